@@ -1,0 +1,22 @@
+# Installed packages only: nothing is downloaded at configure time.
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+
+find_path(LZ_HWY_INCLUDE hwy/highway.h REQUIRED)
+find_library(LZ_HWY_LIBRARY hwy REQUIRED)
+add_library(lz_hwy INTERFACE)
+target_include_directories(lz_hwy SYSTEM INTERFACE ${LZ_HWY_INCLUDE})
+target_link_libraries(lz_hwy INTERFACE ${LZ_HWY_LIBRARY})
+
+# Static where the distribution has the archive: then the wheel carries no further library.
+find_path(LZ_YAML_INCLUDE yaml-cpp/yaml.h REQUIRED)
+find_library(LZ_YAML_LIBRARY NAMES libyaml-cpp.a yaml-cpp REQUIRED)
+add_library(lz_yaml INTERFACE)
+target_include_directories(lz_yaml SYSTEM INTERFACE ${LZ_YAML_INCLUDE})
+target_link_libraries(lz_yaml INTERFACE ${LZ_YAML_LIBRARY})
+
+find_path(LZ_SODIUM_INCLUDE sodium.h REQUIRED)
+find_library(LZ_SODIUM_LIBRARY NAMES libsodium.a sodium REQUIRED)
+add_library(lz_sodium INTERFACE)
+target_include_directories(lz_sodium SYSTEM INTERFACE ${LZ_SODIUM_INCLUDE})
+target_link_libraries(lz_sodium INTERFACE ${LZ_SODIUM_LIBRARY})

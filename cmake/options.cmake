@@ -1,0 +1,41 @@
+# Every option: its default and one sentence.
+option(LZ_BUILD_PYTHON "Build the CPython door" ON)
+option(LZ_BUILD_TORCH "Build torch.ops.layerzero.* (needs torch's headers)" ON)
+option(LZ_BUILD_CUDA "Build own CUDA kernels (needs nvcc)" OFF)
+option(LZ_BUILD_TESTS "Build the C++ tests" ON)
+option(LZ_BUILD_BENCH "Build the C++ benchmarks" OFF)
+set(LZ_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")
+set(LZ_EXTRA_OPS_DIR "" CACHE PATH "A folder of further operations, laid out as ops/")
+set(LZ_EXTRA_KERNELS_DIR "" CACHE PATH "A folder of further kernels, laid out as kernels/")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_INSTALL_RPATH $ORIGIN)
+
+find_program(LZ_CCACHE ccache)
+if(LZ_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${LZ_CCACHE})
+endif()
+
+# One target for flags that all own code shares. No -ffast-math anywhere; contraction is stated, not left to the compiler.
+add_library(lz_flags INTERFACE)
+target_compile_options(lz_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Werror
+                                          -ffp-contract=off -march=x86-64-v2)
+target_include_directories(lz_flags INTERFACE
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
+  $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/gen>)
+if(LZ_SANITIZE)
+  target_compile_options(lz_flags INTERFACE -fsanitize=${LZ_SANITIZE} -fno-omit-frame-pointer -g -fno-sanitize-recover=all)
+  target_link_options(lz_flags INTERFACE -fsanitize=${LZ_SANITIZE})
+endif()

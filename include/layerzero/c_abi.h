@@ -1,0 +1,190 @@
+/* The C ABI of LayerZero: what kernels, plugins and other languages see.
+ *
+ * Rules. Structs whose first field is `size` are append only: a reader uses the fields that `size` covers. The major
+ * version changes only when a layout breaks; a plugin states the major that it was built for. Enum numbers of this file
+ * are frozen. Every pointer is borrowed for the duration of the call unless its comment says otherwise.
+ */
+#ifndef LAYERZERO_C_ABI_H_
+#define LAYERZERO_C_ABI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LZ_ABI_MAJOR 1
+
+/* ---- tensors: the layout of DLPack's DLTensor ----------------------------------------------------------------- */
+
+/* Device types are DLPack's: 1 = CPU, 2 = CUDA, 10 = ROCm, 14 = oneAPI. */
+typedef struct lz_device {
+  int32_t type;
+  int32_t id;
+} lz_device;
+
+typedef struct lz_dtype {
+  uint8_t code; /* DLPack's DLDataTypeCode */
+  uint8_t bits;
+  uint16_t lanes;
+} lz_dtype;
+
+/* An absent optional tensor has ndim == -1 and data == NULL. `strides` (in elements) is never NULL when ndim > 0. */
+typedef struct lz_tensor {
+  void* data;
+  lz_device device;
+  int32_t ndim;
+  lz_dtype dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+} lz_tensor;
+
+/* A scalar argument. Its kind (i or f) is the contract's; booleans and choices are 0, 1, 2, ... in `i`.
+ * given == 0: the caller left it out and the contract has no default for it. */
+typedef struct lz_scalar {
+  union {
+    int64_t i;
+    double f;
+  } value;
+  uint64_t given;
+} lz_scalar;
+
+/* ---- what a kernel gets ----------------------------------------------------------------------------------------- */
+
+/* Runs body(begin_i, end_i, context) over a partition of [begin, end) whose parts hold at least `grain` items, on the
+ * host's threads, and returns when all are done. May run everything on the calling thread. */
+typedef void (*lz_parallel_body)(int64_t begin, int64_t end, void* context);
+typedef struct lz_parallel {
+  void (*run)(void* self, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context);
+  void* self;
+  int32_t num_threads; /* at most this many parts run at once */
+} lz_parallel;
+
+typedef struct lz_kernel_args {
+  uint32_t size;
+  uint32_t reserved;
+  const lz_tensor* tensors; /* the contract's tensor parameters in order, then its outputs */
+  const lz_scalar* scalars; /* the contract's scalar parameters in order */
+  const int64_t* axes;      /* sizes of the contract's axes in order of first appearance */
+  void* workspace;          /* 64-byte aligned; as many bytes as the kernel's workspace function asked for */
+  uint64_t workspace_bytes;
+  void* stream; /* the caller's current stream; NULL on the CPU */
+  const lz_parallel* parallel;
+} lz_kernel_args;
+
+/* 0 = done, anything else = failed before or during the launch. Must not throw, allocate tensors or synchronise. */
+typedef int32_t (*lz_launch_fn)(const lz_kernel_args* args);
+/* Bytes of workspace for these arguments (data pointers are not to be read). */
+typedef uint64_t (*lz_workspace_fn)(const lz_kernel_args* args);
+
+/* ---- plugins ------------------------------------------------------------------------------------------------------ */
+
+/* One entry point of a plugin. Its constraints stand in the JSON descriptor beside the library, under `kernel_id`. */
+typedef struct lz_plugin_kernel {
+  uint32_t size;
+  uint32_t version; /* of the kernel: raise it when timings or numerics may change */
+  const char* kernel_id;
+  const char* operation;
+  lz_launch_fn launch;
+  lz_workspace_fn workspace; /* NULL: none needed */
+} lz_plugin_kernel;
+
+typedef struct lz_plugin {
+  uint32_t size;
+  uint32_t abi_major; /* LZ_ABI_MAJOR at the plugin's build */
+  const char* name;
+  const char* version;
+  const lz_plugin_kernel* kernels;
+  uint64_t num_kernels;
+} lz_plugin;
+
+/* A plugin library exports exactly this: const lz_plugin* lz_plugin_descriptor(void); */
+typedef const lz_plugin* (*lz_plugin_descriptor_fn)(void);
+
+/* ---- the engine --------------------------------------------------------------------------------------------------- */
+
+typedef struct lz_op lz_op;     /* an operation's call interface; lives as long as the process */
+typedef struct lz_plan lz_plan; /* a dispatched choice; lives as long as the process */
+
+/* Every call that can fail returns one of these; the details are lz_last_error() of the calling thread. */
+typedef enum lz_status_code {
+  LZ_OK = 0,
+  LZ_INVALID_REQUEST = 1, /* an argument does not fit the contract */
+  LZ_WRONG_TYPE = 2,      /* an argument is of the wrong type */
+  LZ_NO_KERNEL = 3,       /* every kernel was refused; the reasons are in the JSON */
+  LZ_UNKNOWN_NAME = 4,
+  LZ_CONFIG = 5, /* a policy file, variable or call is wrong */
+  LZ_NOT_INSTALLED = 6,
+  LZ_KERNEL_FAILED = 7,
+  LZ_VERSION_MISMATCH = 8,
+  LZ_GRAPH_UNSAFE = 9,
+  LZ_HOST_KERNEL = 10, /* the plan's kernel lives in the caller's language: call it there */
+  LZ_INTERNAL = 11
+} lz_status_code;
+
+typedef struct lz_error {
+  uint32_t size;
+  int32_t code;       /* lz_status_code */
+  const char* field;  /* what is wrong */
+  const char* wanted; /* what was wanted */
+  const char* got;    /* what was got */
+  const char* fix;    /* what to do */
+  const char* text;   /* all of it in one sentence */
+} lz_error;
+
+/* A request. `tensors`: the contract's tensor parameters, then its outputs (shapes may be left to the engine: see
+ * output_shapes). `scalars`: its scalar parameters. */
+typedef struct lz_request {
+  uint32_t size;
+  uint32_t flags;  /* LZ_FLAG_* */
+  int64_t policy;  /* 0 = the process's policy; else an id from policy_scope */
+  const lz_op* op;
+  const lz_tensor* tensors;
+  const lz_scalar* scalars;
+  void* stream;
+  void* workspace;
+  uint64_t workspace_bytes;
+  const lz_parallel* parallel; /* NULL: the engine's */
+} lz_request;
+
+#define LZ_FLAG_CAPTURING 1u     /* inside a CUDA graph capture */
+#define LZ_FLAG_REQUIRES_GRAD 2u /* a gradient is wanted */
+
+/* The engine's functions. Strings returned as `const char*` live until the next call of the same thread. */
+typedef struct lz_api {
+  uint32_t size;
+  uint32_t abi_major;
+  const char* build_id;
+  const char* version;
+  const lz_error* (*last_error)(void);
+  int32_t (*find)(const char* name, const lz_op** op); /* a flat name, an operation id or an alias */
+  /* Shapes and dtypes of the outputs: fills ndim and dtype of `outputs` and writes through their shape pointers
+   * (room for 8 each). An output that this call does not produce gets ndim -1. */
+  int32_t (*output_shapes)(const lz_request* request, lz_tensor* outputs, uint64_t num_outputs);
+  int32_t (*select)(const lz_request* request, const lz_plan** plan);
+  uint64_t (*workspace_bytes)(const lz_plan* plan, const lz_request* request);
+  int32_t (*run)(const lz_request* request); /* select and dispatch */
+  const char* (*plan_kernel_id)(const lz_plan* plan);
+  int32_t (*explain)(const lz_request* request, const char* device, const char** json); /* device NULL: the tensors' */
+  const char* (*contracts)(void);                                                       /* all contracts as JSON */
+  int32_t (*configure)(const char* json);
+  int32_t (*load_config)(const char* path);
+  int32_t (*load_plugin)(const char* library_path, const char* descriptor_path);
+  void (*invalidate)(void); /* every cached choice is made anew */
+} lz_api;
+
+/* NULL when `major` is not served; otherwise the table, of which the first `size` bytes are meaningful to the caller. */
+#if defined(_WIN32)
+#define LZ_EXPORT
+#else
+#define LZ_EXPORT __attribute__((visibility("default")))
+#endif
+LZ_EXPORT const lz_api* lz_get_api(uint32_t major, uint32_t size);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* LAYERZERO_C_ABI_H_ */

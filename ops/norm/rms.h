@@ -1,0 +1,35 @@
+// norm.rms: root mean square normalisation over the last axis.
+#pragma once
+
+#include <array>
+
+#include "core/contract.h"
+
+namespace lz::ops::norm_rms {
+
+enum Tensor { kInput, kWeight, kOutput };
+enum Scalar { kEps, kWeightOffset };
+
+inline constexpr auto kVariants = std::to_array<Variant>({{"norm.rms"}});
+inline constexpr auto kParams = std::to_array<Param>({
+    TensorParam("input", "..., hidden", kFloats, "rows to normalise"),
+    OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
+    Float("eps", 1e-6, "added to the mean square"),
+    KeywordOnly(Float("weight_offset", 0.0, "added to the weight; Gemma's form is 1")),
+});
+inline constexpr auto kOutputs = std::to_array<Output>({
+    {.name = "output", .shape = "..., hidden", .dtype = "input", .doc = "same shape as input"},
+});
+
+inline constexpr Contract kContract = {
+    .name = "rms_norm",
+    .summary = "Root mean square normalisation over the last axis.",
+    .definition = "output = input / sqrt(mean(input^2, last) + eps) * (weight + weight_offset), rounded once",
+    .source = "Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4",
+    .replaces = "torch.nn.functional.rms_norm(input, (input.shape[-1],), weight, eps)",
+    .variants = kVariants,
+    .params = kParams,
+    .outputs = kOutputs,
+};
+
+}  // namespace lz::ops::norm_rms

@@ -1,0 +1,9 @@
+"""Torch reference of norm.rms: any device, differentiable."""
+
+import torch
+
+
+def reference(input, weight=None, eps=1e-6, *, weight_offset=0.0):
+    if weight is not None and weight_offset:
+        weight = weight + weight_offset
+    return torch.nn.functional.rms_norm(input, (input.shape[-1],), weight, eps)

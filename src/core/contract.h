@@ -1,0 +1,170 @@
+// What an operation is: one constexpr Contract per file under ops/. From it come the Python function and its stub, the
+// torch schema and fake, the docs page, the support-matrix row, the cache key and the conformance cases' meaning.
+//
+// Shapes are text, read once at start-up:
+//   "b, s_q, h_q, d"      four axes; a name binds at its first appearance and must agree afterwards
+//   "..., hidden"         any number of leading axes (only one "..." per contract has a meaning: it must agree)
+//   "n, hidden / 2"       integer expressions of axes: + - * / and parentheses (checked, or computed for outputs)
+//   "_"                   any size, no name; "*" alone: any rank (the contract's canonicalize looks at it)
+// A broadcast parameter (attention masks) may lack leading axes, and each axis may be 1.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/dtype.h"
+#include "core/reason.h"
+#include "core/status.h"
+
+namespace lz {
+
+enum class ParamKind : uint8_t { kTensor, kInt, kFloat, kBool, kChoice };
+
+struct Param {
+  std::string_view name;
+  ParamKind kind = ParamKind::kTensor;
+  std::string_view doc;  // one phrase: meaning, unit
+  bool optional = false;  // may be left out or None (a scalar with a default is never absent)
+  bool keyword_only = false;
+  // Tensors.
+  std::string_view shape = {};
+  DTypeMask dtypes = 0;
+  std::string_view same_dtype_as = {};  // empty: its own
+  bool broadcast = false;
+  bool layout = false;  // its axes are permuted by the `layout` argument
+  // Scalars.
+  int64_t int_default = 0;
+  double float_default = 0;
+  bool has_default = false;
+  std::string_view choices = {};  // "silu|gelu|gelu_tanh": value i is the i-th
+};
+
+constexpr Param TensorParam(std::string_view name, std::string_view shape, DTypeMask dtypes, std::string_view doc) {
+  return {.name = name, .doc = doc, .shape = shape, .dtypes = dtypes};
+}
+constexpr Param OptionalTensor(std::string_view name, std::string_view shape, DTypeMask dtypes,
+                               std::string_view doc) {
+  return {.name = name, .doc = doc, .optional = true, .shape = shape, .dtypes = dtypes};
+}
+constexpr Param Float(std::string_view name, double value, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kFloat, .doc = doc, .float_default = value, .has_default = true};
+}
+constexpr Param OptionalFloat(std::string_view name, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kFloat, .doc = doc, .optional = true};
+}
+constexpr Param Int(std::string_view name, int64_t value, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kInt, .doc = doc, .int_default = value, .has_default = true};
+}
+constexpr Param RequiredInt(std::string_view name, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kInt, .doc = doc};
+}
+constexpr Param RequiredFloat(std::string_view name, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kFloat, .doc = doc};
+}
+constexpr Param OptionalInt(std::string_view name, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kInt, .doc = doc, .optional = true};
+}
+constexpr Param Bool(std::string_view name, bool value, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kBool, .doc = doc, .int_default = value, .has_default = true};
+}
+constexpr Param OptionalBool(std::string_view name, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kBool, .doc = doc, .optional = true};
+}
+constexpr Param Choice(std::string_view name, std::string_view choices, int64_t value, std::string_view doc) {
+  return {.name = name,
+          .kind = ParamKind::kChoice,
+          .doc = doc,
+          .int_default = value,
+          .has_default = true,
+          .choices = choices};
+}
+constexpr Param RequiredChoice(std::string_view name, std::string_view choices, std::string_view doc) {
+  return {.name = name, .kind = ParamKind::kChoice, .doc = doc, .choices = choices};
+}
+constexpr Param KeywordOnly(Param p) {
+  p.keyword_only = true;
+  return p;
+}
+constexpr Param WithLayout(Param p) {
+  p.layout = true;
+  return p;
+}
+constexpr Param Broadcast(Param p) {
+  p.broadcast = true;
+  return p;
+}
+constexpr Param SameDType(Param p, std::string_view other) {
+  p.same_dtype_as = other;
+  return p;
+}
+
+struct Output {
+  std::string_view name;
+  std::string_view shape;
+  std::string_view dtype;        // a parameter's name ("input") or a dtype ("float32", "int64")
+  std::string_view doc;
+  std::string_view only_if = {};  // a boolean parameter: the output exists when it is true
+  bool layout = false;
+  std::string_view dtype_choice = {};  // a choice parameter whose value names the dtype; wins over `dtype`
+};
+
+// One operation of a contract: the first whose conditions all hold is the operation of a call.
+struct Condition {
+  std::string_view field;
+  Rel rel;
+  int64_t operand;
+};
+struct Variant {
+  std::string_view id;  // "attention.gqa.decode"
+  std::span<const Condition> when = {};
+};
+
+// A named integer expression of axes that constraints may use: {"group", "h_q / h_kv"}.
+struct DerivedFact {
+  std::string_view name;
+  std::string_view expression;
+};
+
+// How results are compared with the FP64 reference.
+enum class Compare : uint8_t {
+  kElementwise,  // |x - r| <= atol + rtol |r|, atol = rtol (A11)
+  kRowMax,       // relative to the largest |r| of the output row (contractions)
+  kExact,        // bit for bit
+  kToken,        // sampled ids: equal, or the reference's cumulative probability lies within atol of the draw
+};
+struct Tolerance {
+  Compare compare = Compare::kElementwise;
+  double f32 = 1e-5;
+  double f16 = 1e-3;
+  double bf16 = 1e-2;
+  double f64 = 1e-12;
+};
+
+// What canonicalize sees and may change: the bound arguments of one call.
+struct BoundArgs {
+  const lz_tensor* tensors;  // parameters in order (absent: ndim -1)
+  lz_scalar* scalars;        // parameters in order; may fill what was not given
+  const int64_t* axes;
+};
+
+struct Contract {
+  std::string_view name;     // flat name: lz.<name>, torch.ops.layerzero.<name>
+  std::string_view summary;  // one sentence
+  std::string_view definition;
+  std::string_view source;    // of the formula or algorithm
+  std::string_view replaces;  // the torch expression it replaces
+  std::span<const Variant> variants;
+  std::span<const Param> params;
+  std::span<const Output> outputs;
+  std::span<const DerivedFact> derived = {};
+  std::string_view layouts = {};  // "BSHD: b s h d | BHSD: b h s d": values of the `layout` argument, first = as in shapes
+  Tolerance tolerance = {};
+  std::span<const std::string_view> numerics_classes = {};  // classes beside A11 that kernels may declare
+  // Semantic checks and defaults that shapes cannot say. nullptr: none.
+  Status (*canonicalize)(BoundArgs& args) = nullptr;
+  std::span<const std::string_view> aliases = {};  // deprecated operation names that mean this contract
+  bool differentiable = true;                      // a gradient through the torch reference makes sense
+};
+
+}  // namespace lz

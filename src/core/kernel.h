@@ -1,0 +1,85 @@
+// What a kernel says about itself. Everything is constexpr data: building the registry runs no code of a kernel.
+//
+// A kernel file is kernels/<operation path>/<provider>_<variant>.cpp and ends with
+//   constexpr auto kFamily = std::to_array<lz::KernelSpec>({{...}});
+//   LZ_KERNEL_FAMILY = kFamily;
+// A missing field means unsupported: no dtypes = never admissible; an optional parameter that is not in `accepts` must
+// be absent; a tensor must be contiguous unless `strides` says more.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "core/dtype.h"
+#include "core/reason.h"
+#include "layerzero/c_abi.h"
+
+namespace lz {
+
+// One hard rule: `field rel operand`. Fields of an operation:
+//   axes and derived facts by name ("s_kv", "group"); integer expressions of axes ("b * h_q");
+//   "dtype" (the first tensor's) and "<tensor>.dtype"; "<tensor>.given", "<tensor>.ndim", "<tensor>.contiguous",
+//   "<tensor>.last_dim_stride1", "<tensor>.alignment" (log2 of the largest power of two that divides address and
+//   outer strides in bytes, at most 7), "<tensor>.broadcast" (some stride is 0);
+//   scalars: bool and choice by name, integers by name, "<scalar>.given";
+//   "device.type", "device.sm", "device.isa", "device.generation", ... (see platform/device.h);
+//   "capturing", "requires_grad"; "policy.deterministic", "policy.strict_mode".
+struct Constraint {
+  std::string_view field;
+  Rel rel;
+  int64_t operand = 0;
+  std::span<const int64_t> set = {};      // kInSet
+  ReasonCode code = ReasonCode::kAuto;  // kAuto: from field and relation
+};
+
+enum class Platform : uint8_t { kAny, kCpu, kCuda, kRocm, kXpu, kHpu };
+
+// What a kernel needs of the memory layout of its tensors.
+enum class Strides : uint8_t {
+  kContiguous,    // every tensor contiguous
+  kLastDimDense,  // last stride 1, others free
+  kAny,
+};
+
+enum class CallKind : uint8_t { kNative, kTvmFfi, kHost };
+
+// Measured or declared in descriptors; how a kernel's results differ from exact arithmetic (KERNELS 0.3).
+// Empty: A11's tolerance.
+using NumericsClass = std::string_view;
+
+struct KernelSpec {
+  std::string_view id;  // stable for ever: "hwy.norm.rms"; provider first
+  std::string_view operation;
+  std::string_view source = {};  // empty: the id up to the first dot
+  uint32_t version = 1;
+  Platform platform = Platform::kCpu;
+  DTypeMask dtypes = 0;  // of the first tensor
+  std::span<const Constraint> constraints = {};
+  std::span<const std::string_view> accepts = {};  // optional parameters that it honours; {"*"}: all
+  Strides strides = Strides::kContiguous;
+  int32_t priority = 50;  // 0 to 100; ranks what is unmeasured
+  bool deterministic = false;
+  bool cuda_graph_safe = false;
+  bool requires_grad = false;  // its result carries gradients
+  bool reference = false;      // the operation's reference: chosen when nothing else may run
+  NumericsClass numerics = {};
+  CallKind call = CallKind::kNative;
+  lz_launch_fn launch = nullptr;
+  lz_workspace_fn workspace = nullptr;
+  double expected_us_fixed = 0;  // rough host+device time of the smallest call; > 20: the door releases the GIL
+};
+
+using KernelFamily = std::span<const KernelSpec>;
+
+inline constexpr std::array<std::string_view, 1> kAcceptsAll = {"*"};
+
+}  // namespace lz
+
+// Defines this file's family under the name that the generated table refers to (the build passes LZ_FAMILY_SYMBOL).
+#define LZ_KERNEL_FAMILY                       \
+  namespace lz::kernels {                      \
+  extern const KernelFamily LZ_FAMILY_SYMBOL;  \
+  }                                            \
+  constinit const lz::KernelFamily lz::kernels::LZ_FAMILY_SYMBOL

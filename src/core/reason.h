@@ -1,0 +1,120 @@
+// Why a kernel was refused, as data: 24 bytes, no text. Text is made when somebody reads it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace lz {
+
+enum class Rel : uint8_t {
+  kEq,
+  kNe,
+  kGe,
+  kGt,
+  kLe,
+  kLt,
+  kMultipleOf,  // value % operand == 0
+  kInMask,      // bit `value` of the operand is set (dtypes, choices, booleans)
+  kInSet,       // value is one of the row's `set`
+  kHasBits,     // (value & operand) == operand (instruction sets)
+};
+constexpr std::string_view RelText(Rel rel) {
+  constexpr std::array<std::string_view, 10> kText = {"==", "!=", ">=", ">",      "<=",
+                                                      "<",  "multiple of", "in", "in", "has"};
+  return kText[size_t(rel)];
+}
+
+// Append only; the names are the contract with dashboards and databases, the numbers never leave the process.
+enum class ReasonCode : uint8_t {
+  kAuto,  // in a row: derive the code from field and relation
+  kPlatformMismatch,
+  kDeviceCapabilityUnsupported,
+  kSmTooOld,
+  kSmTooNew,
+  kGpuGenerationUnsupported,
+  kTensorCoreGenUnsupported,
+  kInstructionSetMismatch,
+  kDriverVersionUnsupported,
+  kDtypeUnsupported,
+  kHeadDimInvalid,
+  kHeadDimAlignment,
+  kHeadDimTooLarge,
+  kSeqTooLong,
+  kGqaUnsupported,
+  kGqaHeadsMismatch,
+  kAttnMaskUnsupported,
+  kAttnMaskInvalid,
+  kStrideLastDim,
+  kNotContiguous,
+  kCudaGraphUnsafe,
+  kNonDeterministic,
+  kNotInstalled,
+  kBackendImportFailed,
+  kBackendError,
+  kJitDisabled,
+  kTokenizerIdMismatch,
+  kVocabHashMismatch,
+  kMergesHashMismatch,
+  kNormalizerMismatch,
+  kAddedTokensMismatch,
+  kSpecialTokensMismatch,
+  kPackedWeightsRequired,
+  kKvCacheLayoutMismatch,
+  kKvCacheDtypeMismatch,
+  kKvStrategyUnsupported,
+  kVirtualMemoryExhausted,
+  kCapabilitiesSchemaMismatch,
+  kMemoryHeadroomExceeded,
+  kPlanBucketMiss,
+  kConstraintFailed,
+  kCudaBlockLimitExceeded,
+  kCudaGridDimExceeded,
+  kQuantFormatUnsupported,
+  kQuantAccuracyThresholdExceeded,
+  kRequantizationRequired,
+  kTpInvarianceRequired,
+  kTpSizeExceeded,
+  kReductionOrderMismatch,
+  kSpecDecodePpIncompatible,
+  kSpecDecodeDraftTpConstraint,
+  kSpecDecodeKvIncompatible,
+  kSpecDecodeAlgorithmUnsupported,
+  kLayoutUnsupported,
+  kDropoutUnsupported,
+  kScaleUnsupported,
+  kAlignment,
+  kGradUnsupported,
+  kPretokenizerMismatch,
+  kQuantScalesRequired,
+  kQuantGranularity,
+  kPolicyDenied,
+  kQuarantined,
+  kTransformNotAllowed,
+  kOffsetsUnsupported,
+  kArgumentUnsupported,  // an optional argument was given that the kernel does not take
+  kShapeUnsupported,     // an axis other than those with a code of their own is outside the kernel's range
+  kNotBuilt,             // the kernel's provider was not found when the library was built
+  kCount
+};
+
+struct ReasonInfo {
+  std::string_view name;
+  std::string_view cause;
+  std::string_view fix;
+};
+const ReasonInfo& Info(ReasonCode code);  // reason.cpp holds the table
+ReasonCode ReasonCodeFromName(std::string_view name);  // kAuto when unknown
+
+// One refusal. `field` indexes the operation's fields; `wanted` and `got` are values of that field.
+struct Reason {
+  ReasonCode code;
+  Rel rel;
+  uint16_t field;
+  uint32_t row;  // which of the kernel's rows (its `set`, if kInSet)
+  int64_t wanted;
+  int64_t got;
+};
+static_assert(sizeof(Reason) == 24);
+
+}  // namespace lz
