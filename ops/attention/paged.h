@@ -1,0 +1,76 @@
+// attention.{standard,gqa}.decode.paged: one query per sequence over a paged cache with a CSR page list.
+//
+// Sequence s owns pages kv_indices[kv_indptr[s] .. kv_indptr[s+1]); all are full but the last, which holds
+// kv_last_page_len[s] entries. A cache in (pages, h_kv, page_size, d) order is passed as a permuted view.
+#pragma once
+
+#include "ops/common/attention.h"
+
+namespace lz::ops::attention_paged {
+
+enum Tensor { kQuery, kKCache, kVCache, kKVIndptr, kKVIndices, kKVLastPageLen, kSinks, kOutput, kLse };
+enum Scalar { kSmScale, kWindowLeft, kSoftcap, kReturnLse };
+enum Axis { kB, kHQ, kDQK, kPages, kPageSize, kHKV, kDV, kNumIndices };
+
+inline constexpr auto kStandard = std::to_array<Condition>({{"group", Rel::kEq, 1}});
+inline constexpr auto kVariants = std::to_array<Variant>({
+    {"attention.standard.decode.paged", kStandard},
+    {"attention.gqa.decode.paged"},
+});
+
+inline constexpr auto kParams = std::to_array<Param>({
+    TensorParam("query", "b, h_q, d_qk", kFloats, "one query per sequence, the last position"),
+    TensorParam("paged_k_cache", "pages, page_size, h_kv, d_qk", attention::kCacheDTypes, "key pages"),
+    SameDType(TensorParam("paged_v_cache", "pages, page_size, h_kv, d_v", attention::kCacheDTypes, "value pages"),
+              "paged_k_cache"),
+    TensorParam("kv_indptr", "b + 1", attention::kIndex, "first entry of each sequence in kv_indices, then the end"),
+    TensorParam("kv_indices", "num_indices", attention::kIndex, "page numbers"),
+    TensorParam("kv_last_page_len", "b", attention::kIndex, "entries in the last page of each sequence"),
+    OptionalFloat("sm_scale", "factor of the logits; None: 1/sqrt(d_qk)"),
+    Int("window_left", -1, "keys seen before the query's position; -1: all"),
+    KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none")),
+    KeywordOnly(OptionalTensor("sinks", "h_q", kFloats, "logit per head of a key without a value; not scaled")),
+    KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
+});
+inline constexpr auto kOutputs = std::to_array<Output>({
+    {.name = "output", .shape = "b, h_q, d_v", .dtype = "query", .doc = "weighted values"},
+    {.name = "lse",
+     .shape = "b, h_q",
+     .dtype = "float32",
+     .doc = "natural log of the sum of exp(logit) over visible keys, without the sink; -inf if there is none",
+     .only_if = "return_lse"},
+});
+inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
+
+inline Status Canonicalize(BoundArgs& args) {
+  LZ_RETURN_IF_ERROR(attention::CheckHeads("paged_k_cache", args.axes[kHQ], args.axes[kHKV]));
+  LZ_RETURN_IF_ERROR(attention::ResolveScale("sm_scale", args.axes[kDQK], args.scalars[kSmScale]));
+  LZ_RETURN_IF_ERROR(attention::CheckWindowLeft(args.scalars[kWindowLeft]));
+  return attention::ResolveSoftcap(args.scalars[kSoftcap]);
+}
+
+inline constexpr Contract kContract = {
+    .name = "paged_decode_attention",
+    .summary = "Decode attention over a paged cache whose pages are listed in CSR form.",
+    .definition =
+        "n_s = kv_indptr[s+1] - kv_indptr[s] pages give sequence s the length L = (n_s - 1) page_size + "
+        "kv_last_page_len[s] (0 without pages, whatever kv_last_page_len says). Key j < L lies in page "
+        "kv_indices[kv_indptr[s] + j / page_size], slot j % page_size. The query is at position L - 1 and sees keys "
+        "j >= L - 1 - window_left, all with -1; logits, softcap, sinks, empty rows and lse as in `attention`. Unused "
+        "slots and pages are never read, whatever they hold. Index data is valid if kv_indptr starts at 0, never "
+        "decreases and ends at most at the number of indices, every listed page that holds a visible key exists, and 0 "
+        "<= "
+        "kv_last_page_len <= page_size where there are pages; on invalid index data the reference fails with code 1 "
+        "and "
+        "writes nothing, other kernels may do the same or stay within the tensors.",
+    .source = "arXiv:1706.03762, eq. 1, over paged storage (arXiv:2309.06180)",
+    .replaces = "gathering the pages, then torch.nn.functional.scaled_dot_product_attention",
+    .variants = kVariants,
+    .params = kParams,
+    .outputs = kOutputs,
+    .derived = kDerived,
+    .numerics_classes = attention::kNumericsClasses,
+    .canonicalize = &Canonicalize,
+};
+
+}  // namespace lz::ops::attention_paged
