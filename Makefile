@@ -1,0 +1,47 @@
+# Thin: what to type. The work is in scripts/. `make help` lists the targets.
+#   make PRESET=dev build     another CMake preset        make PYTHON=python3.12 setup     another interpreter
+#   make PIP_ARGS="..." setup  further arguments for pip (an index of your own, for instance)
+PRESET ?= release
+PYTHON ?= python3
+export PRESET PYTHON PIP_ARGS
+VENV_PYTHON := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: setup build demo test test-full bench lint format wheel new-kernel clean help
+
+setup: ## system packages, .venv, Python packages
+	@scripts/setup.sh
+
+build: setup ## compile, and make `import layerzero` work in .venv
+	@scripts/build.sh $(PRESET)
+
+demo: build ## a real model answers through LayerZero, beside Transformers alone
+	@scripts/demo.sh
+
+test: build ## the CI tier: C++ and Python tests
+	@scripts/test.sh
+
+test-full: setup ## everything: sanitizers, fuzzing, matrices; goes on where it stopped
+	@$(VENV_PYTHON) scripts/test_full.py
+
+bench: build ## selection, host cost and end-to-end numbers of this machine
+	@scripts/bench.sh
+
+lint: setup ## formatting, layers, pairs, sizes, ruff, clang-tidy on changed files (ALL=1: on all)
+	@scripts/format.sh --check
+	@scripts/lint.sh $(if $(ALL),--all)
+
+format: setup ## rewrite sources in the project's format
+	@scripts/format.sh
+
+wheel: setup ## dist/layerzero_kernels-*.whl
+	@scripts/wheel.sh
+
+new-kernel: ## OP=norm.rms NAME=mine: a kernel file and its test from the annotated skeleton
+	@$(PYTHON) scripts/new_kernel.py "$(OP)" "$(NAME)"
+
+clean: ## remove build/ and dist/; .venv stays
+	rm -rf build dist
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1|/p' Makefile | column -t -s '|'

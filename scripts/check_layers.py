@@ -1,0 +1,138 @@
+"""The data flow is the architecture: who may include whom, and what the engine never does."""
+
+import re
+import sys
+from pathlib import Path
+
+from findings import Finding, code_only, includes, main, source_files
+
+# The stages in the order of the picture (ARCHITECTURE.md). A file belongs to the stage whose name it begins with. A
+# stage includes its own files and those of earlier stages.
+STAGES = (
+    ("request",),
+    ("context",),
+    ("policy",),
+    ("classifier", "facts"),
+    ("cache",),
+    ("filter",),
+    ("score",),
+    ("plan",),
+    ("dispatch",),
+    ("selector", "explain"),  # the composers see every stage
+)
+
+# What each folder may include besides itself. Longest prefix wins.
+COMMON = ("core", "base", "layerzero")
+ALLOWED = {
+    "src/base": ("layerzero",),
+    "src/core": ("base", "layerzero"),
+    "src/platform": COMMON,
+    "src/registry": (*COMMON, "platform", "gen", "ops"),
+    "src/pipeline": (*COMMON, "platform", "registry"),
+    "src/engine": (*COMMON, "platform", "registry", "pipeline", "perfdb", "engine", "ops", "gen"),
+    "src/verify": (*COMMON, "platform", "registry", "pipeline", "engine"),
+    "src/perfdb": (*COMMON, "platform", "registry"),
+    "ops": (*COMMON, "ops"),
+    "kernels": (*COMMON, "ops", "kernels"),
+    "include/layerzero": ("layerzero",),
+}
+OWN = {"base", "core", "platform", "registry", "pipeline", "engine", "verify", "perfdb", "ops", "kernels", "layerzero"}
+OWN |= {"bindings", "gen"}
+
+# (rule, pattern in code, files exempt, what to do instead). Checked in the engine's folders only.
+NEVER = (
+    (
+        "getenv",
+        re.compile(r"\b(?:secure_)?getenv\s*\(|\benviron\b"),
+        re.compile(r"^src/pipeline/policy\w*\.cpp$"),
+        "only the policy reader reads the environment; make it a policy key",
+    ),
+    (
+        "prints",
+        re.compile(
+            r"\b(?:v?f?printf|v?dprintf|f?puts|f?putc|putchar|perror)\s*\(|\bstd::(?:cout|cerr|clog)\b"
+            r"|\b(?:stdout|stderr)\b"
+        ),
+        None,
+        "the engine prints nothing; return a Status or write to the log sink",
+    ),
+    ("throws", re.compile(r"\bthrow\b"), None, "the engine throws nothing; return a Status"),
+    (
+        "exits",
+        re.compile(r"(?<![\w.>:])(?:std::)?(?:abort|_?exit|quick_exit|terminate)\s*\("),
+        None,
+        "the engine never ends the process; return a Status",
+    ),
+    (
+        "process-state",
+        re.compile(r"\b(?:setlocale|sigaction|std::signal|setenv|putenv|unsetenv|chdir|fesetround)\s*\("),
+        None,
+        "the engine leaves the process as it is",
+    ),
+)
+NEVER_INCLUDED = re.compile(r"^(?:Python\.h|torch/|ATen/|c10/|pybind11/|nanobind/)")
+STREAMS = re.compile(r"^(?:iostream|print|syncstream)$")
+FAST_MATH = re.compile(r"-ffast-math|-Ofast|-funsafe-math-optimizations|--use_fast_math")
+
+
+def stage_of(stem: str) -> int | None:
+    for i, names in enumerate(STAGES):
+        if any(stem == n or stem.startswith(f"{n}_") for n in names):
+            return i
+    return None
+
+
+def include_findings(name: str, text: str) -> list[Finding]:
+    found = []
+    folder = max((f for f in ALLOWED if name.startswith(f"{f}/")), key=len, default=None)
+    stage = None
+    if folder == "src/pipeline":
+        stage = stage_of(Path(name).stem)
+        if stage is None:
+            found.append(Finding(name, 1, "stage", "no stage has this name; see STAGES in scripts/check_layers.py"))
+    for line, path in includes(text):
+        top, _, rest = path.partition("/")
+        if NEVER_INCLUDED.match(path):
+            found.append(Finding(name, line, "framework", f"<{path}> belongs in bindings/ alone"))
+        elif STREAMS.match(path):
+            found.append(Finding(name, line, "prints", f"<{path}>: the engine prints nothing"))
+        elif folder and rest and top in OWN and top != folder.rpartition("/")[2] and top not in ALLOWED[folder]:
+            found.append(Finding(name, line, "layer", f"{folder} may not include {path}"))
+        elif stage is not None and top == "pipeline":
+            other = stage_of(Path(rest).stem)
+            if other is not None and other > stage:
+                message = f"stage {STAGES[stage][0]} may not include {path}, a later stage"
+                found.append(Finding(name, line, "layer", message))
+    return found
+
+
+def never_findings(name: str, text: str) -> list[Finding]:
+    code = code_only(text)
+    found = []
+    for rule, pattern, exempt, advice in NEVER:
+        if exempt and exempt.match(name):
+            continue
+        for match in pattern.finditer(code):
+            line = code.count("\n", 0, match.start()) + 1
+            found.append(Finding(name, line, rule, f"{match.group().strip(' (')}: {advice}"))
+    return found
+
+
+def check(root: Path) -> tuple[int, list[Finding]]:
+    files = source_files(root, ("src", "ops", "kernels", "include"), (".h", ".cpp", ".cu", ".inc"))
+    findings = []
+    for path in files:
+        name, text = path.relative_to(root).as_posix(), path.read_text()
+        findings += include_findings(name, text) + never_findings(name, text)
+    builds = source_files(root, ("cmake", "src", "bindings", "tests", "bench"), (".cmake", "CMakeLists.txt"))
+    for path in [*builds, *(p for p in (root / "CMakeLists.txt", root / "CMakePresets.json") if p.is_file())]:
+        text = re.sub(r"#[^\n]*", "", path.read_text())
+        for match in FAST_MATH.finditer(text):
+            line = text.count("\n", 0, match.start()) + 1
+            name = path.relative_to(root).as_posix()
+            findings.append(Finding(name, line, "fast-math", f"{match.group()} changes the whole process"))
+    return len(files) + len(builds), findings
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, check))

