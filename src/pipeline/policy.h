@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/reason.h"
@@ -16,21 +17,29 @@
 namespace lz {
 
 // One condition of a rule, on a field that constraint rows can name too. `field` as written; aliases such as head_dim,
-// seq_len, batch_size, num_heads, sm are resolved per operation (see PolicyFieldAlias).
+// seq_len, batch_size, num_heads, sm are resolved per operation (see PolicyFieldNames).
 struct RuleCondition {
   std::string field;
-  Rel rel = Rel::kEq;
-  int64_t operand = 0;
-  std::string text;  // a name ("bfloat16", "hopper") where the field's values have names; else empty
+  Rel rel = Rel::kEq;   // kEq, kNe, kGe, kGt, kLe, kLt
+  int64_t operand = 0;  // booleans 0 and 1; sm 9.0 = 90, driver 580.65 = 580065, CUDA 13.0 = 13000
+  std::string text;     // a name or a glob over names ("bfloat16", "float*", "hopper"); empty: `operand` counts
 };
 
+// All conditions hold = the rule applies. A list in the file (any of) has become one Rule for each alternative.
 struct Rule {
   std::string operation = "*";  // glob over operation ids
   std::vector<RuleCondition> conditions;
   // Globs over kernel ids or, without a dot, sources.
   std::vector<std::string> prefer, avoid, deny, allow;
-  std::string lock;  // a kernel id; empty: none
+  std::string lock;    // a kernel id; empty: none
   std::string origin;  // "layerzero.yaml:12"
+};
+
+// devices.sm_to_generation: `first` to `last`, both included.
+struct SmRange {
+  int64_t first = 0;
+  int64_t last = 0;
+  std::string generation;  // of kGpuGenerations
 };
 
 // What the selection reads. Booleans are also facts ("policy.strict_mode").
@@ -50,11 +59,30 @@ struct Policy {
   bool cache_deduplication = true;
   double cache_ttl_seconds = 0;
   std::vector<std::string> prefer_sources, avoid_sources, allow_sources;
-  std::map<std::string, std::string> locks;  // operation id, flat name or alias -> kernel id
-  std::vector<Rule> rules;
-  std::map<std::string, std::string> settings;  // every other key as "section.key" -> its value, defaults included
-  uint64_t hash = 0;                            // of everything above
+  std::map<std::string, std::string> locks;  // operation id, flat name or alias -> kernel id; read through LocksFor
+  std::vector<Rule> rules;                   // of the highest layer first, then in the file's order
+  std::vector<SmRange> sm_to_generation;     // disjoint, ascending
+  std::map<std::string, int64_t> generation_to_tc_gen;
+  std::string cache_dir;                        // may begin with "~/" where the layers do not come from ProcessLayers
+  std::map<std::string, std::string> settings;  // every key ("section.key") -> its value as JSON, defaults included
+  std::map<std::string, std::string> origins;   // every key, and "locks.<name>" -> "default", "layerzero.yaml:12"
+  std::map<std::string, int> lock_layers;       // lock name -> index of its layer: the higher one wins
+  uint64_t hash = 0;  // of every value, not of paths, layer names and lines: equal content, equal hash, in any process
 };
+
+// A lock that covers an operation.
+struct LockMatch {
+  std::string name;    // as written
+  std::string kernel;  // kernel id
+  bool group = false;  // the name covers more than the operation ("attention"): binds only what the kernel implements
+};
+// Locks for one operation, the one to obey first: of the highest layer, then the longest name. `names`: its id, flat
+// name and aliases. Dots and case do not matter: LAYERZERO_LOCK_NORM_RMS is norm.rms, ..._LOCK_ATTENTION all below it.
+std::vector<LockMatch> LocksFor(const Policy& policy, std::span<const std::string_view> names);
+
+// The fields that a rule's field name can mean, most specific first ("head_dim": d, d_qk); a rule takes the first that
+// the operation has. Empty: the name stands for itself.
+std::span<const std::string_view> PolicyFieldNames(std::string_view name);
 
 // Where one layer comes from. JSON is YAML: code and scopes pass JSON.
 struct PolicyLayer {
@@ -62,14 +90,16 @@ struct PolicyLayer {
   std::string yaml;
 };
 
-// Later layers win. Lists and maps of a later layer replace those of an earlier one, rules are appended before them.
+// Later layers win. Lists and maps of a later layer replace those of an earlier one; its rules come before theirs, its
+// locks are added to theirs (null unlocks), and what it prefers is no longer avoided (and the other way round).
+// Pure and thread-safe; a mistake is a kConfig status that names layer, line and key.
 Result<Policy> ParsePolicy(std::span<const PolicyLayer> layers);
 
 // LAYERZERO_* of `environment` (name, value) as a layer; a variable that is not known is a ConfigError.
 Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std::string>> environment);
 
 // The layers of this process: user file, project file (LAYERZERO_CONFIG, else layerzero.yaml in the working directory),
-// environment. The only reader of getenv in the library.
+// environment. The only reader of getenv in the library. The first layer holds the default cache_dir with ~ resolved.
 Result<std::vector<PolicyLayer>> ProcessLayers();
 
 // The policy as JSON: every key, its value and the layer that set it.
