@@ -21,6 +21,16 @@ inline int64_t NumRows(const lz_tensor& t) {
   return rows;
 }
 
+// Elements from the first to row `row`, which counts all axes but the last in row-major order.
+inline int64_t RowOffset(const lz_tensor& t, int64_t row) {
+  int64_t offset = 0;
+  for (int i = t.ndim - 2; i >= 0; --i) {
+    offset += (row % t.shape[i]) * t.strides[i];
+    row /= t.shape[i];
+  }
+  return offset;
+}
+
 // body(begin, end) over [0, count), on the caller's threads when there is more than one grain of work.
 template <class Body>
 void ParallelFor(const lz_kernel_args* args, int64_t count, int64_t grain, Body&& body) {

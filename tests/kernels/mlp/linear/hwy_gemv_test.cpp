@@ -1,0 +1,74 @@
+// hwy.mlp.linear.gemv: equals the reference at odd sizes, stays inside its tensors, does not depend on the partition.
+#include "tests/kernels/mlp/linear/linear_testing.h"
+
+namespace lz::kernels {
+extern const KernelFamily kernels_mlp_linear_hwy_gemv;
+}  // namespace lz::kernels
+
+namespace lz::testing {
+namespace {
+
+const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_gemv[0]; }
+
+TEST(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
+  for (DType type : {DType::kF32, DType::kBF16})
+    for (int64_t rows = 1; rows <= 4; ++rows)
+      for (int64_t n : {1, 2, 3, 4, 5, 8, 11})
+        for (int64_t k : {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 200})
+          ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0});
+}
+
+TEST(HwyGemv, TakesPaddedRows) {
+  for (DType type : {DType::kF32, DType::kBF16})
+    for (int64_t rows : {1, 3, 4})
+      ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = 13, .k = 75, .bias = true, .pad = 5});
+}
+
+TEST(HwyGemv, WithoutWeightsGivesTheBias) {
+  for (DType type : {DType::kF32, DType::kBF16})
+    for (bool bias : {false, true})
+      ExpectLikeReference(Kernel(), {.type = type, .rows = 2, .n = 9, .k = 0, .bias = bias});
+}
+
+TEST(HwyGemv, TakesEmptyOutputs) {
+  ExpectLikeReference(Kernel(), {.rows = 0, .n = 9, .k = 16});
+  ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 2, .n = 0, .k = 16});
+}
+
+TEST(HwyGemv, DoesNotDependOnThePartition) {
+  for (DType type : {DType::kF32, DType::kBF16}) {
+    LinearCall call = {.type = type, .rows = 3, .n = 403, .k = 576, .bias = true};
+    LinearData data(call);
+    ASSERT_EQ(data.Run(Kernel(), call, data.output), 0);
+    const std::string alone = data.output.bytes();
+    for (call.parts = 2; call.parts <= 5; ++call.parts) {
+      Matrix again(type, call.rows, call.n);
+      ASSERT_EQ(data.Run(Kernel(), call, again), 0);
+      EXPECT_EQ(again.bytes(), alone) << call.parts << " parts";
+    }
+  }
+}
+
+TEST(HwyGemv, ANaNReachesItsRowOnly) {
+  for (DType type : {DType::kF32, DType::kBF16}) {
+    const LinearCall call = {.type = type, .rows = 2, .n = 6, .k = 70};
+    LinearData data(call);
+    data.input.view().Set({1, 69}, NAN);
+    ASSERT_EQ(data.Run(Kernel(), call, data.output), 0);
+    for (int64_t c = 0; c < call.n; ++c) {
+      EXPECT_FALSE(std::isnan(data.output.view().Get({0, c})));
+      EXPECT_TRUE(std::isnan(data.output.view().Get({1, c})));
+    }
+  }
+}
+
+TEST(HwyGemv, RefusesFiveRows) {
+  const LinearCall call = {.rows = 5, .n = 8, .k = 16};
+  LinearData data(call);
+  const std::string before = data.output.bytes();
+  EXPECT_NE(data.Run(Kernel(), call, data.output), 0);
+  EXPECT_EQ(data.output.bytes(), before);
+}
+
+}  // namespace
+}  // namespace lz::testing

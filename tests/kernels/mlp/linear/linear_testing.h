@@ -1,0 +1,168 @@
+// Calls of mlp.linear's kernels on memory that faults right behind its last element, compared with the FP64 reference.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/float_formats.h"
+#include "core/kernel.h"
+#include "core/view.h"
+#include "ops/mlp/linear.h"
+
+namespace lz::kernels {
+extern const KernelFamily ops_mlp_linear_ref;
+}  // namespace lz::kernels
+
+namespace lz::testing {
+
+// Bytes that end where a page without access begins: a read or write behind the end stops the test.
+class GuardedBytes {
+ public:
+  explicit GuardedBytes(size_t bytes) {
+    const size_t page = size_t(sysconf(_SC_PAGESIZE));
+    const size_t used = (bytes + page - 1) / page * page;
+    total_ = used + page;
+    base_ = static_cast<char*>(mmap(nullptr, total_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    mprotect(base_ + used, page, PROT_NONE);
+    data_ = base_ + used - bytes;
+  }
+  GuardedBytes(const GuardedBytes&) = delete;
+  GuardedBytes& operator=(const GuardedBytes&) = delete;
+  ~GuardedBytes() { munmap(base_, total_); }
+  char* data() const { return data_; }
+
+ private:
+  char* base_;
+  char* data_;
+  size_t total_;
+};
+
+// A matrix [rows, columns] with `pad` unused elements behind each row but the last.
+class Matrix {
+ public:
+  Matrix(DType type, int64_t rows, int64_t columns, int64_t pad = 0)
+      : shape_{rows, columns},
+        strides_{columns + pad, 1},
+        bytes_(size_t(rows == 0 ? 0 : (rows - 1) * (columns + pad) + columns) * size_t(ByteSize(type))),
+        memory_(bytes_) {
+    const DTypeInfo& info = Info(type);
+    tensor_ = {.data = memory_.data(),
+               .device = {1, 0},
+               .ndim = 2,
+               .dtype = {info.dlpack_code, info.bits, info.lanes},
+               .shape = shape_,
+               .strides = strides_,
+               .byte_offset = 0};
+    std::memset(memory_.data(), 0x5a, bytes_);
+  }
+  Matrix& Fill(std::mt19937& random) {
+    std::normal_distribution<double> normal;
+    const View view(tensor_);
+    for (int64_t r = 0; r < shape_[0]; ++r)
+      for (int64_t c = 0; c < shape_[1]; ++c) view.Set({r, c}, normal(random));
+    return *this;
+  }
+  lz_tensor tensor() const { return tensor_; }
+  lz_tensor row() const {  // of [1, n]: the tensor [n]
+    lz_tensor t = tensor_;
+    t.ndim = 1;
+    ++t.shape;
+    ++t.strides;
+    return t;
+  }
+  View view() const { return View(tensor_); }
+  std::string bytes() const { return std::string(memory_.data(), bytes_); }
+
+ private:
+  int64_t shape_[2], strides_[2];
+  size_t bytes_;
+  GuardedBytes memory_;
+  lz_tensor tensor_;
+};
+
+struct LinearCall {
+  DType type = DType::kF32;
+  int64_t rows = 1, n = 1, k = 1;
+  bool bias = false;
+  int64_t pad = 0;    // of input, weight and output rows
+  int64_t parts = 1;  // of the parallel-for
+};
+
+// Splits into `parts` parts, run in turn: what a kernel computes must not depend on it.
+inline void RunParts(void* self, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context) {
+  const int64_t parts = *static_cast<int64_t*>(self), each = std::max((end - begin + parts - 1) / parts, int64_t{1});
+  for (int64_t i = begin; i < end; i += each) body(i, std::min(i + each, end), context);
+}
+
+struct LinearData {
+  explicit LinearData(const LinearCall& call)
+      : random(unsigned(call.rows * 7919 + call.n * 31 + call.k)),
+        input(call.type, call.rows, call.k, call.pad),
+        weight(call.type, call.n, call.k, call.pad),
+        bias(call.type, 1, call.n),
+        output(call.type, call.rows, call.n, call.pad),
+        wanted(DType::kF64, call.rows, call.n) {
+    input.Fill(random);
+    weight.Fill(random);
+    bias.Fill(random);
+  }
+  int32_t Run(const KernelSpec& kernel, const LinearCall& call, const Matrix& out) {
+    const lz_tensor none = {.ndim = -1};
+    const lz_tensor tensors[] = {input.tensor(), weight.tensor(), call.bias ? bias.row() : none, out.tensor()};
+    int64_t parts = call.parts;
+    const lz_parallel parallel = {&RunParts, &parts, int32_t(parts)};
+    const int64_t axes[] = {call.k, call.n};
+    lz_kernel_args args = {.size = sizeof(lz_kernel_args), .tensors = tensors, .axes = axes, .parallel = &parallel};
+    std::vector<char> workspace;
+    if (kernel.workspace) {
+      args.workspace_bytes = kernel.workspace(&args);
+      workspace.resize(args.workspace_bytes + 64);
+      args.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
+    }
+    return kernel.launch(&args);
+  }
+
+  std::mt19937 random;
+  Matrix input, weight, bias, output, wanted;
+};
+
+// Largest error relative to the largest value of its row, or infinity where only one of two is NaN.
+inline double RowMaxError(const View& got, const View& wanted) {
+  double worst = 0;
+  for (int64_t r = 0; r < wanted.size(0); ++r) {
+    double largest = 0, error = 0;
+    for (int64_t c = 0; c < wanted.size(1); ++c) {
+      const double w = wanted.Get({r, c}), g = got.Get({r, c});
+      if (std::isnan(w) || std::isnan(g)) {
+        if (std::isnan(w) != std::isnan(g)) return INFINITY;
+        continue;
+      }
+      largest = std::max(largest, std::fabs(w));
+      error = std::max(error, std::fabs(w - g));
+    }
+    if (error > 0) worst = std::max(worst, error / largest);
+  }
+  return worst;
+}
+
+inline void ExpectLikeReference(const KernelSpec& kernel, const LinearCall& call) {
+  SCOPED_TRACE(std::string(Info(call.type).name) + " rows " + std::to_string(call.rows) + " n " +
+               std::to_string(call.n) + " k " + std::to_string(call.k) + (call.bias ? " bias" : "") + " pad " +
+               std::to_string(call.pad));
+  LinearData data(call);
+  ASSERT_EQ(data.Run(kernel, call, data.output), 0);
+  ASSERT_EQ(data.Run(kernels::ops_mlp_linear_ref[0], call, data.wanted), 0);
+  const Tolerance tolerance = ops::mlp_linear::kContract.tolerance;
+  EXPECT_LE(RowMaxError(data.output.view(), data.wanted.view()),
+            call.type == DType::kF32 ? tolerance.f32 : tolerance.bf16);
+}
+
+}  // namespace lz::testing
