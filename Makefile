@@ -22,7 +22,7 @@ test: build ## the CI tier: C++ and Python tests
 	@scripts/test.sh
 
 test-full: setup ## everything: sanitizers, fuzzing, matrices; goes on where it stopped
-	@$(VENV_PYTHON) scripts/test_full.py
+	@$(VENV_PYTHON) scripts/test_full.py $(STAGES)
 
 bench: build ## selection, host cost and end-to-end numbers of this machine
 	@scripts/bench.sh

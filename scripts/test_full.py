@@ -1,0 +1,121 @@
+"""Every tier, stage by stage. A stage that passed on these very files is not run again, so an interrupted run goes on.
+
+  make test-full                       all stages
+  make test-full STAGES="asan tsan"    some of them
+The outcome, with the commit, goes to bench/results/test-full-<machine>.json.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from machine import machine
+
+ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / "build/test-full"
+
+
+def tests(preset: str) -> str:
+    return f"scripts/build.sh {preset} && TIER=all PRESET={preset} scripts/test.sh"
+
+
+# In order: what fails fast comes first. `dev` has assertions, `release` is what users get.
+STAGES = {
+    "format": "scripts/format.sh --check",
+    "release": tests("release"),
+    "lint": "scripts/lint.sh --all",
+    "dev": tests("dev"),
+    "asan": tests("asan"),
+    "ubsan": tests("ubsan"),
+    "tsan": tests("tsan"),
+}
+COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
+
+
+def git(*args: str, **env: str) -> str:
+    done = subprocess.run(
+        ["git", *args], cwd=ROOT, env={**os.environ, **env}, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def tree_id() -> str:
+    """Names the content of the working tree, results of measurements left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        index = str(Path(folder) / "index")
+        git("add", "--all", GIT_INDEX_FILE=index)
+        git("rm", "-r", "-q", "--cached", "--ignore-unmatch", "bench/results", GIT_INDEX_FILE=index)
+        return git("write-tree", GIT_INDEX_FILE=index)
+
+
+def run_stage(name: str, tree: str) -> dict:
+    record = STATE / f"{name}.json"
+    if record.exists():
+        before = json.loads(record.read_text())
+        if before["tree"] == tree and before["passed"]:
+            print(f"== {name}: passed before on these files ({before['seconds']} s)")
+            return before
+    print(f"== {name}: {STAGES[name]}", flush=True)
+    log = STATE / f"{name}.log"
+    start = time.monotonic()
+    with log.open("w") as out:
+        process = subprocess.Popen(
+            ["bash", "-c", STAGES[name]], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        assert process.stdout is not None
+        for line in process.stdout:
+            out.write(line)
+            print(line, end="", flush=True)
+    result = {
+        "stage": name,
+        "tree": tree,
+        "passed": process.wait() == 0,
+        "seconds": round(time.monotonic() - start),
+    }
+    counts = COUNTS.findall(log.read_text())
+    if counts:
+        result["tests"] = dict(zip(("passed", "failed", "skipped"), map(int, counts[-1]), strict=True))
+    record.write_text(json.dumps(result, indent=2) + "\n")
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
+    wanted = parser.parse_args().stages or list(STAGES)
+    unknown = [s for s in wanted if s not in STAGES]
+    if unknown:
+        parser.error(f"no stage named {unknown[0]}; stages: {', '.join(STAGES)}")
+    STATE.mkdir(parents=True, exist_ok=True)
+    tree = tree_id()
+    results = [run_stage(name, tree) for name in wanted]
+
+    failed = [r["stage"] for r in results if not r["passed"]]
+    if wanted == list(STAGES):
+        out = ROOT / f"bench/results/test-full-{machine()}.json"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        committed = not git("status", "--porcelain", "--", ".", ":!bench/results")
+        summary = {
+            "commit": git("rev-parse", "HEAD"),
+            "working_tree": "clean" if committed else "changed since the commit",
+            "passed": not failed,
+            "stages": [{k: v for k, v in r.items() if k != "tree"} for r in results],
+        }
+        out.write_text(json.dumps(summary, indent=2) + "\n")
+        print(f"written: {out.relative_to(ROOT)}")
+    for r in results:
+        print(f"{r['stage']:8} {'passed' if r['passed'] else 'FAILED'} {r['seconds']:5} s  {r.get('tests', '')}")
+    counted = [r["tests"] for r in results if "tests" in r]
+    passed, bad, skipped = (sum(c[k] for c in counted) for k in ("passed", "failed", "skipped"))
+    print(f"{passed} passed, {max(bad, len(failed))} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
