@@ -20,9 +20,11 @@ def kernel_tests(root: Path) -> tuple[int, list[Finding]]:
         if not test.is_file()
     ]
     for test in tests:
-        # hwy_full_test.cpp is a second test of hwy.cpp.
-        if test not in wanted and test.with_name(test.name.replace("_full_test", "_test")) not in wanted:
-            name = test.relative_to(root).as_posix()
+        # hwy_full_test.cpp is a second test of hwy.cpp; simd_test.cpp tests the shared header simd.h.
+        first = test.with_name(test.name.replace("_full_test", "_test"))
+        name = test.relative_to(root).as_posix()
+        header = root / name.removeprefix("tests/").replace("_test.cpp", ".h")
+        if first not in wanted and not header.is_file():
             findings.append(Finding(name, 1, "stray-test", "tests no kernel of that path; rename or remove it"))
     return len(kernels) + len(tests), findings
 

@@ -76,6 +76,7 @@ COMPLETE = {
     "tests/kernels/norm/rms/hwy_test.cpp": "",
     "tests/kernels/norm/rms/hwy_full_test.cpp": "",
     "kernels/launch.h": "",
+    "tests/kernels/launch_test.cpp": "",
     "ops/norm/rms.h": "",
     "ops/norm/rms.ref.cpp": "",
     "ops/norm/rms.ref.py": "",
