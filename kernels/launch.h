@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 #include "layerzero/c_abi.h"
@@ -30,6 +31,39 @@ inline int64_t RowOffset(const lz_tensor& t, int64_t row) {
   }
   return offset;
 }
+
+// Where the rows of [..., n] begin: offsets[row] in elements from the first, rows counted in row-major order of the
+// leading axes. Axes that one stride can express are folded, so that the usual case is one multiplication.
+class RowOffsets {
+ public:
+  explicit RowOffsets(const lz_tensor& t) {
+    for (int i = t.ndim - 2; i >= 0; --i) {
+      if (t.shape[i] == 1) continue;
+      if (n_ > 0 && t.strides[i] == stride_[n_ - 1] * size_[n_ - 1]) {
+        size_[n_ - 1] *= t.shape[i];
+      } else {
+        size_[n_] = t.shape[i];
+        stride_[n_++] = t.strides[i];
+      }
+    }
+  }
+  int64_t operator[](int64_t row) const {
+    if (n_ <= 1) return row * stride_[0];
+    int64_t offset = 0;
+    for (int i = 0; i < n_; ++i) {
+      offset += (row % size_[i]) * stride_[i];
+      row /= size_[i];
+    }
+    return offset;
+  }
+  // All rows of `width` elements lie one behind the other.
+  bool dense(int64_t width) const { return n_ == 0 || (n_ == 1 && stride_[0] == width); }
+
+ private:
+  int n_ = 0;
+  int64_t size_[8] = {};  // innermost first
+  int64_t stride_[8] = {};
+};
 
 // body(begin, end) over [0, count), on the caller's threads when there is more than one grain of work.
 template <class Body>

@@ -8,7 +8,9 @@
 #endif
 
 #include <cstdint>
+#include <cstring>
 
+#include "core/dtype.h"
 #include "core/float_formats.h"
 #include "hwy/highway.h"
 
@@ -17,15 +19,27 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Element types of kernels. BF16 is storage only.
+// Element types of kernels. BF16 and F16 are storage only.
 struct BF16 {
   uint16_t bits;
 };
+struct F16 {
+  uint16_t bits;
+};
+
+// body(T{}) with the element type T of `type`, one of f32, f16, bf16; its result.
+template <class Body>
+HWY_INLINE auto WithFloatType(DType type, Body&& body) {
+  if (type == DType::kF32) return body(float{});
+  return type == DType::kF16 ? body(F16{}) : body(BF16{});
+}
 
 HWY_INLINE float ToFloat(float v) { return v; }
 HWY_INLINE float ToFloat(BF16 v) { return BF16ToFloat(v.bits); }
+HWY_INLINE float ToFloat(F16 v) { return F16ToFloat(v.bits); }
 HWY_INLINE void FromFloat(float v, float* p) { *p = v; }
 HWY_INLINE void FromFloat(float v, BF16* p) { p->bits = FloatToBF16(v); }
+HWY_INLINE void FromFloat(float v, F16* p) { p->bits = DoubleToF16(double(v)); }
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadF32(D d, const float* p) {
@@ -52,6 +66,53 @@ HWY_INLINE void StoreF32(D d, hn::Vec<D> v, BF16* p) {
   const auto quiet = hn::Or(hn::ShiftRight<16>(u), hn::Set(d32, 0x40));
   const auto is_nan = hn::RebindMask(d32, hn::IsNaN(v));
   hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(is_nan, quiet, rounded)), d16, &p->bits);
+}
+
+// Highway's conversions truncate and lose infinities where the instruction set has none of its own.
+#if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+#define LZ_SIMD_HAS_F16 0
+#else
+#define LZ_SIMD_HAS_F16 1
+#endif
+template <class D>
+HWY_INLINE hn::Vec<D> LoadF32(D d, const F16* p) {
+#if LZ_SIMD_HAS_F16
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> df16;
+  return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(d16, &p->bits)));
+#else
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = ToFloat(p[i]);
+  return hn::Load(d, lanes);
+#endif
+}
+// Rounds to nearest even; NaN stays NaN.
+template <class D>
+HWY_INLINE void StoreF32(D d, hn::Vec<D> v, F16* p) {
+#if LZ_SIMD_HAS_F16
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Rebind<hwy::float16_t, D> df16;
+  hn::StoreU(hn::BitCast(d16, hn::DemoteTo(df16, v)), d16, &p->bits);
+#else
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  hn::Store(v, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) FromFloat(lanes[i], p + i);
+#endif
+}
+#undef LZ_SIMD_HAS_F16
+
+// The ends of rows: the first `count` < Lanes(d) elements, the rest of the vector 0; nothing beyond them is touched.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> LoadF32N(D d, const T* p, size_t count) {
+  HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};
+  std::memcpy(lanes, p, count * sizeof(T));
+  return LoadF32(d, lanes);
+}
+template <class D, class T>
+HWY_INLINE void StoreF32N(D d, hn::Vec<D> v, T* p, size_t count) {
+  HWY_ALIGN T lanes[hn::MaxLanes(d)];
+  StoreF32(d, v, lanes);
+  std::memcpy(p, lanes, count * sizeof(T));
 }
 
 }  // namespace HWY_NAMESPACE

@@ -68,6 +68,7 @@ constexpr DTypeMask Mask(T... t) {
 inline constexpr DTypeMask kFloat32And64 = Mask(DType::kF32, DType::kF64);
 inline constexpr DTypeMask kFloats = Mask(DType::kF32, DType::kF64, DType::kF16, DType::kBF16);
 inline constexpr DTypeMask kF32BF16 = Mask(DType::kF32, DType::kBF16);
+inline constexpr DTypeMask kF32F16BF16 = Mask(DType::kF32, DType::kF16, DType::kBF16);
 inline constexpr DTypeMask kIndices = Mask(DType::kI32, DType::kI64);
 inline constexpr DTypeMask kAnyDType = ~DTypeMask{1};
 

@@ -1,0 +1,50 @@
+// norm.layer: layer normalisation over the last axis.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "core/contract.h"
+
+namespace lz::ops::norm_layer {
+
+enum Tensor { kInput, kWeight, kBias, kOutput };
+enum Scalar { kNormalizedShape, kEps };
+
+// normalized_shape repeats the last axis, as torch has it: a mismatch is a mistake of the caller.
+inline Status Canonicalize(BoundArgs& args) {
+  const lz_tensor& x = args.tensors[kInput];
+  const int64_t hidden = x.shape[x.ndim - 1], wanted = args.scalars[kNormalizedShape].value.i;
+  if (hidden == wanted) return {};
+  return {StatusCode::kInvalidRequest,
+          {"normalized_shape", "the size of input's last axis, " + std::to_string(hidden), std::to_string(wanted),
+           "pass input.shape[-1]; several normalised axes are to be flattened first"}};
+}
+
+inline constexpr auto kVariants = std::to_array<Variant>({{"norm.layer"}});
+inline constexpr auto kParams = std::to_array<Param>({
+    TensorParam("input", "..., hidden", kFloats, "rows to normalise"),
+    RequiredInt("normalized_shape", "size of the last axis"),
+    OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
+    OptionalTensor("bias", "hidden", kFloats, "added at the end; None means 0"),
+    Float("eps", 1e-5, "added to the variance"),
+});
+inline constexpr auto kOutputs = std::to_array<Output>({
+    {.name = "output", .shape = "..., hidden", .dtype = "input", .doc = "same shape as input"},
+});
+
+inline constexpr Contract kContract = {
+    .name = "layer_norm",
+    .summary = "Layer normalisation over the last axis.",
+    .definition =
+        "output = (input - mean(input, last)) / sqrt(mean((input - mean)^2, last) + eps) * weight + bias, "
+        "rounded once",
+    .source = "Ba, Kiros and Hinton 2016, arXiv:1607.06450, eq. 4",
+    .replaces = "torch.nn.functional.layer_norm(input, (input.shape[-1],), weight, bias, eps)",
+    .variants = kVariants,
+    .params = kParams,
+    .outputs = kOutputs,
+    .canonicalize = &Canonicalize,
+};
+
+}  // namespace lz::ops::norm_layer

@@ -1,0 +1,43 @@
+// Reference of norm.layer: FP64, two passes, any strides, any float dtype; output may alias input.
+#include "ops/norm/layer.h"
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::norm_layer;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const View x(args->tensors[kInput]), w(args->tensors[kWeight]), bias(args->tensors[kBias]);
+  const View out(args->tensors[kOutput]);
+  const double eps = args->scalars[kEps].value.f;
+  const int64_t hidden = x.size(-1);
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < hidden; ++i) sum += x.GetRow(row, i);
+    const double mean = sum / double(hidden);
+    for (int64_t i = 0; i < hidden; ++i) squares += (x.GetRow(row, i) - mean) * (x.GetRow(row, i) - mean);
+    const double scale = 1.0 / std::sqrt(squares / double(hidden) + eps);
+    for (int64_t i = 0; i < hidden; ++i) {
+      const double gain = w.given() ? w.Get({i}) : 1.0, shift = bias.given() ? bias.Get({i}) : 0.0;
+      out.SetRow(row, i, (x.GetRow(row, i) - mean) * scale * gain + shift);
+    }
+  }
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.norm.layer",
+     .operation = "norm.layer",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;
