@@ -1,0 +1,176 @@
+// Probes CUDA devices through the driver library, opened at run time: nothing here links against CUDA.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "platform/device.h"
+
+namespace lz {
+namespace {
+
+// Numbers of the driver API's CUdevice_attribute.
+enum Attribute : int {
+  kMaxGridDimX = 5,
+  kMaxGridDimY = 6,
+  kMaxGridDimZ = 7,
+  kMultiprocessorCount = 16,
+  kL2CacheSize = 38,
+  kComputeCapabilityMajor = 75,
+  kComputeCapabilityMinor = 76,
+  kMaxSharedMemoryPerBlockOptin = 97,
+};
+struct Uuid {
+  unsigned char bytes[16];
+};
+
+// The functions of the driver that the probe needs, under the driver's own names.
+struct Driver {
+  int (*cuInit)(unsigned) = nullptr;
+  int (*cuDriverGetVersion)(int*) = nullptr;
+  int (*cuDeviceGetCount)(int*) = nullptr;
+  int (*cuDeviceGet)(int*, int) = nullptr;
+  int (*cuDeviceGetName)(char*, int, int) = nullptr;
+  int (*cuDeviceGetUuid)(Uuid*, int) = nullptr;
+  int (*cuDeviceTotalMem)(size_t*, int) = nullptr;
+  int (*cuDeviceGetAttribute)(int*, int, int) = nullptr;
+  int (*cuGetErrorString)(int, const char**) = nullptr;
+};
+
+template <class F>
+bool Load(void* library, const char* name, F* function) {
+  *function = reinterpret_cast<F>(dlsym(library, name));
+  return *function != nullptr;
+}
+
+// Never closed: the driver keeps threads.
+bool LoadDriver(Driver* driver, std::string* why) {
+  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    *why = "no NVIDIA driver: libcuda.so.1 was not found";
+    return false;
+  }
+  const bool complete = Load(library, "cuInit", &driver->cuInit) &&
+                        Load(library, "cuDriverGetVersion", &driver->cuDriverGetVersion) &&
+                        Load(library, "cuDeviceGetCount", &driver->cuDeviceGetCount) &&
+                        Load(library, "cuDeviceGet", &driver->cuDeviceGet) &&
+                        Load(library, "cuDeviceGetName", &driver->cuDeviceGetName) &&
+                        Load(library, "cuDeviceGetUuid", &driver->cuDeviceGetUuid) &&
+                        Load(library, "cuDeviceTotalMem_v2", &driver->cuDeviceTotalMem) &&
+                        Load(library, "cuDeviceGetAttribute", &driver->cuDeviceGetAttribute) &&
+                        Load(library, "cuGetErrorString", &driver->cuGetErrorString);
+  if (!complete) *why = "libcuda.so.1 lacks functions that every driver from 410 on has";
+  return complete;
+}
+
+std::string ErrorText(const Driver& driver, const char* function, int error) {
+  const char* text = nullptr;
+  driver.cuGetErrorString(error, &text);
+  return std::string(function) + ": " + (text ? text : "error " + std::to_string(error));
+}
+
+// "GPU-5a9b...", as the driver's tools print it.
+std::string UuidText(const Uuid& uuid) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    char byte[3];
+    std::snprintf(byte, sizeof(byte), "%02x", uuid.bytes[i]);
+    text += byte;
+  }
+  return text;
+}
+
+// 580.65 as 580065; 0 when unknown. The driver API does not tell its release: the kernel module does, else NVML.
+int64_t DriverRelease() {
+  std::ifstream file("/proc/driver/nvidia/version");
+  std::string line;
+  std::getline(file, line);
+  // "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  <date>": the first word that is a dotted version.
+  for (size_t at = 0; at < line.size();) {
+    const size_t start = line.find_first_not_of(' ', at);
+    if (start == std::string::npos) break;
+    const size_t end = std::min(line.find(' ', start), line.size());
+    const std::string_view word = std::string_view(line).substr(start, end - start);
+    const int64_t version = word.find('.') == std::string_view::npos ? -1 : VersionNumber(word);
+    if (version > 0) return version;
+    at = end;
+  }
+  void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (!nvml) return 0;
+  int (*init)() = nullptr;
+  int (*get)(char*, unsigned) = nullptr;
+  char text[96] = {};
+  if (!Load(nvml, "nvmlInit_v2", &init) || !Load(nvml, "nvmlSystemGetDriverVersion", &get)) return 0;
+  if (init() != 0 || get(text, sizeof(text)) != 0) return 0;
+  return std::max<int64_t>(0, VersionNumber(text));
+}
+
+Device Describe(const Driver& driver, int ordinal, int handle) {
+  Device d;
+  const auto attribute = [&](Attribute a) {
+    int value = 0;
+    return driver.cuDeviceGetAttribute(&value, a, handle) == 0 ? int64_t(value) : int64_t(0);
+  };
+  const auto set = [&](DeviceField field, int64_t value) { d.facts[size_t(field)] = value; };
+  d.name = "cuda:" + std::to_string(ordinal);
+  d.vendor = "NVIDIA";
+  d.platform = Platform::kCuda;
+  char name[256] = {};
+  if (driver.cuDeviceGetName(name, int(sizeof(name)) - 1, handle) == 0) d.model = name;
+  Uuid uuid = {};
+  if (driver.cuDeviceGetUuid(&uuid, handle) == 0) d.uuid = UuidText(uuid);
+  const int64_t sm = attribute(kComputeCapabilityMajor) * 10 + attribute(kComputeCapabilityMinor);
+  d.arch = "sm_" + std::to_string(sm);
+  set(DeviceField::kPlatform, int64_t(Platform::kCuda));
+  set(DeviceField::kSm, sm);
+  ApplySmFacts(&d);
+  ApplyGenerations(kDefaultGenerations, &d);
+  int version = 0;  // 13000 for 13.0, 12080 for 12.8
+  if (driver.cuDriverGetVersion(&version) == 0)
+    set(DeviceField::kCudaVersion, version / 1000 * 1000 + version % 1000 / 10);
+  set(DeviceField::kDriverVersion, DriverRelease());
+  set(DeviceField::kMaxGridX, attribute(kMaxGridDimX));
+  set(DeviceField::kMaxGridY, attribute(kMaxGridDimY));
+  set(DeviceField::kMaxGridZ, attribute(kMaxGridDimZ));
+  set(DeviceField::kMaxGridBlocks, attribute(kMaxGridDimX) * attribute(kMaxGridDimY));
+  size_t bytes = 0;
+  if (driver.cuDeviceTotalMem(&bytes, handle) == 0) set(DeviceField::kMemoryBytes, int64_t(bytes));
+  set(DeviceField::kNumCores, attribute(kMultiprocessorCount));
+  set(DeviceField::kSharedMemoryPerBlock, attribute(kMaxSharedMemoryPerBlockOptin));
+  set(DeviceField::kL2Bytes, attribute(kL2CacheSize));
+  return d;
+}
+
+}  // namespace
+
+std::vector<Device> ProbeCudaDevices(std::string* why_none) {
+  std::string reason;
+  std::string& why = why_none ? *why_none : reason;
+  why.clear();
+  Driver driver;
+  if (!LoadDriver(&driver, &why)) return {};
+  if (const int error = driver.cuInit(0); error != 0) {
+    why = ErrorText(driver, "cuInit", error);
+    return {};
+  }
+  int count = 0;
+  if (const int error = driver.cuDeviceGetCount(&count); error != 0) {
+    why = ErrorText(driver, "cuDeviceGetCount", error);
+    return {};
+  }
+  std::vector<Device> devices;
+  for (int i = 0; i < count; ++i) {
+    int handle = 0;
+    if (const int error = driver.cuDeviceGet(&handle, i); error != 0) {
+      why = ErrorText(driver, "cuDeviceGet", error);
+      continue;
+    }
+    devices.push_back(Describe(driver, i, handle));
+  }
+  if (devices.empty() && why.empty()) why = "the NVIDIA driver shows no device";
+  return devices;
+}
+
+}  // namespace lz

@@ -1,0 +1,93 @@
+// Names under which users and descriptors know an operation's fields, and the fields that they mean: one table for
+// descriptors, policy rules and reports.
+//   FieldsOfAlias("head_dim") is {"d_qk", "d_v"}; FieldsOfAlias("s_kv") is {} (it is no alias).
+#pragma once
+
+#include <array>
+#include <span>
+#include <string_view>
+
+namespace lz {
+
+struct FieldAlias {
+  std::string_view alias;
+  // In order of preference: a rule or row applies to every one of them that the operation has. The first also names the
+  // field in reports. Attention first, then the fields of operations that have other axes.
+  std::array<std::string_view, 3> fields;
+};
+
+inline constexpr auto kFieldAliases = std::to_array<FieldAlias>({
+    {"head_dim", {"d_qk", "d_v"}},
+    {"seq_len", {"s_q", "s_kv", "s"}},
+    {"max_seq_len", {"s_q", "s_kv", "s"}},
+    {"seq_len_q", {"s_q"}},
+    {"seq_len_k", {"s_kv"}},
+    {"seq_len_kv", {"s_kv"}},
+    {"batch_size", {"b"}},
+    {"batch", {"b"}},
+    {"num_heads", {"h_q"}},
+    {"num_q_heads", {"h_q"}},
+    {"heads", {"h_q"}},
+    {"num_kv_heads", {"h_kv"}},
+    {"kv_heads", {"h_kv"}},
+    {"gqa_group", {"group"}},
+    {"hidden_size", {"hidden"}},
+    {"is_causal", {"causal"}},
+    {"attn_mask_type", {"attn_mask.given"}},
+    {"is_contiguous", {"query.contiguous", "input.contiguous"}},
+    {"stride_last_dim", {"query.last_dim_stride1", "input.last_dim_stride1"}},
+    {"is_cuda_graph_capturing", {"capturing"}},
+    {"requires_deterministic", {"policy.deterministic"}},
+    {"platform", {"device.platform"}},
+    {"sm", {"device.sm"}},
+    {"sm_version", {"device.sm"}},
+    {"generation", {"device.generation"}},
+    {"gpu_generation", {"device.generation"}},
+    {"tensor_core_generation", {"device.tensor_core_generation"}},
+    {"isa", {"device.isa"}},
+    {"driver_version", {"device.driver_version"}},
+    {"cuda_version", {"device.cuda_version"}},
+});
+
+// The fields behind `name`, without the empty tail; empty when `name` is no alias.
+constexpr std::span<const std::string_view> FieldsOfAlias(std::string_view name) {
+  for (const FieldAlias& row : kFieldAliases) {
+    if (row.alias != name) continue;
+    size_t n = 0;
+    while (n < row.fields.size() && !row.fields[n].empty()) ++n;
+    return std::span<const std::string_view>(row.fields.data(), n);
+  }
+  return {};
+}
+
+// The deprecated and short names of operations (A1) and what they mean: targets, each with the condition on `causal`.
+struct OperationAlias {
+  std::string_view alias;
+  std::array<std::string_view, 2> targets;
+  int causal;  // 1: only causal calls, 0: only others, -1: both
+};
+inline constexpr auto kOperationAliases = std::to_array<OperationAlias>({
+    {"attention.causal", {"attention.standard.prefill", "attention.standard.decode"}, 1},
+    {"attention.full", {"attention.standard.prefill", "attention.standard.decode"}, 0},
+    {"attention.paged", {"attention.standard.decode.paged"}, -1},
+});
+
+// The operation for grouped heads that corresponds to one for equal head counts; empty when there is none.
+struct GroupedOperation {
+  std::string_view standard;
+  std::string_view grouped;
+};
+inline constexpr auto kGroupedOperations = std::to_array<GroupedOperation>({
+    {"attention.standard.prefill", "attention.gqa.prefill"},
+    {"attention.standard.prefill.paged", "attention.gqa.prefill.paged"},
+    {"attention.standard.decode", "attention.gqa.decode"},
+    {"attention.standard.decode.paged", "attention.gqa.decode.paged"},
+});
+constexpr std::string_view GroupedOperationOf(std::string_view operation) {
+  for (const GroupedOperation& row : kGroupedOperations) {
+    if (row.standard == operation) return row.grouped;
+  }
+  return {};
+}
+
+}  // namespace lz
