@@ -1,0 +1,56 @@
+// gelu(gate) * up, CPU SIMD, FP32 arithmetic, one pass.
+//   gate, up [..., n]  f32|f16|bf16, rows dense, leading strides free
+//   output   [..., n]  dtype of gate; may alias gate or up
+// Workspace: none. Deterministic. Source: own; formulas from arXiv:2002.05202 eq. 5 and arXiv:1606.08415.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/activation/geglu/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/activation/gated.h"
+#include "kernels/launch.h"
+#include "kernels/simd.h"
+#include "kernels/simd_math.h"
+#include "ops/activation/geglu.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::activation_geglu;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor &gate = args->tensors[kGate], &up = args->tensors[kUp], &out = args->tensors[kOutput];
+  if (args->scalars[kApproximate].value.i == kTanh) {
+    return RunGated(args, gate, up, out, [](auto d, auto x) HWY_ATTR { return GeluTanh(d, x); });
+  }
+  return RunGated(args, gate, up, out, [](auto d, auto x) HWY_ATTR { return GeluErf(d, x); });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr std::array<std::string_view, 1> kAccepts = {"approximate"};
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.activation.geglu",
+     .operation = "activation.geglu",
+     .dtypes = kF32F16BF16,
+     .accepts = kAccepts,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

@@ -1,0 +1,58 @@
+// silu of the first half of each row times its second half, CPU SIMD, FP32 arithmetic, one pass.
+//   input  [..., 2 n]  f32|f16|bf16, rows dense, leading strides free
+//   output [..., n]    dtype of input; must not overlap input
+// Workspace: none. Deterministic. Source: own; formula from arXiv:2002.05202 eq. 5.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/activation/silu_and_mul/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/activation/gated.h"
+#include "kernels/launch.h"
+#include "kernels/simd.h"
+#include "kernels/simd_math.h"
+#include "ops/activation/silu_and_mul.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::activation_silu_and_mul;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput];
+  const int64_t n = x.shape[x.ndim - 1] / 2;
+  return WithFloatType(DTypeOf(x), [&](auto t) {
+    using T = decltype(t);
+    const T* gate = Data<const T>(x);
+    GatedLoop<T>(args, NumRows(x), n, {gate, RowOffsets(x)}, {gate + n, RowOffsets(x)}, {Data<T>(out), RowOffsets(out)},
+                 [](auto d, auto v) HWY_ATTR { return Silu(d, v); });
+    return int32_t{0};
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.activation.silu_and_mul",
+     .operation = "activation.silu_and_mul",
+     .dtypes = kF32F16BF16,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

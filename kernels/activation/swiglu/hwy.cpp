@@ -1,0 +1,51 @@
+// silu(gate) * up, CPU SIMD, FP32 arithmetic, one pass.
+//   gate, up [..., n]  f32|f16|bf16, rows dense, leading strides free
+//   output   [..., n]  dtype of gate; may alias gate or up
+// Workspace: none. Deterministic. Source: own; formula from arXiv:2002.05202 eq. 5.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/activation/swiglu/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/activation/gated.h"
+#include "kernels/launch.h"
+#include "kernels/simd.h"
+#include "kernels/simd_math.h"
+#include "ops/activation/swiglu.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::activation_swiglu;
+
+int32_t Launch(const lz_kernel_args* args) {
+  return RunGated(args, args->tensors[kGate], args->tensors[kUp], args->tensors[kOutput],
+                  [](auto d, auto x) HWY_ATTR { return Silu(d, x); });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.activation.swiglu",
+     .operation = "activation.swiglu",
+     .dtypes = kF32F16BF16,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

@@ -1,0 +1,38 @@
+// Reference of activation.geglu: FP64, any strides, any float dtype; output may alias an input.
+#include "ops/activation/geglu.h"
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::activation_geglu;
+
+double Gelu(double x, bool tanh) {
+  if (tanh) return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+  return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const View gate(args->tensors[kGate]), up(args->tensors[kUp]), out(args->tensors[kOutput]);
+  const bool tanh = args->scalars[kApproximate].value.i == kTanh;
+  for (int64_t row = 0; row < gate.rows(); ++row) {
+    for (int64_t i = 0; i < gate.size(-1); ++i) out.SetRow(row, i, Gelu(gate.GetRow(row, i), tanh) * up.GetRow(row, i));
+  }
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.activation.geglu",
+     .operation = "activation.geglu",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;
