@@ -1,0 +1,33 @@
+# Two ways out of the build folder:
+#   cmake --install build/release --prefix P       the C++ package: library, headers, find_package(LayerZero)
+#   component "python", placed by `make wheel`     the libraries of the Python package, beside its modules
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+install(TARGETS layerzero EXPORT LayerZeroTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT cpp)
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/layerzero DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT cpp)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/LayerZero)
+install(EXPORT LayerZeroTargets NAMESPACE LayerZero:: DESTINATION ${package_dir} COMPONENT cpp)
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LayerZeroConfig.cmake.in
+                              ${PROJECT_BINARY_DIR}/LayerZeroConfig.cmake INSTALL_DESTINATION ${package_dir})
+# Before 1.0 a minor version may break.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/LayerZeroConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/LayerZeroConfig.cmake ${PROJECT_BINARY_DIR}/LayerZeroConfigVersion.cmake
+        DESTINATION ${package_dir} COMPONENT cpp)
+
+# The wheel carries every library that a plain system may lack: Highway's has no static archive in distributions.
+foreach(door layerzero _layerzero layerzero_torch layerzero_cuda)
+  if(TARGET ${door})
+    install(TARGETS ${door} LIBRARY DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
+  endif()
+endforeach()
+file(REAL_PATH ${LZ_HWY_LIBRARY} hwy_library)
+if(hwy_library MATCHES "\\.so")
+  # Under the name that the loader asks for (libhwy.so.1), not the file's own (libhwy.so.1.0.3).
+  string(REGEX MATCH "libhwy\\.so\\.[0-9]+" hwy_soname ${hwy_library})
+  install(FILES ${hwy_library} RENAME ${hwy_soname} DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
+endif()
+# The torch references of the operations, read when a call falls back to one.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/ops/ DESTINATION layerzero/_reference COMPONENT python EXCLUDE_FROM_ALL
+        FILES_MATCHING PATTERN "*.py")
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/schemas DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)

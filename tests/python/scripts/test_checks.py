@@ -28,6 +28,7 @@ CLEAN = {
     "src/pipeline/score.cpp": '#include "pipeline/filter.h"\n#include "core/status.h"\n#include "registry/registry.h"\n',
     "src/pipeline/policy_env.cpp": '#include <cstdlib>\nconst char* Read() { return getenv("LAYERZERO_DEBUG"); }\n',
     "src/pipeline/selector.cpp": '#include "pipeline/dispatch.h"\n',
+    "src/base/json.cpp": '#include "core/status.h"\n',
     "src/base/log.cpp": '// printf(), throw and getenv in a comment\nconst char* kText = "throw printf(";\n',
     "kernels/norm/rms/hwy.cpp": '#include "kernels/launch.h"\n#include "ops/norm/rms.h"\nint n = snprintf(b, 4, "x");\n',
 }
