@@ -7,7 +7,7 @@
 
 namespace lz::ops::attention_sparse_block {
 
-enum Tensor { kQ, kK, kV, kIndptr, kIndices, kOutput, kLse };
+enum Tensor { kQ, kK, kV, kIndptr, kBlockIndices, kOutput, kLse };
 enum Scalar { kR, kC, kSmScale, kReturnLse };
 enum Axis { kM, kHQ, kDQK, kN, kHKV, kDV, kOffsets, kNnz };
 
