@@ -21,35 +21,18 @@ def reference(
     return_lse=False,
 ):
     if dropout_p:
-        raise NotImplementedError(
-            "the reference of attention has no dropout: pass dropout_p=0"
-        )
+        raise NotImplementedError("the reference of attention has no dropout: pass dropout_p=0")
     causal = attn_mask is None if causal is None else causal
     if causal and attn_mask is not None:
-        raise ValueError(
-            "attn_mask with causal=True: fold the causal triangle into the mask"
-        )
+        raise ValueError("attn_mask with causal=True: fold the causal triangle into the mask")
     window = None if window in (None, -1) else window
     s_q, s_kv = query.shape[1], key.shape[1]
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
     # Torch's own function weights a hidden key by 0 instead of skipping it: only where nothing is hidden.
-    plain = (
-        attn_mask is None
-        and window is None
-        and (not causal or s_q == 1)
-        and 0 not in (q.numel(), k.numel())
-    )
-    if (
-        plain
-        and not softcap
-        and sinks is None
-        and alibi_slopes is None
-        and not return_lse
-    ):
+    plain = attn_mask is None and window is None and (not causal or s_q == 1) and 0 not in (q.numel(), k.numel())
+    if plain and not softcap and sinks is None and alibi_slopes is None and not return_lse:
         grouped = q.shape[1] != k.shape[1]
-        out = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, scale=scale, enable_gqa=grouped
-        )
+        out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
         return out.transpose(1, 2)
 
     compute = torch.promote_types(query.dtype, torch.float32)
@@ -66,20 +49,12 @@ def reference(
     parts = []
     for begin in range(0, s_q, step):
         rows = slice(begin, min(begin + step, s_q))
-        distance = (
-            torch.arange(rows.start, rows.stop, device=q.device)[:, None]
-            + (s_kv - s_q)
-            - keys
-        )
+        distance = torch.arange(rows.start, rows.stop, device=q.device)[:, None] + (s_kv - s_q) - keys
         z = q[:, :, rows] @ k.transpose(-1, -2) * scale
         z = softcap * torch.tanh(z / softcap) if softcap else z
         if alibi_slopes is not None:
             z = z - alibi_slopes.to(compute)[:, None, None] * distance.abs()
-        hidden = (
-            distance < 0
-            if causal or window is not None
-            else torch.zeros_like(distance, dtype=torch.bool)
-        )
+        hidden = distance < 0 if causal or window is not None else torch.zeros_like(distance, dtype=torch.bool)
         if window is not None:
             hidden = hidden | (distance >= window)
         if mask is not None and mask.dtype == torch.bool:
@@ -99,9 +74,7 @@ def reference(
 def _weigh(z, v, sinks):
     """Softmax of logits z (..., h, rows, keys) times v (..., h, keys, d_v); keys at -inf are skipped. With the lse."""
     if z.shape[-1] == 0:
-        return z.new_zeros(*z.shape[:-1], v.shape[-1]), z.new_full(
-            z.shape[:-1], -torch.inf
-        )
+        return z.new_zeros(*z.shape[:-1], v.shape[-1]), z.new_full(z.shape[:-1], -torch.inf)
     top = z.detach().amax(-1, keepdim=True)
     sink = None if sinks is None else sinks.to(z.dtype)[:, None, None]
     peak = top if sink is None else torch.maximum(top, sink.detach())

@@ -12,9 +12,5 @@ def reference(v_a, s_a, v_b, s_b, *, sinks=None):
     lse = torch.logsumexp(s, 0)
     weights = torch.softmax(torch.where(empty, 0.0, s), 0)
     if sinks is not None:
-        weights = weights * torch.sigmoid(
-            torch.where(empty, 0.0, lse) - sinks.to(compute)
-        )
-    return (weights[..., None] * v).sum(0).to(v_a.dtype), torch.where(
-        s.isposinf().any(0), torch.nan, lse
-    ).float()
+        weights = weights * torch.sigmoid(torch.where(empty, 0.0, lse) - sinks.to(compute))
+    return (weights[..., None] * v).sum(0).to(v_a.dtype), torch.where(s.isposinf().any(0), torch.nan, lse).float()
