@@ -1,0 +1,101 @@
+// Softmax with a temperature, CPU SIMD: a pass for the maximum, one for the exponentials and their sum, one to scale.
+//   logits [..., vocab] f32|bf16, dense last axis     probs [..., vocab] f32, dense last axis; may alias f32 logits
+// Workspace: none. Deterministic. Source: own; definition in ops/sampling/softmax.h. FP32 terms, sums in FP64 over
+// blocks.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/sampling/softmax/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/sampling/common/vectors.h"
+#include "kernels/sampling/common/workspace.h"
+#include "ops/sampling/softmax.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::sampling_softmax;
+
+void StoreUpTo(sampler::Tag d, sampler::Vec v, float* p, int64_t i, int64_t n) {
+  if (HWY_LIKELY(i + int64_t(hn::Lanes(d)) <= n)) return hn::StoreU(v, d, p + i);
+  alignas(64) float lanes[hn::MaxLanes(d)];
+  hn::Store(v, d, lanes);
+  for (int64_t j = 0; i + j < n; ++j) p[i + j] = lanes[j];
+}
+
+template <class T>
+void Row(const T* x, float* out, int64_t n, float inverse_temperature) {
+  const sampler::Tag d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const sampler::ScanResult scan = sampler::ScanRow(d, x, n, nullptr);
+  if (scan.nan || std::isinf(scan.max)) {
+    std::fill(out, out + n, std::numeric_limits<float>::quiet_NaN());
+    return;
+  }
+  const auto max = hn::Set(d, scan.max), scale = hn::Set(d, inverse_temperature);
+  double total = 0;
+  for (int64_t begin = 0; begin < n; begin += sampler::kBlock) {
+    const int64_t end = std::min(n, begin + sampler::kBlock);
+    auto sum = hn::Zero(d);
+    for (int64_t i = begin; i < end; i += lanes) {
+      const auto v = sampler::LoadUpTo(d, x, i, n, -sampler::kInf);
+      const auto w = Exp(d, hn::Mul(hn::Sub(v, max), scale));
+      sum = hn::Add(sum, w);
+      StoreUpTo(d, w, out, i, n);
+    }
+    total += double(hn::GetLane(hn::SumOfLanes(d, sum)));
+  }
+  const auto factor = hn::Set(d, float(1.0 / total));
+  for (int64_t i = 0; i < n; i += lanes) {
+    StoreUpTo(d, hn::Mul(sampler::LoadUpTo(d, out, i, n, 0.0f), factor), out, i, n);
+  }
+}
+
+template <class T>
+int32_t Run(const lz_kernel_args* args) {
+  const lz_tensor &logits = args->tensors[kLogits], &probs = args->tensors[kProbs];
+  const int64_t n = logits.shape[logits.ndim - 1];
+  const T* x = Data<const T>(logits);
+  float* out = Data<float>(probs);
+  const double temperature = args->scalars[kTemperature].value.f;
+  // Within f32's normal range, so that 0 * it is 0.
+  const float inverse = float(std::clamp(1.0 / temperature, 0x1p-126, 0x1p127));
+  // 8k elements take about 4 us on one core: less is not worth waking another.
+  ParallelFor(args, NumRows(logits), 8192 / (n + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      Row(x + StridedOffset(logits, r, logits.ndim - 1), out + StridedOffset(probs, r, probs.ndim - 1), n, inverse);
+    }
+  });
+  return 0;
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  return DTypeOf(args->tensors[kLogits]) == DType::kF32 ? Run<float>(args) : Run<BF16>(args);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.sampling.softmax",
+     .operation = "sampling.softmax",
+     .dtypes = kF32BF16,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

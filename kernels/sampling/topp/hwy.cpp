@@ -1,0 +1,64 @@
+// Sampling under top-p (nucleus), CPU SIMD: no sort, a threshold found by partitions
+// (kernels/sampling/common/select.h).
+//   logits [..., vocab] f32|bf16, dense last axis     token [...] i64
+// Workspace: 36 bytes a vocabulary entry for each row that runs at once. Deterministic. Source: own; definition in
+// ops/sampling/topp.h. FP32 weights, sums in FP64 over blocks of 1024.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/sampling/topp/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/sampling/common/sample_rows.h"
+#include "ops/sampling/topp.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::sampling_topp;
+
+constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+
+int32_t Launch(const lz_kernel_args* args) {
+  return sampler::LaunchSample(
+      args,
+      {.temperature = args->scalars[kTemperature].value.f, .k = kAll, .p = args->scalars[kP].value.f, .min_p = 0.0},
+      args->scalars[kSeed].value.i, args->scalars[kOffset].value.i);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+uint64_t Workspace(const lz_kernel_args* args) {
+  const lz_tensor& logits = args->tensors[0];
+  return RowsWorkspaceBytes(args, NumRows(logits), logits.shape[logits.ndim - 1]);
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"vocab", Rel::kLe, 0x7fffffff - 64},  // indices of candidates are 32 bits wide
+});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.sampling.topp",
+     .operation = "sampling.topp",
+     .dtypes = kF32BF16,
+     .constraints = kConstraints,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest,
+     .workspace = &Workspace,
+     .expected_us_fixed = 30},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

@@ -1,0 +1,50 @@
+"""What the torch references of the sampling operations share: Philox draws and filtered sampling, in float64."""
+
+import torch
+
+_MASK32 = 0xFFFFFFFF
+
+
+def philox_uniform(seed, offset, rows, slot=0):
+    """Draws in [0, 1) as float64 for int64 tensors `rows` and `slot`: ops/common/philox.h, in int64 arithmetic."""
+    rows, slot = torch.broadcast_tensors(rows, torch.as_tensor(slot, device=rows.device))
+    c = [torch.full_like(rows, offset & _MASK32), torch.full_like(rows, offset >> 32 & _MASK32), rows & _MASK32, slot]
+    key = [seed & _MASK32, seed >> 32 & _MASK32]
+    for _ in range(10):
+        # The product wraps modulo 2^64; both halves are taken with a mask.
+        p0, p1 = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        hi0, hi1 = p0 >> 32 & _MASK32, p1 >> 32 & _MASK32
+        c = [hi1 ^ c[1] ^ key[0], p1 & _MASK32, hi0 ^ c[3] ^ key[1], p0 & _MASK32]
+        key = [key[0] + 0x9E3779B9 & _MASK32, key[1] + 0xBB67AE85 & _MASK32]
+    return (c[0] << 21 | c[1] >> 11).double() * 2.0**-53
+
+
+def draw(weights, u):
+    """First index of each row whose running sum of `weights` exceeds u times the row's sum."""
+    sums = weights.cumsum(-1)
+    return (sums <= u[:, None] * sums[:, -1:]).sum(-1)
+
+
+def sample(logits, *, k=None, p=1.0, min_p=0.0, temperature=1.0, seed=0, offset=0):
+    vocab = logits.shape[-1]
+    x = logits.double().reshape(logits.shape[:-1].numel(), vocab)
+    rows = torch.arange(x.shape[0], device=x.device)
+    if vocab == 0:
+        return torch.full(logits.shape[:-1], -1, dtype=torch.int64, device=x.device)
+    valid = ~x.isnan().any(-1) & x.isfinite().any(-1)
+    x = torch.where(valid[:, None], x, 0.0)
+    top = x.amax(-1, keepdim=True)
+    weights = torch.where(x == top, 1.0, ((x - top) / temperature).exp())
+    order = x.sort(dim=-1, descending=True, stable=True).indices
+    ordered = weights.gather(-1, order)
+    keep = torch.ones_like(ordered, dtype=torch.bool)
+    if k is not None and k < vocab:
+        keep[:, k:] = False
+        ordered = torch.where(keep, ordered, 0.0)
+    if p < 1:
+        sums = ordered.cumsum(-1)
+        keep[:, 1:] &= sums[:, :-1] < p * sums[:, -1:]
+    keep[:, 1:] &= ordered[:, 1:] >= min_p
+    kept = torch.zeros_like(keep).scatter(-1, order, keep)
+    token = draw(torch.where(kept, weights, 0.0), philox_uniform(seed, offset, rows))
+    return torch.where(valid, token, -1).reshape(logits.shape[:-1])

@@ -1,0 +1,84 @@
+// Comparison of sampled tokens (Compare::kToken) with FP64: what a conformance run asks for each row of a result.
+//   for (row ...) if (!sampling::RowAgrees(contract, args, row, contract.tolerance.f32)) ...
+// `args` are a call's arguments with the outputs filled by the kernel under test; no reference run is needed.
+#pragma once
+
+#include <string_view>
+
+#include "core/contract.h"
+#include "ops/common/sampling_reference.h"
+#include "ops/common/speculative_math.h"
+
+namespace lz::sampling {
+
+// The scalar parameter `name` of the call, nullptr if the contract has none.
+inline const lz_scalar* FindScalar(const Contract& contract, const lz_kernel_args& args, std::string_view name) {
+  int index = 0;
+  for (const Param& p : contract.params) {
+    if (p.kind == ParamKind::kTensor) continue;
+    if (p.name == name) return &args.scalars[index];
+    ++index;
+  }
+  return nullptr;
+}
+
+// sample_*: the token must be one that rounding by epsilon can give: Row::Accepts.
+inline bool TokenAgrees(const Contract& contract, const lz_kernel_args& args, int64_t row, double epsilon) {
+  Filters filters;
+  if (const auto* s = FindScalar(contract, args, "temperature")) filters.temperature = s->value.f;
+  if (const auto* s = FindScalar(contract, args, "k")) filters.k = s->value.i;
+  if (const auto* s = FindScalar(contract, args, "p")) filters.p = s->value.f;
+  if (const auto* s = FindScalar(contract, args, "min_p")) filters.min_p = s->value.f;
+  const int64_t seed = FindScalar(contract, args, "seed")->value.i;
+  const int64_t offset = FindScalar(contract, args, "offset")->value.i;
+  const View logits(args.tensors[0]), out(args.tensors[1]);
+  const int64_t token = out.LoadInt(LeadOffset(args.tensors[1], row));
+  return Row(ReadRow(logits, row), filters).Accepts(PhiloxUniform(seed, offset, row, 0), token, epsilon);
+}
+
+// speculative_sample: acceptance may differ from FP64 only where both sides of its comparison lie within epsilon; the
+// drawn token's interval must hold the draw within epsilon; everything else is exact.
+inline bool ChainAgrees(const Contract& contract, const lz_kernel_args& args, int64_t row, double epsilon) {
+  const ChainArgs a = {View(args.tensors[0]), View(args.tensors[1]), View(args.tensors[2]),
+                       FindScalar(contract, args, "seed")->value.i, FindScalar(contract, args, "offset")->value.i};
+  const View out(args.tensors[3]), accepted(args.tensors[4]);
+  const int64_t n = a.ids.size(1), count = accepted.GetInt({row});
+  if (count < 0 || count > n) return false;
+  double margin;
+  for (int64_t i = 0; i < count; ++i) {
+    const Verdict v = Judge(a, row, i, &margin);
+    if (v == Verdict::kUndecided || (v == Verdict::kRejected && margin > epsilon)) return false;
+    if (out.GetInt({row, i}) != a.ids.GetInt({row, i})) return false;
+  }
+  for (int64_t i = count + 1; i <= n; ++i) {
+    if (out.GetInt({row, i}) != -1) return false;
+  }
+  const int64_t token = out.GetInt({row, count});
+  if (count < n) {
+    const Verdict v = Judge(a, row, count, &margin);
+    if (v == Verdict::kUndecided) return token == -1;
+    if (v == Verdict::kAccepted && margin > epsilon) return false;
+  }
+  const std::vector<double> w = ChainWeights(a, row, count);
+  const double u = ChainDraw(a, row, count);
+  const int64_t exact = DrawFrom(w, u);
+  if (token == exact) return true;
+  if (exact == -1 || token < 0 || token >= int64_t(w.size()) || !(w[token] > 0)) return false;
+  double total = 0, lo = 0;
+  for (size_t i = 0; i < w.size(); ++i) {
+    if (int64_t(i) == token) lo = total;
+    total += w[i];
+  }
+  return u >= lo / total - 4 * epsilon && u < (lo + w[token]) / total + 4 * epsilon;
+}
+
+inline bool RowAgrees(const Contract& contract, const lz_kernel_args& args, int64_t row, double epsilon) {
+  return contract.name == "speculative_sample" ? ChainAgrees(contract, args, row, epsilon)
+                                               : TokenAgrees(contract, args, row, epsilon);
+}
+// How many rows RowAgrees is to be asked for.
+inline int64_t NumSampledRows(const Contract& contract, const lz_kernel_args& args) {
+  return contract.name == "speculative_sample" ? args.tensors[0].shape[0] : View(args.tensors[0]).rows();
+}
+
+}  // namespace lz::sampling

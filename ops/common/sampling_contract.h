@@ -1,0 +1,57 @@
+// Parameters, checks and wording that the sampling operations share.
+#pragma once
+
+#include <cmath>
+#include <string>
+
+#include "core/contract.h"
+
+namespace lz::sampling {
+
+inline constexpr Param kLogits = TensorParam("logits", "..., vocab", kFloats, "unnormalised log-probabilities");
+inline constexpr Param kTemperatureParam =
+    KeywordOnly(Float("temperature", 1.0, "logits are divided by it first; finite and above 0"));
+inline constexpr Param kSeedParam = KeywordOnly(Int("seed", 0, "key of the generator"));
+inline constexpr Param kOffsetParam =
+    KeywordOnly(Int("offset", 0, "counter of the generator: a new one for every step with the same seed"));
+inline constexpr Output kToken = {.name = "token",
+                                  .shape = "...",
+                                  .dtype = "int64",
+                                  .doc = "sampled index, or -1 for a row with a NaN or without a finite logit"};
+
+// The part of every definition that says how one token is drawn from a kept set.
+#define LZ_SAMPLING_DRAW                                                                                              \
+  "With m = max(logits), w_i = exp((logits_i - m) / temperature) (1 where logits_i = m) and u = PhiloxUniform(seed, " \
+  "offset, row, 0) (ops/common/philox.h), the token is the first index, in vocabulary order, at which the running "   \
+  "sum "                                                                                                              \
+  "of w over the kept set exceeds u times the kept set's total. A row with a NaN or without a finite logit gives -1. "
+
+// Results are exact tokens of FP64 arithmetic; a kernel may differ where its arithmetic moves a boundary by this much.
+inline constexpr Tolerance kTokenTolerance = {
+    .compare = Compare::kToken, .f32 = 1e-5, .f16 = 1e-5, .bf16 = 1e-5, .f64 = 1e-5};
+
+inline Status CheckTemperature(const lz_scalar& s) {
+  if (std::isfinite(s.value.f) && s.value.f > 0) return {};
+  return Status(StatusCode::kInvalidRequest, {.field = "temperature",
+                                              .wanted = "a finite number above 0",
+                                              .got = std::to_string(s.value.f),
+                                              .fix = "for greedy decoding use sample_topk with k=1"});
+}
+inline Status CheckTopK(const lz_scalar& s) {
+  if (s.value.i >= 1) return {};
+  return Status(StatusCode::kInvalidRequest, {.field = "k",
+                                              .wanted = "at least 1",
+                                              .got = std::to_string(s.value.i),
+                                              .fix = "a k of the vocabulary's size or more keeps every token"});
+}
+inline Status CheckProbability(const lz_scalar& s, std::string_view name, std::string_view fix) {
+  if (s.value.f >= 0 && s.value.f <= 1) return {};
+  return Status(StatusCode::kInvalidRequest, {.field = std::string(name),
+                                              .wanted = "a number in [0, 1]",
+                                              .got = std::to_string(s.value.f),
+                                              .fix = std::string(fix)});
+}
+inline Status CheckTopP(const lz_scalar& s) { return CheckProbability(s, "p", "p=1 keeps every token, p=0 the best"); }
+inline Status CheckMinP(const lz_scalar& s) { return CheckProbability(s, "min_p", "min_p=0 keeps every token"); }
+
+}  // namespace lz::sampling

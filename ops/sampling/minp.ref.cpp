@@ -1,0 +1,32 @@
+// Reference of sampling.minp: FP64, a full sort of each row, any strides.
+#include "ops/sampling/minp.h"
+
+#include "core/kernel.h"
+#include "ops/common/sampling_reference.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::sampling_minp;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const sampling::Filters filters = {.temperature = args->scalars[kTemperature].value.f,
+                                     .min_p = args->scalars[kMinP].value.f};
+  sampling::SampleRows(args->tensors[kLogits], args->tensors[kToken], filters, args->scalars[kSeed].value.i,
+                       args->scalars[kOffset].value.i);
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.sampling.minp",
+     .operation = "sampling.minp",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

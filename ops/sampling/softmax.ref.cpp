@@ -1,0 +1,40 @@
+// Reference of sampling.softmax: FP64 accumulation, any strides, any float dtype.
+#include "ops/sampling/softmax.h"
+
+#include <limits>
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::sampling_softmax;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const View x(args->tensors[kLogits]), out(args->tensors[kProbs]);
+  const double temperature = args->scalars[kTemperature].value.f;
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    double max = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t i = 0; i < x.size(-1); ++i) max = std::fmax(max, x.GetRow(row, i));
+    for (int64_t i = 0; i < x.size(-1); ++i) sum += std::exp((x.GetRow(row, i) - max) / temperature);
+    for (int64_t i = 0; i < x.size(-1); ++i) {
+      out.SetRow(row, i, std::exp((x.GetRow(row, i) - max) / temperature) / sum);
+    }
+  }
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.sampling.softmax",
+     .operation = "sampling.softmax",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

@@ -1,0 +1,48 @@
+// Reference of sampling.speculative: FP64, any strides, any float dtype.
+#include "ops/sampling/speculative.h"
+
+#include "core/kernel.h"
+#include "ops/common/speculative_math.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::sampling_speculative;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const sampling::ChainArgs a = {View(args->tensors[kDraftProbs]), View(args->tensors[kDraftTokenIds]),
+                                 View(args->tensors[kTargetProbs]), args->scalars[kSeed].value.i,
+                                 args->scalars[kOffset].value.i};
+  const View out(args->tensors[kOutputTokenIds]), accepted(args->tensors[kNumAccepted]);
+  const int64_t n = a.ids.size(1);
+  for (int64_t r = 0; r < a.ids.size(0); ++r) {
+    int64_t i = 0;
+    double margin;
+    sampling::Verdict verdict = sampling::Verdict::kAccepted;
+    for (; i < n; ++i) {
+      verdict = sampling::Judge(a, r, i, &margin);
+      if (verdict != sampling::Verdict::kAccepted) break;
+      out.SetInt({r, i}, a.ids.GetInt({r, i}));
+    }
+    const bool undecided = verdict == sampling::Verdict::kUndecided;
+    accepted.SetInt({r}, i);
+    out.SetInt({r, i},
+               undecided ? -1 : sampling::DrawFrom(sampling::ChainWeights(a, r, i), sampling::ChainDraw(a, r, i)));
+    for (++i; i <= n; ++i) out.SetInt({r, i}, -1);
+  }
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.sampling.speculative",
+     .operation = "sampling.speculative",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

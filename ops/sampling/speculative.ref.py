@@ -1,0 +1,44 @@
+"""Torch reference of sampling.speculative: any device, float64 inside."""
+
+import importlib.util
+import pathlib
+
+import torch
+
+_spec = importlib.util.spec_from_file_location(
+    "layerzero_ops_common_sampling", pathlib.Path(__file__).parents[1] / "common" / "sampling.py"
+)
+_sampling = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_sampling)
+
+
+def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0):
+    (b, n, vocab), device = draft_probs.shape, draft_probs.device
+    ids = draft_token_ids.long()
+    rows = torch.arange(b, device=device)
+    steps = torch.arange(n, device=device)
+    if vocab == 0:
+        return torch.full((b, n + 1), -1, device=device), torch.zeros(b, dtype=torch.int64, device=device)
+    inside = (ids >= 0) & (ids < vocab)
+    safe = torch.where(inside, ids, 0)[..., None]
+    q = draft_probs.gather(-1, safe)[..., 0].double()
+    p = target_probs[:, :n].gather(-1, safe)[..., 0].double()
+    u = _sampling.philox_uniform(seed, offset, rows[:, None], 1 + 2 * steps)
+    decided = inside & ~q.isnan() & ~p.isnan()
+    accepted = decided & (u * q < p)
+    count = accepted.long().cumprod(-1).sum(-1)
+
+    target = target_probs[rows, count].double()
+    draft = torch.cat([draft_probs, torch.zeros_like(target_probs[:, :1])], 1)[rows, count].double()
+    weights = (target - draft).clamp(min=0)
+    weights = torch.where(weights.sum(-1, keepdim=True) == 0, target, weights)
+    token = _sampling.draw(weights, _sampling.philox_uniform(seed, offset, rows, 2 + 2 * count))
+    total = weights.sum(-1)
+    at = torch.cat([decided, torch.ones_like(decided[:, :1]) if n else decided.new_ones(b, 1)], 1)
+    token = torch.where(at[rows, count] & (total > 0) & total.isfinite(), token, -1)
+
+    position = torch.arange(n + 1, device=device)
+    output = torch.cat([ids, ids.new_full((b, 1), -1)], 1)
+    output = torch.where(position < count[:, None], output, -1)
+    output[rows, count] = token
+    return output, count

@@ -1,0 +1,33 @@
+// Reference of sampling.topk_topp: FP64, a full sort of each row, any strides.
+#include "ops/sampling/topk_topp.h"
+
+#include "core/kernel.h"
+#include "ops/common/sampling_reference.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::sampling_topk_topp;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const sampling::Filters filters = {.temperature = args->scalars[kTemperature].value.f,
+                                     .k = args->scalars[kK].value.i,
+                                     .p = args->scalars[kP].value.f};
+  sampling::SampleRows(args->tensors[kLogits], args->tensors[kToken], filters, args->scalars[kSeed].value.i,
+                       args->scalars[kOffset].value.i);
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.sampling.topk_topp",
+     .operation = "sampling.topk_topp",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

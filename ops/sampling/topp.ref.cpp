@@ -1,0 +1,32 @@
+// Reference of sampling.topp: FP64, a full sort of each row, any strides.
+#include "ops/sampling/topp.h"
+
+#include "core/kernel.h"
+#include "ops/common/sampling_reference.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::sampling_topp;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const sampling::Filters filters = {.temperature = args->scalars[kTemperature].value.f,
+                                     .p = args->scalars[kP].value.f};
+  sampling::SampleRows(args->tensors[kLogits], args->tensors[kToken], filters, args->scalars[kSeed].value.i,
+                       args->scalars[kOffset].value.i);
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.sampling.topp",
+     .operation = "sampling.topp",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;
