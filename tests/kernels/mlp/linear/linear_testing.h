@@ -134,11 +134,12 @@ struct LinearData {
   Matrix input, weight, bias, output, wanted;
 };
 
-// Largest error relative to the largest value of its row, or infinity where only one of two is NaN.
+// Largest error relative to the largest value of its row (at least 1: the inputs are N(0,1), and a row of one or two
+// columns may cancel to almost nothing), or infinity where only one of two is NaN.
 inline double RowMaxError(const View& got, const View& wanted) {
   double worst = 0;
   for (int64_t r = 0; r < wanted.size(0); ++r) {
-    double largest = 0, error = 0;
+    double largest = 1, error = 0;
     for (int64_t c = 0; c < wanted.size(1); ++c) {
       const double w = wanted.Get({r, c}), g = got.Get({r, c});
       if (std::isnan(w) || std::isnan(g)) {
@@ -148,7 +149,7 @@ inline double RowMaxError(const View& got, const View& wanted) {
       largest = std::max(largest, std::fabs(w));
       error = std::max(error, std::fabs(w - g));
     }
-    if (error > 0) worst = std::max(worst, error / largest);
+    worst = std::max(worst, error / largest);
   }
   return worst;
 }
@@ -163,6 +164,18 @@ inline void ExpectLikeReference(const KernelSpec& kernel, const LinearCall& call
   const Tolerance tolerance = ops::mlp_linear::kContract.tolerance;
   EXPECT_LE(RowMaxError(data.output.view(), data.wanted.view()),
             call.type == DType::kF32 ? tolerance.f32 : tolerance.bf16);
+}
+
+// The same bits in two to five parts as in one.
+inline void ExpectSameInParts(const KernelSpec& kernel, LinearCall call) {
+  LinearData data(call);
+  ASSERT_EQ(data.Run(kernel, call, data.output), 0);
+  const std::string alone = data.output.bytes();
+  for (call.parts = 2; call.parts <= 5; ++call.parts) {
+    Matrix again(call.type, call.rows, call.n);
+    ASSERT_EQ(data.Run(kernel, call, again), 0);
+    EXPECT_EQ(again.bytes(), alone) << call.parts << " parts";
+  }
 }
 
 }  // namespace lz::testing

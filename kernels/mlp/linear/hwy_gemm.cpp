@@ -1,0 +1,57 @@
+// Linear for any number of rows, CPU SIMD: register tiles over unpacked rows, blocked for the caches.
+//   input  [..., k]  f32|bf16, last dim dense     weight [n, k]  dtype of input, last dim dense
+//   bias   [n]       dtype of input, optional     output [..., n]
+// Workspace: none. Deterministic. Source: own. FP32 sums in one part for each lane of each block of k.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemm.cpp"
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // see hwy_tile.h
+#include "hwy/foreach_target.h"                                                           // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/mlp/linear/blocks.h"
+#include "kernels/mlp/linear/hwy_tile.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+
+int32_t Launch(const lz_kernel_args* args) {
+  if (DTypeOf(args->tensors[ops::mlp_linear::kInput]) == DType::kF32) {
+    linear::RunAll<Tile<float>, float>(args);
+  } else {
+    linear::RunAll<Tile<BF16>, BF16>(args);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"rows", Rel::kGt, linear::kGemvRows},  // fewer rows: hwy.mlp.linear.gemv
+});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.mlp.linear.gemm",
+     .operation = "mlp.linear",
+     .dtypes = kF32BF16,
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = 60,
+     .deterministic = true,
+     .launch = &LaunchBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE
