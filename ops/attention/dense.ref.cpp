@@ -20,7 +20,8 @@ class Mask4 {
  public:
   explicit Mask4(const lz_tensor& t) : view_(t), given_(view_.given()), boolean_(view_.dtype() == DType::kBool) {
     for (int i = 0; i < view_.ndim(); ++i) {
-      if (view_.size(i) != 1) strides_[size_t(4 - view_.ndim() + i)] = view_.stride(i);
+      const int axis = 4 - view_.ndim() + i;
+      if (view_.size(i) != 1) strides_[size_t(axis)] = view_.stride(i);
     }
   }
   // What the key adds to its logit: kHidden if it is not seen.

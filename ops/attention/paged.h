@@ -40,6 +40,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
      .doc = "natural log of the sum of exp(logit) over visible keys, without the sink; -inf if there is none",
      .only_if = "return_lse"},
 });
+inline constexpr auto kAliases = std::to_array<std::string_view>({"attention.paged"});
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
@@ -71,6 +72,7 @@ inline constexpr Contract kContract = {
     .derived = kDerived,
     .numerics_classes = attention::kNumericsClasses,
     .canonicalize = &Canonicalize,
+    .aliases = kAliases,
 };
 
 }  // namespace lz::ops::attention_paged
