@@ -1,0 +1,225 @@
+// Attention on the CPU, SIMD: prefill and decode over dense keys and values, and the loop that the paged forms share.
+//   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|bf16, last axis dense
+//   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
+// All query heads of a KV head share each pass over its keys. Few rows take dot products straight from the cache, many
+// take blocks of 64 keys that are transposed first. FP32 throughout (class fp32).
+// Workspace: scratch per worker; partial results where the keys of one head are split. Deterministic: the cut of the
+// work depends on shapes alone. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2311.01282.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/attention/dense/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include <atomic>
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/attention/micro.h"
+#include "kernels/attention/problem.h"
+#include "kernels/attention/tile.h"
+#include "kernels/launch.h"
+#include "kernels/simd.h"
+#include "ops/attention/dense.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace attn;
+using attention::Padded;
+using attention::Plan;
+
+struct Unit {  // (tile, sequence, KV head); later tiles first: with a causal mask they are the longest
+  int64_t batch, kv_head, row0, rows;
+};
+Unit UnitOf(const Problem& p, int64_t unit) {
+  const int64_t tile = p.tiles() - 1 - unit / (p.b * p.h_kv), rest = unit % (p.b * p.h_kv);
+  return {rest / p.h_kv, rest % p.h_kv, tile * kRows, std::min(kRows, p.rows() - tile * kRows)};
+}
+
+template <class T>
+void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, float* parts) {
+  const Unit u = UnitOf(p, item / plan.splits);
+  const int64_t rows = p.tile_rows();
+  Tile<T> t = {.p = p, .seq = SequenceOf(p, u.batch), .kv_head = u.kv_head, .rows = u.rows, .packed = plan.packed};
+  t.dq = Padded(p.d_qk);
+  t.dv = Padded(p.d_v);
+  float m[kRows], l[kRows];
+  t.m = m;
+  t.l = l;
+  t.q = scratch;
+  t.s = t.q + rows * t.dq;
+  t.o = t.s + rows * kBlock;
+  t.kt = t.o + rows * t.dv;
+  t.vf = t.kt + t.dq * kBlock;
+  if (plan.splits > 1) {
+    t.o = parts + item * plan.part_floats;
+    t.m = t.o + rows * t.dv;
+    t.l = t.m + rows;
+  }
+  Range keys = {t.seq.length, 0};
+  for (int64_t r = 0; r < u.rows; ++r) {
+    t.row[r] = MakeRow(p, t.seq, u.batch, u.kv_head, u.row0 + r);
+    if (t.row[r].keys.lo >= t.row[r].keys.hi) continue;
+    keys = {std::min(keys.lo, t.row[r].keys.lo), std::max(keys.hi, t.row[r].keys.hi)};
+  }
+  const int64_t blocks = (std::max(keys.hi - keys.lo, int64_t{0}) + kBlock - 1) / kBlock;
+  const int64_t share = (blocks + plan.splits - 1) / plan.splits * kBlock;
+  const int64_t begin = keys.lo + item % plan.splits * share;
+  RunTile(t, begin, std::min(keys.hi, begin + share));
+  if (plan.splits > 1) return;
+  for (int64_t r = 0; r < u.rows; ++r) FinishRow<T>(p, t.row[r], t.o + r * t.dv, t.m[r], t.l[r]);
+}
+
+// Joins the splits of one unit in the first split's place.
+template <class T>
+void MergeUnit(const Problem& p, const Plan& plan, int64_t unit, float* parts) {
+  const Unit u = UnitOf(p, unit);
+  const Sequence seq = SequenceOf(p, u.batch);
+  const int64_t rows = p.tile_rows(), dv = Padded(p.d_v);
+  float* first = parts + unit * plan.splits * plan.part_floats;
+  for (int64_t r = 0; r < u.rows; ++r) {
+    const auto o = [&](int64_t s) { return first + s * plan.part_floats + r * dv; };
+    const auto m = [&](int64_t s) { return first[s * plan.part_floats + rows * dv + r]; };
+    const auto l = [&](int64_t s) { return first[s * plan.part_floats + rows * dv + rows + r]; };
+    float top = -kInf, sum = 0;
+    for (int64_t s = 0; s < plan.splits; ++s) top = m(s) > top ? m(s) : top;
+    for (int64_t s = 0; s < plan.splits; ++s) {
+      const float w = m(s) == -kInf ? 0.0f : std::exp(m(s) - top);
+      sum += w * l(s);
+      const auto weight = hn::Set(kD, w);
+      for (int64_t i = 0; i < dv; i += kL) {
+        const auto part = hn::Mul(weight, hn::Load(kD, o(s) + i));
+        hn::Store(s == 0 ? part : hn::Add(part, hn::Load(kD, o(0) + i)), kD, o(0) + i);
+      }
+    }
+    FinishRow<T>(p, MakeRow(p, seq, u.batch, u.kv_head, u.row0 + r), o(0), top, sum);
+  }
+}
+
+// Rough time on one core: 64 multiply-adds a nanosecond.
+double Nanoseconds(const Problem& p) {
+  double keys = 0;
+  for (int64_t s = 0; s < p.b; ++s) keys += double(SequenceOf(p, s).length);
+  if (p.causal && p.s_q > 1) keys /= 2;
+  return keys * double(p.h_kv) * double(p.rows()) * double(p.d_qk + p.d_v) / 64.0;
+}
+
+template <class T>
+int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
+  constexpr double kWorthwhile = 5000;  // ns of work that repay waking another thread
+  const Plan plan = attention::MakePlan(p, args->parallel);
+  if (args->workspace_bytes < plan.bytes()) return 1;
+  float* scratch = static_cast<float*>(args->workspace);
+  float* parts = scratch + plan.slots * plan.slot_floats;
+  const int64_t workers = std::clamp(int64_t(std::min(Nanoseconds(p) / kWorthwhile, 1e6)), int64_t{1}, plan.slots);
+  if (workers == 1) {
+    for (int64_t i = 0; i < plan.items; ++i) RunItem<T>(p, plan, i, scratch, parts);
+  } else {  // workers take items one by one: their lengths differ
+    std::atomic<int64_t> next = 0;
+    ParallelFor(args, workers, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t w = begin; w < end; ++w) {
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.items;) {
+          RunItem<T>(p, plan, i, scratch + w * plan.slot_floats, parts);
+        }
+      }
+    });
+  }
+  if (plan.splits == 1) return 0;
+  const int64_t units = plan.items / plan.splits;
+  ParallelFor(args, units, workers == 1 ? units : (units + workers - 1) / workers, [&](int64_t begin, int64_t end) {
+    for (int64_t u = begin; u < end; ++u) MergeUnit<T>(p, plan, u, parts);
+  });
+  return 0;
+}
+
+int32_t RunTarget(const Problem& p, const lz_kernel_args* args) {
+  return p.dtype == DType::kF32 ? RunAll<float>(p, args) : RunAll<BF16>(p, args);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace attention {
+HWY_EXPORT(RunTarget);
+int32_t Run(const Problem& p, const lz_kernel_args* args) {
+  if (p.b == 0 || p.s_q == 0 || p.h_q == 0) return 0;
+  return HWY_DYNAMIC_DISPATCH(RunTarget)(p, args);
+}
+}  // namespace attention
+
+namespace {
+using namespace lz::ops::attention_dense;
+using attention::Optional;
+using attention::Problem;
+
+// Strides of a mask that may lack leading axes and have axes of size 1.
+void SetMask(const lz_tensor& mask, Problem& p) {
+  p.mask = Optional(mask);
+  for (int i = 0; i < mask.ndim; ++i) {
+    p.mask_strides[4 - mask.ndim + i] = mask.shape[i] == 1 ? 0 : mask.strides[i];
+  }
+}
+
+Problem MakeProblem(const lz_kernel_args* args) {
+  const lz_tensor *t = args->tensors, &lse = t[kLse];
+  const lz_scalar* s = args->scalars;
+  Problem p = {.dtype = DTypeOf(t[kQuery])};
+  p.b = args->axes[kB];
+  p.s_q = args->axes[kSQ];
+  p.s_kv = args->axes[kSKV];
+  p.h_q = args->axes[kHQ];
+  p.h_kv = args->axes[kHKV];
+  p.d_qk = args->axes[kDQK];
+  p.d_v = args->axes[kDV];
+  p.q = attention::RowsOf(t[kQuery], 0, 1, 2);
+  p.k = attention::RowsOf(t[kKey], 0, 1, 2);
+  p.v = attention::RowsOf(t[kValue], 0, 1, 2);
+  p.out = attention::RowsOf(t[kOutput], 0, 1, 2);
+  p.scale = float(s[kScale].value.f);
+  p.softcap = float(s[kSoftcap].value.f);
+  p.causal = s[kCausal].value.i != 0;
+  p.window = s[kWindow].given ? s[kWindow].value.i : -1;
+  p.sinks = Optional(t[kSinks]);
+  p.slopes = Optional(t[kAlibiSlopes]);
+  SetMask(t[kAttnMask], p);
+  if (Given(lse)) {
+    p.lse = Data<float>(lse);
+    p.lse_b = lse.strides[0], p.lse_h = lse.strides[1], p.lse_s = lse.strides[2];
+  }
+  return p;
+}
+
+int32_t Launch(const lz_kernel_args* args) { return attention::Run(MakeProblem(args), args); }
+uint64_t Workspace(const lz_kernel_args* args) {
+  const Problem p = MakeProblem(args);
+  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
+}
+
+constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_mask",    "window",
+                                                      "softcap", "sinks", "alibi_slopes", "return_lse"};
+constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
+  return {.id = id,
+          .operation = operation,
+          .dtypes = kF32BF16,
+          .accepts = kAccepts,
+          .strides = Strides::kLastDimDense,
+          .priority = 80,
+          .deterministic = true,
+          .numerics = "fp32",
+          .launch = &Launch,
+          .workspace = &Workspace};
+}
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    Spec("hwy.attention.standard.decode", "attention.standard.decode"),
+    Spec("hwy.attention.gqa.decode", "attention.gqa.decode"),
+    Spec("hwy.attention.standard.prefill", "attention.standard.prefill"),
+    Spec("hwy.attention.gqa.prefill", "attention.gqa.prefill"),
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

@@ -1,0 +1,124 @@
+// One attention call as the CPU kernel sees it: pointers, strides in elements, options, and how the work is cut.
+// Dense, CSR-paged and block-table calls differ only in where key j of a sequence lies.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/dtype.h"
+#include "core/view.h"
+#include "kernels/launch.h"
+
+namespace lz::attention {
+
+inline constexpr int64_t kBlock = 64;  // keys per step
+inline constexpr int64_t kRows = 64;   // query rows per tile; a row is one (position, head of the group)
+inline constexpr int64_t kDirectRows = 8;  // more rows per KV head pay for transposing the keys
+inline constexpr int64_t kPad = 32;    // head dimensions are padded to this in scratch: two AVX-512 vectors
+
+enum class Paging : uint8_t { kNone, kCsr, kBlockTable };
+
+struct Rows {  // [batch or page, position, head, d], last axis dense
+  char* data;
+  int64_t outer, seq, head;
+};
+
+struct Problem {
+  DType dtype;
+  int64_t b, s_q, s_kv, h_q, h_kv, d_qk, d_v;  // s_kv: the longest that the shapes allow, if paged
+  Rows q, k, v, out;
+  float scale;
+  float softcap = 0;  // 0: none
+  bool causal = false;
+  int64_t window = -1;                                      // keys up to the row's own position; -1: all
+  const lz_tensor *mask = nullptr, *sinks = nullptr, *slopes = nullptr;
+  int64_t mask_strides[4] = {};                             // b, h_q, s_q, s_kv; 0 where it broadcasts
+  float* lse = nullptr;
+  int64_t lse_b = 0, lse_h = 0, lse_s = 0;
+  Paging paging = Paging::kNone;
+  const int32_t *pages = nullptr, *indptr = nullptr, *lengths = nullptr;
+  int64_t lengths_stride = 1, pages_stride = 1, table_stride = 0, page_size = 1, num_pages = 0;
+
+  int64_t group() const { return h_q / h_kv; }
+  int64_t rows() const { return s_q * group(); }
+  int64_t tiles() const { return (rows() + kRows - 1) / kRows; }
+  int64_t tile_rows() const { return std::min(kRows, (rows() + 3) / 4 * 4); }
+};
+
+// Keys of sequence s and its first entry in the page list.
+struct Sequence {
+  int64_t length;
+  const int32_t* pages;
+};
+inline Sequence SequenceOf(const Problem& p, int64_t s) {
+  if (p.paging == Paging::kNone) return {p.s_kv, nullptr};
+  if (p.paging == Paging::kBlockTable) return {p.lengths[s * p.lengths_stride], p.pages + s * p.table_stride};
+  const int64_t count = int64_t(p.indptr[s + 1]) - p.indptr[s];
+  return {count > 0 ? (count - 1) * p.page_size + p.lengths[s * p.lengths_stride] : 0,
+          p.pages + p.indptr[s] * p.pages_stride};
+}
+
+// Keys of sequence `seq` that row position `pos` sees: [lo, hi).
+struct Range {
+  int64_t lo, hi;
+};
+inline Range VisibleTo(const Problem& p, const Sequence& seq, int64_t pos) {
+  const int64_t at = pos + seq.length - p.s_q;
+  const int64_t hi = p.causal || p.window >= 0 ? std::min(seq.length, at + 1) : seq.length;
+  const int64_t lo = p.window >= 0 ? std::max(int64_t{0}, at - p.window + 1) : 0;
+  return {lo, std::max(lo, hi)};
+}
+
+// False when the index data of a paged call would lead outside its tensors.
+inline bool ValidPaging(const Problem& p, int64_t num_indices) {
+  if (p.paging == Paging::kCsr && p.indptr[0] != 0) return false;
+  for (int64_t s = 0; s < p.b; ++s) {
+    if (p.paging == Paging::kCsr) {
+      const int32_t last = p.lengths[s * p.lengths_stride];
+      if (p.indptr[s + 1] < p.indptr[s] || p.indptr[s + 1] > num_indices) return false;
+      if (p.indptr[s + 1] > p.indptr[s] && (last < 0 || last > p.page_size)) return false;
+    }
+    const Sequence seq = SequenceOf(p, s);
+    if (seq.length < 0 || (p.paging == Paging::kBlockTable && seq.length > p.s_kv)) return false;
+    const Range visible = VisibleTo(p, seq, p.s_q - 1);
+    for (int64_t i = visible.lo / p.page_size; i * p.page_size < visible.hi; ++i) {
+      const int32_t page = seq.pages[i * p.pages_stride];
+      if (page < 0 || page >= p.num_pages) return false;
+    }
+  }
+  return true;
+}
+
+// Work items: (sequence, KV head, tile, split of the keys). The cut depends on shapes alone, so results do not depend
+// on the number of threads.
+struct Plan {
+  int64_t items, splits, slots;
+  int64_t slot_floats, part_floats;  // scratch of one worker; one split's result: o, m, l
+  bool packed;
+  uint64_t bytes() const {
+    return uint64_t(slots * slot_floats + (splits > 1 ? items * part_floats : 0)) * sizeof(float);
+  }
+};
+inline int64_t Padded(int64_t d) { return (d + kPad - 1) / kPad * kPad; }
+inline Plan MakePlan(const Problem& p, const lz_parallel* parallel) {
+  constexpr int64_t kSplitKeys = 512, kSplitItems = 32;  // a split has at least so many keys; so many items are enough
+  const int64_t units = p.b * p.h_kv * p.tiles(), rows = p.tile_rows();
+  const int64_t by_keys = (p.s_kv + kSplitKeys - 1) / kSplitKeys, by_items = kSplitItems / std::max(units, int64_t{1});
+  Plan plan = {.splits = std::max(int64_t{1}, std::min(by_keys, by_items)), .packed = p.rows() > kDirectRows};
+  plan.items = units * plan.splits;
+  plan.slots = std::clamp(plan.items, int64_t{1}, int64_t{parallel ? std::max(parallel->num_threads, 1) : 1});
+  const int64_t d = Padded(p.d_qk) + Padded(p.d_v);
+  plan.slot_floats = rows * (d + kBlock) + (plan.packed ? kBlock * d : 0);
+  plan.part_floats = rows * Padded(p.d_v) + (2 * rows + 15) / 16 * 16;
+  return plan;
+}
+
+// 0, or 1 if the workspace is too small.
+int32_t Run(const Problem& p, const lz_kernel_args* args);
+
+inline Rows RowsOf(const lz_tensor& t, int outer, int seq, int head) {
+  return {Data<char>(t), outer < 0 ? 0 : t.strides[outer], seq < 0 ? 0 : t.strides[seq], t.strides[head]};
+}
+inline const lz_tensor* Optional(const lz_tensor& t) { return Given(t) ? &t : nullptr; }
+
+}  // namespace lz::attention
