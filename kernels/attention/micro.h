@@ -134,9 +134,7 @@ HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* con
                      float* HWY_RESTRICT s) {
   for (int64_t j = 0; j < n; j += 4 * G) {
     V acc[R][4 * G], lo, hi;
-    LZ_UNROLL for (int r = 0; r < R; ++r) {
-      LZ_UNROLL for (int c = 0; c < 4 * G; ++c) acc[r][c] = hn::Zero(kD);
-    }
+    LZ_UNROLL for (int r = 0; r < R; ++r) { LZ_UNROLL for (int c = 0; c < 4 * G; ++c) acc[r][c] = hn::Zero(kD); }
     int64_t i = 0;
     for (; i + kPair <= d; i += kPair) {
       LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
@@ -260,8 +258,10 @@ HWY_INLINE void Gemm(int64_t rows, int64_t columns, const float* a, int64_t a_st
 // Transposes keys [0, n) into out[d in pair order][kBlock]; columns up to the next multiple of 4 repeat the last key.
 HWY_INLINE void Transpose4(V a, V b, V c, V e, float* out) {
   const hn::Repartition<double, D> d64;
-  const auto ab0 = hn::BitCast(d64, hn::InterleaveLower(kD, a, b)), ab1 = hn::BitCast(d64, hn::InterleaveUpper(kD, a, b));
-  const auto ce0 = hn::BitCast(d64, hn::InterleaveLower(kD, c, e)), ce1 = hn::BitCast(d64, hn::InterleaveUpper(kD, c, e));
+  const auto ab0 = hn::BitCast(d64, hn::InterleaveLower(kD, a, b)),
+             ab1 = hn::BitCast(d64, hn::InterleaveUpper(kD, a, b));
+  const auto ce0 = hn::BitCast(d64, hn::InterleaveLower(kD, c, e)),
+             ce1 = hn::BitCast(d64, hn::InterleaveUpper(kD, c, e));
   HWY_ALIGN float rows[4][kL];
   hn::Store(hn::BitCast(kD, hn::InterleaveLower(d64, ab0, ce0)), kD, rows[0]);
   hn::Store(hn::BitCast(kD, hn::InterleaveUpper(d64, ab0, ce0)), kD, rows[1]);

@@ -11,10 +11,12 @@
 
 namespace lz::attention {
 
-inline constexpr int64_t kBlock = 64;  // keys per step
-inline constexpr int64_t kRows = 64;   // query rows per tile; a row is one (position, head of the group)
+inline constexpr int64_t kBlock = 64;      // keys per step
+inline constexpr int64_t kRows = 64;       // query rows per tile; a row is one (position, head of the group)
 inline constexpr int64_t kDirectRows = 8;  // more rows per KV head pay for transposing the keys
-inline constexpr int64_t kPad = 32;    // head dimensions are padded to this in scratch: two AVX-512 vectors
+inline constexpr int64_t kPad = 32;        // head dimensions are padded to this in scratch: two AVX-512 vectors
+
+inline constexpr int64_t kMaxWindow = int64_t{1} << 60;
 
 enum class Paging : uint8_t { kNone, kCsr, kBlockTable };
 
@@ -30,17 +32,18 @@ struct Problem {
   float scale;
   float softcap = 0;  // 0: none
   bool causal = false;
-  int64_t window = -1;                                      // keys up to the row's own position; -1: all
+  int64_t window = -1;  // keys up to the row's own position; -1: all
   const lz_tensor *mask = nullptr, *sinks = nullptr, *slopes = nullptr;
-  int64_t mask_strides[4] = {};                             // b, h_q, s_q, s_kv; 0 where it broadcasts
+  int64_t mask_strides[4] = {};  // b, h_q, s_q, s_kv; 0 where it broadcasts
   float* lse = nullptr;
   int64_t lse_b = 0, lse_h = 0, lse_s = 0;
   Paging paging = Paging::kNone;
   const int32_t *pages = nullptr, *indptr = nullptr, *lengths = nullptr;
-  int64_t lengths_stride = 1, pages_stride = 1, table_stride = 0, page_size = 1, num_pages = 0;
+  int64_t lengths_stride = 1, pages_stride = 1, table_stride = 0, page_size = 1, num_pages = 0, num_indices = 0;
 
-  int64_t group() const { return h_q / h_kv; }
-  int64_t rows() const { return s_q * group(); }
+  int64_t group = 1;  // h_q / h_kv
+
+  int64_t rows() const { return s_q * group; }
   int64_t tiles() const { return (rows() + kRows - 1) / kRows; }
   int64_t tile_rows() const { return std::min(kRows, (rows() + 3) / 4 * 4); }
 };
@@ -70,12 +73,13 @@ inline Range VisibleTo(const Problem& p, const Sequence& seq, int64_t pos) {
 }
 
 // False when the index data of a paged call would lead outside its tensors.
-inline bool ValidPaging(const Problem& p, int64_t num_indices) {
+inline bool ValidPaging(const Problem& p) {
+  if (p.paging == Paging::kNone) return true;
   if (p.paging == Paging::kCsr && p.indptr[0] != 0) return false;
   for (int64_t s = 0; s < p.b; ++s) {
     if (p.paging == Paging::kCsr) {
       const int32_t last = p.lengths[s * p.lengths_stride];
-      if (p.indptr[s + 1] < p.indptr[s] || p.indptr[s + 1] > num_indices) return false;
+      if (p.indptr[s + 1] < p.indptr[s] || p.indptr[s + 1] > p.num_indices) return false;
       if (p.indptr[s + 1] > p.indptr[s] && (last < 0 || last > p.page_size)) return false;
     }
     const Sequence seq = SequenceOf(p, s);

@@ -34,6 +34,9 @@ struct Row {
 
 template <class T>
 struct Tile {
+  Tile(const Problem& problem, const Sequence& sequence, int64_t head, int64_t num_rows, bool pack)
+      : p(problem), seq(sequence), kv_head(head), rows(num_rows), packed(pack) {}
+
   const Problem& p;
   Sequence seq;
   int64_t kv_head, rows;
@@ -49,8 +52,8 @@ struct Tile {
 };
 
 // Row r of unit (batch, KV head, tile): rows run over the group's heads first, then over positions.
-HWY_INLINE Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t r) {
-  const int64_t group = p.group(), pos = r / group, head = kv_head * group + r % group;
+inline Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t r) {
+  const int64_t pos = p.s_q == 1 ? 0 : r / p.group, head = kv_head * p.group + r - pos * p.group;
   const float slope = p.slopes ? float(View(*p.slopes).Get({head})) : 0.0f;
   return {batch, pos, head, VisibleTo(p, seq, pos), pos + seq.length - p.s_q, slope};
 }
@@ -220,9 +223,8 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
     const int64_t depth = (p.d_qk + kPair - 1) / kPair * kPair;
     Gemm<false>(padded_rows, kBlock, t.q, t.dq, t.kt, kBlock, depth, t.s, kBlock, t.alpha);
   } else {
-    ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
-      Dots<R, R == 1 ? 2 : 1>(t.q + r * t.dq, t.dq, t.k, n, p.d_qk, t.s + r * kBlock);
-    });
+    ForRows(t.rows, [&]<int R>(int64_t r)
+                        HWY_ATTR { Dots<R, R == 1 ? 2 : 1>(t.q + r * t.dq, t.dq, t.k, n, p.d_qk, t.s + r * kBlock); });
   }
   for (int64_t r = 0; r < t.rows; ++r) SoftmaxRow(t, r, k0, n);
   if (t.exact) {
@@ -232,9 +234,8 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
     PackValues(t.v, n, p.d_v, t.vf, t.dv);
     Gemm<true>(padded_rows, width, t.s, kBlock, t.vf, t.dv, n, t.o, t.dv, t.alpha);
   } else {
-    ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
-      Weighted<R>(t.s + r * kBlock, t.v, n, p.d_v, t.o + r * t.dv, t.dv, t.alpha + r);
-    });
+    ForRows(t.rows, [&]<int R>(int64_t r)
+                        HWY_ATTR { Weighted<R>(t.s + r * kBlock, t.v, n, p.d_v, t.o + r * t.dv, t.dv, t.alpha + r); });
   }
 }
 

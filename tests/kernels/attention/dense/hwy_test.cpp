@@ -118,7 +118,8 @@ void Compare(const Case& c, Call3& x) {
         }
         for (int64_t d = 0; d < c.d_v; ++d) {
           const double want = e.out[size_t(d)], got = x.out.view().Get({b, i, h, d});
-          ASSERT_NEAR(got, want, tolerance * (1 + std::abs(want))) << "b " << b << " i " << i << " h " << h << " d " << d;
+          ASSERT_NEAR(got, want, tolerance * (1 + std::abs(want)))
+              << "b " << b << " i " << i << " h " << h << " d " << d;
         }
       }
     }
@@ -172,7 +173,10 @@ TEST(DenseAttention, RandomOptions) {
   std::mt19937 random(7);
   const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
   for (int n = 0; n < 400; ++n) {
-    Case c = {.type = kTypes[n % 2], .b = pick({1, 2}), .s_q = pick({1, 1, 2, 7, 20, 45}), .s_kv = pick({1, 30, 64, 90, 200})};
+    Case c = {.type = kTypes[n % 2],
+              .b = pick({1, 2}),
+              .s_q = pick({1, 1, 2, 7, 20, 45}),
+              .s_kv = pick({1, 30, 64, 90, 200})};
     c.h_kv = pick({1, 2, 3});
     c.h_q = c.h_kv * pick({1, 2, 3, 4, 9});
     c.d_qk = pick({5, 16, 32, 48, 64, 100});
