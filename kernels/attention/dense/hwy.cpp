@@ -1,5 +1,5 @@
 // Attention on the CPU, SIMD: prefill and decode over dense keys and values, and the loop that the paged forms share.
-//   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|bf16, last axis dense
+//   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // All query heads of a KV head share each pass over its keys. Few rows take dot products straight from the cache, many
 // take blocks of 64 keys that are transposed first. FP32 throughout (class fp32).
@@ -13,7 +13,6 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/attention/micro.h"
 #include "kernels/attention/problem.h"
 #include "kernels/attention/tile.h"
 #include "kernels/launch.h"
@@ -133,7 +132,7 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
 }
 
 int32_t RunTarget(const Problem& p, const lz_kernel_args* args) {
-  return p.dtype == DType::kF32 ? RunAll<float>(p, args) : RunAll<BF16>(p, args);
+  return WithFloatType(p.dtype, [&](auto t) { return RunAll<decltype(t)>(p, args); });
 }
 
 }  // namespace
@@ -205,7 +204,7 @@ constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
   return {.id = id,
           .operation = operation,
-          .dtypes = kF32BF16,
+          .dtypes = kF32F16BF16,
           .accepts = kAccepts,
           .strides = Strides::kLastDimDense,
           .priority = 80,

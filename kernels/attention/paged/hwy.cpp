@@ -1,6 +1,6 @@
 // Decode attention over paged caches on the CPU, SIMD: CSR page lists and block tables. The computation is that of
 // kernels/attention/dense/hwy.cpp; here a call becomes its Problem.
-//   query [b, (1,) h_q, d_qk]  f32|bf16; caches [pages, page_size, h_kv, d] of the same dtype, last axis dense
+//   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] of the same dtype, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
 #include "core/kernel.h"
 #include "kernels/attention/problem.h"
@@ -104,7 +104,7 @@ constexpr std::array<std::string_view, 5> kTableAccepts = {"scale", "window", "s
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation, bool csr) {
   return {.id = id,
           .operation = operation,
-          .dtypes = kF32BF16,
+          .dtypes = kF32F16BF16,
           .constraints = csr ? kCsrConstraints : kTableConstraints,
           .accepts = csr ? kCsrAccepts : kTableAccepts,
           .strides = Strides::kLastDimDense,

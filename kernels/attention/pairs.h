@@ -1,0 +1,114 @@
+// Vectors of attention: head dimensions as pairs of vectors, loaded from and stored to f32, bf16 and f16.
+//
+// Head dimensions are held in "pair order": blocks of two vectors (lo, hi). For f32 and f16 that is memory order; for
+// bf16 lo holds the even and hi the odd elements of the block, which a shift and a mask extract from one load.
+// Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+#if defined(LZ_KERNELS_ATTENTION_PAIRS_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LZ_KERNELS_ATTENTION_PAIRS_H_
+#undef LZ_KERNELS_ATTENTION_PAIRS_H_
+#else
+#define LZ_KERNELS_ATTENTION_PAIRS_H_
+#endif
+
+#include <cstring>
+
+#include "kernels/attention/problem.h"
+#include "kernels/simd.h"
+
+#if defined(__clang__)
+#define LZ_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define LZ_UNROLL _Pragma("GCC unroll 16")
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace attn {
+
+using attention::kBlock;
+using D = hn::ScalableTag<float>;
+using DU = hn::RebindToUnsigned<D>;
+using V = hn::Vec<D>;
+inline constexpr D kD{};
+inline constexpr int kL = int(hn::MaxLanes(D()));
+inline constexpr int kPair = 2 * kL;
+inline constexpr int kMaxR = kL >= 16 ? 4 : 3;  // query rows that share the registers of one pass
+
+HWY_INLINE void LoadPair(const float* p, V& lo, V& hi) {
+  lo = hn::LoadU(kD, p);
+  hi = hn::LoadU(kD, p + kL);
+}
+HWY_INLINE void SplitPair(hn::Vec<DU> u, V& lo, V& hi) {
+  lo = hn::BitCast(kD, hn::ShiftLeft<16>(u));
+  hi = hn::BitCast(kD, hn::And(u, hn::Set(DU(), 0xffff0000u)));
+}
+HWY_INLINE void LoadPair(const BF16* p, V& lo, V& hi) {
+  SplitPair(hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p)), lo, hi);
+}
+
+HWY_INLINE void LoadPair(const F16* p, V& lo, V& hi) {
+  lo = LoadF32(kD, p);
+  hi = LoadF32(kD, p + kL);
+}
+
+// The first n < kPair elements, zeros after them; nothing beyond is read.
+HWY_INLINE void LoadPairN(const float* p, int64_t n, V& lo, V& hi) {
+  if constexpr (HWY_TARGET <= HWY_AVX2) {
+    lo = hn::MaskedLoad(hn::FirstN(kD, size_t(n)), kD, p);
+    hi = n > kL ? hn::MaskedLoad(hn::FirstN(kD, size_t(n - kL)), kD, p + kL) : hn::Zero(kD);
+  } else {
+    float buffer[kPair] = {};
+    std::memcpy(buffer, p, size_t(n) * sizeof(float));
+    LoadPair(buffer, lo, hi);
+  }
+}
+HWY_INLINE void LoadPairN(const BF16* p, int64_t n, V& lo, V& hi) {
+  if (HWY_TARGET <= HWY_AVX2 && n % 2 == 0) {
+    const auto mask = hn::FirstN(DU(), size_t(n / 2));
+    SplitPair(hn::MaskedLoad(mask, DU(), reinterpret_cast<const uint32_t*>(p)), lo, hi);
+  } else {
+    BF16 buffer[kPair] = {};
+    std::memcpy(buffer, p, size_t(n) * sizeof(BF16));
+    LoadPair(buffer, lo, hi);
+  }
+}
+HWY_INLINE void LoadPairN(const F16* p, int64_t n, V& lo, V& hi) {
+  F16 buffer[kPair] = {};
+  std::memcpy(buffer, p, size_t(n) * sizeof(F16));
+  LoadPair(buffer, lo, hi);
+}
+
+HWY_INLINE void StorePair(V lo, V hi, float* p) {
+  hn::StoreU(lo, kD, p);
+  hn::StoreU(hi, kD, p + kL);
+}
+HWY_INLINE hn::Vec<DU> RoundToBF16(V v) {  // the result's 16 bits stand in the upper half
+  const DU d;
+  const auto u = hn::BitCast(d, v);
+  const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d, 1));
+  const auto rounded = hn::Add(hn::Add(u, hn::Set(d, 0x7fff)), odd);
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(v)), hn::Or(u, hn::Set(d, 0x400000)), rounded);
+}
+HWY_INLINE void StorePair(V lo, V hi, BF16* p) {
+  const auto upper = hn::And(RoundToBF16(hi), hn::Set(DU(), 0xffff0000u));
+  const auto both = hn::Or(hn::ShiftRight<16>(RoundToBF16(lo)), upper);
+  hn::StoreU(both, DU(), reinterpret_cast<uint32_t*>(p));
+}
+HWY_INLINE void StorePair(V lo, V hi, F16* p) {
+  StoreF32(kD, lo, p);
+  StoreF32(kD, hi, p + kL);
+}
+template <class T>
+HWY_INLINE void StorePairN(V lo, V hi, T* p, int64_t n) {
+  T buffer[kPair];
+  StorePair(lo, hi, buffer);
+  std::memcpy(p, buffer, size_t(n) * sizeof(T));
+}
+
+}  // namespace attn
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,129 @@
+// Products of attention for few query rows: dot products and weighted sums straight from the cache, FP32 arithmetic.
+// Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+#if defined(LZ_KERNELS_ATTENTION_PRODUCTS_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LZ_KERNELS_ATTENTION_PRODUCTS_H_
+#undef LZ_KERNELS_ATTENTION_PRODUCTS_H_
+#else
+#define LZ_KERNELS_ATTENTION_PRODUCTS_H_
+#endif
+
+#include "kernels/attention/pairs.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace attn {
+
+// Sums of four vectors, as four floats at out.
+template <class DV>
+HWY_INLINE void StoreBlockSum(DV d, hn::Vec<DV> v, float* out) {
+  if constexpr (hn::MaxLanes(DV()) > 4) {
+    const hn::Half<DV> dh;
+    StoreBlockSum(dh, hn::Add(hn::LowerHalf(dh, v), hn::UpperHalf(dh, v)), out);
+  } else {
+    hn::StoreU(v, d, out);
+  }
+}
+HWY_INLINE void StoreSum4(V a, V b, V c, V e, float* out) {
+  const hn::Repartition<double, D> d64;
+  const auto ab = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kD, a, b), hn::InterleaveUpper(kD, a, b)));
+  const auto ce = hn::BitCast(d64, hn::Add(hn::InterleaveLower(kD, c, e), hn::InterleaveUpper(kD, c, e)));
+  const auto even = hn::BitCast(kD, hn::InterleaveLower(d64, ab, ce));
+  const auto odd = hn::BitCast(kD, hn::InterleaveUpper(d64, ab, ce));
+  StoreBlockSum(kD, hn::Add(even, odd), out);
+}
+
+// s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k holds valid pointers up to the next multiple.
+template <int R, int G, class T>
+HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* const* k, int64_t n, int64_t d,
+                     float* HWY_RESTRICT s) {
+  for (int64_t j = 0; j < n; j += 4 * G) {
+    V acc[R][4 * G], lo, hi;
+    LZ_UNROLL for (int r = 0; r < R; ++r) { LZ_UNROLL for (int c = 0; c < 4 * G; ++c) acc[r][c] = hn::Zero(kD); }
+    int64_t i = 0;
+    for (; i + kPair <= d; i += kPair) {
+      LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
+        LoadPair(k[j + c] + i, lo, hi);
+        LZ_UNROLL for (int r = 0; r < R; ++r) {
+          acc[r][c] = hn::MulAdd(lo, hn::Load(kD, q + r * q_stride + i), acc[r][c]);
+          acc[r][c] = hn::MulAdd(hi, hn::Load(kD, q + r * q_stride + i + kL), acc[r][c]);
+        }
+      }
+    }
+    if (i < d) {
+      LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
+        LoadPairN(k[j + c] + i, d - i, lo, hi);
+        LZ_UNROLL for (int r = 0; r < R; ++r) {
+          acc[r][c] = hn::MulAdd(lo, hn::Load(kD, q + r * q_stride + i), acc[r][c]);
+          acc[r][c] = hn::MulAdd(hi, hn::Load(kD, q + r * q_stride + i + kL), acc[r][c]);
+        }
+      }
+    }
+    LZ_UNROLL for (int r = 0; r < R; ++r) {
+      LZ_UNROLL for (int c = 0; c < 4 * G; c += 4) {
+        StoreSum4(acc[r][c], acc[r][c + 1], acc[r][c + 2], acc[r][c + 3], s + r * kBlock + j + c);
+      }
+    }
+  }
+}
+
+// o[r][col ..] = alpha[r] o[r][col ..] + sum over j < n of p[r][j] v[j][col ..], C pairs wide; tail: C == 1 and only
+// `tail` elements of the pair exist. U keys run in separate accumulators to hide latency.
+template <int R, int C, int U, bool kTail, class T>
+HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, int64_t n, int64_t col, int64_t tail,
+                              float* HWY_RESTRICT o, int64_t o_stride, const float* alpha) {
+  V acc[U][R][2 * C], lo, hi;
+  LZ_UNROLL for (int r = 0; r < R; ++r) {
+    const auto a = hn::Set(kD, alpha[r]);
+    LZ_UNROLL for (int c = 0; c < 2 * C; ++c) {
+      acc[0][r][c] = hn::Mul(a, hn::Load(kD, o + r * o_stride + col + c * kL));
+      LZ_UNROLL for (int u = 1; u < U; ++u) acc[u][r][c] = hn::Zero(kD);
+    }
+  }
+  int64_t j = 0;
+  const auto step = [&](int u, int64_t key) HWY_ATTR {
+    LZ_UNROLL for (int c = 0; c < C; ++c) {
+      if constexpr (kTail) {
+        LoadPairN(v[key] + col, tail, lo, hi);
+      } else {
+        LoadPair(v[key] + col + c * kPair, lo, hi);
+      }
+      LZ_UNROLL for (int r = 0; r < R; ++r) {
+        const auto w = hn::Set(kD, p[r * kBlock + key]);
+        acc[u][r][2 * c] = hn::MulAdd(lo, w, acc[u][r][2 * c]);
+        acc[u][r][2 * c + 1] = hn::MulAdd(hi, w, acc[u][r][2 * c + 1]);
+      }
+    }
+  };
+  for (; j + U <= n; j += U) {
+    LZ_UNROLL for (int u = 0; u < U; ++u) step(u, j + u);
+  }
+  for (; j < n; ++j) step(0, j);
+  LZ_UNROLL for (int r = 0; r < R; ++r) {
+    LZ_UNROLL for (int c = 0; c < 2 * C; ++c) {
+      auto sum = acc[0][r][c];
+      LZ_UNROLL for (int u = 1; u < U; ++u) sum = hn::Add(sum, acc[u][r][c]);
+      hn::Store(sum, kD, o + r * o_stride + col + c * kL);
+    }
+  }
+}
+
+template <int R, class T>
+HWY_INLINE void Weighted(const float* p, const T* const* v, int64_t n, int64_t d, float* o, int64_t o_stride,
+                         const float* alpha) {
+  constexpr int kU = R == 1 ? 2 : 1;
+  constexpr int kC = R == 1 ? 2 : (R == 2 || kL >= 16 ? 2 : 1);
+  int64_t col = 0;
+  for (; col + kC * kPair <= d; col += kC * kPair) {
+    WeightedStrip<R, kC, kU, false>(p, v, n, col, 0, o, o_stride, alpha);
+  }
+  for (; col + kPair <= d; col += kPair) WeightedStrip<R, 1, 2, false>(p, v, n, col, 0, o, o_stride, alpha);
+  if (col < d) WeightedStrip<R, 1, 1, true>(p, v, n, col, d - col, o, o_stride, alpha);
+}
+
+}  // namespace attn
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
