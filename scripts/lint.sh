@@ -26,6 +26,7 @@ if [ "$mode" != --fast ]; then
   fi
   say "clang-tidy: ${#sources[@]} sources"
   [ ${#sources[@]} -eq 0 ] ||
-    printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$database" || failed=1
+    printf '%s\0' "${sources[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p "$database" \
+      2> >(grep -v 'warnings\? generated' >&2) || failed=1
 fi
 exit $failed
