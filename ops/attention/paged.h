@@ -27,7 +27,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("kv_indices", "num_indices", attention::kIndex, "page numbers"),
     TensorParam("kv_last_page_len", "b", attention::kIndex, "entries in the last page of each sequence"),
     OptionalFloat("sm_scale", "factor of the logits; None: 1/sqrt(d_qk)"),
-    Int("window_left", -1, "keys seen before the query's position; -1: all"),
+    KeywordOnly(Int("window_left", -1, "keys seen before the query's position; -1: all")),
     KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none")),
     KeywordOnly(OptionalTensor("sinks", "h_q", kFloats, "logit per head of a key without a value; not scaled")),
     KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
