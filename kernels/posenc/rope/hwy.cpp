@@ -1,0 +1,181 @@
+// Rotary position embedding, CPU SIMD: the tables' row of a position is made once, in FP32 and with signs, and used for
+// all heads: out[c] = x[c] C[c] + x[partner of c] S[c].
+//   input        [b, s, h, d]              f32|f16|bf16, last axis dense, other strides free (BSHD and BHSD), d <= 1024
+//   cos, sin     [s, w] [b, s, w] [n, w]   f32|f16|bf16, whatever input is; rows dense
+//   position_ids [s] [b, s]                i32|i64, optional
+//   output       [b, s, h, d]              dtype of input; may alias input
+// Workspace: none. Deterministic. Source: own; formula from arXiv:2104.09864 eq. 34.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/posenc/rope/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/launch.h"
+#include "kernels/simd.h"
+#include "ops/common/rope.h"
+#include "ops/posenc/rope.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::posenc_rope;
+
+constexpr int64_t kMaxHeadDim = 1024;
+using Tag = hn::ScalableTag<float>;
+
+// One position's factors for each rotated column. Whole vectors may be written behind the last column.
+struct Factors {
+  HWY_ALIGN float c[kMaxHeadDim + 2 * hn::MaxLanes(Tag())];
+  HWY_ALIGN float s[kMaxHeadDim + 2 * hn::MaxLanes(Tag())];
+};
+
+struct Form {
+  int64_t d, r, width;
+  bool interleaved;
+  float sign;
+};
+
+// Half-split: S is -sin in the first half and sin in the second. Interleaved: -sin in even columns, sin in odd ones.
+template <class T>
+void MakeFactors(const T* cos, const T* sin, const Form& form, Factors* f) {
+  const Tag d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), m = form.r / 2;
+  const auto sign = hn::Set(d, form.sign);
+  const auto load = [&](const T* p, int64_t i, int64_t n)
+                        HWY_ATTR { return n - i >= lanes ? LoadF32(d, p + i) : LoadF32N(d, p + i, size_t(n - i)); };
+  if (form.interleaved) {
+    const bool per_column = form.width == form.r;
+    for (int64_t i = 0; i < form.width; i += lanes) {
+      const auto c = load(cos, i, form.width), s = hn::Mul(sign, load(sin, i, form.width));
+      if (per_column) {
+        hn::StoreU(c, d, f->c + i);
+        hn::StoreU(hn::OddEven(s, hn::Neg(s)), d, f->s + i);
+      } else {
+        hn::StoreInterleaved2(c, c, d, f->c + 2 * i);
+        hn::StoreInterleaved2(hn::Neg(s), s, d, f->s + 2 * i);
+      }
+    }
+    return;
+  }
+  const int64_t second = form.width == form.r ? m : 0;
+  for (int64_t i = 0; i < m; i += lanes) {
+    hn::StoreU(load(cos, i, m), d, f->c + i);
+    hn::StoreU(hn::Neg(hn::Mul(sign, load(sin, i, m))), d, f->s + i);
+  }
+  for (int64_t i = 0; i < m; i += lanes) {  // after the first half, whose last vector may reach into this one
+    hn::StoreU(load(cos + second, i, m), d, f->c + m + i);
+    hn::StoreU(hn::Mul(sign, load(sin + second, i, m)), d, f->s + m + i);
+  }
+}
+
+template <class T>
+HWY_INLINE void RotateHalves(const T* x, T* out, int64_t m, const Factors& f) {
+  const Tag d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto first = [&](auto a, auto b, int64_t i)
+                         HWY_ATTR { return hn::MulAdd(b, hn::LoadU(d, f.s + i), hn::Mul(a, hn::LoadU(d, f.c + i))); };
+  int64_t i = 0;
+  for (; i + lanes <= m; i += lanes) {
+    const auto a = LoadF32(d, x + i), b = LoadF32(d, x + m + i);
+    StoreF32(d, first(a, b, i), out + i);
+    StoreF32(d, first(b, a, m + i), out + m + i);
+  }
+  if (i < m) {
+    const size_t rest = size_t(m - i);
+    const auto a = LoadF32N(d, x + i, rest), b = LoadF32N(d, x + m + i, rest);
+    StoreF32N(d, first(a, b, i), out + i, rest);
+    StoreF32N(d, first(b, a, m + i), out + m + i, rest);
+  }
+}
+
+template <class T>
+HWY_INLINE void RotatePairs(const T* x, T* out, int64_t r, const Factors& f) {
+  const Tag d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto rotate = [&](auto v, int64_t i) HWY_ATTR {
+    return hn::MulAdd(hn::Reverse2(d, v), hn::LoadU(d, f.s + i), hn::Mul(v, hn::LoadU(d, f.c + i)));
+  };
+  int64_t i = 0;
+  for (; i + lanes <= r; i += lanes) StoreF32(d, rotate(LoadF32(d, x + i), i), out + i);
+  if (i < r) {
+    const size_t rest = size_t(r - i);
+    StoreF32N(d, rotate(LoadF32N(d, x + i, rest), i), out + i, rest);
+  }
+}
+
+template <class T>
+void RotatePosition(const lz_kernel_args* args, int64_t b, int64_t s, const Form& form, const Factors& f) {
+  const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput];
+  const T* px = Data<const T>(x) + b * x.strides[kB] + s * x.strides[kS];
+  T* pout = Data<T>(out) + b * out.strides[kB] + s * out.strides[kS];
+  for (int64_t h = 0; h < x.shape[kH]; ++h, px += x.strides[kH], pout += out.strides[kH]) {
+    if (form.interleaved) {
+      RotatePairs(px, pout, form.r, f);
+    } else {
+      RotateHalves(px, pout, form.r / 2, f);
+    }
+    if (form.r < form.d && px != pout) std::memcpy(pout + form.r, px + form.r, size_t(form.d - form.r) * sizeof(T));
+  }
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor &x = args->tensors[kInput], &cos = args->tensors[kCos], &sin = args->tensors[kSin];
+  const TableRows rows(args);
+  if (!rows.AllInRange()) return kPositionOutOfRange;
+  const Form form = {.d = x.shape[kD],
+                     .r = args->scalars[kRotaryDim].value.i,
+                     .width = cos.shape[cos.ndim - 1],
+                     .interleaved = args->scalars[kInterleaved].value.i != 0,
+                     .sign = args->scalars[kInverse].value.i != 0 ? -1.0f : 1.0f};
+  const int64_t sequence = x.shape[kS], per_position = x.shape[kH] * form.d;
+  // 16k elements take about 2 us on one core: less is not worth waking another.
+  ParallelFor(args, x.shape[kB] * sequence, 16384 / (per_position + 1) + 1, [&](int64_t begin, int64_t end) {
+    Factors f;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t b = i / sequence, s = i % sequence;
+      WithFloatType(DTypeOf(cos), [&](auto t) {
+        using T = decltype(t);
+        MakeFactors(Data<const T>(cos) + rows.Offset(cos, b, s), Data<const T>(sin) + rows.Offset(sin, b, s), form, &f);
+      });
+      WithFloatType(DTypeOf(x), [&](auto t) { RotatePosition<decltype(t)>(args, b, s, form, f); });
+    }
+  });
+  return 0;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"d", Rel::kLe, 1024},
+    {"cos.dtype", Rel::kInMask, kF32F16BF16},
+});
+constexpr auto kAccepts = std::to_array<std::string_view>({"position_ids", "inverse", "rotary_dim"});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.posenc.rope",
+     .operation = "posenc.rope",
+     .dtypes = kF32F16BF16,
+     .constraints = kConstraints,
+     .accepts = kAccepts,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

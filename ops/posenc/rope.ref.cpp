@@ -1,0 +1,67 @@
+// Reference of posenc.rope: FP64, any strides, any float dtype; output may alias input.
+#include "ops/posenc/rope.h"
+
+#include "core/kernel.h"
+#include "core/view.h"
+#include "ops/common/rope.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::posenc_rope;
+
+struct Pair {
+  int64_t j, k;    // columns
+  int64_t tj, tk;  // their columns in the tables
+};
+
+Pair PairAt(int64_t i, int64_t rotary_dim, int64_t width, bool interleaved) {
+  Pair p{.j = i, .k = i + rotary_dim / 2};
+  if (interleaved) p = {.j = 2 * i, .k = 2 * i + 1};
+  const bool per_column = width == rotary_dim;
+  p.tj = per_column ? p.j : i;
+  p.tk = per_column ? p.k : i;
+  return p;
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor &cos_tensor = args->tensors[kCos], &sin_tensor = args->tensors[kSin];
+  const View x(args->tensors[kInput]), cos(cos_tensor), sin(sin_tensor), out(args->tensors[kOutput]);
+  const bool interleaved = args->scalars[kInterleaved].value.i != 0;
+  const double sign = args->scalars[kInverse].value.i != 0 ? -1.0 : 1.0;
+  const int64_t r = args->scalars[kRotaryDim].value.i, width = cos.size(-1);
+  const TableRows rows(args);
+  if (!rows.AllInRange()) return kPositionOutOfRange;
+  for (int64_t b = 0; b < x.size(kB); ++b) {
+    for (int64_t s = 0; s < x.size(kS); ++s) {
+      const int64_t cos_row = rows.Offset(cos_tensor, b, s), sin_row = rows.Offset(sin_tensor, b, s);
+      for (int64_t h = 0; h < x.size(kH); ++h) {
+        for (int64_t i = 0; i < r / 2; ++i) {
+          const Pair p = PairAt(i, r, width, interleaved);
+          const double xj = x.Get({b, s, h, p.j}), xk = x.Get({b, s, h, p.k});
+          const auto table = [](const View& t, int64_t row, int64_t column) {
+            return t.Load(row + column * t.stride(-1));
+          };
+          out.Set({b, s, h, p.j}, xj * table(cos, cos_row, p.tj) - xk * sign * table(sin, sin_row, p.tj));
+          out.Set({b, s, h, p.k}, xk * table(cos, cos_row, p.tk) + xj * sign * table(sin, sin_row, p.tk));
+        }
+        for (int64_t i = r; i < x.size(kD); ++i) out.Set({b, s, h, i}, x.Get({b, s, h, i}));
+      }
+    }
+  }
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.posenc.rope",
+     .operation = "posenc.rope",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;
