@@ -40,14 +40,24 @@ int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Lau
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kGt, linear::kGemvRows},  // fewer rows: hwy.mlp.linear.gemv
 });
+// One kernel, two ranks: its f32 comes before oneDNN's and MKL's, its bf16 behind theirs where nothing is measured.
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemm",
      .operation = "mlp.linear",
-     .dtypes = kF32BF16,
+     .dtypes = Mask(DType::kF32),
      .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,
+     .deterministic = true,
+     .launch = &LaunchBest},
+    {.id = "hwy.mlp.linear.gemm_bf16",
+     .operation = "mlp.linear",
+     .dtypes = Mask(DType::kBF16),
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = 40,
      .deterministic = true,
      .launch = &LaunchBest},
 });

@@ -1,4 +1,5 @@
 // hwy.mlp.linear.gemm: equals the reference on both sides of every block and tile, stays inside its tensors.
+#include "hwy/targets.h"
 #include "tests/kernels/mlp/linear/linear_testing.h"
 
 namespace lz::kernels {
@@ -10,7 +11,22 @@ namespace {
 
 const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_gemm[0]; }
 
-TEST(HwyGemm, EqualsTheReferenceAtEveryRemainder) {
+// Every test runs with each instruction set that this CPU has.
+class HwyGemm : public ::testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().DeInit();
+  }
+  void TearDown() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyGemm, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+
+TEST_P(HwyGemm, EqualsTheReferenceAtEveryRemainder) {
   for (DType type : {DType::kF32, DType::kBF16})
     for (int64_t rows : {5, 6, 7, 8, 11, 12, 13, 47, 48, 49, 55})
       for (int64_t n : {1, 3, 4, 31, 32, 33, 37})
@@ -18,25 +34,25 @@ TEST(HwyGemm, EqualsTheReferenceAtEveryRemainder) {
           ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0});
 }
 
-TEST(HwyGemm, EqualsTheReferenceOverSeveralBlocksOfK) {
+TEST_P(HwyGemm, EqualsTheReferenceOverSeveralBlocksOfK) {
   for (DType type : {DType::kF32, DType::kBF16})
     for (int64_t k : {1023, 1024, 1025, 2048, 2049, 4100})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 7, .n = 9, .k = k, .bias = true});
 }
 
-TEST(HwyGemm, TakesPaddedRows) {
+TEST_P(HwyGemm, TakesPaddedRows) {
   for (DType type : {DType::kF32, DType::kBF16})
     ExpectLikeReference(Kernel(), {.type = type, .rows = 53, .n = 37, .k = 75, .bias = true, .pad = 5});
 }
 
-TEST(HwyGemm, WithoutWeightsGivesTheBias) {
+TEST_P(HwyGemm, WithoutWeightsGivesTheBias) {
   for (DType type : {DType::kF32, DType::kBF16})
     for (bool bias : {false, true})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 9, .n = 9, .k = 0, .bias = bias});
   ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 9, .n = 0, .k = 16});
 }
 
-TEST(HwyGemm, DoesNotDependOnThePartition) {
+TEST_P(HwyGemm, DoesNotDependOnThePartition) {
   for (DType type : {DType::kF32, DType::kBF16})
     ExpectSameInParts(Kernel(), {.type = type, .rows = 50, .n = 203, .k = 300, .bias = true});
 }

@@ -1,4 +1,5 @@
 // hwy.mlp.linear.gemv: equals the reference at odd sizes, stays inside its tensors, does not depend on the partition.
+#include "hwy/targets.h"
 #include "tests/kernels/mlp/linear/linear_testing.h"
 
 namespace lz::kernels {
@@ -10,7 +11,22 @@ namespace {
 
 const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_gemv[0]; }
 
-TEST(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
+// Every test runs with each instruction set that this CPU has.
+class HwyGemv : public ::testing::TestWithParam<int64_t> {
+ protected:
+  void SetUp() override {
+    hwy::SetSupportedTargetsForTest(GetParam());
+    hwy::GetChosenTarget().DeInit();
+  }
+  void TearDown() override {
+    hwy::SetSupportedTargetsForTest(0);
+    hwy::GetChosenTarget().DeInit();
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyGemv, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
+                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+
+TEST_P(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
   for (DType type : {DType::kF32, DType::kBF16})
     for (int64_t rows = 1; rows <= 4; ++rows)
       for (int64_t n : {1, 2, 3, 4, 5, 8, 11})
@@ -18,29 +34,29 @@ TEST(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
           ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0});
 }
 
-TEST(HwyGemv, TakesPaddedRows) {
+TEST_P(HwyGemv, TakesPaddedRows) {
   for (DType type : {DType::kF32, DType::kBF16})
     for (int64_t rows : {1, 3, 4})
       ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = 13, .k = 75, .bias = true, .pad = 5});
 }
 
-TEST(HwyGemv, WithoutWeightsGivesTheBias) {
+TEST_P(HwyGemv, WithoutWeightsGivesTheBias) {
   for (DType type : {DType::kF32, DType::kBF16})
     for (bool bias : {false, true})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 2, .n = 9, .k = 0, .bias = bias});
 }
 
-TEST(HwyGemv, TakesEmptyOutputs) {
+TEST_P(HwyGemv, TakesEmptyOutputs) {
   ExpectLikeReference(Kernel(), {.rows = 0, .n = 9, .k = 16});
   ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 2, .n = 0, .k = 16});
 }
 
-TEST(HwyGemv, DoesNotDependOnThePartition) {
+TEST_P(HwyGemv, DoesNotDependOnThePartition) {
   for (DType type : {DType::kF32, DType::kBF16})
     ExpectSameInParts(Kernel(), {.type = type, .rows = 3, .n = 403, .k = 576, .bias = true});
 }
 
-TEST(HwyGemv, ANaNReachesItsRowOnly) {
+TEST_P(HwyGemv, ANaNReachesItsRowOnly) {
   for (DType type : {DType::kF32, DType::kBF16}) {
     const LinearCall call = {.type = type, .rows = 2, .n = 6, .k = 70};
     LinearData data(call);
@@ -53,7 +69,7 @@ TEST(HwyGemv, ANaNReachesItsRowOnly) {
   }
 }
 
-TEST(HwyGemv, RefusesFiveRows) {
+TEST_P(HwyGemv, RefusesFiveRows) {
   const LinearCall call = {.rows = 5, .n = 8, .k = 16};
   LinearData data(call);
   const std::string before = data.output.bytes();
