@@ -30,24 +30,24 @@ inline std::string ShapeText(const lz_tensor& t) {
 //   d / 2 < w < d         r = w: half a table of 2 w columns would not fit
 //   w < d / 2             r could be w or 2 w: refused
 inline Status ResolveRotaryDim(int64_t d, int64_t w, lz_scalar& rotary_dim) {
-  const std::string width = std::to_string(w), head = std::to_string(d);
+  const auto text = [](int64_t n) { return std::to_string(n); };
   if (!rotary_dim.given) {
-    if (w > d) return Invalid("cos", "a last axis of at most the head dimension " + head, width, "slice the tables");
+    if (w > d)
+      return Invalid("cos", "a last axis of at most the head dimension " + text(d), text(w), "slice the tables");
     if (w != d && 2 * w < d) {
       return Invalid("rotary_dim",
-                     "to be given: tables of width " + width + " rotate " + width + " or " + std::to_string(2 * w) +
-                         " of " + head + " columns",
-                     "None", "pass rotary_dim=" + width + " or rotary_dim=" + std::to_string(2 * w));
+                     "to be given: tables of width " + text(w) + " rotate " + text(w) + " or " + text(2 * w) + " of " +
+                         text(d) + " columns",
+                     "None", "pass rotary_dim=" + text(w) + " or rotary_dim=" + text(2 * w));
     }
     rotary_dim = {.value = {.i = w == d || 2 * w == d ? d : w}, .given = 1};
   }
   const int64_t r = rotary_dim.value.i;
   if (r < 0 || r > d || r % 2 != 0) {
-    return Invalid("rotary_dim", "an even number of columns from 0 to " + head, std::to_string(r),
-                   "columns rotate in pairs");
+    return Invalid("rotary_dim", "an even number of columns from 0 to " + text(d), text(r), "columns rotate in pairs");
   }
   if (w == r || 2 * w == r) return {};
-  return Invalid("cos", "a last axis of " + std::to_string(r) + " or " + std::to_string(r / 2), width,
+  return Invalid("cos", "a last axis of " + text(r) + " or " + text(r / 2), text(w),
                  "pass one value for each rotated column, or one for each pair");
 }
 
@@ -59,17 +59,19 @@ inline Status CheckTables(const BoundArgs& args) {
     if (rank == 1) return t.shape[0] == s;
     return rank == 2 && (t.shape[0] == b || t.shape[0] == 1) && t.shape[1] == s;
   };
-  const std::string sequence = std::to_string(s), batch = std::to_string(b);
+  const auto rows_text = [&](std::string_view width) {  // "(3, width) or (2, 3, width)"
+    const std::string sequence = std::to_string(s) + std::string(width) + ")";
+    return "shape (" + sequence + " or (" + std::to_string(b) + ", " + sequence;
+  };
   if (ids.ndim >= 0) {
     if (cos.ndim != 2) {
       return Invalid("cos", "shape (positions, width) beside position_ids", ShapeText(cos), "pass the whole table");
     }
     if (!rows_fit(ids, ids.ndim)) {
-      return Invalid("position_ids", "shape (" + sequence + ") or (" + batch + ", " + sequence + ")", ShapeText(ids),
-                     "pass the position of every row of input");
+      return Invalid("position_ids", rows_text(""), ShapeText(ids), "pass the position of every row of input");
     }
   } else if (cos.ndim < 2 || !rows_fit(cos, cos.ndim - 1)) {
-    return Invalid("cos", "shape (" + sequence + ", width) or (" + batch + ", " + sequence + ", width)", ShapeText(cos),
+    return Invalid("cos", rows_text(", width"), ShapeText(cos),
                    "index the tables by position first, or pass position_ids");
   }
   bool same = sin.ndim == cos.ndim;

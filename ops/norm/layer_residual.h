@@ -1,0 +1,53 @@
+// norm.layer.residual: residual addition fused with the layer normalisation of its result.
+#pragma once
+
+#include <array>
+#include <string>
+
+#include "core/contract.h"
+
+namespace lz::ops::norm_layer_residual {
+
+enum Tensor { kInput, kResidual, kWeight, kBias, kOutput, kResidualOut };
+enum Scalar { kNormalizedShape, kEps };
+
+// normalized_shape repeats the last axis, as torch has it: a mismatch is a mistake of the caller.
+inline Status Canonicalize(BoundArgs& args) {
+  const lz_tensor& x = args.tensors[kInput];
+  const int64_t hidden = x.shape[x.ndim - 1], wanted = args.scalars[kNormalizedShape].value.i;
+  if (hidden == wanted) return {};
+  return {StatusCode::kInvalidRequest,
+          {"normalized_shape", "the size of input's last axis, " + std::to_string(hidden), std::to_string(wanted),
+           "pass input.shape[-1]; several normalised axes are to be flattened first"}};
+}
+
+inline constexpr auto kVariants = std::to_array<Variant>({{"norm.layer.residual"}});
+inline constexpr auto kParams = std::to_array<Param>({
+    TensorParam("input", "..., hidden", kFloats, "what the block before adds to the stream"),
+    SameDType(TensorParam("residual", "..., hidden", kFloats, "the residual stream so far"), "input"),
+    RequiredInt("normalized_shape", "size of the last axis"),
+    OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
+    OptionalTensor("bias", "hidden", kFloats, "added at the end; None means 0"),
+    Float("eps", 1e-5, "added to the variance"),
+});
+inline constexpr auto kOutputs = std::to_array<Output>({
+    {.name = "output", .shape = "..., hidden", .dtype = "input", .doc = "the normalised sum"},
+    {.name = "residual_out", .shape = "..., hidden", .dtype = "input", .doc = "the sum: the stream from here on"},
+});
+
+inline constexpr Contract kContract = {
+    .name = "fused_add_layer_norm",
+    .summary = "Residual addition and layer normalisation of the sum over the last axis.",
+    .definition =
+        "residual_out = r = input + residual, rounded to the dtype; output = (r - mean(r, last)) / sqrt(mean((r - "
+        "mean)^2, last) + eps) * weight + bias, computed of the rounded sum, rounded once. output may alias input, "
+        "residual_out may alias residual",
+    .source = "Ba, Kiros and Hinton 2016, arXiv:1607.06450, eq. 4",
+    .replaces = "residual = input + residual; torch.nn.functional.layer_norm(residual, (hidden,), weight, bias, eps)",
+    .variants = kVariants,
+    .params = kParams,
+    .outputs = kOutputs,
+    .canonicalize = &Canonicalize,
+};
+
+}  // namespace lz::ops::norm_layer_residual
