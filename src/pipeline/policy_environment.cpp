@@ -1,0 +1,193 @@
+// LAYERZERO_* variables and the files of this process as policy layers.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <system_error>
+
+#include "pipeline/policy.h"
+#include "pipeline/policy_values.h"
+
+namespace lz {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kPrefix = "LAYERZERO_";
+constexpr std::string_view kLockPrefix = "LAYERZERO_LOCK_";
+
+enum class VariableKind : uint8_t { kFlag, kInverseFlag, kSources, kPath, kConfigFile };
+
+struct Variable {
+  std::string_view name;
+  VariableKind kind;
+  std::string_view key;  // of layerzero.yaml
+};
+
+constexpr auto kVariables = std::to_array<Variable>({
+    {"LAYERZERO_DISABLED", VariableKind::kInverseFlag, "enabled"},
+    {"LAYERZERO_PREFER", VariableKind::kSources, "prefer_sources"},
+    {"LAYERZERO_AVOID", VariableKind::kSources, "avoid_sources"},
+    {"LAYERZERO_VERBOSE", VariableKind::kFlag, "log_selections"},
+    {"LAYERZERO_DETERMINISTIC", VariableKind::kFlag, "deterministic"},
+    {"LAYERZERO_DEBUG", VariableKind::kFlag, "debug"},
+    {"LAYERZERO_PIPELINES", VariableKind::kFlag, "pipelines"},
+    {"LAYERZERO_CACHE_DIR", VariableKind::kPath, "cache_dir"},
+    {"LAYERZERO_CONFIG", VariableKind::kConfigFile, ""},
+});
+
+Status Wrong(std::string_view name, std::string wanted, std::string_view got, std::string fix = {}) {
+  YamlNode node{.kind = YamlNode::Kind::kScalar, .text = std::string(got)};
+  return Status(StatusCode::kConfig,
+                {.field = std::string(name), .wanted = std::move(wanted), .got = GotText(node), .fix = std::move(fix)});
+}
+
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  return lower;
+}
+
+Result<bool> ParseFlag(const Variable& variable, std::string_view value) {
+  const std::string text = Lower(value);
+  if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
+  if (text == "0" || text == "false" || text == "no" || text == "off") return false;
+  return Wrong(variable.name, "0 or 1", value);
+}
+
+Result<json> ParseSources(std::string_view name, std::string_view value) {
+  json sources = json::array();
+  for (bool more = true; more;) {
+    const size_t comma = value.find(',');
+    std::string_view source = value.substr(0, comma);
+    while (source.starts_with(' ')) source.remove_prefix(1);
+    while (source.ends_with(' ')) source.remove_suffix(1);
+    if (!IsName(source, true) || source.find('.') != std::string_view::npos) {
+      return Wrong(name, "library names, comma-separated", source, "as flash_attn,flashinfer");
+    }
+    if (std::find(sources.begin(), sources.end(), source) == sources.end()) sources.push_back(source);
+    more = comma != std::string_view::npos;
+    if (more) value.remove_prefix(comma + 1);
+  }
+  return sources;
+}
+
+Status AddLock(std::string_view name, std::string_view value, json& locks) {
+  const std::string operation = Lower(name.substr(kLockPrefix.size()));
+  if (operation.empty() || !IsName(operation, false)) {
+    return Wrong(name, "LAYERZERO_LOCK_<OPERATION>", name, "as LAYERZERO_LOCK_NORM_RMS");
+  }
+  if (!IsName(value, false)) return Wrong(name, "a kernel id", value);
+  locks[operation] = value;
+  return {};
+}
+
+Status UnknownVariable(std::string_view name) {
+  std::array<std::string_view, kVariables.size() + 1> names;
+  std::transform(kVariables.begin(), kVariables.end(), names.begin(), [](const Variable& v) { return v.name; });
+  names.back() = "LAYERZERO_LOCK_ATTENTION";
+  const std::string_view near = NearestName(name, names);
+  return Wrong(name, "a known variable", name,
+               near.empty() ? "unset it" : "did you mean " + std::string(near) + "? Else unset it");
+}
+
+Status AddVariable(const Variable& variable, std::string_view value, json& layer) {
+  const std::string key(variable.key);
+  switch (variable.kind) {
+    case VariableKind::kFlag:
+    case VariableKind::kInverseFlag: {
+      Result<bool> flag = ParseFlag(variable, value);
+      if (!flag.ok()) return flag.TakeStatus();
+      const bool set = variable.kind == VariableKind::kInverseFlag ? !*flag : *flag;
+      if (set && !FindPolicyKey(key)->built) {
+        return Wrong(variable.name, "0", value, "unset it: what it controls is not built in this version");
+      }
+      layer[key] = set;
+      return {};
+    }
+    case VariableKind::kSources: {
+      Result<json> sources = ParseSources(variable.name, value);
+      if (!sources.ok()) return sources.TakeStatus();
+      layer[key] = std::move(*sources);
+      return {};
+    }
+    case VariableKind::kPath:
+      if (!IsUtf8(value)) return Wrong(variable.name, "a path in UTF-8", value);
+      layer[key] = value;
+      return {};
+    case VariableKind::kConfigFile: return {};  // read by ProcessLayers
+  }
+  return {};
+}
+
+// Nothing there and `required` is false: an empty text.
+Result<PolicyLayer> ReadLayer(const std::string& path, bool required) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
+  if (file == nullptr) {
+    const int error = errno;
+    if (!required && (error == ENOENT || error == ENOTDIR)) return PolicyLayer{.name = path};
+    return Wrong(path, "a readable file", std::generic_category().message(error),
+                 required ? "set LAYERZERO_CONFIG to a policy file" : "");
+  }
+  std::string text(kMaxPolicyBytes + 1, '\0');  // one more than allowed: ParsePolicy then refuses it
+  text.resize(std::fread(text.data(), 1, text.size(), file.get()));
+  if (std::ferror(file.get()) != 0) return Wrong(path, "a readable file", std::generic_category().message(errno));
+  return PolicyLayer{.name = path, .yaml = std::move(text)};
+}
+
+}  // namespace
+
+Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std::string>> environment) {
+  json layer = json::object();
+  json locks = json::object();
+  for (const auto& [name, value] : environment) {
+    if (!name.starts_with(kPrefix)) continue;
+    const auto known = std::find_if(kVariables.begin(), kVariables.end(), [&](auto& v) { return v.name == name; });
+    if (known == kVariables.end() && !name.starts_with(kLockPrefix)) return UnknownVariable(name);
+    if (value.empty()) continue;  // as if it were not set
+    if (known == kVariables.end()) {
+      LZ_RETURN_IF_ERROR(AddLock(name, value, locks));
+    } else {
+      LZ_RETURN_IF_ERROR(AddVariable(*known, value, layer));
+    }
+  }
+  if (!locks.empty()) layer["locks"] = std::move(locks);
+  return PolicyLayer{.name = "environment", .yaml = layer.empty() ? "" : Dump(layer)};
+}
+
+Result<std::vector<PolicyLayer>> ProcessLayers() {
+  std::vector<std::pair<std::string, std::string>> variables;
+  std::string home, cache_dir, config;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string name(text.substr(0, equals)), value(text.substr(equals + 1));
+    if (name == "HOME") home = value;
+    if (name == "LAYERZERO_CACHE_DIR") cache_dir = value;
+    if (name == "LAYERZERO_CONFIG") config = value;
+    if (name.starts_with(kPrefix)) variables.emplace_back(name, value);
+  }
+  std::vector<PolicyLayer> layers;
+  if (!home.empty() && IsUtf8(home)) {
+    layers.push_back({.name = "default", .yaml = Dump({{"cache_dir", home + "/.cache/layerzero"}})});
+    if (cache_dir.empty()) cache_dir = home + "/.cache/layerzero";
+  }
+  if (!cache_dir.empty()) {
+    Result<PolicyLayer> user = ReadLayer(cache_dir + "/config.yaml", false);
+    if (!user.ok()) return user.TakeStatus();
+    if (!user->yaml.empty()) layers.push_back(std::move(*user));
+  }
+  Result<PolicyLayer> project = ReadLayer(config.empty() ? "layerzero.yaml" : config, !config.empty());
+  if (!project.ok()) return project.TakeStatus();
+  if (!project->yaml.empty()) layers.push_back(std::move(*project));
+  Result<PolicyLayer> environment = EnvironmentLayer(variables);
+  if (!environment.ok()) return environment.TakeStatus();
+  if (!environment->yaml.empty()) layers.push_back(std::move(*environment));
+  return layers;
+}
+
+}  // namespace lz

@@ -1,0 +1,58 @@
+// Every key of layerzero.yaml as one row of a table: its type, range, default, whether it is built, one sentence.
+// The parser, the default file, the JSON schema and the guide's table are made from it.
+//   const PolicyKey* key = FindPolicyKey("cache.max_size");
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace lz {
+
+enum class KeyType : uint8_t {
+  kBool,
+  kInt,
+  kFloat,
+  kChoice,
+  kChoiceList,
+  kText,
+  kPath,     // where, not what: not part of the policy's hash
+  kSources,  // library names, globs allowed
+  kIntList,
+  kLocks,  // operation -> kernel id, null unlocks
+  kRules,
+  kContainers,   // backend -> {image, gpu_passthrough, ipc}
+  kSmRanges,     // "80-88" -> generation
+  kGenerations,  // generation -> integer
+  kIntMap,       // name -> integer
+};
+
+struct PolicyKey {
+  std::string_view name;  // "cache.max_size"
+  KeyType type;
+  std::string_view value;  // the default, as JSON; "null" where the key may have no value
+  bool built = false;      // some subsystem reads it; else only the default is accepted
+  double min = 0;          // kInt, kFloat, elements of kIntList, values of maps
+  double max = 0;
+  std::string_view choices = {};  // "broadcast=rank0_broadcast|independent": after "=" another spelling
+  std::string_view doc;
+};
+
+std::span<const PolicyKey> PolicyKeys();
+const PolicyKey* FindPolicyKey(std::string_view name);  // null: unknown
+bool IsPolicySection(std::string_view name);
+
+// What a value must be: "an integer from 1 to 100".
+std::string WantedText(const PolicyKey& key);
+// The entry of `names` that `text` was probably meant to be; empty: none is near.
+std::string_view NearestName(std::string_view text, std::span<const std::string_view> names);
+// How to write the key nearest to `name` (of the section `section`, empty at the top); empty: none is near.
+std::string NearestKeyFix(std::string_view section, std::string_view name);
+
+// policies/default.yaml, schemas/policy.schema.json and the table of docs/guide/policy.md, as text.
+std::string RenderDefaultPolicy();
+std::string RenderPolicySchema();
+std::string RenderPolicyTable();
+
+}  // namespace lz

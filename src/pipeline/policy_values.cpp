@@ -1,0 +1,300 @@
+// Checks a YAML value against a key's type, range and choices.
+#include "pipeline/policy_values.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "platform/device.h"
+
+namespace lz {
+namespace {
+
+using nlohmann::json;
+using Kind = YamlNode::Kind;
+
+// The spelling in the table of a choice, or empty.
+std::string_view CanonicalChoice(std::string_view choices, std::string_view text) {
+  while (!choices.empty()) {
+    const size_t bar = choices.find('|');
+    const std::string_view choice = choices.substr(0, bar);
+    const std::string_view name = choice.substr(0, choice.find('='));
+    if (text == name || (name.size() < choice.size() && text == choice.substr(name.size() + 1))) return name;
+    choices = bar == std::string_view::npos ? "" : choices.substr(bar + 1);
+  }
+  return {};
+}
+
+std::vector<std::string_view> ChoiceNames(std::string_view choices) {
+  std::vector<std::string_view> names;
+  while (!choices.empty()) {
+    const size_t bar = choices.find('|');
+    names.push_back(choices.substr(0, bar).substr(0, choices.substr(0, bar).find('=')));
+    choices = bar == std::string_view::npos ? "" : choices.substr(bar + 1);
+  }
+  return names;
+}
+
+std::string DidYouMean(std::string_view text, std::span<const std::string_view> names) {
+  const std::string_view near = NearestName(text, names);
+  return near.empty() ? "" : "did you mean " + std::string(near) + "?";
+}
+
+// A value and the row that it must fit: the error's fields are then the same everywhere.
+struct Reader {
+  const PolicySource& source;
+  const PolicyKey& key;
+
+  Status Wrong(const YamlNode& node, std::string fix = {}) const {
+    return source.Error(node, key.name, WantedText(key), std::move(fix));
+  }
+
+  Result<json> Bool(const YamlNode& node) const {
+    if (node.kind == Kind::kScalar && !node.quoted) {
+      if (node.text == "true") return json(true);
+      if (node.text == "false") return json(false);
+    }
+    return Wrong(node, node.kind == Kind::kScalar ? "write true or false, without quotes" : "");
+  }
+
+  Result<json> Int(const YamlNode& node) const {
+    if (node.kind != Kind::kScalar) return Wrong(node);
+    const std::optional<int64_t> value = ParseInteger(node.text);
+    if (node.quoted && value) return Wrong(node, "remove the quotes");
+    if (!value || double(*value) < key.min || double(*value) > key.max) return Wrong(node);
+    return json(*value);
+  }
+
+  Result<json> Float(const YamlNode& node) const {
+    if (node.kind != Kind::kScalar) return Wrong(node);
+    double value = 0;
+    const char* end = node.text.data() + node.text.size();
+    const auto [rest, error] = std::from_chars(node.text.data(), end, value);
+    if (error != std::errc() || rest != end || !std::isfinite(value)) return Wrong(node);
+    if (node.quoted) return Wrong(node, "remove the quotes");
+    if (value < key.min || value > key.max) return Wrong(node);
+    return json(value == 0 ? 0.0 : value);  // no negative zero
+  }
+
+  Result<json> Choice(const YamlNode& node) const {
+    if (node.kind != Kind::kScalar) return Wrong(node);
+    const std::string_view name = CanonicalChoice(key.choices, node.text);
+    if (name.empty()) return Wrong(node, DidYouMean(node.text, ChoiceNames(key.choices)));
+    return json(name);
+  }
+
+  Result<json> Text(const YamlNode& node) const {
+    if (node.kind != Kind::kScalar || node.text.empty()) return Wrong(node);
+    if (node.text.find('\0') != std::string::npos) return Wrong(node);
+    return json(node.text);
+  }
+
+  Result<json> Source(const YamlNode& node) const {
+    if (node.kind != Kind::kScalar || !IsName(node.text, true)) return Wrong(node);
+    if (node.text.find('.') != std::string::npos) {
+      return Wrong(node, "a source is a library's name, without dots; for single kernels use rules or locks");
+    }
+    return json(node.text);
+  }
+
+  template <class Element>
+  Result<json> List(const YamlNode& node, Element element) const {
+    json values = json::array();
+    if (node.kind == Kind::kNull) return values;
+    if (node.kind != Kind::kList) return Wrong(node, node.kind == Kind::kScalar ? "write it as a list: [...]" : "");
+    std::vector<std::pair<std::string, int>> seen;
+    for (const YamlNode& item : node.items) {
+      Result<json> value = element(item);
+      if (!value.ok()) return value.TakeStatus();
+      seen.emplace_back(Dump(*value), item.line);
+      values.push_back(std::move(*value));
+    }
+    std::stable_sort(seen.begin(), seen.end());
+    for (size_t i = 1; i < seen.size(); ++i) {
+      if (seen[i].first != seen[i - 1].first) continue;
+      return source.Error(seen[i].second, key.name, "each entry once", seen[i].first + " twice", "remove one of them");
+    }
+    return values;
+  }
+
+  Result<json> Locks(const YamlNode& node) const {
+    json values = json::object();
+    if (node.kind == Kind::kNull) return values;
+    if (node.kind != Kind::kMap) return Wrong(node);
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      const YamlNode& name = node.keys[i];
+      const YamlNode& kernel = node.items[i];
+      if (!IsName(name.text, false)) return source.Error(name, key.name, "the id of an operation, an alias or a group");
+      const bool unlock = kernel.kind == Kind::kNull;
+      if (!unlock && (kernel.kind != Kind::kScalar || !IsName(kernel.text, false))) {
+        return source.Error(kernel, "locks." + name.text, "a kernel id, or null to unlock",
+                            "an id has no * or ?; use a rule with allowlist for several kernels");
+      }
+      values[name.text] = unlock ? json() : json(kernel.text);
+    }
+    return values;
+  }
+
+  Result<json> SmRanges(const YamlNode& node) const {
+    if (node.kind != Kind::kMap || node.keys.empty()) return Wrong(node);
+    json values = json::object();
+    std::vector<std::pair<SmRange, int>> ranges;
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      std::optional<SmRange> range = ParseSmRange(node.keys[i].text);
+      if (!range) return source.Error(node.keys[i], key.name, "a compute capability or a range, as 89 or 80-88");
+      Result<json> generation = Generation(node.items[i]);
+      if (!generation.ok()) return generation.TakeStatus();
+      ranges.emplace_back(*range, node.keys[i].line);
+      const std::string first = std::to_string(range->first);
+      values[range->first == range->last ? first : first + "-" + std::to_string(range->last)] = std::move(*generation);
+    }
+    std::sort(ranges.begin(), ranges.end(), [](auto& a, auto& b) { return a.first.first < b.first.first; });
+    for (size_t i = 1; i < ranges.size(); ++i) {
+      if (ranges[i].first.first > ranges[i - 1].first.last) continue;
+      return source.Error(ranges[i].second, key.name, "ranges that do not overlap",
+                          std::to_string(ranges[i].first.first) + " in two of them");
+    }
+    return values;
+  }
+
+  Result<json> Generation(const YamlNode& node) const {
+    if (node.kind == Kind::kScalar) {
+      if (std::find(kGpuGenerations.begin(), kGpuGenerations.end(), node.text) != kGpuGenerations.end()) {
+        return json(node.text);
+      }
+    }
+    std::string wanted = "a generation:";
+    for (std::string_view name : kGpuGenerations) wanted += " " + std::string(name);
+    return source.Error(node, key.name, wanted,
+                        node.kind == Kind::kScalar ? DidYouMean(node.text, kGpuGenerations) : "");
+  }
+
+  Result<json> IntMap(const YamlNode& node, bool generations) const {
+    if (node.kind != Kind::kMap) return Wrong(node);
+    json values = json::object();
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      Result<json> name = generations ? Generation(node.keys[i]) : Text(node.keys[i]);
+      if (!name.ok()) return name.TakeStatus();
+      Result<json> value = Int(node.items[i]);
+      if (!value.ok()) return value.TakeStatus();
+      values[node.keys[i].text] = std::move(*value);
+    }
+    return values;
+  }
+
+  Result<json> Containers(const YamlNode& node) const {
+    json values = json::object();
+    if (node.kind == Kind::kNull) return values;
+    if (node.kind != Kind::kMap) return Wrong(node);
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      Result<json> container = Container(node.items[i]);
+      if (!container.ok()) return container.TakeStatus();
+      values[node.keys[i].text] = std::move(*container);
+    }
+    return values;
+  }
+
+  Result<json> Container(const YamlNode& node) const {
+    if (node.kind != Kind::kMap) return Wrong(node);
+    json container = json::object();
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      const std::string& field = node.keys[i].text;
+      Result<json> value = field == "image"             ? Text(node.items[i])
+                           : field == "gpu_passthrough" ? Bool(node.items[i])
+                           : field == "ipc" && node.items[i].text == "host"
+                               ? Text(node.items[i])
+                               : Result<json>(source.Error(node.keys[i], key.name, WantedText(key)));
+      if (!value.ok()) return value.TakeStatus();
+      container[field] = std::move(*value);
+    }
+    if (!container.contains("image")) return source.Error(node, key.name, "an image for each backend");
+    return container;
+  }
+};
+
+std::string NumberText(double number) {
+  return number == std::floor(number) && std::abs(number) < 1e15 ? std::to_string(int64_t(number)) : Dump(json(number));
+}
+
+}  // namespace
+
+std::string Dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+
+std::optional<int64_t> ParseInteger(std::string_view text) {
+  int64_t value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool IsName(std::string_view text, bool globs) {
+  if (text.empty() || text.size() > 256) return false;
+  return std::all_of(text.begin(), text.end(), [&](char c) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    return letter || std::string_view("_-.:/+").find(c) != std::string_view::npos || (globs && (c == '*' || c == '?'));
+  });
+}
+
+std::optional<SmRange> ParseSmRange(std::string_view text) {
+  const size_t dash = text.find('-');
+  const std::optional<int64_t> first = ParseInteger(text.substr(0, dash));
+  const std::optional<int64_t> last = dash == std::string_view::npos ? first : ParseInteger(text.substr(dash + 1));
+  if (!first || !last || *first < 10 || *last > 9999 || *first > *last) return std::nullopt;
+  return SmRange{.first = *first, .last = *last};
+}
+
+std::string WantedText(const PolicyKey& key) {
+  const std::string range = " from " + NumberText(key.min) + " to " + NumberText(key.max);
+  std::string choices;
+  for (std::string_view name : ChoiceNames(key.choices)) choices += (choices.empty() ? "" : ", ") + std::string(name);
+  const std::string or_null = key.value == "null" ? ", or null" : "";
+  switch (key.type) {
+    case KeyType::kBool: return "true or false";
+    case KeyType::kInt: return key.min == key.max ? NumberText(key.min) : "an integer" + range;
+    case KeyType::kFloat: return "a number" + range + or_null;
+    case KeyType::kChoice: return "one of " + choices;
+    case KeyType::kChoiceList: return "a list of " + choices;
+    case KeyType::kText: return "a text";
+    case KeyType::kPath: return "a path";
+    case KeyType::kSources: return "a list of library names";
+    case KeyType::kIntList: return "a list of integers" + range;
+    case KeyType::kLocks: return "a map from operation to kernel id";
+    case KeyType::kRules: return "a list of rules, each with match and actions";
+    case KeyType::kContainers: return "a map from backend to {image: text, gpu_passthrough: true or false, ipc: host}";
+    case KeyType::kSmRanges: return "a map from compute capability (89 or 80-88) to generation";
+    case KeyType::kGenerations: return "a map from generation to an integer" + range;
+    case KeyType::kIntMap: return "a map from name to an integer" + range + or_null;
+  }
+  return {};
+}
+
+json DefaultValue(const PolicyKey& key) {
+  json value = json::parse(key.value);
+  if (key.type == KeyType::kFloat && value.is_number()) value = value.get<double>();
+  return value;
+}
+
+Result<json> ParseValue(const PolicySource& source, const PolicyKey& key, const YamlNode& node) {
+  const Reader read{source, key};
+  if (node.kind == Kind::kNull && key.value == "null") return json();
+  switch (key.type) {
+    case KeyType::kBool: return read.Bool(node);
+    case KeyType::kInt: return read.Int(node);
+    case KeyType::kFloat: return read.Float(node);
+    case KeyType::kChoice: return read.Choice(node);
+    case KeyType::kText:
+    case KeyType::kPath: return read.Text(node);
+    case KeyType::kChoiceList: return read.List(node, [&](const YamlNode& item) { return read.Choice(item); });
+    case KeyType::kSources: return read.List(node, [&](const YamlNode& item) { return read.Source(item); });
+    case KeyType::kIntList: return read.List(node, [&](const YamlNode& item) { return read.Int(item); });
+    case KeyType::kLocks: return read.Locks(node);
+    case KeyType::kContainers: return read.Containers(node);
+    case KeyType::kSmRanges: return read.SmRanges(node);
+    case KeyType::kGenerations: return read.IntMap(node, true);
+    case KeyType::kIntMap: return read.IntMap(node, false);
+    case KeyType::kRules: break;
+  }
+  return source.Error(node, key.name, WantedText(key));
+}
+
+}  // namespace lz

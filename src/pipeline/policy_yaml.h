@@ -1,0 +1,46 @@
+// Text of one policy layer to a tree: YAML (JSON is part of it) without anchors, tags and second documents, bounded in
+// size and depth, with the line of every value.
+//   auto root = ReadYaml({"layerzero.yaml", text});
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+
+namespace lz {
+
+inline constexpr size_t kMaxPolicyBytes = size_t{1} << 20;
+inline constexpr int kMaxPolicyDepth = 16;
+
+struct YamlNode {
+  enum class Kind : uint8_t { kNull, kScalar, kList, kMap };
+  Kind kind = Kind::kNull;
+  bool quoted = false;
+  int line = 0;                 // from 1
+  std::string text;             // kScalar
+  std::vector<YamlNode> items;  // of a list, or the values of a map
+  std::vector<YamlNode> keys;   // of a map: scalars, no two alike
+};
+bool IsUtf8(std::string_view text);
+// What an error message calls the node: "'abc'", "a list", "nothing".
+std::string GotText(const YamlNode& node);
+
+// Where a layer's mistakes are: makes "layerzero.yaml:12: cache.max_size".
+struct PolicySource {
+  std::string_view name;
+  std::string_view text;
+
+  std::string At(int line) const;  // one line of JSON (code, environment) has no line numbers
+  Status Error(int line, std::string_view key, std::string wanted, std::string got, std::string fix = {}) const;
+  Status Error(const YamlNode& node, std::string_view key, std::string wanted, std::string fix = {}) const {
+    return Error(node.line, key, std::move(wanted), GotText(node), std::move(fix));
+  }
+};
+
+// An empty text is a kNull.
+Result<YamlNode> ReadYaml(const PolicySource& source);
+
+}  // namespace lz
