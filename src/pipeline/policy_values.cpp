@@ -164,7 +164,7 @@ struct Reader {
       }
     }
     std::string wanted = "a generation:";
-    for (std::string_view name : kGpuGenerations) wanted += " " + std::string(name);
+    for (std::string_view name : kGpuGenerations) wanted.append(" ").append(name);
     return source.Error(node, key.name, wanted,
                         node.kind == Kind::kScalar ? DidYouMean(node.text, kGpuGenerations) : "");
   }
