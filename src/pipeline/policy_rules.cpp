@@ -22,7 +22,7 @@ enum class FieldValues : uint8_t {
   kSm,          // 90 or 9.0
   kDriver,      // 580.65 = 580065; a plain major number too
   kCuda,        // 13.0 = 13000; a plain major number too
-  kGeneration,  // names in order of age
+  kGeneration,  // names of kGpuGenerations
 };
 
 struct FieldAlias {
@@ -229,14 +229,14 @@ class RuleReader {
       return source_.Error(value, where, WantedOperand(values),
                            values == FieldValues::kSm ? "write 9.0 or 90" : "conditions: > >= < <= == != and a value");
     }
-    if (!operand->text.empty() && rel != Rel::kEq && rel != Rel::kNe && values != FieldValues::kGeneration) {
-      return source_.Error(value, where, "an integer after " + std::string(RelText(rel)), "names have no order");
+    if (!operand->text.empty() && rel != Rel::kEq && rel != Rel::kNe) {
+      return source_.Error(value, where, "an integer after " + std::string(RelText(rel)),
+                           values == FieldValues::kGeneration ? "names have no order; use sm" : "names have no order");
     }
-    const bool glob = operand->text.find_first_of("*?") != std::string::npos;
     if (values == FieldValues::kGeneration && !operand->text.empty()) {
       const bool known = std::any_of(kGpuGenerations.begin(), kGpuGenerations.end(),
                                      [&](std::string_view name) { return GlobMatch(operand->text, name); });
-      if (!known || (glob && rel != Rel::kEq && rel != Rel::kNe)) {
+      if (!known) {
         const std::string_view near = NearestName(operand->text, kGpuGenerations);
         return source_.Error(value, where, WantedOperand(values),
                              near.empty() ? "" : "did you mean " + std::string(near) + "?");

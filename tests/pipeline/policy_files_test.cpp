@@ -55,7 +55,8 @@ TEST(PolicyFiles, DefaultPolicyEqualsTheBuiltInDefaults) {
 TEST(PolicyFiles, SchemaKnowsEveryKey) {
   const nlohmann::json properties = nlohmann::json::parse(ReadFile("schemas/policy.schema.json"))["properties"];
   for (const PolicyKey& key : PolicyKeys()) {
-    std::string pointer = "/" + std::string(key.name);
+    std::string pointer("/");
+    pointer.append(key.name);
     if (const size_t dot = pointer.find('.'); dot != std::string::npos) pointer.replace(dot, 1, "/properties/");
     const nlohmann::json::json_pointer at(pointer);
     ASSERT_TRUE(properties.contains(at)) << key.name;

@@ -71,7 +71,7 @@ TEST(PolicyRules, ReadsEachRelationAndValue) {
   EXPECT_THAT(Match("dtype: bfloat16, key.dtype: '!=float8_*'"),
               ElementsAre("dtype == bfloat16", "key.dtype != float8_*"));
   EXPECT_THAT(Match("causal: true, capturing: '!=false'"), ElementsAre("causal == 1", "capturing != 0"));
-  EXPECT_THAT(Match("generation: '>=hopper'"), ElementsAre("generation >= hopper"));
+  EXPECT_THAT(Match("generation: '!=hopper'"), ElementsAre("generation != hopper"));
   EXPECT_THAT(Match("gpu_generation: 'a*'"), ElementsAre("gpu_generation == a*"));
 }
 
@@ -138,6 +138,7 @@ TEST(PolicyRules, MistakesNameLineAndRule) {
       {"rules: [{match: {seq_len: [[1]]}, deny: a}]", "wanted a condition"},
       {"rules: [{match: {d: 1.5}, deny: a}]", "wanted an integer, true or false, or a name"},
       {"rules: [{match: {dtype: '>float16'}, deny: a}]", "names have no order"},
+      {"rules: [{match: {generation: '>=hopper'}, deny: a}]", "names have no order; use sm"},
       {"rules: [{match: {generation: hoper}, deny: a}]", "did you mean hopper?"},
       {"rules: [{match: {op: a, operation: b}, deny: a}]", "op or operation, not both"},
       {"rules: [{match: {op: '!=a'}, deny: a}]", "list the operations"},

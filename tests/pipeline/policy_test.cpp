@@ -357,7 +357,7 @@ TEST(PolicyYaml, ChangedFilesNeverCrash) {
         case 2: text.insert(at, text.substr(random() % text.size(), random() % 20)); break;
         default: text[at] = good[random() % good.size()]; break;
       }
-      if (text.empty()) text = "x";
+      if (text.empty()) text.push_back('x');
     }
     Result<Policy> policy = Parse(text);
     num_accepted += policy.ok();
