@@ -53,7 +53,8 @@ HWY_INLINE void Gemm(int64_t rows, int64_t columns, const float* a, int64_t a_st
   }
 }
 
-// Transposes keys [0, n) into out[d in pair order][kBlock]; columns up to the next multiple of 4 repeat the last key.
+// Transposes keys [0, n) into out[d in pair order][kPackedBlock]; columns up to the next multiple of 4 repeat the last
+// key.
 HWY_INLINE void Transpose4(V a, V b, V c, V e, float* out) {
   const hn::Repartition<double, D> d64;
   const auto ab0 = hn::BitCast(d64, hn::InterleaveLower(kD, a, b)),
@@ -68,7 +69,7 @@ HWY_INLINE void Transpose4(V a, V b, V c, V e, float* out) {
   const hn::FixedTag<float, 4> d4;
   for (int block = 0; block < kL / 4; ++block) {
     LZ_UNROLL for (int i = 0; i < 4; ++i) {
-      hn::Store(hn::Load(d4, rows[i] + 4 * block), d4, out + (4 * block + i) * kBlock);
+      hn::Store(hn::Load(d4, rows[i] + 4 * block), d4, out + (4 * block + i) * kPackedBlock);
     }
   }
 }
@@ -84,8 +85,8 @@ void PackKeys(const T* const* k, int64_t n, int64_t d, float* out) {
           LoadPairN(k[j + c] + i, d - i, lo[c], hi[c]);
         }
       }
-      Transpose4(lo[0], lo[1], lo[2], lo[3], out + i * kBlock + j);
-      Transpose4(hi[0], hi[1], hi[2], hi[3], out + (i + kL) * kBlock + j);
+      Transpose4(lo[0], lo[1], lo[2], lo[3], out + i * kPackedBlock + j);
+      Transpose4(hi[0], hi[1], hi[2], hi[3], out + (i + kL) * kPackedBlock + j);
     }
   }
 }

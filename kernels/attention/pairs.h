@@ -27,6 +27,7 @@ namespace HWY_NAMESPACE {
 namespace attn {
 
 using attention::kBlock;
+using attention::kPackedBlock;
 using D = hn::ScalableTag<float>;
 using DU = hn::RebindToUnsigned<D>;
 using V = hn::Vec<D>;

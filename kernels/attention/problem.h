@@ -11,10 +11,11 @@
 
 namespace lz::attention {
 
-inline constexpr int64_t kBlock = 64;      // keys per step
-inline constexpr int64_t kRows = 64;       // query rows per tile; a row is one (position, head of the group)
-inline constexpr int64_t kDirectRows = 8;  // more rows per KV head pay for transposing the keys
-inline constexpr int64_t kPad = 32;        // head dimensions are padded to this in scratch: two AVX-512 vectors
+inline constexpr int64_t kBlock = 128;       // keys per step
+inline constexpr int64_t kPackedBlock = 64;  // keys per step if they are transposed: they stay in the first cache
+inline constexpr int64_t kRows = 64;         // query rows per tile; a row is one (position, head of the group)
+inline constexpr int64_t kDirectRows = 24;   // more rows per KV head pay for transposing the keys
+inline constexpr int64_t kPad = 32;          // head dimensions are padded to this in scratch: two AVX-512 vectors
 
 inline constexpr int64_t kMaxWindow = int64_t{1} << 60;
 
@@ -112,7 +113,7 @@ inline Plan MakePlan(const Problem& p, const lz_parallel* parallel) {
   plan.items = units * plan.splits;
   plan.slots = std::clamp(plan.items, int64_t{1}, int64_t{parallel ? std::max(parallel->num_threads, 1) : 1});
   const int64_t d = Padded(p.d_qk) + Padded(p.d_v);
-  plan.slot_floats = rows * (d + kBlock) + (plan.packed ? kBlock * d : 0);
+  plan.slot_floats = rows * (d + kBlock) + (plan.packed ? kPackedBlock * d : 0);
   plan.part_floats = rows * Padded(p.d_v) + (2 * rows + 15) / 16 * 16;
   return plan;
 }

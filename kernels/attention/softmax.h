@@ -40,7 +40,7 @@ struct Tile {
   Sequence seq;
   int64_t kv_head, rows;
   bool packed;
-  float *q, *o, *s, *kt, *vf;  // [rows][dq], [rows][dv], [rows][kBlock], [dq][kBlock], [kBlock][dv]; dq, dv padded
+  float *q, *o, *s, *kt, *vf;  // [rows][dq], [rows][dv], [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]
   float *m, *l;                // [rows]
   int64_t dq, dv;
   bool exact = false;  // skip invisible keys one by one instead of weighting them by 0

@@ -101,7 +101,7 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
   if (packed) {
     PackKeys(t.k, n, p.d_qk, t.kt);
     const int64_t depth = (p.d_qk + kPair - 1) / kPair * kPair;
-    Gemm<false>(padded_rows, kBlock, t.q, t.dq, t.kt, kBlock, depth, t.s, kBlock, t.alpha);
+    Gemm<false>(padded_rows, kPackedBlock, t.q, t.dq, t.kt, kPackedBlock, depth, t.s, kBlock, t.alpha);
   } else {
     ForRows(t.rows, [&]<int R>(int64_t r)
                         HWY_ATTR { Dots<R, R == 1 ? 2 : 1>(t.q + r * t.dq, t.dq, t.k, n, p.d_qk, t.s + r * kBlock); });
@@ -133,10 +133,11 @@ bool Finite(const Tile<T>& t) {
 // weighted by 0: then once more, leaving hidden keys out.
 template <class T>
 void RunTile(Tile<T>& t, int64_t begin, int64_t end) {
+  const int64_t step = t.packed ? kPackedBlock : kBlock;
   for (const bool exact : {false, true}) {
     t.exact = exact;
     StartTile(t);
-    for (int64_t k0 = begin; k0 < end; k0 += kBlock) Step(t, k0, std::min(kBlock, end - k0));
+    for (int64_t k0 = begin; k0 < end; k0 += step) Step(t, k0, std::min(step, end - k0));
     if (Finite(t)) return;
   }
 }

@@ -49,7 +49,7 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
   t.s = t.q + rows * t.dq;
   t.o = t.s + rows * kBlock;
   t.kt = t.o + rows * t.dv;
-  t.vf = t.kt + t.dq * kBlock;
+  t.vf = t.kt + t.dq * kPackedBlock;
   if (plan.splits > 1) {
     t.o = parts + item * plan.part_floats;
     t.m = t.o + rows * t.dv;
@@ -105,7 +105,7 @@ double Nanoseconds(const Problem& p) {
 
 template <class T>
 int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
-  constexpr double kWorthwhile = 5000;  // ns of work that repay waking another thread
+  constexpr double kWorthwhile = 4000;  // ns of work that repay waking another thread
   const Plan plan = attention::MakePlan(p, args->parallel);
   if (args->workspace_bytes < plan.bytes()) return 1;
   float* scratch = static_cast<float*>(args->workspace);
