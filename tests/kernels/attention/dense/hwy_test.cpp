@@ -1,5 +1,6 @@
 // Dense SIMD attention against a plain FP64 loop: shapes, layouts, options, hidden NaN, threads.
 #include "tests/kernels/attention/harness.h"
+#include "tests/kernels/call.h"
 
 #include <cmath>
 #include <limits>
@@ -25,13 +26,13 @@ struct Case {
   int threads = 1;
 };
 
-struct Call3 {
+struct Arrays {
   Array q, k, v, mask, sinks, slopes, out, lse;
 };
 
-Call3 Make(const Case& c, std::mt19937& random) {
+Arrays Make(const Case& c, std::mt19937& random) {
   const std::vector<int> order = c.bhsd ? std::vector<int>{0, 2, 1, 3} : std::vector<int>{};
-  Call3 x;
+  Arrays x;
   x.q = Array(c.type, {c.b, c.s_q, c.h_q, c.d_qk}, order, c.pad).Fill(random);
   x.k = Array(c.type, {c.b, c.s_kv, c.h_kv, c.d_qk}, order, c.pad).Fill(random);
   x.v = Array(c.type, {c.b, c.s_kv, c.h_kv, c.d_v}, order, c.pad).Fill(random);
@@ -47,14 +48,14 @@ Call3 Make(const Case& c, std::mt19937& random) {
   return x;
 }
 
-double MaskAt(const Case& c, Call3& x, int64_t b, int64_t h, int64_t i, int64_t j) {
+double MaskAt(const Case& c, Arrays& x, int64_t b, int64_t h, int64_t i, int64_t j) {
   if (c.mask == 1) return x.mask.view().Get({b, 0, i, j}) != 0 ? 0 : -kInf;
   if (c.mask == 2) return x.mask.view().Get({h, i, j});
   return c.mask == 3 ? x.mask.view().Get({0, j}) : 0;
 }
 
 // Logit of a visible key, -inf for a hidden one.
-double Logit(const Case& c, Call3& x, int64_t b, int64_t h, int64_t i, int64_t j) {
+double Logit(const Case& c, Arrays& x, int64_t b, int64_t h, int64_t i, int64_t j) {
   const int64_t at = i + c.s_kv - c.s_q;
   if (c.causal && j > at) return -kInf;
   if (c.window >= 0 && (j > at || j <= at - c.window)) return -kInf;
@@ -73,7 +74,7 @@ struct Expected {
   std::vector<double> out;
   double lse;
 };
-Expected Reference(const Case& c, Call3& x, int64_t b, int64_t h, int64_t i) {
+Expected Reference(const Case& c, Arrays& x, int64_t b, int64_t h, int64_t i) {
   std::vector<double> z;
   double m = -kInf, l = 0;
   for (int64_t j = 0; j < c.s_kv; ++j) z.push_back(Logit(c, x, b, h, i, j)), m = std::max(m, z.back());
@@ -91,7 +92,7 @@ Expected Reference(const Case& c, Call3& x, int64_t b, int64_t h, int64_t i) {
   return e;
 }
 
-int32_t RunKernel(const Case& c, Call3& x) {
+int32_t RunKernel(const Case& c, Arrays& x) {
   std::vector<lz_scalar> scalars(6, kAbsent);
   scalars[kCausal] = Whole(c.causal);
   scalars[kScale] = Real(1 / std::sqrt(std::max(1.0, double(c.d_qk))));
@@ -104,26 +105,48 @@ int32_t RunKernel(const Case& c, Call3& x) {
               {c.b, c.s_q, c.h_q, c.d_qk, c.s_kv, c.h_kv, c.d_v}, c.threads);
 }
 
-void Compare(const Case& c, Call3& x) {
-  const double tolerance = c.type == DType::kF32 ? 1e-5 : c.type == DType::kF16 ? 1e-3 : 1e-2;
+std::vector<Expected> References(const Case& c, Arrays& x) {  // by b, i, h
+  std::vector<Expected> all;
   for (int64_t b = 0; b < c.b; ++b) {
     for (int64_t i = 0; i < c.s_q; ++i) {
-      for (int64_t h = 0; h < c.h_q; ++h) {
-        const Expected e = Reference(c, x, b, h, i);
-        const double lse = x.lse.view().Get({b, h, i});
+      for (int64_t h = 0; h < c.h_q; ++h) all.push_back(Reference(c, x, b, h, i));
+    }
+  }
+  return all;
+}
+
+void Compare(const Case& c, Arrays& x, const std::vector<Expected>& expected) {
+  const double tolerance = testing_call::ToleranceOf(kContract.tolerance, c.type);
+  const View out = x.out.view(), lse = x.lse.view();
+  size_t n = 0;
+  for (int64_t b = 0; b < c.b; ++b) {
+    for (int64_t i = 0; i < c.s_q; ++i) {
+      for (int64_t h = 0; h < c.h_q; ++h, ++n) {
+        const Expected& e = expected[n];
         if (std::isinf(e.lse)) {
-          ASSERT_EQ(lse, e.lse);
+          ASSERT_EQ(lse.Get({b, h, i}), e.lse);
         } else {
-          ASSERT_NEAR(lse, e.lse, 4e-6 * std::max(1.0, std::abs(e.lse)) + 1e-6);
+          ASSERT_NEAR(lse.Get({b, h, i}), e.lse, 4e-6 * std::max(1.0, std::abs(e.lse)) + 1e-6);
         }
         for (int64_t d = 0; d < c.d_v; ++d) {
-          const double want = e.out[size_t(d)], got = x.out.view().Get({b, i, h, d});
-          ASSERT_NEAR(got, want, tolerance * (1 + std::abs(want)))
+          const double want = e.out[size_t(d)];
+          ASSERT_NEAR(out.Get({b, i, h, d}), want, tolerance * (1 + std::abs(want)))
               << "b " << b << " i " << i << " h " << h << " d " << d;
         }
       }
     }
   }
+}
+
+// On every instruction set.
+void RunAndCompare(const Case& c, Arrays& x) {
+  const std::vector<Expected> expected = References(c, x);
+  testing_call::ForEachTarget([&] {
+    x.out.Each([](auto&) { return double(NAN); });
+    x.lse.Each([](auto&) { return double(NAN); });
+    ASSERT_EQ(RunKernel(c, x), 0);
+    Compare(c, x, expected);
+  });
 }
 
 void Check(const Case& c, uint32_t seed = 1) {
@@ -132,15 +155,14 @@ void Check(const Case& c, uint32_t seed = 1) {
                                     << " causal" << c.causal << " mask" << c.mask << " window" << c.window << " cap"
                                     << c.softcap << " sinks" << c.sinks << " slopes" << c.slopes);
   std::mt19937 random(seed);
-  Call3 x = Make(c, random);
-  ASSERT_EQ(RunKernel(c, x), 0);
-  Compare(c, x);
+  Arrays x = Make(c, random);
+  RunAndCompare(c, x);
 }
 
-constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16};
+using testing_call::kTestTypes;
 
 TEST(DenseAttention, DecodeShapes) {
-  for (DType type : kTypes) {
+  for (DType type : kTestTypes) {
     for (int64_t d : {1, 3, 7, 16, 31, 64, 80, 96, 128, 256, 512}) {
       for (int64_t group : {1, 2, 3, 4, 5, 8, 11}) {
         Check({.type = type, .s_kv = 67, .h_q = 2 * group, .h_kv = 2, .d_qk = d, .d_v = d, .bhsd = group % 2 == 0});
@@ -150,7 +172,7 @@ TEST(DenseAttention, DecodeShapes) {
 }
 
 TEST(DenseAttention, Lengths) {
-  for (DType type : kTypes) {
+  for (DType type : kTestTypes) {
     for (int64_t s : {0, 1, 2, 15, 16, 17, 63, 64, 65, 129, 1025, 3000}) {
       Check({.type = type, .b = 2, .s_kv = s, .h_q = 3, .h_kv = 1, .d_qk = 64, .d_v = 40, .threads = 3});
     }
@@ -158,7 +180,7 @@ TEST(DenseAttention, Lengths) {
 }
 
 TEST(DenseAttention, Prefill) {
-  for (DType type : kTypes) {
+  for (DType type : kTestTypes) {
     for (int64_t s : {2, 5, 16, 33, 70, 150}) {
       for (bool causal : {false, true}) {
         Check({.type = type, .s_q = s, .s_kv = s, .h_q = 6, .h_kv = 2, .d_qk = 64, .d_v = 64, .causal = causal});
@@ -173,7 +195,7 @@ TEST(DenseAttention, RandomOptions) {
   std::mt19937 random(7);
   const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
   for (int n = 0; n < 400; ++n) {
-    Case c = {.type = kTypes[n % 3],
+    Case c = {.type = kTestTypes[n % 3],
               .b = pick({1, 2}),
               .s_q = pick({1, 1, 2, 7, 20, 45}),
               .s_kv = pick({1, 30, 64, 90, 200})};
@@ -195,21 +217,20 @@ TEST(DenseAttention, RandomOptions) {
 }
 
 TEST(DenseAttention, HiddenNaNReachesNothing) {
-  for (DType type : kTypes) {
+  for (DType type : kTestTypes) {
     for (int64_t s_q : {1, 3, 40}) {
       Case c = {.type = type, .s_q = s_q, .s_kv = 90, .h_q = 4, .h_kv = 2, .d_qk = 16, .d_v = 24, .mask = 1};
       std::mt19937 random(3);
-      Call3 x = Make(c, random);
+      Arrays x = Make(c, random);
       x.mask.Each([](auto& i) { return (i[3] + i[2]) % 3 && i[3] != 11 && i[3] != 71 ? 1.0 : 0.0; });
       for (int64_t e = 0; e < 16; ++e) x.k.view().Set({0, 11, 1, e}, NAN);
       x.v.view().Set({0, 71, 0, 5}, NAN);
       x.v.view().Set({0, 11, 1, 6}, kInf);
-      ASSERT_EQ(RunKernel(c, x), 0);
-      Compare(c, x);
+      RunAndCompare(c, x);
     }
     Case c = {.type = type, .s_q = 50, .s_kv = 50, .h_q = 3, .h_kv = 1, .d_qk = 16, .d_v = 24, .causal = true};
     std::mt19937 random(3);
-    Call3 x = Make(c, random);
+    Arrays x = Make(c, random);
     x.v.view().Set({0, 20, 0, 5}, NAN);
     x.k.view().Set({0, 30, 0, 2}, NAN);
     ASSERT_EQ(RunKernel(c, x), 0);
@@ -224,12 +245,12 @@ TEST(DenseAttention, HiddenNaNReachesNothing) {
 }
 
 TEST(DenseAttention, VisibleNaNAndInfinity) {
-  for (DType type : kTypes) {
+  for (DType type : kTestTypes) {
     for (int64_t s_kv : {40, 1500}) {
       for (double bad : {double(NAN), kInf}) {
         Case c = {.type = type, .s_kv = s_kv, .h_q = 2, .h_kv = 2, .d_qk = 16, .d_v = 24};
         std::mt19937 random(3);
-        Call3 x = Make(c, random);
+        Arrays x = Make(c, random);
         x.q.Each([](auto&) { return 1.0; });
         x.k.view().Set({0, 7, 0, 3}, bad);
         x.v.view().Set({0, 9, 1, 4}, NAN);
@@ -246,10 +267,9 @@ TEST(DenseAttention, VisibleNaNAndInfinity) {
 TEST(DenseAttention, FullyMaskedRowsAreZeroWithASink) {
   Case c = {.s_q = 3, .s_kv = 20, .h_q = 2, .h_kv = 1, .d_qk = 16, .d_v = 16, .sinks = true, .mask = 1};
   std::mt19937 random(3);
-  Call3 x = Make(c, random);
+  Arrays x = Make(c, random);
   x.mask.Each([](auto& i) { return i[2] == 1 ? 0.0 : 1.0; });
-  ASSERT_EQ(RunKernel(c, x), 0);
-  Compare(c, x);
+  RunAndCompare(c, x);
   EXPECT_EQ(x.out.view().Get({0, 1, 0, 3}), 0);
   EXPECT_EQ(x.lse.view().Get({0, 1, 1}), -kInf);
 }
@@ -257,7 +277,7 @@ TEST(DenseAttention, FullyMaskedRowsAreZeroWithASink) {
 TEST(DenseAttention, ResultDoesNotDependOnThreads) {
   Case c = {.type = DType::kF32, .s_kv = 2100, .h_q = 6, .h_kv = 2, .d_qk = 64, .d_v = 64};
   std::mt19937 random(5);
-  Call3 x = Make(c, random);
+  Arrays x = Make(c, random);
   ASSERT_EQ(RunKernel(c, x), 0);
   std::vector<float> one(x.out.view().data<float>(), x.out.view().data<float>() + 6 * 64);
   c.threads = 5;

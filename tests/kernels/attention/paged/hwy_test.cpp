@@ -5,6 +5,7 @@
 #include "ops/attention/block_table.h"
 #include "ops/attention/paged.h"
 #include "tests/kernels/attention/harness.h"
+#include "tests/kernels/call.h"
 
 namespace lz::kernels {
 extern const KernelFamily kernels_attention_paged_hwy;
@@ -102,7 +103,7 @@ int32_t RunTable(const Case& c, Paged& x) {
 }
 
 void Compare(const Case& c, Paged& x) {
-  const double tolerance = c.type == DType::kF32 ? 1e-5 : c.type == DType::kF16 ? 1e-3 : 1e-2;
+  const double tolerance = testing_call::ToleranceOf(ops::attention_paged::kContract.tolerance, c.type);
   for (int64_t s = 0; s < int64_t(c.lengths.size()); ++s) {
     const int64_t length = c.lengths[size_t(s)], begin = c.window < 0 ? 0 : std::max<int64_t>(0, length - c.window);
     for (int64_t h = 0; h < c.h_q; ++h) {
@@ -143,16 +144,18 @@ void Compare(const Case& c, Paged& x) {
 void Check(const Case& c, uint32_t seed = 1) {
   std::mt19937 random(seed);
   Paged x = Make(c, random);
-  ASSERT_EQ(RunCsr(c, x), 0);
-  Compare(c, x);
-  x.out.Each([](auto&) { return double(NAN); });
-  x.lse.Each([](auto&) { return double(NAN); });
-  ASSERT_EQ(RunTable(c, x), 0);
-  Compare(c, x);
+  testing_call::ForEachTarget([&] {
+    ASSERT_EQ(RunCsr(c, x), 0);
+    Compare(c, x);
+    x.out.Each([](auto&) { return double(NAN); });
+    x.lse.Each([](auto&) { return double(NAN); });
+    ASSERT_EQ(RunTable(c, x), 0);
+    Compare(c, x);
+  });
 }
 
 TEST(PagedAttention, Lengths) {
-  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (DType type : testing_call::kTestTypes) {
     for (int64_t page_size : {1, 5, 16, 128}) {
       Check({.type = type, .lengths = {0, 1, 15, 16, 17, 63, 64, 65, 200, 0}, .page_size = page_size});
     }
@@ -160,7 +163,7 @@ TEST(PagedAttention, Lengths) {
 }
 
 TEST(PagedAttention, HeadsAndDimensions) {
-  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (DType type : testing_call::kTestTypes) {
     for (int64_t group : {1, 3, 4, 8, 12}) {
       for (int64_t d : {9, 64, 80, 128}) {
         Check({.type = type, .lengths = {3, 77}, .h_q = 2 * group, .h_kv = 2, .d_qk = d, .d_v = d + 1, .hnd = d == 64});
@@ -178,7 +181,7 @@ TEST(PagedAttention, Options) {
 }
 
 TEST(PagedAttention, SplitKeysOnThreads) {
-  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+  for (DType type : testing_call::kTestTypes) {
     Check({.type = type, .lengths = {2500}, .h_q = 3, .h_kv = 1, .d_qk = 64, .d_v = 64, .threads = 4});
     Check({.type = type, .lengths = {1900, 0, 7}, .h_q = 4, .h_kv = 2, .d_qk = 64, .d_v = 64, .window = 1000});
   }
