@@ -1,4 +1,4 @@
-// Linear in bf16 with AVX512-BF16's dot products, any number of rows: register tiles over unpacked rows.
+// Linear in bf16 with AVX512-BF16's dot products for few rows: register tiles over unpacked rows.
 //   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, last dim dense
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and takes denormals for zero.
@@ -97,33 +97,18 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr int64_t kIsa = kIsaAvx512 | kIsaAvx512Bf16;
-constexpr auto kFewRows = std::to_array<Constraint>({
-    {"device.isa", Rel::kHasBits, kIsa},
-    {"rows", Rel::kLe, 64},
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16},
+    {"rows", Rel::kLe, 32},  // more rows: x86.mlp.linear.avx512bf16_packed
 });
-constexpr auto kManyRows = std::to_array<Constraint>({
-    {"device.isa", Rel::kHasBits, kIsa},
-    {"rows", Rel::kGt, 64},
-});
-// One kernel in two ranges: unmeasured, it comes before oneDNN's for a few rows and after it for many.
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "x86.mlp.linear.avx512bf16",
      .operation = "mlp.linear",
      .dtypes = Mask(DType::kBF16),
-     .constraints = kFewRows,
+     .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 85,
-     .deterministic = true,
-     .launch = &Launch},
-    {.id = "x86.mlp.linear.avx512bf16_rows",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kManyRows,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 45,
      .deterministic = true,
      .launch = &Launch},
 });

@@ -121,12 +121,9 @@ struct LinearData {
     const lz_parallel parallel = {&RunParts, &parts, int32_t(parts)};
     const int64_t axes[] = {call.k, call.n};
     lz_kernel_args args = {.size = sizeof(lz_kernel_args), .tensors = tensors, .axes = axes, .parallel = &parallel};
-    std::vector<char> workspace;
-    if (kernel.workspace) {
-      args.workspace_bytes = kernel.workspace(&args);
-      workspace.resize(args.workspace_bytes + 64);
-      args.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64) % 64;
-    }
+    args.workspace_bytes = kernel.workspace ? kernel.workspace(&args) : 0;
+    const GuardedBytes workspace(size_t(args.workspace_bytes + 63) / 64 * 64);  // 64-byte aligned
+    args.workspace = workspace.data();
     return kernel.launch(&args);
   }
 
