@@ -44,6 +44,7 @@ int32_t Run(const lz_kernel_args* args) {
         in_range.store(false, std::memory_order_relaxed);
         return;
       }
+      if (row_bytes == 0) continue;
       std::memcpy(Data<char>(out) + Offset(out, ids.ndim, i) * size, Data<const char>(table) + id * stride_bytes,
                   size_t(row_bytes));
     }
