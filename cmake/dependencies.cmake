@@ -8,13 +8,14 @@ add_library(lz_hwy INTERFACE)
 target_include_directories(lz_hwy SYSTEM INTERFACE ${LZ_HWY_INCLUDE})
 target_link_libraries(lz_hwy INTERFACE ${LZ_HWY_LIBRARY})
 
-# Static where the distribution has the archive: then the wheel carries no further library.
+# Shared: Debian's archive of yaml-cpp is not position independent. The wheel carries the library (lz_install.cmake).
 find_path(LZ_YAML_INCLUDE yaml-cpp/yaml.h REQUIRED)
-find_library(LZ_YAML_LIBRARY NAMES libyaml-cpp.a yaml-cpp REQUIRED)
+find_library(LZ_YAML_LIBRARY yaml-cpp REQUIRED)
 add_library(lz_yaml INTERFACE)
 target_include_directories(lz_yaml SYSTEM INTERFACE ${LZ_YAML_INCLUDE})
 target_link_libraries(lz_yaml INTERFACE ${LZ_YAML_LIBRARY})
 
+# Static where the distribution has the archive: then the wheel carries one library less.
 find_path(LZ_SODIUM_INCLUDE sodium.h REQUIRED)
 find_library(LZ_SODIUM_LIBRARY NAMES libsodium.a sodium REQUIRED)
 add_library(lz_sodium INTERFACE)

@@ -15,18 +15,21 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/LayerZeroConfigVersion.cm
 install(FILES ${PROJECT_BINARY_DIR}/LayerZeroConfig.cmake ${PROJECT_BINARY_DIR}/LayerZeroConfigVersion.cmake
         DESTINATION ${package_dir} COMPONENT cpp)
 
-# The wheel carries every library that a plain system may lack: Highway's has no static archive in distributions.
+# The wheel carries every library that a plain system may lack and that cannot be linked in statically.
 foreach(door layerzero _layerzero layerzero_torch layerzero_cuda)
   if(TARGET ${door})
     install(TARGETS ${door} LIBRARY DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
   endif()
 endforeach()
-file(REAL_PATH ${LZ_HWY_LIBRARY} hwy_library)
-if(hwy_library MATCHES "\\.so")
-  # Under the name that the loader asks for (libhwy.so.1), not the file's own (libhwy.so.1.0.3).
-  string(REGEX MATCH "libhwy\\.so\\.[0-9]+" hwy_soname ${hwy_library})
-  install(FILES ${hwy_library} RENAME ${hwy_soname} DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
-endif()
+foreach(library ${LZ_HWY_LIBRARY} ${LZ_YAML_LIBRARY})
+  file(REAL_PATH ${library} real)
+  if(real MATCHES "\\.so")
+    # Under the name that the loader asks for, not the file's own: libhwy.so.1 (of 1.0.3), libyaml-cpp.so.0.7 (of 0.7.0).
+    execute_process(COMMAND ${CMAKE_OBJDUMP} -p ${real} OUTPUT_VARIABLE headers COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCH "SONAME +([^\n ]+)" _ "${headers}")
+    install(FILES ${real} RENAME ${CMAKE_MATCH_1} DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
+  endif()
+endforeach()
 # The torch references of the operations, read when a call falls back to one.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/ops/ DESTINATION layerzero/_reference COMPONENT python EXCLUDE_FROM_ALL
         FILES_MATCHING PATTERN "*.py")
