@@ -1,0 +1,67 @@
+"""make test-full goes on where it stopped, and starts afresh when a file has changed."""
+
+import json
+import subprocess
+
+import pytest
+import test_full
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    def git(*args):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@localhost", *args], cwd=tmp_path, check=True)
+
+    git("init", "-q")
+    (tmp_path / ".gitignore").write_text("/build\n/ran\n")
+    (tmp_path / "source").write_text("1")
+    git("add", "--all")
+    git("commit", "-qm", "first")
+    monkeypatch.setattr(test_full, "ROOT", tmp_path)
+    monkeypatch.setattr(test_full, "STATE", tmp_path / "build/test-full")
+    monkeypatch.setattr(
+        test_full,
+        "STAGES",
+        {
+            "one": "echo one >> ran; echo '3 passed, 0 failed, 1 skipped'",
+            "two": "echo two >> ran; ! grep -q broken source; rc=$?; echo '2 passed, 0 failed, 0 skipped'; exit $rc",
+        },
+    )
+    return tmp_path
+
+
+def run(monkeypatch, *stages) -> int:
+    monkeypatch.setattr("sys.argv", ["test_full.py", *stages])
+    return test_full.main()
+
+
+def test_goes_on_where_it_stopped(repository, monkeypatch, capsys):
+    assert run(monkeypatch, "one") == 0
+    assert run(monkeypatch) == 0
+    assert (repository / "ran").read_text().split() == ["one", "two"]
+    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 0 failed, 1 skipped"
+
+    (repository / "source").write_text("broken")
+    assert run(monkeypatch) == 1
+    assert (repository / "ran").read_text().split() == ["one", "two", "one", "two"]
+
+    assert run(monkeypatch) == 1  # what failed runs again, what passed does not
+    assert (repository / "ran").read_text().split() == ["one", "two", "one", "two", "two"]
+
+
+def test_leaves_result_and_commit(repository, monkeypatch):
+    assert run(monkeypatch) == 0
+    (result,) = (repository / "bench/results").glob("test-full-*.json")
+    summary = json.loads(result.read_text())
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=True)
+    assert summary["commit"] == head.stdout.strip()
+    assert summary["working_tree"] == "clean"
+    assert [s["stage"] for s in summary["stages"]] == ["one", "two"]
+    assert run(monkeypatch) == 0  # the result itself is no change
+    assert (repository / "ran").read_text().split() == ["one", "two"]
+
+
+def test_an_unknown_stage_is_refused(repository, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, "three")
+    assert "one, two" in capsys.readouterr().err
