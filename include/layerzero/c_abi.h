@@ -51,7 +51,7 @@ typedef struct lz_scalar {
   uint64_t given;
 } lz_scalar;
 
-/* ---- what a kernel gets ----------------------------------------------------------------------------------------- */
+/* ---- what a kernel gets ---------------------------------------------------------------------------------- */
 
 /* Runs body(begin_i, end_i, context) over a partition of [begin, end) whose parts hold at least `grain` items, on the
  * host's threads, and returns when all are done. May run everything on the calling thread. */
@@ -79,7 +79,7 @@ typedef int32_t (*lz_launch_fn)(const lz_kernel_args* args);
 /* Bytes of workspace for these arguments (data pointers are not to be read). */
 typedef uint64_t (*lz_workspace_fn)(const lz_kernel_args* args);
 
-/* ---- plugins ------------------------------------------------------------------------------------------------------ */
+/* ---- plugins --------------------------------------------------------------------------------------------- */
 
 /* One entry point of a plugin. Its constraints stand in the JSON descriptor beside the library, under `kernel_id`. */
 typedef struct lz_plugin_kernel {
@@ -103,7 +103,7 @@ typedef struct lz_plugin {
 /* A plugin library exports exactly this: const lz_plugin* lz_plugin_descriptor(void); */
 typedef const lz_plugin* (*lz_plugin_descriptor_fn)(void);
 
-/* ---- the engine --------------------------------------------------------------------------------------------------- */
+/* ---- the engine ------------------------------------------------------------------------------------------ */
 
 typedef struct lz_op lz_op;     /* an operation's call interface; lives as long as the process */
 typedef struct lz_plan lz_plan; /* a dispatched choice; lives as long as the process */
@@ -138,8 +138,8 @@ typedef struct lz_error {
  * output_shapes). `scalars`: its scalar parameters. */
 typedef struct lz_request {
   uint32_t size;
-  uint32_t flags;  /* LZ_FLAG_* */
-  int64_t policy;  /* 0 = the process's policy; else an id from policy_scope */
+  uint32_t flags; /* LZ_FLAG_* */
+  int64_t policy; /* 0 = the process's policy; else an id from policy_scope */
   const lz_op* op;
   const lz_tensor* tensors;
   const lz_scalar* scalars;
@@ -175,7 +175,7 @@ typedef struct lz_api {
   void (*invalidate)(void); /* every cached choice is made anew */
 } lz_api;
 
-/* NULL when `major` is not served; otherwise the table, of which the first `size` bytes are meaningful to the caller. */
+/* NULL when `major` is not served; otherwise the table, of which the first `size` bytes mean something to the caller. */
 #if defined(_WIN32)
 #define LZ_EXPORT
 #else

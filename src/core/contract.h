@@ -24,7 +24,7 @@ enum class ParamKind : uint8_t { kTensor, kInt, kFloat, kBool, kChoice };
 struct Param {
   std::string_view name;
   ParamKind kind = ParamKind::kTensor;
-  std::string_view doc;  // one phrase: meaning, unit
+  std::string_view doc;   // one phrase: meaning, unit
   bool optional = false;  // may be left out or None (a scalar with a default is never absent)
   bool keyword_only = false;
   // Tensors.
@@ -43,8 +43,7 @@ struct Param {
 constexpr Param TensorParam(std::string_view name, std::string_view shape, DTypeMask dtypes, std::string_view doc) {
   return {.name = name, .doc = doc, .shape = shape, .dtypes = dtypes};
 }
-constexpr Param OptionalTensor(std::string_view name, std::string_view shape, DTypeMask dtypes,
-                               std::string_view doc) {
+constexpr Param OptionalTensor(std::string_view name, std::string_view shape, DTypeMask dtypes, std::string_view doc) {
   return {.name = name, .doc = doc, .optional = true, .shape = shape, .dtypes = dtypes};
 }
 constexpr Param Float(std::string_view name, double value, std::string_view doc) {
@@ -102,7 +101,7 @@ constexpr Param SameDType(Param p, std::string_view other) {
 struct Output {
   std::string_view name;
   std::string_view shape;
-  std::string_view dtype;        // a parameter's name ("input") or a dtype ("float32", "int64")
+  std::string_view dtype;  // a parameter's name ("input") or a dtype ("float32", "int64")
   std::string_view doc;
   std::string_view only_if = {};  // a boolean parameter: the output exists when it is true
   bool layout = false;
@@ -158,7 +157,8 @@ struct Contract {
   std::span<const Param> params;
   std::span<const Output> outputs;
   std::span<const DerivedFact> derived = {};
-  std::string_view layouts = {};  // "BSHD: b s h d | BHSD: b h s d": values of the `layout` argument, first = as in shapes
+  std::string_view layouts =
+      {};  // "BSHD: b s h d | BHSD: b h s d": values of the `layout` argument, first = as in shapes
   Tolerance tolerance = {};
   std::span<const std::string_view> numerics_classes = {};  // classes beside A11 that kernels may declare
   // Semantic checks and defaults that shapes cannot say. nullptr: none.

@@ -80,9 +80,7 @@ constexpr DType DTypeFromDlpack(uint8_t code, uint8_t bits, uint16_t lanes) {
   }
   return DType::kUnknown;
 }
-constexpr DType DTypeOf(const lz_tensor& t) {
-  return DTypeFromDlpack(t.dtype.code, t.dtype.bits, t.dtype.lanes);
-}
+constexpr DType DTypeOf(const lz_tensor& t) { return DTypeFromDlpack(t.dtype.code, t.dtype.bits, t.dtype.lanes); }
 constexpr DType DTypeFromName(std::string_view name) {  // long or short
   for (size_t i = 1; i < kDTypes.size(); ++i) {
     if (kDTypes[i].name == name || kDTypes[i].short_name == name) return DType(i);

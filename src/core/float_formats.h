@@ -33,7 +33,7 @@ inline uint16_t DoubleToF16(double v) {
   if (a >= 65520.0) return sign | 0x7c00;
   if (a < 0x1p-14) return sign | uint16_t(std::nearbyint(std::ldexp(a, 24)));  // subnormal, may carry into normal
   int e;
-  std::frexp(a, &e);  // a = f * 2^e, f in [0.5, 1)
+  std::frexp(a, &e);                                                 // a = f * 2^e, f in [0.5, 1)
   const int64_t m = int64_t(std::nearbyint(std::ldexp(a, 11 - e)));  // in [1024, 2048]
   return sign | uint16_t(((e + 14) << 10) + (m - 1024));
 }

@@ -30,7 +30,7 @@ struct Constraint {
   std::string_view field;
   Rel rel;
   int64_t operand = 0;
-  std::span<const int64_t> set = {};      // kInSet
+  std::span<const int64_t> set = {};    // kInSet
   ReasonCode code = ReasonCode::kAuto;  // kAuto: from field and relation
 };
 
@@ -78,8 +78,8 @@ inline constexpr std::array<std::string_view, 1> kAcceptsAll = {"*"};
 }  // namespace lz
 
 // Defines this file's family under the name that the generated table refers to (the build passes LZ_FAMILY_SYMBOL).
-#define LZ_KERNEL_FAMILY                       \
-  namespace lz::kernels {                      \
-  extern const KernelFamily LZ_FAMILY_SYMBOL;  \
-  }                                            \
+#define LZ_KERNEL_FAMILY                      \
+  namespace lz::kernels {                     \
+  extern const KernelFamily LZ_FAMILY_SYMBOL; \
+  }                                           \
   constinit const lz::KernelFamily lz::kernels::LZ_FAMILY_SYMBOL

@@ -20,8 +20,8 @@ enum class Rel : uint8_t {
   kHasBits,     // (value & operand) == operand (instruction sets)
 };
 constexpr std::string_view RelText(Rel rel) {
-  constexpr std::array<std::string_view, 10> kText = {"==", "!=", ">=", ">",      "<=",
-                                                      "<",  "multiple of", "in", "in", "has"};
+  constexpr std::array<std::string_view, 10> kText = {
+      "==", "!=", ">=", ">", "<=", "<", "multiple of", "in", "in", "has"};
   return kText[size_t(rel)];
 }
 
@@ -103,7 +103,7 @@ struct ReasonInfo {
   std::string_view cause;
   std::string_view fix;
 };
-const ReasonInfo& Info(ReasonCode code);  // reason.cpp holds the table
+const ReasonInfo& Info(ReasonCode code);               // reason.cpp holds the table
 ReasonCode ReasonCodeFromName(std::string_view name);  // kAuto when unknown
 
 // One refusal. `field` indexes the operation's fields; `wanted` and `got` are values of that field.

@@ -70,7 +70,7 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}                         // NOLINT(google-explicit-constructor)
+  Result(T value) : value_(std::move(value)) {}                                  // NOLINT(google-explicit-constructor)
   Result(Status status) : status_(std::move(status)) { assert(!status_.ok()); }  // NOLINT(google-explicit-constructor)
 
   bool ok() const { return value_.has_value(); }
@@ -94,10 +94,10 @@ class [[nodiscard]] Result {
   Status status_;
 };
 
-#define LZ_RETURN_IF_ERROR(expression)           \
-  do {                                           \
-    ::lz::Status lz_status_ = (expression);      \
-    if (!lz_status_.ok()) return lz_status_;     \
+#define LZ_RETURN_IF_ERROR(expression)       \
+  do {                                       \
+    ::lz::Status lz_status_ = (expression);  \
+    if (!lz_status_.ok()) return lz_status_; \
   } while (0)
 
 }  // namespace lz
