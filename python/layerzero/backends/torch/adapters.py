@@ -1,0 +1,126 @@
+"""Calls PyTorch's own functions as kernels; each takes its operation's parameters in the contract's order.
+
+What an adapter does beside the call is what the rows of capabilities.json leave to it: views between layouts, causal
+alignment (bottom-right here, top-left in torch), masks in the form that the kernel reads.
+"""
+
+import torch
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+
+
+def _heads_first(layout, *tensors):
+    return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
+
+
+def _as_given(layout, output):
+    return output if layout == "BHSD" else output.transpose(1, 2)
+
+
+def _alignment(query, key, causal, attn_mask):
+    """(is_causal, mask) with torch's top-left alignment for what the call means by causal."""
+    s_q, s_kv = query.shape[-2], key.shape[-2]
+    if not causal or s_q == 1:  # one query stands at the last position and sees every key
+        return False, attn_mask
+    if s_q == s_kv:
+        return True, attn_mask
+    return False, torch.ones(s_q, s_kv, dtype=torch.bool, device=query.device).tril(s_kv - s_q)
+
+
+def _four_axes(mask):
+    return mask if mask is None else mask[(None,) * (4 - mask.dim())]
+
+
+def _bias(query, key, mask):
+    """A mask as a float bias of the query's dtype whose rows start at multiples of 16 bytes."""
+    if mask is None:
+        return None
+    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+    mask = _four_axes(mask)
+    width = -(-shape[3] // 16) * 16
+    bias = query.new_empty((*mask.shape[:2], mask.shape[2], width))[..., : shape[3]]
+    if mask.dtype == torch.bool:
+        bias.zero_().masked_fill_(~mask, float("-inf"))
+    else:
+        bias.copy_(mask)
+    return bias.expand(shape)
+
+
+def _wants_grad(*tensors):
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    """torch's CPU flash kernel: the choice of `scaled_dot_product_attention` wherever its rows hold."""
+    layout = rest[-1]
+    q, k, v = _heads_first(layout, query, key, value)
+    causal, mask = _alignment(q, k, causal, attn_mask)
+    output = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=_four_axes(mask), is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+    return _as_given(layout, output)
+
+
+def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    """The composite formula, on any device."""
+    layout = rest[-1]
+    q, k, v = _heads_first(layout, query, key, value)
+    causal, mask = _alignment(q, k, causal, attn_mask)
+    if mask is not None and mask.dtype == torch.bool:  # the aten function would add it as 0 and 1
+        mask = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+    output = aten._scaled_dot_product_attention_math(
+        q, k, v, mask, dropout_p or 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )[0]
+    return _as_given(layout, output)
+
+
+def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    """The aten function aligns causal bottom-right, as the operation does."""
+    layout = rest[-1]
+    q, k, v = _heads_first(layout, query, key, value)
+    output = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p or 0.0, bool(causal), False, scale=scale)[0]
+    return _as_given(layout, output)
+
+
+def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    layout = rest[-1]
+    q, k, v = _heads_first(layout, query, key, value)
+    causal, mask = _alignment(q, k, causal, attn_mask)
+    output = aten._scaled_dot_product_efficient_attention(
+        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, causal, scale=scale
+    )[0]
+    return _as_given(layout, output)
+
+
+def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    layout = rest[-1]
+    q, k, v = _heads_first(layout, query, key, value)
+    causal, mask = _alignment(q, k, causal, attn_mask)
+    output = aten._scaled_dot_product_cudnn_attention(
+        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, causal, False, scale=scale
+    )[0]
+    return _as_given(layout, output)
+
+
+def rms_norm(input, weight, eps, weight_offset=None):
+    return F.rms_norm(input, (input.shape[-1],), weight, eps)
+
+
+def layer_norm(input, normalized_shape, weight, bias, eps):
+    return F.layer_norm(input, (input.shape[-1],), weight, bias, eps)
+
+
+def linear(input, weight, bias):
+    return F.linear(input, weight, bias)
+
+
+def embedding(input, weight):
+    return F.embedding(input, weight)
+
+
+def softmax(logits, temperature):
+    x = logits if logits.dtype == torch.float64 else logits.float()
+    if temperature != 1.0 and x.numel():
+        x = (x - x.detach().amax(-1, keepdim=True)) / temperature
+    return torch.softmax(x, dim=-1).float()
