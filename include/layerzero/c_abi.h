@@ -175,7 +175,7 @@ typedef struct lz_api {
   void (*invalidate)(void); /* every cached choice is made anew */
 } lz_api;
 
-/* NULL when `major` is not served; otherwise the table, of which the first `size` bytes mean something to the caller. */
+/* NULL when `major` is not served; otherwise the table: its first `size` bytes mean something to the caller. */
 #if defined(_WIN32)
 #define LZ_EXPORT
 #else
