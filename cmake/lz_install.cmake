@@ -16,7 +16,7 @@ install(FILES ${PROJECT_BINARY_DIR}/LayerZeroConfig.cmake ${PROJECT_BINARY_DIR}/
         DESTINATION ${package_dir} COMPONENT cpp)
 
 # The wheel carries every library that a plain system may lack and that cannot be linked in statically.
-foreach(door layerzero _layerzero layerzero_torch layerzero_cuda)
+foreach(door layerzero layerzero_door layerzero_torch layerzero_cuda)
   if(TARGET ${door})
     install(TARGETS ${door} LIBRARY DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
   endif()
