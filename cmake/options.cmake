@@ -31,7 +31,7 @@ endif()
 
 # One target for flags that all own code shares. No -ffast-math anywhere; contraction is stated, not left to the compiler.
 add_library(lz_flags INTERFACE)
-target_compile_options(lz_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Werror
+target_compile_options(lz_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Wno-restrict -Werror
                                           -ffp-contract=off -march=x86-64-v2)
 target_include_directories(lz_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>

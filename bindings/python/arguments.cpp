@@ -1,0 +1,207 @@
+#include "arguments.h"
+
+#include <cstring>
+
+#include "torch_bridge.h"
+
+namespace lz::door {
+namespace {
+
+PyObject* Interned(const char* text) { return PyUnicode_InternFromString(text); }
+
+bool SameName(PyObject* a, PyObject* b) { return a == b || PyUnicode_Compare(a, b) == 0; }
+
+PyObject** Slot(const OpDoor& door, PyObject* name, Arguments* a) {
+  static PyObject* const kLayout = Interned("layout");
+  static PyObject* const kKernel = Interned("kernel");
+  static PyObject* const kOut = Interned("out");
+  for (size_t i = 0; i < door.names.size(); ++i) {
+    if (door.names[i] == name) return &a->params[i];
+  }
+  for (size_t i = 0; i < door.names.size(); ++i) {
+    if (SameName(door.names[i], name)) return &a->params[i];
+  }
+  if (!door.layouts.empty() && SameName(name, kLayout)) return &a->layout;
+  if (SameName(name, kKernel)) return &a->kernel;
+  if (SameName(name, kOut)) return &a->out;
+  return nullptr;
+}
+
+// torch spells normalized_shape as a tuple; a tuple of one integer is that integer.
+PyObject* OnlyItem(PyObject* value) {
+  if (PyTuple_Check(value) && PyTuple_Size(value) == 1) return PyTuple_GetItem(value, 0);
+  if (PyList_Check(value) && PyList_Size(value) == 1) return PyList_GetItem(value, 0);
+  return value;
+}
+
+bool WrongType(const OpDoor& door, std::string_view param, const char* wanted, PyObject* got) {
+  PyObject* type = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(got)), "__name__");
+  const char* name = type ? PyUnicode_AsUTF8AndSize(type, nullptr) : nullptr;
+  Raise(Status(StatusCode::kWrongType, {.field = std::string(door.op->name()) + ": " + std::string(param),
+                                        .wanted = wanted,
+                                        .got = name ? name : "another type"}));
+  Py_XDECREF(type);
+  return false;
+}
+
+bool ReadChoice(const OpDoor& door, const Param& p, PyObject* value, lz_scalar* out) {
+  Py_ssize_t length = 0;
+  const char* text = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, &length) : nullptr;
+  if (!text) return WrongType(door, p.name, "one of the strings that its page lists", value);
+  const std::string_view wanted(text, size_t(length));
+  std::string_view rest = p.choices;
+  for (int64_t i = 0;; ++i) {
+    const size_t bar = rest.find('|');
+    if (rest.substr(0, bar) == wanted) {
+      out->value.i = i;
+      out->given = 1;
+      return true;
+    }
+    if (bar == rest.npos) break;
+    rest.remove_prefix(bar + 1);
+  }
+  Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(door.op->name()) + ": " + std::string(p.name),
+                                             .wanted = "one of " + std::string(p.choices),
+                                             .got = "'" + std::string(wanted) + "'"}));
+  return false;
+}
+
+bool ReadLayout(OpDoor& door, PyObject* value, Request* r) {
+  if (!value || value == Py_None) return true;
+  for (size_t i = 0; i < door.layouts.size(); ++i) {
+    if (value == door.layouts[i] || (PyUnicode_Check(value) && SameName(value, door.layouts[i]))) {
+      r->layout = int32_t(i);
+      return true;
+    }
+  }
+  std::string wanted;
+  for (const std::string& name : door.op->layout_names()) wanted += (wanted.empty() ? "" : " or ") + name;
+  const char* got = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, nullptr) : "no string";
+  Raise(Status(StatusCode::kInvalidRequest,
+               {.field = std::string(door.op->name()) + ": layout", .wanted = wanted, .got = got ? got : "no string"}));
+  return false;
+}
+
+// kernel= is a lock on every operation of the contract, for this call alone.
+bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
+  if (!value || value == Py_None) return true;
+  for (const auto& [name, scope] : door.kernel_scopes) {
+    if (r->policy == 0 && SameName(value, name)) {
+      r->policy = scope;
+      return true;
+    }
+  }
+  const char* id = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, nullptr) : nullptr;
+  if (!id) return WrongType(door, "kernel", "a kernel id as a string", value);
+  std::string quoted;
+  for (const char* c = id; *c; ++c) quoted += (*c == '"' || *c == '\\') ? std::string("\\") + *c : std::string(1, *c);
+  std::string locks;
+  for (const Variant& v : door.op->contract().variants) {
+    locks += (locks.empty() ? "\"" : ", \"") + std::string(v.id) + "\": \"" + quoted + "\"";
+  }
+  auto scope = Engine::Get().PolicyScope(r->policy, "{\"locks\": {" + locks + "}}");
+  if (!scope.ok()) {
+    Raise(scope.status());
+    return false;
+  }
+  if (r->policy == 0 && door.kernel_scopes.size() < 64) {
+    Py_IncRef(value);
+    door.kernel_scopes.emplace_back(value, *scope);
+  }
+  r->policy = *scope;
+  return true;
+}
+
+}  // namespace
+
+bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords, Arguments* a) {
+  if (size_t(num_args) > door.num_positional) {
+    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional arguments, got %zd; %s", door.method.ml_name,
+                 Py_ssize_t(door.num_positional), num_args, door.doc.c_str());
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < num_args; ++i) a->params[i] = args[i];
+  const Py_ssize_t num_keywords = keywords ? PyTuple_Size(keywords) : 0;
+  for (Py_ssize_t k = 0; k < num_keywords; ++k) {
+    PyObject* name = PyTuple_GetItem(keywords, k);
+    PyObject** slot = Slot(door, name, a);
+    if (!slot || *slot) {
+      PyErr_Format(PyExc_TypeError, "%s() got %s argument %R; %s", door.method.ml_name,
+                   slot ? "two values for" : "an unexpected", name, door.doc.c_str());
+      return false;
+    }
+    *slot = args[num_args + k];
+  }
+  return true;
+}
+
+Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r) {
+  if (!TorchAttached() || !ModesAllowFastDoor()) return Read::kSlow;
+  const bool grad = GradEnabled();
+  const Operation& op = *door.op;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    PyObject* object = a.params[op.input_params()[i]];
+    if (!object || object == Py_None) continue;
+    if (!IsTensor(object) || (grad && RequiresGrad(object)) || !ReadTensor(object, &r->tensors[i])) return Read::kSlow;
+  }
+  return Read::kOk;
+}
+
+bool ReadScalar(const OpDoor& door, const Param& p, PyObject* value, lz_scalar* out) {
+  switch (p.kind) {
+    case ParamKind::kFloat:
+      out->value.f = PyFloat_AsDouble(value);
+      if (out->value.f == -1.0 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return WrongType(door, p.name, "a number", value);
+      }
+      break;
+    case ParamKind::kInt:
+      out->value.i = PyLong_AsLongLong(OnlyItem(value));
+      if (out->value.i == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        return WrongType(door, p.name, "an integer", value);
+      }
+      break;
+    case ParamKind::kBool: {
+      if (value != Py_True && value != Py_False) return WrongType(door, p.name, "True or False", value);
+      out->value.i = value == Py_True;
+      break;
+    }
+    case ParamKind::kChoice: return ReadChoice(door, p, value, out);
+    case ParamKind::kTensor: return false;
+  }
+  out->given = 1;
+  return true;
+}
+
+bool ReadScalars(OpDoor& door, const Arguments& a, Request* r) {
+  const Operation& op = *door.op;
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    PyObject* value = a.params[op.scalar_params()[i]];
+    if (!value || value == Py_None) continue;
+    if (!ReadScalar(door, op.scalar(i), value, &r->scalars[i])) return false;
+  }
+  return ReadLayout(door, a.layout, r) && ReadContext(r) && ReadKernel(door, a.kernel, r);
+}
+
+bool ReadContext(Request* r) {
+  if (g_open_scopes != 0 && g_hooks.scope_of_context) {
+    PyObject* scope = PyObject_CallNoArgs(g_hooks.scope_of_context);
+    if (!scope) return false;
+    r->policy = PyLong_AsLongLong(scope);
+    Py_DecRef(scope);
+  }
+  const lz_device device = r->tensors[0].ndim >= 0 ? r->tensors[0].device : lz_device{1, 0};
+  if (device.type == 1) return true;
+  if (!CurrentStream(device, &r->stream)) return false;
+  if (g_hooks.capturing) {
+    PyObject* capturing = PyObject_CallNoArgs(g_hooks.capturing);
+    if (!capturing) return false;
+    if (capturing == Py_True) r->flags |= LZ_FLAG_CAPTURING;
+    Py_DecRef(capturing);
+  }
+  return true;
+}
+
+}  // namespace lz::door

@@ -1,0 +1,406 @@
+#include "call.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "arguments.h"
+#include "torch_bridge.h"
+
+namespace lz::door {
+
+Hooks g_hooks;
+int64_t g_open_scopes = 0;
+
+namespace {
+
+constexpr const char* kDoorCapsule = "layerzero.operation";
+constexpr const char* kPreparedCapsule = "layerzero.prepared";
+
+// Work below this many elements is over before another thread could use the GIL.
+constexpr int64_t kReleaseGilAbove = 65536;
+
+class ReleasedGil {
+ public:
+  explicit ReleasedGil(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
+  ~ReleasedGil() {
+    if (state_) PyEval_RestoreThread(state_);
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+std::vector<PyObject*>& HostCallables() {  // by kernel index; nullptr: not resolved yet
+  static auto* callables = new std::vector<PyObject*>;
+  return *callables;
+}
+
+PyObject* ScalarObject(const Param& p, const lz_scalar& s) {
+  if (!s.given) Py_RETURN_NONE;
+  switch (p.kind) {
+    case ParamKind::kFloat: return PyFloat_FromDouble(s.value.f);
+    case ParamKind::kBool: return PyBool_FromLong(s.value.i != 0);
+    case ParamKind::kChoice: {
+      std::string_view rest = p.choices;
+      for (int64_t i = s.value.i; i > 0; --i) rest.remove_prefix(rest.find('|') + 1);
+      rest = rest.substr(0, rest.find('|'));
+      return PyUnicode_FromStringAndSize(rest.data(), Py_ssize_t(rest.size()));
+    }
+    default: return PyLong_FromLongLong(s.value.i);
+  }
+}
+
+// A host kernel gets every parameter by position in the contract's order, final scalars, then the layout if there is
+// one: adapters are plain functions of that signature.
+PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors) {
+  std::vector<PyObject*>& callables = HostCallables();
+  if (callables.size() <= kernel.index) callables.resize(kernel.index + 1, nullptr);
+  PyObject* callable = callables[kernel.index];
+  if (!callable) {
+    callable =
+        PyObject_CallFunction(g_hooks.resolve, "sss", kernel.id.c_str(), kernel.adapter.c_str(), kernel.source.c_str());
+    if (!callable) return nullptr;
+    HostCallables().resize(std::max(HostCallables().size(), size_t(kernel.index) + 1), nullptr);
+    HostCallables()[kernel.index] = callable;
+  }
+  const Operation& op = *r.op;
+  const bool layout = !op.layout_names().empty();
+  PyObject* args = PyTuple_New(Py_ssize_t(op.contract().params.size() + layout));
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    PyObject* t = tensors[i] ? tensors[i] : Py_None;
+    Py_IncRef(t);
+    PyTuple_SetItem(args, op.input_params()[i], t);
+  }
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    PyTuple_SetItem(args, op.scalar_params()[i], ScalarObject(op.scalar(i), r.scalars[i]));
+  }
+  if (layout) {
+    PyTuple_SetItem(args, Py_ssize_t(op.contract().params.size()),
+                    PyUnicode_FromString(op.layout_names()[size_t(r.layout)].c_str()));
+  }
+  PyObject* result = PyObject_CallObject(callable, args);
+  Py_DecRef(args);
+  return result;
+}
+
+// out= must be what the door would have allocated.
+bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
+  const OutputShape& shape = r.outputs[o];
+  lz_tensor t;
+  bool fits = IsTensor(out) && ReadTensor(out, &t) && t.ndim == shape.ndim && DTypeOf(t) == shape.dtype &&
+              t.device.type == r.where.type && t.device.id == r.where.id;
+  int64_t expected = 1;
+  for (int32_t d = shape.ndim - 1; fits && d >= 0; --d) {
+    fits = t.shape[d] == shape.physical[d] && (t.shape[d] == 1 || t.strides[d] == expected);
+    expected *= shape.physical[d];
+  }
+  if (!fits) {
+    Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": out",
+                                               .wanted = "a contiguous tensor of the output's shape, dtype and device",
+                                               .got = "another",
+                                               .fix = "leave it out, or allocate it with torch.empty in that shape"}));
+    return false;
+  }
+  Engine::BindOutput(r, o, static_cast<char*>(t.data) + t.byte_offset);
+  return true;
+}
+
+// Outputs of a native plan, as one object or a tuple; nullptr with an error.
+PyObject* MakeOutputs(Request& r, PyObject* out) {
+  PyObject* made[kMaxOutputs];
+  Py_ssize_t n = 0;
+  Py_ssize_t given = 0;
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+    const OutputShape& shape = r.outputs[o];
+    if (shape.ndim < 0) continue;
+    if (out && out != Py_None) {
+      PyObject* mine = PyTuple_Check(out) ? (given < PyTuple_Size(out) ? PyTuple_GetItem(out, given) : Py_None) : out;
+      if ((given > 0 && !PyTuple_Check(out)) || !BindGivenOutput(r, o, mine)) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "out: wanted a tuple with one tensor for each output");
+        for (Py_ssize_t i = 0; i < n; ++i) Py_DecRef(made[i]);
+        return nullptr;
+      }
+      ++given;
+      Py_IncRef(mine);
+      made[n++] = mine;
+      continue;
+    }
+    PyObject* t = NewTensor(shape.physical, shape.ndim, shape.dtype, r.where);
+    lz_tensor view;
+    if (!t || !ReadTensor(t, &view)) {
+      Py_XDECREF(t);
+      for (Py_ssize_t i = 0; i < n; ++i) Py_DecRef(made[i]);
+      return nullptr;
+    }
+    Engine::BindOutput(r, o, static_cast<char*>(view.data) + view.byte_offset);
+    made[n++] = t;
+  }
+  if (n == 1) return made[0];
+  PyObject* tuple = PyTuple_New(n);
+  for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SetItem(tuple, i, made[i]);
+  return tuple;
+}
+
+// Selects with the GIL released: another thread may be selecting the same, or waiting for us.
+Result<const Plan*> SelectOutside(Request& r, Box* site) {
+  Box fresh;
+  Result<const Plan*> plan = [&] {
+    ReleasedGil released(true);
+    return Engine::Get().Select(r, fresh);
+  }();
+  if (plan.ok()) *site = fresh;
+  return plan;
+}
+
+// A host kernel's result into out=, where it was given.
+PyObject* IntoOut(PyObject* result, PyObject* out) {
+  if (!result || !out || out == Py_None) return result;
+  PyObject* copied = PyObject_CallMethod(out, "copy_", "O", result);
+  Py_DecRef(result);
+  return copied;
+}
+
+// Stages 3 to 8 of a prepared request.
+PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject* out) {
+  Engine& engine = Engine::Get();
+  const Plan* plan = engine.Lookup(*site, r.facts);
+  if (!plan) {
+    auto selected = SelectOutside(r, site);
+    if (!selected.ok()) return Raise(selected.status(), &r);
+    plan = *selected;
+  }
+  if (plan->kernel->spec.call != CallKind::kNative) return IntoOut(CallHost(*plan->kernel, r, tensors), out);
+  PyObject* outputs = MakeOutputs(r, out);
+  if (!outputs) return nullptr;
+  const lz_parallel parallel = TorchParallel();
+  if (parallel.run) r.parallel = &parallel;
+  int64_t elements = 0;
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
+    int64_t n = r.tensors[i].ndim >= 0;
+    for (int32_t d = 0; d < r.tensors[i].ndim; ++d) n *= r.tensors[i].shape[d];
+    elements += n;
+  }
+  Status status = [&] {
+    ReleasedGil released(elements > kReleaseGilAbove);
+    return engine.Run(*plan, r);
+  }();
+  if (status.ok()) return outputs;
+  Py_DecRef(outputs);
+  if (status.code() == StatusCode::kHostKernel && plan->fallback) return CallHost(*plan->fallback, r, tensors);
+  return Raise(status, &r);
+}
+
+PyObject* SlowDoor(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  if (!g_hooks.slow) {
+    PyErr_SetString(PyExc_RuntimeError, "layerzero: import layerzero, not layerzero._layerzero");
+    return nullptr;
+  }
+  PyObject* positional = PyTuple_New(num_args);
+  for (Py_ssize_t i = 0; i < num_args; ++i) {
+    Py_IncRef(args[i]);
+    PyTuple_SetItem(positional, i, args[i]);
+  }
+  PyObject* named = PyDict_New();
+  for (Py_ssize_t k = 0; keywords && k < PyTuple_Size(keywords); ++k) {
+    PyDict_SetItem(named, PyTuple_GetItem(keywords, k), args[num_args + k]);
+  }
+  PyObject* result = PyObject_CallFunction(g_hooks.slow, "sOO", door.method.ml_name, positional, named);
+  Py_DecRef(positional);
+  Py_DecRef(named);
+  return result;
+}
+
+PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+  auto* door = static_cast<OpDoor*>(PyCapsule_GetPointer(self, kDoorCapsule));
+  Arguments a;
+  if (!ParseArguments(*door, args, num_args, keywords, &a)) return nullptr;
+  Request r(*door->op);
+  if (ReadTensors(*door, a, &r) != Read::kOk) return SlowDoor(*door, args, num_args, keywords);
+  if (!ReadScalars(*door, a, &r)) return nullptr;
+  Engine& engine = Engine::Get();
+  if (Status status = engine.Prepare(r); !status.ok()) return Raise(status, &r);
+  PyObject* tensors[kMaxTensors];
+  for (size_t i = 0; i < door->op->num_inputs(); ++i) tensors[i] = a.params[door->op->input_params()[i]];
+  return SelectAndRun(r, &door->site, tensors, a.out);
+}
+
+PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject*) {
+  auto* prepared = static_cast<Prepared*>(PyCapsule_GetPointer(self, kPreparedCapsule));
+  OpDoor& door = *prepared->door;
+  const Operation& op = *door.op;
+  if (size_t(num_args) > op.num_inputs()) {
+    PyErr_Format(PyExc_TypeError, "a prepared %s takes its %zd tensors, got %zd arguments", door.method.ml_name,
+                 Py_ssize_t(op.num_inputs()), num_args);
+    return nullptr;
+  }
+  Arguments a;
+  for (Py_ssize_t i = 0; i < num_args; ++i) a.params[op.input_params()[size_t(i)]] = args[i];
+  Request r(op);
+  if (ReadTensors(door, a, &r) != Read::kOk) {
+    PyErr_Format(PyExc_TypeError,
+                 "a prepared %s takes plain tensors that need no gradient, outside torch's modes; "
+                 "call layerzero.%s instead",
+                 door.method.ml_name, door.method.ml_name);
+    return nullptr;
+  }
+  std::copy(prepared->scalars.begin(), prepared->scalars.end(), r.scalars.begin());
+  r.layout = prepared->layout;
+  if (!ReadContext(&r)) return nullptr;
+  if (prepared->policy != 0) r.policy = prepared->policy;
+  if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
+  PyObject* tensors[kMaxTensors] = {};
+  for (Py_ssize_t i = 0; i < num_args; ++i) tensors[i] = args[i];
+  return SelectAndRun(r, &prepared->site, tensors, nullptr);
+}
+
+using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+PyCFunction AsCFunction(Fast f) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(f)); }
+
+// (callable, args, kwargs[, device]) of the inspection functions, read as a call would read them.
+bool ReadCall(PyObject* args, OpDoor** door, Request** request, std::string* device) {
+  PyObject *callable, *positional, *named;
+  const char* where = nullptr;
+  if (!PyArg_ParseTuple(args, "OO!O!|z", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &where))
+    return false;
+  PyObject* self = PyCFunction_GetFunction(callable) ? PyCFunction_GetSelf(callable) : nullptr;
+  if (!self || !PyCapsule_IsValid(self, kDoorCapsule)) {
+    PyErr_SetString(PyExc_TypeError, "wanted one of LayerZero's operations");
+    return false;
+  }
+  *door = static_cast<OpDoor*>(PyCapsule_GetPointer(self, kDoorCapsule));
+  if (where) *device = where;
+  std::vector<PyObject*> all;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(positional); ++i) all.push_back(PyTuple_GetItem(positional, i));
+  PyObject* keys = PyDict_Keys(named);
+  PyObject* names = PyList_AsTuple(keys);
+  Py_DecRef(keys);
+  for (Py_ssize_t i = 0; i < PyTuple_Size(names); ++i)
+    all.push_back(PyDict_GetItemWithError(named, PyTuple_GetItem(names, i)));
+  Arguments a;
+  const bool parsed = ParseArguments(**door, all.data(), PyTuple_Size(positional), names, &a);
+  Py_DecRef(names);
+  if (!parsed) return false;
+  auto r = std::make_unique<Request>(*(*door)->op);
+  if (ReadTensors(**door, a, r.get()) != Read::kOk) {
+    PyErr_SetString(PyExc_TypeError, "wanted plain tensors that need no gradient, outside torch's modes");
+    return false;
+  }
+  if (!ReadScalars(**door, a, r.get())) return false;
+  *request = r.release();
+  return true;
+}
+
+std::string Signature(const Contract& c) {
+  std::string text = std::string(c.name) + "(";
+  bool first = true, keyword_only = false;
+  for (const Param& p : c.params) {
+    if (!first) text += ", ";
+    first = false;
+    if (p.keyword_only && !keyword_only) {
+      text += "*, ";
+      keyword_only = true;
+    }
+    text += std::string(p.name);
+    if (p.optional || p.has_default) text += "=...";
+  }
+  return text + ")";
+}
+
+}  // namespace
+
+PyObject* MakeCallable(const Operation& op, PyObject* module) {
+  auto* door = new OpDoor{.op = &op};
+  const Contract& c = op.contract();
+  for (const Param& p : c.params) {
+    door->names.push_back(PyUnicode_InternFromString(std::string(p.name).c_str()));
+    if (!p.keyword_only) ++door->num_positional;
+  }
+  for (const std::string& name : op.layout_names()) door->layouts.push_back(PyUnicode_InternFromString(name.c_str()));
+  door->doc = Signature(c);
+  door->method.ml_name = c.name.data();  // contracts are string literals
+  door->method.ml_meth = AsCFunction(&CallOperation);
+  door->method.ml_flags = METH_FASTCALL | METH_KEYWORDS;
+  door->method.ml_doc = door->doc.c_str();
+  PyObject* self = PyCapsule_New(door, kDoorCapsule, nullptr);
+  PyObject* name = PyModule_GetNameObject(module);
+  PyObject* callable = PyCFunction_NewEx(&door->method, self, name);
+  Py_XDECREF(self);
+  Py_XDECREF(name);
+  return callable;
+}
+
+PyObject* Prepare(PyObject*, PyObject* args) {
+  OpDoor* door;
+  Request* request;
+  std::string device;
+  if (!ReadCall(args, &door, &request, &device)) return nullptr;
+  std::unique_ptr<Request> r(request);
+  auto* prepared = new Prepared{.door = door};
+  prepared->scalars.assign(r->scalars.begin(), r->scalars.begin() + ptrdiff_t(door->op->num_scalars()));
+  prepared->layout = r->layout;
+  prepared->policy = r->policy;
+  if (Status status = Engine::Get().Prepare(*r); !status.ok()) {
+    delete prepared;
+    return Raise(status, r.get());
+  }
+  auto plan = SelectOutside(*r, &prepared->site);
+  if (!plan.ok()) {
+    delete prepared;
+    return Raise(plan.status(), r.get());
+  }
+  static PyMethodDef method = {"prepared", AsCFunction(&CallPrepared), METH_FASTCALL | METH_KEYWORDS,
+                               "A prepared call: takes the operation's tensors."};
+  PyObject* self = PyCapsule_New(prepared, kPreparedCapsule, [](PyObject* capsule) {
+    delete static_cast<Prepared*>(PyCapsule_GetPointer(capsule, kPreparedCapsule));
+  });
+  PyObject* callable = PyCFunction_NewEx(&method, self, nullptr);
+  Py_XDECREF(self);
+  return callable;
+}
+
+PyObject* Explain(PyObject*, PyObject* args) {
+  OpDoor* door;
+  Request* request;
+  std::string device;
+  if (!ReadCall(args, &door, &request, &device)) return nullptr;
+  std::unique_ptr<Request> r(request);
+  auto text = Engine::Get().Explain(*r, device);
+  if (!text.ok()) return Raise(text.status());
+  return PyUnicode_FromStringAndSize(text->data(), Py_ssize_t(text->size()));
+}
+
+PyObject* Which(PyObject*, PyObject* args) {
+  OpDoor* door;
+  Request* request;
+  std::string device;
+  if (!ReadCall(args, &door, &request, &device)) return nullptr;
+  std::unique_ptr<Request> r(request);
+  if (Status status = Engine::Get().Prepare(*r); !status.ok()) return Raise(status, r.get());
+  Box site;
+  auto plan = SelectOutside(*r, &site);
+  if (!plan.ok()) return Raise(plan.status(), r.get());
+  return Py_BuildValue("sI", (*plan)->kernel->id.c_str(), (*plan)->id);
+}
+
+PyObject* Raise(const Status& status, Request* request) {
+  if (PyErr_Occurred()) return nullptr;
+  const ErrorParts& p = status.parts();
+  const std::string text = status.Text();
+  if (!g_hooks.raise) {
+    PyErr_SetString(PyExc_RuntimeError, text.c_str());
+    return nullptr;
+  }
+  std::string explanation;
+  if (request && status.code() == StatusCode::kNoKernel) {
+    auto json = Engine::Get().Explain(*request);
+    if (json.ok()) explanation = std::move(*json);
+  }
+  PyObject* r = PyObject_CallFunction(g_hooks.raise, "isssssz", int(status.code()), p.field.c_str(), p.wanted.c_str(),
+                                      p.got.c_str(), p.fix.c_str(), text.c_str(),
+                                      explanation.empty() ? nullptr : explanation.c_str());
+  Py_XDECREF(r);
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, text.c_str());
+  return nullptr;
+}
+
+}  // namespace lz::door

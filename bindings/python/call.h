@@ -1,0 +1,57 @@
+// One operation as a Python callable: arguments in, kernel run, outputs back. Generated from the contract at import:
+// there is no code per operation.
+#pragma once
+
+#include <Python.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace lz::door {
+
+// The callable's state; lives as long as the process. The GIL guards it.
+struct OpDoor {
+  const Operation* op;
+  std::vector<PyObject*> names;    // interned, in the contract's order of parameters
+  size_t num_positional = 0;       // parameters before the keyword-only ones
+  std::vector<PyObject*> layouts;  // interned names
+  std::string doc;
+  PyMethodDef method{};
+  Box site;                                                  // the last choice
+  std::vector<std::pair<PyObject*, int64_t>> kernel_scopes;  // kernel= values met, with their policy scope
+};
+
+// A prepared call: scalars, layout, kernel and policy are fixed, tensors are given at each call.
+struct Prepared {
+  OpDoor* door;
+  std::vector<lz_scalar> scalars;
+  int32_t layout = 0;
+  int64_t policy = 0;
+  Box site;
+};
+
+// What the Python side provides: see set_hooks in module.cpp.
+struct Hooks {
+  PyObject* raise = nullptr;             // raise(code, field, wanted, got, fix, text, explanation json or None)
+  PyObject* slow = nullptr;              // slow(name, args, kwargs): modes, gradients, other kinds of arrays
+  PyObject* resolve = nullptr;           // resolve(kernel_id, adapter, source) -> callable
+  PyObject* scope_of_context = nullptr;  // () -> policy scope of the current context
+  PyObject* capturing = nullptr;         // () -> bool, of the current CUDA stream
+};
+extern Hooks g_hooks;
+extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
+
+PyObject* MakeCallable(const Operation& op, PyObject* module);
+// Python: prepare(callable, args, kwargs) -> callable of the tensors alone.
+PyObject* Prepare(PyObject* self, PyObject* args);
+// Python: explain(callable, args, kwargs, device) -> JSON text.
+PyObject* Explain(PyObject* self, PyObject* args);
+// Python: which(callable, args, kwargs) -> (kernel id, plan id).
+PyObject* Which(PyObject* self, PyObject* args);
+
+// Raises the Python exception for a status; always returns nullptr.
+PyObject* Raise(const Status& status, Request* request = nullptr);
+
+}  // namespace lz::door

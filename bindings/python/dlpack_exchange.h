@@ -1,0 +1,28 @@
+// The parts of DLPack 1.3's C exchange API that the door calls (the struct order is the published ABI). A tensor is
+// lz_tensor: the same layout as DLTensor.
+#pragma once
+
+#include <cstdint>
+
+#include "layerzero/c_abi.h"
+
+namespace lz::door {
+
+struct DlpackVersion {
+  uint32_t major, minor;
+};
+struct ExchangeHeader {
+  DlpackVersion version;
+  ExchangeHeader* previous;
+};
+struct ExchangeApi {
+  ExchangeHeader header;
+  void* managed_tensor_allocator;
+  void* managed_tensor_from_py_object;
+  void* managed_tensor_to_py_object;
+  int (*dltensor_from_py_object)(void* object, lz_tensor* out);
+  int (*current_work_stream)(int32_t device_type, int32_t device_id, void** out);
+};
+inline constexpr uint32_t kDlpackMajor = 1;
+
+}  // namespace lz::door

@@ -1,0 +1,149 @@
+// The extension module: one callable per contract, and the engine's inspection and configuration as functions that take
+// and give JSON. The package layerzero/ is what people import.
+#include <Python.h>
+
+#include "call.h"
+#include "torch_bridge.h"
+
+namespace lz::door {
+namespace {
+
+PyObject* Text(const std::string& s) { return PyUnicode_FromStringAndSize(s.data(), Py_ssize_t(s.size())); }
+PyObject* NoneOr(const Status& status) {
+  if (!status.ok()) return Raise(status);
+  Py_RETURN_NONE;
+}
+
+PyObject* Contracts(PyObject*, PyObject*) { return Text(Engine::Get().Contracts()); }
+PyObject* Devices(PyObject*, PyObject*) { return Text(Engine::Get().Devices()); }
+PyObject* Stats(PyObject*, PyObject*) { return Text(Engine::Get().Stats()); }
+PyObject* ReasonCodes(PyObject*, PyObject*) { return Text(Engine::ReasonCodes()); }
+PyObject* Startup(PyObject*, PyObject*) { return NoneOr(Engine::Get().startup()); }
+PyObject* BuildId(PyObject*, PyObject*) { return Py_BuildValue("ss", Engine::Version(), Engine::BuildId()); }
+
+PyObject* Kernels(PyObject*, PyObject* args) {
+  const char* name = nullptr;
+  if (!PyArg_ParseTuple(args, "|z", &name)) return nullptr;
+  const Operation* op = name ? Engine::Get().Find(name) : nullptr;
+  if (name && !op) {
+    return Raise(
+        Status(StatusCode::kUnknownName,
+               {.field = "operation", .wanted = "a known operation", .got = name, .fix = "see `layerzero list`"}));
+  }
+  return Text(Engine::Get().Kernels(op));
+}
+
+// find(name) -> the contract's flat name, or None.
+PyObject* Find(PyObject*, PyObject* args) {
+  const char* name;
+  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  const Operation* op = Engine::Get().Find(name);
+  if (!op) Py_RETURN_NONE;
+  return Text(std::string(op->name()));
+}
+
+PyObject* Configure(PyObject*, PyObject* args) {
+  const char* json;
+  if (!PyArg_ParseTuple(args, "s", &json)) return nullptr;
+  return NoneOr(Engine::Get().Configure(json));
+}
+PyObject* LoadConfig(PyObject*, PyObject* args) {
+  const char* path;
+  if (!PyArg_ParseTuple(args, "s", &path)) return nullptr;
+  return NoneOr(Engine::Get().LoadConfig(path));
+}
+PyObject* PolicyScope(PyObject*, PyObject* args) {
+  long long parent;
+  const char* json;
+  if (!PyArg_ParseTuple(args, "Ls", &parent, &json)) return nullptr;
+  auto scope = Engine::Get().PolicyScope(parent, json);
+  return scope.ok() ? PyLong_FromLongLong(*scope) : Raise(scope.status());
+}
+PyObject* PolicyText(PyObject*, PyObject* args) {
+  long long id = 0;
+  if (!PyArg_ParseTuple(args, "|L", &id)) return nullptr;
+  return Text(Engine::Get().PolicyText(id));
+}
+// open_scopes(delta): how many contexts hold a policy scope; at 0 the fast door does not ask.
+PyObject* OpenScopes(PyObject*, PyObject* args) {
+  long long delta;
+  if (!PyArg_ParseTuple(args, "L", &delta)) return nullptr;
+  g_open_scopes += delta;
+  return PyLong_FromLongLong(g_open_scopes);
+}
+PyObject* RegisterBackend(PyObject*, PyObject* args) {
+  const char *descriptor, *availability;
+  if (!PyArg_ParseTuple(args, "ss", &descriptor, &availability)) return nullptr;
+  return NoneOr(Engine::Get().RegisterBackend(descriptor, availability));
+}
+PyObject* LoadPlugin(PyObject*, PyObject* args) {
+  const char *library, *descriptor;
+  if (!PyArg_ParseTuple(args, "ss", &library, &descriptor)) return nullptr;
+  return NoneOr(Engine::Get().LoadPlugin(library, descriptor));
+}
+PyObject* Invalidate(PyObject*, PyObject*) {
+  Engine::Get().Invalidate();
+  Py_RETURN_NONE;
+}
+
+// set_hooks(raise, slow, resolve, scope_of_context, capturing); None keeps one unset.
+PyObject* SetHooks(PyObject*, PyObject* args) {
+  PyObject* hooks[5];
+  if (!PyArg_ParseTuple(args, "OOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4)) return nullptr;
+  PyObject** slots[5] = {&g_hooks.raise, &g_hooks.slow, &g_hooks.resolve, &g_hooks.scope_of_context,
+                         &g_hooks.capturing};
+  for (int i = 0; i < 5; ++i) {
+    Py_XDECREF(*slots[i]);
+    *slots[i] = hooks[i] == Py_None ? nullptr : hooks[i];
+    Py_XINCREF(*slots[i]);
+  }
+  Py_RETURN_NONE;
+}
+
+PyMethodDef kMethods[] = {
+    {"attach", Attach, METH_VARARGS, "attach(torch, states): opens the fast door for torch tensors."},
+    {"dispatch_key_state", DispatchKeyState, METH_NOARGS, "The calling thread's dispatch keys, or None."},
+    {"set_hooks", SetHooks, METH_VARARGS, "set_hooks(raise, slow, resolve, scope_of_context, capturing)"},
+    {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
+    {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
+    {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},
+    {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
+    {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
+    {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
+    {"stats", Stats, METH_NOARGS, "Counters as JSON."},
+    {"reason_codes", ReasonCodes, METH_NOARGS, "Codes, causes and fixes as JSON."},
+    {"find", Find, METH_VARARGS, "The flat name of an operation, or None."},
+    {"startup", Startup, METH_NOARGS, "Raises what was wrong at start-up."},
+    {"build_id", BuildId, METH_NOARGS, "(version, build id)"},
+    {"configure", Configure, METH_VARARGS, "configure(json)"},
+    {"load_config", LoadConfig, METH_VARARGS, "load_config(path)"},
+    {"policy_scope", PolicyScope, METH_VARARGS, "policy_scope(parent, json): id"},
+    {"policy_text", PolicyText, METH_VARARGS, "policy_text(scope=0): JSON"},
+    {"open_scopes", OpenScopes, METH_VARARGS, "open_scopes(delta): how many are open"},
+    {"register_backend", RegisterBackend, METH_VARARGS, "register_backend(descriptor json, availability json)"},
+    {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
+    {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
+    {nullptr, nullptr, 0, nullptr}};
+
+// The callables are attributes of `ops`, a dict from flat name.
+int Exec(PyObject* module) {
+  PyObject* ops = PyDict_New();
+  if (!ops) return -1;
+  for (const auto& op : Engine::Get().operations()) {
+    PyObject* callable = MakeCallable(*op, module);
+    if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
+    Py_DecRef(callable);
+  }
+  const int failed = PyModule_AddObjectRef(module, "ops", ops);
+  Py_DecRef(ops);
+  return failed;
+}
+
+PyModuleDef_Slot kSlots[] = {{Py_mod_exec, reinterpret_cast<void*>(&Exec)}, {0, nullptr}};
+PyModuleDef kModule = {
+    PyModuleDef_HEAD_INIT, "_layerzero", "LayerZero's CPython door.", 0, kMethods, kSlots, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace lz::door
+
+PyMODINIT_FUNC PyInit__layerzero() { return PyModuleDef_Init(&lz::door::kModule); }

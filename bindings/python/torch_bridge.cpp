@@ -1,0 +1,259 @@
+#include "torch_bridge.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+
+#include "core/limits.h"
+#include "dlpack_exchange.h"
+
+namespace lz::door {
+namespace {
+
+// A C function behind a Python builtin, called without the interpreter between.
+struct Builtin {
+  PyCFunction function = nullptr;
+  PyObject* self = nullptr;
+  int flags = 0;
+  explicit operator bool() const { return function != nullptr; }
+  void Set(PyObject* object) {
+    if (!object) return;
+    function = PyCFunction_GetFunction(object);
+    if (!function) {
+      PyErr_Clear();
+      return;
+    }
+    self = PyCFunction_GetSelf(object);
+    flags = PyCFunction_GetFlags(object);
+  }
+};
+
+struct Torch {
+  PyTypeObject* tensor = nullptr;
+  PyTypeObject* parameter = nullptr;
+  const ExchangeApi* exchange = nullptr;
+  PyObject* dtypes[size_t(DType::kCount)] = {};
+  PyObject* empty = nullptr;
+  Builtin empty_strided_cpu, empty_strided_cuda, num_dispatch_modes, is_grad_enabled;
+  getter requires_grad = nullptr;
+  void* requires_grad_closure = nullptr;
+  bool (*grad_enabled)() = nullptr;
+  int (*num_threads)() = nullptr;
+  int32_t (*parallel_for)(int64_t, int64_t, int64_t, lz_parallel_body, void*) = nullptr;
+  PyObject* forward_ad = nullptr;  // the module's dict
+  PyObject* current_level = nullptr;
+  PyObject* minus_one = nullptr;
+  bool has_states = false;
+  uint64_t plain[2] = {}, inference[2] = {};
+};
+Torch g;
+
+// c10's thread-local {included, excluded} dispatch keys.
+const uint64_t* DispatchKeys() {
+  static thread_local const uint64_t* keys = [] {
+    void* c10 = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+    return c10 ? static_cast<const uint64_t*>(dlsym(c10, "_ZN3c104impl26raw_local_dispatch_key_setE")) : nullptr;
+  }();
+  return keys;
+}
+
+// A new reference to a dotted attribute, or nullptr without an error.
+PyObject* Attribute(PyObject* object, const char* dotted) {
+  Py_IncRef(object);
+  char part[64];
+  while (object && *dotted) {
+    const char* dot = std::strchr(dotted, '.');
+    const size_t length = dot ? size_t(dot - dotted) : std::strlen(dotted);
+    std::memcpy(part, dotted, length);
+    part[length] = 0;
+    PyObject* next = PyObject_GetAttrString(object, part);
+    Py_DecRef(object);
+    object = next;
+    dotted += length + (dot != nullptr);
+  }
+  if (!object) PyErr_Clear();
+  return object;
+}
+
+bool IsNonZero(const Builtin& b) {
+  PyObject* r = b.function(b.self, nullptr);
+  const bool yes = r && PyObject_IsTrue(r) == 1;
+  Py_XDECREF(r);
+  return yes;
+}
+
+bool FindExchange(PyObject* type) {
+  PyObject* capsule = Attribute(type, "__dlpack_c_exchange_api__");
+  if (!capsule) return false;
+  auto* header = static_cast<ExchangeHeader*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+  Py_DecRef(capsule);
+  while (header && header->version.major != kDlpackMajor) header = header->previous;
+  g.exchange = reinterpret_cast<const ExchangeApi*>(header);
+  PyErr_Clear();
+  return g.exchange && g.exchange->dltensor_from_py_object;
+}
+
+void FindRequiresGrad(PyObject* torch) {
+  PyObject* base = Attribute(torch, "_C.TensorBase");
+  if (!base) return;
+  auto* rows = static_cast<PyGetSetDef*>(PyType_GetSlot(reinterpret_cast<PyTypeObject*>(base), Py_tp_getset));
+  for (; rows && rows->name; ++rows) {
+    if (std::strcmp(rows->name, "requires_grad") == 0) {
+      g.requires_grad = rows->get;
+      g.requires_grad_closure = rows->closure;
+    }
+  }
+}
+
+PyObject* Ints(const int64_t* v, int n) {
+  PyObject* t = PyTuple_New(n);
+  for (int i = 0; t && i < n; ++i) PyTuple_SetItem(t, i, PyLong_FromLongLong(v[i]));
+  return t;
+}
+
+// torch.empty(shape, dtype=, device="cuda:i"): where no C function is known.
+PyObject* NewByCall(const int64_t* shape, int ndim, DType dtype, lz_device device) {
+  PyObject* sizes = Ints(shape, ndim);
+  PyObject* args = PyTuple_Pack(1, sizes);
+  PyObject* kwargs = PyDict_New();
+  PyObject* where = device.type == 1 ? PyUnicode_FromString("cpu") : PyUnicode_FromFormat("cuda:%d", device.id);
+  PyDict_SetItemString(kwargs, "dtype", g.dtypes[size_t(dtype)]);
+  PyDict_SetItemString(kwargs, "device", where);
+  PyObject* r = PyObject_Call(g.empty, args, kwargs);
+  Py_DecRef(where);
+  Py_DecRef(sizes);
+  Py_DecRef(args);
+  Py_DecRef(kwargs);
+  return r;
+}
+
+}  // namespace
+
+bool TorchAttached() { return g.tensor != nullptr; }
+bool IsTensor(PyObject* object) {
+  PyTypeObject* type = Py_TYPE(object);
+  return type == g.tensor || type == g.parameter;
+}
+
+bool ModesAllowFastDoor() {
+  // Forward-mode AD keeps its level in a module global, -1 outside; small integers are singletons.
+  if (g.forward_ad && PyDict_GetItemWithError(g.forward_ad, g.current_level) != g.minus_one) return false;
+  if (g.has_states) {
+    const uint64_t* k = DispatchKeys();
+    return !((k[0] ^ g.plain[0]) | (k[1] ^ g.plain[1])) || !((k[0] ^ g.inference[0]) | (k[1] ^ g.inference[1]));
+  }
+  return !g.num_dispatch_modes || !IsNonZero(g.num_dispatch_modes);
+}
+
+bool GradEnabled() {
+  if (g.grad_enabled) return g.grad_enabled();
+  return !g.is_grad_enabled || IsNonZero(g.is_grad_enabled);
+}
+
+bool RequiresGrad(PyObject* tensor) {
+  PyObject* r = g.requires_grad ? g.requires_grad(tensor, g.requires_grad_closure)
+                                : PyObject_GetAttrString(tensor, "requires_grad");
+  const bool yes = r != Py_False;
+  Py_XDECREF(r);
+  return yes;
+}
+
+bool ReadTensor(PyObject* tensor, lz_tensor* out) {
+  if (g.exchange->dltensor_from_py_object(tensor, out) != 0) {
+    PyErr_Clear();
+    return false;
+  }
+  if (out->data) return true;
+  for (int i = 0; i < out->ndim; ++i) {
+    if (out->shape[i] == 0) return true;
+  }
+  return false;  // exact torch.Tensor, but without memory: functional wrappers, zero tensors
+}
+
+bool CurrentStream(lz_device device, void** stream) {
+  *stream = nullptr;
+  return device.type == 1 || g.exchange->current_work_stream(device.type, device.id, stream) == 0;
+}
+
+PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device device) {
+  const Builtin& f = device.type == 1 ? g.empty_strided_cpu : g.empty_strided_cuda;
+  // The CUDA function allocates on the current device; only with one device is that known to be the right one.
+  if (!f || !g.dtypes[size_t(dtype)] || (device.type != 1 && device.id != 0)) {
+    return NewByCall(shape, ndim, dtype, device);
+  }
+  int64_t strides[kMaxRank], step = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= shape[i] > 0 ? shape[i] : 1;
+  }
+  PyObject* a[3] = {Ints(shape, ndim), Ints(strides, ndim), g.dtypes[size_t(dtype)]};
+  PyObject* r;
+  if (f.flags & METH_FASTCALL) {
+    using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
+    r = reinterpret_cast<Fast>(reinterpret_cast<void*>(f.function))(f.self, a, 3);
+  } else {
+    PyObject* args = PyTuple_Pack(3, a[0], a[1], a[2]);
+    r = f.function(f.self, args);
+    Py_DecRef(args);
+  }
+  Py_DecRef(a[0]);
+  Py_DecRef(a[1]);
+  return r;
+}
+
+lz_parallel TorchParallel() {
+  if (!g.parallel_for) return {nullptr, nullptr, 1};
+  const auto run = [](void*, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context) {
+    g.parallel_for(begin, end, grain, body, context);
+  };
+  return {run, nullptr, g.num_threads ? g.num_threads() : 1};
+}
+
+PyObject* DispatchKeyState(PyObject*, PyObject*) {
+  const uint64_t* k = DispatchKeys();
+  if (!k) Py_RETURN_NONE;
+  return Py_BuildValue("KK", static_cast<unsigned long long>(k[0]), static_cast<unsigned long long>(k[1]));
+}
+
+PyObject* Attach(PyObject*, PyObject* args) {
+  PyObject *torch, *states;
+  if (!PyArg_ParseTuple(args, "OO", &torch, &states)) return nullptr;
+  g = Torch();
+  PyObject* tensor = Attribute(torch, "Tensor");
+  if (!tensor || !FindExchange(tensor)) {
+    PyErr_SetString(PyExc_ImportError, "this torch has no DLPack exchange API; LayerZero needs torch >= 2.11");
+    return nullptr;
+  }
+  g.parameter = reinterpret_cast<PyTypeObject*>(Attribute(torch, "nn.Parameter"));
+  g.empty = Attribute(torch, "empty");
+  g.empty_strided_cpu.Set(Attribute(torch, "_C._dynamo.guards._empty_strided_cpu"));
+  g.empty_strided_cuda.Set(Attribute(torch, "_C._dynamo.guards._empty_strided_cuda"));
+  g.num_dispatch_modes.Set(Attribute(torch, "_C._len_torch_dispatch_stack"));
+  g.is_grad_enabled.Set(Attribute(torch, "is_grad_enabled"));
+  for (size_t i = 1; i < size_t(DType::kCount); ++i) {
+    g.dtypes[i] = Attribute(torch, std::string(kDTypes[i].name).c_str());
+  }
+  FindRequiresGrad(torch);
+  if (PyObject* module = Attribute(torch, "autograd.forward_ad")) {
+    g.current_level = PyUnicode_InternFromString("_current_level");
+    g.minus_one = PyLong_FromLong(-1);
+    PyObject* dict = PyModule_GetDict(module);
+    if (dict && PyDict_GetItemWithError(dict, g.current_level)) g.forward_ad = dict;
+  }
+  if (void* cpu = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD)) {
+    g.grad_enabled = reinterpret_cast<bool (*)()>(dlsym(cpu, "aoti_torch_grad_mode_is_enabled"));
+    g.num_threads = reinterpret_cast<int (*)()>(dlsym(cpu, "_ZN2at15get_num_threadsEv"));
+    g.parallel_for = reinterpret_cast<decltype(g.parallel_for)>(dlsym(cpu, "torch_parallel_for"));
+  }
+  if (states != Py_None) {
+    unsigned long long p0, p1, i0, i1;
+    if (!PyArg_ParseTuple(states, "(KK)(KK)", &p0, &p1, &i0, &i1)) return nullptr;
+    g.plain[0] = p0, g.plain[1] = p1, g.inference[0] = i0, g.inference[1] = i1;
+    g.has_states = DispatchKeys() != nullptr;
+  }
+  g.tensor = reinterpret_cast<PyTypeObject*>(tensor);  // last: from here on the fast door is open
+  Py_RETURN_NONE;
+}
+
+}  // namespace lz::door

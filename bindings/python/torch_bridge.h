@@ -1,0 +1,37 @@
+// What the door knows of torch, found at run time: reading tensors, allocating outputs, and whether the fast door may
+// be used at all. Nothing here links to torch; the rules and their measurements: docs/design/0002-python-door.md.
+#pragma once
+
+#include <Python.h>
+
+#include "core/dtype.h"
+#include "layerzero/c_abi.h"
+
+namespace lz::door {
+
+// Exactly torch.Tensor or torch.nn.Parameter: subclasses have pointers without meaning.
+bool IsTensor(PyObject* object);
+bool TorchAttached();
+
+// May tensors be read as memory now? No forward-mode AD, no dispatch mode, functorch transform, autocast or tracing:
+// anything but plain eager or inference mode takes the slow door.
+bool ModesAllowFastDoor();
+bool GradEnabled();
+bool RequiresGrad(PyObject* tensor);
+
+// false: not readable as memory (sparse, meta, functional wrapper); no Python error is set.
+bool ReadTensor(PyObject* tensor, lz_tensor* out);
+bool CurrentStream(lz_device device, void** stream);
+
+// A new torch tensor with row-major strides of `shape`; nullptr with a Python error.
+PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device device);
+
+// torch's intra-op threads; run == nullptr when torch is not attached.
+lz_parallel TorchParallel();
+
+// Python: attach(torch, states): states = ((plain included, excluded), (inference included, excluded)) or None.
+PyObject* Attach(PyObject* self, PyObject* args);
+// Python: dispatch_key_state() -> (included, excluded) or None.
+PyObject* DispatchKeyState(PyObject* self, PyObject* args);
+
+}  // namespace lz::door

@@ -1,0 +1,67 @@
+// Deferred deletion for structures that readers walk without locks. A reader pays two plain stores; the writer pays the
+// fence, on every thread at once (membarrier), before it looks whether a reader may still hold what it unlinked.
+//
+//   { Reclaimer::Guard guard; const Table* t = table.load(std::memory_order_acquire); ... }   // reader
+//   reclaimer.Retire([old] { delete old; });                                                  // writer, after
+//   unlinking
+//
+// Source of the scheme: epoch based reclamation (Fraser 2004, UCAM-CL-TR-579); asymmetric fences by membarrier(2).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+namespace lz {
+
+class Reclaimer {
+  struct alignas(64) Slot {
+    std::atomic<uint64_t> active{0};  // 0: not reading; else the epoch at which the reader entered
+    std::atomic<bool> taken{false};
+    Slot* next = nullptr;
+  };
+
+ public:
+  static Reclaimer& Get();
+
+  class Guard {
+   public:
+    Guard() : slot_(LocalSlot()) {
+      slot_->active.store(epoch_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      if (needs_fence_) {
+        std::atomic_thread_fence(std::memory_order_seq_cst);
+      } else {
+        std::atomic_signal_fence(std::memory_order_seq_cst);
+      }
+    }
+    ~Guard() { slot_->active.store(0, std::memory_order_release); }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+
+   private:
+    Slot* slot_;
+  };
+
+  // Runs `free` when no reader that entered before this call is left: now, or at a later Retire.
+  void Retire(std::function<void()> free);
+  size_t num_waiting() const;
+
+ private:
+  struct Waiting {
+    uint64_t epoch;
+    std::function<void()> free;
+  };
+  struct Registered;
+  static Slot* LocalSlot();
+  static Slot* TakeSlot();
+
+  inline static std::atomic<uint64_t> epoch_{1};
+  inline static std::atomic<Slot*> slots_{nullptr};
+  static const bool needs_fence_;
+  mutable std::mutex mutex_;
+  std::vector<Waiting> waiting_;
+};
+
+}  // namespace lz

@@ -1,0 +1,70 @@
+// The engine as the doors see it: one object per process. Our own libraries (CPython door, torch operations) use it
+// directly, after comparing build ids; everybody else uses the C ABI over it.
+//
+//   Engine& engine = Engine::Get();
+//   Request r(*engine.Find("rms_norm"));  ... fill tensors and scalars ...
+//   LZ_RETURN_IF_ERROR(engine.Prepare(r));
+//   auto plan = engine.Select(r, site);
+//   engine.BindOutput(r, 0, memory);
+//   LZ_RETURN_IF_ERROR(engine.Run(**plan, r));
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "pipeline/selector.h"
+
+#define LZ_OWN __attribute__((visibility("default")))
+
+namespace lz {
+
+class LZ_OWN Engine {
+ public:
+  // Reads the process's policy on the first call; startup() says what was wrong with it.
+  static Engine& Get();
+  static const char* BuildId();
+  static const char* Version();
+  const Status& startup() const { return startup_; }
+
+  // ---- calls (any thread)
+  const Operation* Find(std::string_view name) const;
+  const std::vector<std::unique_ptr<Operation>>& operations() const { return selector_.registry().operations(); }
+  Status Prepare(Request& request);
+  Result<const Plan*> Select(Request& request);
+  Result<const Plan*> Select(Request& request, Box& site);
+  const Plan* Lookup(const Box& site, const Facts& facts) const;
+  static void BindOutput(Request& request, size_t output, void* data);
+  uint64_t WorkspaceBytes(const Plan& plan, const Request& request) const;
+  Status Run(const Plan& plan, Request& request);
+
+  // ---- policy
+  Status LoadConfig(const std::string& path);  // replaces the project file's layer
+  Status Configure(std::string json);
+  Result<int64_t> PolicyScope(int64_t parent, std::string json);
+  std::string PolicyText(int64_t id = 0);  // JSON: every key, value, origin
+
+  // ---- registration. `availability`: JSON {kernel id or "*": {"installed": bool, "code": ..., "detail": ...}}.
+  Status RegisterBackend(std::string_view descriptor, std::string_view availability);
+  Status LoadPlugin(const std::string& library, const std::string& descriptor);
+
+  // ---- inspection, all JSON; bound requests are not needed for lists
+  Result<std::string> Explain(Request& request, std::string_view device = {});
+  std::string Contracts() const;
+  std::string Kernels(const Operation* op) const;
+  std::string Devices();
+  std::string Stats() const;
+  static std::string ReasonCodes();
+
+  void Invalidate() { selector_.Invalidate(EpochKind::kCapabilities); }
+  void SetParallel(const lz_parallel& parallel) { selector_.set_parallel(parallel); }
+  const Epochs& epochs() const { return selector_.epochs(); }
+  Selector& selector() { return selector_; }
+
+ private:
+  Engine();
+
+  mutable Selector selector_;
+  Status startup_;
+};
+
+}  // namespace lz

@@ -1,0 +1,118 @@
+// 4 cache: the hot path. Two levels, both complete: a hit compares every fact and every epoch.
+//
+//   Box    one class of calls as lo <= fact <= hi for all 32 facts at once, with its plan. Owned by one thread at a
+//          time (a call site, a prepared handle under the GIL): no atomics but the epochs' loads.
+//   Table  per operation, from class to plan. Readers take no lock and write nothing shared:
+//
+//            facts --classify--> key (32 classes) --hash--> slots: [hash | entry*] [hash | entry*] ...
+//                                                                        |
+//                                                entry: key, epochs, plan (immutable, swapped whole)
+//
+//          Writers hold a mutex, publish entries with a release store and replace the slot array when it fills or when
+//          its entries are stale. What they unlink waits in the Reclaimer until no reader can hold it.
+//
+// An epoch advances when what it stands for changes; an entry carries the four that were current before its selection
+// began, so a choice made from old data is never current.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "core/facts.h"
+#include "registry/classifier.h"
+
+namespace lz {
+
+struct Plan;
+
+enum class EpochKind : uint8_t { kPolicy, kCapabilities, kHealth, kPerf, kCount };
+using EpochValues = std::array<uint64_t, size_t(EpochKind::kCount)>;
+
+// Each alone on its cache line: an invalidation touches nothing else that readers need.
+class Epochs {
+ public:
+  void Advance(EpochKind kind) { values_[size_t(kind)].value.fetch_add(1, std::memory_order_acq_rel); }
+  EpochValues Current() const {
+    EpochValues e;
+    for (size_t i = 0; i < e.size(); ++i) e[i] = values_[i].value.load(std::memory_order_acquire);
+    return e;
+  }
+  bool AreCurrent(const EpochValues& e) const {
+    uint64_t differ = 0;
+    for (size_t i = 0; i < e.size(); ++i) differ |= e[i] ^ values_[i].value.load(std::memory_order_acquire);
+    return differ == 0;
+  }
+
+ private:
+  struct alignas(64) Padded {
+    std::atomic<uint64_t> value{1};
+  };
+  std::array<Padded, size_t(EpochKind::kCount)> values_;
+};
+
+struct Box {
+  Facts lo, hi;
+  EpochValues epochs{};
+  const Plan* plan = nullptr;  // nullptr: empty
+};
+
+// The SIMD parts, chosen once for this CPU (cache_hot.cpp).
+struct HotCode {
+  bool (*in_box)(const Box& box, const Facts& facts);
+  void (*classify)(const Classifier& classifier, const Facts& facts, Facts* key);
+  uint64_t (*hash)(const Facts& key);
+  bool (*equal)(const Facts& a, const Facts& b);
+};
+const HotCode& Hot();
+
+inline const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) {
+  if (!Hot().in_box(box, facts) || !epochs.AreCurrent(box.epochs)) return nullptr;
+  return box.plan;
+}
+
+struct CacheStats {
+  uint64_t entries = 0, inserted = 0, evicted = 0, invalidated = 0;
+};
+
+class PlanCache {
+ public:
+  explicit PlanCache(const Epochs& epochs) : epochs_(epochs) {}
+  ~PlanCache();
+
+  // nullptr: not cached, or stale. `key` and `hash` are filled for a following Insert.
+  const Plan* Find(const Classifier& classifier, const Facts& facts, Facts* key, uint64_t* hash) const;
+  // `epochs`: as they were before the selection started.
+  void Insert(const Facts& key, uint64_t hash, const EpochValues& epochs, const Plan* plan, size_t max_size);
+  CacheStats stats() const;
+
+ private:
+  struct Entry;
+  struct Slots;
+  void Rebuild(size_t capacity, size_t keep);
+
+  const Epochs& epochs_;
+  std::atomic<Slots*> slots_{nullptr};
+  mutable std::mutex mutex_;
+  CacheStats stats_;
+};
+
+// One selection per missed key: the first caller selects, the others wait for its result, at most 5 s, and then select
+// for themselves. Callers that hold the GIL release it first.
+class SingleFlight {
+ public:
+  struct Flight;
+  // A flight to land (leader), or nullptr after waiting for one that another thread landed or that took too long.
+  std::shared_ptr<Flight> Board(const void* operation, const Facts& key, uint64_t hash);
+  void Land(const std::shared_ptr<Flight>& flight);
+
+ private:
+  std::mutex mutex_;
+  std::multimap<uint64_t, std::shared_ptr<Flight>> flights_;
+};
+
+}  // namespace lz

@@ -1,0 +1,65 @@
+#include "pipeline/context.h"
+
+namespace lz {
+
+Context::Context() { Add(HostCpu()); }
+
+int32_t Context::Add(Device device) {
+  const int32_t index = size_.load(std::memory_order_relaxed);
+  if (size_t(index) >= devices_.size()) return -1;
+  storage_.push_back(std::move(device));
+  devices_[size_t(index)].store(&storage_.back(), std::memory_order_release);
+  size_.store(index + 1, std::memory_order_release);
+  return index;
+}
+
+void Context::ProbeCuda() {
+  if (cuda_probed_) return;
+  cuda_probed_ = true;
+  first_cuda_ = size_.load(std::memory_order_relaxed);
+  for (Device& d : ProbeCudaDevices(&why_no_cuda_)) {
+    if (Add(std::move(d)) >= 0) ++num_cuda_;
+  }
+}
+
+int32_t Context::IndexOf(lz_device device) {
+  if (device.type == 1) return 0;
+  if (device.type != 2) return -1;
+  std::lock_guard lock(mutex_);
+  ProbeCuda();
+  return device.id >= 0 && device.id < num_cuda_ ? first_cuda_ + device.id : -1;
+}
+
+const Device& Context::device(int32_t index) const { return *devices_[size_t(index)].load(std::memory_order_acquire); }
+
+Result<int32_t> Context::FindByName(std::string_view name) {
+  std::lock_guard lock(mutex_);
+  ProbeCuda();
+  std::string known;
+  for (const Device& d : storage_) {
+    if (d.name == name)
+      return int32_t(&d == &storage_.front() ? 0 : [&] {
+        int32_t i = 0;
+        while (devices_[size_t(i)].load(std::memory_order_relaxed) != &d) ++i;
+        return i;
+      }());
+    known += (known.empty() ? "" : ", ") + d.name;
+  }
+  if (const Device* simulated = FindSimulatedDevice(name)) return Add(*simulated);
+  for (const Device& d : SimulatedDevices()) known += ", " + d.name;
+  return Status(StatusCode::kUnknownName,
+                {.field = "device", .wanted = "one of " + known, .got = "'" + std::string(name) + "'"});
+}
+
+int32_t Context::AddSimulated(Device device) {
+  std::lock_guard lock(mutex_);
+  device.simulated = true;
+  return Add(std::move(device));
+}
+
+std::string Context::why_no_cuda() const {
+  std::lock_guard lock(mutex_);
+  return why_no_cuda_;
+}
+
+}  // namespace lz

@@ -1,0 +1,39 @@
+// 2 context: what the machine is. The devices of the process, real and simulated, by index: the index is a fact.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <string>
+
+#include "pipeline/request.h"
+#include "platform/device.h"
+
+namespace lz {
+
+class Context {
+ public:
+  Context();
+  // The index of a DLPack device; -1 for a kind of device that is not known. CUDA is probed at first use.
+  int32_t IndexOf(lz_device device);
+  const Device& device(int32_t index) const;
+  // A simulated device by name ("h100"), or a real one ("cpu", "cuda:0").
+  Result<int32_t> FindByName(std::string_view name);
+  int32_t AddSimulated(Device device);
+  std::string why_no_cuda() const;
+  int32_t num_devices() const { return size_.load(std::memory_order_acquire); }
+
+ private:
+  int32_t Add(Device device);
+  void ProbeCuda();
+
+  mutable std::mutex mutex_;
+  std::array<std::atomic<const Device*>, 256> devices_{};
+  std::atomic<int32_t> size_{0};
+  std::deque<Device> storage_;
+  bool cuda_probed_ = false;
+  int32_t first_cuda_ = 0, num_cuda_ = 0;
+  std::string why_no_cuda_;
+};
+
+}  // namespace lz

@@ -1,0 +1,387 @@
+#include "pipeline/request.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <string>
+
+namespace lz {
+namespace {
+
+std::string ShapeText(const lz_tensor& t) {
+  std::string text = "[";
+  for (int32_t i = 0; i < t.ndim; ++i) text += (i ? ", " : "") + std::to_string(t.shape[i]);
+  return text + "]";
+}
+std::string DTypesText(DTypeMask mask) {
+  std::string text;
+  for (size_t i = 1; i < kDTypes.size(); ++i) {
+    if (mask >> i & 1) text += (text.empty() ? "" : ", ") + std::string(kDTypes[i].name);
+  }
+  return text;
+}
+std::string_view DeviceTypeText(int32_t type) {
+  switch (type) {
+    case 1: return "cpu";
+    case 2: return "cuda";
+    case 10: return "rocm";
+    case 14: return "oneapi";
+    default: return "device";
+  }
+}
+
+Status Invalid(const Request& r, std::string_view field, std::string wanted, std::string got, std::string fix = {}) {
+  return Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": " + std::string(field),
+                                              .wanted = std::move(wanted),
+                                              .got = std::move(got),
+                                              .fix = std::move(fix)});
+}
+
+// Replaces the view of a layout-flagged tensor by one in the contract's order of axes.
+void Permute(Request& r, size_t i, std::span<const uint8_t> physical_of) {
+  lz_tensor& t = r.tensors[i];
+  if (t.ndim != int32_t(physical_of.size())) return;  // the rank check says what is wrong
+  int64_t* shape = r.views[i].data();
+  int64_t* strides = shape + kMaxRank;
+  for (size_t a = 0; a < physical_of.size(); ++a) {
+    shape[a] = t.shape[physical_of[a]];
+    strides[a] = t.strides[physical_of[a]];
+  }
+  t.shape = shape;
+  t.strides = strides;
+}
+
+struct Binder {
+  Request& r;
+  const Operation& op;
+  int leading_input = -1;  // whose "..." bound first
+  uint32_t bound = 0;      // axes
+
+  Status Tensor(size_t i) {
+    const Param& p = op.input(i);
+    const lz_tensor& t = r.tensors[i];
+    if (t.ndim < 0) {
+      if (p.optional) return {};
+      return Invalid(r, p.name, "a tensor " + std::string(p.shape.empty() ? "of rank 0" : p.shape), "nothing");
+    }
+    const DType dtype = DTypeOf(t);
+    if (!(p.dtypes >> int(dtype) & 1)) {
+      return Invalid(r, p.name, DTypesText(p.dtypes), std::string(Info(dtype).name), "convert the tensor");
+    }
+    if (op.same_dtype(i) >= 0) {
+      const lz_tensor& other = r.tensors[size_t(op.same_dtype(i))];
+      if (other.ndim >= 0 && DTypeOf(other) != dtype) {
+        return Invalid(r, p.name,
+                       "the dtype of " + std::string(p.same_dtype_as) + ", " + std::string(Info(DTypeOf(other)).name),
+                       std::string(Info(dtype).name), "convert one of them");
+      }
+    }
+    if (t.ndim > kMaxRank) return Invalid(r, p.name, "at most 8 axes", std::to_string(t.ndim));
+    return Shape(i, p, t);
+  }
+
+  Status Shape(size_t i, const Param& p, const lz_tensor& t) {
+    const ShapeProgram& program = op.input_shapes()[i];
+    if (program.any_rank) return {};
+    const int32_t named = int32_t(program.dims.size());
+    const bool rank_ok = program.leading ? t.ndim >= named : p.broadcast ? t.ndim <= named : t.ndim == named;
+    if (!rank_ok) return Mismatch(p, t);
+    const int32_t lead = t.ndim - named;  // negative: a broadcast parameter without its first axes
+    if (program.leading) LZ_RETURN_IF_ERROR(Leading(i, p, t, lead));
+    for (int32_t d = std::max(0, -lead); d < named; ++d) {
+      const Dim& dim = program.dims[size_t(d)];
+      const int64_t size = t.shape[d + lead];
+      if (dim.kind != Dim::Kind::kAxis) continue;
+      int64_t& axis = r.variables[size_t(dim.axis)];
+      if (p.broadcast && size == 1) continue;
+      if (!(bound >> dim.axis & 1)) {
+        bound |= 1u << dim.axis;
+        axis = size;
+      } else if (axis != size) {
+        return Mismatch(p, t);
+      }
+    }
+    return {};
+  }
+
+  Status Leading(size_t i, const Param& p, const lz_tensor& t, int32_t lead) {
+    if (leading_input < 0) {
+      leading_input = int(i);
+      int64_t product = 1;
+      for (int32_t d = 0; d < lead; ++d) product *= t.shape[d];
+      r.variables[size_t(op.leading_axis())] = product;
+      return {};
+    }
+    const lz_tensor& first = r.tensors[size_t(leading_input)];
+    const int32_t first_lead = first.ndim - int32_t(op.input_shapes()[size_t(leading_input)].dims.size());
+    if (lead != first_lead || !std::equal(t.shape, t.shape + lead, first.shape)) return Mismatch(p, t);
+    return {};
+  }
+
+  // Expressions are checked when every name is bound.
+  Status Expressions(size_t i) {
+    const ShapeProgram& program = op.input_shapes()[i];
+    const lz_tensor& t = r.tensors[i];
+    if (t.ndim < 0 || program.any_rank) return {};
+    const int32_t lead = t.ndim - int32_t(program.dims.size());
+    for (size_t d = 0; d < program.dims.size(); ++d) {
+      const Dim& dim = program.dims[d];
+      if (dim.kind != Dim::Kind::kExpression || int32_t(d) + lead < 0) continue;
+      const int64_t wanted = op.expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
+      if (t.shape[int32_t(d) + lead] != wanted) return Mismatch(op.input(i), t);
+    }
+    return {};
+  }
+
+  Status Mismatch(const Param& p, const lz_tensor& t) {
+    std::string wanted = "[" + std::string(p.shape) + "]";
+    std::string known;
+    for (size_t a = 0; a < op.axes().size(); ++a) {
+      if (!(bound >> a & 1)) continue;
+      known += (known.empty() ? "" : ", ") + op.axes()[a] + " = " + std::to_string(r.variables[a]);
+    }
+    if (!known.empty()) wanted += " with " + known;
+    if (p.broadcast) wanted += " (each axis may be 1, first axes may be missing)";
+    return Invalid(r, p.name, wanted, ShapeText(t), op.layout_names().size() > 1 ? "see also layout=" : "");
+  }
+};
+
+Status OneDevice(Request& r) {
+  bool first = true;
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
+    const lz_tensor& t = r.tensors[i];
+    if (t.ndim < 0) continue;
+    if (first) {
+      r.where = t.device;
+      first = false;
+    } else if (t.device.type != r.where.type || t.device.id != r.where.id) {
+      const auto text = [](lz_device d) { return std::string(DeviceTypeText(d.type)) + ":" + std::to_string(d.id); };
+      return Invalid(r, r.op->input(i).name, "a tensor on " + text(r.where) + " like the others",
+                     "one on " + text(t.device), "move it");
+    }
+  }
+  return {};
+}
+
+// Whether the caller gave something that differs from the contract's default.
+bool DiffersFromDefault(const Param& p, const lz_scalar& s) {
+  if (!s.given) return false;
+  if (!p.has_default) return true;
+  return p.kind == ParamKind::kFloat ? s.value.f != p.float_default : s.value.i != p.int_default;
+}
+
+// Fills defaults; sets the "given" bits of the facts.
+Status Scalars(Request& r) {
+  const Operation& op = *r.op;
+  r.scalars_given = 0;
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    const Param& p = op.scalar(i);
+    lz_scalar& s = r.scalars[i];
+    if (DiffersFromDefault(p, s)) r.scalars_given |= int32_t(1u << op.scalar_given_bit(i));
+    if (!s.given && p.has_default) {
+      if (p.kind == ParamKind::kFloat) {
+        s.value.f = p.float_default;
+      } else {
+        s.value.i = p.int_default;
+      }
+      s.given = 1;
+    }
+    if (!s.given && !p.optional) return Invalid(r, p.name, "a value", "nothing");
+    if (p.kind == ParamKind::kInt && s.given) r.variables[kMaxAxes + i] = s.value.i;
+  }
+  return {};
+}
+
+int32_t AlignmentCode(const lz_tensor& t, int64_t item_size) {
+  uint64_t bits = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
+  for (int i = 0; i + 1 < t.ndim; ++i) {
+    if (t.shape[i] > 1) bits |= uint64_t(t.strides[i] * item_size);
+  }
+  return bits == 0 ? 7 : std::min(7, std::countr_zero(bits));
+}
+
+int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
+  if (t.ndim < 0) {
+    return kTensorLastDimStride1 | kTensorContiguous | kTensorSameDType | (7 << kTensorAlignmentShift);
+  }
+  const DType dtype = DTypeOf(t);
+  int32_t word = int32_t(dtype) | kTensorGiven | t.ndim << kTensorNdimShift;
+  if (dtype == first_dtype) word |= kTensorSameDType;
+  int64_t expected = 1;
+  bool contiguous = true, broadcast = false, empty = false;
+  for (int i = t.ndim - 1; i >= 0; --i) {
+    if (t.shape[i] == 0) empty = true;
+    if (t.shape[i] == 1) continue;
+    contiguous &= t.strides[i] == expected;
+    broadcast |= t.strides[i] == 0;
+    expected *= t.shape[i];
+  }
+  if (contiguous || empty) word |= kTensorContiguous;
+  if (broadcast) word |= kTensorBroadcast;
+  if (t.ndim == 0 || empty || t.shape[t.ndim - 1] == 1 || t.strides[t.ndim - 1] == 1) word |= kTensorLastDimStride1;
+  if (used & kTensorAlignmentMask) word |= AlignmentCode(t, ByteSize(dtype)) << kTensorAlignmentShift;
+  return word;
+}
+
+int32_t Saturate(int64_t v) {
+  return int32_t(std::clamp<int64_t>(v, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
+}
+
+DType OutputDType(const Request& r, const Output& output) {
+  if (!output.dtype_choice.empty()) {
+    const auto i = r.op->ScalarIndex(output.dtype_choice);
+    if (i && r.scalars[*i].given) {
+      std::string_view choices = r.op->scalar(*i).choices;
+      for (int64_t n = r.scalars[*i].value.i; n > 0; --n) choices.remove_prefix(choices.find('|') + 1);
+      return DTypeFromName(choices.substr(0, choices.find('|')));
+    }
+  }
+  if (const auto i = r.op->InputIndex(output.dtype)) return DTypeOf(r.tensors[*i]);
+  return DTypeFromName(output.dtype);
+}
+
+Status Outputs(Request& r, int leading_input) {
+  const Operation& op = *r.op;
+  for (size_t o = 0; o < op.num_outputs(); ++o) {
+    const Output& output = op.contract().outputs[o];
+    OutputShape& shape = r.outputs[o];
+    shape.ndim = -1;
+    if (!output.only_if.empty()) {
+      const auto flag = op.ScalarIndex(output.only_if);
+      if (!flag || !r.scalars[*flag].given || !r.scalars[*flag].value.i) continue;
+    }
+    shape.dtype = OutputDType(r, output);
+    const ShapeProgram& program = op.output_shapes()[o];
+    int32_t n = 0;
+    if (program.leading && leading_input >= 0) {
+      const lz_tensor& t = r.tensors[size_t(leading_input)];
+      n = t.ndim - int32_t(op.input_shapes()[size_t(leading_input)].dims.size());
+      std::copy(t.shape, t.shape + n, shape.shape);
+    }
+    if (n + int32_t(program.dims.size()) > kMaxRank) return Invalid(r, output.name, "at most 8 axes", "more");
+    for (const Dim& dim : program.dims) {
+      const int64_t size = dim.kind == Dim::Kind::kAxis
+                               ? r.variables[size_t(dim.axis)]
+                               : op.expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
+      if (size < 0) return Invalid(r, output.name, "a size of at least 0", std::to_string(size));
+      shape.shape[n++] = size;
+    }
+    shape.ndim = n;
+    std::copy(shape.shape, shape.shape + n, shape.physical);
+    if (output.layout && r.layout > 0) {
+      const auto& physical_of = op.layouts()[size_t(r.layout)];
+      for (size_t a = 0; a < physical_of.size(); ++a) shape.physical[physical_of[a]] = shape.shape[a];
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Bind(Request& r) {
+  const Operation& op = *r.op;
+  if (r.layout < 0 || (r.layout > 0 && size_t(r.layout) >= op.layouts().size())) {
+    return Invalid(r, "layout", "an index of the contract's layouts", std::to_string(r.layout));
+  }
+  if (r.layout > 0) {
+    for (size_t i = 0; i < op.num_inputs(); ++i) {
+      if (op.input(i).layout && r.tensors[i].ndim >= 0) Permute(r, i, op.layouts()[size_t(r.layout)]);
+    }
+  }
+  Binder binder{r, op};
+  for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Tensor(i));
+  LZ_RETURN_IF_ERROR(OneDevice(r));
+  LZ_RETURN_IF_ERROR(Scalars(r));
+  for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Expressions(i));
+  if (op.contract().canonicalize) {
+    BoundArgs args{r.tensors.data(), r.scalars.data(), r.axes()};
+    LZ_RETURN_IF_ERROR(op.contract().canonicalize(args));
+    for (size_t i = 0; i < op.num_scalars(); ++i) {  // what it took for "not given" needs no kernel's support
+      if (!r.scalars[i].given) r.scalars_given &= ~int32_t(1u << op.scalar_given_bit(i));
+    }
+  }
+  LZ_RETURN_IF_ERROR(Outputs(r, binder.leading_input));
+  RefreshFacts(r);
+  return {};
+}
+
+void RefreshFacts(Request& r) {
+  const Operation& op = *r.op;
+  const OperationState& state = op.state();
+  const int32_t* masks = state.classifier.masks();
+  r.state = &state;
+  int32_t* v = r.facts.v;
+  std::fill_n(v, kFactSlots, 0);
+  v[kSlotGeneration] = state.classifier.generation();
+  v[kSlotDevice] = r.device;
+  v[kSlotPolicy] = int32_t(r.policy);
+  v[kSlotFlags] = (int32_t(r.flags & 3) | r.layout << kFlagLayoutShift) & masks[kSlotFlags];
+  const DType first = op.num_inputs() ? DTypeOf(r.tensors[0]) : DType::kUnknown;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const size_t slot = kFirstTensorSlot + i;
+    v[slot] = TensorWord(r.tensors[i], first, masks[slot]) & masks[slot];
+  }
+  for (size_t i = 0; i < op.axes().size(); ++i) v[op.first_axis_slot() + i] = Saturate(r.variables[i]);
+  for (size_t i = 0; i < op.derived().size(); ++i) {
+    const int64_t value = op.derived()[i].Evaluate(r.variables.data());
+    r.variables[kMaxAxes + kMaxScalars + i] = value;
+    v[op.first_derived_slot() + i] = Saturate(value);
+  }
+  int32_t scalar_word = r.scalars_given;
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    const ParamKind kind = op.scalar(i).kind;
+    if ((kind == ParamKind::kBool || kind == ParamKind::kChoice) && r.scalars[i].given) {
+      scalar_word |= int32_t(r.scalars[i].value.i) << op.scalar_value_shift(i);
+    }
+  }
+  v[kSlotScalars] = scalar_word & masks[kSlotScalars];
+  for (const auto& [scalar, slot] : op.int_scalar_slots()) {
+    v[slot] = r.scalars[scalar].given ? Saturate(r.scalars[scalar].value.i) : -1;
+  }
+  for (size_t i = 0; i < state.predicates.size(); ++i) {
+    if (!(state.classifier.predicates_used(int(i / 32)) >> (i % 32) & 1)) continue;
+    const Predicate& p = state.predicates[i];
+    if (Holds(p.rel, p.expression.Evaluate(r.variables.data()), p.operand, p.set)) {
+      v[kSlotPredicates0 + i / 32] |= int32_t(1u << (i % 32));
+    }
+  }
+}
+
+void BindOutput(Request& r, size_t output, void* data) {
+  const size_t i = r.op->num_inputs() + output;
+  const OutputShape& shape = r.outputs[output];
+  lz_tensor& t = r.tensors[i];
+  const DTypeInfo& dtype = Info(shape.dtype);
+  t.data = data;
+  t.byte_offset = 0;
+  t.device = r.where;
+  t.ndim = shape.ndim;
+  t.dtype = {dtype.dlpack_code, dtype.bits, dtype.lanes};
+  t.shape = r.views[i].data();
+  t.strides = t.shape + kMaxRank;
+  int64_t stride = 1, physical_strides[kMaxRank];
+  for (int32_t d = shape.ndim - 1; d >= 0; --d) {
+    physical_strides[d] = stride;
+    stride *= shape.physical[d];
+  }
+  const bool permuted = r.layout > 0 && r.op->contract().outputs[output].layout;
+  for (int32_t d = 0; d < shape.ndim; ++d) {
+    t.shape[d] = shape.shape[d];
+    t.strides[d] = permuted ? physical_strides[r.op->layouts()[size_t(r.layout)][size_t(d)]] : physical_strides[d];
+  }
+}
+
+int64_t RowValue(const Request& r, const Row& row, std::span<const int64_t> device_facts,
+                 std::span<const int64_t> policy_facts) {
+  if (row.predicate >= 0) return r.state->predicates[size_t(row.predicate)].expression.Evaluate(r.variables.data());
+  const Field& f = r.op->fields()[row.field];
+  switch (f.home) {
+    case FieldHome::kDevice: return device_facts[f.slot];
+    case FieldHome::kPolicy: return policy_facts[f.slot];
+    case FieldHome::kSlot: break;
+  }
+  const int32_t v = r.facts.v[f.slot];
+  return f.mask == -1 ? v : int64_t(uint32_t(v & f.mask) >> f.shift);
+}
+
+}  // namespace lz

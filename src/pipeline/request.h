@@ -1,0 +1,79 @@
+// 1 request: what is asked. The door fills `op`, tensors and scalars; Bind checks them against the contract, resolves
+// defaults, and gives axes, output shapes and the facts of the call.
+//
+//   Request r(*op);  r.tensors[0] = ...;  r.scalars[0] = ...;
+//   LZ_RETURN_IF_ERROR(Bind(r));            // r.axes, r.outputs, r.facts
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "core/facts.h"
+#include "core/limits.h"
+#include "core/status.h"
+#include "layerzero/c_abi.h"
+#include "registry/classifier.h"
+#include "registry/operation.h"
+#include "registry/registry.h"
+
+namespace lz {
+
+inline lz_tensor AbsentTensor() {
+  lz_tensor t{};
+  t.ndim = -1;
+  return t;
+}
+
+// One output as the contract computes it. An output that this call does not have keeps ndim -1.
+struct OutputShape {
+  int32_t ndim = -1;
+  DType dtype = DType::kUnknown;
+  int64_t shape[kMaxRank];     // in the contract's order of axes
+  int64_t physical[kMaxRank];  // in the order of the caller's layout: what a door allocates, row-major
+};
+
+struct Request {
+  explicit Request(const Operation& operation) : op(&operation) {
+    for (lz_tensor& t : tensors) t.ndim = -1;
+  }
+
+  // Filled by the caller. tensors: parameters in order, then outputs (needed at dispatch only).
+  const Operation* op;
+  std::array<lz_tensor, kMaxTensors> tensors{};
+  std::array<lz_scalar, kMaxScalars> scalars{};
+  uint32_t flags = 0;   // LZ_FLAG_*
+  int32_t layout = 0;   // index into op->layout_names()
+  int64_t policy = 0;   // 0: the process's
+  int32_t device = -1;  // index in the engine's devices; -1: the tensors'
+  void* stream = nullptr;
+  void* workspace = nullptr;  // nullptr: the engine's arena (CPU)
+  uint64_t workspace_bytes = 0;
+  const lz_parallel* parallel = nullptr;  // nullptr: the engine's
+
+  // Filled by Bind. Variables of expressions: axes, then integer scalars, then derived facts.
+  std::array<int64_t, kMaxAxes + kMaxScalars + kMaxAxes> variables{};
+  const int64_t* axes() const { return variables.data(); }
+  std::array<OutputShape, kMaxOutputs> outputs{};
+  lz_device where{1, 0};
+  const OperationState* state = nullptr;  // that the facts were made for
+  int32_t scalars_given = 0;              // bits of the fact word: what differs from the contract's defaults
+  Facts facts;
+
+  // Views of the tensors in the contract's order of axes, where the caller's layout differs.
+  std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> views;
+};
+
+// Stage 1. On an error nothing of the request may be used. Allocates only to say what is wrong.
+Status Bind(Request& request);
+
+// Makes the facts of a bound request anew, after a registration has replaced the operation's state.
+void RefreshFacts(Request& request);
+
+// Points an output at memory that holds it in the caller's layout (row-major `physical` shape).
+void BindOutput(Request& request, size_t output, void* data);
+
+// The value of a field or predicate rule, for checks and reasons: what `row` is about.
+int64_t RowValue(const Request& request, const Row& row, std::span<const int64_t> device_facts,
+                 std::span<const int64_t> policy_facts);
+
+}  // namespace lz

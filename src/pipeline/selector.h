@@ -1,0 +1,80 @@
+// The program: request, context, policy, cache, filter, score, plan, dispatch, composed. Reads like the picture in
+// ARCHITECTURE.md. Explain runs the same filter and score and keeps their values.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "pipeline/cache.h"
+#include "pipeline/context.h"
+#include "pipeline/dispatch.h"
+#include "pipeline/plan.h"
+#include "pipeline/policy_store.h"
+#include "pipeline/score.h"
+
+namespace lz {
+
+// What a selection saw: the values of filter and score, the choice, and why.
+struct SelectionReport {
+  const Operation* op = nullptr;
+  int variant = -1;
+  int32_t device = 0;
+  std::string lock;  // empty: none
+  std::vector<Candidate> candidates;
+  int winner = -1;
+  const Plan* plan = nullptr;
+  uint64_t policy_hash = 0;
+};
+
+class Selector {
+ public:
+  Selector();
+
+  // Stages 1 and 2. Facts are ready afterwards.
+  Status Prepare(Request& request);
+  // Stages 3 to 7 of a prepared request: the cached plan or a new selection.
+  Result<const Plan*> Select(Request& request);
+  // The same for a site that one thread owns: its box first, refilled on a miss.
+  Result<const Plan*> Select(Request& request, Box& site);
+  // All stages; outputs must be set by BindOutput between Prepare and this.
+  Status Run(const Plan& plan, Request& request);
+
+  // Never cached; a request without an admissible kernel is a report without a winner.
+  Result<SelectionReport> Explain(Request& request);
+
+  Registry& registry() { return registry_; }
+  Context& context() { return context_; }
+  Policies& policies() { return policies_; }
+  Epochs& epochs() { return epochs_; }
+  const Epochs& epochs() const { return epochs_; }
+  const PlanTable& plans() const { return plans_; }
+  CacheStats cache_stats() const;
+
+  void Invalidate(EpochKind kind) { epochs_.Advance(kind); }
+  void set_measurements(MeasurementSource source) { measurements_ = std::move(source); }
+  void set_parallel(const lz_parallel& parallel) { parallel_ = parallel; }
+  const lz_parallel& parallel() const { return parallel_; }
+  uint64_t num_fallbacks() const { return fallbacks_.load(std::memory_order_relaxed); }
+
+ private:
+  Result<const Plan*> Miss(Request& request, Facts& key, uint64_t hash);
+  Result<SelectionReport> Evaluate(Request& request);
+  const Plan* MakePlan(const SelectionReport& report, const Policy& policy);
+  Status NoKernel(const SelectionReport& report) const;
+  const KernelEntry* Reference(const SelectionReport& report) const;
+
+  Registry registry_;
+  Context context_;
+  Epochs epochs_;
+  Policies policies_{registry_};
+  std::vector<std::unique_ptr<PlanCache>> caches_;  // by operation index
+  SingleFlight flights_;
+  PlanTable plans_;
+  MeasurementSource measurements_;
+  lz_parallel parallel_ = ThreadPool::ProcessParallel();
+  std::atomic<uint64_t> fallbacks_{0};
+};
+
+}  // namespace lz

@@ -1,0 +1,39 @@
+// Integer expressions of axes and integer scalars: "b * h_q", "(hidden + 127) / 128". Parsed once, evaluated per call.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+
+namespace lz {
+
+class Expression {
+ public:
+  // `resolve` gives the variable index of a name, or nullopt. "..." is a name too.
+  static Result<Expression> Parse(std::string_view text,
+                                  const std::function<std::optional<int>(std::string_view)>& resolve);
+
+  // Division rounds toward zero; by zero gives 0. Overflow saturates.
+  int64_t Evaluate(const int64_t* variables) const;
+
+  // The variable's index when the expression is one bare name.
+  std::optional<int> AsVariable() const;
+  const std::string& text() const { return text_; }
+
+ private:
+  enum class Code : uint8_t { kConstant, kVariable, kAdd, kSub, kMul, kDiv };
+  struct Step {
+    Code code;
+    int64_t value;  // constant or variable index
+  };
+  friend class ExpressionParser;
+  std::string text_;
+  std::vector<Step> steps_;  // postfix
+};
+
+}  // namespace lz

@@ -1,0 +1,160 @@
+// A contract compiled for speed: axes, shape programs and the fact slots that its calls fill.
+//
+// Facts of a call are 32 numbers of 32 bits:
+//   0 classifier generation   1 device   2 policy   3 flags   4, 5 predicates   6 scalars that are booleans or choices
+//   7.. one word per tensor parameter, then axes, derived facts and integer scalars
+// Slots 0 to 6 and tensor words are compared exactly, under a mask of the bits that some rule reads; the rest as
+// ranges.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/contract.h"
+#include "core/limits.h"
+#include "registry/expression.h"
+
+namespace lz {
+
+struct OperationState;
+
+enum FixedSlot : uint8_t {
+  kSlotGeneration,
+  kSlotDevice,
+  kSlotPolicy,
+  kSlotFlags,
+  kSlotPredicates0,
+  kSlotPredicates1,
+  kSlotScalars,
+  kFirstTensorSlot
+};
+
+// Bits of kSlotFlags.
+enum FlagBit : int32_t { kFlagCapturing = 1, kFlagRequiresGrad = 2, kFlagLayoutShift = 2, kFlagLayoutMask = 3 << 2 };
+
+// Bits of a tensor's word. An absent tensor has only the bits that mean "nothing to complain about".
+enum TensorBit : int32_t {
+  kTensorDTypeMask = 31,
+  kTensorGiven = 1 << 5,
+  kTensorLastDimStride1 = 1 << 6,
+  kTensorContiguous = 1 << 7,
+  kTensorAlignmentShift = 8,
+  kTensorAlignmentMask = 7 << 8,
+  kTensorBroadcast = 1 << 11,
+  kTensorNdimShift = 12,
+  kTensorNdimMask = 15 << 12,
+  kTensorSameDType = 1 << 16,
+};
+
+enum class FieldHome : uint8_t { kSlot, kDevice, kPolicy };
+enum class FieldType : uint8_t { kNumber, kBool, kDType, kChoice, kPlatform, kGeneration, kIsa, kInstructionSets };
+enum class PolicyField : uint8_t { kDeterministic, kStrictMode, kAllowAdaptation, kCount };
+inline constexpr std::array<std::string_view, size_t(PolicyField::kCount)> kPolicyFieldNames = {
+    "deterministic", "strict_mode", "allow_adaptation"};
+
+// Where a named field's value is found.
+struct Field {
+  std::string name;
+  FieldHome home = FieldHome::kSlot;
+  FieldType type = FieldType::kNumber;
+  uint8_t slot = 0;    // fact slot, DeviceField or PolicyField
+  uint8_t shift = 0;   // sub-fields of exact slots
+  int32_t mask = -1;   // before the shift; -1: the whole signed slot (a range)
+  int16_t param = -1;  // whose choices name the values
+};
+
+// One axis of a tensor parameter or output.
+struct Dim {
+  enum class Kind : uint8_t { kAxis, kExpression, kAny } kind = Kind::kAny;
+  int16_t axis = -1;
+  int16_t expression = -1;
+};
+struct ShapeProgram {
+  bool any_rank = false;  // "*"
+  bool leading = false;   // starts with "..."
+  std::vector<Dim> dims;  // without the "..."
+};
+
+// Immutable once built, except for its state, which registrations replace. Lives as long as the process.
+class Operation {
+ public:
+  static Result<std::unique_ptr<Operation>> Compile(const Contract& contract);
+
+  const Contract& contract() const { return *contract_; }
+  std::string_view name() const { return contract_->name; }
+  size_t num_inputs() const { return inputs_.size(); }
+  size_t num_outputs() const { return contract_->outputs.size(); }
+  size_t num_scalars() const { return scalars_.size(); }
+  const Param& input(size_t i) const { return contract_->params[inputs_[i]]; }
+  const Param& scalar(size_t i) const { return contract_->params[scalars_[i]]; }
+  const std::vector<uint8_t>& input_params() const { return inputs_; }
+  const std::vector<uint8_t>& scalar_params() const { return scalars_; }
+  const std::vector<std::string>& axes() const { return axes_; }
+  const std::vector<ShapeProgram>& input_shapes() const { return input_shapes_; }
+  const std::vector<ShapeProgram>& output_shapes() const { return output_shapes_; }
+  const std::vector<Expression>& expressions() const { return expressions_; }
+  const std::vector<Expression>& derived() const { return derived_; }
+  const std::vector<std::vector<uint8_t>>& layouts() const { return layouts_; }  // [layout][logical axis] = physical
+  const std::vector<std::string>& layout_names() const { return layout_names_; }
+  int leading_axis() const { return leading_axis_; }  // index of "..." in axes, or -1
+  int same_dtype(size_t input) const { return same_dtype_[input]; }
+
+  // Fields by name. Expressions that are no known field are not found here: they become predicates.
+  const std::vector<Field>& fields() const { return fields_; }
+  std::optional<uint16_t> FindField(std::string_view name) const;
+  std::optional<uint16_t> ScalarIndex(std::string_view name) const;
+  std::optional<uint16_t> InputIndex(std::string_view name) const;
+
+  uint8_t first_axis_slot() const { return first_axis_slot_; }
+  uint8_t first_derived_slot() const { return first_derived_slot_; }
+  const std::vector<std::pair<uint8_t, uint8_t>>& int_scalar_slots() const {
+    return int_scalar_slots_;
+  }  // scalar, slot
+  size_t num_slots() const { return num_slots_; }
+  uint8_t scalar_given_bit(size_t scalar) const { return scalar_given_bit_[scalar]; }
+  uint8_t scalar_value_shift(size_t scalar) const { return scalar_value_shift_[scalar]; }
+
+  // Variables of expressions: axes, then integer scalars by scalar index.
+  std::optional<int> ResolveVariable(std::string_view name) const;
+
+  // What is registered for it now: kernels and the classes that their rules make. Replaced whole, never edited.
+  const OperationState& state() const { return *state_.load(std::memory_order_acquire); }
+  void Publish(const OperationState* state) const { state_.store(state, std::memory_order_release); }
+
+  uint16_t index() const { return index_; }  // among all operations of the process
+  void set_index(uint16_t index) { index_ = index; }
+
+ private:
+  explicit Operation(const Contract& contract) : contract_(&contract) {}
+  Status CompileParams();
+  Status CompileShape(std::string_view text, bool output, ShapeProgram* program);
+  Status CompileLayouts();
+  Status AssignSlots();
+  void AddField(Field field);
+  int AxisIndex(std::string_view name) const;
+
+  const Contract* contract_;
+  std::vector<uint8_t> inputs_, scalars_;  // indices into contract_->params
+  std::vector<int> same_dtype_;
+  std::vector<std::string> axes_;
+  std::vector<ShapeProgram> input_shapes_, output_shapes_;
+  std::vector<Expression> expressions_, derived_;
+  std::vector<std::vector<uint8_t>> layouts_;
+  std::vector<std::string> layout_names_;
+  int leading_axis_ = -1;
+  std::vector<Field> fields_;
+  std::map<std::string, uint16_t, std::less<>> field_index_;
+  uint8_t first_axis_slot_ = 0, first_derived_slot_ = 0;
+  std::vector<std::pair<uint8_t, uint8_t>> int_scalar_slots_;
+  std::vector<uint8_t> scalar_given_bit_, scalar_value_shift_;
+  size_t num_slots_ = 0;
+  uint16_t index_ = 0;
+  mutable std::atomic<const OperationState*> state_{nullptr};
+};
+
+}  // namespace lz

@@ -1,0 +1,351 @@
+#include "registry/registry.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "platform/device.h"
+
+// The generated tables name every contract under ops/ and every kernel family under kernels/ and ops/.
+#include "kernel_table.inc"
+#include "operation_table.inc"
+
+namespace lz {
+namespace {
+
+Status Refuse(std::string_view kernel, std::string wanted, std::string got, std::string fix = {}) {
+  return Status(StatusCode::kConfig, {.field = "kernel " + std::string(kernel),
+                                      .wanted = std::move(wanted),
+                                      .got = std::move(got),
+                                      .fix = std::move(fix)});
+}
+
+// Rows that follow from a spec's own fields: what is missing there is unsupported.
+std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec, std::deque<std::string>* names) {
+  std::vector<Constraint> rows;
+  const auto keep = [&](std::string text) -> std::string_view { return names->emplace_back(std::move(text)); };
+  const auto accepted = [&](std::string_view name) {
+    return std::any_of(spec.accepts.begin(), spec.accepts.end(),
+                       [&](std::string_view a) { return a == "*" || a == name; });
+  };
+  if (spec.platform != Platform::kAny) {
+    rows.push_back({"device.platform", Rel::kEq, int64_t(spec.platform), {}, ReasonCode::kPlatformMismatch});
+  }
+  if (op.num_inputs() > 0) rows.push_back({"dtype", Rel::kInMask, spec.dtypes, {}, ReasonCode::kDtypeUnsupported});
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const Param& p = op.input(i);
+    const std::string n(p.name);
+    if (p.optional && !accepted(p.name)) rows.push_back({keep(n + ".given"), Rel::kEq, 0});
+    if (spec.strides == Strides::kContiguous) {
+      rows.push_back({keep(n + ".contiguous"), Rel::kEq, 1, {}, ReasonCode::kNotContiguous});
+    } else if (spec.strides == Strides::kLastDimDense) {
+      rows.push_back({keep(n + ".last_dim_stride1"), Rel::kEq, 1, {}, ReasonCode::kStrideLastDim});
+    }
+  }
+  if (spec.strides == Strides::kContiguous && !op.layout_names().empty()) {
+    rows.push_back({"layout", Rel::kEq, 0, {}, ReasonCode::kLayoutUnsupported});
+  }
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    const Param& p = op.scalar(i);
+    if (!p.keyword_only || accepted(p.name)) continue;
+    if (p.kind == ParamKind::kBool || p.kind == ParamKind::kChoice) {
+      rows.push_back({p.name, Rel::kEq, p.int_default});
+    } else {
+      rows.push_back({keep(std::string(p.name) + ".given"), Rel::kEq, 0});
+    }
+  }
+  if (!spec.cuda_graph_safe) rows.push_back({"capturing", Rel::kEq, 0, {}, ReasonCode::kCudaGraphUnsafe});
+  if (!spec.requires_grad) rows.push_back({"requires_grad", Rel::kEq, 0, {}, ReasonCode::kGradUnsupported});
+  if (!spec.deterministic) {
+    rows.push_back({"policy.deterministic", Rel::kEq, 0, {}, ReasonCode::kNonDeterministic});
+  }
+  return rows;
+}
+
+}  // namespace
+
+ReasonCode DefaultCode(const Operation& op, std::string_view name, Rel rel) {
+  const bool below = rel == Rel::kGe || rel == Rel::kGt || rel == Rel::kHasBits || rel == Rel::kEq ||
+                     rel == Rel::kInMask || rel == Rel::kInSet;
+  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
+  if (name.starts_with("device.")) {
+    for (const DeviceFieldInfo& info : kDeviceFields) {
+      if (name.substr(7) == info.name) return below ? info.below : info.above;
+    }
+  }
+  if (name == "d_qk" || name == "d_v" || name == "head_dim" || name == "d") {
+    return rel == Rel::kMultipleOf              ? ReasonCode::kHeadDimAlignment
+           : rel == Rel::kLe || rel == Rel::kLt ? ReasonCode::kHeadDimTooLarge
+                                                : ReasonCode::kHeadDimInvalid;
+  }
+  if (name == "s_q" || name == "s_kv") {
+    return rel == Rel::kLe || rel == Rel::kLt ? ReasonCode::kSeqTooLong : ReasonCode::kShapeUnsupported;
+  }
+  if (name == "group") {
+    return rel == Rel::kEq || rel == Rel::kLe ? ReasonCode::kGqaUnsupported : ReasonCode::kGqaHeadsMismatch;
+  }
+  if (name == "requires_grad") return ReasonCode::kGradUnsupported;
+  if (name == "capturing") return ReasonCode::kCudaGraphUnsafe;
+  if (name == "layout") return ReasonCode::kLayoutUnsupported;
+  if (name == "policy.deterministic") return ReasonCode::kNonDeterministic;
+  if (ends("dtype")) return ReasonCode::kDtypeUnsupported;
+  if (ends(".contiguous")) return ReasonCode::kNotContiguous;
+  if (ends(".last_dim_stride1")) return ReasonCode::kStrideLastDim;
+  if (ends(".alignment")) return ReasonCode::kAlignment;
+  if (name.starts_with("attn_mask.")) return ReasonCode::kAttnMaskUnsupported;
+  if (name.starts_with("dropout_p")) return ReasonCode::kDropoutUnsupported;
+  if (name.starts_with("scale.") || name.starts_with("sm_scale.")) return ReasonCode::kScaleUnsupported;
+  if (ends(".given")) return ReasonCode::kArgumentUnsupported;
+  if (ends(".broadcast") || ends(".ndim")) return ReasonCode::kLayoutUnsupported;
+  if (op.ScalarIndex(name)) return ReasonCode::kArgumentUnsupported;
+  if (op.ResolveVariable(name)) return ReasonCode::kShapeUnsupported;
+  for (const DerivedFact& fact : op.contract().derived) {
+    if (fact.name == name) return ReasonCode::kShapeUnsupported;
+  }
+  return ReasonCode::kConstraintFailed;
+}
+
+Registry::Registry() {
+  for (const Contract* contract : kOperationTable) {
+    auto op = Operation::Compile(*contract);
+    if (!op.ok()) {
+      if (startup_.ok()) startup_ = op.TakeStatus();
+      continue;
+    }
+    Operation& compiled = **op;
+    compiled.set_index(uint16_t(operations_.size()));
+    by_name_.emplace(contract->name, &compiled);
+    for (const Variant& v : contract->variants) by_name_.emplace(v.id, &compiled);
+    for (std::string_view alias : contract->aliases) by_name_.emplace(alias, &compiled);
+    Building& b = building_.emplace_back();
+    b.kernels.resize(contract->variants.size());
+    for (const Variant& v : contract->variants) {
+      std::vector<Row>& rows = b.variant_conditions.emplace_back();
+      for (const Condition& c : v.when) {
+        auto row = Resolve(compiled, {c.field, c.rel, c.operand}, &b.predicates);
+        if (row.ok()) {
+          rows.push_back(std::move(*row));
+        } else if (startup_.ok()) {
+          startup_ = row.TakeStatus();
+        }
+      }
+    }
+    operations_.push_back(std::move(*op));
+  }
+  std::vector<Registration> all;
+  for (const KernelFamily* family : kKernelTable) {
+    for (const KernelSpec& spec : *family) all.push_back({&spec, {}, {}});
+  }
+  Status registered = Register(all);
+  if (!registered.ok() && startup_.ok()) startup_ = std::move(registered);
+  for (const auto& op : operations_) {
+    std::lock_guard lock(mutex_);
+    PublishState(*op);
+  }
+}
+
+const Operation* Registry::Find(std::string_view name) const {
+  const auto at = by_name_.find(name);
+  return at == by_name_.end() ? nullptr : at->second;
+}
+
+int Registry::VariantIndex(const Operation& op, std::string_view id) {
+  const auto& variants = op.contract().variants;
+  for (size_t i = 0; i < variants.size(); ++i) {
+    if (variants[i].id == id) return int(i);
+  }
+  return -1;
+}
+
+Result<Row> Registry::Resolve(const Operation& op, const Constraint& c, std::vector<Predicate>* predicates) {
+  Row row;
+  row.field_name = std::string(c.field);
+  row.rel = c.rel;
+  row.operand = c.operand;
+  row.set.assign(c.set.begin(), c.set.end());
+  row.code = c.code == ReasonCode::kAuto ? DefaultCode(op, c.field, c.rel) : c.code;
+  if (c.field.ends_with(".contiguous") || c.field.ends_with(".last_dim_stride1")) {
+    if (auto input = op.InputIndex(c.field.substr(0, c.field.rfind('.')))) row.contiguous_input = int16_t(*input);
+  }
+  const std::optional<uint16_t> field = op.FindField(c.field);
+  const auto fits = [](int64_t v) {
+    return v > std::numeric_limits<int32_t>::min() && v < std::numeric_limits<int32_t>::max();
+  };
+  if (field) {
+    row.field = *field;
+    const Field& f = op.fields()[*field];
+    const bool range = f.home == FieldHome::kSlot && f.mask == -1;
+    const bool awkward = c.rel == Rel::kMultipleOf || c.rel == Rel::kHasBits || !fits(c.operand) ||
+                         std::any_of(row.set.begin(), row.set.end(), [&](int64_t v) { return !fits(v); });
+    if (!range || !awkward) return row;
+  }
+  // No slot says it: its truth becomes one bit.
+  auto expression = Expression::Parse(c.field, [&](std::string_view n) -> std::optional<int> {
+    if (auto v = op.ResolveVariable(n)) return v;
+    for (size_t i = 0; i < op.contract().derived.size(); ++i) {
+      if (op.contract().derived[i].name == n) return int(kMaxAxes + kMaxScalars + i);
+    }
+    return std::nullopt;
+  });
+  if (!expression.ok()) {
+    return Status(StatusCode::kConfig,
+                  {.field = std::string(c.field),
+                   .wanted = "a field of " + std::string(op.name()) + " or an expression of its axes",
+                   .got = "'" + std::string(c.field) + "'",
+                   .fix = "see the fields in the operation's page"});
+  }
+  for (size_t i = 0; i < predicates->size(); ++i) {
+    const Predicate& p = (*predicates)[i];
+    if (p.expression.text() == c.field && p.rel == c.rel && p.operand == c.operand && p.set == row.set) {
+      row.predicate = int16_t(i);
+      return row;
+    }
+  }
+  if (predicates->size() == 64) {
+    return Status(StatusCode::kConfig,
+                  {.field = std::string(c.field), .wanted = "at most 64 predicates in an operation"});
+  }
+  row.predicate = int16_t(predicates->size());
+  predicates->push_back({std::move(*expression), c.rel, c.operand, row.set});
+  return row;
+}
+
+Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<Predicate>* predicates) {
+  const KernelSpec& spec = *r.spec;
+  entry->op = Find(spec.operation);
+  if (!entry->op) {
+    return Refuse(spec.id, "a known operation", "'" + std::string(spec.operation) + "'", "see `layerzero list`");
+  }
+  const int variant = VariantIndex(*entry->op, spec.operation);
+  if (variant < 0) {
+    return Refuse(spec.id, "an operation id such as '" + std::string(entry->op->contract().variants[0].id) + "'",
+                  "'" + std::string(spec.operation) + "'");
+  }
+  if (spec.dtypes == 0 && entry->op->num_inputs() > 0) return Refuse(spec.id, "at least one dtype", "none");
+  entry->variant = uint16_t(variant);
+  entry->id = std::string(spec.id);
+  entry->operation = std::string(spec.operation);
+  entry->source = spec.source.empty() ? entry->id.substr(0, entry->id.find('.')) : std::string(spec.source);
+  entry->availability = r.availability;
+  entry->adapter = r.adapter;
+  entry->spec = spec;
+  std::deque<std::string> names;
+  std::vector<Constraint> all = ImpliedRows(*entry->op, spec, &names);
+  all.insert(all.end(), spec.constraints.begin(), spec.constraints.end());
+  for (const Constraint& c : all) {
+    auto row = Resolve(*entry->op, c, predicates);
+    if (!row.ok()) return Refuse(spec.id, row.status().parts().wanted, row.status().parts().got);
+    entry->rows.push_back(std::move(*row));
+  }
+  return {};
+}
+
+Status Registry::Register(std::span<const Registration> kernels) {
+  std::lock_guard lock(mutex_);
+  std::vector<KernelEntry> prepared;
+  std::vector<std::vector<Predicate>> predicates;
+  for (const Building& b : building_) predicates.push_back(b.predicates);
+  for (const Registration& r : kernels) {
+    KernelEntry entry;
+    const Operation* op = Find(r.spec->operation);
+    std::vector<Predicate> none;
+    LZ_RETURN_IF_ERROR(Prepare(r, &entry, op ? &predicates[op->index()] : &none));
+    const auto same = [&](const KernelEntry& e) { return e.id == entry.id && e.operation == entry.operation; };
+    if (std::any_of(entries_.begin(), entries_.end(), same) || std::any_of(prepared.begin(), prepared.end(), same)) {
+      return Refuse(entry.id, "an id that is new in " + entry.operation, "one that is registered already");
+    }
+    prepared.push_back(std::move(entry));
+  }
+  std::vector<bool> touched(operations_.size(), false);
+  for (KernelEntry& p : prepared) {
+    KernelEntry& e = entries_.emplace_back(std::move(p));
+    e.index = uint32_t(entries_.size() - 1);
+    e.spec.id = e.id;
+    e.spec.operation = e.operation;
+    e.spec.source = e.source;
+    e.spec.constraints = {};
+    e.spec.accepts = {};
+    building_[e.op->index()].kernels[e.variant].push_back(&e);
+    touched[e.op->index()] = true;
+  }
+  for (size_t i = 0; i < touched.size(); ++i) {
+    if (!touched[i]) continue;
+    building_[i].predicates = std::move(predicates[i]);
+    PublishState(*operations_[i]);
+  }
+  return {};
+}
+
+Result<std::vector<Row>> Registry::Watch(const Operation& op, std::span<const Constraint> conditions) {
+  std::lock_guard lock(mutex_);
+  Building& b = building_[op.index()];
+  std::vector<Predicate> predicates = b.predicates;
+  std::vector<Row> rows;
+  for (const Constraint& c : conditions) {
+    auto row = Resolve(op, c, &predicates);
+    if (!row.ok()) return row.TakeStatus();
+    rows.push_back(std::move(*row));
+  }
+  const auto watched = [&](const Row& row) {
+    return std::any_of(b.watched.begin(), b.watched.end(), [&](const Row& w) {
+      return w.field_name == row.field_name && w.rel == row.rel && w.operand == row.operand && w.set == row.set;
+    });
+  };
+  bool changed = false;
+  for (const Row& row : rows) {
+    if (watched(row)) continue;
+    b.watched.push_back(row);
+    changed = true;
+  }
+  if (changed) {
+    b.predicates = std::move(predicates);
+    PublishState(op);
+  }
+  return rows;
+}
+
+void Registry::PublishState(const Operation& op) {
+  const Building& b = building_[op.index()];
+  OperationState& state = states_.emplace_back(op, ++generation_);
+  state.predicates = b.predicates;
+  state.variant_conditions = b.variant_conditions;
+  state.kernels = b.kernels;
+  for (const auto& rows : b.variant_conditions) {
+    for (const Row& row : rows) state.classifier.Add(op, row);
+  }
+  for (const auto& kernels : b.kernels) {
+    for (const KernelEntry* k : kernels) {
+      for (const Row& row : k->rows) state.classifier.Add(op, row);
+    }
+  }
+  for (const Row& row : b.watched) state.classifier.Add(op, row);
+  state.classifier.Finish();
+  op.Publish(&state);
+}
+
+const KernelEntry* Registry::FindKernel(std::string_view operation, std::string_view id) const {
+  std::lock_guard lock(mutex_);
+  for (const KernelEntry& e : entries_) {
+    if (e.id == id && (operation.empty() || e.operation == operation || e.op->name() == operation)) return &e;
+  }
+  return nullptr;
+}
+
+std::vector<const KernelEntry*> Registry::Kernels(const Operation* op) const {
+  std::lock_guard lock(mutex_);
+  std::vector<const KernelEntry*> found;
+  for (const KernelEntry& e : entries_) {
+    if (!op || e.op == op) found.push_back(&e);
+  }
+  return found;
+}
+
+size_t Registry::num_kernels() const {
+  std::lock_guard lock(mutex_);
+  return entries_.size();
+}
+const KernelEntry* Registry::kernel(uint32_t index) const {
+  std::lock_guard lock(mutex_);
+  return index < entries_.size() ? &entries_[index] : nullptr;
+}
+
+}  // namespace lz

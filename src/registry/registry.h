@@ -1,0 +1,99 @@
+// Everything that is installed: operations and kernels, with their rules resolved against the operation's fields.
+// Registration is rare and serialised; readers take an operation's state with one acquire load.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/kernel.h"
+#include "core/status.h"
+#include "registry/classifier.h"
+#include "registry/operation.h"
+
+namespace lz {
+
+// Whether a kernel can run in this process, and if not, why.
+struct Availability {
+  bool installed = true;
+  ReasonCode code = ReasonCode::kNotInstalled;
+  std::string detail;  // "No module named 'flash_attn'", kept with the reason
+};
+
+// A registered kernel. Immutable, lives as long as the process.
+struct KernelEntry {
+  KernelSpec spec;
+  std::string id, operation, source;  // spec's views point here
+  const Operation* op = nullptr;
+  uint16_t variant = 0;
+  uint32_t index = 0;  // among all kernels of the process
+  std::vector<Row> rows;
+  Availability availability;
+  std::string adapter;  // host kernels: what the door resolves
+};
+
+// Published whole for each operation.
+struct OperationState {
+  explicit OperationState(const Operation& op, int32_t generation) : classifier(op, generation) {}
+  Classifier classifier;
+  std::vector<Predicate> predicates;
+  std::vector<std::vector<Row>> variant_conditions;
+  std::vector<std::vector<const KernelEntry*>> kernels;  // by variant, in order of registration
+};
+
+class Registry {
+ public:
+  Registry();  // compiles the generated tables
+
+  // By flat name, operation id or deprecated alias; nullptr when unknown.
+  const Operation* Find(std::string_view name) const;
+  // The variant of an operation id within its contract, or -1 (a flat name, an alias).
+  static int VariantIndex(const Operation& op, std::string_view id);
+  const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
+  const Status& startup() const { return startup_; }  // the first mistake in a built-in table
+
+  struct Registration {
+    const KernelSpec* spec;
+    Availability availability;
+    std::string adapter;
+  };
+  // All or nothing. An id that is taken in its operation, an unknown operation or field is refused.
+  Status Register(std::span<const Registration> kernels);
+  // Conditions that a policy states become classes too. Gives them resolved; an unknown field is refused.
+  Result<std::vector<Row>> Watch(const Operation& op, std::span<const Constraint> conditions);
+
+  // Resolves a rule of `op`; may add a predicate to `predicates`.
+  static Result<Row> Resolve(const Operation& op, const Constraint& constraint, std::vector<Predicate>* predicates);
+
+  const KernelEntry* FindKernel(std::string_view operation_or_name, std::string_view id) const;
+  std::vector<const KernelEntry*> Kernels(const Operation* op) const;  // nullptr: of all
+  size_t num_kernels() const;
+  const KernelEntry* kernel(uint32_t index) const;
+
+ private:
+  struct Building {  // the mutable side of one operation; guarded by mutex_
+    std::vector<Predicate> predicates;
+    std::vector<std::vector<Row>> variant_conditions;
+    std::vector<std::vector<const KernelEntry*>> kernels;
+    std::vector<Row> watched;
+  };
+  Status Prepare(const Registration& registration, KernelEntry* entry, std::vector<Predicate>* predicates);
+  void PublishState(const Operation& op);
+
+  std::vector<std::unique_ptr<Operation>> operations_;
+  std::map<std::string, const Operation*, std::less<>> by_name_;
+  mutable std::mutex mutex_;
+  std::vector<Building> building_;     // by operation index
+  std::deque<KernelEntry> entries_;    // stable addresses
+  std::deque<OperationState> states_;  // old ones stay: readers may hold them, registrations are few
+  int32_t generation_ = 0;
+  Status startup_;
+};
+
+// The reason code that (field, relation) stands for when a row names none.
+ReasonCode DefaultCode(const Operation& op, std::string_view field_name, Rel rel);
+
+}  // namespace lz
