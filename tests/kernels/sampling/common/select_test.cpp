@@ -1,6 +1,6 @@
 // SelectThreshold equals a sort: counts exactly, masses within rounding, on large rows and every instruction set.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "tests/kernels/sampling/select_test.cpp"
+#define HWY_TARGET_INCLUDE "tests/kernels/sampling/common/select_test.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
