@@ -143,10 +143,10 @@ int32_t SampleRows(const lz_kernel_args* args, const RowFilters& f, int64_t seed
   });
 }
 
-// The operation's kernel: its logits are f32 or bf16 with a dense last axis.
+// The operation's kernel: its logits are f32, f16 or bf16 with a dense last axis.
 inline int32_t LaunchSample(const lz_kernel_args* args, const RowFilters& filters, int64_t seed, int64_t offset) {
-  return DTypeOf(args->tensors[0]) == DType::kF32 ? SampleRows<float>(args, filters, seed, offset)
-                                                  : SampleRows<BF16>(args, filters, seed, offset);
+  return WithFloatType(DTypeOf(args->tensors[0]),
+                       [&](auto t) { return SampleRows<decltype(t)>(args, filters, seed, offset); });
 }
 
 }  // namespace sampler

@@ -1,5 +1,5 @@
 // Softmax with a temperature, CPU SIMD: a pass for the maximum, one for the exponentials and their sum, one to scale.
-//   logits [..., vocab] f32|bf16, dense last axis     probs [..., vocab] f32, dense last axis; may alias f32 logits
+//   logits [..., vocab] f32|f16|bf16, dense last axis     probs [..., vocab] f32, dense last axis; may alias f32 logits
 // Workspace: none. Deterministic. Source: own; definition in ops/sampling/softmax.h. FP32 terms, sums in FP64 over
 // blocks.
 #undef HWY_TARGET_INCLUDE
@@ -72,7 +72,7 @@ int32_t Run(const lz_kernel_args* args) {
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  return DTypeOf(args->tensors[kLogits]) == DType::kF32 ? Run<float>(args) : Run<BF16>(args);
+  return WithFloatType(DTypeOf(args->tensors[kLogits]), [args](auto t) { return Run<decltype(t)>(args); });
 }
 
 }  // namespace
@@ -89,7 +89,7 @@ int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Lau
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.sampling.softmax",
      .operation = "sampling.softmax",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .strides = Strides::kLastDimDense,
      .priority = 80,
      .deterministic = true,

@@ -1,6 +1,6 @@
 // Chain speculative sampling, CPU SIMD: drafts are judged in FP64; one row of weights a sequence is summed and drawn
 // from.
-//   draft_probs [b, n, vocab], target_probs [b, n + 1, vocab] f32|bf16     draft_token_ids [b, n] i32|i64
+//   draft_probs [b, n, vocab], target_probs [b, n + 1, vocab] f32|f16|bf16     draft_token_ids [b, n] i32|i64
 //   output_token_ids [b, n + 1], num_accepted [b] i64; all contiguous, nothing aliases
 // Workspace: 36 bytes a vocabulary entry for each sequence that runs at once. Deterministic. Source: own; algorithm 1
 // of arXiv:2211.17192. Weights in FP32, sums in FP64 over blocks of 1024.
@@ -85,11 +85,10 @@ int32_t Run(const lz_kernel_args* args) {
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  const bool f32 = DTypeOf(args->tensors[kDraftProbs]) == DType::kF32;
-  if (DTypeOf(args->tensors[kDraftTokenIds]) == DType::kI32) {
-    return f32 ? Run<float, int32_t>(args) : Run<BF16, int32_t>(args);
-  }
-  return f32 ? Run<float, int64_t>(args) : Run<BF16, int64_t>(args);
+  const bool narrow = DTypeOf(args->tensors[kDraftTokenIds]) == DType::kI32;
+  return WithFloatType(DTypeOf(args->tensors[kDraftProbs]), [&](auto t) {
+    return narrow ? Run<decltype(t), int32_t>(args) : Run<decltype(t), int64_t>(args);
+  });
 }
 
 }  // namespace
@@ -111,7 +110,7 @@ uint64_t Workspace(const lz_kernel_args* args) {
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.sampling.speculative",
      .operation = "sampling.speculative",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .strides = Strides::kContiguous,
      .priority = 80,
      .deterministic = true,

@@ -1,6 +1,6 @@
 // Sampling under top-k, then top-p, CPU SIMD: no sort, a threshold found by partitions
 // (kernels/sampling/common/select.h).
-//   logits [..., vocab] f32|bf16, dense last axis     token [...] i64
+//   logits [..., vocab] f32|f16|bf16, dense last axis     token [...] i64
 // Workspace: 36 bytes a vocabulary entry for each row that runs at once. Deterministic. Source: own; definition in
 // ops/sampling/topk_topp.h. FP32 weights, sums in FP64 over blocks of 1024.
 #undef HWY_TARGET_INCLUDE
@@ -49,7 +49,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.sampling.topk_topp",
      .operation = "sampling.topk_topp",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .constraints = kConstraints,
      .strides = Strides::kLastDimDense,
      .priority = 80,

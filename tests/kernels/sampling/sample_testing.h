@@ -59,7 +59,7 @@ inline void ExpectAgreesOnHardRows(const std::vector<Operation>& operations) {
   for (const int64_t vocab : {1, 3, 17, 128, 129, 1024, 5003}) {
     const std::vector<double> values = HardRows(vocab);
     const int64_t rows = int64_t(values.size()) / vocab;
-    for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
       Owned logits(type, {rows, vocab}, {vocab + 5, 1}), out(DType::kI64, {rows}), expected(DType::kI64, {rows});
       logits.Fill(values);
       for (const Operation& op : operations) {
@@ -99,7 +99,7 @@ inline void ExpectMinusOneWithoutAnAnswer(const std::vector<Operation>& operatio
   std::fill(values.begin() + 40, values.begin() + 80, -kHuge);
   std::fill(values.begin() + 80, values.begin() + 120, kHuge);
   values[120 + 39] = kHuge;  // the limit: all probability is there
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     Owned logits(type, {4, 40}), out(DType::kI64, {4}), empty(type, {2, 0}), none(DType::kI64, {2});
     logits.Fill(values);
     for (const Operation& op : operations) {
@@ -123,7 +123,7 @@ inline void ExpectDrawsTheKeptDistribution(const std::vector<Operation>& operati
   std::normal_distribution<double> normal;
   std::vector<double> values(kVocab);
   for (double& v : values) v = 2 * normal(random);
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     Owned logits(type, {kDraws, kVocab}, {0, 1}), out(DType::kI64, {kDraws});
     for (int64_t i = 0; i < kVocab; ++i) logits.view().SetRow(0, i, values[i]);
     const std::vector<double> stored = sampling::ReadRow(logits.view(), 0);
@@ -151,7 +151,7 @@ inline void ExpectDrawsTheKeptDistribution(const std::vector<Operation>& operati
 inline void ExpectFirstMaximum(const std::vector<Operation>& operations) {
   std::vector<double> values(300, 1.0);
   values[50] = values[200] = values[299] = 4.0;
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     Owned logits(type, {8, 300}), out(DType::kI64, {8});
     logits.Fill(values);
     for (const Operation& op : operations) {

@@ -30,7 +30,7 @@ std::vector<double> Normal(int64_t count, double spread) {
 TEST(Softmax, IsWithinToleranceOfFp64) {
   const double tolerance = ops::sampling_softmax::kContract.tolerance.f32;
   for (const int64_t vocab : {1, 3, 16, 1023, 1025, 5001}) {
-    for (const DType type : {DType::kF32, DType::kBF16}) {
+    for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
       Owned logits(type, {3, vocab}, {vocab + 3, 1});
       Owned expected(DType::kF32, {3, vocab}), probs(DType::kF32, {3, vocab}, {vocab + 1, 1});
       logits.Fill(Normal(3 * vocab, 5));

@@ -45,7 +45,7 @@ struct Chain {
 
 TEST(Speculative, AgreesWithFp64) {
   std::mt19937 random(5);
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     for (const DType id_type : {DType::kI32, DType::kI64}) {
       for (const int64_t vocab : {1, 7, 100, 3001}) {
         for (const int64_t n : {0, 1, 4}) {

@@ -1,0 +1,125 @@
+// GGUF blocks (Q4_0, Q4_1, Q8_0) as floats, CPU SIMD: codes widened to f32 lanes, scaled, stored.
+//   data [n, row_bytes] u8, dense last axis     output [n, columns] f32|f16|bf16, dense last axis; nothing aliases
+// Workspace: none. Deterministic, bit for bit the reference: multiplication and addition round apart. Source: own;
+// block layouts in ops/dequantize/gguf.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/dequantize/gguf/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include <cstring>
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/launch.h"
+#include "kernels/simd.h"
+#include "ops/dequantize/gguf.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::dequantize_gguf;
+
+HWY_INLINE float HalfAt(const uint8_t* p) {
+  uint16_t bits;
+  std::memcpy(&bits, p, 2);
+  // Normal numbers and zero, which are nearly all: exponent moved from bias 15 to 127.
+  const uint32_t exponent = bits >> 10 & 31;
+  if (HWY_LIKELY(exponent != 0 && exponent != 31)) {
+    return std::bit_cast<float>(uint32_t(bits & 0x8000) << 16 | ((uint32_t(bits & 0x7fff) << 13) + (112u << 23)));
+  }
+  return F16ToFloat(bits);
+}
+
+// At most 16 lanes, so that whole vectors fill half a block.
+using Tag = hn::CappedTag<float, 16>;
+
+template <class T>
+void Q4Block(const uint8_t* codes, float d, float m, float zero_point, bool add, T* out) {
+  const Tag tag;
+  const hn::Rebind<int32_t, Tag> di;
+  const hn::Rebind<uint8_t, Tag> du8;
+  const auto scale = hn::Set(tag, d), minimum = hn::Set(tag, m), zero = hn::Set(tag, zero_point);
+  const int64_t lanes = int64_t(hn::Lanes(tag));
+  for (int64_t i = 0; i < 16; i += lanes) {
+    const auto pair = hn::PromoteTo(di, hn::LoadU(du8, codes + i));
+    const auto low = hn::ConvertTo(tag, hn::And(pair, hn::Set(di, 15)));
+    const auto high = hn::ConvertTo(tag, hn::ShiftRight<4>(pair));
+    auto a = hn::Mul(scale, hn::Sub(low, zero)), b = hn::Mul(scale, hn::Sub(high, zero));
+    if (add) {
+      a = hn::Add(a, minimum);
+      b = hn::Add(b, minimum);
+    }
+    StoreF32(tag, a, out + i);
+    StoreF32(tag, b, out + 16 + i);
+  }
+}
+
+template <class T>
+void Q8Block(const uint8_t* codes, float d, T* out) {
+  const Tag tag;
+  const hn::Rebind<int32_t, Tag> di;
+  const hn::Rebind<int8_t, Tag> d8;
+  const auto scale = hn::Set(tag, d);
+  const int64_t lanes = int64_t(hn::Lanes(tag));
+  const auto* values = reinterpret_cast<const int8_t*>(codes);
+  for (int64_t i = 0; i < kBlockColumns; i += lanes) {
+    StoreF32(tag, hn::Mul(scale, hn::ConvertTo(tag, hn::PromoteTo(di, hn::LoadU(d8, values + i)))), out + i);
+  }
+}
+
+template <class T>
+void Row(const uint8_t* data, T* out, int64_t blocks, int64_t format) {
+  const int64_t bytes = kBlockBytes[size_t(format)];
+  for (int64_t b = 0; b < blocks; ++b, data += bytes, out += kBlockColumns) {
+    const float d = HalfAt(data);
+    if (format == kQ4_0) Q4Block(data + 2, d, 0.0f, 8.0f, false, out);
+    if (format == kQ4_1) Q4Block(data + 4, d, HalfAt(data + 2), 0.0f, true, out);
+    if (format == kQ8_0) Q8Block(data + 2, d, out);
+  }
+}
+
+template <class T>
+int32_t Run(const lz_kernel_args* args) {
+  const lz_tensor &data = args->tensors[kData], &output = args->tensors[kOutput];
+  const int64_t columns = output.shape[1], format = args->scalars[kFormat].value.i;
+  const uint8_t* in = Data<const uint8_t>(data);
+  T* out = Data<T>(output);
+  // 32k values take about 5 us on one core: less is not worth waking another.
+  ParallelFor(args, output.shape[0], 32768 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      Row(in + r * data.strides[0], out + r * output.strides[0], columns / kBlockColumns, format);
+    }
+  });
+  return 0;
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  return WithFloatType(DTypeOf(args->tensors[kOutput]), [args](auto t) { return Run<decltype(t)>(args); });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.dequantize.gguf",
+     .operation = "dequantize.gguf",
+     .dtypes = Mask(DType::kU8),
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest,
+     .expected_us_fixed = 1},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE
