@@ -33,7 +33,8 @@ struct Problem {
   float scale;
   float softcap = 0;  // 0: none
   bool causal = false;
-  int64_t window = -1;  // keys up to the row's own position; -1: all
+  bool split_keys = true;  // may cut the keys of one tile into parts that are merged
+  int64_t window = -1;     // keys up to the row's own position; -1: all
   const lz_tensor *mask = nullptr, *sinks = nullptr, *slopes = nullptr;
   int64_t mask_strides[4] = {};  // b, h_q, s_q, s_kv; 0 where it broadcasts
   float* lse = nullptr;
@@ -109,7 +110,8 @@ inline Plan MakePlan(const Problem& p, const lz_parallel* parallel) {
   constexpr int64_t kSplitKeys = 512, kSplitItems = 32;  // a split has at least so many keys; so many items are enough
   const int64_t units = p.b * p.h_kv * p.tiles(), rows = p.tile_rows();
   const int64_t by_keys = (p.s_kv + kSplitKeys - 1) / kSplitKeys, by_items = kSplitItems / std::max(units, int64_t{1});
-  Plan plan = {.splits = std::max(int64_t{1}, std::min(by_keys, by_items)), .packed = p.rows() > kDirectRows};
+  const int64_t splits = p.split_keys ? std::max(int64_t{1}, std::min(by_keys, by_items)) : 1;
+  Plan plan = {.splits = splits, .packed = p.rows() > kDirectRows};
   plan.items = units * plan.splits;
   plan.slots = std::clamp(plan.items, int64_t{1}, int64_t{parallel ? std::max(parallel->num_threads, 1) : 1});
   const int64_t d = Padded(p.d_qk) + Padded(p.d_v);
