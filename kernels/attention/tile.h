@@ -142,22 +142,31 @@ void RunTile(Tile<T>& t, int64_t begin, int64_t end) {
   }
 }
 
+inline float* LseOf(const Problem& p, const Row& row) {
+  return p.lse + (row.batch * p.lse_b + row.head * p.lse_h + row.pos * p.lse_s);
+}
+
 // Output and lse of one row from its state.
 template <class T>
 void FinishRow(const Problem& p, const Row& row, const float* o, float m, float l) {
-  float scale = l == 0 ? 0.0f : 1.0f / l;
-  if (p.sinks && l != 0) {
-    const float sink = float(View(*p.sinks).Get({row.head}));
-    const float top = sink > m ? sink : m;
-    scale = sink == kInf ? 0.0f : std::exp(m - top) / (l * std::exp(m - top) + std::exp(sink - top));
-  }
   T* out = const_cast<T*>(RowPointer<T>(p.out, row.batch, row.pos, row.head));
+  const float sink = p.sinks ? float(View(*p.sinks).Get({row.head})) : -kInf;
+  float scale = 1.0f / l;
+  if (l == 0 || (sink == kInf && !std::isnan(l))) {  // no key seen, or the sink takes all: 0 whatever the values hold
+    std::memset(static_cast<void*>(out), 0, size_t(p.d_v) * sizeof(T));
+    if (p.lse) *LseOf(p, row) = l == 0 ? -kInf : m + std::log(l);
+    return;
+  }
+  if (p.sinks) {
+    const float top = sink > m ? sink : m;
+    scale = std::exp(m - top) / (l * std::exp(m - top) + std::exp(sink - top));
+  }
   const auto factor = hn::Set(kD, scale);
   for (int64_t i = 0; i < p.d_v; i += kPair) {
     const auto lo = hn::Mul(hn::Load(kD, o + i), factor), hi = hn::Mul(hn::Load(kD, o + i + kL), factor);
     i + kPair <= p.d_v ? StorePair(lo, hi, out + i) : StorePairN(lo, hi, out + i, p.d_v - i);
   }
-  if (p.lse) p.lse[row.batch * p.lse_b + row.head * p.lse_h + row.pos * p.lse_s] = l == 0 ? -kInf : m + std::log(l);
+  if (p.lse) *LseOf(p, row) = m + std::log(l);
 }
 
 }  // namespace attn
