@@ -1,0 +1,438 @@
+// The second half of a kernel object: arguments, memory layout, behaviour, launch grid, free constraints, kept data.
+#include <algorithm>
+#include <array>
+#include <bit>
+
+#include "base/json_reader.h"
+#include "platform/device.h"
+#include "registry/descriptor_internal.h"
+#include "registry/field_alias.h"
+
+namespace lz {
+namespace {
+
+using nlohmann::json;
+
+// Facts that no operation's field carries yet: checked for their form, kept as data for the parts that read them.
+enum class Form : uint8_t { kBool, kText, kNumber, kTexts, kObject };
+struct KeptKey {
+  std::string_view name;
+  Form form;
+};
+constexpr auto kKeptKeys = std::to_array<KeptKey>({
+    {"supported_quant_dtypes", Form::kTexts},
+    {"quantization", Form::kObject},
+    {"supports_prepack", Form::kBool},
+    {"supports_offsets", Form::kBool},
+    {"supports_normalizers", Form::kTexts},
+    {"supports_pretokenizers", Form::kTexts},
+    {"requires_packed_weights", Form::kBool},
+    {"produces_dtype", Form::kText},
+    {"supports_kv_cache_layouts", Form::kTexts},
+    {"supports_kv_cache_dtypes", Form::kTexts},
+    {"supports_kv_strategies", Form::kTexts},
+    {"shape_sensitive_graph_safety", Form::kBool},
+    {"tp_invariance", Form::kObject},
+    {"jit", Form::kObject},
+    {"tokenizer_ids", Form::kTexts},
+    {"vocab_hashes", Form::kTexts},
+    {"notes", Form::kTexts},
+});
+
+constexpr auto kKeys = std::to_array<std::string_view>({
+    "kernel_id",
+    "version",
+    "source",
+    "platform",
+    "adapter",
+    "also_operations",
+    "dtypes",
+    "requires_layouts",
+    "produces_layout",
+    "min_sm",
+    "max_sm",
+    "supported_generations",
+    "requires_tensor_core_gen",
+    "instruction_set",
+    "cpu_isa",
+    "min_driver_version",
+    "min_cuda_version",
+    "min_head_dim",
+    "max_head_dim",
+    "head_dim_multiple",
+    "head_dims",
+    "equal_head_dims",
+    "max_seq_len",
+    "supports_gqa",
+    "gqa_groups",
+    "supports_causal",
+    "supports_attn_mask",
+    "supports_dropout",
+    "supports_scale",
+    "supports_grad",
+    "accepts",
+    "masked_v_nan",
+    "requires_last_dim_stride1",
+    "requires_contiguous",
+    "requires_aligned",
+    "is_cuda_graph_safe",
+    "deterministic",
+    "numerics",
+    "priority",
+    "expected_us_fixed",
+    "workspace_bytes",
+    "transform_cost_hint",
+    "fuses_ops",
+    "grid_layout",
+    "constraints",
+    "requires",
+});
+
+bool FormFits(const json& value, Form form) {
+  switch (form) {
+    case Form::kBool: return value.is_boolean();
+    case Form::kText: return value.is_string();
+    case Form::kNumber: return value.is_number();
+    case Form::kObject: return value.is_object();
+    case Form::kTexts:
+      return value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
+  }
+  return false;
+}
+
+constexpr auto kRelations = std::to_array<std::pair<std::string_view, Rel>>({
+    {"==", Rel::kEq},
+    {"!=", Rel::kNe},
+    {">=", Rel::kGe},
+    {">", Rel::kGt},
+    {"<=", Rel::kLe},
+    {"<", Rel::kLt},
+    {"multiple of", Rel::kMultipleOf},
+    {"in", Rel::kInSet},
+    {"has", Rel::kHasBits},
+});
+
+// A dtype, generation, instruction set or platform as the number that its field holds; -1: not such a name.
+int64_t NamedValue(std::string_view field, std::string_view name) {
+  if (field == "dtype" || field.ends_with(".dtype")) {
+    const DType dtype = DTypeFromName(name);
+    return dtype == DType::kUnknown ? -1 : int64_t(dtype);
+  }
+  if (field == "device.generation") return GenerationFromName(name);
+  if (field == "device.isa") return IsaFromName(name) ? IsaFromName(name) : -1;
+  if (field == "device.instruction_sets") return InstructionSetFromName(name) ? InstructionSetFromName(name) : -1;
+  if (field == "device.driver_version" || field == "device.cuda_version") return VersionNumber(name);
+  if (field == "device.platform") {
+    const auto at = std::find(kPlatformNames.begin(), kPlatformNames.end(), name);
+    return at == kPlatformNames.end() ? -1 : at - kPlatformNames.begin();
+  }
+  return -1;
+}
+
+// Fields whose values are bits or few: sets of them are masks.
+bool IsMaskField(std::string_view field) {
+  return field == "dtype" || field.ends_with(".dtype") || field == "device.generation" || field == "device.platform";
+}
+
+}  // namespace
+
+bool KernelReader::IsKnownKey(std::string_view key) {
+  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() ||
+         std::any_of(kKeptKeys.begin(), kKeptKeys.end(), [&](const KeptKey& k) { return k.name == key; });
+}
+
+Status KernelReader::Arguments() {
+  struct Flag {
+    std::string_view key;
+    std::array<std::string_view, 2> names;
+    bool by_default;
+  };
+  // The scale is part of the operation's formula, so a kernel must say when it cannot take one.
+  constexpr auto kFlags = std::to_array<Flag>({
+      {"supports_causal", {"causal"}, false},
+      {"supports_attn_mask", {"attn_mask"}, false},
+      {"supports_dropout", {"dropout_p"}, false},
+      {"supports_scale", {"scale", "sm_scale"}, true},
+  });
+  for (const Flag& flag : kFlags) {
+    bool value = flag.by_default && attention();
+    LZ_RETURN_IF_ERROR(Boolean(flag.key, &value));
+    if (value && !attention()) return Bad(flag.key, "no such key in " + std::string(operation_.id), true);
+    if (!value) continue;
+    for (std::string_view name : flag.names) {
+      if (!name.empty()) Accept(name);
+    }
+  }
+  if (operation_.causal == 1) {
+    Accept("causal");
+    Row("causal", Rel::kEq, 1, ReasonCode::kArgumentUnsupported);
+  } else if (operation_.causal == 0) {
+    Row("causal", Rel::kEq, 0, ReasonCode::kArgumentUnsupported);
+  }
+  std::vector<std::string> names;
+  LZ_RETURN_IF_ERROR(Names("accepts", &names));
+  for (const std::string& name : names) Accept(name);
+  // L15: what lets a NaN of a masked value through is kept out of strict mode.
+  std::string_view masked;
+  LZ_RETURN_IF_ERROR(Text("masked_v_nan", &masked));
+  if (masked == "propagates") {
+    Row("policy.strict_mode", Rel::kEq, 0, ReasonCode::kConstraintFailed);
+  } else if (!masked.empty() && masked != "clean") {
+    return Bad("masked_v_nan", "\"clean\" or \"propagates\"", std::string(masked));
+  }
+  return {};
+}
+
+Status KernelReader::Memory() {
+  bool contiguous = false, dense = false, has_contiguous = false, has_dense = false;
+  LZ_RETURN_IF_ERROR(Boolean("requires_contiguous", &contiguous, &has_contiguous));
+  LZ_RETURN_IF_ERROR(Boolean("requires_last_dim_stride1", &dense, &has_dense));
+  // Neither declared: contiguous tensors alone are supported.
+  const bool strict = contiguous || (!has_contiguous && !has_dense);
+  out_->spec.strides = strict ? Strides::kContiguous : dense || !has_dense ? Strides::kLastDimDense : Strides::kAny;
+  const auto at = kernel_.find("requires_aligned");
+  if (at == kernel_.end() || at->is_null()) return {};
+  if (!at->is_object()) return Bad("requires_aligned", "an object of tensors and bytes, {\"query\": 16}", *at);
+  for (const auto& [tensor, bytes] : at->items()) {
+    const uint64_t n = bytes.is_number_unsigned() ? bytes.get<uint64_t>() : 0;
+    if (n == 0 || n > 128 || (n & (n - 1)) != 0) {
+      return Bad("requires_aligned." + tensor, "a power of two from 1 to 128", bytes);
+    }
+    Row(storage_->Keep(tensor + ".alignment"), Rel::kGe, std::countr_zero(n), ReasonCode::kAlignment);
+  }
+  return {};
+}
+
+Status KernelReader::Behaviour() {
+  KernelSpec& spec = out_->spec;
+  LZ_RETURN_IF_ERROR(Boolean("is_cuda_graph_safe", &spec.cuda_graph_safe));
+  LZ_RETURN_IF_ERROR(Boolean("deterministic", &spec.deterministic));
+  LZ_RETURN_IF_ERROR(Boolean("supports_grad", &spec.requires_grad));
+  LZ_RETURN_IF_ERROR(Text("numerics", &spec.numerics));
+  const auto number = [&](std::string_view key, double* out) -> Status {
+    const auto at = kernel_.find(key);
+    if (at == kernel_.end() || at->is_null()) return {};
+    if (!at->is_number() || at->get<double>() < 0) return Bad(key, "a number from 0 on", *at);
+    *out = at->get<double>();
+    return {};
+  };
+  LZ_RETURN_IF_ERROR(number("expected_us_fixed", &spec.expected_us_fixed));
+  LZ_RETURN_IF_ERROR(number("transform_cost_hint", &out_->transform_cost_hint));
+  std::vector<std::string> fused;
+  LZ_RETURN_IF_ERROR(Names("fuses_ops", &fused));
+  for (std::string& name : fused) out_->fuses_ops.push_back(storage_->Keep(std::move(name)));
+  const auto at = kernel_.find("workspace_bytes");
+  if (at == kernel_.end() || at->is_null()) return {};
+  if (at->is_number_unsigned()) {
+    out_->workspace_bytes = storage_->Keep(at->dump());
+    return {};
+  }
+  if (!at->is_string()) return Bad("workspace_bytes", "a number of bytes or an expression of axes", *at);
+  return Text("workspace_bytes", &out_->workspace_bytes);
+}
+
+// The formula in the operation's axes: aliases replaced, "seq_tiles" as tiles of the query length.
+std::string KernelReader::GridFormula(std::string_view text, int64_t tile_size) const {
+  const auto is_name = [](char c) { return (c >= 'a' && c <= 'z') || c == '_' || (c >= '0' && c <= '9'); };
+  std::string result;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = at;
+    while (end < text.size() && is_name(text[end])) ++end;
+    if (end == at) {
+      result += text[at++];
+      continue;
+    }
+    const std::string_view word = text.substr(at, end - at);
+    const auto fields = FieldsOfAlias(word);
+    if (word == "seq_tiles") {
+      result += "((s_q + " + std::to_string(tile_size - 1) + ") / " + std::to_string(tile_size) + ")";
+    } else {
+      result += fields.empty() ? word : fields.front();
+    }
+    at = end;
+  }
+  return result;
+}
+
+Status KernelReader::Grid() {
+  const auto at = kernel_.find("grid_layout");
+  if (at == kernel_.end() || at->is_null()) return {};
+  if (!at->is_object()) return Bad("grid_layout", "an object", *at);
+  constexpr auto kGridKeys =
+      std::to_array<std::string_view>({"x", "y", "z", "blocks_per_batch_head", "tiles_sequence", "tile_size"});
+  for (const auto& [key, value] : at->items()) {
+    if (std::find(kGridKeys.begin(), kGridKeys.end(), key) == kGridKeys.end()) {
+      return Bad("grid_layout." + key, "a known key", key);
+    }
+  }
+  const auto whole = [&](const char* key, int64_t value) -> int64_t {
+    const auto item = at->find(key);
+    if (item == at->end()) return value;
+    return item->is_number_unsigned() && item->get<uint64_t>() <= 1u << 20 ? item->get<int64_t>() : -1;
+  };
+  const int64_t tile = whole("tile_size", 128), blocks = whole("blocks_per_batch_head", 1);
+  if (tile < 1 || blocks < 1) return Bad("grid_layout", "tile_size and blocks_per_batch_head from 1 to 1048576", *at);
+  const auto tiled = at->find("tiles_sequence");
+  if (tiled != at->end() && !tiled->is_boolean()) return Bad("grid_layout.tiles_sequence", "true or false", *tiled);
+  struct Axis {
+    const char* key;
+    int64_t limit;
+  };
+  constexpr auto kAxes = std::to_array<Axis>({{"x", kCudaMaxGridX}, {"y", kCudaMaxGridY}, {"z", kCudaMaxGridZ}});
+  for (const Axis& axis : kAxes) {
+    const auto formula = at->find(axis.key);
+    if (formula == at->end() || formula->is_null()) continue;
+    const auto* text = formula->get_ptr<const std::string*>();
+    if (!text || text->empty() || text->size() > 200) {
+      return Bad(std::string("grid_layout.") + axis.key, "a formula of axes, \"batch * heads\"", *formula);
+    }
+    if (*text != "seq_tiles") {
+      Row(storage_->Keep(GridFormula(*text, tile)), Rel::kLe, axis.limit, ReasonCode::kCudaGridDimExceeded);
+    } else if (axis.limit * tile < INT32_MAX) {
+      // ceil(s_q / tile) <= limit, as a rule on the axis itself; along x no tensor reaches the limit.
+      Row("s_q", Rel::kLe, axis.limit * tile, ReasonCode::kCudaGridDimExceeded);
+    }
+  }
+  if (!at->contains("x")) return Bad("grid_layout.x", "a formula of axes, \"batch * heads\"", nullptr);
+  if (!operation_.id.starts_with("attention.") ||
+      !(operation_.id.ends_with("fill") || operation_.id.ends_with("decode"))) {
+    return {};
+  }
+  const bool tiles = tiled != at->end() && tiled->get<bool>();
+  std::string total = "batch * heads * " + std::to_string(blocks);
+  if (tiles) total += " * seq_tiles";
+  Row(storage_->Keep(GridFormula(total, tile)), Rel::kLe, tiles ? kCudaMaxGridBlocks : kCudaMaxGridX,
+      ReasonCode::kCudaBlockLimitExceeded);
+  return {};
+}
+
+Status KernelReader::Operand(const json& value, const std::string& place, std::string_view field, int64_t* out) const {
+  if (value.is_boolean()) {
+    *out = value.get<bool>();
+    return {};
+  }
+  if (value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t(INT64_MAX))) {
+    *out = value.get<int64_t>();
+    return {};
+  }
+  const auto* text = value.get_ptr<const std::string*>();
+  const int64_t number = text ? NamedValue(field, *text) : -1;
+  if (number < 0)
+    return DescriptorError(place, "a whole number, a boolean or a name that the field knows", JsonText(value));
+  *out = number;
+  return {};
+}
+
+// `operand` or `set` of a constraint row, as the relation wants it.
+Status KernelReader::ConstraintValues(const json& row, const std::string& place, const std::string& field,
+                                      Constraint* c) {
+  const std::string relation(RelText(c->rel));
+  const bool is_set = c->rel == Rel::kInSet;
+  if (row.contains(is_set ? "operand" : "set") || !row.contains(is_set ? "set" : "operand")) {
+    return DescriptorError(place, is_set ? "`set` beside \"in\"" : "`operand` beside \"" + relation + "\"",
+                           "the other");
+  }
+  std::vector<int64_t> values;
+  if (is_set) {
+    const json& set = row["set"];
+    if (!set.is_array() || set.empty()) return DescriptorError(place + ".set", "a list of values", JsonText(set));
+    for (const json& value : set) {
+      LZ_RETURN_IF_ERROR(Operand(value, place + ".set", field, &values.emplace_back()));
+    }
+  } else {
+    LZ_RETURN_IF_ERROR(Operand(row["operand"], place + ".operand", field, &c->operand));
+  }
+  if (c->rel == Rel::kMultipleOf && c->operand < 1)
+    return DescriptorError(place + ".operand", "at least 1", JsonText(row["operand"]));
+  if (is_set && IsMaskField(field)) {
+    // Bit 0 of a dtype mask is "absent": a row on an optional tensor's dtype asks nothing of a call without it.
+    c->rel = Rel::kInMask;
+    if (field.ends_with(".dtype")) c->operand = 1;
+    for (int64_t value : values) {
+      if (value < 0 || value > 62) return DescriptorError(place + ".set", "values of the field", std::to_string(value));
+      c->operand |= int64_t{1} << value;
+    }
+  } else if (is_set) {
+    c->set = storage_->Keep(std::move(values));
+  }
+  return {};
+}
+
+Status KernelReader::ReadConstraint(const json& row, const std::string& place) {
+  constexpr auto kRowKeys = std::to_array<std::string_view>({"field", "relation", "operand", "set", "code"});
+  if (!row.is_object()) return DescriptorError(place, "an object", JsonText(row));
+  for (const auto& [key, value] : row.items()) {
+    if (std::find(kRowKeys.begin(), kRowKeys.end(), key) == kRowKeys.end()) {
+      return DescriptorError(place + "." + key, "a known key", "'" + key + "'");
+    }
+  }
+  const auto text = [&](const char* key) -> const std::string* {
+    const auto at = row.find(key);
+    return at == row.end() ? nullptr : at->get_ptr<const std::string*>();
+  };
+  const std::string* field = text("field");
+  const std::string* relation = text("relation");
+  if (!field || field->empty()) return DescriptorError(place + ".field", "a field of the operation", "none");
+  const auto known = std::find_if(kRelations.begin(), kRelations.end(),
+                                  [&](const auto& r) { return relation && r.first == *relation; });
+  if (known == kRelations.end()) {
+    return DescriptorError(place + ".relation", "==, !=, >=, >, <=, <, multiple of, in or has",
+                           relation ? "'" + *relation + "'" : "none");
+  }
+  Constraint c = {.rel = known->second};
+  if (row.contains("code")) {
+    const std::string* code = text("code");
+    c.code = code ? ReasonCodeFromName(*code) : ReasonCode::kAuto;
+    if (c.code == ReasonCode::kAuto) return DescriptorError(place + ".code", "a reason code", JsonText(row["code"]));
+  }
+  LZ_RETURN_IF_ERROR(ConstraintValues(row, place, *field, &c));
+  const auto fields = FieldsOfAlias(*field);
+  if (fields.empty()) c.field = storage_->Keep(*field);
+  // head_dim means both head dimensions; the other aliases mean the first field that attention has.
+  for (size_t i = 0; i < fields.size() && (i == 0 || *field == "head_dim"); ++i) {
+    c.field = fields[i];
+    if (i + 1 < fields.size() && *field == "head_dim") rows_.push_back(c);
+  }
+  rows_.push_back(c);
+  return {};
+}
+
+Status KernelReader::Constraints() {
+  const auto at = kernel_.find("constraints");
+  if (at == kernel_.end() || at->is_null()) return {};
+  if (!at->is_array()) return Bad("constraints", "a list of rows", *at);
+  for (size_t i = 0; i < at->size(); ++i) {
+    LZ_RETURN_IF_ERROR(ReadConstraint((*at)[i], place_ + ".constraints[" + std::to_string(i) + "]"));
+  }
+  return {};
+}
+
+Status KernelReader::Requirements() {
+  const auto at = kernel_.find("requires");
+  if (at == kernel_.end() || at->is_null()) return {};
+  if (!at->is_array()) return Bad("requires", "a list", *at);
+  for (size_t i = 0; i < at->size(); ++i) {
+    Requirement requirement;
+    LZ_RETURN_IF_ERROR(ReadRequirement((*at)[i], place_ + ".requires[" + std::to_string(i) + "]", &requirement));
+    out_->requirements.push_back(&storage_->requirements.emplace_back(std::move(requirement)));
+  }
+  return {};
+}
+
+Status KernelReader::Extras() {
+  std::map<std::string, std::string> declared;
+  for (const KeptKey& kept : kKeptKeys) {
+    const auto at = kernel_.find(kept.name);
+    if (at == kernel_.end() || at->is_null()) continue;
+    if (!FormFits(*at, kept.form)) {
+      constexpr std::array<const char*, 5> kWanted = {"true or false", "a text", "a number", "a list of texts",
+                                                      "an object"};
+      return Bad(kept.name, kWanted[size_t(kept.form)], *at);
+    }
+    declared[std::string(kept.name)] = at->dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+  out_->declared = &storage_->declared.emplace_back(std::move(declared));
+  return {};
+}
+
+}  // namespace lz
