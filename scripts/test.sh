@@ -10,7 +10,7 @@ case ${TIER:-ci} in
   all) ctest_tier=() pytest_tier=() ;;
   *) die "TIER is ci or all, got $TIER" ;;
 esac
-export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
+export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PRESET=$preset
 failed=0
 
 say "C++ tests (build/$preset)"

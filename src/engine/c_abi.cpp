@@ -34,7 +34,8 @@ int32_t Keep(const Status& status) {
 const Operation* AsOperation(const lz_op* op) { return reinterpret_cast<const Operation*>(op); }
 const Plan* AsPlan(const lz_plan* plan) { return reinterpret_cast<const Plan*>(plan); }
 
-// Stage 1 and 2 of a C request. `outputs`: whether the caller's output tensors are set.
+// Stage 1 and 2 of a C request. `outputs`: whether the caller's output tensors are set; if not, kernels see their shapes
+// and strides without data, which is what a workspace function may read.
 Status Take(const lz_request* c, Request* r, bool outputs) {
   const Operation& op = *r->op;
   std::copy_n(c->tensors, op.num_inputs(), r->tensors.begin());
@@ -46,14 +47,17 @@ Status Take(const lz_request* c, Request* r, bool outputs) {
   r->workspace_bytes = c->workspace_bytes;
   r->parallel = c->parallel;
   LZ_RETURN_IF_ERROR(Engine::Get().Prepare(*r));
-  for (size_t o = 0; outputs && o < op.num_outputs(); ++o) {
+  for (size_t o = 0; o < op.num_outputs(); ++o) {
     const OutputShape& wanted = r->outputs[o];
-    const lz_tensor& given = c->tensors[op.num_inputs() + o];
-    lz_tensor& slot = r->tensors[op.num_inputs() + o];
     if (wanted.ndim < 0) {
-      slot = AbsentTensor();
+      r->tensors[op.num_inputs() + o] = AbsentTensor();
       continue;
     }
+    if (!outputs) {
+      BindOutput(*r, o, nullptr);
+      continue;
+    }
+    const lz_tensor& given = c->tensors[op.num_inputs() + o];
     const bool fits = given.ndim == wanted.ndim && DTypeOf(given) == wanted.dtype &&
                       std::equal(given.shape, given.shape + given.ndim, wanted.shape);
     if (!fits) {

@@ -1,0 +1,52 @@
+"""cmake --install gives a C++ package that find_package finds and a program uses without Python or torch."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+BUILD = ROOT / "build" / os.environ.get("PRESET", "release")
+
+
+def run(*command: str | Path) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    if not (BUILD / "lib/liblayerzero.so").exists():
+        pytest.skip(f"{BUILD} is not built; type: make build")
+    folder = tmp_path_factory.mktemp("prefix")
+    run("cmake", "--install", BUILD, "--prefix", folder)
+    return folder
+
+
+def test_a_project_builds_and_runs_against_the_installed_package(prefix, tmp_path):
+    run("cmake", "-G", "Ninja", "-S", ROOT / "examples/cpp", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", tmp_path)
+    assert "attention 3.5000" in run(tmp_path / "example")
+    loaded = run("ldd", tmp_path / "example")
+    assert "liblayerzero.so" in loaded
+    assert not any(name in loaded for name in ("python", "torch", "cuda"))
+
+
+def test_only_the_public_headers_are_installed(prefix):
+    headers = {p.relative_to(prefix / "include").as_posix() for p in (prefix / "include").rglob("*") if p.is_file()}
+    assert headers == {f"layerzero/{p.name}" for p in (ROOT / "include/layerzero").iterdir()}
+
+
+def test_the_wheel_component_brings_what_a_plain_system_lacks(tmp_path):
+    if not (BUILD / "lib/liblayerzero.so").exists():
+        pytest.skip(f"{BUILD} is not built; type: make build")
+    run("cmake", "--install", BUILD, "--prefix", tmp_path, "--component", "python")
+    package = tmp_path / "layerzero"
+    needed = run("objdump", "-p", package / "liblayerzero.so")
+    wanted = {line.split()[1] for line in needed.splitlines() if line.strip().startswith("NEEDED")}
+    own = {p.name for p in package.glob("*.so*")}
+    plain = {"libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-x86-64.so.2"}
+    assert wanted - own <= plain
+    assert {p.relative_to(package / "_reference").as_posix() for p in package.glob("_reference/norm/rms.ref.py")}
