@@ -1,0 +1,95 @@
+"""LayerZero: one call per inference operation, the best installed kernel for it, a reason for every choice.
+
+import layerzero as lz
+y = lz.rms_norm(x, weight)                      # every operation is a function of this module
+print(lz.explain("rms_norm", x, weight))        # why this kernel, and why not the others
+with lz.policy(deterministic=True): ...         # policy for this thread or task
+"""
+
+from typing import NamedTuple
+
+from layerzero import _layerzero, _torch, backends, errors
+from layerzero._inspect import doctor, explain, list_kernels, prepare, run, validate, which
+from layerzero._policy import (
+    configure,
+    disabled,
+    load_config,
+    lock,
+    policy,
+    policy_in_force,
+    prefer,
+    scope_of_context,
+    unlock,
+)
+from layerzero._register import register_kernel
+from layerzero._slow import slow_call
+from layerzero.errors import (
+    ConfigError,
+    CudaGraphUnsafeError,
+    InternalError,
+    InvalidRequestError,
+    KernelExecutionError,
+    LayerZeroError,
+    LayerZeroLayoutWarning,
+    NoKernelFoundError,
+    NotInstalledError,
+    UnknownNameError,
+    VersionMismatchError,
+    WrongTypeError,
+)
+from layerzero.report import Reason, SelectionReport
+
+
+class VersionInfo(NamedTuple):
+    """Version of the package and the build that is running."""
+
+    major: int
+    minor: int
+    patch: int
+    build: str
+
+
+__version__, _build = _layerzero.build_id()
+version_info = VersionInfo(*(int(part) for part in __version__.split(".")[:3]), build=_build)
+
+_layerzero.set_hooks(errors.raise_engine_error, slow_call, backends.resolve, scope_of_context, _torch.is_capturing)
+_operations = tuple(_layerzero.ops)
+globals().update(_layerzero.ops)  # the C callables themselves
+_torch.install()
+
+__all__ = [
+    "ConfigError",
+    "CudaGraphUnsafeError",
+    "InternalError",
+    "InvalidRequestError",
+    "KernelExecutionError",
+    "LayerZeroError",
+    "LayerZeroLayoutWarning",
+    "NoKernelFoundError",
+    "NotInstalledError",
+    "Reason",
+    "SelectionReport",
+    "UnknownNameError",
+    "VersionInfo",
+    "VersionMismatchError",
+    "WrongTypeError",
+    "__version__",
+    "configure",
+    "disabled",
+    "doctor",
+    "explain",
+    "list_kernels",
+    "load_config",
+    "lock",
+    "policy",
+    "policy_in_force",
+    "prefer",
+    "prepare",
+    "register_kernel",
+    "run",
+    "unlock",
+    "validate",
+    "version_info",
+    "which",
+]
+__all__ += _operations

@@ -1,0 +1,35 @@
+"""The operations' contracts as the engine gives them, read once when first needed."""
+
+import functools
+import json
+from typing import Any
+
+from layerzero import _layerzero
+
+Contract = dict[str, Any]
+
+
+@functools.cache
+def contracts() -> dict[str, Contract]:
+    """Flat name to contract."""
+    return {contract["name"]: contract for contract in json.loads(_layerzero.contracts())}
+
+
+@functools.cache
+def parameter_names(name: str) -> tuple[str, ...]:
+    return tuple(param["name"] for param in contracts()[name]["params"])
+
+
+def flat_name(operation: Any) -> str:
+    """The flat name of an operation given as its callable, flat name, operation id or alias."""
+    text = operation if isinstance(operation, str) else getattr(operation, "__name__", None)
+    found = _layerzero.find(text) if isinstance(text, str) else None
+    if found is None:
+        from layerzero.errors import UnknownNameError
+
+        raise UnknownNameError(f"operation: wanted a known operation, got {text!r}; see `layerzero list`")
+    return found
+
+
+def callable_of(operation: Any) -> Any:
+    return _layerzero.ops[flat_name(operation)]

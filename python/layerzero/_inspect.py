@@ -1,0 +1,111 @@
+"""Questions to the engine: which kernel, why, what else there is. Nothing here runs an operation."""
+
+import importlib
+import json
+import platform
+import sys
+from typing import Any
+
+from layerzero import _layerzero, _torch, backends
+from layerzero._contracts import callable_of, flat_name, parameter_names
+from layerzero.errors import UnknownNameError
+from layerzero.report import Reason, Record, SelectionReport
+
+
+def run(operation: Any, *tensors: Any, **params: Any) -> Any:
+    """Calls an operation by its flat name, id ("norm.rms") or alias."""
+    return callable_of(operation)(*tensors, **params)
+
+
+def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
+    """A callable of the tensors alone: scalars, layout, kernel and policy are fixed as given here."""
+    _torch.attach_if_imported()
+    return _layerzero.prepare(callable_of(operation), tensors, params)
+
+
+def explain(operation: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
+    """The selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor()."""
+    args, kwargs = _as_tensors(operation, tensors, params)
+    return SelectionReport(json.loads(_layerzero.explain(callable_of(operation), args, kwargs, device)))
+
+
+def which(operation: Any, *tensors: Any, **params: Any) -> dict[str, Any]:
+    """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would."""
+    args, kwargs = _as_tensors(operation, tensors, params)
+    kernel_id, _ = _layerzero.which(callable_of(operation), args, kwargs)
+    report = json.loads(_layerzero.explain(callable_of(operation), args, kwargs, None))
+    score = next((c["score"] for c in report["candidates"] if c["kernel_id"] == kernel_id), None)
+    return {"kernel_id": kernel_id, "score": score}
+
+
+def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any) -> tuple[bool, list[Reason]]:
+    """Whether a kernel takes a call, and if not all its reasons. `operation`: where the kernel serves several."""
+    names = list(dict.fromkeys(k["name"] for k in list_kernels() if k["kernel_id"] == kernel_id))
+    if not names:
+        raise UnknownNameError(f"kernel_id: wanted a known kernel, got {kernel_id!r}; see `layerzero list`")
+    name = flat_name(operation) if operation is not None else names[0]
+    if name not in names or (operation is None and len(names) > 1):
+        raise UnknownNameError(f"operation: wanted one of {', '.join(names)} for {kernel_id}, got {operation!r}")
+    report = explain(name, *tensors, **params)
+    for candidate in report.candidates:
+        if candidate.kernel_id == kernel_id:
+            return candidate.admissible, candidate.reasons
+    reason = Reason("CONSTRAINT_FAILED", "operation", f"an operation of {kernel_id}", report.operation, "")
+    message = f"{kernel_id} does not implement {report.operation}"
+    return False, [Reason(reason.code, reason.field, reason.wanted, reason.got, message)]
+
+
+def list_kernels(operation: Any = None) -> list[Record]:
+    """Every registered kernel (of one operation), with its constraints, installed or not."""
+    backends.ensure_registered()
+    name = None if operation is None else flat_name(operation)
+    return [Record(kernel) for kernel in json.loads(_layerzero.kernels(name))]
+
+
+def doctor() -> Record:
+    """What LayerZero sees: versions, devices, libraries with the reason why not, policy, counters, problems."""
+    backends.ensure_registered()
+    _torch.attach_if_imported()
+    version, build = _layerzero.build_id()
+    problems = list(backends.problems())
+    try:
+        _layerzero.startup()
+    except Exception as error:
+        problems.insert(0, str(error))
+    policy = json.loads(_layerzero.policy_text())
+    changed = {key: entry for key, entry in policy["keys"].items() if entry["origin"] != "default"}
+    return Record(
+        {
+            "layerzero": {"version": version, "build": build},
+            "python": platform.python_version(),
+            "torch": getattr(sys.modules.get("torch"), "__version__", None),
+            "devices": json.loads(_layerzero.devices()),
+            "libraries": backends.libraries(),
+            "policy": {"hash": policy["hash"], "changed": changed},
+            "counters": json.loads(_layerzero.stats()),
+            "problems": problems,
+            "ok": not problems,
+        }
+    )
+
+
+def _as_tensors(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
+    """Arrays of other libraries as torch tensors; torch attached and every library registered."""
+    backends.ensure_registered()
+    foreign = [v for v in (*tensors, *params.values()) if hasattr(v, "__dlpack__")]
+    if foreign and "torch" not in sys.modules:
+        importlib.import_module("torch")
+    _torch.attach_if_imported()
+    torch = sys.modules.get("torch")
+    if torch is None or all(isinstance(v, torch.Tensor) for v in foreign):
+        return tensors, params
+    from layerzero._slow import to_torch
+
+    names = parameter_names(flat_name(operation))
+
+    def converted(field: str, value: Any) -> Any:
+        array = hasattr(value, "__dlpack__") and not isinstance(value, torch.Tensor)
+        return to_torch(torch, field, value) if array else value
+
+    args = tuple(converted(n, v) for n, v in zip(names, tensors, strict=False))
+    return args, {k: converted(k, v) for k, v in params.items()}

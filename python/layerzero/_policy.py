@@ -1,0 +1,114 @@
+"""Policy from code: for the process, and for a block of one thread or task."""
+
+import contextlib
+import contextvars
+import functools
+import inspect
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from layerzero import _layerzero
+
+_scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
+_locks: dict[str, str] = {}
+_guard = threading.Lock()
+_asked = False
+
+# What the door asks for the policy of a call: a C function.
+scope_of_context = _scope.get
+
+
+def configure(**keys: Any) -> None:
+    """Sets keys of layerzero.yaml for the process: configure(strict_mode=True, cache={"max_size": 100})."""
+    with _guard:
+        _layerzero.configure(json.dumps(keys))
+        if "locks" in keys:
+            _locks.clear()
+            _locks.update(keys["locks"])
+
+
+def load_config(path: str | os.PathLike[str]) -> None:
+    """Takes `path` in place of the project's layerzero.yaml."""
+    _layerzero.load_config(os.fspath(path))
+
+
+def lock(operation: str, kernel_id: str) -> None:
+    """Every call of `operation` (an id, an alias or a group) runs `kernel_id` or raises."""
+    _set_locks({**_locks, operation: kernel_id})
+
+
+def unlock(operation: str) -> None:
+    """Takes back what `lock` set for the same name."""
+    _set_locks({name: kernel for name, kernel in _locks.items() if name != operation})
+
+
+def _set_locks(locks: dict[str, str]) -> None:
+    with _guard:
+        _layerzero.configure(json.dumps({"locks": locks}))
+        _locks.clear()
+        _locks.update(locks)
+
+
+class policy(contextlib.ContextDecorator):
+    """Keys of layerzero.yaml for the calls of a block or of a decorated function; other threads and tasks keep theirs.
+
+    A task or thread that is started inside with a copy of the context inherits them.
+    """
+
+    def __init__(self, **keys: Any) -> None:
+        self._json = json.dumps(keys)
+        self._tokens: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar("tokens")
+        _layerzero.policy_scope(0, self._json)  # a wrong key is an error here, not at the first use
+
+    def __enter__(self) -> "policy":
+        scope = _layerzero.policy_scope(_scope.get(), self._json)
+        _ask_from_now_on()
+        self._tokens.set((*self._tokens.get(()), _scope.set(scope)))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        *rest, token = self._tokens.get()
+        self._tokens.set(tuple(rest))
+        _scope.reset(token)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def in_scope(*args: Any, **kwargs: Any) -> Any:
+                with self:
+                    return await function(*args, **kwargs)
+
+            return in_scope
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"{function.__name__}: wanted a function or coroutine, got a generator; use `with` inside it"
+            )
+        return super().__call__(function)
+
+
+def _ask_from_now_on() -> None:
+    # A task that copied its context inside a scope may outlive the block: once a scope has been opened, every call
+    # asks its context (about 30 ns).
+    global _asked
+    if not _asked:
+        _asked = True
+        _layerzero.open_scopes(1)
+
+
+def prefer(source: str) -> policy:
+    """`with lz.prefer("torch"):` the library's kernels win where they are within the tolerance."""
+    return policy(prefer_sources=[source])
+
+
+def disabled() -> policy:
+    """`with lz.disabled():` references only."""
+    return policy(enabled=False)
+
+
+def policy_in_force() -> dict[str, Any]:
+    """Every key with its value and origin, in the current context."""
+    return json.loads(_layerzero.policy_text(_scope.get()))

@@ -1,0 +1,68 @@
+"""The operations' torch references (ops/<path>.ref.py), loaded by file when first needed."""
+
+import functools
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from layerzero._contracts import contracts, parameter_names
+
+FOLDER = Path(__file__).parent / "_reference"
+
+
+@functools.cache
+def reference_function(name: str) -> Callable[..., Any]:
+    """The function `reference` of the operation with this flat name; tensors in the contract's order of axes."""
+    path = FOLDER / f"{contracts()[name]['path']}.ref.py"
+    spec = importlib.util.spec_from_file_location(f"layerzero_reference_{name}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path}: wanted the torch reference of {name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.reference
+
+
+@functools.cache
+def _keywords(name: str) -> tuple[frozenset[str], bool]:
+    """What the reference takes by name, and whether it knows layouts itself."""
+    import inspect
+
+    taken = frozenset(inspect.signature(reference_function(name)).parameters)
+    return taken, "layout" in taken
+
+
+def call_reference(name: str, arguments: dict[str, Any], layout: str | None = None) -> Any:
+    """The reference of `name` on arguments by name (None: not given), with tensors in `layout`."""
+    function = reference_function(name)
+    contract = contracts()[name]
+    taken, knows_layout = _keywords(name)
+    given = {key: value for key, value in arguments.items() if value is not None or key in taken}
+    order = contract["layouts"].get(layout) if layout is not None else None
+    if order is None or order == sorted(order):
+        return function(**given)
+    if knows_layout:
+        return function(**given, layout=layout)
+    for param in contract["params"]:
+        if param.get("layout") and given.get(param["name"]) is not None:
+            given[param["name"]] = given[param["name"]].permute(order)
+    inverse = [order.index(axis) for axis in range(len(order))]
+    results = function(**given)
+    outputs = list(results) if isinstance(results, tuple) else [results]
+    present = [o for o in contract["outputs"] if not o["only_if"] or arguments.get(o["only_if"])]
+    outputs = [t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, present, strict=True)]
+    return tuple(outputs) if isinstance(results, tuple) else outputs[0]
+
+
+@functools.cache
+def host_kernel(name: str) -> Callable[..., Any]:
+    """The reference as a host kernel: every parameter by position, then the layout where the contract has layouts."""
+    names = parameter_names(name)
+    has_layouts = bool(contracts()[name]["layouts"])
+
+    def run(*values: Any) -> Any:
+        layout = values[-1] if has_layouts else None
+        return call_reference(name, dict(zip(names, values, strict=False)), layout)
+
+    run.__name__ = f"{name}_reference"
+    return run

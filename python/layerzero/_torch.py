@@ -1,0 +1,103 @@
+"""Opens the door for torch: when torch is there already, when it gets imported, or at a first call that needs it."""
+
+import importlib.abc
+import importlib.machinery
+import sys
+import threading
+from types import ModuleType
+from typing import Any
+
+from layerzero import _layerzero
+
+_guard = threading.RLock()
+_attached: ModuleType | None = None
+
+
+def attached() -> bool:
+    return _attached is not None
+
+
+def attach_if_imported() -> bool:
+    """True when torch is imported and the door is open for it. A torch that is still importing is left alone."""
+    torch = sys.modules.get("torch")
+    if torch is None or getattr(torch.__spec__, "_initializing", False):
+        return False
+    attach(torch)
+    return True
+
+
+def attach(torch: ModuleType) -> None:
+    """Opens the fast door for torch's tensors and registers what torch brings."""
+    global _attached
+    with _guard:
+        if _attached is torch:
+            return
+        _layerzero.attach(torch, _calibrate(torch))
+        _attached = torch
+        from layerzero import backends
+
+        backends.torch_attached()
+
+
+def _calibrate(torch: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """c10's thread-local {included, excluded} dispatch keys in plain and in inference code.
+
+    None when the symbol is missing or does not show what it must show: the door then asks torch's own functions.
+    """
+    plain = _layerzero.dispatch_key_state()
+    if plain is None:
+        return None
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen = []
+    with torch.inference_mode():
+        inference = _layerzero.dispatch_key_state()
+    with TorchDispatchMode():
+        seen.append(_layerzero.dispatch_key_state())
+    torch.func.vmap(lambda x: (seen.append(_layerzero.dispatch_key_state()), x)[1])(torch.ones(1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        seen.append(_layerzero.dispatch_key_state())
+    restored = _layerzero.dispatch_key_state() == plain
+    shown = len(set(seen)) == len(seen) and not set(seen) & {plain, inference}
+    return (plain, inference) if restored and shown else None
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Attaches right after somebody's first `import torch`, and never again."""
+
+    def find_spec(
+        self, name: str, path: Any, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch":
+            return None
+        others = (f for f in sys.meta_path if f is not self and hasattr(f, "find_spec"))
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
+            return spec
+        run = spec.loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            run(module)
+            # What goes wrong here must not break `import torch`: the first call attaches again and says it.
+            try:
+                attach(module)
+            except Exception as error:
+                import logging
+
+                logging.getLogger("layerzero").warning("torch is not attached: %s", error)
+
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
+
+
+def install() -> None:
+    """Called once by `import layerzero`."""
+    if not attach_if_imported() and "torch" not in sys.modules:
+        sys.meta_path.insert(0, _AfterTorch())
+
+
+def is_capturing() -> bool:
+    """Of the current CUDA stream."""
+    return bool(_attached and _attached.cuda.is_current_stream_capturing())

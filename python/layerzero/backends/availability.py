@@ -1,0 +1,73 @@
+"""Whether the libraries of a descriptor are installed, without importing them."""
+
+import functools
+import importlib.util
+from typing import Any
+
+
+def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """{"*" or kernel id: {"installed", "code", "detail"}} for Engine::RegisterBackend."""
+    found = {"*": _state(descriptor.get("requires", []))}
+    templates = descriptor.get("templates", {})
+    for rows in descriptor["ops"].values():
+        for row in rows:
+            own = row.get("requires") or templates.get(row.get("extends"), {}).get("requires")
+            if own and found["*"]["installed"]:
+                found[row["kernel_id"]] = _state(own)
+    return found
+
+
+def _state(requirements: list[dict[str, str]]) -> dict[str, Any]:
+    for requirement in requirements:
+        why = _missing(
+            requirement["import"],
+            requirement.get("distribution", ""),
+            requirement.get("min_version", ""),
+            requirement.get("below_version", ""),
+        )
+        if why:
+            return {"installed": False, "code": "NOT_INSTALLED", "detail": why}
+    return {"installed": True, "code": "", "detail": ""}
+
+
+@functools.cache
+def _missing(module: str, distribution: str, at_least: str, below: str) -> str:
+    """Why a requirement does not hold; empty if it does."""
+    package = f"{distribution} " if distribution else ""
+    try:
+        if importlib.util.find_spec(module) is None:
+            return f"module {module} is not installed"
+    except (ImportError, ValueError) as error:
+        return f"module {module} is not installed ({error})"
+    if not at_least and not below:
+        return ""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        installed = version(distribution)
+    except PackageNotFoundError:
+        return f"module {module} is there without the metadata of {distribution}: its version is not known"
+    if at_least and _numbers(installed) < _numbers(at_least):
+        return f"{package}{installed} is older than {at_least}"
+    if below and _numbers(installed) >= _numbers(below):
+        return f"{package}{installed} is not older than {below}"
+    return ""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The release numbers of a version: "2.11.0+cu130" is (2, 11, 0)."""
+    numbers = []
+    for part in version.split("+")[0].split("."):
+        digits = ""
+        for character in part:
+            if not character.isdigit():
+                break
+            digits += character
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

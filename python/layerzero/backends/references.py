@@ -1,0 +1,45 @@
+"""Each operation's torch reference as a kernel of any device: the fallback at run time."""
+
+from collections.abc import Callable
+from typing import Any
+
+from layerzero._contracts import Contract, contracts
+from layerzero._references import host_kernel
+
+
+def descriptor() -> dict[str, Any]:
+    """Rows that accept everything that the contracts admit."""
+    ops = {operation["id"]: [_row(c, operation["id"])] for c in contracts().values() for operation in c["operations"]}
+    return {
+        "schema_version": "1.0",
+        "backend": "torch.ref",
+        "backend_version": "2.11",
+        "platform": "any",
+        "requires": [{"import": "torch", "distribution": "torch", "min_version": "2.11"}],
+        "ops": ops,
+    }
+
+
+def _row(contract: Contract, operation: str) -> dict[str, Any]:
+    dtypes = {d for p in contract["params"] if p["kind"] == "tensor" for d in p["dtypes"]}
+    row: dict[str, Any] = {
+        "kernel_id": f"torch.ref.{operation}",
+        "adapter": f"{__name__}:{contract['name']}",
+        "platform": "any",
+        "reference": True,
+        "priority": 10,
+        "dtypes": sorted(dtypes),
+        "requires_layouts": list(contract["layouts"]) or ["any"],
+        "accepts": ["*"],
+        "supports_grad": contract["differentiable"],
+        "requires_contiguous": False,
+        "requires_last_dim_stride1": False,
+        "deterministic": True,
+    }
+    return row
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name in contracts():
+        return host_kernel(name)
+    raise AttributeError(name)

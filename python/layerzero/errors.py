@@ -1,0 +1,106 @@
+"""Exceptions and warnings of LayerZero, and how the engine's errors become them."""
+
+import json
+from typing import Any, NoReturn
+
+from layerzero.report import Reason
+
+
+class LayerZeroError(Exception):
+    """Base of all errors. `field`, `wanted`, `got` and `fix` are the message's parts where the engine gave them."""
+
+    field: str = ""
+    wanted: str = ""
+    got: str = ""
+    fix: str = ""
+
+
+class InvalidRequestError(LayerZeroError, ValueError):
+    """An argument does not fit the operation's contract."""
+
+
+class WrongTypeError(InvalidRequestError, TypeError):
+    """An argument is of the wrong type."""
+
+
+class UnknownNameError(InvalidRequestError, LookupError):
+    """No operation, kernel or device has this name."""
+
+
+class ConfigError(LayerZeroError, ValueError):
+    """A policy file, an environment variable or a call of `configure` is wrong."""
+
+
+class NotInstalledError(LayerZeroError, ImportError):
+    """Something that the call needs is not installed."""
+
+
+class KernelExecutionError(LayerZeroError, RuntimeError):
+    """A kernel failed while it ran."""
+
+
+class VersionMismatchError(LayerZeroError, RuntimeError):
+    """Two parts that must be of one build or version are not."""
+
+
+class CudaGraphUnsafeError(LayerZeroError, RuntimeError):
+    """A kernel that is not known to be safe in a CUDA graph was asked for inside a capture."""
+
+
+class InternalError(LayerZeroError, RuntimeError):
+    """A fault of LayerZero itself; please report it with the message."""
+
+
+class NoKernelFoundError(LayerZeroError, RuntimeError):
+    """No kernel serves the call; `failures` has each kernel's reasons."""
+
+    def __init__(self, operation: str, failures: dict[str, list[Reason]], message: str = "") -> None:
+        super().__init__(message or f"{operation}: no kernel serves this call")
+        self.operation = operation
+        self.failures = failures
+
+    def __reduce__(self) -> Any:
+        return type(self), (self.operation, self.failures, str(self))
+
+
+class LayerZeroLayoutWarning(UserWarning):
+    """A tensor's layout was guessed."""
+
+
+# lz_status_code of include/layerzero/c_abi.h.
+_NO_KERNEL = 3
+_BY_CODE: dict[int, type[LayerZeroError]] = {
+    1: InvalidRequestError,
+    2: WrongTypeError,
+    4: UnknownNameError,
+    5: ConfigError,
+    6: NotInstalledError,
+    7: KernelExecutionError,
+    8: VersionMismatchError,
+    9: CudaGraphUnsafeError,
+}
+
+
+def failures_of(report: dict[str, Any]) -> dict[str, list[Reason]]:
+    """Each refused kernel's reasons in a selection report."""
+    return {
+        candidate["kernel_id"]: [Reason(**reason) for reason in candidate["reasons"]]
+        for candidate in report["candidates"]
+        if candidate["reasons"]
+    }
+
+
+def raise_engine_error(
+    code: int, field: str, wanted: str, got: str, fix: str, text: str, explanation: str | None
+) -> NoReturn:
+    """The engine's `raise` hook."""
+    error: LayerZeroError
+    if code == _NO_KERNEL:
+        report = json.loads(explanation) if explanation else {"operation": field, "candidates": []}
+        failures = failures_of(report)
+        lines = [f"  {kernel}: {'; '.join(r.message for r in reasons)}" for kernel, reasons in failures.items()]
+        error = NoKernelFoundError(report["operation"], failures, "\n".join([text, *lines]))
+    else:
+        error = _BY_CODE.get(code, InternalError)(text)
+    error.field, error.wanted, error.got, error.fix = field, wanted, got, fix
+    raise error
