@@ -12,6 +12,7 @@ endfunction()
 function(lz_collect_operations)
   set(includes "")
   set(rows "")
+  set(paths "")
   foreach(root ${PROJECT_SOURCE_DIR}/ops ${LZ_EXTRA_OPS_DIR})
     file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${root} ${root}/*.h)
     list(SORT files)
@@ -22,6 +23,8 @@ function(lz_collect_operations)
       lz_path_symbol(symbol ${file})
       string(APPEND includes "#include \"${root}/${file}\"\n")
       string(APPEND rows "    &ops::${symbol}::kContract,\n")
+      string(REGEX REPLACE "\\.h$" "" path ${file})
+      string(APPEND paths "    \"${path}\",\n")
     endforeach()
   endforeach()
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/operation_table.inc @ONLY CONTENT
@@ -30,6 +33,9 @@ function(lz_collect_operations)
 namespace lz {
 inline constinit const Contract* const kOperationTable[] = {
 @rows@};
+// Below ops/, without the suffix: where the operation's references lie.
+inline constexpr std::string_view kOperationPaths[] = {
+@paths@};
 }
 ")
 endfunction()

@@ -61,10 +61,18 @@ Json ParamJson(const Param& p) {
 
 Json ContractJson(const Operation& op) {
   const Contract& c = op.contract();
-  Json j = {{"name", c.name},           {"summary", c.summary},        {"definition", c.definition},
-            {"source", c.source},       {"replaces", c.replaces},      {"differentiable", c.differentiable},
-            {"aliases", Json::array()}, {"operations", Json::array()}, {"params", Json::array()},
-            {"outputs", Json::array()}, {"derived", Json::array()}};
+  Json j = {{"name", c.name},
+            {"path", op.path()},
+            {"summary", c.summary},
+            {"definition", c.definition},
+            {"source", c.source},
+            {"replaces", c.replaces},
+            {"differentiable", c.differentiable},
+            {"aliases", Json::array()},
+            {"operations", Json::array()},
+            {"params", Json::array()},
+            {"outputs", Json::array()},
+            {"derived", Json::array()}};
   for (std::string_view alias : c.aliases) j["aliases"].push_back(alias);
   for (const Variant& v : c.variants) {
     Json when = Json::array();

@@ -126,8 +126,9 @@ class Operation {
   const OperationState& state() const { return *state_.load(std::memory_order_acquire); }
   void Publish(const OperationState* state) const { state_.store(state, std::memory_order_release); }
 
-  uint16_t index() const { return index_; }  // among all operations of the process
-  void set_index(uint16_t index) { index_ = index; }
+  uint16_t index() const { return index_; }        // among all operations of the process
+  std::string_view path() const { return path_; }  // of its files below ops/, without suffix
+  void SetPlace(uint16_t index, std::string_view path) { index_ = index, path_ = path; }
 
  private:
   explicit Operation(const Contract& contract) : contract_(&contract) {}
@@ -154,6 +155,7 @@ class Operation {
   std::vector<uint8_t> scalar_given_bit_, scalar_value_shift_;
   size_t num_slots_ = 0;
   uint16_t index_ = 0;
+  std::string_view path_;
   mutable std::atomic<const OperationState*> state_{nullptr};
 };
 

@@ -105,14 +105,15 @@ ReasonCode DefaultCode(const Operation& op, std::string_view name, Rel rel) {
 }
 
 Registry::Registry() {
-  for (const Contract* contract : kOperationTable) {
+  for (size_t i = 0; i < std::size(kOperationTable); ++i) {
+    const Contract* contract = kOperationTable[i];
     auto op = Operation::Compile(*contract);
     if (!op.ok()) {
       if (startup_.ok()) startup_ = op.TakeStatus();
       continue;
     }
     Operation& compiled = **op;
-    compiled.set_index(uint16_t(operations_.size()));
+    compiled.SetPlace(uint16_t(operations_.size()), kOperationPaths[i]);
     by_name_.emplace(contract->name, &compiled);
     for (const Variant& v : contract->variants) by_name_.emplace(v.id, &compiled);
     for (std::string_view alias : contract->aliases) by_name_.emplace(alias, &compiled);
