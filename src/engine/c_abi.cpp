@@ -34,8 +34,8 @@ int32_t Keep(const Status& status) {
 const Operation* AsOperation(const lz_op* op) { return reinterpret_cast<const Operation*>(op); }
 const Plan* AsPlan(const lz_plan* plan) { return reinterpret_cast<const Plan*>(plan); }
 
-// Stage 1 and 2 of a C request. `outputs`: whether the caller's output tensors are set; if not, kernels see their shapes
-// and strides without data, which is what a workspace function may read.
+// Stage 1 and 2 of a C request. `outputs`: whether the caller's output tensors are set; if not, kernels see their
+// shapes and strides without data, which is what a workspace function may read.
 Status Take(const lz_request* c, Request* r, bool outputs) {
   const Operation& op = *r->op;
   std::copy_n(c->tensors, op.num_inputs(), r->tensors.begin());
