@@ -135,14 +135,19 @@ bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_ar
   return true;
 }
 
-Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r) {
+Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r, bool take_gradients) {
   if (!TorchAttached() || !ModesAllowFastDoor()) return Read::kSlow;
   const bool grad = GradEnabled();
   const Operation& op = *door.op;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     PyObject* object = a.params[op.input_params()[i]];
     if (!object || object == Py_None) continue;
-    if (!IsTensor(object) || (grad && RequiresGrad(object)) || !ReadTensor(object, &r->tensors[i])) return Read::kSlow;
+    if (!IsTensor(object)) return Read::kSlow;
+    if (grad && RequiresGrad(object)) {
+      if (!take_gradients) return Read::kSlow;
+      r->flags |= LZ_FLAG_REQUIRES_GRAD;
+    }
+    if (!ReadTensor(object, &r->tensors[i])) return Read::kSlow;
   }
   return Read::kOk;
 }

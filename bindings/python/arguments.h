@@ -16,8 +16,9 @@ struct Arguments {
 bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords, Arguments* a);
 
 enum class Read { kOk, kSlow, kError };
-// Tensors into the request. kSlow: something is no plain eager tensor, the slow door decides.
-Read ReadTensors(const OpDoor& door, const Arguments& a, Request* request);
+// Tensors into the request. kSlow: something is no plain eager tensor, the slow door decides. A wanted gradient is a
+// flag of the request if `take_gradients`, else slow.
+Read ReadTensors(const OpDoor& door, const Arguments& a, Request* request, bool take_gradients = false);
 // Scalars, layout, kernel and policy into the request. false: an error is set.
 bool ReadScalars(OpDoor& door, const Arguments& a, Request* request);
 bool ReadScalar(const OpDoor& door, const Param& param, PyObject* value, lz_scalar* out);

@@ -50,9 +50,17 @@ PyObject* ScalarObject(const Param& p, const lz_scalar& s) {
   }
 }
 
+// A new reference to what a kernel gets for a tensor argument; nullptr with an error.
+PyObject* HostTensor(PyObject* tensor, bool contiguous) {
+  if (!tensor) Py_RETURN_NONE;
+  if (contiguous && tensor != Py_None) return PyObject_CallMethod(tensor, "contiguous", nullptr);
+  Py_IncRef(tensor);
+  return tensor;
+}
+
 // A host kernel gets every parameter by position in the contract's order, final scalars, then the layout if there is
-// one: adapters are plain functions of that signature.
-PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors) {
+// one: adapters are plain functions of that signature. `contiguous`: a bit for each input that is to be copied.
+PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous) {
   std::vector<PyObject*>& callables = HostCallables();
   if (callables.size() <= kernel.index) callables.resize(kernel.index + 1, nullptr);
   PyObject* callable = callables[kernel.index];
@@ -67,8 +75,11 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   const bool layout = !op.layout_names().empty();
   PyObject* args = PyTuple_New(Py_ssize_t(op.contract().params.size() + layout));
   for (size_t i = 0; i < op.num_inputs(); ++i) {
-    PyObject* t = tensors[i] ? tensors[i] : Py_None;
-    Py_IncRef(t);
+    PyObject* t = HostTensor(tensors[i], contiguous >> i & 1);
+    if (!t) {
+      Py_DecRef(args);
+      return nullptr;
+    }
     PyTuple_SetItem(args, op.input_params()[i], t);
   }
   for (size_t i = 0; i < op.num_scalars(); ++i) {
@@ -102,6 +113,22 @@ bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
     return false;
   }
   Engine::BindOutput(r, o, static_cast<char*>(t.data) + t.byte_offset);
+  return true;
+}
+
+// Whether every present output's out= fits; else an error is set.
+bool CheckGivenOutputs(Request& r, PyObject* out) {
+  Py_ssize_t given = 0;
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+    if (r.outputs[o].ndim < 0) continue;
+    const bool has = PyTuple_Check(out) ? given < PyTuple_Size(out) : given == 0;
+    if (!has) {
+      PyErr_SetString(PyExc_TypeError, "out: wanted a tuple with one tensor for each output");
+      return false;
+    }
+    if (!BindGivenOutput(r, o, PyTuple_Check(out) ? PyTuple_GetItem(out, given) : out)) return false;
+    ++given;
+  }
   return true;
 }
 
@@ -152,10 +179,25 @@ Result<const Plan*> SelectOutside(Request& r, Box* site) {
   return plan;
 }
 
-// A host kernel's result into out=, where it was given.
+// A host kernel's result into out=, where it was given; its fit has been checked.
 PyObject* IntoOut(PyObject* result, PyObject* out) {
   if (!result || !out || out == Py_None) return result;
-  PyObject* copied = PyObject_CallMethod(out, "copy_", "O", result);
+  PyObject* copied = nullptr;
+  if (!PyTuple_Check(result)) {
+    PyObject* target = PyTuple_Check(out) ? PyTuple_GetItem(out, 0) : out;
+    copied = PyObject_CallMethod(target, "copy_", "O", result);
+  } else {
+    copied = PyTuple_New(PyTuple_Size(out));
+    for (Py_ssize_t i = 0; copied && i < PyTuple_Size(out); ++i) {
+      PyObject* one = PyObject_CallMethod(PyTuple_GetItem(out, i), "copy_", "O", PyTuple_GetItem(result, i));
+      if (one) {
+        PyTuple_SetItem(copied, i, one);
+      } else {
+        Py_DecRef(copied);
+        copied = nullptr;
+      }
+    }
+  }
   Py_DecRef(result);
   return copied;
 }
@@ -169,7 +211,10 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
     if (!selected.ok()) return Raise(selected.status(), &r);
     plan = *selected;
   }
-  if (plan->kernel->spec.call != CallKind::kNative) return IntoOut(CallHost(*plan->kernel, r, tensors), out);
+  if (plan->kernel->spec.call != CallKind::kNative) {
+    if (out && out != Py_None && !CheckGivenOutputs(r, out)) return nullptr;
+    return IntoOut(CallHost(*plan->kernel, r, tensors, plan->contiguous_inputs), out);
+  }
   PyObject* outputs = MakeOutputs(r, out);
   if (!outputs) return nullptr;
   const lz_parallel parallel = TorchParallel();
@@ -186,7 +231,9 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
   }();
   if (status.ok()) return outputs;
   Py_DecRef(outputs);
-  if (status.code() == StatusCode::kHostKernel && plan->fallback) return CallHost(*plan->fallback, r, tensors);
+  if (status.code() == StatusCode::kHostKernel && plan->fallback) {
+    return IntoOut(CallHost(*plan->fallback, r, tensors, 0), out);
+  }
   return Raise(status, &r);
 }
 
@@ -256,8 +303,9 @@ PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_arg
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 PyCFunction AsCFunction(Fast f) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(f)); }
 
-// (callable, args, kwargs[, device]) of the inspection functions, read as a call would read them.
-bool ReadCall(PyObject* args, OpDoor** door, Request** request, std::string* device) {
+// (callable, args, kwargs[, device]) of the inspection functions, read as a call would read them. The objects in `a`
+// live as long as `args`.
+bool ReadCall(PyObject* args, OpDoor** door, Request** request, std::string* device, Arguments* a) {
   PyObject *callable, *positional, *named;
   const char* where = nullptr;
   if (!PyArg_ParseTuple(args, "OO!O!|z", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &where))
@@ -276,16 +324,15 @@ bool ReadCall(PyObject* args, OpDoor** door, Request** request, std::string* dev
   Py_DecRef(keys);
   for (Py_ssize_t i = 0; i < PyTuple_Size(names); ++i)
     all.push_back(PyDict_GetItemWithError(named, PyTuple_GetItem(names, i)));
-  Arguments a;
-  const bool parsed = ParseArguments(**door, all.data(), PyTuple_Size(positional), names, &a);
+  const bool parsed = ParseArguments(**door, all.data(), PyTuple_Size(positional), names, a);
   Py_DecRef(names);
   if (!parsed) return false;
   auto r = std::make_unique<Request>(*(*door)->op);
-  if (ReadTensors(**door, a, r.get()) != Read::kOk) {
-    PyErr_SetString(PyExc_TypeError, "wanted plain tensors that need no gradient, outside torch's modes");
+  if (ReadTensors(**door, *a, r.get(), /*take_gradients=*/true) != Read::kOk) {
+    PyErr_SetString(PyExc_TypeError, "wanted plain tensors outside torch's modes and transforms");
     return false;
   }
-  if (!ReadScalars(**door, a, r.get())) return false;
+  if (!ReadScalars(**door, *a, r.get())) return false;
   *request = r.release();
   return true;
 }
@@ -333,7 +380,8 @@ PyObject* Prepare(PyObject*, PyObject* args) {
   OpDoor* door;
   Request* request;
   std::string device;
-  if (!ReadCall(args, &door, &request, &device)) return nullptr;
+  Arguments a;
+  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
   std::unique_ptr<Request> r(request);
   auto* prepared = new Prepared{.door = door};
   prepared->scalars.assign(r->scalars.begin(), r->scalars.begin() + ptrdiff_t(door->op->num_scalars()));
@@ -362,7 +410,8 @@ PyObject* Explain(PyObject*, PyObject* args) {
   OpDoor* door;
   Request* request;
   std::string device;
-  if (!ReadCall(args, &door, &request, &device)) return nullptr;
+  Arguments a;
+  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
   std::unique_ptr<Request> r(request);
   auto text = Engine::Get().Explain(*r, device);
   if (!text.ok()) return Raise(text.status());
@@ -373,13 +422,34 @@ PyObject* Which(PyObject*, PyObject* args) {
   OpDoor* door;
   Request* request;
   std::string device;
-  if (!ReadCall(args, &door, &request, &device)) return nullptr;
+  Arguments a;
+  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
   std::unique_ptr<Request> r(request);
   if (Status status = Engine::Get().Prepare(*r); !status.ok()) return Raise(status, r.get());
   Box site;
   auto plan = SelectOutside(*r, &site);
   if (!plan.ok()) return Raise(plan.status(), r.get());
   return Py_BuildValue("sI", (*plan)->kernel->id.c_str(), (*plan)->id);
+}
+
+PyObject* CallDifferentiable(PyObject*, PyObject* args) {
+  OpDoor* door;
+  Request* request;
+  std::string device;
+  Arguments a;
+  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
+  std::unique_ptr<Request> r(request);
+  if (Status status = Engine::Get().Prepare(*r); !status.ok()) return Raise(status, r.get());
+  Box site;
+  auto plan = SelectOutside(*r, &site);
+  if (!plan.ok()) return Raise(plan.status(), r.get());
+  if ((*plan)->kernel->spec.call == CallKind::kNative) {
+    PyErr_Format(PyExc_RuntimeError, "%s carries no gradient", (*plan)->kernel->id.c_str());
+    return nullptr;
+  }
+  PyObject* tensors[kMaxTensors];
+  for (size_t i = 0; i < door->op->num_inputs(); ++i) tensors[i] = a.params[door->op->input_params()[i]];
+  return CallHost(*(*plan)->kernel, *r, tensors, (*plan)->contiguous_inputs);
 }
 
 PyObject* Raise(const Status& status, Request* request) {

@@ -51,6 +51,9 @@ PyObject* Explain(PyObject* self, PyObject* args);
 // Python: which(callable, args, kwargs) -> (kernel id, plan id).
 PyObject* Which(PyObject* self, PyObject* args);
 
+// Python: call_differentiable(callable, args, kwargs): the chosen kernel that carries gradients; some tensor wants one.
+PyObject* CallDifferentiable(PyObject* self, PyObject* args);
+
 // Raises the Python exception for a status; always returns nullptr.
 PyObject* Raise(const Status& status, Request* request = nullptr);
 

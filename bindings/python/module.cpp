@@ -107,6 +107,7 @@ PyMethodDef kMethods[] = {
     {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
     {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},
+    {"call_differentiable", CallDifferentiable, METH_VARARGS, "call_differentiable(operation, args, kwargs)"},
     {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},

@@ -70,6 +70,7 @@ constexpr auto kKeys = std::to_array<std::string_view>({
     "supports_dropout",
     "supports_scale",
     "supports_grad",
+    "reference",
     "accepts",
     "masked_v_nan",
     "requires_last_dim_stride1",
@@ -208,6 +209,7 @@ Status KernelReader::Behaviour() {
   LZ_RETURN_IF_ERROR(Boolean("is_cuda_graph_safe", &spec.cuda_graph_safe));
   LZ_RETURN_IF_ERROR(Boolean("deterministic", &spec.deterministic));
   LZ_RETURN_IF_ERROR(Boolean("supports_grad", &spec.requires_grad));
+  LZ_RETURN_IF_ERROR(Boolean("reference", &spec.reference));
   LZ_RETURN_IF_ERROR(Text("numerics", &spec.numerics));
   const auto number = [&](std::string_view key, double* out) -> Status {
     const auto at = kernel_.find(key);

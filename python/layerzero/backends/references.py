@@ -21,14 +21,15 @@ def descriptor() -> dict[str, Any]:
 
 
 def _row(contract: Contract, operation: str) -> dict[str, Any]:
-    dtypes = {d for p in contract["params"] if p["kind"] == "tensor" for d in p["dtypes"]}
+    first = next(p for p in contract["params"] if p["kind"] == "tensor")
     row: dict[str, Any] = {
         "kernel_id": f"torch.ref.{operation}",
+        "source": "torch.ref",
         "adapter": f"{__name__}:{contract['name']}",
         "platform": "any",
         "reference": True,
         "priority": 10,
-        "dtypes": sorted(dtypes),
+        "dtypes": first["dtypes"],
         "requires_layouts": list(contract["layouts"]) or ["any"],
         "accepts": ["*"],
         "supports_grad": contract["differentiable"],
@@ -36,6 +37,10 @@ def _row(contract: Contract, operation: str) -> dict[str, Any]:
         "requires_last_dim_stride1": False,
         "deterministic": True,
     }
+    if operation.startswith("attention.gqa."):
+        row["supports_gqa"] = True
+    if {"d_qk", "d_v"} <= set(contract["axes"]):
+        row["max_head_dim"] = None
     return row
 
 
