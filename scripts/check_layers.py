@@ -30,7 +30,7 @@ ALLOWED = {
     "src/registry": (*COMMON, "platform", "gen", "ops"),
     "src/pipeline": (*COMMON, "platform", "registry"),
     "src/engine": (*COMMON, "platform", "registry", "pipeline", "perfdb", "engine", "ops", "gen"),
-    "src/verify": (*COMMON, "platform", "registry", "pipeline", "engine"),
+    "src/verify": (*COMMON, "platform", "registry", "pipeline", "engine", "ops"),
     "src/perfdb": (*COMMON, "platform", "registry"),
     "ops": (*COMMON, "ops"),
     "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraint rows name

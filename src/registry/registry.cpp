@@ -47,7 +47,10 @@ std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec,
   for (size_t i = 0; i < op.num_scalars(); ++i) {
     const Param& p = op.scalar(i);
     if (!p.keyword_only || accepted(p.name)) continue;
-    if (p.kind == ParamKind::kBool || p.kind == ParamKind::kChoice) {
+    // A scalar may share its name with another field ("dtype"): then only "<scalar>.given" is its own.
+    const auto field = op.FindField(p.name);
+    const bool own_name = field && op.fields()[*field].param == int16_t(op.scalar_params()[i]);
+    if ((p.kind == ParamKind::kBool || p.kind == ParamKind::kChoice) && own_name) {
       rows.push_back({p.name, Rel::kEq, p.int_default});
     } else {
       rows.push_back({keep(std::string(p.name) + ".given"), Rel::kEq, 0});

@@ -109,10 +109,12 @@ namespace {
 HWY_EXPORT(Launch);
 int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
 
+constexpr std::array<std::string_view, 2> kAccepts = {"format", "dtype"};
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.dequantize.gguf",
      .operation = "dequantize.gguf",
      .dtypes = Mask(DType::kU8),
+     .accepts = kAccepts,
      .strides = Strides::kLastDimDense,
      .priority = 80,
      .deterministic = true,

@@ -1,0 +1,116 @@
+#include "verify/fill.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "core/view.h"
+
+namespace lz::verify {
+namespace {
+
+// SplitMix64 (Steele, Lea and Flood 2014): small, seedable by any number, the same everywhere.
+class Generator {
+ public:
+  explicit Generator(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+  double Uniform() { return double(Next() >> 11) * 0x1p-53; }
+  double Normal() {  // Box and Muller
+    const double radius = std::sqrt(-2 * std::log(1 - Uniform()));
+    return radius * std::cos(2 * std::numbers::pi * Uniform());
+  }
+
+ private:
+  uint64_t state_;
+};
+
+double F8ToDouble(DType type, int code) {
+  if (type == DType::kF8E4M3) return F8E4M3ToFloat(uint8_t(code));
+  if (type == DType::kF8E5M2) return F8E5M2ToFloat(uint8_t(code));
+  return F8E8M0ToFloat(uint8_t(code));
+}
+
+uint8_t NearestF8(DType type, double value) {
+  int best = 0;
+  double distance = std::numeric_limits<double>::infinity();
+  for (int code = 0; code < 256; ++code) {
+    const double candidate = F8ToDouble(type, code);
+    if (std::isnan(value) && std::isnan(candidate)) return uint8_t(code);
+    if (std::fabs(candidate - value) < distance || candidate == value) {
+      distance = std::fabs(candidate - value);
+      best = code;
+    }
+  }
+  return uint8_t(best);
+}
+
+void FillProbs(Generator& generator, OwnedTensor* tensor) {
+  const lz_tensor t = tensor->tensor();
+  const int64_t row = tensor->shape().empty() ? 1 : tensor->shape().back();
+  std::vector<double> weights(static_cast<size_t>(row));
+  for (int64_t begin = 0; begin < tensor->numel(); begin += row) {
+    double sum = 0;
+    for (double& w : weights) sum += w = std::exp(generator.Normal());
+    for (int64_t i = 0; i < row; ++i) StoreValue(t, tensor->ElementOffset(begin + i), weights[size_t(i)] / sum);
+  }
+}
+
+double Draw(Generator& generator, const Filling& f) {
+  switch (f.distribution) {
+    case Distribution::kUniform: return f.lo + (f.hi - f.lo) * generator.Uniform();
+    case Distribution::kInt: return std::floor(f.lo + (f.hi - f.lo) * generator.Uniform());
+    default: return generator.Normal();
+  }
+}
+
+}  // namespace
+
+uint64_t HashText(std::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
+  return hash;
+}
+
+void StoreValue(const lz_tensor& t, int64_t offset, double value) {
+  const DType type = DTypeOf(t);
+  const View view(t);
+  switch (type) {
+    case DType::kF8E4M3:
+    case DType::kF8E5M2:
+    case DType::kF8E8M0: view.data<uint8_t>()[offset] = NearestF8(type, value); return;
+    case DType::kI64:
+    case DType::kI32:
+    case DType::kI16:
+    case DType::kI8:
+    case DType::kU8:
+    case DType::kBool: view.StoreInt(offset, int64_t(value)); return;
+    case DType::kF64:
+    case DType::kF32:
+    case DType::kF16:
+    case DType::kBF16: view.Store(offset, value); return;
+    default: return;
+  }
+}
+
+void Fill(const Filling& f, uint64_t seed, OwnedTensor* tensor) {
+  Generator generator(seed);
+  const lz_tensor t = tensor->tensor();
+  if (f.distribution == Distribution::kProbs) {
+    FillProbs(generator, tensor);
+  } else {
+    tensor->ForEach([&](int64_t i, int64_t offset) {
+      StoreValue(t, offset, f.distribution == Distribution::kExplicit ? f.values[size_t(i)] : Draw(generator, f));
+    });
+  }
+  if (f.nan && tensor->numel() > 0) {
+    const int64_t at = int64_t(generator.Next() % uint64_t(tensor->numel()));
+    StoreValue(t, tensor->ElementOffset(at), std::numeric_limits<double>::quiet_NaN());
+  }
+}
+
+}  // namespace lz::verify

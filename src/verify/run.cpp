@@ -1,0 +1,225 @@
+#include "verify/run.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/view.h"
+#include "pipeline/filter.h"
+
+namespace lz::verify {
+namespace {
+
+// Splits on one thread into the smallest parts that the contract of lz_parallel allows: every boundary is crossed.
+void RunParts(void*, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context) {
+  grain = std::max<int64_t>(1, grain);
+  while (end - begin >= 2 * grain) {
+    body(begin, begin + grain, context);
+    begin += grain;
+  }
+  if (begin < end) body(begin, end, context);
+}
+constexpr lz_parallel kParts{&RunParts, nullptr, 4};
+
+bool IsFloat(DType type) { return kFloats >> int(type) & 1; }
+
+const KernelEntry* ReferenceOf(const Request& r) {
+  const int variant = VariantOf(r);
+  if (variant < 0) return nullptr;
+  const KernelEntry* best = nullptr;
+  for (const KernelEntry* k : r.state->kernels[size_t(variant)]) {
+    if (!k->spec.reference || k->spec.call != CallKind::kNative) continue;
+    if (!best || k->spec.priority > best->spec.priority) best = k;
+  }
+  return best;
+}
+
+lz_kernel_args ArgumentsOf(const Request& r, const lz_tensor* tensors) {
+  lz_kernel_args args{};
+  args.size = sizeof(args);
+  args.tensors = tensors;
+  args.scalars = r.scalars.data();
+  args.axes = r.axes();
+  args.parallel = &kParts;
+  return args;
+}
+
+CaseResult Failed(std::string text) {
+  CaseResult result;
+  result.verdict = Verdict::kFailed;
+  result.text = std::move(text);
+  return result;
+}
+CaseResult NotAdmitted(std::string text) {
+  CaseResult result;
+  result.verdict = Verdict::kNotAdmitted;
+  result.text = std::move(text);
+  return result;
+}
+
+// A plan of this kernel for the request, or the reason that there is none.
+Result<const Plan*> SelectLocked(Engine& engine, Request& r, const KernelEntry& kernel) {
+  const std::string lock = R"({"locks": {")" + kernel.operation + R"(": ")" + kernel.id + R"("}})";
+  auto scope = engine.PolicyScope(0, lock);
+  if (!scope.ok()) return scope.TakeStatus();
+  r.policy = *scope;
+  LZ_RETURN_IF_ERROR(engine.Prepare(r));
+  return engine.Select(r);
+}
+
+std::vector<OwnedTensor> MakeOutputs(const Request& r) {
+  std::vector<OwnedTensor> outputs(r.op->num_outputs());
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const OutputShape& shape = r.outputs[o];
+    if (shape.ndim < 0) continue;
+    outputs[o] = OwnedTensor::RowMajor(shape.dtype, {shape.physical, shape.physical + shape.ndim});
+  }
+  return outputs;
+}
+
+}  // namespace
+
+Result<Expected> Expected::Of(const Request& bound) {
+  const KernelEntry* reference = ReferenceOf(bound);
+  if (!reference) {
+    return Status(StatusCode::kNoKernel, {.field = std::string(bound.op->name()), .wanted = "a reference kernel"});
+  }
+  const size_t inputs = bound.op->num_inputs(), count = bound.op->num_outputs();
+  const bool exact = bound.op->contract().tolerance.compare == lz::Compare::kExact;
+  Expected expected;
+  expected.op_ = bound.op;
+  expected.outputs_.resize(count);
+  // Pass `count` stores every output in its own dtype. The passes before it store one float output each in FP64 and the
+  // others as they are: where a definition rounds one output and goes on from there, the reference still does.
+  for (size_t pass = 0; pass <= count; ++pass) {
+    if (pass < count && (bound.outputs[pass].ndim < 0 || exact || !IsFloat(bound.outputs[pass].dtype))) continue;
+    std::array<lz_tensor, kMaxTensors> tensors = bound.tensors;
+    std::vector<OwnedTensor> memory(count);
+    for (size_t o = 0; o < count; ++o) {
+      const OutputShape& shape = bound.outputs[o];
+      if (shape.ndim >= 0) {
+        memory[o] =
+            OwnedTensor::RowMajor(o == pass ? DType::kF64 : shape.dtype, {shape.shape, shape.shape + shape.ndim});
+      }
+      tensors[inputs + o] = memory[o].tensor();
+    }
+    const lz_kernel_args args = ArgumentsOf(bound, tensors.data());
+    const int32_t code = reference->spec.launch(&args);
+    if (code != 0) {
+      return Status(StatusCode::kKernelFailed, {.field = "kernel " + reference->id, .got = std::to_string(code)});
+    }
+    if (pass == count) {
+      for (size_t o = 0; o < count; ++o) expected.outputs_[o].stored = std::move(memory[o]);
+    } else {
+      const double* values = reinterpret_cast<const double*>(memory[pass].data());
+      expected.outputs_[pass].exact.assign(values, values + memory[pass].numel());
+    }
+  }
+  return expected;
+}
+
+std::vector<OutputReport> Expected::Compare(const Request& r, std::string_view numerics) const {
+  const Contract& contract = r.op->contract();
+  if (contract.tolerance.compare == lz::Compare::kToken) return {CompareTokens(r)};
+  std::vector<OutputReport> reports;
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    const One& one = outputs_[o];
+    if (!one.stored.given()) continue;
+    const lz_tensor& got = r.tensors[r.op->num_inputs() + o];
+    const std::string_view name = contract.outputs[o].name;
+    if (contract.tolerance.compare == lz::Compare::kExact || !IsFloat(one.stored.dtype())) {
+      OwnedTensor stored = one.stored;
+      reports.push_back(CompareExact(name, got, stored.tensor()));
+    } else {
+      reports.push_back(CompareFloats(contract, numerics, name, got, one.exact));
+    }
+  }
+  return reports;
+}
+
+std::string Expected::DifferenceFrom(const Expected& other) const {
+  for (size_t o = 0; o < outputs_.size(); ++o) {
+    const One &a = outputs_[o], &b = other.outputs_[o];
+    const bool same = a.stored.SameBytes(b.stored) && a.exact.size() == b.exact.size() &&
+                      (a.exact.empty() || std::memcmp(a.exact.data(), b.exact.data(), a.exact.size() * 8) == 0);
+    if (!same) return std::string(op_->contract().outputs[o].name);
+  }
+  return {};
+}
+
+CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel) {
+  Request r = c.MakeRequest();
+  r.parallel = &kParts;
+  auto plan = SelectLocked(engine, r, kernel);
+  if (!plan.ok()) {
+    if (plan.status().code() == StatusCode::kNoKernel) return NotAdmitted(plan.status().Text());
+    return Failed(plan.status().Text());
+  }
+  if ((*plan)->kernel != &kernel) return NotAdmitted("another variant: " + (*plan)->kernel->operation);
+
+  const std::vector<OwnedTensor> inputs = c.tensors;
+  std::vector<OwnedTensor> outputs = MakeOutputs(r);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (outputs[o].given()) Engine::BindOutput(r, o, outputs[o].tensor().data);
+  }
+  OwnedTensor workspace = OwnedTensor::RowMajor(DType::kU8, {int64_t(engine.WorkspaceBytes(**plan, r))});
+  if (workspace.numel() > 0) {
+    r.workspace = workspace.data();
+    r.workspace_bytes = uint64_t(workspace.numel());
+  }
+  Status run = engine.Run(**plan, r);
+  auto expected = Expected::Of(r);
+  // Data that a kernel must refuse at launch (an index outside its tensor): all kernels or none.
+  if (!run.ok() || !expected.ok()) {
+    if (!run.ok() && !expected.ok()) return {};
+    return Failed(run.ok() ? "the reference fails (" + expected.status().Text() + "), the kernel does not"
+                           : run.Text());
+  }
+  CaseResult result;
+  result.copied = (*plan)->contiguous_inputs != 0;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].SameBytes(c.tensors[i])) return Failed("input " + std::string(c.op->input(i).name) + " was changed");
+  }
+  for (const OwnedTensor& output : outputs) {
+    if (output.given() && !output.GuardsIntact()) return Failed("wrote outside an output");
+  }
+  if (!workspace.GuardsIntact()) return Failed("wrote outside its workspace");
+  result.outputs = expected->Compare(r, kernel.spec.numerics);
+  for (const OutputReport& report : result.outputs) {
+    if (report.ok) continue;
+    result.verdict = Verdict::kFailed;
+    result.text += (result.text.empty() ? "" : "; ") + report.Text();
+  }
+  return result;
+}
+
+bool IsAbout(const Status& status, std::string_view field) {
+  std::string_view got = status.parts().field;
+  if (const size_t colon = got.rfind(": "); colon != got.npos) got.remove_prefix(colon + 2);
+  return got == field;
+}
+
+CaseResult RunRefusal(Engine& engine, Case& c) {
+  Request r = c.MakeRequest();
+  Status prepared = engine.Prepare(r);
+  if (!prepared.ok()) {
+    if (IsAbout(prepared, c.refused)) return {};
+    return Failed("refused for another field: " + prepared.Text());
+  }
+  auto report = engine.selector().Explain(r);
+  if (!report.ok()) return Failed("refused for another field: " + report.status().Text());
+  if (report->winner >= 0) return Failed("admitted by " + report->candidates[size_t(report->winner)].kernel->id);
+  // Selection refuses: every kernel must have a reason about the field.
+  for (const Candidate& candidate : report->candidates) {
+    const auto about = [&](const Reason& reason) {
+      if (reason.row >= candidate.kernel->rows.size()) return false;
+      const std::string_view name = candidate.kernel->rows[reason.row].field_name;
+      return name == c.refused || name.substr(0, name.rfind('.')) == c.refused;
+    };
+    if (!std::any_of(candidate.reasons.begin(), candidate.reasons.end(), about)) {
+      return Failed("kernel " + candidate.kernel->id + " is refused, but not for this field");
+    }
+  }
+  return {};
+}
+
+}  // namespace lz::verify

@@ -1,0 +1,56 @@
+// Runs one case with one kernel through the whole pipeline, locked to it by a policy scope as a caller would, and
+// compares what comes out with the operation's reference in FP64.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "verify/case.h"
+#include "verify/compare.h"
+
+namespace lz::verify {
+
+enum class Verdict : uint8_t {
+  kPassed,
+  kFailed,
+  kNotAdmitted,  // the kernel's rows refuse the call, or it belongs to another variant
+};
+
+struct LZ_VERIFY_API CaseResult {
+  Verdict verdict = Verdict::kPassed;
+  std::string text;     // what is wrong
+  bool copied = false;  // inputs were made contiguous first
+  std::vector<OutputReport> outputs;
+};
+
+// `kernel` must belong to the case's operation; host kernels are the door's to run.
+LZ_VERIFY_API CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel);
+
+// A `refuse` line: passed when binding or selection refuses the call for the field that it names. `parsed`: the status
+// of ParseCase, which refuses values that the grammar cannot express.
+LZ_VERIFY_API CaseResult RunRefusal(Engine& engine, Case& c);
+// Whether an error or refusal is about `field`.
+LZ_VERIFY_API bool IsAbout(const Status& status, std::string_view field);
+
+// What the outputs should hold: the reference's results. Floats as doubles where the contract allows rounding.
+class LZ_VERIFY_API Expected {
+ public:
+  // `bound`: a prepared request.
+  static Result<Expected> Of(const Request& bound);
+  // Compares outputs bound to `r`; `numerics`: the kernel's class, or empty.
+  std::vector<OutputReport> Compare(const Request& r, std::string_view numerics) const;
+  // The name of the first output that is not bit for bit the same; empty: none.
+  std::string DifferenceFrom(const Expected& other) const;
+
+ private:
+  struct One {
+    OwnedTensor stored;         // in the output's dtype, row-major
+    std::vector<double> exact;  // floats: with FP64 storage of this output alone
+  };
+  const Operation* op_ = nullptr;
+  std::vector<One> outputs_;
+};
+
+}  // namespace lz::verify
