@@ -1,9 +1,71 @@
 // Kernels from outside: libraries described by capabilities.json and C++ plugins behind the C ABI.
+#include <deque>
+#include <mutex>
+
+#include "base/json_reader.h"
 #include "engine/engine.h"
+#include "registry/descriptor.h"
 
 namespace lz {
+namespace {
 
-Status Engine::RegisterBackend(std::string_view, std::string_view) { return {}; }
+// {kernel id or "*": {"installed": bool, "code": reason code, "detail": text}}; what is not named is installed.
+Result<Availability> AvailabilityOf(const nlohmann::json& all, std::string_view kernel) {
+  auto at = all.find(std::string(kernel));
+  if (at == all.end()) at = all.find("*");
+  Availability a;
+  if (at == all.end()) return a;
+  const auto bad = [&](const char* what, const char* wanted) {
+    return Status(StatusCode::kConfig,
+                  {.field = "availability of " + std::string(kernel) + ": " + what, .wanted = wanted});
+  };
+  if (!at->is_object()) return bad("entry", "an object");
+  if (auto v = at->find("installed"); v != at->end()) {
+    if (!v->is_boolean()) return bad("installed", "true or false");
+    a.installed = v->get<bool>();
+  }
+  if (auto v = at->find("code"); v != at->end()) {
+    if (!v->is_string()) return bad("code", "a reason code");
+    a.code = ReasonCodeFromName(v->get_ref<const std::string&>());
+    if (a.code == ReasonCode::kAuto) return bad("code", "a reason code");
+  }
+  if (auto v = at->find("detail"); v != at->end() && v->is_string()) a.detail = v->get<std::string>();
+  return a;
+}
+
+}  // namespace
+
+Status Engine::RegisterBackend(std::string_view descriptor, std::string_view availability) {
+  auto parsed = ParseDescriptor(descriptor, "capabilities.json");
+  if (!parsed.ok()) return parsed.TakeStatus();
+  auto available = ReadJson(availability, {.what = "availability"});
+  if (!available.ok()) return available.TakeStatus();
+  if (!available->is_object()) {
+    return Status(StatusCode::kConfig, {.field = "availability", .wanted = "an object", .got = JsonText(*available)});
+  }
+  // Rules and names of registered kernels are views into the descriptor's storage, which therefore stays.
+  static std::mutex mutex;
+  static std::deque<Descriptor> kept;
+  std::lock_guard lock(mutex);
+  const Descriptor& d = kept.emplace_back(std::move(*parsed));
+  std::vector<Registry::Registration> rows;
+  for (const DescribedKernel& k : d.kernels) {
+    auto a = AvailabilityOf(*available, k.spec.id);
+    if (!a.ok()) {
+      kept.pop_back();
+      return a.TakeStatus();
+    }
+    rows.push_back({&k.spec, std::move(*a), std::string(k.adapter)});
+  }
+  Status status = selector_.registry().Register(rows);
+  if (!status.ok()) {
+    kept.pop_back();
+    return status;
+  }
+  selector_.Invalidate(EpochKind::kCapabilities);
+  return status;
+}
+
 Status Engine::LoadPlugin(const std::string&, const std::string&) { return {}; }
 
 }  // namespace lz
