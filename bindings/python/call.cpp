@@ -433,6 +433,10 @@ PyObject* Which(PyObject*, PyObject* args) {
 }
 
 PyObject* CallDifferentiable(PyObject*, PyObject* args) {
+  if (!TorchAttached() || !ModesAllowFastDoor()) {
+    Py_IncRef(Py_NotImplemented);
+    return Py_NotImplemented;
+  }
   OpDoor* door;
   Request* request;
   std::string device;

@@ -52,6 +52,7 @@ PyObject* Explain(PyObject* self, PyObject* args);
 PyObject* Which(PyObject* self, PyObject* args);
 
 // Python: call_differentiable(callable, args, kwargs): the chosen kernel that carries gradients; some tensor wants one.
+// NotImplemented under torch's modes.
 PyObject* CallDifferentiable(PyObject* self, PyObject* args);
 
 // Raises the Python exception for a status; always returns nullptr.

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero._contracts import contracts
 
 _scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
 _locks: dict[str, str] = {}
 _guard = threading.Lock()
 _asked = False
+_changes = 0  # of the process's policy, from here
 
 # What the door asks for the policy of a call: a C function.
 scope_of_context = _scope.get
@@ -23,8 +25,10 @@ scope_of_context = _scope.get
 
 def configure(**keys: Any) -> None:
     """Sets keys of layerzero.yaml for the process: configure(strict_mode=True, cache={"max_size": 100})."""
+    global _changes
     with _guard:
         _layerzero.configure(json.dumps(keys))
+        _changes += 1
         if "locks" in keys:
             _locks.clear()
             _locks.update(keys["locks"])
@@ -32,7 +36,10 @@ def configure(**keys: Any) -> None:
 
 def load_config(path: str | os.PathLike[str]) -> None:
     """Takes `path` in place of the project's layerzero.yaml."""
-    _layerzero.load_config(os.fspath(path))
+    global _changes
+    with _guard:
+        _layerzero.load_config(os.fspath(path))
+        _changes += 1
 
 
 def lock(operation: str, kernel_id: str) -> None:
@@ -46,8 +53,10 @@ def unlock(operation: str) -> None:
 
 
 def _set_locks(locks: dict[str, str]) -> None:
+    global _changes
     with _guard:
         _layerzero.configure(json.dumps({"locks": locks}))
+        _changes += 1
         _locks.clear()
         _locks.update(locks)
 
@@ -107,6 +116,23 @@ def prefer(source: str) -> policy:
 def disabled() -> policy:
     """`with lz.disabled():` references only."""
     return policy(enabled=False)
+
+
+@functools.lru_cache(maxsize=64)
+def _locks_of(scope: int, changes: int) -> dict[str, str]:
+    return json.loads(_layerzero.policy_text(scope))["keys"]["locks"]["value"]
+
+
+def locked_kernel(name: str) -> str | None:
+    """The kernel that a lock names for the operation with this flat name, for calls that the engine does not see."""
+    locks = _locks_of(_scope.get(), _changes)
+    if not locks:
+        return None
+    ids = [operation["id"] for operation in contracts()[name]["operations"]]
+    for lock_name, kernel in locks.items():
+        if _layerzero.find(lock_name) == name or any(i.startswith(f"{lock_name}.") for i in ids):
+            return kernel
+    return None
 
 
 def policy_in_force() -> dict[str, Any]:

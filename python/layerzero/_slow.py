@@ -10,6 +10,7 @@ from typing import Any
 
 from layerzero import _layerzero, _torch
 from layerzero._contracts import Contract, contracts, parameter_names
+from layerzero._policy import locked_kernel
 from layerzero._references import call_reference
 from layerzero.errors import InvalidRequestError, NotInstalledError, WrongTypeError
 
@@ -32,8 +33,9 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         node = _torch_operation(torch, name)
         if node is not None:
             return _call_node(name, node, arguments, options)
-    _check_gradient(torch, contract, tensors)
-    return _reference(torch, name, arguments, options, tensors)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return _with_gradient(torch, contract, arguments, options, tensors)
+    return _reference(name, arguments, options)
 
 
 def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -164,34 +166,44 @@ def _call_node(name: str, node: Any, arguments: dict[str, Any], options: dict[st
 
 
 def _no_kernel_argument(name: str, options: dict[str, Any], where: str) -> None:
-    kernel = options.pop("kernel", None)
+    kernel = options.pop("kernel", None) or locked_kernel(name)
     if kernel is not None and not kernel.startswith("torch.ref."):
         raise InvalidRequestError(
-            f"{name}: kernel: wanted none under {where}, got {kernel!r}; the torch reference runs there"
+            f"{name}: kernel: wanted none under {where}, where the torch reference runs; got {kernel!r}; "
+            "leave it out, or unlock the operation"
         )
 
 
-def _check_gradient(torch: Any, contract: Contract, tensors: list[Any]) -> None:
-    if contract["differentiable"] or not torch.is_grad_enabled():
-        return
-    whole = all(o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"])
-    if not whole and any(t.requires_grad for t in tensors):
-        raise InvalidRequestError(
-            f"{contract['name']}: wanted tensors that need no gradient, got one that does; "
-            "it has no derivative: use torch.no_grad() or detach()"
-        )
+def _with_gradient(
+    torch: Any, contract: Contract, arguments: dict[str, Any], options: dict[str, Any], tensors: list[Any]
+) -> Any:
+    """The best kernel that carries gradients; the reference under modes, transforms and for subclasses."""
+    name = contract["name"]
+    if options.get("out") is not None:
+        raise InvalidRequestError(f"{name}: out: wanted none where a gradient is wanted, got a tensor; leave it out")
+    if not contract["differentiable"]:
+        if not all(o["dtype"] in ("int64", "int32") and not o["dtype_choice"] for o in contract["outputs"]):
+            raise InvalidRequestError(
+                f"{name}: wanted tensors that need no gradient, got one that does; it has no derivative: "
+                "use torch.no_grad() or detach()"
+            )
+        with torch.no_grad():
+            return _layerzero.ops[name](**{k: v for k, v in arguments.items() if v is not None}, **options)
+    if all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors):
+        given = {k: v for k, v in {**arguments, **options}.items() if v is not None}
+        result = _layerzero.call_differentiable(_layerzero.ops[name], (), given)
+        if result is not NotImplemented:
+            return result
+    return _reference(name, arguments, options)
 
 
-def _reference(torch: Any, name: str, arguments: dict[str, Any], options: dict[str, Any], tensors: list[Any]) -> Any:
+def _reference(name: str, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
     """The operation's torch reference: any mode, transform, subclass and device; differentiable."""
-    _no_kernel_argument(name, options, "gradients, modes and transforms")
-    out, layout = options.get("out"), options.get("layout")
-    layouts = contracts()[name]["layouts"]
+    _no_kernel_argument(name, options, "torch's modes and transforms")
+    layout, layouts = options.get("layout"), contracts()[name]["layouts"]
     if layout is not None and layout not in layouts:
         raise InvalidRequestError(f"{name}: layout: wanted {' or '.join(layouts)}, got {layout!r}")
-    if out is not None and torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        raise InvalidRequestError(f"{name}: out: wanted none where a gradient is wanted, got a tensor; leave it out")
-    return _into(out, call_reference(name, arguments, layout))
+    return _into(options.get("out"), call_reference(name, arguments, layout))
 
 
 def _into(out: Any, result: Any) -> Any:

@@ -27,7 +27,7 @@ def _state(requirements: list[dict[str, str]]) -> dict[str, Any]:
         )
         if why:
             return {"installed": False, "code": "NOT_INSTALLED", "detail": why}
-    return {"installed": True, "code": "", "detail": ""}
+    return {"installed": True, "detail": ""}
 
 
 @functools.cache
