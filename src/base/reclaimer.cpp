@@ -11,11 +11,13 @@ void FenceAllThreads() { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITE
 }  // namespace
 
 const bool Reclaimer::needs_fence_ = !RegisterMembarrier();
+constinit thread_local Reclaimer::Slot* Reclaimer::local_ = nullptr;
 
 // Returns the thread's slot when the thread ends; slots are reused, never freed.
 struct Reclaimer::Registered {
   Slot* slot = TakeSlot();
   ~Registered() {
+    local_ = nullptr;
     slot->active.store(0, std::memory_order_release);
     slot->taken.store(false, std::memory_order_release);
   }
@@ -41,7 +43,7 @@ Reclaimer::Slot* Reclaimer::TakeSlot() {
 
 Reclaimer::Slot* Reclaimer::LocalSlot() {
   thread_local Registered registered;
-  return registered.slot;
+  return local_ = registered.slot;
 }
 
 void Reclaimer::Retire(std::function<void()> free) {

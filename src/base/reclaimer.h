@@ -28,7 +28,7 @@ class Reclaimer {
 
   class Guard {
    public:
-    Guard() : slot_(LocalSlot()) {
+    Guard() : slot_(local_ ? local_ : LocalSlot()) {
       slot_->active.store(epoch_.load(std::memory_order_relaxed), std::memory_order_relaxed);
       if (needs_fence_) {
         std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -57,6 +57,8 @@ class Reclaimer {
   static Slot* LocalSlot();
   static Slot* TakeSlot();
 
+  // One load in position-independent code; the object that gives the slot back stands in LocalSlot.
+  __attribute__((tls_model("initial-exec"))) static constinit thread_local Slot* local_;
   inline static std::atomic<uint64_t> epoch_{1};
   inline static std::atomic<Slot*> slots_{nullptr};
   static const bool needs_fence_;

@@ -43,9 +43,11 @@ class Epochs {
     return e;
   }
   bool AreCurrent(const EpochValues& e) const {
-    uint64_t differ = 0;
-    for (size_t i = 0; i < e.size(); ++i) differ |= e[i] ^ values_[i].value.load(std::memory_order_acquire);
-    return differ == 0;
+    const auto differs = [&](EpochKind k) {
+      return e[size_t(k)] ^ values_[size_t(k)].value.load(std::memory_order_acquire);
+    };
+    return (differs(EpochKind::kPolicy) | differs(EpochKind::kCapabilities) | differs(EpochKind::kHealth) |
+            differs(EpochKind::kPerf)) == 0;
   }
 
  private:
@@ -58,21 +60,21 @@ class Epochs {
 struct Box {
   Facts lo, hi;
   EpochValues epochs{};
-  const Plan* plan = nullptr;  // nullptr: empty
+  const Plan* plan = nullptr;  // nullptr: empty (its epochs are 0, which is never current)
 };
 
-// The SIMD parts, chosen once for this CPU (cache_hot.cpp).
+// The SIMD parts, chosen once for this CPU (cache_hot.cpp). lookup_box: the box's plan, or nullptr.
 struct HotCode {
-  bool (*in_box)(const Box& box, const Facts& facts);
+  const Plan* (*lookup_box)(const Box& box, const Facts& facts, const Epochs& epochs);
   void (*classify)(const Classifier& classifier, const Facts& facts, Facts* key);
   uint64_t (*hash)(const Facts& key);
   bool (*equal)(const Facts& a, const Facts& b);
 };
-const HotCode& Hot();
+extern const HotCode kHotCode;
+inline const HotCode& Hot() { return kHotCode; }
 
 inline const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) {
-  if (!Hot().in_box(box, facts) || !epochs.AreCurrent(box.epochs)) return nullptr;
-  return box.plan;
+  return Hot().lookup_box(box, facts, epochs);
 }
 
 struct CacheStats {

@@ -15,54 +15,71 @@ namespace hn = hwy::HWY_NAMESPACE;
 // At most 16 lanes: facts are 32 numbers.
 using D = hn::CappedTag<int32_t, 16>;
 
-bool InBox(const Box& box, const Facts& facts) {
+constexpr size_t kLanes = HWY_MAX_BYTES / 4 < 16 ? HWY_MAX_BYTES / 4 : 16;
+static_assert(kFactSlots % kLanes == 0);
+
+const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) {
   const D d;
-  auto outside = hn::Zero(d);
-  for (size_t i = 0; i < kFactSlots; i += hn::Lanes(d)) {
+  const bool current = epochs.AreCurrent(box.epochs);
+  auto outside = hn::Zero(d);  // non-zero where a fact is not its own clamp to the box
+  for (size_t i = 0; i < kFactSlots; i += kLanes) {
     const auto v = hn::Load(d, facts.v + i);
-    const auto below = hn::VecFromMask(d, hn::Gt(hn::Load(d, box.lo.v + i), v));
-    const auto above = hn::VecFromMask(d, hn::Gt(v, hn::Load(d, box.hi.v + i)));
-    outside = hn::Or(outside, hn::Or(below, above));
+    const auto clamped = hn::Min(hn::Max(v, hn::Load(d, box.lo.v + i)), hn::Load(d, box.hi.v + i));
+    outside = hn::Or(outside, hn::Xor(clamped, v));
   }
-  return hn::AllTrue(d, hn::Eq(outside, hn::Zero(d)));
+  const bool inside = hn::AllTrue(d, hn::Eq(outside, hn::Zero(d)));
+  return inside & current ? box.plan : nullptr;
 }
 
+// The class of each range slot is minus the number of thresholds above its value.
 void Classify(const Classifier& classifier, const Facts& facts, Facts* key) {
   const D d;
   const int32_t* thresholds = classifier.thresholds();
   const int n = classifier.num_thresholds();
-  for (size_t i = 0; i < kFactSlots; i += hn::Lanes(d)) {
+  for (size_t i = 0; i < kFactSlots; i += kLanes) {
     const auto v = hn::Load(d, facts.v + i);
-    auto ahead = hn::Zero(d);  // minus the number of thresholds above v
+    auto ahead = hn::Zero(d);
     for (int t = 0; t < n; ++t) {
       const auto cut = hn::LoadU(d, thresholds + size_t(t) * kFactSlots + i);
+#if HWY_TARGET <= HWY_AVX3
+      ahead = hn::IfThenElse(hn::Gt(cut, v), hn::Sub(ahead, hn::Set(d, 1)), ahead);  // one masked subtraction
+#else
       ahead = hn::Add(ahead, hn::VecFromMask(d, hn::Gt(cut, v)));
+#endif
     }
     const auto exact = hn::LoadU(d, classifier.is_exact() + i);
     hn::Store(hn::Or(hn::And(exact, v), hn::AndNot(exact, ahead)), d, key->v + i);
   }
 }
 
-// Multiply and xor over pairs of words; the final mix is the finaliser of MurmurHash3 (public domain constants).
+// NH (Black et al. 1999, UMAC): the sum of products of pairs of keyed 32-bit words, all of them independent; then a
+// finaliser that multiplies and shifts. Collisions cost a compare, never a wrong hit.
+alignas(64) constexpr uint32_t kHashKey[kFactSlots] = {
+    0x9e3779b9, 0x85ebca6b, 0xc2b2ae35, 0x27d4eb2f, 0x165667b1, 0xd3a2646c, 0xfd7046c5, 0xb55a4f09,
+    0x8f14e45f, 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab,
+    0x5be0cd19, 0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
+    0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7};
+
 uint64_t Hash(const Facts& key) {
-  const uint64_t* w = reinterpret_cast<const uint64_t*>(key.v);
-  uint64_t a = 0x9e3779b97f4a7c15u, b = 0xc2b2ae3d27d4eb4fu, c = 0x165667b19e3779f9u, e = 0x27d4eb2f165667c5u;
-  for (int i = 0; i < 16; i += 4) {
-    a = (a ^ w[i]) * 0xff51afd7ed558ccdu;
-    b = (b ^ w[i + 1]) * 0xc4ceb9fe1a85ec53u;
-    c = (c ^ w[i + 2]) * 0x87c37b91114253d5u;
-    e = (e ^ w[i + 3]) * 0x4cf5ad432745937fu;
+  const hn::RepartitionToWide<hn::RebindToUnsigned<D>> d64;
+  const hn::RebindToUnsigned<D> d32;
+  auto sum = hn::Zero(d64);
+  for (size_t i = 0; i < kFactSlots; i += kLanes) {
+    const auto words = hn::Load(d32, reinterpret_cast<const uint32_t*>(key.v) + i);
+    const auto keyed = hn::Add(words, hn::Load(d32, kHashKey + i));
+    const auto odd = hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, keyed)));
+    sum = hn::Add(sum, hn::MulEven(keyed, odd));
   }
-  uint64_t h = a ^ (b >> 32 | b << 32) ^ (c >> 17 | c << 47) ^ (e >> 47 | e << 17);
-  h ^= h >> 33;
-  h *= 0xff51afd7ed558ccdu;
+  uint64_t h = hn::GetLane(hn::SumOfLanes(d64, sum));
+  h ^= h >> 32;
+  h *= 0x9fb21c651e98df25u;
   return h ^ h >> 29;
 }
 
 bool Equal(const Facts& a, const Facts& b) {
   const D d;
   auto differ = hn::Zero(d);
-  for (size_t i = 0; i < kFactSlots; i += hn::Lanes(d)) {
+  for (size_t i = 0; i < kFactSlots; i += kLanes) {
     differ = hn::Or(differ, hn::Xor(hn::Load(d, a.v + i), hn::Load(d, b.v + i)));
   }
   return hn::AllTrue(d, hn::Eq(differ, hn::Zero(d)));
@@ -76,19 +93,18 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(InBox);
+HWY_EXPORT(LookupBox);
 HWY_EXPORT(Classify);
 HWY_EXPORT(Hash);
 HWY_EXPORT(Equal);
 
 HotCode Choose() {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  return {HWY_DYNAMIC_DISPATCH(InBox), HWY_DYNAMIC_DISPATCH(Classify), HWY_DYNAMIC_DISPATCH(Hash),
+  return {HWY_DYNAMIC_DISPATCH(LookupBox), HWY_DYNAMIC_DISPATCH(Classify), HWY_DYNAMIC_DISPATCH(Hash),
           HWY_DYNAMIC_DISPATCH(Equal)};
 }
-const HotCode g_hot = Choose();
 }  // namespace
 
-const HotCode& Hot() { return g_hot; }
+const HotCode kHotCode = Choose();
 }  // namespace lz
 #endif  // HWY_ONCE

@@ -38,6 +38,12 @@ class Selector {
   Result<const Plan*> Select(Request& request);
   // The same for a site that one thread owns: its box first, refilled on a miss.
   Result<const Plan*> Select(Request& request, Box& site);
+  // Stage 4 alone: the cached plan of a prepared request, or nullptr.
+  const Plan* Lookup(const Request& request) const {
+    Facts key;
+    uint64_t hash;
+    return caches_[request.op->index()]->Find(request.state->classifier, request.facts, &key, &hash);
+  }
   // All stages; outputs must be set by BindOutput between Prepare and this.
   Status Run(const Plan& plan, Request& request);
 
