@@ -1,0 +1,118 @@
+"""Host cost of operations beside the torch expressions that they replace.
+
+Interleaved: each round times LayerZero's call, torch's and torch's again; a round's ratio pairs neighbours. Reported are
+medians over rounds. `aa_spread` is the median distance of torch / torch from 1: what the method itself cannot tell.
+"""
+
+import statistics
+import timeit
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+import layerzero as lz
+from layerzero.report import SelectionReport
+
+ROUND_SECONDS = 0.002  # of one timing within a round
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call as source text: LayerZero's, and the torch expression beside it."""
+
+    name: str
+    shapes: str
+    ours: str
+    theirs: str
+    values: dict[str, Any]
+
+    def names(self) -> dict[str, Any]:
+        return {"lz": lz, "torch": torch, "F": F, **self.values}
+
+    def explain(self) -> SelectionReport:
+        text = self.ours.replace(f"lz.{self.name}(", f"lz.explain({self.name!r}, ", 1)
+        return eval(text, self.names())
+
+
+def _cases() -> Iterator[Case]:
+    r = torch.randn
+    for rows, width in ((1, 64), (1, 576), (32, 576)):
+        shapes = f"({rows},{width})"
+        v = {"x": r(rows, width), "y": r(rows, width), "w": r(width)}
+        plain = f"F.rms_norm(x, ({width},), w, 1e-6)"
+        yield Case("rms_norm", shapes, "lz.rms_norm(x, w, 1e-6)", plain, v)
+        yield Case("layer_norm", shapes, f"lz.layer_norm(x, {width}, w)", f"F.layer_norm(x, ({width},), w)", v)
+        fused = f"s = x + y; F.rms_norm(s, ({width},), w, 1e-6)"
+        yield Case("fused_add_rms_norm", shapes, "lz.fused_add_rms_norm(x, y, w, 1e-6)", fused, v)
+    for heads, kv_heads, s_q, s_kv in ((8, 8, 1, 16), (8, 8, 1, 512), (9, 3, 1, 512), (9, 3, 64, 64)):
+        shapes = f"(1,{heads},{s_q},64), {kv_heads} KV heads, {s_kv} keys"
+        v = {"q": r(1, heads, s_q, 64), "k": r(1, kv_heads, s_kv, 64), "v": r(1, kv_heads, s_kv, 64)}
+        options = f"is_causal={s_q > 1}" + (", enable_gqa=True" if heads != kv_heads else "")
+        theirs = f"F.scaled_dot_product_attention(q, k, v, {options})"
+        yield Case("attention", shapes, "lz.attention(q, k, v, layout='BHSD')", theirs, v)
+    v = {"x": r(1, 576), "w": r(576, 576) / 24, "g": r(1, 1536), "u": r(1, 1536), "gu": r(1, 3072)}
+    v |= {"ids": torch.tensor([[5]]), "table": r(49152, 64), "logits": r(1, 49152)}
+    yield Case("linear", "(1,576) x (576,576)", "lz.linear(x, w)", "F.linear(x, w)", v)
+    yield Case("swiglu", "(1,1536)", "lz.swiglu(g, u)", "F.silu(g) * u", v)
+    yield Case("geglu", "(1,1536)", "lz.geglu(g, u)", "F.gelu(g) * u", v)
+    halves = "F.silu(gu[..., :1536]) * gu[..., 1536:]"
+    yield Case("silu_and_mul", "(1,3072)", "lz.silu_and_mul(gu)", halves, v)
+    yield Case("embedding", "1 of 49152", "lz.embedding(ids, table)", "F.embedding(ids, table)", v)
+    yield Case("softmax", "(1,49152)", "lz.softmax(logits)", "torch.softmax(logits, -1)", v)
+
+
+def host_costs(operation: str | None = None, rounds: int = 41) -> dict[str, Any]:
+    """{"torch", "threads", "rounds", "results": [{"operation", "kernel_id", "kind", "lz_ns", "torch_ns", ...}]}."""
+    torch.manual_seed(0)
+    results = []
+    with torch.no_grad():
+        for case in _cases():
+            if operation not in (None, case.name):
+                continue
+            report = case.explain()
+            if not report.kernel_id.startswith("torch."):
+                results.append(_measure(case, report, "own", rounds))
+            for candidate in sorted(report.candidates, key=lambda c: -c.score):
+                if candidate.admissible and candidate.source == "torch":
+                    lz.lock(report.operation, candidate.kernel_id)
+                    try:
+                        results.append(_measure(case, case.explain(), "torch", rounds))
+                    finally:
+                        lz.unlock(report.operation)
+                    break
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "rounds": rounds, "results": results}
+
+
+def _measure(case: Case, report: SelectionReport, kind: str, rounds: int) -> dict[str, Any]:
+    _check(case)
+    ours, theirs = (timeit.Timer(text, globals=case.names()) for text in (case.ours, case.theirs))
+    theirs.timeit(50)
+    loops = max(1, int(ROUND_SECONDS / (theirs.timeit(50) / 50)))
+    samples = []
+    for number in range(rounds):
+        order = [ours, theirs, theirs]
+        times = [timer.timeit(loops) / loops for timer in (order if number % 2 else order[::-1])]
+        samples.append(times if number % 2 else times[::-1])
+    return {
+        "operation": report.operation,
+        "name": case.name,
+        "call": case.shapes,
+        "kernel_id": report.kernel_id,
+        "kind": kind,
+        "lz_ns": statistics.median(a for a, _, _ in samples) * 1e9,
+        "torch_ns": statistics.median(b for _, b, _ in samples) * 1e9,
+        "ratio": statistics.median(a / b for a, b, _ in samples),
+        "aa_spread": statistics.median(abs(c / b - 1) for _, b, c in samples),
+    }
+
+
+def _check(case: Case) -> None:
+    """Both sides agree before anything is timed."""
+    ours = eval(case.ours, case.names())
+    theirs = eval(
+        case.theirs.rpartition("; ")[2], case.names() | {"s": case.values.get("x", 0) + case.values.get("y", 0)}
+    )
+    torch.testing.assert_close(ours[0] if isinstance(ours, tuple) else ours, theirs, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,66 @@
+"""The commands of `layerzero`, one file each.
+
+A file `<command>.py`, or `<group>_<command>.py` for `layerzero <group> <command>`, has a function `command` with typer's
+annotations; its docstring is the help text. Files that begin with an underscore are helpers. Nothing lists the files.
+
+Exit codes: 0 done, 1 done and the answer is no (no kernel, a problem found, a run that failed), 2 wrong usage.
+"""
+
+import importlib
+import pkgutil
+import sys
+from typing import Any
+
+import typer
+
+GROUPS = {"bench": "Measurements on this machine.", "policy": "The policy in force, and policy files."}
+
+
+def application() -> typer.Typer:
+    """All commands that lie in this folder."""
+    app = typer.Typer(
+        name="layerzero",
+        help="The best installed kernel for each inference operation, and the reason for every choice.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    groups: dict[str, typer.Typer] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if module.name.startswith("_"):
+            continue
+        function = importlib.import_module(f"{__name__}.{module.name}").command
+        group, _, name = module.name.partition("_")
+        if not name:
+            _add(app, group, function)
+            continue
+        if group not in groups:
+            groups[group] = typer.Typer(help=GROUPS.get(group), no_args_is_help=True)
+            app.add_typer(groups[group], name=group)
+        _add(groups[group], name, function)
+    return app
+
+
+def _add(app: typer.Typer, name: str, function: Any) -> None:
+    app.command(name.replace("_", "-"), context_settings=getattr(function, "context_settings", None))(function)
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command; gives the exit code. Errors are one message on standard error, JSON with --json."""
+    from layerzero.cli._output import report_error
+    from layerzero.errors import LayerZeroError
+
+    try:
+        application()(arguments, prog_name="layerzero")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except LayerZeroError as error:
+        return report_error(error, as_json="--json" in arguments)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    return 0

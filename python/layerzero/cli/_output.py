@@ -1,0 +1,38 @@
+"""What commands print: tables for people, JSON with stable keys for programs."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from layerzero.errors import InvalidRequestError, LayerZeroError
+
+Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+
+
+def print_json(data: Any) -> None:
+    print(json.dumps(data, indent=2))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    Console().print(table, markup=False)
+
+
+def report_error(error: LayerZeroError, *, as_json: bool) -> int:
+    """Prints an error; gives the exit code: 2 where the command line asked for something that cannot be."""
+    if as_json:
+        parts = {key: getattr(error, key) for key in ("field", "wanted", "got", "fix")}
+        print_json({"error": {"type": type(error).__name__, "message": str(error), **parts}})
+    else:
+        print(f"layerzero: {error}", file=sys.stderr)
+    return 2 if isinstance(error, InvalidRequestError) else 1

@@ -1,0 +1,30 @@
+"""layerzero bench host."""
+
+from typing import Annotated
+
+import typer
+
+from layerzero.cli._output import Json, print_json, print_table
+
+
+def command(
+    operation: Annotated[str | None, typer.Option(help="one operation alone, by flat name")] = None,
+    rounds: Annotated[int, typer.Option(help="interleaved rounds of each measurement")] = 41,
+    json: Json = False,
+) -> None:
+    """Host time of each operation's Python call beside the torch expression that it replaces."""
+    from layerzero._host_bench import host_costs
+
+    report = host_costs(operation, rounds)
+    if json:
+        print_json(report)
+        return
+    columns = ["operation", "call", "kernel", "lz ns", "torch ns", "ratio", "A/A spread"]
+    for kind, title in (("own", "Own kernels"), ("torch", "Calls that end in torch's kernel")):
+        rows = [
+            [r["operation"], r["call"], r["kernel_id"], round(r["lz_ns"]), round(r["torch_ns"])]
+            + [f"{r['ratio']:.2f}", f"{r['aa_spread']:.2f}"]
+            for r in report["results"]
+            if r["kind"] == kind
+        ]
+        print_table(title, columns, rows)

@@ -1,0 +1,25 @@
+"""layerzero bench select."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerzero import _layerzero
+from layerzero.cli._output import Json
+from layerzero.errors import NotInstalledError
+
+
+def command(
+    repeat: Annotated[int | None, typer.Option(help="how often each part is measured")] = None, json: Json = False
+) -> None:
+    """What a selection costs: inline hit, table hit, cold miss, with an invalidating writer. Always JSON."""
+    library = Path(_layerzero.__file__).resolve()
+    program = library.parent.parent / "bin" / "lz_bench_select"
+    if not program.is_file():
+        raise NotInstalledError(f"{program}: wanted the benchmark program, got none; build it in a clone: make bench")
+    arguments = [] if repeat is None else ["--repeat", str(repeat)]
+    sys.stdout.flush()
+    raise typer.Exit(min(subprocess.run([program, *arguments], check=False).returncode, 1))

@@ -1,0 +1,47 @@
+"""layerzero doctor."""
+
+import contextlib
+import importlib
+
+import typer
+
+import layerzero as lz
+from layerzero.cli._output import Json, print_json, print_table
+
+
+def command(json: Json = False) -> None:
+    """What LayerZero sees here: devices, libraries, policy, problems. Exit code 1 if something is wrong."""
+    with contextlib.suppress(ImportError):
+        importlib.import_module("torch")
+    report = lz.doctor().to_dict()
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+    raise typer.Exit(0 if report["ok"] else 1)
+
+
+def _print(report: dict) -> None:
+    print(f"layerzero {report['layerzero']['version']} (build {report['layerzero']['build']})")
+    print(f"python {report['python']}, torch {report['torch'] or 'not installed'}\n")
+    devices = report["devices"]
+    print_table("Devices", ["name", "model", "instruction sets"], _devices(devices["devices"]))
+    if devices["why_no_cuda"]:
+        print(f"no CUDA device: {devices['why_no_cuda']}")
+    print(f"simulated for explain --device: {', '.join(d['name'] for d in devices['simulated'])}\n")
+    rows = [
+        [name, "yes" if library["installed"] else "no", library["kernels"], library["detail"]]
+        for name, library in report["libraries"].items()
+    ]
+    print_table("Libraries", ["library", "installed", "kernels", "reason"], rows)
+    changed = report["policy"]["changed"]
+    print(f"\npolicy {report['policy']['hash']}: {len(changed)} keys changed")
+    for key, entry in changed.items():
+        print(f"  {key} = {entry['value']} ({entry['origin']})")
+    for problem in report["problems"]:
+        print(f"problem: {problem}")
+    print("ok" if report["ok"] else f"{len(report['problems'])} problems")
+
+
+def _devices(devices: list[dict]) -> list[list[str]]:
+    return [[d["name"], d["model"], d["isa"]] for d in devices]

@@ -1,0 +1,34 @@
+"""layerzero list."""
+
+from typing import Annotated
+
+import typer
+
+import layerzero as lz
+from layerzero._contracts import contracts
+from layerzero.cli._output import Json, print_json, print_table
+
+
+def command(
+    operation: Annotated[str | None, typer.Argument(help="an operation: flat name, id or alias")] = None,
+    installed: Annotated[bool, typer.Option("--installed", help="only kernels that can run here")] = False,
+    json: Json = False,
+) -> None:
+    """Operations and their kernels, with the reason where one is not installed."""
+    kernels = [k.to_dict() for k in lz.list_kernels(operation) if k.installed or not installed]
+    names = list(dict.fromkeys(k["name"] for k in kernels))
+    if json:
+        operations = [{"name": n, "operations": [o["id"] for o in contracts()[n]["operations"]]} for n in names]
+        print_json({"operations": operations, "kernels": kernels})
+        return
+    rows = [
+        [
+            k["operation"],
+            k["kernel_id"],
+            k["platform"],
+            "reference" if k["reference"] else k["priority"],
+            "yes" if k["installed"] else f"no: {k['detail']}",
+        ]
+        for k in kernels
+    ]
+    print_table(f"{len(rows)} kernels", ["operation", "kernel", "platform", "priority", "installed"], rows)

@@ -1,0 +1,26 @@
+"""layerzero which."""
+
+from typing import Annotated
+
+import typer
+
+import layerzero as lz
+from layerzero.cli._call import read_call
+from layerzero.cli._output import Json, print_json
+
+
+def command(
+    context: typer.Context,
+    operation: Annotated[str, typer.Argument(help="an operation: flat name, id or alias")],
+    json: Json = False,
+) -> None:
+    """The kernel that a call would run: layerzero which rms_norm --input f32[4,576] --weight f32[576]."""
+    name, arguments = read_call(operation, context.args)
+    answer = lz.which(name, **arguments)
+    if json:
+        print_json(answer)
+    else:
+        print(answer["kernel_id"])
+
+
+command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[attr-defined]
