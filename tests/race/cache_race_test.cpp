@@ -1,0 +1,221 @@
+// Readers, writers and invalidation at once. Meant for the thread sanitizer too; the counts must hold in any build.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "base/reclaimer.h"
+#include "engine/engine.h"
+#include "verify/case.h"
+
+namespace lz {
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr int kRounds = 300;
+#else
+constexpr int kRounds = 3000;
+#endif
+
+// A value that a freed box would not hold any more.
+struct Boxed {
+  explicit Boxed(int64_t v) : value(v), check(~v) {}
+  ~Boxed() { check = value = 0; }
+  int64_t value, check;
+};
+
+TEST(ReclaimerRace, ReadersNeverSeeWhatIsFreed) {
+  std::atomic<Boxed*> current = new Boxed(0);
+  std::atomic<bool> stop = false;
+  std::atomic<int64_t> broken = 0, freed = 0;
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 3; ++t) {
+    readers.emplace_back([&] {
+      while (!stop.load(std::memory_order_relaxed)) {
+        Reclaimer::Guard guard;
+        const Boxed* b = current.load(std::memory_order_acquire);
+        if (b->value != ~b->check) broken.fetch_add(1);
+      }
+    });
+  }
+  for (int i = 1; i <= kRounds; ++i) {
+    Boxed* old = current.exchange(new Boxed(i), std::memory_order_acq_rel);
+    Reclaimer::Get().Retire([old, &freed] {
+      delete old;
+      freed.fetch_add(1);
+    });
+  }
+  stop = true;
+  for (std::thread& t : readers) t.join();
+  Reclaimer::Get().Retire([] {});
+  EXPECT_EQ(broken, 0);
+  EXPECT_EQ(freed, kRounds);
+  delete current.load();
+}
+
+// The plan that an entry was made with carries the epoch that was current then: after Advance() has returned, no lookup
+// may give a plan from before.
+TEST(CacheRace, NoStaleHitAfterInvalidation) {
+  Registry registry;
+  const Operation& op = *registry.Find("rms_norm");
+  Epochs epochs;
+  PlanCache cache(epochs);
+  std::vector<Plan> plans(size_t(kRounds) + 2);
+  for (size_t i = 0; i < plans.size(); ++i) plans[i].id = uint32_t(i);
+  Facts facts{};
+  facts.v[kSlotGeneration] = 1;
+  std::atomic<uint64_t> valid = 1;  // plans with a smaller number are stale
+  std::atomic<uint64_t> stale = 0, hits = 0;
+  std::atomic<bool> stop = false;
+  const auto reader = [&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      const uint64_t at_least = valid.load(std::memory_order_acquire);
+      Facts key;
+      uint64_t hash;
+      if (const Plan* plan = cache.Find(op.state().classifier, facts, &key, &hash)) {
+        hits.fetch_add(1, std::memory_order_relaxed);
+        if (plan->id < at_least) stale.fetch_add(1);
+        continue;
+      }
+      const EpochValues before = epochs.Current();
+      const uint64_t number = valid.load(std::memory_order_acquire);  // the selection reads what holds now
+      cache.Insert(key, hash, before, &plans[number], 100);
+    }
+  };
+  std::thread a(reader), b(reader);
+  for (int i = 0; i < kRounds; ++i) {
+    // What an invalidation stands for changes first, then the epoch advances.
+    const uint64_t next = uint64_t(i) + 2;
+    epochs.Advance(EpochKind::kCapabilities);
+    valid.store(next, std::memory_order_release);
+    epochs.Advance(EpochKind::kPolicy);
+    if (i % 64 == 0) std::this_thread::yield();
+  }
+  stop = true;
+  a.join();
+  b.join();
+  EXPECT_EQ(stale, 0u);
+  std::cout << hits << " hits, " << stale << " stale\n";
+}
+
+TEST(CacheRace, GrowsUnderReaders) {
+  Registry registry;
+  const Operation& op = *registry.Find("rms_norm");
+  Epochs epochs;
+  PlanCache cache(epochs);
+  std::vector<Plan> plans(4096);
+  std::atomic<int32_t> inserted = 0;
+  std::atomic<bool> stop = false;
+  std::atomic<uint64_t> wrong = 0;
+  const auto facts_of = [](int32_t i) {
+    Facts f{};
+    f.v[kSlotGeneration] = 1;
+    f.v[kSlotPolicy] = i;
+    return f;
+  };
+  const auto reader = [&](uint32_t seed) {
+    while (!stop.load(std::memory_order_relaxed)) {
+      const int32_t n = inserted.load(std::memory_order_acquire);
+      if (n == 0) continue;
+      seed = seed * 1664525u + 1013904223u;
+      const int32_t i = int32_t(seed >> 8) % n;
+      Facts key;
+      uint64_t hash;
+      if (cache.Find(op.state().classifier, facts_of(i), &key, &hash) != &plans[size_t(i)]) wrong.fetch_add(1);
+    }
+  };
+  std::thread a(reader, 1), b(reader, 2);
+  for (int32_t i = 0; i < 4000; ++i) {
+    Facts key;
+    uint64_t hash;
+    (void)cache.Find(op.state().classifier, facts_of(i), &key, &hash);
+    cache.Insert(key, hash, epochs.Current(), &plans[size_t(i)], 100000);
+    inserted.store(i + 1, std::memory_order_release);
+  }
+  stop = true;
+  a.join();
+  b.join();
+  EXPECT_EQ(wrong, 0u);
+}
+
+// N threads miss the same class at once: one selection.
+TEST(SelectorRace, OneSelectionForManyThreads) {
+  Selector selector;
+  std::atomic<int> evaluations = 0;
+  selector.set_measurements([&](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+    if (k.spec.reference) {
+      evaluations.fetch_add(1);
+      std::this_thread::yield();
+    }
+    return std::nullopt;
+  });
+  const Operation& op = *selector.registry().Find("rms_norm");
+  constexpr int kThreads = 6, kTimes = kRounds / 10;
+  for (int round = 0; round < kTimes; ++round) {
+    selector.Invalidate(EpochKind::kPerf);
+    evaluations = 0;
+    std::atomic<int> ready = 0;
+    std::array<const Plan*, kThreads> plans{};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
+        Request r = c->MakeRequest();
+        if (!selector.Prepare(r).ok()) return;
+        ready.fetch_add(1);
+        while (ready.load() < kThreads) std::this_thread::yield();
+        auto plan = selector.Select(r);
+        if (plan.ok()) plans[size_t(t)] = *plan;
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    ASSERT_EQ(evaluations, 1) << "round " << round;
+    for (const Plan* p : plans) ASSERT_EQ(p, plans[0]);
+    ASSERT_NE(plans[0], nullptr);
+  }
+}
+
+// A policy that denies a kernel is in force for every selection that starts after Configure returned.
+TEST(SelectorRace, NoStalePlanAfterConfigure) {
+  Selector selector;
+  const Operation& op = *selector.registry().Find("rms_norm");
+  std::atomic<int> state = 0;  // 0 mod 2: changing; 1 mod 4: references only since before the store; 3 mod 4: all
+  std::atomic<bool> stop = false;
+  std::atomic<uint64_t> stale = 0, calls = 0;
+  const auto caller = [&] {
+    auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
+    Box site;
+    while (!stop.load(std::memory_order_relaxed)) {
+      const int before = state.load(std::memory_order_acquire);
+      Request r = c->MakeRequest();
+      if (!selector.Prepare(r).ok()) continue;
+      auto plan = calls.load(std::memory_order_relaxed) % 3 ? selector.Select(r, site) : selector.Select(r);
+      const int after = state.load(std::memory_order_acquire);
+      calls.fetch_add(1, std::memory_order_relaxed);
+      if (!plan.ok() || before != after) continue;
+      const bool simd = !(*plan)->kernel->spec.reference;
+      if (before % 4 == 1 && simd) stale.fetch_add(1);
+      if (before % 4 == 3 && !simd) stale.fetch_add(1);
+    }
+  };
+  std::thread a(caller), b(caller);
+  for (int i = 0; i < kRounds / 20; ++i) {
+    for (const bool deny : {true, false}) {
+      if (state.load() != 0) state.fetch_add(1);
+      Status status = selector.policies().Configure(deny ? R"({"enabled": false})" : R"({"enabled": true})");
+      ASSERT_TRUE(status.ok()) << status.Text();
+      selector.Invalidate(EpochKind::kPolicy);
+      state.fetch_add(1);
+      for (int spin = 0; spin < 20; ++spin) std::this_thread::yield();
+    }
+  }
+  stop = true;
+  a.join();
+  b.join();
+  EXPECT_EQ(stale, 0u);
+  std::cout << calls << " calls, " << stale << " stale\n";
+}
+
+}  // namespace
+}  // namespace lz
