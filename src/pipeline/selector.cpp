@@ -55,8 +55,10 @@ Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash) {
     if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) return plan;
     if ((*policy)->policy->cache_deduplication) {
       flight = flights_.Board(r.op, key, hash);
-      if (!flight) {
-        if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) return plan;
+      // A leader looks again too: another flight of this key may have landed between the miss and boarding.
+      if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) {
+        if (flight) flights_.Land(flight);
+        return plan;
       }
     }
   }
