@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
+#include <utility>
 
 namespace lz {
 namespace {
@@ -23,30 +25,65 @@ void FillTerms(Candidate* c, double best_us, const std::optional<Measurement>& m
   for (const Term& t : c->terms) c->score += t.value;
 }
 
-// Whether a beats b.
-bool Better(const Candidate& a, const Candidate& b, double best_us, double prefer_tolerance,
-            const std::optional<Measurement>& ma, const std::optional<Measurement>& mb) {
-  if (a.kernel->spec.reference != b.kernel->spec.reference) return b.kernel->spec.reference;
-  if (a.avoided != b.avoided) return b.avoided;
-  const bool timed = ma && mb && ma->confidence >= kConfident && mb->confidence >= kConfident;
-  if (timed) {
-    if (a.preferred != b.preferred) {
-      const Measurement& preferred = a.preferred ? *ma : *mb;
-      if (preferred.median_us <= best_us * (1 + prefer_tolerance)) return a.preferred;
-    }
-    const double apart = std::abs(ma->median_us - mb->median_us) / std::min(ma->median_us, mb->median_us);
-    if (apart > ma->noise + mb->noise) return ma->median_us < mb->median_us;
+using Measurements = std::vector<std::optional<Measurement>>;
+
+// Keeps the indices that `keep` wants, or all when it wants none.
+template <class Keep>
+void Narrow(std::vector<size_t>* among, Keep&& keep) {
+  std::vector<size_t> kept;
+  std::copy_if(among->begin(), among->end(), std::back_inserter(kept), keep);
+  if (!kept.empty()) *among = std::move(kept);
+}
+
+// Of kernels with confident times: the preferred ones near the best time if there are any, then those that noise does
+// not tell from the fastest.
+void NarrowByTime(const std::vector<Candidate>& candidates, const Measurements& measured, double prefer_tolerance,
+                  std::vector<size_t>* timed) {
+  const auto fastest = [&] {
+    return *std::min_element(timed->begin(), timed->end(), [&](size_t a, size_t b) {
+      return std::pair(measured[a]->median_us, measured[a]->noise) <
+             std::pair(measured[b]->median_us, measured[b]->noise);
+    });
+  };
+  const double best_us = measured[fastest()]->median_us;
+  Narrow(timed, [&](size_t i) {
+    return candidates[i].preferred && measured[i]->median_us <= best_us * (1 + prefer_tolerance);
+  });
+  const Measurement& best = *measured[fastest()];
+  Narrow(timed,
+         [&](size_t i) { return measured[i]->median_us <= best.median_us * (1 + best.noise + measured[i]->noise); });
+}
+
+// The index of the winner among the admissible, whatever their order; -1: none.
+int Winner(const std::vector<Candidate>& candidates, const Measurements& measured, double prefer_tolerance) {
+  std::vector<size_t> among;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    if (candidates[i].admissible()) among.push_back(i);
   }
-  if (a.score != b.score) return a.score > b.score;
-  if (a.kernel->spec.priority != b.kernel->spec.priority) return a.kernel->spec.priority > b.kernel->spec.priority;
-  return a.kernel->id < b.kernel->id;
+  if (among.empty()) return -1;
+  Narrow(&among, [&](size_t i) { return !candidates[i].kernel->spec.reference; });
+  Narrow(&among, [&](size_t i) { return !candidates[i].avoided; });
+  const auto is_timed = [&](size_t i) { return measured[i] && measured[i]->confidence >= kConfident; };
+  std::vector<size_t> timed;
+  std::copy_if(among.begin(), among.end(), std::back_inserter(timed), is_timed);
+  if (!timed.empty()) {
+    std::erase_if(among, is_timed);
+    NarrowByTime(candidates, measured, prefer_tolerance, &timed);
+    among.insert(among.end(), timed.begin(), timed.end());
+  }
+  return int(*std::min_element(among.begin(), among.end(), [&](size_t i, size_t k) {
+    const Candidate &a = candidates[i], &b = candidates[k];
+    if (a.score != b.score) return a.score > b.score;
+    if (a.kernel->spec.priority != b.kernel->spec.priority) return a.kernel->spec.priority > b.kernel->spec.priority;
+    return a.kernel->id < b.kernel->id;
+  }));
 }
 
 }  // namespace
 
 int Score(std::vector<Candidate>& candidates, const Request& request, const Policy& policy,
           const MeasurementSource& measurements) {
-  std::vector<std::optional<Measurement>> measured(candidates.size());
+  Measurements measured(candidates.size());
   double best_us = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     Candidate& c = candidates[i];
@@ -56,17 +93,10 @@ int Score(std::vector<Candidate>& candidates, const Request& request, const Poli
     c.measured_us = measured[i]->median_us;
     if (best_us == 0 || c.measured_us < best_us) best_us = c.measured_us;
   }
-  int best = -1;
   for (size_t i = 0; i < candidates.size(); ++i) {
-    Candidate& c = candidates[i];
-    if (!c.admissible()) continue;
-    FillTerms(&c, best_us, measured[i]);
-    if (best < 0 ||
-        Better(c, candidates[size_t(best)], best_us, policy.prefer_tolerance, measured[i], measured[size_t(best)])) {
-      best = int(i);
-    }
+    if (candidates[i].admissible()) FillTerms(&candidates[i], best_us, measured[i]);
   }
-  return best;
+  return Winner(candidates, measured, policy.prefer_tolerance);
 }
 
 }  // namespace lz

@@ -1,0 +1,316 @@
+// Selection by the rules: scoring terms, measured against ranked, preferred and avoided, denials, ties, fallback,
+// flags.
+#include "pipeline/selector.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "verify/case.h"
+
+namespace lz {
+namespace {
+
+int g_launched = 0;
+int32_t Works(const lz_kernel_args*) {
+  ++g_launched;
+  return 0;
+}
+int32_t Fails(const lz_kernel_args*) { return 7; }
+
+constexpr std::array<std::string_view, 1> kWeight = {"weight"};
+
+class SelectorTest : public testing::Test {
+ protected:
+  // Kernels a.k, b.k, ... beside those that the library has for norm.rms (the SIMD kernel's priority is 80).
+  void Register(std::vector<KernelSpec> specs) {
+    for (KernelSpec& s : specs) {
+      s.operation = "norm.rms";
+      s.dtypes = kFloats;
+      if (s.accepts.empty()) s.accepts = kWeight;
+      if (!s.launch) s.launch = &Works;
+      const Registry::Registration one{&s, {}, {}};
+      Status status = selector.registry().Register({&one, 1});
+      ASSERT_TRUE(status.ok()) << status.Text();
+    }
+  }
+  void Configure(const char* json) {
+    Status status = selector.policies().Configure(json);
+    ASSERT_TRUE(status.ok()) << status.Text();
+    selector.Invalidate(EpochKind::kPolicy);
+  }
+  void Measure(std::map<std::string, Measurement> times) {
+    selector.set_measurements([times](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+      const auto at = times.find(k.id);
+      if (at == times.end()) return std::nullopt;
+      return at->second;
+    });
+    selector.Invalidate(EpochKind::kPerf);
+  }
+  SelectionReport Explain(const char* line = "input=f32[2,64] weight=f32[64]", uint32_t flags = 0) {
+    parsed.push_back(std::make_unique<verify::Case>(std::move(*verify::ParseCase(op, line))));
+    Request r = parsed.back()->MakeRequest();
+    r.flags = flags;
+    EXPECT_TRUE(selector.Prepare(r).ok());
+    auto report = selector.Explain(r);
+    EXPECT_TRUE(report.ok()) << report.status().Text();
+    return std::move(*report);
+  }
+  static std::string Winner(const SelectionReport& report) {
+    return report.winner < 0 ? "" : report.candidates[size_t(report.winner)].kernel->id;
+  }
+  std::string Winner() { return Winner(Explain()); }
+  static const Candidate& Of(const SelectionReport& report, std::string_view id) {
+    for (const Candidate& c : report.candidates) {
+      if (c.kernel->id == id) return c;
+    }
+    ADD_FAILURE() << "no candidate " << id;
+    return report.candidates[0];
+  }
+  static double Term(const SelectionReport& report, std::string_view id, std::string_view term) {
+    for (const lz::Term& t : Of(report, id).terms) {
+      if (t.name == term) return t.value;
+    }
+    return std::nan("");
+  }
+  static bool Has(const SelectionReport& report, std::string_view id, ReasonCode code) {
+    for (const Reason& r : Of(report, id).reasons) {
+      if (r.code == code) return true;
+    }
+    return false;
+  }
+  static bool Admissible(const SelectionReport& report, std::string_view id) { return Of(report, id).admissible(); }
+
+  Selector selector;
+  const Operation& op = *selector.registry().Find("rms_norm");
+  std::vector<std::unique_ptr<verify::Case>> parsed;
+};
+
+TEST_F(SelectorTest, PriorityRanksWhatIsUnmeasured) {
+  Register({{.id = "a.k", .priority = 70}, {.id = "b.k", .priority = 90}});
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Winner(report), "b.k");
+  EXPECT_EQ(Term(report, "b.k", "priority"), 90);
+  EXPECT_EQ(Term(report, "a.k", "priority"), 70);
+  EXPECT_EQ(Of(report, "b.k").score, 90);
+}
+
+TEST_F(SelectorTest, TiesGoToTheSmallerId) {
+  Register({{.id = "z.k", .priority = 90}, {.id = "b.k", .priority = 90}, {.id = "c.k", .priority = 90}});
+  EXPECT_EQ(Winner(), "b.k");
+}
+TEST_F(SelectorTest, TiesDoNotDependOnTheOrderOfRegistration) {
+  Register({{.id = "c.k", .priority = 90}, {.id = "b.k", .priority = 90}, {.id = "z.k", .priority = 90}});
+  EXPECT_EQ(Winner(), "b.k");
+}
+
+TEST_F(SelectorTest, AReferenceWinsOnlyAlone) {
+  Register({{.id = "a.k", .priority = 0}});
+  Configure(R"({"rules": [{"match": {"operation": "norm.rms"}, "deny": ["hwy.*"]}]})");
+  EXPECT_EQ(Winner(), "a.k");
+  Configure(R"({"rules": [{"match": {"operation": "norm.rms"}, "deny": ["hwy.*", "a.k"]}]})");
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Winner(report), "ref.norm.rms");
+  EXPECT_TRUE(report.plan->uses_fallback);
+}
+
+TEST_F(SelectorTest, AConfidentTimeBeatsAnyPriority) {
+  Register({{.id = "slow.k", .priority = 100}, {.id = "fast.k", .priority = 10}});
+  Measure({{"slow.k", {100, 0.02, 1}}, {"fast.k", {10, 0.02, 1}}, {"hwy.norm.rms", {50, 0.02, 1}}});
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Winner(report), "fast.k");
+  EXPECT_EQ(Term(report, "fast.k", "measured"), 0);
+  EXPECT_EQ(Term(report, "slow.k", "measured"), kWorstMeasuredTerm);
+  EXPECT_EQ(Of(report, "slow.k").measured_us, 100);
+}
+TEST_F(SelectorTest, WithinNoisePriorityDecides) {
+  Register({{.id = "a.k", .priority = 90}, {.id = "b.k", .priority = 95}});
+  Measure({{"a.k", {100, 0.05, 1}}, {"b.k", {104, 0.05, 1}}});
+  EXPECT_EQ(Winner(), "b.k");
+  Measure({{"a.k", {100, 0.01, 1}}, {"b.k", {104, 0.01, 1}}});
+  EXPECT_EQ(Winner(), "a.k");
+}
+TEST_F(SelectorTest, AnUnsureTimeIsOnlyATerm) {
+  Register({{.id = "a.k", .priority = 95}, {.id = "b.k", .priority = 90}});
+  Measure({{"a.k", {110, 0.01, 0.3}}, {"b.k", {100, 0.01, 0.3}}});
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Winner(report), "a.k");
+  EXPECT_NEAR(Term(report, "a.k", "measured"), -10 * 0.1 * 0.3, 1e-12);
+}
+
+TEST_F(SelectorTest, PreferredAddsToTheScore) {
+  Register({{.id = "a.k", .priority = 95}, {.id = "b.k", .priority = 90}});
+  Configure(R"({"prefer_sources": ["b"]})");
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Winner(report), "b.k");
+  EXPECT_EQ(Term(report, "b.k", "preferred"), kPreferredBonus);
+}
+TEST_F(SelectorTest, PreferredWinsWithinTheToleranceOfTheBestTime) {
+  Register({{.id = "a.k", .priority = 95}, {.id = "b.k", .priority = 10}});
+  Configure(R"({"prefer_sources": ["b"], "prefer_tolerance": 0.1})");
+  Measure({{"a.k", {100, 0.001, 1}}, {"b.k", {109, 0.001, 1}}, {"hwy.norm.rms", {200, 0.001, 1}}});
+  EXPECT_EQ(Winner(), "b.k");
+  Measure({{"a.k", {100, 0.001, 1}}, {"b.k", {111, 0.001, 1}}, {"hwy.norm.rms", {200, 0.001, 1}}});
+  EXPECT_EQ(Winner(), "a.k");
+}
+TEST_F(SelectorTest, AvoidedWinsOnlyAgainstReferences) {
+  Register({{.id = "a.k", .priority = 100}});
+  Configure(R"({"avoid_sources": ["a"]})");
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Winner(report), "hwy.norm.rms");
+  EXPECT_EQ(Term(report, "a.k", "avoided"), kAvoidedMalus);
+  Measure({{"a.k", {1, 0.001, 1}}, {"hwy.norm.rms", {100, 0.001, 1}}});
+  EXPECT_EQ(Winner(), "hwy.norm.rms");
+  Configure(R"({"avoid_sources": ["a"], "allow_sources": ["a"]})");
+  EXPECT_EQ(Winner(), "a.k");
+}
+
+// Ties and preference within one set must not depend on the order in which pairs are compared.
+TEST_F(SelectorTest, TheWinnerDoesNotDependOnTheOrderOfCandidates) {
+  const std::map<std::string, Measurement> times = {
+      {"a.k", {100, 0.03, 1}}, {"b.k", {104, 0.03, 1}}, {"c.k", {108, 0.03, 1}}, {"d.k", {101, 0.03, 0.2}}};
+  std::vector<std::pair<std::string, int>> kernels = {{"a.k", 10}, {"b.k", 50}, {"c.k", 90}, {"d.k", 40}};
+  std::sort(kernels.begin(), kernels.end());
+  std::string first;
+  do {
+    Selector fresh;
+    for (const auto& [id, priority] : kernels) {
+      KernelSpec s{.id = id,
+                   .operation = "norm.rms",
+                   .dtypes = kFloats,
+                   .accepts = kWeight,
+                   .priority = priority,
+                   .launch = &Works};
+      const Registry::Registration one{&s, {}, {}};
+      ASSERT_TRUE(fresh.registry().Register({&one, 1}).ok());
+    }
+    fresh.set_measurements([&](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+      const auto at = times.find(k.id);
+      return at == times.end() ? std::nullopt : std::optional(at->second);
+    });
+    auto c = verify::ParseCase(*fresh.registry().Find("rms_norm"), "input=f32[2,64] weight=f32[64]");
+    Request r = c->MakeRequest();
+    ASSERT_TRUE(fresh.Prepare(r).ok());
+    auto report = fresh.Explain(r);
+    ASSERT_TRUE(report.ok());
+    if (first.empty()) first = Winner(*report);
+    ASSERT_EQ(Winner(*report), first) << "order " << kernels[0].first << kernels[1].first << kernels[2].first;
+  } while (std::next_permutation(kernels.begin(), kernels.end()));
+}
+
+TEST_F(SelectorTest, WithoutFallbackNoReferenceRuns) {
+  Configure(R"({"fallback_enabled": false, "rules": [{"match": {"operation": "norm.rms"}, "deny": ["hwy.*"]}]})");
+  const SelectionReport report = Explain();
+  EXPECT_EQ(report.winner, -1);
+  EXPECT_TRUE(Has(report, "hwy.norm.rms", ReasonCode::kPolicyDenied));
+  Request r = parsed.back()->MakeRequest();
+  ASSERT_TRUE(selector.Prepare(r).ok());
+  auto plan = selector.Select(r);
+  ASSERT_FALSE(plan.ok());
+  EXPECT_EQ(plan.status().code(), StatusCode::kNoKernel);
+  EXPECT_EQ(plan.status().parts().field, "norm.rms");
+}
+TEST_F(SelectorTest, DisabledMeansReferences) {
+  Configure(R"({"enabled": false})");
+  EXPECT_EQ(Winner(), "ref.norm.rms");
+  Configure(R"({"enabled": false, "fallback_enabled": false})");
+  EXPECT_EQ(Winner(), "ref.norm.rms");
+  Configure(R"({"enabled": true})");
+  EXPECT_EQ(Winner(), "hwy.norm.rms");
+}
+
+TEST_F(SelectorTest, DeterministicRefusesWhatDoesNotSaySo) {
+  Register({{.id = "a.k", .priority = 100}});
+  EXPECT_EQ(Winner(), "a.k");
+  Configure(R"({"deterministic": true})");
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Winner(report), "hwy.norm.rms");
+  EXPECT_TRUE(Has(report, "a.k", ReasonCode::kNonDeterministic));
+}
+TEST_F(SelectorTest, CapturingAndGradients) {
+  Register(
+      {{.id = "a.k", .priority = 1, .cuda_graph_safe = true}, {.id = "b.k", .priority = 1, .requires_grad = true}});
+  const SelectionReport captured = Explain("input=f32[2,64] weight=f32[64]", LZ_FLAG_CAPTURING);
+  EXPECT_EQ(Winner(captured), "a.k");
+  EXPECT_TRUE(Has(captured, "hwy.norm.rms", ReasonCode::kCudaGraphUnsafe));
+  const SelectionReport grad = Explain("input=f32[2,64] weight=f32[64]", LZ_FLAG_REQUIRES_GRAD);
+  EXPECT_EQ(Winner(grad), "b.k");
+  EXPECT_TRUE(Has(grad, "hwy.norm.rms", ReasonCode::kGradUnsupported));
+}
+
+TEST_F(SelectorTest, ACopyCostsPointsAndStrictModeForbidsIt) {
+  Register({{.id = "dense.k", .priority = 90}, {.id = "free.k", .strides = Strides::kAny, .priority = 80}});
+  const char* strided = "input=f32[6,64]@transposed weight=f32[64]";
+  EXPECT_EQ(Winner(), "dense.k");
+  SelectionReport report = Explain(strided);
+  EXPECT_EQ(Winner(report), "free.k");
+  EXPECT_LT(Term(report, "dense.k", "transforms"), -1);
+  EXPECT_EQ(Of(report, "dense.k").contiguous_inputs, 1u);
+  Configure(R"({"strict_mode": true})");
+  report = Explain(strided);
+  EXPECT_TRUE(Has(report, "dense.k", ReasonCode::kNotContiguous));
+  Configure(R"({"strict_mode": false, "allow_adaptation": false})");
+  EXPECT_TRUE(Has(Explain(strided), "dense.k", ReasonCode::kNotContiguous));
+}
+
+TEST_F(SelectorTest, EveryReasonOfARefusalIsKept) {
+  const Constraint rows[] = {{"hidden", Rel::kLe, 32}, {"hidden * 2", Rel::kLt, 100}, {"weight.dtype", Rel::kNe, 2}};
+  Register({{.id = "a.k", .constraints = rows, .priority = 100}});
+  const SelectionReport report = Explain();
+  const Candidate& a = Of(report, "a.k");
+  ASSERT_EQ(a.reasons.size(), 3u);
+  EXPECT_EQ(a.reasons[0].wanted, 32);
+  EXPECT_EQ(a.reasons[0].got, 64);
+  EXPECT_EQ(a.reasons[1].got, 128);
+  EXPECT_FALSE(Admissible(report, "a.k"));
+}
+
+TEST_F(SelectorTest, AFailingKernelFallsBackOnceUnlessItIsLocked) {
+  Register({{.id = "bad.k", .priority = 100, .launch = &Fails}});
+  auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
+  Request r = c->MakeRequest();
+  ASSERT_TRUE(selector.Prepare(r).ok());
+  auto plan = selector.Select(r);
+  ASSERT_TRUE(plan.ok());
+  ASSERT_EQ((*plan)->kernel->id, "bad.k");
+  ASSERT_EQ((*plan)->fallback->id, "ref.norm.rms");
+  std::vector<float> out(128, -1.0f);
+  BindOutput(r, 0, out.data());
+  EXPECT_TRUE(selector.Run(**plan, r).ok());
+  EXPECT_EQ(selector.num_fallbacks(), 1u);
+  EXPECT_NE(out[127], -1.0f);
+
+  Configure(R"({"locks": {"norm.rms": "bad.k"}})");
+  Request locked = c->MakeRequest();
+  ASSERT_TRUE(selector.Prepare(locked).ok());
+  plan = selector.Select(locked);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_TRUE((*plan)->locked);
+  BindOutput(locked, 0, out.data());
+  Status status = selector.Run(**plan, locked);
+  EXPECT_EQ(status.code(), StatusCode::kKernelFailed);
+}
+
+TEST_F(SelectorTest, AWholeClassSharesItsPlan) {
+  for (const char* line : {"input=f32[2,64]", "input=f32[3,64]", "input=f32[1000,65]"}) {
+    auto c = verify::ParseCase(op, line);
+    Request r = c->MakeRequest();
+    ASSERT_TRUE(selector.Prepare(r).ok());
+    ASSERT_TRUE(selector.Select(r).ok());
+  }
+  EXPECT_EQ(selector.cache_stats().inserted, 1u);
+}
+TEST_F(SelectorTest, TheCacheCanBeOff) {
+  Configure(R"({"cache": {"enabled": false}})");
+  auto c = verify::ParseCase(op, "input=f32[2,64]");
+  for (int i = 0; i < 3; ++i) {
+    Request r = c->MakeRequest();
+    ASSERT_TRUE(selector.Prepare(r).ok());
+    ASSERT_TRUE(selector.Select(r).ok());
+  }
+  EXPECT_EQ(selector.cache_stats().inserted, 0u);
+}
+
+}  // namespace
+}  // namespace lz
