@@ -194,10 +194,12 @@ class Soundness {
     equal += same && a != b;
     Box box;
     classifier.BoxOf(ra.facts, &box.lo, &box.hi);
-    ASSERT_EQ(Hot().in_box(box, rb.facts), same) << op.name() << ": requests " << a << " and " << b;
-    Epochs epochs;
-    PlanCache cache(epochs);
     static const Plan plan;
+    Epochs epochs;
+    box.epochs = epochs.Current();
+    box.plan = &plan;
+    ASSERT_EQ(LookupBox(box, rb.facts, epochs) == &plan, same) << op.name() << ": requests " << a << " and " << b;
+    PlanCache cache(epochs);
     Facts key;
     uint64_t hash;
     ASSERT_EQ(cache.Find(classifier, ra.facts, &key, &hash), nullptr);
