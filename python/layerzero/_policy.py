@@ -14,7 +14,6 @@ from layerzero import _layerzero
 from layerzero._contracts import contracts
 
 _scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
-_locks: dict[str, str] = {}
 _guard = threading.Lock()
 _asked = False
 _changes = 0  # of the process's policy, from here
@@ -29,9 +28,6 @@ def configure(**keys: Any) -> None:
     with _guard:
         _layerzero.configure(json.dumps(keys))
         _changes += 1
-        if "locks" in keys:
-            _locks.clear()
-            _locks.update(keys["locks"])
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
@@ -44,21 +40,12 @@ def load_config(path: str | os.PathLike[str]) -> None:
 
 def lock(operation: str, kernel_id: str) -> None:
     """Every call of `operation` (an id, an alias or a group) runs `kernel_id` or raises."""
-    _set_locks({**_locks, operation: kernel_id})
+    configure(locks={operation: kernel_id})
 
 
 def unlock(operation: str) -> None:
-    """Takes back what `lock` set for the same name."""
-    _set_locks({name: kernel for name, kernel in _locks.items() if name != operation})
-
-
-def _set_locks(locks: dict[str, str]) -> None:
-    global _changes
-    with _guard:
-        _layerzero.configure(json.dumps({"locks": locks}))
-        _changes += 1
-        _locks.clear()
-        _locks.update(locks)
+    """Takes back a lock of this name, wherever it was set."""
+    configure(locks={operation: None})
 
 
 class policy(contextlib.ContextDecorator):

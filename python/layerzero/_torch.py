@@ -1,13 +1,16 @@
 """Opens the door for torch: when torch is there already, when it gets imported, or at a first call that needs it."""
 
-import importlib.abc
-import importlib.machinery
+from __future__ import annotations
+
 import sys
 import threading
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerzero import _layerzero
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
 
 _guard = threading.RLock()
 _attached: ModuleType | None = None
@@ -62,12 +65,10 @@ def _calibrate(torch: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
     return (plain, inference) if restored and shown else None
 
 
-class _AfterTorch(importlib.abc.MetaPathFinder):
+class _AfterTorch:
     """Attaches right after somebody's first `import torch`, and never again."""
 
-    def find_spec(
-        self, name: str, path: Any, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "torch":
             return None
         others = (f for f in sys.meta_path if f is not self and hasattr(f, "find_spec"))
@@ -95,7 +96,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 def install() -> None:
     """Called once by `import layerzero`."""
     if not attach_if_imported() and "torch" not in sys.modules:
-        sys.meta_path.insert(0, _AfterTorch())
+        sys.meta_path.insert(0, _AfterTorch())  # type: ignore[arg-type]
 
 
 def is_capturing() -> bool:

@@ -75,8 +75,9 @@ std::string LockOf(const Request& request, int variant, const Device& device, co
 std::vector<Candidate> Filter(const Request& request, int variant, const Device& device,
                               const OperationPolicy& policy) {
   const Facts3 facts{request, device, policy};
-  const bool may_copy = policy.policy->allow_adaptation && !policy.policy->strict_mode &&
-                        Platform(device.fact(DeviceField::kPlatform)) == Platform::kCpu;
+  // Dispatch copies for native kernels in host memory; for host kernels the door copies, on any device.
+  const bool adapt = policy.policy->allow_adaptation && !policy.policy->strict_mode;
+  const bool on_cpu = Platform(device.fact(DeviceField::kPlatform)) == Platform::kCpu;
   const auto& kernels = request.state->kernels[size_t(variant)];
   std::vector<Candidate> candidates(kernels.size());
   for (size_t i = 0; i < kernels.size(); ++i) {
@@ -84,10 +85,11 @@ std::vector<Candidate> Filter(const Request& request, int variant, const Device&
     const KernelEntry& k = *kernels[i];
     c.kernel = &k;
     if (!k.availability.installed) c.reasons.push_back(PolicyReason(k.availability.code));
+    const bool may_copy = adapt && (k.spec.call == CallKind::kHost || (k.spec.call == CallKind::kNative && on_cpu));
     for (size_t r = 0; r < k.rows.size(); ++r) {
       const Row& row = k.rows[r];
       if (facts.Holds(row)) continue;
-      if (row.contiguous_input >= 0 && may_copy && k.spec.call == CallKind::kNative) {
+      if (row.contiguous_input >= 0 && may_copy) {
         c.contiguous_inputs |= 1u << row.contiguous_input;
         continue;
       }

@@ -20,6 +20,13 @@ std::string DTypesText(DTypeMask mask) {
   }
   return text;
 }
+// Names dtypes that no operation takes, too.
+std::string DTypeText(const lz_tensor& t) {
+  const DType dtype = DTypeOf(t);
+  if (dtype != DType::kUnknown) return std::string(Info(dtype).name);
+  const std::string bits = std::to_string(t.dtype.bits);
+  return t.dtype.code == 5 ? "complex" + bits : "DLPack type " + std::to_string(t.dtype.code) + " of " + bits + " bits";
+}
 std::string_view DeviceTypeText(int32_t type) {
   switch (type) {
     case 1: return "cpu";
@@ -66,7 +73,7 @@ struct Binder {
     }
     const DType dtype = DTypeOf(t);
     if (!(p.dtypes >> int(dtype) & 1)) {
-      return Invalid(r, p.name, DTypesText(p.dtypes), std::string(Info(dtype).name), "convert the tensor");
+      return Invalid(r, p.name, DTypesText(p.dtypes), DTypeText(t), "convert the tensor");
     }
     if (op.same_dtype(i) >= 0) {
       const lz_tensor& other = r.tensors[size_t(op.same_dtype(i))];

@@ -1,0 +1,71 @@
+"""`import layerzero` is quick and imports neither torch nor any kernel library."""
+
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import layerzero as lz
+
+PACKAGE = Path(lz.__file__).parent.parent  # not resolved: a staged package is made of links
+LIMIT_MS = 60 * 2  # the bar, relaxed for shared machines
+FOREIGN = (
+    "torch",
+    "numpy",
+    "flash_attn",
+    "flash_attn_interface",
+    "flashinfer",
+    "transformers",
+    "rich",
+    "typer",
+    "yaml",
+)
+
+
+def run(*arguments):
+    env = os.environ | {"PYTHONPATH": str(PACKAGE)}
+    return subprocess.run(
+        [sys.executable, *arguments], env=env, capture_output=True, text=True, check=True, timeout=120
+    )
+
+
+def milliseconds(code):
+    lines = run("-X", "importtime", "-c", code).stderr.splitlines()
+    return next(int(line.split("|")[1]) / 1000 for line in lines if line.split("|")[-1] == " layerzero")
+
+
+def test_time_of_import():
+    times = [milliseconds("import layerzero") for _ in range(5)]
+    assert statistics.median(times) <= LIMIT_MS, times
+
+
+def test_time_of_import_beyond_torch():
+    times = [milliseconds("import torch, layerzero") for _ in range(3)]
+    assert statistics.median(times) <= LIMIT_MS, times
+
+
+def test_nothing_foreign_is_imported():
+    code = f"import layerzero, sys; print([m for m in {FOREIGN!r} if m in sys.modules])"
+    assert run("-c", code).stdout.strip() == "[]"
+
+
+def test_attaching_imports_no_compiler_and_no_kernel_library():
+    names = (*FOREIGN[2:], "torch._dynamo", "torch._inductor")
+    before = f"import torch, sys; a = {{m for m in {names!r} if m in sys.modules}}\n"
+    code = before + f"import layerzero\nprint([m for m in {names!r} if m in sys.modules and m not in a])"
+    assert run("-c", code).stdout.strip() == "[]"
+
+
+def test_torch_imported_later_is_attached():
+    code = """
+import importlib.util, sys
+import layerzero as lz
+importlib.util.find_spec("torch")
+import torch
+from layerzero import _torch
+assert _torch.attached()
+assert not any(type(f).__name__ == "_AfterTorch" for f in sys.meta_path)
+print(lz.rms_norm(torch.ones(2, 8), None).shape)
+"""
+    assert "2, 8" in run("-c", code).stdout

@@ -1,0 +1,192 @@
+"""Questions to the engine: reports, validation, lists, doctor, registration from Python and by entry points."""
+
+import json
+import pickle
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+from layerzero import backends  # noqa: E402
+from layerzero.backends.availability import _numbers, availability_of  # noqa: E402
+
+X, W = torch.ones(2, 8), torch.ones(8)
+
+
+def test_report_has_keys_and_attributes():
+    report = lz.explain("norm.rms", X, W)
+    assert report.operation == report["operation"] == "norm.rms"
+    assert report.kernel_id == lz.which("rms_norm", X, W)["kernel_id"]
+    assert {"kernel_id", "score", "candidates", "plan", "key", "policy_hash", "device"} <= set(report)
+    for candidate in report.candidates:
+        assert set(candidate) >= {"kernel_id", "admissible", "score", "terms", "reasons"}
+        assert candidate.admissible or candidate.reasons
+        for reason in candidate.reasons:
+            assert reason.code and reason.field and reason["wanted"] == reason.wanted and reason.message
+    with pytest.raises(AttributeError, match="kernel_id"):
+        report.kernel  # noqa: B018
+    json.dumps(report.to_dict())
+    assert pickle.loads(pickle.dumps(report)) == report
+    assert report.kernel_id in str(report) and report.kernel_id in report._repr_html_()
+
+
+def test_explain_for_a_simulated_device():
+    q = torch.empty(1, 64, 8, 64, dtype=torch.bfloat16)
+    report = lz.explain("attention", q, q, q, device="h100")
+    assert report.device.simulated and report.device.name == "h100"
+    flash = next(c for c in report.candidates if c.kernel_id == "flash_attn.v3.causal")
+    assert {r.code for r in flash.reasons} <= {"NOT_INSTALLED"}
+    with pytest.raises(lz.LayerZeroError, match="h1000"):
+        lz.explain("attention", q, q, q, device="h1000")
+
+
+def test_every_refused_kernel_keeps_all_its_reasons():
+    report = lz.explain("attention", *[torch.ones(1, 4, 2, 7)] * 3)
+    refused = next(c for c in report.candidates if c.kernel_id == "flash_attn.v2.full")
+    assert {"NOT_INSTALLED", "PLATFORM_MISMATCH", "DTYPE_UNSUPPORTED", "SM_TOO_OLD"} <= {
+        r.code for r in refused.reasons
+    }
+
+
+def test_validate():
+    assert lz.validate("hwy.norm.rms", X, W) == (True, [])
+    ok, reasons = lz.validate("flashinfer.rmsnorm", X, W)
+    assert not ok and "NOT_INSTALLED" in {r.code for r in reasons}
+    ok, reasons = lz.validate("hwy.attention.standard.decode", *[torch.ones(1, 4, 2, 8)] * 3)
+    assert not ok and reasons[0].field == "operation"
+    with pytest.raises(lz.UnknownNameError, match="nobody"):
+        lz.validate("nobody", X)
+
+
+def test_list_kernels():
+    kernels = lz.list_kernels()
+    assert {"hwy.norm.rms", "torch.rms_norm", "torch.ref.norm.rms", "ref.norm.rms"} <= {k.kernel_id for k in kernels}
+    assert {k.name for k in lz.list_kernels("norm.rms")} == {"rms_norm"}
+    missing = next(k for k in kernels if k.kernel_id == "flashinfer.rmsnorm")
+    assert not missing.installed and "flashinfer" in missing.detail
+
+
+def test_every_operation_has_a_reference_for_any_device():
+    for name in lz._operations:
+        kernels = lz.list_kernels(name)
+        operations = {k.operation for k in kernels}
+        assert operations == {k.operation for k in kernels if k.kernel_id == f"torch.ref.{k.operation}"}
+
+
+def test_doctor():
+    report = lz.doctor()
+    assert report.ok and report.problems == [], report.problems
+    assert report.layerzero.version == lz.__version__
+    assert not report.libraries.flashinfer.installed and report.libraries.torch.installed
+    assert report.devices.devices[0].platform == "cpu"
+    json.dumps(report.to_dict())
+
+
+def test_version():
+    assert lz.version_info[:3] == tuple(int(n) for n in lz.__version__.split("."))
+    assert lz.version_info.build.startswith(lz.__version__)
+
+
+# ---- kernels from Python
+
+
+def test_register_kernel():
+    @lz.register_kernel("norm.rms", "tests.register", supported_dtypes=[torch.float32], priority=0)
+    def kernel(input, weight, eps):
+        return torch.nn.functional.rms_norm(input, (input.shape[-1],), weight, eps) + 1
+
+    want = torch.nn.functional.rms_norm(X, (8,), W, 1e-3) + 1
+    torch.testing.assert_close(lz.rms_norm(X, W, 1e-3, kernel="tests.register"), want)
+    # What the function does not take, and what was not stated, is unsupported.
+    for call in (lambda: lz.rms_norm(X, W, weight_offset=1.0, kernel="tests.register"),
+                 lambda: lz.rms_norm(X.double(), W.double(), kernel="tests.register")):  # fmt: skip
+        with pytest.raises(lz.NoKernelFoundError):
+            call()
+
+
+def test_register_kernel_gets_its_layout():
+    seen = []
+
+    @lz.register_kernel(
+        "attention.standard.prefill",
+        "tests.layout",
+        supported_dtypes=["float32"],
+        supports_causal=True,
+        max_head_dim=64,
+        priority=0,
+    )
+    def kernel(query, key, value, causal, scale):
+        seen.append(query.shape)
+        return torch.nn.functional.scaled_dot_product_attention(
+            *(t.transpose(1, 2) for t in (query, key, value)), is_causal=causal, scale=scale
+        ).transpose(1, 2)
+
+    q = torch.randn(1, 5, 2, 8)
+    want = lz.attention(q, q, q)
+    torch.testing.assert_close(lz.attention(q, q, q, kernel="tests.layout"), want)
+    t = q.transpose(1, 2)
+    got = lz.attention(t, t, t, layout="BHSD", kernel="tests.layout")
+    torch.testing.assert_close(got, want.transpose(1, 2))
+    assert seen == [(1, 5, 2, 8)] * 2
+
+
+def test_register_kernel_refuses_what_it_cannot_mean():
+    with pytest.raises(lz.UnknownNameError):
+        lz.register_kernel("no.such", "tests.x", supported_dtypes=["float32"])(lambda input: input)
+    with pytest.raises(TypeError, match="nonsense"):
+        lz.register_kernel("norm.rms", "tests.x", supported_dtypes=["float32"])(lambda nonsense: nonsense)
+    with pytest.raises(lz.ConfigError, match="float33"):
+        lz.register_kernel("norm.rms", "tests.x", supported_dtypes=["float33"])(lambda input: input)
+    with pytest.raises(lz.LayerZeroError, match="hwy.norm.rms"):
+        lz.register_kernel("norm.rms", "hwy.norm.rms", supported_dtypes=["float32"])(lambda input: input)
+
+
+# ---- libraries
+
+
+def test_versions_are_compared_as_numbers():
+    assert _numbers("2.11.0+cu130") == (2, 11) and _numbers("4.0.0b4") == (4,)
+    assert _numbers("2.9") < _numbers("2.10")
+
+
+def test_availability_imports_nothing(monkeypatch):
+    import builtins
+
+    def refuse(name, *args, **kwargs):
+        raise AssertionError(f"imported {name}")
+
+    row = {"kernel_id": "x.y", "requires": [{"import": "no_such_module_of_ours"}]}
+    descriptor = {"requires": [{"import": "json"}], "ops": {"norm.rms": [row]}}
+    with monkeypatch.context() as patch:
+        patch.setattr(builtins, "__import__", refuse)
+        found = availability_of(descriptor)
+    assert found["*"]["installed"] and not found["x.y"]["installed"]
+    old = availability_of({"requires": [{"import": "torch", "distribution": "torch", "min_version": "99"}], "ops": {}})
+    assert old["*"]["code"] == "NOT_INSTALLED" and "older than 99" in old["*"]["detail"]
+
+
+def test_entry_points(monkeypatch):
+    from importlib.metadata import EntryPoint
+
+    from layerzero.backends import entry_points
+
+    points = [
+        EntryPoint("broken", "no_such_module_of_ours:register_backend", entry_points.GROUP),
+        EntryPoint("wrong", "builtins:int", entry_points.GROUP),
+    ]
+    monkeypatch.setattr(entry_points, "entry_points", lambda group: points)
+    for name, load in entry_points.backends_of_entry_points():
+        backends._try(name, load)
+    try:
+        problems = "\n".join(backends.problems())
+        assert "no_such_module_of_ours" in problems and "wrong" in problems
+        assert not lz.doctor().ok
+    finally:
+        for point in points:
+            backends._problems.pop(point.name)
+
+
+def test_an_adapter_that_cannot_be_loaded_is_said():
+    with pytest.raises(lz.KernelExecutionError, match="no_such_module_of_ours"):
+        backends.resolve("x.kernel", "no_such_module_of_ours:function", "x")
