@@ -1,7 +1,6 @@
 """`import layerzero` is quick and imports neither torch nor any kernel library."""
 
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -30,19 +29,18 @@ def run(*arguments):
     )
 
 
-def milliseconds(code):
-    lines = run("-X", "importtime", "-c", code).stderr.splitlines()
-    return next(int(line.split("|")[1]) / 1000 for line in lines if line.split("|")[-1] == " layerzero")
+def milliseconds(before):
+    """Processor time of the import, the least of five: other work on the machine is not counted."""
+    code = f"import time, {before}\nt = time.process_time()\nimport layerzero\nprint(time.process_time() - t)"
+    return min(float(run("-c", code).stdout) for _ in range(5)) * 1e3
 
 
 def test_time_of_import():
-    times = [milliseconds("import layerzero") for _ in range(5)]
-    assert statistics.median(times) <= LIMIT_MS, times
+    assert milliseconds("sys") <= LIMIT_MS
 
 
 def test_time_of_import_beyond_torch():
-    times = [milliseconds("import torch, layerzero") for _ in range(3)]
-    assert statistics.median(times) <= LIMIT_MS, times
+    assert milliseconds("torch") <= LIMIT_MS
 
 
 def test_nothing_foreign_is_imported():

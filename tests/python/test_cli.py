@@ -1,0 +1,143 @@
+"""The command line: what it prints as JSON, its exit codes, its messages."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("typer")
+
+from layerzero import cli  # noqa: E402
+
+QUERY = ["--query", "bf16[1,16,4,64]", "--key", "bf16[1,16,4,64]", "--value", "bf16[1,16,4,64]"]
+NORM = ["rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]"]
+
+
+@pytest.fixture
+def run(capfd):
+    def call(*arguments):
+        code = cli.run(list(arguments))
+        text = capfd.readouterr()
+        return code, text.out, text.err
+
+    return call
+
+
+@pytest.fixture
+def run_json(run):
+    def call(*arguments):
+        code, out, _ = run(*arguments, "--json")
+        return code, json.loads(out)
+
+    return call
+
+
+def test_doctor(run_json, run):
+    code, report = run_json("doctor")
+    assert code == (0 if report["ok"] else 1)
+    assert set(report) == {
+        "layerzero", "python", "torch", "devices", "libraries", "policy", "counters", "problems", "ok",
+    }  # fmt: skip
+    assert report["libraries"]["torch"]["installed"]
+    assert "layerzero" in run("doctor")[1]
+
+
+def test_list(run_json, run):
+    code, answer = run_json("list", "norm.rms")
+    assert code == 0 and answer["operations"] == [{"name": "rms_norm", "operations": ["norm.rms"]}]
+    assert "hwy.norm.rms" in {k["kernel_id"] for k in answer["kernels"]}
+    _, installed = run_json("list", "norm.rms", "--installed")
+    assert all(k["installed"] for k in installed["kernels"]) and len(installed["kernels"]) < len(answer["kernels"])
+    assert "hwy.norm.rms" in run("list", "norm.rms")[1]
+
+
+def test_which(run_json, run):
+    code, answer = run_json("which", *NORM)
+    assert code == 0 and set(answer) == {"kernel_id", "score"}
+    assert run("which", *NORM)[1].strip() == answer["kernel_id"]
+
+
+def test_explain(run_json, run):
+    code, report = run_json("explain", "attention", *QUERY)
+    assert code == 0 and report["operation"] == "attention.standard.prefill"
+    assert {"kernel_id", "score", "candidates", "plan", "key", "policy_hash", "device"} <= set(report)
+    code, out, _ = run("explain", "attention", *QUERY, "--causal", "false", "--device", "h100")
+    assert code == 0 and "on h100" in out and "NOT_INSTALLED" in out
+
+
+def test_explain_says_no_with_exit_code_1(run_json):
+    code, answer = run_json("explain", *NORM, "--kernel", "flashinfer.rmsnorm")
+    assert code == 1 and answer["kernel_id"] is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["explain", "no_such"], "no_such"),
+        (["explain", *NORM, "--device", "h1000"], "h1000"),
+        (["which", "rms_norm", "--input", "f32[2,8"], "dtype[sizes]"),
+        (["which", "rms_norm", "--input", "f33[2,8]"], "f33"),
+        (["which", *NORM, "--nonsense", "1"], "--weight-offset"),
+        (["which", *NORM, "--eps", "tiny"], "--eps"),
+        (["which", "rms_norm", "--weight", "f32[8]"], "input"),
+        (["which", "rms_norm", "--input"], "value"),
+        (["which", *NORM, "stray"], "stray"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_wrong_usage_is_exit_code_2(run, run_json, arguments, text):
+    code, out, err = run(*arguments)
+    assert code == 2 and text in err and out == ""
+    code, answer = run_json(*arguments)
+    assert code == 2 and set(answer["error"]) == {"type", "message", "field", "wanted", "got", "fix"}
+    assert text in answer["error"]["message"]
+
+
+def test_unknown_commands_and_options(run):
+    assert run("no-such-command")[0] == 2
+    assert run("list", "--no-such-option")[0] == 2
+    assert run("--help")[0] == 0
+
+
+def test_policy(run_json, tmp_path, monkeypatch):
+    code, answer = run_json("policy", "show", "--all")
+    assert code == 0 and set(answer["keys"]["strict_mode"]) >= {"value", "origin"}
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text("version: 1\nno_such_key: 1\n")
+    code, answer = run_json("policy", "check", str(wrong))
+    assert code == 1 and not answer["ok"] and "wrong.yaml:2" in answer["error"]
+    code, answer = run_json("policy", "check", str(tmp_path / "absent.yaml"))
+    assert code == 1 and "readable" in answer["error"]
+    right = tmp_path / "right.yaml"
+    right.write_text("version: 1\n")
+    assert run_json("policy", "check", str(right)) == (0, {"file": str(right), "ok": True, "error": None})
+
+
+def test_bench_host(run_json):
+    code, report = run_json("bench", "host", "--operation", "rms_norm", "--rounds", "3")
+    assert code == 0 and {r["kind"] for r in report["results"]} == {"own", "torch"}
+    for row in report["results"]:
+        assert {"operation", "kernel_id", "kind", "call", "lz_ns", "torch_ns", "ratio", "aa_spread"} <= set(row)
+        assert row["lz_ns"] > 0 and row["torch_ns"] > 0
+
+
+def test_bench_select_is_run_or_says_what_is_missing(run):
+    code, out, err = run("bench", "select", "--repeat", "1")
+    assert "inline_hit_ns" in json.loads(out) if code == 0 else "make bench" in err
+
+
+def test_the_module_is_the_command():
+    import subprocess
+    import sys
+    from pathlib import Path
+
+    import layerzero
+
+    environment = {"PYTHONPATH": str(Path(layerzero.__file__).parent.parent), "PATH": ""}
+    result = subprocess.run(
+        [sys.executable, "-m", "layerzero", "list", "no_such", "--json"],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 2 and json.loads(result.stdout)["error"]["type"] == "UnknownNameError"
