@@ -49,6 +49,10 @@ class VersionInfo(NamedTuple):
     build: str
 
 
+TYPE_CHECKING = False  # typing's own, without importing it: checkers know the name
+if TYPE_CHECKING:
+    from layerzero._operations import *  # noqa: F403
+
 __version__, _build = _layerzero.build_id()
 version_info = VersionInfo(*(int(part) for part in __version__.split(".")[:3]), build=_build)
 

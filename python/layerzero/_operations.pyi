@@ -1,0 +1,436 @@
+"""The operations as functions of `layerzero`. Made by scripts/generate_api.py from the contracts in ops/. Do not edit."""
+
+from typing import Literal, TypeVar, overload
+
+# A torch.Tensor, or an array of another library with __dlpack__; outputs are of the inputs' kind.
+T = TypeVar("T")
+
+def geglu(
+    gate: T,
+    up: T,
+    *,
+    approximate: Literal["none", "tanh"] = "none",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """GELU of the gate times the other projection."""
+
+def silu_and_mul(
+    input: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """SiLU of the first half of the last axis times the second half."""
+
+def swiglu(
+    gate: T,
+    up: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """SiLU of the gate times the other projection."""
+
+@overload
+def paged_attention(
+    query: T,
+    key_cache: T,
+    value_cache: T,
+    block_tables: T,
+    context_lens: T,
+    scale: float | None = None,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Decode attention over a paged cache whose blocks are listed in a padded table."""
+
+@overload
+def paged_attention(
+    query: T,
+    key_cache: T,
+    value_cache: T,
+    block_tables: T,
+    context_lens: T,
+    scale: float | None = None,
+    *,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Decode attention over a paged cache whose blocks are listed in a padded table."""
+
+@overload
+def attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    causal: bool | None = None,
+    scale: float | None = None,
+    attn_mask: T | None = None,
+    dropout_p: float = 0.0,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    return_lse: Literal[False] = False,
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Scaled dot product attention: softmax(scale * query key^T + biases) value, per head."""
+
+@overload
+def attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    causal: bool | None = None,
+    scale: float | None = None,
+    attn_mask: T | None = None,
+    dropout_p: float = 0.0,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    return_lse: Literal[True],
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Scaled dot product attention: softmax(scale * query key^T + biases) value, per head."""
+
+def merge_attention(
+    v_a: T,
+    s_a: T,
+    v_b: T,
+    s_b: T,
+    *,
+    sinks: T | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Merges attention over two disjoint sets of keys (cascade, split keys)."""
+
+@overload
+def mla_decode_paged(
+    q_nope: T,
+    q_pe: T,
+    ckv_cache: T,
+    kpe_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float,
+    *,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Decode of multi-head latent attention over a paged cache of compressed entries."""
+
+@overload
+def mla_decode_paged(
+    q_nope: T,
+    q_pe: T,
+    ckv_cache: T,
+    kpe_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float,
+    *,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Decode of multi-head latent attention over a paged cache of compressed entries."""
+
+@overload
+def paged_decode_attention(
+    query: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Decode attention over a paged cache whose pages are listed in CSR form."""
+
+@overload
+def paged_decode_attention(
+    query: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Decode attention over a paged cache whose pages are listed in CSR form."""
+
+@overload
+def ragged_attention(
+    query: T,
+    key: T,
+    value: T,
+    cu_seqlens_q: T,
+    cu_seqlens_kv: T,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Attention over packed sequences of unlike length; no token sees another sequence."""
+
+@overload
+def ragged_attention(
+    query: T,
+    key: T,
+    value: T,
+    cu_seqlens_q: T,
+    cu_seqlens_kv: T,
+    *,
+    causal: bool = True,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_kv: int | None = None,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention over packed sequences of unlike length; no token sees another sequence."""
+
+@overload
+def block_sparse_attention(
+    q: T,
+    k: T,
+    v: T,
+    indptr: T,
+    indices: T,
+    R: int,
+    C: int,
+    sm_scale: float | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Attention in which blocks of queries see listed blocks of keys (BSR)."""
+
+@overload
+def block_sparse_attention(
+    q: T,
+    k: T,
+    v: T,
+    indptr: T,
+    indices: T,
+    R: int,
+    C: int,
+    sm_scale: float | None = None,
+    *,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention in which blocks of queries see listed blocks of keys (BSR)."""
+
+def dequantize_gguf(
+    data: T,
+    columns: int,
+    *,
+    format: Literal["q4_0", "q4_1", "q8_0"],
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Dequantises rows of GGUF blocks (Q4_0, Q4_1, Q8_0)."""
+
+def embedding(
+    input: T,
+    weight: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Rows of a table, by index."""
+
+def linear(
+    input: T,
+    weight: T,
+    bias: T | None = None,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Matrix product with row-major weights, plus a bias."""
+
+def layer_norm(
+    input: T,
+    normalized_shape: int,
+    weight: T | None = None,
+    bias: T | None = None,
+    eps: float = 1e-05,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Layer normalisation over the last axis."""
+
+def fused_add_layer_norm(
+    input: T,
+    residual: T,
+    normalized_shape: int,
+    weight: T | None = None,
+    bias: T | None = None,
+    eps: float = 1e-05,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Residual addition and layer normalisation of the sum over the last axis."""
+
+def rms_norm(
+    input: T,
+    weight: T | None = None,
+    eps: float = 1e-06,
+    *,
+    weight_offset: float = 0.0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Root mean square normalisation over the last axis."""
+
+def fused_add_rms_norm(
+    input: T,
+    residual: T,
+    weight: T | None = None,
+    eps: float = 1e-06,
+    *,
+    weight_offset: float = 0.0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Residual addition and root mean square normalisation of the sum over the last axis."""
+
+def rope(
+    input: T,
+    cos: T,
+    sin: T,
+    interleaved: bool = False,
+    *,
+    position_ids: T | None = None,
+    inverse: bool = False,
+    rotary_dim: int | None = None,
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Rotary position embedding of the first columns of each head, from cosine and sine tables."""
+
+def sample_minp(
+    logits: T,
+    min_p: float,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    offset: int = 0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Samples among the tokens whose probability is at least min_p times the largest."""
+
+def softmax(
+    logits: T,
+    temperature: float = 1.0,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Softmax over the last axis with a temperature, in float32."""
+
+def speculative_sample(
+    draft_probs: T,
+    draft_token_ids: T,
+    target_probs: T,
+    *,
+    seed: int = 0,
+    offset: int = 0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Chain speculative sampling: verifies drafted tokens against the target's distributions."""
+
+def sample_topk(
+    logits: T,
+    k: int,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    offset: int = 0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Samples among the k largest logits."""
+
+def sample_topk_topp(
+    logits: T,
+    k: int,
+    p: float,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    offset: int = 0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Samples from the top-p set of the k largest logits."""
+
+def sample_topp(
+    logits: T,
+    p: float,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    offset: int = 0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Samples from the smallest set of most probable tokens whose probability is at least p (nucleus)."""

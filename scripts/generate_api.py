@@ -1,0 +1,256 @@
+"""Writes what is made from the operations' contracts: type stubs, a page for each operation, the support matrix.
+
+    python scripts/generate_api.py           writes the files
+    python scripts/generate_api.py --check   exit code 1 if one of them is out of date
+
+Needs the built package (`make build`).
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from layerzero import list_kernels
+from layerzero._contracts import contracts
+
+ROOT = Path(__file__).resolve().parent.parent
+STUB = "python/layerzero/_operations.pyi"
+MADE = "Made by scripts/generate_api.py from the contracts in ops/. Do not edit."
+PYTHON = {"int": "int", "float": "float", "bool": "bool"}
+SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32"}
+# Rules that have a column of their own in the matrix, or hold for whole kinds of kernels.
+IN_COLUMNS = {"dtype", "device.platform", "capturing", "requires_grad", "policy.deterministic"}
+
+Contract = dict[str, Any]
+
+
+# ---- stubs
+
+
+def python_type(param: dict[str, Any]) -> str:
+    if param["kind"] == "tensor":
+        return "T"
+    if param["kind"] == "choice":
+        return "Literal[" + ", ".join(f'"{choice}"' for choice in param["choices"]) + "]"
+    return PYTHON[param["kind"]]
+
+
+def parameters(contract: Contract, replaced: dict[str, str] | None = None) -> list[str]:
+    """The stub's parameters; `replaced`: by name, instead of what the contract gives."""
+    texts = []
+    keyword_only = False
+    for param in contract["params"]:
+        if param["keyword_only"] and not keyword_only:
+            texts.append("*")
+            keyword_only = True
+        text = f"{param['name']}: {python_type(param)}"
+        if param.get("has_default"):
+            default = param["default"]
+            text += " = " + (f'"{default}"' if isinstance(default, str) else repr(default))
+        elif param["optional"]:
+            text += " | None = None"
+        texts.append((replaced or {}).get(param["name"], text))
+    if not keyword_only:
+        texts.append("*")
+    if contract["layouts"]:
+        names = ", ".join(f'"{name}"' for name in contract["layouts"])
+        texts.append(f"layout: Literal[{names}] | None = None")
+    return [*texts, "kernel: str | None = None", "out: T | tuple[T, ...] | None = None"]
+
+
+def result(contract: Contract, condition: bool) -> str:
+    number = sum(1 for output in contract["outputs"] if not output["only_if"] or condition)
+    return "T" if number == 1 else f"tuple[{', '.join(['T'] * number)}]"
+
+
+def signatures(contract: Contract) -> Iterator[tuple[list[str], str]]:
+    """(parameters, result) of each overload."""
+    conditions = {output["only_if"] for output in contract["outputs"] if output["only_if"]}
+    if not conditions:
+        yield parameters(contract), result(contract, False)
+        return
+    (name,) = conditions
+    yield parameters(contract, {name: f"{name}: Literal[False] = False"}), result(contract, False)
+    yield parameters(contract, {name: f"{name}: Literal[True]"}), result(contract, True)
+
+
+def stub() -> str:
+    lines = [
+        f'"""The operations as functions of `layerzero`. {MADE}"""',
+        "",
+        "from typing import Literal, TypeVar, overload",
+        "",
+        "# A torch.Tensor, or an array of another library with __dlpack__; outputs are of the inputs' kind.",
+        'T = TypeVar("T")',
+    ]
+    for contract in contracts().values():
+        overloads = list(signatures(contract))
+        for params, returned in overloads:
+            lines += ["", "@overload"] if len(overloads) > 1 else [""]
+            lines += [f"def {contract['name']}(", *(f"    {p}," for p in params), f") -> {returned}:"]
+            lines += [f'    """{contract["summary"]}"""']
+    return "\n".join(lines) + "\n"
+
+
+# ---- pages
+
+
+def shape(text: str) -> str:
+    return "any shape" if text == "*" else f"`({text})`" if text else "scalar"
+
+
+def dtypes(names: list[str]) -> str:
+    return ", ".join(SHORT.get(name, name) for name in names)
+
+
+def parameter_row(param: dict[str, Any]) -> str:
+    if param["kind"] == "tensor":
+        kind = f"tensor {shape(param['shape'])}, " + (
+            f"dtype of `{param['same_dtype_as']}`" if param["same_dtype_as"] else dtypes(param["dtypes"])
+        )
+    elif param["kind"] == "choice":
+        kind = " or ".join(f'`"{choice}"`' for choice in param["choices"])
+    else:
+        kind = param["kind"]
+    if param.get("has_default"):
+        default = f"`{param['default']!r}`"
+    else:
+        default = "not given" if param["optional"] else "required"
+    return f"| `{param['name']}` | {cell(kind)} | {default} | {cell(param['doc'])} |"
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def signature(contract: Contract) -> str:
+    texts = []
+    for param in contract["params"]:
+        if param["keyword_only"] and "*" not in texts:
+            texts.append("*")
+        default = f"={param['default']!r}" if param.get("has_default") else "=None" if param["optional"] else ""
+        texts.append(param["name"] + default)
+    texts += ["*"] * ("*" not in texts) + ["layout=None"] * bool(contract["layouts"]) + ["kernel=None", "out=None"]
+    return f"layerzero.{contract['name']}({', '.join(texts)})"
+
+
+def page(contract: Contract) -> str:
+    tolerance = contract["tolerance"]
+    bounds = ", ".join(f"{SHORT[d]} {tolerance[d]:g}" for d in ("float32", "float16", "bfloat16", "float64"))
+    lines = [
+        f"<!-- {MADE} -->",
+        f"# {contract['name']}",
+        "",
+        contract["summary"],
+        "",
+        f"    {signature(contract)}",
+        "",
+        f"Definition: {contract['definition'].rstrip('.')}.",
+        "",
+        "| parameter | kind | default | meaning |",
+        "|---|---|---|---|",
+        *(parameter_row(param) for param in contract["params"]),
+        "",
+        "| output | shape | dtype | meaning |",
+        "|---|---|---|---|",
+    ]
+    for output in contract["outputs"]:
+        dtype = output["dtype_choice"] or output["dtype"]
+        given = f" (if `{output['only_if']}`)" if output["only_if"] else ""
+        lines.append(f"| `{output['name']}`{given} | {shape(output['shape'])} | `{dtype}` | {cell(output['doc'])} |")
+    lines += ["", f"Replaces `{contract['replaces']}`." if contract["replaces"] else "Replaces no function of torch."]
+    if contract["layouts"]:
+        lines += ["", f"Layouts: {', '.join(contract['layouts'])}; the first is that of the shapes above."]
+    if contract["aliases"]:
+        lines += ["", "Deprecated names: " + ", ".join(f"`{alias}`" for alias in contract["aliases"]) + "."]
+    lines += [
+        "",
+        "Operations: " + ", ".join(f"`{operation['id']}`" for operation in contract["operations"]) + ".",
+        "",
+        f"Tolerance against FP64 ({tolerance['compare'].replace('_', ' ')}): {bounds}."
+        + ("" if contract["differentiable"] else " It has no derivative."),
+        "",
+        f"Source: {contract['source'].rstrip('.')}.",
+        "",
+        f"Files: `ops/{contract['path']}.h`. Kernels: [support matrix](../support-matrix.md#{contract['name']}).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# ---- support matrix
+
+
+def kernel_row(kernel: dict[str, Any]) -> str:
+    rules = [
+        f"{rule['field']} {'' if rule['relation'] == 'in' else rule['relation'] + ' '}{rule['wanted']}".replace(
+            f"{rule['relation']} {rule['relation']} ", f"{rule['relation']} "
+        )
+        for rule in kernel["constraints"]
+        if rule["field"] not in IN_COLUMNS
+    ]
+    marks = [
+        "reference" if kernel["reference"] else str(kernel["priority"]),
+        *("yes" if kernel[key] else "" for key in ("requires_grad", "deterministic", "cuda_graph_safe")),
+    ]
+    cells = [f"`{kernel['kernel_id']}`", kernel["operation"], kernel["platform"], dtypes(kernel["dtypes"]), *marks]
+    return "| " + " | ".join(cells) + f" | {cell('; '.join(dict.fromkeys(rules)))} |"
+
+
+def matrix() -> str:
+    lines = [
+        f"<!-- {MADE} -->",
+        "# Support matrix",
+        "",
+        "Every kernel that this version knows, installed or not, and its rules: a call that breaks one is refused with",
+        "the rule as the reason. Priorities rank what is not measured; a reference runs where nothing else may.",
+    ]
+    for name in contracts():
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"[{contracts()[name]['summary']}](operations/{name}.md)",
+            "",
+            "| kernel | operation | platform | dtypes | priority | gradients | deterministic | CUDA graphs | rules |",
+            "|---|---|---|---|---|---|---|---|---|",
+        ]
+        kernels = [k.to_dict() for k in list_kernels(name)]
+        lines += [
+            kernel_row(k) for k in sorted(kernels, key=lambda k: (k["operation"], k["reference"], k["kernel_id"]))
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def files() -> dict[str, str]:
+    """Path in the repository to text."""
+    pages = {f"docs/operations/{name}.md": page(contract) for name, contract in contracts().items()}
+    return {STUB: stub(), "docs/support-matrix.md": matrix(), **pages}
+
+
+def outdated() -> list[str]:
+    """Generated files that are not what the contracts say, and pages of operations that are gone."""
+    wanted = files()
+    wrong = [path for path, text in wanted.items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text]
+    pages = (str(p.relative_to(ROOT)) for p in (ROOT / "docs/operations").glob("*.md"))
+    return wrong + [path for path in pages if path not in wanted]
+
+
+def main() -> int:
+    if "--check" in sys.argv[1:]:
+        for path in outdated():
+            print(f"{path}: out of date; run scripts/generate_api.py")
+        return int(bool(outdated()))
+    for path in outdated():
+        target = ROOT / path
+        if path not in (wanted := files()):
+            target.unlink()
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(wanted[path])
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
