@@ -168,6 +168,15 @@ PyObject* MakeOutputs(Request& r, PyObject* out) {
   return tuple;
 }
 
+// A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
+void Tell(const Request& r, const Plan& plan) {
+  if (!g_hooks.selected || (!plan.uses_fallback && !Engine::Get().LogsSelections(r.policy))) return;
+  PyObject* told = PyObject_CallFunction(g_hooks.selected, "ssi", plan.kernel->operation.c_str(),
+                                         plan.kernel->id.c_str(), int(plan.uses_fallback));
+  if (!told) PyErr_Clear();
+  Py_XDECREF(told);
+}
+
 // Selects with the GIL released: another thread may be selecting the same, or waiting for us.
 Result<const Plan*> SelectOutside(Request& r, Box* site) {
   Box fresh;
@@ -175,7 +184,10 @@ Result<const Plan*> SelectOutside(Request& r, Box* site) {
     ReleasedGil released(true);
     return Engine::Get().Select(r, fresh);
   }();
-  if (plan.ok()) *site = fresh;
+  if (plan.ok()) {
+    *site = fresh;
+    Tell(r, **plan);
+  }
   return plan;
 }
 

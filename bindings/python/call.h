@@ -39,6 +39,7 @@ struct Hooks {
   PyObject* resolve = nullptr;           // resolve(kernel_id, adapter, source) -> callable
   PyObject* scope_of_context = nullptr;  // () -> policy scope of the current context
   PyObject* capturing = nullptr;         // () -> bool, of the current CUDA stream
+  PyObject* selected = nullptr;          // selected(operation, kernel id, fallback): a choice that is worth a line
 };
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked

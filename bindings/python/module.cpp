@@ -86,13 +86,13 @@ PyObject* Invalidate(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// set_hooks(raise, slow, resolve, scope_of_context, capturing); None keeps one unset.
+// set_hooks(raise, slow, resolve, scope_of_context, capturing, selected); None keeps one unset.
 PyObject* SetHooks(PyObject*, PyObject* args) {
-  PyObject* hooks[5];
-  if (!PyArg_ParseTuple(args, "OOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4)) return nullptr;
-  PyObject** slots[5] = {&g_hooks.raise, &g_hooks.slow, &g_hooks.resolve, &g_hooks.scope_of_context,
-                         &g_hooks.capturing};
-  for (int i = 0; i < 5; ++i) {
+  PyObject* hooks[6];
+  if (!PyArg_ParseTuple(args, "OOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5)) return nullptr;
+  PyObject** slots[6] = {&g_hooks.raise,     &g_hooks.slow,    &g_hooks.resolve, &g_hooks.scope_of_context,
+                         &g_hooks.capturing, &g_hooks.selected};
+  for (int i = 0; i < 6; ++i) {
     Py_XDECREF(*slots[i]);
     *slots[i] = hooks[i] == Py_None ? nullptr : hooks[i];
     Py_XINCREF(*slots[i]);
@@ -103,7 +103,7 @@ PyObject* SetHooks(PyObject*, PyObject* args) {
 PyMethodDef kMethods[] = {
     {"attach", Attach, METH_VARARGS, "attach(torch, states): opens the fast door for torch tensors."},
     {"dispatch_key_state", DispatchKeyState, METH_NOARGS, "The calling thread's dispatch keys, or None."},
-    {"set_hooks", SetHooks, METH_VARARGS, "set_hooks(raise, slow, resolve, scope_of_context, capturing)"},
+    {"set_hooks", SetHooks, METH_VARARGS, "set_hooks(raise, slow, resolve, scope_of_context, capturing, selected)"},
     {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
     {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},

@@ -1,7 +1,9 @@
 #include "torch_bridge.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -203,7 +205,11 @@ PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device devic
 }
 
 lz_parallel TorchParallel() {
-  if (!g.parallel_for) return {nullptr, nullptr, 1};
+  // libgomp can hang in a forked child whose parent used its threads.
+  static std::atomic<bool> forked{false};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+  (void)registered;
+  if (!g.parallel_for || forked.load(std::memory_order_relaxed)) return {nullptr, nullptr, 1};
   const auto run = [](void*, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context) {
     g.parallel_for(begin, end, grain, body, context);
   };

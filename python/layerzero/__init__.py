@@ -8,7 +8,7 @@ with lz.policy(deterministic=True): ...         # policy for this thread or task
 
 from typing import NamedTuple
 
-from layerzero import _layerzero, _torch, backends, errors
+from layerzero import _layerzero, _log, _torch, backends, errors
 from layerzero._inspect import doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero._policy import (
     configure,
@@ -56,7 +56,9 @@ if TYPE_CHECKING:
 __version__, _build = _layerzero.build_id()
 version_info = VersionInfo(*(int(part) for part in __version__.split(".")[:3]), build=_build)
 
-_layerzero.set_hooks(errors.raise_engine_error, slow_call, backends.resolve, scope_of_context, _torch.is_capturing)
+_layerzero.set_hooks(
+    errors.raise_engine_error, slow_call, backends.resolve, scope_of_context, _torch.is_capturing, _log.selected
+)
 _operations = tuple(_layerzero.ops)
 globals().update(_layerzero.ops)  # the C callables themselves
 _torch.install()

@@ -1,11 +1,43 @@
 #include "engine/engine.h"
 
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+
 #include <fstream>
 #include <sstream>
 
 #include "build_id.h"
 
 namespace lz {
+
+namespace {
+
+// Two registries and two caches in one process would disagree silently.
+Status OnlyCopy() {
+  Dl_info self{};
+  if (!dladdr(reinterpret_cast<void*>(&OnlyCopy), &self) || !self.dli_fname) return {};
+  struct Search {
+    const void* own_base;
+    std::string other;
+  } search{self.dli_fbase, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* data) {
+        auto* s = static_cast<Search*>(data);
+        const std::string_view path = info->dlpi_name ? info->dlpi_name : "";
+        const bool ours = path.substr(path.rfind('/') + 1) == "liblayerzero.so";
+        if (ours && reinterpret_cast<const void*>(info->dlpi_addr) != s->own_base) s->other = path;
+        return 0;
+      },
+      &search);
+  if (search.other.empty()) return {};
+  return Status(StatusCode::kVersionMismatch, {.field = "liblayerzero.so",
+                                               .wanted = "one copy in a process",
+                                               .got = "another one at " + search.other,
+                                               .fix = "remove one of the two installations"});
+}
+
+}  // namespace
 
 Engine& Engine::Get() {
   static Engine* const engine = new Engine;  // threads may outlive main: never destroyed
@@ -19,11 +51,32 @@ Engine::Engine() {
                  ? Status()
                  : Status(StatusCode::kInternal, selector_.registry().startup().parts());
   auto layers = ProcessLayers();
+  if (Status one = OnlyCopy(); !one.ok() && startup_.ok()) startup_ = std::move(one);
   Status policy = layers.ok() ? selector_.policies().Load(std::move(*layers)) : layers.TakeStatus();
   if (!policy.ok()) {
     (void)selector_.policies().Load({});
     if (startup_.ok()) startup_ = std::move(policy);
   }
+  PolicyChanged();
+  // A forked child has this thread alone: what it inherited is selected anew, on one thread (base/thread_pool.h).
+  pthread_atfork(nullptr, nullptr, [] { Get().Invalidate(); });
+}
+
+void Engine::PolicyChanged() {
+  std::lock_guard lock(policy_mutex_);
+  const Policy& policy = selector_.policies().policy(0);
+  std::vector<GenerationRange> ranges;
+  for (const SmRange& r : policy.sm_to_generation) {
+    const auto tensor_cores = policy.generation_to_tc_gen.find(r.generation);
+    ranges.push_back({int(r.first), int(r.last), r.generation,
+                      tensor_cores == policy.generation_to_tc_gen.end() ? 0 : int(tensor_cores->second)});
+  }
+  if (!ranges.empty()) selector_.context().SetGenerations(std::move(ranges));
+  if (policy.cache_ttl_seconds != ttl_seconds_) {
+    ttl_seconds_ = policy.cache_ttl_seconds;
+    time_to_live_.Start(ttl_seconds_, [this] { Invalidate(); });
+  }
+  selector_.Invalidate(EpochKind::kPolicy);
 }
 
 Status Engine::Prepare(Request& request) { return selector_.Prepare(request); }
@@ -58,14 +111,14 @@ Status Engine::LoadConfig(const std::string& path) {
   Status status = selector_.policies().Load(std::move(kept));
   if (status.ok()) {
     startup_ = Status();
-    selector_.Invalidate(EpochKind::kPolicy);
+    PolicyChanged();
   }
   return status;
 }
 
 Status Engine::Configure(std::string json) {
   Status status = selector_.policies().Configure(std::move(json));
-  if (status.ok()) selector_.Invalidate(EpochKind::kPolicy);
+  if (status.ok()) PolicyChanged();
   return status;
 }
 
@@ -73,6 +126,7 @@ Result<int64_t> Engine::PolicyScope(int64_t parent, std::string json) {
   return selector_.policies().Scope(parent, std::move(json));
 }
 
+bool Engine::LogsSelections(int64_t id) { return selector_.policies().policy(id).log_selections; }
 std::string Engine::PolicyText(int64_t id) { return PolicyJson(selector_.policies().policy(id)); }
 
 }  // namespace lz

@@ -12,6 +12,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/ticker.h"
 #include "pipeline/selector.h"
 
 #define LZ_OWN __attribute__((visibility("default")))
@@ -42,6 +43,7 @@ class LZ_OWN Engine {
   Status LoadConfig(const std::string& path);  // replaces the project file's layer
   Status Configure(std::string json);
   Result<int64_t> PolicyScope(int64_t parent, std::string json);
+  bool LogsSelections(int64_t id);
   std::string PolicyText(int64_t id = 0);  // JSON: every key, value, origin
 
   // ---- registration. `availability`: JSON {kernel id or "*": {"installed": bool, "code": ..., "detail": ...}}.
@@ -63,9 +65,13 @@ class LZ_OWN Engine {
 
  private:
   Engine();
+  void PolicyChanged();  // applies what is no rule: device maps, time to live; advances the epoch
 
   mutable Selector selector_;
   Status startup_;
+  Ticker time_to_live_;
+  double ttl_seconds_ = 0;
+  std::mutex policy_mutex_;
 };
 
 }  // namespace lz

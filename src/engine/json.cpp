@@ -177,6 +177,7 @@ Json CandidateJson(const Operation& op, const Candidate& c) {
             {"source", c.kernel->source},
             {"admissible", c.admissible()},
             {"reference", c.kernel->spec.reference},
+            {"installed", c.kernel->availability.installed},
             {"score", c.score},
             {"terms", Json::array()},
             {"reasons", Json::array()}};
@@ -227,6 +228,12 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
     auto index = selector_.context().FindByName(device);
     if (!index.ok()) return index.TakeStatus();
     request.device = *index;
+  }
+  if (!selector_.policies().policy(request.policy).explain_enabled) {
+    return Status(StatusCode::kConfig, {.field = "explain",
+                                        .wanted = "explain_enabled: true",
+                                        .got = "false",
+                                        .fix = "see `layerzero policy show` for who set it"});
   }
   LZ_RETURN_IF_ERROR(Prepare(request));
   auto evaluated = selector_.Explain(request);

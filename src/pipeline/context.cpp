@@ -7,6 +7,7 @@ Context::Context() { Add(HostCpu()); }
 int32_t Context::Add(Device device) {
   const int32_t index = size_.load(std::memory_order_relaxed);
   if (size_t(index) >= devices_.size()) return -1;
+  if (device.platform == Platform::kCuda) ApplyGenerations(generations_, &device);
   storage_.push_back(std::move(device));
   devices_[size_t(index)].store(&storage_.back(), std::memory_order_release);
   size_.store(index + 1, std::memory_order_release);
@@ -34,21 +35,29 @@ const Device& Context::device(int32_t index) const { return *devices_[size_t(ind
 
 Result<int32_t> Context::FindByName(std::string_view name) {
   std::lock_guard lock(mutex_);
-  ProbeCuda();
+  if (name.starts_with("cuda")) ProbeCuda();  // not before somebody asks for it: see ProbeCudaDevices
   std::string known;
-  for (const Device& d : storage_) {
-    if (d.name == name)
-      return int32_t(&d == &storage_.front() ? 0 : [&] {
-        int32_t i = 0;
-        while (devices_[size_t(i)].load(std::memory_order_relaxed) != &d) ++i;
-        return i;
-      }());
-    known += (known.empty() ? "" : ", ") + d.name;
+  for (int32_t i = 0; i < num_devices(); ++i) {
+    if (device(i).name == name) return i;
+    if (!device(i).simulated) known += device(i).name + ", ";
   }
   if (const Device* simulated = FindSimulatedDevice(name)) return Add(*simulated);
-  for (const Device& d : SimulatedDevices()) known += ", " + d.name;
+  for (const Device& d : SimulatedDevices()) known += (d.name == SimulatedDevices().front().name ? "" : ", ") + d.name;
   return Status(StatusCode::kUnknownName,
                 {.field = "device", .wanted = "one of " + known, .got = "'" + std::string(name) + "'"});
+}
+
+void Context::SetGenerations(std::vector<GenerationRange> ranges) {
+  std::lock_guard lock(mutex_);
+  for (GenerationRange& r : ranges) r.generation = generation_names_.emplace_back(r.generation);
+  generations_ = std::move(ranges);
+  for (int32_t i = 0; i < num_devices(); ++i) {
+    if (device(i).platform != Platform::kCuda) continue;
+    Device changed = device(i);
+    ApplyGenerations(generations_, &changed);
+    storage_.push_back(std::move(changed));
+    devices_[size_t(i)].store(&storage_.back(), std::memory_order_release);
+  }
 }
 
 int32_t Context::AddSimulated(Device device) {

@@ -5,6 +5,7 @@
 #include <deque>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "pipeline/request.h"
 #include "platform/device.h"
@@ -20,6 +21,8 @@ class Context {
   // A simulated device by name ("h100"), or a real one ("cpu", "cuda:0").
   Result<int32_t> FindByName(std::string_view name);
   int32_t AddSimulated(Device device);
+  // The policy's maps of SM versions; devices that are known already are described anew.
+  void SetGenerations(std::vector<GenerationRange> ranges);
   std::string why_no_cuda() const;
   int32_t num_devices() const { return size_.load(std::memory_order_acquire); }
 
@@ -30,7 +33,9 @@ class Context {
   mutable std::mutex mutex_;
   std::array<std::atomic<const Device*>, 256> devices_{};
   std::atomic<int32_t> size_{0};
-  std::deque<Device> storage_;
+  std::deque<Device> storage_;  // descriptions that were replaced stay: a selection may read them
+  std::deque<std::string> generation_names_;
+  std::vector<GenerationRange> generations_{kDefaultGenerations.begin(), kDefaultGenerations.end()};
   bool cuda_probed_ = false;
   int32_t first_cuda_ = 0, num_cuda_ = 0;
   std::string why_no_cuda_;

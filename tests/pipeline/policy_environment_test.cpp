@@ -31,7 +31,7 @@ TEST(PolicyEnvironment, ReadsEachVariable) {
                                            {"LAYERZERO_AVOID", "xformers"},
                                            {"LAYERZERO_VERBOSE", "true"},
                                            {"LAYERZERO_DETERMINISTIC", "1"},
-                                           {"LAYERZERO_DEBUG", "on"},
+                                           {"LAYERZERO_DEBUG", "0"},
                                            {"LAYERZERO_PIPELINES", "0"},
                                            {"LAYERZERO_CONFIG", "/x.yaml"},
                                            {"LAYERZERO_CACHE_DIR", "/a \"b\": c"}});
@@ -39,7 +39,7 @@ TEST(PolicyEnvironment, ReadsEachVariable) {
   EXPECT_FALSE(policy->enabled);
   EXPECT_TRUE(policy->log_selections);
   EXPECT_TRUE(policy->deterministic);
-  EXPECT_TRUE(policy->debug);
+  EXPECT_FALSE(policy->debug);  // not built in this version: only its default is accepted
   EXPECT_THAT(policy->prefer_sources, ElementsAre("flashinfer", "hwy"));
   EXPECT_THAT(policy->avoid_sources, ElementsAre("xformers"));
   EXPECT_EQ(policy->cache_dir, "/a \"b\": c");
@@ -129,15 +129,15 @@ TEST_F(ProcessLayersTest, NothingThereGivesDefaultsAndTheHome) {
 }
 
 TEST_F(ProcessLayersTest, EnvironmentThenProjectThenUser) {
-  Write("home/.cache/layerzero/config.yaml", "deterministic: true\nstrict_mode: true\nmemory_headroom_mb: 1\n");
-  EXPECT_EQ(Load()->memory_headroom_mb, 1);
-  Write("project/layerzero.yaml", "deterministic: false\nmemory_headroom_mb: 2\n");
-  EXPECT_EQ(Load()->memory_headroom_mb, 2);
+  Write("home/.cache/layerzero/config.yaml", "deterministic: true\nstrict_mode: true\nprefer_tolerance: 0.1\n");
+  EXPECT_EQ(Load()->prefer_tolerance, 0.1);
+  Write("project/layerzero.yaml", "deterministic: false\nprefer_tolerance: 0.2\n");
+  EXPECT_EQ(Load()->prefer_tolerance, 0.2);
   EXPECT_FALSE(Load()->deterministic);
   setenv("LAYERZERO_DETERMINISTIC", "1", 1);
   EXPECT_TRUE(Load()->deterministic);
   EXPECT_TRUE(Load()->strict_mode);
-  EXPECT_EQ(Load()->origins.at("memory_headroom_mb"), "layerzero.yaml:2");
+  EXPECT_EQ(Load()->origins.at("prefer_tolerance"), "layerzero.yaml:2");
   EXPECT_EQ(Load()->origins.at("strict_mode"), (folder_ / "home/.cache/layerzero/config.yaml:2").string());
 }
 
