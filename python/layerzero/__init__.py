@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from layerzero._operations import *  # noqa: F403
 
 __version__, _build = _layerzero.build_id()
-version_info = VersionInfo(*(int(part) for part in __version__.split(".")[:3]), build=_build)
+_major, _minor, _patch = (int(part) for part in __version__.split(".")[:3])
+version_info = VersionInfo(_major, _minor, _patch, _build)
 
 _layerzero.set_hooks(
     errors.raise_engine_error, slow_call, backends.resolve, scope_of_context, _torch.is_capturing, _log.selected

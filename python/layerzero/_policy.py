@@ -7,7 +7,6 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Callable
 from typing import Any
 
 from layerzero import _layerzero
@@ -70,7 +69,7 @@ class policy(contextlib.ContextDecorator):
         self._tokens.set(tuple(rest))
         _scope.reset(token)
 
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def __call__(self, function: Any) -> Any:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)

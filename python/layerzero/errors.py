@@ -96,7 +96,7 @@ def raise_engine_error(
     """The engine's `raise` hook."""
     error: LayerZeroError
     if code == _NO_KERNEL:
-        report = json.loads(explanation) if explanation else {"operation": field, "candidates": []}
+        report: dict[str, Any] = json.loads(explanation) if explanation else {"operation": field, "candidates": []}
         failures = failures_of(report)
         lines = [f"  {kernel}: {'; '.join(r.message for r in reasons)}" for kernel, reasons in failures.items()]
         error = NoKernelFoundError(report["operation"], failures, "\n".join([text, *lines]))

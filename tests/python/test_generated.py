@@ -4,9 +4,8 @@ import ast
 import importlib.util
 from pathlib import Path
 
-import pytest
-
 import layerzero as lz
+import pytest
 from layerzero._contracts import contracts
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,6 +4,7 @@ Each names a callable without parameters. It returns a descriptor (a dict, or th
 it registered its kernels itself by `layerzero.register_kernel`.
 """
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
@@ -14,7 +15,7 @@ GROUP = "layerzero.backends"
 
 def backends_of_entry_points() -> Iterator[tuple[str, Callable[[], None]]]:
     for point in entry_points(group=GROUP):
-        yield point.name, lambda point=point: _load(point)
+        yield point.name, functools.partial(_load, point)
 
 
 def _load(point: EntryPoint) -> None:
