@@ -1,0 +1,259 @@
+// One refusal for each row that a kernel declares: a request that satisfies all its rows but that one is refused with
+// exactly that row's code and field. Requests are mutated from the operation's cases; devices are made up.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "pipeline/filter.h"
+#include "tests/conformance/case_files.h"
+#include "tests/pipeline/random_requests.h"
+
+namespace lz::verify {
+namespace {
+using namespace testing_requests;
+
+constexpr int kMutations = 12000;  // requests tried for each operation
+
+// Rows that no request isolates (another row of the kernel, or the contract, implies them). May only shrink.
+constexpr size_t kMaxNotIsolated = 1;
+
+using DeviceFacts = std::array<int64_t, size_t(DeviceField::kCount)>;
+using PolicyFacts = std::array<int64_t, size_t(PolicyField::kCount)>;
+
+bool IsHome(const KernelEntry& k, const Row& row, FieldHome home) {
+  return row.predicate < 0 && k.op->fields()[row.field].home == home;
+}
+
+// Values near a row's boundary.
+std::vector<int64_t> Near(const Row& row) {
+  std::vector<int64_t> values = {row.operand, row.operand + 1, row.operand - 1, 0, 1, -1};
+  values.insert(values.end(), row.set.begin(), row.set.end());
+  for (int bit = 0; bit < 16; ++bit) values.push_back(row.rel == Rel::kInMask ? bit : int64_t{1} << bit);
+  return values;
+}
+
+// Facts that satisfy every row of `home`, except `except`, which they break; nullopt when none were found.
+template <class FactsArray>
+std::optional<FactsArray> Satisfy(const KernelEntry& k, FieldHome home, const Row* except) {
+  FactsArray facts{};
+  std::map<uint8_t, std::vector<const Row*>> by_field;
+  for (const Row& row : k.rows) {
+    if (IsHome(k, row, home)) by_field[k.op->fields()[row.field].slot].push_back(&row);
+  }
+  for (const auto& [slot, rows] : by_field) {
+    std::vector<int64_t> values;
+    int64_t bits = 0;
+    for (const Row* row : rows) {
+      const std::vector<int64_t> near = Near(*row);
+      values.insert(values.end(), near.begin(), near.end());
+      if (row->rel == Rel::kHasBits && row != except) bits |= row->operand;
+    }
+    values.push_back(bits);
+    const auto fits = [&](int64_t value) {
+      return std::all_of(rows.begin(), rows.end(), [&](const Row* row) {
+        return Holds(row->rel, value, row->operand, row->set) == (row != except);
+      });
+    };
+    const auto at = std::find_if(values.begin(), values.end(), fits);
+    if (at == values.end()) return std::nullopt;
+    facts[slot] = *at;
+  }
+  return facts;
+}
+
+// A case's request as a draft that can be changed.
+std::optional<Draft> DraftOf(Case& c) {
+  Request r = c.MakeRequest();
+  r.device = 0;
+  Draft d;
+  for (size_t s = 0; s < c.scalars.size(); ++s) d.scalars.push_back(c.scalars[s]);
+  if (!Bind(r).ok()) return std::nullopt;
+  d.axes.assign(r.axes(), r.axes() + c.op->axes().size());
+  for (size_t i = 0; i < c.tensors.size(); ++i) {
+    d.given.push_back(c.tensors[i].given());
+    d.dtypes.push_back(c.tensors[i].given() ? c.tensors[i].dtype() : DTypesOf(c.op->input(i).dtypes)[0]);
+    d.strides.push_back(0);
+    d.offsets.push_back(0);
+    const ShapeProgram& program = c.op->input_shapes()[i];
+    if ((!program.leading && !program.any_rank) || !c.tensors[i].given() || !d.leading.empty()) continue;
+    const auto& shape = c.tensors[i].shape();
+    d.leading.assign(shape.begin(), shape.end() - int64_t(program.dims.size()));
+  }
+  d.layout = c.layout;
+  return d;
+}
+
+// All rows of one kernel, and which of them a request was found for.
+struct Subject {
+  const KernelEntry* kernel;
+  DeviceFacts device{};
+  PolicyFacts policy{};
+  std::vector<bool> isolated;
+  bool admitted = false;
+};
+
+class Search {
+ public:
+  explicit Search(const Operation& op) : op_(op), random_(HashSeed(op.name())) {
+    auto scope = engine_.PolicyScope(0, R"({"allow_adaptation": false})");
+    EXPECT_TRUE(scope.ok());
+    auto policy = engine_.selector().policies().For(*scope, op);
+    EXPECT_TRUE(policy.ok());
+    policy_ = **policy;
+    for (const KernelEntry* k : engine_.selector().registry().Kernels(&op)) {
+      if (k->id.starts_with("planted.")) continue;
+      Subject s{.kernel = k, .isolated = std::vector<bool>(k->rows.size())};
+      if (const auto facts = Satisfy<DeviceFacts>(*k, FieldHome::kDevice, nullptr)) s.device = *facts;
+      if (const auto facts = Satisfy<PolicyFacts>(*k, FieldHome::kPolicy, nullptr)) s.policy = *facts;
+      subjects_.push_back(std::move(s));
+    }
+  }
+
+  void Run() {
+    std::vector<Draft> seeds;
+    for (const CaseLine& line : CasesOf(op_)) {
+      auto c = ParseCase(op_, line.text);
+      if (line.refuses() || !c.ok()) continue;
+      if (auto draft = DraftOf(*c)) seeds.push_back(std::move(*draft));
+    }
+    for (Draft seed : seeds) {
+      Try(seed);
+      for (size_t i = 0; i < seed.strides.size(); ++i) {  // each input alone with another layout
+        const bool given = seed.given[i];
+        seed.given[i] = true;
+        for (int strides = 1; strides <= 4; ++strides) {
+          seed.strides[i] = strides;
+          Try(seed);
+        }
+        seed.strides[i] = 0;
+        seed.given[i] = given;
+      }
+    }
+    for (int i = 0; i < kMutations && !testing::Test::HasFailure(); ++i) {
+      Draft d = random_.Of(seeds);
+      for (int64_t n = 1 + random_.Below(3); n > 0; --n) d = Mutated(random_, op_, std::move(d));
+      if (random_.Chance(15)) d.flags = uint32_t(1 + random_.Below(2));
+      if (random_.Chance(5)) d.layout = int32_t(random_.Below(int64_t(std::max<size_t>(1, op_.layout_names().size()))));
+      Try(d);
+    }
+  }
+  const std::vector<Subject>& subjects() const { return subjects_; }
+
+ private:
+  static uint64_t HashSeed(std::string_view text) {
+    uint64_t seed = 17;
+    for (char c : text) seed = seed * 131 + uint8_t(c);
+    return seed;
+  }
+
+  void Try(Draft draft) {
+    draft.device = 0;
+    draft.policy = 0;
+    const auto built = Build(op_, draft);
+    if (!built) return;
+    const int variant = VariantOf(built->r);
+    for (Subject& s : subjects_) {
+      if (int(s.kernel->variant) == variant) Judge(built->r, variant, &s);
+    }
+  }
+
+  bool HoldsFor(const Request& r, const Row& row, const Subject& s) const {
+    if (row.predicate >= 0) return r.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1;
+    return Holds(row.rel, RowValue(r, row, s.device, s.policy), row.operand, row.set);
+  }
+
+  void Judge(const Request& r, int variant, Subject* s) {
+    std::optional<size_t> broken;
+    for (size_t i = 0; i < s->kernel->rows.size(); ++i) {
+      if (HoldsFor(r, s->kernel->rows[i], *s)) continue;
+      if (broken) return;
+      broken = i;
+    }
+    if (broken) {
+      if (!s->isolated[*broken]) Confirm(r, variant, *s, *broken, s->device, s->policy);
+      s->isolated[*broken] = true;
+      return;
+    }
+    if (s->admitted) return;
+    s->admitted = true;  // from an admitted request: rows about the device and the policy
+    for (size_t i = 0; i < s->kernel->rows.size(); ++i) {
+      const Row& row = s->kernel->rows[i];
+      if (IsHome(*s->kernel, row, FieldHome::kDevice)) {
+        if (const auto facts = Satisfy<DeviceFacts>(*s->kernel, FieldHome::kDevice, &row)) {
+          Confirm(r, variant, *s, i, *facts, s->policy);
+          s->isolated[i] = true;
+        }
+      } else if (IsHome(*s->kernel, row, FieldHome::kPolicy)) {
+        if (const auto facts = Satisfy<PolicyFacts>(*s->kernel, FieldHome::kPolicy, &row)) {
+          Confirm(r, variant, *s, i, s->device, *facts);
+          s->isolated[i] = true;
+        }
+      }
+    }
+  }
+
+  // What selection itself says.
+  void Confirm(const Request& r, int variant, const Subject& s, size_t broken, const DeviceFacts& device_facts,
+               const PolicyFacts& policy_facts) {
+    Device device;
+    device.facts = device_facts;
+    OperationPolicy policy = policy_;
+    policy.facts = policy_facts;
+    const Row& row = s.kernel->rows[broken];
+    for (const Candidate& c : Filter(r, variant, device, policy)) {
+      if (c.kernel != s.kernel) continue;
+      ASSERT_EQ(c.reasons.size(), 1u) << s.kernel->id << ": " << row.field_name;
+      EXPECT_EQ(c.reasons[0].code, row.code) << s.kernel->id << ": " << row.field_name;
+      EXPECT_EQ(c.reasons[0].field, row.field);
+      EXPECT_EQ(c.reasons[0].row, broken);
+      EXPECT_EQ(c.reasons[0].wanted, row.operand);
+      EXPECT_NE(row.code, ReasonCode::kAuto);
+      EXPECT_FALSE(Info(row.code).name.empty());
+      return;
+    }
+    ADD_FAILURE() << s.kernel->id << " is no candidate";
+  }
+
+  Engine& engine_ = Engine::Get();
+  const Operation& op_;
+  Random random_;
+  OperationPolicy policy_;
+  std::vector<Subject> subjects_;
+};
+
+// No valid request breaks it: the contract takes no other dtype either.
+bool ImpliedByContract(const KernelEntry& k, const Row& row) {
+  return row.field_name == "dtype" && row.rel == Rel::kInMask && (k.op->input(0).dtypes & ~row.operand) == 0;
+}
+
+TEST(Constraints, EachRowAloneRefusesWithItsCode) {
+  size_t rows = 0, kernels = 0, isolated = 0, implied = 0;
+  std::vector<std::string> not_isolated;
+  for (const auto& op : Engine::Get().operations()) {
+    Search search(*op);
+    search.Run();
+    for (const Subject& s : search.subjects()) {
+      ++kernels;
+      EXPECT_TRUE(s.admitted) << "no request that " << s.kernel->id << " admits";
+      for (size_t i = 0; i < s.kernel->rows.size(); ++i) {
+        ++rows;
+        const Row& row = s.kernel->rows[i];
+        isolated += s.isolated[i];
+        if (s.isolated[i]) continue;
+        if (ImpliedByContract(*s.kernel, row)) {
+          ++implied;
+          continue;
+        }
+        not_isolated.push_back(s.kernel->id + ": " + row.field_name + " " + std::string(RelText(row.rel)) + " " +
+                               std::to_string(row.operand));
+      }
+    }
+  }
+  std::cout << kernels << " kernels, " << rows << " rows: " << isolated << " isolated, " << implied
+            << " implied by the contract, " << not_isolated.size() << " not isolated\n";
+  for (const std::string& name : not_isolated) std::cout << "  " << name << '\n';
+  EXPECT_LE(not_isolated.size(), kMaxNotIsolated);
+}
+
+}  // namespace
+}  // namespace lz::verify
