@@ -1,0 +1,81 @@
+"""Transformers' attention interface over LayerZero's attention operation, registered under the name "layerzero"."""
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
+
+from layerzero import _layerzero
+
+NAME = "layerzero"
+_attention = _layerzero.ops["attention"]
+
+
+def layerzero_attention(
+    module,
+    query,
+    key,
+    value,
+    attention_mask,
+    dropout=0.0,
+    scaling=None,
+    is_causal=None,
+    sliding_window=None,
+    softcap=None,
+    s_aux=None,
+    position_bias=None,
+    **kwargs,
+):
+    """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights."""
+    length, total = query.shape[2], key.shape[2]
+    if is_causal is None:
+        is_causal = getattr(module, "is_causal", True)
+    causal = bool(is_causal) and attention_mask is None and length > 1
+    if causal and total > length:
+        # Only a prefill into an empty static cache comes without a mask and with more keys than rows: the keys beyond
+        # the rows are not written yet.
+        key, value, total = key[:, :, :length], value[:, :, :length], length
+    mask = _mask(attention_mask, position_bias, total)
+    if mask is not None and causal:
+        mask, causal = _with_triangle(mask, length, total), False
+    if mask is None and not causal and length == 1 and is_causal:
+        causal = True  # one row sees every key either way; a window counts from its position
+    window = None
+    if sliding_window is not None and attention_mask is None and causal:
+        window = int(sliding_window)
+    out = _attention(
+        query.transpose(1, 2),
+        key.transpose(1, 2),
+        value.transpose(1, 2),
+        causal=causal,
+        scale=scaling,
+        attn_mask=mask,
+        dropout_p=dropout,
+        window=window,
+        softcap=softcap,
+        sinks=None if s_aux is None else s_aux.to(query.dtype),
+        layout="BSHD",
+    )
+    return out, None
+
+
+def _mask(attention_mask, position_bias, total):
+    mask = attention_mask
+    if mask is not None and mask.shape[-1] > total:
+        mask = mask[..., :total]
+    if position_bias is None:
+        return mask
+    bias = position_bias[..., :total]
+    if mask is None:
+        return bias
+    return torch.where(mask, bias, float("-inf")) if mask.dtype == torch.bool else mask + bias
+
+
+def _with_triangle(bias, length, total):
+    rows = torch.arange(length, device=bias.device)[:, None]
+    return torch.where(torch.arange(total, device=bias.device) <= rows, bias, float("-inf"))
+
+
+def register():
+    """Makes attn_implementation="layerzero" known; twice is harmless. The mask comes from the same name's function."""
+    AttentionInterface.register(NAME, layerzero_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)

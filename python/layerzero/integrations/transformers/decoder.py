@@ -1,0 +1,220 @@
+"""One forward for a whole Llama-like decoder: it calls the operations directly and leaves out the module calls.
+
+It computes what the base model's own forward computes and returns the same record. Whatever it was not made for goes to
+the model's own forward, so the result is always the model's.
+"""
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache, StaticLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers.structure import eps_of, hooks_of
+
+_OPS = _layerzero.ops
+_rms_norm = _OPS["rms_norm"]
+_add_rms_norm = _OPS["fused_add_rms_norm"]
+_linear = _OPS["linear"]
+_rope = _OPS["rope"]
+_attention = _OPS["attention"]
+_swiglu = _OPS["swiglu"]
+_embedding = _OPS["embedding"]
+_CACHES = {DynamicCache: DynamicLayer, StaticCache: StaticLayer}
+# Keyword arguments that mean nothing to a plain forward; any other one is for the model's own forward.
+_IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden_states"}
+
+
+def _only_captures(hooks):
+    """True for the hooks that Transformers leaves behind after a call with output_hidden_states: idle otherwise."""
+    return all(getattr(hook, "__module__", "") == "transformers.utils.output_capturing" for hook in hooks.values())
+
+
+class DecoderPlan:
+    """What the fused forward needs to know of one base model; built at the first call, and anew in a copy of it."""
+
+    def __init__(self, offset=0.0):
+        self.offset = offset
+        self.layers = None
+        self.why_aside = {}  # reason -> how often the model's own forward was taken
+
+    def __deepcopy__(self, memo):
+        return DecoderPlan(self.offset)
+
+    def __reduce__(self):
+        return DecoderPlan, (self.offset,)
+
+    def build(self, base):
+        modules = [base.norm, base.embed_tokens, base.layers]
+        self.layers = [_LayerPlan(layer) for layer in base.layers]
+        for layer in base.layers:
+            modules += layer.modules()
+        # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
+        self.hooks = [table for module in modules for table in hooks_of(module)]
+        self.parts = [module._modules for module in [base, *modules] if module._modules]
+        self.expected_parts = [tuple(table.values()) for table in self.parts]
+        self.members = [module.__dict__ for module in modules]
+        self.expected_forwards = [table.get("forward") for table in self.members]
+        self.norm = base.norm._parameters
+        self.eps = eps_of(base.norm)
+        self.embedding = base.embed_tokens._parameters
+
+    def why_changed(self):
+        """None, or what was done to the modules since kernelize that only their own forward honours."""
+        if any(self.hooks) and not all(map(_only_captures, self.hooks)):
+            return "a module has hooks"
+        if [tuple(table.values()) for table in self.parts] != self.expected_parts:
+            return "a module was replaced after kernelize"
+        if [table.get("forward") for table in self.members] != self.expected_forwards:
+            return "a forward was replaced after kernelize"
+        return None
+
+
+class _LayerPlan:
+    """Parameter tables and constants of one layer. Tables, not tensors: `model.to` and loading replace the tensors."""
+
+    def __init__(self, layer):
+        attention, mlp = layer.self_attn, layer.mlp
+        self.index = attention.layer_idx
+        self.head_dim = attention.head_dim
+        self.scaling = attention.scaling
+        self.norms = (layer.input_layernorm._parameters, layer.post_attention_layernorm._parameters)
+        self.eps = (eps_of(layer.input_layernorm), eps_of(layer.post_attention_layernorm))
+        names = ("q_proj", "k_proj", "v_proj", "o_proj")
+        self.attention = tuple(attention._modules[name]._parameters for name in names)
+        self.mlp = tuple(mlp._modules[name]._parameters for name in ("gate_proj", "up_proj", "down_proj"))
+        self.head_norms = None
+        if "q_norm" in attention._modules:
+            q_norm, k_norm = attention.q_norm, attention.k_norm
+            self.head_norms = (q_norm._parameters, eps_of(q_norm), k_norm._parameters, eps_of(k_norm))
+
+
+def _visible(attention_mask, past, length):
+    """(batch, 1, length, past + length) bool: causal and not padding."""
+    total = past + length
+    columns = torch.arange(total)
+    causal = columns <= torch.arange(past, total)[:, None]
+    return attention_mask.bool()[:, None, None, :] & causal
+
+
+def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs):
+    if torch.is_grad_enabled() or base.training:
+        return "gradients are recorded, or the model is in training mode"
+    if torch.compiler.is_compiling():
+        return "the call is being traced"
+    if (ids is None) == (embeds is None):
+        return "neither or both of input_ids and inputs_embeds are given"
+    given = ids if embeds is None else embeds
+    if type(given) is not torch.Tensor or given.device.type != "cpu" or given.dim() != (2 if embeds is None else 3):
+        return "inputs are no plain CPU tensors of rows"
+    if plan.embedding["weight"].device.type != "cpu":
+        return "weights are not in CPU memory"
+    for name, value in kwargs.items():
+        if name not in _IGNORED or (value and name.startswith("output_")) or (value is False and name == "return_dict"):
+            return f"{name} is given"
+    config = base.config
+    if getattr(config, "output_attentions", False) or getattr(config, "output_hidden_states", False):
+        return "the configuration asks for attentions or hidden states"
+    if config._attn_implementation != "layerzero":
+        return "another attention implementation was chosen"
+    return _why_aside_positions(given.shape[1], mask, position_ids, cache, past) or plan.why_changed()
+
+
+def _why_aside_positions(length, mask, position_ids, cache, past):
+    if cache is not None:
+        layer_type = _CACHES.get(type(cache))
+        if layer_type is None or any(type(layer) is not layer_type for layer in cache.layers):
+            return "the cache is neither a plain DynamicCache nor a plain StaticCache"
+        if getattr(cache, "offloading", False):
+            return "the cache is offloaded"
+    if mask is not None:
+        if type(mask) is not torch.Tensor or mask.dim() != 2 or mask.shape[1] != past + length:
+            return "the mask is not one value for each position so far"
+    elif length > 1 and position_ids is not None and not bool((position_ids.diff(dim=-1) == 1).all()):
+        return "positions are not consecutive: packed sequences"
+    return None
+
+
+def decoder_forward(
+    self,
+    input_ids=None,
+    attention_mask=None,
+    position_ids=None,
+    past_key_values=None,
+    inputs_embeds=None,
+    use_cache=None,
+    **kwargs,
+):
+    """Takes the place of a base model's forward; see `kernelize`."""
+    plan = self.__dict__["_layerzero_decoder"]
+    if plan.layers is None:
+        plan.build(self)
+    past = int(past_key_values.get_seq_length()) if past_key_values is not None else 0
+    reason = _why_aside(
+        self, plan, input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, past, kwargs
+    )
+    if reason:
+        plan.why_aside[reason] = plan.why_aside.get(reason, 0) + 1
+        return type(self).forward(
+            self,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            **kwargs,
+        )
+    hidden = inputs_embeds if input_ids is None else _embedding(input_ids, plan.embedding["weight"])
+    if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
+        past_key_values = DynamicCache(config=self.config)
+    length = hidden.shape[1]
+    if position_ids is None:
+        position_ids = torch.arange(past, past + length).unsqueeze(0)
+    mask = None
+    if attention_mask is not None and not bool(attention_mask.all()):
+        mask = _visible(attention_mask, past, length)
+    cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
+    hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
+    return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
+
+
+def _run_layers(plan, hidden, cos, sin, cache, total, mask):
+    batch, length = hidden.shape[:2]
+    update = cache.update if cache is not None else None
+    static = type(cache) is StaticCache
+    causal = mask is None
+    offset = plan.offset
+    delta = None  # what the layer before adds to the stream; the next norm adds it
+    for layer in plan.layers:
+        weight = layer.norms[0]["weight"]
+        if delta is None:
+            rows = _rms_norm(hidden, weight, layer.eps[0], weight_offset=offset)
+        else:
+            rows, hidden = _add_rms_norm(delta, hidden, weight, layer.eps[0], weight_offset=offset)
+        shape = (batch, length, -1, layer.head_dim)
+        q, k, v, o = layer.attention
+        query = _linear(rows, q["weight"], q["bias"]).view(shape)
+        key = _linear(rows, k["weight"], k["bias"]).view(shape)
+        value = _linear(rows, v["weight"], v["bias"]).view(shape)
+        if layer.head_norms is not None:
+            q_norm, q_eps, k_norm, k_eps = layer.head_norms
+            query = _rms_norm(query, q_norm["weight"], q_eps, weight_offset=offset)
+            key = _rms_norm(key, k_norm["weight"], k_eps, weight_offset=offset)
+        query = _rope(query, cos, sin, layout="BSHD")
+        key = _rope(key, cos, sin, layout="BSHD")
+        if update is not None:
+            key, value = update(key.transpose(1, 2), value.transpose(1, 2), layer.index)
+            if static:
+                key, value = key[:, :, :total], value[:, :, :total]
+            key, value = key.transpose(1, 2), value.transpose(1, 2)
+        rows = _attention(
+            query, key, value, causal=causal, scale=layer.scaling, attn_mask=mask, layout="BSHD"
+        ).view(batch, length, -1)
+        delta = _linear(rows, o["weight"], o["bias"])
+        rows, hidden = _add_rms_norm(delta, hidden, layer.norms[1]["weight"], layer.eps[1], weight_offset=offset)
+        gate, up, down = layer.mlp
+        rows = _swiglu(_linear(rows, gate["weight"], gate["bias"]), _linear(rows, up["weight"], up["bias"]))
+        delta = _linear(rows, down["weight"], down["bias"])
+    if delta is None:
+        return _rms_norm(hidden, plan.norm["weight"], plan.eps, weight_offset=offset)
+    return _add_rms_norm(delta, hidden, plan.norm["weight"], plan.eps, weight_offset=offset)[0]

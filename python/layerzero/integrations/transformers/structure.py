@@ -1,0 +1,141 @@
+"""Which modules of a model are what LayerZero's operations compute: told by structure and by numbers, never by class name."""
+
+import torch
+from torch import nn
+
+from layerzero import _layerzero
+
+_OPS = _layerzero.ops
+# Relative L2 error within which a module and the operation agree, by dtype; two correct bf16 models differ this much.
+_TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def agrees(actual, expected):
+    """True where two results are the same function's within the dtype's rounding."""
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return False
+    error = torch.linalg.vector_norm(actual.double() - expected.double())
+    return bool(error <= _TOLERANCE[expected.dtype] * torch.linalg.vector_norm(expected.double()))
+
+
+def hooks_of(module):
+    """The hook tables of a module, empty ones too: the same objects as long as the module lives."""
+    return [module.__dict__[name] for name in _HOOKS if name in module.__dict__]
+
+
+def why_not_plain(module):
+    """None, or why a module cannot be replaced whatever it computes."""
+    if any(hooks_of(module)):
+        return "has forward or backward hooks"
+    if "forward" in module.__dict__:
+        return "its forward was replaced by something else"
+    if getattr(module, "parametrizations", None):
+        return "is parametrised"
+    for name, parameter in module.named_parameters(recurse=False):
+        if type(parameter) is not nn.Parameter:
+            return f"{name} is a {type(parameter).__name__}, not a plain parameter"
+        if parameter.device.type == "meta":
+            return f"{name} has no data yet (meta device)"
+        if parameter.dtype not in _TOLERANCE:
+            return f"{name} is {parameter.dtype}: no floating point kernel takes it"
+    return None
+
+
+def why_not_linear(module):
+    """None, or why a module is not exactly a plain linear layer: quantised and LoRA layers are subclasses or wrappers."""
+    if type(module) is not nn.Linear:
+        return f"{type(module).__module__}.{type(module).__name__} is not exactly torch.nn.Linear"
+    return why_not_plain(module)
+
+
+def eps_of(module):
+    eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    return float(eps) if isinstance(eps, (int, float)) else None
+
+
+def looks_like_rms_norm(module):
+    weight = module._parameters.get("weight")
+    plain = weight is not None and weight.dim() == 1 and len(module._parameters) == 1 and not module._modules
+    return plain and eps_of(module) is not None and not isinstance(module, nn.LayerNorm)
+
+
+def rms_norm_offset(module):
+    """(offset, None) of a module that is rms_norm with weight + offset, or (None, reason)."""
+    reason = why_not_plain(module)
+    if reason:
+        return None, reason
+    weight = module.weight.detach()
+    generator = torch.Generator().manual_seed(7)
+    rows = torch.randn(3, weight.numel(), generator=generator)
+    # One row near zero: it shows the epsilon.
+    rows[2] *= eps_of(module) ** 0.5
+    rows = rows.to(weight)
+    with torch.no_grad():
+        expected = type(module).forward(module, rows)
+        for offset in (0.0, 1.0):
+            if agrees(_OPS["rms_norm"](rows, weight, eps_of(module), weight_offset=offset), expected):
+                return offset, None
+    return None, "computes something else than rms_norm of its weight and epsilon"
+
+
+def why_not_mlp(module):
+    """None, or why a module is not down(silu(gate(x)) * up(x))."""
+    if set(module._modules) != {"gate_proj", "up_proj", "down_proj", "act_fn"}:
+        return "has other parts than gate_proj, up_proj, down_proj and act_fn"
+    reason = why_not_plain(module)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        reason = reason or why_not_linear(module._modules[name])
+    if reason:
+        return reason
+    x = torch.linspace(-8, 8, 257)
+    with torch.no_grad():
+        if not agrees(module.act_fn(x), nn.functional.silu(x)):
+            return f"its activation {type(module.act_fn).__name__} is not SiLU"
+    return None
+
+
+def why_not_decoder(base):
+    """None, or why a base model is not a stack of norm, attention, norm, MLP layers that the fused forward knows."""
+    if set(base._modules) != {"embed_tokens", "layers", "norm", "rotary_emb"}:
+        return "has other parts than embed_tokens, layers, norm and rotary_emb"
+    if type(base.embed_tokens) is not nn.Embedding or base.embed_tokens.max_norm is not None:
+        return "its embedding is not a plain torch.nn.Embedding"
+    config = base.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or (
+        getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+    ):
+        return "has layers with a sliding window or another kind of attention"
+    for index, layer in enumerate(base.layers):
+        reason = _why_not_layer(layer)
+        if reason:
+            return f"layer {index}: {reason}"
+    return why_not_plain(base.norm) if looks_like_rms_norm(base.norm) else "its last norm is no RMSNorm"
+
+
+def _why_not_layer(layer):
+    if set(layer._modules) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
+        return "has other parts than self_attn, mlp and two norms"
+    attention = layer.self_attn
+    projections = {"q_proj", "k_proj", "v_proj", "o_proj"}
+    if set(attention._modules) not in (projections, projections | {"q_norm", "k_norm"}):
+        return "its attention has other parts than q_proj, k_proj, v_proj, o_proj (and q_norm, k_norm)"
+    if getattr(attention, "sinks", None) is not None or not isinstance(getattr(attention, "scaling", None), float):
+        return "its attention has sinks or no fixed scaling"
+    if not isinstance(getattr(attention, "head_dim", None), int) or not isinstance(attention.layer_idx, int):
+        return "its attention has no head_dim or layer_idx"
+    norms = [layer.input_layernorm, layer.post_attention_layernorm]
+    norms += [attention._modules[name] for name in ("q_norm", "k_norm") if name in attention._modules]
+    for norm in norms:
+        if not looks_like_rms_norm(norm):
+            return f"{type(norm).__name__} is no RMSNorm"
+    for name in projections:
+        reason = why_not_linear(attention._modules[name])
+        if reason:
+            return f"{name}: {reason}"
+    reason = why_not_plain(layer) or why_not_plain(attention)
+    if reason:
+        return reason
+    reason = why_not_mlp(layer.mlp)
+    return f"mlp: {reason}" if reason else None

@@ -1,0 +1,204 @@
+"""Token by token generation over a Transformers causal model, with LayerZero's sampling operations."""
+
+import dataclasses
+import time
+
+import torch
+
+from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError
+from layerzero.tokenizers import detokenize, register_tokenizer, tokenize
+
+_OPS = _layerzero.ops
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampling:
+    """How the next token is drawn; greedy as long as nothing is asked for."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    seed: int = 0
+    greedy: bool = True
+
+    def __post_init__(self):
+        if self.min_p is not None and (self.top_k is not None or self.top_p is not None):
+            raise InvalidRequestError("min_p: wanted it alone, got top_k or top_p too; choose one of the two ways")
+
+    @staticmethod
+    def of(temperature=None, top_k=None, top_p=None, min_p=None, seed=0):
+        """Greedy if nothing but a seed is given, or at temperature 0."""
+        asked = any(value is not None for value in (temperature, top_k, top_p, min_p))
+        if temperature == 0:
+            return Sampling(seed=seed)
+        return Sampling(1.0 if temperature is None else temperature, top_k, top_p, min_p, seed, not asked)
+
+    def draw(self, logits, step):
+        """logits (batch, vocab) -> ids (batch,). `step` advances the generator: equal seeds repeat a run exactly."""
+        if self.greedy:
+            return _OPS["sample_topk"](logits, 1)
+        how = {"temperature": float(self.temperature), "seed": self.seed, "offset": step}
+        if self.min_p is not None:
+            return _OPS["sample_minp"](logits, float(self.min_p), **how)
+        if self.top_k is not None and self.top_p is not None:
+            return _OPS["sample_topk_topp"](logits, self.top_k, float(self.top_p), **how)
+        if self.top_k is not None:
+            return _OPS["sample_topk"](logits, self.top_k, **how)
+        return _OPS["sample_topp"](logits, 1.0 if self.top_p is None else float(self.top_p), **how)
+
+
+@dataclasses.dataclass
+class Result:
+    """What one prompt gave; seconds and rates are of the whole batch it was in."""
+
+    text: str
+    token_ids: list
+    prompt_tokens: int
+    stopped: bool
+    first_token_s: float
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+
+
+def stop_ids(model, tokenizer):
+    """Ids that end an answer: the tokenizer's and the generation configuration's."""
+    ids = set()
+    for value in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
+        ids |= set(value) if isinstance(value, (list, tuple)) else {value}
+    return ids - {None}
+
+
+class Session:
+    """A model, its tokenizer, and the cache of the conversation so far."""
+
+    def __init__(self, model, tokenizer):
+        self.model, self.tokenizer = model, tokenizer
+        self.tokenizer_id = register_tokenizer(tokenizer)
+        self.stops = stop_ids(model, tokenizer)
+        self._cache, self._cached = None, []
+
+    def chat_ids(self, messages):
+        """Ids of a conversation ({"role", "content"}) in the model's chat template; the plain text without one."""
+        if not self.tokenizer.chat_template:
+            return tokenize("\n".join(m["content"] for m in messages), self.tokenizer_id)["input_ids"]
+        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        return tokenize(text, self.tokenizer_id, add_special_tokens=False)["input_ids"]
+
+    def text(self, ids):
+        return detokenize(ids, self.tokenizer_id)
+
+    def generate(self, prompts, max_tokens, sampling=None, on_text=None):
+        """Answers to prompts given as lists of ids. on_text(piece): text of the single prompt as it comes."""
+        sampling = sampling or Sampling()
+        if max_tokens < 1:
+            raise InvalidRequestError(f"max_tokens: wanted at least 1, got {max_tokens}; ask for one token or more")
+        if not prompts or not all(prompts):
+            raise InvalidRequestError("prompt: wanted at least one token, got none; pass some text")
+        rows = [[] for _ in prompts]
+        stopped = [False] * len(prompts)
+        stream = _TextStream(self.text, on_text) if on_text and len(prompts) == 1 else None
+        times = [time.perf_counter()]
+        with torch.inference_mode():
+            steps = self._steps(prompts, max_tokens, sampling)
+            for ids in steps:
+                times.append(time.perf_counter())
+                for index, token in enumerate(ids):
+                    if token in self.stops or token < 0:
+                        stopped[index] = True
+                    elif not stopped[index]:
+                        rows[index].append(token)
+                if stream and not stopped[0]:
+                    stream.push(rows[0])
+                if all(stopped):
+                    break
+            steps.close()
+        if stream:
+            stream.end(rows[0])
+        return [self._result(prompt, row, end, times, prompts) for prompt, row, end in zip(prompts, rows, stopped)]
+
+    def _result(self, prompt, row, stopped, times, prompts):
+        first = times[1] - times[0]
+        decode = (len(times) - 2) * len(prompts) / (times[-1] - times[1]) if len(times) > 2 else 0.0
+        prefill = sum(map(len, prompts)) / first
+        return Result(self.text(row), row, len(prompt), stopped, first, prefill, decode)
+
+    def _steps(self, prompts, max_tokens, sampling):
+        """Yields the ids of each step: one for each prompt."""
+        from transformers.cache_utils import DynamicCache
+
+        single = len(prompts) == 1
+        width = max(map(len, prompts))
+        mask = None
+        if single:
+            cache, ids = self._reuse(prompts[0])
+            fed = list(prompts[0])
+        else:
+            cache = DynamicCache(config=self.model.config)
+            pad = self.tokenizer.pad_token_id or 0
+            ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts])
+            mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+        for step in range(max_tokens):
+            positions = None
+            if mask is not None:
+                positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+            out = self.model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            if single:  # what the cache holds now, for the next turn
+                self._cache, self._cached = cache, list(fed)
+            ids = sampling.draw(out.logits[:, -1].contiguous(), step)
+            tokens = ids.tolist()
+            yield tokens
+            if single:
+                fed += tokens
+            else:
+                mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], dim=-1)
+            ids = ids[:, None]
+
+    def _reuse(self, prompt):
+        """The cache cut back to what it shares with the prompt, and the ids that are left to feed."""
+        from transformers.cache_utils import DynamicCache
+
+        shared = 0
+        for old, new in zip(self._cached, prompt[:-1]):
+            if old != new:
+                break
+            shared += 1
+        cache, self._cache = self._cache, None  # a failure on the way leaves no half cache behind
+        if cache is None or shared == 0:
+            cache, shared = DynamicCache(config=self.model.config), 0
+        elif shared < len(self._cached):
+            cache.crop(shared - len(self._cached))
+        self._cached = []
+        return cache, torch.tensor([prompt[shared:]])
+
+
+class _TextStream:
+    """Passes text on as soon as it is certain: a character may need several tokens."""
+
+    def __init__(self, decode, emit):
+        self.decode, self.emit = decode, emit
+        self.start, self.shown = 0, ""
+
+    def push(self, ids):
+        text = self.decode(ids[self.start :])
+        if text.endswith("\ufffd"):
+            return
+        if text[: len(self.shown)] == self.shown:
+            self.emit(text[len(self.shown) :])
+            self.shown = text
+        # A window of ids keeps each step short, whatever the answer's length.
+        if len(ids) - self.start > 64 and text.endswith("\n"):
+            self.start, self.shown = len(ids), ""
+
+    def end(self, ids):
+        text = self.decode(ids[self.start :])
+        if text[: len(self.shown)] == self.shown:
+            self.emit(text[len(self.shown) :])

