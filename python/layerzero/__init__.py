@@ -6,7 +6,8 @@ print(lz.explain("rms_norm", x, weight))        # why this kernel, and why not t
 with lz.policy(deterministic=True): ...         # policy for this thread or task
 """
 
-from typing import NamedTuple
+import importlib
+from typing import Any, NamedTuple
 
 from layerzero import _layerzero, _log, _torch, backends, errors
 from layerzero._inspect import doctor, explain, list_kernels, prepare, run, validate, which
@@ -64,6 +65,25 @@ _operations = tuple(_layerzero.ops)
 globals().update(_layerzero.ops)  # the C callables themselves
 _torch.install()
 
+# Names whose modules need more than torch: imported when they are first used.
+_LAZY = {
+    "detokenize": "layerzero.tokenizers",
+    "kernelize": "layerzero.integrations.transformers",
+    "register_tokenizer": "layerzero.tokenizers",
+    "tokenize": "layerzero.tokenizers",
+    "tokenizer_identity": "layerzero.tokenizers",
+    "unkernelize": "layerzero.integrations.transformers",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'layerzero' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
 __all__ = [
     "ConfigError",
     "CudaGraphUnsafeError",
@@ -100,3 +120,4 @@ __all__ = [
     "which",
 ]
 __all__ += _operations
+__all__ += _LAZY
