@@ -132,17 +132,34 @@ def converted_folder(path, dtype_name):
     return final
 
 
-def load(model=None, dtype="bf16", tokenizer_only=False):
-    """(model in eval mode or None, tokenizer) of a folder, a GGUF file, or the packaged SmolLM2 when `model` is None."""
+@contextlib.contextmanager
+def _quiet(quiet):
+    import transformers
+
+    if not quiet:
+        yield
+        return
+    logging = transformers.utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def load(model=None, dtype="bf16", quiet=True):
+    """(model in eval mode, tokenizer) of a folder, a GGUF file, or the packaged SmolLM2 when `model` is None."""
     if dtype not in DTYPES:
         raise InvalidRequestError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}; pass one of them")
     import transformers
 
     path, is_gguf = resolve_model(model)
-    with _offline():
+    with _offline(), _quiet(quiet):
         folder = converted_folder(path, dtype) if is_gguf else path
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        if tokenizer_only:
-            return None, tokenizer
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
     return loaded.eval(), tokenizer
