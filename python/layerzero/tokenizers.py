@@ -55,7 +55,9 @@ def register_tokenizer(tokenizer):
         path = pathlib.Path(tokenizer)
         path = path / "tokenizer.json" if path.is_dir() else path
         if not path.is_file():
-            raise UnknownNameError(f"tokenizer: wanted a tokenizer.json or its folder, got {path}, which does not exist")
+            raise UnknownNameError(
+                f"tokenizer: wanted a tokenizer.json or its folder, got {path}, which does not exist"
+            )
         stat = path.stat()
         key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
         if key in _id_of_file:
@@ -123,4 +125,6 @@ def _check_ids(row, backend, field):
     size = backend.get_vocab_size()
     for token in row:
         if type(token) is not int or not 0 <= token < size:
-            raise InvalidRequestError(f"{field}: wanted ids from 0 to {size - 1}, got {token!r}; pass ids of this tokenizer")
+            raise InvalidRequestError(
+                f"{field}: wanted ids from 0 to {size - 1}, got {token!r}; pass ids of this tokenizer"
+            )

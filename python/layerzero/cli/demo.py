@@ -23,8 +23,10 @@ def command(
     models, session, report = _load(model, dtype)
     print(f"\n> {question}")
     answer = _answer(session, question)
-    print(f"\n({len(answer.token_ids)} tokens, first after {answer.first_token_s:.2f} s, "
-          f"then {answer.decode_tokens_per_s:.1f} a second)\n")
+    print(
+        f"\n({len(answer.token_ids)} tokens, first after {answer.first_token_s:.2f} s, "
+        f"then {answer.decode_tokens_per_s:.1f} a second)\n"
+    )
     result = _compare(models, session)
     result["peak_memory_bytes"] = _memory(model, dtype)
     from layerzero.cli.bench_e2e import side_by_side
@@ -33,7 +35,9 @@ def command(
     agrees = _agreement(model, models, session, question)
     _choices(models["layerzero"])
     print("\nReplaced: " + "; ".join(f"{part} ({entry['count']})" for part, entry in report.replaced.items()))
-    print(f"Done in {time.perf_counter() - start:.0f} s. Next: layerzero generate, layerzero explain, layerzero doctor.")
+    print(
+        f"Done in {time.perf_counter() - start:.0f} s. Next: layerzero generate, layerzero explain, layerzero doctor."
+    )
     if not agrees:
         raise typer.Exit(1)
 
@@ -70,9 +74,10 @@ def _answer(session, question):
 
 
 def _compare(models, session):
+    import torch
+
     from layerzero.models import measure
     from layerzero.tokenizers import tokenize
-    import torch
 
     ids = torch.tensor([tokenize(measure.PROMPT, session.tokenizer_id)["input_ids"]])
     rounds = 5

@@ -47,9 +47,7 @@ def choices(model):
         for phase, operation, tensors, parameters in calls(model):
             report = lz.explain(operation, *tensors, **parameters)
             chosen = next(c for c in report.candidates if c.kernel_id == report.kernel_id)
-            others = {
-                c.kernel_id: main_reason(c, chosen) for c in report.candidates if c.kernel_id != report.kernel_id
-            }
+            others = {c.kernel_id: main_reason(c, chosen) for c in report.candidates if c.kernel_id != report.kernel_id}
             found.append(
                 {
                     "phase": phase,

@@ -116,7 +116,10 @@ class Session:
             steps.close()
         if stream:
             stream.end(rows[0])
-        return [self._result(prompt, row, end, times, prompts) for prompt, row, end in zip(prompts, rows, stopped)]
+        return [
+            self._result(prompt, row, end, times, prompts)
+            for prompt, row, end in zip(prompts, rows, stopped, strict=False)
+        ]
 
     def _result(self, prompt, row, stopped, times, prompts):
         first = times[1] - times[0]
@@ -167,7 +170,7 @@ class Session:
         from transformers.cache_utils import DynamicCache
 
         shared = 0
-        for old, new in zip(self._cached, prompt[:-1]):
+        for old, new in zip(self._cached, prompt[:-1], strict=False):
             if old != new:
                 break
             shared += 1

@@ -105,9 +105,7 @@ def _convert(path, dtype, folder):
     options = {}
     if hasattr(transformers, "GgufConfig"):  # newer versions may keep the blocks packed
         options["quantization_config"] = transformers.GgufConfig(gguf_file=path.name, dequantize=True)
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=dtype, **options
-    )
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype, **options)
     _plain(model).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 

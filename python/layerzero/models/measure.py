@@ -57,7 +57,7 @@ def check(models, ids, tokens=32):
             return result | {"ok": same}
         exact = copy.deepcopy(models["transformers"]).double()(input_ids=ids, use_cache=False).logits
         error = {s: _errors(m(input_ids=ids, use_cache=False).logits, exact) for s, m in models.items()}
-    ratios = [ours / own for ours, own in zip(error["layerzero"], error["transformers"])]
+    ratios = [ours / own for ours, own in zip(error["layerzero"], error["transformers"], strict=False)]
     result["error_max"], result["error_mean"] = ({s: error[s][i] for s in SIDES} for i in range(2))
     result["error_ratio"] = {"max": ratios[0], "mean": ratios[1], "bar": ERROR_BAR}
     return result | {"ok": max(ratios) <= ERROR_BAR}
@@ -98,8 +98,8 @@ def summary(samples):
     for metric in ("prefill_tok_s", "decode_tok_s", "first_token_s"):
         own, ours = samples["transformers"][metric], samples["layerzero"][metric]
         again = samples["transformers_again"][metric]
-        ratios = [b / a for a, b in zip(own, ours)]
-        spread = [max(a, b) / min(a, b) for a, b in zip(own, again)]
+        ratios = [b / a for a, b in zip(own, ours, strict=False)]
+        spread = [max(a, b) / min(a, b) for a, b in zip(own, again, strict=False)]
         result[metric] = {
             "transformers": statistics.median(own),
             "layerzero": statistics.median(ours),

@@ -207,9 +207,9 @@ def _run_layers(plan, hidden, cos, sin, cache, total, mask):
             if static:
                 key, value = key[:, :, :total], value[:, :, :total]
             key, value = key.transpose(1, 2), value.transpose(1, 2)
-        rows = _attention(
-            query, key, value, causal=causal, scale=layer.scaling, attn_mask=mask, layout="BSHD"
-        ).view(batch, length, -1)
+        rows = _attention(query, key, value, causal=causal, scale=layer.scaling, attn_mask=mask, layout="BSHD").view(
+            batch, length, -1
+        )
         delta = _linear(rows, o["weight"], o["bias"])
         rows, hidden = _add_rms_norm(delta, hidden, layer.norms[1]["weight"], layer.eps[1], weight_offset=offset)
         gate, up, down = layer.mlp
