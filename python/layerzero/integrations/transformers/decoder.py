@@ -127,8 +127,13 @@ def _why_aside_positions(length, mask, position_ids, cache, past):
         if getattr(cache, "offloading", False):
             return "the cache is offloaded"
     if mask is not None:
-        if type(mask) is not torch.Tensor or mask.dim() != 2 or mask.shape[1] != past + length:
-            return "the mask is not one value for each position so far"
+        total = past + length
+        rows = type(mask) is torch.Tensor and mask.dim() == 2 and mask.shape[1] == total
+        # What `generate` makes for a static cache: (batch, 1, rows, keys), True where a row sees a key.
+        keys = total if type(cache) is not StaticCache else cache.layers[0].max_cache_len
+        full = type(mask) is torch.Tensor and mask.dim() == 4 and mask.dtype == torch.bool
+        if not rows and not (full and mask.shape[1:] == (1, length, keys)):
+            return "the mask is neither one value for each position so far nor one for each row and key"
     elif length > 1 and position_ids is not None and not bool((position_ids.diff(dim=-1) == 1).all()):
         return "positions are not consecutive: packed sequences"
     return None
@@ -171,7 +176,9 @@ def decoder_forward(
     if position_ids is None:
         position_ids = torch.arange(past, past + length).unsqueeze(0)
     mask = None
-    if attention_mask is not None and not bool(attention_mask.all()):
+    if attention_mask is not None and attention_mask.dim() == 4:
+        mask = attention_mask[..., : past + length]
+    elif attention_mask is not None and not bool(attention_mask.all()):
         mask = _visible(attention_mask, past, length)
     cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
     hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)

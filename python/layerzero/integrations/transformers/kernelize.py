@@ -160,7 +160,7 @@ def _replace_decoder(base, offset, expected, mark):
     base.__dict__["_layerzero_decoder"] = plan
     actual = _run_probe(base, decoder_forward)
     reason = next(iter(plan.why_aside), None)
-    if not reason and not structure.agrees(actual, expected):
+    if not reason and not structure.agrees(actual, expected, slack=3):
         reason = "its layers compute something else than the fused forward"
     if reason:
         del base.__dict__["_layerzero_decoder"]
