@@ -58,6 +58,8 @@ PyObject* HostTensor(PyObject* tensor, bool contiguous) {
   return tensor;
 }
 
+}  // namespace
+
 // A host kernel gets every parameter by position in the contract's order, final scalars, then the layout if there is
 // one: adapters are plain functions of that signature. `contiguous`: a bit for each input that is to be copied.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous) {
@@ -93,6 +95,8 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   Py_DecRef(args);
   return result;
 }
+
+namespace {
 
 // out= must be what the door would have allocated.
 bool BindGivenOutput(Request& r, size_t o, PyObject* out) {

@@ -44,6 +44,11 @@ struct Hooks {
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
 
+// Calls a kernel that lives in Python; nullptr with a Python error. `contiguous`: a bit for each input to be copied.
+PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous);
+// What the other libraries of the process get from Python: see HostRuntime.
+const HostRuntime* PythonRuntime();
+
 PyObject* MakeCallable(const Operation& op, PyObject* module);
 // Python: prepare(callable, args, kwargs) -> callable of the tensors alone.
 PyObject* Prepare(PyObject* self, PyObject* args);

@@ -15,11 +15,18 @@ struct ExchangeHeader {
   DlpackVersion version;
   ExchangeHeader* previous;
 };
+struct ManagedTensor {  // DLManagedTensorVersioned
+  DlpackVersion version;
+  void* manager;
+  void (*deleter)(ManagedTensor* self);
+  uint64_t flags;
+  lz_tensor tensor;
+};
 struct ExchangeApi {
   ExchangeHeader header;
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object;
-  void* managed_tensor_to_py_object;
+  int (*managed_tensor_to_py_object)(ManagedTensor* tensor, void** object);  // takes the tensor over
   int (*dltensor_from_py_object)(void* object, lz_tensor* out);
   int (*current_work_stream)(int32_t device_type, int32_t device_id, void** out);
 };

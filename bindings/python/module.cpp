@@ -135,6 +135,7 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
+  Engine::Get().SetHost(PythonRuntime());
   const int failed = PyModule_AddObjectRef(module, "ops", ops);
   Py_DecRef(ops);
   return failed;

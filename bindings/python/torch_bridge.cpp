@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <string>
@@ -202,6 +203,38 @@ PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device devic
   Py_DecRef(a[0]);
   Py_DecRef(a[1]);
   return r;
+}
+
+PyObject* TensorOver(const lz_tensor& view, void* owner, void (*release)(void* owner)) {
+  struct Lent {
+    ManagedTensor managed;
+    int64_t shape[kMaxRank], strides[kMaxRank];
+    void* owner;
+    void (*release)(void*);
+  };
+  auto* lent = new Lent{.owner = owner, .release = release};
+  std::copy_n(view.shape, view.ndim, lent->shape);
+  std::copy_n(view.strides, view.ndim, lent->strides);
+  lent->managed = {.version = {kDlpackMajor, 0},
+                   .manager = lent,
+                   .deleter =
+                       [](ManagedTensor* self) {
+                         auto* mine = static_cast<Lent*>(self->manager);
+                         mine->release(mine->owner);
+                         delete mine;
+                       },
+                   .flags = 0,
+                   .tensor = view};
+  lent->managed.tensor.shape = lent->shape;
+  lent->managed.tensor.strides = lent->strides;
+  void* object = nullptr;
+  if (!g.exchange->managed_tensor_to_py_object) {
+    PyErr_SetString(PyExc_RuntimeError, "this torch has no DLPack exchange API to make tensors with");
+  } else if (g.exchange->managed_tensor_to_py_object(&lent->managed, &object) == 0) {
+    return static_cast<PyObject*>(object);
+  }
+  lent->managed.deleter(&lent->managed);
+  return nullptr;
 }
 
 lz_parallel TorchParallel() {

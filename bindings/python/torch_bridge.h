@@ -26,6 +26,10 @@ bool CurrentStream(lz_device device, void** stream);
 // A new torch tensor with row-major strides of `shape`; nullptr with a Python error.
 PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device device);
 
+// A torch tensor over memory that belongs to `owner`, which is released with it; nullptr with a Python error (then the
+// owner is released too).
+PyObject* TensorOver(const lz_tensor& view, void* owner, void (*release)(void* owner));
+
 // torch's intra-op threads; run == nullptr when torch is not attached.
 lz_parallel TorchParallel();
 

@@ -9,6 +9,7 @@
 //   LZ_RETURN_IF_ERROR(engine.Run(**plan, r));
 #pragma once
 
+#include <atomic>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,22 @@
 #define LZ_OWN __attribute__((visibility("default")))
 
 namespace lz {
+
+// A tensor that is lent to the host language, which may keep it as long as it holds the owner.
+struct HostTensor {
+  lz_tensor view{.ndim = -1};  // in the caller's layout
+  void* owner = nullptr;       // one reference, which passes to the host
+  void (*release)(void* owner) = nullptr;
+};
+
+// What the CPython door does for our other libraries. Any thread may call, with or without the GIL.
+struct HostRuntime {
+  // Runs a kernel that lives in the host language. `tensors`: the inputs, then the outputs that the results are copied
+  // into (each with an owner where it is given).
+  Status (*call)(const KernelEntry& kernel, const Request& request, uint32_t contiguous_inputs, HostTensor* tensors);
+  // Policy scope and flags of the calling context, into an unprepared request.
+  Status (*context)(Request& request);
+};
 
 class LZ_OWN Engine {
  public:
@@ -59,6 +76,10 @@ class LZ_OWN Engine {
   static std::string ReasonCodes();
 
   void Invalidate() { selector_.Invalidate(EpochKind::kCapabilities); }
+  void SetHost(const HostRuntime* host) {
+    host_.store(host, std::memory_order_release);
+  }                                                                                  // lives as long as the process
+  const HostRuntime* host() const { return host_.load(std::memory_order_acquire); }  // nullptr: none
   void SetParallel(const lz_parallel& parallel) { selector_.set_parallel(parallel); }
   const Epochs& epochs() const { return selector_.epochs(); }
   Selector& selector() { return selector_; }
@@ -72,6 +93,7 @@ class LZ_OWN Engine {
   Ticker time_to_live_;
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;
+  std::atomic<const HostRuntime*> host_{nullptr};
 };
 
 }  // namespace lz

@@ -1,0 +1,116 @@
+// Python kernels and Python's context for libraries that have no Python symbol (torch's operators): tensors cross as
+// DLPack views, results are copied into the outputs that the caller has allocated. A call costs one tensor object for
+// each argument and one copy for each output more than the same kernel costs behind the door.
+#include "arguments.h"
+#include "call.h"
+#include "torch_bridge.h"
+
+namespace lz::door {
+namespace {
+
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {}
+  ~Gil() { PyGILState_Release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// The pending Python error, which is cleared.
+Status PythonFailure(std::string field) {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  std::string text = "a Python error";
+  PyObject* message = value ? PyObject_Repr(value) : nullptr;
+  if (const char* utf8 = message ? PyUnicode_AsUTF8AndSize(message, nullptr) : nullptr) text = utf8;
+  PyErr_Clear();
+  for (PyObject* object : {message, type, value, trace}) Py_XDECREF(object);
+  return Status(StatusCode::kKernelFailed, {.field = std::move(field), .wanted = "a result", .got = std::move(text)});
+}
+
+// The tensors of one call as Python objects; what was not taken over is released here.
+struct Borrowed {
+  explicit Borrowed(HostTensor* tensors, size_t count) : lent(tensors), n(count) {}
+  ~Borrowed() {
+    for (size_t i = 0; i < n; ++i) {
+      Py_XDECREF(objects[i]);
+      if (lent[i].owner) lent[i].release(lent[i].owner);
+    }
+  }
+  bool Make() {
+    for (size_t i = 0; i < n; ++i) {
+      if (!lent[i].owner) continue;
+      objects[i] = TensorOver(lent[i].view, lent[i].owner, lent[i].release);
+      lent[i].owner = nullptr;
+      if (!objects[i]) return false;
+    }
+    return true;
+  }
+  PyObject* objects[kMaxTensors] = {};
+  HostTensor* lent;
+  size_t n;
+};
+
+bool SameShape(PyObject* tensor, const lz_tensor& wanted) {
+  lz_tensor t;
+  return IsTensor(tensor) && ReadTensor(tensor, &t) && t.ndim == wanted.ndim && DTypeOf(t) == DTypeOf(wanted) &&
+         std::equal(t.shape, t.shape + t.ndim, wanted.shape);
+}
+
+// copy_ alone would broadcast and convert what does not fit.
+Status CopyResults(const KernelEntry& kernel, PyObject* result, PyObject* const* outputs, const HostTensor* lent,
+                   size_t num_outputs) {
+  Py_ssize_t next = 0;
+  for (size_t o = 0; o < num_outputs; ++o) {
+    if (!outputs[o]) continue;
+    PyObject* one = !PyTuple_Check(result)        ? (next == 0 ? result : nullptr)
+                    : next < PyTuple_Size(result) ? PyTuple_GetItem(result, next)
+                                                  : nullptr;
+    ++next;
+    if (!one || !SameShape(one, lent[o].view)) {
+      return Status(StatusCode::kKernelFailed, {.field = kernel.id,
+                                                .wanted = "outputs of the contract's shapes and dtypes",
+                                                .got = "others",
+                                                .fix = "correct its adapter " + kernel.adapter});
+    }
+    PyObject* copied = PyObject_CallMethod(outputs[o], "copy_", "O", one);
+    if (!copied) return PythonFailure(kernel.id);
+    Py_DecRef(copied);
+  }
+  return {};
+}
+
+Status Call(const KernelEntry& kernel, const Request& r, uint32_t contiguous, HostTensor* tensors) {
+  Gil gil;
+  const size_t inputs = r.op->num_inputs();
+  Borrowed borrowed(tensors, inputs + r.op->num_outputs());
+  if (!borrowed.Make()) return PythonFailure(kernel.id);
+  PyObject* result = CallHost(kernel, r, borrowed.objects, contiguous);
+  if (!result) return PythonFailure(kernel.id);
+  Status status = CopyResults(kernel, result, borrowed.objects + inputs, tensors + inputs, r.op->num_outputs());
+  Py_DecRef(result);
+  return status;
+}
+
+Status Context(Request& r) {
+  lz_device where{1, 0};
+  for (size_t i = 0; i < r.op->num_inputs() && where.type == 1; ++i) {
+    if (r.tensors[i].ndim >= 0) where = r.tensors[i].device;
+  }
+  if (where.type == 1 && __atomic_load_n(&g_open_scopes, __ATOMIC_RELAXED) == 0) return {};  // nothing to ask
+  Gil gil;
+  return ReadContext(&r) ? Status() : PythonFailure("context");
+}
+
+}  // namespace
+
+const HostRuntime* PythonRuntime() {
+  static const HostRuntime runtime = {&Call, &Context};
+  return &runtime;
+}
+
+}  // namespace lz::door

@@ -1,0 +1,175 @@
+#include "call.h"
+
+#include <torch/csrc/stable/stableivalue_conversions.h>
+
+#include <optional>
+
+#include "aten.h"
+
+namespace lz::torch_ops {
+namespace {
+
+using torch::stable::detail::to;
+
+std::string TakeString(StableIValue value) {
+  auto* handle = to<StringHandle>(value);
+  const char* data = nullptr;
+  size_t length = 0;
+  std::string text;
+  if (torch_string_c_str(handle, &data) == 0 && torch_string_length(handle, &length) == 0) text.assign(data, length);
+  torch_delete_string(handle);
+  return text;
+}
+
+// The arguments of one call. Everything on the stack is owned from the start: a refusal must not leak the rest.
+struct Arguments {
+  Handle tensors[kMaxTensors];                      // by tensor parameter
+  lz_scalar scalars[kMaxScalars] = {};              // by scalar parameter
+  std::optional<std::string> choices[kMaxScalars];  // strings, not looked up yet
+  std::string layout;
+
+  Arguments(const TorchOp& t, StableIValue* stack) {
+    const Operation& op = *t.op;
+    size_t input_of[256] = {}, scalar_of[256] = {};
+    for (size_t i = 0; i < op.num_inputs(); ++i) input_of[op.input_params()[i]] = i;
+    for (size_t i = 0; i < op.num_scalars(); ++i) scalar_of[op.scalar_params()[i]] = i;
+    size_t next = 0;
+    for (uint8_t index : t.arguments) {
+      const Param& p = op.contract().params[index];
+      const StableIValue value = stack[next++];
+      if (p.kind == ParamKind::kTensor) {
+        const auto raw = p.optional ? to<std::optional<AtenTensorHandle>>(value) : to<AtenTensorHandle>(value);
+        if (raw) tensors[input_of[index]] = Handle(*raw);
+      } else {
+        Scalar(p, value, scalar_of[index]);
+      }
+    }
+    if (t.layout) layout = TakeString(stack[next]);
+    if (t.flag >= 0) scalars[t.flag] = {.value = {.i = t.flag_value}, .given = 1};
+  }
+
+  void Scalar(const Param& p, StableIValue value, size_t i) {
+    if (p.optional && !p.has_default) {
+      const auto inner = to<std::optional<StableIValue>>(value);
+      if (!inner) return;
+      value = *inner;
+    }
+    scalars[i].given = 1;
+    switch (p.kind) {
+      case ParamKind::kFloat: scalars[i].value.f = to<double>(value); break;
+      case ParamKind::kBool: scalars[i].value.i = to<bool>(value); break;
+      case ParamKind::kChoice: choices[i] = TakeString(value); break;
+      default: scalars[i].value.i = to<int64_t>(value); break;
+    }
+  }
+};
+
+int64_t ChoiceIndex(const Operation& op, const Param& p, std::string_view wanted) {
+  std::string_view rest = p.choices;
+  for (int64_t i = 0;; ++i) {
+    const size_t bar = rest.find('|');
+    if (rest.substr(0, bar) == wanted) return i;
+    if (bar == rest.npos) break;
+    rest.remove_prefix(bar + 1);
+  }
+  Fail(std::string(op.name()) + ": " + std::string(p.name) + ": wanted one of " + std::string(p.choices) + ", got '" +
+       std::string(wanted) + "'");
+}
+
+int32_t LayoutIndex(const Operation& op, std::string_view wanted) {
+  std::string known;
+  for (size_t i = 0; i < op.layout_names().size(); ++i) {
+    if (op.layout_names()[i] == wanted) return int32_t(i);
+    known += (known.empty() ? "" : " or ") + op.layout_names()[i];
+  }
+  Fail(std::string(op.name()) + ": layout: wanted " + known + ", got '" + std::string(wanted) + "'");
+}
+
+void FillRequest(const TorchOp& t, Arguments& a, Request& r) {
+  const Operation& op = *t.op;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    if (a.tensors[i]) r.tensors[i] = ViewOf(a.tensors[i]);
+  }
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    r.scalars[i] = a.scalars[i];
+    if (a.choices[i]) r.scalars[i].value.i = ChoiceIndex(op, op.scalar(i), *a.choices[i]);
+  }
+  if (t.layout) r.layout = LayoutIndex(op, a.layout);
+}
+
+void Require(const Status& status) {
+  if (!status.ok()) Fail(status.Text());
+}
+
+HostTensor Lend(const lz_tensor& view, const Handle& tensor) {
+  if (!tensor) return {};
+  return {.view = view, .owner = Share(tensor), .release = [](void* owner) {
+            aoti_torch_delete_tensor_object(static_cast<AtenTensorHandle>(owner));
+          }};
+}
+
+// A kernel of the host language. `inputs`: the arguments as torch has them, before any layout was applied.
+void CallHost(const KernelEntry& kernel, uint32_t contiguous, const Request& r, const lz_tensor* inputs,
+              const Arguments& a, const Handle* outputs) {
+  const HostRuntime* host = Engine::Get().host();
+  if (!host) {
+    Fail(std::string(r.op->name()) + ": " + kernel.id + " is a Python kernel; wanted `import layerzero`, got none");
+  }
+  HostTensor tensors[kMaxTensors];
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) tensors[i] = Lend(inputs[i], a.tensors[i]);
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+    if (outputs[o]) tensors[r.op->num_inputs() + o] = Lend(ViewOf(outputs[o]), outputs[o]);
+  }
+  Require(host->call(kernel, r, contiguous, tensors));
+}
+
+Box& Site(size_t index) {
+  static thread_local std::vector<std::unique_ptr<Box>> sites;
+  if (sites.size() <= index) sites.resize(index + 1);
+  if (!sites[index]) sites[index] = std::make_unique<Box>();
+  return *sites[index];
+}
+
+}  // namespace
+
+void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
+  Engine& engine = Engine::Get();
+  const Operation& op = *t.op;
+  Arguments a(t, stack);
+  Request r(op);
+  FillRequest(t, a, r);
+  lz_tensor inputs[kMaxTensors];
+  std::copy(r.tensors.begin(), r.tensors.begin() + ptrdiff_t(op.num_inputs()), inputs);
+  if (const HostRuntime* host = engine.host()) Require(host->context(r));
+  Require(engine.Prepare(r));
+  r.stream = CurrentStream(r.where);
+  auto plan = engine.Select(r, Site(index));
+  Require(plan.status());
+
+  Handle outputs[kMaxOutputs];
+  for (size_t o = 0; o < op.num_outputs(); ++o) {
+    const OutputShape& shape = r.outputs[o];
+    if (shape.ndim < 0) continue;
+    outputs[o] = NewTensor(shape.physical, shape.ndim, shape.dtype, r.where);
+    Engine::BindOutput(r, o, ViewOf(outputs[o]).data);
+  }
+  const KernelEntry& kernel = *(*plan)->kernel;
+  if (kernel.spec.call != CallKind::kNative) {
+    CallHost(kernel, (*plan)->contiguous_inputs, r, inputs, a, outputs);
+  } else {
+    const lz_parallel threads = Threads();
+    r.parallel = &threads;
+    const Status status = engine.Run(**plan, r);
+    if (status.code() == StatusCode::kHostKernel && (*plan)->fallback) {
+      CallHost(*(*plan)->fallback, 0, r, inputs, a, outputs);
+    } else {
+      Require(status);
+    }
+  }
+  size_t next = 0;
+  for (Handle& output : outputs) {
+    if (output) stack[next++] = torch::stable::detail::from(output.Release());
+  }
+}
+
+}  // namespace lz::torch_ops
