@@ -24,6 +24,7 @@ std::string Choice(const Param& p, int64_t index) {
 }
 
 std::string Default(const Param& p) {
+  if (!p.has_default) return "None";
   switch (p.kind) {
     case ParamKind::kInt: return std::to_string(p.int_default);
     case ParamKind::kBool: return p.int_default ? "True" : "False";

@@ -1,0 +1,108 @@
+"""Output shapes of a call by the contract's shape language, over integers or torch's symbolic ones.
+
+The engine computes the same for real tensors (src/pipeline/request.cpp); here sizes may be symbols, so nothing is
+compared that is not a plain integer on both sides: a comparison would tie the traced graph to one size.
+"""
+
+import ast
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from layerzero._contracts import contracts
+from layerzero.errors import InvalidRequestError
+
+_OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.floordiv,  # sizes are not negative
+}
+
+
+@functools.cache
+def _dims(shape: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether the shape starts with "...", and its other dimensions."""
+    parts = tuple(part.strip() for part in shape.split(",") if part.strip())
+    return ("..." in parts[:1], parts[1:]) if "..." in parts[:1] else (False, parts)
+
+
+@functools.cache
+def _expression(text: str) -> ast.expr:
+    return ast.parse(text, mode="eval").body
+
+
+def _evaluate(node: ast.expr, axes: dict[str, Any]) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        return axes[node.id]
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_evaluate(node.left, axes), _evaluate(node.right, axes))
+    raise ValueError(f"shape expression {ast.dump(node)}")
+
+
+def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = None) -> list[tuple[list[Any], str]]:
+    """(physical shape, dtype) of each output of operation `name`; `arguments` by name, with defaults filled in.
+
+    A dtype is a torch name without "torch."; the present outputs alone are given.
+    """
+    contract = contracts()[name]
+    order = contract["layouts"].get(layout) if layout is not None else None
+    axes: dict[str, Any] = {}
+    leading: list[Any] | None = None
+    for param in contract["params"]:
+        value = arguments.get(param["name"])
+        if value is None:
+            continue
+        if param["kind"] == "int":
+            axes[param["name"]] = value
+        elif param["kind"] == "tensor" and param["shape"] != "*" and not param["broadcast"]:
+            leading = _bind(name, param, value, order, axes, leading)
+    found = []
+    for output in contract["outputs"]:
+        if output["only_if"] and not arguments.get(output["only_if"]):
+            continue
+        has_leading, dims = _dims(output["shape"])
+        sizes = [*(leading or []), *(_evaluate(_expression(d), axes) for d in dims)] if has_leading else [
+            _evaluate(_expression(d), axes) for d in dims
+        ]
+        if order is not None and output["layout"]:
+            physical = list(sizes)
+            for axis, place in enumerate(order):
+                physical[place] = sizes[axis]
+            sizes = physical
+        found.append((sizes, _dtype(output, arguments)))
+    return found
+
+
+def _bind(
+    name: str, param: dict[str, Any], tensor: Any, order: list[int] | None, axes: dict[str, Any], leading: Any
+) -> Any:
+    has_leading, dims = _dims(param["shape"])
+    shape = list(tensor.shape)
+    if len(shape) < len(dims) or (len(shape) > len(dims) and not has_leading):
+        raise InvalidRequestError(f"{name}: {param['name']}: wanted [{param['shape']}], got {shape}")
+    if order is not None and param["layout"]:
+        shape = [shape[place] for place in order]
+    lead = len(shape) - len(dims)
+    if has_leading and leading is None:
+        leading = shape[:lead]
+    for dim, size in zip(dims, shape[lead:], strict=True):
+        if not dim.isidentifier() or dim == "_":
+            continue
+        known = axes.setdefault(dim, size)
+        if type(known) is int and type(size) is int and known != size:
+            raise InvalidRequestError(
+                f"{name}: {param['name']}: wanted [{param['shape']}] with {dim} = {known}, got {list(tensor.shape)}"
+            )
+    return leading
+
+
+def _dtype(output: dict[str, Any], arguments: dict[str, Any]) -> str:
+    chosen = arguments.get(output["dtype_choice"]) if output["dtype_choice"] else None
+    if chosen is not None:
+        return chosen
+    like = arguments.get(output["dtype"])
+    return output["dtype"] if like is None else str(like.dtype).removeprefix("torch.")

@@ -1,0 +1,277 @@
+"""torch.ops.layerzero.*: what the operators of liblayerzero_torch.so need of Python. Imported when torch is there.
+
+Fakes (shapes for tracing), gradients (through the torch references, computed again), and torch.compile, which sees an
+operator's node where the program calls one of LayerZero's functions.
+"""
+
+import ctypes
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from layerzero import _layerzero
+from layerzero._contracts import contracts
+from layerzero._references import call_reference
+from layerzero._shapes import output_shapes
+from layerzero.errors import InvalidRequestError, VersionMismatchError
+
+LIBRARY = Path(__file__).parent / "liblayerzero_torch.so"
+_library: torch.library.Library | None = None
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One overload: a contract, and which of its conditional outputs it has."""
+
+    name: str  # the contract's flat name
+    overload: str  # "default", or the conditional output's name
+    fixed: dict[str, bool]  # the flag that the overload stands for
+    names: tuple[str, ...]  # of the schema's arguments, in order
+    tensors: tuple[str, ...]
+    differentiable: bool
+    has_float_output: bool
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.name}.{self.overload}" if self.overload != "default" else self.name
+
+    @property
+    def function(self) -> Any:
+        return getattr(getattr(torch.ops.layerzero, self.name), self.overload)
+
+
+def operators() -> list[Operator]:
+    """Every operator, from the contracts."""
+    found = []
+    for name, contract in contracts().items():
+        conditional = [o for o in contract["outputs"] if o["only_if"]]
+        overloads: list[tuple[str, dict[str, bool]]] = [("default", {o["only_if"]: False for o in conditional})]
+        overloads += [(o["name"], {o["only_if"]: True}) for o in conditional]
+        names = [p["name"] for p in sorted(contract["params"], key=lambda p: p["keyword_only"])]
+        whole = all(o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"])
+        for overload, fixed in overloads:
+            found.append(
+                Operator(
+                    name=name,
+                    overload=overload,
+                    fixed=fixed,
+                    names=tuple(n for n in names if n not in fixed) + (("layout",) if contract["layouts"] else ()),
+                    tensors=tuple(p["name"] for p in contract["params"] if p["kind"] == "tensor"),
+                    differentiable=contract["differentiable"],
+                    has_float_output=not whole,
+                )
+            )
+    return found
+
+
+def register() -> bool:
+    """Loads the operators and registers all of it, once. False where the library is not part of this build."""
+    global _library
+    if _library is not None:
+        return True
+    if not LIBRARY.exists():
+        return False
+    start = ctypes.CDLL(str(LIBRARY)).layerzero_torch_register
+    start.restype = ctypes.c_char_p
+    if problem := start():
+        raise VersionMismatchError(problem.decode())
+    _library = torch.library.Library("layerzero", "FRAGMENT")
+    for one in operators():
+        torch.library.register_fake(f"layerzero::{one.qualified}", _fake(one), lib=_library)
+        _library.impl(one.qualified, _autograd(one), "Autograd", with_keyset=True)
+    _when_dynamo_is_imported()
+    return True
+
+
+def call_operator(name: str, arguments: dict[str, Any]) -> Any:
+    """The operator of `name` on arguments by name; a flag that has an overload of its own picks it."""
+    contract = contracts()[name]
+    overload = "default"
+    for output in contract["outputs"]:
+        if output["only_if"] and arguments.get(output["only_if"]):
+            overload = output["name"]
+    flags = {o["only_if"] for o in contract["outputs"]}
+    given = {key: value for key, value in arguments.items() if value is not None and key not in flags}
+    return getattr(getattr(torch.ops.layerzero, name), overload)(**given)
+
+
+def _arguments(one: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Parameters by name, defaults filled in, and the layout."""
+    found: dict[str, Any] = dict(zip(one.names, args, strict=False)) | kwargs
+    for argument in one.function._schema.arguments:
+        found.setdefault(argument.name, argument.default_value)
+    layout = found.pop("layout", None)
+    return found | one.fixed, layout
+
+
+# ---- fakes
+
+
+def _fake(one: Operator) -> Any:
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        arguments, layout = _arguments(one, args, kwargs)
+        first = next(arguments[n] for n in one.tensors if arguments[n] is not None)
+        # Contiguous in the caller's layout: as the operator allocates them.
+        outputs = [
+            first.new_empty(shape, dtype=getattr(torch, dtype))
+            for shape, dtype in output_shapes(one.name, arguments, layout)
+        ]
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    return fake
+
+
+# ---- gradients
+
+
+def _autograd(one: Operator) -> Any:
+    """The operator's kernel above autograd. torch.library.register_autograd has none for keyword-only tensors, and
+    loses forward-mode tangents without a word; here they go through the reference."""
+
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        arguments, layout = _arguments(one, args, kwargs)
+        tensors = [arguments[n] for n in one.tensors]
+        if _needs_formula(tensors):
+            return _through_reference(one, arguments, layout)
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            if one.differentiable:
+                return _Recompute.apply(one, keyset, arguments, layout, *tensors)
+            _refuse_gradient(one)
+        return _below_autograd(one, keyset, arguments, layout)
+
+    return kernel
+
+
+def _needs_formula(tensors: list[Any]) -> bool:
+    """Function transforms (torch.func) and forward-mode duals: the operator alone would drop their tangents."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True
+    forward = torch.autograd.forward_ad
+    return forward._current_level >= 0 and any(
+        t is not None and forward.unpack_dual(t).tangent is not None for t in tensors
+    )
+
+
+def _through_reference(one: Operator, arguments: dict[str, Any], layout: str | None) -> Any:
+    if not one.differentiable:
+        raise InvalidRequestError(f"{one.name}: wanted plain tensors, got ones of a torch.func transform; it has no derivative")
+    return call_reference(one.name, arguments, layout)
+
+
+def _refuse_gradient(one: Operator) -> None:
+    if one.has_float_output:
+        raise InvalidRequestError(
+            f"{one.name}: wanted tensors that need no gradient, got one that does; "
+            "it has no derivative: use torch.no_grad() or detach()"
+        )
+
+
+def _below_autograd(one: Operator, keyset: Any, arguments: dict[str, Any], layout: str | None) -> Any:
+    function = one.function
+    values = {**arguments, "layout": layout}
+    args = [values[a.name] for a in function._schema.arguments if not a.kwarg_only]
+    kwargs = {a.name: values[a.name] for a in function._schema.arguments if a.kwarg_only}
+    with torch._C._AutoDispatchBelowAutograd():
+        return function.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+
+class _Recompute(torch.autograd.Function):
+    """Forward by the operator, backward through the torch reference, which is computed again."""
+
+    @staticmethod
+    def forward(ctx: Any, one: Operator, keyset: Any, arguments: dict[str, Any], layout: Any, *tensors: Any) -> Any:
+        given = arguments | dict(zip(one.tensors, tensors, strict=True))
+        ctx.save_for_backward(*tensors)
+        ctx.call = one, {key: value for key, value in arguments.items() if key not in one.tensors}, layout
+        ctx.set_materialize_grads(False)
+        return _below_autograd(one, keyset, given, layout)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        one, arguments, layout = ctx.call
+        needed = ctx.needs_input_grad[4:]
+        again = torch.is_grad_enabled()  # create_graph=True: a gradient of the gradient
+        with torch.enable_grad():
+            tensors = [
+                t if not need else t.view_as(t) if again else t.detach().requires_grad_()
+                for t, need in zip(ctx.saved_tensors, needed, strict=True)
+            ]
+            results = call_reference(one.name, arguments | dict(zip(one.tensors, tensors, strict=True)), layout)
+        results = results if isinstance(results, tuple) else (results,)
+        pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None and r.requires_grad]
+        wanted = [t for t, need in zip(tensors, needed, strict=True) if need]
+        if not pairs:
+            return (None,) * (4 + len(tensors))
+        outputs, given = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(outputs, wanted, given, allow_unused=True, create_graph=again))
+        return None, None, None, None, *(next(found) if need else None for need in needed)
+
+
+# ---- torch.compile
+
+
+def _when_dynamo_is_imported() -> None:
+    """substitute_in_graph imports torch._dynamo, which takes seconds: done right after somebody else's import of it."""
+    if "torch._dynamo" in sys.modules:
+        substitute_in_graphs()
+        return
+    from layerzero._import_hook import after_import
+
+    after_import("torch._dynamo", lambda module: substitute_in_graphs())
+
+
+def substitute_in_graphs() -> None:
+    """torch.compile traces these functions in place of the door's C functions."""
+    for name, function in _layerzero.ops.items():
+        torch.compiler.substitute_in_graph(function, skip_signature_check=True)(_traceable(name))
+
+
+def _traceable(name: str) -> Any:
+    """The operation as a Python function of its own signature that calls the operator: source text from the contract,
+    because torch.compile cannot trace a signature that is bound at run time."""
+    contract = contracts()[name]
+    values: dict[str, Any] = {"refuse": _refuse_kernel, "copy_into": _copy_into}
+    signature, lines, has_default = [], [], False
+    for param in sorted(contract["params"], key=lambda p: p["keyword_only"]):
+        p = param["name"]
+        if param["keyword_only"] and "*" not in signature:
+            signature.append("*")
+        has_default |= param["optional"] or param.get("has_default", False)
+        signature.append(f"{p}=None" if has_default or param["keyword_only"] else p)
+        if param["kind"] == "int":
+            lines.append(f"if isinstance({p}, (tuple, list)) and len({p}) == 1: {p} = {p}[0]")
+        if param.get("has_default"):
+            values[f"default_{p}"] = param["default"]
+            lines.append(f"if {p} is None: {p} = default_{p}")
+    signature += ["kernel=None", "out=None"] if "*" in signature else ["*", "kernel=None", "out=None"]
+    if contract["layouts"]:
+        signature.append("layout=None")
+        values["default_layout"] = next(iter(contract["layouts"]))
+        lines.append("if layout is None: layout = default_layout")
+    lines.append("if kernel is not None: refuse()")
+    result = ""
+    for one in (o for o in operators() if o.name == name):
+        values[one.overload] = one.function
+        schema = {a.name: a.kwarg_only for a in one.function._schema.arguments}
+        call = f"{one.overload}({', '.join(f'{n}={n}' if schema[n] else n for n in one.names)})"
+        flag = next((f for f, on in one.fixed.items() if on), None)
+        result = f"{call} if {flag} else {result}" if flag else call
+    lines += [f"result = {result}", "return result if out is None else copy_into(out, result)"]
+    source = f"def {name}({', '.join(signature)}):\n" + "".join(f"    {line}\n" for line in lines)
+    exec(compile(source, f"<layerzero {name}>", "exec"), values)  # noqa: S102
+    return values[name]
+
+
+def _refuse_kernel() -> None:
+    raise InvalidRequestError("kernel: wanted none in a compiled graph, got one; use layerzero.configure or a policy file")
+
+
+def _copy_into(out: Any, result: Any) -> Any:
+    if not isinstance(result, tuple):
+        return out.copy_(result)
+    for target, value in zip(out, result):  # noqa: B905 - traced: strict= is not needed, the arity is the schema's
+        target.copy_(value)
+    return tuple(out)
