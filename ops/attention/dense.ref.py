@@ -31,7 +31,7 @@ def reference(
     # Torch's own function weights a hidden key by 0 instead of skipping it: only where nothing is hidden.
     plain = attn_mask is None and window is None and (not causal or s_q == 1) and 0 not in (q.numel(), k.numel())
     if plain and not softcap and sinks is None and alibi_slopes is None and not return_lse:
-        grouped = q.shape[1] != k.shape[1]
+        grouped = bool(q.shape[1] != k.shape[1])
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
         return out.transpose(1, 2)
 

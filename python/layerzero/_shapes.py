@@ -65,9 +65,11 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
         if output["only_if"] and not arguments.get(output["only_if"]):
             continue
         has_leading, dims = _dims(output["shape"])
-        sizes = [*(leading or []), *(_evaluate(_expression(d), axes) for d in dims)] if has_leading else [
-            _evaluate(_expression(d), axes) for d in dims
-        ]
+        sizes = (
+            [*(leading or []), *(_evaluate(_expression(d), axes) for d in dims)]
+            if has_leading
+            else [_evaluate(_expression(d), axes) for d in dims]
+        )
         if order is not None and output["layout"]:
             physical = list(sizes)
             for axis, place in enumerate(order):

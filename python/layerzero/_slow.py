@@ -29,10 +29,9 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(_is_foreign(torch, arguments.get(n)) for n in tensor_names):
         return _through_dlpack(torch, name, arguments, options, tensor_names)
     tensors = [_readable(torch, name, n, arguments[n]) for n in tensor_names if arguments.get(n) is not None]
-    if _wants_one_node(torch, tensors):
-        node = _torch_operation(torch, name)
-        if node is not None:
-            return _call_node(name, node, arguments, options)
+    # Without the library of torch's operators in this build there is no node to see.
+    if _wants_one_node(torch, tensors) and hasattr(torch.ops.layerzero, name):
+        return _call_node(name, arguments, options)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _with_gradient(torch, contract, arguments, options, tensors)
     return _reference(name, arguments, options)
@@ -151,18 +150,13 @@ def _wants_one_node(torch: Any, tensors: list[Any]) -> bool:
     return _tracing(torch) or (fake is not None and any(isinstance(t, fake.FakeTensor) for t in tensors))
 
 
-def _torch_operation(torch: Any, name: str) -> Any:
-    """torch.ops.layerzero.<name>, or None where the library with torch's operations is not there."""
-    packet = getattr(torch.ops.layerzero, name, None)
-    return None if packet is None else packet.default
-
-
-def _call_node(name: str, node: Any, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
+def _call_node(name: str, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
     _no_kernel_argument(name, options, "tracing or a dispatch mode")
     out = options.pop("out", None)
     given = {key: value for key, value in {**arguments, **options}.items() if value is not None}
-    result = node(**given)
-    return _into(out, result)
+    from layerzero import _torch_ops
+
+    return _into(out, _torch_ops.call_operator(name, given))
 
 
 def _no_kernel_argument(name: str, options: dict[str, Any], where: str) -> None:

@@ -5,8 +5,10 @@ operator's node where the program calls one of LayerZero's functions.
 """
 
 import ctypes
+import functools
 import sys
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ class Operator:
 
     name: str  # the contract's flat name
     overload: str  # "default", or the conditional output's name
-    fixed: dict[str, bool]  # the flag that the overload stands for
+    fixed: dict[str, bool] = field(hash=False)  # the flag that the overload stands for
     names: tuple[str, ...]  # of the schema's arguments, in order
     tensors: tuple[str, ...]
     differentiable: bool
@@ -95,16 +97,30 @@ def call_operator(name: str, arguments: dict[str, Any]) -> Any:
             overload = output["name"]
     flags = {o["only_if"] for o in contract["outputs"]}
     given = {key: value for key, value in arguments.items() if value is not None and key not in flags}
+    for param in contract["params"]:
+        value = given.get(param["name"])
+        if param["kind"] == "int" and isinstance(value, (tuple, list)) and len(value) == 1:
+            given[param["name"]] = value[0]  # torch spells normalized_shape as a tuple
     return getattr(getattr(torch.ops.layerzero, name), overload)(**given)
 
 
 def _arguments(one: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
     """Parameters by name, defaults filled in, and the layout."""
     found: dict[str, Any] = dict(zip(one.names, args, strict=False)) | kwargs
-    for argument in one.function._schema.arguments:
-        found.setdefault(argument.name, argument.default_value)
+    found = _defaults(one) | found
     layout = found.pop("layout", None)
     return found | one.fixed, layout
+
+
+@functools.cache
+def _defaults(one: Operator) -> dict[str, Any]:
+    return {a.name: a.default_value for a in one.function._schema.arguments if a.has_default_value()}
+
+
+@functools.cache
+def _keyword_only(one: Operator) -> dict[str, bool]:
+    """The schema's arguments in order."""
+    return {a.name: a.kwarg_only for a in one.function._schema.arguments}
 
 
 # ---- fakes
@@ -131,12 +147,19 @@ def _autograd(one: Operator) -> Any:
     """The operator's kernel above autograd. torch.library.register_autograd has none for keyword-only tensors, and
     loses forward-mode tangents without a word; here they go through the reference."""
 
+    function, below, peek = one.function, torch._C._after_autograd_keyset, torch._C._functorch.peek_interpreter_stack
+    forward = torch.autograd.forward_ad
+
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        transformed = peek() is not None
+        if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs):
+            with torch._C._AutoDispatchBelowAutograd():
+                return function.redispatch(keyset & below, *args, **kwargs)
         arguments, layout = _arguments(one, args, kwargs)
         tensors = [arguments[n] for n in one.tensors]
-        if _needs_formula(tensors):
+        if transformed or _has_tangent(tensors):
             return _through_reference(one, arguments, layout)
-        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        if _wants_gradient(tensors, {}):
             if one.differentiable:
                 return _Recompute.apply(one, keyset, arguments, layout, *tensors)
             _refuse_gradient(one)
@@ -145,10 +168,14 @@ def _autograd(one: Operator) -> Any:
     return kernel
 
 
-def _needs_formula(tensors: list[Any]) -> bool:
-    """Function transforms (torch.func) and forward-mode duals: the operator alone would drop their tangents."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        return True
+def _wants_gradient(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in (*args, *kwargs.values())
+    )
+
+
+def _has_tangent(tensors: list[Any]) -> bool:
+    """Forward-mode duals. The operator alone would drop their tangents, as it would those of torch.func's tensors."""
     forward = torch.autograd.forward_ad
     return forward._current_level >= 0 and any(
         t is not None and forward.unpack_dual(t).tangent is not None for t in tensors
@@ -157,7 +184,9 @@ def _needs_formula(tensors: list[Any]) -> bool:
 
 def _through_reference(one: Operator, arguments: dict[str, Any], layout: str | None) -> Any:
     if not one.differentiable:
-        raise InvalidRequestError(f"{one.name}: wanted plain tensors, got ones of a torch.func transform; it has no derivative")
+        raise InvalidRequestError(
+            f"{one.name}: wanted plain tensors, got ones of a torch.func transform; it has no derivative"
+        )
     return call_reference(one.name, arguments, layout)
 
 
@@ -172,8 +201,8 @@ def _refuse_gradient(one: Operator) -> None:
 def _below_autograd(one: Operator, keyset: Any, arguments: dict[str, Any], layout: str | None) -> Any:
     function = one.function
     values = {**arguments, "layout": layout}
-    args = [values[a.name] for a in function._schema.arguments if not a.kwarg_only]
-    kwargs = {a.name: values[a.name] for a in function._schema.arguments if a.kwarg_only}
+    args = [values[key] for key, named in _keyword_only(one).items() if not named]
+    kwargs = {key: values[key] for key, named in _keyword_only(one).items() if named}
     with torch._C._AutoDispatchBelowAutograd():
         return function.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
 
@@ -244,18 +273,16 @@ def _traceable(name: str) -> Any:
         if param["kind"] == "int":
             lines.append(f"if isinstance({p}, (tuple, list)) and len({p}) == 1: {p} = {p}[0]")
         if param.get("has_default"):
-            values[f"default_{p}"] = param["default"]
-            lines.append(f"if {p} is None: {p} = default_{p}")
+            lines.append(f"if {p} is None: {p} = {param['default']!r}")  # a literal: a global would be guarded
     signature += ["kernel=None", "out=None"] if "*" in signature else ["*", "kernel=None", "out=None"]
     if contract["layouts"]:
         signature.append("layout=None")
-        values["default_layout"] = next(iter(contract["layouts"]))
-        lines.append("if layout is None: layout = default_layout")
+        lines.append(f"if layout is None: layout = {next(iter(contract['layouts']))!r}")
     lines.append("if kernel is not None: refuse()")
     result = ""
     for one in (o for o in operators() if o.name == name):
         values[one.overload] = one.function
-        schema = {a.name: a.kwarg_only for a in one.function._schema.arguments}
+        schema = _keyword_only(one)
         call = f"{one.overload}({', '.join(f'{n}={n}' if schema[n] else n for n in one.names)})"
         flag = next((f for f, on in one.fixed.items() if on), None)
         result = f"{call} if {flag} else {result}" if flag else call
@@ -266,7 +293,9 @@ def _traceable(name: str) -> Any:
 
 
 def _refuse_kernel() -> None:
-    raise InvalidRequestError("kernel: wanted none in a compiled graph, got one; use layerzero.configure or a policy file")
+    raise InvalidRequestError(
+        "kernel: wanted none in a compiled graph, got one; use layerzero.configure or a policy file"
+    )
 
 
 def _copy_into(out: Any, result: Any) -> Any:
