@@ -1,0 +1,436 @@
+"""torch.ops.layerzero.*: schemas, fakes, gradients, tracing and compilation, on the operations' own cases."""
+
+import re
+import subprocess
+import zlib
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+from layerzero import _layerzero, _torch_ops  # noqa: E402
+from layerzero._contracts import contracts  # noqa: E402
+from layerzero._references import call_reference  # noqa: E402
+
+if not _torch_ops.register():
+    pytest.skip("this build has no torch operators", allow_module_level=True)
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+OPS = torch.ops.layerzero
+DTYPES = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "i16": torch.int16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+}
+TENSOR = re.compile(r"(?P<dtype>\w+)\[(?P<sizes>[\d,]*)\](?P<fill>~\w+(\([^)]*\))?|\{[^}]*\})?(?P<marks>(@\w+)*)$")
+
+
+# ---- cases: the grammar of tests/conformance/README.md
+
+
+def lines(name):
+    text = (ROOT / "tests/ops" / f"{contracts()[name]['path']}.cases").read_text()
+    return [line for line in text.splitlines() if line and not line.startswith("#")]
+
+
+def fill(dtype, sizes, how, generator):
+    if how.startswith("{"):
+        values = [float(v) for v in how[1:-1].split(",")]
+        return torch.tensor(values, dtype=torch.float64).to(dtype).reshape(sizes)
+    kind, _, arguments = how.removeprefix("~").partition("(")
+    low, high = (float(v) for v in arguments[:-1].split(",")) if arguments else (0.0, 2.0)
+    if kind == "probs":
+        return torch.rand(sizes, generator=generator, dtype=torch.float64).softmax(-1).to(dtype)
+    if kind == "uniform":
+        return (torch.rand(sizes, generator=generator, dtype=torch.float64) * (high - low) + low).to(dtype)
+    if kind == "int" or (not kind and not dtype.is_floating_point):
+        return torch.randint(int(low), int(high), sizes, generator=generator).to(dtype)
+    return torch.randn(sizes, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def mark(tensor, how):
+    if how == "pad" and tensor.ndim:
+        return torch.cat([tensor, tensor.new_zeros(*tensor.shape[:-1], 5)], -1)[..., : tensor.shape[-1]]
+    if how == "transposed":
+        return tensor.transpose(-1, -2).contiguous().transpose(-1, -2)
+    if how == "offset":
+        return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+    if how == "expand" and tensor.shape[0]:
+        return tensor[:1].expand_as(tensor)
+    if how == "strided":
+        return torch.stack([tensor, tensor], -1).flatten(-2)[..., ::2]
+    if how == "nan" and tensor.numel():
+        tensor = tensor.clone()
+        tensor.view(-1)[tensor.numel() // 2] = float("nan")
+    return tensor
+
+
+def arguments_of(name, line):
+    """The call of a case: arguments by name."""
+    params = {p["name"]: p for p in contracts()[name]["params"]}
+    generator = torch.Generator().manual_seed(zlib.crc32(line.encode()))
+    found = {}
+    for argument in re.sub(r"^refuse [^:]*:", "", line).split():
+        key, _, value = argument.partition("=")
+        kind = params[key]["kind"] if key in params else "choice"
+        if kind == "tensor":
+            match = TENSOR.match(value)
+            if match["dtype"] not in DTYPES:
+                return None
+            sizes = [int(s) for s in match["sizes"].split(",") if s]
+            tensor = fill(DTYPES[match["dtype"]], sizes, match["fill"] or "", generator)
+            for how in (match["marks"] or "").split("@")[1:]:
+                tensor = mark(tensor, how)
+            found[key] = tensor
+        elif kind == "choice":
+            found[key] = value
+        else:
+            found[key] = value == "true" if kind == "bool" else float(value) if kind == "float" else int(value)
+    return found
+
+
+def cases(name, refused=False):
+    found = [(line, arguments_of(name, line)) for line in lines(name) if line.startswith("refuse") == refused]
+    return [(line, arguments) for line, arguments in found if arguments is not None]
+
+
+def few(name, count):
+    """Cases that differ in what is given, one of each kind: layouts, outputs, optional arguments, empty tensors."""
+    seen, kept = set(), []
+    for line, arguments in cases(name):
+        tensors = [a for a in arguments.values() if isinstance(a, torch.Tensor)]
+        kind = (tuple(sorted(arguments)), any(t.numel() == 0 for t in tensors), arguments.get("layout"))
+        if kind not in seen and sum(t.numel() for t in tensors) < 20000:
+            seen.add(kind)
+            kept.append((line, arguments))
+    return kept[:count]
+
+
+def operator(name, arguments):
+    """The overload of a case, and its arguments."""
+    flags = {o["only_if"] for o in contracts()[name]["outputs"] if o["only_if"]}
+    on = [f for f in flags if arguments.get(f)]
+    given = {key: value for key, value in arguments.items() if key not in flags}
+    return getattr(OPS, name).lse if on else getattr(OPS, name).default, given
+
+
+def as_tuple(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+def same(got, want):
+    for a, b in zip(as_tuple(got), as_tuple(want), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+NAMES = sorted(contracts())
+
+
+# ---- values, shapes, refusals
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_same_values_as_the_door(name):
+    for _, arguments in cases(name):
+        function, given = operator(name, arguments)
+        try:
+            want = _layerzero.ops[name](**arguments)
+        except lz.LayerZeroError as refusal:
+            with pytest.raises(RuntimeError, match=re.escape(str(refusal)[:40])):
+                function(**given)
+            continue
+        same(function(**given), want)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fakes_are_the_outputs(name):
+    with torch.no_grad():
+        for line, arguments in cases(name):
+            function, given = operator(name, arguments)
+            try:
+                real = as_tuple(function(**given))
+            except RuntimeError:
+                continue
+            with FakeTensorMode() as mode:
+                fake = as_tuple(
+                    function(**{k: mode.from_tensor(v) if isinstance(v, torch.Tensor) else v for k, v in given.items()})
+                )
+            for f, r in zip(fake, real, strict=True):
+                assert (f.shape, f.stride(), f.dtype) == (r.shape, r.stride(), r.dtype), line
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_refused_calls_say_why(name):
+    for line, arguments in cases(name, refused=True):
+        field = re.match(r"refuse ([^:]*):", line)[1]
+        function, given = operator(name, arguments)
+        try:
+            with pytest.raises((RuntimeError, TypeError)) as refusal:
+                function(**given)
+        except ValueError:
+            continue  # torch's own check of a string
+        assert field in str(refusal.value) or isinstance(refusal.value, TypeError) or "kernel" in str(refusal.value), (
+            line
+        )
+
+
+# ---- torch's own checks
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck(name):
+    for line, arguments in few(name, 2):
+        check(name, line, arguments)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", NAMES)
+def test_opcheck_of_every_case(name):
+    for line, arguments in cases(name):
+        check(name, line, arguments)
+
+
+def check(name, line, arguments):
+    function, given = operator(name, arguments)
+    with torch.no_grad():
+        try:
+            function(**given)
+        except RuntimeError:
+            return
+    torch.library.opcheck(function, (), given)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if contracts()[n]["differentiable"]])
+def test_gradients_are_the_references(name):
+    compared = 0
+    for line, arguments in few(name, 3):
+        if "@nan" in line or any(isinstance(a, torch.Tensor) and a.dtype == torch.float16 for a in arguments.values()):
+            continue
+        wide = {p["name"]: "float64" in p.get("dtypes", ()) for p in contracts()[name]["params"]}
+        tensors = {
+            k: (v.double() if wide[k] else v.clone()).requires_grad_()
+            if isinstance(v, torch.Tensor) and v.is_floating_point()
+            else v
+            for k, v in arguments.items()
+        }
+        layout = tensors.pop("layout", None)
+        wanted = [t for t in tensors.values() if isinstance(t, torch.Tensor) and t.requires_grad]
+        function, given = operator(name, tensors)
+        try:
+            got = as_tuple(function(**given, **({"layout": layout} if layout else {})))
+        except RuntimeError:
+            continue
+        want = as_tuple(call_reference(name, tensors, layout))
+        weights = [torch.randn_like(t) for t in want]
+        a, b = (
+            torch.autograd.grad(
+                [o for o in outputs if o.requires_grad],
+                wanted,
+                [w.to(o.dtype) for w, o in zip(weights, outputs, strict=True) if o.requires_grad],
+                allow_unused=True,
+            )
+            for outputs in (got, want)
+        )
+        for x, y in zip(a, b, strict=True):
+            assert (x is None) == (y is None), line
+            if x is not None:
+                torch.testing.assert_close(x, y, rtol=1e-5, atol=1e-5, equal_nan=True)
+        compared += 1
+    assert compared or not few(name, 3)
+
+
+def test_gradient_of_gradient():
+    x, w = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((2, 6), (6,)))
+    assert torch.autograd.gradcheck(OPS.rms_norm, (x, w))
+    assert torch.autograd.gradgradcheck(OPS.rms_norm, (x, w))
+
+
+def test_no_derivative():
+    assert not OPS.sample_topk(torch.randn(2, 8, requires_grad=True), 2).requires_grad
+    without = [n for n in NAMES if not contracts()[n]["differentiable"]]
+    for name in without:
+        for _, arguments in few(name, 1):
+            function, given = operator(name, arguments)
+            leaves = {
+                k: v.detach().requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+                for k, v in given.items()
+            }
+            if not any(isinstance(v, torch.Tensor) and v.requires_grad for v in leaves.values()):
+                continue
+            try:
+                assert not any(t.requires_grad for t in as_tuple(function(**leaves)))
+            except lz.InvalidRequestError as refusal:
+                assert "no derivative" in str(refusal)
+
+
+# ---- transforms
+
+
+def test_forward_mode_is_right():
+    x, t, w = torch.randn(3, 16), torch.randn(3, 16), torch.randn(16)
+    want = torch.func.jvp(lambda x: torch.nn.functional.rms_norm(x, (16,), w, 1e-6), (x,), (t,))[1]
+    torch.testing.assert_close(torch.func.jvp(lambda x: OPS.rms_norm(x, w), (x,), (t,))[1], want)
+    with torch.autograd.forward_ad.dual_level():
+        dual = OPS.rms_norm(torch.autograd.forward_ad.make_dual(x, t), w)
+        torch.testing.assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, want)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_function_transforms():
+    x, w = torch.randn(3, 16), torch.randn(16)
+    rms = lambda x: torch.nn.functional.rms_norm(x, (16,), w, 1e-6)  # noqa: E731
+    ours = lambda x: OPS.rms_norm(x, w)  # noqa: E731
+    torch.testing.assert_close(torch.func.vmap(ours)(x), rms(x))
+    torch.testing.assert_close(
+        torch.func.grad(lambda x: ours(x).sin().sum())(x), torch.func.grad(lambda x: rms(x).sin().sum())(x)
+    )
+    torch.testing.assert_close(torch.func.jacrev(ours)(x[0]), torch.func.jacrev(rms)(x[0]))
+    torch.testing.assert_close(torch.func.functionalize(lambda x: ours(x) * 2)(x), rms(x) * 2)
+
+
+@pytest.mark.parametrize("tracing_mode", ["real", "symbolic"])
+def test_make_fx_sees_one_node(tracing_mode):
+    x, w = torch.randn(3, 16), torch.randn(16)
+    graph = make_fx(lambda x, w: lz.rms_norm(x, w, eps=1e-5), tracing_mode=tracing_mode)(x, w)
+    assert [n.target for n in graph.graph.nodes if n.op == "call_function"] == [OPS.rms_norm.default]
+    torch.testing.assert_close(graph(x, w), lz.rms_norm(x, w, eps=1e-5), rtol=0, atol=0)
+
+
+# ---- compilation
+
+
+def qkv(heads_first=False):
+    q, k, v = (torch.randn(2, s, h, 16) for s, h in ((5, 4), (7, 2), (7, 2)))
+    return tuple(t.transpose(1, 2).contiguous() for t in (q, k, v)) if heads_first else (q, k, v)
+
+
+COMPILED = {
+    "rms_norm": (lambda x, w: lz.rms_norm(x + 1, weight=w, eps=1e-5) * 2, (torch.randn(3, 64), torch.randn(64))),
+    "attention": (lambda q, k, v: lz.attention(q, k, v, causal=True).sin(), qkv()),
+    "attention in another layout": (lambda q, k, v: lz.attention(q, k, v, layout="BHSD").sin(), qkv(True)),
+    "attention with lse": (lambda q, k, v: lz.attention(q, k, v, return_lse=True)[1] * 2, qkv()),
+    "linear": (lambda x, w: lz.linear(x, w).relu(), (torch.randn(3, 64), torch.randn(8, 64))),
+    "rope": (lambda x, c, s: lz.rope(x, c, s) + 1, (torch.randn(1, 5, 2, 16), torch.randn(5, 16), torch.randn(5, 16))),
+    "swiglu": (lambda a, b: lz.swiglu(a, b) * 3, (torch.randn(3, 8), torch.randn(3, 8))),
+    "layer_norm": (lambda x, w: lz.layer_norm(x, (8,), w), (torch.randn(3, 8), torch.randn(8))),
+    "out": (lambda x, out: lz.rms_norm(x, out=out) + out, (torch.randn(3, 8), torch.empty(3, 8))),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiles_into_one_graph(name):
+    function, tensors = COMPILED[name]
+    same(torch.compile(function, fullgraph=True, backend="aot_eager")(*tensors), function(*tensors))
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "attention", "linear", "swiglu"])
+def test_gradients_of_compiled_graphs(name):
+    function, tensors = COMPILED[name]
+    gradients = []
+    for run in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
+        leaves = [t.clone().requires_grad_() for t in tensors]
+        run(*leaves).square().sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_growing_cache_compiles_once():
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(lambda q, k, v: lz.attention(q, k, v) + 1, fullgraph=True, backend=counter, dynamic=True)
+    for s_kv in range(9, 16):
+        q, kv = torch.randn(1, 1, 4, 16), torch.randn(1, s_kv, 2, 16)
+        torch.testing.assert_close(step(q, kv, kv), lz.attention(q, kv, kv) + 1)
+    assert counter.frame_count == 1
+
+
+def test_a_graph_names_no_kernel():
+    x = torch.randn(2, 8)
+    named = lambda x: lz.rms_norm(x, kernel="ref.norm.rms")  # noqa: E731
+    with pytest.raises(Exception, match="(?s)kernel|exception"):
+        torch.compile(named, fullgraph=True, backend="aot_eager")(x)
+    same(torch.compile(named, backend="aot_eager")(x), named(x))  # outside a full graph it runs in eager mode
+
+
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+def test_a_prepared_call_stays_outside_graphs():
+    x, w = torch.randn(2, 8), torch.randn(8)
+    prepared = lz.prepare("rms_norm", x, w)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        torch.compile(lambda x: prepared(x, w), fullgraph=True, backend="aot_eager")(x)
+    same(torch.compile(lambda x: prepared(x, w) * 2, backend="aot_eager")(x), prepared(x, w) * 2)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_export(strict):
+    class Norm(torch.nn.Module):
+        def forward(self, x, w):
+            return lz.rms_norm(x, w)
+
+    tensors = torch.randn(3, 8), torch.randn(8)
+    program = torch.export.export(Norm(), tensors, strict=strict)
+    assert OPS.rms_norm.default in [n.target for n in program.graph.nodes]
+    same(program.module()(*tensors), lz.rms_norm(*tensors))
+
+
+# ---- kernels of other libraries, policy
+
+
+@pytest.mark.parametrize("kernel", ["torch.rms_norm", "torch.ref.norm.rms", "ref.norm.rms"])
+def test_policy_holds_in_operators(kernel):
+    x, w = torch.randn(3, 64), torch.randn(64)
+    with lz.policy(locks={"norm.rms": kernel}):
+        want = lz.rms_norm(x, w, kernel=kernel)
+        same(OPS.rms_norm(x, w), want)
+        same(torch.compile(lambda x: lz.rms_norm(x, w) * 2, fullgraph=True, backend="aot_eager")(x), want * 2)
+    with lz.policy(locks={"norm.rms": "flashinfer.rmsnorm"}), pytest.raises(RuntimeError, match="flashinfer.rmsnorm"):
+        OPS.rms_norm(x, w)
+
+
+def test_python_kernels_get_layouts_and_give_strides():
+    q, k, v = qkv(True)
+    want = OPS.attention.lse(q, k, v, layout="BHSD")
+    with lz.disabled():
+        got = OPS.attention.lse(q, k, v, layout="BHSD")
+    for a, b in zip(got, want, strict=True):
+        assert a.stride() == b.stride()
+        torch.testing.assert_close(a, b)
+
+
+# ---- the library
+
+
+def test_the_library_needs_c_symbols_of_torch_alone():
+    undefined = subprocess.run(
+        ["nm", "-DC", "--undefined-only", str(_torch_ops.LIBRARY.resolve())], capture_output=True, text=True, check=True
+    ).stdout
+    symbols = [line.split(maxsplit=1)[1].strip() for line in undefined.splitlines()]
+    names = [s.split(" ", 1)[-1] if s[:2] in ("U ", "w ") else s for s in symbols]
+    assert not [n for n in names if re.match(r"(at|c10|torch)::|_?Py", n)]
+    assert [n for n in names if n.startswith("aoti_torch_")]
+
+
+def test_tags_keep_strides():
+    for one in _torch_ops.operators():
+        if one.function.tags:  # torch >= 2.12
+            assert torch.Tag.needs_fixed_stride_order in one.function.tags
