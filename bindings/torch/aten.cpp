@@ -1,8 +1,10 @@
 #include "aten.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <array>
+#include <atomic>
 #include <stdexcept>
 
 namespace lz::torch_ops {
@@ -95,6 +97,11 @@ void* CurrentStream(lz_device device) {
 }
 
 lz_parallel Threads() {
+  // libgomp can hang in a forked child whose parent used its threads.
+  static std::atomic<bool> forked{false};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forked.store(true); });
+  (void)registered;
+  if (forked.load(std::memory_order_relaxed)) return {nullptr, nullptr, 1};
   const auto run = [](void*, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context) {
     torch_parallel_for(begin, end, grain, body, context);
   };

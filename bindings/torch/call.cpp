@@ -158,7 +158,7 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
     CallHost(kernel, (*plan)->contiguous_inputs, r, inputs, a, outputs);
   } else {
     const lz_parallel threads = Threads();
-    r.parallel = &threads;
+    if (threads.run) r.parallel = &threads;
     const Status status = engine.Run(**plan, r);
     if (status.code() == StatusCode::kHostKernel && (*plan)->fallback) {
       CallHost(*(*plan)->fallback, 0, r, inputs, a, outputs);

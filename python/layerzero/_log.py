@@ -14,5 +14,7 @@ def selected(operation: str, kernel_id: str, fallback: bool) -> None:
     elif (operation, kernel_id) not in _told:
         _told.add((operation, kernel_id))
         _logger.warning(
-            "%s runs on its reference %s: no other kernel is admissible (layerzero.explain shows why)", operation, kernel_id
+            "%s runs on its reference %s: no other kernel is admissible (layerzero.explain shows why)",
+            operation,
+            kernel_id,
         )

@@ -82,7 +82,8 @@ def register() -> bool:
         raise VersionMismatchError(problem.decode())
     _library = torch.library.Library("layerzero", "FRAGMENT")
     for one in operators():
-        torch.library.register_fake(f"layerzero::{one.qualified}", _fake(one), lib=_library)
+        # As a Meta kernel: fakes use it too, and register_fake would read source files at import.
+        _library.impl(one.qualified, _fake(one), "Meta")
         _library.impl(one.qualified, _autograd(one), "Autograd", with_keyset=True)
     _when_dynamo_is_imported()
     return True
