@@ -7,6 +7,7 @@ with lz.policy(deterministic=True): ...         # policy for this thread or task
 """
 
 import importlib
+import warnings
 from typing import Any, NamedTuple
 
 from layerzero import _layerzero, _log, _torch, backends, errors
@@ -63,6 +64,10 @@ _layerzero.set_hooks(
 )
 _operations = tuple(_layerzero.ops)
 globals().update(_layerzero.ops)  # the C callables themselves
+try:
+    _layerzero.startup()
+except LayerZeroError as _error:
+    warnings.warn(f"{_error}. Until it is corrected, or load_config() is called, the defaults hold.", stacklevel=2)
 _torch.install()
 
 # Names whose modules need more than torch: imported when they are first used.

@@ -28,6 +28,13 @@ def _alignment(query, key, causal, attn_mask):
     return False, torch.ones(s_q, s_kv, dtype=torch.bool, device=query.device).tril(s_kv - s_q)
 
 
+def _positive_scale(query, scale):
+    """torch's CPU kernel multiplies the -inf of hidden keys by the scale: the query takes its sign, or its 0."""
+    if scale is None or scale > 0:
+        return query, scale
+    return (query * 0, 1.0) if scale == 0 else (-query, -scale)
+
+
 def _four_axes(mask):
     return mask if mask is None else mask[(None,) * (4 - mask.dim())]
 
@@ -54,6 +61,7 @@ def _wants_grad(*tensors):
 def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """torch's CPU flash kernel: the choice of `scaled_dot_product_attention` wherever its rows hold."""
     layout = rest[-1]
+    query, scale = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, query, key, value)
     causal, mask = _alignment(q, k, causal, attn_mask)
     output = F.scaled_dot_product_attention(
@@ -65,6 +73,7 @@ def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
 def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """The composite formula, on any device."""
     layout = rest[-1]
+    query, scale = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, query, key, value)
     causal, mask = _alignment(q, k, causal, attn_mask)
     if mask is not None and mask.dtype == torch.bool:  # the aten function would add it as 0 and 1
@@ -78,6 +87,7 @@ def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
 def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """The aten function aligns causal bottom-right, as the operation does."""
     layout = rest[-1]
+    query, scale = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, query, key, value)
     output = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p or 0.0, bool(causal), False, scale=scale)[0]
     return _as_given(layout, output)
@@ -85,6 +95,7 @@ def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
 
 def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     layout = rest[-1]
+    query, scale = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, query, key, value)
     causal, mask = _alignment(q, k, causal, attn_mask)
     output = aten._scaled_dot_product_efficient_attention(
@@ -95,6 +106,7 @@ def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest
 
 def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     layout = rest[-1]
+    query, scale = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, query, key, value)
     causal, mask = _alignment(q, k, causal, attn_mask)
     output = aten._scaled_dot_product_cudnn_attention(
