@@ -62,7 +62,7 @@ def test_explain(run_json, run):
     assert code == 0 and report["operation"] == "attention.standard.prefill"
     assert {"kernel_id", "score", "candidates", "plan", "key", "policy_hash", "device"} <= set(report)
     code, out, _ = run("explain", "attention", *QUERY, "--causal", "false", "--device", "h100")
-    assert code == 0 and "on h100" in out and "NOT_INSTALLED" in out
+    assert code == 0 and "on h100" in out and "PLATFORM_MISMATCH" in out
 
 
 def test_explain_says_no_with_exit_code_1(run_json):
