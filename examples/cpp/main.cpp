@@ -1,76 +1,64 @@
 // LayerZero from C++ alone: RMSNorm and one step of grouped attention, selected and run without Python or torch.
-#include <layerzero/c_abi.h>
+#include <layerzero/layerzero.h>
 
 #include <cmath>
 #include <cstdio>
 #include <vector>
 
+namespace lz = layerzero;
+
 namespace {
 
-// A contiguous f32 tensor on the CPU that owns its data; Arg() is what the engine sees.
-class Tensor {
- public:
-  explicit Tensor(std::vector<int64_t> shape, float value = 0) : shape_(shape), strides_(shape.size(), 1) {
-    for (size_t i = shape.size(); i-- > 1;) strides_[i - 1] = strides_[i] * shape[i];
-    data_.assign(size_t(strides_[0] * shape[0]), value);
-  }
-  float& operator[](size_t i) { return data_[i]; }
-  lz_tensor Arg() {
-    return {data_.data(), {1, 0}, int32_t(shape_.size()), {2, 32, 1}, shape_.data(), strides_.data(), 0};
-  }
+bool Ok(const lz::Status& status) {
+  if (!status.ok()) std::printf("%s\n", status.text().c_str());
+  return status.ok();
+}
 
- private:
-  std::vector<int64_t> shape_, strides_;
-  std::vector<float> data_;
-};
+// One call: arguments by the names of the contract, the output is the caller's memory.
+bool Norm(const lz::Api& api, float* result) {
+  std::vector<float> x(2 * 64, 3), weight(64, 2), normed(2 * 64);
+  auto rms = api.Find("rms_norm");
+  if (!Ok(rms.status())) return false;
+  const lz::TensorRef input(x.data(), {2, 64}), gain(weight.data(), {64}), output(normed.data(), {2, 64});
+  if (!Ok((*rms)({{"input", input}, {"weight", gain}, {"eps", 1e-6}, {"output", output}}))) return false;
+  *result = normed[0];
 
-lz_tensor Absent() { return {nullptr, {1, 0}, -1, {2, 32, 1}, nullptr, nullptr, 0}; }
-lz_scalar Default() { return {}; }  // given = 0: the contract's default
-lz_scalar Number(double value) { return {.value = {.f = value}, .given = 1}; }
+  // What does not fit is refused with what was wanted, what was got and what to do.
+  const lz::TensorRef wrong(weight.data(), {32});
+  const lz::Status refused = (*rms)({{"input", input}, {"weight", wrong}, {"output", output}});
+  std::printf("refused   %s\n", refused.text().c_str());
+  return refused.code() == LZ_INVALID_REQUEST;
+}
 
-// Selects, asks which kernel it will be, runs. `tensors` and `scalars` are those of the contract, outputs last.
-bool Call(const lz_api* api, const char* name, const std::vector<lz_tensor>& tensors,
-          const std::vector<lz_scalar>& scalars) {
-  lz_request request = {};
-  request.size = sizeof(request);
-  request.tensors = tensors.data();
-  request.scalars = scalars.data();
-  const lz_plan* plan = nullptr;
-  std::vector<char> workspace;
-  int32_t status = api->find(name, &request.op);
-  if (status == LZ_OK) status = api->select(&request, &plan);
-  if (status == LZ_OK) {
-    workspace.resize(api->workspace_bytes(plan, &request) + 64);
-    request.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
-    request.workspace_bytes = workspace.size() - 64;
-    status = api->run(&request);
+// A prepared call: names and kernel are settled once, then the keys grow by one position in every step.
+bool Attend(const lz::Api& api, float* result) {
+  constexpr int64_t kHeads = 4, kHeadDim = 64, kSteps = 8;
+  std::vector<float> q(kHeads * kHeadDim, 1), k(kSteps * kHeadDim, 1), v(kSteps * kHeadDim), o(kHeads * kHeadDim);
+  for (size_t i = 0; i < v.size(); ++i) v[i] = float(i / kHeadDim);
+  auto attention = api.Find("attention");
+  if (!Ok(attention.status())) return false;
+  auto call = attention->Prepare({{"query", lz::TensorRef(q.data(), {1, 1, kHeads, kHeadDim})},
+                                  {"scale", 0.125},
+                                  {"output", lz::TensorRef(o.data(), {1, 1, kHeads, kHeadDim})}});
+  if (!Ok(call.status())) return false;
+  for (int64_t length = 1; length <= kSteps; ++length) {
+    if (!Ok(call->Set("key", lz::TensorRef(k.data(), {1, length, 1, kHeadDim})))) return false;
+    if (!Ok(call->Set("value", lz::TensorRef(v.data(), {1, length, 1, kHeadDim})))) return false;
+    if (!Ok(call->Run())) return false;
   }
-  if (status != LZ_OK) {
-    std::printf("%s: %s\n", name, api->last_error()->text);
-    return false;
-  }
-  std::printf("%-12s ran %s\n", name, api->plan_kernel_id(plan));
+  if (auto kernel = call->KernelId(); Ok(kernel.status())) std::printf("attention ran %s\n", kernel->c_str());
+  *result = o[0];  // all keys are alike: the mean of the values
   return true;
 }
 
 }  // namespace
 
 int main() {
-  const lz_api* api = lz_get_api(LZ_ABI_MAJOR, sizeof(lz_api));
-  if (api == nullptr) return 1;
-  std::printf("LayerZero %s\n", api->version);
-
-  Tensor x({2, 64}, 3), weight({64}, 2), normed({2, 64});
-  if (!Call(api, "rms_norm", {x.Arg(), weight.Arg(), normed.Arg()}, {Default(), Default()})) return 1;
-
-  // Four query heads share one key head; all keys are alike, so the answer is the mean of the values.
-  Tensor query({1, 1, 4, 64}, 1), key({1, 8, 1, 64}, 1), value({1, 8, 1, 64}), out({1, 1, 4, 64});
-  for (size_t i = 0; i < 8 * 64; ++i) value[i] = float(i / 64);
-  const std::vector<lz_tensor> tensors = {query.Arg(), key.Arg(), value.Arg(), Absent(),
-                                          Absent(),    Absent(),  out.Arg(),   Absent()};
-  const std::vector<lz_scalar> scalars = {Default(), Number(0.125), Default(), Default(), Default(), Default()};
-  if (!Call(api, "attention", tensors, scalars)) return 1;
-
-  std::printf("rms_norm  %.4f (2 is right)\nattention %.4f (3.5 is right)\n", normed[0], out[0]);
-  return std::fabs(normed[0] - 2) < 1e-5 && std::fabs(out[0] - 3.5f) < 1e-5 ? 0 : 1;
+  auto api = lz::Api::Get();
+  if (!Ok(api.status())) return 1;
+  std::printf("LayerZero %s\n", api->version());
+  float norm = 0, attention = 0;
+  if (!Norm(*api, &norm) || !Attend(*api, &attention)) return 1;
+  std::printf("rms_norm  %.4f (2 is right)\nattention %.4f (3.5 is right)\n", norm, attention);
+  return std::fabs(norm - 2) < 1e-5 && std::fabs(attention - 3.5f) < 1e-5 ? 0 : 1;
 }

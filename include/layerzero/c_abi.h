@@ -107,6 +107,7 @@ typedef const lz_plugin* (*lz_plugin_descriptor_fn)(void);
 
 typedef struct lz_op lz_op;     /* an operation's call interface; lives as long as the process */
 typedef struct lz_plan lz_plan; /* a dispatched choice; lives as long as the process */
+typedef struct lz_site lz_site; /* a place that calls one operation again and again; one thread at a time uses it */
 
 /* Every call that can fail returns one of these; the details are lz_last_error() of the calling thread. */
 typedef enum lz_status_code {
@@ -152,6 +153,25 @@ typedef struct lz_request {
 #define LZ_FLAG_CAPTURING 1u     /* inside a CUDA graph capture */
 #define LZ_FLAG_REQUIRES_GRAD 2u /* a gradient is wanted */
 
+/* What an operation takes and gives, in the order of a request. */
+typedef enum lz_param_kind { LZ_TENSOR = 0, LZ_INT = 1, LZ_FLOAT = 2, LZ_BOOL = 3, LZ_CHOICE = 4 } lz_param_kind;
+typedef struct lz_param {
+  const char* name;
+  const char* choices; /* "silu|gelu": the value of a choice is its place, from 0; empty for other kinds */
+  int32_t kind;        /* lz_param_kind */
+  int32_t optional;    /* 1: may be absent (a tensor) or not given (a scalar) */
+} lz_param;
+
+typedef struct lz_op_info {
+  uint32_t size;
+  uint32_t num_inputs;
+  uint32_t num_outputs;
+  uint32_t num_scalars;
+  const char* name;
+  const lz_param* tensors; /* num_inputs parameters, then num_outputs outputs */
+  const lz_param* scalars;
+} lz_op_info;
+
 /* The engine's functions. Strings returned as `const char*` live until the next call of the same thread. */
 typedef struct lz_api {
   uint32_t size;
@@ -173,6 +193,17 @@ typedef struct lz_api {
   int32_t (*load_config)(const char* path);
   int32_t (*load_plugin)(const char* library_path, const char* descriptor_path);
   void (*invalidate)(void); /* every cached choice is made anew */
+  /* The info lives as long as the process. */
+  const lz_op_info* (*op_info)(const lz_op* op);
+  /* A policy of its own for requests that name its id: `json` over the policy `parent` (0: the process's). */
+  int32_t (*policy_scope)(int64_t parent, const char* json, int64_t* id);
+  /* A site remembers its last choice with the class of calls that the choice holds for: a call of that class, also with
+   * other data, lengths or batch sizes within it, is served without a look-up; any other one selects anew. The choice
+   * is dropped when the policy or the set of kernels changes. */
+  lz_site* (*site_new)(void);
+  void (*site_free)(lz_site* site);
+  int32_t (*site_select)(lz_site* site, const lz_request* request, const lz_plan** plan);
+  int32_t (*site_run)(lz_site* site, const lz_request* request); /* select and dispatch */
 } lz_api;
 
 /* NULL when `major` is not served; otherwise the table: its first `size` bytes mean something to the caller. */

@@ -2,13 +2,19 @@
 #include "layerzero/c_abi.h"
 
 #include <algorithm>
+#include <deque>
+#include <new>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 
 // An operation handle is the engine's Operation, a plan handle its Plan: both live as long as the process.
 struct lz_op;
 struct lz_plan;
+struct lz_site {
+  lz::Box box;
+};
 
 namespace lz {
 namespace {
@@ -59,11 +65,12 @@ Status Take(const lz_request* c, Request* r, bool outputs) {
     }
     const lz_tensor& given = c->tensors[op.num_inputs() + o];
     const bool fits = given.ndim == wanted.ndim && DTypeOf(given) == wanted.dtype &&
+                      given.device.type == r->where.type && given.device.id == r->where.id &&
                       std::equal(given.shape, given.shape + given.ndim, wanted.shape);
     if (!fits) {
       return Status(StatusCode::kInvalidRequest,
                     {.field = std::string(op.name()) + ": " + std::string(op.contract().outputs[o].name),
-                     .wanted = "the shape and dtype that output_shapes gives",
+                     .wanted = "the shape, dtype and device that output_shapes gives",
                      .got = "another tensor",
                      .fix = "allocate the output by output_shapes"});
     }
@@ -82,12 +89,13 @@ Status Take(const lz_request* c, Request* r, bool outputs) {
   return {};
 }
 
+Status NoRequest() {
+  return Status(StatusCode::kInvalidRequest, {.field = "request", .wanted = "a request of this ABI with an operation"});
+}
+
 template <class Body>
 int32_t WithRequest(const lz_request* c, bool outputs, Body body) {
-  if (!c || c->size < sizeof(lz_request) || !c->op) {
-    return Keep(
-        Status(StatusCode::kInvalidRequest, {.field = "request", .wanted = "a request of this ABI with an operation"}));
-  }
+  if (!c || c->size < sizeof(lz_request) || !c->op) return Keep(NoRequest());
   Request r(*AsOperation(c->op));
   Status status = Take(c, &r, outputs);
   if (status.ok()) status = body(r);
@@ -96,7 +104,12 @@ int32_t WithRequest(const lz_request* c, bool outputs, Body body) {
 
 const lz_error* LastErrorOf() { return &t_error.error; }
 
+int32_t Missing(const char* what) {
+  return Keep(Status(StatusCode::kInvalidRequest, {.field = what, .wanted = "a text", .got = "NULL"}));
+}
+
 int32_t Find(const char* name, const lz_op** op) {
+  if (!name) return Missing("operation");
   Engine& engine = Engine::Get();
   if (!engine.startup().ok()) return Keep(engine.startup());
   const Operation* found = engine.Find(name);
@@ -119,14 +132,15 @@ int32_t OutputShapes(const lz_request* request, lz_tensor* outputs, uint64_t num
   });
 }
 
-int32_t Select(const lz_request* request, const lz_plan** plan) {
+int32_t SiteSelect(lz_site* site, const lz_request* request, const lz_plan** plan) {
   return WithRequest(request, false, [&](Request& r) {
-    auto selected = Engine::Get().Select(r);
+    auto selected = site ? Engine::Get().Select(r, site->box) : Engine::Get().Select(r);
     if (!selected.ok()) return selected.TakeStatus();
     *plan = reinterpret_cast<const lz_plan*>(*selected);
     return Status();
   });
 }
+int32_t Select(const lz_request* request, const lz_plan** plan) { return SiteSelect(nullptr, request, plan); }
 
 uint64_t WorkspaceOf(const lz_plan* plan, const lz_request* request) {
   uint64_t bytes = 0;
@@ -137,18 +151,24 @@ uint64_t WorkspaceOf(const lz_plan* plan, const lz_request* request) {
   return bytes;
 }
 
-int32_t Run(const lz_request* request) {
+int32_t SiteRun(lz_site* site, const lz_request* request) {
   return WithRequest(request, true, [&](Request& r) {
-    auto plan = Engine::Get().Select(r);
+    auto plan = site ? Engine::Get().Select(r, site->box) : Engine::Get().Select(r);
     if (!plan.ok()) return plan.TakeStatus();
     return Engine::Get().Run(**plan, r);
   });
 }
+int32_t Run(const lz_request* request) { return SiteRun(nullptr, request); }
+
+lz_site* SiteNew() { return new (std::nothrow) lz_site; }
+void SiteFree(lz_site* site) { delete site; }
 
 const char* PlanKernelId(const lz_plan* plan) { return AsPlan(plan)->kernel->id.c_str(); }
 
 int32_t Explain(const lz_request* request, const char* device, const char** json) {
-  if (!request || request->size < sizeof(lz_request) || !request->op) return LZ_INVALID_REQUEST;
+  if (!request || request->size < sizeof(lz_request) || !request->op) {
+    return Keep(NoRequest());
+  }
   Request r(*AsOperation(request->op));
   std::copy_n(request->tensors, r.op->num_inputs(), r.tensors.begin());
   std::copy_n(request->scalars, r.op->num_scalars(), r.scalars.begin());
@@ -165,21 +185,84 @@ const char* Contracts() {
   t_text = Engine::Get().Contracts();
   return t_text.c_str();
 }
-int32_t Configure(const char* json) { return Keep(Engine::Get().Configure(json)); }
-int32_t LoadConfig(const char* path) { return Keep(Engine::Get().LoadConfig(path)); }
+int32_t Configure(const char* json) { return json ? Keep(Engine::Get().Configure(json)) : Missing("policy"); }
+int32_t LoadConfig(const char* path) { return path ? Keep(Engine::Get().LoadConfig(path)) : Missing("policy file"); }
 int32_t LoadPlugin(const char* library, const char* descriptor) {
+  if (!library || !descriptor) return Missing(library ? "descriptor" : "library");
   return Keep(Engine::Get().LoadPlugin(library, descriptor));
 }
 void Invalidate() { Engine::Get().Invalidate(); }
+int32_t PolicyScope(int64_t parent, const char* json, int64_t* id) {
+  if (!json) return Missing("policy");
+  auto scope = Engine::Get().PolicyScope(parent, json);
+  if (!scope.ok()) return Keep(scope.status());
+  *id = *scope;
+  return LZ_OK;
+}
+
+static_assert(LZ_INT == int(ParamKind::kInt) && LZ_CHOICE == int(ParamKind::kChoice));
+
+// An operation's info with the texts that it points to. The deques never move their elements.
+struct OpInfo {
+  std::deque<std::string> texts;
+  std::vector<lz_param> tensors, scalars;
+  lz_op_info info{};
+
+  explicit OpInfo(const Operation& op) {
+    const auto keep = [&](std::string_view text) { return texts.emplace_back(text).c_str(); };
+    const auto param = [&](const Param& p) {
+      return lz_param{keep(p.name), keep(p.choices), int32_t(p.kind), int32_t(p.optional || p.has_default)};
+    };
+    for (size_t i = 0; i < op.num_inputs(); ++i) tensors.push_back(param(op.input(i)));
+    for (const Output& o : op.contract().outputs) {
+      tensors.push_back({keep(o.name), keep(""), LZ_TENSOR, int32_t(!o.only_if.empty())});
+    }
+    for (size_t i = 0; i < op.num_scalars(); ++i) scalars.push_back(param(op.scalar(i)));
+    info = {sizeof(lz_op_info),
+            uint32_t(op.num_inputs()),
+            uint32_t(op.num_outputs()),
+            uint32_t(op.num_scalars()),
+            keep(op.name()),
+            tensors.data(),
+            scalars.data()};
+  }
+};
+
+const lz_op_info* OpInfoOf(const lz_op* op) {
+  static const std::deque<OpInfo>* const all = [] {
+    auto* made = new std::deque<OpInfo>;  // lives as long as the process
+    for (const auto& operation : Engine::Get().operations()) made->emplace_back(*operation);
+    return made;
+  }();
+  return op ? &(*all)[AsOperation(op)->index()].info : nullptr;
+}
 
 }  // namespace
 }  // namespace lz
 
 const lz_api* lz_get_api(uint32_t major, uint32_t size) {
-  static const lz_api api = {sizeof(lz_api),  LZ_ABI_MAJOR,  lz::Engine::BuildId(), lz::Engine::Version(),
-                             lz::LastErrorOf, lz::Find,      lz::OutputShapes,      lz::Select,
-                             lz::WorkspaceOf, lz::Run,       lz::PlanKernelId,      lz::Explain,
-                             lz::Contracts,   lz::Configure, lz::LoadConfig,        lz::LoadPlugin,
-                             lz::Invalidate};
+  static const lz_api api = {sizeof(lz_api),
+                             LZ_ABI_MAJOR,
+                             lz::Engine::BuildId(),
+                             lz::Engine::Version(),
+                             lz::LastErrorOf,
+                             lz::Find,
+                             lz::OutputShapes,
+                             lz::Select,
+                             lz::WorkspaceOf,
+                             lz::Run,
+                             lz::PlanKernelId,
+                             lz::Explain,
+                             lz::Contracts,
+                             lz::Configure,
+                             lz::LoadConfig,
+                             lz::LoadPlugin,
+                             lz::Invalidate,
+                             lz::OpInfoOf,
+                             lz::PolicyScope,
+                             lz::SiteNew,
+                             lz::SiteFree,
+                             lz::SiteSelect,
+                             lz::SiteRun};
   return major == LZ_ABI_MAJOR && size <= sizeof(lz_api) ? &api : nullptr;
 }

@@ -1,4 +1,4 @@
-// Kernels from outside: libraries described by capabilities.json and C++ plugins behind the C ABI.
+// Kernels from outside: libraries described by capabilities.json (C++ plugins: plugin.cpp).
 #include <deque>
 #include <mutex>
 
@@ -38,6 +38,11 @@ Result<Availability> AvailabilityOf(const nlohmann::json& all, std::string_view 
 Status Engine::RegisterBackend(std::string_view descriptor, std::string_view availability) {
   auto parsed = ParseDescriptor(descriptor, "capabilities.json");
   if (!parsed.ok()) return parsed.TakeStatus();
+  if (!parsed->library_sha256.empty()) {
+    return Status(StatusCode::kConfig, {.field = "capabilities.json: library_sha256",
+                                        .wanted = "none: it is for C++ plugins",
+                                        .got = parsed->library_sha256});
+  }
   auto available = ReadJson(availability, {.what = "availability"});
   if (!available.ok()) return available.TakeStatus();
   if (!available->is_object()) {
@@ -65,7 +70,5 @@ Status Engine::RegisterBackend(std::string_view descriptor, std::string_view ava
   selector_.Invalidate(EpochKind::kCapabilities);
   return status;
 }
-
-Status Engine::LoadPlugin(const std::string&, const std::string&) { return {}; }
 
 }  // namespace lz

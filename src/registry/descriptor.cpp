@@ -24,6 +24,7 @@ constexpr auto kHeadKeys = std::to_array<std::string_view>({
     "platform",
     "plugin_origin",
     "description",
+    "library_sha256",
     "requires",
     "templates",
     "ops",
@@ -54,6 +55,12 @@ Status ReadHead(const json& document, const std::string& what, Descriptor* out) 
   LZ_RETURN_IF_ERROR(HeadText(document, what, "backend_version", true, &out->backend_version));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "plugin_origin", false, &out->plugin_origin));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "platform", true, &platform));
+  LZ_RETURN_IF_ERROR(HeadText(document, what, "library_sha256", false, &out->library_sha256));
+  const bool hex = out->library_sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!out->library_sha256.empty() && (!hex || out->library_sha256.size() != 64)) {
+    return DescriptorError(what + ": library_sha256", "64 lower-case hexadecimal digits",
+                           "\"" + out->library_sha256 + "\"");
+  }
   const auto at = std::find(kPlatformNames.begin(), kPlatformNames.end(), platform);
   if (at == kPlatformNames.end()) {
     return DescriptorError(what + ": platform", "any, cpu, cuda, rocm, xpu or hpu", "\"" + platform + "\"");

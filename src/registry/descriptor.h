@@ -54,7 +54,8 @@ struct Descriptor {
   std::string backend_version;
   std::string plugin_origin;  // "builtin", "entry_point", "hub"
   Platform platform = Platform::kAny;
-  std::string hash;  // SHA-256 of the text, 64 hexadecimal digits
+  std::string hash;            // SHA-256 of the text, 64 hexadecimal digits
+  std::string library_sha256;  // of a C++ plugin's library; empty: not stated
   std::vector<Requirement> requirements;
   std::vector<DescribedKernel> kernels;
   std::shared_ptr<const DescriptorStorage> storage;  // shared by whoever keeps specs of it

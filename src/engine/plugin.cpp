@@ -1,0 +1,180 @@
+// C++ kernel plugins: a library that exports lz_plugin_descriptor, beside a capabilities descriptor with its rules.
+// Everything that can be checked without running the library's code is checked before it is opened.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <deque>
+#include <fstream>
+#include <mutex>
+#include <sstream>
+
+#include "engine/engine.h"
+#include "registry/descriptor.h"
+
+namespace lz {
+namespace {
+
+constexpr const char* kEntry = "lz_plugin_descriptor";
+
+Status Refuse(const std::string& field, std::string wanted, std::string got, std::string fix = {},
+              StatusCode code = StatusCode::kConfig) {
+  return Status(
+      code, {.field = "plugin " + field, .wanted = std::move(wanted), .got = std::move(got), .fix = std::move(fix)});
+}
+
+Result<std::string> ReadFile(const std::string& path, const char* what) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream bytes;
+  if (file) bytes << file.rdbuf();
+  if (!file || bytes.fail()) {
+    return Refuse(path, std::string("a readable ") + what, "none", "check the path", StatusCode::kNotInstalled);
+  }
+  return std::move(bytes).str();
+}
+
+// Closed again unless the plugin was registered.
+class Library {
+ public:
+  ~Library() {
+    if (handle_) dlclose(handle_);
+  }
+  Status Open(const std::string& path) {
+    // With a slash: a bare name would be searched for along the loader's paths.
+    const std::string exact = path.find('/') == path.npos ? "./" + path : path;
+    handle_ = dlopen(exact.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_) return {};
+    const char* why = dlerror();
+    return Refuse(path, "a shared library that loads", why ? why : "an unknown failure", "", StatusCode::kNotInstalled);
+  }
+  void* Symbol(const char* name) const { return dlsym(handle_, name); }
+  void Keep() { handle_ = nullptr; }
+
+ private:
+  void* handle_ = nullptr;
+};
+
+// The table in the library: layouts that this engine reads, texts and functions where they must be.
+Status CheckTable(const std::string& path, const lz_plugin* plugin) {
+  if (!plugin) return Refuse(path, std::string("a table from ") + kEntry + "()", "NULL");
+  // The major decides what everything behind it means, so it is compared first.
+  if (plugin->abi_major != LZ_ABI_MAJOR) {
+    return Refuse(path, "ABI major " + std::to_string(LZ_ABI_MAJOR), std::to_string(plugin->abi_major),
+                  "build the plugin with the headers of this release", StatusCode::kVersionMismatch);
+  }
+  if (plugin->size < sizeof(lz_plugin)) {
+    return Refuse(path, "lz_plugin.size of at least " + std::to_string(sizeof(lz_plugin)), std::to_string(plugin->size),
+                  "set size = sizeof(lz_plugin)", StatusCode::kVersionMismatch);
+  }
+  if (!plugin->name || !plugin->version || !plugin->kernels || plugin->num_kernels == 0) {
+    return Refuse(path, "a name, a version and at least one kernel", "a table without");
+  }
+  // A newer plugin's rows may be longer than ours: their own size is the step from one to the next.
+  const uint32_t step = plugin->kernels->size;
+  if (step < sizeof(lz_plugin_kernel) || step % alignof(lz_plugin_kernel) != 0) {
+    return Refuse(path, "lz_plugin_kernel.size of at least " + std::to_string(sizeof(lz_plugin_kernel)),
+                  std::to_string(step), "set size = sizeof(lz_plugin_kernel) in every row",
+                  StatusCode::kVersionMismatch);
+  }
+  return {};
+}
+
+Result<std::vector<const lz_plugin_kernel*>> Rows(const std::string& path, const lz_plugin* plugin) {
+  std::vector<const lz_plugin_kernel*> rows;
+  const char* first = reinterpret_cast<const char*>(plugin->kernels);
+  const uint32_t step = plugin->kernels->size;
+  for (uint64_t i = 0; i < plugin->num_kernels; ++i) {
+    const auto* row = reinterpret_cast<const lz_plugin_kernel*>(first + i * step);
+    const std::string place = path + ": kernels[" + std::to_string(i) + "]";
+    if (row->size != step) {
+      return Refuse(place, "the size of the first row, " + std::to_string(step), std::to_string(row->size), "",
+                    StatusCode::kVersionMismatch);
+    }
+    if (!row->kernel_id || !row->operation || !row->launch || row->version == 0) {
+      return Refuse(place, "kernel_id, operation, launch and a version from 1", "a row without");
+    }
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+// Rules and functions together: every row of the table has its rules, all rules have their row.
+Status Join(const std::string& path, const std::vector<const lz_plugin_kernel*>& rows, Descriptor* descriptor) {
+  const auto is = [](const lz_plugin_kernel* row, const DescribedKernel& k) {
+    return k.spec.id == row->kernel_id && k.spec.operation == row->operation;
+  };
+  for (const lz_plugin_kernel* row : rows) {
+    const auto n = std::count_if(rows.begin(), rows.end(), [&](const lz_plugin_kernel* other) {
+      return std::string_view(other->kernel_id) == row->kernel_id &&
+             std::string_view(other->operation) == row->operation;
+    });
+    const std::string name = std::string("'") + row->kernel_id + "' of " + row->operation;
+    if (n != 1) return Refuse(path, "a kernel id once in an operation", name + " again");
+    if (std::none_of(descriptor->kernels.begin(), descriptor->kernels.end(), [&](auto& k) { return is(row, k); })) {
+      return Refuse(path, "rules for " + name, "none in the descriptor", "add the kernel to the descriptor's ops");
+    }
+  }
+  for (DescribedKernel& k : descriptor->kernels) {
+    const auto at = std::find_if(rows.begin(), rows.end(), [&](const auto* row) { return is(row, k); });
+    const std::string name = "'" + std::string(k.spec.id) + "' of " + std::string(k.spec.operation);
+    if (at == rows.end()) {
+      return Refuse(path, "an entry point for " + name, "none in the library's table",
+                    "the ids and operations of both must agree");
+    }
+    if (!k.adapter.empty() || !k.requirements.empty() || !k.workspace_bytes.empty()) {
+      return Refuse(path + ": " + name, "no adapter, requires or workspace_bytes: they are for Python libraries",
+                    "one of them", "the table's functions are what is called");
+    }
+    k.spec.call = CallKind::kNative;
+    k.spec.version = (*at)->version;
+    k.spec.launch = (*at)->launch;
+    k.spec.workspace = (*at)->workspace;
+  }
+  return {};
+}
+
+}  // namespace
+
+Status Engine::LoadPlugin(const std::string& library, const std::string& descriptor_path) {
+  auto text = ReadFile(descriptor_path, "descriptor");
+  if (!text.ok()) return text.TakeStatus();
+  auto parsed = ParseDescriptor(*text, descriptor_path);
+  if (!parsed.ok()) return parsed.TakeStatus();
+  auto bytes = ReadFile(library, "library");
+  if (!bytes.ok()) return bytes.TakeStatus();
+  if (!parsed->library_sha256.empty()) {
+    if (const std::string digest = Sha256Hex(*bytes); digest != parsed->library_sha256) {
+      return Refuse(library, "SHA-256 " + parsed->library_sha256, digest,
+                    "install the library that the descriptor was made for");
+    }
+  }
+  Library opened;
+  LZ_RETURN_IF_ERROR(opened.Open(library));
+  const auto entry = reinterpret_cast<lz_plugin_descriptor_fn>(opened.Symbol(kEntry));
+  if (!entry) {
+    return Refuse(library, std::string("the exported C function ") + kEntry, "none",
+                  "declare it extern \"C\" with default visibility");
+  }
+  const lz_plugin* plugin = entry();
+  LZ_RETURN_IF_ERROR(CheckTable(library, plugin));
+  auto rows = Rows(library, plugin);
+  if (!rows.ok()) return rows.TakeStatus();
+
+  // Registered kernels point into the descriptor's storage and the library, which therefore stay.
+  static std::mutex mutex;
+  static std::deque<Descriptor>* const kept = new std::deque<Descriptor>;
+  std::lock_guard lock(mutex);
+  LZ_RETURN_IF_ERROR(Join(library, *rows, &*parsed));
+  Descriptor& descriptor = kept->emplace_back(std::move(*parsed));
+  std::vector<Registry::Registration> registrations;
+  for (const DescribedKernel& k : descriptor.kernels) registrations.push_back({&k.spec, {}, {}});
+  Status status = selector_.registry().Register(registrations);
+  if (!status.ok()) {
+    kept->pop_back();
+    return status;
+  }
+  opened.Keep();
+  selector_.Invalidate(EpochKind::kCapabilities);
+  return {};
+}
+
+}  // namespace lz

@@ -1,0 +1,117 @@
+// C++ plugins: the example loads and is selected under a lock; every faulty library or descriptor is refused by name.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "engine/engine.h"
+#include "layerzero/layerzero.h"
+#include "registry/descriptor.h"
+
+namespace lz {
+namespace {
+
+const std::string kLibraries = LZ_BINARY_DIR "/lib/";
+const std::string kGood = kLibraries + "libplugin_good.so";
+const std::string kRules = LZ_SOURCE_DIR "/examples/plugin/capabilities.json";
+
+std::string Read(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// The example's descriptor with one text replaced.
+std::string Edited(const std::string& from, const std::string& to) {
+  std::string text = Read(kRules);
+  const size_t at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  text.replace(at, from.size(), to);
+  const std::string path = testing::TempDir() + "edited.json";
+  std::ofstream(path) << text;
+  return path;
+}
+
+// Refused with `code`, naming `part`, and nothing is registered.
+void ExpectRefused(const std::string& library, const std::string& rules, StatusCode code, const std::string& part) {
+  Engine& engine = Engine::Get();
+  const size_t before = engine.selector().registry().num_kernels();
+  const Status status = engine.LoadPlugin(library, rules);
+  ASSERT_FALSE(status.ok()) << library << " " << rules;
+  EXPECT_EQ(int(status.code()), int(code)) << status.Text();
+  EXPECT_NE(status.Text().find(part), std::string::npos) << status.Text();
+  EXPECT_EQ(engine.selector().registry().num_kernels(), before);
+}
+
+TEST(Plugin, RefusesFaultyTables) {
+  const auto faulty = [](int n) { return kLibraries + "libplugin_faulty_" + std::to_string(n) + ".so"; };
+  ExpectRefused(faulty(1), kRules, StatusCode::kConfig, "lz_plugin_descriptor");
+  ExpectRefused(faulty(2), kRules, StatusCode::kVersionMismatch, "ABI major 1, got 2");
+  ExpectRefused(faulty(3), kRules, StatusCode::kVersionMismatch, "lz_plugin.size");
+  ExpectRefused(faulty(4), kRules, StatusCode::kVersionMismatch, "lz_plugin_kernel.size");
+  ExpectRefused(faulty(5), kRules, StatusCode::kConfig, "launch");
+  ExpectRefused(faulty(6), kRules, StatusCode::kConfig, "example.norm.other");
+  ExpectRefused(faulty(7), kRules, StatusCode::kConfig, "NULL");
+  ExpectRefused(faulty(8), kRules, StatusCode::kConfig, "again");
+}
+
+TEST(Plugin, RefusesFilesThatAreNotThereOrNotLibraries) {
+  ExpectRefused("/nonexistent.so", kRules, StatusCode::kNotInstalled, "/nonexistent.so");
+  ExpectRefused(kGood, "/nonexistent.json", StatusCode::kNotInstalled, "/nonexistent.json");
+  ExpectRefused(kRules, kRules, StatusCode::kNotInstalled, "a shared library that loads");
+}
+
+TEST(Plugin, RefusesFaultyDescriptors) {
+  ExpectRefused(kGood, Edited("\"backend\":", "\"library_sha256\": \"" + std::string(64, '0') + "\", \"backend\":"),
+                StatusCode::kConfig, "SHA-256");
+  ExpectRefused(kGood, Edited("\"backend\":", "\"library_sha256\": \"12\", \"backend\":"), StatusCode::kConfig,
+                "library_sha256");
+  ExpectRefused(kGood, Edited("\"backend\":", "\"signature\": \"x\", \"backend\":"), StatusCode::kConfig, "signature");
+  ExpectRefused(kGood, Edited("weight.same_dtype", "weight.no_such_fact"), StatusCode::kConfig, "no_such_fact");
+  ExpectRefused(kGood, Edited("\"==\"", "\"~~\""), StatusCode::kConfig, "relation");
+  ExpectRefused(kGood, Edited("\"norm.rms\": [", "\"norm.layer\": ["), StatusCode::kConfig, "norm.rms");
+  ExpectRefused(kGood, Edited("example.norm.rms", "example.norm.second"), StatusCode::kConfig, "example.norm.rms");
+  ExpectRefused(kGood, Edited("\"deterministic\": true,", "\"adapter\": \"m:f\","), StatusCode::kConfig, "adapter");
+  ExpectRefused(kGood, Edited("\"1.0\"", "\"9.0\""), StatusCode::kConfig, "schema_version");
+}
+
+TEST(Plugin, LoadsOnceAndRunsUnderALock) {
+  const std::string digest = Sha256Hex(Read(kGood));
+  auto api = layerzero::Api::Get();
+  const auto loaded =
+      api->LoadPlugin(kGood, Edited("\"backend\":", "\"library_sha256\": \"" + digest + "\", \"backend\":"));
+  ASSERT_TRUE(loaded.ok()) << loaded.text();
+  ExpectRefused(kGood, kRules, StatusCode::kConfig, "registered already");
+
+  std::vector<float> x(2 * 16), y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) x[i] = float(i) - 7;
+  const layerzero::TensorRef input(x.data(), {2, 16}), output(y.data(), {2, 16});
+  auto op = api->Find("rms_norm");
+  auto call = op->Prepare({{"input", input}, {"weight_offset", 1.0}, {"output", output}});
+  ASSERT_TRUE(call.ok());
+  auto scope = api->PolicyScope(R"({"locks": {"norm.rms": "example.norm.rms"}})");
+  ASSERT_TRUE(scope.ok()) << scope.status().text();
+  call->SetPolicy(*scope);
+  const auto status = call->Run();
+  ASSERT_TRUE(status.ok()) << status.text();
+  auto id = call->KernelId();
+  ASSERT_TRUE(id.ok());
+  EXPECT_EQ(*id, "example.norm.rms");
+  double sum = 0;
+  for (size_t i = 0; i < 16; ++i) sum += double(x[i]) * x[i];
+  EXPECT_NEAR(y[3], x[3] / std::sqrt(sum / 16 + 1e-6) * 2, 1e-5);
+
+  // Its rules hold: float64 is refused, with the reason.
+  std::vector<double> wide(16), result(16);
+  auto other = op->Prepare({{"input", layerzero::TensorRef(wide.data(), {1, 16})},
+                            {"output", layerzero::TensorRef(result.data(), {1, 16})}});
+  ASSERT_TRUE(other.ok());
+  other->SetPolicy(*scope);
+  EXPECT_EQ(other->Run().code(), LZ_NO_KERNEL);
+}
+
+}  // namespace
+}  // namespace lz
