@@ -1,12 +1,19 @@
 # Every option: its default and one sentence.
 option(LZ_BUILD_PYTHON "Build the CPython door" ON)
 option(LZ_BUILD_TORCH "Build torch.ops.layerzero.* (needs torch's headers)" ON)
-option(LZ_BUILD_CUDA "Build own CUDA kernels (needs nvcc)" OFF)
+set(LZ_BUILD_CUDA OFF CACHE STRING "Build own CUDA kernels (needs nvcc): ON, OFF or AUTO, where nvcc is found")
 option(LZ_BUILD_TESTS "Build the C++ tests" ON)
 option(LZ_BUILD_BENCH "Build the C++ benchmarks" OFF)
 set(LZ_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")
 set(LZ_EXTRA_OPS_DIR "" CACHE PATH "A folder of further operations, laid out as ops/")
 set(LZ_EXTRA_KERNELS_DIR "" CACHE PATH "A folder of further kernels, laid out as kernels/")
+
+# The environment variable CUDAARCHS is CMake's own for this.
+set(cuda_architectures "80;89;90a;100a")
+if(DEFINED ENV{CUDAARCHS})
+  set(cuda_architectures "$ENV{CUDAARCHS}")
+endif()
+set(LZ_CUDA_ARCHITECTURES "${cuda_architectures}" CACHE STRING "What own CUDA kernels are compiled for")
 
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -27,6 +34,17 @@ set(CMAKE_INSTALL_RPATH $ORIGIN)
 find_program(LZ_CCACHE ccache)
 if(LZ_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${LZ_CCACHE})
+endif()
+
+if(LZ_BUILD_CUDA STREQUAL "AUTO")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(LZ_BUILD_CUDA ON)
+  else()
+    set(LZ_BUILD_CUDA OFF)
+    message(STATUS "No nvcc: built without own CUDA kernels")
+  endif()
 endif()
 
 # One target for flags that all own code shares. No -ffast-math anywhere; contraction is stated, not left to the compiler.

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "build_id.h"
+#include "engine/cuda_library.h"
 
 namespace lz {
 
@@ -50,6 +51,8 @@ Engine::Engine() {
   startup_ = selector_.registry().startup().ok()
                  ? Status()
                  : Status(StatusCode::kInternal, selector_.registry().startup().parts());
+  auto cuda = LoadCudaLibrary(selector_.registry(), CudaLibraryPath());  // optional: a refusal is kept, not fatal
+  cuda_library_ = !cuda.ok() ? cuda.status().Text() : *cuda ? "loaded" : "none";
   auto layers = ProcessLayers();
   if (Status one = OnlyCopy(); !one.ok() && startup_.ok()) startup_ = std::move(one);
   Status policy = layers.ok() ? selector_.policies().Load(std::move(*layers)) : layers.TakeStatus();

@@ -94,6 +94,7 @@ class LZ_OWN Engine {
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;
   std::atomic<const HostRuntime*> host_{nullptr};
+  std::string cuda_library_;  // "loaded", "none" or why it was refused
 };
 
 }  // namespace lz

@@ -172,10 +172,12 @@ Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason)
           {"message", row.field_name + ": wants " + wanted + ", got " + got}};
 }
 
-Json CandidateJson(const Operation& op, const Candidate& c) {
+// `runnable`: admissible, and the device is one of this machine.
+Json CandidateJson(const Operation& op, const Candidate& c, const Device& device) {
   Json j = {{"kernel_id", c.kernel->id},
             {"source", c.kernel->source},
             {"admissible", c.admissible()},
+          {"runnable", c.admissible() && !device.simulated},
             {"reference", c.kernel->spec.reference},
             {"installed", c.kernel->availability.installed},
             {"score", c.score},
@@ -247,7 +249,9 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
             {"score", winner ? Json(winner->score) : Json(nullptr)},
             {"locked", report.lock.empty() ? Json(nullptr) : Json(report.lock)},
             {"candidates", Json::array()}};
-  for (const Candidate& c : report.candidates) j["candidates"].push_back(CandidateJson(op, c));
+  for (const Candidate& c : report.candidates) {
+    j["candidates"].push_back(CandidateJson(op, c, selector_.context().device(report.device)));
+  }
   if (winner) {
     j["plan"] = {{"id", report.plan->id},
                  {"kernel_id", winner->kernel->id},
@@ -308,7 +312,10 @@ std::string Engine::Devices() {
     j.push_back(DeviceJson(selector_.context().device(i)));
   Json simulated = Json::array();
   for (const Device& d : SimulatedDevices()) simulated.push_back(DeviceJson(d));
-  return Dump({{"devices", j}, {"simulated", simulated}, {"why_no_cuda", selector_.context().why_no_cuda()}});
+  return Dump({{"devices", j},
+               {"simulated", simulated},
+               {"why_no_cuda", selector_.context().why_no_cuda()},
+               {"cuda_library", cuda_library_}});
 }
 
 std::string Engine::Stats() const {

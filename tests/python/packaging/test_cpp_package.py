@@ -34,6 +34,43 @@ def test_a_project_builds_and_runs_against_the_installed_package(prefix, tmp_pat
     assert not any(name in loaded for name in ("python", "torch", "cuda"))
 
 
+def blocks(page: str, language: str) -> list[str]:
+    """Fenced code of a page of docs/guide."""
+    text = (ROOT / "docs/guide" / page).read_text()
+    return [part.split("```")[0] for part in text.split(f"```{language}\n")[1:]]
+
+
+def test_the_guide_s_program_compiles_and_runs(prefix, tmp_path):
+    program = next(block for block in blocks("cpp.md", "cpp") if "int main" in block)
+    (tmp_path / "main.cpp").write_text(program)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.25)\nproject(Guide LANGUAGES CXX)\nset(CMAKE_CXX_STANDARD 20)\n"
+        "add_executable(program main.cpp)\n" + blocks("cpp.md", "cmake")[0]
+    )
+    run("cmake", "-G", "Ninja", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", tmp_path / "build")
+    assert "rms_norm 2.0000" in run(tmp_path / "build/program")
+
+
+def test_the_guide_s_plugin_builds_against_the_package_and_loads(prefix, tmp_path):
+    run("cmake", "-G", "Ninja", "-S", ROOT / "examples/plugin", "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", tmp_path)
+    (tmp_path / "main.cpp").write_text(
+        "#include <layerzero/layerzero.h>\n#include <cstdio>\n"
+        "int main(int, char** argv) {\n"
+        "  auto api = layerzero::Api::Get();\n"
+        "  layerzero::Status status = api->LoadPlugin(argv[1], argv[2]);\n"
+        '  std::printf("%s\\n", status.text().c_str());\n'
+        "}\n"
+    )
+    library = f"-L{prefix}/lib"
+    run("c++", "-std=c++20", tmp_path / "main.cpp", f"-I{prefix}/include", library, "-llayerzero",
+        f"-Wl,-rpath,{prefix}/lib", "-o", tmp_path / "load")  # fmt: skip
+    rules = ROOT / "examples/plugin/capabilities.json"
+    assert run(tmp_path / "load", tmp_path / "libexample_kernels.so", rules) == "ok\n"
+    assert "a readable library" in run(tmp_path / "load", tmp_path / "missing.so", rules)
+
+
 def test_only_the_public_headers_are_installed(prefix):
     headers = {p.relative_to(prefix / "include").as_posix() for p in (prefix / "include").rglob("*") if p.is_file()}
     assert headers == {f"layerzero/{p.name}" for p in (ROOT / "include/layerzero").iterdir()}

@@ -1,0 +1,62 @@
+# liblayerzero_cuda.so: every kernels/**/*.cu in a table of its own, read through one C function. The CUDA runtime is
+# linked in, so the library loads and its rows are read where there is no driver.
+enable_language(CUDA)
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # releases of CMake that do not know it of a newer nvcc
+  set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+  set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+endif()
+if(LZ_CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${LZ_CCACHE})
+endif()
+
+set(decls "")
+set(refs "")
+set(sources "")
+set(symbols "")
+lz_collect_families(${PROJECT_SOURCE_DIR}/kernels *.cu kernels)
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/cuda_library.cu @ONLY CONTENT
+"// Generated from kernels/. Do not edit.
+#include \"build_id.h\"
+#include \"core/kernel.h\"
+namespace lz::kernels {
+@decls@}
+namespace lz {
+namespace {
+constexpr const KernelFamily* kTable[] = {
+@refs@};
+}
+}
+extern \"C\" LZ_EXPORT const lz::KernelFamily* const* lz_cuda_library(const char** build_id, uint64_t* num_families) {
+  *build_id = LZ_BUILD_ID;
+  *num_families = sizeof(lz::kTable) / sizeof(lz::kTable[0]);
+  return lz::kTable;
+}
+")
+
+# The compute capabilities that run each architecture's code: a plain one also the later minors of its major.
+set(sms "")
+set(real "")
+foreach(arch IN LISTS LZ_CUDA_ARCHITECTURES)
+  string(REGEX MATCH "^[0-9]+" number ${arch})
+  list(APPEND real ${arch}-real)
+  if(arch STREQUAL "80")
+    list(APPEND sms 80 86 87 89)
+  else()
+    list(APPEND sms ${number})
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES sms)
+list(JOIN sms "," sms)
+
+add_library(layerzero_cuda SHARED ${sources} ${PROJECT_BINARY_DIR}/gen/cuda_library.cu)
+foreach(source symbol IN ZIP_LISTS sources symbols)
+  set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS LZ_FAMILY_SYMBOL=${symbol})
+endforeach()
+target_include_directories(layerzero_cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
+                                                  ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/gen)
+target_compile_definitions(layerzero_cuda PRIVATE "LZ_CUDA_SMS=${sms}")
+target_compile_options(layerzero_cuda PRIVATE -Xcompiler=-Wall,-Wno-missing-field-initializers,-fno-exceptions)
+set_target_properties(layerzero_cuda PROPERTIES
+  CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden
+  CUDA_ARCHITECTURES "${real}" LINKER_LANGUAGE CUDA)
+target_link_options(layerzero_cuda PRIVATE -Wl,-z,defs -Wl,--as-needed -Wl,--exclude-libs,ALL)
