@@ -204,6 +204,7 @@ def matrix() -> str:
         "",
         "Every kernel that this version knows, installed or not, and its rules: a call that breaks one is refused with",
         "the rule as the reason. Priorities rank what is not measured; a reference runs where nothing else may.",
+        "Own CUDA kernels are part of the build where it had nvcc: `layerzero list` shows them.",
     ]
     for name in contracts():
         lines += [
@@ -215,7 +216,8 @@ def matrix() -> str:
             "| kernel | operation | platform | dtypes | priority | gradients | deterministic | CUDA graphs | rules |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
-        kernels = [k.to_dict() for k in list_kernels(name)]
+        # Own CUDA kernels are there where the build had nvcc; the page is the same everywhere.
+        kernels = [k for k in (record.to_dict() for record in list_kernels(name)) if k["source"] != "cuda"]
         lines += [
             kernel_row(k) for k in sorted(kernels, key=lambda k: (k["operation"], k["reference"], k["kernel_id"]))
         ]

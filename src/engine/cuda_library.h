@@ -1,5 +1,5 @@
-// liblayerzero_cuda.so: own CUDA kernels with their rows. It lies beside liblayerzero.so where the build had nvcc, loads
-// without a driver (its CUDA runtime is linked in), and is of the same build or refused.
+// liblayerzero_cuda.so: own CUDA kernels with their rows. It lies beside liblayerzero.so where the build had nvcc,
+// loads without a driver (its CUDA runtime is linked in), and is of the same build or refused.
 #pragma once
 
 #include <cstdint>

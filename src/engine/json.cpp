@@ -177,7 +177,7 @@ Json CandidateJson(const Operation& op, const Candidate& c, const Device& device
   Json j = {{"kernel_id", c.kernel->id},
             {"source", c.kernel->source},
             {"admissible", c.admissible()},
-          {"runnable", c.admissible() && !device.simulated},
+            {"runnable", c.admissible() && !device.simulated},
             {"reference", c.kernel->spec.reference},
             {"installed", c.kernel->availability.installed},
             {"score", c.score},

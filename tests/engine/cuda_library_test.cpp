@@ -1,18 +1,12 @@
-// The rows of liblayerzero_cuda.so are read without a driver, and another build's library is refused.
+// liblayerzero_cuda.so is optional, and what is no such library of this build is refused.
 #include "engine/cuda_library.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
-
-#include <array>
-#include <nlohmann/json.hpp>
 
 #include "engine/engine.h"
 
 namespace lz {
 namespace {
-
-const std::string kPath = LZ_BINARY_DIR "/lib/liblayerzero_cuda.so";
 
 TEST(CudaLibrary, AbsentIsNoError) {
   auto loaded = LoadCudaLibrary(Engine::Get().selector().registry(), "/nonexistent/liblayerzero_cuda.so");
@@ -22,38 +16,10 @@ TEST(CudaLibrary, AbsentIsNoError) {
 }
 
 TEST(CudaLibrary, AnotherLibraryIsRefused) {
-  auto loaded = LoadCudaLibrary(Engine::Get().selector().registry(), LZ_BINARY_DIR "/lib/libplugin_good.so");
+  auto loaded = LoadCudaLibrary(Engine::Get().selector().registry(), LZ_BINARY_DIR "/plugins/libplugin_good.so");
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.status().code(), StatusCode::kVersionMismatch);
   EXPECT_EQ(loaded.status().parts().wanted, "the function lz_cuda_library");
-}
-
-TEST(CudaLibrary, ItsKernelsAreAdmissibleOnASimulatedDevice) {
-  if (access(kPath.c_str(), F_OK) != 0) GTEST_SKIP() << kPath << " is not built (LZ_BUILD_CUDA)";
-  Engine& engine = Engine::Get();
-  auto loaded = LoadCudaLibrary(engine.selector().registry(), kPath);
-  ASSERT_TRUE(loaded.ok()) << loaded.status().Text();
-  ASSERT_TRUE(*loaded);
-
-  std::vector<float> data(2 * 64);
-  int64_t shape[] = {2, 64}, strides[] = {64, 1};
-  const lz_tensor input = {data.data(), {1, 0}, 2, {2, 32, 1}, shape, strides, 0};
-  const auto candidate = [&](const char* device) {
-    Request request(*engine.Find("rms_norm"));
-    request.tensors[0] = input;
-    auto text = engine.Explain(request, device);
-    EXPECT_TRUE(text.ok()) << text.status().Text();
-    for (const auto& c : nlohmann::json::parse(*text)["candidates"]) {
-      if (c["kernel_id"] == "cuda.norm.rms") return c;
-    }
-    return nlohmann::json();
-  };
-  const auto h100 = candidate("h100");
-  ASSERT_FALSE(h100.is_null());
-  EXPECT_EQ(h100["admissible"], true) << h100.dump();
-  EXPECT_EQ(h100["runnable"], false);
-  EXPECT_EQ(candidate("t4")["admissible"], false);
-  EXPECT_EQ(candidate("cpu")["admissible"], false);
 }
 
 }  // namespace

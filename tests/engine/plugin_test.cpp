@@ -13,7 +13,7 @@
 namespace lz {
 namespace {
 
-const std::string kLibraries = LZ_BINARY_DIR "/lib/";
+const std::string kLibraries = LZ_BINARY_DIR "/plugins/";
 const std::string kGood = kLibraries + "libplugin_good.so";
 const std::string kRules = LZ_SOURCE_DIR "/examples/plugin/capabilities.json";
 
