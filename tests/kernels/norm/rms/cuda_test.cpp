@@ -28,7 +28,8 @@ TEST(CudaRmsNorm, IsAdmissibleOnASimulatedDevice) {
     request.tensors[0] = input;
     auto text = engine.Explain(request, device);
     EXPECT_TRUE(text.ok()) << text.status().Text();
-    for (const auto& c : nlohmann::json::parse(*text)["candidates"]) {
+    const auto report = nlohmann::json::parse(*text);
+    for (const auto& c : report["candidates"]) {
       if (c["kernel_id"] == "cuda.norm.rms") return c;
     }
     return nlohmann::json();
