@@ -14,6 +14,7 @@ def set_hooks(
     resolve: Callable[..., Any] | None,
     scope_of_context: Callable[[], int] | None,
     capturing: Callable[[], bool] | None,
+    selected: Callable[..., Any] | None,
     /,
 ) -> None: ...
 def prepare(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Callable[..., Any]: ...

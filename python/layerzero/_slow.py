@@ -41,7 +41,7 @@ def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dic
     """Parameters by name, and layout, kernel, out. The door has checked the names."""
     names = parameter_names(name)
     arguments = dict(zip(names, args, strict=False))
-    options = {}
+    options: dict[str, Any] = {}
     for key, value in kwargs.items():
         (arguments if key in names else options)[key] = value
     return arguments, options
