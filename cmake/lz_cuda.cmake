@@ -46,7 +46,11 @@ foreach(arch IN LISTS LZ_CUDA_ARCHITECTURES)
   endif()
 endforeach()
 list(REMOVE_DUPLICATES sms)
-list(JOIN sms "," sms)
+list(JOIN sms ", " sms)
+# A header, included before every source: nvcc takes a comma in -D for the next definition.
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/cuda_sms.h @ONLY CONTENT "// Generated. Do not edit.
+#define LZ_CUDA_SMS @sms@
+")
 
 add_library(layerzero_cuda SHARED ${sources} ${PROJECT_BINARY_DIR}/gen/cuda_library.cu)
 foreach(source symbol IN ZIP_LISTS sources symbols)
@@ -54,8 +58,7 @@ foreach(source symbol IN ZIP_LISTS sources symbols)
 endforeach()
 target_include_directories(layerzero_cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
                                                   ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/gen)
-target_compile_definitions(layerzero_cuda PRIVATE "LZ_CUDA_SMS=${sms}")
-target_compile_options(layerzero_cuda PRIVATE -Xcompiler=-Wall,-Wno-missing-field-initializers,-fno-exceptions)
+target_compile_options(layerzero_cuda PRIVATE -include ${PROJECT_BINARY_DIR}/gen/cuda_sms.h -Xcompiler=-Wall,-Wno-missing-field-initializers,-fno-exceptions)
 set_target_properties(layerzero_cuda PROPERTIES
   CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden
   CUDA_ARCHITECTURES "${real}" LINKER_LANGUAGE CUDA)
