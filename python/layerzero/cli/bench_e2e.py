@@ -59,7 +59,8 @@ def side_by_side(result):
         measured = result["measured"][metric]
         form = ".3f" if metric == "first_token_s" else ".1f"
         cells = [format(measured[side], form) for side in ("transformers", "layerzero")]
-        rows.append([title, *cells, f"{measured['ratio']:.2f}", f"{measured['aa_spread']:.2f}"])
+        spread = measured["aa_spread"]
+        rows.append([title, *cells, f"{measured['ratio']:.2f}", f"{spread:.2f}" if spread else ""])
     memory = result.get("peak_memory_bytes")
     if memory:
         own, ours = memory["transformers"], memory["layerzero"]

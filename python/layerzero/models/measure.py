@@ -63,12 +63,12 @@ def check(models, ids, tokens=32):
     return result | {"ok": max(ratios) <= ERROR_BAR}
 
 
-def measure(models, ids, rounds, tokens=64, budget_s=None, on_step=None):
+def measure(models, ids, rounds, tokens=64, budget_s=None, again=True, on_step=None):
     """Interleaved samples: {side: {"prefill_tok_s", "decode_tok_s", "first_token_s"}}, each a list.
 
-    Each round ends with Transformers again, as side "transformers_again": the spread of equal things (A/A).
+    With `again` each round ends with Transformers once more, as "transformers_again": the spread of equal things (A/A).
     """
-    order = (*SIDES, "transformers")
+    order = (*SIDES, "transformers") if again else SIDES
     samples = {side: {"prefill_tok_s": [], "decode_tok_s": [], "first_token_s": []} for side in SIDES}
     samples["transformers_again"] = copy.deepcopy(samples["transformers"])
     deadline = time.perf_counter() + budget_s if budget_s else None
@@ -99,7 +99,7 @@ def summary(samples):
         own, ours = samples["transformers"][metric], samples["layerzero"][metric]
         again = samples["transformers_again"][metric]
         ratios = [b / a for a, b in zip(own, ours, strict=False)]
-        spread = [max(a, b) / min(a, b) for a, b in zip(own, again, strict=False)]
+        spread = [max(a, b) / min(a, b) for a, b in zip(own, again, strict=bool(again))]
         result[metric] = {
             "transformers": statistics.median(own),
             "layerzero": statistics.median(ours),
@@ -124,14 +124,14 @@ if side == "layerzero":
 ids = tokenizer(measure.PROMPT, return_tensors="pt")["input_ids"]
 with torch.inference_mode():
     measure.prefill_s(model, ids)
-    measure.generate_ids(model, ids, 8)
+    measure.generate_ids(model, ids, 2)
 lines = open("/proc/self/status").read().splitlines()
 print(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM")))
 """
 
 
 def peak_memory(model_path, dtype):
-    """{side: bytes}: the peak resident size of a process that loads the model, prefills and decodes 8 tokens."""
+    """{side: bytes}: the peak resident size of a process that loads the model, prefills twice and decodes."""
     result = {}
     for side in SIDES:
         argument = json.dumps([None if model_path is None else str(model_path), dtype, side, torch.get_num_threads()])
