@@ -4,6 +4,7 @@
 
 #include "call.h"
 #include "torch_bridge.h"
+#include "verify.h"
 
 namespace lz::door {
 namespace {
@@ -124,6 +125,8 @@ PyMethodDef kMethods[] = {
     {"register_backend", RegisterBackend, METH_VARARGS, "register_backend(descriptor json, availability json)"},
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
+    {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
+    {"verify_compare", VerifyCompare, METH_VARARGS, "verify_compare(operation, line, outputs, numerics=''): reports."},
     {nullptr, nullptr, 0, nullptr}};
 
 // The callables are attributes of `ops`, a dict from flat name.

@@ -7,7 +7,7 @@
 namespace lz {
 namespace {
 bool RegisterMembarrier() { return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
-void FenceAllThreads() { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0); }
+[[maybe_unused]] void FenceAllThreads() { syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0); }
 }  // namespace
 
 const bool Reclaimer::needs_fence_ = !RegisterMembarrier();
@@ -22,6 +22,16 @@ struct Reclaimer::Registered {
     slot->taken.store(false, std::memory_order_release);
   }
 };
+
+void Reclaimer::FenceReaders() {
+#if !defined(__SANITIZE_THREAD__)  // there readers enter with a full barrier of their own
+  if (needs_fence_) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } else {
+    FenceAllThreads();
+  }
+#endif
+}
 
 Reclaimer& Reclaimer::Get() {
   static Reclaimer* const reclaimer = new Reclaimer;  // outlives threads that end after main
@@ -51,11 +61,7 @@ void Reclaimer::Retire(std::function<void()> free) {
   {
     std::lock_guard lock(mutex_);
     waiting_.push_back({epoch_.fetch_add(1, std::memory_order_acq_rel), std::move(free)});
-    if (needs_fence_) {
-      std::atomic_thread_fence(std::memory_order_seq_cst);
-    } else {
-      FenceAllThreads();
-    }
+    FenceReaders();
     uint64_t oldest = UINT64_MAX;
     for (Slot* s = slots_.load(std::memory_order_acquire); s; s = s->next) {
       const uint64_t active = s->active.load(std::memory_order_acquire);

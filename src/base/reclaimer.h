@@ -29,12 +29,18 @@ class Reclaimer {
   class Guard {
    public:
     Guard() : slot_(local_ ? local_ : LocalSlot()) {
-      slot_->active.store(epoch_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      // Acquire: who reads an epoch sees what was unlinked before it began.
+      const uint64_t epoch = epoch_.load(std::memory_order_acquire);
+#if defined(__SANITIZE_THREAD__)  // knows neither fences nor membarrier
+      slot_->active.exchange(epoch, std::memory_order_seq_cst);
+#else
+      slot_->active.store(epoch, std::memory_order_relaxed);
       if (needs_fence_) {
         std::atomic_thread_fence(std::memory_order_seq_cst);
       } else {
         std::atomic_signal_fence(std::memory_order_seq_cst);
       }
+#endif
     }
     ~Guard() { slot_->active.store(0, std::memory_order_release); }
     Guard(const Guard&) = delete;
@@ -56,6 +62,7 @@ class Reclaimer {
   struct Registered;
   static Slot* LocalSlot();
   static Slot* TakeSlot();
+  static void FenceReaders();
 
   // One load in position-independent code; the object that gives the slot back stands in LocalSlot.
   __attribute__((tls_model("initial-exec"))) static constinit thread_local Slot* local_;

@@ -12,7 +12,7 @@
 namespace lz::verify {
 
 // How far one output is from the reference. `error` and `bound` are in the measure that `measure` names.
-struct OutputReport {
+struct LZ_VERIFY_API OutputReport {
   bool ok = true;
   std::string output;
   std::string measure;    // "elementwise", "row max", "rel F", "exact", "token", "lse"

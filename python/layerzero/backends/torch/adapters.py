@@ -64,6 +64,8 @@ def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     query, scale = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, query, key, value)
     causal, mask = _alignment(q, k, causal, attn_mask)
+    if scale is not None and scale <= 0:  # the kernel scales masked logits too: -inf times 0 or less is no mask
+        q, scale = q * scale, 1.0
     output = F.scaled_dot_product_attention(
         q, k, v, attn_mask=_four_axes(mask), is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )

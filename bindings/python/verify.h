@@ -1,0 +1,16 @@
+// Conformance cases for Python: the tests run host kernels and torch references on the same cases as the C++ ones.
+#pragma once
+
+#include <Python.h>
+
+namespace lz::door {
+
+// Python: verify_case(operation, line) -> {"refused": field, "layout": name or None, "arguments": {name: value}}. A
+// tensor is (bytes, dtype, shape, strides, offset of its first element); what the line does not name is missing.
+PyObject* VerifyCase(PyObject* self, PyObject* args);
+// Python: verify_compare(operation, line, outputs, numerics="") -> [{"output", "ok", "measure", "position", "wanted",
+// "got", "error", "bound", "text"}]. `outputs`: (bytes, dtype, shape) of each, row-major in the case's layout; None:
+// not there.
+PyObject* VerifyCompare(PyObject* self, PyObject* args);
+
+}  // namespace lz::door

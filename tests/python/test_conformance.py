@@ -1,0 +1,140 @@
+"""The C++ conformance cases from Python: torch references and host kernels against the FP64 references of the engine."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+layerzero = pytest.importorskip("layerzero")
+
+from layerzero import _layerzero as door  # noqa: E402
+from layerzero._contracts import contracts  # noqa: E402
+from layerzero._references import call_reference  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cases(name):
+    path = ROOT / "tests/ops" / f"{contracts()[name]['path']}.cases"
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
+    return [(i, line) for i, line in numbered if line and not line.startswith(("#", "refuse "))]
+
+
+def arguments_of(case):
+    """Tensors with the case's own memory, strides and offset; scalars as they are."""
+    arguments = {}
+    for name, value in case["arguments"].items():
+        if not isinstance(value, tuple):
+            arguments[name] = value
+            continue
+        memory, dtype, shape, strides, offset = value
+        dtype = getattr(torch, dtype)
+        if 0 in shape:
+            arguments[name] = torch.empty(shape, dtype=dtype).as_strided(shape, strides)
+            continue
+        flat = torch.frombuffer(bytearray(memory), dtype=dtype)
+        arguments[name] = flat.as_strided(shape, strides, offset)
+    return arguments
+
+
+def raw(tensor):
+    if tensor is None:
+        return None
+    dense = tensor.detach().contiguous()
+    data = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+    return data, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
+def problems(name, line, result):
+    """What differs from the FP64 reference. Outputs that the call does not have are filled in as None."""
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    flags = door.verify_case(name, line)["arguments"]
+    outputs = []
+    for output in contracts()[name]["outputs"]:
+        present = not output["only_if"] or flags.get(output["only_if"], False)
+        outputs.append(raw(results.pop(0)) if present and results else None)
+    return [r["text"] for r in door.verify_compare(name, line, tuple(outputs)) if not r["ok"]]
+
+
+def engine_accepts(name, line):
+    """False for data that kernels must refuse when they run (an index outside its tensor)."""
+    try:
+        call_door(name, line, kernel=None)
+    except layerzero.KernelExecutionError:
+        return False
+    return True
+
+
+def call_door(name, line, kernel):
+    case = door.verify_case(name, line)
+    named = arguments_of(case)
+    if case["layout"]:
+        named["layout"] = case["layout"]
+    if kernel:
+        named["kernel"] = kernel
+    positional = [p["name"] for p in contracts()[name]["params"] if not p.get("keyword_only")]
+    values = []
+    while positional and positional[0] in named:
+        values.append(named.pop(positional.pop(0)))
+    return door.ops[name](*values, **named)
+
+
+@pytest.mark.parametrize("name", sorted(contracts()))
+def test_torch_reference_agrees_with_fp64(name):
+    failures = []
+    for number, line in cases(name):
+        if not engine_accepts(name, line):
+            continue
+        case = door.verify_case(name, line)
+        result = call_reference(name, arguments_of(case), case["layout"])
+        failures += [f"line {number}: {line}\n    {text}" for text in problems(name, line, result)]
+    assert not failures, f"{len(failures)} of {len(cases(name))}\n" + "\n".join(failures)
+
+
+@pytest.mark.parametrize("name", sorted(contracts()))
+def test_the_door_agrees_with_fp64(name):
+    """The kernel that is chosen without a lock, through the Python door."""
+    failures = []
+    for number, line in cases(name):
+        if not engine_accepts(name, line):
+            continue
+        result = call_door(name, line, kernel=None)
+        failures += [f"line {number}: {line}\n    {text}" for text in problems(name, line, result)]
+    assert not failures, f"{len(failures)} of {len(cases(name))}\n" + "\n".join(failures)
+
+
+# torch weights invisible values by 0 instead of skipping them, and its CPU flash kernel turns a row of NaN logits into 0:
+# what its attention makes of NaN depends on the data, which no row can refuse.
+def beyond_torch(kernel, line):
+    return kernel.startswith("torch.sdpa.") and "@nan" in line
+
+
+def host_kernels():
+    torch.empty(0)  # the door is open: the backends' rows are registered on its first use
+    layerzero.rms_norm(torch.ones(1, 8))
+    kernels = {}
+    for kernel in json.loads(door.kernels()):
+        if kernel["native"] or not kernel["installed"] or kernel["platform"] not in ("cpu", "any"):
+            continue
+        kernels.setdefault((kernel["name"], kernel["kernel_id"]), None)
+    return sorted(kernels)
+
+
+@pytest.mark.parametrize(("name", "kernel"), host_kernels(), ids=str)
+def test_host_kernel_agrees_with_fp64(name, kernel):
+    failures, admitted = [], 0
+    for number, line in cases(name):
+        if beyond_torch(kernel, line) or not engine_accepts(name, line):
+            continue
+        try:
+            result = call_door(name, line, kernel=kernel)
+        except layerzero.NoKernelFoundError:
+            continue
+        admitted += 1
+        failures += [f"line {number}: {line}\n    {text}" for text in problems(name, line, result)]
+    assert not failures, f"{len(failures)} of {admitted}\n" + "\n".join(failures)
+    assert admitted, "no case admits it"
