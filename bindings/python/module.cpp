@@ -151,4 +151,5 @@ PyModuleDef kModule = {
 }  // namespace
 }  // namespace lz::door
 
+// NOLINTNEXTLINE(bugprone-reserved-identifier): the name is Python's
 PyMODINIT_FUNC PyInit__layerzero() { return PyModuleDef_Init(&lz::door::kModule); }

@@ -60,6 +60,7 @@ Engine::Engine() {
     (void)selector_.policies().Load({});
     if (startup_.ok()) startup_ = std::move(policy);
   }
+  failed_.store(!startup_.ok(), std::memory_order_release);
   PolicyChanged();
   // A forked child has this thread alone: what it inherited is selected anew, on one thread (base/thread_pool.h).
   pthread_atfork(nullptr, nullptr, [] { Get().Invalidate(); });
@@ -82,7 +83,12 @@ void Engine::PolicyChanged() {
   selector_.Invalidate(EpochKind::kPolicy);
 }
 
-Status Engine::Prepare(Request& request) { return selector_.Prepare(request); }
+Status Engine::Prepare(Request& request) {
+  // A policy that cannot be read may have held locks and denials: nothing runs until it is corrected.
+  if (failed_.load(std::memory_order_acquire)) [[unlikely]]
+    return Status(startup_.code(), startup_.parts());
+  return selector_.Prepare(request);
+}
 Result<const Plan*> Engine::Select(Request& request) { return selector_.Select(request); }
 Result<const Plan*> Engine::Select(Request& request, Box& site) { return selector_.Select(request, site); }
 
@@ -113,7 +119,7 @@ Status Engine::LoadConfig(const std::string& path) {
   if (kept.empty() || kept.back().name != "environment") kept.push_back({path, text.str()});
   Status status = selector_.policies().Load(std::move(kept));
   if (status.ok()) {
-    startup_ = Status();
+    if (startup_.code() == StatusCode::kConfig) failed_.store(false, std::memory_order_release);
     PolicyChanged();
   }
   return status;

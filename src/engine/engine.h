@@ -90,6 +90,7 @@ class LZ_OWN Engine {
 
   mutable Selector selector_;
   Status startup_;
+  std::atomic<bool> failed_{false};  // startup_ holds an error that no later load_config has mended
   Ticker time_to_live_;
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;

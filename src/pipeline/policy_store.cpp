@@ -107,10 +107,12 @@ Status Policies::Load(std::vector<PolicyLayer> layers) {
 
 Status Policies::Configure(std::string json) {
   std::lock_guard lock(mutex_);
-  const size_t before = code_.size();
+  std::vector<PolicyLayer> before = code_;
+  // The same words again (a lock in a loop) move to the top instead of piling up.
+  std::erase_if(code_, [&](const PolicyLayer& layer) { return layer.yaml == json; });
   code_.push_back({"lz.configure", std::move(json)});
   Status status = Recompile();
-  if (!status.ok()) code_.resize(before);
+  if (!status.ok()) code_ = std::move(before);
   return status;
 }
 
