@@ -8,7 +8,8 @@ run() {
   local name=$1 out=bench/results/$1-$machine.json
   shift
   say "layerzero bench $name"
-  "$VENV_PYTHON" -m layerzero bench "$name" "$@" --json >"$out.part" || die "layerzero bench $name failed"
+  "$VENV_PYTHON" -m layerzero bench "$name" "$@" --json | "$VENV_PYTHON" scripts/stamp_result.py >"$out.part" ||
+    die "layerzero bench $name failed"
   mv "$out.part" "$out"
   cat "$out"
 }

@@ -1,0 +1,27 @@
+"""Reads a benchmark's JSON on standard input and writes it with what it was measured on: machine, commit, versions."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from machine import machine
+
+
+def versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in ("torch", "transformers", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
+    measured_on = {"machine": machine(), "load": round(os.getloadavg()[0], 2), "commit": commit, "versions": versions()}
+    json.dump({"measured_on": measured_on, **json.load(sys.stdin)}, sys.stdout, indent=1)
+    print()
