@@ -25,7 +25,8 @@ TEST(ShippedBackends, RegisterBesideTheBuiltInKernels) {
     auto descriptor = ParseDescriptor(text.str(), entry.path().filename().string());
     ASSERT_TRUE(descriptor.ok()) << descriptor.status().Text();
     std::vector<Registry::Registration> rows;
-    for (const DescribedKernel& k : descriptor->kernels) rows.push_back({&k.spec, Availability(), std::string(k.adapter)});
+    for (const DescribedKernel& k : descriptor->kernels)
+      rows.push_back({&k.spec, Availability(), std::string(k.adapter)});
     const Status status = registry.Register(rows);
     EXPECT_TRUE(status.ok()) << entry.path() << ": " << status.Text();
     described += rows.size();
