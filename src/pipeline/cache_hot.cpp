@@ -60,6 +60,17 @@ alignas(64) constexpr uint32_t kHashKey[kFactSlots] = {
     0x5be0cd19, 0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
     0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7};
 
+// By halves: the intrinsic for eight lanes adds signed numbers in C.
+template <class D64, class V>
+uint64_t SumOf(D64 d, V v) {
+  if constexpr (hn::MaxLanes(D64()) > 2) {
+    const hn::Half<D64> half;
+    return SumOf(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  } else {
+    return hn::GetLane(hn::SumOfLanes(d, v));
+  }
+}
+
 uint64_t Hash(const Facts& key) {
   const hn::RepartitionToWide<hn::RebindToUnsigned<D>> d64;
   const hn::RebindToUnsigned<D> d32;
@@ -70,7 +81,7 @@ uint64_t Hash(const Facts& key) {
     const auto odd = hn::BitCast(d32, hn::ShiftRight<32>(hn::BitCast(d64, keyed)));
     sum = hn::Add(sum, hn::MulEven(keyed, odd));
   }
-  uint64_t h = hn::GetLane(hn::SumOfLanes(d64, sum));
+  uint64_t h = SumOf(d64, sum);
   h ^= h >> 32;
   h *= 0x9fb21c651e98df25u;
   return h ^ h >> 29;
