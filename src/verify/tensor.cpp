@@ -60,8 +60,8 @@ bool OwnedTensor::GuardsIntact() const {
 }
 
 bool OwnedTensor::SameBytes(const OwnedTensor& other) const {
-  return memory_.size() == other.memory_.size() &&
-         std::memcmp(memory_.data(), other.memory_.data(), memory_.size() * sizeof(Chunk)) == 0;
+  if (memory_.empty() || memory_.size() != other.memory_.size()) return memory_.size() == other.memory_.size();
+  return std::memcmp(memory_.data(), other.memory_.data(), memory_.size() * sizeof(Chunk)) == 0;
 }
 
 }  // namespace lz::verify

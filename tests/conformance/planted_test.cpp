@@ -44,8 +44,10 @@ int32_t Launch(const lz_kernel_args* args) {
   const double eps = args->scalars[rms::kEps].value.f;
   const double offset = kFault == Fault::kDropsOffset ? 0 : args->scalars[rms::kWeightOffset].value.f;
   const int64_t hidden = x.size(-1);
+  int64_t extent = 1;  // elements from the first to the last: faults stay within the memory
+  for (int a = 0; a < x.ndim(); ++a) extent += std::max<int64_t>(0, x.size(a) - 1) * x.stride(a);
   const auto load = [&](int64_t row, int64_t i) {
-    const double v = kFault == Fault::kIgnoresStrides ? x.Load(row * hidden + i) : x.GetRow(row, i);
+    const double v = kFault == Fault::kIgnoresStrides ? x.Load((row * hidden + i) % extent) : x.GetRow(row, i);
     return kFault == Fault::kHidesNan && std::isnan(v) ? 0.0 : v;
   };
   for (int64_t row = 0; row < x.rows(); ++row) {

@@ -149,6 +149,9 @@ inline std::unique_ptr<BuiltRequest> Build(const Operation& op, const Draft& d) 
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     if (!d.given[i]) continue;
     std::vector<int64_t> shape = ShapeOf(op, i, d);
+    double elements = 1;
+    for (int64_t size : shape) elements *= double(std::max<int64_t>(1, size + 3));
+    if (elements > 1e18) return nullptr;  // no address space holds it
     if (d.layout > 0 && op.input(i).layout) {
       const std::vector<int64_t> logical = shape;
       const auto& physical_of = op.layouts()[size_t(d.layout)];
