@@ -7,6 +7,7 @@ tokenize("Hello", tokenizer_id)  ->  {"input_ids": [...]}
 import hashlib
 import json
 import pathlib
+import re
 import threading
 
 from layerzero.errors import InvalidRequestError, NotInstalledError, UnknownNameError, WrongTypeError
@@ -16,6 +17,9 @@ _IDENTITY = ("added_tokens", "normalizer", "pre_tokenizer", "model", "post_proce
 _lock = threading.Lock()
 _by_id = {}
 _id_of_file = {}  # (path, mtime, size) -> id
+
+
+_IS_IDENTITY = re.compile("[0-9a-f]{64}").fullmatch
 
 
 def _library():
@@ -79,7 +83,7 @@ def _find(tokenizer_id):
     if not isinstance(tokenizer_id, str):
         raise WrongTypeError(f"tokenizer_id: wanted a str, got {type(tokenizer_id).__name__}; use register_tokenizer")
     found = _by_id.get(tokenizer_id)
-    if found is None and len(tokenizer_id) != 64:
+    if found is None and not _IS_IDENTITY(tokenizer_id):
         found = _by_id[register_tokenizer(tokenizer_id)]
     if found is None:
         raise UnknownNameError(

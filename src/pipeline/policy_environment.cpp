@@ -145,7 +145,8 @@ Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std:
   json locks = json::object();
   for (const auto& [name, value] : environment) {
     if (!name.starts_with(kPrefix)) continue;
-    const auto known = std::find_if(kVariables.begin(), kVariables.end(), [&](auto& v) { return v.name == name; });
+    const auto known = std::find_if(kVariables.begin(), kVariables.end(),
+                                    [wanted = std::string_view(name)](const auto& v) { return v.name == wanted; });
     if (known == kVariables.end() && !name.starts_with(kLockPrefix)) return UnknownVariable(name);
     if (value.empty()) continue;  // as if it were not set
     if (known == kVariables.end()) {

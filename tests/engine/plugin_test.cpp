@@ -1,5 +1,6 @@
 // C++ plugins: the example loads and is selected under a lock; every faulty library or descriptor is refused by name.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <fstream>
@@ -30,7 +31,7 @@ std::string Edited(const std::string& from, const std::string& to) {
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   text.replace(at, from.size(), to);
-  const std::string path = testing::TempDir() + "edited.json";
+  const std::string path = testing::TempDir() + "edited-" + std::to_string(getpid()) + ".json";
   std::ofstream(path) << text;
   return path;
 }

@@ -111,6 +111,8 @@ def test_refusals(tmp_path):
         lz.tokenize("a", "0" * 64)
     with pytest.raises(UnknownNameError, match="does not exist"):
         lz.tokenize("a", str(tmp_path / "none.json"))
+    with pytest.raises(UnknownNameError, match="does not exist"):  # as long as an identity is
+        lz.tokenize("a", str(tmp_path / "none.json").ljust(64, "n")[-64:])
     with pytest.raises(WrongTypeError, match=r"texts\[1\]"):
         lz.tokenize(["a", b"b"], identity)
     with pytest.raises(WrongTypeError, match="tokenizer_id"):
