@@ -1,5 +1,6 @@
 #include "arguments.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "torch_bridge.h"
@@ -85,6 +86,7 @@ bool ReadLayout(OpDoor& door, PyObject* value, Request* r) {
 // kernel= is a lock on every operation of the contract, for this call alone.
 bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
   if (!value || value == Py_None) return true;
+  if (!PyUnicode_Check(value)) return WrongType(door, "kernel", "a kernel id as a string", value);
   for (const auto& [name, scope] : door.kernel_scopes) {
     if (r->policy == 0 && SameName(value, name)) {
       r->policy = scope;
@@ -136,9 +138,12 @@ bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_ar
 }
 
 Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r, bool take_gradients) {
+  const Operation& op = *door.op;
+  const bool any = std::any_of(op.input_params().begin(), op.input_params().end(),
+                               [&](uint8_t i) { return a.params[i] && a.params[i] != Py_None; });
+  if (!any) return Read::kOk;  // the contract says what is missing
   if (!TorchAttached() || !ModesAllowFastDoor()) return Read::kSlow;
   const bool grad = GradEnabled();
-  const Operation& op = *door.op;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     PyObject* object = a.params[op.input_params()[i]];
     if (!object || object == Py_None) continue;

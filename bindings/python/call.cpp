@@ -98,6 +98,31 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
 
 namespace {
 
+struct Range {
+  const char* begin;
+  const char* end;
+  bool Overlaps(const Range& o) const { return begin < o.end && o.begin < end; }
+};
+Range BytesOf(const lz_tensor& t) {
+  const int64_t item = int64_t{t.dtype.bits} * t.dtype.lanes / 8;
+  const char* base = static_cast<const char*>(t.data) + t.byte_offset;
+  int64_t low = 0, high = item;
+  for (int32_t d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] == 0) return {base, base};
+    (t.strides[d] < 0 ? low : high) += (t.shape[d] - 1) * t.strides[d] * item;
+  }
+  return {base + low, base + high};
+}
+
+// Kernels may read an input after they have written part of an output.
+bool SharesMemory(const Request& r, size_t o, const lz_tensor& out) {
+  const Range range = BytesOf(out);
+  for (size_t i = 0; i < r.op->num_inputs() + o; ++i) {
+    if (r.tensors[i].ndim >= 0 && range.Overlaps(BytesOf(r.tensors[i]))) return true;
+  }
+  return false;
+}
+
 // out= must be what the door would have allocated.
 bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
   const OutputShape& shape = r.outputs[o];
@@ -116,20 +141,33 @@ bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
                                                .fix = "leave it out, or allocate it with torch.empty in that shape"}));
     return false;
   }
+  if (SharesMemory(r, o, t)) {
+    Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": out",
+                                               .wanted = "memory of its own",
+                                               .got = "memory that an input or another output uses",
+                                               .fix = "leave it out, or pass another tensor"}));
+    return false;
+  }
   Engine::BindOutput(r, o, static_cast<char*>(t.data) + t.byte_offset);
   return true;
 }
 
+// Whether out= holds one tensor for each output that this call has; else an error is set.
+bool CountsOutputs(const Request& r, PyObject* out) {
+  Py_ssize_t wanted = 0;
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) wanted += r.outputs[o].ndim >= 0;
+  if (PyTuple_Check(out) ? PyTuple_Size(out) == wanted : wanted == 1) return true;
+  PyErr_Format(PyExc_TypeError, "out: wanted %zd tensor%s, got another number", wanted,
+               wanted == 1 ? "" : "s in a tuple");
+  return false;
+}
+
 // Whether every present output's out= fits; else an error is set.
 bool CheckGivenOutputs(Request& r, PyObject* out) {
+  if (!CountsOutputs(r, out)) return false;
   Py_ssize_t given = 0;
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
     if (r.outputs[o].ndim < 0) continue;
-    const bool has = PyTuple_Check(out) ? given < PyTuple_Size(out) : given == 0;
-    if (!has) {
-      PyErr_SetString(PyExc_TypeError, "out: wanted a tuple with one tensor for each output");
-      return false;
-    }
     if (!BindGivenOutput(r, o, PyTuple_Check(out) ? PyTuple_GetItem(out, given) : out)) return false;
     ++given;
   }
@@ -138,6 +176,7 @@ bool CheckGivenOutputs(Request& r, PyObject* out) {
 
 // Outputs of a native plan, as one object or a tuple; nullptr with an error.
 PyObject* MakeOutputs(Request& r, PyObject* out) {
+  if (out && out != Py_None && !CountsOutputs(r, out)) return nullptr;
   PyObject* made[kMaxOutputs];
   Py_ssize_t n = 0;
   Py_ssize_t given = 0;
@@ -145,9 +184,8 @@ PyObject* MakeOutputs(Request& r, PyObject* out) {
     const OutputShape& shape = r.outputs[o];
     if (shape.ndim < 0) continue;
     if (out && out != Py_None) {
-      PyObject* mine = PyTuple_Check(out) ? (given < PyTuple_Size(out) ? PyTuple_GetItem(out, given) : Py_None) : out;
-      if ((given > 0 && !PyTuple_Check(out)) || !BindGivenOutput(r, o, mine)) {
-        if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "out: wanted a tuple with one tensor for each output");
+      PyObject* mine = PyTuple_Check(out) ? PyTuple_GetItem(out, given) : out;
+      if (!BindGivenOutput(r, o, mine)) {
         for (Py_ssize_t i = 0; i < n; ++i) Py_DecRef(made[i]);
         return nullptr;
       }
@@ -287,10 +325,15 @@ PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_ar
   return SelectAndRun(r, &door->site, tensors, a.out);
 }
 
-PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject*) {
+PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
   auto* prepared = static_cast<Prepared*>(PyCapsule_GetPointer(self, kPreparedCapsule));
   OpDoor& door = *prepared->door;
   const Operation& op = *door.op;
+  if (keywords && PyTuple_Size(keywords) > 0) {
+    PyErr_Format(PyExc_TypeError, "a prepared %s takes its tensors by position; everything else was fixed by prepare",
+                 door.method.ml_name);
+    return nullptr;
+  }
   if (size_t(num_args) > op.num_inputs()) {
     PyErr_Format(PyExc_TypeError, "a prepared %s takes its %zd tensors, got %zd arguments", door.method.ml_name,
                  Py_ssize_t(op.num_inputs()), num_args);

@@ -162,12 +162,27 @@ bool RequiresGrad(PyObject* tensor) {
   return yes;
 }
 
+namespace {
+// Views with torch's negative bit come from the imaginary part of a conjugate: every stride of theirs is even. Only
+// such tensors are asked, which is a method call.
+bool IsNegated(PyObject* tensor, const lz_tensor& t) {
+  for (int i = 0; i < t.ndim; ++i) {
+    if (t.shape[i] > 1 && t.strides[i] % 2 != 0) return false;
+  }
+  PyObject* answer = PyObject_CallMethod(tensor, "is_neg", nullptr);
+  if (!answer) PyErr_Clear();
+  const bool negated = answer == Py_True;
+  Py_XDECREF(answer);
+  return negated;
+}
+}  // namespace
+
 bool ReadTensor(PyObject* tensor, lz_tensor* out) {
   if (g.exchange->dltensor_from_py_object(tensor, out) != 0) {
     PyErr_Clear();
     return false;
   }
-  if (out->data) return true;
+  if (out->data) return !IsNegated(tensor, *out);
   for (int i = 0; i < out->ndim; ++i) {
     if (out->shape[i] == 0) return true;
   }

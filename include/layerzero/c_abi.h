@@ -74,7 +74,12 @@ typedef struct lz_kernel_args {
   const lz_parallel* parallel;
 } lz_kernel_args;
 
-/* 0 = done, anything else = failed before or during the launch. Must not throw, allocate tensors or synchronise. */
+/* What a launch returns. 1 and 2: a value inside a tensor is invalid (an offset, an index); no other kernel is tried.
+ * Anything else that is not 0: failed before or during the launch, the reference may be tried.
+ * Must not throw, allocate tensors or synchronise. */
+#define LZ_LAUNCH_DONE 0
+#define LZ_LAUNCH_INVALID_DATA 1
+#define LZ_LAUNCH_INVALID_INDEX 2
 typedef int32_t (*lz_launch_fn)(const lz_kernel_args* args);
 /* Bytes of workspace for these arguments (data pointers are not to be read). */
 typedef uint64_t (*lz_workspace_fn)(const lz_kernel_args* args);

@@ -132,7 +132,10 @@ Status Dispatch(const Plan& plan, Request& r, const lz_parallel& threads, bool* 
   const int32_t code = kernel.spec.launch(&args);
   if (code == 0) [[likely]]
     return {};
-  if (!plan.fallback || plan.locked) return Failed(plan, r, code);
+  // Data that the kernel found invalid (an index outside its tensor) is the caller's to mend: no fallback hides it.
+  if (!plan.fallback || plan.locked || code == LZ_LAUNCH_INVALID_DATA || code == LZ_LAUNCH_INVALID_INDEX) {
+    return Failed(plan, r, code);
+  }
   *fell_back = true;
   if (plan.fallback->spec.call != CallKind::kNative || !plan.fallback->spec.launch) {
     return Status(StatusCode::kHostKernel,

@@ -373,3 +373,41 @@ def test_many_threads():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(8)))
+
+
+def test_out_has_memory_of_its_own():
+    x, w = torch.randn(4, 8), torch.ones(8)
+    shared = torch.randn(100)
+    with torch.no_grad():
+        for given, out in ((x, x), (shared[:32].view(4, 8), shared[4:36].view(4, 8))):
+            with pytest.raises(lz.InvalidRequestError, match="memory of its own"):
+                lz.rms_norm(given, w, out=out)
+        both = torch.empty(4, 8)
+        with pytest.raises(lz.InvalidRequestError, match="memory of its own"):
+            lz.fused_add_rms_norm(x, x.clone(), w, out=(both, both))
+        with pytest.raises(TypeError, match="wanted 1 tensor"):
+            lz.rms_norm(x, w, out=(both, both))
+
+
+def test_negated_views_keep_their_sign():
+    negated = torch.randn(4, 8, dtype=torch.complex64).conj().imag
+    assert negated.is_neg()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            lz.rms_norm(negated, torch.ones(8)), lz.rms_norm(negated.resolve_neg(), torch.ones(8))
+        )
+
+
+def test_a_prepared_call_refuses_keywords():
+    x, w = torch.randn(4, 8), torch.ones(8)
+    with torch.no_grad():
+        prepared = lz.prepare(lz.rms_norm, x, w)
+        with pytest.raises(TypeError, match="by position"):
+            prepared(x, weight=w)
+
+
+def test_invalid_indices_are_not_hidden_by_a_fallback():
+    x, cos, sin = torch.randn(1, 2, 2, 8), torch.randn(3, 8), torch.randn(3, 8)
+    ids = torch.tensor([[0, -1]], dtype=torch.int32)
+    with torch.no_grad(), pytest.raises(lz.KernelExecutionError, match="index"):
+        lz.rope(x, cos, sin, position_ids=ids, layout="BSHD")

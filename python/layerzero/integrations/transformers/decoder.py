@@ -101,6 +101,8 @@ def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs)
         return "gradients are recorded, or the model is in training mode"
     if torch.compiler.is_compiling():
         return "the call is being traced"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
     if (ids is None) == (embeds is None):
         return "neither or both of input_ids and inputs_embeds are given"
     given = ids if embeds is None else embeds
