@@ -127,7 +127,8 @@ typedef enum lz_status_code {
   LZ_VERSION_MISMATCH = 8,
   LZ_GRAPH_UNSAFE = 9,
   LZ_HOST_KERNEL = 10, /* the plan's kernel lives in the caller's language: call it there */
-  LZ_INTERNAL = 11
+  LZ_INTERNAL = 11,
+  LZ_CACHE_FULL = 12 /* a KV cache has no block left for what was asked; nothing was changed */
 } lz_status_code;
 
 typedef struct lz_error {
@@ -209,6 +210,7 @@ typedef struct lz_api {
   void (*site_free)(lz_site* site);
   int32_t (*site_select)(lz_site* site, const lz_request* request, const lz_plan** plan);
   int32_t (*site_run)(lz_site* site, const lz_request* request); /* select and dispatch */
+  const struct lz_kv_api* kv;                                    /* layerzero/kv_abi.h */
 } lz_api;
 
 /* NULL when `major` is not served; otherwise the table: its first `size` bytes mean something to the caller. */

@@ -47,6 +47,10 @@ class CudaGraphUnsafeError(LayerZeroError, RuntimeError):
     """A kernel that is not known to be safe in a CUDA graph was asked for inside a capture."""
 
 
+class KVCacheFullError(LayerZeroError, RuntimeError):
+    """A KV cache has no block left for what was asked; nothing was changed."""
+
+
 class InternalError(LayerZeroError, RuntimeError):
     """A fault of LayerZero itself; please report it with the message."""
 
@@ -78,6 +82,7 @@ _BY_CODE: dict[int, type[LayerZeroError]] = {
     7: KernelExecutionError,
     8: VersionMismatchError,
     9: CudaGraphUnsafeError,
+    12: KVCacheFullError,
 }
 
 

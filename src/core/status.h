@@ -27,6 +27,7 @@ enum class StatusCode : int32_t {
   kGraphUnsafe = LZ_GRAPH_UNSAFE,
   kHostKernel = LZ_HOST_KERNEL,
   kInternal = LZ_INTERNAL,
+  kCacheFull = LZ_CACHE_FULL,
 };
 
 // What was wanted, what was got, what to do. Every part is a phrase; Text() makes the sentence.

@@ -241,28 +241,11 @@ const lz_op_info* OpInfoOf(const lz_op* op) {
 }  // namespace lz
 
 const lz_api* lz_get_api(uint32_t major, uint32_t size) {
-  static const lz_api api = {sizeof(lz_api),
-                             LZ_ABI_MAJOR,
-                             lz::Engine::BuildId(),
-                             lz::Engine::Version(),
-                             lz::LastErrorOf,
-                             lz::Find,
-                             lz::OutputShapes,
-                             lz::Select,
-                             lz::WorkspaceOf,
-                             lz::Run,
-                             lz::PlanKernelId,
-                             lz::Explain,
-                             lz::Contracts,
-                             lz::Configure,
-                             lz::LoadConfig,
-                             lz::LoadPlugin,
-                             lz::Invalidate,
-                             lz::OpInfoOf,
-                             lz::PolicyScope,
-                             lz::SiteNew,
-                             lz::SiteFree,
-                             lz::SiteSelect,
-                             lz::SiteRun};
+  static const lz_api api = {sizeof(lz_api),  LZ_ABI_MAJOR,   lz::Engine::BuildId(), lz::Engine::Version(),
+                             lz::LastErrorOf, lz::Find,       lz::OutputShapes,      lz::Select,
+                             lz::WorkspaceOf, lz::Run,        lz::PlanKernelId,      lz::Explain,
+                             lz::Contracts,   lz::Configure,  lz::LoadConfig,        lz::LoadPlugin,
+                             lz::Invalidate,  lz::OpInfoOf,   lz::PolicyScope,       lz::SiteNew,
+                             lz::SiteFree,    lz::SiteSelect, lz::SiteRun,           nullptr};  // no KV cache yet
   return major == LZ_ABI_MAJOR && size <= sizeof(lz_api) ? &api : nullptr;
 }

@@ -103,7 +103,7 @@ LZ_FIELD(lz_op_info, tensors, 24);
 LZ_FIELD(lz_op_info, scalars, 32);
 
 // Append only: what stands here stays; a new function goes behind the last one.
-static_assert(sizeof(lz_api) == 176);
+static_assert(sizeof(lz_api) == 184);
 LZ_FIELD(lz_api, abi_major, 4);
 LZ_FIELD(lz_api, build_id, 8);
 LZ_FIELD(lz_api, version, 16);
@@ -126,10 +126,12 @@ LZ_FIELD(lz_api, site_new, 144);
 LZ_FIELD(lz_api, site_free, 152);
 LZ_FIELD(lz_api, site_select, 160);
 LZ_FIELD(lz_api, site_run, 168);
+LZ_FIELD(lz_api, kv, 176);
 
 static_assert(LZ_OK == 0 && LZ_INVALID_REQUEST == 1 && LZ_WRONG_TYPE == 2 && LZ_NO_KERNEL == 3 &&
               LZ_UNKNOWN_NAME == 4 && LZ_CONFIG == 5 && LZ_NOT_INSTALLED == 6 && LZ_KERNEL_FAILED == 7 &&
-              LZ_VERSION_MISMATCH == 8 && LZ_GRAPH_UNSAFE == 9 && LZ_HOST_KERNEL == 10 && LZ_INTERNAL == 11);
+              LZ_VERSION_MISMATCH == 8 && LZ_GRAPH_UNSAFE == 9 && LZ_HOST_KERNEL == 10 && LZ_INTERNAL == 11 &&
+              LZ_CACHE_FULL == 12);
 static_assert(LZ_TENSOR == 0 && LZ_INT == 1 && LZ_FLOAT == 2 && LZ_BOOL == 3 && LZ_CHOICE == 4);
 static_assert(LZ_FLAG_CAPTURING == 1 && LZ_FLAG_REQUIRES_GRAD == 2);
 
