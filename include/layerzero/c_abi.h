@@ -64,7 +64,7 @@ typedef struct lz_parallel {
 
 typedef struct lz_kernel_args {
   uint32_t size;
-  uint32_t reserved;
+  uint32_t flags;           /* LZ_KERNEL_* */
   const lz_tensor* tensors; /* the contract's tensor parameters in order, then its outputs */
   const lz_scalar* scalars; /* the contract's scalar parameters in order */
   const int64_t* axes;      /* sizes of the contract's axes in order of first appearance */
@@ -73,6 +73,9 @@ typedef struct lz_kernel_args {
   void* stream; /* the caller's current stream; NULL on the CPU */
   const lz_parallel* parallel;
 } lz_kernel_args;
+
+/* strict_mode: where a contract says so, invalid values end in LZ_LAUNCH_INVALID_DATA, not in a documented result. */
+#define LZ_KERNEL_STRICT 1u
 
 /* What a launch returns. 1 and 2: a value inside a tensor is invalid (an offset, an index); no other kernel is tried.
  * Anything else that is not 0: failed before or during the launch, the reference may be tried.
