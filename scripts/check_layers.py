@@ -29,15 +29,16 @@ ALLOWED = {
     "src/platform": COMMON,
     "src/registry": (*COMMON, "platform", "gen", "ops"),
     "src/pipeline": (*COMMON, "platform", "registry"),
-    "src/engine": (*COMMON, "platform", "registry", "pipeline", "perfdb", "engine", "ops", "gen"),
+    "src/engine": (*COMMON, "platform", "registry", "pipeline", "perfdb", "kvcache", "engine", "ops", "gen"),
     "src/verify": (*COMMON, "platform", "registry", "pipeline", "engine", "ops"),
     "src/perfdb": (*COMMON, "platform", "registry"),
+    "src/kvcache": COMMON,
     "ops": (*COMMON, "ops"),
     "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraint rows name
     "include/layerzero": ("layerzero",),
 }
-OWN = {"base", "core", "platform", "registry", "pipeline", "engine", "verify", "perfdb", "ops", "kernels", "layerzero"}
-OWN |= {"bindings", "gen"}
+OWN = {"base", "core", "platform", "registry", "pipeline", "engine", "verify", "perfdb", "kvcache", "ops", "kernels"}
+OWN |= {"layerzero", "bindings", "gen"}
 
 # (rule, pattern in code, files exempt, what to do instead). Checked in the engine's folders only.
 NEVER = (

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/c_abi_parts.h"
 #include "engine/engine.h"
 
 // An operation handle is the engine's Operation, a plan handle its Plan: both live as long as the process.
@@ -26,16 +27,6 @@ struct LastError {
 };
 thread_local LastError t_error;
 thread_local std::string t_text;
-
-int32_t Keep(const Status& status) {
-  if (status.ok()) return LZ_OK;
-  t_error.parts = status.parts();
-  t_error.text = status.Text();
-  t_error.error = {
-      sizeof(lz_error),          int32_t(status.code()),    t_error.parts.field.c_str(), t_error.parts.wanted.c_str(),
-      t_error.parts.got.c_str(), t_error.parts.fix.c_str(), t_error.text.c_str()};
-  return int32_t(status.code());
-}
 
 const Operation* AsOperation(const lz_op* op) { return reinterpret_cast<const Operation*>(op); }
 const Plan* AsPlan(const lz_plan* plan) { return reinterpret_cast<const Plan*>(plan); }
@@ -95,27 +86,27 @@ Status NoRequest() {
 
 template <class Body>
 int32_t WithRequest(const lz_request* c, bool outputs, Body body) {
-  if (!c || c->size < sizeof(lz_request) || !c->op) return Keep(NoRequest());
+  if (!c || c->size < sizeof(lz_request) || !c->op) return KeepError(NoRequest());
   Request r(*AsOperation(c->op));
   Status status = Take(c, &r, outputs);
   if (status.ok()) status = body(r);
-  return Keep(status);
+  return KeepError(status);
 }
 
 const lz_error* LastErrorOf() { return &t_error.error; }
 
 int32_t Missing(const char* what) {
-  return Keep(Status(StatusCode::kInvalidRequest, {.field = what, .wanted = "a text", .got = "NULL"}));
+  return KeepError(Status(StatusCode::kInvalidRequest, {.field = what, .wanted = "a text", .got = "NULL"}));
 }
 
 int32_t Find(const char* name, const lz_op** op) {
   if (!name) return Missing("operation");
   Engine& engine = Engine::Get();
-  if (!engine.startup().ok()) return Keep(engine.startup());
+  if (!engine.startup().ok()) return KeepError(engine.startup());
   const Operation* found = engine.Find(name);
   *op = reinterpret_cast<const lz_op*>(found);
   if (found) return LZ_OK;
-  return Keep(
+  return KeepError(
       Status(StatusCode::kUnknownName, {.field = "operation", .wanted = "a name that contracts() lists", .got = name}));
 }
 
@@ -167,7 +158,7 @@ const char* PlanKernelId(const lz_plan* plan) { return AsPlan(plan)->kernel->id.
 
 int32_t Explain(const lz_request* request, const char* device, const char** json) {
   if (!request || request->size < sizeof(lz_request) || !request->op) {
-    return Keep(NoRequest());
+    return KeepError(NoRequest());
   }
   Request r(*AsOperation(request->op));
   std::copy_n(request->tensors, r.op->num_inputs(), r.tensors.begin());
@@ -175,7 +166,7 @@ int32_t Explain(const lz_request* request, const char* device, const char** json
   r.flags = request->flags;
   r.policy = request->policy;
   auto text = Engine::Get().Explain(r, device ? device : "");
-  if (!text.ok()) return Keep(text.status());
+  if (!text.ok()) return KeepError(text.status());
   t_text = std::move(*text);
   *json = t_text.c_str();
   return LZ_OK;
@@ -185,17 +176,19 @@ const char* Contracts() {
   t_text = Engine::Get().Contracts();
   return t_text.c_str();
 }
-int32_t Configure(const char* json) { return json ? Keep(Engine::Get().Configure(json)) : Missing("policy"); }
-int32_t LoadConfig(const char* path) { return path ? Keep(Engine::Get().LoadConfig(path)) : Missing("policy file"); }
+int32_t Configure(const char* json) { return json ? KeepError(Engine::Get().Configure(json)) : Missing("policy"); }
+int32_t LoadConfig(const char* path) {
+  return path ? KeepError(Engine::Get().LoadConfig(path)) : Missing("policy file");
+}
 int32_t LoadPlugin(const char* library, const char* descriptor) {
   if (!library || !descriptor) return Missing(library ? "descriptor" : "library");
-  return Keep(Engine::Get().LoadPlugin(library, descriptor));
+  return KeepError(Engine::Get().LoadPlugin(library, descriptor));
 }
 void Invalidate() { Engine::Get().Invalidate(); }
 int32_t PolicyScope(int64_t parent, const char* json, int64_t* id) {
   if (!json) return Missing("policy");
   auto scope = Engine::Get().PolicyScope(parent, json);
-  if (!scope.ok()) return Keep(scope.status());
+  if (!scope.ok()) return KeepError(scope.status());
   *id = *scope;
   return LZ_OK;
 }
@@ -238,6 +231,17 @@ const lz_op_info* OpInfoOf(const lz_op* op) {
 }
 
 }  // namespace
+
+int32_t KeepError(const Status& status) {
+  if (status.ok()) return LZ_OK;
+  t_error.parts = status.parts();
+  t_error.text = status.Text();
+  t_error.error = {
+      sizeof(lz_error),          int32_t(status.code()),    t_error.parts.field.c_str(), t_error.parts.wanted.c_str(),
+      t_error.parts.got.c_str(), t_error.parts.fix.c_str(), t_error.text.c_str()};
+  return int32_t(status.code());
+}
+
 }  // namespace lz
 
 const lz_api* lz_get_api(uint32_t major, uint32_t size) {
@@ -246,6 +250,6 @@ const lz_api* lz_get_api(uint32_t major, uint32_t size) {
                              lz::WorkspaceOf, lz::Run,        lz::PlanKernelId,      lz::Explain,
                              lz::Contracts,   lz::Configure,  lz::LoadConfig,        lz::LoadPlugin,
                              lz::Invalidate,  lz::OpInfoOf,   lz::PolicyScope,       lz::SiteNew,
-                             lz::SiteFree,    lz::SiteSelect, lz::SiteRun,           nullptr};  // no KV cache yet
+                             lz::SiteFree,    lz::SiteSelect, lz::SiteRun,           lz::KvApi()};
   return major == LZ_ABI_MAJOR && size <= sizeof(lz_api) ? &api : nullptr;
 }
