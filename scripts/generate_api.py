@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import list_kernels
-from layerzero._contracts import contracts
+from layerzero._contracts import condition, contracts, present
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = "python/layerzero/_operations.pyi"
@@ -59,20 +59,21 @@ def parameters(contract: Contract, replaced: dict[str, str] | None = None) -> li
     return [*texts, "kernel: str | None = None", "out: T | tuple[T, ...] | None = None"]
 
 
-def result(contract: Contract, condition: bool) -> str:
-    number = sum(1 for output in contract["outputs"] if not output["only_if"] or condition)
-    return "T" if number == 1 else f"tuple[{', '.join(['T'] * number)}]"
+def result(contract: Contract, value: bool) -> str:
+    number = len(present(contract, value))
+    return ("T" if number == 1 else f"tuple[{', '.join(['T'] * number)}]") if number else "None"
 
 
 def signatures(contract: Contract) -> Iterator[tuple[list[str], str]]:
     """(parameters, result) of each overload."""
-    conditions = {output["only_if"] for output in contract["outputs"] if output["only_if"]}
-    if not conditions:
+    name = condition(contract)
+    if name is None:
         yield parameters(contract), result(contract, False)
         return
-    (name,) = conditions
-    yield parameters(contract, {name: f"{name}: Literal[False] = False"}), result(contract, False)
-    yield parameters(contract, {name: f"{name}: Literal[True]"}), result(contract, True)
+    (kind,) = (param["kind"] for param in contract["params"] if param["name"] == name)
+    off, on = ("None = None", "T") if kind == "tensor" else ("Literal[False] = False", "Literal[True]")
+    yield parameters(contract, {name: f"{name}: {off}"}), result(contract, False)
+    yield parameters(contract, {name: f"{name}: {on}"}), result(contract, True)
 
 
 def stub() -> str:
@@ -157,7 +158,8 @@ def page(contract: Contract) -> str:
     ]
     for output in contract["outputs"]:
         dtype = output["dtype_choice"] or output["dtype"]
-        given = f" (if `{output['only_if']}`)" if output["only_if"] else ""
+        negated, name = output["only_if"].startswith("!"), output["only_if"].removeprefix("!")
+        given = f" ({'without' if negated else 'with'} `{name}`)" if name else ""
         lines.append(f"| `{output['name']}`{given} | {shape(output['shape'])} | `{dtype}` | {cell(output['doc'])} |")
     lines += ["", f"Replaces `{contract['replaces']}`." if contract["replaces"] else "Replaces no function of torch."]
     if contract["layouts"]:

@@ -112,6 +112,7 @@ PyObject* MakeOutputs(Request& r, PyObject* out) {
     Engine::BindOutput(r, o, static_cast<char*>(view.data) + view.byte_offset);
     made[n++] = t;
   }
+  if (n == 0) Py_RETURN_NONE;
   if (n == 1) return made[0];
   PyObject* tuple = PyTuple_New(n);
   for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SetItem(tuple, i, made[i]);

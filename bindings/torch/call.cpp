@@ -38,14 +38,18 @@ struct Arguments {
       const Param& p = op.contract().params[index];
       const StableIValue value = stack[next++];
       if (p.kind == ParamKind::kTensor) {
-        const auto raw = p.optional ? to<std::optional<AtenTensorHandle>>(value) : to<AtenTensorHandle>(value);
+        const bool required = !p.optional || index == op.output_condition();
+        const auto raw = !required ? to<std::optional<AtenTensorHandle>>(value) : to<AtenTensorHandle>(value);
         if (raw) tensors[input_of[index]] = Handle(*raw);
       } else {
         Scalar(p, value, scalar_of[index]);
       }
     }
     if (t.layout) layout = TakeString(stack[next]);
-    if (t.flag >= 0) scalars[t.flag] = {.value = {.i = t.flag_value}, .given = 1};
+    if (const int flag = op.output_condition();
+        flag >= 0 && op.contract().params[size_t(flag)].kind == ParamKind::kBool) {
+      scalars[scalar_of[flag]] = {.value = {.i = t.condition}, .given = 1};
+    }
   }
 
   void Scalar(const Param& p, StableIValue value, size_t i) {
@@ -64,14 +68,8 @@ struct Arguments {
   }
 };
 
-int64_t ChoiceIndex(const Operation& op, const Param& p, std::string_view wanted) {
-  std::string_view rest = p.choices;
-  for (int64_t i = 0;; ++i) {
-    const size_t bar = rest.find('|');
-    if (rest.substr(0, bar) == wanted) return i;
-    if (bar == rest.npos) break;
-    rest.remove_prefix(bar + 1);
-  }
+int64_t ChoiceOf(const Operation& op, const Param& p, std::string_view wanted) {
+  if (const int64_t i = ChoiceIndex(p.choices, wanted); i >= 0) return i;
   Fail(std::string(op.name()) + ": " + std::string(p.name) + ": wanted one of " + std::string(p.choices) + ", got '" +
        std::string(wanted) + "'");
 }
@@ -92,7 +90,7 @@ void FillRequest(const TorchOp& t, Arguments& a, Request& r) {
   }
   for (size_t i = 0; i < op.num_scalars(); ++i) {
     r.scalars[i] = a.scalars[i];
-    if (a.choices[i]) r.scalars[i].value.i = ChoiceIndex(op, op.scalar(i), *a.choices[i]);
+    if (a.choices[i]) r.scalars[i].value.i = ChoiceOf(op, op.scalar(i), *a.choices[i]);
   }
   if (t.layout) r.layout = LayoutIndex(op, a.layout);
 }

@@ -17,18 +17,12 @@ std::string_view Type(ParamKind kind) {
   return "";
 }
 
-std::string Choice(const Param& p, int64_t index) {
-  std::string_view rest = p.choices;
-  for (; index > 0; --index) rest.remove_prefix(rest.find('|') + 1);
-  return std::string(rest.substr(0, rest.find('|')));
-}
-
 std::string Default(const Param& p) {
   if (!p.has_default) return "None";
   switch (p.kind) {
     case ParamKind::kInt: return std::to_string(p.int_default);
     case ParamKind::kBool: return p.int_default ? "True" : "False";
-    case ParamKind::kChoice: return "\"" + Choice(p, p.int_default) + "\"";
+    case ParamKind::kChoice: return "\"" + std::string(ChoiceName(p.choices, p.int_default)) + "\"";
     case ParamKind::kFloat: {
       char text[32];
       const auto end = std::to_chars(text, text + sizeof(text), p.float_default).ptr;
@@ -42,18 +36,20 @@ std::string Default(const Param& p) {
 
 bool HasDefault(const Param& p) { return p.optional || p.has_default; }
 
-TorchOp Overload(const Operation& op, int flag, bool value, std::string_view name) {
-  TorchOp t{.op = &op, .overload = std::string(name), .flag = flag, .flag_value = value};
+TorchOp Overload(const Operation& op, bool condition, std::string_view name) {
+  TorchOp t{.op = &op, .overload = std::string(name), .condition = condition};
   const Contract& c = op.contract();
+  const int decides = op.output_condition();
   for (bool keyword_only : {false, true}) {
     for (size_t i = 0; i < c.params.size(); ++i) {
       if (c.params[i].keyword_only != keyword_only) continue;
-      if (flag >= 0 && op.scalar_params()[size_t(flag)] == i) continue;
+      // A flag is said by the overload; a tensor is absent in the one and required in the other.
+      if (int(i) == decides && (!condition || c.params[i].kind != ParamKind::kTensor)) continue;
       t.arguments.push_back(uint8_t(i));
     }
   }
   t.layout = !op.layout_names().empty();
-  for (const Output& o : c.outputs) t.num_outputs += o.only_if.empty() || value;
+  for (const Output& o : c.outputs) t.num_outputs += o.Present(condition);
   return t;
 }
 
@@ -67,6 +63,7 @@ std::string TorchOp::Schema() const {
   const Contract& c = op->contract();
   std::string text;
   bool keyword_only = false;
+  char alias = 'a';
   const auto separate = [&](bool starts_keywords) {
     if (!text.empty()) text += ", ";
     if (starts_keywords && !keyword_only) text += "*, ";
@@ -75,9 +72,12 @@ std::string TorchOp::Schema() const {
   for (size_t a = 0; a < arguments.size(); ++a) {
     const Param& p = c.params[arguments[a]];
     separate(p.keyword_only);
-    text += std::string(Type(p.kind)) + (p.optional && !p.has_default ? "? " : " ") + std::string(p.name);
+    const bool required = int(arguments[a]) == op->output_condition();
+    text += std::string(Type(p.kind));
+    if (p.mutated) text += std::string("(") + alias++ + "!)";
+    text += (p.optional && !p.has_default && !required ? "? " : " ") + std::string(p.name);
     // A default must not stand before a positional parameter that has none.
-    bool last = HasDefault(p);
+    bool last = HasDefault(p) && !required;
     for (size_t b = a; b < arguments.size() && !p.keyword_only; ++b) {
       const Param& later = c.params[arguments[b]];
       last &= later.keyword_only || HasDefault(later);
@@ -88,7 +88,7 @@ std::string TorchOp::Schema() const {
     separate(true);
     text += "str layout=\"" + op->layout_names()[0] + "\"";
   }
-  std::string outputs = "Tensor";
+  std::string outputs = num_outputs ? "Tensor" : "";
   for (size_t o = 1; o < num_outputs; ++o) outputs += ", Tensor";
   return Name() + "(" + text + ") -> " + (num_outputs == 1 ? outputs : "(" + outputs + ")");
 }
@@ -96,17 +96,14 @@ std::string TorchOp::Schema() const {
 std::vector<TorchOp> TorchOps(const Engine& engine) {
   std::vector<TorchOp> all;
   for (const auto& op : engine.operations()) {
-    int flag = -1;
-    std::string_view conditional;
+    all.push_back(Overload(*op, false, ""));
+    if (op->output_condition() < 0) continue;
+    const Param& decides = op->contract().params[size_t(op->output_condition())];
+    std::string_view name = decides.name;
     for (const Output& o : op->contract().outputs) {
-      if (o.only_if.empty()) continue;
-      for (size_t i = 0; i < op->num_scalars(); ++i) {
-        if (op->scalar(i).name == o.only_if) flag = int(i);
-      }
-      conditional = o.name;
+      if (decides.kind != ParamKind::kTensor && !o.only_if.empty()) name = o.name;
     }
-    all.push_back(Overload(*op, flag, false, ""));
-    if (flag >= 0) all.push_back(Overload(*op, flag, true, conditional));
+    all.push_back(Overload(*op, true, name));
   }
   return all;
 }

@@ -12,8 +12,7 @@ namespace lz::torch_ops {
 struct TorchOp {
   const Operation* op = nullptr;
   std::string overload;            // empty: the default one
-  int flag = -1;                   // scalar that this overload fixes (return_lse), or -1
-  bool flag_value = false;         // its value
+  bool condition = false;          // what this overload fixes for the outputs' condition (return_lse)
   std::vector<uint8_t> arguments;  // contract parameters in the schema's order; the layout follows them
   bool layout = false;             // the last argument is the layout's name
   size_t num_outputs = 0;

@@ -15,6 +15,21 @@ def contracts() -> dict[str, Contract]:
     return {contract["name"]: contract for contract in json.loads(_layerzero.contracts())}
 
 
+def condition(contract: Contract) -> str | None:
+    """The boolean or optional tensor on which outputs of the contract depend."""
+    return next((output["only_if"].removeprefix("!") for output in contract["outputs"] if output["only_if"]), None)
+
+
+def present(contract: Contract, value: Any) -> list[dict[str, Any]]:
+    """The outputs of a call whose condition() has this value."""
+    return [o for o in contract["outputs"] if not o["only_if"] or holds(value) != o["only_if"].startswith("!")]
+
+
+def holds(value: Any) -> bool:
+    """Whether a condition()'s value means yes: True, or a tensor."""
+    return value is not None and value is not False
+
+
 @functools.cache
 def parameter_names(name: str) -> tuple[str, ...]:
     return tuple(param["name"] for param in contracts()[name]["params"])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from layerzero._contracts import contracts, parameter_names
+from layerzero._contracts import condition, contracts, parameter_names, present
 
 FOLDER = Path(__file__).parent / "_reference"
 
@@ -49,8 +49,8 @@ def call_reference(name: str, arguments: dict[str, Any], layout: str | None = No
     inverse = [order.index(axis) for axis in range(len(order))]
     results = function(**given)
     outputs = list(results) if isinstance(results, tuple) else [results]
-    present = [o for o in contract["outputs"] if not o["only_if"] or arguments.get(o["only_if"])]
-    outputs = [t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, present, strict=True)]
+    described = present(contract, arguments.get(condition(contract) or ""))
+    outputs = [t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, described, strict=True)]
     return tuple(outputs) if isinstance(results, tuple) else outputs[0]
 
 

@@ -7,10 +7,11 @@ compared that is not a plain integer on both sides: a comparison would tie the t
 import ast
 import functools
 import operator
+import re
 from collections.abc import Callable
 from typing import Any
 
-from layerzero._contracts import contracts
+from layerzero._contracts import Contract, condition, contracts, present
 from layerzero.errors import InvalidRequestError
 
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
@@ -24,7 +25,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 @functools.cache
 def _dims(shape: str) -> tuple[bool, tuple[str, ...]]:
     """Whether the shape starts with "...", and its other dimensions."""
-    parts = tuple(part.strip() for part in shape.split(",") if part.strip())
+    parts = tuple(part.strip() for part in re.split(r",(?![^\[]*\])", shape) if part.strip())
     return ("..." in parts[:1], parts[1:]) if "..." in parts[:1] else (False, parts)
 
 
@@ -38,6 +39,9 @@ def _evaluate(node: ast.expr, axes: dict[str, Any]) -> Any:
         return node.value
     if isinstance(node, ast.Name):
         return axes[node.id]
+    if isinstance(node, ast.Subscript):  # a choice's number in a list
+        numbers = ast.literal_eval(node.slice)
+        return numbers[_evaluate(node.value, axes)]
     if isinstance(node, ast.BinOp):
         return _OPERATORS[type(node.op)](_evaluate(node.left, axes), _evaluate(node.right, axes))
     raise ValueError(f"shape expression {ast.dump(node)}")
@@ -56,14 +60,14 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
         value = arguments.get(param["name"])
         if value is None:
             continue
-        if param["kind"] == "int":
+        if param["kind"] in ("int", "bool"):
             axes[param["name"]] = value
+        elif param["kind"] == "choice":
+            axes[param["name"]] = param["choices"].index(value)
         elif param["kind"] == "tensor" and param["shape"] != "*" and not param["broadcast"]:
             leading = _bind(name, param, value, order, axes, leading)
     found = []
-    for output in contract["outputs"]:
-        if output["only_if"] and not arguments.get(output["only_if"]):
-            continue
+    for output in present(contract, arguments.get(condition(contract) or "")):
         has_leading, dims = _dims(output["shape"])
         sizes = (
             [*(leading or []), *(_evaluate(_expression(d), axes) for d in dims)]
@@ -75,7 +79,7 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
             for axis, place in enumerate(order):
                 physical[place] = sizes[axis]
             sizes = physical
-        found.append((sizes, _dtype(output, arguments)))
+        found.append((sizes, _dtype(contract, output, arguments)))
     return found
 
 
@@ -102,8 +106,11 @@ def _bind(
     return leading
 
 
-def _dtype(output: dict[str, Any], arguments: dict[str, Any]) -> str:
+def _dtype(contract: Contract, output: dict[str, Any], arguments: dict[str, Any]) -> str:
     chosen = arguments.get(output["dtype_choice"]) if output["dtype_choice"] else None
+    if chosen is not None and output["choice_dtypes"]:
+        (choices,) = (p["choices"] for p in contract["params"] if p["name"] == output["dtype_choice"])
+        return output["choice_dtypes"][choices.index(chosen)]
     if chosen is not None:
         return chosen
     like = arguments.get(output["dtype"])

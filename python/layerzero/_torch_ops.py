@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts
+from layerzero._contracts import Contract, condition, contracts, holds
 from layerzero._references import call_reference
 from layerzero._shapes import output_shapes
 from layerzero.errors import InvalidRequestError, VersionMismatchError
@@ -29,8 +29,8 @@ class Operator:
     """One overload: a contract, and which of its conditional outputs it has."""
 
     name: str  # the contract's flat name
-    overload: str  # "default", or the conditional output's name
-    fixed: dict[str, bool] = field(hash=False)  # the flag that the overload stands for
+    overload: str  # "default", or the conditional output's or the tensor's name
+    fixed: dict[str, Any] = field(hash=False)  # what the overload stands for: a flag, an absent tensor
     names: tuple[str, ...]  # of the schema's arguments, in order
     tensors: tuple[str, ...]
     differentiable: bool
@@ -49,12 +49,9 @@ def operators() -> list[Operator]:
     """Every operator, from the contracts."""
     found = []
     for name, contract in contracts().items():
-        conditional = [o for o in contract["outputs"] if o["only_if"]]
-        overloads: list[tuple[str, dict[str, bool]]] = [("default", {o["only_if"]: False for o in conditional})]
-        overloads += [(o["name"], {o["only_if"]: True}) for o in conditional]
         names = [p["name"] for p in sorted(contract["params"], key=lambda p: p["keyword_only"])]
         whole = all(o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"])
-        for overload, fixed in overloads:
+        for overload, fixed in _overloads(contract):
             found.append(
                 Operator(
                     name=name,
@@ -67,6 +64,17 @@ def operators() -> list[Operator]:
                 )
             )
     return found
+
+
+def _overloads(contract: Contract) -> list[tuple[str, dict[str, Any]]]:
+    """Name and fixed arguments of each."""
+    name = condition(contract)
+    if name is None:
+        return [("default", {})]
+    if next(p["kind"] for p in contract["params"] if p["name"] == name) == "tensor":
+        return [("default", {name: None}), (name, {})]
+    output = next(o["name"] for o in contract["outputs"] if o["only_if"])
+    return [("default", {name: False}), (output, {name: True})]
 
 
 def register() -> bool:
@@ -92,12 +100,10 @@ def register() -> bool:
 def call_operator(name: str, arguments: dict[str, Any]) -> Any:
     """The operator of `name` on arguments by name; a flag that has an overload of its own picks it."""
     contract = contracts()[name]
-    overload = "default"
-    for output in contract["outputs"]:
-        if output["only_if"] and arguments.get(output["only_if"]):
-            overload = output["name"]
-    flags = {o["only_if"] for o in contract["outputs"]}
-    given = {key: value for key, value in arguments.items() if value is not None and key not in flags}
+    decides = condition(contract)
+    on = decides is not None and holds(arguments.get(decides))
+    overload, fixed = _overloads(contract)[int(on)]
+    given = {key: value for key, value in arguments.items() if value is not None and key not in fixed}
     for param in contract["params"]:
         value = given.get(param["name"])
         if param["kind"] == "int" and isinstance(value, (tuple, list)) and len(value) == 1:
@@ -136,7 +142,7 @@ def _fake(one: Operator) -> Any:
             first.new_empty(shape, dtype=getattr(torch, dtype))
             for shape, dtype in output_shapes(one.name, arguments, layout)
         ]
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        return (outputs[0] if len(outputs) == 1 else tuple(outputs)) if outputs else None
 
     return fake
 
@@ -282,15 +288,21 @@ def _traceable(name: str) -> Any:
     lines.append("if kernel is not None: refuse()")
     result = ""
     for one in (o for o in operators() if o.name == name):
-        values[one.overload] = one.function
+        values[f"operator_{one.overload}"] = one.function
         schema = _keyword_only(one)
-        call = f"{one.overload}({', '.join(f'{n}={n}' if schema[n] else n for n in one.names)})"
-        flag = next((f for f, on in one.fixed.items() if on), None)
-        result = f"{call} if {flag} else {result}" if flag else call
+        call = f"operator_{one.overload}({', '.join(f'{n}={n}' if schema[n] else n for n in one.names)})"
+        result = call if one.overload == "default" else f"{call} if {_is_on(contract)} else {result}"
     lines += [f"result = {result}", "return result if out is None else copy_into(out, result)"]
     source = f"def {name}({', '.join(signature)}):\n" + "".join(f"    {line}\n" for line in lines)
     exec(compile(source, f"<layerzero {name}>", "exec"), values)  # noqa: S102
     return values[name]
+
+
+def _is_on(contract: Contract) -> str:
+    """The condition of the outputs as source text."""
+    name = condition(contract)
+    (kind,) = (p["kind"] for p in contract["params"] if p["name"] == name)
+    return f"{name} is not None" if kind == "tensor" else str(name)
 
 
 def _refuse_kernel() -> None:

@@ -5,6 +5,7 @@
 //   "b, s_q, h_q, d"      four axes; a name binds at its first appearance and must agree afterwards
 //   "..., hidden"         any number of leading axes (only one "..." per contract has a meaning: it must agree)
 //   "n, hidden / 2"       integer expressions of axes: + - * / and parentheses (checked, or computed for outputs)
+//   "n, hidden / dtype[1, 2]"   a number by the value of a choice parameter
 //   "_"                   any size, no name; "*" alone: any rank (the contract's canonicalize looks at it)
 // A broadcast parameter (attention masks) may lack leading axes, and each axis may be 1.
 #pragma once
@@ -32,7 +33,9 @@ struct Param {
   DTypeMask dtypes = 0;
   std::string_view same_dtype_as = {};  // empty: its own
   bool broadcast = false;
-  bool layout = false;  // its axes are permuted by the `layout` argument
+  bool layout = false;    // its axes are permuted by the `layout` argument
+  bool mutated = false;   // the operation writes into it, in place
+  bool promotes = false;  // another dtype than same_dtype_as: a plan may cast both to the promoted one
   // Scalars.
   int64_t int_default = 0;
   double float_default = 0;
@@ -97,15 +100,45 @@ constexpr Param SameDType(Param p, std::string_view other) {
   p.same_dtype_as = other;
   return p;
 }
+constexpr Param Mutated(Param p) {
+  p.mutated = true;
+  return p;
+}
+constexpr Param Promotes(Param p) {
+  p.promotes = true;
+  return p;
+}
+
+// The names of "a|b|c" by number; empty beyond the last. And the number of a name, or -1.
+constexpr std::string_view ChoiceName(std::string_view choices, int64_t index) {
+  for (; index > 0; --index) {
+    const size_t bar = choices.find('|');
+    if (bar == choices.npos) return {};
+    choices.remove_prefix(bar + 1);
+  }
+  return choices.substr(0, choices.find('|'));
+}
+constexpr int64_t ChoiceIndex(std::string_view choices, std::string_view name) {
+  for (int64_t i = 0;; ++i) {
+    const std::string_view one = ChoiceName(choices, i);
+    if (one.empty() || one == name) return one.empty() ? -1 : i;
+  }
+}
 
 struct Output {
   std::string_view name;
   std::string_view shape;
   std::string_view dtype;  // a parameter's name ("input") or a dtype ("float32", "int64")
   std::string_view doc;
-  std::string_view only_if = {};  // a boolean parameter: the output exists when it is true
+  // When it exists: "return_lse" if that boolean is true or that optional tensor is given, "!scale" if not. All
+  // outputs of a contract that have a condition have it on the same parameter.
+  std::string_view only_if = {};
   bool layout = false;
-  std::string_view dtype_choice = {};  // a choice parameter whose value names the dtype; wins over `dtype`
+  std::string_view dtype_choice = {};   // a choice parameter whose value names the dtype; wins over `dtype`
+  std::string_view choice_dtypes = {};  // "int8|uint8": the dtype for each of its values, where they are no dtypes
+
+  constexpr bool Present(bool condition) const { return only_if.empty() || condition != only_if.starts_with('!'); }
+  constexpr std::string_view Condition() const { return only_if.substr(only_if.starts_with('!')); }
 };
 
 // One operation of a contract: the first whose conditions all hold is the operation of a call.

@@ -18,9 +18,10 @@ Json Names(DTypeMask mask) {
   return names;
 }
 
-std::string Choice(std::string_view choices, int64_t index) {
-  for (; index > 0 && choices.find('|') != choices.npos; --index) choices.remove_prefix(choices.find('|') + 1);
-  return std::string(choices.substr(0, choices.find('|')));
+Json ChoiceList(std::string_view choices) {
+  Json names = Json::array();
+  for (int64_t i = 0; !ChoiceName(choices, i).empty(); ++i) names.push_back(ChoiceName(choices, i));
+  return names;
 }
 
 constexpr std::array<std::string_view, 5> kKinds = {"tensor", "int", "float", "bool", "choice"};
@@ -38,22 +39,18 @@ Json ParamJson(const Param& p) {
     j["same_dtype_as"] = p.same_dtype_as;
     j["broadcast"] = p.broadcast;
     j["layout"] = p.layout;
+    j["mutated"] = p.mutated;
     return j;
   }
   if (p.kind == ParamKind::kChoice) {
-    j["choices"] = Json::array();
-    for (std::string_view rest = p.choices;;) {
-      j["choices"].push_back(rest.substr(0, rest.find('|')));
-      if (rest.find('|') == rest.npos) break;
-      rest.remove_prefix(rest.find('|') + 1);
-    }
+    j["choices"] = ChoiceList(p.choices);
   }
   j["has_default"] = p.has_default;
   if (!p.has_default) return j;
   switch (p.kind) {
     case ParamKind::kFloat: j["default"] = p.float_default; break;
     case ParamKind::kBool: j["default"] = p.int_default != 0; break;
-    case ParamKind::kChoice: j["default"] = Choice(p.choices, p.int_default); break;
+    case ParamKind::kChoice: j["default"] = ChoiceName(p.choices, p.int_default); break;
     default: j["default"] = p.int_default; break;
   }
   return j;
@@ -88,7 +85,8 @@ Json ContractJson(const Operation& op) {
                             {"doc", o.doc},
                             {"only_if", o.only_if},
                             {"layout", o.layout},
-                            {"dtype_choice", o.dtype_choice}});
+                            {"dtype_choice", o.dtype_choice},
+                            {"choice_dtypes", ChoiceList(o.choice_dtypes)}});
   }
   for (const DerivedFact& d : c.derived) j["derived"].push_back({{"name", d.name}, {"expression", d.expression}});
   j["axes"] = op.axes();
@@ -112,7 +110,7 @@ std::string ValueText(const Operation& op, const Field* f, int64_t v) {
       return v >= 0 && size_t(v) < kPlatformNames.size() ? std::string(kPlatformNames[size_t(v)]) : "?";
     case FieldType::kGeneration:
       return v >= 0 && size_t(v) < kGpuGenerations.size() ? std::string(kGpuGenerations[size_t(v)]) : "?";
-    case FieldType::kChoice: return Choice(op.contract().params[size_t(f->param)].choices, v);
+    case FieldType::kChoice: return std::string(ChoiceName(op.contract().params[size_t(f->param)].choices, v));
     case FieldType::kIsa: return IsaText(v);
     case FieldType::kInstructionSets: {
       std::string text;

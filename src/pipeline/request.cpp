@@ -194,7 +194,7 @@ Status Scalars(Request& r) {
       s.given = 1;
     }
     if (!s.given && !p.optional) return Invalid(r, p.name, "a value", "nothing");
-    if (p.kind == ParamKind::kInt && s.given) r.variables[kMaxAxes + i] = s.value.i;
+    if (p.kind != ParamKind::kFloat && s.given) r.variables[kMaxAxes + i] = s.value.i;
   }
   return {};
 }
@@ -238,25 +238,32 @@ DType OutputDType(const Request& r, const Output& output) {
   if (!output.dtype_choice.empty()) {
     const auto i = r.op->ScalarIndex(output.dtype_choice);
     if (i && r.scalars[*i].given) {
-      std::string_view choices = r.op->scalar(*i).choices;
-      for (int64_t n = r.scalars[*i].value.i; n > 0; --n) choices.remove_prefix(choices.find('|') + 1);
-      return DTypeFromName(choices.substr(0, choices.find('|')));
+      const std::string_view choices = r.op->scalar(*i).choices;
+      return DTypeFromName(
+          ChoiceName(output.choice_dtypes.empty() ? choices : output.choice_dtypes, r.scalars[*i].value.i));
     }
   }
   if (const auto i = r.op->InputIndex(output.dtype)) return DTypeOf(r.tensors[*i]);
   return DTypeFromName(output.dtype);
 }
 
+// Whether the parameter on which outputs depend is true or given.
+bool OutputCondition(const Request& r) {
+  if (r.op->output_condition() < 0) return false;
+  const std::string_view name = r.op->contract().params[size_t(r.op->output_condition())].name;
+  if (const auto i = r.op->InputIndex(name)) return r.tensors[*i].ndim >= 0;
+  const lz_scalar& flag = r.scalars[*r.op->ScalarIndex(name)];
+  return flag.given && flag.value.i != 0;
+}
+
 Status Outputs(Request& r, int leading_input) {
   const Operation& op = *r.op;
+  const bool condition = OutputCondition(r);
   for (size_t o = 0; o < op.num_outputs(); ++o) {
     const Output& output = op.contract().outputs[o];
     OutputShape& shape = r.outputs[o];
     shape.ndim = -1;
-    if (!output.only_if.empty()) {
-      const auto flag = op.ScalarIndex(output.only_if);
-      if (!flag || !r.scalars[*flag].given || !r.scalars[*flag].value.i) continue;
-    }
+    if (!output.Present(condition)) continue;
     shape.dtype = OutputDType(r, output);
     const ShapeProgram& program = op.output_shapes()[o];
     int32_t n = 0;

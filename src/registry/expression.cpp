@@ -67,13 +67,8 @@ class ExpressionParser {
     }
     const std::string_view word = text_.substr(start, at_ - start);
     if (word.empty()) return false;
-    if (std::isdigit(static_cast<unsigned char>(word[0]))) {
-      int64_t value = 0;
-      for (char c : word) {
-        if (!std::isdigit(static_cast<unsigned char>(c)) || value > kMax / 16) return false;
-        value = value * 10 + (c - '0');
-      }
-      expression_.steps_.push_back({Code::kConstant, value});
+    if (const std::optional<int64_t> value = Number(word)) {
+      expression_.steps_.push_back({Code::kConstant, *value});
       return true;
     }
     const std::optional<int> variable = resolve_(word);
@@ -82,7 +77,30 @@ class ExpressionParser {
       return false;
     }
     expression_.steps_.push_back({Code::kVariable, *variable});
-    return true;
+    return !Take('[') || List();
+  }
+  bool List() {
+    std::vector<int64_t> list;
+    do {
+      Skip();
+      const size_t start = at_;
+      while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) ++at_;
+      const std::optional<int64_t> value = Number(text_.substr(start, at_ - start));
+      if (!value) return false;
+      list.push_back(*value);
+    } while (Take(','));
+    expression_.steps_.push_back({Code::kLookup, int64_t(expression_.lists_.size())});
+    expression_.lists_.push_back(std::move(list));
+    return Take(']');
+  }
+  static std::optional<int64_t> Number(std::string_view word) {
+    if (word.empty()) return std::nullopt;
+    int64_t value = 0;
+    for (char c : word) {
+      if (!std::isdigit(static_cast<unsigned char>(c)) || value > kMax / 16) return std::nullopt;
+      value = value * 10 + (c - '0');
+    }
+    return value;
   }
 
   std::string_view text_;
@@ -104,6 +122,12 @@ int64_t Expression::Evaluate(const int64_t* variables) const {
     switch (s.code) {
       case Code::kConstant: stack[top++] = s.value; continue;
       case Code::kVariable: stack[top++] = variables[s.value]; continue;
+      case Code::kLookup: {
+        const std::vector<int64_t>& list = lists_[size_t(s.value)];
+        const int64_t at = stack[top - 1];
+        stack[top - 1] = at >= 0 && at < int64_t(list.size()) ? list[size_t(at)] : 0;
+        continue;
+      }
       default: break;
     }
     const int64_t b = stack[--top], a = stack[top - 1];

@@ -1,4 +1,5 @@
-// Integer expressions of axes and integer scalars: "b * h_q", "(hidden + 127) / 128". Parsed once, evaluated per call.
+// Integer expressions of axes and scalars: "b * h_q", "(hidden + 127) / 128", "n / format[1, 2]" (an integer by the
+// value of a choice). Parsed once, evaluated per call.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ class Expression {
   static Result<Expression> Parse(std::string_view text,
                                   const std::function<std::optional<int>(std::string_view)>& resolve);
 
-  // Division rounds toward zero; by zero gives 0. Overflow saturates.
+  // Division rounds toward zero; by zero gives 0. Overflow saturates. Beyond a list: 0.
   int64_t Evaluate(const int64_t* variables) const;
 
   // The variable's index when the expression is one bare name.
@@ -26,14 +27,15 @@ class Expression {
   const std::string& text() const { return text_; }
 
  private:
-  enum class Code : uint8_t { kConstant, kVariable, kAdd, kSub, kMul, kDiv };
+  enum class Code : uint8_t { kConstant, kVariable, kLookup, kAdd, kSub, kMul, kDiv };
   struct Step {
     Code code;
-    int64_t value;  // constant or variable index
+    int64_t value;  // constant, variable index, or list of a lookup
   };
   friend class ExpressionParser;
   std::string text_;
-  std::vector<Step> steps_;  // postfix
+  std::vector<Step> steps_;                  // postfix
+  std::vector<std::vector<int64_t>> lists_;  // of the lookups
 };
 
 }  // namespace lz

@@ -29,6 +29,20 @@ std::vector<std::string_view> Split(std::string_view text, char separator) {
     text.remove_prefix(at + 1);
   }
 }
+// The dimensions of a shape: a comma inside [ ] belongs to a list of numbers.
+std::vector<std::string_view> Dimensions(std::string_view shape) {
+  std::vector<std::string_view> parts;
+  size_t start = 0;
+  int depth = 0;
+  for (size_t i = 0; i < shape.size(); ++i) {
+    depth += (shape[i] == '[') - (shape[i] == ']');
+    if (shape[i] != ',' || depth != 0) continue;
+    parts.push_back(Trim(shape.substr(start, i - start)));
+    start = i + 1;
+  }
+  parts.push_back(Trim(shape.substr(start)));
+  return parts;
+}
 bool IsName(std::string_view s) {
   return !s.empty() && !std::isdigit(static_cast<unsigned char>(s[0])) && std::all_of(s.begin(), s.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '_';
@@ -54,7 +68,7 @@ Status Operation::CompileParams() {
   }
   // Names bind at their first appearance in any shape; expressions are compiled when all names are known.
   for (size_t i = 0; i < inputs_.size(); ++i) {
-    for (std::string_view token : Split(input(i).shape, ',')) {
+    for (std::string_view token : Dimensions(input(i).shape)) {
       if ((IsName(token) && token != "_") || token == "...") {
         if (AxisIndex(token) < 0) axes_.emplace_back(token);
       }
@@ -75,6 +89,7 @@ Status Operation::CompileParams() {
   for (const Output& output : contract_->outputs) {
     output_shapes_.emplace_back();
     LZ_RETURN_IF_ERROR(CompileShape(output.shape, true, &output_shapes_.back()));
+    LZ_RETURN_IF_ERROR(CompileCondition(output));
   }
   for (const DerivedFact& fact : contract_->derived) {
     auto expression = Expression::Parse(fact.expression, [this](std::string_view n) { return ResolveVariable(n); });
@@ -84,13 +99,26 @@ Status Operation::CompileParams() {
   return {};
 }
 
+Status Operation::CompileCondition(const Output& output) {
+  if (output.only_if.empty()) return {};
+  for (size_t i = 0; i < contract_->params.size(); ++i) {
+    const Param& p = contract_->params[i];
+    const bool decides = p.kind == ParamKind::kBool || (p.kind == ParamKind::kTensor && p.optional);
+    if (p.name != output.Condition() || !decides) continue;
+    if (output_condition_ >= 0 && output_condition_ != int(i)) break;
+    output_condition_ = int(i);
+    return {};
+  }
+  return Bad(name(), output.name, "one boolean or optional tensor for the conditions of all outputs");
+}
+
 Status Operation::CompileShape(std::string_view text, bool output, ShapeProgram* program) {
   if (text == "*") {
     program->any_rank = true;
     return {};
   }
   if (Trim(text).empty()) return {};
-  const std::vector<std::string_view> tokens = Split(text, ',');
+  const std::vector<std::string_view> tokens = Dimensions(text);
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] == "...") {
       if (i != 0) return Bad(name(), text, "'...' in front");
@@ -255,7 +283,7 @@ int Operation::AxisIndex(std::string_view name) const {
 }
 std::optional<int> Operation::ResolveVariable(std::string_view name) const {
   if (const int axis = AxisIndex(name); axis >= 0) return axis;
-  if (const auto scalar_index = ScalarIndex(name); scalar_index && scalar(*scalar_index).kind == ParamKind::kInt) {
+  if (const auto scalar_index = ScalarIndex(name); scalar_index && scalar(*scalar_index).kind != ParamKind::kFloat) {
     return int(kMaxAxes + *scalar_index);
   }
   return std::nullopt;

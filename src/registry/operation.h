@@ -103,6 +103,8 @@ class Operation {
   const std::vector<std::string>& layout_names() const { return layout_names_; }
   int leading_axis() const { return leading_axis_; }  // index of "..." in axes, or -1
   int same_dtype(size_t input) const { return same_dtype_[input]; }
+  // The parameter on which outputs with a condition depend, as an index of contract().params, or -1.
+  int output_condition() const { return output_condition_; }
 
   // Fields by name. Expressions that are no known field are not found here: they become predicates.
   const std::vector<Field>& fields() const { return fields_; }
@@ -119,7 +121,7 @@ class Operation {
   uint8_t scalar_given_bit(size_t scalar) const { return scalar_given_bit_[scalar]; }
   uint8_t scalar_value_shift(size_t scalar) const { return scalar_value_shift_[scalar]; }
 
-  // Variables of expressions: axes, then integer scalars by scalar index.
+  // Variables of expressions: axes, then scalars by scalar index (not floats; choices and booleans as numbers).
   std::optional<int> ResolveVariable(std::string_view name) const;
 
   // What is registered for it now: kernels and the classes that their rules make. Replaced whole, never edited.
@@ -133,6 +135,7 @@ class Operation {
  private:
   explicit Operation(const Contract& contract) : contract_(&contract) {}
   Status CompileParams();
+  Status CompileCondition(const Output& output);
   Status CompileShape(std::string_view text, bool output, ShapeProgram* program);
   Status CompileLayouts();
   Status AssignSlots();
@@ -147,7 +150,7 @@ class Operation {
   std::vector<Expression> expressions_, derived_;
   std::vector<std::vector<uint8_t>> layouts_;
   std::vector<std::string> layout_names_;
-  int leading_axis_ = -1;
+  int leading_axis_ = -1, output_condition_ = -1;
   std::vector<Field> fields_;
   std::map<std::string, uint16_t, std::less<>> field_index_;
   uint8_t first_axis_slot_ = 0, first_derived_slot_ = 0;

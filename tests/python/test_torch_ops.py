@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero, _torch_ops  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero._contracts import condition, contracts, holds  # noqa: E402
 from layerzero._references import call_reference  # noqa: E402
 
 if not _torch_ops.register():
@@ -120,10 +120,9 @@ def few(name, count):
 
 def operator(name, arguments):
     """The overload of a case, and its arguments."""
-    flags = {o["only_if"] for o in contracts()[name]["outputs"] if o["only_if"]}
-    on = [f for f in flags if arguments.get(f)]
-    given = {key: value for key, value in arguments.items() if key not in flags}
-    return getattr(OPS, name).lse if on else getattr(OPS, name).default, given
+    decides = condition(contracts()[name])
+    one = [o for o in _torch_ops.operators() if o.name == name][holds(arguments.get(decides))]
+    return one.function, {key: value for key, value in arguments.items() if key not in one.fixed}
 
 
 def as_tuple(result):
