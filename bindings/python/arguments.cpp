@@ -137,7 +137,7 @@ bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_ar
   return true;
 }
 
-Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r, bool take_gradients) {
+Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r) {
   const Operation& op = *door.op;
   const bool any = std::any_of(op.input_params().begin(), op.input_params().end(),
                                [&](uint8_t i) { return a.params[i] && a.params[i] != Py_None; });
@@ -147,11 +147,52 @@ Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r, bool take_g
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     PyObject* object = a.params[op.input_params()[i]];
     if (!object || object == Py_None) continue;
-    if (!IsTensor(object)) return Read::kSlow;
-    if (grad && RequiresGrad(object)) {
-      if (!take_gradients) return Read::kSlow;
-      r->flags |= LZ_FLAG_REQUIRES_GRAD;
+    if (!IsTensor(object) || (grad && RequiresGrad(object)) || !ReadTensor(object, &r->tensors[i])) return Read::kSlow;
+  }
+  return Read::kOk;
+}
+
+namespace {
+
+bool ReadSizes(PyObject* sizes, int64_t* into, int32_t* ndim) {
+  if (!PyTuple_Check(sizes) || PyTuple_Size(sizes) > kMaxRank) return false;
+  *ndim = int32_t(PyTuple_Size(sizes));
+  for (int32_t d = 0; d < *ndim; ++d) into[d] = PyLong_AsLongLong(PyTuple_GetItem(sizes, d));
+  return !PyErr_Occurred();
+}
+
+Read ReadDescription(const Param& p, PyObject* description, int64_t* memory, lz_tensor* t) {
+  const char* name;
+  PyObject *sizes, *strides;
+  int32_t num_strides = 0;
+  t->shape = memory;
+  t->strides = memory + kMaxRank;
+  if (!PyArg_ParseTuple(description, "sOO", &name, &sizes, &strides) || !ReadSizes(sizes, t->shape, &t->ndim) ||
+      !ReadSizes(strides, t->strides, &num_strides) || num_strides != t->ndim) {
+    if (!PyErr_Occurred())
+      PyErr_Format(PyExc_ValueError, "%s: wanted at most %d axes, got more", p.name.data(), kMaxRank);
+    return Read::kError;
+  }
+  const DTypeInfo& dtype = Info(DTypeFromName(name));
+  t->dtype = {dtype.dlpack_code, dtype.bits, dtype.lanes};
+  t->device = {1, 0};
+  return Read::kOk;
+}
+
+}  // namespace
+
+Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* r, Descriptions* descriptions) {
+  const Operation& op = *door.op;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    PyObject* object = a.params[op.input_params()[i]];
+    if (!object || object == Py_None) continue;
+    if (PyTuple_Check(object)) {
+      const Read read = ReadDescription(op.input(i), object, descriptions->sizes[i], &r->tensors[i]);
+      if (read != Read::kOk) return read;
+      continue;
     }
+    if (!TorchAttached() || !ModesAllowFastDoor() || !IsTensor(object)) return Read::kSlow;
+    if (GradEnabled() && RequiresGrad(object)) r->flags |= LZ_FLAG_REQUIRES_GRAD;
     if (!ReadTensor(object, &r->tensors[i])) return Read::kSlow;
   }
   return Read::kOk;

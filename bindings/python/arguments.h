@@ -12,13 +12,20 @@ struct Arguments {
   PyObject* out = nullptr;
 };
 
+// Sizes and strides of described tensors, which have no memory.
+struct Descriptions {
+  int64_t sizes[kMaxTensors][2 * kMaxRank];
+};
+
 // From a METH_FASTCALL | METH_KEYWORDS call. false: a TypeError is set.
 bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords, Arguments* a);
 
 enum class Read { kOk, kSlow, kError };
-// Tensors into the request. kSlow: something is no plain eager tensor, the slow door decides. A wanted gradient is a
-// flag of the request if `take_gradients`, else slow.
-Read ReadTensors(const OpDoor& door, const Arguments& a, Request* request, bool take_gradients = false);
+// Tensors into the request. kSlow: something is no plain eager tensor, the slow door decides.
+Read ReadTensors(const OpDoor& door, const Arguments& a, Request* request);
+// The same for questions about a call: a wanted gradient becomes a flag of the request, and a tensor may be described,
+// (dtype name, sizes, strides), which is kept in `descriptions`.
+Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* request, Descriptions* descriptions);
 // Scalars, layout, kernel and policy into the request. false: an error is set.
 bool ReadScalars(OpDoor& door, const Arguments& a, Request* request);
 bool ReadScalar(const OpDoor& door, const Param& param, PyObject* value, lz_scalar* out);

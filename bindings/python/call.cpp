@@ -15,7 +15,6 @@ int64_t g_open_scopes = 0;
 namespace {
 
 constexpr const char* kDoorCapsule = "layerzero.operation";
-constexpr const char* kPreparedCapsule = "layerzero.prepared";
 
 // Work below this many elements is over before another thread could use the GIL.
 constexpr int64_t kReleaseGilAbove = 65536;
@@ -97,6 +96,16 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   return result;
 }
 
+PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous) {
+  PyObject* result = CallHost(kernel, r, tensors, contiguous);
+  if (!result) return nullptr;
+  if (Status status = CheckResults(kernel, r, result); !status.ok()) {
+    Py_DecRef(result);
+    return Raise(status);
+  }
+  return result;
+}
+
 namespace {
 
 // A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
@@ -108,7 +117,8 @@ void Tell(const Request& r, const Plan& plan) {
   Py_XDECREF(told);
 }
 
-// Selects with the GIL released: another thread may be selecting the same, or waiting for us.
+}  // namespace
+
 Result<const Plan*> SelectOutside(Request& r, Box* site) {
   Box fresh;
   Result<const Plan*> plan = [&] {
@@ -121,6 +131,8 @@ Result<const Plan*> SelectOutside(Request& r, Box* site) {
   }
   return plan;
 }
+
+namespace {
 
 // A host kernel's result into out=, where it was given; its fit has been checked.
 PyObject* IntoOut(PyObject* result, PyObject* out) {
@@ -145,7 +157,8 @@ PyObject* IntoOut(PyObject* result, PyObject* out) {
   return copied;
 }
 
-// Stages 3 to 8 of a prepared request.
+}  // namespace
+
 PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject* out) {
   Engine& engine = Engine::Get();
   const Plan* plan = engine.Lookup(*site, r.facts);
@@ -156,7 +169,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
   }
   if (plan->kernel->spec.call != CallKind::kNative) {
     if (out && out != Py_None && !CheckGivenOutputs(r, out)) return nullptr;
-    return IntoOut(CallHost(*plan->kernel, r, tensors, plan->contiguous_inputs), out);
+    return IntoOut(RunHost(*plan->kernel, r, tensors, plan->contiguous_inputs), out);
   }
   PyObject* outputs = MakeOutputs(r, out);
   if (!outputs) return nullptr;
@@ -175,10 +188,12 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
   if (status.ok()) return outputs;
   Py_DecRef(outputs);
   if (status.code() == StatusCode::kHostKernel && plan->fallback) {
-    return IntoOut(CallHost(*plan->fallback, r, tensors, 0), out);
+    return IntoOut(RunHost(*plan->fallback, r, tensors, 0), out);
   }
   return Raise(status, &r);
 }
+
+namespace {
 
 PyObject* SlowDoor(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
   if (!g_hooks.slow) {
@@ -214,77 +229,6 @@ PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_ar
   return SelectAndRun(r, &door->site, tensors, a.out);
 }
 
-PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
-  auto* prepared = static_cast<Prepared*>(PyCapsule_GetPointer(self, kPreparedCapsule));
-  OpDoor& door = *prepared->door;
-  const Operation& op = *door.op;
-  if (keywords && PyTuple_Size(keywords) > 0) {
-    PyErr_Format(PyExc_TypeError, "a prepared %s takes its tensors by position; everything else was fixed by prepare",
-                 door.method.ml_name);
-    return nullptr;
-  }
-  if (size_t(num_args) > op.num_inputs()) {
-    PyErr_Format(PyExc_TypeError, "a prepared %s takes its %zd tensors, got %zd arguments", door.method.ml_name,
-                 Py_ssize_t(op.num_inputs()), num_args);
-    return nullptr;
-  }
-  Arguments a;
-  for (Py_ssize_t i = 0; i < num_args; ++i) a.params[op.input_params()[size_t(i)]] = args[i];
-  Request r(op);
-  if (ReadTensors(door, a, &r) != Read::kOk) {
-    PyErr_Format(PyExc_TypeError,
-                 "a prepared %s takes plain tensors that need no gradient, outside torch's modes; "
-                 "call layerzero.%s instead",
-                 door.method.ml_name, door.method.ml_name);
-    return nullptr;
-  }
-  std::copy(prepared->scalars.begin(), prepared->scalars.end(), r.scalars.begin());
-  r.layout = prepared->layout;
-  if (!ReadContext(&r)) return nullptr;
-  if (prepared->policy != 0) r.policy = prepared->policy;
-  if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
-  PyObject* tensors[kMaxTensors] = {};
-  for (Py_ssize_t i = 0; i < num_args; ++i) tensors[i] = args[i];
-  return SelectAndRun(r, &prepared->site, tensors, nullptr);
-}
-
-using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
-PyCFunction AsCFunction(Fast f) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(f)); }
-
-// (callable, args, kwargs[, device]) of the inspection functions, read as a call would read them. The objects in `a`
-// live as long as `args`.
-bool ReadCall(PyObject* args, OpDoor** door, Request** request, std::string* device, Arguments* a) {
-  PyObject *callable, *positional, *named;
-  const char* where = nullptr;
-  if (!PyArg_ParseTuple(args, "OO!O!|z", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &where))
-    return false;
-  PyObject* self = PyCFunction_GetFunction(callable) ? PyCFunction_GetSelf(callable) : nullptr;
-  if (!self || !PyCapsule_IsValid(self, kDoorCapsule)) {
-    PyErr_SetString(PyExc_TypeError, "wanted one of LayerZero's operations");
-    return false;
-  }
-  *door = static_cast<OpDoor*>(PyCapsule_GetPointer(self, kDoorCapsule));
-  if (where) *device = where;
-  std::vector<PyObject*> all;
-  for (Py_ssize_t i = 0; i < PyTuple_Size(positional); ++i) all.push_back(PyTuple_GetItem(positional, i));
-  PyObject* keys = PyDict_Keys(named);
-  PyObject* names = PyList_AsTuple(keys);
-  Py_DecRef(keys);
-  for (Py_ssize_t i = 0; i < PyTuple_Size(names); ++i)
-    all.push_back(PyDict_GetItemWithError(named, PyTuple_GetItem(names, i)));
-  const bool parsed = ParseArguments(**door, all.data(), PyTuple_Size(positional), names, a);
-  Py_DecRef(names);
-  if (!parsed) return false;
-  auto r = std::make_unique<Request>(*(*door)->op);
-  if (ReadTensors(**door, *a, r.get(), /*take_gradients=*/true) != Read::kOk) {
-    PyErr_SetString(PyExc_TypeError, "wanted plain tensors outside torch's modes and transforms");
-    return false;
-  }
-  if (!ReadScalars(**door, *a, r.get())) return false;
-  *request = r.release();
-  return true;
-}
-
 std::string Signature(const Contract& c) {
   std::string text = std::string(c.name) + "(";
   bool first = true, keyword_only = false;
@@ -302,6 +246,13 @@ std::string Signature(const Contract& c) {
 }
 
 }  // namespace
+
+OpDoor* DoorOf(PyObject* callable) {
+  PyObject* self = PyCFunction_GetFunction(callable) ? PyCFunction_GetSelf(callable) : nullptr;
+  PyErr_Clear();
+  const bool ours = self && PyCapsule_IsValid(self, kDoorCapsule);
+  return ours ? static_cast<OpDoor*>(PyCapsule_GetPointer(self, kDoorCapsule)) : nullptr;
+}
 
 PyObject* MakeCallable(const Operation& op, PyObject* module) {
   auto* door = new OpDoor{.op = &op};
@@ -322,86 +273,6 @@ PyObject* MakeCallable(const Operation& op, PyObject* module) {
   Py_XDECREF(self);
   Py_XDECREF(name);
   return callable;
-}
-
-PyObject* Prepare(PyObject*, PyObject* args) {
-  OpDoor* door;
-  Request* request;
-  std::string device;
-  Arguments a;
-  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
-  std::unique_ptr<Request> r(request);
-  auto* prepared = new Prepared{.door = door};
-  prepared->scalars.assign(r->scalars.begin(), r->scalars.begin() + ptrdiff_t(door->op->num_scalars()));
-  prepared->layout = r->layout;
-  prepared->policy = r->policy;
-  if (Status status = Engine::Get().Prepare(*r); !status.ok()) {
-    delete prepared;
-    return Raise(status, r.get());
-  }
-  auto plan = SelectOutside(*r, &prepared->site);
-  if (!plan.ok()) {
-    delete prepared;
-    return Raise(plan.status(), r.get());
-  }
-  static PyMethodDef method = {"prepared", AsCFunction(&CallPrepared), METH_FASTCALL | METH_KEYWORDS,
-                               "A prepared call: takes the operation's tensors."};
-  PyObject* self = PyCapsule_New(prepared, kPreparedCapsule, [](PyObject* capsule) {
-    delete static_cast<Prepared*>(PyCapsule_GetPointer(capsule, kPreparedCapsule));
-  });
-  PyObject* callable = PyCFunction_NewEx(&method, self, nullptr);
-  Py_XDECREF(self);
-  return callable;
-}
-
-PyObject* Explain(PyObject*, PyObject* args) {
-  OpDoor* door;
-  Request* request;
-  std::string device;
-  Arguments a;
-  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
-  std::unique_ptr<Request> r(request);
-  auto text = Engine::Get().Explain(*r, device);
-  if (!text.ok()) return Raise(text.status());
-  return PyUnicode_FromStringAndSize(text->data(), Py_ssize_t(text->size()));
-}
-
-PyObject* Which(PyObject*, PyObject* args) {
-  OpDoor* door;
-  Request* request;
-  std::string device;
-  Arguments a;
-  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
-  std::unique_ptr<Request> r(request);
-  if (Status status = Engine::Get().Prepare(*r); !status.ok()) return Raise(status, r.get());
-  Box site;
-  auto plan = SelectOutside(*r, &site);
-  if (!plan.ok()) return Raise(plan.status(), r.get());
-  return Py_BuildValue("sI", (*plan)->kernel->id.c_str(), (*plan)->id);
-}
-
-PyObject* CallDifferentiable(PyObject*, PyObject* args) {
-  if (!TorchAttached() || !ModesAllowFastDoor()) {
-    Py_IncRef(Py_NotImplemented);
-    return Py_NotImplemented;
-  }
-  OpDoor* door;
-  Request* request;
-  std::string device;
-  Arguments a;
-  if (!ReadCall(args, &door, &request, &device, &a)) return nullptr;
-  std::unique_ptr<Request> r(request);
-  if (Status status = Engine::Get().Prepare(*r); !status.ok()) return Raise(status, r.get());
-  Box site;
-  auto plan = SelectOutside(*r, &site);
-  if (!plan.ok()) return Raise(plan.status(), r.get());
-  if ((*plan)->kernel->spec.call == CallKind::kNative) {
-    PyErr_Format(PyExc_RuntimeError, "%s carries no gradient", (*plan)->kernel->id.c_str());
-    return nullptr;
-  }
-  PyObject* tensors[kMaxTensors];
-  for (size_t i = 0; i < door->op->num_inputs(); ++i) tensors[i] = a.params[door->op->input_params()[i]];
-  return CallHost(*(*plan)->kernel, *r, tensors, (*plan)->contiguous_inputs);
 }
 
 PyObject* Raise(const Status& status, Request* request) {

@@ -23,15 +23,6 @@ struct OpDoor {
   std::vector<std::pair<PyObject*, int64_t>> kernel_scopes;  // kernel= values met, with their policy scope
 };
 
-// A prepared call: scalars, layout, kernel and policy are fixed, tensors are given at each call.
-struct Prepared {
-  OpDoor* door;
-  std::vector<lz_scalar> scalars;
-  int32_t layout = 0;
-  int64_t policy = 0;
-  Box site;
-};
-
 // What the Python side provides: see set_hooks in module.cpp.
 struct Hooks {
   PyObject* raise = nullptr;             // raise(code, field, wanted, got, fix, text, explanation json or None)
@@ -46,14 +37,29 @@ extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not ask
 
 // Calls a kernel that lives in Python; nullptr with a Python error. `contiguous`: a bit for each input to be copied.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous);
+// The same; its results are checked against the contract.
+PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous);
 // What the other libraries of the process get from Python: see HostRuntime.
 const HostRuntime* PythonRuntime();
 
+using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
+inline PyCFunction AsCFunction(Fast f) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(f)); }
+
 PyObject* MakeCallable(const Operation& op, PyObject* module);
+// The state of a callable that MakeCallable made; nullptr for another object.
+OpDoor* DoorOf(PyObject* callable);
+
+// Selects with the GIL released: another thread may be selecting the same, or waiting for us.
+Result<const Plan*> SelectOutside(Request& request, Box* site);
+// Stages 3 to 8 of a prepared request. `tensors`: its inputs as objects; `out`: what the caller gave, or nullptr.
+PyObject* SelectAndRun(Request& request, Box* site, PyObject* const* tensors, PyObject* out);
+
 // Python: prepare(callable, args, kwargs) -> callable of the tensors alone.
 PyObject* Prepare(PyObject* self, PyObject* args);
 // Python: explain(callable, args, kwargs, device) -> JSON text.
 PyObject* Explain(PyObject* self, PyObject* args);
+// Python: check(callable, args, kwargs): raises what is wrong with a call, without running it.
+PyObject* Check(PyObject* self, PyObject* args);
 // Python: which(callable, args, kwargs) -> (kernel id, plan id).
 PyObject* Which(PyObject* self, PyObject* args);
 

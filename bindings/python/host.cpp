@@ -3,6 +3,7 @@
 // each argument and one copy for each output more than the same kernel costs behind the door.
 #include "arguments.h"
 #include "call.h"
+#include "outputs.h"
 #include "torch_bridge.h"
 
 namespace lz::door {
@@ -55,28 +56,12 @@ struct Borrowed {
   size_t n;
 };
 
-bool SameShape(PyObject* tensor, const lz_tensor& wanted) {
-  lz_tensor t;
-  return IsTensor(tensor) && ReadTensor(tensor, &t) && t.ndim == wanted.ndim && DTypeOf(t) == DTypeOf(wanted) &&
-         std::equal(t.shape, t.shape + t.ndim, wanted.shape);
-}
-
-// copy_ alone would broadcast and convert what does not fit.
-Status CopyResults(const KernelEntry& kernel, PyObject* result, PyObject* const* outputs, const HostTensor* lent,
-                   size_t num_outputs) {
+// The results have been checked: copy_ alone would broadcast and convert what does not fit.
+Status CopyResults(const KernelEntry& kernel, PyObject* result, PyObject* const* outputs, size_t num_outputs) {
   Py_ssize_t next = 0;
   for (size_t o = 0; o < num_outputs; ++o) {
     if (!outputs[o]) continue;
-    PyObject* one = !PyTuple_Check(result)        ? (next == 0 ? result : nullptr)
-                    : next < PyTuple_Size(result) ? PyTuple_GetItem(result, next)
-                                                  : nullptr;
-    ++next;
-    if (!one || !SameShape(one, lent[o].view)) {
-      return Status(StatusCode::kKernelFailed, {.field = kernel.id,
-                                                .wanted = "outputs of the contract's shapes and dtypes",
-                                                .got = "others",
-                                                .fix = "correct its adapter " + kernel.adapter});
-    }
+    PyObject* one = PyTuple_Check(result) ? PyTuple_GetItem(result, next++) : result;
     PyObject* copied = PyObject_CallMethod(outputs[o], "copy_", "O", one);
     if (!copied) return PythonFailure(kernel.id);
     Py_DecRef(copied);
@@ -91,7 +76,8 @@ Status Call(const KernelEntry& kernel, const Request& r, uint32_t contiguous, Ho
   if (!borrowed.Make()) return PythonFailure(kernel.id);
   PyObject* result = CallHost(kernel, r, borrowed.objects, contiguous);
   if (!result) return PythonFailure(kernel.id);
-  Status status = CopyResults(kernel, result, borrowed.objects + inputs, tensors + inputs, r.op->num_outputs());
+  Status status = CheckResults(kernel, r, result);
+  if (status.ok()) status = CopyResults(kernel, result, borrowed.objects + inputs, r.op->num_outputs());
   Py_DecRef(result);
   return status;
 }

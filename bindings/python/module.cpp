@@ -108,6 +108,7 @@ PyMethodDef kMethods[] = {
     {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
     {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},
+    {"check", Check, METH_VARARGS, "check(operation, args, kwargs): raises what is wrong with a call."},
     {"call_differentiable", CallDifferentiable, METH_VARARGS, "call_differentiable(operation, args, kwargs)"},
     {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
@@ -131,6 +132,12 @@ PyMethodDef kMethods[] = {
 
 // The callables are attributes of `ops`, a dict from flat name.
 int Exec(PyObject* module) {
+  // The engine, its threads and torch's tensors belong to the process: one interpreter may use them.
+  if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
+    PyErr_SetString(PyExc_ImportError,
+                    "layerzero: wanted the main interpreter, got a subinterpreter; use threads or processes");
+    return -1;
+  }
   PyObject* ops = PyDict_New();
   if (!ops) return -1;
   for (const auto& op : Engine::Get().operations()) {

@@ -31,30 +31,68 @@ bool SharesMemory(const Request& r, size_t o, const lz_tensor& out) {
   return false;
 }
 
+std::string Text(DType dtype, const int64_t* shape, int32_t ndim, lz_device where) {
+  std::string text(Info(dtype).name);
+  for (int32_t d = 0; d < ndim; ++d) text += (d ? ", " : " [") + std::to_string(shape[d]);
+  return text + (ndim ? "] on " : " [] on ") + (where.type == 1 ? "cpu" : "device " + std::to_string(where.id));
+}
+std::string Wanted(const Request& r, size_t o) {
+  return Text(r.outputs[o].dtype, r.outputs[o].physical, r.outputs[o].ndim, r.where);
+}
+std::string TypeName(PyObject* object) {
+  PyObject* name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__");
+  const char* utf8 = name ? PyUnicode_AsUTF8AndSize(name, nullptr) : nullptr;
+  std::string text = utf8 ? utf8 : "another type";
+  Py_XDECREF(name);
+  return text;
+}
+
+// Whether a tensor is one that output `o` of this call could be, strides aside. Else what it is, in `*got`.
+bool Fits(const Request& r, size_t o, PyObject* tensor, lz_tensor* t, std::string* got) {
+  if (!IsTensor(tensor) || !ReadTensor(tensor, t)) {
+    *got = IsTensor(tensor) ? "a tensor without memory" : TypeName(tensor);
+    return false;
+  }
+  const OutputShape& wanted = r.outputs[o];
+  if (DTypeOf(*t) == wanted.dtype && t->device.type == r.where.type && t->device.id == r.where.id &&
+      std::equal(t->shape, t->shape + t->ndim, wanted.physical, wanted.physical + wanted.ndim)) {
+    return true;
+  }
+  *got = Text(DTypeOf(*t), t->shape, t->ndim, t->device);
+  return false;
+}
+
+bool IsRowMajor(const lz_tensor& t) {
+  int64_t expected = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] != 1 && t.strides[d] != expected) return false;
+    expected *= t.shape[d];
+  }
+  return true;
+}
+
+bool RefuseOut(const Request& r, std::string wanted, std::string got, std::string fix) {
+  Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": out",
+                                             .wanted = std::move(wanted),
+                                             .got = std::move(got),
+                                             .fix = std::move(fix)}));
+  return false;
+}
+
 // out= must be what the door would have allocated.
 bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
-  const OutputShape& shape = r.outputs[o];
   lz_tensor t;
-  bool fits = IsTensor(out) && ReadTensor(out, &t) && t.ndim == shape.ndim && DTypeOf(t) == shape.dtype &&
-              t.device.type == r.where.type && t.device.id == r.where.id;
-  int64_t expected = 1;
-  for (int32_t d = shape.ndim - 1; fits && d >= 0; --d) {
-    fits = t.shape[d] == shape.physical[d] && (t.shape[d] == 1 || t.strides[d] == expected);
-    expected *= shape.physical[d];
+  std::string got;
+  if (!Fits(r, o, out, &t, &got) || !IsRowMajor(t)) {
+    if (got.empty()) got = "one with gaps or another order of axes";
+    return RefuseOut(r, "a contiguous " + Wanted(r, o), got, "leave it out, or allocate it with torch.empty");
   }
-  if (!fits) {
-    Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": out",
-                                               .wanted = "a contiguous tensor of the output's shape, dtype and device",
-                                               .got = "another",
-                                               .fix = "leave it out, or allocate it with torch.empty in that shape"}));
-    return false;
+  if (GradEnabled() && RequiresGrad(out)) {
+    return RefuseOut(r, "a tensor that needs no gradient", "one that does", "leave it out, or use torch.no_grad()");
   }
   if (SharesMemory(r, o, t)) {
-    Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": out",
-                                               .wanted = "memory of its own",
-                                               .got = "memory that an input or another output uses",
-                                               .fix = "leave it out, or pass another tensor"}));
-    return false;
+    return RefuseOut(r, "memory of its own", "memory that an input or another output uses",
+                     "leave it out, or pass another tensor");
   }
   Engine::BindOutput(r, o, static_cast<char*>(t.data) + t.byte_offset);
   return true;
@@ -113,10 +151,40 @@ PyObject* MakeOutputs(Request& r, PyObject* out) {
     made[n++] = t;
   }
   if (n == 0) Py_RETURN_NONE;
+  if (given > 0 && !AdvanceVersions(made, n)) {
+    for (Py_ssize_t i = 0; i < n; ++i) Py_DecRef(made[i]);
+    return nullptr;
+  }
   if (n == 1) return made[0];
   PyObject* tuple = PyTuple_New(n);
   for (Py_ssize_t i = 0; i < n; ++i) PyTuple_SetItem(tuple, i, made[i]);
   return tuple;
+}
+
+Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* result) {
+  const auto fault = [&](std::string wanted, std::string got) {
+    return Status(StatusCode::kKernelFailed,
+                  {.field = kernel.id,
+                   .wanted = std::move(wanted),
+                   .got = std::move(got),
+                   .fix = "correct the kernel" + (kernel.adapter.empty() ? "" : ", " + kernel.adapter)});
+  };
+  Py_ssize_t present = 0;
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) present += r.outputs[o].ndim >= 0;
+  if (present != 1 && (!PyTuple_Check(result) || PyTuple_Size(result) != present)) {
+    return fault("a tuple of " + std::to_string(present) + " tensors",
+                 PyTuple_Check(result) ? "one of " + std::to_string(PyTuple_Size(result)) : TypeName(result));
+  }
+  Py_ssize_t next = 0;
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+    if (r.outputs[o].ndim < 0) continue;
+    lz_tensor t;
+    std::string got;
+    if (!Fits(r, o, present == 1 ? result : PyTuple_GetItem(result, next++), &t, &got)) {
+      return fault(std::string(r.op->contract().outputs[o].name) + ": " + Wanted(r, o), got);
+    }
+  }
+  return {};
 }
 
 }  // namespace lz::door

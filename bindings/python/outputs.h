@@ -7,9 +7,12 @@
 
 namespace lz::door {
 
-// Whether every present output's out= fits: shape, dtype, device, contiguous, memory of its own. Else an error is set.
+// Whether every present output's out= fits: shape, dtype, device, contiguous, memory of its own, no gradient wanted.
+// Else an error is set.
 bool CheckGivenOutputs(Request& r, PyObject* out);
 // Outputs of a native plan, bound to the request, as one object or a tuple; nullptr with an error.
 PyObject* MakeOutputs(Request& r, PyObject* out);
+// Whether a host kernel gave what the contract says: as many tensors, their shapes, dtypes and device.
+Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* result);
 
 }  // namespace lz::door

@@ -38,10 +38,13 @@ struct Torch {
   const ExchangeApi* exchange = nullptr;
   PyObject* dtypes[size_t(DType::kCount)] = {};
   PyObject* empty = nullptr;
-  Builtin empty_strided_cpu, empty_strided_cuda, num_dispatch_modes, is_grad_enabled;
+  Builtin empty_strided_cpu, empty_strided_cuda, num_dispatch_modes, num_function_modes, is_grad_enabled;
+  Builtin increment_version;
+  PyObject* increment_version_object = nullptr;
   getter requires_grad = nullptr;
   void* requires_grad_closure = nullptr;
   bool (*grad_enabled)() = nullptr;
+  bool (*function_mode_enabled)() = nullptr;
   int (*num_threads)() = nullptr;
   int32_t (*parallel_for)(int64_t, int64_t, int64_t, lz_parallel_body, void*) = nullptr;
   PyObject* forward_ad = nullptr;  // the module's dict
@@ -139,7 +142,15 @@ bool IsTensor(PyObject* object) {
   return type == g.tensor || type == g.parameter;
 }
 
+namespace {
+bool HasFunctionMode() {
+  if (g.function_mode_enabled) return g.function_mode_enabled();
+  return g.num_function_modes && IsNonZero(g.num_function_modes);
+}
+}  // namespace
+
 bool ModesAllowFastDoor() {
+  if (HasFunctionMode()) return false;
   // Forward-mode AD keeps its level in a module global, -1 outside; small integers are singletons.
   if (g.forward_ad && PyDict_GetItemWithError(g.forward_ad, g.current_level) != g.minus_one) return false;
   if (g.has_states) {
@@ -220,6 +231,23 @@ PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device devic
   return r;
 }
 
+bool AdvanceVersions(PyObject* const* tensors, Py_ssize_t count) {
+  PyObject* tuple = PyTuple_New(count);
+  for (Py_ssize_t i = 0; tuple && i < count; ++i) {
+    Py_IncRef(tensors[i]);
+    PyTuple_SetItem(tuple, i, tensors[i]);
+  }
+  PyObject* done = nullptr;
+  if (tuple) {
+    const Builtin& f = g.increment_version;
+    done = f && f.flags == METH_O ? f.function(f.self, tuple)
+                                  : PyObject_CallFunctionObjArgs(g.increment_version_object, tuple, nullptr);
+  }
+  Py_XDECREF(tuple);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
 PyObject* TensorOver(const lz_tensor& view, void* owner, void (*release)(void* owner)) {
   struct Lent {
     ManagedTensor managed;
@@ -284,6 +312,9 @@ PyObject* Attach(PyObject*, PyObject* args) {
   g.empty_strided_cpu.Set(Attribute(torch, "_C._dynamo.guards._empty_strided_cpu"));
   g.empty_strided_cuda.Set(Attribute(torch, "_C._dynamo.guards._empty_strided_cuda"));
   g.num_dispatch_modes.Set(Attribute(torch, "_C._len_torch_dispatch_stack"));
+  g.num_function_modes.Set(Attribute(torch, "_C._len_torch_function_stack"));
+  g.increment_version_object = Attribute(torch, "_C._increment_version");
+  g.increment_version.Set(g.increment_version_object);
   g.is_grad_enabled.Set(Attribute(torch, "is_grad_enabled"));
   for (size_t i = 1; i < size_t(DType::kCount); ++i) {
     g.dtypes[i] = Attribute(torch, std::string(kDTypes[i].name).c_str());
@@ -297,6 +328,7 @@ PyObject* Attach(PyObject*, PyObject* args) {
   }
   if (void* cpu = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD)) {
     g.grad_enabled = reinterpret_cast<bool (*)()>(dlsym(cpu, "aoti_torch_grad_mode_is_enabled"));
+    g.function_mode_enabled = reinterpret_cast<bool (*)()>(dlsym(cpu, "_ZN2at4impl27torch_function_mode_enabledEv"));
     g.num_threads = reinterpret_cast<int (*)()>(dlsym(cpu, "_ZN2at15get_num_threadsEv"));
     g.parallel_for = reinterpret_cast<decltype(g.parallel_for)>(dlsym(cpu, "torch_parallel_for"));
   }

@@ -13,8 +13,8 @@ namespace lz::door {
 bool IsTensor(PyObject* object);
 bool TorchAttached();
 
-// May tensors be read as memory now? No forward-mode AD, no dispatch mode, functorch transform, autocast or tracing:
-// anything but plain eager or inference mode takes the slow door.
+// May tensors be read as memory now? No forward-mode AD, no dispatch or function mode, functorch transform, autocast or
+// tracing: anything but plain eager or inference mode takes the slow door.
 bool ModesAllowFastDoor();
 bool GradEnabled();
 bool RequiresGrad(PyObject* tensor);
@@ -29,6 +29,9 @@ PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device devic
 // A torch tensor over memory that belongs to `owner`, which is released with it; nullptr with a Python error (then the
 // owner is released too).
 PyObject* TensorOver(const lz_tensor& view, void* owner, void (*release)(void* owner));
+
+// Says to autograd that the tensors were written; false with a Python error.
+bool AdvanceVersions(PyObject* const* tensors, Py_ssize_t count);
 
 // torch's intra-op threads; run == nullptr when torch is not attached.
 lz_parallel TorchParallel();

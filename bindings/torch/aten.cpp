@@ -38,9 +38,43 @@ void Check(AOTITorchError error, const char* what) {
   if (error != 0) Fail(std::string("torch failed: ") + what);
 }
 
+struct Kept {
+  ErrorParts parts;
+  std::string text, explanation;
+  LastError error{};
+  bool taken = true;
+};
+Kept& KeptError() {
+  static thread_local Kept kept;
+  return kept;
+}
+
 }  // namespace
 
 void Fail(const std::string& text) { throw std::runtime_error(text); }
+
+void Fail(const Status& status, std::string explanation) {
+  Kept& k = KeptError();
+  k.parts = status.parts();
+  k.text = status.Text();
+  k.explanation = std::move(explanation);
+  k.error = {int32_t(status.code()),
+             k.parts.field.c_str(),
+             k.parts.wanted.c_str(),
+             k.parts.got.c_str(),
+             k.parts.fix.c_str(),
+             k.text.c_str(),
+             k.explanation.empty() ? nullptr : k.explanation.c_str()};
+  k.taken = false;
+  Fail(k.text);
+}
+
+const LastError* TakeLastError() {
+  Kept& k = KeptError();
+  if (k.taken) return nullptr;
+  k.taken = true;
+  return &k.error;
+}
 
 lz_tensor ViewOf(const Handle& tensor) {
   lz_tensor t{};

@@ -8,12 +8,23 @@
 
 #include "core/dtype.h"
 #include "core/limits.h"
+#include "core/status.h"
 #include "layerzero/c_abi.h"
 
 namespace lz::torch_ops {
 
 // Throws std::runtime_error, which the dispatcher turns into Python's RuntimeError.
 [[noreturn]] void Fail(const std::string& text);
+// The same, and keeps the parts for the Python side: see layerzero_torch_last_error.
+[[noreturn]] void Fail(const Status& status, std::string explanation = {});
+
+// What the calling thread's last Fail(status) was about. Strings live until its next one.
+struct LastError {
+  int32_t code;
+  const char *field, *wanted, *got, *fix, *text;
+  const char* explanation;  // JSON of the selection, or nullptr
+};
+const LastError* TakeLastError();  // nullptr: none since the last call
 
 // A tensor handle that is freed with its owner.
 class Handle {

@@ -70,8 +70,9 @@ struct Arguments {
 
 int64_t ChoiceOf(const Operation& op, const Param& p, std::string_view wanted) {
   if (const int64_t i = ChoiceIndex(p.choices, wanted); i >= 0) return i;
-  Fail(std::string(op.name()) + ": " + std::string(p.name) + ": wanted one of " + std::string(p.choices) + ", got '" +
-       std::string(wanted) + "'");
+  Fail(Status(StatusCode::kInvalidRequest, {.field = std::string(op.name()) + ": " + std::string(p.name),
+                                            .wanted = "one of " + std::string(p.choices),
+                                            .got = "'" + std::string(wanted) + "'"}));
 }
 
 int32_t LayoutIndex(const Operation& op, std::string_view wanted) {
@@ -80,7 +81,8 @@ int32_t LayoutIndex(const Operation& op, std::string_view wanted) {
     if (op.layout_names()[i] == wanted) return int32_t(i);
     known += (known.empty() ? "" : " or ") + op.layout_names()[i];
   }
-  Fail(std::string(op.name()) + ": layout: wanted " + known + ", got '" + std::string(wanted) + "'");
+  Fail(Status(StatusCode::kInvalidRequest,
+              {.field = std::string(op.name()) + ": layout", .wanted = known, .got = "'" + std::string(wanted) + "'"}));
 }
 
 void FillRequest(const TorchOp& t, Arguments& a, Request& r) {
@@ -96,7 +98,7 @@ void FillRequest(const TorchOp& t, Arguments& a, Request& r) {
 }
 
 void Require(const Status& status) {
-  if (!status.ok()) Fail(status.Text());
+  if (!status.ok()) Fail(status);
 }
 
 HostTensor Lend(const lz_tensor& view, const Handle& tensor) {
@@ -111,7 +113,9 @@ void CallHost(const KernelEntry& kernel, uint32_t contiguous, const Request& r, 
               const Arguments& a, const Handle* outputs) {
   const HostRuntime* host = Engine::Get().host();
   if (!host) {
-    Fail(std::string(r.op->name()) + ": " + kernel.id + " is a Python kernel; wanted `import layerzero`, got none");
+    Fail(Status(StatusCode::kNotInstalled, {.field = std::string(r.op->name()) + ": " + kernel.id,
+                                            .wanted = "`import layerzero` for a Python kernel",
+                                            .got = "none"}));
   }
   HostTensor tensors[kMaxTensors];
   for (size_t i = 0; i < r.op->num_inputs(); ++i) tensors[i] = Lend(inputs[i], a.tensors[i]);
@@ -142,7 +146,10 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   Require(engine.Prepare(r));
   r.stream = CurrentStream(r.where);
   auto plan = engine.Select(r, Site(index));
-  Require(plan.status());
+  if (!plan.ok()) {
+    auto explanation = engine.Explain(r);
+    Fail(plan.status(), explanation.ok() ? std::move(*explanation) : std::string());
+  }
 
   Handle outputs[kMaxOutputs];
   for (size_t o = 0; o < op.num_outputs(); ++o) {

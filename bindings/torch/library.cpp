@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "aten.h"
 #include "build_id.h"
 #include "call.h"
 
@@ -82,4 +83,9 @@ extern "C" LZ_OWN const char* layerzero_torch_register() {
     return nullptr;
   }();
   return problem;
+}
+
+// The engine's error behind the last RuntimeError of the calling thread, once; nullptr: it was none of the engine's.
+extern "C" LZ_OWN const lz::torch_ops::LastError* layerzero_torch_last_error() {
+  return lz::torch_ops::TakeLastError();
 }

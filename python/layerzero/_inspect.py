@@ -99,7 +99,7 @@ def _as_tensors(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]
     torch = sys.modules.get("torch")
     if torch is None or all(isinstance(v, torch.Tensor) for v in foreign):
         return tensors, params
-    from layerzero._slow import to_torch
+    from layerzero._arrays import to_torch
 
     names = parameter_names(flat_name(operation))
 

@@ -10,9 +10,12 @@ import threading
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts
 
 _scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
+# The open blocks of this context. One variable for all: a context keeps every variable that it has seen.
+_entered: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar(
+    "layerzero_policy_blocks", default=()
+)
 _guard = threading.Lock()
 _asked = False
 _changes = 0  # of the process's policy, from here
@@ -55,18 +58,17 @@ class policy(contextlib.ContextDecorator):
 
     def __init__(self, **keys: Any) -> None:
         self._json = json.dumps(keys)
-        self._tokens: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar("tokens")
         _layerzero.policy_scope(0, self._json)  # a wrong key is an error here, not at the first use
 
     def __enter__(self) -> "policy":
         scope = _layerzero.policy_scope(_scope.get(), self._json)
         _ask_from_now_on()
-        self._tokens.set((*self._tokens.get(()), _scope.set(scope)))
+        _entered.set((*_entered.get(), _scope.set(scope)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        *rest, token = self._tokens.get()
-        self._tokens.set(tuple(rest))
+        *rest, token = _entered.get()
+        _entered.set(tuple(rest))
         _scope.reset(token)
 
     def __call__(self, function: Any) -> Any:
@@ -105,20 +107,14 @@ def disabled() -> policy:
 
 
 @functools.lru_cache(maxsize=64)
-def _locks_of(scope: int, changes: int) -> dict[str, str]:
-    return json.loads(_layerzero.policy_text(scope))["keys"]["locks"]["value"]
+def _holds_locks(scope: int, changes: int) -> bool:
+    keys = json.loads(_layerzero.policy_text(scope))["keys"]
+    return bool(keys["locks"]["value"]) or "lock" in json.dumps(keys["rules"]["value"])
 
 
-def locked_kernel(name: str) -> str | None:
-    """The kernel that a lock names for the operation with this flat name, for calls that the engine does not see."""
-    locks = _locks_of(_scope.get(), _changes)
-    if not locks:
-        return None
-    ids = [operation["id"] for operation in contracts()[name]["operations"]]
-    for lock_name, kernel in locks.items():
-        if _layerzero.find(lock_name) == name or any(i.startswith(f"{lock_name}.") for i in ids):
-            return kernel
-    return None
+def has_locks() -> bool:
+    """Whether a lock may hold for some call in the current context."""
+    return _holds_locks(_scope.get(), _changes)
 
 
 def policy_in_force() -> dict[str, Any]:

@@ -5,16 +5,17 @@ function transforms, dispatch modes, tracing, tensor subclasses, tensors without
 """
 
 import importlib
+import json
 import sys
 from typing import Any
 
 from layerzero import _layerzero, _torch
+from layerzero._arrays import call_on_arrays, is_foreign
 from layerzero._contracts import Contract, contracts, parameter_names
-from layerzero._policy import locked_kernel
+from layerzero._policy import has_locks
 from layerzero._references import call_reference
-from layerzero.errors import InvalidRequestError, NotInstalledError, WrongTypeError
-
-_WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"
+from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse_request
+from layerzero.errors import InvalidRequestError, NotInstalledError
 
 
 def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -25,16 +26,26 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     arguments, options = _bind(name, args, kwargs)
     _check_required(contract, arguments)
     tensor_names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
-    torch = _need_torch(name, contract, arguments, tensor_names)
-    if any(_is_foreign(torch, arguments.get(n)) for n in tensor_names):
-        return _through_dlpack(torch, name, arguments, options, tensor_names)
-    tensors = [_readable(torch, name, n, arguments[n]) for n in tensor_names if arguments.get(n) is not None]
+    torch = _need_torch(name, arguments, tensor_names)
+    if any(is_foreign(torch, arguments.get(n)) for n in tensor_names):
+        return call_on_arrays(torch, name, arguments, options, tensor_names)
+    given = {n: arguments[n] for n in tensor_names if arguments.get(n) is not None}
+    tensors = list(given.values())
+    with torch._C.DisableTorchFunction():
+        for n, tensor in given.items():
+            _check_readable(torch, f"{name}: {n}", tensor)
+    if torch.overrides.has_torch_function(tensors):  # a class or mode that sees functions sees this one
+        return torch.overrides.handle_torch_function(_layerzero.ops[name], tensors, *args, **kwargs)
+    _check_device(name, given)
+    call = _describe(torch, contract, arguments, options, given)
+    if call is not None:
+        _layerzero.check(_layerzero.ops[name], (), call)
     # Without the library of torch's operators in this build there is no node to see.
     if _wants_one_node(torch, tensors) and hasattr(torch.ops.layerzero, name):
         return _call_node(name, arguments, options)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return _with_gradient(torch, contract, arguments, options, tensors)
-    return _reference(name, arguments, options)
+        return _with_gradient(torch, contract, arguments, options, call, tensors)
+    return _reference(name, arguments, options, call)
 
 
 def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -54,11 +65,11 @@ def _check_required(contract: Contract, arguments: dict[str, Any]) -> None:
             raise InvalidRequestError(f"{contract['name']}: {param['name']}: wanted {param['doc']}, got nothing")
 
 
-def _need_torch(name: str, contract: Contract, arguments: dict[str, Any], tensor_names: list[str]) -> Any:
+def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -> Any:
     for n in tensor_names:
         value = arguments.get(n)
         if value is not None and not hasattr(value, "__dlpack__"):
-            _refuse(f"{name}: {n}", _WANTED, type(value).__name__)
+            refuse(f"{name}: {n}", WANTED, type(value).__name__)
     if "torch" not in sys.modules:
         try:
             importlib.import_module("torch")  # arrays of other libraries are computed on as torch tensors
@@ -68,71 +79,61 @@ def _need_torch(name: str, contract: Contract, arguments: dict[str, Any], tensor
     return sys.modules["torch"]
 
 
-def _refuse(field: str, wanted: str, got: str, fix: str = "") -> None:
-    error = WrongTypeError(f"{field}: wanted {wanted}, got {got}" + (f"; {fix}" if fix else ""))
-    error.field, error.wanted, error.got, error.fix = field, wanted, got, fix
-    raise error
-
-
-def _readable(torch: Any, name: str, param: str, tensor: Any) -> Any:
-    """`tensor`, if its kind has values that an operation can read."""
-    field = f"{name}: {param}"
+def _check_readable(torch: Any, field: str, tensor: Any) -> None:
+    """Whether the kind of `tensor` has values that an operation can read."""
     if tensor.layout is not torch.strided:
-        _refuse(field, _WANTED, f"layout {tensor.layout}", "call .to_dense()")
+        refuse(field, WANTED, f"layout {tensor.layout}", "call .to_dense()")
     if tensor.is_quantized:
-        _refuse(field, _WANTED, "a quantized tensor", "call .dequantize()")
+        refuse(field, WANTED, "a quantized tensor", "call .dequantize()")
     if tensor.is_complex():
-        _refuse(field, _WANTED, f"dtype {tensor.dtype}", "pass real and imaginary parts apart")
+        refuse(field, WANTED, f"dtype {tensor.dtype}", "pass real and imaginary parts apart")
     if tensor.is_meta and type(tensor) in (torch.Tensor, torch.nn.Parameter) and not _tracing(torch):
-        _refuse(field, _WANTED, "a meta tensor, which has no values", "use FakeTensorMode for shapes alone")
-    return tensor
+        refuse(field, WANTED, "a meta tensor, which has no values", "use FakeTensorMode for shapes alone")
 
 
-# ---- arrays of other libraries
+def _check_device(name: str, given: dict[str, Any]) -> None:
+    """One device for all. torch's own functions would move a tensor of rank 0 without a word."""
+    first = None
+    for n, tensor in given.items():
+        first = first or tensor.device
+        if tensor.device != first:
+            refuse_request(f"{name}: {n}", f"a tensor on {first} like the others", f"one on {tensor.device}", "move it")
 
 
-def _is_foreign(torch: Any, value: Any) -> bool:
-    return value is not None and not isinstance(value, torch.Tensor)
+def _describe(
+    torch: Any, contract: Contract, arguments: dict[str, Any], options: dict[str, Any], given: dict[str, Any]
+) -> dict[str, Any] | None:
+    """The call with descriptions in place of tensors, for questions to the engine. None: a size or an integer is
+    symbolic, and comparing it would tie a traced graph to one value; the operator checks real ones when it runs."""
+    call = {key: value for key, value in arguments.items() if value is not None}
+    if options.get("layout") is not None:
+        call["layout"] = options["layout"]
+    if any(isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) for value in call.values()):
+        return None
+    for param in contract["params"]:
+        tensor = given.get(param["name"])
+        if tensor is None:
+            continue
+        sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
+        if not all(type(size) is int for size in (*sizes, *strides)):
+            return None
+        dtype = _dtype_in_reference(torch, tensor, param["dtypes"])
+        if dtype not in param["dtypes"]:
+            field = f"{contract['name']}: {param['name']}"
+            refuse_request(field, ", ".join(param["dtypes"]), dtype, "convert the tensor")
+        call[param["name"]] = (dtype, sizes, strides)
+    return call
 
 
-def _through_dlpack(
-    torch: Any, name: str, arguments: dict[str, Any], options: dict[str, Any], tensor_names: list[str]
-) -> Any:
-    """Arrays in, arrays of the same kind out; memory is shared where the library allows it."""
-    given = [arguments[n] for n in tensor_names if arguments.get(n) is not None]
-    kinds = {type(value) for value in given}
-    if len(kinds) > 1:
-        _refuse(name, "all arrays of one kind", " and ".join(sorted(k.__name__ for k in kinds)), "convert them first")
-    if options.get("out") is not None:
-        _refuse(f"{name}: out", "no out= beside arrays of other libraries", type(options["out"]).__name__)
-    converted = dict(arguments)
-    for n in tensor_names:
-        if arguments.get(n) is not None:
-            converted[n] = to_torch(torch, f"{name}: {n}", arguments[n])
-    result = _layerzero.ops[name](**{k: v for k, v in converted.items() if v is not None}, **options)
-    if isinstance(result, tuple):
-        return tuple(_as_kind_of(given[0], t) for t in result)
-    return _as_kind_of(given[0], result)
-
-
-def to_torch(torch: Any, field: str, array: Any) -> Any:
-    """A torch tensor over an array's memory (a copy where it is read-only)."""
-    numpy = sys.modules.get("numpy")
-    try:
-        if numpy is not None and isinstance(array, numpy.ndarray):
-            return torch.from_numpy(array if array.flags.writeable else array.copy())
-        return torch.from_dlpack(array)
-    except (TypeError, BufferError, RuntimeError, ValueError) as error:
-        _refuse(
-            field, _WANTED, f"{type(array).__name__} that torch cannot read ({error})", "convert it to a torch.Tensor"
-        )
-
-
-def _as_kind_of(like: Any, tensor: Any) -> Any:
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(like, numpy.ndarray):
-        return tensor.numpy()
-    return like.__array_namespace__().from_dlpack(tensor)
+def _dtype_in_reference(torch: Any, tensor: Any, admitted: list[str]) -> str:
+    """The tensor's dtype; under autocast that which torch's functions may cast it to."""
+    if tensor.is_floating_point() and tensor.dtype is not torch.float64:
+        kind = tensor.device.type
+        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+            cast = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
+            if cast in admitted:
+                return cast
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 # ---- which way
@@ -151,36 +152,51 @@ def _wants_one_node(torch: Any, tensors: list[Any]) -> bool:
 
 
 def _call_node(name: str, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
-    _no_kernel_argument(name, options, "tracing or a dispatch mode")
-    out = options.pop("out", None)
-    given = {key: value for key, value in {**arguments, **options}.items() if value is not None}
+    if options.get("kernel") is not None:
+        refuse_request(
+            f"{name}: kernel",
+            "none while torch traces or a dispatch mode is on",
+            repr(options["kernel"]),
+            "leave it out, or lock the operation by policy",
+        )
+    given = {**arguments, "layout": options.get("layout")}
     from layerzero import _torch_ops
 
-    return _into(out, _torch_ops.call_operator(name, given))
+    result = _torch_ops.call_operator(name, {key: value for key, value in given.items() if value is not None})
+    return into(name, options.get("out"), result)
 
 
-def _no_kernel_argument(name: str, options: dict[str, Any], where: str) -> None:
-    kernel = options.pop("kernel", None) or locked_kernel(name)
-    if kernel is not None and not kernel.startswith("torch.ref."):
-        raise InvalidRequestError(
-            f"{name}: kernel: wanted none under {where}, where the torch reference runs; got {kernel!r}; "
-            "leave it out, or unlock the operation"
+def _check_kernel(name: str, options: dict[str, Any], call: dict[str, Any] | None) -> None:
+    """kernel= and locks hold where only the reference can run, too: it is the kernel that they name, or an error."""
+    wanted = options.get("kernel")
+    if wanted is None and not has_locks():
+        return
+    report = json.loads(_layerzero.explain(_layerzero.ops[name], (), call, None)) if call is not None else {}
+    wanted = wanted if wanted is not None else report.get("locked")
+    if wanted is not None and wanted != f"torch.ref.{report.get('operation')}":
+        refuse_request(
+            f"{name}: kernel",
+            "none under torch's modes and transforms, where the torch reference runs",
+            repr(wanted),
+            "leave it out, or unlock the operation",
         )
 
 
 def _with_gradient(
-    torch: Any, contract: Contract, arguments: dict[str, Any], options: dict[str, Any], tensors: list[Any]
+    torch: Any,
+    contract: Contract,
+    arguments: dict[str, Any],
+    options: dict[str, Any],
+    call: dict[str, Any] | None,
+    tensors: list[Any],
 ) -> Any:
     """The best kernel that carries gradients; the reference under modes, transforms and for subclasses."""
     name = contract["name"]
     if options.get("out") is not None:
-        raise InvalidRequestError(f"{name}: out: wanted none where a gradient is wanted, got a tensor; leave it out")
+        refuse_request(f"{name}: out", "none where a gradient is wanted", "a tensor", "leave it out")
     if not contract["differentiable"]:
-        if not all(o["dtype"] in ("int64", "int32") and not o["dtype_choice"] for o in contract["outputs"]):
-            raise InvalidRequestError(
-                f"{name}: wanted tensors that need no gradient, got one that does; it has no derivative: "
-                "use torch.no_grad() or detach()"
-            )
+        if not all(o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"]):
+            refuse_no_gradient(name)
         with torch.no_grad():
             return _layerzero.ops[name](**{k: v for k, v in arguments.items() if v is not None}, **options)
     if all(type(t) in (torch.Tensor, torch.nn.Parameter) for t in tensors):
@@ -188,23 +204,10 @@ def _with_gradient(
         result = _layerzero.call_differentiable(_layerzero.ops[name], (), given)
         if result is not NotImplemented:
             return result
-    return _reference(name, arguments, options)
+    return _reference(name, arguments, options, call)
 
 
-def _reference(name: str, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
+def _reference(name: str, arguments: dict[str, Any], options: dict[str, Any], call: dict[str, Any] | None) -> Any:
     """The operation's torch reference: any mode, transform, subclass and device; differentiable."""
-    _no_kernel_argument(name, options, "torch's modes and transforms")
-    layout, layouts = options.get("layout"), contracts()[name]["layouts"]
-    if layout is not None and layout not in layouts:
-        raise InvalidRequestError(f"{name}: layout: wanted {' or '.join(layouts)}, got {layout!r}")
-    return _into(options.get("out"), call_reference(name, arguments, layout))
-
-
-def _into(out: Any, result: Any) -> Any:
-    if out is None:
-        return result
-    if not isinstance(result, tuple):
-        return out.copy_(result)
-    for target, value in zip(out, result, strict=True):
-        target.copy_(value)
-    return tuple(out)
+    _check_kernel(name, options, call)
+    return into(name, options.get("out"), call_reference(name, arguments, options.get("layout")))

@@ -18,10 +18,12 @@ from layerzero import _layerzero
 from layerzero._contracts import Contract, condition, contracts, holds
 from layerzero._references import call_reference
 from layerzero._shapes import output_shapes
-from layerzero.errors import InvalidRequestError, VersionMismatchError
+from layerzero._refusals import refuse_no_gradient, refuse_request
+from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
 
 LIBRARY = Path(__file__).parent / "liblayerzero_torch.so"
 _library: torch.library.Library | None = None
+_last_error: Any = None
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def _overloads(contract: Contract) -> list[tuple[str, dict[str, Any]]]:
 
 def register() -> bool:
     """Loads the operators and registers all of it, once. False where the library is not part of this build."""
-    global _library
+    global _library, _last_error
     if _library is not None:
         return True
     if not LIBRARY.exists():
@@ -88,6 +90,8 @@ def register() -> bool:
     start.restype = ctypes.c_char_p
     if problem := start():
         raise VersionMismatchError(problem.decode())
+    _last_error = ctypes.CDLL(str(LIBRARY)).layerzero_torch_last_error
+    _last_error.restype = ctypes.POINTER(_LastError)
     _library = torch.library.Library("layerzero", "FRAGMENT")
     for one in operators():
         # As a Meta kernel: fakes use it too, and register_fake would read source files at import.
@@ -108,7 +112,33 @@ def call_operator(name: str, arguments: dict[str, Any]) -> Any:
         value = given.get(param["name"])
         if param["kind"] == "int" and isinstance(value, (tuple, list)) and len(value) == 1:
             given[param["name"]] = value[0]  # torch spells normalized_shape as a tuple
-    return getattr(getattr(torch.ops.layerzero, name), overload)(**given)
+    function = getattr(getattr(torch.ops.layerzero, name), overload)
+    try:
+        return function(**given)
+    except RuntimeError as error:
+        raise _own_error(error) from None
+
+
+class _LastError(ctypes.Structure):
+    """lz::torch_ops::LastError"""
+
+    _fields_ = [("code", ctypes.c_int32)] + [
+        (name, ctypes.c_char_p) for name in ("field", "wanted", "got", "fix", "text", "explanation")
+    ]
+
+
+def _own_error(error: RuntimeError) -> Exception:
+    """LayerZero's exception for what an operator threw through torch, with the same text; else the error itself."""
+    last = _last_error() if _last_error is not None else None
+    if not last:
+        return error
+    parts = {name: (getattr(last.contents, name) or b"").decode() for name, _ in _LastError._fields_[1:]}
+    if not str(error).startswith(parts["text"]):
+        return error  # of another call
+    try:
+        raise_engine_error(code=last.contents.code, **parts | {"explanation": parts["explanation"] or None})
+    except LayerZeroError as own:
+        return own
 
 
 def _arguments(one: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
@@ -160,8 +190,11 @@ def _autograd(one: Operator) -> Any:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         transformed = peek() is not None
         if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs):
-            with torch._C._AutoDispatchBelowAutograd():
-                return function.redispatch(keyset & below, *args, **kwargs)
+            try:
+                with torch._C._AutoDispatchBelowAutograd():
+                    return function.redispatch(keyset & below, *args, **kwargs)
+            except RuntimeError as error:
+                raise _own_error(error) from None
         arguments, layout = _arguments(one, args, kwargs)
         tensors = [arguments[n] for n in one.tensors]
         if transformed or _has_tangent(tensors):
@@ -191,18 +224,13 @@ def _has_tangent(tensors: list[Any]) -> bool:
 
 def _through_reference(one: Operator, arguments: dict[str, Any], layout: str | None) -> Any:
     if not one.differentiable:
-        raise InvalidRequestError(
-            f"{one.name}: wanted plain tensors, got ones of a torch.func transform; it has no derivative"
-        )
+        refuse_no_gradient(one.name, "ones of a torch.func transform")
     return call_reference(one.name, arguments, layout)
 
 
 def _refuse_gradient(one: Operator) -> None:
     if one.has_float_output:
-        raise InvalidRequestError(
-            f"{one.name}: wanted tensors that need no gradient, got one that does; "
-            "it has no derivative: use torch.no_grad() or detach()"
-        )
+        refuse_no_gradient(one.name)
 
 
 def _below_autograd(one: Operator, keyset: Any, arguments: dict[str, Any], layout: str | None) -> Any:
@@ -210,8 +238,11 @@ def _below_autograd(one: Operator, keyset: Any, arguments: dict[str, Any], layou
     values = {**arguments, "layout": layout}
     args = [values[key] for key, named in _keyword_only(one).items() if not named]
     kwargs = {key: values[key] for key, named in _keyword_only(one).items() if named}
-    with torch._C._AutoDispatchBelowAutograd():
-        return function.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            return function.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+    except RuntimeError as error:
+        raise _own_error(error) from None
 
 
 class _Recompute(torch.autograd.Function):
@@ -306,14 +337,14 @@ def _is_on(contract: Contract) -> str:
 
 
 def _refuse_kernel() -> None:
-    raise InvalidRequestError(
-        "kernel: wanted none in a compiled graph, got one; use layerzero.configure or a policy file"
-    )
+    refuse_request("kernel", "none in a compiled graph", "one", "use layerzero.configure or a policy file")
 
 
 def _copy_into(out: Any, result: Any) -> Any:
-    if not isinstance(result, tuple):
-        return out.copy_(result)
-    for target, value in zip(out, result):  # noqa: B905 - traced: strict= is not needed, the arity is the schema's
+    """layerzero._refusals.into, in the Python that torch.compile traces."""
+    pairs = [(out, result)] if not isinstance(result, tuple) else list(zip(out, result))  # noqa: B905 - traced
+    for target, value in pairs:
+        if target.shape != value.shape or target.dtype != value.dtype:
+            raise InvalidRequestError("out: wanted a tensor of the output's shape and dtype, got another; leave it out")
         target.copy_(value)
-    return tuple(out)
+    return out

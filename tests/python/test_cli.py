@@ -99,6 +99,26 @@ def test_unknown_commands_and_options(run):
     assert run("--help")[0] == 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "/nonexistent"],
+        ["generate", "--model", "/nonexistent"],
+        ["generate", "--model", "/"],
+        ["generate", "--max-tokens", "0"],
+        ["generate", "--prompts-file", "/nonexistent"],
+        ["list", "--no-such-option"],
+        ["no-such-command"],
+        ["bench"],
+    ],
+    ids=" ".join,
+)
+def test_every_error_is_json_where_asked(run, arguments):
+    code, out, err = run(*arguments, "--json")
+    assert code == 2 and err == ""
+    assert set(json.loads(out)["error"]) == {"type", "message", "field", "wanted", "got", "fix"}
+
+
 def test_policy(run_json, tmp_path, monkeypatch):
     code, answer = run_json("policy", "show", "--all")
     assert code == 0 and set(answer["keys"]["strict_mode"]) >= {"value", "origin"}

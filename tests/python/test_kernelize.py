@@ -234,6 +234,50 @@ def test_replaced_part_is_used():
     assert plan_of(model).why_aside == {"a module was replaced after kernelize": 1}
 
 
+def test_a_replaced_activation_is_used():
+    model, reference = tiny(), tiny()
+    lz.kernelize(model)
+    twin = copy.deepcopy(model)
+    for each in (model, reference):
+        for layer in each.model.layers:
+            layer.mlp.act_fn = torch.nn.GELU()
+    with torch.inference_mode():
+        expected = reference(ids_of()).logits
+        for _ in range(2):  # the fused forward, then the parts one by one
+            assert error(model(ids_of()).logits, expected) <= TOLERANCE[torch.float32]
+            model.model.__dict__.pop("forward", None)
+        assert error(twin(ids_of()).logits, tiny()(ids_of()).logits) <= TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("which", ["norm", "layers.1.input_layernorm"])
+def test_a_norm_of_another_dtype_promotes_as_the_model_does(which):
+    model, reference = tiny(torch.bfloat16), tiny(torch.bfloat16)
+    lz.kernelize(model)
+    with torch.inference_mode():
+        for each in (model, reference):
+            each.model.get_submodule(which).to(torch.float64)
+        for _ in range(2):
+            try:
+                expected = reference.model(ids_of()).last_hidden_state
+            except RuntimeError:  # the next layer refuses what the norm gives: so does the kernelized model
+                with pytest.raises((RuntimeError, ValueError)):
+                    model.model(ids_of())
+            else:
+                actual = model.model(ids_of()).last_hidden_state
+                assert actual.dtype == expected.dtype and error(actual, expected) <= 0.06
+            model.model.__dict__.pop("forward", None)
+
+
+def test_autocast_is_the_models_own():
+    model, reference = tiny(), tiny()
+    lz.kernelize(model)
+    with torch.inference_mode(), torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = reference(ids_of()).logits
+        actual = model(ids_of()).logits
+    assert plan_of(model).why_aside == {"autocast is on": 1}
+    assert actual.dtype == expected.dtype and error(actual, expected) <= 0.06
+
+
 class OtherLinear(torch.nn.Linear):
     """Stands for a quantised layer: a subclass with another forward."""
 

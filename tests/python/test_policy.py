@@ -221,3 +221,22 @@ def test_a_wrong_project_file_is_said_with_its_line(tmp_path):
     result = run(code, tmp_path)
     for text in (result.stdout, result.stderr):  # the report, and a warning at import
         assert "layerzero.yaml:2" in text and "no_such_key" in text, result.stdout + result.stderr
+
+
+def test_policy_objects_leave_nothing_in_the_context():
+    def blocks():
+        import contextvars
+
+        with lz.policy(strict_mode=True):
+            pass
+        return len(contextvars.copy_context())
+
+    before = blocks()
+    assert [blocks() for _ in range(5)] == [before] * 5
+
+
+def test_a_policy_object_may_be_entered_again_inside_itself():
+    strict, before = lz.policy(strict_mode=True), lz.policy_in_force()
+    with strict, lz.policy(deterministic=True), strict:
+        assert lz.policy_in_force()["keys"]["strict_mode"]["value"]
+    assert lz.policy_in_force() == before

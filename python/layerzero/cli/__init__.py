@@ -13,6 +13,8 @@ from typing import Any
 
 import typer
 
+# click's ClickException: newer Typers carry a click of their own, whose UsageError is the base of this one.
+_UsageFault: Any = typer.BadParameter.__bases__[0].__bases__[0]
 GROUPS = {"bench": "Measurements on this machine.", "policy": "The policy in force, and policy files."}
 
 
@@ -48,19 +50,23 @@ def _add(app: typer.Typer, name: str, function: Any) -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs one command; gives the exit code. Errors are one message on standard error, JSON with --json."""
-    from layerzero.cli._output import report_error
+    from layerzero.cli._output import report_error, report_usage
     from layerzero.errors import LayerZeroError
 
+    as_json = "--json" in arguments
     try:
-        application()(arguments, prog_name="layerzero")
+        # Typer prints wrong usage itself, as text; with --json it is raised instead.
+        code = application()(arguments, prog_name="layerzero", standalone_mode=not as_json)
+        return code if isinstance(code, int) else 0
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except _UsageFault as error:
+        return report_usage(error)
     except LayerZeroError as error:
-        return report_error(error, as_json="--json" in arguments)
+        return report_error(error, as_json=as_json)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()
         return 0
-    return 0

@@ -36,3 +36,11 @@ def report_error(error: LayerZeroError, *, as_json: bool) -> int:
     else:
         print(f"layerzero: {error}", file=sys.stderr)
     return 2 if isinstance(error, InvalidRequestError) else 1
+
+
+def report_usage(error: Any) -> int:
+    """The same for a command line that is not one: an unknown command or option, a value that does not fit."""
+    message = error.format_message()
+    parts = {"field": getattr(error, "option_name", None) or "", "wanted": "", "got": "", "fix": "see --help"}
+    print_json({"error": {"type": type(error).__name__, "message": message, **parts}})
+    return error.exit_code

@@ -55,6 +55,7 @@ class DecoderPlan:
         self.members = [module.__dict__ for module in modules]
         self.expected_forwards = [table.get("forward") for table in self.members]
         self.norm = base.norm._parameters
+        self.norms = [self.norm, *(norm for layer in self.layers for norm in layer.all_norms)]
         self.eps = eps_of(base.norm)
         self.embedding = base.embed_tokens._parameters
 
@@ -66,6 +67,9 @@ class DecoderPlan:
             return "a module was replaced after kernelize"
         if [table.get("forward") for table in self.members] != self.expected_forwards:
             return "a forward was replaced after kernelize"
+        dtype = self.embedding["weight"].dtype
+        if any(norm["weight"].dtype is not dtype for norm in self.norms):
+            return "a norm's weight has another dtype than the embedding: the model promotes, the operation does not"
         return None
 
 
@@ -82,10 +86,12 @@ class _LayerPlan:
         names = ("q_proj", "k_proj", "v_proj", "o_proj")
         self.attention = tuple(attention._modules[name]._parameters for name in names)
         self.mlp = tuple(mlp._modules[name]._parameters for name in ("gate_proj", "up_proj", "down_proj"))
+        self.all_norms = list(self.norms)
         self.head_norms = None
         if "q_norm" in attention._modules:
             q_norm, k_norm = attention.q_norm, attention.k_norm
             self.head_norms = (q_norm._parameters, eps_of(q_norm), k_norm._parameters, eps_of(k_norm))
+            self.all_norms += [q_norm._parameters, k_norm._parameters]
 
 
 def _visible(attention_mask, past, length):

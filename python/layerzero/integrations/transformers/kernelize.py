@@ -48,7 +48,8 @@ def _replace(module, function, **facts):
 
 
 def _rms_norm_forward(self, hidden_states):
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    changed = self.weight.dtype != hidden_states.dtype  # the operation rounds to the input's dtype, models promote
+    if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, hidden_states)
     return _OPS["rms_norm"](
         hidden_states, self.weight, structure.eps_of(self), weight_offset=self.__dict__["_layerzero_offset"]
@@ -62,7 +63,8 @@ def _linear_forward(self, input):
 
 
 def _mlp_forward(self, x):
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+    changed = self.act_fn is not self.__dict__["_layerzero_activation"]
+    if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, x)
     return self.down_proj(_OPS["swiglu"](self.gate_proj(x), self.up_proj(x)))
 
@@ -101,7 +103,7 @@ def _replace_mlps_and_linears(model, mark):
             if reason:
                 mark.report.left[name] = reason
             else:
-                _replace(module, _mlp_forward)
+                _replace(module, _mlp_forward, activation=module.act_fn)
                 mark.report._add("MLP", "activation.swiglu")
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear):

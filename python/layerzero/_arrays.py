@@ -1,0 +1,75 @@
+"""Arrays of other libraries (NumPy, JAX, CuPy): read as torch tensors over their memory, results given back as their kind."""
+
+import sys
+from typing import Any
+
+from layerzero import _layerzero
+from layerzero._refusals import WANTED, refuse
+from layerzero.errors import NotInstalledError
+
+
+def is_foreign(torch: Any, value: Any) -> bool:
+    return value is not None and not isinstance(value, torch.Tensor)
+
+
+def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: dict[str, Any], names: list[str]) -> Any:
+    """Arrays in, arrays of the same kind out; memory is shared where the library allows it."""
+    given = [arguments[n] for n in names if arguments.get(n) is not None]
+    kinds = {type(value) for value in given}
+    if len(kinds) > 1:
+        refuse(name, "all arrays of one kind", " and ".join(sorted(k.__name__ for k in kinds)), "convert them first")
+    if options.get("out") is not None:
+        refuse(f"{name}: out", "no out= beside arrays of other libraries", type(options["out"]).__name__)
+    tensors = {n: to_torch(torch, f"{name}: {n}", arguments[n]) for n in names if arguments.get(n) is not None}
+    values = {key: value for key, value in arguments.items() if value is not None}
+    with torch.no_grad():
+        result = _layerzero.ops[name](**values | tensors, **options)
+    if isinstance(result, tuple):
+        return tuple(_as_kind_of(given[0], t) for t in result)
+    return _as_kind_of(given[0], result)
+
+
+def to_torch(torch: Any, field: str, array: Any) -> Any:
+    """A torch tensor over an array's memory. What torch cannot express (read-only memory, negative strides) is copied."""
+    numpy = sys.modules.get("numpy")
+    try:
+        if numpy is not None and isinstance(array, numpy.ndarray):
+            return _from_numpy(torch, array)
+        return torch.from_dlpack(array)
+    except (TypeError, BufferError, RuntimeError, ValueError) as error:
+        got = f"{type(array).__name__} that torch cannot read ({error})"
+        refuse(field, WANTED, got, "convert it to a torch.Tensor")
+
+
+def _from_numpy(torch: Any, array: Any) -> Any:
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    if array.dtype.kind == "V" and array.dtype.names is None:  # ml_dtypes: bfloat16, float8; their names are torch's
+        dtype = getattr(torch, array.dtype.name, None)
+        if isinstance(dtype, torch.dtype) and dtype.itemsize == array.itemsize:
+            return torch.from_numpy(array.view(f"i{array.itemsize}")).view(dtype)
+    return torch.from_numpy(array)
+
+
+def _to_numpy(tensor: Any) -> Any:
+    torch = sys.modules["torch"]
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name != "bfloat16" and not name.startswith("float8"):
+        return tensor.numpy()
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise NotInstalledError(
+            f"wanted ml_dtypes for a NumPy array of {name}, which is not installed; pip install ml_dtypes"
+        ) from None
+    integers = torch.int16 if tensor.itemsize == 2 else torch.int8
+    return tensor.view(integers).numpy().view(getattr(ml_dtypes, name))
+
+
+def _as_kind_of(like: Any, tensor: Any) -> Any:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(like, numpy.ndarray):
+        return _to_numpy(tensor)
+    if hasattr(like, "__array_namespace__"):
+        return like.__array_namespace__().from_dlpack(tensor)
+    return sys.modules[type(like).__module__.partition(".")[0]].from_dlpack(tensor)  # CuPy
