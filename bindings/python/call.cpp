@@ -171,6 +171,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
     if (out && out != Py_None && !CheckGivenOutputs(r, out)) return nullptr;
     return IntoOut(RunHost(*plan->kernel, r, tensors, plan->contiguous_inputs), out);
   }
+  if (r.op->num_outputs() == 0 && !TellWritten(r, tensors)) return nullptr;
   PyObject* outputs = MakeOutputs(r, out);
   if (!outputs) return nullptr;
   const lz_parallel parallel = TorchParallel();

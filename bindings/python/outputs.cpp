@@ -161,6 +161,15 @@ PyObject* MakeOutputs(Request& r, PyObject* out) {
   return tuple;
 }
 
+bool TellWritten(const Request& r, PyObject* const* tensors) {
+  PyObject* written[kMaxTensors];
+  Py_ssize_t n = 0;
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
+    if (r.op->input(i).mutated && r.tensors[i].ndim >= 0) written[n++] = tensors[i];
+  }
+  return n == 0 || AdvanceVersions(written, n);
+}
+
 Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* result) {
   const auto fault = [&](std::string wanted, std::string got) {
     return Status(StatusCode::kKernelFailed,
@@ -171,6 +180,7 @@ Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* resul
   };
   Py_ssize_t present = 0;
   for (size_t o = 0; o < r.op->num_outputs(); ++o) present += r.outputs[o].ndim >= 0;
+  if (present == 0) return result == Py_None ? Status() : fault("None", TypeName(result));
   if (present != 1 && (!PyTuple_Check(result) || PyTuple_Size(result) != present)) {
     return fault("a tuple of " + std::to_string(present) + " tensors",
                  PyTuple_Check(result) ? "one of " + std::to_string(PyTuple_Size(result)) : TypeName(result));

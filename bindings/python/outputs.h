@@ -12,6 +12,8 @@ namespace lz::door {
 bool CheckGivenOutputs(Request& r, PyObject* out);
 // Outputs of a native plan, bound to the request, as one object or a tuple; nullptr with an error.
 PyObject* MakeOutputs(Request& r, PyObject* out);
+// What an operation without outputs writes into: autograd is told. false with a Python error.
+bool TellWritten(const Request& r, PyObject* const* tensors);
 // Whether a host kernel gave what the contract says: as many tensors, their shapes, dtypes and device.
 Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* result);
 

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero._contracts import contracts
 from layerzero._refusals import WANTED, refuse
 from layerzero.errors import NotInstalledError
 
@@ -21,12 +22,28 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
     if options.get("out") is not None:
         refuse(f"{name}: out", "no out= beside arrays of other libraries", type(options["out"]).__name__)
     tensors = {n: to_torch(torch, f"{name}: {n}", arguments[n]) for n in names if arguments.get(n) is not None}
+    for param in contracts()[name]["params"]:
+        if param.get("mutated") and param["name"] in tensors:
+            _check_written(f"{name}: {param['name']}", arguments[param["name"]])
     values = {key: value for key, value in arguments.items() if value is not None}
     with torch.no_grad():
         result = _layerzero.ops[name](**values | tensors, **options)
     if isinstance(result, tuple):
         return tuple(_as_kind_of(given[0], t) for t in result)
     return _as_kind_of(given[0], result)
+
+
+def _check_written(field: str, array: Any) -> None:
+    """An operation writes into `array`: a copy would swallow that, and JAX's arrays never change."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(array, numpy.ndarray):
+        refuse(field, "a torch.Tensor or a NumPy array to write into", type(array).__name__, "convert it first")
+    if _needs_copy(array):
+        refuse(field, "a writeable array without negative strides", "another", "pass a copy of it")
+
+
+def _needs_copy(array: Any) -> bool:
+    return not array.flags.writeable or any(stride < 0 for stride in array.strides)
 
 
 def to_torch(torch: Any, field: str, array: Any) -> Any:
@@ -42,7 +59,7 @@ def to_torch(torch: Any, field: str, array: Any) -> Any:
 
 
 def _from_numpy(torch: Any, array: Any) -> Any:
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    if _needs_copy(array):
         array = array.copy()
     if array.dtype.kind == "V" and array.dtype.names is None:  # ml_dtypes: bfloat16, float8; their names are torch's
         dtype = getattr(torch, array.dtype.name, None)

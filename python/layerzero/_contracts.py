@@ -30,6 +30,12 @@ def holds(value: Any) -> bool:
     return value is not None and value is not False
 
 
+def has_whole_outputs(contract: Contract) -> bool:
+    """Whether all that a call gives are integers: no gradient is lost where there can be none."""
+    kinds = [o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"]]
+    return bool(kinds) and all(kinds)
+
+
 @functools.cache
 def parameter_names(name: str) -> tuple[str, ...]:
     return tuple(param["name"] for param in contracts()[name]["params"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from layerzero import _layerzero, _torch
 from layerzero._arrays import call_on_arrays, is_foreign
-from layerzero._contracts import Contract, contracts, parameter_names
+from layerzero._contracts import Contract, contracts, has_whole_outputs, parameter_names
 from layerzero._policy import has_locks
 from layerzero._references import call_reference
 from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse_request
@@ -37,14 +37,14 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if torch.overrides.has_torch_function(tensors):  # a class or mode that sees functions sees this one
         return torch.overrides.handle_torch_function(_layerzero.ops[name], tensors, *args, **kwargs)
     _check_device(name, given)
-    call = _describe(torch, contract, arguments, options, given)
-    if call is not None:
-        _layerzero.check(_layerzero.ops[name], (), call)
+    call = check_contract(torch, contract, arguments, options.get("layout"))
     # Without the library of torch's operators in this build there is no node to see.
     if _wants_one_node(torch, tensors) and hasattr(torch.ops.layerzero, name):
         return _call_node(name, arguments, options)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _with_gradient(torch, contract, arguments, options, call, tensors)
+    if not contract["differentiable"] and not has_whole_outputs(contract) and _has_tangent(torch, tensors):
+        refuse_no_gradient(name, "one with a forward-mode tangent")
     return _reference(name, arguments, options, call)
 
 
@@ -100,20 +100,21 @@ def _check_device(name: str, given: dict[str, Any]) -> None:
             refuse_request(f"{name}: {n}", f"a tensor on {first} like the others", f"one on {tensor.device}", "move it")
 
 
-def _describe(
-    torch: Any, contract: Contract, arguments: dict[str, Any], options: dict[str, Any], given: dict[str, Any]
+def check_contract(
+    torch: Any, contract: Contract, arguments: dict[str, Any], layout: str | None
 ) -> dict[str, Any] | None:
-    """The call with descriptions in place of tensors, for questions to the engine. None: a size or an integer is
-    symbolic, and comparing it would tie a traced graph to one value; the operator checks real ones when it runs."""
+    """Raises what the engine would say of the same tensors in plain memory. Gives the call with descriptions in place of
+    tensors, for further questions. None: a size or a number is symbolic, and comparing it would tie a traced graph to
+    one value; the operator checks real ones when it runs."""
     call = {key: value for key, value in arguments.items() if value is not None}
-    if options.get("layout") is not None:
-        call["layout"] = options["layout"]
+    if layout is not None:
+        call["layout"] = layout
     if any(isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) for value in call.values()):
         return None
     for param in contract["params"]:
-        tensor = given.get(param["name"])
-        if tensor is None:
+        if param["kind"] != "tensor" or param["name"] not in call:
             continue
+        tensor = call[param["name"]]
         sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
         if not all(type(size) is int for size in (*sizes, *strides)):
             return None
@@ -122,6 +123,7 @@ def _describe(
             field = f"{contract['name']}: {param['name']}"
             refuse_request(field, ", ".join(param["dtypes"]), dtype, "convert the tensor")
         call[param["name"]] = (dtype, sizes, strides)
+    _layerzero.check(_layerzero.ops[contract["name"]], (), call)
     return call
 
 
@@ -182,6 +184,11 @@ def _check_kernel(name: str, options: dict[str, Any], call: dict[str, Any] | Non
         )
 
 
+def _has_tangent(torch: Any, tensors: list[Any]) -> bool:
+    forward = torch.autograd.forward_ad
+    return forward._current_level >= 0 and any(forward.unpack_dual(t).tangent is not None for t in tensors)
+
+
 def _with_gradient(
     torch: Any,
     contract: Contract,
@@ -195,7 +202,7 @@ def _with_gradient(
     if options.get("out") is not None:
         refuse_request(f"{name}: out", "none where a gradient is wanted", "a tensor", "leave it out")
     if not contract["differentiable"]:
-        if not all(o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"]):
+        if not has_whole_outputs(contract):
             refuse_no_gradient(name)
         with torch.no_grad():
             return _layerzero.ops[name](**{k: v for k, v in arguments.items() if v is not None}, **options)

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._contracts import Contract, condition, contracts, holds
+from layerzero._contracts import Contract, condition, contracts, has_whole_outputs, holds
 from layerzero._references import call_reference
-from layerzero._shapes import output_shapes
 from layerzero._refusals import refuse_no_gradient, refuse_request
+from layerzero._shapes import output_shapes
+from layerzero._slow import check_contract
 from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
 
 LIBRARY = Path(__file__).parent / "liblayerzero_torch.so"
@@ -36,7 +37,8 @@ class Operator:
     names: tuple[str, ...]  # of the schema's arguments, in order
     tensors: tuple[str, ...]
     differentiable: bool
-    has_float_output: bool
+    loses_gradients: bool  # where it is called on a tensor that needs one, without a derivative
+    written: tuple[str, ...]  # tensors that it writes into
 
     @property
     def qualified(self) -> str:
@@ -52,7 +54,6 @@ def operators() -> list[Operator]:
     found = []
     for name, contract in contracts().items():
         names = [p["name"] for p in sorted(contract["params"], key=lambda p: p["keyword_only"])]
-        whole = all(o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"])
         for overload, fixed in _overloads(contract):
             found.append(
                 Operator(
@@ -62,7 +63,8 @@ def operators() -> list[Operator]:
                     names=tuple(n for n in names if n not in fixed) + (("layout",) if contract["layouts"] else ()),
                     tensors=tuple(p["name"] for p in contract["params"] if p["kind"] == "tensor"),
                     differentiable=contract["differentiable"],
-                    has_float_output=not whole,
+                    loses_gradients=not has_whole_outputs(contract),
+                    written=tuple(p["name"] for p in contract["params"] if p.get("mutated")),
                 )
             )
     return found
@@ -166,6 +168,7 @@ def _keyword_only(one: Operator) -> dict[str, bool]:
 def _fake(one: Operator) -> Any:
     def fake(*args: Any, **kwargs: Any) -> Any:
         arguments, layout = _arguments(one, args, kwargs)
+        check_contract(torch, contracts()[one.name], arguments, layout)
         first = next(arguments[n] for n in one.tensors if arguments[n] is not None)
         # Contiguous in the caller's layout: as the operator allocates them.
         outputs = [
@@ -189,7 +192,7 @@ def _autograd(one: Operator) -> Any:
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         transformed = peek() is not None
-        if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs):
+        if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs) and not one.written:
             try:
                 with torch._C._AutoDispatchBelowAutograd():
                     return function.redispatch(keyset & below, *args, **kwargs)
@@ -225,11 +228,12 @@ def _has_tangent(tensors: list[Any]) -> bool:
 def _through_reference(one: Operator, arguments: dict[str, Any], layout: str | None) -> Any:
     if not one.differentiable:
         refuse_no_gradient(one.name, "ones of a torch.func transform")
+    check_contract(torch, contracts()[one.name], arguments, layout)
     return call_reference(one.name, arguments, layout)
 
 
 def _refuse_gradient(one: Operator) -> None:
-    if one.has_float_output:
+    if one.loses_gradients:
         refuse_no_gradient(one.name)
 
 
@@ -240,9 +244,12 @@ def _below_autograd(one: Operator, keyset: Any, arguments: dict[str, Any], layou
     kwargs = {key: values[key] for key, named in _keyword_only(one).items() if named}
     try:
         with torch._C._AutoDispatchBelowAutograd():
-            return function.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+            result = function.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
     except RuntimeError as error:
         raise _own_error(error) from None
+    if one.written:
+        torch.autograd.graph.increment_version([arguments[n] for n in one.written if arguments[n] is not None])
+    return result
 
 
 class _Recompute(torch.autograd.Function):
