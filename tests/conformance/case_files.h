@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "test_paths.h"
 #include "verify/case.h"
 
 namespace lz::verify {

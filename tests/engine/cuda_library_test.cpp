@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/engine.h"
+#include "test_paths.h"
 
 namespace lz {
 namespace {

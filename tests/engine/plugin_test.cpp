@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "layerzero/layerzero.h"
 #include "registry/descriptor.h"
+#include "test_paths.h"
 
 namespace lz {
 namespace {

@@ -9,6 +9,7 @@
 
 #include "pipeline/policy.h"
 #include "pipeline/policy_keys.h"
+#include "test_paths.h"
 
 namespace lz {
 namespace {

@@ -8,6 +8,7 @@
 
 #include "base/json_reader.h"
 #include "platform/device.h"
+#include "test_paths.h"
 
 namespace lz {
 namespace {

@@ -12,6 +12,7 @@
 
 #include "platform/device.h"
 #include "registry/field_alias.h"
+#include "test_paths.h"
 
 namespace lz {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "registry/descriptor.h"
 #include "registry/registry.h"
+#include "test_paths.h"
 
 namespace lz {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "engine/cuda_library.h"
 #include "engine/engine.h"
+#include "test_paths.h"
 
 namespace lz {
 namespace {
