@@ -52,5 +52,28 @@ def flat_name(operation: Any) -> str:
     return found
 
 
-def callable_of(operation: Any) -> Any:
-    return _layerzero.ops[flat_name(operation)]
+# Deprecated operation names that fix an argument of their contract.
+_FIXED_BY_ALIAS: dict[str, dict[str, Any]] = {
+    "attention.causal": {"causal": True},
+    "attention.full": {"causal": False},
+}
+
+
+def call_of(operation: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The callable of an operation, and its parameters with those that a deprecated name stands for."""
+    name = flat_name(operation)
+    if isinstance(operation, str) and operation in contracts()[name]["aliases"]:
+        import warnings
+
+        fixed = _FIXED_BY_ALIAS.get(operation, {})
+        text = "".join(f" with {key}={value}" for key, value in fixed.items())
+        warnings.warn(f"{operation!r} is deprecated; use {name!r}{text}", DeprecationWarning, stacklevel=3)
+        for key, value in fixed.items():
+            if params.get(key, value) is not value:
+                from layerzero._refusals import refuse_request
+
+                refuse_request(
+                    f"{operation}: {key}", f"{value}, which the name says", str(params[key]), f"use {name!r}"
+                )
+        params = params | fixed
+    return _layerzero.ops[name], params

@@ -7,33 +7,37 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero, _torch, backends
-from layerzero._contracts import callable_of, flat_name, parameter_names
+from layerzero._contracts import call_of, flat_name, parameter_names
 from layerzero.errors import UnknownNameError
 from layerzero.report import Reason, Record, SelectionReport
 
 
 def run(operation: Any, *tensors: Any, **params: Any) -> Any:
     """Calls an operation by its flat name, id ("norm.rms") or alias."""
-    return callable_of(operation)(*tensors, **params)
+    function, params = call_of(operation, params)
+    return function(*tensors, **params)
 
 
 def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
     """A callable of the tensors alone: scalars, layout, kernel and policy are fixed as given here."""
     _torch.attach_if_imported()
-    return _layerzero.prepare(callable_of(operation), tensors, params)
+    function, params = call_of(operation, params)
+    return _layerzero.prepare(function, tensors, params)
 
 
 def explain(operation: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
     """The selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor()."""
+    function, params = call_of(operation, params)
     args, kwargs = _as_tensors(operation, tensors, params)
-    return SelectionReport(json.loads(_layerzero.explain(callable_of(operation), args, kwargs, device)))
+    return SelectionReport(json.loads(_layerzero.explain(function, args, kwargs, device)))
 
 
 def which(operation: Any, *tensors: Any, **params: Any) -> dict[str, Any]:
     """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would."""
+    function, params = call_of(operation, params)
     args, kwargs = _as_tensors(operation, tensors, params)
-    kernel_id, _ = _layerzero.which(callable_of(operation), args, kwargs)
-    report = json.loads(_layerzero.explain(callable_of(operation), args, kwargs, None))
+    kernel_id, _ = _layerzero.which(function, args, kwargs)
+    report = json.loads(_layerzero.explain(function, args, kwargs, None))
     score = next((c["score"] for c in report["candidates"] if c["kernel_id"] == kernel_id), None)
     return {"kernel_id": kernel_id, "score": score}
 

@@ -121,12 +121,13 @@ def call_operator(name: str, arguments: dict[str, Any]) -> Any:
         raise _own_error(error) from None
 
 
+_PARTS = ("field", "wanted", "got", "fix", "text", "explanation")
+
+
 class _LastError(ctypes.Structure):
     """lz::torch_ops::LastError"""
 
-    _fields_ = [("code", ctypes.c_int32)] + [
-        (name, ctypes.c_char_p) for name in ("field", "wanted", "got", "fix", "text", "explanation")
-    ]
+    _fields_ = [("code", ctypes.c_int32), *((part, ctypes.c_char_p) for part in _PARTS)]
 
 
 def _own_error(error: RuntimeError) -> Exception:
@@ -134,7 +135,7 @@ def _own_error(error: RuntimeError) -> Exception:
     last = _last_error() if _last_error is not None else None
     if not last:
         return error
-    parts = {name: (getattr(last.contents, name) or b"").decode() for name, _ in _LastError._fields_[1:]}
+    parts = {name: (getattr(last.contents, name) or b"").decode() for name in _PARTS}
     if not str(error).startswith(parts["text"]):
         return error  # of another call
     try:

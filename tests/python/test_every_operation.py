@@ -1,0 +1,210 @@
+"""What the API promises for every operation, on the operations' own cases: run, prepare, which, explain, validate, lists,
+names, locks, NumPy. Nothing here names an operation, so later ones are covered."""
+
+import functools
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+from layerzero import _layerzero  # noqa: E402
+from layerzero._contracts import contracts, flat_name  # noqa: E402
+from operation_cases import NAMES, as_tuple, cases, copied, few, same, tensors_of  # noqa: E402
+
+every_operation = pytest.mark.parametrize("name", NAMES)
+
+
+def writes(name):
+    return [p["name"] for p in contracts()[name]["params"] if p.get("mutated")]
+
+
+def outcome(name, call, arguments):
+    """Results, then what the operation wrote; or the kind of error, for data that every kernel must refuse."""
+    arguments = copied(arguments)
+    try:
+        result = call(**arguments)
+    except lz.KernelExecutionError:
+        return lz.KernelExecutionError
+    return tuple(t for t in as_tuple(result) if t is not None) + tuple(arguments[w] for w in writes(name))
+
+
+def agree(got, want):
+    if lz.KernelExecutionError in (got, want):
+        assert got is want
+    else:
+        same(got, want)
+
+
+@every_operation
+def test_every_name_runs_it(name):
+    contract = contracts()[name]
+    for _, arguments in few(name, 4):
+        want = outcome(name, getattr(lz, name), arguments)
+        for each in (name, getattr(lz, name), *(o["id"] for o in contract["operations"])):
+            agree(outcome(name, lambda each=each, **a: lz.run(each, **a), arguments), want)
+
+
+@every_operation
+def test_prepared_calls_give_the_same(name):
+    names = [p["name"] for p in contracts()[name]["params"] if p["kind"] == "tensor"]
+    for line, arguments in few(name, 4):
+        prepared = lz.prepare(name, **arguments)
+        given = [arguments.get(n) for n in names]
+        while given[-1] is None:
+            given.pop()
+
+        def call(**arguments):
+            return prepared(*(arguments.get(n) for n in names[: len(given)]))  # noqa: B023
+
+        agree(outcome(name, call, arguments), outcome(name, getattr(lz, name), arguments))
+        with pytest.raises(TypeError, match="by position"):
+            prepared(*given[1:], **{names[0]: given[0]})
+        with pytest.raises(TypeError, match="takes its|positional"):
+            prepared(*given, *[None] * 20)
+        assert line
+
+
+@every_operation
+def test_questions_agree_with_each_other(name):
+    ids = {o["id"] for o in contracts()[name]["operations"]}
+    for _, arguments in few(name, 6):
+        report = lz.explain(name, **arguments)
+        assert report.operation in ids and report.name == name
+        assert lz.which(name, **arguments)["kernel_id"] == report.kernel_id == report.plan.kernel_id
+        assert f"ref.{report.operation}" in {c.kernel_id for c in report.candidates if c.admissible}
+        for candidate in report.candidates:
+            ok, reasons = lz.validate(candidate.kernel_id, operation=report.operation, **arguments)
+            assert ok == candidate.admissible and bool(reasons) != ok
+            assert all(r.code and r.field and r.message for r in reasons)
+
+
+@every_operation
+def test_questions_say_what_calls_say(name):
+    for line, arguments in cases(name, refused=True):
+        errors = []
+        for call in (getattr(lz, name), *(lambda f=f, **a: f(name, **a) for f in (lz.which, lz.explain, lz.prepare))):
+            with pytest.raises(lz.InvalidRequestError) as caught:
+                call(**arguments)
+            errors.append(str(caught.value))
+        assert len(set(errors)) == 1, line
+        assert caught.value.field and caught.value.wanted and caught.value.got, line
+
+
+@every_operation
+def test_lists_hold_each_variant(name):
+    ids = {o["id"] for o in contracts()[name]["operations"]}
+    kernels = lz.list_kernels(name)
+    assert {k.operation for k in kernels} == ids and {k.name for k in kernels} == {name}
+    assert all(lz.list_kernels(i) == kernels for i in ids)
+    for operation in ids:
+        own = {k.kernel_id for k in kernels if k.operation == operation}
+        assert {f"ref.{operation}", f"torch.ref.{operation}"} <= own
+
+
+@every_operation
+def test_locks_hold_by_every_name(name):
+    contract = contracts()[name]
+    for _, arguments in few(name, 1):
+        operation = lz.explain(name, **arguments).operation
+        want = outcome(name, functools.partial(getattr(lz, name), kernel=f"ref.{operation}"), arguments)
+        every_name = [name, *contract["aliases"]] if len(contract["operations"]) == 1 else []
+        for each in (operation, *every_name):
+            with lz.policy(locks={each: f"ref.{operation}"}):
+                assert lz.explain(name, **arguments).locked == f"ref.{operation}"
+                assert lz.which(name, **arguments)["kernel_id"] == f"ref.{operation}"
+                agree(outcome(name, getattr(lz, name), arguments), want)
+
+
+@every_operation
+def test_unknown_arguments_are_named(name):
+    _, arguments = few(name, 1)[0]
+    with pytest.raises(TypeError, match="no_such_argument"):
+        getattr(lz, name)(**arguments, no_such_argument=1)
+    first = next(iter(tensors_of(arguments)))
+    for wrong in ("text", [1.0], object()):
+        with pytest.raises(lz.WrongTypeError, match=f"{name}: {first}: wanted .*, got {type(wrong).__name__}"):
+            getattr(lz, name)(**arguments | {first: wrong})
+
+
+@every_operation
+def test_wrong_ranks_dtypes_and_devices_are_refused(name):
+    params = {p["name"]: p for p in contracts()[name]["params"]}
+    line, arguments = few(name, 1)[0]
+    for n, tensor in tensors_of(arguments).items():
+        wrong = [tensor.to(torch.complex64), tensor.to("meta"), torch.zeros([1] * 9, dtype=tensor.dtype)]
+        if params[n]["shape"].startswith("..., "):
+            wrong.append(torch.zeros((), dtype=tensor.dtype))
+        elif params[n]["shape"] not in ("*", "..."):
+            wrong.append(torch.zeros([1] * 7, dtype=tensor.dtype))
+        for each in wrong:
+            with pytest.raises(lz.InvalidRequestError) as caught:
+                getattr(lz, name)(**arguments | {n: each})
+            assert caught.value.wanted and caught.value.got, (line, n, each.shape, each.dtype, each.device)
+
+
+# ---- deprecated names
+
+
+def test_deprecated_names_mean_what_they_meant():
+    q = torch.randn(1, 4, 2, 8)
+    for alias, causal in (("attention.causal", True), ("attention.full", False)):
+        with pytest.warns(DeprecationWarning, match=f"{alias}.*causal={causal}"):
+            got = lz.run(alias, q, q, q)
+        assert torch.equal(got, lz.attention(q, q, q, causal=causal))
+        with pytest.warns(DeprecationWarning), pytest.raises(lz.InvalidRequestError, match="causal"):
+            lz.run(alias, q, q, q, causal=not causal)
+        with pytest.warns(DeprecationWarning):
+            lz.explain(alias, q, q, q)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lz.run("attention", q, q, q)
+
+
+@pytest.mark.parametrize("alias", [a for c in contracts().values() for a in c["aliases"]])
+def test_a_lock_on_an_alias_covers_its_targets(alias):
+    contract = contracts()[flat_name(alias)]
+    for _, arguments in few(contract["name"], 2):
+        operation = lz.explain(contract["name"], **arguments).operation
+        with lz.policy(locks={alias: f"ref.{operation}"}):
+            assert lz.explain(contract["name"], **arguments).locked == f"ref.{operation}"
+
+
+# ---- NumPy
+
+
+@every_operation
+def test_numpy_arrays_give_the_same(name):
+    pytest.importorskip("ml_dtypes")
+    ran = 0
+    for _, arguments in few(name, 4):
+        try:
+            arrays = {k: to_numpy(v) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
+        except TypeError:
+            continue  # a dtype that NumPy does not have at all
+        want = outcome(name, getattr(lz, name), arguments)
+        try:
+            got = getattr(lz, name)(**arrays)
+        except lz.KernelExecutionError:
+            assert want is lz.KernelExecutionError
+            continue
+        results = tuple(t for t in as_tuple(got) if t is not None)
+        assert all(type(t) is np.ndarray for t in results)
+        written = tuple(arrays[w] for w in writes(name))
+        for a, b in zip(results + written, want, strict=True):
+            assert a.dtype.name == str(b.dtype).removeprefix("torch.") and a.shape == tuple(b.shape)
+            np.testing.assert_array_equal(a, to_numpy(b))
+        ran += 1
+    assert ran
+
+
+def to_numpy(tensor):
+    from layerzero._arrays import _to_numpy
+
+    return _to_numpy(tensor.clone())
+
+
+def test_every_contract_has_cases():
+    assert all(few(name) for name in NAMES) and set(_layerzero.ops) == set(NAMES)
