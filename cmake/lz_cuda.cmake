@@ -62,4 +62,4 @@ target_compile_options(layerzero_cuda PRIVATE -include ${PROJECT_BINARY_DIR}/gen
 set_target_properties(layerzero_cuda PROPERTIES
   CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden
   CUDA_ARCHITECTURES "${real}" LINKER_LANGUAGE CUDA)
-target_link_options(layerzero_cuda PRIVATE -Wl,-z,defs -Wl,--as-needed -Wl,--exclude-libs,ALL)
+target_link_options(layerzero_cuda PRIVATE -Wl,-z,defs -Wl,--as-needed ${LZ_EXCLUDE_LIBS})

@@ -4,6 +4,7 @@ option(LZ_BUILD_TORCH "Build torch.ops.layerzero.* (needs torch's headers)" ON)
 set(LZ_BUILD_CUDA OFF CACHE STRING "Build own CUDA kernels (needs nvcc): ON, OFF or AUTO, where nvcc is found")
 option(LZ_BUILD_TESTS "Build the C++ tests" ON)
 option(LZ_BUILD_BENCH "Build the C++ benchmarks" OFF)
+set(LZ_BASELINE x86-64-v2 CACHE STRING "What every CPU must have; wider code is dispatched at run time")
 set(LZ_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")
 set(LZ_EXTRA_OPS_DIR "" CACHE PATH "A folder of further operations, laid out as ops/")
 set(LZ_EXTRA_KERNELS_DIR "" CACHE PATH "A folder of further kernels, laid out as kernels/")
@@ -31,6 +32,11 @@ set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 set(CMAKE_BUILD_RPATH $ORIGIN)
 set(CMAKE_INSTALL_RPATH $ORIGIN)
 
+# Symbols of static libraries stay inside, where the linker knows the option (elsewhere they are built hidden).
+include(CheckLinkerFlag)
+check_linker_flag(CXX -Wl,--exclude-libs,ALL LZ_HAVE_EXCLUDE_LIBS)
+set(LZ_EXCLUDE_LIBS $<$<BOOL:${LZ_HAVE_EXCLUDE_LIBS}>:-Wl,--exclude-libs,ALL>)
+
 find_program(LZ_CCACHE ccache)
 if(LZ_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${LZ_CCACHE})
@@ -49,8 +55,9 @@ endif()
 
 # One target for flags that all own code shares. No -ffast-math anywhere; contraction is stated, not left to the compiler.
 add_library(lz_flags INTERFACE)
-target_compile_options(lz_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Wno-restrict -Werror
-                                          -ffp-contract=off -march=x86-64-v2)
+target_compile_options(lz_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Werror
+                                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+                                          -ffp-contract=off -march=${LZ_BASELINE})
 target_include_directories(lz_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/gen>)
