@@ -34,8 +34,8 @@ lint: setup ## formatting, layers, pairs, sizes, ruff, clang-tidy on changed fil
 format: setup ## rewrite sources in the project's format
 	@scripts/format.sh
 
-wheel: setup ## dist/layerzero_kernels-*.whl
-	@scripts/wheel.sh
+wheel: setup ## dist/layerzero_kernels-*.whl for manylinux_2_28; LOCAL=1: for this machine alone, quicker
+	@scripts/wheel.sh $(if $(LOCAL),--local)
 
 new-kernel: ## OP=norm.rms NAME=mine: a kernel file and its test from the annotated skeleton
 	@$(PYTHON) scripts/new_kernel.py "$(OP)" "$(NAME)"

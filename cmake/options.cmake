@@ -55,8 +55,8 @@ endif()
 
 # One target for flags that all own code shares. No -ffast-math anywhere; contraction is stated, not left to the compiler.
 add_library(lz_flags INTERFACE)
-target_compile_options(lz_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers -Werror
-                                          $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+target_compile_options(lz_flags INTERFACE -Wall -Wextra -Wno-unused-parameter -Wno-missing-field-initializers
+                                          $<IF:$<CXX_COMPILER_ID:GNU>,-Wno-restrict,-Wno-unknown-warning-option> -Werror
                                           -ffp-contract=off -march=${LZ_BASELINE})
 target_include_directories(lz_flags INTERFACE
   $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/src>

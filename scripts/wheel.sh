@@ -1,6 +1,31 @@
 #!/usr/bin/env bash
-# One wheel for every Python from 3.10 and every torch from 2.11: dist/layerzero_kernels-*.whl.
+# dist/layerzero_kernels-*.whl: one wheel for every Python from 3.10 and every torch from 2.11.
+#   (no argument)  manylinux_2_28 by auditwheel's word: glibc 2.28 or newer, C++ dependencies linked in
+#   --local        for this machine alone, with its compiler and libraries: quicker, for development
 source "$(dirname "$0")/common.sh"
-"$VENV_PYTHON" -m pip wheel . --no-deps --no-build-isolation --wheel-dir dist \
-  --config-settings=cmake.define.Python_EXECUTABLE="$VENV_PYTHON"
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
+kind=portable
+[ "${1:-}" != --local ] || kind=local
+settings=(build-dir="build/wheel-$kind" cmake.define.Python3_EXECUTABLE="$VENV_PYTHON"
+  cmake.define.LZ_BUILD_CUDA="${LZ_BUILD_CUDA:-AUTO}")
+if [ $kind = portable ]; then
+  scripts/portable.sh
+  settings+=(cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/portable.cmake")
+fi
+built=build/wheel-$kind/dist
+rm -rf "$built"
+say "building the wheel ($kind)"
+"$VENV_PYTHON" -m pip wheel . --no-deps --no-build-isolation --wheel-dir "$built" "${settings[@]/#/--config-settings=}" \
+  >"build/wheel-$kind.log" 2>&1 || {
+  tail -n 30 "build/wheel-$kind.log" >&2
+  die "the wheel was not built (build/wheel-$kind.log)"
+}
+mkdir -p dist
+if [ $kind = portable ]; then
+  # torch's libraries are loaded by torch itself, before ours: they stay outside.
+  "$VENV_PYTHON" -m auditwheel repair --plat manylinux_2_28_x86_64 --only-plat --exclude 'libtorch*' --exclude 'libc10*' \
+    --wheel-dir dist "$built"/*.whl
+else
+  cp "$built"/*.whl dist/
+fi
 ls -l dist/*.whl

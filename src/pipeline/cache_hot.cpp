@@ -28,7 +28,7 @@ const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) 
     outside = hn::Or(outside, hn::Xor(clamped, v));
   }
   const bool inside = hn::AllTrue(d, hn::Eq(outside, hn::Zero(d)));
-  return inside & current ? box.plan : nullptr;
+  return (inside & current) ? box.plan : nullptr;
 }
 
 // The class of each range slot is minus the number of thresholds above its value.

@@ -2,32 +2,12 @@
 
 #include <cmath>
 #include <limits>
-#include <numbers>
 
 #include "core/view.h"
+#include "verify/generator.h"
 
 namespace lz::verify {
 namespace {
-
-// SplitMix64 (Steele, Lea and Flood 2014): small, seedable by any number, the same everywhere.
-class Generator {
- public:
-  explicit Generator(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-  }
-  double Uniform() { return double(Next() >> 11) * 0x1p-53; }
-  double Normal() {  // Box and Muller
-    const double radius = std::sqrt(-2 * std::log(1 - Uniform()));
-    return radius * std::cos(2 * std::numbers::pi * Uniform());
-  }
-
- private:
-  uint64_t state_;
-};
 
 double F8ToDouble(DType type, int code) {
   if (type == DType::kF8E4M3) return F8E4M3ToFloat(uint8_t(code));

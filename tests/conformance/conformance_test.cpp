@@ -2,66 +2,21 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
-#include <cstdlib>
-#include <fstream>
-#include <iostream>
-#include <nlohmann/json.hpp>
 
-#include "tests/conformance/case_files.h"
+#include "tests/conformance/summary.h"
 #include "verify/numerics.h"
 #include "verify/run.h"
 
 namespace lz::verify {
 namespace {
 
-// What this process has run; printed at the end, and written to the file that LZ_CONFORMANCE_JSON names.
-struct Summary : testing::Environment {
-  struct Kernel {
-    int admitted = 0, copied = 0, failed = 0, refused = 0;
-    double worst = 0;  // largest share of its bound
-    double seconds = 0;
-  };
-  std::map<std::string, Kernel> kernels;
-  size_t pairs = 0, refusals = 0;
-  static Summary& Get() {
-    static Summary* const summary = static_cast<Summary*>(testing::AddGlobalTestEnvironment(new Summary));
-    return *summary;
-  }
-  void TearDown() override {
-    size_t cases = 0, used = 0;
-    for (const auto& [name, lines] : AllCases()) cases += lines.size();
-    nlohmann::json json;
-    for (const auto& [name, k] : kernels) {
-      used += k.admitted > 0;
-      json["kernels"][name] = {{"pairs", k.admitted},  {"copied", k.copied},        {"failed", k.failed},
-                               {"refused", k.refused}, {"worst_of_bound", k.worst}, {"seconds", k.seconds}};
-    }
-    json["pairs"] = pairs;
-    json["cases"] = cases;
-    json["refusals"] = refusals;
-    std::cout << pairs << " pairs, " << used << " kernels, " << cases << " cases (" << refusals << " refusals)\n";
-    if (const char* path = std::getenv("LZ_CONFORMANCE_JSON")) std::ofstream(path) << json.dump(1) << '\n';
-  }
-};
 const Summary& g_summary = Summary::Get();
-
-std::string TestName(std::string name) {
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-  return name;
-}
 
 std::vector<std::string> KernelNames() {
   std::vector<std::string> names;
   for (const KernelEntry* k : NativeKernels(Engine::Get())) names.push_back(k->operation + "/" + k->id);
   return names;
 }
-std::vector<std::string> OperationNames() {
-  std::vector<std::string> names;
-  for (const auto& op : Engine::Get().operations()) names.emplace_back(op->name());
-  return names;
-}
-
 class KernelConformance : public testing::TestWithParam<std::string> {};
 
 TEST_P(KernelConformance, AgreesWithTheReference) {
@@ -94,7 +49,7 @@ TEST_P(KernelConformance, AgreesWithTheReference) {
     ADD_FAILURE() << kernel->id << " (" << operation << "), " << line.Where() << "\n  " << result.text;
   }
   counts.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  Summary::Get().pairs += size_t(counts.admitted);
+  Summary::Get().pairs += counts.admitted;
   const bool can_run = kernel->availability.installed && [&] {  // its device rows hold here
     for (const Row& row : kernel->rows) {
       if (!row.field_name.starts_with("device.") || row.predicate >= 0) continue;
@@ -104,8 +59,8 @@ TEST_P(KernelConformance, AgreesWithTheReference) {
     return true;
   }();
   if (!can_run && counts.admitted == 0) GTEST_SKIP() << kernel->id << " does not run on this machine";
-  EXPECT_GT(counts.admitted, 0) << "no case admits " << kernel->id << " (" << operation
-                                << "); the last refusal: " << last_refusal;
+  EXPECT_GT(counts.admitted, 0u) << "no case admits " << kernel->id << " (" << operation
+                                 << "); the last refusal: " << last_refusal;
 }
 INSTANTIATE_TEST_SUITE_P(All, KernelConformance, testing::ValuesIn(KernelNames()),
                          [](const auto& info) { return TestName(info.param); });

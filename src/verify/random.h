@@ -1,0 +1,53 @@
+// Random calls of any operation, drawn from its contract alone, as lines of the .cases grammar: what a test prints is
+// what reproduces it.
+//   RandomCalls calls(op, seed);
+//   std::string line = calls.Valid();   // nearly always binds: what binding refuses is drawn again
+//   std::string broken = calls.Broken();  // must be refused by binding, with an error on a parameter
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "verify/case.h"
+#include "verify/generator.h"
+
+namespace lz::verify {
+
+class LZ_VERIFY_API RandomCalls {
+ public:
+  RandomCalls(const Operation& op, uint64_t seed) : op_(op), generator_(seed) {}
+
+  std::string Valid();
+  std::string Broken();  // empty: nothing of this call can be broken for certain
+
+ private:
+  // Every piece of a call is a function of its own seed, so that one piece can be drawn again while the others stay.
+  struct Piece {
+    uint64_t seed = 0;
+    bool absent = false;  // tensors and scalars
+  };
+  struct Draft {
+    std::vector<Piece> axes, tensors, scalars;
+    Piece leading, layout;
+    std::vector<int64_t> variables;  // of expressions: axes, then integer scalars
+    std::vector<int64_t> lead;       // sizes of "..."
+  };
+  enum class Fault : uint8_t { kNone, kMissing, kDType, kRank, kSize };
+
+  Draft NewDraft();
+  void Resolve(Draft& draft) const;  // sizes from seeds
+  std::string Text(const Draft& draft, int broken = -1, Fault fault = Fault::kNone) const;
+  std::string TensorText(const Draft& draft, size_t i, Fault fault) const;
+  std::vector<int64_t> ShapeOf(const Draft& draft, size_t i) const;
+  std::string FillText(const Draft& draft, Generator& g, DType type, int64_t numel) const;
+  std::string ScalarText(size_t i, const Piece& piece) const;
+  DType DTypeOf(const Draft& draft, size_t i) const;
+  bool Shares(const Draft& draft, size_t i) const;  // its first axis is bound by another tensor too
+  bool Settle(Draft& draft);                        // draws again what is too large or refused
+  void Redraw(Draft& draft, std::string_view field);
+
+  const Operation& op_;
+  Generator generator_;
+};
+
+}  // namespace lz::verify
