@@ -67,17 +67,35 @@ void Elementwise(const Values& got, const Values& wanted, double tolerance, Outp
   }
 }
 
-// Largest finite |r| of each row is what errors are relative to.
-void RowMax(const Values& got, const Values& wanted, size_t row, double tolerance, OutputReport* report) {
+// Below the normal numbers a value has no relative precision.
+double Smallest(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return 0x1p-1022;
+    case DType::kF16: return 0x1p-24;  // one step of its subnormal numbers
+    default: return 0x1p-126;
+  }
+}
+
+double LargestFinite(const Values& values, size_t begin, size_t end) {
+  double largest = 0;
+  for (size_t i = begin; i < end; ++i) {
+    if (std::isfinite(values[i])) largest = std::max(largest, std::fabs(values[i]));
+  }
+  return largest;
+}
+
+// Largest finite |r| of each row is what errors are relative to; a row of few elements may cancel to almost nothing,
+// and is measured by the largest of the tensor.
+void RowMax(const Values& got, const Values& wanted, size_t row, double tolerance, DType dtype, OutputReport* report) {
+  constexpr size_t kFew = 8;
   report->measure = "row max";
   Worst worst(report);
+  const double of_tensor = row < kFew ? LargestFinite(wanted, 0, wanted.size()) : 0;
   for (size_t begin = 0; begin < got.size(); begin += row) {
-    double largest = 0;
+    const double largest = row < kFew ? of_tensor : LargestFinite(wanted, begin, begin + row);
     for (size_t i = begin; i < begin + row; ++i) {
-      if (std::isfinite(wanted[i])) largest = std::max(largest, std::fabs(wanted[i]));
-    }
-    for (size_t i = begin; i < begin + row; ++i) {
-      worst.Take(int64_t(i), wanted[i], got[i], Distance(got[i], wanted[i]), tolerance * largest);
+      worst.Take(int64_t(i), wanted[i], got[i], Distance(got[i], wanted[i]),
+                 std::max(tolerance * largest, Smallest(dtype)));
     }
   }
 }
@@ -105,7 +123,7 @@ void RelativeNorm(const Values& got, const Values& wanted, double tolerance, Out
 void ByClass(const NumericsBounds& bounds, DType dtype, const Values& got, const Values& wanted, size_t row,
              OutputReport* report) {
   const ErrorBound& bound = dtype == DType::kBF16 ? bounds.bf16 : bounds.f32;
-  RowMax(got, wanted, row, bound.row_max, report);
+  RowMax(got, wanted, row, bound.row_max, dtype, report);
   if (!report->ok) return;
   OutputReport norm = *report;
   RelativeNorm(got, wanted, bound.rel_f, &norm);
@@ -160,7 +178,7 @@ OutputReport CompareFloats(const Contract& contract, std::string_view numerics, 
   }
   const double tolerance = BoundOf(contract.tolerance, dtype);
   if (contract.tolerance.compare == Compare::kRowMax) {
-    RowMax(got, wanted, row, tolerance, &report);
+    RowMax(got, wanted, row, tolerance, dtype, &report);
   } else {
     Elementwise(got, wanted, tolerance, &report);
   }

