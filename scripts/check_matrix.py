@@ -1,80 +1,132 @@
-"""One build on several interpreters and torch versions: runs the tests of the Python doors with each, the same libraries every time.
+"""One wheel file on several Pythons and torch versions: installs it in a fresh environment each, runs the doors' tests there.
 
-    python scripts/check_matrix.py --preset release --out bench/results/matrix.json python3.12 /path/to/venv/bin/python
+    make wheel && python scripts/check_matrix.py             the five cells, recorded in bench/results/matrix.json
+    python scripts/check_matrix.py --cells 3.12:2.11.0       one of them (not recorded)
+    python scripts/check_matrix.py --here                    this Python with the packages it has: no network
 
-Every interpreter needs torch, numpy and pytest. Exit status 1 when a test fails somewhere.
+An environment is removed before the next is made: one torch with CUDA takes 5 GB. Exit status 1 when anything fails.
 """
 
 import argparse
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
+import sysconfig
+import time
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIBRARIES = ("liblayerzero.so", "_layerzero.abi3.so", "liblayerzero_torch.so")
+CELLS = ("3.10:2.11.0", "3.11:2.13.0", "3.12:2.11.0", "3.13:2.13.0", "3.13:newest")
 TESTS = ("tests/python/test_door.py", "tests/python/test_torch_ops.py")
-VERSIONS = "import json, platform, torch; print(json.dumps([platform.python_version(), torch.__version__, torch.cuda.is_available()]))"
+ABOUT = """
+import json, platform, layerzero, torch
+print(json.dumps([platform.python_version(), torch.__version__, layerzero.__file__]))
+"""
 
 
-def run(interpreter: str, package: Path, tests: list[str]) -> dict:
-    env = os.environ | {"PYTHONPATH": str(package)}
-    asked = subprocess.run([interpreter, "-c", VERSIONS], capture_output=True, text=True, check=True, env=env)
-    python, torch, cuda = json.loads(asked.stdout.splitlines()[-1])
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
-        command = [
-            interpreter,
-            "-m",
-            "pytest",
-            "-q",
-            "-m",
-            "not full",
-            "-p",
-            "no:cacheprovider",
-            f"--junitxml={report}",
-        ]
-        done = subprocess.run([*command, *tests], capture_output=True, text=True, env=env, cwd=ROOT)
-        if not report.exists():
-            raise SystemExit(f"{interpreter}: pytest did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-        cases = ElementTree.parse(report).getroot().iter("testcase")
-        outcome: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
-        for case in cases:
-            kinds = {child.tag for child in case}
-            kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-            outcome[kind].append(f"{case.get('classname')}::{case.get('name')}")
-    row = {"python": python, "torch": torch, "cuda": cuda, "passed": len(outcome["passed"])}
-    return row | {"skipped": sorted(outcome["skipped"]), "failed": sorted(outcome["failed"])}
+def interpreter(version: str) -> str:
+    found = shutil.which(f"python{version}")
+    pyenv = sorted((Path.home() / ".pyenv/versions").glob(f"{version}.*/bin/python"))
+    if not found and not pyenv:
+        raise SystemExit(f"no Python {version} on this machine: install it, or leave the cell out with --cells")
+    return str(pyenv[-1]) if pyenv else str(found)
+
+
+def call(command: list, **options) -> subprocess.CompletedProcess:
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "LZ_SOURCE_DIR")}
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env, **options)
+
+
+def must(command: list) -> str:
+    done = call(command)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout[-1500:]}{done.stderr[-1500:]}")
+    return done.stdout
+
+
+def make_environment(folder: Path, python: str, torch: str | None, wheel: Path) -> Path:
+    """`torch`: a version, "newest", or None for the packages of the Python that runs this."""
+    shutil.rmtree(folder, ignore_errors=True)
+    must([python, "-m", "venv", folder])
+    inside = folder / "bin/python"
+    if torch:
+        wanted = "torch" if torch == "newest" else f"torch=={torch}"
+        pip = [inside, "-m", "pip", "install", "-q", "--no-cache-dir"]
+        must([*pip, wanted])
+        must([*pip, "numpy", "pytest", "hypothesis", wheel])
+    else:  # a path in a .pth file: the paths that it names itself stay out, the development build among them
+        site = Path(must([inside, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]).strip())
+        (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+        must([inside, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", wheel])
+    return inside
+
+
+def run_tests(inside: Path, folder: Path, tests: list[str]) -> dict[str, list[str]]:
+    report = folder / "report.xml"
+    options = ["-q", "-m", "not full", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    done = call([inside, "-m", "pytest", *options, *tests], cwd=ROOT)
+    if not report.exists():
+        raise RuntimeError(f"pytest did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    outcome: dict[str, list[str]] = {"passed": [], "failed": [], "skipped": []}
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        kinds = {child.tag for child in case}
+        kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
+        outcome[kind].append(f"{case.get('classname')}::{case.get('name')}")
+    return outcome
+
+
+def run_cell(cell: str, python: str, torch: str | None, wheel: Path, tests: list[str]) -> dict:
+    folder, start = ROOT / "build/matrix" / cell.replace(":", "-"), time.monotonic()
+    row: dict = {"cell": cell}
+    try:
+        inside = make_environment(folder, python, torch, wheel)
+        version, torch_version, where = json.loads(must([inside, "-c", ABOUT]).splitlines()[-1])
+        if not Path(where).is_relative_to(folder):
+            raise RuntimeError(f"the tests would import {where}, not the wheel")
+        row |= {"python": version, "torch": torch_version}
+        must([inside.parent / "layerzero", "doctor", "--json"])
+        outcome = run_tests(inside, folder, tests)
+        row |= {"passed": len(outcome["passed"]), "skipped": outcome["skipped"], "failed": outcome["failed"]}
+    except RuntimeError as error:
+        row["failed"] = [str(error)]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return row | {"seconds": round(time.monotonic() - start)}
+
+
+def newest_wheel() -> Path:
+    wheels = sorted((ROOT / "dist").glob("*.whl"), key=lambda p: p.stat().st_mtime)
+    if not wheels:
+        raise SystemExit("no wheel in dist/. Type: make wheel")
+    return wheels[-1]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", default="release", help="whose build is tested")
-    parser.add_argument("--out", type=Path, help="JSON file for the result")
+    parser.add_argument("--wheel", type=Path, help="default: the newest in dist/")
+    parser.add_argument("--cells", nargs="*", metavar="PYTHON:TORCH", help=" ".join(CELLS))
+    parser.add_argument("--here", action="store_true", help="one cell: this Python and its packages")
     parser.add_argument("--tests", nargs="*", default=list(TESTS))
-    parser.add_argument("interpreters", nargs="*", default=[sys.executable])
     options = parser.parse_args()
-    package = ROOT / "build" / options.preset / "python"
-    built = {name: (package / "layerzero" / name).read_bytes() for name in LIBRARIES}
+    wheel = (options.wheel or newest_wheel()).resolve()
+    cells = ["here"] if options.here else options.cells or list(CELLS)
     rows = []
-    for interpreter in options.interpreters:
-        row = run(interpreter, package, options.tests)
+    for cell in cells:
+        version, _, torch = cell.partition(":")
+        python = sys.executable if options.here else interpreter(version)
+        row = run_cell(cell, python, torch or None, wheel, options.tests)
         rows.append(row)
-        print(
-            f"Python {row['python']}, torch {row['torch']}: {row['passed']} passed, {len(row['skipped'])} skipped, "
-            f"{len(row['failed'])} failed",
-            *row["failed"],
-            sep="\n  ",
-            flush=True,
-        )
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        hashes = {name: hashlib.sha256(content).hexdigest()[:16] for name, content in built.items()}
-        options.out.write_text(json.dumps({"tests": options.tests, "libraries": hashes, "runs": rows}, indent=2) + "\n")
+        counts = f"{row.get('passed', 0)} passed, {len(row.get('skipped', []))} skipped, {len(row['failed'])} failed"
+        print(f"{cell} (Python {row.get('python')}, torch {row.get('torch')}): {counts}", *row["failed"], sep="\n  ")
+        sys.stdout.flush()
+    if cells == list(CELLS):
+        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+        result = {"wheel": wheel.name, "sha256": digest, "tests": options.tests, "runs": rows}
+        (ROOT / "bench/results/matrix.json").write_text(json.dumps(result, indent=2) + "\n")
     return int(any(row["failed"] for row in rows))
 
 

@@ -20,7 +20,7 @@ OUTPUT = re.compile(r'\.name = "(\w+)",\s*\.shape = "([^"]*)"')
 
 def operations(root: Path) -> dict[str, Path]:
     """Operation id -> the contract that has it as a variant."""
-    found = {}
+    found: dict[str, Path] = {}
     for header in sorted((root / "ops").rglob("*.h")):
         if "common" in header.relative_to(root / "ops").parts:
             continue

@@ -55,17 +55,22 @@ def _calibrate(torch: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
         return None
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    seen = []
+    seen: list[tuple[int, int] | None] = []
+
+    def note(x):
+        seen.append(_layerzero.dispatch_key_state())
+        return x
+
     with torch.inference_mode():
         inference = _layerzero.dispatch_key_state()
     with TorchDispatchMode():
         seen.append(_layerzero.dispatch_key_state())
-    torch.func.vmap(lambda x: (seen.append(_layerzero.dispatch_key_state()), x)[1])(torch.ones(1))
+    torch.func.vmap(note)(torch.ones(1))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         seen.append(_layerzero.dispatch_key_state())
     restored = _layerzero.dispatch_key_state() == plain
     shown = len(set(seen)) == len(seen) and not set(seen) & {plain, inference}
-    return (plain, inference) if restored and shown else None
+    return (plain, inference) if inference is not None and restored and shown else None
 
 
 class _AfterTorch:
@@ -99,7 +104,7 @@ class _AfterTorch:
 def install() -> None:
     """Called once by `import layerzero`."""
     if not attach_if_imported() and "torch" not in sys.modules:
-        sys.meta_path.insert(0, _AfterTorch())  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _AfterTorch())
 
 
 def is_capturing() -> bool:

@@ -15,8 +15,8 @@ from layerzero.errors import InvalidRequestError, NotInstalledError, UnknownName
 # The parts of a tokenizer.json that decide about ids, and about the text made from ids.
 _IDENTITY = ("added_tokens", "normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
 _lock = threading.Lock()
-_by_id = {}
-_id_of_file = {}  # (path, mtime, size) -> id
+_by_id: dict = {}
+_id_of_file: dict = {}  # (path, mtime, size) -> id
 
 
 _IS_IDENTITY = re.compile("[0-9a-f]{64}").fullmatch

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from typing import Any
 
 import torch
 
@@ -96,7 +97,7 @@ class Session:
             raise InvalidRequestError(f"max_tokens: wanted at least 1, got {max_tokens}; ask for one token or more")
         if not prompts or not all(prompts):
             raise InvalidRequestError("prompt: wanted at least one token, got none; pass some text")
-        rows = [[] for _ in prompts]
+        rows: list[list[int]] = [[] for _ in prompts]
         stopped = [False] * len(prompts)
         stream = _TextStream(self.text, on_text) if on_text and len(prompts) == 1 else None
         times = [time.perf_counter()]
@@ -133,7 +134,7 @@ class Session:
 
         single = len(prompts) == 1
         width = max(map(len, prompts))
-        mask = None
+        mask: Any = None
         if single:
             cache, ids = self._reuse(prompts[0])
             fed = list(prompts[0])

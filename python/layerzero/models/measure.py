@@ -69,7 +69,7 @@ def measure(models, ids, rounds, tokens=64, budget_s=None, again=True, on_step=N
     With `again` each round ends with Transformers once more, as "transformers_again": the spread of equal things (A/A).
     """
     order = (*SIDES, "transformers") if again else SIDES
-    samples = {side: {"prefill_tok_s": [], "decode_tok_s": [], "first_token_s": []} for side in SIDES}
+    samples: dict = {side: {"prefill_tok_s": [], "decode_tok_s": [], "first_token_s": []} for side in SIDES}
     samples["transformers_again"] = copy.deepcopy(samples["transformers"])
     deadline = time.perf_counter() + budget_s if budget_s else None
     with torch.inference_mode():

@@ -4,6 +4,8 @@ It computes what the base model's own forward computes and returns the same reco
 the model's own forward, so the result is always the model's.
 """
 
+from typing import Any
+
 import torch
 from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache, StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
@@ -138,7 +140,8 @@ def _why_aside_positions(length, mask, position_ids, cache, past):
         total = past + length
         rows = type(mask) is torch.Tensor and mask.dim() == 2 and mask.shape[1] == total
         # What `generate` makes for a static cache: (batch, 1, rows, keys), True where a row sees a key.
-        keys = total if type(cache) is not StaticCache else cache.layers[0].max_cache_len
+        first: Any = cache.layers[0] if type(cache) is StaticCache else None
+        keys = total if first is None else first.max_cache_len
         full = type(mask) is torch.Tensor and mask.dim() == 4 and mask.dtype == torch.bool
         if not rows and not (full and mask.shape[1:] == (1, length, keys)):
             return "the mask is neither one value for each position so far nor one for each row and key"

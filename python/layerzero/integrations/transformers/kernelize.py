@@ -81,7 +81,7 @@ def _base_of(model):
 
 
 def _replace_norms(model, mark):
-    offsets = set()
+    offsets: set[float | None] = set()
     for name, module in model.named_modules():
         if not structure.looks_like_rms_norm(module):
             continue
@@ -120,7 +120,7 @@ def _replace_attention(model, mark):
     attention_interface.register()
     config = getattr(model, "config", None)
     current = getattr(config, "_attn_implementation", None)
-    if current is None or not hasattr(model, "set_attn_implementation"):
+    if config is None or current is None or not hasattr(model, "set_attn_implementation"):
         mark.report.left["attention"] = "the model has no attention interface"
         return
     if current not in ("sdpa", "eager"):
