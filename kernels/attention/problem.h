@@ -86,6 +86,7 @@ inline bool ValidPaging(const Problem& p) {
     }
     const Sequence seq = SequenceOf(p, s);
     if (seq.length < 0 || (p.paging == Paging::kBlockTable && seq.length > p.s_kv)) return false;
+    if (p.page_size == 0) continue;  // no key, so no page is read
     const Range visible = VisibleTo(p, seq, p.s_q - 1);
     for (int64_t i = visible.lo / p.page_size; i * p.page_size < visible.hi; ++i) {
       const int32_t page = seq.pages[i * p.pages_stride];

@@ -60,7 +60,7 @@ Problem CsrProblem(const lz_kernel_args* args) {
   p.lengths_stride = t[kKVLastPageLen].strides[0];
   p.num_indices = t[kKVIndices].shape[0];
   p.s_kv = p.b > 0 ? (p.num_indices * p.page_size + p.b - 1) / p.b : 0;
-  return WithoutEmptyPages(p);
+  return p;
 }
 
 Problem TableProblem(const lz_kernel_args* args) {
@@ -78,7 +78,7 @@ Problem TableProblem(const lz_kernel_args* args) {
   p.lengths_stride = t[kContextLens].strides[0];
   p.num_indices = table.shape[1];
   p.s_kv = table.shape[1] * p.page_size;
-  return WithoutEmptyPages(p);
+  return p;
 }
 
 using MakeProblem = Problem (*)(const lz_kernel_args*);
@@ -87,11 +87,11 @@ template <MakeProblem kMake>
 int32_t Launch(const lz_kernel_args* args) {
   const Problem p = kMake(args);
   if (!ValidPaging(p)) return 1;
-  return attention::Run(p, args);
+  return attention::Run(WithoutEmptyPages(p), args);
 }
 template <MakeProblem kMake>
 uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = kMake(args);
+  const Problem p = WithoutEmptyPages(kMake(args));
   return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
 }
 
