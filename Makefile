@@ -7,7 +7,7 @@ export PRESET PYTHON PIP_ARGS
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-full bench lint format wheel new-kernel clean help
+.PHONY: setup build demo test test-full bench lint format wheel conformance new-kernel clean help
 
 setup: ## system packages, .venv, Python packages
 	@scripts/setup.sh
@@ -36,6 +36,9 @@ format: setup ## rewrite sources in the project's format
 
 wheel: setup ## dist/layerzero_kernels-*.whl for manylinux_2_28; LOCAL=1: for this machine alone, quicker
 	@scripts/wheel.sh $(if $(LOCAL),--local)
+
+conformance: build ## every kernel on every case, random calls, planted faults: a table, and JSON in bench/results
+	@$(VENV_PYTHON) scripts/conformance.py
 
 new-kernel: ## OP=norm.rms NAME=mine: a kernel file and its test from the annotated skeleton
 	@$(PYTHON) scripts/new_kernel.py "$(OP)" "$(NAME)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Layers, pairs, sizes, ruff, then clang-tidy on C++ sources that differ from the main branch.
+# Layers, pairs, sizes, ruff, mypy, then clang-tidy on C++ sources that differ from the main branch.
 #   --fast: without clang-tidy      --all: clang-tidy on every source
 source "$(dirname "$0")/common.sh"
 mode=${1:-changed}
@@ -8,6 +8,7 @@ for check in check_layers check_pairs check_sizes; do
   "$VENV_PYTHON" "scripts/$check.py" || failed=1
 done
 .venv/bin/ruff check . || failed=1
+.venv/bin/mypy || failed=1
 
 changed_sources() {
   local base

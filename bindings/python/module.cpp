@@ -127,6 +127,7 @@ PyMethodDef kMethods[] = {
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
+    {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
     {"verify_compare", VerifyCompare, METH_VARARGS, "verify_compare(operation, line, outputs, numerics=''): reports."},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -3,6 +3,8 @@
 #include <cstring>
 
 #include "call.h"
+#include "verify/fill.h"
+#include "verify/random.h"
 #include "verify/run.h"
 
 namespace lz::door {
@@ -138,6 +140,18 @@ PyObject* VerifyCompare(PyObject*, PyObject* args) {
     Py_XDECREF(dict);
   }
   return reports;
+}
+
+PyObject* VerifyRandom(PyObject*, PyObject* args) {
+  const char* name;
+  unsigned long long seed;
+  int broken = 0;
+  if (!PyArg_ParseTuple(args, "sK|p", &name, &seed, &broken)) return nullptr;
+  const Operation* op = Engine::Get().Find(name);
+  if (!op) return Raise(Status(StatusCode::kUnknownName, {.field = "operation", .got = name}));
+  verify::RandomCalls calls(*op, verify::HashText(name) + seed);
+  const std::string line = broken ? calls.Broken() : calls.Valid();
+  return PyUnicode_FromStringAndSize(line.data(), Py_ssize_t(line.size()));
 }
 
 }  // namespace lz::door

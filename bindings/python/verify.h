@@ -12,5 +12,8 @@ PyObject* VerifyCase(PyObject* self, PyObject* args);
 // "got", "error", "bound", "text"}]. `outputs`: (bytes, dtype, shape) of each, row-major in the case's layout; None:
 // not there.
 PyObject* VerifyCompare(PyObject* self, PyObject* args);
+// Python: verify_random(operation, seed, broken=False) -> a line that the seed gives, nearly always a valid call; with
+// broken one that must be refused, or "".
+PyObject* VerifyRandom(PyObject* self, PyObject* args);
 
 }  // namespace lz::door

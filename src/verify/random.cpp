@@ -10,7 +10,7 @@ namespace lz::verify {
 namespace {
 
 constexpr int64_t kMaxElements = 1 << 13;  // of one tensor: a call takes microseconds
-constexpr int64_t kMaxWork = 1 << 18;      // product of all axes: what a reference may loop over
+constexpr int64_t kMaxWork = 1 << 15;      // product of all axes: what a reference may loop over
 constexpr int kRounds = 60;                // of drawing again
 constexpr int kLaunches = 6;               // of the reference, until its index tensors fit
 

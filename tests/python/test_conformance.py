@@ -8,8 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 layerzero = pytest.importorskip("layerzero")
 
+from conformance_calls import arguments_of, call_door, engine_accepts, problems  # noqa: E402
 from layerzero import _layerzero as door  # noqa: E402
-from layerzero._contracts import condition, contracts, present  # noqa: E402
+from layerzero._contracts import contracts  # noqa: E402
 from layerzero._references import call_reference  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,63 +23,6 @@ def cases(name):
     lines = path.read_text(encoding="utf-8").splitlines()
     numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
     return [(i, line) for i, line in numbered if line and not line.startswith(("#", "refuse "))]
-
-
-def arguments_of(case):
-    """Tensors with the case's own memory, strides and offset; scalars as they are."""
-    arguments = {}
-    for name, value in case["arguments"].items():
-        if not isinstance(value, tuple):
-            arguments[name] = value
-            continue
-        memory, dtype, shape, strides, offset = value
-        dtype = getattr(torch, dtype)
-        if 0 in shape:
-            arguments[name] = torch.empty(shape, dtype=dtype).as_strided(shape, strides)
-            continue
-        flat = torch.frombuffer(bytearray(memory), dtype=dtype)
-        arguments[name] = flat.as_strided(shape, strides, offset)
-    return arguments
-
-
-def raw(tensor):
-    if tensor is None:
-        return None
-    dense = tensor.detach().contiguous()
-    data = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
-    return data, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
-
-
-def problems(name, line, result):
-    """What differs from the FP64 reference. Outputs that the call does not have are filled in as None."""
-    results = list(result) if isinstance(result, (tuple, list)) else [result]
-    arguments, contract = door.verify_case(name, line)["arguments"], contracts()[name]
-    given = present(contract, arguments.get(condition(contract)))
-    outputs = [raw(results.pop(0)) if output in given and results else None for output in contract["outputs"]]
-    return [r["text"] for r in door.verify_compare(name, line, tuple(outputs)) if not r["ok"]]
-
-
-def engine_accepts(name, line):
-    """False for data that kernels must refuse when they run (an index outside its tensor)."""
-    try:
-        call_door(name, line, kernel=None)
-    except layerzero.KernelExecutionError:
-        return False
-    return True
-
-
-def call_door(name, line, kernel):
-    case = door.verify_case(name, line)
-    named = arguments_of(case)
-    if case["layout"]:
-        named["layout"] = case["layout"]
-    if kernel:
-        named["kernel"] = kernel
-    positional = [p["name"] for p in contracts()[name]["params"] if not p.get("keyword_only")]
-    values = []
-    while positional and positional[0] in named:
-        values.append(named.pop(positional.pop(0)))
-    return door.ops[name](*values, **named)
 
 
 @pytest.mark.parametrize("name", sorted(contracts()))

@@ -1,0 +1,62 @@
+"""What every operation must have, and what of it is missing: {operation: [items]}. Needs the built package and torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import layerzero
+import torch
+from layerzero import _layerzero, _torch_ops
+from layerzero._contracts import contracts
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def items_of(
+    contract: dict[str, Any], references: set[str], matrix: str, stub: str, has_torch: bool
+) -> dict[str, bool]:
+    """Item -> whether it is there. `references`: operations that have an FP64 reference in C++."""
+    name, path = contract["name"], contract["path"]
+    ids = [variant["id"] for variant in contract["operations"]]
+    page = read(ROOT / f"docs/operations/{name}.md")
+    # A page wraps and escapes the text of the contract: letters and digits are compared.
+    plain = "".join(c for c in page if c.isalnum())
+
+    def shows(text: str) -> bool:
+        return bool(text) and "".join(c for c in text if c.isalnum()) in plain
+
+    tolerance = contract["tolerance"]
+    bounds = [v for k, v in tolerance.items() if k != "compare"]
+    cases = [line for line in read(ROOT / f"tests/ops/{path}.cases").splitlines() if line and not line.startswith("#")]
+    operator = f"layerzero::{name}"
+    return {
+        "schema": bool(contract["params"]) and all(p["doc"] for p in contract["params"]),
+        "definition": bool(contract["definition"]) and bool(contract["source"]),
+        "FP64 reference": all(i in references for i in ids),
+        "torch reference": (ROOT / f"ops/{path}.ref.py").is_file(),
+        "tolerances": bool(tolerance["compare"]) and all(b > 0 for b in bounds),
+        "cases": any(not line.startswith("refuse ") for line in cases),
+        "refused cases": any(line.startswith("refuse ") for line in cases),
+        "API function": callable(getattr(layerzero, name, None)) and f"def {name}(" in stub,
+        "torch.ops": not has_torch or hasattr(torch.ops.layerzero, name),
+        "fake": not has_torch or torch._C._dispatch_has_kernel_for_dispatch_key(operator, "Meta"),
+        "docs page": shows(contract["definition"]) and shows(contract["source"]),
+        "matrix row": all(f"`{i}`" in matrix or f" {i} " in matrix for i in ids),
+    }
+
+
+def missing() -> dict[str, list[str]]:
+    has_torch = _torch_ops.register()
+    kernels = json.loads(_layerzero.kernels())
+    references = {k["operation"] for k in kernels if k["reference"] and k["native"]}
+    matrix, stub = read(ROOT / "docs/support-matrix.md"), read(ROOT / "python/layerzero/_operations.pyi")
+    found = {}
+    for name, contract in contracts().items():
+        lacks = [item for item, there in items_of(contract, references, matrix, stub, has_torch).items() if not there]
+        if lacks:
+            found[name] = lacks
+    return found

@@ -1,0 +1,63 @@
+"""A line of the conformance cases as a call through the door, and its result against the FP64 reference of the engine."""
+
+import layerzero
+import torch
+from layerzero import _layerzero as door
+from layerzero._contracts import condition, contracts, present
+
+
+def arguments_of(case):
+    """Tensors with the case's own memory, strides and offset; scalars as they are."""
+    arguments = {}
+    for name, value in case["arguments"].items():
+        if not isinstance(value, tuple):
+            arguments[name] = value
+            continue
+        memory, dtype, shape, strides, offset = value
+        dtype = getattr(torch, dtype)
+        if 0 in shape:
+            arguments[name] = torch.empty(shape, dtype=dtype).as_strided(shape, strides)
+            continue
+        flat = torch.frombuffer(bytearray(memory), dtype=dtype)
+        arguments[name] = flat.as_strided(shape, strides, offset)
+    return arguments
+
+
+def raw(tensor):
+    if tensor is None:
+        return None
+    dense = tensor.detach().contiguous()
+    data = dense.reshape(-1).view(torch.uint8).numpy().tobytes() if dense.numel() else b""
+    return data, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+
+
+def problems(name, line, result):
+    """What differs from the FP64 reference. Outputs that the call does not have are filled in as None."""
+    results = list(result) if isinstance(result, (tuple, list)) else [result]
+    arguments, contract = door.verify_case(name, line)["arguments"], contracts()[name]
+    given = present(contract, arguments.get(condition(contract)))
+    outputs = [raw(results.pop(0)) if output in given and results else None for output in contract["outputs"]]
+    return [r["text"] for r in door.verify_compare(name, line, tuple(outputs)) if not r["ok"]]
+
+
+def engine_accepts(name, line):
+    """False for data that kernels must refuse when they run (an index outside its tensor)."""
+    try:
+        call_door(name, line, kernel=None)
+    except layerzero.KernelExecutionError:
+        return False
+    return True
+
+
+def call_door(name, line, kernel):
+    case = door.verify_case(name, line)
+    named = arguments_of(case)
+    if case["layout"]:
+        named["layout"] = case["layout"]
+    if kernel:
+        named["kernel"] = kernel
+    positional = [p["name"] for p in contracts()[name]["params"] if not p.get("keyword_only")]
+    values = []
+    while positional and positional[0] in named:
+        values.append(named.pop(positional.pop(0)))
+    return door.ops[name](*values, **named)
