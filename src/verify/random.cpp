@@ -207,9 +207,10 @@ std::string RandomCalls::ScalarText(size_t i, const Piece& piece) const {
   Generator g(piece.seed);
   switch (p.kind) {
     case ParamKind::kBool: return g.Chance(0.5) ? "true" : "false";
-    case ParamKind::kFloat:
+    case ParamKind::kFloat:  // below 0 where that has a meaning: not an epsilon, a temperature, a probability
+      if (p.float_default <= 0 && g.Chance(0.1)) return "-1";
       return g.Pick<const char*>(
-          {"1", "1", "0.5", "0.5", "0.9", "0.1", "2", "0.001", "1e-05", "1.5", "0", "-1", "inf", "nan"});
+          {"1", "1", "0.5", "0.5", "0.9", "0.1", "2", "0.001", "1e-05", "1.5", "0", "inf", "nan"});
     case ParamKind::kInt:
       return g.Pick<const char*>({"0", "1", "1", "2", "2", "3", "4", "5", "8", "16", "17", "32", "64", "128", "-1",
                                   "-2", "100000", "4294967297", "-9223372036854775808"});

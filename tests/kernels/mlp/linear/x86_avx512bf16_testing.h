@@ -1,0 +1,44 @@
+// What both AVX512-BF16 kernels of mlp.linear must do alike.
+#pragma once
+
+#include "tests/kernels/mlp/linear/linear_testing.h"
+
+namespace lz::testing {
+
+// Skips where the CPU lacks the instructions.
+class Avx512Bf16Test : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bf16")) return;
+#endif
+    GTEST_SKIP() << "this CPU has no AVX512-BF16";
+  }
+};
+
+inline void ExpectPaddedRowsAndZeroSizes(const KernelSpec& kernel) {
+  for (int64_t rows : {3, 53})
+    ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = rows, .n = 37, .k = 75, .bias = true, .pad = 5});
+  for (bool bias : {false, true})
+    ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 9, .n = 9, .k = 0, .bias = bias});
+  ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 9, .n = 0, .k = 16});
+  ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 0, .n = 9, .k = 16});
+}
+
+inline void ExpectTheSameInEveryPartition(const KernelSpec& kernel) {
+  for (int64_t rows : {1, 50})
+    ExpectSameInParts(kernel, {.type = DType::kBF16, .rows = rows, .n = 403, .k = 300, .bias = true});
+}
+
+inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel) {
+  const LinearCall call = {.type = DType::kBF16, .rows = 2, .n = 6, .k = 70};
+  LinearData data(call);
+  data.input.view().Set({1, 69}, NAN);
+  ASSERT_EQ(data.Run(kernel, call, data.output), 0);
+  for (int64_t c = 0; c < call.n; ++c) {
+    EXPECT_FALSE(std::isnan(data.output.view().Get({0, c})));
+    EXPECT_TRUE(std::isnan(data.output.view().Get({1, c})));
+  }
+}
+
+}  // namespace lz::testing
