@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "call.h"
-#include "verify/fill.h"
 #include "verify/random.h"
 #include "verify/run.h"
 
@@ -149,7 +148,7 @@ PyObject* VerifyRandom(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "sK|p", &name, &seed, &broken)) return nullptr;
   const Operation* op = Engine::Get().Find(name);
   if (!op) return Raise(Status(StatusCode::kUnknownName, {.field = "operation", .got = name}));
-  verify::RandomCalls calls(*op, verify::HashText(name) + seed);
+  verify::RandomCalls calls(*op, seed);
   const std::string line = broken ? calls.Broken() : calls.Valid();
   return PyUnicode_FromStringAndSize(line.data(), Py_ssize_t(line.size()));
 }
