@@ -17,7 +17,7 @@ STAGES = (
     ("filter",),
     ("score",),
     ("plan",),
-    ("dispatch",),
+    ("dispatch", "transform"),
     ("selector", "explain"),  # the composers see every stage
 )
 

@@ -50,16 +50,10 @@ bool ReadChoice(const OpDoor& door, const Param& p, PyObject* value, lz_scalar* 
   const char* text = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, &length) : nullptr;
   if (!text) return WrongType(door, p.name, "one of the strings that its page lists", value);
   const std::string_view wanted(text, size_t(length));
-  std::string_view rest = p.choices;
-  for (int64_t i = 0;; ++i) {
-    const size_t bar = rest.find('|');
-    if (rest.substr(0, bar) == wanted) {
-      out->value.i = i;
-      out->given = 1;
-      return true;
-    }
-    if (bar == rest.npos) break;
-    rest.remove_prefix(bar + 1);
+  if (const int64_t index = ChoiceIndex(p.choices, wanted); index >= 0) {
+    out->value.i = index;
+    out->given = 1;
+    return true;
   }
   Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(door.op->name()) + ": " + std::string(p.name),
                                              .wanted = "one of " + std::string(p.choices),
@@ -68,7 +62,10 @@ bool ReadChoice(const OpDoor& door, const Param& p, PyObject* value, lz_scalar* 
 }
 
 bool ReadLayout(OpDoor& door, PyObject* value, Request* r) {
-  if (!value || value == Py_None) return true;
+  if (!value || value == Py_None) {
+    if (!door.layouts.empty()) r->layout = kDetectLayout;
+    return true;
+  }
   for (size_t i = 0; i < door.layouts.size(); ++i) {
     if (value == door.layouts[i] || (PyUnicode_Check(value) && SameName(value, door.layouts[i]))) {
       r->layout = int32_t(i);
@@ -95,13 +92,7 @@ bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
   }
   const char* id = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, nullptr) : nullptr;
   if (!id) return WrongType(door, "kernel", "a kernel id as a string", value);
-  std::string quoted;
-  for (const char* c = id; *c; ++c) quoted += (*c == '"' || *c == '\\') ? std::string("\\") + *c : std::string(1, *c);
-  std::string locks;
-  for (const Variant& v : door.op->contract().variants) {
-    locks += (locks.empty() ? "\"" : ", \"") + std::string(v.id) + "\": \"" + quoted + "\"";
-  }
-  auto scope = Engine::Get().PolicyScope(r->policy, "{\"locks\": {" + locks + "}}");
+  auto scope = Engine::Get().KernelScope(r->policy, *door.op, id);
   if (!scope.ok()) {
     Raise(scope.status());
     return false;

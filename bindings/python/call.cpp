@@ -41,18 +41,24 @@ PyObject* ScalarObject(const Param& p, const lz_scalar& s) {
     case ParamKind::kFloat: return PyFloat_FromDouble(s.value.f);
     case ParamKind::kBool: return PyBool_FromLong(s.value.i != 0);
     case ParamKind::kChoice: {
-      std::string_view rest = p.choices;
-      for (int64_t i = s.value.i; i > 0; --i) rest.remove_prefix(rest.find('|') + 1);
-      rest = rest.substr(0, rest.find('|'));
-      return PyUnicode_FromStringAndSize(rest.data(), Py_ssize_t(rest.size()));
+      const std::string_view name = ChoiceName(p.choices, s.value.i);
+      return PyUnicode_FromStringAndSize(name.data(), Py_ssize_t(name.size()));
     }
     default: return PyLong_FromLongLong(s.value.i);
   }
 }
 
+PyObject* TorchDType(DType dtype) {
+  PyObject* torch = PyImport_ImportModule("torch");
+  PyObject* object = torch ? PyObject_GetAttrString(torch, std::string(Info(dtype).name).c_str()) : nullptr;
+  Py_XDECREF(torch);
+  return object;
+}
+
 // A new reference to what a kernel gets for a tensor argument; nullptr with an error.
-PyObject* HostTensor(PyObject* tensor, bool contiguous) {
+PyObject* HostTensor(PyObject* tensor, bool contiguous, PyObject* dtype) {
   if (!tensor) Py_RETURN_NONE;
+  if (dtype && tensor != Py_None) return PyObject_CallMethod(tensor, "to", "O", dtype);
   if (contiguous && tensor != Py_None) return PyObject_CallMethod(tensor, "contiguous", nullptr);
   Py_IncRef(tensor);
   return tensor;
@@ -61,8 +67,9 @@ PyObject* HostTensor(PyObject* tensor, bool contiguous) {
 }  // namespace
 
 // A host kernel gets every parameter by position in the contract's order, final scalars, then the layout if there is
-// one: adapters are plain functions of that signature. `contiguous`: a bit for each input that is to be copied.
-PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous) {
+// one: adapters are plain functions of that signature.
+PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors,
+                   const Transforms& transforms) {
   std::vector<PyObject*>& callables = HostCallables();
   if (callables.size() <= kernel.index) callables.resize(kernel.index + 1, nullptr);
   PyObject* callable = callables[kernel.index];
@@ -75,15 +82,19 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   }
   const Operation& op = *r.op;
   const bool layout = !op.layout_names().empty();
+  PyObject* dtype = transforms.cast ? TorchDType(r.promoted) : nullptr;
+  if (transforms.cast && !dtype) return nullptr;
   PyObject* args = PyTuple_New(Py_ssize_t(op.contract().params.size() + layout));
   for (size_t i = 0; i < op.num_inputs(); ++i) {
-    PyObject* t = HostTensor(tensors[i], contiguous >> i & 1);
+    PyObject* t = HostTensor(tensors[i], transforms.contiguous >> i & 1, transforms.cast >> i & 1 ? dtype : nullptr);
     if (!t) {
       Py_DecRef(args);
+      Py_XDECREF(dtype);
       return nullptr;
     }
     PyTuple_SetItem(args, op.input_params()[i], t);
   }
+  Py_XDECREF(dtype);
   for (size_t i = 0; i < op.num_scalars(); ++i) {
     PyTuple_SetItem(args, op.scalar_params()[i], ScalarObject(op.scalar(i), r.scalars[i]));
   }
@@ -96,8 +107,8 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   return result;
 }
 
-PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous) {
-  PyObject* result = CallHost(kernel, r, tensors, contiguous);
+PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms) {
+  PyObject* result = CallHost(kernel, r, tensors, transforms);
   if (!result) return nullptr;
   if (Status status = CheckResults(kernel, r, result); !status.ok()) {
     Py_DecRef(result);
@@ -157,7 +168,28 @@ PyObject* IntoOut(PyObject* result, PyObject* out) {
   return copied;
 }
 
+// A line for what a user should know and no exception says. False: the user has made a warning an error.
+bool Notice(const char* kind, const Request& r, const std::string& text) {
+  if (!g_hooks.notice) return true;
+  const std::string name(r.op->name());
+  PyObject* told = PyObject_CallFunction(g_hooks.notice, "sss", kind, name.c_str(), text.c_str());
+  Py_XDECREF(told);
+  return told != nullptr;
+}
+
+void TellFailed(const Request& r, const Plan& plan, const std::string& why) {
+  const std::string text =
+      plan.kernel->id + " failed" + (why.empty() ? "" : " (" + why + ")") + ", " + plan.fallback->id + " has answered";
+  if (!Notice("failed", r, text)) PyErr_Clear();
+}
+
 }  // namespace
+
+bool TellLayout(const Request& r) {
+  if (r.layout_source != LayoutSource::kAssumed) return true;
+  const std::string text = Engine::Get().LayoutWarning(r);
+  return text.empty() || Notice("layout", r, text);
+}
 
 PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject* out) {
   Engine& engine = Engine::Get();
@@ -169,7 +201,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
   }
   if (plan->kernel->spec.call != CallKind::kNative) {
     if (out && out != Py_None && !CheckGivenOutputs(r, out)) return nullptr;
-    return IntoOut(RunHost(*plan->kernel, r, tensors, plan->contiguous_inputs), out);
+    return CallHostOrFallback(*plan, r, tensors, out);
   }
   if (r.op->num_outputs() == 0 && !TellWritten(r, tensors)) return nullptr;
   PyObject* outputs = MakeOutputs(r, out);
@@ -186,12 +218,54 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
     ReleasedGil released(elements > kReleaseGilAbove);
     return engine.Run(*plan, r);
   }();
-  if (status.ok()) return outputs;
+  if (status.ok()) {
+    if (r.fell_back) TellFailed(r, *plan, "");
+    return outputs;
+  }
   Py_DecRef(outputs);
   if (status.code() == StatusCode::kHostKernel && plan->fallback) {
-    return IntoOut(RunHost(*plan->fallback, r, tensors, 0), out);
+    TellFailed(r, *plan, "");
+    return IntoOut(RunHost(*plan->fallback, r, tensors, plan->fallback_transforms), out);
   }
   return Raise(status, &r);
+}
+
+namespace {
+
+// The plan's fallback, native or not; nullptr with a Python error.
+PyObject* CallFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out) {
+  if (plan.fallback->spec.call != CallKind::kNative) {
+    Engine::Get().CountFallback();
+    return IntoOut(RunHost(*plan.fallback, r, tensors, plan.fallback_transforms), out);
+  }
+  PyObject* outputs = MakeOutputs(r, out);
+  if (!outputs) return nullptr;
+  const Status status = Engine::Get().RunFallback(plan, r);
+  if (status.ok()) return outputs;
+  Py_DecRef(outputs);
+  return Raise(status, &r);
+}
+
+}  // namespace
+
+PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out) {
+  PyObject* result = RunHost(*plan.kernel, r, tensors, plan.transforms);
+  if (result || !plan.fallback || !PyErr_ExceptionMatches(PyExc_Exception)) return IntoOut(result, out);
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  result = CallFallback(plan, r, tensors, out);
+  if (!result) {  // both fail: what the chosen kernel said counts
+    PyErr_Clear();
+    PyErr_Restore(type, value, trace);
+    return nullptr;
+  }
+  PyErr_NormalizeException(&type, &value, &trace);
+  PyObject* repr = value ? PyObject_Repr(value) : nullptr;
+  const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : nullptr;
+  if (!why) PyErr_Clear();
+  TellFailed(r, plan, why ? why : "a Python error");
+  for (PyObject* object : {repr, type, value, trace}) Py_XDECREF(object);
+  return result;
 }
 
 namespace {
@@ -225,6 +299,7 @@ PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_ar
   if (!ReadScalars(*door, a, &r)) return nullptr;
   Engine& engine = Engine::Get();
   if (Status status = engine.Prepare(r); !status.ok()) return Raise(status, &r);
+  if (!TellLayout(r)) return nullptr;
   PyObject* tensors[kMaxTensors];
   for (size_t i = 0; i < door->op->num_inputs(); ++i) tensors[i] = a.params[door->op->input_params()[i]];
   return SelectAndRun(r, &door->site, tensors, a.out);

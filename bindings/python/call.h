@@ -31,14 +31,18 @@ struct Hooks {
   PyObject* scope_of_context = nullptr;  // () -> policy scope of the current context
   PyObject* capturing = nullptr;         // () -> bool, of the current CUDA stream
   PyObject* selected = nullptr;          // selected(operation, kernel id, fallback): a choice that is worth a line
+  PyObject* notice = nullptr;            // notice(kind, operation, text): "layout" or "failed"; may raise for "layout"
 };
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
 
-// Calls a kernel that lives in Python; nullptr with a Python error. `contiguous`: a bit for each input to be copied.
-PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous);
+// Calls a kernel that lives in Python on copies and casts of its inputs; nullptr with a Python error.
+PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
 // The same; its results are checked against the contract.
-PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, uint32_t contiguous);
+PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
+// A plan's host kernel, or, when it raises and was an automatic choice, the plan's fallback: counted, with a line of
+// log.
+PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out);
 // What the other libraries of the process get from Python: see HostRuntime.
 const HostRuntime* PythonRuntime();
 
@@ -49,6 +53,8 @@ PyObject* MakeCallable(const Operation& op, PyObject* module);
 // The state of a callable that MakeCallable made; nullptr for another object.
 OpDoor* DoorOf(PyObject* callable);
 
+// Says once in a while that a layout was assumed. False: the user has made the warning an error.
+bool TellLayout(const Request& request);
 // Selects with the GIL released: another thread may be selecting the same, or waiting for us.
 Result<const Plan*> SelectOutside(Request& request, Box* site);
 // Stages 3 to 8 of a prepared request. `tensors`: its inputs as objects; `out`: what the caller gave, or nullptr.

@@ -69,12 +69,12 @@ Status CopyResults(const KernelEntry& kernel, PyObject* result, PyObject* const*
   return {};
 }
 
-Status Call(const KernelEntry& kernel, const Request& r, uint32_t contiguous, HostTensor* tensors) {
+Status Call(const KernelEntry& kernel, const Request& r, const Transforms& transforms, HostTensor* tensors) {
   Gil gil;
   const size_t inputs = r.op->num_inputs();
   Borrowed borrowed(tensors, inputs + r.op->num_outputs());
   if (!borrowed.Make()) return PythonFailure(kernel.id);
-  PyObject* result = CallHost(kernel, r, borrowed.objects, contiguous);
+  PyObject* result = CallHost(kernel, r, borrowed.objects, transforms);
   if (!result) return PythonFailure(kernel.id);
   Status status = CheckResults(kernel, r, result);
   if (status.ok()) status = CopyResults(kernel, result, borrowed.objects + inputs, r.op->num_outputs());

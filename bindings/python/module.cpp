@@ -63,7 +63,8 @@ PyObject* PolicyScope(PyObject*, PyObject* args) {
 PyObject* PolicyText(PyObject*, PyObject* args) {
   long long id = 0;
   if (!PyArg_ParseTuple(args, "|L", &id)) return nullptr;
-  return Text(Engine::Get().PolicyText(id));
+  auto text = Engine::Get().PolicyText(id);
+  return text.ok() ? Text(*text) : Raise(text.status());
 }
 // open_scopes(delta): how many contexts hold a policy scope; at 0 the fast door does not ask.
 PyObject* OpenScopes(PyObject*, PyObject* args) {
@@ -87,13 +88,15 @@ PyObject* Invalidate(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// set_hooks(raise, slow, resolve, scope_of_context, capturing, selected); None keeps one unset.
+// set_hooks(raise, slow, resolve, scope_of_context, capturing, selected, notice); None keeps one unset.
 PyObject* SetHooks(PyObject*, PyObject* args) {
-  PyObject* hooks[6];
-  if (!PyArg_ParseTuple(args, "OOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5)) return nullptr;
-  PyObject** slots[6] = {&g_hooks.raise,     &g_hooks.slow,    &g_hooks.resolve, &g_hooks.scope_of_context,
-                         &g_hooks.capturing, &g_hooks.selected};
-  for (int i = 0; i < 6; ++i) {
+  PyObject** slots[] = {&g_hooks.raise,     &g_hooks.slow,     &g_hooks.resolve, &g_hooks.scope_of_context,
+                        &g_hooks.capturing, &g_hooks.selected, &g_hooks.notice};
+  PyObject* hooks[std::size(slots)];
+  if (!PyArg_ParseTuple(args, "OOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6)) {
+    return nullptr;
+  }
+  for (size_t i = 0; i < std::size(slots); ++i) {
     Py_XDECREF(*slots[i]);
     *slots[i] = hooks[i] == Py_None ? nullptr : hooks[i];
     Py_XINCREF(*slots[i]);
@@ -104,11 +107,13 @@ PyObject* SetHooks(PyObject*, PyObject* args) {
 PyMethodDef kMethods[] = {
     {"attach", Attach, METH_VARARGS, "attach(torch, states): opens the fast door for torch tensors."},
     {"dispatch_key_state", DispatchKeyState, METH_NOARGS, "The calling thread's dispatch keys, or None."},
-    {"set_hooks", SetHooks, METH_VARARGS, "set_hooks(raise, slow, resolve, scope_of_context, capturing, selected)"},
+    {"set_hooks", SetHooks, METH_VARARGS,
+     "set_hooks(raise, slow, resolve, scope_of_context, capturing, selected, notice)"},
     {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
     {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},
-    {"check", Check, METH_VARARGS, "check(operation, args, kwargs): raises what is wrong with a call."},
+    {"check", Check, METH_VARARGS,
+     "check(operation, args, kwargs): raises what is wrong with a call; its layout, or None."},
     {"call_differentiable", CallDifferentiable, METH_VARARGS, "call_differentiable(operation, args, kwargs)"},
     {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},

@@ -59,9 +59,11 @@ PyObject* Prepare(PyObject*, PyObject* args) {
   Question q;
   if (!ReadQuestion(args, &q)) return nullptr;
   Request& r = *q.request;
-  auto prepared = std::make_unique<Prepared>(Prepared{.door = q.door, .layout = r.layout, .policy = r.policy});
+  auto prepared = std::make_unique<Prepared>(Prepared{.door = q.door, .policy = r.policy});
   prepared->scalars.assign(r.scalars.begin(), r.scalars.begin() + ptrdiff_t(r.op->num_scalars()));
   if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
+  if (!TellLayout(r)) return nullptr;
+  prepared->layout = r.layout;
   if (auto plan = SelectOutside(r, &prepared->site); !plan.ok()) return Raise(plan.status(), &r);
   static PyMethodDef method = {"prepared", AsCFunction(&CallPrepared), METH_FASTCALL | METH_KEYWORDS,
                                "A prepared call: takes the operation's tensors."};

@@ -39,8 +39,11 @@ bool ReadQuestion(PyObject* args, Question* q) {
 PyObject* Check(PyObject*, PyObject* args) {
   Question q;
   if (!ReadQuestion(args, &q)) return nullptr;
+  const Request& r = *q.request;
   if (Status status = Engine::Get().Prepare(*q.request); !status.ok()) return Raise(status, &*q.request);
-  Py_RETURN_NONE;
+  if (!TellLayout(r)) return nullptr;
+  if (r.op->layout_names().empty()) Py_RETURN_NONE;
+  return PyUnicode_FromString(r.op->layout_names()[size_t(r.layout)].c_str());
 }
 
 PyObject* Explain(PyObject*, PyObject* args) {
@@ -73,14 +76,14 @@ PyObject* CallDifferentiable(PyObject*, PyObject* args) {
   Box site;
   auto plan = SelectOutside(r, &site);
   if (!plan.ok()) return Raise(plan.status(), &r);
-  const KernelEntry& kernel = *(*plan)->kernel;
-  if (kernel.spec.call == CallKind::kNative) {
-    PyErr_Format(PyExc_RuntimeError, "%s carries no gradient", kernel.id.c_str());
+  if (!TellLayout(r)) return nullptr;
+  if ((*plan)->kernel->spec.call == CallKind::kNative) {
+    PyErr_Format(PyExc_RuntimeError, "%s carries no gradient", (*plan)->kernel->id.c_str());
     return nullptr;
   }
   PyObject* tensors[kMaxTensors];
   for (size_t i = 0; i < r.op->num_inputs(); ++i) tensors[i] = q.arguments.params[r.op->input_params()[i]];
-  return RunHost(kernel, r, tensors, (*plan)->contiguous_inputs);
+  return CallHostOrFallback(**plan, r, tensors, nullptr);
 }
 
 }  // namespace lz::door

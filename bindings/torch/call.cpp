@@ -109,8 +109,8 @@ HostTensor Lend(const lz_tensor& view, const Handle& tensor) {
 }
 
 // A kernel of the host language. `inputs`: the arguments as torch has them, before any layout was applied.
-void CallHost(const KernelEntry& kernel, uint32_t contiguous, const Request& r, const lz_tensor* inputs,
-              const Arguments& a, const Handle* outputs) {
+Status CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r, const lz_tensor* inputs,
+                const Arguments& a, const Handle* outputs) {
   const HostRuntime* host = Engine::Get().host();
   if (!host) {
     Fail(Status(StatusCode::kNotInstalled, {.field = std::string(r.op->name()) + ": " + kernel.id,
@@ -122,7 +122,7 @@ void CallHost(const KernelEntry& kernel, uint32_t contiguous, const Request& r, 
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
     if (outputs[o]) tensors[r.op->num_inputs() + o] = Lend(ViewOf(outputs[o]), outputs[o]);
   }
-  Require(host->call(kernel, r, contiguous, tensors));
+  return host->call(kernel, r, transforms, tensors);
 }
 
 Box& Site(size_t index) {
@@ -158,19 +158,19 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
     outputs[o] = NewTensor(shape.physical, shape.ndim, shape.dtype, r.where);
     Engine::BindOutput(r, o, ViewOf(outputs[o]).data);
   }
-  const KernelEntry& kernel = *(*plan)->kernel;
-  if (kernel.spec.call != CallKind::kNative) {
-    CallHost(kernel, (*plan)->contiguous_inputs, r, inputs, a, outputs);
-  } else {
-    const lz_parallel threads = Threads();
-    if (threads.run) r.parallel = &threads;
-    const Status status = engine.Run(**plan, r);
-    if (status.code() == StatusCode::kHostKernel && (*plan)->fallback) {
-      CallHost(*(*plan)->fallback, 0, r, inputs, a, outputs);
-    } else {
-      Require(status);
-    }
+  const Plan& p = **plan;
+  const lz_parallel threads = Threads();
+  if (threads.run) r.parallel = &threads;
+  const bool native = p.kernel->spec.call == CallKind::kNative;
+  Status status = native ? engine.Run(p, r) : CallHost(*p.kernel, p.transforms, r, inputs, a, outputs);
+  if (!native && !status.ok() && p.fallback) {
+    Status answered = engine.RunFallback(p, r);
+    if (answered.ok() || answered.code() == StatusCode::kHostKernel) status = std::move(answered);
   }
+  if (status.code() == StatusCode::kHostKernel && p.fallback) {
+    status = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
+  }
+  Require(status);
   size_t next = 0;
   for (Handle& output : outputs) {
     if (output) stack[next++] = torch::stable::detail::from(output.Release());

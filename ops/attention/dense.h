@@ -24,8 +24,8 @@ inline constexpr auto kVariants = std::to_array<Variant>({
 
 inline constexpr auto kParams = std::to_array<Param>({
     WithLayout(TensorParam("query", "b, s_q, h_q, d_qk", kFloats, "queries")),
-    WithLayout(SameDType(TensorParam("key", "b, s_kv, h_kv, d_qk", kFloats, "keys"), "query")),
-    WithLayout(SameDType(TensorParam("value", "b, s_kv, h_kv, d_v", kFloats, "values"), "query")),
+    WithLayout(Promotes(SameDType(TensorParam("key", "b, s_kv, h_kv, d_qk", kFloats, "keys"), "query"))),
+    WithLayout(Promotes(SameDType(TensorParam("value", "b, s_kv, h_kv, d_v", kFloats, "values"), "query"))),
     KeywordOnly(OptionalBool("causal", "hide keys after the row's position; None: True without a mask, else False")),
     KeywordOnly(OptionalFloat("scale", "factor of the logits; None: 1/sqrt(d_qk)")),
     KeywordOnly(Broadcast(OptionalTensor("attn_mask", "b, h_q, s_q, s_kv", kFloats | Mask(DType::kBool),

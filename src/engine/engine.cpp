@@ -4,7 +4,9 @@
 #include <link.h>
 #include <pthread.h>
 
+#include <chrono>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "build_id.h"
@@ -47,7 +49,7 @@ Engine& Engine::Get() {
 const char* Engine::BuildId() { return LZ_BUILD_ID; }
 const char* Engine::Version() { return LZ_VERSION; }
 
-Engine::Engine() {
+Engine::Engine() : layout_warned_(selector_.registry().operations().size()) {
   startup_ = selector_.registry().startup().ok()
                  ? Status()
                  : Status(StatusCode::kInternal, selector_.registry().startup().parts());
@@ -68,7 +70,9 @@ Engine::Engine() {
 
 void Engine::PolicyChanged() {
   std::lock_guard lock(policy_mutex_);
-  const Policy& policy = selector_.policies().policy(0);
+  const auto in_force = selector_.policies().policy(0);
+  if (!in_force.ok()) return;  // nothing was ever in force: startup_ says why
+  const Policy& policy = **in_force;
   std::vector<GenerationRange> ranges;
   for (const SmRange& r : policy.sm_to_generation) {
     const auto tensor_cores = policy.generation_to_tc_gen.find(r.generation);
@@ -100,6 +104,20 @@ uint64_t Engine::WorkspaceBytes(const Plan& plan, const Request& request) const 
   return lz::WorkspaceBytes(plan, request);
 }
 Status Engine::Run(const Plan& plan, Request& request) { return selector_.Run(plan, request); }
+Status Engine::RunFallback(const Plan& plan, Request& request) { return selector_.RunFallback(plan, request); }
+
+std::string Engine::LayoutWarning(const Request& r) {
+  if (r.layout_source != LayoutSource::kAssumed) return {};
+  const double interval = selector_.LayoutRulesOf(r.policy).warn_interval_s;
+  const int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  std::atomic<int64_t>& last = layout_warned_[r.op->index()];
+  int64_t before = last.load(std::memory_order_relaxed);
+  if (before != 0 && double(now - before) < interval * 1e9) return {};
+  if (!last.compare_exchange_strong(before, now, std::memory_order_relaxed)) return {};  // another thread says it
+  const std::vector<std::string>& names = r.op->layout_names();
+  return std::string(r.op->name()) + ": layout: assumed " + names[size_t(r.layout)] + ", got none, and shapes and " +
+         "strides allow " + names[size_t(1 - r.layout)] + " too; pass layout=";
+}
 
 Status Engine::LoadConfig(const std::string& path) {
   std::ifstream file(path);
@@ -135,7 +153,29 @@ Result<int64_t> Engine::PolicyScope(int64_t parent, std::string json) {
   return selector_.policies().Scope(parent, std::move(json));
 }
 
-bool Engine::LogsSelections(int64_t id) { return selector_.policies().policy(id).log_selections; }
-std::string Engine::PolicyText(int64_t id) { return PolicyJson(selector_.policies().policy(id)); }
+// kernel= is a lock on every operation of the contract, for the calls of one scope.
+Result<int64_t> Engine::KernelScope(int64_t parent, const Operation& op, std::string_view kernel) {
+  const Registry& registry = selector_.registry();
+  if (!registry.FindKernel(op.name(), kernel)) {
+    const bool elsewhere = registry.FindKernel("", kernel) != nullptr;
+    return Status(StatusCode::kNoKernel, {.field = std::string(op.name()) + ": kernel",
+                                          .wanted = "the kernel '" + std::string(kernel) + "'",
+                                          .got = elsewhere ? "a kernel of other operations" : "no kernel of that id",
+                                          .fix = "`layerzero list` shows them"});
+  }
+  nlohmann::json locks = nlohmann::json::object();
+  for (const Variant& v : op.contract().variants) locks[std::string(v.id)] = kernel;
+  return PolicyScope(parent, nlohmann::json{{"locks", std::move(locks)}}.dump());
+}
+
+bool Engine::LogsSelections(int64_t id) {
+  const auto policy = selector_.policies().policy(id);
+  return policy.ok() && (*policy)->log_selections;
+}
+Result<std::string> Engine::PolicyText(int64_t id) {
+  auto policy = selector_.policies().policy(id);
+  if (!policy.ok()) return policy.TakeStatus();
+  return PolicyJson(**policy);
+}
 
 }  // namespace lz

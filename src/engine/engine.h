@@ -31,7 +31,7 @@ struct HostTensor {
 struct HostRuntime {
   // Runs a kernel that lives in the host language. `tensors`: the inputs, then the outputs that the results are copied
   // into (each with an owner where it is given).
-  Status (*call)(const KernelEntry& kernel, const Request& request, uint32_t contiguous_inputs, HostTensor* tensors);
+  Status (*call)(const KernelEntry& kernel, const Request& request, const Transforms& transforms, HostTensor* tensors);
   // Policy scope and flags of the calling context, into an unprepared request.
   Status (*context)(Request& request);
 };
@@ -54,18 +54,29 @@ class LZ_OWN Engine {
   const Plan* Lookup(const Request& request) const;  // the table; nullptr: not cached
   static void BindOutput(Request& request, size_t output, void* data);
   uint64_t WorkspaceBytes(const Plan& plan, const Request& request) const;
-  Status Run(const Plan& plan, Request& request);
+  Status Run(const Plan& plan, Request& request);  // request.fell_back: the plan's fallback answered
+  // For the door whose host kernel failed and whose plan has a fallback. kHostKernel: that is a host kernel too.
+  Status RunFallback(const Plan& plan, Request& request);
+  void CountFallback() { selector_.CountFallback(); }  // the door has called a host kernel as a fallback
+  // Whether a bound request's layout was assumed and it is time to say so, in these words. Empty: no.
+  std::string LayoutWarning(const Request& request);
 
   // ---- policy
   Status LoadConfig(const std::string& path);  // replaces the project file's layer
   Status Configure(std::string json);
   Result<int64_t> PolicyScope(int64_t parent, std::string json);
   bool LogsSelections(int64_t id);
-  std::string PolicyText(int64_t id = 0);  // JSON: every key, value, origin
+  // The scope of a call that names its kernel; an id that is no kernel of `op` is refused and keeps nothing.
+  Result<int64_t> KernelScope(int64_t parent, const Operation& op, std::string_view kernel);
+  Result<std::string> PolicyText(int64_t id = 0);  // JSON: every key, value, origin
 
   // ---- registration. `availability`: JSON {kernel id or "*": {"installed": bool, "code": ..., "detail": ...}}.
   Status RegisterBackend(std::string_view descriptor, std::string_view availability);
+  // A plugin's kernels are run on their operations' cases before any call may get them. Without a verifier (it is
+  // verify's to set: the engine does not know cases) they are registered untested.
   Status LoadPlugin(const std::string& library, const std::string& descriptor);
+  using Verifier = Status (*)(Selector& selector, const KernelEntry& kernel);
+  static void SetVerifier(Verifier verifier);
 
   // ---- inspection, all JSON; bound requests are not needed for lists
   Result<std::string> Explain(Request& request, std::string_view device = {});
@@ -95,7 +106,8 @@ class LZ_OWN Engine {
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;
   std::atomic<const HostRuntime*> host_{nullptr};
-  std::string cuda_library_;  // "loaded", "none" or why it was refused
+  std::vector<std::atomic<int64_t>> layout_warned_;  // by operation: when last, in ns of the steady clock
+  std::string cuda_library_;                         // "loaded", "none" or why it was refused
 };
 
 }  // namespace lz

@@ -1,6 +1,8 @@
 // The engine's values as JSON, for Python, the CLI and the docs: contracts, kernels, reports.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/reason_pending.h"
 #include "engine/engine.h"
 
 namespace lz {
@@ -37,6 +39,7 @@ Json ParamJson(const Param& p) {
     j["shape"] = p.shape;
     j["dtypes"] = Names(p.dtypes);
     j["same_dtype_as"] = p.same_dtype_as;
+    j["promotes"] = p.promotes;
     j["broadcast"] = p.broadcast;
     j["layout"] = p.layout;
     j["mutated"] = p.mutated;
@@ -56,6 +59,45 @@ Json ParamJson(const Param& p) {
   return j;
 }
 
+// What kind of work an operation is, by the first name of its id.
+std::string_view OpKind(std::string_view id) {
+  struct Kind {
+    std::string_view first, kind;
+  };
+  static constexpr auto kKinds = std::to_array<Kind>({{"tokenize", "tokenization"},
+                                                      {"sampling", "sampling"},
+                                                      {"reduce", "communication"},
+                                                      {"quantize", "prepost"},
+                                                      {"dequantize", "prepost"},
+                                                      {"convert", "prepost"},
+                                                      {"kv", "prepost"}});
+  for (const Kind& k : kKinds) {
+    if (id.substr(0, id.find('.')) == k.first) return k.kind;
+  }
+  return "tensor";
+}
+
+// One operation of a contract, with the reference that answers where no other kernel may.
+Json OperationJson(const Operation& op, size_t variant) {
+  const Variant& v = op.contract().variants[variant];
+  Json when = Json::array();
+  for (const Condition& w : v.when) {
+    when.push_back({{"field", w.field}, {"relation", RelText(w.rel)}, {"operand", w.operand}});
+  }
+  const auto& kernels = op.state().kernels[variant];
+  const auto reference = std::ranges::find_if(kernels, [](const KernelEntry* k) { return k->spec.reference; });
+  const bool has_fallback = reference != kernels.end();
+  return {{"id", v.id},
+          {"when", when},
+          {"op_kind", OpKind(v.id)},
+          {"has_fallback", has_fallback},
+          {"fallback_impl", has_fallback ? Json((*reference)->id) : Json(nullptr)}};
+}
+
+bool HasOutput(const Contract& c, std::string_view name) {
+  return std::ranges::any_of(c.outputs, [&](const Output& o) { return o.name == name; });
+}
+
 Json ContractJson(const Operation& op) {
   const Contract& c = op.contract();
   Json j = {{"name", c.name},
@@ -65,18 +107,15 @@ Json ContractJson(const Operation& op) {
             {"source", c.source},
             {"replaces", c.replaces},
             {"differentiable", c.differentiable},
+            {"supports_batched", op.leading_axis() >= 0 || std::ranges::count(op.axes(), "b") > 0},
+            {"returns_offsets", HasOutput(c, "offsets")},
             {"aliases", Json::array()},
             {"operations", Json::array()},
             {"params", Json::array()},
             {"outputs", Json::array()},
             {"derived", Json::array()}};
   for (std::string_view alias : c.aliases) j["aliases"].push_back(alias);
-  for (const Variant& v : c.variants) {
-    Json when = Json::array();
-    for (const Condition& w : v.when)
-      when.push_back({{"field", w.field}, {"relation", RelText(w.rel)}, {"operand", w.operand}});
-    j["operations"].push_back({{"id", v.id}, {"when", when}});
-  }
+  for (size_t v = 0; v < c.variants.size(); ++v) j["operations"].push_back(OperationJson(op, v));
   for (const Param& p : c.params) j["params"].push_back(ParamJson(p));
   for (const Output& o : c.outputs) {
     j["outputs"].push_back({{"name", o.name},
@@ -150,28 +189,69 @@ Json RowJson(const Operation& op, const Row& row) {
           {"code", Info(row.code).name}};
 }
 
-Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
-  if (reason.row == UINT32_MAX) {  // no rule of the kernel: availability or policy
-    const bool policy = reason.code == ReasonCode::kPolicyDenied;
-    const std::string got = policy ? "denied" : k.availability.detail;
-    return {{"code", Info(reason.code).name},
-            {"field", policy ? "policy" : "source"},
-            {"wanted", policy ? "allowed" : "installed"},
-            {"got", got},
-            {"message", policy ? "the policy denies it" : k.source + " is not available: " + got}};
+Json ReasonOf(ReasonCode code, std::string_view field, const std::string& wanted, const std::string& got,
+              const std::string& message) {
+  return {{"code", Info(code).name}, {"field", field}, {"wanted", wanted}, {"got", got}, {"message", message}};
+}
+
+// No rule of the kernel: the policy, what is installed, memory, or a field of the call as a whole.
+Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
+  if (reason.code == ReasonCode::kPolicyDenied) {
+    return ReasonOf(reason.code, "policy", "allowed", "denied", "the policy denies it");
   }
+  if (reason.code == ReasonCode::kMemoryHeadroomExceeded) {
+    const std::string wanted = "at most " + std::to_string(reason.wanted) + " bytes of workspace";
+    const std::string got = std::to_string(reason.got);
+    return ReasonOf(reason.code, "free_memory_bytes", wanted, got, "workspace: wants " + wanted + ", got " + got);
+  }
+  if (reason.field != kNoField) {
+    const Field& f = op.fields()[reason.field];
+    const std::string wanted = ValueText(op, &f, reason.wanted), got = ValueText(op, &f, reason.got);
+    const std::string message = f.name + ": wants " + wanted + ", got " + got +
+                                (reason.code == ReasonCode::kDtypeUnsupported ? ", and may not cast" : "");
+    return ReasonOf(reason.code, f.name, wanted, got, message);
+  }
+  const std::string& got = k.availability.detail;
+  return ReasonOf(reason.code, "source", "installed", got, k.source + " is not available: " + got);
+}
+
+Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
+  if (reason.row == kNoRow) return EngineReasonJson(op, k, reason);
   const Row& row = k.rows[reason.row];
   const Field* f = row.predicate < 0 ? &op.fields()[row.field] : nullptr;
   const std::string wanted = WantedText(op, f, row), got = ValueText(op, f, reason.got);
-  return {{"code", Info(reason.code).name},
-          {"field", row.field_name},
-          {"wanted", wanted},
-          {"got", got},
-          {"message", row.field_name + ": wants " + wanted + ", got " + got}};
+  return ReasonOf(reason.code, row.field_name, wanted, got, row.field_name + ": wants " + wanted + ", got " + got);
+}
+
+// Each with its cost: bytes written, and points of the score.
+Json TransformsJson(const Request& r, const Transforms& t) {
+  Json transforms = Json::array();
+  const Operation& op = *r.op;
+  const auto add = [&](std::string_view kind, std::string_view tensor, uint64_t bytes) -> Json& {
+    return transforms.emplace_back(
+        Json{{"kind", kind}, {"tensor", tensor}, {"bytes", bytes}, {"cost", kTransformCost}});
+  };
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const std::string_view name = op.input(i).name;
+    if (t.cast >> i & 1) {
+      Json& cast = add("cast", name, InputBytes(t, r, i));
+      cast["from"] = Info(DTypeOf(r.tensors[i])).name;
+      cast["to"] = Info(r.promoted).name;
+    } else if (t.contiguous >> i & 1) {
+      add(r.layout > 0 && op.input(i).layout ? "transpose" : "contiguous", name, InputBytes(t, r, i));
+    }
+  }
+  for (size_t o = 0; o < op.num_outputs(); ++o) {
+    if (!(t.outputs >> o & 1) || r.outputs[o].ndim < 0) continue;
+    uint64_t bytes = uint64_t(ByteSize(r.outputs[o].dtype));
+    for (int32_t d = 0; d < r.outputs[o].ndim; ++d) bytes *= uint64_t(r.outputs[o].shape[d]);
+    add("transpose", op.contract().outputs[o].name, bytes);
+  }
+  return transforms;
 }
 
 // `runnable`: admissible, and the device is one of this machine.
-Json CandidateJson(const Operation& op, const Candidate& c, const Device& device) {
+Json CandidateJson(const Request& r, const Candidate& c, const Device& device) {
   Json j = {{"kernel_id", c.kernel->id},
             {"source", c.kernel->source},
             {"admissible", c.admissible()},
@@ -179,20 +259,13 @@ Json CandidateJson(const Operation& op, const Candidate& c, const Device& device
             {"reference", c.kernel->spec.reference},
             {"installed", c.kernel->availability.installed},
             {"score", c.score},
+            {"transforms", TransformsJson(r, c.transforms)},
             {"terms", Json::array()},
             {"reasons", Json::array()}};
   for (const Term& t : c.terms) j["terms"].push_back({{"name", t.name}, {"value", t.value}, {"source", t.source}});
-  for (const Reason& r : c.reasons) j["reasons"].push_back(ReasonJson(op, *c.kernel, r));
+  for (const Reason& reason : c.reasons) j["reasons"].push_back(ReasonJson(*r.op, *c.kernel, reason));
   if (c.measured_us > 0) j["measured_us"] = c.measured_us;
   return j;
-}
-
-Json TransformsJson(const Operation& op, uint32_t contiguous_inputs) {
-  Json transforms = Json::array();
-  for (size_t i = 0; i < op.num_inputs(); ++i) {
-    if (contiguous_inputs >> i & 1) transforms.push_back({{"kind", "contiguous"}, {"tensor", op.input(i).name}});
-  }
-  return transforms;
 }
 
 Json DeviceJson(const Device& d) {
@@ -229,7 +302,8 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
     if (!index.ok()) return index.TakeStatus();
     request.device = *index;
   }
-  if (!selector_.policies().policy(request.policy).explain_enabled) {
+  const auto policy = selector_.policies().policy(request.policy);
+  if (policy.ok() && !(*policy)->explain_enabled) {
     return Status(StatusCode::kConfig, {.field = "explain",
                                         .wanted = "explain_enabled: true",
                                         .got = "false",
@@ -239,6 +313,9 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
   auto evaluated = selector_.Explain(request);
   if (!evaluated.ok()) return evaluated.TakeStatus();
   const SelectionReport& report = *evaluated;
+  for (size_t o = 0; o < request.op->num_outputs(); ++o) {  // workspace functions read their shapes
+    if (request.outputs[o].ndim >= 0) lz::BindOutput(request, o, nullptr);
+  }
   const Operation& op = *report.op;
   const Candidate* winner = report.winner >= 0 ? &report.candidates[size_t(report.winner)] : nullptr;
   Json j = {{"operation", op.contract().variants[size_t(report.variant)].id},
@@ -248,16 +325,23 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
             {"locked", report.lock.empty() ? Json(nullptr) : Json(report.lock)},
             {"candidates", Json::array()}};
   for (const Candidate& c : report.candidates) {
-    j["candidates"].push_back(CandidateJson(op, c, selector_.context().device(report.device)));
+    j["candidates"].push_back(CandidateJson(request, c, selector_.context().device(report.device)));
   }
   if (winner) {
+    const bool native = winner->kernel->spec.call == CallKind::kNative;
     j["plan"] = {{"id", report.plan->id},
                  {"kernel_id", winner->kernel->id},
                  {"uses_fallback", report.plan->uses_fallback},
                  {"fallback", report.plan->fallback ? Json(report.plan->fallback->id) : Json(nullptr)},
-                 {"transforms", TransformsJson(op, report.plan->contiguous_inputs)}};
+                 {"transforms", TransformsJson(request, report.plan->transforms)},
+                 {"transform_cost_total", kTransformCost * report.plan->transforms.count()},
+                 {"workspace_bytes", native ? lz::WorkspaceBytes(*report.plan, request) : 0}};
   } else {
     j["plan"] = nullptr;
+  }
+  if (!op.layout_names().empty()) {
+    j["layout"] = {{"name", op.layout_names()[size_t(request.layout)]},
+                   {"source", kLayoutSourceNames[size_t(request.layout_source)]}};
   }
   j["key"] = FactsJson(request);
   char hash[17];
@@ -283,6 +367,7 @@ std::string Engine::Kernels(const Operation* op) const {
     j.push_back({{"kernel_id", k->id},
                  {"operation", k->operation},
                  {"name", k->op->name()},
+                 {"op_kind", OpKind(k->operation)},
                  {"source", k->source},
                  {"version", k->spec.version},
                  {"platform", kPlatformNames[size_t(k->spec.platform)]},
@@ -330,7 +415,11 @@ std::string Engine::ReasonCodes() {
   Json j = Json::array();
   for (size_t i = 1; i < size_t(ReasonCode::kCount); ++i) {
     const ReasonInfo& info = Info(ReasonCode(i));
-    j.push_back({{"code", info.name}, {"cause", info.cause}, {"fix", info.fix}});
+    const std::string_view pending = PendingUntil(ReasonCode(i));
+    j.push_back({{"code", info.name},
+                 {"cause", info.cause},
+                 {"fix", info.fix},
+                 {"pending", pending.empty() ? Json(nullptr) : Json(pending)}});
   }
   return Dump(j);
 }

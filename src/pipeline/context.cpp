@@ -49,6 +49,7 @@ Result<int32_t> Context::FindByName(std::string_view name) {
 
 void Context::SetGenerations(std::vector<GenerationRange> ranges) {
   std::lock_guard lock(mutex_);
+  if (ranges == generations_) return;
   for (GenerationRange& r : ranges) r.generation = generation_names_.emplace_back(r.generation);
   generations_ = std::move(ranges);
   for (int32_t i = 0; i < num_devices(); ++i) {

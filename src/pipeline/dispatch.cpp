@@ -1,46 +1,14 @@
 #include "pipeline/dispatch.h"
 
-#include <cstring>
 #include <string>
 
 #include "base/arena.h"
+#include "pipeline/dispatch_check.h"
 
 namespace lz {
 namespace {
 
-constexpr uint64_t kAlign = 64;
-uint64_t AlignUp(uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
-
-int64_t NumElements(const lz_tensor& t) {
-  int64_t n = 1;
-  for (int32_t i = 0; i < t.ndim; ++i) n *= t.shape[i];
-  return n;
-}
-int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
-
-// Row-major copy of a strided tensor.
-void CopyContiguous(const lz_tensor& from, char* to) {
-  const int64_t item = ItemSize(from);
-  const char* base = static_cast<const char*>(from.data) + from.byte_offset;
-  if (NumElements(from) == 0) return;
-  const int32_t last = from.ndim - 1;
-  const int64_t row = from.ndim ? from.shape[last] : 1;
-  const int64_t step = from.ndim ? from.strides[last] * item : item;
-  int64_t index[kMaxRank] = {};
-  while (true) {
-    const char* source = base;
-    for (int32_t d = 0; d < last; ++d) source += index[d] * from.strides[d] * item;
-    if (step == item) {
-      std::memcpy(to, source, size_t(row * item));
-      to += row * item;
-    } else {
-      for (int64_t i = 0; i < row; ++i, to += item) std::memcpy(to, source + i * step, size_t(item));
-    }
-    int32_t d = last - 1;
-    while (d >= 0 && ++index[d] == from.shape[d]) index[d--] = 0;
-    if (d < 0) return;
-  }
-}
+constexpr uint64_t kSmall = 1 << 20;  // bytes that no headroom is worth a question
 
 lz_kernel_args Arguments(const Request& r, const lz_tensor* tensors, const lz_parallel& threads) {
   lz_kernel_args args{};
@@ -56,93 +24,104 @@ lz_kernel_args Arguments(const Request& r, const lz_tensor* tensors, const lz_pa
 uint64_t KernelBytes(const KernelEntry& kernel, const Request& r, const lz_parallel& threads) {
   if (!kernel.spec.workspace) return 0;
   const lz_kernel_args args = Arguments(r, r.tensors.data(), threads);
-  return AlignUp(kernel.spec.workspace(&args));
+  return AlignWorkspace(kernel.spec.workspace(&args));
 }
 
-uint64_t CopyBytes(const Plan& plan, const Request& r) {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-    if (plan.contiguous_inputs >> i & 1) bytes += AlignUp(uint64_t(NumElements(r.tensors[i]) * ItemSize(r.tensors[i])));
-  }
-  return bytes;
-}
-
-Status Failed(const Plan& plan, const Request& r, int32_t code) {
+Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
   return Status(
       StatusCode::kKernelFailed,
-      {.field = std::string(r.op->name()) + ": kernel " + plan.kernel->id,
+      {.field = std::string(r.op->name()) + ": kernel " + kernel.id,
        .wanted = "0 from its launch",
        .got = std::to_string(code),
        .fix = "check that index arguments lie within their tensors; `layerzero explain` shows other kernels"});
 }
 
-}  // namespace
-
-uint64_t WorkspaceBytes(const Plan& plan, const Request& r) {
-  static constexpr lz_parallel kNone{nullptr, nullptr, 1};
-  return KernelBytes(*plan.kernel, r, r.parallel ? *r.parallel : kNone) + CopyBytes(plan, r);
+Status HostKernel(const KernelEntry& kernel) {
+  return Status(StatusCode::kHostKernel, {.field = "kernel " + kernel.id, .wanted = "a call in the host language"});
 }
 
-Status Dispatch(const Plan& plan, Request& r, const lz_parallel& threads, bool* fell_back) {
-  *fell_back = false;
-  const KernelEntry& kernel = *plan.kernel;
-  if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) {
-    return Status(StatusCode::kHostKernel, {.field = "kernel " + kernel.id, .wanted = "a call in the host language"});
+Status NoMemory(const KernelEntry& kernel, uint64_t bytes, const char* got, const char* fix) {
+  return Status(StatusCode::kKernelFailed, {.field = "kernel " + kernel.id + ": workspace",
+                                            .wanted = std::to_string(bytes) + " bytes",
+                                            .got = got,
+                                            .fix = fix});
+}
+
+// The caller's workspace if it is large enough, else this thread's.
+Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t bytes,
+                        const DispatchResources& resources) {
+  if (bytes <= (r.workspace ? r.workspace_bytes : 0)) return static_cast<char*>(r.workspace);
+  if (r.where.type != 1) {
+    return NoMemory(kernel, bytes, "none on the tensors' device", "pass workspace of as many bytes");
   }
-  const lz_parallel& parallel = r.parallel ? *r.parallel : threads;
-  const uint64_t own = kernel.spec.workspace ? KernelBytes(kernel, r, parallel) : 0;
-  const uint64_t needed = plan.contiguous_inputs ? own + CopyBytes(plan, r) : own;
+  Arena& arena = Arena::OfThisThread();
+  if (bytes > arena.size() + kSmall && resources.may_take) {
+    LZ_RETURN_IF_ERROR(resources.may_take(resources.self, r, bytes - arena.size()));
+  }
+  if (void* memory = arena.Get(bytes)) return static_cast<char*>(memory);
+  return NoMemory(kernel, bytes, "none", "free memory or choose a kernel that needs less");
+}
+
+// One kernel with its transforms. `*code`: what the launch returned; -1: it was not reached.
+Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& transforms, Request& r,
+              const DispatchResources& resources, int32_t* code) {
+  *code = -1;
+  if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) return HostKernel(kernel);
+  const lz_parallel& parallel = r.parallel ? *r.parallel : resources.threads;
+  const uint64_t own = KernelBytes(kernel, r, parallel);
+  const uint64_t needed = own + (transforms.any() ? TransformBytes(transforms, r) : 0) + CheckBytes(plan);
   char* workspace = static_cast<char*>(r.workspace);
-  if (needed > (workspace ? r.workspace_bytes : 0)) {
-    workspace = static_cast<char*>(Arena::OfThisThread().Get(needed));
-    if (!workspace) {
-      return Status(StatusCode::kKernelFailed, {.field = "workspace",
-                                                .wanted = std::to_string(needed) + " bytes",
-                                                .got = "none",
-                                                .fix = "free memory or choose a kernel that needs less"});
-    }
+  if (needed > 0) {
+    auto memory = Workspace(kernel, r, needed, resources);
+    if (!memory.ok()) return memory.TakeStatus();
+    workspace = *memory;
   }
-
-  std::array<lz_tensor, kMaxTensors> tensors;
-  const lz_tensor* used = r.tensors.data();
-  std::array<std::array<int64_t, kMaxRank>, kMaxTensors> strides;
-  if (plan.contiguous_inputs) {
-    tensors = r.tensors;
-    char* at = workspace + own;
-    for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-      if (!(plan.contiguous_inputs >> i & 1)) continue;
-      lz_tensor& t = tensors[i];
-      CopyContiguous(t, at);
-      t.data = at;
-      t.byte_offset = 0;
-      int64_t stride = 1;
-      for (int32_t d = t.ndim - 1; d >= 0; --d) {
-        strides[i][size_t(d)] = stride;
-        stride *= t.shape[d];
-      }
-      t.strides = strides[i].data();
-      at += AlignUp(uint64_t(NumElements(t) * ItemSize(t)));
-    }
-    used = tensors.data();
+  TransformedTensors transformed;
+  const lz_tensor* tensors = r.tensors.data();
+  if (transforms.any()) {
+    transformed.Enter(transforms, r, workspace + own + CheckBytes(plan));
+    tensors = transformed.tensors();
   }
-
-  lz_kernel_args args = Arguments(r, used, parallel);
+  lz_kernel_args args = Arguments(r, tensors, parallel);
+  args.flags = plan.strict ? LZ_KERNEL_STRICT : 0;
   args.workspace = workspace;
   args.workspace_bytes = own;
-  const int32_t code = kernel.spec.launch(&args);
-  if (code == 0) [[likely]]
-    return {};
+  if (plan.checked) PlantGuard(workspace + own);
+  *code = kernel.spec.launch(&args);
+  if (*code != LZ_LAUNCH_DONE) [[unlikely]]
+    return Failed(kernel, r, *code);
+  if (transforms.outputs) transformed.Leave();
+  return plan.checked ? CheckDispatch(plan, kernel, r, args, workspace + own) : Status();
+}
+
+}  // namespace
+
+uint64_t WorkspaceBytes(const KernelEntry& kernel, const Transforms& transforms, const Request& r) {
+  static constexpr lz_parallel kNone{nullptr, nullptr, 1};
+  return KernelBytes(kernel, r, r.parallel ? *r.parallel : kNone) + TransformBytes(transforms, r);
+}
+uint64_t WorkspaceBytes(const Plan& plan, const Request& r) {
+  return WorkspaceBytes(*plan.kernel, plan.transforms, r) + CheckBytes(plan);
+}
+
+Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources) {
+  r.fell_back = false;
+  int32_t code;
+  Status status = Launch(plan, *plan.kernel, plan.transforms, r, resources, &code);
+  if (status.ok()) [[likely]]
+    return status;
   // Data that the kernel found invalid (an index outside its tensor) is the caller's to mend: no fallback hides it.
-  if (!plan.fallback || plan.locked || code == LZ_LAUNCH_INVALID_DATA || code == LZ_LAUNCH_INVALID_INDEX) {
-    return Failed(plan, r, code);
-  }
-  *fell_back = true;
-  if (plan.fallback->spec.call != CallKind::kNative || !plan.fallback->spec.launch) {
-    return Status(StatusCode::kHostKernel,
-                  {.field = "kernel " + plan.fallback->id, .wanted = "a call in the host language"});
-  }
-  lz_kernel_args again = Arguments(r, r.tensors.data(), parallel);
-  return plan.fallback->spec.launch(&again) == 0 ? Status() : Failed(plan, r, code);
+  // Nor does one hide what debug mode has found.
+  const bool failed = code != LZ_LAUNCH_DONE && code != LZ_LAUNCH_INVALID_DATA && code != LZ_LAUNCH_INVALID_INDEX;
+  if (!failed || status.code() != StatusCode::kKernelFailed || !plan.fallback) return status;
+  Status answered = DispatchFallback(plan, r, resources);
+  return answered.ok() || answered.code() == StatusCode::kHostKernel ? std::move(answered) : std::move(status);
+}
+
+Status DispatchFallback(const Plan& plan, Request& r, const DispatchResources& resources) {
+  r.fell_back = true;
+  int32_t code;
+  return Launch(plan, *plan.fallback, plan.fallback_transforms, r, resources, &code);
 }
 
 }  // namespace lz

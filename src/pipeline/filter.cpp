@@ -5,19 +5,20 @@
 namespace lz {
 namespace {
 
-struct Facts3 {
+// Rows of kernels, variants and policy rules, read against one call.
+struct CallFacts {
   const Request& request;
-  const Device& device;
-  const OperationPolicy& policy;
-  int64_t Value(const Row& row) const { return RowValue(request, row, device.facts, policy.facts); }
+  std::span<const int64_t> device = {};
+  std::span<const int64_t> policy = {};
+  int64_t Value(const Row& row) const { return RowValue(request, row, device, policy); }
   bool Holds(const Row& row) const {
     if (row.predicate >= 0) {
       return request.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1;
     }
     return lz::Holds(row.rel, Value(row), row.operand, row.set);
   }
-  bool Holds(const ResolvedRule& rule) const {
-    return std::all_of(rule.rows.begin(), rule.rows.end(), [&](const Row& r) { return Holds(r); });
+  bool Hold(const std::vector<Row>& rows) const {
+    return std::ranges::all_of(rows, [&](const Row& r) { return Holds(r); });
   }
 };
 
@@ -27,16 +28,16 @@ bool Matches(const std::vector<std::string>& patterns, const KernelEntry& k) {
                      [&](const std::string& p) { return GlobMatch(p, p.find('.') == p.npos ? k.source : k.id); });
 }
 
-Reason PolicyReason(ReasonCode code) { return {code, Rel::kEq, UINT16_MAX, UINT32_MAX, 0, 0}; }
+Reason PolicyReason(ReasonCode code) { return {code, Rel::kEq, kNoField, kNoRow, 0, 0}; }
 
-void ApplyPolicy(const Facts3& facts, int variant, Candidate* c) {
-  const Policy& policy = *facts.policy.policy;
+void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, int variant, Candidate* c) {
+  const Policy& policy = *of_operation.policy;
   const KernelEntry& k = *c->kernel;
   c->preferred = Matches(policy.prefer_sources, k);
   c->avoided = Matches(policy.avoid_sources, k);
   bool denied = !policy.allow_sources.empty() && !Matches(policy.allow_sources, k);
-  for (const ResolvedRule& rule : facts.policy.rules[size_t(variant)]) {
-    if (!facts.Holds(rule)) continue;
+  for (const ResolvedRule& rule : of_operation.rules[size_t(variant)]) {
+    if (!facts.Hold(rule.rows)) continue;
     c->preferred |= Matches(rule.rule->prefer, k);
     c->avoided |= Matches(rule.rule->avoid, k);
     denied |= Matches(rule.rule->deny, k);
@@ -48,35 +49,90 @@ void ApplyPolicy(const Facts3& facts, int variant, Candidate* c) {
     c->reasons.push_back(PolicyReason(ReasonCode::kPolicyDenied));
 }
 
+// Whether transforms may make a kernel admissible, and what says so otherwise.
+struct Adaptation {
+  bool allowed;
+  std::string_view field;  // of the policy
+  int64_t wanted;
+
+  explicit Adaptation(const Policy& policy)
+      : allowed(policy.allow_adaptation && !policy.strict_mode),
+        field(policy.strict_mode ? "policy.strict_mode" : "policy.allow_adaptation"),
+        wanted(!policy.strict_mode) {}
+};
+
+uint32_t LayoutOutputs(const Operation& op) {
+  uint32_t outputs = 0;
+  for (size_t o = 0; o < op.num_outputs(); ++o) outputs |= uint32_t{op.contract().outputs[o].layout} << o;
+  return outputs;
+}
+
+// The transform after which a row holds; none when no transform mends it. For host kernels the door copies and casts,
+// and adapters know layouts; results of native ones are moved by dispatch.
+Transforms Mending(const Request& r, const KernelSpec& spec, const Row& row) {
+  if (row.contiguous_input >= 0) return {.contiguous = 1u << row.contiguous_input};
+  const bool layout = row.predicate < 0 && r.op->fields()[row.field].name == "layout";
+  if (layout && spec.call == CallKind::kNative && Holds(row.rel, 0, row.operand, row.set)) {
+    return {.outputs = LayoutOutputs(*r.op)};
+  }
+  return {};
+}
+
+void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_transform, Candidate* c) {
+  const Request& r = facts.request;
+  const Operation& op = *r.op;
+  bool mendable = false;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {  // of mixed dtypes no kernel takes the tensors as they are
+    if (!(r.cast_inputs >> i & 1)) continue;
+    if (can_transform && adaptation.allowed) {
+      c->transforms.cast |= 1u << i;
+      continue;
+    }
+    mendable |= can_transform;
+    const auto field = op.FindField(std::string(op.input(i).name) + ".dtype");
+    c->reasons.push_back(
+        {ReasonCode::kDtypeUnsupported, Rel::kEq, *field, kNoRow, int64_t(r.promoted), int64_t(DTypeOf(r.tensors[i]))});
+  }
+  for (size_t i = 0; i < c->kernel->rows.size(); ++i) {
+    const Row& row = c->kernel->rows[i];
+    if (facts.Holds(row)) continue;
+    const Transforms mending = can_transform ? Mending(r, c->kernel->spec, row) : Transforms{};
+    mendable |= mending.any();
+    if (mending.any() && adaptation.allowed) {
+      c->transforms.contiguous |= mending.contiguous;
+      c->transforms.outputs |= mending.outputs;
+    } else {
+      c->reasons.push_back({row.code, row.rel, row.field, uint32_t(i), row.operand, facts.Value(row)});
+    }
+  }
+  if (mendable && !adaptation.allowed) {
+    c->reasons.push_back({ReasonCode::kTransformNotAllowed, Rel::kEq, *op.FindField(adaptation.field), kNoRow,
+                          adaptation.wanted, !adaptation.wanted});
+  }
+}
+
 }  // namespace
 
 int VariantOf(const Request& request) {
+  const CallFacts facts{request};
   const auto& variants = request.state->variant_conditions;
-  for (size_t v = 0; v < variants.size(); ++v) {
-    const bool all = std::all_of(variants[v].begin(), variants[v].end(), [&](const Row& row) {
-      if (row.predicate >= 0) {
-        return bool(request.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1);
-      }
-      return Holds(row.rel, RowValue(request, row, {}, {}), row.operand, row.set);
-    });
-    if (all) return int(v);
-  }
-  return -1;
+  const auto at = std::ranges::find_if(variants, [&](const std::vector<Row>& rows) { return facts.Hold(rows); });
+  return at == variants.end() ? -1 : int(at - variants.begin());
 }
 
 std::string LockOf(const Request& request, int variant, const Device& device, const OperationPolicy& policy) {
-  const Facts3 facts{request, device, policy};
+  const CallFacts facts{request, device.facts, policy.facts};
   for (const ResolvedRule& rule : policy.rules[size_t(variant)]) {
-    if (!rule.rule->lock.empty() && facts.Holds(rule)) return rule.rule->lock;
+    if (!rule.rule->lock.empty() && facts.Hold(rule.rows)) return rule.rule->lock;
   }
   return policy.locks[size_t(variant)];
 }
 
 std::vector<Candidate> Filter(const Request& request, int variant, const Device& device,
                               const OperationPolicy& policy) {
-  const Facts3 facts{request, device, policy};
-  // Dispatch copies for native kernels in host memory; for host kernels the door copies, on any device.
-  const bool adapt = policy.policy->allow_adaptation && !policy.policy->strict_mode;
+  const CallFacts facts{request, device.facts, policy.facts};
+  const Adaptation adaptation(*policy.policy);
+  // Dispatch transforms for native kernels in host memory; for host kernels the door does, on any device.
   const bool on_cpu = Platform(device.fact(DeviceField::kPlatform)) == Platform::kCpu;
   const auto& kernels = request.state->kernels[size_t(variant)];
   std::vector<Candidate> candidates(kernels.size());
@@ -86,17 +142,9 @@ std::vector<Candidate> Filter(const Request& request, int variant, const Device&
     c.kernel = &k;
     // A simulated device answers for a machine that has the libraries.
     if (!k.availability.installed && !device.simulated) c.reasons.push_back(PolicyReason(k.availability.code));
-    const bool may_copy = adapt && (k.spec.call == CallKind::kHost || (k.spec.call == CallKind::kNative && on_cpu));
-    for (size_t r = 0; r < k.rows.size(); ++r) {
-      const Row& row = k.rows[r];
-      if (facts.Holds(row)) continue;
-      if (row.contiguous_input >= 0 && may_copy) {
-        c.contiguous_inputs |= 1u << row.contiguous_input;
-        continue;
-      }
-      c.reasons.push_back({row.code, row.rel, row.field, uint32_t(r), row.operand, facts.Value(row)});
-    }
-    ApplyPolicy(facts, variant, &c);
+    const bool can_transform = k.spec.call == CallKind::kHost || (k.spec.call == CallKind::kNative && on_cpu);
+    ApplyRows(facts, adaptation, can_transform, &c);
+    ApplyPolicy(facts, policy, variant, &c);
   }
   return candidates;
 }

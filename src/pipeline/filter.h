@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <bit>
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -12,16 +14,28 @@
 
 namespace lz {
 
-// What is known about one kernel for one call.
+// A term of a score.
 struct Term {
   const char* name;  // "priority", "preferred", "avoided", "measured", "transforms"
   double value;
   const char* source;  // "declared", "policy", "measured", "none"
 };
+// What a call's tensors go through before a kernel takes them, and its results afterwards. Bit i: input or output i.
+struct Transforms {
+  uint32_t contiguous = 0;  // inputs copied to dense memory in the contract's order of axes
+  uint32_t cast = 0;        // inputs converted to the call's promoted dtype, dense too
+  uint32_t outputs = 0;     // outputs written dense in the contract's order, then moved to the caller's layout
+
+  bool any() const { return (contiguous | cast | outputs) != 0; }
+  int count() const { return std::popcount(contiguous | cast) + std::popcount(outputs); }
+  auto operator<=>(const Transforms&) const = default;
+};
+
+// What is known about one kernel for one call.
 struct Candidate {
   const KernelEntry* kernel = nullptr;
-  std::vector<Reason> reasons;     // empty: admissible
-  uint32_t contiguous_inputs = 0;  // admissible after copying these
+  std::vector<Reason> reasons;  // empty: admissible
+  Transforms transforms;        // admissible after these
   bool preferred = false, avoided = false;
   std::vector<Term> terms;
   double score = 0;
@@ -32,7 +46,10 @@ struct Candidate {
 // The variant of the contract that this call is: the first whose conditions hold; -1 when none does.
 int VariantOf(const Request& request);
 
-// All kernels of `variant`, with reasons. `lock`: the kernel that policy or caller names, or empty.
+// All kernels of `variant`, with reasons. A reason whose row is kNoRow is no rule of the kernel: its field, if any, is
+// the operation's.
+inline constexpr uint32_t kNoRow = UINT32_MAX;
+inline constexpr uint16_t kNoField = UINT16_MAX;
 std::vector<Candidate> Filter(const Request& request, int variant, const Device& device, const OperationPolicy& policy);
 
 // The lock that holds for this call: a rule's before the policy's. Empty: none.

@@ -5,7 +5,8 @@ namespace lz {
 const Plan* PlanTable::Intern(const Plan& plan) {
   std::lock_guard lock(mutex_);
   std::unique_ptr<Plan>& slot =
-      plans_[{plan.kernel, plan.fallback, plan.uses_fallback, plan.locked, plan.contiguous_inputs}];
+      plans_[{plan.kernel, plan.fallback, plan.reference, plan.transforms, plan.fallback_transforms, plan.uses_fallback,
+              plan.locked, plan.strict, plan.checked}];
   if (!slot) {
     slot = std::make_unique<Plan>(plan);
     slot->id = uint32_t(by_id_.size());

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "registry/registry.h"
+#include "pipeline/filter.h"
 
 namespace lz {
 
@@ -17,9 +17,12 @@ struct Plan {
   uint32_t id = 0;
   const KernelEntry* kernel = nullptr;
   const KernelEntry* fallback = nullptr;  // runs when the kernel fails; nullptr: the failure is the answer
-  bool uses_fallback = false;             // the operation's reference, because nothing else may run
-  bool locked = false;                    // named by a lock or kernel=: a failure raises
-  uint32_t contiguous_inputs = 0;         // bit i: input i is copied to contiguous memory first
+  Transforms transforms, fallback_transforms;
+  const KernelEntry* reference = nullptr;  // debug: what is wrong only if it does not do it too; nullptr: not in debug
+  bool uses_fallback = false;              // the operation's reference, because nothing else may run
+  bool locked = false;                     // named by a lock or kernel=: a failure raises
+  bool strict = false;                     // kernels are told: LZ_KERNEL_STRICT
+  bool checked = false;                    // debug: what the kernel did is looked at
 };
 
 class PlanTable {
@@ -28,7 +31,8 @@ class PlanTable {
   const Plan* Get(uint32_t id) const;
 
  private:
-  using Key = std::tuple<const KernelEntry*, const KernelEntry*, bool, bool, uint32_t>;
+  using Key = std::tuple<const KernelEntry*, const KernelEntry*, const KernelEntry*, Transforms, Transforms, bool, bool,
+                         bool, bool>;
   mutable std::mutex mutex_;
   std::map<Key, std::unique_ptr<Plan>> plans_;
   std::vector<const Plan*> by_id_;

@@ -29,13 +29,6 @@ struct LockEntry {
   int layer = 0;
 };
 
-// "attention.causal" and LAYERZERO_LOCK_ATTENTION_CAUSAL are one name.
-std::string NormalLockName(std::string_view name) {
-  std::string normal(name);
-  for (char& c : normal) c = c == '.' ? '_' : c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-  return normal;
-}
-
 // 64-bit FNV-1a: fixed for ever, because hashes are stored and compared between processes.
 uint64_t StableHash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -58,6 +51,7 @@ class Merger {
   Result<Policy> Finish() {
     SeparatePreferredAndAvoided();
     Policy policy;
+    policy.lock_names = std::move(lock_names_);
     json locks = json::object(), rules = json::array();
     for (const auto& [name, lock] : locks_) {
       policy.locks[name] = lock.kernel;
@@ -128,8 +122,9 @@ class Merger {
       const std::string normal = NormalLockName(node.keys[i].text);
       std::erase_if(locks_, [&](const auto& lock) { return NormalLockName(lock.first) == normal; });
       const json& kernel = value[node.keys[i].text];
-      if (kernel.is_null()) continue;
-      locks_[node.keys[i].text] = {kernel.get<std::string>(), source.At(node.keys[i].line), layer};
+      lock_names_[node.keys[i].text] = source.At(node.keys[i].line);
+      if (!kernel.is_null())
+        locks_[node.keys[i].text] = {kernel.get<std::string>(), lock_names_[node.keys[i].text], layer};
     }
   }
 
@@ -161,6 +156,9 @@ class Merger {
     set("debug", policy.debug);
     set("prefer_tolerance", policy.prefer_tolerance);
     set("memory_headroom_mb", policy.memory_headroom_mb);
+    set("memory.block_fraction", policy.memory_block_fraction);
+    set("layout.head_counts", policy.layout_head_counts);
+    set("layout.warn_interval_s", policy.layout_warn_interval_s);
     set("cache.max_size", policy.cache_max_size);
     set("cache.enabled", policy.cache_enabled);
     set("cache.enable_deduplication", policy.cache_deduplication);
@@ -200,6 +198,7 @@ class Merger {
 
   std::map<std::string_view, Entry> entries_;  // by the name in the key table
   std::map<std::string, LockEntry> locks_;
+  std::map<std::string, std::string> lock_names_;
   std::vector<Rule> rules_;
 };
 
@@ -213,6 +212,20 @@ Result<Policy> ParsePolicy(std::span<const PolicyLayer> layers) {
   return merger.Finish();
 }
 
+std::string NormalLockName(std::string_view name) {
+  std::string normal(name);
+  for (char& c : normal) c = c == '.' ? '_' : c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  return normal;
+}
+
+bool LockCovers(std::string_view lock, std::span<const std::string_view> names) {
+  const std::string normal = NormalLockName(lock);
+  return std::ranges::any_of(names, [&](std::string_view written) {
+    const std::string name = NormalLockName(written);
+    return name == normal || name.starts_with(normal + "_");
+  });
+}
+
 std::vector<LockMatch> LocksFor(const Policy& policy, std::span<const std::string_view> names) {
   struct Ranked {
     LockMatch match;
@@ -220,14 +233,8 @@ std::vector<LockMatch> LocksFor(const Policy& policy, std::span<const std::strin
   };
   std::vector<Ranked> found;
   for (const auto& [name, kernel] : policy.locks) {
-    const std::string lock = NormalLockName(name);
-    bool covers = false, exact = false;
-    for (std::string_view written : names) {
-      const std::string wanted = NormalLockName(written);
-      covers = covers || wanted == lock || wanted.starts_with(lock + "_");
-    }
-    exact = !names.empty() && NormalLockName(names[0]) == lock;
-    if (!covers) continue;
+    if (!LockCovers(name, names)) continue;
+    const bool exact = !names.empty() && NormalLockName(names[0]) == NormalLockName(name);
     const auto layer = policy.lock_layers.find(name);
     found.push_back({{name, kernel, !exact}, layer == policy.lock_layers.end() ? 0 : layer->second});
   }

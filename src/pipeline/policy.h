@@ -54,6 +54,9 @@ struct Policy {
   bool debug = false;
   double prefer_tolerance = 0.05;  // a preferred source wins within this share of the best time
   int64_t memory_headroom_mb = 1024;
+  double memory_block_fraction = 0.8;  // of what is free, for one workspace
+  std::vector<int64_t> layout_head_counts;
+  double layout_warn_interval_s = 60;
   int64_t cache_max_size = 10000;
   bool cache_enabled = true;
   bool cache_deduplication = true;
@@ -63,10 +66,11 @@ struct Policy {
   std::vector<Rule> rules;                   // of the highest layer first, then in the file's order
   std::vector<SmRange> sm_to_generation;     // disjoint, ascending
   std::map<std::string, int64_t> generation_to_tc_gen;
-  std::string cache_dir;                        // may begin with "~/" where the layers do not come from ProcessLayers
-  std::map<std::string, std::string> settings;  // every key ("section.key") -> its value as JSON, defaults included
-  std::map<std::string, std::string> origins;   // every key, and "locks.<name>" -> "default", "layerzero.yaml:12"
-  std::map<std::string, int> lock_layers;       // lock name -> index of its layer: the higher one wins
+  std::string cache_dir;                          // may begin with "~/" where the layers do not come from ProcessLayers
+  std::map<std::string, std::string> settings;    // every key ("section.key") -> its value as JSON, defaults included
+  std::map<std::string, std::string> origins;     // every key, and "locks.<name>" -> "default", "layerzero.yaml:12"
+  std::map<std::string, std::string> lock_names;  // every lock that a layer sets or takes back -> where
+  std::map<std::string, int> lock_layers;         // lock name -> index of its layer: the higher one wins
   uint64_t hash = 0;  // of every value, not of paths, layer names and lines: equal content, equal hash, in any process
 };
 
@@ -79,6 +83,11 @@ struct LockMatch {
 // Locks for one operation, the one to obey first: of the highest layer, then the longest name. `names`: its id, flat
 // name and aliases. Dots and case do not matter: LAYERZERO_LOCK_NORM_RMS is norm.rms, ..._LOCK_ATTENTION all below it.
 std::vector<LockMatch> LocksFor(const Policy& policy, std::span<const std::string_view> names);
+
+// Whether a lock of this name is about the operation.
+bool LockCovers(std::string_view lock, std::span<const std::string_view> names);
+// How locks are compared: "attention.causal" and LAYERZERO_LOCK_ATTENTION_CAUSAL are one name.
+std::string NormalLockName(std::string_view name);
 
 // The fields that a rule's field name can mean, most specific first ("head_dim": d, d_qk); a rule takes the first that
 // the operation has. Empty: the name stands for itself.

@@ -1,9 +1,14 @@
 #include "pipeline/policy_store.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "base/json_reader.h"
+#include "pipeline/policy_keys.h"
 #include "platform/device.h"
 
 namespace lz {
@@ -48,12 +53,8 @@ std::optional<std::vector<Constraint>> AsConstraints(const Operation& op, const 
       break;
     case FieldType::kBool: take(0, "false"), take(1, "true"); break;
     case FieldType::kChoice: {
-      std::string_view choices = op.contract().params[size_t(f.param)].choices;
-      for (int64_t i = 0;; ++i) {
-        take(i, choices.substr(0, choices.find('|')));
-        if (choices.find('|') == choices.npos) break;
-        choices.remove_prefix(choices.find('|') + 1);
-      }
+      const std::string_view choices = op.contract().params[size_t(f.param)].choices;
+      for (int64_t i = 0; !ChoiceName(choices, i).empty(); ++i) take(i, ChoiceName(choices, i));
       break;
     }
     default: return std::nullopt;
@@ -67,105 +68,193 @@ std::optional<std::vector<Constraint>> AsConstraints(const Operation& op, const 
   return std::vector<Constraint>{{name, Rel::kInSet, 0, sets->back()}};
 }
 
-}  // namespace
-
-std::vector<PolicyLayer> Policies::LayersOf(const Slot& slot) const {
-  std::vector<PolicyLayer> layers = process_;
-  layers.insert(layers.end(), code_.begin(), code_.end());
-  layers.insert(layers.end(), slot.layers.begin(), slot.layers.end());
-  return layers;
+// Takes out of `below` what `above` says again, so that the layers of code are no more than the keys they set.
+void EraseOverlaid(const nlohmann::json& above, nlohmann::json* below) {
+  for (const auto& [key, value] : above.items()) {
+    const auto at = below->find(key);
+    if (at == below->end()) continue;
+    if (key == "locks" && value.is_object() && at->is_object()) {
+      for (const auto& [name, kernel] : value.items()) {
+        const std::string normal = NormalLockName(name);
+        for (auto lock = at->begin(); lock != at->end();) {
+          lock = NormalLockName(lock.key()) == normal ? at->erase(lock) : std::next(lock);
+        }
+      }
+    } else if (IsPolicySection(key) && value.is_object() && at->is_object()) {
+      EraseOverlaid(value, &*at);
+    } else {
+      *at = nullptr;
+    }
+    if (at->empty()) below->erase(at);
+  }
 }
 
-Result<Policies::Compiled*> Policies::Compile(std::span<const PolicyLayer> layers) {
+std::vector<std::string_view> NamesOf(const Operation& op, std::string_view id) {
+  std::vector<std::string_view> names = {id, op.name()};
+  names.insert(names.end(), op.contract().aliases.begin(), op.contract().aliases.end());
+  return names;
+}
+
+bool AnyOperation(const Registry& registry, const std::function<bool(const Operation&, std::string_view id)>& test) {
+  return std::ranges::any_of(registry.operations(), [&](const auto& op) {
+    return std::ranges::any_of(op->contract().variants, [&](const Variant& v) { return test(*op, v.id); });
+  });
+}
+
+bool IsAbout(const Rule& rule, const Operation& op, std::string_view id) {
+  return GlobMatch(rule.operation, id) || rule.operation == op.name();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Policies::Compiled>> Policies::Compile(int64_t id) {
+  std::vector<const Slot*> scopes;  // the innermost first
+  for (int64_t at = id; at != 0; at = slots_[size_t(at)].parent) scopes.push_back(&slots_[size_t(at)]);
+  std::string key = std::to_string(process_version_);
+  for (const PolicyLayer& layer : code_) key += "\n" + layer.yaml;
+  for (auto at = scopes.rbegin(); at != scopes.rend(); ++at) key += "\n\n" + (*at)->json;
+  const auto known = std::ranges::find_if(compiled_, [&](const auto& c) { return c->key == key; });
+  if (known != compiled_.end()) {
+    compiled_.splice(compiled_.begin(), compiled_, known);
+    return compiled_.front();
+  }
+  std::vector<PolicyLayer> layers = process_;
+  layers.insert(layers.end(), code_.begin(), code_.end());
+  for (auto at = scopes.rbegin(); at != scopes.rend(); ++at) layers.push_back({"lz.policy", (*at)->json});
   auto policy = ParsePolicy(layers);
   if (!policy.ok()) return policy.TakeStatus();
-  LZ_RETURN_IF_ERROR(CheckRules(*policy));
-  Compiled& compiled = compiled_.emplace_back();
-  compiled.policy = std::move(*policy);
-  return &compiled;
+  LZ_RETURN_IF_ERROR(CheckNames(*policy));
+  auto compiled = std::make_shared<Compiled>();
+  compiled->key = std::move(key);
+  compiled->policy = std::make_shared<const Policy>(std::move(*policy));
+  compiled_.push_front(compiled);
+  if (compiled_.size() > kMaxCompiled) compiled_.pop_back();
+  return compiled;
+}
+
+Result<std::shared_ptr<Policies::Compiled>> Policies::Of(int64_t id) {
+  if (!current_) LZ_RETURN_IF_ERROR(Recompile());
+  if (id <= 0 || size_t(id) >= slots_.size()) return current_;
+  Slot& slot = slots_[size_t(id)];
+  if (slot.version == version_) {
+    if (auto compiled = slot.compiled.lock()) return compiled;
+  }
+  auto compiled = Compile(id);
+  if (!compiled.ok()) return compiled;
+  slot.compiled = *compiled;
+  slot.version = version_;
+  return compiled;
 }
 
 Status Policies::Recompile() {
-  if (slots_.empty()) slots_.emplace_back();
-  std::vector<Compiled*> fresh;
-  for (const Slot& slot : slots_) {
-    auto compiled = Compile(LayersOf(slot));
-    if (!compiled.ok()) return compiled.TakeStatus();
-    fresh.push_back(*compiled);
-  }
-  for (size_t i = 0; i < slots_.size(); ++i) slots_[i].current = fresh[i];
+  if (slots_.empty()) slots_.push_back({});
+  auto compiled = Compile(0);
+  if (!compiled.ok()) return compiled.TakeStatus();
+  current_ = std::move(*compiled);
+  ++version_;
   return {};
 }
 
 Status Policies::Load(std::vector<PolicyLayer> layers) {
   std::lock_guard lock(mutex_);
   std::vector<PolicyLayer> before = std::exchange(process_, std::move(layers));
+  ++process_version_;
   Status status = Recompile();
-  if (!status.ok()) process_ = std::move(before);
+  if (!status.ok()) process_ = std::move(before), ++process_version_;
   return status;
 }
 
 Status Policies::Configure(std::string json) {
   std::lock_guard lock(mutex_);
-  std::vector<PolicyLayer> before = code_;
-  // The same words again (a lock in a loop) move to the top instead of piling up.
-  std::erase_if(code_, [&](const PolicyLayer& layer) { return layer.yaml == json; });
-  code_.push_back({"lz.configure", std::move(json)});
+  auto fresh = ReadJson(json, {.what = "lz.configure"});
+  if (!fresh.ok()) return fresh.TakeStatus();
+  std::vector<PolicyLayer> layers;
+  for (const PolicyLayer& layer : code_) {
+    auto keys = ReadJson(layer.yaml, {.what = "lz.configure"});
+    if (fresh->is_object()) EraseOverlaid(*fresh, &*keys);
+    if (!keys->empty()) layers.push_back({layer.name, keys->dump()});
+  }
+  layers.push_back({"lz.configure", fresh->dump()});
+  std::swap(code_, layers);
   Status status = Recompile();
-  if (!status.ok()) code_ = std::move(before);
+  if (!status.ok()) code_ = std::move(layers);
   return status;
 }
 
 Result<int64_t> Policies::Scope(int64_t parent, std::string json) {
   std::lock_guard lock(mutex_);
-  if (slots_.empty()) LZ_RETURN_IF_ERROR(Recompile());
+  if (!current_) LZ_RETURN_IF_ERROR(Recompile());
   if (parent < 0 || size_t(parent) >= slots_.size()) {
     return Status(StatusCode::kInvalidRequest,
                   {.field = "policy scope", .wanted = "an open scope", .got = std::to_string(parent)});
   }
-  std::string key = slots_[size_t(parent)].key + "\n" + json;
-  for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].key == key) return int64_t(i);
+  if (parent != 0 && slots_[size_t(parent)].json == json) return parent;  // the same words on top say nothing new
+  if (const auto at = slot_of_.find({parent, json}); at != slot_of_.end()) return at->second;
+  if (slots_.size() > kMaxScopes) {
+    return Status(StatusCode::kConfig, {.field = "policy scope",
+                                        .wanted = "at most " + std::to_string(kMaxScopes) + " different scopes",
+                                        .got = "one more",
+                                        .fix = "use scopes of the same keys and values again"});
   }
-  Slot slot;
-  slot.layers = slots_[size_t(parent)].layers;
-  slot.layers.push_back({"lz.policy", std::move(json)});
-  slot.key = std::move(key);
-  auto compiled = Compile(LayersOf(slot));
-  if (!compiled.ok()) return compiled.TakeStatus();
-  slot.current = *compiled;
-  slots_.push_back(std::move(slot));
-  return int64_t(slots_.size() - 1);
+  const auto id = int64_t(slots_.size());
+  slots_.push_back({.parent = parent, .json = std::move(json), .version = version_});
+  auto compiled = Compile(id);
+  if (!compiled.ok()) {
+    slots_.pop_back();
+    return compiled.TakeStatus();
+  }
+  slots_.back().compiled = *compiled;
+  slot_of_.emplace(std::pair(parent, std::string_view(slots_.back().json)), id);
+  return id;
 }
 
-const Policy& Policies::policy(int64_t id) {
+Result<std::shared_ptr<const Policy>> Policies::policy(int64_t id) {
   std::lock_guard lock(mutex_);
-  return slots_[size_t(id) < slots_.size() ? size_t(id) : 0].current->policy;
+  auto compiled = Of(id);
+  if (!compiled.ok()) return compiled.TakeStatus();
+  return (*compiled)->policy;
 }
 
-// Every condition must be a field of at least one operation that the rule is about.
-Status Policies::CheckRules(const Policy& policy) const {
+// Locks must cover an operation, rules be about one, and each condition be a field of one that its rule is about.
+Status Policies::CheckNames(const Policy& policy) const {
+  for (const auto& [name, origin] : policy.lock_names) {
+    const bool known =
+        AnyOperation(registry_, [&](const Operation& op, auto id) { return LockCovers(name, NamesOf(op, id)); });
+    if (known) continue;
+    return Status(StatusCode::kConfig, {.field = origin + ": locks." + name,
+                                        .wanted = "an operation, an alias or a group of operations",
+                                        .got = "'" + name + "'",
+                                        .fix = "`layerzero list` shows them"});
+  }
   for (const Rule& rule : policy.rules) {
-    for (const RuleCondition& c : rule.conditions) {
-      bool known = false;
-      std::deque<std::string> names;
-      std::deque<std::vector<int64_t>> sets;
-      for (const auto& op : registry_.operations()) known |= AsConstraints(*op, c, &names, &sets).has_value();
-      if (known) continue;
-      return Status(StatusCode::kConfig, {.field = rule.origin + ": rules.match." + c.field,
-                                          .wanted = "a field of an operation, the device or the policy",
-                                          .got = "'" + c.field + "'" + (c.text.empty() ? "" : " == '" + c.text + "'"),
-                                          .fix = "`layerzero explain` shows the fields of an operation"});
+    if (!AnyOperation(registry_, [&](const Operation& op, auto id) { return IsAbout(rule, op, id); })) {
+      return Status(StatusCode::kConfig, {.field = rule.origin + ": rules.match.operation",
+                                          .wanted = "an operation, or a glob that matches one",
+                                          .got = "'" + rule.operation + "'",
+                                          .fix = "`layerzero list` shows them"});
     }
+    for (const RuleCondition& c : rule.conditions) LZ_RETURN_IF_ERROR(CheckCondition(rule, c));
   }
   return {};
+}
+
+Status Policies::CheckCondition(const Rule& rule, const RuleCondition& c) const {
+  std::deque<std::string> names;
+  std::deque<std::vector<int64_t>> sets;
+  for (const auto& op : registry_.operations()) {
+    if (AsConstraints(*op, c, &names, &sets)) return {};
+  }
+  return Status(StatusCode::kConfig, {.field = rule.origin + ": rules.match." + c.field,
+                                      .wanted = "a field of an operation, the device or the policy",
+                                      .got = "'" + c.field + "'" + (c.text.empty() ? "" : " == '" + c.text + "'"),
+                                      .fix = "`layerzero explain` shows the fields of an operation"});
 }
 
 Result<std::vector<ResolvedRule>> Policies::ResolveRules(const Policy& policy, const Operation& op,
                                                          std::string_view id) {
   std::vector<ResolvedRule> resolved;
   for (const Rule& rule : policy.rules) {
-    if (!GlobMatch(rule.operation, id) && rule.operation != op.name()) continue;
+    if (!IsAbout(rule, op, id)) continue;
     std::deque<std::string> names;
     std::deque<std::vector<int64_t>> sets;
     std::vector<Constraint> rows;
@@ -186,25 +275,19 @@ Result<std::vector<ResolvedRule>> Policies::ResolveRules(const Policy& policy, c
   return resolved;
 }
 
-Result<const OperationPolicy*> Policies::For(int64_t id, const Operation& op) {
-  std::lock_guard lock(mutex_);
-  if (slots_.empty()) LZ_RETURN_IF_ERROR(Recompile());
-  Compiled& compiled = *slots_[size_t(id) < slots_.size() ? size_t(id) : 0].current;
-  if (auto at = compiled.operations.find(&op); at != compiled.operations.end()) {
-    return static_cast<const OperationPolicy*>(at->second.get());
-  }
-  auto result = std::make_unique<OperationPolicy>();
-  const Policy& p = compiled.policy;
-  result->policy = &p;
+Result<std::shared_ptr<const OperationPolicy>> Policies::Resolve(std::shared_ptr<const Policy> policy,
+                                                                 const Operation& op) {
+  auto result = std::make_shared<OperationPolicy>();
+  const Policy& p = *policy;
+  result->policy = std::move(policy);
   result->facts = {p.deterministic, p.strict_mode, p.allow_adaptation};
+  result->num_kernels = registry_.num_kernels();
   for (const Variant& variant : op.contract().variants) {
     auto rules = ResolveRules(p, op, variant.id);
     if (!rules.ok()) return rules.TakeStatus();
     result->rules.push_back(std::move(*rules));
-    std::vector<std::string_view> names = {variant.id, op.name()};
-    names.insert(names.end(), op.contract().aliases.begin(), op.contract().aliases.end());
     std::string lock_id;
-    for (const LockMatch& match : LocksFor(p, names)) {
+    for (const LockMatch& match : LocksFor(p, NamesOf(op, variant.id))) {
       const bool covers_more = match.group || match.name != variant.id;
       if (covers_more && !registry_.FindKernel(variant.id, match.kernel) && registry_.FindKernel("", match.kernel)) {
         continue;  // the kernel is another operation's of the group
@@ -214,7 +297,33 @@ Result<const OperationPolicy*> Policies::For(int64_t id, const Operation& op) {
     }
     result->locks.push_back(std::move(lock_id));
   }
-  return static_cast<const OperationPolicy*>((compiled.operations[&op] = std::move(result)).get());
+  return std::shared_ptr<const OperationPolicy>(std::move(result));
+}
+
+Result<std::shared_ptr<const OperationPolicy>> Policies::For(int64_t id, const Operation& op) {
+  std::lock_guard lock(mutex_);
+  auto compiled = Of(id);
+  if (!compiled.ok()) return compiled.TakeStatus();
+  std::shared_ptr<const OperationPolicy>& known = (*compiled)->operations[&op];
+  if (!known || known->num_kernels != registry_.num_kernels()) {
+    auto resolved = Resolve((*compiled)->policy, op);
+    if (!resolved.ok()) return resolved;
+    known = std::move(*resolved);
+  }
+  return known;
+}
+
+size_t Policies::num_scopes() const {
+  std::lock_guard lock(mutex_);
+  return slots_.size();
+}
+size_t Policies::num_compiled() const {
+  std::lock_guard lock(mutex_);
+  return compiled_.size();
+}
+size_t Policies::num_layers() const {
+  std::lock_guard lock(mutex_);
+  return code_.size();
 }
 
 }  // namespace lz

@@ -1,12 +1,19 @@
 // Policies in force: the process's (id 0) and scoped ones, compiled for the operations that they are asked about.
+//
+// An id stands for the process's policy with the words of its scopes laid over it and stays good for ever, so it keeps
+// no more than those words. What is compiled from them is shared, found again by content, and dropped when it has not
+// been asked for lately: holders keep theirs.
 #pragma once
 
 #include <array>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "pipeline/policy.h"
@@ -20,14 +27,18 @@ struct ResolvedRule {
   std::vector<Row> rows;
 };
 struct OperationPolicy {
-  const Policy* policy = nullptr;
+  std::shared_ptr<const Policy> policy;
   std::vector<std::vector<ResolvedRule>> rules;  // by variant
   std::vector<std::string> locks;                // by variant; empty: none
   std::array<int64_t, size_t(PolicyField::kCount)> facts{};
+  size_t num_kernels = 0;  // that were registered: which locks bind depends on it
 };
 
 class Policies {
  public:
+  static constexpr size_t kMaxScopes = size_t{1} << 20;  // of different words; beyond: an error
+  static constexpr size_t kMaxCompiled = 128;            // kept for the next call
+
   explicit Policies(Registry& registry) : registry_(registry) {}
 
   // Layers below code: replaced by Reload. `changed` afterwards: the policy epoch has to advance.
@@ -37,31 +48,44 @@ class Policies {
   // The id of the process's policy with one more layer; equal layers give equal ids.
   Result<int64_t> Scope(int64_t parent, std::string json);
 
-  const Policy& policy(int64_t id);
+  Result<std::shared_ptr<const Policy>> policy(int64_t id);
   // Rules, locks and facts for one operation. Registers the rules' thresholds, so the operation's state may change.
-  Result<const OperationPolicy*> For(int64_t id, const Operation& op);
+  Result<std::shared_ptr<const OperationPolicy>> For(int64_t id, const Operation& op);
+
+  size_t num_scopes() const;
+  size_t num_compiled() const;
+  size_t num_layers() const;  // of code
 
  private:
   struct Compiled {
-    Policy policy;
-    std::map<const Operation*, std::unique_ptr<OperationPolicy>> operations;
+    std::string key;  // what it was made from
+    std::shared_ptr<const Policy> policy;
+    std::map<const Operation*, std::shared_ptr<const OperationPolicy>> operations;
   };
   struct Slot {
-    std::vector<PolicyLayer> layers;  // above the process's
-    std::string key;
-    Compiled* current = nullptr;
+    int64_t parent;
+    std::string json;
+    std::weak_ptr<Compiled> compiled;
+    uint64_t version;  // of the process's policy that `compiled` was made with
   };
-  Status Recompile();  // with mutex_ held
-  Status CheckRules(const Policy& policy) const;
+  // All with mutex_ held.
+  Result<std::shared_ptr<Compiled>> Of(int64_t id);
+  Result<std::shared_ptr<Compiled>> Compile(int64_t id);
+  Status Recompile();  // the process's, with a version of its own
+  Status CheckNames(const Policy& policy) const;
+  Status CheckCondition(const Rule& rule, const RuleCondition& condition) const;
+  Result<std::shared_ptr<const OperationPolicy>> Resolve(std::shared_ptr<const Policy> policy, const Operation& op);
   Result<std::vector<ResolvedRule>> ResolveRules(const Policy& policy, const Operation& op, std::string_view id);
-  std::vector<PolicyLayer> LayersOf(const Slot& slot) const;
-  Result<Compiled*> Compile(std::span<const PolicyLayer> layers);
 
   Registry& registry_;
-  std::recursive_mutex mutex_;
+  mutable std::mutex mutex_;
   std::vector<PolicyLayer> process_, code_;
-  std::deque<Slot> slots_;         // by id
-  std::deque<Compiled> compiled_;  // old ones stay: a selection may hold one
+  uint64_t version_ = 0;  // of process_ and code_
+  uint64_t process_version_ = 0;
+  std::deque<Slot> slots_;                                           // by id
+  std::map<std::pair<int64_t, std::string_view>, int64_t> slot_of_;  // parent and words
+  std::list<std::shared_ptr<Compiled>> compiled_;                    // the last one used first
+  std::shared_ptr<Compiled> current_;                                // the process's
 };
 
 }  // namespace lz

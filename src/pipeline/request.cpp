@@ -47,8 +47,8 @@ Status Invalid(const Request& r, std::string_view field, std::string wanted, std
 // Replaces the view of a layout-flagged tensor by one in the contract's order of axes.
 void Permute(Request& r, size_t i, std::span<const uint8_t> physical_of) {
   lz_tensor& t = r.tensors[i];
-  if (t.ndim != int32_t(physical_of.size())) return;  // the rank check says what is wrong
   int64_t* shape = r.views[i].data();
+  if (t.ndim != int32_t(physical_of.size()) || t.shape == shape) return;  // the rank check's, or bound before
   int64_t* strides = shape + kMaxRank;
   for (size_t a = 0; a < physical_of.size(); ++a) {
     shape[a] = t.shape[physical_of[a]];
@@ -75,7 +75,7 @@ struct Binder {
     if (!(p.dtypes >> int(dtype) & 1)) {
       return Invalid(r, p.name, DTypesText(p.dtypes), DTypeText(t), "convert the tensor");
     }
-    if (op.same_dtype(i) >= 0) {
+    if (op.same_dtype(i) >= 0 && !op.promotes(i)) {
       const lz_tensor& other = r.tensors[size_t(op.same_dtype(i))];
       if (other.ndim >= 0 && DTypeOf(other) != dtype) {
         return Invalid(r, p.name,
@@ -153,6 +153,37 @@ struct Binder {
   }
 };
 
+// The smallest float dtype that holds both; kUnknown: none does.
+DType Promote(DType a, DType b) {
+  if (a == b) return a;
+  if (!(kFloats >> int(a) & kFloats >> int(b) & 1)) return DType::kUnknown;
+  return a == DType::kF64 || b == DType::kF64 ? DType::kF64 : DType::kF32;
+}
+
+// Tensors that may mix dtypes: which they share after a plan's casts.
+Status Promotion(Request& r) {
+  const Operation& op = *r.op;
+  r.promoted = DType::kUnknown;
+  r.cast_inputs = 0;
+  if (!op.any_promotes()) return {};
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    if (!op.promotes(i) || r.tensors[i].ndim < 0) continue;
+    const DType dtype = DTypeOf(r.tensors[i]);
+    const DType both = r.promoted == DType::kUnknown ? dtype : Promote(r.promoted, dtype);
+    if (both == DType::kUnknown) {
+      return Invalid(r, op.input(i).name, "a dtype that promotes with " + std::string(Info(r.promoted).name),
+                     std::string(Info(dtype).name), "convert one of them");
+    }
+    r.promoted = both;
+  }
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const bool other = op.promotes(i) && r.tensors[i].ndim >= 0 && DTypeOf(r.tensors[i]) != r.promoted;
+    r.cast_inputs |= uint32_t{other} << i;
+  }
+  if (r.cast_inputs == 0) r.promoted = DType::kUnknown;
+  return {};
+}
+
 Status OneDevice(Request& r) {
   bool first = true;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
@@ -199,6 +230,12 @@ Status Scalars(Request& r) {
   return {};
 }
 
+// As a kernel sees it, after the plan's casts.
+DType EffectiveDType(const Request& r, size_t input) {
+  const bool mixed = r.promoted != DType::kUnknown && r.op->promotes(input);
+  return mixed ? r.promoted : DTypeOf(r.tensors[input]);
+}
+
 int32_t AlignmentCode(const lz_tensor& t, int64_t item_size) {
   uint64_t bits = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset;
   for (int i = 0; i + 1 < t.ndim; ++i) {
@@ -230,6 +267,12 @@ int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
   return word;
 }
 
+// A cast makes a dense copy.
+int32_t CastTensorWord(const lz_tensor& t, DType promoted, DType first_dtype) {
+  return int32_t(promoted) | kTensorGiven | kTensorCast | kTensorLastDimStride1 | kTensorContiguous |
+         (promoted == first_dtype ? kTensorSameDType : 0) | 6 << kTensorAlignmentShift | t.ndim << kTensorNdimShift;
+}
+
 int32_t Saturate(int64_t v) {
   return int32_t(std::clamp<int64_t>(v, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
 }
@@ -243,7 +286,7 @@ DType OutputDType(const Request& r, const Output& output) {
           ChoiceName(output.choice_dtypes.empty() ? choices : output.choice_dtypes, r.scalars[*i].value.i));
     }
   }
-  if (const auto i = r.op->InputIndex(output.dtype)) return DTypeOf(r.tensors[*i]);
+  if (const auto i = r.op->InputIndex(output.dtype)) return EffectiveDType(r, *i);
   return DTypeFromName(output.dtype);
 }
 
@@ -256,54 +299,6 @@ bool OutputCondition(const Request& r) {
   return flag.given && flag.value.i != 0;
 }
 
-int64_t Evaluate(const Request& r, const Dim& dim) {
-  return dim.kind == Dim::Kind::kAxis ? r.variables[size_t(dim.axis)]
-                                      : r.op->expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
-}
-
-// See ShapeProgram. Axes that the blocks do not divide are the contract's to refuse.
-void Blocks(const Request& r, const ShapeProgram& program, OutputShape* shape) {
-  const lz_tensor& t = r.tensors[size_t(program.blocks_of)];
-  const int64_t rows = Evaluate(r, program.dims[0]), columns = Evaluate(r, program.dims[1]);
-  const lz_scalar* axis = program.blocks_axis >= 0 ? &r.scalars[size_t(program.blocks_axis)] : nullptr;
-  shape->ndim = t.ndim;
-  for (int32_t i = 0; i < t.ndim; ++i) {
-    const int64_t block = i + 1 == t.ndim ? columns : i + 2 == t.ndim ? rows : 1;
-    if (axis && axis->given) {
-      shape->shape[i] = i == axis->value.i ? t.shape[i] : 1;
-    } else {
-      shape->shape[i] = columns <= 0 || block <= 0 ? 1 : t.shape[i] / block;
-    }
-  }
-}
-
-// The sizes of an output in the contract's order of axes.
-Status Sizes(const Request& r, const Output& output, const ShapeProgram& program, int leading_input,
-             OutputShape* shape) {
-  if (program.choice >= 0) {
-    const auto chosen = size_t(r.scalars[size_t(program.choice)].value.i);
-    return Sizes(r, output, program.alternatives[chosen], leading_input, shape);
-  }
-  if (program.blocks_of >= 0) {
-    Blocks(r, program, shape);
-    return {};
-  }
-  int32_t n = 0;
-  if (program.leading && leading_input >= 0) {
-    const lz_tensor& t = r.tensors[size_t(leading_input)];
-    n = t.ndim - int32_t(r.op->input_shapes()[size_t(leading_input)].dims.size());
-    std::copy(t.shape, t.shape + n, shape->shape);
-  }
-  if (n + int32_t(program.dims.size()) > kMaxRank) return Invalid(r, output.name, "at most 8 axes", "more");
-  for (const Dim& dim : program.dims) {
-    const int64_t size = Evaluate(r, dim);
-    if (size < 0) return Invalid(r, output.name, "a size of at least 0", std::to_string(size));
-    shape->shape[n++] = size;
-  }
-  shape->ndim = n;
-  return {};
-}
-
 Status Outputs(Request& r, int leading_input) {
   const Operation& op = *r.op;
   const bool condition = OutputCondition(r);
@@ -313,8 +308,23 @@ Status Outputs(Request& r, int leading_input) {
     shape.ndim = -1;
     if (!output.Present(condition)) continue;
     shape.dtype = OutputDType(r, output);
-    LZ_RETURN_IF_ERROR(Sizes(r, output, op.output_shapes()[o], leading_input, &shape));
-    std::copy(shape.shape, shape.shape + shape.ndim, shape.physical);
+    const ShapeProgram& program = op.output_shapes()[o];
+    int32_t n = 0;
+    if (program.leading && leading_input >= 0) {
+      const lz_tensor& t = r.tensors[size_t(leading_input)];
+      n = t.ndim - int32_t(op.input_shapes()[size_t(leading_input)].dims.size());
+      std::copy(t.shape, t.shape + n, shape.shape);
+    }
+    if (n + int32_t(program.dims.size()) > kMaxRank) return Invalid(r, output.name, "at most 8 axes", "more");
+    for (const Dim& dim : program.dims) {
+      const int64_t size = dim.kind == Dim::Kind::kAxis
+                               ? r.variables[size_t(dim.axis)]
+                               : op.expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
+      if (size < 0) return Invalid(r, output.name, "a size of at least 0", std::to_string(size));
+      shape.shape[n++] = size;
+    }
+    shape.ndim = n;
+    std::copy(shape.shape, shape.shape + n, shape.physical);
     if (output.layout && r.layout > 0) {
       const auto& physical_of = op.layouts()[size_t(r.layout)];
       for (size_t a = 0; a < physical_of.size(); ++a) shape.physical[physical_of[a]] = shape.shape[a];
@@ -327,6 +337,7 @@ Status Outputs(Request& r, int leading_input) {
 
 Status Bind(Request& r) {
   const Operation& op = *r.op;
+  if (r.layout == kDetectLayout) LZ_RETURN_IF_ERROR(DetectLayout(r));
   if (r.layout < 0 || (r.layout > 0 && size_t(r.layout) >= op.layouts().size())) {
     return Invalid(r, "layout", "an index of the contract's layouts", std::to_string(r.layout));
   }
@@ -338,6 +349,7 @@ Status Bind(Request& r) {
   Binder binder{r, op};
   for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Tensor(i));
   LZ_RETURN_IF_ERROR(OneDevice(r));
+  LZ_RETURN_IF_ERROR(Promotion(r));
   LZ_RETURN_IF_ERROR(Scalars(r));
   for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Expressions(i));
   if (op.contract().canonicalize) {
@@ -363,10 +375,12 @@ void RefreshFacts(Request& r) {
   v[kSlotDevice] = r.device;
   v[kSlotPolicy] = int32_t(r.policy);
   v[kSlotFlags] = (int32_t(r.flags & 3) | r.layout << kFlagLayoutShift) & masks[kSlotFlags];
-  const DType first = op.num_inputs() ? DTypeOf(r.tensors[0]) : DType::kUnknown;
+  const DType first = op.num_inputs() ? EffectiveDType(r, 0) : DType::kUnknown;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const size_t slot = kFirstTensorSlot + i;
-    v[slot] = TensorWord(r.tensors[i], first, masks[slot]) & masks[slot];
+    const int32_t word = r.cast_inputs >> i & 1 ? CastTensorWord(r.tensors[i], r.promoted, first)
+                                                : TensorWord(r.tensors[i], first, masks[slot]);
+    v[slot] = word & masks[slot];
   }
   for (size_t i = 0; i < op.axes().size(); ++i) v[op.first_axis_slot() + i] = Saturate(r.variables[i]);
   for (size_t i = 0; i < op.derived().size(); ++i) {

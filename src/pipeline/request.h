@@ -7,6 +7,8 @@
 
 #include <array>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "core/facts.h"
 #include "core/limits.h"
@@ -32,6 +34,19 @@ struct OutputShape {
   int64_t physical[kMaxRank];  // in the order of the caller's layout: what a door allocates, row-major
 };
 
+// Which reading of the axes a call means that does not say so. The first question that only one reading answers
+// decides: strides (two axes swapped in memory were swapped by a transpose to BHSD), the shapes that the contract
+// allows, those with the broadcast arguments, the head counts that are usual.
+enum class LayoutSource : uint8_t { kArgument, kStrides, kSchema, kMask, kHeadCounts, kAssumed, kCount };
+inline constexpr std::array<std::string_view, size_t(LayoutSource::kCount)> kLayoutSourceNames = {
+    "argument", "strides", "schema", "mask", "head_counts", "assumed"};
+inline constexpr int32_t kDetectLayout = -1;
+struct LayoutRules {
+  std::vector<int64_t> head_counts{8, 12, 16, 32, 40, 64, 80, 96, 128};
+  bool strict = false;          // an undecided layout is refused
+  double warn_interval_s = 60;  // between two warnings about an assumed one
+};
+
 struct Request {
   explicit Request(const Operation& operation) : op(&operation) {
     for (lz_tensor& t : tensors) t.ndim = -1;
@@ -42,7 +57,7 @@ struct Request {
   std::array<lz_tensor, kMaxTensors> tensors{};
   std::array<lz_scalar, kMaxScalars> scalars{};
   uint32_t flags = 0;   // LZ_FLAG_*
-  int32_t layout = 0;   // index into op->layout_names()
+  int32_t layout = 0;   // index into op->layout_names(); kDetectLayout: Bind finds it
   int64_t policy = 0;   // 0: the process's
   int32_t device = -1;  // index in the engine's devices; -1: the tensors'
   void* stream = nullptr;
@@ -50,14 +65,23 @@ struct Request {
   uint64_t workspace_bytes = 0;
   const lz_parallel* parallel = nullptr;  // nullptr: the engine's
 
+  // How a layout that was not given is to be found; see DetectLayout.
+  const LayoutRules* layout_rules = nullptr;  // nullptr: the defaults
+
   // Filled by Bind. Variables of expressions: axes, then integer scalars, then derived facts.
   std::array<int64_t, kMaxAxes + kMaxScalars + kMaxAxes> variables{};
   const int64_t* axes() const { return variables.data(); }
   std::array<OutputShape, kMaxOutputs> outputs{};
   lz_device where{1, 0};
   const OperationState* state = nullptr;  // that the facts were made for
-  int32_t scalars_given = 0;              // bits of the fact word: what differs from the contract's defaults
+  LayoutSource layout_source = LayoutSource::kArgument;
+  DType promoted = DType::kUnknown;  // of tensors that mix dtypes and may be cast; kUnknown: none do
+  uint32_t cast_inputs = 0;          // bit i: input i has another dtype than `promoted`
+  int32_t scalars_given = 0;         // bits of the fact word: what differs from the contract's defaults
   Facts facts;
+
+  // Filled by dispatch.
+  bool fell_back = false;  // the plan's kernel failed and its fallback answered
 
   // Views of the tensors in the contract's order of axes, where the caller's layout differs.
   std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> views;
@@ -65,6 +89,9 @@ struct Request {
 
 // Stage 1. On an error nothing of the request may be used. Allocates only to say what is wrong.
 Status Bind(Request& request);
+
+// Finds the layout of a request that does not give one, from shapes and strides alone. An error: strict, and undecided.
+Status DetectLayout(Request& request);
 
 // Makes the facts of a bound request anew, after a registration has replaced the operation's state.
 void RefreshFacts(Request& request);

@@ -1,15 +1,11 @@
 #include "pipeline/score.h"
 
 #include <algorithm>
-#include <bit>
 #include <iterator>
 #include <utility>
 
 namespace lz {
 namespace {
-
-// The cost of one contiguous copy, in points of priority: two kernels that differ by less are not worth a copy.
-constexpr double kCopyCost = 15;
 
 void FillTerms(Candidate* c, double best_us, const std::optional<Measurement>& m) {
   c->terms.push_back({"priority", double(c->kernel->spec.priority), "declared"});
@@ -19,9 +15,7 @@ void FillTerms(Candidate* c, double best_us, const std::optional<Measurement>& m
     const double term = std::max(kWorstMeasuredTerm, -10 * (m->median_us / best_us - 1)) * m->confidence;
     c->terms.push_back({"measured", term, "measured"});
   }
-  if (c->contiguous_inputs) {
-    c->terms.push_back({"transforms", -kCopyCost * std::popcount(c->contiguous_inputs), "modelled"});
-  }
+  if (c->transforms.any()) c->terms.push_back({"transforms", -kTransformCost * c->transforms.count(), "modelled"});
   for (const Term& t : c->terms) c->score += t.value;
 }
 

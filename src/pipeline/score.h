@@ -19,6 +19,8 @@ struct Measurement {
 using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const Request&)>;
 
 inline constexpr double kPreferredBonus = 20, kAvoidedMalus = -50, kWorstMeasuredTerm = -30;
+// Of one copied or converted tensor, in points of priority: kernels that differ by less are not worth it.
+inline constexpr double kTransformCost = 15;
 inline constexpr double kConfident = 0.8;  // from here on time decides
 
 // Fills terms and scores of the admissible candidates and returns the index of the winner, -1 when none is admissible.

@@ -3,14 +3,30 @@
 #include <algorithm>
 
 namespace lz {
+namespace {
+
+// Bytes that one workspace may take where `free` bytes are free.
+int64_t BudgetOf(const Policy& policy, int64_t free) {
+  const int64_t share = int64_t(double(free) * policy.memory_block_fraction);
+  return std::max<int64_t>(0, std::min(share, free - policy.memory_headroom_mb * (int64_t{1} << 20)));
+}
+
+LayoutRules LayoutRulesFrom(const Policy& policy) {
+  return {policy.layout_head_counts, policy.strict_mode, policy.layout_warn_interval_s};
+}
+
+}  // namespace
 
 Selector::Selector() {
   for (size_t i = 0; i < registry_.operations().size(); ++i) caches_.push_back(std::make_unique<PlanCache>(epochs_));
 }
 
 Status Selector::Prepare(Request& r) {
-  LZ_RETURN_IF_ERROR(Bind(r));  // 1
-  if (r.device < 0) {           // 2
+  if (r.layout == kDetectLayout) r.layout_rules = &LayoutRulesOf(r.policy);
+  Status bound = Bind(r);  // 1
+  r.layout_rules = nullptr;
+  if (!bound.ok()) return bound;
+  if (r.device < 0) {  // 2
     r.device = context_.IndexOf(r.where);
     if (r.device < 0) {
       const std::string why = context_.why_no_cuda();
@@ -46,14 +62,16 @@ Result<const Plan*> Selector::Select(Request& r, Box& site) {
 }
 
 Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash) {
+  const EpochValues epochs = epochs_.Current();  // before anything that they stand for is read
   auto policy = policies_.For(r.policy, *r.op);  // 3; may cut classes finer
   if (!policy.ok()) return policy.TakeStatus();
+  const Policy& p = *(*policy)->policy;
+  RefreshFacts(r);
   PlanCache& cache = *caches_[r.op->index()];
   std::shared_ptr<SingleFlight::Flight> flight;
-  if ((*policy)->policy->cache_enabled) {
-    RefreshFacts(r);
+  if (p.cache_enabled) {
     if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) return plan;
-    if ((*policy)->policy->cache_deduplication) {
+    if (p.cache_deduplication) {
       flight = flights_.Board(r.op, key, hash);
       // A leader looks again too: another flight of this key may have landed between the miss and boarding.
       if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) {
@@ -62,70 +80,132 @@ Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash) {
       }
     }
   }
-  const EpochValues epochs = epochs_.Current();
-  auto report = Evaluate(r);  // 5 and 6
-  Result<const Plan*> result = [&]() -> Result<const Plan*> {
-    if (!report.ok()) return report.TakeStatus();
-    if (report->winner < 0) return NoKernel(*report);
-    return report->plan;  // 7
-  }();
-  if (result.ok() && (*policy)->policy->cache_enabled) {
-    (void)cache.Find(r.state->classifier, r.facts, &key, &hash);  // the key of the facts that were evaluated
-    cache.Insert(key, hash, epochs, *result, size_t((*policy)->policy->cache_max_size));
+  auto report = Evaluate(r, **policy);
+  Result<const Plan*> result = Choice(report);
+  if (result.ok() && p.cache_enabled && !report->passing) {
+    cache.Insert(key, hash, epochs, *result, size_t(p.cache_max_size));
   }
   if (flight) flights_.Land(flight);
   return result;
 }
 
-Result<SelectionReport> Selector::Evaluate(Request& r) {
+Result<const Plan*> Selector::Choice(Result<SelectionReport>& report) const {
+  if (!report.ok()) return report.TakeStatus();
+  if (report->winner < 0) return NoKernel(*report);
+  return report->plan;
+}
+
+Result<SelectionReport> Selector::Explain(Request& r) {
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
   RefreshFacts(r);
+  return Evaluate(r, **policy);
+}
+
+Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& policy) {
+  const Policy& p = *policy.policy;
   const Device& device = context_.device(r.device);
   SelectionReport report;
   report.op = r.op;
   report.device = r.device;
-  report.policy_hash = (*policy)->policy->hash;
+  report.policy_hash = p.hash;
   report.variant = VariantOf(r);
   if (report.variant < 0) {
     return Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()),
                                                 .wanted = "a call that is one of its operations",
                                                 .got = "one that none of them describes"});
   }
-  report.candidates = Filter(r, report.variant, device, **policy);
-  report.lock = LockOf(r, report.variant, device, **policy);
-  const int best = Score(report.candidates, r, *(*policy)->policy, measurements_);
+  report.candidates = Filter(r, report.variant, device, policy);  // 5
+  report.passing = ApplyHeadroom(r, p, &report.candidates);
+  report.lock = LockOf(r, report.variant, device, policy);
+  const int best = Score(report.candidates, r, p, measurements_);  // 6
   if (report.lock.empty()) {
     const bool is_reference = best >= 0 && report.candidates[size_t(best)].kernel->spec.reference;
-    if (best >= 0 && (!is_reference || (*policy)->policy->fallback_enabled || !(*policy)->policy->enabled))
-      report.winner = best;
+    if (best >= 0 && (!is_reference || p.fallback_enabled || !p.enabled)) report.winner = best;
   } else {
     for (size_t i = 0; i < report.candidates.size(); ++i) {
       const Candidate& c = report.candidates[i];
       if (c.kernel->id == report.lock && c.admissible()) report.winner = int(i);
     }
   }
-  if (report.winner >= 0) report.plan = MakePlan(report, *(*policy)->policy);
+  if (report.winner >= 0) report.plan = MakePlan(report, p);  // 7
   return report;
 }
 
-const KernelEntry* Selector::Reference(const SelectionReport& report) const {
+// Kernels whose workspace would leave less than the policy's headroom, or take more than its share of what is free, are
+// refused; the one with the smallest stays where nothing else does.
+// True: some were refused.
+bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candidate>* candidates) const {
+  constexpr uint64_t kSmall = 1 << 20;
+  const Device& device = context_.device(r.device);
+  if (device.platform != Platform::kCpu) return false;  // there the caller's allocator knows
+  int64_t budget = -1;
+  Candidate* smallest = nullptr;
+  uint64_t smallest_bytes = UINT64_MAX;
+  bool other = false;
+  std::array<bool, kMaxOutputs> unset{};
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) {  // workspace functions read shapes of outputs
+    unset[o] = r.outputs[o].ndim >= 0 && r.tensors[r.op->num_inputs() + o].ndim < 0;
+    if (unset[o]) BindOutput(r, o, nullptr);
+  }
+  for (Candidate& c : *candidates) {
+    if (!c.admissible()) continue;
+    const bool native = c.kernel->spec.call == CallKind::kNative;
+    const uint64_t bytes = native ? WorkspaceBytes(*c.kernel, c.transforms, r) : 0;
+    if (bytes > kSmall && budget < 0) {
+      const int64_t free = device.simulated ? device.fact(DeviceField::kMemoryBytes) : free_memory_();
+      budget = free < 0 ? INT64_MAX : BudgetOf(policy, free);
+    }
+    if (bytes <= kSmall || bytes <= uint64_t(budget)) {
+      other = true;
+      continue;
+    }
+    c.reasons.push_back({ReasonCode::kMemoryHeadroomExceeded, Rel::kLe, kNoField, kNoRow, budget, int64_t(bytes)});
+    if (bytes < smallest_bytes) smallest = &c, smallest_bytes = bytes;
+  }
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+    if (unset[o]) r.tensors[r.op->num_inputs() + o] = AbsentTensor();
+  }
+  if (smallest && !other) smallest->reasons.pop_back();
+  return smallest != nullptr;
+}
+
+Status Selector::MayTake(void* self, const Request& r, uint64_t bytes) {
+  auto& selector = *static_cast<Selector*>(self);
+  auto policy = selector.policies_.policy(r.policy);
+  const int64_t free = selector.free_memory_();
+  if (!policy.ok() || free < 0 || bytes <= uint64_t(BudgetOf(**policy, free))) return {};
+  return Status(StatusCode::kNoKernel,
+                {.field = std::string(r.op->name()) + ": workspace",
+                 .wanted = std::to_string((*policy)->memory_headroom_mb) + " MiB left free (memory_headroom_mb)",
+                 .got = std::to_string(bytes) + " bytes wanted of " + std::to_string(free) + " free",
+                 .fix = std::string(Info(ReasonCode::kMemoryHeadroomExceeded).fix)});
+}
+
+const Candidate* Selector::Reference(const SelectionReport& report) {
   const Candidate* best = nullptr;
   for (const Candidate& c : report.candidates) {
     if (!c.admissible() || !c.kernel->spec.reference) continue;
     if (!best || c.kernel->spec.priority > best->kernel->spec.priority) best = &c;
   }
-  return best ? best->kernel : nullptr;
+  return best;
 }
 
 const Plan* Selector::MakePlan(const SelectionReport& report, const Policy& policy) {
   const Candidate& c = report.candidates[size_t(report.winner)];
   Plan plan;
   plan.kernel = c.kernel;
+  plan.transforms = c.transforms;
   plan.locked = !report.lock.empty();
   plan.uses_fallback = c.kernel->spec.reference;
-  plan.contiguous_inputs = c.contiguous_inputs;
-  if (policy.fallback_enabled && !plan.locked && !plan.uses_fallback) plan.fallback = Reference(report);
+  plan.strict = policy.strict_mode;
+  plan.checked = policy.debug && context_.device(report.device).platform == Platform::kCpu;
+  const Candidate* reference = Reference(report);
+  if (policy.fallback_enabled && !plan.locked && !plan.uses_fallback && reference) {
+    plan.fallback = reference->kernel;
+    plan.fallback_transforms = reference->transforms;
+  }
+  if (plan.checked && reference) plan.reference = reference->kernel;
   return plans_.Intern(plan);
 }
 
@@ -146,13 +226,40 @@ Status Selector::NoKernel(const SelectionReport& report) const {
                                         .fix = "`layerzero explain` shows every reason"});
 }
 
-Result<SelectionReport> Selector::Explain(Request& r) { return Evaluate(r); }
-
 Status Selector::Run(const Plan& plan, Request& r) {
-  bool fell_back = false;
-  Status status = Dispatch(plan, r, parallel_, &fell_back);  // 8
-  if (fell_back) fallbacks_.fetch_add(1, std::memory_order_relaxed);
+  Status status = Dispatch(plan, r, {parallel_, &MayTake, this});  // 8
+  if (status.code() == StatusCode::kNoKernel) [[unlikely]] {       // no headroom for this call's sizes
+    auto policy = policies_.For(r.policy, *r.op);
+    if (!policy.ok()) return policy.TakeStatus();
+    RefreshFacts(r);
+    auto report = Evaluate(r, **policy);
+    auto fits = Choice(report);
+    if (!fits.ok()) return fits.TakeStatus();
+    status = Dispatch(**fits, r, {parallel_});
+  }
+  if (r.fell_back) CountFallback();
   return status;
+}
+
+Status Selector::RunFallback(const Plan& plan, Request& r) {
+  CountFallback();
+  return DispatchFallback(plan, r, {parallel_, &MayTake, this});
+}
+
+const LayoutRules& Selector::LayoutRulesOf(int64_t id) {
+  struct Known {
+    const Selector* of = nullptr;
+    int64_t id = 0;
+    uint64_t epoch = 0;
+    LayoutRules rules;
+  };
+  static thread_local Known known;
+  const uint64_t epoch = epochs_.Current()[size_t(EpochKind::kPolicy)];
+  if (known.of != this || known.id != id || known.epoch != epoch) {
+    const auto policy = policies_.policy(id);
+    known = {this, id, epoch, policy.ok() ? LayoutRulesFrom(**policy) : LayoutRules()};
+  }
+  return known.rules;
 }
 
 CacheStats Selector::cache_stats() const {

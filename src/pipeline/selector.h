@@ -2,10 +2,12 @@
 // ARCHITECTURE.md. Explain runs the same filter and score and keeps their values.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string_view>
 #include <vector>
 
+#include "base/memory.h"
 #include "base/thread_pool.h"
 #include "pipeline/cache.h"
 #include "pipeline/context.h"
@@ -26,6 +28,7 @@ struct SelectionReport {
   int winner = -1;
   const Plan* plan = nullptr;
   uint64_t policy_hash = 0;
+  bool passing = false;  // memory that was short took part: not to be remembered
 };
 
 class Selector {
@@ -44,8 +47,11 @@ class Selector {
     uint64_t hash;
     return caches_[request.op->index()]->Find(request.state->classifier, request.facts, &key, &hash);
   }
-  // All stages; outputs must be set by BindOutput between Prepare and this.
+  // Stage 8; outputs must be set by BindOutput between Prepare and this. Where the plan's workspace would break the
+  // policy's headroom, a kernel that fits runs instead.
   Status Run(const Plan& plan, Request& request);
+  // The plan's fallback, after its host kernel has failed at the door.
+  Status RunFallback(const Plan& plan, Request& request);
 
   // Never cached; a request without an admissible kernel is a report without a winner.
   Result<SelectionReport> Explain(Request& request);
@@ -59,17 +65,25 @@ class Selector {
   CacheStats cache_stats() const;
 
   void Invalidate(EpochKind kind) { epochs_.Advance(kind); }
+  // Of the policy `id`, for this thread until its next call.
+  const LayoutRules& LayoutRulesOf(int64_t id);
+  // What is free on the host; tests set it.
+  void set_free_memory(std::function<int64_t()> free) { free_memory_ = std::move(free); }
   void set_measurements(MeasurementSource source) { measurements_ = std::move(source); }
   void set_parallel(const lz_parallel& parallel) { parallel_ = parallel; }
   const lz_parallel& parallel() const { return parallel_; }
+  void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t num_fallbacks() const { return fallbacks_.load(std::memory_order_relaxed); }
 
  private:
   Result<const Plan*> Miss(Request& request, Facts& key, uint64_t hash);
-  Result<SelectionReport> Evaluate(Request& request);
+  Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or why there is none
+  Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy);
+  bool ApplyHeadroom(Request& request, const Policy& policy, std::vector<Candidate>* candidates) const;
+  static Status MayTake(void* self, const Request& request, uint64_t bytes);
   const Plan* MakePlan(const SelectionReport& report, const Policy& policy);
   Status NoKernel(const SelectionReport& report) const;
-  const KernelEntry* Reference(const SelectionReport& report) const;
+  static const Candidate* Reference(const SelectionReport& report);
 
   Registry registry_;
   Context context_;
@@ -79,6 +93,7 @@ class Selector {
   SingleFlight flights_;
   PlanTable plans_;
   MeasurementSource measurements_;
+  std::function<int64_t()> free_memory_ = &FreeHostBytes;
   lz_parallel parallel_ = ThreadPool::ProcessParallel();
   std::atomic<uint64_t> fallbacks_{0};
 };

@@ -129,6 +129,7 @@ struct GenerationRange {
   int max_sm;
   std::string_view generation;
   int tensor_core_generation;
+  bool operator==(const GenerationRange&) const = default;
 };
 inline constexpr auto kDefaultGenerations = std::to_array<GenerationRange>({
     {75, 79, "turing", 2},

@@ -28,6 +28,9 @@ Classifier::Classifier(const Operation& op, int32_t generation) : generation_(ge
   for (size_t slot = 0; slot < op.first_axis_slot(); ++slot) is_exact_[slot] = -1;
   masks_[kSlotGeneration] = masks_[kSlotDevice] = masks_[kSlotPolicy] = -1;
   for (size_t slot = op.first_axis_slot(); slot < kFactSlots; ++slot) masks_[slot] = -1;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {  // plans depend on it
+    if (op.promotes(i)) masks_[kFirstTensorSlot + i] |= kTensorCast;
+  }
 }
 
 void Classifier::Add(const Operation& op, const Row& row) {

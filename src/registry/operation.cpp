@@ -84,6 +84,7 @@ Status Operation::CompileParams() {
       const std::optional<uint16_t> other = InputIndex(input(i).same_dtype_as);
       if (!other) return Bad(name(), input(i).same_dtype_as, "the name of a tensor parameter");
       same_dtype_.back() = *other;
+      if (input(i).promotes) promotes_ |= 1u << i | 1u << *other;
     }
   }
   for (const Output& output : contract_->outputs) {
@@ -118,8 +119,6 @@ Status Operation::CompileShape(std::string_view text, bool output, ShapeProgram*
     return {};
   }
   if (Trim(text).empty()) return {};
-  if (output && text.ends_with('}')) return CompileAlternatives(text, program);
-  if (output && text.starts_with("blocks(")) return CompileBlocks(text, program);
   const std::vector<std::string_view> tokens = Dimensions(text);
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] == "...") {
@@ -146,40 +145,6 @@ Status Operation::CompileShape(std::string_view text, bool output, ShapeProgram*
   return {};
 }
 
-Status Operation::CompileAlternatives(std::string_view text, ShapeProgram* program) {
-  const size_t open = text.find('{');
-  const std::optional<uint16_t> choice = ScalarIndex(Trim(text.substr(0, open)));
-  if (!choice || scalar(*choice).kind != ParamKind::kChoice) return Bad(name(), text, "choice{shape | shape}");
-  program->choice = int16_t(*choice);
-  for (std::string_view one : Split(text.substr(open + 1, text.size() - open - 2), '|')) {
-    program->alternatives.emplace_back();
-    LZ_RETURN_IF_ERROR(CompileShape(one, true, &program->alternatives.back()));
-  }
-  if (program->alternatives.size() == Split(scalar(*choice).choices, '|').size()) return {};
-  return Bad(name(), text, "one shape for each choice");
-}
-
-Status Operation::CompileBlocks(std::string_view text, ShapeProgram* program) {
-  const size_t open = text.find('(');
-  const std::vector<std::string_view> parts = Split(text.substr(open + 1, text.size() - open - 2), ';');
-  const std::optional<uint16_t> input = InputIndex(parts[0]);
-  if (parts.size() != 4 || !input || !text.ends_with(')'))
-    return Bad(name(), text, "blocks(input; axis; rows; columns)");
-  program->blocks_of = int16_t(*input);
-  if (!parts[1].empty()) {
-    const std::optional<uint16_t> axis = ScalarIndex(parts[1]);
-    if (!axis || scalar(*axis).kind != ParamKind::kInt) return Bad(name(), parts[1], "the name of an integer");
-    program->blocks_axis = int16_t(*axis);
-  }
-  for (std::string_view part : {parts[2], parts[3]}) {
-    auto expression = Expression::Parse(part, [this](std::string_view n) { return ResolveVariable(n); });
-    if (!expression.ok()) return Bad(name(), text, expression.status().Text());
-    program->dims.push_back({.kind = Dim::Kind::kExpression, .expression = int16_t(expressions_.size())});
-    expressions_.push_back(std::move(*expression));
-  }
-  return {};
-}
-
 // "BSHD: b s h d | BHSD: b h s d": the first is the order of the contract's shapes.
 Status Operation::CompileLayouts() {
   if (contract_->layouts.empty()) return {};
@@ -188,7 +153,11 @@ Status Operation::CompileLayouts() {
     const size_t colon = entry.find(':');
     if (colon == entry.npos) return Bad(name(), entry, "NAME: axes");
     const std::vector<std::string_view> letters = Split(Trim(entry.substr(colon + 1)), ' ');
-    if (logical.empty()) logical = letters;
+    if (logical.empty()) {
+      logical = letters;
+      const auto heads = std::find(letters.begin(), letters.end(), "h");
+      if (heads != letters.end()) head_axis_ = int(heads - letters.begin());
+    }
     std::vector<uint8_t> permutation;
     for (std::string_view axis : logical) {
       const auto at = std::find(letters.begin(), letters.end(), axis);
@@ -246,6 +215,7 @@ Status Operation::AssignSlots() {
     bit("contiguous", kTensorContiguous);
     bit("broadcast", kTensorBroadcast);
     bit("same_dtype", kTensorSameDType);
+    bit("cast", kTensorCast);
     AddField({.name = n + ".alignment",
               .slot = uint8_t(slot),
               .shift = kTensorAlignmentShift,

@@ -49,6 +49,7 @@ enum TensorBit : int32_t {
   kTensorNdimShift = 12,
   kTensorNdimMask = 15 << 12,
   kTensorSameDType = 1 << 16,
+  kTensorCast = 1 << 17,  // the plan casts it: every other bit is about the result
 };
 
 enum class FieldHome : uint8_t { kSlot, kDevice, kPolicy };
@@ -78,15 +79,6 @@ struct ShapeProgram {
   bool any_rank = false;  // "*"
   bool leading = false;   // starts with "..."
   std::vector<Dim> dims;  // without the "..."
-  // Of outputs alone.
-  // "target{a, b | b, a}": one shape for each value of a choice parameter.
-  int16_t choice = -1;  // scalar
-  std::vector<ShapeProgram> alternatives;
-  // "blocks(input; axis; rows; columns)": of the input's rank, the number of blocks along each axis. A block spans
-  // `rows` of the axis before the last and `columns` of the last, and one of the others; with columns = 0 all of every
-  // axis; and where the optional integer `axis` is given all but that one, of which it spans one. dims: rows, columns.
-  int16_t blocks_of = -1;    // input
-  int16_t blocks_axis = -1;  // scalar, or -1
 };
 
 // Immutable once built, except for its state, which registrations replace. Lives as long as the process.
@@ -114,6 +106,10 @@ class Operation {
   int same_dtype(size_t input) const { return same_dtype_[input]; }
   // The parameter on which outputs with a condition depend, as an index of contract().params, or -1.
   int output_condition() const { return output_condition_; }
+  // Whether the input is one of those whose dtypes may differ, to be cast to their promotion.
+  bool promotes(size_t input) const { return promotes_ >> input & 1; }
+  bool any_promotes() const { return promotes_ != 0; }
+  int head_axis() const { return head_axis_; }  // which of a layout's axes counts heads ("h"); -1: none
 
   // Fields by name. Expressions that are no known field are not found here: they become predicates.
   const std::vector<Field>& fields() const { return fields_; }
@@ -146,8 +142,6 @@ class Operation {
   Status CompileParams();
   Status CompileCondition(const Output& output);
   Status CompileShape(std::string_view text, bool output, ShapeProgram* program);
-  Status CompileAlternatives(std::string_view text, ShapeProgram* program);
-  Status CompileBlocks(std::string_view text, ShapeProgram* program);
   Status CompileLayouts();
   Status AssignSlots();
   void AddField(Field field);
@@ -156,6 +150,8 @@ class Operation {
   const Contract* contract_;
   std::vector<uint8_t> inputs_, scalars_;  // indices into contract_->params
   std::vector<int> same_dtype_;
+  uint32_t promotes_ = 0;
+  int head_axis_ = -1;
   std::vector<std::string> axes_;
   std::vector<ShapeProgram> input_shapes_, output_shapes_;
   std::vector<Expression> expressions_, derived_;

@@ -57,13 +57,13 @@ CaseResult NotAdmitted(std::string text) {
 }
 
 // A plan of this kernel for the request, or the reason that there is none.
-Result<const Plan*> SelectLocked(Engine& engine, Request& r, const KernelEntry& kernel) {
+Result<const Plan*> SelectLocked(Selector& selector, Request& r, const KernelEntry& kernel) {
   const std::string lock = R"({"locks": {")" + kernel.operation + R"(": ")" + kernel.id + R"("}})";
-  auto scope = engine.PolicyScope(0, lock);
+  auto scope = selector.policies().Scope(0, lock);
   if (!scope.ok()) return scope.TakeStatus();
   r.policy = *scope;
-  LZ_RETURN_IF_ERROR(engine.Prepare(r));
-  return engine.Select(r);
+  LZ_RETURN_IF_ERROR(selector.Prepare(r));
+  return selector.Select(r);
 }
 
 std::vector<OwnedTensor> MakeOutputs(const Request& r) {
@@ -146,10 +146,10 @@ std::string Expected::DifferenceFrom(const Expected& other) const {
   return {};
 }
 
-CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel) {
+CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel) {
   Request r = c.MakeRequest();
   r.parallel = &kParts;
-  auto plan = SelectLocked(engine, r, kernel);
+  auto plan = SelectLocked(selector, r, kernel);
   if (!plan.ok()) {
     if (plan.status().code() == StatusCode::kNoKernel) return NotAdmitted(plan.status().Text());
     return Failed(plan.status().Text());
@@ -159,14 +159,14 @@ CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel) {
   const std::vector<OwnedTensor> inputs = c.tensors;
   std::vector<OwnedTensor> outputs = MakeOutputs(r);
   for (size_t o = 0; o < outputs.size(); ++o) {
-    if (outputs[o].given()) Engine::BindOutput(r, o, outputs[o].tensor().data);
+    if (outputs[o].given()) BindOutput(r, o, outputs[o].tensor().data);
   }
-  OwnedTensor workspace = OwnedTensor::RowMajor(DType::kU8, {int64_t(engine.WorkspaceBytes(**plan, r))});
+  OwnedTensor workspace = OwnedTensor::RowMajor(DType::kU8, {int64_t(WorkspaceBytes(**plan, r))});
   if (workspace.numel() > 0) {
     r.workspace = workspace.data();
     r.workspace_bytes = uint64_t(workspace.numel());
   }
-  Status run = engine.Run(**plan, r);
+  Status run = selector.Run(**plan, r);
   auto expected = Expected::Of(r);
   // Data that a kernel must refuse at launch (an index outside its tensor): all kernels or none.
   if (!run.ok() || !expected.ok()) {
@@ -175,7 +175,7 @@ CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel) {
                            : run.Text());
   }
   CaseResult result;
-  result.copied = (*plan)->contiguous_inputs != 0;
+  result.copied = (*plan)->transforms.any();
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].SameBytes(c.tensors[i])) return Failed("input " + std::string(c.op->input(i).name) + " was changed");
   }

@@ -26,7 +26,10 @@ struct LZ_VERIFY_API CaseResult {
 };
 
 // `kernel` must belong to the case's operation; host kernels are the door's to run.
-LZ_VERIFY_API CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel);
+LZ_VERIFY_API CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel);
+inline CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel) {
+  return RunCase(engine.selector(), c, kernel);
+}
 
 // A `refuse` line: passed when binding or selection refuses the call for the field that it names. `parsed`: the status
 // of ParseCase, which refuses values that the grammar cannot express.

@@ -97,7 +97,7 @@ TEST(Engine, CopiesAStridedInputWhereTheKernelWantsItDense) {
   ASSERT_TRUE(engine.Prepare(call.request).ok());
   auto plan = engine.Select(call.request);
   ASSERT_TRUE(plan.ok());
-  EXPECT_EQ((*plan)->contiguous_inputs, 1u);
+  EXPECT_EQ((*plan)->transforms.contiguous, 1u);
   Engine::BindOutput(call.request, 0, call.output.data.data());
   ASSERT_TRUE(engine.Run(**plan, call.request).ok());
   EXPECT_NEAR(call.output.data[100], 0.5f, 1e-5f);

@@ -60,6 +60,10 @@ TEST(Plugin, RefusesFaultyTables) {
   ExpectRefused(faulty(8), kRules, StatusCode::kConfig, "again");
 }
 
+TEST(Plugin, RefusesAKernelWhoseResultsAreWrong) {
+  ExpectRefused(kLibraries + "libplugin_faulty_9.so", kRules, StatusCode::kConfig, "within the contract's tolerance");
+}
+
 TEST(Plugin, RefusesFilesThatAreNotThereOrNotLibraries) {
   ExpectRefused("/nonexistent.so", kRules, StatusCode::kNotInstalled, "/nonexistent.so");
   ExpectRefused(kGood, "/nonexistent.json", StatusCode::kNotInstalled, "/nonexistent.json");

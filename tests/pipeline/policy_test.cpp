@@ -54,6 +54,7 @@ std::pair<json, json> OtherValues(const PolicyKey& key) {
     case KeyType::kBool: return {key.value != "true", key.value == "true"};
     case KeyType::kInt: return {int64_t(key.min) + 2, int64_t(key.min) + 3};
     case KeyType::kFloat: return {key.min + 0.25, key.min + 0.5};
+    case KeyType::kIntList: return {json::array({1, 2}), json::array({3})};
     case KeyType::kPath: return {"/one", "/two"};
     case KeyType::kSources: return {{"one"}, {"two", "three"}};
     case KeyType::kLocks: return {{{"norm.rms", "one.norm"}}, {{"norm.rms", "two.norm"}}};

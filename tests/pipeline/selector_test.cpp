@@ -246,7 +246,7 @@ TEST_F(SelectorTest, ACopyCostsPointsAndStrictModeForbidsIt) {
   SelectionReport report = Explain(strided);
   EXPECT_EQ(Winner(report), "free.k");
   EXPECT_LT(Term(report, "dense.k", "transforms"), -1);
-  EXPECT_EQ(Of(report, "dense.k").contiguous_inputs, 1u);
+  EXPECT_EQ(Of(report, "dense.k").transforms.contiguous, 1u);
   Configure(R"({"strict_mode": true})");
   report = Explain(strided);
   EXPECT_TRUE(Has(report, "dense.k", ReasonCode::kNotContiguous));

@@ -9,6 +9,7 @@
 #define OTHER_ID 6
 #define NULL_TABLE 7
 #define TWICE 8
+#define WRONG_RESULT 9  // writes nothing
 
 namespace {
 

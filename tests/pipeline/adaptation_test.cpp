@@ -1,0 +1,207 @@
+// Transforms in a plan: mixed dtypes are cast, layouts turned, inputs made dense; strict mode refuses instead.
+#include <algorithm>
+
+#include "core/view.h"
+#include "selector_fixture.h"
+
+namespace lz {
+namespace {
+
+constexpr const char* kMixed = "query=bf16[1,3,2,8] key=f32[1,5,2,8] value=f16[1,5,2,8]";
+constexpr const char* kAttention = "attention.standard.prefill";
+std::string Lock(const char* operation, const char* kernel) {
+  return std::string(R"({"locks": {")") + operation + R"(": ")" + kernel + R"("}})";
+}
+
+lz_launch_fn g_reference = nullptr;
+int g_dense = 0;
+int32_t DenseOnly(const lz_kernel_args* args) {  // the reference, on tensors of which each must be dense
+  for (int i = 0; i < 8; ++i) {
+    const lz_tensor& t = args->tensors[i];
+    int64_t expected = 1;
+    for (int32_t d = t.ndim - 1; d >= 0; --d) {
+      if (t.shape[d] != 1 && t.strides[d] != expected) return 9;
+      expected *= t.shape[d];
+    }
+  }
+  ++g_dense;
+  return g_reference(args);
+}
+
+class AdaptationTest : public SelectorFixture {
+ protected:
+  AdaptationTest() {
+    g_reference = selector.registry().FindKernel(kAttention, "ref.attention.standard.prefill")->spec.launch;
+    g_dense = 0;
+  }
+};
+
+TEST_F(AdaptationTest, MixedDtypesAreCastToTheirPromotion) {
+  for (const char* kernel : {"ref.attention.standard.prefill", ""}) {
+    Configure(*kernel ? Lock(kAttention, kernel)
+                      : R"({"locks": {"attention": null, "attention.standard.prefill": null}})");
+    Call& mixed = MakeCall("attention", kMixed);
+    auto plan = Run(mixed);
+    ASSERT_TRUE(plan.ok()) << plan.status().Text();
+    EXPECT_EQ((*plan)->transforms.cast, 0b101u);
+    EXPECT_EQ(mixed.r.outputs[0].dtype, DType::kF32);
+
+    Call& same = MakeCall("attention", "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8]");
+    for (size_t i = 0; i < 3; ++i) {
+      const View from(mixed.parsed.tensors[i].tensor()), to(same.parsed.tensors[i].tensor());
+      for (int64_t e = 0; e < from.numel(); ++e) to.Store(e, from.Load(e));
+    }
+    auto plain = Run(same);
+    ASSERT_TRUE(plain.ok()) << plain.status().Text();
+    EXPECT_FALSE((*plain)->transforms.any());
+    EXPECT_EQ((*plain)->kernel, (*plan)->kernel);
+    EXPECT_TRUE(mixed.outputs[0].SameBytes(same.outputs[0]));
+  }
+}
+
+TEST_F(AdaptationTest, StrictModeAndNoAdaptationRefuseMixedDtypes) {
+  for (const char* policy : {R"({"strict_mode": true})", R"({"strict_mode": false, "allow_adaptation": false})"}) {
+    Configure(policy);
+    Call& mixed = MakeCall("attention", kMixed);
+    const SelectionReport report = Explain(mixed);
+    EXPECT_EQ(report.winner, -1);
+    for (const Candidate& c : report.candidates) {
+      EXPECT_TRUE(Has(c, ReasonCode::kDtypeUnsupported)) << c.kernel->id;
+      EXPECT_TRUE(Has(c, ReasonCode::kTransformNotAllowed)) << c.kernel->id;
+    }
+    EXPECT_EQ(selector.Select(mixed.r).status().code(), StatusCode::kNoKernel);
+  }
+}
+
+TEST_F(AdaptationTest, ACastHasItsCostAndItsOwnClass) {
+  Call& mixed = MakeCall("attention", kMixed);
+  const SelectionReport report = Explain(mixed);
+  for (const Candidate& c : report.candidates) {
+    if (!c.admissible()) continue;
+    const auto at =
+        std::ranges::find_if(c.terms, [](const Term& t) { return std::string_view(t.name) == "transforms"; });
+    ASSERT_NE(at, c.terms.end()) << c.kernel->id;
+    EXPECT_EQ(at->value, -kTransformCost * c.transforms.count());
+  }
+  Call& same = MakeCall("attention", "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8]");
+  ASSERT_TRUE(selector.Select(mixed.r).ok());
+  ASSERT_TRUE(selector.Prepare(same.r).ok());
+  auto plan = selector.Select(same.r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_FALSE((*plan)->transforms.any());
+}
+
+TEST_F(AdaptationTest, KvCachesAreNeverCast) {
+  const Operation& op = *selector.registry().Find("paged_attention");
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    EXPECT_FALSE(op.promotes(i) && op.input(i).name.ends_with("cache")) << op.input(i).name;
+  }
+}
+
+TEST_F(AdaptationTest, ADenseKernelServesTheOtherLayout) {
+  Register({.id = "dense.k", .operation = kAttention, .priority = 1, .launch = &DenseOnly});
+  const char* line = "query=f32[2,2,3,8] key=f32[2,2,5,8] value=f32[2,2,5,4] return_lse=true";
+  Configure(Lock(kAttention, "dense.k"));
+  Call& turned = MakeCall("attention", line, /*layout=*/1);
+  auto plan = Run(turned);
+  ASSERT_TRUE(plan.ok()) << plan.status().Text();
+  EXPECT_EQ(g_dense, 1);
+  EXPECT_EQ((*plan)->transforms.contiguous, 0b111u);
+  EXPECT_EQ((*plan)->transforms.outputs, 0b1u);
+  EXPECT_EQ(turned.outputs[0].shape(), (std::vector<int64_t>{2, 2, 3, 4}));  // as the inputs are laid out
+
+  Configure(Lock(kAttention, "ref.attention.standard.prefill"));
+  Call& plain = MakeCall("attention", line, 1);
+  ASSERT_TRUE(Run(plain).ok());
+  for (size_t o = 0; o < 2; ++o) EXPECT_TRUE(turned.outputs[o].SameBytes(plain.outputs[o])) << o;
+
+  Configure(R"({"strict_mode": true, "locks": {"attention.standard.prefill": "dense.k"}})");
+  Call& strict = MakeCall("attention", line, 1);
+  const SelectionReport report = Explain(strict);
+  EXPECT_EQ(report.winner, -1);
+  EXPECT_TRUE(Has(Of(report, "dense.k"), ReasonCode::kLayoutUnsupported));
+  EXPECT_TRUE(Has(Of(report, "dense.k"), ReasonCode::kTransformNotAllowed));
+}
+
+// ---- which layout a call means
+
+class LayoutTest : public SelectorFixture {
+ protected:
+  Call& Attention(const std::string& line) { return MakeCall("attention", line, kDetectLayout); }
+  static std::string Found(const Request& r) {
+    return r.op->layout_names()[size_t(r.layout)] + " by " + std::string(kLayoutSourceNames[size_t(r.layout_source)]);
+  }
+  std::string FoundIn(const std::string& line) {
+    Call& c = Attention(line);
+    Status status = selector.Prepare(c.r);
+    return status.ok() ? Found(c.r) : status.Text();
+  }
+  // q, k, v of one shape.
+  static std::string Same(const std::string& tensor) {
+    return "query=" + tensor + " key=" + tensor + " value=" + tensor;
+  }
+};
+
+TEST_F(LayoutTest, TheSchemaDecidesWhereOneReadingFits) {
+  EXPECT_EQ(FoundIn("query=f32[1,1,6,8] key=f32[1,9,3,8] value=f32[1,9,3,8]"), "BSHD by schema");
+  EXPECT_EQ(FoundIn("query=f32[1,6,1,8] key=f32[1,3,9,8] value=f32[1,3,9,8]"), "BHSD by schema");
+  EXPECT_EQ(FoundIn("query=f32[1,5,6,8] key=f32[1,5,4,8] value=f32[1,5,4,8]"), "BHSD by schema");  // 6 % 4
+  EXPECT_EQ(FoundIn(Same("f32[2,1,1,8]")), "BSHD by schema");
+}
+TEST_F(LayoutTest, TheMaskDecides) {
+  EXPECT_EQ(FoundIn(Same("f32[1,5,7,8]") + " attn_mask=bool[1,1,5,5]"), "BSHD by mask");
+  EXPECT_EQ(FoundIn(Same("f32[1,5,7,8]") + " attn_mask=bool[1,1,7,7]"), "BHSD by mask");
+  EXPECT_EQ(FoundIn(Same("f32[1,5,7,8]") + " sinks=f32[5]"), "BHSD by schema");
+}
+TEST_F(LayoutTest, UsualHeadCountsDecide) {
+  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "BSHD by head_counts");
+  EXPECT_EQ(FoundIn(Same("f32[1,8,5,8]")), "BHSD by head_counts");
+  Configure(R"({"layout": {"head_counts": [5]}})");
+  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "BHSD by head_counts");
+}
+TEST_F(LayoutTest, TheLargerAxisDecidesNothing) {
+  EXPECT_EQ(FoundIn(Same("f32[1,100,7,8]")), "BSHD by assumed");
+  EXPECT_EQ(FoundIn(Same("f32[1,7,100,8]")), "BSHD by assumed");
+  EXPECT_EQ(FoundIn(Same("f32[1,8,16,8]")), "BSHD by assumed");  // both are usual
+  EXPECT_EQ(FoundIn(Same("f32[1,8,8,8]")), "BSHD by assumed");
+}
+TEST_F(LayoutTest, StridesOfATransposedViewDecide) {
+  std::deque<std::array<int64_t, 4>> strides;
+  const auto swap = [&](Request& r, size_t i) {  // [b, x, y, d] over memory [b, y, x, d]
+    const int64_t* n = r.tensors[i].shape;
+    r.tensors[i].strides = strides.emplace_back(std::array{n[1] * n[2] * n[3], n[3], n[1] * n[3], int64_t{1}}).data();
+  };
+  Call& all = Attention(Same("f32[1,5,7,8]"));
+  for (size_t i = 0; i < 3; ++i) swap(all.r, i);
+  ASSERT_TRUE(selector.Prepare(all.r).ok());
+  EXPECT_EQ(Found(all.r), "BHSD by strides");
+  Call& some = Attention(Same("f32[1,5,7,8]"));
+  swap(some.r, 0);
+  ASSERT_TRUE(selector.Prepare(some.r).ok());
+  EXPECT_EQ(Found(some.r), "BSHD by assumed");
+  Call& against = Attention(Same("f32[1,5,8,8]"));  // 8 heads would be usual, 5 not
+  for (size_t i = 0; i < 3; ++i) swap(against.r, i);
+  ASSERT_TRUE(selector.Prepare(against.r).ok());
+  EXPECT_EQ(Found(against.r), "BSHD by head_counts");
+}
+TEST_F(LayoutTest, StrictModeRefusesWhatNothingDecides) {
+  Configure(R"({"strict_mode": true})");
+  EXPECT_NE(FoundIn(Same("f32[1,5,7,8]")).find("attention: layout: wanted BSHD or BHSD"), std::string::npos);
+  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "BSHD by head_counts");
+}
+TEST_F(LayoutTest, AnArgumentIsObeyedAndOutputsFollowIt) {
+  Call& c = MakeCall("attention", "query=f32[1,2,5,8] key=f32[1,2,5,8] value=f32[1,2,5,4]", 1);
+  ASSERT_TRUE(selector.Prepare(c.r).ok());
+  EXPECT_EQ(Found(c.r), "BHSD by argument");
+  EXPECT_EQ((std::vector<int64_t>(c.r.outputs[0].physical, c.r.outputs[0].physical + 4)),
+            (std::vector<int64_t>{1, 2, 5, 4}));
+  ASSERT_TRUE(selector.Prepare(c.r).ok());  // again, as an error's explanation does: not turned twice
+  EXPECT_EQ((std::vector<int64_t>(c.r.outputs[0].physical, c.r.outputs[0].physical + 4)),
+            (std::vector<int64_t>{1, 2, 5, 4}));
+}
+TEST_F(LayoutTest, WhatFitsNoReadingIsSaidByTheContractsOrder) {
+  EXPECT_NE(FoundIn("query=f32[1,5,7,8] key=f32[2,5,7,8] value=f32[1,5,7,8]").find("key"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace lz

@@ -1,0 +1,164 @@
+// Dispatch: fallbacks with workspace and transforms, strict mode told to kernels, headroom, debug mode.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/view.h"
+#include "selector_fixture.h"
+
+namespace lz {
+namespace {
+
+constexpr const char* kCall = "input=f32[3,64] weight=f32[64]";
+constexpr const char* kStrided = "input=f32[3,64]@transposed weight=f32[64]";
+
+uint64_t g_bytes = 0;
+uint32_t g_flags = 0;
+int g_ran = 0;
+bool g_dense = false;
+uint64_t Bytes(const lz_kernel_args*) { return g_bytes; }
+int32_t Fails(const lz_kernel_args*) { return 7; }
+int32_t Zeros(const lz_kernel_args* args) {
+  ++g_ran;
+  g_flags = args->flags;
+  const lz_tensor& x = args->tensors[0];
+  g_dense = x.strides[1] == 1 && x.strides[0] == x.shape[1];
+  if (args->workspace_bytes != g_bytes) return 8;
+  if (g_bytes) std::memset(args->workspace, 1, g_bytes);
+  const View out(args->tensors[2]);
+  for (int64_t i = 0; i < out.numel(); ++i) out.Store(i, 0);
+  return 0;
+}
+int32_t Overruns(const lz_kernel_args* args) {
+  std::memset(args->workspace, 1, args->workspace_bytes + 8);
+  return Zeros(args);
+}
+int32_t OneNan(const lz_kernel_args* args) {
+  Zeros(args);
+  View(args->tensors[2]).Store(5, std::nan(""));
+  return 0;
+}
+
+class DispatchTest : public SelectorFixture {
+ protected:
+  DispatchTest() { g_bytes = 0, g_flags = 0, g_ran = 0, g_dense = false; }
+  void Kernel(const char* id, lz_launch_fn launch, KernelSpec more = {}) {
+    more.id = id;
+    more.operation = "norm.rms";
+    more.launch = launch;
+    Register(more);
+  }
+  std::string Ran(const char* line = kCall) {
+    auto plan = Run(MakeCall("rms_norm", line));
+    return plan.ok() ? (*plan)->kernel->id : plan.status().Text();
+  }
+};
+
+TEST_F(DispatchTest, AFallbackGetsWorkspaceAndCopies) {
+  g_bytes = 4096;
+  Kernel("bad.k", &Fails, {.priority = 100, .workspace = &Bytes});
+  Kernel("own.reference", &Zeros, {.priority = 100, .reference = true, .workspace = &Bytes});
+  Call& c = MakeCall("rms_norm", kStrided);
+  auto plan = Run(c);
+  ASSERT_TRUE(plan.ok()) << plan.status().Text();
+  EXPECT_EQ((*plan)->fallback->id, "own.reference");
+  EXPECT_EQ((*plan)->fallback_transforms.contiguous, 1u);
+  EXPECT_TRUE(c.r.fell_back);
+  EXPECT_TRUE(g_dense);
+  EXPECT_EQ(g_ran, 1);
+  EXPECT_EQ(selector.num_fallbacks(), 1u);
+}
+
+TEST_F(DispatchTest, WhereBothFailTheFirstIsNamed) {
+  Kernel("bad.k", &Fails, {.priority = 100});
+  Kernel("bad.reference", &Fails, {.priority = 100, .reference = true});
+  EXPECT_NE(Ran().find("kernel bad.k"), std::string::npos);
+}
+
+TEST_F(DispatchTest, KernelsAreToldOfStrictMode) {
+  Kernel("a.k", &Zeros, {.priority = 100});
+  EXPECT_EQ(Ran(), "a.k");
+  EXPECT_EQ(g_flags, 0u);
+  Configure(R"({"strict_mode": true})");
+  EXPECT_EQ(Ran(), "a.k");
+  EXPECT_EQ(g_flags, LZ_KERNEL_STRICT);
+}
+
+// ---- memory
+
+constexpr int64_t kMiB = 1 << 20;
+
+TEST_F(DispatchTest, AWorkspaceThatBreaksTheHeadroomIsRefused) {
+  g_bytes = 64 * kMiB;
+  Kernel("large.k", &Zeros, {.priority = 100, .workspace = &Bytes});
+  selector.set_free_memory([] { return 2000 * kMiB; });
+  EXPECT_EQ(Ran(), "large.k");
+  selector.set_free_memory([] { return (1024 + 63) * kMiB; });
+  const SelectionReport report = Explain(MakeCall("rms_norm", kCall));
+  EXPECT_TRUE(Has(Of(report, "large.k"), ReasonCode::kMemoryHeadroomExceeded));
+  EXPECT_EQ(report.plan->kernel->id, "hwy.norm.rms");
+  Configure(R"({"memory_headroom_mb": 0})");
+  EXPECT_EQ(Explain(MakeCall("rms_norm", kCall)).plan->kernel->id, "large.k");
+  selector.set_free_memory([] { return 70 * kMiB; });  // 64 of 70 is more than its share
+  EXPECT_EQ(Explain(MakeCall("rms_norm", kCall)).plan->kernel->id, "hwy.norm.rms");
+}
+
+TEST_F(DispatchTest, ACachedChoiceWhoseCallHasGrownGivesWay) {
+  g_bytes = 2 * kMiB;
+  Kernel("growing.k", &Zeros, {.priority = 100, .workspace = &Bytes});
+  selector.set_free_memory([] { return 1100 * kMiB; });
+  EXPECT_EQ(Ran(), "growing.k");
+  g_bytes = 512 * kMiB;  // the same class of calls
+  Call& grown = MakeCall("rms_norm", kCall);
+  ASSERT_TRUE(Prepare(grown).ok());
+  auto plan = selector.Select(grown.r);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ((*plan)->kernel->id, "growing.k");
+  const int before = g_ran;
+  EXPECT_TRUE(selector.Run(**plan, grown.r).ok());
+  EXPECT_EQ(g_ran, before);  // another one has run
+
+  Configure(R"({"locks": {"norm.rms": "growing.k"}})");
+  EXPECT_NE(Ran().find("norm.rms"), std::string::npos);  // a locked one raises
+}
+
+TEST_F(DispatchTest, TheSmallestWorkspaceRunsWhereNoneFits) {
+  g_bytes = 512 * kMiB;
+  Kernel("large.k", &Zeros, {.priority = 100, .workspace = &Bytes});
+  Kernel("small.k", &Zeros, {.priority = 1, .workspace = [](const lz_kernel_args*) { return uint64_t(2 * kMiB); }});
+  Configure(
+      R"({"rules": [{"match": {"operation": "norm.rms"}, "deny": ["hwy.*", "ref.*"]}], "fallback_enabled": false})");
+  selector.set_free_memory([] { return kMiB; });
+  const SelectionReport report = Explain(MakeCall("rms_norm", kCall));
+  EXPECT_TRUE(Has(Of(report, "large.k"), ReasonCode::kMemoryHeadroomExceeded));
+  ASSERT_GE(report.winner, 0);
+  EXPECT_EQ(report.plan->kernel->id, "small.k");
+}
+
+// ---- debug mode
+
+TEST_F(DispatchTest, DebugModeNamesAKernelThatWritesBeyondItsWorkspace) {
+  g_bytes = 128;
+  Kernel("over.k", &Overruns, {.priority = 100, .workspace = &Bytes});
+  Configure(R"({"debug": true})");
+  const std::string text = Ran();
+  EXPECT_NE(text.find("kernel over.k"), std::string::npos) << text;
+  EXPECT_NE(text.find("workspace of 128 bytes"), std::string::npos) << text;
+}
+TEST_F(DispatchTest, DebugModeNamesAKernelThatMakesNans) {
+  Kernel("nan.k", &OneNan, {.priority = 100});
+  EXPECT_EQ(Ran(), "nan.k");
+  Configure(R"({"debug": true})");
+  const std::string text = Ran();
+  EXPECT_NE(text.find("kernel nan.k"), std::string::npos) << text;
+  EXPECT_NE(text.find("element 5"), std::string::npos) << text;
+  EXPECT_EQ(Ran("input=f32[3,64]@nan weight=f32[64]"), "nan.k");  // NaN in, NaN out
+}
+TEST_F(DispatchTest, DebugModeAcceptsWhatIsRight) {
+  Configure(R"({"debug": true})");
+  EXPECT_EQ(Ran(), "hwy.norm.rms");
+  EXPECT_EQ(Ran(kStrided), "hwy.norm.rms");
+}
+
+}  // namespace
+}  // namespace lz

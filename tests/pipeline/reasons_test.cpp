@@ -1,0 +1,199 @@
+// Every reason code is provoked, or listed as pending with the subsystem that will raise it. Devices are simulated; the
+// feature behind a row may come later: its code then stands in the row, as a descriptor would have it.
+#include <deque>
+#include <map>
+
+#include "core/reason_pending.h"
+#include "selector_fixture.h"
+
+namespace lz {
+namespace {
+
+struct Provocation {
+  ReasonCode code;
+  std::vector<Constraint> rows = {};
+  const char* line = "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8]";
+  const char* operation = "attention.standard.prefill";
+  const char* device = "";
+  const char* policy = "";
+  uint32_t flags = 0;
+  KernelSpec spec = {.strides = Strides::kAny, .deterministic = true, .cuda_graph_safe = true, .requires_grad = true};
+  Availability availability = {};
+};
+using P = Provocation;
+using enum ReasonCode;
+
+constexpr std::array<int64_t, 2> kGroups = {1, 4}, kHopper = {5, 5};
+constexpr std::array<std::string_view, 1> kNothing = {"causal"};
+constexpr KernelSpec kPlain = {
+    .strides = Strides::kAny, .deterministic = true, .cuda_graph_safe = true, .requires_grad = true};
+
+KernelSpec With(void (*change)(KernelSpec*)) {
+  KernelSpec s = kPlain;
+  change(&s);
+  return s;
+}
+KernelSpec OnGpu() {
+  return With([](KernelSpec* s) { s->platform = Platform::kCuda; });
+}
+Availability Missing(ReasonCode code) { return {.installed = false, .code = code, .detail = "why"}; }
+
+// A row whose code is stated: what it stands for is a property that no call of today has.
+P Stated(ReasonCode code) { return {.code = code, .rows = {{"b", Rel::kGt, 1, {}, code}}}; }
+
+const char* kGqa = "query=f32[1,3,6,8] key=f32[1,5,2,8] value=f32[1,5,2,8]";
+const char* kMasked = "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8] attn_mask=bool[3,5]";
+const char* kOdd = "query=f32[1,3,2,8]@strided key=f32[1,5,2,8] value=f32[1,5,2,8]";
+
+std::vector<Provocation> Provocations() {
+  std::vector<Provocation> all = {
+      {.code = kPlatformMismatch, .device = "h100"},
+      {.code = kDeviceCapabilityUnsupported, .rows = {{"device.isa", Rel::kHasBits, kIsaAmxBf16}}, .device = "zen4"},
+      {.code = kSmTooOld, .rows = {{"device.sm", Rel::kGe, 80}}, .device = "t4", .spec = OnGpu()},
+      {.code = kSmTooNew, .rows = {{"device.sm", Rel::kLe, 90}}, .device = "b200", .spec = OnGpu()},
+      {.code = kGpuGenerationUnsupported,
+       .rows = {{"device.generation", Rel::kInSet, 0, kHopper}},
+       .device = "a100",
+       .spec = OnGpu()},
+      {.code = kTensorCoreGenUnsupported,
+       .rows = {{"device.tensor_core_generation", Rel::kGe, 4}},
+       .device = "a100",
+       .spec = OnGpu()},
+      {.code = kInstructionSetMismatch,
+       .rows = {{"device.instruction_sets", Rel::kHasBits, InstructionSetFromName("tcgen05")}},
+       .device = "rtx5090",
+       .spec = OnGpu()},
+      {.code = kDriverVersionUnsupported,
+       .rows = {{"device.driver_version", Rel::kGe, 999000}},
+       .device = "h100",
+       .spec = OnGpu()},
+      {.code = kDtypeUnsupported, .spec = With([](KernelSpec* s) { s->dtypes = Mask(DType::kF16); })},
+      {.code = kHeadDimInvalid, .rows = {{"d_qk", Rel::kGe, 16}}},
+      {.code = kHeadDimAlignment, .rows = {{"d_qk", Rel::kMultipleOf, 16}}},
+      {.code = kHeadDimTooLarge, .rows = {{"d_qk", Rel::kLe, 4}}},
+      {.code = kSeqTooLong, .rows = {{"s_kv", Rel::kLe, 4}}},
+      {.code = kGqaUnsupported, .rows = {{"group", Rel::kEq, 1}}, .line = kGqa, .operation = "attention.gqa.prefill"},
+      {.code = kGqaHeadsMismatch,
+       .rows = {{"group", Rel::kInSet, 0, kGroups}},
+       .line = kGqa,
+       .operation = "attention.gqa.prefill"},
+      {.code = kAttnMaskUnsupported, .line = kMasked, .spec = With([](KernelSpec* s) { s->accepts = kNothing; })},
+      {.code = kAttnMaskInvalid, .rows = {{"attn_mask.ndim", Rel::kEq, 4, {}, kAttnMaskInvalid}}, .line = kMasked},
+      {.code = kStrideLastDim, .line = kOdd, .policy = R"({"strict_mode": true})", .spec = With([](KernelSpec* s) {
+                                                                                     s->strides =
+                                                                                         Strides::kLastDimDense;
+                                                                                   })},
+      {.code = kNotContiguous,
+       .line = kOdd,
+       .policy = R"({"allow_adaptation": false})",
+       .spec = With([](KernelSpec* s) { s->strides = Strides::kContiguous; })},
+      {.code = kTransformNotAllowed,
+       .line = kOdd,
+       .policy = R"({"strict_mode": true})",
+       .spec = With([](KernelSpec* s) { s->strides = Strides::kContiguous; })},
+      {.code = kCudaGraphUnsafe, .flags = LZ_FLAG_CAPTURING, .spec = With([](KernelSpec* s) {
+                                                               s->cuda_graph_safe = false;
+                                                             })},
+      {.code = kGradUnsupported, .flags = LZ_FLAG_REQUIRES_GRAD, .spec = With([](KernelSpec* s) {
+                                                                   s->requires_grad = false;
+                                                                 })},
+      {.code = kNonDeterministic, .policy = R"({"deterministic": true})", .spec = With([](KernelSpec* s) {
+                                                                            s->deterministic = false;
+                                                                          })},
+      {.code = kNotInstalled, .availability = Missing(kNotInstalled)},
+      {.code = kBackendImportFailed, .availability = Missing(kBackendImportFailed)},
+      {.code = kNotBuilt, .availability = Missing(kNotBuilt)},
+      {.code = kCapabilitiesSchemaMismatch, .availability = Missing(kCapabilitiesSchemaMismatch)},
+      {.code = kConstraintFailed, .rows = {{"b * s_q", Rel::kLe, 2}}},
+      {.code = kShapeUnsupported, .rows = {{"b", Rel::kGe, 2}}},
+      {.code = kCudaBlockLimitExceeded,
+       .rows = {{"device.max_grid_blocks", Rel::kGe, kCudaMaxGridBlocks + 1}},
+       .device = "h100",
+       .spec = OnGpu()},
+      {.code = kCudaGridDimExceeded,
+       .rows = {{"device.max_grid_y", Rel::kGe, kCudaMaxGridY + 1}},
+       .device = "h100",
+       .spec = OnGpu()},
+      {.code = kMemoryHeadroomExceeded,
+       .spec = With([](KernelSpec* s) { s->workspace = [](const lz_kernel_args*) { return uint64_t{1} << 50; }; })},
+      {.code = kLayoutUnsupported,
+       .rows = {{"query.broadcast", Rel::kEq, 0}},
+       .line = "query=f32[2,3,2,8]@expand key=f32[2,5,2,8] value=f32[2,5,2,8]"},
+      {.code = kDropoutUnsupported,
+       .line = "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8] dropout_p=0.5",
+       .spec = With([](KernelSpec* s) { s->accepts = kNothing; })},
+      {.code = kScaleUnsupported,
+       .line = "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8] scale=0.5",
+       .spec = With([](KernelSpec* s) { s->accepts = kNothing; })},
+      {.code = kArgumentUnsupported,
+       .line = "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8] window=2",
+       .spec = With([](KernelSpec* s) { s->accepts = kNothing; })},
+      {.code = kAlignment,
+       .rows = {{"query.alignment", Rel::kGe, 4}},
+       .line = "query=f32[1,3,2,8]@offset key=f32[1,5,2,8] value=f32[1,5,2,8]"},
+      {.code = kPolicyDenied, .policy = R"({"rules": [{"deny": ["t.*"]}]})"},
+  };
+  for (ReasonCode code :
+       {kTokenizerIdMismatch, kVocabHashMismatch, kMergesHashMismatch, kNormalizerMismatch, kPretokenizerMismatch,
+        kAddedTokensMismatch, kSpecialTokensMismatch, kOffsetsUnsupported, kPackedWeightsRequired,
+        kKvCacheLayoutMismatch, kKvCacheDtypeMismatch, kKvStrategyUnsupported, kQuantFormatUnsupported,
+        kQuantScalesRequired, kQuantGranularity, kTpInvarianceRequired, kTpSizeExceeded, kReductionOrderMismatch}) {
+    all.push_back(Stated(code));
+  }
+  return all;
+}
+
+class ReasonsTest : public SelectorFixture {
+ protected:
+  void RegisterOne(const char* id, const Provocation& p, bool with_rows) {
+    KernelSpec spec = p.spec;
+    spec.id = id;
+    spec.operation = p.operation;
+    if (spec.dtypes == 0) spec.dtypes = kFloats;
+    if (spec.accepts.empty()) spec.accepts = kAcceptsAll;
+    if (with_rows) spec.constraints = p.rows;
+    spec.launch = [](const lz_kernel_args*) { return int32_t{0}; };
+    const Registry::Registration one{&spec, p.availability, {}};
+    Status status = selector.registry().Register({&one, 1});
+    ASSERT_TRUE(status.ok()) << status.Text();
+  }
+};
+
+TEST_F(ReasonsTest, EveryCodeIsProvokedOrPending) {
+  std::map<ReasonCode, int> provoked;
+  for (const Provocation& p : Provocations()) ++provoked[p.code];
+  for (size_t i = 1; i < size_t(ReasonCode::kCount); ++i) {
+    const auto code = ReasonCode(i);
+    const bool pending = !PendingUntil(code).empty();
+    EXPECT_EQ(provoked[code], pending ? 0 : 1)
+        << Info(code).name << ": wanted one provocation here, or a row of kPendingReasons";
+    EXPECT_FALSE(Info(code).cause.empty()) << Info(code).name;
+    EXPECT_FALSE(Info(code).fix.empty()) << Info(code).name;
+  }
+}
+
+TEST_F(ReasonsTest, EachIsRaisedByItsCauseAlone) {
+  for (const Provocation& p : Provocations()) {
+    SCOPED_TRACE(std::string(Info(p.code).name));
+    const std::string name(Info(p.code).name), id = "t." + name, plain = "plain." + name;
+    RegisterOne(id.c_str(), p, true);
+    RegisterOne(plain.c_str(), p, false);
+    const int64_t scope = *p.policy ? selector.policies().Scope(0, p.policy).value() : 0;
+    const Operation& op = *selector.registry().Find(p.operation);
+    Call& c = MakeCall(std::string(op.name()).c_str(), p.line);
+    c.r.policy = scope;
+    c.r.flags = p.flags;
+    if (*p.device) {
+      auto device = selector.context().FindByName(p.device);
+      ASSERT_TRUE(device.ok()) << device.status().Text();
+      c.r.device = *device;
+    }
+    const SelectionReport report = Explain(c);
+    ASSERT_EQ(std::string(op.contract().variants[size_t(report.variant)].id), p.operation);
+    EXPECT_TRUE(Has(Of(report, id), p.code));
+    EXPECT_TRUE(p.rows.empty() || !Has(Of(report, plain), p.code));
+  }
+}
+
+}  // namespace
+}  // namespace lz
