@@ -1,4 +1,5 @@
-"""Writes what is made from the operations' contracts: type stubs, a page for each operation, the support matrix.
+"""Writes what is made from data of the engine: from the operations' contracts type stubs, a page for each operation
+and the support matrix; from the table of reason codes their page.
 
     python scripts/generate_api.py           writes the files
     python scripts/generate_api.py --check   exit code 1 if one of them is out of date
@@ -6,12 +7,13 @@
 Needs the built package (`make build`).
 """
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from layerzero import list_kernels
+from layerzero import _layerzero, list_kernels
 from layerzero._contracts import condition, contracts, present
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -26,8 +28,6 @@ Contract = dict[str, Any]
 
 
 # ---- stubs
-
-WIDTH = 120
 
 
 def python_type(param: dict[str, Any]) -> str:
@@ -78,16 +78,6 @@ def signatures(contract: Contract) -> Iterator[tuple[list[str], str]]:
     yield parameters(contract, {name: f"{name}: {on}"}), result(contract, True)
 
 
-def argument_lines(param: str) -> list[str]:
-    """A parameter as the formatter writes it: a long list of choices on lines of its own."""
-    if len(param) + 5 <= WIDTH:
-        return [f"    {param},"]
-    head, _, rest = param.partition("Literal[")
-    items, _, tail = rest.rpartition("]")
-    inner = [f"        {items}"] if len(items) + 8 <= WIDTH else [f"        {i}," for i in items.split(", ")]
-    return [f"    {head}Literal[", *inner, f"    ]{tail},"]
-
-
 def stub() -> str:
     lines = [
         f'"""The operations as functions of `layerzero`. {MADE}"""',
@@ -101,8 +91,7 @@ def stub() -> str:
         overloads = list(signatures(contract))
         for params, returned in overloads:
             lines += ["", "@overload"] if len(overloads) > 1 else [""]
-            arguments = [line for param in params for line in argument_lines(param)]
-            lines += [f"def {contract['name']}(", *arguments, f") -> {returned}:"]
+            lines += [f"def {contract['name']}(", *(f"    {p}," for p in params), f") -> {returned}:"]
             lines += [f'    """{contract["summary"]}"""']
     return "\n".join(lines) + "\n"
 
@@ -239,10 +228,29 @@ def matrix() -> str:
     return "\n".join(lines) + "\n"
 
 
+# ---- reason codes
+
+
+def reasons() -> str:
+    lines = [
+        "<!-- Made by scripts/generate_api.py from src/core/reason.cpp. Do not edit. -->",
+        "# Reasons",
+        "",
+        "Every kernel that a selection refuses keeps all its reasons, whichever kernel wins: `layerzero.explain` and",
+        "`NoKernelFoundError.failures` show them, each with code, field, what was wanted and what was got. Codes are",
+        "stable: dashboards and databases may rely on them.",
+    ]
+    for reason in json.loads(_layerzero.reason_codes()):
+        lines += ["", f"## {reason['code']}", "", f"Cause: {reason['cause']}.", "", f"Fix: {reason['fix']}."]
+        if reason["pending"]:
+            lines += ["", f"No kernel is refused with it in this version; it comes with: {reason['pending']}."]
+    return "\n".join(lines) + "\n"
+
+
 def files() -> dict[str, str]:
     """Path in the repository to text."""
     pages = {f"docs/operations/{name}.md": page(contract) for name, contract in contracts().items()}
-    return {STUB: stub(), "docs/support-matrix.md": matrix(), **pages}
+    return {STUB: stub(), "docs/support-matrix.md": matrix(), "docs/reasons.md": reasons(), **pages}
 
 
 def outdated() -> list[str]:
