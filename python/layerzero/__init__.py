@@ -61,7 +61,13 @@ _major, _minor, _patch = (int(part) for part in __version__.split(".")[:3])
 version_info = VersionInfo(_major, _minor, _patch, _build)
 
 _layerzero.set_hooks(
-    errors.raise_engine_error, slow_call, backends.resolve, scope_of_context, _torch.is_capturing, _log.selected
+    errors.raise_engine_error,
+    slow_call,
+    backends.resolve,
+    scope_of_context,
+    _torch.is_capturing,
+    _log.selected,
+    _log.notice,
 )
 _operations = tuple(_layerzero.ops)
 globals().update(_layerzero.ops)  # the C callables themselves
@@ -73,7 +79,6 @@ _torch.install()
 
 # Names whose modules need more than torch: imported when they are first used.
 _LAZY = {
-    "PackedWeights": "layerzero.packing",
     "detokenize": "layerzero.tokenizers",
     "kernelize": "layerzero.integrations.transformers",
     "register_tokenizer": "layerzero.tokenizers",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero._contracts import condition, contracts, parameter_names, present
+from layerzero._shapes import promotion
 
 FOLDER = Path(__file__).parent / "_reference"
 
@@ -38,6 +39,10 @@ def call_reference(name: str, arguments: dict[str, Any], layout: str | None = No
     contract = contracts()[name]
     taken, knows_layout = _keywords(name)
     given = {key: value for key, value in arguments.items() if value is not None or key in taken}
+    promoted = promotion(contract, arguments)
+    if promoted is not None:
+        names, dtype = promoted
+        given.update({name: given[name].to(dtype) for name in names if given.get(name) is not None})
     order = contract["layouts"].get(layout) if layout is not None else None
     if order is None or order == sorted(order):
         return function(**given)

@@ -6,24 +6,19 @@ compared that is not a plain integer on both sides: a comparison would tie the t
 
 import ast
 import functools
-import math
 import operator
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from layerzero._contracts import Contract, condition, contracts, present
 from layerzero.errors import InvalidRequestError
 
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, int) and value == 0
-
-
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: lambda a, b: 0 if _is_zero(a) or _is_zero(b) else a * b,  # 0 times a symbol is no symbol
+    ast.Mult: operator.mul,
     ast.Div: operator.floordiv,  # sizes are not negative
 }
 
@@ -42,7 +37,7 @@ def _expression(text: str) -> ast.expr:
 
 def _evaluate(node: ast.expr, axes: dict[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
-        return axes["..."] if node.value is Ellipsis else node.value  # "...": the product of the leading axes
+        return node.value
     if isinstance(node, ast.Name):
         return axes[node.id]
     if isinstance(node, ast.Subscript):  # a choice's number in a list
@@ -72,10 +67,14 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
             axes[param["name"]] = param["choices"].index(value)
         elif param["kind"] == "tensor" and param["shape"] != "*" and not param["broadcast"]:
             leading = _bind(name, param, value, order, axes, leading)
-    axes["..."] = math.prod(leading or [])
     found = []
     for output in present(contract, arguments.get(condition(contract) or "")):
-        sizes = _sizes(output["shape"], arguments, axes, leading or [])
+        has_leading, dims = _dims(output["shape"])
+        sizes = (
+            [*(leading or []), *(_evaluate(_expression(d), axes) for d in dims)]
+            if has_leading
+            else [_evaluate(_expression(d), axes) for d in dims]
+        )
         if order is not None and output["layout"]:
             physical = list(sizes)
             for axis, place in enumerate(order):
@@ -83,27 +82,6 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
             sizes = physical
         found.append((sizes, _dtype(contract, output, arguments)))
     return found
-
-
-def _sizes(shape: str, arguments: dict[str, Any], axes: dict[str, Any], leading: list[Any]) -> list[Any]:
-    if shape.endswith("}"):  # one shape for each value of a choice
-        choice, _, shapes = shape[:-1].partition("{")
-        return _sizes(shapes.split("|")[axes[choice]].strip(), arguments, axes, leading)
-    if shape.startswith("blocks("):
-        tensor, axis, rows, columns = (part.strip() for part in shape[7:-1].split(";"))
-        block = [_evaluate(_expression(part), axes) for part in (rows, columns)]
-        return _blocks(list(arguments[tensor].shape), arguments.get(axis), *block)
-    has_leading, dims = _dims(shape)
-    return [*(leading if has_leading else []), *(_evaluate(_expression(d), axes) for d in dims)]
-
-
-def _blocks(shape: list[Any], axis: int | None, rows: Any, columns: Any) -> list[Any]:
-    """Blocks along each axis: of `rows` by `columns` of the last two, all of every axis, or one of `axis`."""
-    if axis is not None:
-        return [n if i == axis % len(shape) else 1 for i, n in enumerate(shape)]
-    if isinstance(columns, int) and columns <= 0:
-        return [1] * len(shape)
-    return [*shape[:-2], *(n // block for n, block in zip(shape[-2:], (rows, columns)[-len(shape) :], strict=True))]
 
 
 def _bind(
@@ -137,4 +115,24 @@ def _dtype(contract: Contract, output: dict[str, Any], arguments: dict[str, Any]
     if chosen is not None:
         return chosen
     like = arguments.get(output["dtype"])
-    return output["dtype"] if like is None else str(like.dtype).removeprefix("torch.")
+    if like is None:
+        return output["dtype"]
+    promoted = promotion(contract, arguments)
+    dtype = like.dtype if promoted is None or output["dtype"] not in promoted[0] else promoted[1]
+    return str(dtype).removeprefix("torch.")
+
+
+def promotion(contract: Contract, arguments: dict[str, Any]) -> tuple[set[str], Any] | None:
+    """The tensors whose dtypes may differ and the dtype that a plan casts them to; None: they do not differ."""
+    names = {p["name"] for p in contract["params"] if p.get("promotes")}
+    if not names:
+        return None
+    names |= {p["same_dtype_as"] for p in contract["params"] if p.get("promotes")}
+    tensors = [arguments[name] for name in names if arguments.get(name) is not None]
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) < 2:
+        return None
+    torch, kind = sys.modules["torch"], tensors[0].device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):  # torch's own functions choose there
+        return None
+    return names, functools.reduce(torch.promote_types, dtypes)

@@ -38,6 +38,8 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return torch.overrides.handle_torch_function(_layerzero.ops[name], tensors, *args, **kwargs)
     _check_device(name, given)
     call = check_contract(torch, contract, arguments, options.get("layout"))
+    if contract["layouts"] and options.get("layout") is None:
+        options["layout"] = call["layout"] if call is not None else _layout_by_hints(contract, arguments)
     # Without the library of torch's operators in this build there is no node to see.
     if _wants_one_node(torch, tensors) and hasattr(torch.ops.layerzero, name):
         return _call_node(name, arguments, options)
@@ -123,8 +125,23 @@ def check_contract(
             field = f"{contract['name']}: {param['name']}"
             refuse_request(field, ", ".join(param["dtypes"]), dtype, "convert the tensor")
         call[param["name"]] = (dtype, sizes, strides)
-    _layerzero.check(_layerzero.ops[contract["name"]], (), call)
-    return call
+    layout = _layerzero.check(_layerzero.ops[contract["name"]], (), call)
+    return call if layout is None else {**call, "layout": layout}
+
+
+def _layout_by_hints(contract: Contract, arguments: dict[str, Any]) -> str | None:
+    """The layout that the traced sizes mean. What a call site means does not change with its sizes, so nothing guards
+    it. None: a size is not known at all."""
+    call: dict[str, Any] = {}
+    for param in contract["params"]:
+        tensor = arguments.get(param["name"])
+        if param["kind"] != "tensor" or tensor is None:
+            continue
+        shape = [[size if type(size) is int else size.node.hint for size in s] for s in (tensor.shape, tensor.stride())]
+        if any(size is None for sizes in shape for size in sizes):
+            return None
+        call[param["name"]] = (str(tensor.dtype).removeprefix("torch."), *(tuple(int(n) for n in s) for s in shape))
+    return _layerzero.check(_layerzero.ops[contract["name"]], (), call)
 
 
 def _dtype_in_reference(torch: Any, tensor: Any, admitted: list[str]) -> str:

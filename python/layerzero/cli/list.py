@@ -1,12 +1,22 @@
 """layerzero list."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import layerzero as lz
 from layerzero._contracts import contracts
 from layerzero.cli._output import Json, print_json, print_table
+
+
+def _spec(name: str) -> dict[str, Any]:
+    contract = contracts()[name]
+    return {
+        "name": name,
+        "operations": contract["operations"],
+        **{key: contract[key] for key in ("aliases", "supports_batched", "returns_offsets", "tolerance")},
+        "layouts": list(contract["layouts"]),
+    }
 
 
 def command(
@@ -19,7 +29,7 @@ def command(
     names = list(dict.fromkeys(k["name"] for k in kernels))
     if json:
         operations = [{"name": n, "operations": [o["id"] for o in contracts()[n]["operations"]]} for n in names]
-        print_json({"operations": operations, "kernels": kernels})
+        print_json({"operations": operations, "specs": [_spec(n) for n in names], "kernels": kernels})
         return
     rows = [
         [

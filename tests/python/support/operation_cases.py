@@ -31,10 +31,11 @@ def tensor(memory, dtype, shape, strides, offset):
 
 
 def arguments_of(name, line):
-    """Arguments by name, the layout among them."""
+    """Arguments by name, the layout among them: a line without one means the contract's, where a call would ask."""
     case = _layerzero.verify_case(name, line)
     found = {k: tensor(*v) if isinstance(v, tuple) else v for k, v in case["arguments"].items()}
-    return found | ({"layout": case["layout"]} if case["layout"] else {})
+    layout = case["layout"] or next(iter(contracts()[name]["layouts"]), None)
+    return found | ({"layout": layout} if layout else {})
 
 
 def cases(name, refused=False):
