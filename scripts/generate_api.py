@@ -29,6 +29,8 @@ Contract = dict[str, Any]
 
 # ---- stubs
 
+WIDTH = 120
+
 
 def python_type(param: dict[str, Any]) -> str:
     if param["kind"] == "tensor":
@@ -78,6 +80,16 @@ def signatures(contract: Contract) -> Iterator[tuple[list[str], str]]:
     yield parameters(contract, {name: f"{name}: {on}"}), result(contract, True)
 
 
+def argument_lines(param: str) -> list[str]:
+    """A parameter as the formatter writes it: a long list of choices on lines of its own."""
+    if len(param) + 5 <= WIDTH:
+        return [f"    {param},"]
+    head, _, rest = param.partition("Literal[")
+    items, _, tail = rest.rpartition("]")
+    inner = [f"        {items}"] if len(items) + 8 <= WIDTH else [f"        {i}," for i in items.split(", ")]
+    return [f"    {head}Literal[", *inner, f"    ]{tail},"]
+
+
 def stub() -> str:
     lines = [
         f'"""The operations as functions of `layerzero`. {MADE}"""',
@@ -91,7 +103,8 @@ def stub() -> str:
         overloads = list(signatures(contract))
         for params, returned in overloads:
             lines += ["", "@overload"] if len(overloads) > 1 else [""]
-            lines += [f"def {contract['name']}(", *(f"    {p}," for p in params), f") -> {returned}:"]
+            arguments = [line for param in params for line in argument_lines(param)]
+            lines += [f"def {contract['name']}(", *arguments, f") -> {returned}:"]
             lines += [f'    """{contract["summary"]}"""']
     return "\n".join(lines) + "\n"
 

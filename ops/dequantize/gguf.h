@@ -1,4 +1,4 @@
-// dequantize.gguf: blocks of GGUF's 4-bit and 8-bit formats as floats.
+// dequantize.gguf: blocks of GGUF's 4-bit to 8-bit formats as floats.
 #pragma once
 
 #include <array>
@@ -10,16 +10,17 @@ namespace lz::ops::dequantize_gguf {
 
 enum Tensor { kData, kOutput };
 enum Scalar { kColumns, kFormat, kDType };
-enum Format { kQ4_0, kQ4_1, kQ8_0 };
+enum Format { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kFormats };
 
-inline constexpr int64_t kBlockColumns = 32;
-inline constexpr std::array<int64_t, 3> kBlockBytes = {18, 20, 34};  // of each Format
+inline constexpr std::array<int64_t, kFormats> kBlockColumns = {32, 32, 32, 32, 32, 256, 256, 256};
+inline constexpr std::array<int64_t, kFormats> kBlockBytes = {18, 20, 22, 24, 34, 144, 176, 210};
+inline constexpr std::string_view kFormatNames = "q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k";
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"dequantize.gguf"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("data", "n, row_bytes", Mask(DType::kU8), "rows of blocks as they lie in the file"),
-    RequiredInt("columns", "values in a row: a multiple of 32"),
-    KeywordOnly(RequiredChoice("format", "q4_0|q4_1|q8_0", "the blocks' format")),
+    RequiredInt("columns", "values in a row: a multiple of 32, for K formats of 256"),
+    KeywordOnly(RequiredChoice("format", kFormatNames, "the blocks' format")),
     KeywordOnly(Choice("dtype", "float32|bfloat16|float16", 0, "of the output")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -31,35 +32,41 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 });
 
 inline Status Canonicalize(BoundArgs& args) {
-  const int64_t columns = args.scalars[kColumns].value.i;
-  if (columns < 0 || columns % kBlockColumns != 0) {
+  const auto format = size_t(args.scalars[kFormat].value.i);
+  const int64_t columns = args.scalars[kColumns].value.i, values = kBlockColumns[format];
+  if (columns < 0 || columns % values != 0) {
     return Status(StatusCode::kInvalidRequest, {.field = "columns",
-                                                .wanted = "a multiple of 32, not negative",
+                                                .wanted = "a multiple of " + std::to_string(values) + ", not negative",
                                                 .got = std::to_string(columns),
                                                 .fix = "pass the unquantised row length"});
   }
-  const int64_t wanted = columns / kBlockColumns * kBlockBytes[size_t(args.scalars[kFormat].value.i)];
+  const int64_t wanted = columns / values * kBlockBytes[format];
   const int64_t row_bytes = args.tensors[kData].shape[1];
   if (row_bytes == wanted) return {};
-  return Status(StatusCode::kInvalidRequest, {.field = "data",
-                                              .wanted = std::to_string(wanted) + " bytes a row",
-                                              .got = std::to_string(row_bytes),
-                                              .fix = "check format and columns: a block of 32 values has 18 (q4_0), "
-                                                     "20 (q4_1) or 34 (q8_0) bytes"});
+  return Status(StatusCode::kInvalidRequest,
+                {.field = "data",
+                 .wanted = std::to_string(wanted) + " bytes a row",
+                 .got = std::to_string(row_bytes),
+                 .fix = "check format and columns: a block of " + std::to_string(values) + " values has " +
+                        std::to_string(kBlockBytes[format]) + " bytes in " +
+                        std::string(ChoiceName(kFormatNames, int64_t(format)))});
 }
 
 inline constexpr Contract kContract = {
     .name = "dequantize_gguf",
-    .summary = "Dequantises rows of GGUF blocks (Q4_0, Q4_1, Q8_0).",
+    .summary = "Dequantises rows of GGUF blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K).",
     .definition =
-        "A block holds 32 values: a float16 scale d (little endian), for q4_1 a float16 minimum m, then the codes. "
-        "4-bit "
-        "codes: byte j holds value j in its low half and value j + 16 in its high half; q8_0: 32 signed bytes. In "
-        "float32 "
-        "arithmetic, each operation rounded: q4_0 d * (code - 8), q4_1 (d * code) + m, q8_0 d * code; then rounded "
-        "once "
-        "to dtype",
-    .source = "GGUF specification and ggml-quants of ggml (block_q4_0, block_q4_1, block_q8_0)",
+        "Numbers are little endian, d and m float16; in float32 arithmetic, each operation rounded, then rounded once "
+        "to dtype. Blocks of 32: d, in q4_1 and q5_1 then m, in q5_0 and q5_1 then 32 high bits, then the codes: 16 "
+        "bytes, byte j holding value j in its low half and value j + 16 in its high half; in q8_0 32 signed bytes. "
+        "q4_0 d * (code - 8), q5_0 d * (code - 16), q4_1 and q5_1 (d * code) + m, q8_0 d * code. Blocks of 256: q4_k "
+        "d, m, 12 bytes with 8 scales s and 8 minima t of 6 bits (the first four of each in the low bits of bytes 0 to "
+        "7, the others in bytes 8 to 11 with their two high bits above those), in q5_k 32 bytes of high bits, bit i "
+        "for values 32 i to 32 i + 31, then 128 bytes: byte 32 c + j holds values 64 c + j and 64 c + 32 + j. Value "
+        "i: (d * s[i / 32]) * code - (m * t[i / 32]). q6_k: 128 bytes of low halves, 64 of two high bits, 16 signed "
+        "scales, d: (d * s[i / 16]) * (code - 32); of 128 values, value 32 c + j takes the low (c < 2) or high half of "
+        "byte j + 32 (c % 2) and bits 2 c of byte j",
+    .source = "GGUF specification and ggml-quants of ggml (block_q4_0 to block_q6_K)",
     .replaces = "gguf.dequantize(data, qtype) and a copy into a tensor",
     .variants = kVariants,
     .params = kParams,

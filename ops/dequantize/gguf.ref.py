@@ -2,21 +2,71 @@
 
 import torch
 
-_BLOCK_BYTES = {"q4_0": 18, "q4_1": 20, "q8_0": 34}
+_BLOCKS = {  # values, bytes
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
+    "q8_0": (32, 34),
+    "q4_k": (256, 144),
+    "q5_k": (256, 176),
+    "q6_k": (256, 210),
+}
+
+
+def _half(blocks, at):
+    # Two bytes as one float16, whatever the blocks' alignment.
+    return blocks[..., at : at + 2].contiguous().view(torch.float16).float()
+
+
+def _signed(codes):
+    return codes.contiguous().view(torch.int8).float()
+
+
+def _bits(data):
+    """Each byte's bits from the lowest on."""
+    return (data.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=data.device) & 1).flatten(-2)
+
+
+def _small(blocks, format):
+    d = _half(blocks, 0)
+    if format == "q8_0":
+        return d * _signed(blocks[..., 2:])
+    start = 4 if format in ("q4_1", "q5_1") else 2
+    codes = blocks[..., -16:]
+    codes = torch.cat([codes & 15, codes >> 4], -1)
+    if format in ("q5_0", "q5_1"):
+        codes = codes | _bits(blocks[..., start : start + 4]) << 4
+    if start == 4:
+        return d * codes.float() + _half(blocks, 2)
+    return d * (codes.float() - (16 if format == "q5_0" else 8))
+
+
+def _k(blocks, format):
+    packed = blocks[..., 4:16]
+    low, middle, high = packed[..., :4], packed[..., 4:8], packed[..., 8:]
+    scales = torch.cat([low & 63, (high & 15) | (low >> 6 << 4)], -1)
+    minima = torch.cat([middle & 63, (high >> 4) | (middle >> 6 << 4)], -1)
+    codes = blocks[..., -128:].unflatten(-1, (4, 32))
+    codes = torch.stack([codes & 15, codes >> 4], -2).flatten(-3, -2)  # [..., 8, 32]
+    if format == "q5_k":
+        codes = codes | _bits(blocks[..., 16:48]).unflatten(-1, (32, 8)).transpose(-1, -2) << 4
+    scale, minimum = _half(blocks, 0) * scales.float(), _half(blocks, 2) * minima.float()
+    return (scale.unsqueeze(-1) * codes.float() - minimum.unsqueeze(-1)).flatten(-2)
+
+
+def _q6(blocks):
+    low = blocks[..., :128].unflatten(-1, (2, 64))
+    low = torch.cat([low & 15, low >> 4], -1)  # [..., 2, 128]
+    high = blocks[..., 128:192].unflatten(-1, (2, 32))
+    high = torch.cat([high >> shift & 3 for shift in (0, 2, 4, 6)], -1)
+    codes = ((low | high << 4).float() - 32).flatten(-2).unflatten(-1, (16, 16))
+    scale = _half(blocks, 208) * _signed(blocks[..., 192:208])
+    return (scale.unsqueeze(-1) * codes).flatten(-2)
 
 
 def reference(data, columns, *, format, dtype="float32"):
-    n = data.shape[0]
-    blocks = data.reshape(n, columns // 32, _BLOCK_BYTES[format])
-
-    def half(at):
-        # Two bytes as one float16, whatever the blocks' alignment.
-        return blocks[..., at : at + 2].contiguous().view(torch.float16).float()
-
-    if format == "q8_0":
-        values = half(0) * blocks[..., 2:].contiguous().view(torch.int8).float()
-    else:
-        codes = blocks[..., 2:] if format == "q4_0" else blocks[..., 4:]
-        codes = torch.cat([codes & 15, codes >> 4], -1).float()
-        values = half(0) * (codes - 8) if format == "q4_0" else half(0) * codes + half(2)
-    return values.reshape(n, columns).to(getattr(torch, dtype))
+    n, (values, size) = data.shape[0], _BLOCKS[format]
+    blocks = data.reshape(n, columns // values, size)
+    result = _q6(blocks) if format == "q6_k" else _k(blocks, format) if values == 256 else _small(blocks, format)
+    return result.reshape(n, columns).to(getattr(torch, dtype))

@@ -272,16 +272,77 @@ def block_sparse_attention(
 ) -> tuple[T, T]:
     """Attention in which blocks of queries see listed blocks of keys (BSR)."""
 
+def convert(
+    input: T,
+    dtype: Literal[
+        "float64",
+        "float32",
+        "tf32",
+        "float16",
+        "bfloat16",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float6_e2m3fn",
+        "float6_e3m2fn",
+        "float4_e2m1fn",
+    ],
+    *,
+    source: Literal[
+        "input",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e4m3fnuz",
+        "float8_e5m2fnuz",
+        "float6_e2m3fn",
+        "float6_e3m2fn",
+        "float4_e2m1fn",
+        "float8_e8m0fnu",
+    ] = "input",
+    saturate: bool = True,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Converts between float formats: FP64 to FP4, TF32, and the vendors' forms of FP8."""
+
+def convert_layout(
+    input: T,
+    source: Literal["BSHD", "BHSD", "NHD", "HND"],
+    target: Literal["BSHD", "BHSD", "NHD", "HND"],
+    *,
+    batch: int = 1,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Copies a tensor of attention into another layout: BSHD, BHSD, NHD or HND."""
+
 def dequantize_gguf(
     data: T,
     columns: int,
     *,
-    format: Literal["q4_0", "q4_1", "q8_0"],
+    format: Literal["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"],
     dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Dequantises rows of GGUF blocks (Q4_0, Q4_1, Q8_0)."""
+    """Dequantises rows of GGUF blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K)."""
+
+def dequantize(
+    values: T,
+    scale: T,
+    format: Literal[
+        "int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4"
+    ],
+    *,
+    axis: int | None = None,
+    zero_point: T | None = None,
+    tensor_scale: T | None = None,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """The values of int8, int4, FP8, MXFP8, MXFP4 and NVFP4 tensors."""
 
 def embedding(
     input: T,
@@ -301,6 +362,31 @@ def linear(
     out: T | tuple[T, ...] | None = None,
 ) -> T:
     """Matrix product with row-major weights, plus a bias."""
+
+def linear_prepack(
+    weight: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Puts 4-bit weights into the order that fast kernels of linear_quantized want."""
+
+def linear_quantized(
+    input: T,
+    weight: T,
+    weight_scale: T,
+    format: Literal[
+        "int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4"
+    ],
+    bias: T | None = None,
+    *,
+    zero_point: T | None = None,
+    tensor_scale: T | None = None,
+    packed: T | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Matrix product with int8, int4, FP8, MXFP8, MXFP4 or NVFP4 weights, plus a bias."""
 
 def layer_norm(
     input: T,
@@ -364,6 +450,83 @@ def rope(
     out: T | tuple[T, ...] | None = None,
 ) -> T:
     """Rotary position embedding of the first columns of each head, from cosine and sine tables."""
+
+def quantize_asymmetric(
+    input: T,
+    dtype: Literal["int8", "uint8", "int4", "uint4"],
+    *,
+    axis: int | None = None,
+    group_size: int = 0,
+    block_rows: int = 1,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T, T]:
+    """Quantises to 8-bit or 4-bit integers with zero points."""
+
+def quantize_nvfp4(
+    input: T,
+    *,
+    per_row: bool = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T, T]:
+    """Quantises to NVFP4 with both levels of scales."""
+
+@overload
+def quantize(
+    input: T,
+    dtype: Literal[
+        "int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4"
+    ],
+    scale: None = None,
+    *,
+    axis: int | None = None,
+    group_size: int = 0,
+    block_rows: int = 1,
+    zero_point: T | None = None,
+    tensor_scale: T | None = None,
+    scale_rule: Literal["ceil", "floor"] = "ceil",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Quantises to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given."""
+
+@overload
+def quantize(
+    input: T,
+    dtype: Literal[
+        "int8", "uint8", "int4", "uint4", "fp8_e4m3", "fp8_e5m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "nvfp4"
+    ],
+    scale: T,
+    *,
+    axis: int | None = None,
+    group_size: int = 0,
+    block_rows: int = 1,
+    zero_point: T | None = None,
+    tensor_scale: T | None = None,
+    scale_rule: Literal["ceil", "floor"] = "ceil",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Quantises to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given."""
+
+def swizzle_scales(
+    scale: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Puts block scales into the 128x4 order that block-scaled matrix products read."""
+
+def unswizzle_scales(
+    scale: T,
+    rows: int,
+    columns: int,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Takes block scales out of the 128x4 order of block-scaled matrix products."""
 
 def sample_minp(
     logits: T,

@@ -6,6 +6,7 @@ compared that is not a plain integer on both sides: a comparison would tie the t
 
 import ast
 import functools
+import math
 import operator
 import re
 import sys
@@ -15,10 +16,15 @@ from typing import Any
 from layerzero._contracts import Contract, condition, contracts, present
 from layerzero.errors import InvalidRequestError
 
+
+def _is_zero(value: Any) -> bool:
+    return isinstance(value, int) and value == 0
+
+
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Mult: lambda a, b: 0 if _is_zero(a) or _is_zero(b) else a * b,  # 0 times a symbol is no symbol
     ast.Div: operator.floordiv,  # sizes are not negative
 }
 
@@ -37,7 +43,7 @@ def _expression(text: str) -> ast.expr:
 
 def _evaluate(node: ast.expr, axes: dict[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
-        return node.value
+        return axes["..."] if node.value is Ellipsis else node.value  # "...": the product of the leading axes
     if isinstance(node, ast.Name):
         return axes[node.id]
     if isinstance(node, ast.Subscript):  # a choice's number in a list
@@ -67,14 +73,10 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
             axes[param["name"]] = param["choices"].index(value)
         elif param["kind"] == "tensor" and param["shape"] != "*" and not param["broadcast"]:
             leading = _bind(name, param, value, order, axes, leading)
+    axes["..."] = math.prod(leading or [])
     found = []
     for output in present(contract, arguments.get(condition(contract) or "")):
-        has_leading, dims = _dims(output["shape"])
-        sizes = (
-            [*(leading or []), *(_evaluate(_expression(d), axes) for d in dims)]
-            if has_leading
-            else [_evaluate(_expression(d), axes) for d in dims]
-        )
+        sizes = _sizes(output["shape"], arguments, axes, leading or [])
         if order is not None and output["layout"]:
             physical = list(sizes)
             for axis, place in enumerate(order):
@@ -82,6 +84,27 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
             sizes = physical
         found.append((sizes, _dtype(contract, output, arguments)))
     return found
+
+
+def _sizes(shape: str, arguments: dict[str, Any], axes: dict[str, Any], leading: list[Any]) -> list[Any]:
+    if shape.endswith("}"):  # one shape for each value of a choice
+        choice, _, shapes = shape[:-1].partition("{")
+        return _sizes(shapes.split("|")[axes[choice]].strip(), arguments, axes, leading)
+    if shape.startswith("blocks("):
+        tensor, axis, rows, columns = (part.strip() for part in shape[7:-1].split(";"))
+        block = [_evaluate(_expression(part), axes) for part in (rows, columns)]
+        return _blocks(list(arguments[tensor].shape), arguments.get(axis), *block)
+    has_leading, dims = _dims(shape)
+    return [*(leading if has_leading else []), *(_evaluate(_expression(d), axes) for d in dims)]
+
+
+def _blocks(shape: list[Any], axis: int | None, rows: Any, columns: Any) -> list[Any]:
+    """Blocks along each axis: of `rows` by `columns` of the last two, all of every axis, or one of `axis`."""
+    if axis is not None:
+        return [n if i == axis % len(shape) else 1 for i, n in enumerate(shape)]
+    if isinstance(columns, int) and columns <= 0:
+        return [1] * len(shape)
+    return [*shape[:-2], *(n // block for n, block in zip(shape[-2:], (rows, columns)[-len(shape) :], strict=True))]
 
 
 def _bind(

@@ -299,6 +299,54 @@ bool OutputCondition(const Request& r) {
   return flag.given && flag.value.i != 0;
 }
 
+int64_t Evaluate(const Request& r, const Dim& dim) {
+  return dim.kind == Dim::Kind::kAxis ? r.variables[size_t(dim.axis)]
+                                      : r.op->expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
+}
+
+// See ShapeProgram. Axes that the blocks do not divide are the contract's to refuse.
+void Blocks(const Request& r, const ShapeProgram& program, OutputShape* shape) {
+  const lz_tensor& t = r.tensors[size_t(program.blocks_of)];
+  const int64_t rows = Evaluate(r, program.dims[0]), columns = Evaluate(r, program.dims[1]);
+  const lz_scalar* axis = program.blocks_axis >= 0 ? &r.scalars[size_t(program.blocks_axis)] : nullptr;
+  shape->ndim = t.ndim;
+  for (int32_t i = 0; i < t.ndim; ++i) {
+    const int64_t block = i + 1 == t.ndim ? columns : i + 2 == t.ndim ? rows : 1;
+    if (axis && axis->given) {
+      shape->shape[i] = i == axis->value.i ? t.shape[i] : 1;
+    } else {
+      shape->shape[i] = columns <= 0 || block <= 0 ? 1 : t.shape[i] / block;
+    }
+  }
+}
+
+// The sizes of an output in the contract's order of axes.
+Status Sizes(const Request& r, const Output& output, const ShapeProgram& program, int leading_input,
+             OutputShape* shape) {
+  if (program.choice >= 0) {
+    const auto chosen = size_t(r.scalars[size_t(program.choice)].value.i);
+    return Sizes(r, output, program.alternatives[chosen], leading_input, shape);
+  }
+  if (program.blocks_of >= 0) {
+    Blocks(r, program, shape);
+    return {};
+  }
+  int32_t n = 0;
+  if (program.leading && leading_input >= 0) {
+    const lz_tensor& t = r.tensors[size_t(leading_input)];
+    n = t.ndim - int32_t(r.op->input_shapes()[size_t(leading_input)].dims.size());
+    std::copy(t.shape, t.shape + n, shape->shape);
+  }
+  if (n + int32_t(program.dims.size()) > kMaxRank) return Invalid(r, output.name, "at most 8 axes", "more");
+  for (const Dim& dim : program.dims) {
+    const int64_t size = Evaluate(r, dim);
+    if (size < 0) return Invalid(r, output.name, "a size of at least 0", std::to_string(size));
+    shape->shape[n++] = size;
+  }
+  shape->ndim = n;
+  return {};
+}
+
 Status Outputs(Request& r, int leading_input) {
   const Operation& op = *r.op;
   const bool condition = OutputCondition(r);
@@ -308,23 +356,8 @@ Status Outputs(Request& r, int leading_input) {
     shape.ndim = -1;
     if (!output.Present(condition)) continue;
     shape.dtype = OutputDType(r, output);
-    const ShapeProgram& program = op.output_shapes()[o];
-    int32_t n = 0;
-    if (program.leading && leading_input >= 0) {
-      const lz_tensor& t = r.tensors[size_t(leading_input)];
-      n = t.ndim - int32_t(op.input_shapes()[size_t(leading_input)].dims.size());
-      std::copy(t.shape, t.shape + n, shape.shape);
-    }
-    if (n + int32_t(program.dims.size()) > kMaxRank) return Invalid(r, output.name, "at most 8 axes", "more");
-    for (const Dim& dim : program.dims) {
-      const int64_t size = dim.kind == Dim::Kind::kAxis
-                               ? r.variables[size_t(dim.axis)]
-                               : op.expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
-      if (size < 0) return Invalid(r, output.name, "a size of at least 0", std::to_string(size));
-      shape.shape[n++] = size;
-    }
-    shape.ndim = n;
-    std::copy(shape.shape, shape.shape + n, shape.physical);
+    LZ_RETURN_IF_ERROR(Sizes(r, output, op.output_shapes()[o], leading_input, &shape));
+    std::copy(shape.shape, shape.shape + shape.ndim, shape.physical);
     if (output.layout && r.layout > 0) {
       const auto& physical_of = op.layouts()[size_t(r.layout)];
       for (size_t a = 0; a < physical_of.size(); ++a) shape.physical[physical_of[a]] = shape.shape[a];

@@ -119,6 +119,8 @@ Status Operation::CompileShape(std::string_view text, bool output, ShapeProgram*
     return {};
   }
   if (Trim(text).empty()) return {};
+  if (output && text.ends_with('}')) return CompileAlternatives(text, program);
+  if (output && text.starts_with("blocks(")) return CompileBlocks(text, program);
   const std::vector<std::string_view> tokens = Dimensions(text);
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] == "...") {
@@ -142,6 +144,40 @@ Status Operation::CompileShape(std::string_view text, bool output, ShapeProgram*
     program->dims.push_back(dim);
   }
   if (program->dims.size() > size_t(kMaxRank)) return Bad(name(), text, "at most 8 axes");
+  return {};
+}
+
+Status Operation::CompileAlternatives(std::string_view text, ShapeProgram* program) {
+  const size_t open = text.find('{');
+  const std::optional<uint16_t> choice = ScalarIndex(Trim(text.substr(0, open)));
+  if (!choice || scalar(*choice).kind != ParamKind::kChoice) return Bad(name(), text, "choice{shape | shape}");
+  program->choice = int16_t(*choice);
+  for (std::string_view one : Split(text.substr(open + 1, text.size() - open - 2), '|')) {
+    program->alternatives.emplace_back();
+    LZ_RETURN_IF_ERROR(CompileShape(one, true, &program->alternatives.back()));
+  }
+  if (program->alternatives.size() == Split(scalar(*choice).choices, '|').size()) return {};
+  return Bad(name(), text, "one shape for each choice");
+}
+
+Status Operation::CompileBlocks(std::string_view text, ShapeProgram* program) {
+  const size_t open = text.find('(');
+  const std::vector<std::string_view> parts = Split(text.substr(open + 1, text.size() - open - 2), ';');
+  const std::optional<uint16_t> input = InputIndex(parts[0]);
+  if (parts.size() != 4 || !input || !text.ends_with(')'))
+    return Bad(name(), text, "blocks(input; axis; rows; columns)");
+  program->blocks_of = int16_t(*input);
+  if (!parts[1].empty()) {
+    const std::optional<uint16_t> axis = ScalarIndex(parts[1]);
+    if (!axis || scalar(*axis).kind != ParamKind::kInt) return Bad(name(), parts[1], "the name of an integer");
+    program->blocks_axis = int16_t(*axis);
+  }
+  for (std::string_view part : {parts[2], parts[3]}) {
+    auto expression = Expression::Parse(part, [this](std::string_view n) { return ResolveVariable(n); });
+    if (!expression.ok()) return Bad(name(), text, expression.status().Text());
+    program->dims.push_back({.kind = Dim::Kind::kExpression, .expression = int16_t(expressions_.size())});
+    expressions_.push_back(std::move(*expression));
+  }
   return {};
 }
 

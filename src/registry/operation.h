@@ -79,6 +79,15 @@ struct ShapeProgram {
   bool any_rank = false;  // "*"
   bool leading = false;   // starts with "..."
   std::vector<Dim> dims;  // without the "..."
+  // Of outputs alone.
+  // "target{a, b | b, a}": one shape for each value of a choice parameter.
+  int16_t choice = -1;  // scalar
+  std::vector<ShapeProgram> alternatives;
+  // "blocks(input; axis; rows; columns)": of the input's rank, the number of blocks along each axis. A block spans
+  // `rows` of the axis before the last and `columns` of the last, and one of the others; with columns = 0 all of every
+  // axis; and where the optional integer `axis` is given all but that one, of which it spans one. dims: rows, columns.
+  int16_t blocks_of = -1;    // input
+  int16_t blocks_axis = -1;  // scalar, or -1
 };
 
 // Immutable once built, except for its state, which registrations replace. Lives as long as the process.
@@ -142,6 +151,8 @@ class Operation {
   Status CompileParams();
   Status CompileCondition(const Output& output);
   Status CompileShape(std::string_view text, bool output, ShapeProgram* program);
+  Status CompileAlternatives(std::string_view text, ShapeProgram* program);
+  Status CompileBlocks(std::string_view text, ShapeProgram* program);
   Status CompileLayouts();
   Status AssignSlots();
   void AddField(Field field);

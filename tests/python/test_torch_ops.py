@@ -104,14 +104,21 @@ def test_opcheck_of_every_case(name):
         check(name, line, arguments)
 
 
+def beyond_opcheck(tensors):
+    """opcheck takes NaN for a difference, and multiplies tensors, which torch cannot do in formats of 8 bits."""
+    floats = [t for t in tensors if isinstance(t, torch.Tensor) and t.is_floating_point()]
+    return any(t.element_size() == 1 or bool(t.isnan().any()) for t in floats)
+
+
 def check(name, line, arguments):
     function, given = operator(name, arguments)
     with torch.no_grad():
         try:
-            function(**given)
+            results = as_tuple(function(**given))
         except lz.LayerZeroError:
             return
-    torch.library.opcheck(function, (), given)
+    if not beyond_opcheck([*given.values(), *results]):
+        torch.library.opcheck(function, (), given)
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if contracts()[n]["differentiable"]])

@@ -1,4 +1,5 @@
-// GGUF blocks (Q4_0, Q4_1, Q8_0) as floats, CPU SIMD: codes widened to f32 lanes, scaled, stored.
+// GGUF blocks as floats, CPU SIMD: codes widened to f32 lanes, scaled, stored. Codes of 5 and 6 bits are first put
+// together as bytes.
 //   data [n, row_bytes] u8, dense last axis     output [n, columns] f32|f16|bf16, dense last axis; nothing aliases
 // Workspace: none. Deterministic, bit for bit the reference: multiplication and addition round apart. Source: own;
 // block layouts in ops/dequantize/gguf.h.
@@ -63,20 +64,92 @@ void Q8Block(const uint8_t* codes, float d, T* out) {
   const auto scale = hn::Set(tag, d);
   const int64_t lanes = int64_t(hn::Lanes(tag));
   const auto* values = reinterpret_cast<const int8_t*>(codes);
-  for (int64_t i = 0; i < kBlockColumns; i += lanes) {
+  for (int64_t i = 0; i < 32; i += lanes) {
     StoreF32(tag, hn::Mul(scale, hn::ConvertTo(tag, hn::PromoteTo(di, hn::LoadU(d8, values + i)))), out + i);
+  }
+}
+
+// out[i] = scale * codes[i] - minimum for n values, a multiple of 16.
+template <class T>
+void Scale(const int8_t* codes, int64_t n, float scale, float minimum, T* out) {
+  const Tag tag;
+  const hn::Rebind<int32_t, Tag> di;
+  const hn::Rebind<int8_t, Tag> d8;
+  const auto s = hn::Set(tag, scale), m = hn::Set(tag, minimum);
+  const int64_t lanes = int64_t(hn::Lanes(tag));
+  for (int64_t i = 0; i < n; i += lanes) {
+    const auto code = hn::ConvertTo(tag, hn::PromoteTo(di, hn::LoadU(d8, codes + i)));
+    StoreF32(tag, hn::Sub(hn::Mul(s, code), m), out + i);
+  }
+}
+
+// q5_0 and q5_1, whose m is added: `minimum` is -m.
+template <class T>
+void Q5Block(const uint8_t* bits, float d, float minimum, int zero_point, T* out) {
+  uint32_t high;
+  std::memcpy(&high, bits, 4);
+  const uint8_t* packed = bits + 4;
+  int8_t codes[32];
+  for (int j = 0; j < 16; ++j) {
+    codes[j] = int8_t(((packed[j] & 15) | (high >> j & 1) << 4) - uint32_t(zero_point));
+    codes[j + 16] = int8_t((packed[j] >> 4 | (high >> (j + 16) & 1) << 4) - uint32_t(zero_point));
+  }
+  Scale(codes, 32, d, minimum, out);
+}
+
+// q4_k, and q5_k, which has high bits.
+template <class T>
+void KBlock(const uint8_t* block, const uint8_t* high, const uint8_t* packed, T* out) {
+  const float d = HalfAt(block), m = HalfAt(block + 2);
+  const uint8_t* q = block + 4;
+  for (int j = 0; j < 8; ++j) {
+    const int s = j < 4 ? q[j] & 63 : (q[j + 4] & 15) | q[j - 4] >> 6 << 4;
+    const int t = j < 4 ? q[j + 4] & 63 : q[j + 4] >> 4 | q[j] >> 6 << 4;
+    const uint8_t* from = packed + j / 2 * 32;
+    const int shift = j % 2 * 4;
+    int8_t codes[32];
+    for (int i = 0; i < 32; ++i) codes[i] = int8_t(from[i] >> shift & 15);
+    if (high) {
+      for (int i = 0; i < 32; ++i) codes[i] = int8_t(codes[i] | (high[i] >> j & 1) << 4);
+    }
+    Scale(codes, 32, d * float(s), m * float(t), out + j * 32);
+  }
+}
+
+template <class T>
+void Q6Block(const uint8_t* block, T* out) {
+  const float d = HalfAt(block + 208);
+  for (int part = 0; part < 8; ++part) {  // of 32 values
+    const int half = part / 4, c = part % 4;
+    const uint8_t *low = block + half * 64 + c % 2 * 32, *high = block + 128 + half * 32;
+    const int shift = c / 2 * 4;
+    int8_t codes[32];
+    for (int i = 0; i < 32; ++i) codes[i] = int8_t(((low[i] >> shift & 15) | (high[i] >> 2 * c & 3) << 4) - 32);
+    for (int g = 0; g < 2; ++g) {
+      const float s = d * float(int8_t(block[192 + part * 2 + g]));
+      Scale(codes + 16 * g, 16, s, 0.0f, out + part * 32 + 16 * g);
+    }
+  }
+}
+
+template <class T>
+void Block(const uint8_t* data, int64_t format, T* out) {
+  switch (format) {
+    case kQ4_0: return Q4Block(data + 2, HalfAt(data), 0.0f, 8.0f, false, out);
+    case kQ4_1: return Q4Block(data + 4, HalfAt(data), HalfAt(data + 2), 0.0f, true, out);
+    case kQ5_0: return Q5Block(data + 2, HalfAt(data), 0.0f, 16, out);
+    case kQ5_1: return Q5Block(data + 4, HalfAt(data), -HalfAt(data + 2), 0, out);
+    case kQ8_0: return Q8Block(data + 2, HalfAt(data), out);
+    case kQ4_K: return KBlock(data, nullptr, data + 16, out);
+    case kQ5_K: return KBlock(data, data + 16, data + 48, out);
+    default: return Q6Block(data, out);
   }
 }
 
 template <class T>
 void Row(const uint8_t* data, T* out, int64_t blocks, int64_t format) {
-  const int64_t bytes = kBlockBytes[size_t(format)];
-  for (int64_t b = 0; b < blocks; ++b, data += bytes, out += kBlockColumns) {
-    const float d = HalfAt(data);
-    if (format == kQ4_0) Q4Block(data + 2, d, 0.0f, 8.0f, false, out);
-    if (format == kQ4_1) Q4Block(data + 4, d, HalfAt(data + 2), 0.0f, true, out);
-    if (format == kQ8_0) Q8Block(data + 2, d, out);
-  }
+  const int64_t bytes = kBlockBytes[size_t(format)], values = kBlockColumns[size_t(format)];
+  for (int64_t b = 0; b < blocks; ++b) Block(data + b * bytes, format, out + b * values);
 }
 
 template <class T>
@@ -88,7 +161,7 @@ int32_t Run(const lz_kernel_args* args) {
   // 32k values take about 5 us on one core: less is not worth waking another.
   ParallelFor(args, output.shape[0], 32768 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      Row(in + r * data.strides[0], out + r * output.strides[0], columns / kBlockColumns, format);
+      Row(in + r * data.strides[0], out + r * output.strides[0], columns / kBlockColumns[size_t(format)], format);
     }
   });
   return 0;

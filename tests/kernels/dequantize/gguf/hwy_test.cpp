@@ -34,7 +34,7 @@ constexpr lz_parallel kTwoParts = {&RunParts, nullptr, 2};
 // What `kernel` writes for [n, columns] of `type` from rows that lie `pad` bytes apart.
 std::vector<char> Dequantize(const KernelSpec& kernel, std::vector<uint8_t> bytes, int64_t n, int64_t columns,
                              int64_t pad, Format format, DType type) {
-  const int64_t row_bytes = columns / kBlockColumns * kBlockBytes[format];
+  const int64_t row_bytes = columns / kBlockColumns[format] * kBlockBytes[format];
   std::vector<char> out(size_t(n * columns * ByteSize(type)), char(0x5a));
   int64_t shape[] = {n, row_bytes}, strides[] = {row_bytes + pad, 1};
   int64_t out_shape[] = {n, columns}, out_strides[] = {columns, 1};
@@ -56,14 +56,19 @@ std::vector<float> DequantizeF32(const KernelSpec& kernel, const std::vector<uin
   return values;
 }
 
+// Where a block's float16 numbers lie; -1: no second one.
+constexpr std::array<std::array<int64_t, 2>, kFormats> kHalves = {
+    {{0, -1}, {0, 2}, {0, -1}, {0, 2}, {0, -1}, {0, 2}, {0, 2}, {208, -1}}};
+
 // Random codes under finite scales, subnormal, zero and negative ones among them.
 std::vector<uint8_t> RandomBlocks(int64_t count, Format format) {
   std::mt19937 random(6);
   std::vector<uint8_t> bytes(size_t(count * kBlockBytes[format]));
   for (uint8_t& b : bytes) b = uint8_t(random());
   for (int64_t i = 0; i < count; ++i) {
-    for (int64_t half = 0; half < (format == kQ4_1 ? 2 : 1); ++half) {
-      uint8_t* high = &bytes[size_t(i * kBlockBytes[format] + 2 * half + 1)];
+    for (const int64_t half : kHalves[format]) {
+      if (half < 0) continue;
+      uint8_t* high = &bytes[size_t(i * kBlockBytes[format] + half + 1)];
       if ((*high & 0x7c) == 0x7c) *high ^= 0x40;
       if (i % 5 == 0) *high &= 0x83;  // subnormal
       if (i % 7 == 0) high[0] = high[-1] = 0;
@@ -93,11 +98,12 @@ TEST(DequantizeGguf, ABlockByHand) {
 }
 
 TEST(DequantizeGguf, EqualsTheReferenceBitForBit) {
-  constexpr std::array<std::array<int64_t, 2>, 6> kSizes = {{{5, 96}, {1, 32}, {3, 4096}, {0, 64}, {4, 0}, {700, 64}}};
-  for (const Format format : {kQ4_0, kQ4_1, kQ8_0}) {
+  constexpr std::array<std::array<int64_t, 2>, 6> kSizes = {{{5, 3}, {1, 1}, {3, 16}, {0, 2}, {4, 0}, {700, 2}}};
+  for (const Format format : {kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K}) {
     for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
-      for (const auto& [n, columns] : kSizes) {
-        const std::vector<uint8_t> bytes = RandomBlocks(n * columns / kBlockColumns + 1, format);
+      for (const auto& [n, blocks] : kSizes) {
+        const int64_t columns = blocks * kBlockColumns[format];
+        const std::vector<uint8_t> bytes = RandomBlocks(n * blocks + 1, format);
         const std::vector<char> expected = Dequantize(Reference(), bytes, n, columns, 0, format, type);
         for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
           hwy::SetSupportedTargetsForTest(target);
@@ -150,6 +156,9 @@ TEST(DequantizeGguf, SizesThatDoNotFitAreRefusedByName) {
   EXPECT_EQ(refused(18, 31, kQ4_0), "columns");
   EXPECT_EQ(refused(18, -32, kQ4_0), "columns");
   EXPECT_EQ(refused(0, 0, kQ4_0), "");
+  EXPECT_EQ(refused(144, 256, kQ4_K), "");
+  EXPECT_EQ(refused(144, 32, kQ4_K), "columns");
+  EXPECT_EQ(refused(176, 256, kQ6_K), "data");
 }
 
 }  // namespace

@@ -1,0 +1,67 @@
+// mlp.linear.quantized: a matrix product with weights in a narrow format under scales, and a bias.
+#pragma once
+
+#include "ops/common/quant.h"
+
+namespace lz::ops::mlp_linear_quantized {
+
+enum Tensor { kInput, kWeight, kWeightScale, kBias, kZeroPoint, kTensorScale, kPacked, kOutput };
+enum Scalar { kFormat };
+
+inline constexpr auto kVariants = std::to_array<Variant>({{"mlp.linear.quantized"}});
+inline constexpr auto kParams = std::to_array<Param>({
+    TensorParam("input", "..., k", kFloats, "rows to transform"),
+    TensorParam("weight", "n, k / format[1, 1, 2, 2, 1, 1, 1, 1, 2, 2]", kValueDTypes,
+                "one row of k codes per output column, as quantize returns them"),
+    TensorParam("weight_scale", "scale_rows, scale_columns", kScaleDTypes,
+                "one for each block of n / scale_rows rows and k / scale_columns columns"),
+    RequiredChoice("format", kQuantNames, "what the codes are"),
+    SameDType(OptionalTensor("bias", "n", kFloats, "added to every row; None means 0"), "input"),
+    KeywordOnly(
+        OptionalTensor("zero_point", "scale_rows, scale_columns", Mask(DType::kI32), "integers: the code of 0")),
+    KeywordOnly(OptionalTensor("tensor_scale", "*", Mask(DType::kF32), "nvfp4: the scale of the tensor or each row")),
+    KeywordOnly(OptionalTensor("packed", "n, k / 2", Mask(DType::kU8),
+                               "4-bit formats: the weight as linear_prepack returns it, for kernels that want it so; "
+                               "others read `weight`")),
+});
+inline constexpr auto kOutputs = std::to_array<Output>({
+    {.name = "output", .shape = "..., n", .dtype = "input", .doc = "the rows of input @ weight^T + bias"},
+});
+inline constexpr auto kDerived = std::to_array<DerivedFact>({
+    {"rows", "..."},                  // the product of the leading axes
+    {"group", "k / scale_columns"},   // values of a row that share a scale
+    {"row_block", "n / scale_rows"},  // rows that do
+});
+
+inline Status Canonicalize(BoundArgs& args) {
+  const lz_tensor &weight = args.tensors[kWeight], &scale = args.tensors[kWeightScale];
+  const int64_t format = args.scalars[kFormat].value.i;
+  const QuantInfo& info = kQuantInfo[size_t(format)];
+  const QuantShape shape = QuantShape::Of(weight, info.pack);
+  LZ_RETURN_IF_ERROR(CheckValues(format, weight, "weight"));
+  LZ_RETURN_IF_ERROR(CheckScaleDType(format, scale, "weight_scale"));
+  LZ_RETURN_IF_ERROR(CheckScale(shape, scale, "weight_scale", std::nullopt, info.group));
+  LZ_RETURN_IF_ERROR(CheckZeroPoint(format, scale, args.tensors[kZeroPoint], "zero_point"));
+  LZ_RETURN_IF_ERROR(CheckTensorScale(format, shape, args.tensors[kTensorScale], "tensor_scale"));
+  if (args.tensors[kPacked].ndim < 0 || (info.pack == 2 && shape.size[1] % 32 == 0)) return {};
+  return BadQuant("packed", "none, unless the codes have 4 bits and k is a multiple of 32", "a tensor", "leave it out");
+}
+
+inline constexpr Contract kContract = {
+    .name = "linear_quantized",
+    .summary = "Matrix product with int8, int4, FP8, MXFP8, MXFP4 or NVFP4 weights, plus a bias.",
+    .definition =
+        "output[..., j] = sum_i input[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize gives "
+        "for weight, weight_scale, zero_point and tensor_scale",
+    .source = "definition",
+    .replaces = "torch.nn.functional.linear(input, dequantised_weight, bias)",
+    .variants = kVariants,
+    .params = kParams,
+    .outputs = kOutputs,
+    .derived = kDerived,
+    .tolerance = {.compare = Compare::kRowMax},
+    .canonicalize = &Canonicalize,
+    .differentiable = false,
+};
+
+}  // namespace lz::ops::mlp_linear_quantized

@@ -1,0 +1,19 @@
+"""Torch reference of mlp.linear.quantized: any device; the weights dequantised, then a product in float32 or float64."""
+
+import importlib.util
+import pathlib
+
+import torch
+
+_spec = importlib.util.spec_from_file_location(
+    "layerzero_reference_dequantize_scaled", pathlib.Path(__file__).parents[2] / "dequantize" / "scaled.ref.py"
+)
+_dequantize = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_dequantize)
+
+
+def reference(input, weight, weight_scale, format, bias=None, *, zero_point=None, tensor_scale=None, packed=None):
+    weight = _dequantize.reference(weight, weight_scale, format, zero_point=zero_point, tensor_scale=tensor_scale)
+    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
+    bias = None if bias is None else bias.to(wide)
+    return torch.nn.functional.linear(input.to(wide), weight.to(wide), bias).to(input.dtype)

@@ -1,0 +1,25 @@
+"""Torch reference of quantize.nvfp4: any device; float32 arithmetic as the definition has it."""
+
+import importlib.util
+import pathlib
+
+import torch
+
+_spec = importlib.util.spec_from_file_location(
+    "layerzero_ops_common_quant", pathlib.Path(__file__).parents[1] / "common" / "quant.py"
+)
+_quant = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_quant)
+
+
+def reference(input, *, per_row=False):
+    x = input.float()
+    outer = _quant.block_counts(x.shape, group_size=x.shape[-1] if per_row else 0)
+    finite = torch.where(x.isfinite(), x, 0)
+    low, high = _quant.block_range(finite, outer)
+    encoding = _quant.nvfp4_encoding(torch.maximum(low.abs(), high))
+    tensor_scale = 1.0 / encoding
+    low, high = _quant.block_range(x, _quant.block_counts(x.shape, group_size=16))
+    scale = _quant.nvfp4_scale(torch.maximum(low.abs(), high), encoding)
+    spread = _quant.expand(scale.float(), x.shape)
+    return _quant.store(_quant.codes(x, "nvfp4", spread, tensor_scale=tensor_scale), "nvfp4"), scale, tensor_scale

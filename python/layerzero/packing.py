@@ -1,0 +1,68 @@
+"""Prepacked weights by id: made once, kept within a bound of bytes, the least recently used dropped first."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError
+
+
+class PackedWeights:
+    """A cache of packed weights. It owns what it made; a tensor that a caller still holds outlives its entry.
+
+    packed = lz.PackedWeights(max_bytes=2 << 30)
+    y = lz.linear_quantized(x, weight, scale, "int4", packed=packed.get("model:layers.0.up", weight))
+    """
+
+    def __init__(self, max_bytes: int, prepack: Callable[[Any], Any] | None = None) -> None:
+        if max_bytes < 0:
+            raise InvalidRequestError(f"max_bytes: wanted at least 0, got {max_bytes}")
+        self.max_bytes = max_bytes
+        self._prepack = prepack or _layerzero.ops["linear_prepack"]
+        self._entries: OrderedDict[str, tuple[tuple[int, ...], Any]] = OrderedDict()
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, packed_weights_id: str, weight: Any) -> Any:
+        """The packed form of `weight`, made on the first call with this id. One larger than the bound is not kept."""
+        shape = tuple(weight.shape)
+        with self._lock:
+            entry = self._entries.get(packed_weights_id)
+            if entry is not None:
+                if entry[0] != shape:
+                    raise InvalidRequestError(
+                        f"packed_weights_id: wanted the weight of {packed_weights_id!r}, {list(entry[0])}, "
+                        f"got one of {list(shape)}; give each weight its own id, or discard() the old one"
+                    )
+                self._entries.move_to_end(packed_weights_id)
+                return entry[1]
+            packed = self._prepack(weight)
+            if packed.nbytes <= self.max_bytes:
+                self._entries[packed_weights_id] = (shape, packed)
+                self._nbytes += packed.nbytes
+                while self._nbytes > self.max_bytes:
+                    self._nbytes -= self._entries.popitem(last=False)[1][1].nbytes
+            return packed
+
+    def discard(self, packed_weights_id: str) -> None:
+        """Forgets one entry, for a weight that has changed; unknown ids are no error."""
+        with self._lock:
+            entry = self._entries.pop(packed_weights_id, None)
+            self._nbytes -= entry[1].nbytes if entry else 0
+
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+            self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, packed_weights_id: str) -> bool:
+        return packed_weights_id in self._entries
