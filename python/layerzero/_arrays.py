@@ -59,6 +59,8 @@ def to_torch(torch: Any, field: str, array: Any) -> Any:
 
 
 def _from_numpy(torch: Any, array: Any) -> Any:
+    if hasattr(array, "mask"):
+        raise TypeError("its mask would be lost: call .filled()")
     if _needs_copy(array):
         array = array.copy()
     if array.dtype.kind == "V" and array.dtype.names is None:  # ml_dtypes: bfloat16, float8; their names are torch's

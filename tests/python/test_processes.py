@@ -1,0 +1,220 @@
+"""Threads, forked and spawned processes, subinterpreters: one engine per process, used from anywhere in it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+
+THREADS = 16
+
+
+# ---- threads
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_sixteen_threads_under_policy_changes(shared):
+    """Every result is right and every scope is its thread's own, while the process's policy changes underneath."""
+    everybodys = torch.randn(64, 96)
+    w, stop = torch.randn(96), threading.Event()
+
+    def work(seed):
+        generator = torch.Generator().manual_seed(seed)
+        kernel = ("hwy.norm.rms", "torch.rms_norm", "ref.norm.rms", "torch.ref.norm.rms")[seed % 4]
+        with torch.no_grad():
+            for rows in range(1, 40):
+                x = everybodys[:rows] if shared else torch.randn(rows, 96, generator=generator)
+                want = F.rms_norm(x, (96,), w, 1e-6)
+                with lz.policy(locks={"norm.rms": kernel}):
+                    assert lz.which("rms_norm", x, w)["kernel_id"] == kernel
+                    torch.testing.assert_close(lz.rms_norm(x, w), want)
+                torch.testing.assert_close(lz.rms_norm(x, w), want)
+                torch.testing.assert_close(lz.rms_norm(x, w, out=torch.empty_like(x)), want)
+                leaf = x.clone().requires_grad_()
+                with torch.enable_grad():
+                    assert lz.rms_norm(leaf, w).requires_grad
+
+    def change():
+        keys = ({"avoid_sources": ["hwy"]}, {"avoid_sources": []}, {"deterministic": True}, {"deterministic": False})
+        for turn in range(10_000):
+            if stop.is_set():
+                return
+            lz.configure(**keys[turn % len(keys)])
+
+    changer = threading.Thread(target=change)
+    changer.start()
+    try:
+        with ThreadPoolExecutor(THREADS) as pool:
+            list(pool.map(work, range(THREADS)))
+    finally:
+        stop.set()
+        changer.join()
+        lz.configure(avoid_sources=[], deterministic=False)
+
+
+def test_threads_meet_at_the_first_call():
+    """Sixteen threads make the process's first call of an operation at once."""
+    run(
+        """
+        import threading, torch, layerzero as lz
+        start, wrong = threading.Barrier(16), []
+        x = torch.randn(3, 8)
+        def first():
+            start.wait()
+            try:
+                if not torch.allclose(lz.layer_norm(x, 8), torch.nn.functional.layer_norm(x, (8,)), atol=1e-6):
+                    wrong.append("values")
+            except Exception as error:
+                wrong.append(repr(error))
+        threads = [threading.Thread(target=first) for _ in range(16)]
+        [t.start() for t in threads], [t.join() for t in threads]
+        assert not wrong, wrong
+        """
+    )
+
+
+# ---- processes
+
+
+def run(source, path=None):
+    """A Python of its own; its output, or a failure with it."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(lz.__file__).parent.parent)}
+    command = [sys.executable, str(path)] if path else [sys.executable, "-c", textwrap.dedent(source)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+# Own kernels alone, on sizes that use threads; compared without torch's threads, which may hang in a forked child.
+USE = """
+import numpy, torch, layerzero as lz
+w = torch.randn(1024)
+def use(rows):
+    x = torch.randn(rows, 1024)
+    with torch.no_grad():
+        got = lz.rms_norm(x, w, kernel="hwy.norm.rms").numpy()
+    x = x.numpy().astype("f8")
+    want = x / numpy.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w.numpy()
+    assert numpy.allclose(got, want, atol=1e-4)
+    return True
+"""
+
+
+def test_a_forked_child_works_after_the_parent_used_threads():
+    run(
+        USE
+        + textwrap.dedent(
+            """
+            import os
+            torch.set_num_threads(2)
+            torch.randn(1 << 20).exp()  # starts torch's threads
+            use(512)
+            with lz.policy(deterministic=True):
+                for _ in range(3):
+                    child = os.fork()
+                    if child == 0:
+                        try:
+                            use(512), use(3)
+                            os._exit(0)
+                        finally:
+                            os._exit(1)
+                    assert os.waitpid(child, 0)[1] == 0
+            use(512)
+            """
+        )
+    )
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_pools_of_every_start_method(method, tmp_path):
+    script = tmp_path / "pool.py"
+    script.write_text(
+        USE
+        + textwrap.dedent(
+            f"""
+            import multiprocessing
+            if __name__ == "__main__":
+                use(300)
+                with multiprocessing.get_context("{method}").Pool(2) as pool:
+                    assert pool.map(use, [1, 2, 300, 400], chunksize=1) == [True] * 4
+                print("done")
+            """
+        )
+    )
+    assert run("", script).strip() == "done"
+
+
+@pytest.mark.full
+def test_a_kernelized_model_works_in_a_forked_child():
+    pytest.importorskip("transformers")
+    run(
+        """
+        import os, torch, transformers, layerzero as lz
+        torch.set_num_threads(2)
+        config = transformers.LlamaConfig(
+            vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=16, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+        model = transformers.LlamaForCausalLM(config).eval()
+        ids = torch.randint(3, 64, (2, 9))
+        with torch.inference_mode():
+            want = model(ids).logits
+            lz.kernelize(model)
+            assert torch.allclose(model(ids).logits, want, atol=1e-4)
+            child = os.fork()
+            if child == 0:
+                torch.set_num_threads(1)  # torch's own rule for forked children
+                os._exit(0 if torch.allclose(model(ids).logits, want, atol=1e-4) else 1)
+            assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+
+
+# ---- interpreters
+
+
+def subinterpreters():
+    for name in ("_interpreters", "_xxsubinterpreters"):
+        try:
+            return __import__(name)
+        except ImportError:
+            continue
+    return None
+
+
+@pytest.mark.skipif(subinterpreters() is None, reason="this Python has no subinterpreters from Python")
+@pytest.mark.parametrize("after", [False, True], ids=["alone", "after the main interpreter"])
+def test_a_subinterpreter_is_refused(after):
+    name = subinterpreters().__name__
+    output = run(
+        f"""
+        import {name} as interpreters, sys
+        {"import layerzero" if after else ""}
+        one = interpreters.create()
+        code = '''
+        import sys
+        sys.path[:] = {{}}
+        try:
+            import layerzero
+        except ImportError as error:
+            print("refused:", error, flush=True)
+        else:
+            print("served", flush=True)
+        '''
+        import textwrap
+        try:
+            got = interpreters.run_string(one, textwrap.dedent(code).format(sys.path))
+            print(got) if got is not None else None
+        except Exception as error:
+            print("failed:", error)
+        """
+    )
+    assert "refused:" in output and "subinterpreter" in output, output
