@@ -123,7 +123,9 @@ def dtypes(names: list[str]) -> str:
 def parameter_row(param: dict[str, Any]) -> str:
     if param["kind"] == "tensor":
         kind = f"tensor {shape(param['shape'])}, " + (
-            f"dtype of `{param['same_dtype_as']}`" if param["same_dtype_as"] else dtypes(param["dtypes"])
+            f"dtype of `{param['same_dtype_as']}`" + (" (others are cast)" if param["promotes"] else "")
+            if param["same_dtype_as"]
+            else dtypes(param["dtypes"])
         )
     elif param["kind"] == "choice":
         kind = " or ".join(f'`"{choice}"`' for choice in param["choices"])
@@ -178,7 +180,11 @@ def page(contract: Contract) -> str:
         lines.append(f"| `{output['name']}`{given} | {shape(output['shape'])} | `{dtype}` | {cell(output['doc'])} |")
     lines += ["", f"Replaces `{contract['replaces']}`." if contract["replaces"] else "Replaces no function of torch."]
     if contract["layouts"]:
-        lines += ["", f"Layouts: {', '.join(contract['layouts'])}; the first is that of the shapes above."]
+        lines += [
+            "",
+            f"Layouts: {', '.join(contract['layouts'])}; the first is that of the shapes above. Without `layout` it is "
+            "[found](../guide/adaptation.md#layout).",
+        ]
     if contract["aliases"]:
         lines += ["", "Deprecated names: " + ", ".join(f"`{alias}`" for alias in contract["aliases"]) + "."]
     lines += [

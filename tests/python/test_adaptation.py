@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
+from support.operation_cases import NAMES, few  # noqa: E402
 
 
 def qkv(*shape, dtype=torch.float32):
@@ -204,6 +205,22 @@ def test_locks_on_no_operation_are_refused():
         lz.lock("norm.rsm", "torch.rms_norm")
     with pytest.raises(lz.ConfigError, match=r"norm\.rsm"), lz.policy(locks={"norm.rsm": None}):
         pass
+
+
+# ---- every operation
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_operation_answers_questions(name):
+    for _, arguments in few(name, 2):
+        try:
+            which = lz.which(name, **arguments)
+        except lz.NoKernelFoundError:
+            continue  # the report below would say why: nothing here can serve this case
+        report = lz.explain(name, **arguments)
+        assert report.kernel_id == report.plan.kernel_id == which["kernel_id"]
+        assert report.plan.transform_cost_total == sum(t.cost for t in report.plan.transforms)
+        assert lz.validate(report.kernel_id, operation=name, **arguments) == (True, [])
 
 
 # ---- lists
