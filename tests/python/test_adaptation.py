@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from support.operation_cases import NAMES, few  # noqa: E402
+from operation_cases import NAMES, few  # noqa: E402
 
 
 def qkv(*shape, dtype=torch.float32):

@@ -339,7 +339,7 @@ def test_autocast_takes_mixed_floats_as_torch_does():
         got = lz.attention(q.bfloat16(), q, q)
         want = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q.bfloat16(), q, q)), is_causal=True)
     assert got.dtype == want.dtype
-    torch.testing.assert_close(got, want.transpose(1, 2))
+    torch.testing.assert_close(got, want.transpose(1, 2), rtol=2e-2, atol=2e-2)  # two roundings to bfloat16
     assert lz.attention(q.bfloat16(), q, q).dtype == torch.float32  # a plan casts to the promoted dtype
     with lz.policy(strict_mode=True), pytest.raises(lz.NoKernelFoundError, match="dtype"):
         lz.attention(q.bfloat16(), q, q, layout="BSHD")
