@@ -76,6 +76,7 @@ int64_t ChoiceOf(const Operation& op, const Param& p, std::string_view wanted) {
 }
 
 int32_t LayoutIndex(const Operation& op, std::string_view wanted) {
+  if (wanted.empty()) return kDetectLayout;  // traced from a call that named none
   std::string known;
   for (size_t i = 0; i < op.layout_names().size(); ++i) {
     if (op.layout_names()[i] == wanted) return int32_t(i);

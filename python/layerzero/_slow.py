@@ -39,7 +39,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _check_device(name, given)
     call = check_contract(torch, contract, arguments, options.get("layout"))
     if contract["layouts"] and options.get("layout") is None:
-        options["layout"] = call["layout"] if call is not None else _layout_by_hints(contract, arguments)
+        options["layout"] = call["layout"] if call is not None else found_layout(torch, contract, arguments)
     # Without the library of torch's operators in this build there is no node to see.
     if _wants_one_node(torch, tensors) and hasattr(torch.ops.layerzero, name):
         return _call_node(name, arguments, options)
@@ -127,6 +127,13 @@ def check_contract(
         call[param["name"]] = (dtype, sizes, strides)
     layout = _layerzero.check(_layerzero.ops[contract["name"]], (), call)
     return call if layout is None else {**call, "layout": layout}
+
+
+def found_layout(torch: Any, contract: Contract, arguments: dict[str, Any]) -> str:
+    """The layout of a call that names none."""
+    call = check_contract(torch, contract, arguments, None)
+    found = call["layout"] if call is not None else _layout_by_hints(contract, arguments)
+    return found or next(iter(contract["layouts"]))
 
 
 def _layout_by_hints(contract: Contract, arguments: dict[str, Any]) -> str | None:

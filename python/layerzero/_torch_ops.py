@@ -19,7 +19,7 @@ from layerzero._contracts import Contract, condition, contracts, has_whole_outpu
 from layerzero._references import call_reference
 from layerzero._refusals import refuse_no_gradient, refuse_request
 from layerzero._shapes import output_shapes
-from layerzero._slow import check_contract
+from layerzero._slow import check_contract, found_layout
 from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
 
 LIBRARY = Path(__file__).parent / "liblayerzero_torch.so"
@@ -149,7 +149,8 @@ def _arguments(one: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     found: dict[str, Any] = dict(zip(one.names, args, strict=False)) | kwargs
     found = _defaults(one) | found
     layout = found.pop("layout", None)
-    return found | one.fixed, layout
+    arguments = found | one.fixed
+    return arguments, found_layout(torch, contracts()[one.name], arguments) if layout == "" else layout
 
 
 @functools.cache
@@ -323,7 +324,7 @@ def _traceable(name: str) -> Any:
     signature += ["kernel=None", "out=None"] if "*" in signature else ["*", "kernel=None", "out=None"]
     if contract["layouts"]:
         signature.append("layout=None")
-        lines.append(f"if layout is None: layout = {next(iter(contract['layouts']))!r}")
+        lines.append("if layout is None: layout = ''")  # found by the operator, as the eager call finds it
     lines.append("if kernel is not None: refuse()")
     result = ""
     for one in (o for o in operators() if o.name == name):
