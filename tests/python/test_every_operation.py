@@ -145,6 +145,18 @@ def test_wrong_ranks_dtypes_and_devices_are_refused(name):
             assert caught.value.wanted and caught.value.got, (line, n, each.shape, each.dtype, each.device)
 
 
+@every_operation
+def test_written_tensors_advance_their_version(name):
+    for _, arguments in few(name, 2):
+        call = copied(arguments)
+        before = {w: call[w]._version for w in writes(name) if w in call}
+        try:
+            getattr(lz, name)(**call)
+        except lz.KernelExecutionError:
+            continue
+        assert all(call[w]._version > version for w, version in before.items())
+
+
 # ---- deprecated names
 
 
