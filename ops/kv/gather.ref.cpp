@@ -1,0 +1,55 @@
+// Reference of kv.gather: element by element, any strides, every dtype of the cache.
+#include "ops/kv/gather.h"
+
+#include <cstring>
+
+#include "core/kernel.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::kv_gather;
+
+void ReadRow(const View& cache, const View& scale, int64_t slot, const View& out, int64_t row) {
+  const int64_t size = cache.size(1), block = slot / size, offset = slot % size, item = ByteSize(cache.dtype());
+  const bool copies = out.dtype() == cache.dtype() && !scale.given();
+  for (int64_t h = 0; h < cache.size(2); ++h) {
+    const float unit = ops::kv::ScaleOf(scale, h);
+    for (int64_t i = 0; i < cache.size(3); ++i) {
+      const int64_t to = row * out.stride(0) + h * out.stride(1) + i * out.stride(2);
+      if (slot < 0) {
+        std::memset(out.data<char>() + to * ByteSize(out.dtype()), 0, size_t(ByteSize(out.dtype())));
+        continue;
+      }
+      const int64_t from =
+          block * cache.stride(0) + offset * cache.stride(1) + h * cache.stride(2) + i * cache.stride(3);
+      if (copies) {
+        std::memcpy(out.data<char>() + to * item, cache.data<char>() + from * item, size_t(item));
+      } else {
+        out.Store(to, float(cache.Load(from)) * unit);
+      }
+    }
+  }
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const View cache(args->tensors[kCache]), slots(args->tensors[kSlots]), scale(args->tensors[kScale]);
+  const View out(args->tensors[kOutput]);
+  if (!ops::kv::SlotsValid(slots, cache.size(0) * cache.size(1))) return ops::kv::kSlotOutOfRange;
+  for (int64_t i = 0; i < slots.size(0); ++i) ReadRow(cache, scale, slots.GetInt({i}), out, i);
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.kv.gather",
+     .operation = "kv.gather",
+     .dtypes = ops::kv::kCacheDTypes,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;
