@@ -133,7 +133,7 @@ PyMethodDef kMethods[] = {
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
-    {"verify_compare", VerifyCompare, METH_VARARGS, "verify_compare(operation, line, outputs, numerics=''): reports."},
+    {"verify_compare", VerifyCompare, METH_VARARGS, "verify_compare(operation, line, outputs + written, numerics=''): reports."},
     {nullptr, nullptr, 0, nullptr}};
 
 // The callables are attributes of `ops`, a dict from flat name.

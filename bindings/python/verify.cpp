@@ -69,6 +69,25 @@ OwnedTensor OutputOf(const OutputShape& shape, PyObject* given, std::string* tex
   return tensor;
 }
 
+// The tensors written in place, which follow the outputs, into the case's own memory, where the request reads them.
+bool TakeWritten(Case* c, size_t num_outputs, PyObject* given) {
+  Py_ssize_t next = Py_ssize_t(num_outputs);
+  for (size_t i = 0; i < c->tensors.size(); ++i) {
+    OwnedTensor& t = c->tensors[i];
+    if (!c->op->input(i).mutated || !t.given()) continue;
+    PyObject* item = next < PyTuple_Size(given) ? PyTuple_GetItem(given, next++) : nullptr;
+    PyObject* bytes = item && PyTuple_Check(item) ? PyTuple_GetItem(item, 0) : nullptr;
+    const int64_t size = ByteSize(t.dtype());
+    if (!bytes || PyBytes_Size(bytes) != t.numel() * size) {
+      PyErr_Format(PyExc_ValueError, "%s: wanted its bytes behind the outputs", c->op->input(i).name.data());
+      return false;
+    }
+    const char* const from = PyBytes_AsString(bytes);
+    t.ForEach([&](int64_t flat, int64_t to) { std::memcpy(t.data() + to * size, from + flat * size, size_t(size)); });
+  }
+  return true;
+}
+
 PyObject* ReportDict(const verify::OutputReport& r, const std::string& text) {
   return Py_BuildValue("{s:s,s:N,s:s,s:L,s:d,s:d,s:d,s:d,s:s}", "output", r.output.c_str(), "ok", PyBool_FromLong(r.ok),
                        "measure", r.measure.c_str(), "position", static_cast<long long>(r.position), "wanted", r.wanted,
@@ -133,6 +152,10 @@ PyObject* VerifyCompare(PyObject*, PyObject* args) {
     Py_XDECREF(dict);
   }
   if (!reports || PyList_Size(reports) > 0) return reports;  // nothing to compare
+  if (!TakeWritten(&*c, r.op->num_outputs(), given)) {
+    Py_DecRef(reports);
+    return nullptr;
+  }
   for (const verify::OutputReport& report : expected->Compare(r, numerics)) {
     PyObject* dict = ReportDict(report, report.Text());
     PyList_Append(reports, dict);

@@ -2,6 +2,7 @@
 #include "ops/kv/block_table_update.h"
 
 #include "core/kernel.h"
+#include "core/view.h"
 
 namespace {
 using namespace lz;

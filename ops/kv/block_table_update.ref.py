@@ -5,6 +5,8 @@ def reference(block_tables, updates):
     for row, position, block in updates.tolist():
         inside = 0 <= row < block_tables.shape[0] and 0 <= position < block_tables.shape[1]
         if not inside or not -(2**31) <= block < 2**31:
-            raise ValueError(f"updates: wanted places of a {tuple(block_tables.shape)} table, got {(row, position, block)}")
+            raise ValueError(
+                f"updates: wanted places of a {tuple(block_tables.shape)} table, got {(row, position, block)}"
+            )
     for row, position, block in updates.tolist():
         block_tables[row, position] = block

@@ -53,6 +53,8 @@ def call_reference(name: str, arguments: dict[str, Any], layout: str | None = No
             given[param["name"]] = given[param["name"]].permute(order)
     inverse = [order.index(axis) for axis in range(len(order))]
     results = function(**given)
+    if results is None:  # it writes in place
+        return None
     outputs = list(results) if isinstance(results, tuple) else [results]
     described = present(contract, arguments.get(condition(contract) or ""))
     outputs = [t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, described, strict=True)]

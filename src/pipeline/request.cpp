@@ -201,6 +201,33 @@ Status OneDevice(Request& r) {
   return {};
 }
 
+// A tensor that is written in place has each element once, and is given once.
+Status Written(const Request& r) {
+  const Operation& op = *r.op;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const lz_tensor& t = r.tensors[i];
+    if (!(op.mutated_inputs() >> i & 1) || t.ndim < 0) continue;
+    bool empty = false, repeats = false;
+    for (int32_t d = 0; d < t.ndim; ++d) {
+      empty |= t.shape[d] == 0;
+      repeats |= t.shape[d] > 1 && t.strides[d] == 0;
+    }
+    if (empty) continue;
+    if (repeats) {
+      return Invalid(r, op.input(i).name, "memory of its own for each element, it is written in place",
+                     "an expanded tensor", "clone it");
+    }
+    for (size_t other = 0; other < op.num_inputs(); ++other) {
+      const lz_tensor& o = r.tensors[other];
+      const auto address = [](const lz_tensor& x) { return static_cast<char*>(x.data) + x.byte_offset; };
+      if (other == i || o.ndim < 0 || address(o) != address(t)) continue;
+      return Invalid(r, op.input(i).name, "memory of its own, it is written in place",
+                     "that of " + std::string(op.input(other).name), "pass another tensor");
+    }
+  }
+  return {};
+}
+
 // Whether the caller gave something that differs from the contract's default.
 bool DiffersFromDefault(const Param& p, const lz_scalar& s) {
   if (!s.given) return false;
@@ -382,6 +409,7 @@ Status Bind(Request& r) {
   Binder binder{r, op};
   for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Tensor(i));
   LZ_RETURN_IF_ERROR(OneDevice(r));
+  if (op.mutated_inputs()) LZ_RETURN_IF_ERROR(Written(r));
   LZ_RETURN_IF_ERROR(Promotion(r));
   LZ_RETURN_IF_ERROR(Scalars(r));
   for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Expressions(i));

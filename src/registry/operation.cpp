@@ -80,6 +80,7 @@ Status Operation::CompileParams() {
     input_shapes_.emplace_back();
     LZ_RETURN_IF_ERROR(CompileShape(input(i).shape, false, &input_shapes_.back()));
     same_dtype_.push_back(-1);
+    if (input(i).mutated) mutated_inputs_ |= 1u << i;
     if (!input(i).same_dtype_as.empty()) {
       const std::optional<uint16_t> other = InputIndex(input(i).same_dtype_as);
       if (!other) return Bad(name(), input(i).same_dtype_as, "the name of a tensor parameter");

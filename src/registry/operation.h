@@ -112,6 +112,7 @@ class Operation {
   const std::vector<std::vector<uint8_t>>& layouts() const { return layouts_; }  // [layout][logical axis] = physical
   const std::vector<std::string>& layout_names() const { return layout_names_; }
   int leading_axis() const { return leading_axis_; }  // index of "..." in axes, or -1
+  uint32_t mutated_inputs() const { return mutated_inputs_; }  // bit i: input i is written in place
   int same_dtype(size_t input) const { return same_dtype_[input]; }
   // The parameter on which outputs with a condition depend, as an index of contract().params, or -1.
   int output_condition() const { return output_condition_; }
@@ -161,7 +162,7 @@ class Operation {
   const Contract* contract_;
   std::vector<uint8_t> inputs_, scalars_;  // indices into contract_->params
   std::vector<int> same_dtype_;
-  uint32_t promotes_ = 0;
+  uint32_t promotes_ = 0, mutated_inputs_ = 0;
   int head_axis_ = -1;
   std::vector<std::string> axes_;
   std::vector<ShapeProgram> input_shapes_, output_shapes_;

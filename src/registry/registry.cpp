@@ -168,7 +168,9 @@ Result<Row> Registry::Resolve(const Operation& op, const Constraint& c, std::vec
   row.set.assign(c.set.begin(), c.set.end());
   row.code = c.code == ReasonCode::kAuto ? DefaultCode(op, c.field, c.rel) : c.code;
   if (c.field.ends_with(".contiguous") || c.field.ends_with(".last_dim_stride1")) {
-    if (auto input = op.InputIndex(c.field.substr(0, c.field.rfind('.')))) row.contiguous_input = int16_t(*input);
+    const auto input = op.InputIndex(c.field.substr(0, c.field.rfind('.')));
+    // What is written in place would be written into the copy.
+    if (input && !op.input(*input).mutated) row.contiguous_input = int16_t(*input);
   }
   const std::optional<uint16_t> field = op.FindField(c.field);
   const auto fits = [](int64_t v) {

@@ -66,6 +66,28 @@ Result<const Plan*> SelectLocked(Selector& selector, Request& r, const KernelEnt
   return selector.Select(r);
 }
 
+std::string Changed(const Param& p) { return "input " + std::string(p.name) + " was changed"; }
+
+// A call that is refused at launch writes nothing, not even in place.
+CaseResult Unchanged(const Case& c, const std::vector<OwnedTensor>& inputs) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].SameBytes(c.tensors[i])) return Failed(Changed(c.op->input(i)));
+  }
+  return {};
+}
+
+OwnedTensor RowMajorCopy(const lz_tensor& t) {
+  OwnedTensor copy = OwnedTensor::RowMajor(DTypeOf(t), {t.shape, t.shape + t.ndim});
+  const int64_t item = ByteSize(DTypeOf(t));
+  const char* const from = static_cast<const char*>(t.data) + t.byte_offset;
+  copy.ForEach([&](int64_t flat, int64_t to) {
+    int64_t offset = 0;
+    for (int32_t d = t.ndim - 1; d >= 0; flat /= t.shape[d--]) offset += flat % t.shape[d] * t.strides[d];
+    std::memcpy(copy.data() + to * item, from + offset * item, size_t(item));
+  });
+  return copy;
+}
+
 std::vector<OwnedTensor> MakeOutputs(const Request& r) {
   std::vector<OwnedTensor> outputs(r.op->num_outputs());
   for (size_t o = 0; o < outputs.size(); ++o) {
@@ -87,20 +109,26 @@ Result<Expected> Expected::Of(const Request& bound) {
   const bool exact = bound.op->contract().tolerance.compare == lz::Compare::kExact;
   Expected expected;
   expected.op_ = bound.op;
-  expected.outputs_.resize(count);
+  expected.tensors_.resize(inputs + count);
   // Pass `count` stores every output in its own dtype. The passes before it store one float output each in FP64 and the
   // others as they are: where a definition rounds one output and goes on from there, the reference still does.
   for (size_t pass = 0; pass <= count; ++pass) {
     if (pass < count && (bound.outputs[pass].ndim < 0 || exact || !IsFloat(bound.outputs[pass].dtype))) continue;
     std::array<lz_tensor, kMaxTensors> tensors = bound.tensors;
-    std::vector<OwnedTensor> memory(count);
+    std::vector<OwnedTensor> memory(inputs + count);
+    for (size_t i = 0; i < inputs; ++i) {
+      if (bound.op->input(i).mutated && tensors[i].ndim >= 0) {
+        memory[i] = RowMajorCopy(tensors[i]);
+        tensors[i] = memory[i].tensor();
+      }
+    }
     for (size_t o = 0; o < count; ++o) {
       const OutputShape& shape = bound.outputs[o];
       if (shape.ndim >= 0) {
-        memory[o] =
+        memory[inputs + o] =
             OwnedTensor::RowMajor(o == pass ? DType::kF64 : shape.dtype, {shape.shape, shape.shape + shape.ndim});
       }
-      tensors[inputs + o] = memory[o].tensor();
+      tensors[inputs + o] = memory[inputs + o].tensor();
     }
     const lz_kernel_args args = ArgumentsOf(bound, tensors.data());
     const int32_t code = reference->spec.launch(&args);
@@ -108,40 +136,51 @@ Result<Expected> Expected::Of(const Request& bound) {
       return Status(StatusCode::kKernelFailed, {.field = "kernel " + reference->id, .got = std::to_string(code)});
     }
     if (pass == count) {
-      for (size_t o = 0; o < count; ++o) expected.outputs_[o].stored = std::move(memory[o]);
+      for (size_t t = 0; t < memory.size(); ++t) expected.tensors_[t].stored = std::move(memory[t]);
     } else {
-      const double* values = reinterpret_cast<const double*>(memory[pass].data());
-      expected.outputs_[pass].exact.assign(values, values + memory[pass].numel());
+      const OwnedTensor& output = memory[inputs + pass];
+      const double* values = reinterpret_cast<const double*>(output.data());
+      expected.tensors_[inputs + pass].exact.assign(values, values + output.numel());
     }
   }
   return expected;
 }
 
+std::string_view Expected::NameOf(size_t tensor) const {
+  const size_t inputs = op_->num_inputs();
+  return tensor < inputs ? op_->input(tensor).name : op_->contract().outputs[tensor - inputs].name;
+}
+
+OutputReport Expected::CompareOne(const Request& r, size_t tensor, std::string_view numerics) const {
+  const One& one = tensors_[tensor];
+  const lz_tensor& got = r.tensors[tensor];
+  OwnedTensor stored = one.stored;
+  if (r.op->contract().tolerance.compare == lz::Compare::kExact || !IsFloat(stored.dtype())) {
+    return CompareExact(NameOf(tensor), got, stored.tensor());
+  }
+  std::vector<double> wanted = one.exact;
+  if (tensor < r.op->num_inputs()) {
+    const lz_tensor t = stored.tensor();
+    for (int64_t i = 0; i < stored.numel(); ++i) wanted.push_back(View(t).Load(i));
+  }
+  return CompareFloats(r.op->contract(), numerics, NameOf(tensor), got, wanted);
+}
+
 std::vector<OutputReport> Expected::Compare(const Request& r, std::string_view numerics) const {
-  const Contract& contract = r.op->contract();
-  if (contract.tolerance.compare == lz::Compare::kToken) return {CompareTokens(r)};
+  if (r.op->contract().tolerance.compare == lz::Compare::kToken) return {CompareTokens(r)};
   std::vector<OutputReport> reports;
-  for (size_t o = 0; o < outputs_.size(); ++o) {
-    const One& one = outputs_[o];
-    if (!one.stored.given()) continue;
-    const lz_tensor& got = r.tensors[r.op->num_inputs() + o];
-    const std::string_view name = contract.outputs[o].name;
-    if (contract.tolerance.compare == lz::Compare::kExact || !IsFloat(one.stored.dtype())) {
-      OwnedTensor stored = one.stored;
-      reports.push_back(CompareExact(name, got, stored.tensor()));
-    } else {
-      reports.push_back(CompareFloats(contract, numerics, name, got, one.exact));
-    }
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (tensors_[t].stored.given()) reports.push_back(CompareOne(r, t, numerics));
   }
   return reports;
 }
 
 std::string Expected::DifferenceFrom(const Expected& other) const {
-  for (size_t o = 0; o < outputs_.size(); ++o) {
-    const One &a = outputs_[o], &b = other.outputs_[o];
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    const One &a = tensors_[t], &b = other.tensors_[t];
     const bool same = a.stored.SameBytes(b.stored) && a.exact.size() == b.exact.size() &&
                       (a.exact.empty() || std::memcmp(a.exact.data(), b.exact.data(), a.exact.size() * 8) == 0);
-    if (!same) return std::string(op_->contract().outputs[o].name);
+    if (!same) return std::string(NameOf(t));
   }
   return {};
 }
@@ -166,18 +205,22 @@ CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel) {
     r.workspace = workspace.data();
     r.workspace_bytes = uint64_t(workspace.numel());
   }
-  Status run = selector.Run(**plan, r);
   auto expected = Expected::Of(r);
+  const Status run = selector.Run(**plan, r);
   // Data that a kernel must refuse at launch (an index outside its tensor): all kernels or none.
   if (!run.ok() || !expected.ok()) {
-    if (!run.ok() && !expected.ok()) return {};
+    if (!run.ok() && !expected.ok()) return Unchanged(c, inputs);
     return Failed(run.ok() ? "the reference fails (" + expected.status().Text() + "), the kernel does not"
                            : run.Text());
   }
   CaseResult result;
   result.copied = (*plan)->transforms.any();
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (!inputs[i].SameBytes(c.tensors[i])) return Failed("input " + std::string(c.op->input(i).name) + " was changed");
+    const Param& p = c.op->input(i);
+    if (p.mutated && c.tensors[i].given() && !c.tensors[i].GuardsIntact()) {
+      return Failed("wrote outside " + std::string(p.name));
+    }
+    if (!p.mutated && !inputs[i].SameBytes(c.tensors[i])) return Failed(Changed(p));
   }
   for (const OwnedTensor& output : outputs) {
     if (output.given() && !output.GuardsIntact()) return Failed("wrote outside an output");

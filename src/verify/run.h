@@ -37,14 +37,15 @@ LZ_VERIFY_API CaseResult RunRefusal(Engine& engine, Case& c);
 // Whether an error or refusal is about `field`.
 LZ_VERIFY_API bool IsAbout(const Status& status, std::string_view field);
 
-// What the outputs should hold: the reference's results. Floats as doubles where the contract allows rounding.
+// What the outputs should hold: the reference's results. Floats as doubles where the contract allows rounding. Tensors
+// that the operation writes in place count as outputs: the reference writes into copies of its own.
 class LZ_VERIFY_API Expected {
  public:
-  // `bound`: a prepared request.
+  // `bound`: a prepared request, before a kernel has run on it.
   static Result<Expected> Of(const Request& bound);
-  // Compares outputs bound to `r`; `numerics`: the kernel's class, or empty.
+  // Compares outputs and written inputs bound to `r`; `numerics`: the kernel's class, or empty.
   std::vector<OutputReport> Compare(const Request& r, std::string_view numerics) const;
-  // The name of the first output that is not bit for bit the same; empty: none.
+  // The name of the first of them that is not bit for bit the same; empty: none.
   std::string DifferenceFrom(const Expected& other) const;
 
  private:
@@ -52,8 +53,11 @@ class LZ_VERIFY_API Expected {
     OwnedTensor stored;         // in the output's dtype, row-major
     std::vector<double> exact;  // floats: with FP64 storage of this output alone
   };
+  OutputReport CompareOne(const Request& r, size_t tensor, std::string_view numerics) const;
+  std::string_view NameOf(size_t tensor) const;
+
   const Operation* op_ = nullptr;
-  std::vector<One> outputs_;
+  std::vector<One> tensors_;  // by tensor of the operation: inputs (those written in place), then outputs
 };
 
 }  // namespace lz::verify
