@@ -3,6 +3,8 @@
 #include <Python.h>
 
 #include "call.h"
+#include "kv_cache.h"
+#include "perfdb/record.h"
 #include "torch_bridge.h"
 #include "verify.h"
 
@@ -83,6 +85,14 @@ PyObject* LoadPlugin(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "ss", &library, &descriptor)) return nullptr;
   return NoneOr(Engine::Get().LoadPlugin(library, descriptor));
 }
+// records(json, what) -> the same records as the engine writes them; raises what is wrong with them.
+PyObject* Records(PyObject*, PyObject* args) {
+  const char *text, *what;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "s#s", &text, &size, &what)) return nullptr;
+  auto records = perfdb::ReadRecords({text, size_t(size)}, what);
+  return records.ok() ? Text(perfdb::WriteRecords(*records)) : Raise(records.status());
+}
 PyObject* Invalidate(PyObject*, PyObject*) {
   Engine::Get().Invalidate();
   Py_RETURN_NONE;
@@ -130,10 +140,16 @@ PyMethodDef kMethods[] = {
     {"open_scopes", OpenScopes, METH_VARARGS, "open_scopes(delta): how many are open"},
     {"register_backend", RegisterBackend, METH_VARARGS, "register_backend(descriptor json, availability json)"},
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
+    {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
+<<<<<<< HEAD
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
     {"verify_compare", VerifyCompare, METH_VARARGS, "verify_compare(operation, line, outputs + written, numerics=''): reports."},
+=======
+    {"verify_compare", VerifyCompare, METH_VARARGS,
+     "verify_compare(operation, line, outputs and written inputs, numerics=''): reports."},
+>>>>>>> 880f207 (perfdb: measured records, their schema, reader and writer)
     {nullptr, nullptr, 0, nullptr}};
 
 // The callables are attributes of `ops`, a dict from flat name.
@@ -151,6 +167,7 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
+  if (PyModule_AddFunctions(module, kKvMethods) != 0) return -1;
   Engine::Get().SetHost(PythonRuntime());
   const int failed = PyModule_AddObjectRef(module, "ops", ops);
   Py_DecRef(ops);

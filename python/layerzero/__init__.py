@@ -79,6 +79,7 @@ _torch.install()
 
 # Names whose modules need more than torch: imported when they are first used.
 _LAZY = {
+    "KVCacheManager": "layerzero.kv_cache",
     "PackedWeights": "layerzero.packing",
     "detokenize": "layerzero.tokenizers",
     "kernelize": "layerzero.integrations.transformers",

@@ -109,3 +109,41 @@ def test_capabilities_schema_refuses(kernel):
 
 def test_capabilities_schema_refuses_other_versions():
     assert places("capabilities", descriptor() | {"schema_version": "2.0"})
+
+
+# ---- measured records: the engine's reader and the schema agree
+
+RECORDS = ROOT / "tests/perfdb/records"
+INVALID = load(RECORDS / "invalid.json")
+BEYOND_THE_SCHEMA = {"p95", "twice"}  # relations between values
+
+
+def test_valid_records_pass_schema_and_engine(tmp_path):
+    records = pytest.importorskip("layerzero.perf_records")
+    assert places("records", load(RECORDS / "valid.json")) == []
+    rows = records.read(RECORDS / "valid.json")
+    assert [row["kernel_id"] for row in rows] == ["hwy.norm.rms", "torch.sdpa.flash"]
+    records.write(tmp_path / "again.json", rows)
+    assert records.read(tmp_path / "again.json") == rows
+    assert places("records", load(tmp_path / "again.json")) == []
+    assert list(rows[0]) == list(load(ROOT / "schemas/records.schema.json")["$defs"]["record"]["properties"])
+
+
+@pytest.mark.parametrize("name", sorted(INVALID))
+def test_invalid_records_fail_schema_and_engine(tmp_path, name):
+    lz = pytest.importorskip("layerzero")
+    records = pytest.importorskip("layerzero.perf_records")
+    document = INVALID[name]["document"]
+    assert bool(places("records", document)) == (name not in BEYOND_THE_SCHEMA)
+    (tmp_path / "file.json").write_text(json.dumps(document))
+    with pytest.raises(lz.ConfigError) as caught:
+        records.read(tmp_path / "file.json")
+    assert INVALID[name]["message"] in str(caught.value)
+
+
+def test_records_are_checked_before_they_are_written(tmp_path):
+    lz = pytest.importorskip("layerzero")
+    records = pytest.importorskip("layerzero.perf_records")
+    with pytest.raises(lz.ConfigError, match="median_us"):
+        records.write(tmp_path / "file.json", INVALID["zero"]["document"]["records"])
+    assert not (tmp_path / "file.json").exists()

@@ -1,0 +1,242 @@
+"""KVCacheManager: which sequence owns which blocks of a KV cache. Metadata is the engine's, storage is the caller's.
+
+manager = KVCacheManager(num_blocks=1024, block_size=16)
+manager.allocate_storage(num_layers=24, num_kv_heads=8, head_dim=64, dtype=torch.bfloat16)
+handle = manager.allocate(seq_id=7, num_tokens=len(prompt), tokens=prompt)
+manager.write(handle, key, value, layer=0)              # rows of the tokens that are not cached yet
+manager.commit(handle)                                  # written: others may share them
+x = manager.get_attention_input([handle], layer=0)
+layerzero.paged_attention(query, x.key_cache, x.value_cache, x.block_tables, x.context_lens)
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError, NotInstalledError
+
+_STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # places are lz_kv_strategy's numbers
+_LAYOUTS = ("NHD", "HND")
+
+
+@dataclass(frozen=True)
+class KVCacheHandle:
+    """One allocation of a sequence. It stays valid until it is freed and is never used again."""
+
+    seq_id: int
+    num_cached_tokens: int  # leading tokens whose rows are there already
+    serial: int = field(repr=False)
+
+
+@dataclass(frozen=True)
+class AttentionCacheInput:
+    """What paged attention takes, in both conventions. Caches are (blocks, block_size, heads, head_dim) views of the
+    storage, or None where none is attached."""
+
+    key_cache: Any
+    value_cache: Any
+    block_tables: Any  # paged_attention: int32 (sequences, most blocks of one), -1 behind a sequence's last block
+    context_lens: Any
+    kv_indptr: Any  # paged_decode_attention
+    kv_indices: Any
+    kv_last_page_len: Any
+
+
+class KVCacheManager:
+    """Block tables, prefix sharing, copy on write and eviction; any thread may call.
+
+    `strategy`: "paged", or "contiguous": one block of `block_size` tokens for each sequence, whose place never changes,
+    as captured graphs need. Every call does all of it or changes nothing; a full cache raises KVCacheFullError.
+    """
+
+    def __init__(
+        self, strategy: str = "paged", *, num_blocks: int, block_size: int, prefix_sharing: bool | None = None
+    ) -> None:
+        if strategy not in _STRATEGIES:
+            raise InvalidRequestError(
+                f"KVCacheManager: kv_cache_strategy: wanted contiguous or paged, got {strategy!r}; choose one of them"
+            )
+        sharing = strategy == "paged" if prefix_sharing is None else prefix_sharing
+        self.strategy, self.num_blocks, self.block_size = strategy, num_blocks, block_size
+        self._cache = _layerzero.kv_create(_STRATEGIES.index(strategy), num_blocks, block_size, sharing)
+        self._layers: list[tuple[Any, Any]] = []  # key and value caches as (blocks, block_size, heads, head_dim)
+        self._stored: list[tuple[Any, Any]] = []  # as they were attached
+
+    # ---- storage
+
+    def attach(self, key_cache: Any, value_cache: Any, layout: str = "NHD") -> int:
+        """Makes two tensors the storage of one more layer; returns the layer's number.
+
+        NHD is (num_blocks, block_size, heads, head_dim), HND (num_blocks, heads, block_size, head_dim).
+        """
+        if layout not in _LAYOUTS:
+            raise InvalidRequestError(f"KVCacheManager: layout: wanted NHD or HND, got {layout!r}")
+        views = []
+        for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
+            view = cache.transpose(1, 2) if layout == "HND" and cache.ndim == 4 else cache
+            if view.ndim != 4 or tuple(view.shape[:2]) != (self.num_blocks, self.block_size):
+                raise InvalidRequestError(
+                    f"KVCacheManager: {name}: KV_CACHE_LAYOUT_MISMATCH: wanted {self.num_blocks} blocks of "
+                    f"{self.block_size} tokens in {layout}, got {tuple(cache.shape)}; allocate it in that shape"
+                )
+            views.append(view)
+        if views[0].device != views[1].device or views[0].shape[2] != views[1].shape[2]:
+            raise InvalidRequestError(
+                "KVCacheManager: value_cache: KV_CACHE_LAYOUT_MISMATCH: wanted the heads and device of key_cache, got "
+                f"{views[1].shape[2]} heads on {views[1].device}; allocate both alike"
+            )
+        if views[0].dtype != views[1].dtype:
+            raise InvalidRequestError(
+                f"KVCacheManager: value_cache: KV_CACHE_DTYPE_MISMATCH: wanted {views[0].dtype} like key_cache, got "
+                f"{views[1].dtype}; allocate both alike"
+            )
+        self._layers.append((views[0], views[1]))
+        self._stored.append((key_cache, value_cache))
+        return len(self._layers) - 1
+
+    def allocate_storage(
+        self,
+        *,
+        num_kv_heads: int,
+        head_dim: int,
+        num_layers: int = 1,
+        value_dim: int | None = None,
+        dtype: Any = None,
+        device: Any = None,
+        layout: str = "NHD",
+    ) -> None:
+        """Attaches new torch tensors, two for each layer."""
+        torch = _torch()
+        for _ in range(num_layers):
+            caches = []
+            for width in (head_dim, head_dim if value_dim is None else value_dim):
+                sizes = (self.block_size, num_kv_heads) if layout == "NHD" else (num_kv_heads, self.block_size)
+                caches.append(torch.empty(self.num_blocks, *sizes, width, dtype=dtype, device=device))
+            self.attach(*caches, layout=layout)
+
+    # ---- sequences
+
+    def allocate(
+        self, seq_id: int, num_tokens: int, tokens: Sequence[int] | None = None, *, salt: int = 0
+    ) -> KVCacheHandle:
+        """A sequence of `num_tokens`. With `tokens` its leading full blocks are taken from sequences that committed
+        equal ones; `salt` keeps apart what depends on more than tokens (an adapter, an image). The last token is never
+        taken: its logits are wanted."""
+        serial, cached = _layerzero.kv_allocate(self._cache, seq_id, num_tokens, _numbers(tokens), salt)
+        return KVCacheHandle(seq_id, cached, serial)
+
+    def append(
+        self, handle: KVCacheHandle, num_tokens: int = 1, tokens: Sequence[int] | None = None
+    ) -> list[tuple[int, int]]:
+        """Room for more tokens. A block that others share is copied first: in attached storage here; else the result
+        is the pairs (from, to) of blocks that the caller must copy before it writes anything."""
+        return self._copy(*_layerzero.kv_append(self._cache, handle.serial, num_tokens, _numbers(tokens)))
+
+    def fork(self, handle: KVCacheHandle, seq_id: int) -> tuple[KVCacheHandle, list[tuple[int, int]]]:
+        """A second sequence with the same tokens, and the copies as in `append` (only contiguous storage needs one)."""
+        serial, source, target = _layerzero.kv_fork(self._cache, handle.serial, seq_id)
+        return KVCacheHandle(seq_id, self.length(handle), serial), self._copy(source, target)
+
+    def commit(self, handle: KVCacheHandle) -> None:
+        """The rows of all tokens so far are written: full blocks may be shared from now on."""
+        _layerzero.kv_commit(self._cache, handle.serial)
+
+    def truncate(self, handle: KVCacheHandle, num_tokens: int) -> None:
+        """Keeps the first tokens (rejected speculative ones are dropped)."""
+        _layerzero.kv_truncate(self._cache, handle.serial, num_tokens)
+
+    def free(self, handle: KVCacheHandle) -> None:
+        """Ends the sequence. What it has published stays until room is needed, least recently used first."""
+        _layerzero.kv_release(self._cache, handle.serial)
+
+    def forget_prefixes(self) -> None:
+        """Nothing that was published is shared any more: for weights that have changed."""
+        _layerzero.kv_forget_prefixes(self._cache)
+
+    def length(self, handle: KVCacheHandle) -> int:
+        return _layerzero.kv_length(self._cache, handle.serial)
+
+    # ---- what kernels get
+
+    def slots(self, handle: KVCacheHandle, begin: int = 0, end: int | None = None) -> Any:
+        """int64 tensor: block * block_size + offset of the tokens [begin, end)."""
+        end = self.length(handle) if end is None else end
+        return self._tensor(_layerzero.kv_slots(self._cache, handle.serial, begin, end), "int64")
+
+    def write(
+        self, handle: KVCacheHandle, key: Any, value: Any, *, layer: int = 0, begin: int | None = None, **scales: Any
+    ) -> None:
+        """Rows (tokens, heads, head_dim) of the last tokens, or of those from `begin` on, into the storage of a layer.
+        `k_scale` and `v_scale` as in kv_append_paged."""
+        import layerzero
+
+        begin = self.length(handle) - key.shape[0] if begin is None else begin
+        slots = self.slots(handle, begin, begin + key.shape[0])
+        layerzero.kv_append_paged(*self._storage(layer), key, value, slots, layout="NHD", **scales)
+
+    def get_attention_input(
+        self, handles: KVCacheHandle | Sequence[KVCacheHandle], layer: int = 0
+    ) -> AttentionCacheInput:
+        """The tables of one sequence or of a batch, with the caches of a layer."""
+        batch = [handles] if isinstance(handles, KVCacheHandle) else handles
+        serials = [handle.serial for handle in batch]
+        width, tables, lens = _layerzero.kv_block_tables(self._cache, serials)
+        lists = _layerzero.kv_page_lists(self._cache, serials)
+        key_cache, value_cache = self._storage(layer) if self._layers else (None, None)
+        return AttentionCacheInput(
+            key_cache,
+            value_cache,
+            self._tensor(tables, "int32").reshape(len(serials), width),
+            self._tensor(lens, "int32"),
+            *(self._tensor(numbers, "int32") for numbers in lists),
+        )
+
+    def is_cuda_graph_compatible(self) -> bool:
+        """Whether block tables stay as they are while sequences grow."""
+        return _layerzero.kv_is_graph_compatible(self._cache)
+
+    def stats(self) -> dict[str, int]:
+        """Blocks that are free, idle (kept for their prefix) and in all; sequences; counters since the start."""
+        return _layerzero.kv_stats(self._cache)
+
+    # ---- parts
+
+    def _storage(self, layer: int) -> tuple[Any, Any]:
+        if 0 <= layer < len(self._layers):
+            return self._layers[layer]
+        raise InvalidRequestError(
+            f"KVCacheManager: layer: wanted a number below {len(self._layers)}, got {layer}; attach its storage first"
+        )
+
+    def _copy(self, source: int, target: int) -> list[tuple[int, int]]:
+        if source < 0:
+            return []
+        if not self._layers:
+            return [(source, target)]
+        import layerzero
+
+        moves = _torch().tensor([[source, target]], device=self._layers[0][0].device)
+        for key_cache, value_cache in self._stored:
+            layerzero.kv_compact(key_cache, value_cache, moves)
+        return []
+
+    def _tensor(self, numbers: bytearray, dtype: str) -> Any:
+        torch = _torch()
+        kind = getattr(torch, dtype)
+        tensor = torch.frombuffer(numbers, dtype=kind) if numbers else torch.empty(0, dtype=kind)
+        return tensor.to(self._layers[0][0].device) if self._layers else tensor
+
+
+def _numbers(tokens: Sequence[int] | None) -> Sequence[int] | None:
+    return tokens.tolist() if hasattr(tokens, "tolist") else tokens
+
+
+def _torch() -> Any:
+    if "torch" not in sys.modules:
+        try:
+            __import__("torch")
+        except ImportError as error:
+            raise NotInstalledError(f"KVCacheManager: wanted torch for its tensors: {error}") from None
+    return sys.modules["torch"]

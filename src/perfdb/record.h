@@ -1,0 +1,70 @@
+// Measured records: one measurement of one kernel on one device, as JSON (schemas/records.schema.json). What a measured
+// prior is shipped and written in; the columns are those of the performance database.
+//   auto records = ReadRecords(text, "devices/zen5.records.json");   // Result<std::vector<Record>>
+//   std::string again = WriteRecords(*records);
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/status.h"
+
+#define LZ_RECORDS_API __attribute__((visibility("default")))
+
+namespace lz::perfdb {
+
+// Times in microseconds unless the name says otherwise. Empty optionals are null: not known, or not of this operation.
+struct Record {
+  // What was measured: equal identities are one record.
+  std::string kernel_id, operation;
+  std::string device_id;   // as the driver names it
+  int64_t sm_version = 0;  // 0: no NVIDIA GPU
+  std::string dtype;       // of the first tensor
+  int64_t head_dim = 0;    // 0, and likewise below: the operation has none
+  int64_t seq_bucket = 0, batch_bucket = 0;
+  int64_t num_heads = 0, num_kv_heads = 0;
+  std::optional<bool> is_causal;
+  std::optional<std::string> quant_format, quant_dtype, quant_scale_granularity;
+  std::optional<bool> quant_zero_point;
+  std::map<std::string, int64_t> axes;  // the contract's axes by name, as they were in the measurement
+  std::string cache_state = "warm";     // of the data: warm, cold
+  std::string execution = "eager";      // eager, graph
+
+  // Measurement.
+  double median_us = 0, p95_us = 0;
+  int64_t samples = 0;
+  std::optional<double> variance_us;  // in us^2
+  std::optional<double> warmup_ms;    // once: warm-up or compilation
+
+  // Protocol and environment.
+  int64_t protocol = 1;  // of measuring: raised when times of another one cannot be compared
+  int64_t warmup_runs = 0;
+  std::string timer = "wall";                  // wall, cuda_event
+  bool interleaved = false;                    // with the other candidates, in one process
+  std::optional<std::string> temperature;      // cold (below 50 C), warm, hot (above 70 C)
+  std::optional<std::string> memory_pressure;  // low (below 50 %), medium, high (above 80 %)
+  std::optional<std::string> power_state;      // boost, nominal, throttled
+  std::optional<bool> concurrent_work;
+
+  // Accuracy against the FP64 reference, in the measure of the operation's tolerance.
+  std::optional<double> max_error, mean_error, error_bound;
+
+  // Provenance.
+  std::string kernel_version, layerzero_version, build_id, backend;
+  std::optional<std::string> backend_version, capabilities_hash, device_uuid;
+  std::optional<std::string> driver_version, cuda_version, torch_version;
+  std::string measured_at;  // 2026-01-31T12:00:00Z
+  bool valid = true;        // false: kept, but not used
+};
+
+// `what` names the file in messages: "<what>: records[3].median_us". Unknown keys, values out of range and two records
+// of one identity are errors; at most 16 MiB.
+LZ_RECORDS_API Result<std::vector<Record>> ReadRecords(std::string_view text, std::string_view what);
+// One line a record, keys in the order of the struct, null where nothing is known: equal records give equal bytes.
+LZ_RECORDS_API std::string WriteRecords(std::span<const Record> records);
+
+}  // namespace lz::perfdb

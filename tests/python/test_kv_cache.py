@@ -1,0 +1,178 @@
+"""KVCacheManager from Python: paged attention over what it manages equals dense attention, and its refusals."""
+
+import random
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+lz = pytest.importorskip("layerzero")
+
+HEADS, GROUP, DIM = 2, 3, 16
+
+
+def rows(tokens):
+    """Keys and values that a model would give: a function of the token and its place."""
+    generator = torch.Generator().manual_seed(0)
+    table = torch.randn(2, 64, HEADS, DIM, generator=generator)
+    places = torch.randn(2, 256, HEADS, DIM, generator=generator)
+    index = torch.tensor(tokens, dtype=torch.int64)
+    return table[:, index] + places[:, : len(tokens)]
+
+
+def write(manager, handle, tokens, begin):
+    key, value = rows(tokens)[:, begin:]
+    if key.shape[0]:
+        manager.write(handle, key, value)
+
+
+def check_attention(manager, sequences):
+    """Each sequence's last query, in both conventions, against dense attention over rows made anew."""
+    handles = [handle for handle, _ in sequences]
+    x = manager.get_attention_input(handles)
+    query = torch.randn(len(handles), HEADS * GROUP, DIM)
+    table = lz.paged_attention(query[:, None], x.key_cache, x.value_cache, x.block_tables, x.context_lens)
+    csr = lz.paged_decode_attention(query, x.key_cache, x.value_cache, x.kv_indptr, x.kv_indices, x.kv_last_page_len)
+    for i, (_, tokens) in enumerate(sequences):
+        key, value = rows(tokens)
+        dense = torch.nn.functional.scaled_dot_product_attention(
+            query[i, :, None], key.transpose(0, 1), value.transpose(0, 1), enable_gqa=True
+        )
+        torch.testing.assert_close(table[i, 0], dense[:, 0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(csr[i], dense[:, 0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["NHD", "HND"])
+@pytest.mark.parametrize("strategy", ["paged", "contiguous"])
+def test_managed_attention_equals_dense(strategy, layout):
+    sizes = {"num_blocks": 40, "block_size": 4} if strategy == "paged" else {"num_blocks": 8, "block_size": 64}
+    manager = lz.KVCacheManager(strategy, **sizes)
+    manager.allocate_storage(num_kv_heads=HEADS, head_dim=DIM, layout=layout)
+    draw, live, number = random.Random(3), [], iter(range(1000))
+    for _ in range(60):
+        action = draw.random()
+        try:
+            if not live or action < 0.35:
+                prompt = [draw.randrange(3) for _ in range(draw.randrange(1, 18))]
+                handle = manager.allocate(next(number), len(prompt), prompt)
+                write(manager, handle, prompt, handle.num_cached_tokens)
+                manager.commit(handle)
+                live.append((handle, prompt))
+            elif action < 0.65:
+                handle, tokens = draw.choice(live)
+                more = [draw.randrange(3) for _ in range(draw.randrange(1, 6))]
+                assert manager.append(handle, len(more), more) == []
+                tokens += more
+                write(manager, handle, tokens, len(tokens) - len(more))
+            elif action < 0.8:
+                handle, tokens = draw.choice(live)
+                child, copies = manager.fork(handle, next(number))
+                assert copies == []
+                live.append((child, list(tokens)))
+            elif action < 0.9:
+                handle, tokens = draw.choice(live)
+                del tokens[draw.randrange(1, len(tokens) + 1) :]
+                manager.truncate(handle, len(tokens))
+            else:
+                handle, _ = live.pop(draw.randrange(len(live)))
+                manager.free(handle)
+        except lz.KVCacheFullError:
+            if live:
+                manager.free(live.pop(0)[0])
+        if live:
+            check_attention(manager, live)
+    assert manager.stats()["num_sequences"] == len(live)
+
+
+def test_shared_prefixes_are_not_computed_again():
+    manager = lz.KVCacheManager(num_blocks=16, block_size=4)
+    manager.allocate_storage(num_kv_heads=HEADS, head_dim=DIM)
+    prompt = list(range(10))
+    first = manager.allocate(1, 10, prompt)
+    write(manager, first, prompt, 0)
+    manager.commit(first)
+    manager.free(first)
+    second = manager.allocate(2, 13, [*prompt, 1, 2, 3])
+    assert second.num_cached_tokens == 8
+    write(manager, second, [*prompt, 1, 2, 3], 8)
+    check_attention(manager, [(second, [*prompt, 1, 2, 3])])
+    assert manager.allocate(3, 13, [*prompt, 1, 2, 3], salt=5).num_cached_tokens == 0
+    manager.forget_prefixes()
+    assert manager.allocate(4, 13, [*prompt, 1, 2, 3]).num_cached_tokens == 0
+    assert manager.stats()["num_cached_tokens"] == 8
+
+
+def test_without_storage_the_caller_copies():
+    manager = lz.KVCacheManager(num_blocks=4, block_size=4)
+    parent = manager.allocate(1, 6)
+    child, copies = manager.fork(parent, 2)
+    assert copies == []
+    assert manager.append(child) == [(1, 2)]
+    x = manager.get_attention_input([parent, child])
+    assert x.key_cache is None
+    assert x.block_tables.tolist() == [[0, 1], [0, 2]]
+    assert x.context_lens.tolist() == [6, 7]
+    assert (x.kv_indptr.tolist(), x.kv_indices.tolist()) == ([0, 2, 4], [0, 1, 0, 2])
+    assert x.kv_last_page_len.tolist() == [2, 3]
+    assert manager.slots(child, 5).tolist() == [9, 10]
+    assert manager.get_attention_input([]).block_tables.shape == (0, 0)
+
+
+def test_graph_compatibility_is_the_strategy_s():
+    assert lz.KVCacheManager("contiguous", num_blocks=2, block_size=8).is_cuda_graph_compatible()
+    assert not lz.KVCacheManager("paged", num_blocks=2, block_size=8).is_cuda_graph_compatible()
+
+
+@pytest.mark.parametrize("strategy", ["virtual", "unified"])
+def test_other_strategies_are_refused_with_the_reason(strategy):
+    with pytest.raises(lz.InvalidRequestError, match="KV_STRATEGY_UNSUPPORTED") as caught:
+        lz.KVCacheManager(strategy, num_blocks=2, block_size=8)
+    assert caught.value.got == strategy
+
+
+def test_refusals_say_what_was_wanted():
+    manager = lz.KVCacheManager(num_blocks=2, block_size=4)
+    with pytest.raises(lz.InvalidRequestError, match="wanted contiguous or paged, got 'blocks'"):
+        lz.KVCacheManager("blocks", num_blocks=2, block_size=8)
+    with pytest.raises(lz.KVCacheFullError, match="wanted 3 more blocks, got 2 of 2"):
+        manager.allocate(1, 9)
+    handle = manager.allocate(1, 3)
+    with pytest.raises(lz.InvalidRequestError, match="seq_id: wanted one that is not in use, got 1"):
+        manager.allocate(1, 1)
+    with pytest.raises(lz.InvalidRequestError, match="tokens: wanted none or 2, got 1"):
+        manager.append(handle, 2, [5])
+    with pytest.raises(OverflowError):
+        manager.allocate(2, 1, [2**40])
+    with pytest.raises(lz.InvalidRequestError, match="layer: wanted a number below 0"):
+        manager.write(handle, torch.ones(1, 1, 4), torch.ones(1, 1, 4))
+    cache = torch.empty(2, 4, 1, 8)
+    with pytest.raises(lz.InvalidRequestError, match="KV_CACHE_LAYOUT_MISMATCH"):
+        manager.attach(torch.empty(2, 3, 1, 8), cache)
+    with pytest.raises(lz.InvalidRequestError, match="KV_CACHE_DTYPE_MISMATCH"):
+        manager.attach(cache, cache.half())
+    manager.free(handle)
+    with pytest.raises(lz.InvalidRequestError, match="it was freed; allocate again"):
+        manager.length(handle)
+
+
+def test_threads_lose_nothing():
+    manager = lz.KVCacheManager(num_blocks=64, block_size=4)
+
+    def work(me):
+        draw = random.Random(me)
+        for step in range(100):
+            tokens = [draw.randrange(2) for _ in range(draw.randrange(1, 20))]
+            try:
+                handle = manager.allocate(me * 1000 + step, len(tokens), tokens)
+            except lz.KVCacheFullError:
+                continue
+            manager.commit(handle)
+            manager.free(handle)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stats = manager.stats()
+    assert (stats["num_sequences"], stats["num_free"] + stats["num_idle"]) == (0, 64)
