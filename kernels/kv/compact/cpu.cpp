@@ -18,7 +18,7 @@ int32_t Launch(const lz_kernel_args* args) {
   if (const int32_t refused = CheckMoves(moves, args->axes[kBlocks])) return refused;
   for (int cache : {kKeyCache, kValueCache}) {
     const lz_tensor& t = args->tensors[cache];
-    const int64_t bytes = t.strides[0] * ByteSize(DTypeOf(t));
+    const int64_t bytes = t.shape[1] * t.shape[2] * t.shape[3] * ByteSize(DTypeOf(t));
     const int64_t grain = 64 * 1024 / (bytes + 1) + 1;  // about 3 us of copying
     ParallelFor(args, moves.size(0), grain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
