@@ -83,7 +83,8 @@ bool TakeWritten(Case* c, size_t num_outputs, PyObject* given) {
       return false;
     }
     const char* const from = PyBytes_AsString(bytes);
-    t.ForEach([&](int64_t flat, int64_t to) { std::memcpy(t.data() + to * size, from + flat * size, size_t(size)); });
+    char* const first = t.data() + t.offset() * size;
+    t.ForEach([&](int64_t flat, int64_t to) { std::memcpy(first + to * size, from + flat * size, size_t(size)); });
   }
   return true;
 }
