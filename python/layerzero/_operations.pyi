@@ -353,6 +353,52 @@ def embedding(
 ) -> T:
     """Rows of a table, by index."""
 
+def kv_append_paged(
+    key_cache: T,
+    value_cache: T,
+    key: T,
+    value: T,
+    slots: T,
+    *,
+    k_scale: T | None = None,
+    v_scale: T | None = None,
+    layout: Literal["NHD", "HND"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> None:
+    """Writes new key and value rows into the slots of a paged cache, in place."""
+
+def kv_block_table_update(
+    block_tables: T,
+    updates: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> None:
+    """Writes entries of a block table, in place."""
+
+def kv_compact(
+    key_cache: T,
+    value_cache: T,
+    moves: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> None:
+    """Copies blocks of a paged cache to other places of it, in place."""
+
+def kv_gather(
+    cache: T,
+    slots: T,
+    *,
+    scale: T | None = None,
+    dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = None,
+    layout: Literal["NHD", "HND"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Rows of a paged cache, by slot."""
+
 def linear(
     input: T,
     weight: T,
