@@ -217,7 +217,7 @@ Status Written(const Request& r) {
       return Invalid(r, op.input(i).name, "memory of its own for each element, it is written in place",
                      "an expanded tensor", "clone it");
     }
-    for (size_t other = 0; other < op.num_inputs(); ++other) {
+    for (size_t other = 0; t.data && other < op.num_inputs(); ++other) {  // a description has no memory
       const lz_tensor& o = r.tensors[other];
       const auto address = [](const lz_tensor& x) { return static_cast<char*>(x.data) + x.byte_offset; };
       if (other == i || o.ndim < 0 || address(o) != address(t)) continue;

@@ -111,7 +111,7 @@ class Operation {
   const std::vector<Expression>& derived() const { return derived_; }
   const std::vector<std::vector<uint8_t>>& layouts() const { return layouts_; }  // [layout][logical axis] = physical
   const std::vector<std::string>& layout_names() const { return layout_names_; }
-  int leading_axis() const { return leading_axis_; }  // index of "..." in axes, or -1
+  int leading_axis() const { return leading_axis_; }           // index of "..." in axes, or -1
   uint32_t mutated_inputs() const { return mutated_inputs_; }  // bit i: input i is written in place
   int same_dtype(size_t input) const { return same_dtype_[input]; }
   // The parameter on which outputs with a condition depend, as an index of contract().params, or -1.
