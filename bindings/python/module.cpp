@@ -143,13 +143,9 @@ PyMethodDef kMethods[] = {
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
-<<<<<<< HEAD
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
-    {"verify_compare", VerifyCompare, METH_VARARGS, "verify_compare(operation, line, outputs + written, numerics=''): reports."},
-=======
     {"verify_compare", VerifyCompare, METH_VARARGS,
-     "verify_compare(operation, line, outputs and written inputs, numerics=''): reports."},
->>>>>>> 880f207 (perfdb: measured records, their schema, reader and writer)
+     "verify_compare(operation, line, outputs + written, numerics=''): reports."},
     {nullptr, nullptr, 0, nullptr}};
 
 // The callables are attributes of `ops`, a dict from flat name.

@@ -8,7 +8,7 @@ import pytest
 torch = pytest.importorskip("torch")
 layerzero = pytest.importorskip("layerzero")
 
-from conformance_calls import arguments_of, call_door, engine_accepts, problems  # noqa: E402
+from conformance_calls import arguments_of, call_door, engine_accepts, problems, with_written  # noqa: E402
 from layerzero import _layerzero as door  # noqa: E402
 from layerzero._contracts import contracts  # noqa: E402
 from layerzero._references import call_reference  # noqa: E402
@@ -32,7 +32,8 @@ def test_torch_reference_agrees_with_fp64(name):
         if not engine_accepts(name, line):
             continue
         case = door.verify_case(name, line)
-        result = call_reference(name, arguments_of(case), case["layout"])
+        arguments = arguments_of(case)
+        result = with_written(name, call_reference(name, arguments, case["layout"]), arguments)
         failures += [f"line {number}: {line}\n    {text}" for text in problems(name, line, result)]
     assert not failures, f"{len(failures)} of {len(cases(name))}\n" + "\n".join(failures)
 

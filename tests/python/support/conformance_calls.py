@@ -31,12 +31,22 @@ def raw(tensor):
     return data, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
 
 
+def with_written(name, result, arguments):
+    """A call's result; tensors that it has written in place follow the outputs."""
+    params = [p["name"] for p in contracts()[name]["params"] if p.get("mutated")]
+    if not params:
+        return result
+    outputs = () if result is None else result if isinstance(result, tuple) else (result,)
+    return (*outputs, *(arguments[p] for p in params))
+
+
 def problems(name, line, result):
     """What differs from the FP64 reference. Outputs that the call does not have are filled in as None."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     arguments, contract = door.verify_case(name, line)["arguments"], contracts()[name]
     given = present(contract, arguments.get(condition(contract)))
     outputs = [raw(results.pop(0)) if output in given and results else None for output in contract["outputs"]]
+    outputs += [raw(written) for written in results]
     return [r["text"] for r in door.verify_compare(name, line, tuple(outputs)) if not r["ok"]]
 
 
@@ -51,7 +61,8 @@ def engine_accepts(name, line):
 
 def call_door(name, line, kernel):
     case = door.verify_case(name, line)
-    named = arguments_of(case)
+    arguments = arguments_of(case)
+    named = dict(arguments)
     if case["layout"]:
         named["layout"] = case["layout"]
     if kernel:
@@ -60,4 +71,4 @@ def call_door(name, line, kernel):
     values = []
     while positional and positional[0] in named:
         values.append(named.pop(positional.pop(0)))
-    return door.ops[name](*values, **named)
+    return with_written(name, door.ops[name](*values, **named), arguments)
