@@ -47,6 +47,7 @@ inline constexpr Contract kContract = {
     .layouts = kv::kLayouts,
     .tolerance = {.compare = Compare::kExact},
     .canonicalize = &Canonicalize,
+    .differentiable = false,
 };
 
 }  // namespace lz::ops::kv_gather

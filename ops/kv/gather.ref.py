@@ -1,4 +1,4 @@
-"""Torch reference of kv.gather: any device, differentiable."""
+"""Torch reference of kv.gather: any device."""
 
 import torch
 

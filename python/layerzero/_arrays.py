@@ -28,6 +28,8 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
     values = {key: value for key, value in arguments.items() if value is not None}
     with torch.no_grad():
         result = _layerzero.ops[name](**values | tensors, **options)
+    if result is None:  # it writes in place
+        return None
     if isinstance(result, tuple):
         return tuple(_as_kind_of(given[0], t) for t in result)
     return _as_kind_of(given[0], result)
