@@ -1,33 +1,33 @@
-"""Text to token ids and back, over the library `tokenizers`; a tokenizer is named by the digest of what it computes.
+"""Text to token ids and back, over the libraries tokenizers, tiktoken and SentencePiece; a tokenizer is named by the
+digest of what it computes.
 
 tokenizer_id = register_tokenizer("path/to/tokenizer.json")
 tokenize("Hello", tokenizer_id)  ->  {"input_ids": [...]}
 """
 
-import hashlib
-import json
 import pathlib
 import re
 import threading
 
-from layerzero.errors import InvalidRequestError, NotInstalledError, UnknownNameError, WrongTypeError
+from layerzero._tokenizer_identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
+from layerzero._tokenizer_libraries import check_ids, tokenizers_library, wrap
+from layerzero.errors import NotInstalledError, UnknownNameError, WrongTypeError
 
-# The parts of a tokenizer.json that decide about ids, and about the text made from ids.
-_IDENTITY = ("added_tokens", "normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
+__all__ = [
+    "TokenizerDigests",
+    "detokenize",
+    "register_tokenizer",
+    "tokenize",
+    "tokenizer_digests",
+    "tokenizer_identity",
+    "tokenizer_mismatches",
+]
+
 _lock = threading.Lock()
-_by_id: dict = {}
-_id_of_file: dict = {}  # (path, mtime, size) -> id
-
+_by_id = {}
+_id_of_file = {}  # (path, mtime, size) -> id
 
 _IS_IDENTITY = re.compile("[0-9a-f]{64}").fullmatch
-
-
-def _library():
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise NotInstalledError("tokenize needs the package tokenizers: pip install tokenizers") from error
-    return tokenizers
 
 
 def tokenizer_identity(tokenizer):
@@ -36,24 +36,22 @@ def tokenizer_identity(tokenizer):
     SHA-256 over vocabulary and merges with the model's parameters, normaliser, pre-tokeniser, post-processor, decoder,
     added and special tokens. Padding and truncation are settings of a call, not part of it.
     """
-    parts = json.loads(_fast(tokenizer).to_str())
-    text = json.dumps({name: parts.get(name) for name in _IDENTITY}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    return tokenizer_digests(wrap(tokenizer).identified).tokenizer_id
 
 
-def _fast(tokenizer):
-    library = _library()
-    backend = getattr(tokenizer, "backend_tokenizer", getattr(tokenizer, "_tokenizer", tokenizer))
-    if not isinstance(backend, library.Tokenizer):
-        raise WrongTypeError(
-            "tokenizer: wanted a tokenizers.Tokenizer, a Transformers tokenizer over one, or a path to tokenizer.json, "
-            f"got {type(tokenizer).__name__}; convert it with its own library first"
-        )
-    return backend
+def _read(path):
+    if path.suffix != ".model":
+        return tokenizers_library().Tokenizer.from_file(str(path))
+    try:
+        import sentencepiece
+    except ImportError as error:
+        raise NotInstalledError(f"{path} needs the package sentencepiece: pip install sentencepiece") from error
+    return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
 def register_tokenizer(tokenizer):
-    """Makes a tokenizer known and returns its id; accepts a path to a tokenizer.json or to its folder."""
+    """Makes a tokenizer known and returns its id; accepts a path to a tokenizer.json, to its folder, or to a
+    SentencePiece .model file."""
     key = None
     if isinstance(tokenizer, (str, pathlib.Path)):
         path = pathlib.Path(tokenizer)
@@ -66,14 +64,11 @@ def register_tokenizer(tokenizer):
         key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
         if key in _id_of_file:
             return _id_of_file[key]
-        tokenizer = _library().Tokenizer.from_file(str(path))
-    # A copy of its own: padding or truncation that the caller switches on later must not change ids here.
-    backend = _library().Tokenizer.from_str(_fast(tokenizer).to_str())
-    backend.no_padding()
-    backend.no_truncation()
-    identity = tokenizer_identity(backend)
+        tokenizer = _read(path)
+    wrapped = wrap(tokenizer)
+    identity = tokenizer_digests(wrapped.identified).tokenizer_id
     with _lock:
-        _by_id.setdefault(identity, backend)
+        _by_id.setdefault(identity, wrapped)
         if key:
             _id_of_file[key] = identity
     return identity
@@ -95,40 +90,25 @@ def _find(tokenizer_id):
 
 def tokenize(texts, tokenizer_id, return_offsets=False, *, add_special_tokens=True):
     """{"input_ids"} of a str, or of each str of a list; with return_offsets also (start, end) character offsets."""
-    backend = _find(tokenizer_id)
+    tokenizer = _find(tokenizer_id)
     single = isinstance(texts, str)
     batch = [texts] if single else list(texts)
     for index, text in enumerate(batch):
         if not isinstance(text, str):
             raise WrongTypeError(f"texts[{index}]: wanted a str, got {type(text).__name__}; decode bytes first")
-    # encode_batch counts characters for offsets; the fast variant leaves that out and gives the same ids.
-    encode = backend.encode_batch
-    if not return_offsets and hasattr(backend, "encode_batch_fast"):
-        encode = backend.encode_batch_fast
-    encoded = encode(batch, add_special_tokens=add_special_tokens)
-    result = {"input_ids": [e.ids for e in encoded]}
-    if return_offsets:
-        result["offsets"] = [e.offsets for e in encoded]
+    ids, offsets = tokenizer.encode(batch, return_offsets, add_special_tokens)
+    result = {"input_ids": ids, "offsets": offsets} if return_offsets else {"input_ids": ids}
     return {name: rows[0] for name, rows in result.items()} if single else result
 
 
 def detokenize(tokens, tokenizer_id, *, skip_special_tokens=True):
     """The text of a list of ids, or the texts of a list of such lists."""
-    backend = _find(tokenizer_id)
+    tokenizer = _find(tokenizer_id)
     rows = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
     if not rows or isinstance(rows[0], int):
-        _check_ids(rows, backend, "tokens")
-        return backend.decode(rows, skip_special_tokens=skip_special_tokens)
+        check_ids(rows, tokenizer.vocab_size, "tokens")
+        return tokenizer.decode([rows], skip_special_tokens)[0]
     rows = [row.tolist() if hasattr(row, "tolist") else list(row) for row in rows]
     for index, row in enumerate(rows):
-        _check_ids(row, backend, f"tokens[{index}]")
-    return backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
-
-
-def _check_ids(row, backend, field):
-    size = backend.get_vocab_size()
-    for token in row:
-        if type(token) is not int or not 0 <= token < size:
-            raise InvalidRequestError(
-                f"{field}: wanted ids from 0 to {size - 1}, got {token!r}; pass ids of this tokenizer"
-            )
+        check_ids(row, tokenizer.vocab_size, f"tokens[{index}]")
+    return tokenizer.decode(rows, skip_special_tokens)

@@ -1,0 +1,111 @@
+"""One face for the tokenizers of three libraries: ids of texts, texts of ids, offsets where the library gives them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from layerzero.errors import InvalidRequestError, NotInstalledError, WrongTypeError
+
+Offsets = list[list[tuple[int, int]]]
+
+
+def tokenizers_library() -> Any:
+    try:
+        import tokenizers
+    except ImportError as error:
+        raise NotInstalledError("tokenize needs the package tokenizers: pip install tokenizers") from error
+    return tokenizers
+
+
+class HfTokenizer:
+    """A tokenizers.Tokenizer of our own: padding or truncation that the caller switches on later change no ids here."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._own = tokenizers_library().Tokenizer.from_str(tokenizer.to_str())
+        self._own.no_padding()
+        self._own.no_truncation()
+        self.identified, self.vocab_size = self._own, self._own.get_vocab_size()
+
+    def encode(self, texts: list[str], offsets: bool, specials: bool) -> tuple[list[list[int]], Offsets]:
+        # encode_batch counts characters for offsets; the fast variant leaves that out and gives the same ids.
+        encode = self._own.encode_batch
+        if not offsets and hasattr(self._own, "encode_batch_fast"):
+            encode = self._own.encode_batch_fast
+        encoded = encode(texts, add_special_tokens=specials)
+        return [e.ids for e in encoded], [e.offsets for e in encoded] if offsets else []
+
+    def decode(self, rows: list[list[int]], skip: bool) -> list[str]:
+        return self._own.decode_batch(rows, skip_special_tokens=skip)
+
+
+class _WithoutOffsets:
+    library = ""
+
+    def refuse_offsets(self) -> None:
+        raise InvalidRequestError(
+            f"return_offsets: OFFSETS_UNSUPPORTED: wanted a tokenizer that gives offsets, got one of {self.library}; "
+            "leave it out, or register the model's tokenizer.json"
+        )
+
+
+class TiktokenTokenizer(_WithoutOffsets):
+    """A tiktoken.Encoding. The text of a special token is that token, as the other libraries have it."""
+
+    library = "tiktoken"
+
+    def __init__(self, encoding: Any) -> None:
+        self.identified, self.vocab_size = encoding, encoding.n_vocab
+        self._special = frozenset(encoding._special_tokens.values())
+
+    def encode(self, texts: list[str], offsets: bool, specials: bool) -> tuple[list[list[int]], Offsets]:
+        if offsets:
+            self.refuse_offsets()
+        return self.identified.encode_batch(texts, allowed_special="all"), []
+
+    def decode(self, rows: list[list[int]], skip: bool) -> list[str]:
+        return [self.identified.decode([i for i in row if not (skip and i in self._special)]) for row in rows]
+
+
+class SentencePieceTokenizer(_WithoutOffsets):
+    """A sentencepiece.SentencePieceProcessor."""
+
+    library = "SentencePiece"
+
+    def __init__(self, processor: Any) -> None:
+        self.identified, self.vocab_size = processor, processor.get_piece_size()
+
+    def encode(self, texts: list[str], offsets: bool, specials: bool) -> tuple[list[list[int]], Offsets]:
+        if offsets:
+            self.refuse_offsets()
+        return self.identified.encode(texts, out_type=int), []
+
+    def decode(self, rows: list[list[int]], skip: bool) -> list[str]:
+        control = self.identified.is_control
+        return [self.identified.decode([i for i in row if not (skip and control(i))]) for row in rows]
+
+
+Tokenizer = HfTokenizer | TiktokenTokenizer | SentencePieceTokenizer
+
+
+def wrap(tokenizer: Any) -> Tokenizer:
+    """One of the three classes over the tokenizer of a library, or of a Transformers tokenizer over it."""
+    backend = getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
+    library = type(backend).__module__.partition(".")[0]
+    if library == "tokenizers" and hasattr(backend, "to_str"):
+        return HfTokenizer(backend)
+    if library == "tiktoken" and hasattr(backend, "encode_batch"):
+        return TiktokenTokenizer(backend)
+    if hasattr(backend, "serialized_model_proto"):
+        return SentencePieceTokenizer(backend)
+    raise WrongTypeError(
+        "tokenizer: wanted a tokenizers.Tokenizer, a Transformers tokenizer over one, a tiktoken.Encoding, a "
+        f"SentencePieceProcessor, or a path to tokenizer.json, got {type(tokenizer).__name__}; "
+        "convert it with its own library first"
+    )
+
+
+def check_ids(row: Sequence[Any], size: int, field: str) -> None:
+    for token in row:
+        if type(token) is not int or not 0 <= token < size:
+            raise InvalidRequestError(
+                f"{field}: wanted ids from 0 to {size - 1}, got {token!r}; pass ids of this tokenizer"
+            )
