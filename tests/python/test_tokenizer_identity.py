@@ -8,7 +8,7 @@ tokenizers = pytest.importorskip("tokenizers")
 
 import layerzero as lz  # noqa: E402
 from layerzero.tokenizers import tokenizer_digests, tokenizer_mismatches  # noqa: E402
-from test_tokenizers import TEXTS, build  # noqa: E402
+from small_tokenizer import TEXTS, build  # noqa: E402
 
 
 def changed(change):
