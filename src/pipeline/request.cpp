@@ -203,26 +203,18 @@ Status OneDevice(Request& r) {
 
 // A tensor that is written in place has each element once, and is given once.
 Status Written(const Request& r) {
-  const Operation& op = *r.op;
-  for (size_t i = 0; i < op.num_inputs(); ++i) {
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
-    if (!(op.mutated_inputs() >> i & 1) || t.ndim < 0) continue;
-    bool empty = false, repeats = false;
+    if (!(r.op->mutated_inputs() >> i & 1) || t.ndim < 0 || std::count(t.shape, t.shape + t.ndim, 0) > 0) continue;
     for (int32_t d = 0; d < t.ndim; ++d) {
-      empty |= t.shape[d] == 0;
-      repeats |= t.shape[d] > 1 && t.strides[d] == 0;
+      if (t.shape[d] == 1 || t.strides[d] != 0) continue;
+      return Invalid(r, r.op->input(i).name, "memory for each element: it is written", "an expanded one", "clone it");
     }
-    if (empty) continue;
-    if (repeats) {
-      return Invalid(r, op.input(i).name, "memory of its own for each element, it is written in place",
-                     "an expanded tensor", "clone it");
-    }
-    for (size_t other = 0; t.data && other < op.num_inputs(); ++other) {  // a description has no memory
-      const lz_tensor& o = r.tensors[other];
-      const auto address = [](const lz_tensor& x) { return static_cast<char*>(x.data) + x.byte_offset; };
-      if (other == i || o.ndim < 0 || address(o) != address(t)) continue;
-      return Invalid(r, op.input(i).name, "memory of its own, it is written in place",
-                     "that of " + std::string(op.input(other).name), "pass another tensor");
+    for (size_t o = 0; t.data && o < r.op->num_inputs(); ++o) {  // a description has no memory
+      if (o == i || r.tensors[o].ndim < 0 || r.tensors[o].data != t.data || r.tensors[o].byte_offset != t.byte_offset)
+        continue;
+      return Invalid(r, r.op->input(i).name, "memory of its own: it is written",
+                     "that of " + std::string(r.op->input(o).name), "pass another tensor");
     }
   }
   return {};
