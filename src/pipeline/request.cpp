@@ -211,8 +211,7 @@ Status Written(const Request& r) {
       return Invalid(r, r.op->input(i).name, "memory for each element: it is written", "an expanded one", "clone it");
     }
     for (size_t o = 0; t.data && o < r.op->num_inputs(); ++o) {  // a description has no memory
-      if (o == i || r.tensors[o].ndim < 0 || r.tensors[o].data != t.data || r.tensors[o].byte_offset != t.byte_offset)
-        continue;
+      if (o == i || r.tensors[o].ndim < 0 || r.tensors[o].data != t.data) continue;
       return Invalid(r, r.op->input(i).name, "memory of its own: it is written",
                      "that of " + std::string(r.op->input(o).name), "pass another tensor");
     }
