@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "test_paths.h"
+
 namespace lz::perfdb {
 namespace {
 
