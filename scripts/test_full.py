@@ -32,6 +32,8 @@ STAGES = {
     "lint": "scripts/lint.sh --all",
     "dev": tests("dev"),
     "asan": tests("asan"),
+    "fuzz": "scripts/build.sh asan && LZ_FUZZ_EXECUTIONS=100000 build/asan/bin/conformance_test --gtest_brief=1 "
+    "--gtest_filter='*RandomCall*'",
     "ubsan": tests("ubsan"),
     "tsan": tests("tsan"),
 }

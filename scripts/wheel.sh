@@ -23,7 +23,7 @@ say "building the wheel ($kind)"
 mkdir -p dist
 if [ $kind = portable ]; then
   # torch's libraries are loaded by torch itself, before ours: they stay outside.
-  "$VENV_PYTHON" -m auditwheel repair --plat manylinux_2_28_x86_64 --only-plat --exclude 'libtorch*' --exclude 'libc10*' \
+  PATH=$PWD/.venv/bin:$PATH "$VENV_PYTHON" -m auditwheel repair --plat manylinux_2_28_x86_64 --only-plat --exclude 'libtorch*' --exclude 'libc10*' \
     --wheel-dir dist "$built"/*.whl
 else
   cp "$built"/*.whl dist/

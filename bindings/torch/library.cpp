@@ -22,9 +22,23 @@ const std::vector<TorchOp>& Table() {
 }
 
 // torch's kernels are plain functions without state: one for each index of the table.
+// Runs the call. Returns its error in the thread's memory, or nullptr.
+[[gnu::noinline]] const char* Run(size_t i, StableIValue* stack) noexcept {
+  static thread_local std::string error;
+  try {
+    CallBoxed(Table()[i], i, stack);
+    return nullptr;
+  } catch (const std::exception& thrown) {
+    error = thrown.what();
+    return error.c_str();
+  }
+}
+
+// Torch throws, not this library, whose C++ runtime may be another one (the portable wheel's): no exception of ours
+// crosses torch's frames, and no frame of ours that torch's passes has anything to clean up.
 template <size_t I>
 void Boxed(StableIValue* stack, uint64_t, uint64_t) {
-  CallBoxed(Table()[I], I, stack);
+  if (const char* const error = Run(I, stack)) aoti_torch_check(false, "layerzero", "layerzero", 0, error);
 }
 using BoxedFn = void (*)(StableIValue*, uint64_t, uint64_t);
 constexpr auto kBoxed = []<size_t... I>(std::index_sequence<I...>) {

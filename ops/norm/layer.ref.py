@@ -1,7 +1,12 @@
 """Torch reference of norm.layer: any device, differentiable."""
 
+import functools
+
 import torch
 
 
 def reference(input, normalized_shape, weight=None, bias=None, eps=1e-5):
-    return torch.nn.functional.layer_norm(input, (normalized_shape,), weight, bias, eps)
+    given = [t.dtype for t in (input, weight, bias) if t is not None]
+    wide = functools.reduce(torch.promote_types, given)  # torch's function takes few mixtures of dtypes
+    weight, bias = (t if t is None else t.to(wide) for t in (weight, bias))
+    return torch.nn.functional.layer_norm(input.to(wide), (normalized_shape,), weight, bias, eps).to(input.dtype)

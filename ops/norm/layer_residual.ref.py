@@ -1,8 +1,14 @@
 """Torch reference of norm.layer.residual: any device, differentiable."""
 
+import functools
+
 import torch
 
 
 def reference(input, residual, normalized_shape, weight=None, bias=None, eps=1e-5):
     total = input + residual
-    return torch.nn.functional.layer_norm(total, (normalized_shape,), weight, bias, eps), total
+    given = [t.dtype for t in (total, weight, bias) if t is not None]
+    wide = functools.reduce(torch.promote_types, given)  # torch's function takes few mixtures of dtypes
+    weight, bias = (t if t is None else t.to(wide) for t in (weight, bias))
+    output = torch.nn.functional.layer_norm(total.to(wide), (normalized_shape,), weight, bias, eps)
+    return output.to(total.dtype), total
