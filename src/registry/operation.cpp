@@ -263,7 +263,13 @@ Status Operation::AssignSlots() {
   for (const std::string& axis : axes_) AddField({.name = axis, .slot = uint8_t(slot++)});
   first_derived_slot_ = uint8_t(slot);
   for (const DerivedFact& fact : contract_->derived) {
-    AddField({.name = std::string(fact.name), .slot = uint8_t(slot++)});
+    Field field{.name = std::string(fact.name), .slot = uint8_t(slot++)};
+    const std::optional<uint16_t> choice = ScalarIndex(fact.expression);
+    if (choice && scalar(*choice).kind == ParamKind::kChoice) {  // another name for it: its values have names too
+      field.type = FieldType::kChoice;
+      field.param = int16_t(scalars_[*choice]);
+    }
+    AddField(std::move(field));
   }
 
   // Booleans and choices share one word: value bits and a "given" bit each; other scalars a "given" bit.

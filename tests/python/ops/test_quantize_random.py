@@ -174,6 +174,31 @@ def test_int8_channels_are_those_of_torch():
     assert (got.int() - want.int_repr().int()).abs().max() <= 1  # torch multiplies by the reciprocal
 
 
+# ---- reasons
+
+
+@pytest.mark.parametrize(
+    ("format", "scale", "code", "wanted"),
+    [
+        ("int8", None, "QUANT_SCALES_REQUIRED", "true"),
+        ("fp8_e4m3", torch.tensor(0.1), "QUANT_FORMAT_UNSUPPORTED", "int8"),
+        ("int8", torch.full((5, 1), 0.1), "QUANT_GRANULARITY", "0"),
+    ],
+)
+def test_the_kernel_for_given_scales_says_what_it_wants(format, scale, code, wanted):
+    ok, reasons = lz.validate("hwy.quantize.int8", torch.ones(5, 64), dtype=format, scale=scale)
+    assert not ok
+    assert wanted in [str(r.wanted) for r in reasons if r.code == code]
+
+
+@given(seed=seeds, scale=st.sampled_from([1.0, 0.01, 1e-30]), k=st.integers(0, 70))
+@relaxed
+def test_the_kernel_for_given_scales_gives_the_references_codes(seed, scale, k):
+    x = spread(torch.Generator().manual_seed(seed), (3, k), -3, 9)
+    got = lz.quantize(x, "int8", torch.tensor(scale), kernel="hwy.quantize.int8")
+    assert same_bits(got, both("quantize", x, "int8", torch.tensor(scale)))
+
+
 # ---- the published vectors (OCP MX, NVFP4)
 
 
