@@ -21,8 +21,7 @@ inline constexpr auto kParams = std::to_array<Param>({
         OptionalTensor("zero_point", "scale_rows, scale_columns", Mask(DType::kI32), "integers: the code of 0")),
     KeywordOnly(OptionalTensor("tensor_scale", "*", Mask(DType::kF32), "nvfp4: the scale of the tensor or each row")),
     KeywordOnly(OptionalTensor("packed", "n, k / 2", Mask(DType::kU8),
-                               "4-bit formats: the weight as linear_prepack returns it, for kernels that want it so; "
-                               "others read `weight`")),
+                               "4-bit formats: the weight as linear_prepack returns it, read instead of `weight`")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "..., n", .dtype = "input", .doc = "the rows of input @ weight^T + bias"},
@@ -39,6 +38,11 @@ inline Status Canonicalize(BoundArgs& args) {
   const QuantInfo& info = kQuantInfo[size_t(format)];
   const QuantShape shape = QuantShape::Of(weight, info.pack);
   LZ_RETURN_IF_ERROR(CheckValues(format, weight, "weight"));
+  const int64_t k = args.tensors[kInput].shape[args.tensors[kInput].ndim - 1];
+  if (k != shape.size[1]) {
+    return BadQuant("input", "a last axis of " + std::to_string(shape.size[1]) + ", as the weight", std::to_string(k),
+                    "4-bit weights have an even number of values: pad the input");
+  }
   LZ_RETURN_IF_ERROR(CheckScaleDType(format, scale, "weight_scale"));
   LZ_RETURN_IF_ERROR(CheckScale(shape, scale, "weight_scale", std::nullopt, info.group));
   LZ_RETURN_IF_ERROR(CheckZeroPoint(format, scale, args.tensors[kZeroPoint], "zero_point"));

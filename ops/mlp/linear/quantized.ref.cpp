@@ -16,6 +16,7 @@ class Weights {
         pack_(kQuantInfo[size_t(format_)].pack),
         shape_(QuantShape::Of(args->tensors[kWeight], pack_)),
         codes_(args->tensors[kWeight]),
+        packed_(args->tensors[kPacked]),
         scale_(args->tensors[kWeightScale]),
         zero_(args->tensors[kZeroPoint]),
         tensor_scale_(args->tensors[kTensorScale]),
@@ -25,7 +26,7 @@ class Weights {
 
   double At(int64_t row, int64_t column) const {
     const int64_t index[] = {row, column};
-    const uint8_t code = LoadCode(codes_, row * codes_.stride(0), column, pack_);
+    const uint8_t code = Code(row, column);
     const int64_t zero = zero_.given() ? zero_.LoadInt(zeros_.Offset(index)) : 0;
     const float value = CodeValue(format_, code, zero) * ScaleValue(scale_, scales_.Offset(index));
     if (!tensor_scale_.given()) return value;
@@ -33,9 +34,15 @@ class Weights {
   }
 
  private:
+  uint8_t Code(int64_t row, int64_t column) const {
+    if (!packed_.given()) return LoadCode(codes_, row * codes_.stride(0), column, pack_);
+    const int64_t byte = packed_.GetInt({row, column / 32 * 16 + column % 16});
+    return uint8_t(byte >> (column % 32 < 16 ? 0 : 4) & 15);
+  }
+
   int64_t format_, pack_;
   QuantShape shape_;
-  View codes_, scale_, zero_, tensor_scale_;
+  View codes_, packed_, scale_, zero_, tensor_scale_;
   const lz_tensor& tensor_scale_tensor_;
   ScaleIndex scales_, zeros_;
 };

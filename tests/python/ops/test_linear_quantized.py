@@ -38,8 +38,9 @@ def test_equals_a_product_with_dequantised_weights(format, rows):
     want = torch.nn.functional.linear(x.double(), w.double(), bias.double())
     packed = {"packed": lz.linear_prepack(args[0])} if args[0].dtype == torch.uint8 else {}
     for given in (options, options | packed):
-        got = lz.linear_quantized(x, *args, bias, **given)
-        assert (got - want).abs().max() <= 1e-5 * want.abs().max()
+        for kernel in (None, "ref.mlp.linear.quantized", "torch.ref.mlp.linear.quantized"):
+            got = lz.linear_quantized(x, *args, bias, **given, kernel=kernel)
+            assert (got - want).abs().max() <= 1e-5 * want.abs().max()
 
 
 def test_packed_weights_pick_the_kernel_that_wants_them():
