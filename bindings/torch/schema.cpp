@@ -101,7 +101,9 @@ std::vector<TorchOp> TorchOps(const Engine& engine) {
     const Param& decides = op->contract().params[size_t(op->output_condition())];
     std::string_view name = decides.name;
     for (const Output& o : op->contract().outputs) {
-      if (decides.kind != ParamKind::kTensor && !o.only_if.empty()) name = o.name;
+      if (decides.kind == ParamKind::kTensor || o.only_if.empty()) continue;
+      name = o.name;  // the first
+      break;
     }
     all.push_back(Overload(*op, true, name));
   }

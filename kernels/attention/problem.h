@@ -74,24 +74,28 @@ inline Range VisibleTo(const Problem& p, const Sequence& seq, int64_t pos) {
   return {lo, std::max(lo, hi)};
 }
 
-// False when the index data of a paged call would lead outside its tensors.
+// False when the index data of sequence s would lead outside the tensors of a paged call.
+inline bool ValidSequence(const Problem& p, int64_t s) {
+  if (p.paging == Paging::kCsr) {
+    const int32_t last = p.lengths[s * p.lengths_stride];
+    if (p.indptr[s + 1] < p.indptr[s] || p.indptr[s + 1] > p.num_indices) return false;
+    if (p.indptr[s + 1] > p.indptr[s] && (last < 0 || last > p.page_size)) return false;
+  }
+  const Sequence seq = SequenceOf(p, s);
+  if (seq.length < 0 || (p.paging == Paging::kBlockTable && seq.length > p.s_kv)) return false;
+  if (p.s_q == 0 || p.page_size == 0) return true;  // no row or no key, so no page is read
+  const int64_t hi = VisibleTo(p, seq, p.s_q - 1).hi;
+  for (int64_t i = VisibleTo(p, seq, 0).lo / p.page_size; i * p.page_size < hi; ++i) {
+    const int32_t page = seq.pages[i * p.pages_stride];
+    if (page < 0 || page >= p.num_pages) return false;
+  }
+  return true;
+}
 inline bool ValidPaging(const Problem& p) {
   if (p.paging == Paging::kNone) return true;
   if (p.paging == Paging::kCsr && p.indptr[0] != 0) return false;
   for (int64_t s = 0; s < p.b; ++s) {
-    if (p.paging == Paging::kCsr) {
-      const int32_t last = p.lengths[s * p.lengths_stride];
-      if (p.indptr[s + 1] < p.indptr[s] || p.indptr[s + 1] > p.num_indices) return false;
-      if (p.indptr[s + 1] > p.indptr[s] && (last < 0 || last > p.page_size)) return false;
-    }
-    const Sequence seq = SequenceOf(p, s);
-    if (seq.length < 0 || (p.paging == Paging::kBlockTable && seq.length > p.s_kv)) return false;
-    if (p.page_size == 0) continue;  // no key, so no page is read
-    const Range visible = VisibleTo(p, seq, p.s_q - 1);
-    for (int64_t i = visible.lo / p.page_size; i * p.page_size < visible.hi; ++i) {
-      const int32_t page = seq.pages[i * p.pages_stride];
-      if (page < 0 || page >= p.num_pages) return false;
-    }
+    if (!ValidSequence(p, s)) return false;
   }
   return true;
 }
@@ -128,5 +132,34 @@ inline Rows RowsOf(const lz_tensor& t, int outer, int seq, int head) {
   return {Data<char>(t), outer < 0 ? 0 : t.strides[outer], seq < 0 ? 0 : t.strides[seq], t.strides[head]};
 }
 inline const lz_tensor* Optional(const lz_tensor& t) { return Given(t) ? &t : nullptr; }
+
+// The tensors of a dense call: query (b, s_q, h_q, d_qk), key, value (b, s_kv, h_kv, d); mask and lse may be absent.
+struct DenseTensors {
+  const lz_tensor &query, &key, &value, &mask, &output, &lse;
+};
+inline Problem DenseProblem(const DenseTensors& t) {
+  Problem p = {.dtype = DTypeOf(t.query)};
+  p.b = t.query.shape[0];
+  p.s_q = t.query.shape[1];
+  p.s_kv = t.key.shape[1];
+  p.h_q = t.query.shape[2];
+  p.h_kv = t.key.shape[2];
+  p.group = p.h_kv > 0 ? p.h_q / p.h_kv : 1;
+  p.d_qk = t.query.shape[3];
+  p.d_v = t.value.shape[3];
+  p.q = RowsOf(t.query, 0, 1, 2);
+  p.k = RowsOf(t.key, 0, 1, 2);
+  p.v = RowsOf(t.value, 0, 1, 2);
+  p.out = RowsOf(t.output, 0, 1, 2);
+  p.mask = Optional(t.mask);
+  for (int i = 0; i < t.mask.ndim; ++i) {  // it may lack leading axes and have axes of size 1
+    p.mask_strides[4 - t.mask.ndim + i] = t.mask.shape[i] == 1 ? 0 : t.mask.strides[i];
+  }
+  if (Given(t.lse)) {
+    p.lse = Data<float>(t.lse);
+    p.lse_b = t.lse.strides[0], p.lse_h = t.lse.strides[1], p.lse_s = t.lse.strides[2];
+  }
+  return p;
+}
 
 }  // namespace lz::attention

@@ -8,7 +8,7 @@
 
 namespace lz::ops::attention_block_table {
 
-enum Tensor { kQuery, kKeyCache, kValueCache, kBlockTables, kContextLens, kSinks, kOutput, kLse };
+enum Tensor { kQuery, kKeyCache, kValueCache, kBlockTables, kContextLens, kSinks, kAlibiSlopes, kOutput, kLse };
 enum Scalar { kScale, kWindow, kSoftcap, kReturnLse };
 enum Axis { kB, kHQ, kDQK, kBlocks, kBlockSize, kHKV, kDV, kMaxBlocks };
 
@@ -25,19 +25,16 @@ inline constexpr auto kParams = std::to_array<Param>({
               "key_cache"),
     TensorParam("block_tables", "b, max_blocks", attention::kIndex, "block numbers of each sequence, in order"),
     TensorParam("context_lens", "b", attention::kIndex, "keys of each sequence, the query's own included"),
-    OptionalFloat("scale", "factor of the logits; None: 1/sqrt(d_qk)"),
-    KeywordOnly(OptionalInt("window", "keys seen, the query's own position included; None or -1: all")),
-    KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none")),
-    KeywordOnly(OptionalTensor("sinks", "h_q", kFloats, "logit per head of a key without a value; not scaled")),
-    KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
+    attention::Scale("scale"),
+    attention::Window(),
+    attention::SoftcapParam(),
+    attention::Sinks(),
+    attention::AlibiSlopes(),
+    attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "b, 1, h_q, d_v", .dtype = "query", .doc = "weighted values"},
-    {.name = "lse",
-     .shape = "b, h_q",
-     .dtype = "float32",
-     .doc = "natural log of the sum of exp(logit) over visible keys, without the sink; -inf if there is none",
-     .only_if = "return_lse"},
+    attention::Lse("b, h_q"),
 });
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 

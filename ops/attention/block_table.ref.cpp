@@ -1,65 +1,49 @@
 // Reference of attention.{standard,gqa}.decode.block_table: FP64, any strides, any dtype of the cache.
 #include "ops/attention/block_table.h"
 
-#include <algorithm>
-
 #include "core/kernel.h"
-#include "ops/common/attention_math.h"
+#include "ops/common/paged_keys.h"
 
 namespace {
 using namespace lz;
 using namespace lz::ops::attention_block_table;
-
-// The entries that sequence s sees. False: its index data is invalid.
-bool Locate(const lz_kernel_args* args, int64_t s, ops::attention::DecodeSequence& out) {
-  const View tables(args->tensors[kBlockTables]), cache(args->tensors[kKeyCache]);
-  const lz_scalar& window = args->scalars[kWindow];
-  const int64_t block_size = cache.size(1), length = View(args->tensors[kContextLens]).GetInt({s});
-  if (length < 0 || length > tables.size(1) * block_size) return false;
-  out = {.end = length, .first = s * tables.stride(0), .page_stride = tables.stride(1)};
-  if (window.given && window.value.i > 0) out.begin = std::max<int64_t>(length - window.value.i, 0);
-  return ops::attention::PagesExist(tables, out.first, out.page_stride, out.begin, out.end, block_size, cache.size(0));
-}
+using ops::attention::AttentionRow;
+using ops::attention::PageList;
+using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
-  const ops::attention::DecodeTensors t{.query = View(args->tensors[kQuery]),
-                                        .key = View(args->tensors[kKeyCache]),
-                                        .value = View(args->tensors[kValueCache]),
-                                        .pages = View(args->tensors[kBlockTables]),
-                                        .sinks = View(args->tensors[kSinks])};
-  const View out(args->tensors[kOutput]), lse_out(args->tensors[kLse]);
-  const lz_scalar *scalars = args->scalars, &cap = scalars[kSoftcap];
-  const int64_t batch = t.query.size(0);
-  ops::attention::DecodeSequence seq;
-  for (int64_t s = 0; s < batch; ++s) {
-    if (!Locate(args, s, seq)) return 1;
+  const lz_tensor* t = args->tensors;
+  const View q(t[kQuery]), cache(t[kKeyCache]), tables(t[kBlockTables]), lens(t[kContextLens]);
+  const View out(t[kOutput]), lse_out(t[kLse]);
+  const ops::attention::AttentionOptions options = {.scale = args->scalars[kScale].value.f,
+                                                    .softcap = args->scalars[kSoftcap].value.f,
+                                                    .window = args->scalars[kWindow].value.i,
+                                                    .sinks = &t[kSinks],
+                                                    .slopes = &t[kAlibiSlopes]};
+  const auto sequence = [&](int64_t s) {
+    return PageList{&tables, s * tables.stride(0), tables.stride(1), lens.GetInt({s})};
+  };
+  for (int64_t s = 0; s < q.size(0); ++s) {
+    const PageList list = sequence(s);
+    if (list.length < 0 || list.length > tables.size(1) * cache.size(1)) return 1;
+    const auto seen = ops::attention::VisibleKeys(false, options.window, list.length - 1, list.length);
+    if (!list.Exist(cache, seen.begin, seen.end)) return 1;
   }
-  for (int64_t s = 0; s < batch; ++s) {
-    Locate(args, s, seq);
-    ops::attention::DecodePaged(t, seq, s * t.query.stride(0), t.query.stride(2), t.query.size(2),
-                                scalars[kScale].value.f, cap.given ? cap.value.f : 0.0,
-                                [&](int64_t h, std::span<const double> o, double lse) {
-                                  for (size_t c = 0; c < o.size(); ++c) out.Set({s, 0, h, int64_t(c)}, o[c]);
+  for (int64_t s = 0; s < q.size(0); ++s) {
+    ops::attention::AttendPaged(options, {t[kQuery], t[kKeyCache], t[kValueCache]}, sequence(s), 1, s * q.stride(0), 0,
+                                q.stride(2), [&](int64_t, int64_t h, AttentionRow& row, double lse) {
+                                  for (int64_t c = 0; c < out.size(3); ++c) {
+                                    out.Set({s, 0, h, c}, row.output()[size_t(c)]);
+                                  }
                                   if (lse_out.given()) lse_out.Set({s, h}, lse);
                                 });
   }
   return 0;
 }
 
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kFloats,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kAny,
-          .priority = 0,
-          .deterministic = true,
-          .reference = true,
-          .launch = &Launch};
-}
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("ref.attention.standard.decode.block_table", "attention.standard.decode.block_table"),
-    Spec("ref.attention.gqa.decode.block_table", "attention.gqa.decode.block_table"),
+    ReferenceSpec("ref.attention.standard.decode.block_table", &Launch),
+    ReferenceSpec("ref.attention.gqa.decode.block_table", &Launch),
 });
 }  // namespace
 

@@ -27,39 +27,26 @@ inline constexpr auto kParams = std::to_array<Param>({
     WithLayout(Promotes(SameDType(TensorParam("key", "b, s_kv, h_kv, d_qk", kFloats, "keys"), "query"))),
     WithLayout(Promotes(SameDType(TensorParam("value", "b, s_kv, h_kv, d_v", kFloats, "values"), "query"))),
     KeywordOnly(OptionalBool("causal", "hide keys after the row's position; None: True without a mask, else False")),
-    KeywordOnly(OptionalFloat("scale", "factor of the logits; None: 1/sqrt(d_qk)")),
-    KeywordOnly(Broadcast(OptionalTensor("attn_mask", "b, h_q, s_q, s_kv", kFloats | Mask(DType::kBool),
-                                         "bool: True keeps the key; float: added to the logits, -inf hides the key"))),
+    KeywordOnly(attention::Scale("scale")),
+    attention::AttnMask(),
     KeywordOnly(
         Float("dropout_p", 0.0, "probability of dropping a weight; only kernels that name it take more than 0")),
-    KeywordOnly(OptionalInt("window", "keys seen per row, its own position included; None or -1: all")),
-    KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none")),
-    KeywordOnly(OptionalTensor("sinks", "h_q", kFloats, "logit per head of a key without a value; not scaled")),
-    KeywordOnly(OptionalTensor("alibi_slopes", "h_q", kFloats, "slope per head of the distance bias")),
-    KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
+    attention::Window(),
+    attention::SoftcapParam(),
+    attention::Sinks(),
+    attention::AlibiSlopes(),
+    attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "b, s_q, h_q, d_v", .dtype = "query", .doc = "weighted values", .layout = true},
-    {.name = "lse",
-     .shape = "b, h_q, s_q",
-     .dtype = "float32",
-     .doc = "natural log of the sum of exp(logit) over visible keys, without the sink; -inf if there is none",
-     .only_if = "return_lse"},
+    attention::Lse("b, h_q, s_q"),
 });
 inline constexpr auto kAliases = std::to_array<std::string_view>({"attention.causal", "attention.full"});
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
-  const bool masked = args.tensors[kAttnMask].ndim >= 0;
-  lz_scalar& causal = args.scalars[kCausal];
-  if (!causal.given) causal = {.value = {.i = !masked}, .given = 1};
-  if (masked && causal.value.i) {
-    return attention::Invalid("attn_mask", "a mask or causal=True", "both", "fold the causal triangle into the mask");
-  }
-  const double dropout = args.scalars[kDropoutP].value.f;
-  if (!(dropout >= 0 && dropout < 1)) {
-    return attention::Invalid("dropout_p", "a probability in [0, 1)", std::to_string(dropout), "pass 0 for inference");
-  }
+  LZ_RETURN_IF_ERROR(attention::ResolveCausal(args.tensors[kAttnMask], args.scalars[kCausal]));
+  LZ_RETURN_IF_ERROR(attention::CheckDropout(args.scalars[kDropoutP]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("key", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("scale", args.axes[kDQK], args.scalars[kScale]));
   LZ_RETURN_IF_ERROR(attention::ResolveWindow(args.scalars[kWindow]));

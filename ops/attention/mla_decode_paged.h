@@ -20,19 +20,15 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("ckv_cache", "pages, page_size, d_ckv", attention::kCacheDTypes, "compressed entries: keys and values"),
     SameDType(TensorParam("kpe_cache", "pages, page_size, d_kpe", attention::kCacheDTypes, "rotated parts of the keys"),
               "ckv_cache"),
-    TensorParam("kv_indptr", "b + 1", attention::kIndex, "first entry of each sequence in kv_indices, then the end"),
-    TensorParam("kv_indices", "num_indices", attention::kIndex, "page numbers"),
-    TensorParam("kv_last_page_len", "b", attention::kIndex, "entries in the last page of each sequence"),
+    attention::KVIndptr(),
+    attention::KVIndices(),
+    attention::KVLastPageLen(),
     RequiredFloat("sm_scale", "factor of the logits: 1/sqrt of the head dimension before absorption"),
-    KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
+    attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "b, h, d_ckv", .dtype = "q_nope", .doc = "weighted compressed entries"},
-    {.name = "lse",
-     .shape = "b, h",
-     .dtype = "float32",
-     .doc = "natural log of the sum of exp(logit); -inf without a key",
-     .only_if = "return_lse"},
+    attention::Lse("b, h"),
 });
 
 inline Status Canonicalize(BoundArgs& args) {

@@ -8,7 +8,7 @@
 
 namespace lz::ops::attention_paged {
 
-enum Tensor { kQuery, kKCache, kVCache, kKVIndptr, kKVIndices, kKVLastPageLen, kSinks, kOutput, kLse };
+enum Tensor { kQuery, kKCache, kVCache, kKVIndptr, kKVIndices, kKVLastPageLen, kSinks, kAlibiSlopes, kOutput, kLse };
 enum Scalar { kSmScale, kWindowLeft, kSoftcap, kReturnLse };
 enum Axis { kB, kHQ, kDQK, kPages, kPageSize, kHKV, kDV, kNumIndices };
 
@@ -20,25 +20,21 @@ inline constexpr auto kVariants = std::to_array<Variant>({
 
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("query", "b, h_q, d_qk", kFloats, "one query per sequence, the last position"),
-    TensorParam("paged_k_cache", "pages, page_size, h_kv, d_qk", attention::kCacheDTypes, "key pages"),
-    SameDType(TensorParam("paged_v_cache", "pages, page_size, h_kv, d_v", attention::kCacheDTypes, "value pages"),
-              "paged_k_cache"),
-    TensorParam("kv_indptr", "b + 1", attention::kIndex, "first entry of each sequence in kv_indices, then the end"),
-    TensorParam("kv_indices", "num_indices", attention::kIndex, "page numbers"),
-    TensorParam("kv_last_page_len", "b", attention::kIndex, "entries in the last page of each sequence"),
-    OptionalFloat("sm_scale", "factor of the logits; None: 1/sqrt(d_qk)"),
-    KeywordOnly(Int("window_left", -1, "keys seen before the query's position; -1: all")),
-    KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none")),
-    KeywordOnly(OptionalTensor("sinks", "h_q", kFloats, "logit per head of a key without a value; not scaled")),
-    KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
+    attention::KCache(),
+    attention::VCache(),
+    attention::KVIndptr(),
+    attention::KVIndices(),
+    attention::KVLastPageLen(),
+    attention::Scale("sm_scale"),
+    attention::WindowLeft(),
+    attention::SoftcapParam(),
+    attention::Sinks(),
+    attention::AlibiSlopes(),
+    attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "b, h_q, d_v", .dtype = "query", .doc = "weighted values"},
-    {.name = "lse",
-     .shape = "b, h_q",
-     .dtype = "float32",
-     .doc = "natural log of the sum of exp(logit) over visible keys, without the sink; -inf if there is none",
-     .only_if = "return_lse"},
+    attention::Lse("b, h_q"),
 });
 inline constexpr auto kAliases = std::to_array<std::string_view>({"attention.paged"});
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});

@@ -25,22 +25,18 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("cu_seqlens_q", "offsets", attention::kIndex, "first query of each sequence, then the end"),
     TensorParam("cu_seqlens_kv", "offsets", attention::kIndex, "first key of each sequence, then the end"),
     KeywordOnly(Bool("causal", true, "hide keys after the row's position")),
-    KeywordOnly(OptionalFloat("scale", "factor of the logits; None: 1/sqrt(d_qk)")),
-    KeywordOnly(OptionalInt("window", "keys seen per row, its own position included; None or -1: all")),
-    KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none")),
-    KeywordOnly(OptionalTensor("sinks", "h_q", kFloats, "logit per head of a key without a value; not scaled")),
-    KeywordOnly(OptionalTensor("alibi_slopes", "h_q", kFloats, "slope per head of the distance bias")),
+    KeywordOnly(attention::Scale("scale")),
+    attention::Window(),
+    attention::SoftcapParam(),
+    attention::Sinks(),
+    attention::AlibiSlopes(),
     KeywordOnly(OptionalInt("max_seqlen_q", "a bound on the queries of one sequence; sizes grids, no result")),
     KeywordOnly(OptionalInt("max_seqlen_kv", "a bound on the keys of one sequence; sizes grids, no result")),
-    KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
+    attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "total_q, h_q, d_v", .dtype = "query", .doc = "weighted values"},
-    {.name = "lse",
-     .shape = "total_q, h_q",
-     .dtype = "float32",
-     .doc = "natural log of the sum of exp(logit) over visible keys, without the sink; -inf if there is none",
-     .only_if = "return_lse"},
+    attention::Lse("total_q, h_q"),
 });
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 

@@ -20,16 +20,12 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("indices", "nnz", attention::kIndex, "visible key blocks"),
     RequiredInt("R", "queries per block"),
     RequiredInt("C", "keys per block"),
-    OptionalFloat("sm_scale", "factor of the logits; None: 1/sqrt(d_qk)"),
-    KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials")),
+    attention::Scale("sm_scale"),
+    attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "m, h_q, d_v", .dtype = "q", .doc = "weighted values"},
-    {.name = "lse",
-     .shape = "m, h_q",
-     .dtype = "float32",
-     .doc = "natural log of the sum of exp(logit) over visible keys; -inf if there is none",
-     .only_if = "return_lse"},
+    attention::Lse("m, h_q"),
 });
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 

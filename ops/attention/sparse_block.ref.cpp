@@ -46,17 +46,8 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.attention.sparse.block",
-     .operation = "attention.sparse.block",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr auto kFamily =
+    std::to_array<KernelSpec>({ops::attention::ReferenceSpec("ref.attention.sparse.block", &Launch)});
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,5 +1,5 @@
-// Checks and defaults that the attention contracts share (canonicalize sides of scale, window, softcap, head counts).
-// After them: `scale` is always given; a window or softcap that is off has given == 0 and the values -1 and 0.
+// Parameters, outputs, checks and defaults that the attention contracts share.
+// After the checks: `scale` is always given; a window or softcap that is off has given == 0 and the values -1 and 0.
 #pragma once
 
 #include <array>
@@ -16,6 +16,58 @@ inline constexpr auto kNumericsClasses = std::to_array<std::string_view>({"fp32"
 inline constexpr DTypeMask kCacheDTypes = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2);
 inline constexpr DTypeMask kIndex = Mask(DType::kI32);
 
+// ---- parameters and outputs
+
+constexpr Param Scale(std::string_view name, std::string_view doc = "factor of the logits; None: 1/sqrt(d_qk)") {
+  return OptionalFloat(name, doc);
+}
+constexpr Param Window() {
+  return KeywordOnly(OptionalInt("window", "keys seen per row, its own position included; None or -1: all"));
+}
+constexpr Param WindowLeft() {
+  return KeywordOnly(Int("window_left", -1, "keys seen before the query's position; -1: all"));
+}
+constexpr Param SoftcapParam() {
+  return KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none"));
+}
+constexpr Param Sinks(std::string_view shape = "h_q") {
+  return KeywordOnly(OptionalTensor("sinks", shape, kFloats, "logit per head of a key without a value; not scaled"));
+}
+constexpr Param AlibiSlopes() {
+  return KeywordOnly(OptionalTensor("alibi_slopes", "h_q", kFloats, "slope per head of the distance bias"));
+}
+constexpr Param AttnMask() {
+  return KeywordOnly(Broadcast(OptionalTensor("attn_mask", "b, h_q, s_q, s_kv", kFloats | Mask(DType::kBool),
+                                              "bool: True keeps the key; float: added to the logits, -inf hides it")));
+}
+constexpr Param ReturnLse() {
+  return KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials"));
+}
+// A paged cache and its CSR page lists, one per sequence of the axis b.
+constexpr Param KCache() {
+  return TensorParam("paged_k_cache", "pages, page_size, h_kv, d_qk", kCacheDTypes, "key pages");
+}
+constexpr Param VCache() {
+  return SameDType(TensorParam("paged_v_cache", "pages, page_size, h_kv, d_v", kCacheDTypes, "value pages"),
+                   "paged_k_cache");
+}
+constexpr Param KVIndptr() {
+  return TensorParam("kv_indptr", "b + 1", kIndex, "first entry of each sequence in kv_indices, then the end");
+}
+constexpr Param KVIndices() { return TensorParam("kv_indices", "num_indices", kIndex, "page numbers"); }
+constexpr Param KVLastPageLen() {
+  return TensorParam("kv_last_page_len", "b", kIndex, "entries in the last page of each sequence");
+}
+constexpr Output Lse(std::string_view shape, std::string_view name = "lse") {
+  return {.name = name,
+          .shape = shape,
+          .dtype = "float32",
+          .doc = "natural log of the sum of exp(logit) over visible keys, without the sink; -inf if there is none",
+          .only_if = "return_lse"};
+}
+
+// ---- checks
+
 inline Status Invalid(std::string_view field, std::string wanted, std::string got, std::string fix) {
   return {StatusCode::kInvalidRequest, {std::string(field), std::move(wanted), std::move(got), std::move(fix)}};
 }
@@ -25,6 +77,20 @@ inline Status CheckHeads(std::string_view key_name, int64_t h_q, int64_t h_kv) {
   if (h_kv == 0 ? h_q == 0 : h_q % h_kv == 0) return {};
   return Invalid(key_name, "a head count that divides the query's " + std::to_string(h_q), std::to_string(h_kv),
                  "pass as many query heads as a multiple of the key's heads");
+}
+
+// None means causal where there is no mask; both together are refused (L13).
+inline Status ResolveCausal(const lz_tensor& attn_mask, lz_scalar& causal) {
+  const bool masked = attn_mask.ndim >= 0;
+  if (!causal.given) causal = {.value = {.i = !masked}, .given = 1};
+  if (!masked || !causal.value.i) return {};
+  return Invalid("attn_mask", "a mask or causal=True", "both", "fold the causal triangle into the mask");
+}
+
+inline Status CheckDropout(const lz_scalar& dropout_p) {
+  const double p = dropout_p.value.f;
+  if (p >= 0 && p < 1) return {};
+  return Invalid("dropout_p", "a probability in [0, 1)", std::to_string(p), "pass 0 for inference");
 }
 
 // Default: 1 / sqrt(d); 1 for d == 0, where every logit is 0.

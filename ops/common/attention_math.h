@@ -1,13 +1,15 @@
-// FP64 arithmetic of one attention row, shared by the attention references. Correct first, not fast.
-//   AttentionRow row;
-//   double lse = row.Attend(keys, sink, [&](j) { return logit or kHidden; }, [&](j, c) { return value; });
-//   row.output()[c]
+// FP64 arithmetic of attention, shared by the attention references. Correct first, not fast.
+//   AttendRows(options, shape, dot(i, h, j, kv), bias(h, i, j), value(j, kv, c), write(i, h, output, lse));
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/kernel.h"
@@ -43,13 +45,13 @@ class AttentionRow {
       if (!std::isnan(top) && !(z_.back() <= top)) top = z_.back();
     }
     out_.assign(out_.size(), 0.0);
+    top_ = top, sum_ = 0;
     if (top == kHidden) return kHidden;
-    double sum = 0;
-    for (const double z : z_) sum += z == kHidden ? 0.0 : std::exp(z - top);
-    const double lse = top + std::log(sum);
+    for (const double z : z_) sum_ += z == kHidden ? 0.0 : std::exp(z - top);
+    const double lse = top + std::log(sum_);
     if (sink == -kHidden && std::isfinite(top)) return lse;
     const double peak = std::isnan(sink) || sink > top ? sink : top;
-    const double total = sum * std::exp(top - peak) + (sink == kHidden ? 0.0 : std::exp(sink - peak));
+    const double total = sum_ * std::exp(top - peak) + (sink == kHidden ? 0.0 : std::exp(sink - peak));
     for (int64_t j = begin; j < end; ++j) {
       const double z = z_[size_t(j - begin)];
       if (z == kHidden) continue;
@@ -60,36 +62,156 @@ class AttentionRow {
   }
 
   std::span<double> output() { return out_; }
+  double top() const { return top_; }  // largest logit of the last Attend
+  double sum() const { return sum_; }  // of exp(logit - top)
 
  private:
   std::vector<double> z_, out_;
+  double top_ = kHidden, sum_ = 0;
 };
 
-// Where the rows of one KV head lie in a paged cache: entry j of a sequence is slot j % page_size of its j /
-// page_size-th listed page.
-class PagedRows {
+struct KeyRange {
+  int64_t begin, end;
+};
+// The keys below n_kv that a row at `position` sees by causality and window (keys up to its own; <= 0: no window).
+inline KeyRange VisibleKeys(bool causal, int64_t window, int64_t position, int64_t n_kv) {
+  const int64_t end = causal || window > 0 ? std::clamp<int64_t>(position + 1, 0, n_kv) : n_kv;
+  const int64_t begin = window > 0 && window <= position ? std::min(position - window + 1, end) : 0;
+  return {begin, end};
+}
+
+struct AttentionOptions {
+  double scale = 1, softcap = 0;  // 0: no cap
+  bool causal = false;
+  int64_t window = -1;
+  const lz_tensor *sinks = nullptr, *slopes = nullptr;  // may be absent
+};
+struct AttentionShape {
+  int64_t n_q, n_kv, h_q, h_kv, d_v;
+};
+
+// Rows of one sequence, in the order heads, rows. Row i stands at position i + n_kv - n_q.
+template <class DotOf, class Bias, class Value, class Write>
+void AttendRows(const AttentionOptions& o, const AttentionShape& n, DotOf&& dot, Bias&& bias, Value&& value,
+                Write&& write) {
+  AttentionRow row(n.d_v);
+  const bool sunk = o.sinks && o.sinks->ndim >= 0, sloped = o.slopes && o.slopes->ndim >= 0;
+  for (int64_t h = 0; h < n.h_q; ++h) {
+    const int64_t kv = h / (n.h_q / n.h_kv);
+    const double sink = sunk ? View(*o.sinks).Get({h}) : kHidden, slope = sloped ? View(*o.slopes).Get({h}) : 0.0;
+    for (int64_t i = 0; i < n.n_q; ++i) {
+      const int64_t p = i + n.n_kv - n.n_q;
+      const KeyRange seen = VisibleKeys(o.causal, o.window, p, n.n_kv);
+      const double lse = row.Attend(
+          seen.begin, seen.end, sink,
+          [&](int64_t j) {
+            const double added = bias(h, i, j);
+            if (added == kHidden) return kHidden;
+            const double z = Softcap(o.scale * dot(i, h, j, kv), o.softcap);
+            return (sloped ? z - slope * double(std::abs(p - j)) : z) + added;
+          },
+          [&](int64_t j, int64_t c) { return value(j, kv, c); });
+      write(i, h, row, lse);
+    }
+  }
+}
+
+constexpr auto kNoBias = [](int64_t, int64_t, int64_t) { return 0.0; };
+
+// A mask that may lack leading axes, and whose axes may be 1.
+class Mask4 {
  public:
-  PagedRows(const View& cache, const View& pages, int64_t first, int64_t page_stride)
-      : cache_(&cache), pages_(&pages), first_(first), page_stride_(page_stride) {}
-  int64_t Offset(int64_t j) const {
-    const int64_t size = cache_->size(1);
-    return pages_->LoadInt(first_ + j / size * page_stride_) * cache_->stride(0) + j % size * cache_->stride(1);
+  explicit Mask4(const lz_tensor& t) : view_(t), given_(view_.given()), boolean_(view_.dtype() == DType::kBool) {
+    for (int i = 0; i < view_.ndim(); ++i) {
+      const int axis = 4 - view_.ndim() + i;
+      if (view_.size(i) != 1) strides_[size_t(axis)] = view_.stride(i);
+    }
+  }
+  // What the key adds to its logit: kHidden if it is not seen.
+  double At(int64_t b, int64_t h, int64_t i, int64_t j) const {
+    if (!given_) return 0.0;
+    const int64_t at = b * strides_[0] + h * strides_[1] + i * strides_[2] + j * strides_[3];
+    if (boolean_) return view_.LoadInt(at) != 0 ? 0.0 : kHidden;
+    return view_.Load(at);
   }
 
  private:
-  const View* cache_;
-  const View* pages_;
-  int64_t first_, page_stride_;
+  View view_;
+  bool given_, boolean_;
+  std::array<int64_t, 4> strides_ = {};
 };
 
-// True if the entries [begin, end) of a sequence lie in pages that exist.
-inline bool PagesExist(const View& pages, int64_t first, int64_t page_stride, int64_t begin, int64_t end,
-                       int64_t page_size, int64_t num_pages) {
-  for (int64_t j = begin; j < end; j = (j / page_size + 1) * page_size) {
-    const int64_t page = pages.LoadInt(first + j / page_size * page_stride);
-    if (page < 0 || page >= num_pages) return false;
+// query (b, s_q, h_q, d_qk) over key (b, s_kv, h_kv, d_qk) and value (b, s_kv, h_kv, d_v).
+struct DenseTensors {
+  const lz_tensor &query, &key, &value, &mask, &output, &lse;
+};
+inline void AttendDense(const AttentionOptions& o, const DenseTensors& t) {
+  const View q(t.query), k(t.key), v(t.value), out(t.output), lse_out(t.lse);
+  const Mask4 mask(t.mask);
+  const AttentionShape n = {q.size(1), k.size(1), q.size(2), k.size(2), v.size(3)};
+  for (int64_t b = 0; b < q.size(0); ++b) {
+    AttendRows(
+        o, n,
+        [&](int64_t i, int64_t h, int64_t j, int64_t kv) {
+          return Dot(q, b * q.stride(0) + i * q.stride(1) + h * q.stride(2), k,
+                     b * k.stride(0) + j * k.stride(1) + kv * k.stride(2), q.size(3));
+        },
+        [&](int64_t h, int64_t i, int64_t j) { return mask.At(b, h, i, j); },
+        [&](int64_t j, int64_t kv, int64_t c) {
+          return v.Get({b, j, kv, c});
+        },
+        [&](int64_t i, int64_t h, AttentionRow& row, double lse) {
+          for (int64_t c = 0; c < n.d_v; ++c) out.Set({b, i, h, c}, row.output()[size_t(c)]);
+          if (lse_out.given()) lse_out.Set({b, h, i}, lse);
+        });
   }
-  return true;
+}
+
+// Packed rows [first_q, end_q) over packed keys [first_kv, first_kv + n_kv): one sequence.
+struct PackedTensors {
+  const lz_tensor &query, &key, &value, &output, &lse;
+};
+inline void AttendPacked(const AttentionOptions& o, const PackedTensors& t, int64_t first_q, int64_t end_q,
+                         int64_t first_kv, int64_t n_kv) {
+  const View q(t.query), k(t.key), v(t.value), out(t.output), lse_out(t.lse);
+  AttendRows(
+      o, {end_q - first_q, n_kv, q.size(1), k.size(1), v.size(2)},
+      [&](int64_t i, int64_t h, int64_t j, int64_t kv) {
+        return Dot(q, (first_q + i) * q.stride(0) + h * q.stride(1), k, (first_kv + j) * k.stride(0) + kv * k.stride(1),
+                   q.size(2));
+      },
+      kNoBias,
+      [&](int64_t j, int64_t kv, int64_t c) {
+        return v.Get({first_kv + j, kv, c});
+      },
+      [&](int64_t i, int64_t h, AttentionRow& row, double lse) {
+        for (int64_t c = 0; c < v.size(2); ++c) out.Set({first_q + i, h, c}, row.output()[size_t(c)]);
+        if (lse_out.given()) lse_out.Set({first_q + i, h}, lse);
+      });
+}
+// Packed rows of no sequence: output 0, lse -inf.
+inline void ClearPacked(const lz_tensor& output, const lz_tensor& lse, int64_t first) {
+  const View out(output), lse_out(lse);
+  for (int64_t i = first; i < out.size(0); ++i) {
+    for (int64_t h = 0; h < out.size(1); ++h) {
+      for (int64_t c = 0; c < out.size(2); ++c) out.Set({i, h, c}, 0.0);
+      if (lse_out.given()) lse_out.Set({i, h}, kHidden);
+    }
+  }
+}
+
+// A reference's kernel of one operation; `id` is "ref." and the operation.
+constexpr KernelSpec ReferenceSpec(std::string_view id, lz_launch_fn launch,
+                                   std::span<const std::string_view> accepts = kAcceptsAll) {
+  return {.id = id,
+          .operation = id.substr(4),
+          .dtypes = kFloats,
+          .accepts = accepts,
+          .strides = Strides::kAny,
+          .priority = 0,
+          .deterministic = true,
+          .reference = true,
+          .launch = launch};
 }
 
 // True if offsets (CSR row pointers) start at 0, never decrease and end at most at `limit`.
@@ -102,36 +224,11 @@ inline bool OffsetsValid(const View& offsets, int64_t limit) {
   }
   return last <= limit;
 }
-
-// One decode row per head of one sequence over a paged cache.
-struct DecodeSequence {
-  int64_t begin = 0, end = 0;  // entries seen
-  int64_t first = 0;           // element offset of the sequence's first page number
-  int64_t page_stride = 1;     // elements from one page number to the next
-};
-struct DecodeTensors {
-  View query, key, value, pages, sinks;
-};
-// write(head, output, lse); query_offset and head_stride are elements.
-template <class Write>
-void DecodePaged(const DecodeTensors& t, const DecodeSequence& s, int64_t query_offset, int64_t head_stride,
-                 int64_t h_q, double scale, double softcap, Write&& write) {
-  const int64_t d_qk = t.key.size(3), d_v = t.value.size(3), h_kv = t.key.size(2);
-  const PagedRows keys(t.key, t.pages, s.first, s.page_stride), values(t.value, t.pages, s.first, s.page_stride);
-  AttentionRow row(d_v);
-  for (int64_t h = 0; h < h_q; ++h) {
-    const int64_t kv = h / (h_q / h_kv);
-    const double lse = row.Attend(
-        s.begin, s.end, t.sinks.given() ? t.sinks.Get({h}) : kHidden,
-        [&](int64_t j) {
-          const int64_t at = keys.Offset(j) + kv * t.key.stride(2);
-          return Softcap(scale * Dot(t.query, query_offset + h * head_stride, t.key, at, d_qk), softcap);
-        },
-        [&](int64_t j, int64_t c) {
-          return t.value.Load(values.Offset(j) + kv * t.value.stride(2) + c * t.value.stride(3));
-        });
-    write(h, row.output(), lse);
+inline bool LengthsWithin(const View& offsets, int64_t bound) {
+  for (int64_t s = 0; s + 1 < offsets.size(0); ++s) {
+    if (offsets.GetInt({s + 1}) - offsets.GetInt({s}) > bound) return false;
   }
+  return true;
 }
 
 }  // namespace lz::ops::attention

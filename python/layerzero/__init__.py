@@ -81,6 +81,7 @@ _torch.install()
 _LAZY = {
     "KVCacheManager": "layerzero.kv_cache",
     "PackedWeights": "layerzero.packing",
+    "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
     "kernelize": "layerzero.integrations.transformers",
     "register_tokenizer": "layerzero.tokenizers",

@@ -44,6 +44,7 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: T | None = None,
+    alibi_slopes: T | None = None,
     return_lse: Literal[False] = False,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
@@ -62,11 +63,92 @@ def paged_attention(
     window: int | None = None,
     softcap: float | None = None,
     sinks: T | None = None,
+    alibi_slopes: T | None = None,
     return_lse: Literal[True],
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
     """Decode attention over a paged cache whose blocks are listed in a padded table."""
+
+@overload
+def cascade_decode_attention(
+    query: T,
+    shared_k: T,
+    shared_v: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Decode attention over a prefix that all sequences share and a paged suffix of each, merged."""
+
+@overload
+def cascade_decode_attention(
+    query: T,
+    shared_k: T,
+    shared_v: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Decode attention over a prefix that all sequences share and a paged suffix of each, merged."""
+
+@overload
+def cross_attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    scale: float | None = None,
+    attn_mask: T | None = None,
+    dropout_p: float = 0.0,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[False] = False,
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Attention of queries over another sequence's keys and values; never causal."""
+
+@overload
+def cross_attention(
+    query: T,
+    key: T,
+    value: T,
+    *,
+    scale: float | None = None,
+    attn_mask: T | None = None,
+    dropout_p: float = 0.0,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[True],
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention of queries over another sequence's keys and values; never causal."""
 
 @overload
 def attention(
@@ -122,6 +204,48 @@ def merge_attention(
 ) -> tuple[T, T]:
     """Merges attention over two disjoint sets of keys (cascade, split keys)."""
 
+def merge_partials(
+    partials: T,
+    part_lse: T,
+    row_sum: T | None = None,
+    *,
+    sinks: T | None = None,
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Merges any number of attention partials: normalised with lse, or raw with row max and row sum."""
+
+@overload
+def mla_decode(
+    q_nope: T,
+    q_pe: T,
+    ckv: T,
+    kpe: T,
+    sm_scale: float,
+    *,
+    causal: bool = False,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Decode of multi-head latent attention over one sequence of compressed entries."""
+
+@overload
+def mla_decode(
+    q_nope: T,
+    q_pe: T,
+    ckv: T,
+    kpe: T,
+    sm_scale: float,
+    *,
+    causal: bool = False,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Decode of multi-head latent attention over one sequence of compressed entries."""
+
 @overload
 def mla_decode_paged(
     q_nope: T,
@@ -157,6 +281,40 @@ def mla_decode_paged(
     """Decode of multi-head latent attention over a paged cache of compressed entries."""
 
 @overload
+def mla_prefill(
+    q_nope: T,
+    q_pe: T,
+    k_nope: T,
+    k_pe: T,
+    value: T,
+    *,
+    causal: bool = True,
+    sm_scale: float | None = None,
+    return_lse: Literal[False] = False,
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Prefill of multi-head latent attention with keys and values projected up from the latents."""
+
+@overload
+def mla_prefill(
+    q_nope: T,
+    q_pe: T,
+    k_nope: T,
+    k_pe: T,
+    value: T,
+    *,
+    causal: bool = True,
+    sm_scale: float | None = None,
+    return_lse: Literal[True],
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Prefill of multi-head latent attention with keys and values projected up from the latents."""
+
+@overload
 def paged_decode_attention(
     query: T,
     paged_k_cache: T,
@@ -169,6 +327,7 @@ def paged_decode_attention(
     window_left: int = -1,
     softcap: float | None = None,
     sinks: T | None = None,
+    alibi_slopes: T | None = None,
     return_lse: Literal[False] = False,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
@@ -188,11 +347,182 @@ def paged_decode_attention(
     window_left: int = -1,
     softcap: float | None = None,
     sinks: T | None = None,
+    alibi_slopes: T | None = None,
     return_lse: Literal[True],
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
     """Decode attention over a paged cache whose pages are listed in CSR form."""
+
+@overload
+def paged_cross_attention(
+    query: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Attention of queries over another sequence's keys and values in a paged cache; never causal."""
+
+@overload
+def paged_cross_attention(
+    query: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention of queries over another sequence's keys and values in a paged cache; never causal."""
+
+@overload
+def paged_prefill_attention(
+    query: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    qo_indptr: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    causal: bool = True,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Attention of packed queries over a paged cache whose pages are listed in CSR form."""
+
+@overload
+def paged_prefill_attention(
+    query: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    qo_indptr: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    causal: bool = True,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    alibi_slopes: T | None = None,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention of packed queries over a paged cache whose pages are listed in CSR form."""
+
+@overload
+def attention_partials(
+    query: T,
+    key: T,
+    value: T,
+    num_splits: int,
+    *,
+    raw: Literal[False] = False,
+    causal: bool | None = None,
+    scale: float | None = None,
+    attn_mask: T | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    alibi_slopes: T | None = None,
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention over runs of the keys, un-merged, for merge_partials."""
+
+@overload
+def attention_partials(
+    query: T,
+    key: T,
+    value: T,
+    num_splits: int,
+    *,
+    raw: Literal[True],
+    causal: bool | None = None,
+    scale: float | None = None,
+    attn_mask: T | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+    alibi_slopes: T | None = None,
+    layout: Literal["BSHD", "BHSD"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T, T]:
+    """Attention over runs of the keys, un-merged, for merge_partials."""
+
+@overload
+def pod_attention(
+    query_p: T,
+    key_p: T,
+    value_p: T,
+    cu_seqlens_q: T,
+    cu_seqlens_kv: T,
+    query_d: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    causal: bool = True,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention of packed prefill sequences and of paged decode queries in one call."""
+
+@overload
+def pod_attention(
+    query_p: T,
+    key_p: T,
+    value_p: T,
+    cu_seqlens_q: T,
+    cu_seqlens_kv: T,
+    query_d: T,
+    paged_k_cache: T,
+    paged_v_cache: T,
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    sm_scale: float | None = None,
+    *,
+    causal: bool = True,
+    window_left: int = -1,
+    softcap: float | None = None,
+    sinks: T | None = None,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T, T, T]:
+    """Attention of packed prefill sequences and of paged decode queries in one call."""
 
 @overload
 def ragged_attention(
@@ -271,6 +601,38 @@ def block_sparse_attention(
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
     """Attention in which blocks of queries see listed blocks of keys (BSR)."""
+
+@overload
+def variable_block_sparse_attention(
+    q: T,
+    k: T,
+    v: T,
+    block_mask: T,
+    row_sizes: T,
+    col_sizes: T,
+    sm_scale: float | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Attention in which blocks of queries see blocks of keys, of unlike sizes, by a map per KV head."""
+
+@overload
+def variable_block_sparse_attention(
+    q: T,
+    k: T,
+    v: T,
+    block_mask: T,
+    row_sizes: T,
+    col_sizes: T,
+    sm_scale: float | None = None,
+    *,
+    return_lse: Literal[True],
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Attention in which blocks of queries see blocks of keys, of unlike sizes, by a map per KV head."""
 
 def convert(
     input: T,
@@ -481,6 +843,17 @@ def fused_add_rms_norm(
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
     """Residual addition and root mean square normalisation of the sum over the last axis."""
+
+def alibi(
+    slopes: T,
+    s_q: int,
+    s_kv: int,
+    *,
+    causal: bool = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Distance bias of attention with linear biases (ALiBi), per head, query and key."""
 
 def rope(
     input: T,

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from layerzero import _layerzero, _torch
+from layerzero import _layerzero, _nested, _torch
 from layerzero._arrays import call_on_arrays, is_foreign
 from layerzero._contracts import Contract, contracts, has_whole_outputs, parameter_names
 from layerzero._policy import has_locks
@@ -30,6 +30,8 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if any(is_foreign(torch, arguments.get(n)) for n in tensor_names):
         return call_on_arrays(torch, name, arguments, options, tensor_names)
     given = {n: arguments[n] for n in tensor_names if arguments.get(n) is not None}
+    if name == "attention" and any(_nested.is_jagged(torch, t) for t in given.values()):
+        return _nested.attention(torch, arguments, options)
     tensors = list(given.values())
     with torch._C.DisableTorchFunction():
         for n, tensor in given.items():

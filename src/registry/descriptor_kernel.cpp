@@ -286,7 +286,8 @@ Status KernelReader::Gqa() {
     return Bad("supports_gqa", "true in " + std::string(operation_.id),
                Has("supports_gqa") ? *kernel_.find("supports_gqa") : json());
   }
-  if (!supports_gqa_ && operation_.id.starts_with("attention.standard")) {
+  if (!supports_gqa_ &&
+      (operation_.id.starts_with("attention.standard") || operation_.id.starts_with("attention.cross"))) {
     Row("group", Rel::kEq, 1, ReasonCode::kGqaUnsupported);
   }
   const auto at = kernel_.find("gqa_groups");

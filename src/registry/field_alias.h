@@ -80,9 +80,13 @@ struct GroupedOperation {
 inline constexpr auto kGroupedOperations = std::to_array<GroupedOperation>({
     {"attention.standard.prefill", "attention.gqa.prefill"},
     {"attention.standard.prefill.ragged", "attention.gqa.prefill.ragged"},
+    {"attention.standard.prefill.paged", "attention.gqa.prefill.paged"},
     {"attention.standard.decode", "attention.gqa.decode"},
     {"attention.standard.decode.paged", "attention.gqa.decode.paged"},
     {"attention.standard.decode.block_table", "attention.gqa.decode.block_table"},
+    {"attention.standard.decode.cascade", "attention.gqa.decode.cascade"},
+    {"attention.standard.decode.pod", "attention.gqa.decode.pod"},
+    {"attention.standard.partials", "attention.gqa.partials"},
 });
 constexpr std::string_view GroupedOperationOf(std::string_view operation) {
   for (const GroupedOperation& row : kGroupedOperations) {

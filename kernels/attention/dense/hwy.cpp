@@ -156,41 +156,16 @@ using namespace lz::ops::attention_dense;
 using attention::Optional;
 using attention::Problem;
 
-// Strides of a mask that may lack leading axes and have axes of size 1.
-void SetMask(const lz_tensor& mask, Problem& p) {
-  p.mask = Optional(mask);
-  for (int i = 0; i < mask.ndim; ++i) {
-    p.mask_strides[4 - mask.ndim + i] = mask.shape[i] == 1 ? 0 : mask.strides[i];
-  }
-}
-
 Problem MakeProblem(const lz_kernel_args* args) {
-  const lz_tensor *t = args->tensors, &lse = t[kLse];
+  const lz_tensor* t = args->tensors;
   const lz_scalar* s = args->scalars;
-  Problem p = {.dtype = DTypeOf(t[kQuery])};
-  p.b = args->axes[kB];
-  p.s_q = args->axes[kSQ];
-  p.s_kv = args->axes[kSKV];
-  p.h_q = args->axes[kHQ];
-  p.h_kv = args->axes[kHKV];
-  p.group = p.h_kv > 0 ? p.h_q / p.h_kv : 1;
-  p.d_qk = args->axes[kDQK];
-  p.d_v = args->axes[kDV];
-  p.q = attention::RowsOf(t[kQuery], 0, 1, 2);
-  p.k = attention::RowsOf(t[kKey], 0, 1, 2);
-  p.v = attention::RowsOf(t[kValue], 0, 1, 2);
-  p.out = attention::RowsOf(t[kOutput], 0, 1, 2);
+  Problem p = attention::DenseProblem({t[kQuery], t[kKey], t[kValue], t[kAttnMask], t[kOutput], t[kLse]});
   p.scale = float(s[kScale].value.f);
   p.softcap = float(s[kSoftcap].value.f);
   p.causal = s[kCausal].value.i != 0;
   p.window = s[kWindow].given ? std::min(s[kWindow].value.i, attention::kMaxWindow) : -1;
   p.sinks = Optional(t[kSinks]);
   p.slopes = Optional(t[kAlibiSlopes]);
-  SetMask(t[kAttnMask], p);
-  if (Given(lse)) {
-    p.lse = Data<float>(lse);
-    p.lse_b = lse.strides[0], p.lse_h = lse.strides[1], p.lse_s = lse.strides[2];
-  }
   return p;
 }
 

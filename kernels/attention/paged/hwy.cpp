@@ -3,7 +3,7 @@
 //   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] of the same dtype, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
 #include "core/kernel.h"
-#include "kernels/attention/problem.h"
+#include "kernels/attention/pages.h"
 #include "ops/attention/block_table.h"
 #include "ops/attention/paged.h"
 
@@ -13,24 +13,18 @@ using attention::Paging;
 using attention::Problem;
 
 // What both forms share; `lse` is [b, h_q].
-Problem Common(const lz_tensor& query, const lz_tensor& k, const lz_tensor& v, const lz_tensor& sinks,
-               const lz_tensor& out, const lz_tensor& lse) {
+Problem Common(const lz_tensor& query, const lz_tensor& sinks, const lz_tensor& slopes, const lz_tensor& out,
+               const lz_tensor& lse) {
   Problem p = {.dtype = DTypeOf(query)};
   const int head = query.ndim - 2;  // a block-table query has an axis of one position before it
   p.b = query.shape[0];
   p.s_q = 1;
   p.h_q = query.shape[head];
   p.d_qk = query.shape[head + 1];
-  p.num_pages = k.shape[0];
-  p.page_size = k.shape[1];
-  p.h_kv = k.shape[2];
-  p.d_v = v.shape[3];
-  p.group = p.h_kv > 0 ? p.h_q / p.h_kv : 1;
   p.q = attention::RowsOf(query, 0, -1, head);
-  p.k = attention::RowsOf(k, 0, 1, 2);
-  p.v = attention::RowsOf(v, 0, 1, 2);
   p.out = attention::RowsOf(out, 0, -1, head);
   p.sinks = attention::Optional(sinks);
+  p.slopes = attention::Optional(slopes);
   if (Given(lse)) {
     p.lse = Data<float>(lse);
     p.lse_b = lse.strides[0], p.lse_h = lse.strides[1];
@@ -38,40 +32,26 @@ Problem Common(const lz_tensor& query, const lz_tensor& k, const lz_tensor& v, c
   return p;
 }
 
-// Pages without slots hold no keys: the call is a dense one without keys.
-Problem WithoutEmptyPages(Problem p) {
-  if (p.page_size == 0) p.paging = Paging::kNone, p.s_kv = 0;
-  return p;
-}
-
 Problem CsrProblem(const lz_kernel_args* args) {
   using namespace lz::ops::attention_paged;
   const lz_tensor* t = args->tensors;
-  Problem p = Common(t[kQuery], t[kKCache], t[kVCache], t[kSinks], t[kOutput], t[kLse]);
+  Problem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
   p.scale = float(args->scalars[kSmScale].value.f);
   p.softcap = float(args->scalars[kSoftcap].value.f);
   const int64_t left = args->scalars[kWindowLeft].value.i;
   p.window = left < 0 ? -1 : std::min(left, attention::kMaxWindow) + 1;  // the query's own position counts
-  p.paging = Paging::kCsr;
-  p.pages = Data<const int32_t>(t[kKVIndices]);
-  p.pages_stride = t[kKVIndices].strides[0];
-  p.indptr = Data<const int32_t>(t[kKVIndptr]);
-  p.lengths = Data<const int32_t>(t[kKVLastPageLen]);
-  p.lengths_stride = t[kKVLastPageLen].strides[0];
-  p.num_indices = t[kKVIndices].shape[0];
-  p.s_kv = p.b > 0 ? (p.num_indices * p.page_size + p.b - 1) / p.b : 0;
-  return p;
+  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
 }
 
 Problem TableProblem(const lz_kernel_args* args) {
   using namespace lz::ops::attention_block_table;
   const lz_tensor *t = args->tensors, &table = t[kBlockTables];
-  Problem p = Common(t[kQuery], t[kKeyCache], t[kValueCache], t[kSinks], t[kOutput], t[kLse]);
+  Problem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
   p.scale = float(args->scalars[kScale].value.f);
   p.softcap = float(args->scalars[kSoftcap].value.f);
   p.window = args->scalars[kWindow].given ? std::min(args->scalars[kWindow].value.i, attention::kMaxWindow) : -1;
+  p = attention::OverPages(p, t[kKeyCache], t[kValueCache], table);
   p.paging = Paging::kBlockTable;
-  p.pages = Data<const int32_t>(table);
   p.table_stride = table.strides[0];
   p.pages_stride = table.strides[1];
   p.lengths = Data<const int32_t>(t[kContextLens]);
@@ -87,19 +67,21 @@ template <MakeProblem kMake>
 int32_t Launch(const lz_kernel_args* args) {
   const Problem p = kMake(args);
   if (!ValidPaging(p)) return 1;
-  return attention::Run(WithoutEmptyPages(p), args);
+  return attention::Run(attention::WithoutEmptyPages(p), args);
 }
 template <MakeProblem kMake>
 uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = WithoutEmptyPages(kMake(args));
+  const Problem p = attention::WithoutEmptyPages(kMake(args));
   return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
 }
 
 constexpr auto kConstraints = [](std::string_view field) { return std::to_array<Constraint>({{field, Rel::kEq, 1}}); };
 constexpr auto kCsrConstraints = kConstraints("paged_k_cache.same_dtype");
 constexpr auto kTableConstraints = kConstraints("key_cache.same_dtype");
-constexpr std::array<std::string_view, 5> kCsrAccepts = {"sm_scale", "window_left", "softcap", "sinks", "return_lse"};
-constexpr std::array<std::string_view, 5> kTableAccepts = {"scale", "window", "softcap", "sinks", "return_lse"};
+constexpr std::array<std::string_view, 6> kCsrAccepts = {"sm_scale", "window_left",  "softcap",
+                                                         "sinks",    "alibi_slopes", "return_lse"};
+constexpr std::array<std::string_view, 6> kTableAccepts = {"scale", "window",       "softcap",
+                                                           "sinks", "alibi_slopes", "return_lse"};
 
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation, bool csr) {
   return {.id = id,

@@ -2,12 +2,8 @@
 //   query [total_q, h_q, d_qk], key [total_kv, h_kv, d_qk], value [total_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 // Many sequences run side by side, few one after another with the threads inside. Invalid offsets: fails with 1 before
 // anything is written. Workspace: scratch per worker. Deterministic.
-#include <atomic>
-#include <cstring>
-#include <limits>
-
 #include "core/kernel.h"
-#include "kernels/attention/problem.h"
+#include "kernels/attention/sequences.h"
 #include "ops/attention/ragged.h"
 
 namespace {
@@ -68,17 +64,6 @@ Problem SequenceProblem(Problem p, const int32_t* q, const int32_t* kv, int64_t 
   return p;
 }
 
-// Queries that belong to no sequence.
-void ClearRest(const Problem& p, int64_t first, int64_t total) {
-  const int64_t size = ByteSize(p.dtype);
-  for (int64_t i = first; i < total; ++i) {
-    for (int64_t h = 0; h < p.h_q; ++h) {
-      std::memset(p.out.data + (i * p.out.seq + h * p.out.head) * size, 0, size_t(p.d_v * size));
-      if (p.lse) p.lse[i * p.lse_s + h * p.lse_h] = -std::numeric_limits<float>::infinity();
-    }
-  }
-}
-
 int32_t Launch(const lz_kernel_args* args) {
   const Problem all = MakeProblem(args);
   const auto* q = Data<const int32_t>(args->tensors[kCuSeqlensQ]);
@@ -87,28 +72,8 @@ int32_t Launch(const lz_kernel_args* args) {
   const int64_t total_q = args->axes[kTotalQ], total_kv = args->axes[kTotalKV];
   if (!ValidOffsets(q, offsets, total_q, args->scalars[kMaxSeqlenQ].value.i)) return 1;
   if (!ValidOffsets(kv, offsets, total_kv, args->scalars[kMaxSeqlenKV].value.i)) return 1;
-  ClearRest(all, q[sequences], total_q);
-  if (all.h_q == 0) return 0;
-  const attention::Plan plan = attention::MakePlan(all, args->parallel);
-  if (args->workspace_bytes < plan.bytes()) return 1;
-  const int64_t workers = std::min(plan.slots, sequences);
-  if (sequences < 2 * workers || workers <= 1) {
-    for (int64_t s = 0; s < sequences; ++s) attention::Run(SequenceProblem(all, q, kv, s), args);
-    return 0;
-  }
-  std::atomic<int64_t> next = 0;
-  ParallelFor(args, workers, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t w = begin; w < end; ++w) {
-      lz_kernel_args own = *args;  // one thread, its share of the scratch
-      own.parallel = nullptr;
-      own.workspace = static_cast<float*>(args->workspace) + w * plan.slot_floats;
-      own.workspace_bytes = uint64_t(plan.slot_floats) * sizeof(float);
-      for (int64_t s; (s = next.fetch_add(1, std::memory_order_relaxed)) < sequences;) {
-        attention::Run(SequenceProblem(all, q, kv, s), &own);
-      }
-    }
-  });
-  return 0;
+  attention::ClearRest(all, q[sequences], total_q);
+  return attention::RunSequences(all, sequences, args, [&](int64_t i) { return SequenceProblem(all, q, kv, i); });
 }
 
 uint64_t Workspace(const lz_kernel_args* args) {

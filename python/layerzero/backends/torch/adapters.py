@@ -58,32 +58,58 @@ def _wants_grad(*tensors):
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
+def _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p=0.0):
+    """The output, or the reference's where torch's may be wrong.
+
+    torch adds masks to logits and weights hidden values by 0, so that a NaN of a hidden key or an infinity of a hidden
+    value shows; its CPU kernel gives 0 for a row whose logits are all NaN.
+    """
+    if dropout_p or not output.numel():  # the reference knows no dropout
+        return output
+    out, q, k = (t.detach() for t in (output, query, key))
+    finite = bool((out.sum(dtype=torch.float32) + q.sum(dtype=torch.float32)).isfinite())
+    if finite and (not bool((out[..., 0] == 0).any()) or bool(k.sum(dtype=torch.float32).isfinite())):
+        return output
+    from layerzero._references import call_reference
+
+    given = {"query": query, "key": key, "value": value, "causal": bool(causal), "scale": scale, "attn_mask": attn_mask}
+    return call_reference("attention", given, layout)
+
+
+def _cross(adapter):
+    """The adapter of `attention` as one of `cross_attention`, which has no causal."""
+
+    def cross(query, key, value, *rest):
+        return adapter(query, key, value, False, *rest)
+
+    return cross
+
+
 def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """torch's CPU flash kernel: the choice of `scaled_dot_product_attention` wherever its rows hold."""
     layout = rest[-1]
-    query, scale = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, query, key, value)
-    causal, mask = _alignment(q, k, causal, attn_mask)
-    if scale is not None and scale <= 0:  # the kernel scales masked logits too: -inf times 0 or less is no mask
-        q, scale = q * scale, 1.0
+    scaled, factor = _positive_scale(query, scale)
+    q, k, v = _heads_first(layout, scaled, key, value)
+    aligned, mask = _alignment(q, k, causal, attn_mask)
     output = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=_four_axes(mask), is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, attn_mask=_four_axes(mask), is_causal=aligned, scale=factor, enable_gqa=q.shape[1] != k.shape[1]
     )
-    return _as_given(layout, output)
+    return _exact(_as_given(layout, output), query, key, value, causal, scale, attn_mask, layout)
 
 
 def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """The composite formula, on any device."""
     layout = rest[-1]
-    query, scale = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, query, key, value)
-    causal, mask = _alignment(q, k, causal, attn_mask)
+    scaled, factor = _positive_scale(query, scale)
+    q, k, v = _heads_first(layout, scaled, key, value)
+    aligned, mask = _alignment(q, k, causal, attn_mask)
     if mask is not None and mask.dtype == torch.bool:  # the aten function would add it as 0 and 1
         mask = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
     output = aten._scaled_dot_product_attention_math(
-        q, k, v, mask, dropout_p or 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        q, k, v, mask, dropout_p or 0.0, aligned, scale=factor, enable_gqa=q.shape[1] != k.shape[1]
     )[0]
-    return _as_given(layout, output)
+    output = _as_given(layout, output)
+    return _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
 
 
 def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
@@ -97,24 +123,33 @@ def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
 
 def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     layout = rest[-1]
-    query, scale = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, query, key, value)
-    causal, mask = _alignment(q, k, causal, attn_mask)
+    scaled, factor = _positive_scale(query, scale)
+    q, k, v = _heads_first(layout, scaled, key, value)
+    aligned, mask = _alignment(q, k, causal, attn_mask)
     output = aten._scaled_dot_product_efficient_attention(
-        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, causal, scale=scale
+        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, scale=factor
     )[0]
-    return _as_given(layout, output)
+    output = _as_given(layout, output)
+    return output if mask is None else _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
 
 
 def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     layout = rest[-1]
-    query, scale = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, query, key, value)
-    causal, mask = _alignment(q, k, causal, attn_mask)
+    scaled, factor = _positive_scale(query, scale)
+    q, k, v = _heads_first(layout, scaled, key, value)
+    aligned, mask = _alignment(q, k, causal, attn_mask)
     output = aten._scaled_dot_product_cudnn_attention(
-        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, causal, False, scale=scale
+        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, False, scale=factor
     )[0]
-    return _as_given(layout, output)
+    output = _as_given(layout, output)
+    return output if mask is None else _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
+
+
+cross_sdpa_cpu = _cross(sdpa_cpu)
+cross_sdpa_math = _cross(sdpa_math)
+cross_sdpa_flash = _cross(sdpa_flash)
+cross_sdpa_efficient = _cross(sdpa_efficient)
+cross_sdpa_cudnn = _cross(sdpa_cudnn)
 
 
 def rms_norm(input, weight, eps, weight_offset=None):

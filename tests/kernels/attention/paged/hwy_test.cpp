@@ -25,7 +25,7 @@ struct Case {
 };
 
 struct Paged {
-  Array q, k, v, indptr, indices, last, table, lens, sinks, out, lse;
+  Array q, k, v, indptr, indices, last, table, lens, sinks, slopes, out, lse;
   std::vector<std::vector<int64_t>> pages;  // of each sequence
   int64_t num_pages = 0;
 };
@@ -89,7 +89,8 @@ int32_t RunCsr(const Case& c, Paged& x) {
   scalars[kWindowLeft] = Whole(c.window < 0 ? -1 : c.window - 1);
   if (c.softcap > 0) scalars[kSoftcap] = Real(c.softcap);
   return Call(kernels::kernels_attention_paged_hwy, "hwy.attention.gqa.decode.paged",
-              {&x.q, &x.k, &x.v, &x.indptr, &x.indices, &x.last, &x.sinks, &x.out, &x.lse}, scalars, {}, c.threads);
+              {&x.q, &x.k, &x.v, &x.indptr, &x.indices, &x.last, &x.sinks, &x.slopes, &x.out, &x.lse}, scalars, {},
+              c.threads);
 }
 
 int32_t RunTable(const Case& c, Paged& x) {
@@ -99,7 +100,7 @@ int32_t RunTable(const Case& c, Paged& x) {
   scalars[kWindow] = c.window < 0 ? lz_scalar{.value = {.i = -1}, .given = 0} : Whole(c.window);
   if (c.softcap > 0) scalars[kSoftcap] = Real(c.softcap);
   return Call(kernels::kernels_attention_paged_hwy, "hwy.attention.gqa.decode.block_table",
-              {&x.q, &x.k, &x.v, &x.table, &x.lens, &x.sinks, &x.out, &x.lse}, scalars, {}, c.threads);
+              {&x.q, &x.k, &x.v, &x.table, &x.lens, &x.sinks, &x.slopes, &x.out, &x.lse}, scalars, {}, c.threads);
 }
 
 void Compare(const Case& c, Paged& x) {

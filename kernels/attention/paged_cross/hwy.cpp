@@ -1,0 +1,64 @@
+// Cross attention over a paged cache on the CPU, SIMD: the computation of kernels/attention/dense/hwy.cpp over CSR
+// pages.
+//   query [b, s_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] of the same dtype, last axis dense
+// Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
+#include "ops/attention/paged_cross.h"
+
+#include "core/kernel.h"
+#include "kernels/attention/pages.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::attention_paged_cross;
+using attention::Problem;
+
+Problem MakeProblem(const lz_kernel_args* args) {
+  const lz_tensor *t = args->tensors, &lse = t[kLse];
+  Problem p = {.dtype = DTypeOf(t[kQuery])};
+  p.b = args->axes[kB];
+  p.s_q = args->axes[kSQ];
+  p.h_q = args->axes[kHQ];
+  p.d_qk = args->axes[kDQK];
+  p.q = attention::RowsOf(t[kQuery], 0, 1, 2);
+  p.out = attention::RowsOf(t[kOutput], 0, 1, 2);
+  p.scale = float(args->scalars[kSmScale].value.f);
+  p.softcap = float(args->scalars[kSoftcap].value.f);
+  p.sinks = attention::Optional(t[kSinks]);
+  if (Given(lse)) {
+    p.lse = Data<float>(lse);
+    p.lse_b = lse.strides[0], p.lse_h = lse.strides[1], p.lse_s = lse.strides[2];
+  }
+  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const Problem p = MakeProblem(args);
+  return ValidPaging(p) ? attention::Run(attention::WithoutEmptyPages(p), args) : 1;
+}
+uint64_t Workspace(const lz_kernel_args* args) {
+  const Problem p = attention::WithoutEmptyPages(MakeProblem(args));
+  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.same_dtype", Rel::kEq, 1}});
+constexpr std::array<std::string_view, 4> kAccepts = {"sm_scale", "softcap", "sinks", "return_lse"};
+constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
+  return {.id = id,
+          .operation = operation,
+          .dtypes = kF32F16BF16,
+          .constraints = kConstraints,
+          .accepts = kAccepts,
+          .strides = Strides::kLastDimDense,
+          .priority = 80,
+          .deterministic = true,
+          .numerics = "fp32",
+          .launch = &Launch,
+          .workspace = &Workspace};
+}
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    Spec("hwy.attention.cross.decode.paged", "attention.cross.decode.paged"),
+    Spec("hwy.attention.cross.prefill.paged", "attention.cross.prefill.paged"),
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

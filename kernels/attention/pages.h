@@ -1,0 +1,42 @@
+// A paged cache as keys and values of a Problem: pages listed in CSR form or in a table of blocks.
+#pragma once
+
+#include "kernels/attention/problem.h"
+
+namespace lz::attention {
+
+// The caches [pages, page_size, h_kv, d] and the list or table of page numbers.
+inline Problem OverPages(Problem p, const lz_tensor& k_cache, const lz_tensor& v_cache, const lz_tensor& pages) {
+  p.num_pages = k_cache.shape[0];
+  p.page_size = k_cache.shape[1];
+  p.h_kv = k_cache.shape[2];
+  p.d_v = v_cache.shape[3];
+  p.group = p.h_kv > 0 ? p.h_q / p.h_kv : 1;
+  p.k = RowsOf(k_cache, 0, 1, 2);
+  p.v = RowsOf(v_cache, 0, 1, 2);
+  p.pages = Data<const int32_t>(pages);
+  return p;
+}
+
+// Pages without slots hold no keys: the call, once checked, is a dense one without keys.
+inline Problem WithoutEmptyPages(Problem p) {
+  if (p.page_size == 0) p.paging = Paging::kNone, p.s_kv = 0;
+  return p;
+}
+
+struct CsrTensors {
+  const lz_tensor &k_cache, &v_cache, &indptr, &indices, &last_page_len;
+};
+inline Problem OverCsrPages(Problem p, const CsrTensors& t) {
+  p = OverPages(p, t.k_cache, t.v_cache, t.indices);
+  p.paging = Paging::kCsr;
+  p.pages_stride = t.indices.strides[0];
+  p.num_indices = t.indices.shape[0];
+  p.indptr = Data<const int32_t>(t.indptr);
+  p.lengths = Data<const int32_t>(t.last_page_len);
+  p.lengths_stride = t.last_page_len.strides[0];
+  p.s_kv = p.b > 0 ? (p.num_indices * p.page_size + p.b - 1) / p.b : 0;
+  return p;
+}
+
+}  // namespace lz::attention

@@ -1,0 +1,28 @@
+// Reference of attention.cross.{prefill,decode}: FP64, any strides, any float dtype. Takes every argument but
+// dropout_p.
+#include "ops/attention/cross.h"
+
+#include "core/kernel.h"
+#include "ops/common/attention_math.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::attention_cross;
+using ops::attention::ReferenceSpec;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor* t = args->tensors;
+  const lz_scalar* s = args->scalars;
+  ops::attention::AttendDense({.scale = s[kScale].value.f, .softcap = s[kSoftcap].value.f, .sinks = &t[kSinks]},
+                              {t[kQuery], t[kKey], t[kValue], t[kAttnMask], t[kOutput], t[kLse]});
+  return 0;
+}
+
+constexpr auto kAccepts = std::to_array<std::string_view>({"scale", "attn_mask", "softcap", "sinks", "return_lse"});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    ReferenceSpec("ref.attention.cross.decode", &Launch, kAccepts),
+    ReferenceSpec("ref.attention.cross.prefill", &Launch, kAccepts),
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

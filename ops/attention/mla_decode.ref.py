@@ -1,0 +1,19 @@
+"""Torch reference of attention.mla.decode: any device, differentiable."""
+
+import importlib.util
+import pathlib
+
+import torch
+
+_spec = importlib.util.spec_from_file_location(
+    "layerzero_ops_common_attention", pathlib.Path(__file__).parents[1] / "common" / "attention.py"
+)
+_attention = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_attention)
+
+
+def reference(q_nope, q_pe, ckv, kpe, sm_scale, *, causal=False, return_lse=False):
+    query = torch.cat([q_nope, q_pe], -1)
+    ckv, kpe = (t.to(torch.promote_types(query.dtype, torch.float32)) for t in (ckv, kpe))
+    part = _attention.rows(query, torch.cat([ckv, kpe], -1), ckv, scale=sm_scale, causal=causal)
+    return _attention.packed([part], query, 0, ckv.shape[-1], return_lse)

@@ -1,0 +1,14 @@
+"""Tables that position encodings are given: the published slopes of ALiBi."""
+
+from typing import Any
+
+
+def alibi_slopes(num_heads: int, *, dtype: Any = None, device: Any = None) -> Any:
+    """The slopes of arXiv:2108.12409 for `alibi_slopes=` and `lz.alibi`: a geometric sequence for powers of two, filled
+    up from the sequence of twice as many heads otherwise. float32 on the CPU where nothing else is said."""
+    import torch
+
+    power = 1 << (max(num_heads, 1).bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * k / power) for k in range(1, min(power, num_heads) + 1)]
+    slopes += [2.0 ** (-4.0 * k / power) for k in range(1, 2 * (num_heads - len(slopes)), 2)]
+    return torch.tensor(slopes, dtype=dtype or torch.float32, device=device)
