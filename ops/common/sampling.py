@@ -25,25 +25,56 @@ def draw(weights, u):
     return (sums <= u[:, None] * sums[:, -1:]).sum(-1)
 
 
-def sample(logits, *, k=None, p=1.0, min_p=0.0, temperature=1.0, seed=0, offset=0):
+def column(value, rows, like, default):
+    """What filters each row: the number `value` or the tensor `rows`, as a column beside `like`'s rows."""
+    if rows is not None:
+        return rows.reshape(like.shape[0], 1).to(like.device)
+    return torch.full((like.shape[0], 1), default if value is None else value, device=like.device)
+
+
+def _checked(name, values, valid, wanted):
+    if not bool(valid.all()):
+        raise ValueError(f"row_{name}: wanted {wanted}, got {values[~valid].tolist()}")
+    return values.double()
+
+
+def sample(
+    logits,
+    *,
+    k=None,
+    p=None,
+    min_p=None,
+    temperature=1.0,
+    seed=0,
+    offset=0,
+    row_k=None,
+    row_p=None,
+    row_min_p=None,
+    row_temperature=None,
+):
     vocab = logits.shape[-1]
     x = logits.double().reshape(logits.shape[:-1].numel(), vocab)
     rows = torch.arange(x.shape[0], device=x.device)
     if vocab == 0:
         return torch.full(logits.shape[:-1], -1, dtype=torch.int64, device=x.device)
+    k = column(k, row_k, x, vocab)
+    p = column(p, row_p, x, 1.0)
+    min_p = column(min_p, row_min_p, x, 0.0)
+    temperature = column(temperature, row_temperature, x, 1.0)
+    k = _checked("k", k, k >= 1, "at least 1")
+    p = _checked("p", p, (p >= 0) & (p <= 1), "numbers in [0, 1]")
+    min_p = _checked("min_p", min_p, (min_p >= 0) & (min_p <= 1), "numbers in [0, 1]")
+    temperature = _checked("temperature", temperature, temperature.isfinite() & (temperature > 0), "numbers above 0")
     valid = ~x.isnan().any(-1) & x.isfinite().any(-1)
     x = torch.where(valid[:, None], x, 0.0)
     top = x.amax(-1, keepdim=True)
     weights = torch.where(x == top, 1.0, ((x - top) / temperature).exp())
     order = x.sort(dim=-1, descending=True, stable=True).indices
     ordered = weights.gather(-1, order)
-    keep = torch.ones_like(ordered, dtype=torch.bool)
-    if k is not None and k < vocab:
-        keep[:, k:] = False
-        ordered = torch.where(keep, ordered, 0.0)
-    if p < 1:
-        sums = ordered.cumsum(-1)
-        keep[:, 1:] &= sums[:, :-1] < p * sums[:, -1:]
+    keep = torch.arange(vocab, device=x.device) < k
+    ordered = torch.where(keep, ordered, 0.0)
+    sums = ordered.cumsum(-1)
+    keep[:, 1:] &= (sums[:, :-1] < p * sums[:, -1:]) | (p == 1)
     keep[:, 1:] &= ordered[:, 1:] >= min_p
     kept = torch.zeros_like(keep).scatter(-1, order, keep)
     token = draw(torch.where(kept, weights, 0.0), philox_uniform(seed, offset, rows))

@@ -11,29 +11,13 @@
 
 namespace lz::sampling {
 
-// The scalar parameter `name` of the call, nullptr if the contract has none.
-inline const lz_scalar* FindScalar(const Contract& contract, const lz_kernel_args& args, std::string_view name) {
-  int index = 0;
-  for (const Param& p : contract.params) {
-    if (p.kind == ParamKind::kTensor) continue;
-    if (p.name == name) return &args.scalars[index];
-    ++index;
-  }
-  return nullptr;
-}
-
 // sample_*: the token must be one that rounding by epsilon can give: Row::Accepts.
 inline bool TokenAgrees(const Contract& contract, const lz_kernel_args& args, int64_t row, double epsilon) {
-  Filters filters;
-  if (const auto* s = FindScalar(contract, args, "temperature")) filters.temperature = s->value.f;
-  if (const auto* s = FindScalar(contract, args, "k")) filters.k = s->value.i;
-  if (const auto* s = FindScalar(contract, args, "p")) filters.p = s->value.f;
-  if (const auto* s = FindScalar(contract, args, "min_p")) filters.min_p = s->value.f;
-  const int64_t seed = FindScalar(contract, args, "seed")->value.i;
-  const int64_t offset = FindScalar(contract, args, "offset")->value.i;
-  const View logits(args.tensors[0]), out(args.tensors[1]);
-  const int64_t token = out.LoadInt(LeadOffset(args.tensors[1], row));
-  return Row(ReadRow(logits, row), filters).Accepts(PhiloxUniform(seed, offset, row, 0), token, epsilon);
+  const SampleArguments call(contract, args);
+  const std::optional<Filters> filters = call.FiltersOf(row);
+  const int64_t token = View(call.token).LoadInt(ElementOffset(call.token, row));
+  return filters && Row(ReadRow(View(call.logits), row), *filters)
+                        .Accepts(PhiloxUniform(call.seed, call.offset, row, 0), token, epsilon);
 }
 
 // speculative_sample: acceptance may differ from FP64 only where both sides of its comparison lie within epsilon; the

@@ -5,7 +5,7 @@
 
 #include "core/view.h"
 #include "ops/common/philox.h"
-#include "ops/common/sampling_math.h"
+#include "ops/common/sampling_args.h"
 
 namespace lz::sampling {
 
@@ -16,23 +16,18 @@ inline std::vector<double> ReadRow(const View& t, int64_t row) {
   return values;
 }
 
-// Element offset of the row-major index `row` over all axes of `t` (a tensor of the leading shape).
-inline int64_t LeadOffset(const lz_tensor& t, int64_t row) {
-  int64_t offset = 0;
-  for (int i = t.ndim - 1; i >= 0; --i) {
-    offset += (row % t.shape[i]) * t.strides[i];
-    row /= t.shape[i];
-  }
-  return offset;
-}
-
-inline void SampleRows(const lz_tensor& logits, const lz_tensor& token, const Filters& filters, int64_t seed,
-                       int64_t offset) {
-  const View x(logits), out(token);
+inline int32_t SampleRows(const Contract& contract, const lz_kernel_args* args) {
+  const SampleArguments call(contract, *args);
+  const View x(call.logits), out(call.token);
+  bool answered = true;
   for (int64_t row = 0; row < x.rows(); ++row) {
-    const double u = PhiloxUniform(seed, offset, row, 0);
-    out.StoreInt(LeadOffset(token, row), Row(ReadRow(x, row), filters).Draw(u));
+    const std::optional<Filters> filters = call.FiltersOf(row);
+    if (!filters) return LZ_LAUNCH_INVALID_DATA;
+    const int64_t token = Row(ReadRow(x, row), *filters).Draw(PhiloxUniform(call.seed, call.offset, row, 0));
+    out.StoreInt(ElementOffset(call.token, row), token);
+    answered &= token >= 0;
   }
+  return Outcome(*args, answered);
 }
 
 }  // namespace lz::sampling

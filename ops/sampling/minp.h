@@ -8,22 +8,24 @@
 
 namespace lz::ops::sampling_minp {
 
-enum Tensor { kLogits, kToken };
+enum Tensor { kLogits, kRowMinP, kRowTemperature, kToken };
 enum Scalar { kMinP, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.minp"}});
 inline constexpr auto kParams = std::to_array<Param>({
     sampling::kLogits,
-    RequiredFloat("min_p", "keep probabilities of at least min_p times the largest; in [0, 1]"),
+    OptionalFloat("min_p", "keep probabilities of at least min_p times the largest; in [0, 1]"),
     sampling::kTemperatureParam,
     sampling::kSeedParam,
     sampling::kOffsetParam,
+    sampling::kRowMinPParam,
+    sampling::kRowTemperatureParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
-  LZ_RETURN_IF_ERROR(sampling::CheckMinP(args.scalars[kMinP]));
-  return sampling::CheckTemperature(args.scalars[kTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckMinP(args.scalars[kMinP], args.tensors[kRowMinP]));
+  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
 }
 
 inline constexpr Contract kContract = {

@@ -1,14 +1,18 @@
 """Torch reference of sampling.minp: any device, float64 inside."""
 
-import importlib.util
-import pathlib
+import runpy
+from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location(
-    "layerzero_ops_common_sampling", pathlib.Path(__file__).parents[1] / "common" / "sampling.py"
-)
-_sampling = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_sampling)
+_sample = runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py"))["sample"]
 
 
-def reference(logits, min_p, *, temperature=1.0, seed=0, offset=0):
-    return _sampling.sample(logits, min_p=min_p, temperature=temperature, seed=seed, offset=offset)
+def reference(logits, min_p=None, *, temperature=1.0, seed=0, offset=0, row_min_p=None, row_temperature=None):
+    return _sample(
+        logits,
+        min_p=min_p,
+        temperature=temperature,
+        seed=seed,
+        offset=offset,
+        row_min_p=row_min_p,
+        row_temperature=row_temperature,
+    )

@@ -8,19 +8,22 @@
 
 namespace lz::ops::sampling_softmax {
 
-enum Tensor { kLogits, kProbs };
+enum Tensor { kLogits, kRowTemperature, kProbs };
 enum Scalar { kTemperature };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.softmax"}});
 inline constexpr auto kParams = std::to_array<Param>({
     sampling::kLogits,
     Float("temperature", 1.0, "logits are divided by it first; finite and above 0"),
+    sampling::kRowTemperatureParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "probs", .shape = "..., vocab", .dtype = "float32", .doc = "probabilities; each row sums to 1"},
 });
 
-inline Status Canonicalize(BoundArgs& args) { return sampling::CheckTemperature(args.scalars[kTemperature]); }
+inline Status Canonicalize(BoundArgs& args) {
+  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
+}
 
 inline constexpr Contract kContract = {
     .name = "softmax",

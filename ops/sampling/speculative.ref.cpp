@@ -2,6 +2,7 @@
 #include "ops/sampling/speculative.h"
 
 #include "core/kernel.h"
+#include "ops/common/sampling_args.h"
 #include "ops/common/speculative_math.h"
 
 namespace {
@@ -14,6 +15,7 @@ int32_t Launch(const lz_kernel_args* args) {
                                  args->scalars[kOffset].value.i};
   const View out(args->tensors[kOutputTokenIds]), accepted(args->tensors[kNumAccepted]);
   const int64_t n = a.ids.size(1);
+  bool answered = true;
   for (int64_t r = 0; r < a.ids.size(0); ++r) {
     int64_t i = 0;
     double margin;
@@ -25,11 +27,13 @@ int32_t Launch(const lz_kernel_args* args) {
     }
     const bool undecided = verdict == sampling::Verdict::kUndecided;
     accepted.SetInt({r}, i);
-    out.SetInt({r, i},
-               undecided ? -1 : sampling::DrawFrom(sampling::ChainWeights(a, r, i), sampling::ChainDraw(a, r, i)));
+    const int64_t token =
+        undecided ? -1 : sampling::DrawFrom(sampling::ChainWeights(a, r, i), sampling::ChainDraw(a, r, i));
+    out.SetInt({r, i}, token);
+    answered &= token >= 0;
     for (++i; i <= n; ++i) out.SetInt({r, i}, -1);
   }
-  return 0;
+  return sampling::Outcome(*args, answered);
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({

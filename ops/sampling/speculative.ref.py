@@ -1,15 +1,12 @@
 """Torch reference of sampling.speculative: any device, float64 inside."""
 
-import importlib.util
-import pathlib
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
-_spec = importlib.util.spec_from_file_location(
-    "layerzero_ops_common_sampling", pathlib.Path(__file__).parents[1] / "common" / "sampling.py"
-)
-_sampling = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_sampling)
+_sampling = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py")))
 
 
 def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0):

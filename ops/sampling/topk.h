@@ -8,22 +8,24 @@
 
 namespace lz::ops::sampling_topk {
 
-enum Tensor { kLogits, kToken };
+enum Tensor { kLogits, kRowK, kRowTemperature, kToken };
 enum Scalar { kK, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.topk"}});
 inline constexpr auto kParams = std::to_array<Param>({
     sampling::kLogits,
-    RequiredInt("k", "keep the k largest logits, ties to the lower index; at least 1"),
+    OptionalInt("k", "keep the k largest logits, ties to the lower index; at least 1"),
     sampling::kTemperatureParam,
     sampling::kSeedParam,
     sampling::kOffsetParam,
+    sampling::kRowKParam,
+    sampling::kRowTemperatureParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
-  LZ_RETURN_IF_ERROR(sampling::CheckTopK(args.scalars[kK]));
-  return sampling::CheckTemperature(args.scalars[kTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckTopK(args.scalars[kK], args.tensors[kRowK]));
+  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
 }
 
 inline constexpr Contract kContract = {

@@ -8,13 +8,7 @@ namespace {
 using namespace lz;
 using namespace lz::ops::sampling_topk;
 
-int32_t Launch(const lz_kernel_args* args) {
-  const sampling::Filters filters = {.temperature = args->scalars[kTemperature].value.f,
-                                     .k = args->scalars[kK].value.i};
-  sampling::SampleRows(args->tensors[kLogits], args->tensors[kToken], filters, args->scalars[kSeed].value.i,
-                       args->scalars[kOffset].value.i);
-  return 0;
-}
+int32_t Launch(const lz_kernel_args* args) { return sampling::SampleRows(kContract, args); }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "ref.sampling.topk",

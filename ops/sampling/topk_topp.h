@@ -8,24 +8,27 @@
 
 namespace lz::ops::sampling_topk_topp {
 
-enum Tensor { kLogits, kToken };
+enum Tensor { kLogits, kRowK, kRowP, kRowTemperature, kToken };
 enum Scalar { kK, kP, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.topk_topp"}});
 inline constexpr auto kParams = std::to_array<Param>({
     sampling::kLogits,
-    RequiredInt("k", "keep the k largest logits, ties to the lower index; at least 1"),
-    RequiredFloat("p", "keep the shortest most-probable prefix whose mass is at least p; in [0, 1]"),
+    OptionalInt("k", "keep the k largest logits, ties to the lower index; at least 1"),
+    OptionalFloat("p", "keep the shortest most-probable prefix whose mass is at least p; in [0, 1]"),
     sampling::kTemperatureParam,
     sampling::kSeedParam,
     sampling::kOffsetParam,
+    sampling::kRowKParam,
+    sampling::kRowPParam,
+    sampling::kRowTemperatureParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
-  LZ_RETURN_IF_ERROR(sampling::CheckTopK(args.scalars[kK]));
-  LZ_RETURN_IF_ERROR(sampling::CheckTopP(args.scalars[kP]));
-  return sampling::CheckTemperature(args.scalars[kTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckTopK(args.scalars[kK], args.tensors[kRowK]));
+  LZ_RETURN_IF_ERROR(sampling::CheckTopP(args.scalars[kP], args.tensors[kRowP]));
+  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
 }
 
 inline constexpr Contract kContract = {

@@ -1,14 +1,22 @@
 """Torch reference of sampling.topk_topp: any device, float64 inside."""
 
-import importlib.util
-import pathlib
+import runpy
+from pathlib import Path
 
-_spec = importlib.util.spec_from_file_location(
-    "layerzero_ops_common_sampling", pathlib.Path(__file__).parents[1] / "common" / "sampling.py"
-)
-_sampling = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_sampling)
+_sample = runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py"))["sample"]
 
 
-def reference(logits, k, p, *, temperature=1.0, seed=0, offset=0):
-    return _sampling.sample(logits, k=k, p=p, temperature=temperature, seed=seed, offset=offset)
+def reference(
+    logits, k=None, p=None, *, temperature=1.0, seed=0, offset=0, row_k=None, row_p=None, row_temperature=None
+):
+    return _sample(
+        logits,
+        k=k,
+        p=p,
+        temperature=temperature,
+        seed=seed,
+        offset=offset,
+        row_k=row_k,
+        row_p=row_p,
+        row_temperature=row_temperature,
+    )

@@ -9,22 +9,24 @@
 
 namespace lz::ops::sampling_topp {
 
-enum Tensor { kLogits, kToken };
+enum Tensor { kLogits, kRowP, kRowTemperature, kToken };
 enum Scalar { kP, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.topp"}});
 inline constexpr auto kParams = std::to_array<Param>({
     sampling::kLogits,
-    RequiredFloat("p", "keep the shortest most-probable prefix whose mass is at least p; in [0, 1]"),
+    OptionalFloat("p", "keep the shortest most-probable prefix whose mass is at least p; in [0, 1]"),
     sampling::kTemperatureParam,
     sampling::kSeedParam,
     sampling::kOffsetParam,
+    sampling::kRowPParam,
+    sampling::kRowTemperatureParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
-  LZ_RETURN_IF_ERROR(sampling::CheckTopP(args.scalars[kP]));
-  return sampling::CheckTemperature(args.scalars[kTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckTopP(args.scalars[kP], args.tensors[kRowP]));
+  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
 }
 
 inline constexpr Contract kContract = {

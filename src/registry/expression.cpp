@@ -7,7 +7,7 @@
 namespace lz {
 namespace {
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kMin = std::numeric_limits<int64_t>::min();
-constexpr size_t kMaxDepth = 16;  // of the evaluation stack
+constexpr size_t kMaxDepth = 32;  // of the evaluation stack
 }  // namespace
 
 class ExpressionParser {
@@ -22,7 +22,7 @@ class ExpressionParser {
       return Status(StatusCode::kInternal, {.field = std::string(text_), .wanted = error_});
     }
     if (expression_.steps_.size() > kMaxDepth) {
-      return Status(StatusCode::kInternal, {.field = std::string(text_), .wanted = "at most 16 names and operators"});
+      return Status(StatusCode::kInternal, {.field = std::string(text_), .wanted = "at most 32 names and operators"});
     }
     return std::move(expression_);
   }

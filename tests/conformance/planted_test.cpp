@@ -99,16 +99,15 @@ int32_t Linear(const lz_kernel_args* args) {
 // Draws the token after the right one, or keeps one token more than k.
 template <int64_t kShift, int64_t kMore>
 int32_t TopK(const lz_kernel_args* args) {
-  const View x(args->tensors[0]), out(args->tensors[1]);
-  const auto scalar = [&](std::string_view name) {
-    return sampling::FindScalar(ops::sampling_topk::kContract, *args, name)->value;
-  };
+  const sampling::SampleArguments call(ops::sampling_topk::kContract, *args);
+  const View x(call.logits), out(call.token);
   for (int64_t row = 0; row < x.rows(); ++row) {
-    const sampling::Row logits(sampling::ReadRow(x, row),
-                               {.temperature = scalar("temperature").f, .k = scalar("k").i + kMore});
-    const double u = PhiloxUniform(scalar("seed").i, scalar("offset").i, row, 0);
-    const int64_t token = logits.Draw(u);
-    out.StoreInt(sampling::LeadOffset(args->tensors[1], row), token < 0 ? token : (token + kShift) % x.size(-1));
+    std::optional<sampling::Filters> filters = call.FiltersOf(row);
+    if (!filters) return LZ_LAUNCH_INVALID_DATA;
+    filters->k += kMore;
+    const int64_t token =
+        sampling::Row(sampling::ReadRow(x, row), *filters).Draw(PhiloxUniform(call.seed, call.offset, row, 0));
+    out.StoreInt(ElementOffset(call.token, row), token < 0 ? token : (token + kShift) % x.size(-1));
   }
   return 0;
 }

@@ -45,6 +45,7 @@ class Array {
             strides_.data(), 0};
   }
   DType type() const { return type_; }
+  const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const { return std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>()); }
   const std::vector<char>& bytes() const { return bytes_; }
 
@@ -112,11 +113,14 @@ inline int32_t Launch(const KernelSpec& kernel, const std::vector<Array*>& array
   static const lz_parallel kParallel = {&RunParts, nullptr, 2};
   std::vector<lz_tensor> tensors;
   for (Array* a : arrays) tensors.push_back(a ? a->tensor() : lz_tensor{.data = nullptr, .ndim = -1});
-  const lz_kernel_args args = {.size = sizeof(lz_kernel_args),
-                               .tensors = tensors.data(),
-                               .scalars = scalars.data(),
-                               .axes = axes.data(),
-                               .parallel = &kParallel};
+  lz_kernel_args args = {.size = sizeof(lz_kernel_args),
+                         .tensors = tensors.data(),
+                         .scalars = scalars.data(),
+                         .axes = axes.data(),
+                         .parallel = &kParallel};
+  args.workspace_bytes = kernel.workspace ? kernel.workspace(&args) : 0;
+  std::vector<char> workspace(args.workspace_bytes + 64, char(0xff));  // NaN: nothing is read before it is written
+  args.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
   return kernel.launch(&args);
 }
 

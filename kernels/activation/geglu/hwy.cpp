@@ -23,9 +23,9 @@ using namespace lz::ops::activation_geglu;
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor &gate = args->tensors[kGate], &up = args->tensors[kUp], &out = args->tensors[kOutput];
   if (args->scalars[kApproximate].value.i == kTanh) {
-    return RunGated(args, gate, up, out, [](auto d, auto x) HWY_ATTR { return GeluTanh(d, x); });
+    return RunGated(args, gate, up, out, [](auto d, auto g, auto u) HWY_ATTR { return hn::Mul(GeluTanh(d, g), u); });
   }
-  return RunGated(args, gate, up, out, [](auto d, auto x) HWY_ATTR { return GeluErf(d, x); });
+  return RunGated(args, gate, up, out, [](auto d, auto g, auto u) HWY_ATTR { return hn::Mul(GeluErf(d, g), u); });
 }
 
 }  // namespace

@@ -21,15 +21,8 @@ namespace {
 using namespace lz::ops::activation_silu_and_mul;
 
 int32_t Launch(const lz_kernel_args* args) {
-  const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput];
-  const int64_t n = x.shape[x.ndim - 1] / 2;
-  return WithFloatType(DTypeOf(x), [&](auto t) {
-    using T = decltype(t);
-    const T* gate = Data<const T>(x);
-    GatedLoop<T>(args, NumRows(x), n, {gate, RowOffsets(x)}, {gate + n, RowOffsets(x)}, {Data<T>(out), RowOffsets(out)},
-                 [](auto d, auto v) HWY_ATTR { return Silu(d, v); });
-    return int32_t{0};
-  });
+  return RunPackedGated(args, args->tensors[kInput], args->tensors[kOutput],
+                        [](auto d, auto g, auto u) HWY_ATTR { return hn::Mul(Silu(d, g), u); });
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ using namespace lz::ops::activation_swiglu;
 
 int32_t Launch(const lz_kernel_args* args) {
   return RunGated(args, args->tensors[kGate], args->tensors[kUp], args->tensors[kOutput],
-                  [](auto d, auto x) HWY_ATTR { return Silu(d, x); });
+                  [](auto d, auto g, auto u) HWY_ATTR { return hn::Mul(Silu(d, g), u); });
 }
 
 }  // namespace

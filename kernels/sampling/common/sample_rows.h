@@ -9,29 +9,27 @@
 #define LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_
 #endif
 
+#include <atomic>
+#include <optional>
+
 #include "core/dtype.h"
 #include "kernels/sampling/common/select.h"
 #include "kernels/sampling/common/workspace.h"
 #include "ops/common/philox.h"
+#include "ops/common/sampling_args.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 namespace sampler {
 
-// Applied in this order, as ops/common/sampling_math.h has them.
-struct RowFilters {
-  double temperature;
-  int64_t k;
-  double p;
-  double min_p;
-};
+using sampling::Filters;
 
 // 1 / T within f32's normal range, so that 0 * it is 0 and -inf * it is -inf.
 inline float InverseTemperature(double temperature) { return float(std::clamp(1.0 / temperature, 0x1p-126, 0x1p127)); }
 
 // A row whose maximum is +inf: its infinite logits share the probability equally. -1 if no logit is finite.
-inline int64_t SampleInfinite(const float* x, int64_t n, const RowFilters& f, double u) {
+inline int64_t SampleInfinite(const float* x, int64_t n, const Filters& f, double u) {
   int64_t infinite = 0;
   bool finite = false;
   for (int64_t i = 0; i < n; ++i) {
@@ -94,7 +92,7 @@ inline double ZeroBelow(Tag d, const float* HWY_RESTRICT x, int64_t n, const Thr
 }
 
 template <class T>
-int64_t SampleRow(const T* row, int64_t n, const RowFilters& f, double u, const RowWorkspace& ws) {
+int64_t SampleRow(const T* row, int64_t n, const Filters& f, double u, const RowWorkspace& ws) {
   const Tag d;
   const float* x = ws.x;
   float* copy = ws.x;
@@ -132,21 +130,28 @@ int64_t SampleRow(const T* row, int64_t n, const RowFilters& f, double u, const 
 }
 
 template <class T>
-int32_t SampleRows(const lz_kernel_args* args, const RowFilters& f, int64_t seed, int64_t offset) {
-  const lz_tensor &logits = args->tensors[0], &token = args->tensors[1];
+int32_t SampleRows(const lz_kernel_args* args, const sampling::SampleArguments& call) {
+  const lz_tensor &logits = call.logits, &token = call.token;
   const int64_t n = logits.shape[logits.ndim - 1];
   const T* x = Data<const T>(logits);
   int64_t* out = Data<int64_t>(token);
-  return ParallelRows(args, NumRows(logits), n, [&](int64_t row, const RowWorkspace& ws) {
+  std::atomic<bool> valid = true, answered = true;
+  const int32_t code = ParallelRows(args, NumRows(logits), n, [&](int64_t row, const RowWorkspace& ws) {
+    const std::optional<Filters> filters = call.FiltersOf(row);
+    if (!filters) return valid.store(false, std::memory_order_relaxed);
     const T* begin = x + StridedOffset(logits, row, logits.ndim - 1);
-    out[StridedOffset(token, row, token.ndim)] = SampleRow(begin, n, f, PhiloxUniform(seed, offset, row, 0), ws);
+    const int64_t id = SampleRow(begin, n, *filters, PhiloxUniform(call.seed, call.offset, row, 0), ws);
+    out[StridedOffset(token, row, token.ndim)] = id;
+    if (id < 0) answered.store(false, std::memory_order_relaxed);
   });
+  if (code != 0) return code;
+  return valid ? sampling::Outcome(*args, answered) : LZ_LAUNCH_INVALID_DATA;
 }
 
 // The operation's kernel: its logits are f32, f16 or bf16 with a dense last axis.
-inline int32_t LaunchSample(const lz_kernel_args* args, const RowFilters& filters, int64_t seed, int64_t offset) {
-  return WithFloatType(DTypeOf(args->tensors[0]),
-                       [&](auto t) { return SampleRows<decltype(t)>(args, filters, seed, offset); });
+inline int32_t LaunchSample(const Contract& contract, const lz_kernel_args* args) {
+  const sampling::SampleArguments call(contract, *args);
+  return WithFloatType(DTypeOf(call.logits), [&](auto t) { return SampleRows<decltype(t)>(args, call); });
 }
 
 }  // namespace sampler

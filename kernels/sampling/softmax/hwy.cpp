@@ -6,7 +6,10 @@
 #define HWY_TARGET_INCLUDE "kernels/sampling/softmax/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include <atomic>
+
 #include "core/kernel.h"
+#include "core/view.h"
 #include "hwy/highway.h"
 #include "kernels/sampling/common/vectors.h"
 #include "kernels/sampling/common/workspace.h"
@@ -59,16 +62,20 @@ int32_t Run(const lz_kernel_args* args) {
   const int64_t n = logits.shape[logits.ndim - 1];
   const T* x = Data<const T>(logits);
   float* out = Data<float>(probs);
-  const double temperature = args->scalars[kTemperature].value.f;
-  // Within f32's normal range, so that 0 * it is 0.
-  const float inverse = float(std::clamp(1.0 / temperature, 0x1p-126, 0x1p127));
+  const lz_tensor& rows = args->tensors[kRowTemperature];
+  std::atomic<bool> valid = true;
   // 8k elements take about 4 us on one core: less is not worth waking another.
   ParallelFor(args, NumRows(logits), 8192 / (n + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
+      const double temperature =
+          Given(rows) ? View(rows).Load(StridedOffset(rows, r, rows.ndim)) : args->scalars[kTemperature].value.f;
+      if (!sampling::IsTemperature(temperature)) return valid.store(false, std::memory_order_relaxed);
+      // Within f32's normal range, so that 0 * it is 0.
+      const float inverse = float(std::clamp(1.0 / temperature, 0x1p-126, 0x1p127));
       Row(x + StridedOffset(logits, r, logits.ndim - 1), out + StridedOffset(probs, r, probs.ndim - 1), n, inverse);
     }
   });
-  return 0;
+  return valid ? LZ_LAUNCH_DONE : LZ_LAUNCH_INVALID_DATA;
 }
 
 int32_t Launch(const lz_kernel_args* args) {
@@ -90,6 +97,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.sampling.softmax",
      .operation = "sampling.softmax",
      .dtypes = kF32F16BF16,
+     .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 80,
      .deterministic = true,

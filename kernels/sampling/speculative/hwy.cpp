@@ -8,11 +8,14 @@
 #define HWY_TARGET_INCLUDE "kernels/sampling/speculative/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include <atomic>
+
 #include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/sampling/common/vectors.h"
 #include "kernels/sampling/common/workspace.h"
 #include "ops/common/philox.h"
+#include "ops/common/sampling_args.h"
 #include "ops/sampling/speculative.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -78,10 +81,13 @@ int32_t Run(const lz_kernel_args* args) {
   const Id* ids = Data<const Id>(args->tensors[kDraftTokenIds]);
   int64_t* out = Data<int64_t>(args->tensors[kOutputTokenIds]);
   int64_t* accepted = Data<int64_t>(args->tensors[kNumAccepted]);
-  return ParallelRows(args, target.shape[0], c.vocab, [&](int64_t r, const RowWorkspace& ws) {
-    accepted[r] =
-        Row(c, r, pd + r * c.n * c.vocab, ids + r * c.n, pt + r * (c.n + 1) * c.vocab, out + r * (c.n + 1), ws);
+  std::atomic<bool> answered = true;
+  const int32_t code = ParallelRows(args, target.shape[0], c.vocab, [&](int64_t r, const RowWorkspace& ws) {
+    int64_t* tokens = out + r * (c.n + 1);
+    accepted[r] = Row(c, r, pd + r * c.n * c.vocab, ids + r * c.n, pt + r * (c.n + 1) * c.vocab, tokens, ws);
+    if (tokens[accepted[r]] < 0) answered.store(false, std::memory_order_relaxed);
   });
+  return code != 0 ? code : sampling::Outcome(*args, answered);
 }
 
 int32_t Launch(const lz_kernel_args* args) {

@@ -7,25 +7,16 @@
 #define HWY_TARGET_INCLUDE "kernels/sampling/topp/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/sampling/common/sample_rows.h"
+#include "kernels/sampling/common/sample_spec.h"
 #include "ops/sampling/topp.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 namespace {
-using namespace lz::ops::sampling_topp;
-
-constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
-
-int32_t Launch(const lz_kernel_args* args) {
-  return sampler::LaunchSample(
-      args,
-      {.temperature = args->scalars[kTemperature].value.f, .k = kAll, .p = args->scalars[kP].value.f, .min_p = 0.0},
-      args->scalars[kSeed].value.i, args->scalars[kOffset].value.i);
-}
+int32_t Launch(const lz_kernel_args* args) { return sampler::LaunchSample(ops::sampling_topp::kContract, args); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -38,26 +29,7 @@ namespace {
 HWY_EXPORT(Launch);
 int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
 
-uint64_t Workspace(const lz_kernel_args* args) {
-  const lz_tensor& logits = args->tensors[0];
-  return RowsWorkspaceBytes(args, NumRows(logits), logits.shape[logits.ndim - 1]);
-}
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    {"vocab", Rel::kLe, 0x7fffffff - 64},  // indices of candidates are 32 bits wide
-});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.sampling.topp",
-     .operation = "sampling.topp",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &Workspace,
-     .expected_us_fixed = 30},
-});
+constexpr std::array kFamily = {SampleSpec("hwy.sampling.topp", "sampling.topp", &LaunchBest)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -22,6 +22,15 @@ struct Operation {
   std::vector<lz_scalar> filters;  // the scalars before temperature, seed and offset
 };
 
+// logits, no tensor of row values, tokens.
+inline std::vector<const Owned*> Tensors(const Operation& op, const Owned& logits, const Owned& out) {
+  std::vector<const Owned*> tensors = {&logits};
+  const auto is_tensor = [](const Param& p) { return p.kind == ParamKind::kTensor; };
+  tensors.resize(size_t(std::ranges::count_if(op.contract->params, is_tensor)));
+  tensors.push_back(&out);
+  return tensors;
+}
+
 inline int64_t Token(const Owned& out, int64_t row) { return out.view().LoadInt(row); }
 
 inline std::vector<lz_scalar> Scalars(const Operation& op, double temperature, int64_t seed, int64_t offset) {
@@ -65,8 +74,8 @@ inline void ExpectAgreesOnHardRows(const std::vector<Operation>& operations) {
       for (const Operation& op : operations) {
         for (const double temperature : {1.0, 0.3, 2.5}) {
           for (int64_t offset = 0; offset < 4; ++offset) {
-            Call call({&logits, &out}, Scalars(op, temperature, 11, offset));
-            Call reference({&logits, &expected}, Scalars(op, temperature, 11, offset));
+            Call call(Tensors(op, logits, out), Scalars(op, temperature, 11, offset));
+            Call reference(Tensors(op, logits, expected), Scalars(op, temperature, 11, offset));
             ASSERT_EQ(reference.Run(*op.reference), 0);
             for (const int64_t target : targets) {
               hwy::SetSupportedTargetsForTest(target);
@@ -104,11 +113,11 @@ inline void ExpectMinusOneWithoutAnAnswer(const std::vector<Operation>& operatio
     logits.Fill(values);
     for (const Operation& op : operations) {
       for (const KernelSpec* kernel : {op.kernel, op.reference}) {
-        Call call({&logits, &out}, Scalars(op, 1, 3, 0));
+        Call call(Tensors(op, logits, out), Scalars(op, 1, 3, 0));
         ASSERT_EQ(call.Run(*kernel), 0);
         for (const int64_t r : {0, 1, 2}) EXPECT_EQ(Token(out, r), -1) << kernel->id << " row " << r;
         EXPECT_EQ(Token(out, 3), 39) << kernel->id;
-        Call no_vocabulary({&empty, &none}, Scalars(op, 1, 3, 0));
+        Call no_vocabulary(Tensors(op, empty, none), Scalars(op, 1, 3, 0));
         ASSERT_EQ(no_vocabulary.Run(*kernel), 0);
         EXPECT_EQ(Token(none, 1), -1) << kernel->id;
       }
@@ -138,7 +147,7 @@ inline void ExpectDrawsTheKeptDistribution(const std::vector<Operation>& operati
       const sampling::Row row(stored, f);
       std::vector<double> expected(kVocab);
       for (int64_t i = 0; i < kVocab; ++i) expected[i] = row.IntervalOf(i).hi - row.IntervalOf(i).lo;
-      Call call({&logits, &out}, Scalars(op, 0.8, 1234, 0));
+      Call call(Tensors(op, logits, out), Scalars(op, 0.8, 1234, 0));
       ASSERT_EQ(call.Run(*op.kernel), 0);
       std::vector<int64_t> counts(kVocab);
       for (int64_t r = 0; r < kDraws; ++r) ++counts[Token(out, r)];
@@ -155,16 +164,35 @@ inline void ExpectFirstMaximum(const std::vector<Operation>& operations) {
     Owned logits(type, {8, 300}), out(DType::kI64, {8});
     logits.Fill(values);
     for (const Operation& op : operations) {
-      Call call({&logits, &out}, Scalars(op, 1, 1, 1));
+      Call call(Tensors(op, logits, out), Scalars(op, 1, 1, 1));
       ASSERT_EQ(call.Run(*op.kernel), 0);
       for (int64_t r = 0; r < 8; ++r) EXPECT_EQ(Token(out, r), 50) << op.kernel->id;
     }
   }
 }
 
+// Strict mode: a row without an answer fails the call; rows that have one do not.
+inline void ExpectStrictModeFails(const std::vector<Operation>& operations) {
+  std::vector<double> values(3 * 40, 0.5);
+  Owned good(DType::kF32, {3, 40}), bad(DType::kF32, {3, 40}), out(DType::kI64, {3});
+  good.Fill(values);
+  values[47] = kNaN;
+  bad.Fill(values);
+  for (const Operation& op : operations) {
+    for (const KernelSpec* kernel : {op.kernel, op.reference}) {
+      Call answered(Tensors(op, good, out), Scalars(op, 1, 3, 0)),
+          unanswered(Tensors(op, bad, out), Scalars(op, 1, 3, 0));
+      answered.args.flags = unanswered.args.flags = LZ_KERNEL_STRICT;
+      EXPECT_EQ(answered.Run(*kernel), LZ_LAUNCH_DONE) << kernel->id;
+      EXPECT_EQ(unanswered.Run(*kernel), LZ_LAUNCH_INVALID_DATA) << kernel->id;
+    }
+  }
+}
+
 // The field that the contract refuses, empty for a call that it takes.
 inline std::string RefusedField(const Contract& contract, std::vector<lz_scalar> scalars) {
-  BoundArgs args = {nullptr, scalars.data(), nullptr};
+  const std::vector<lz_tensor> absent(contract.params.size(), lz_tensor{.ndim = -1});
+  BoundArgs args = {absent.data(), scalars.data(), nullptr};
   const Status s = contract.canonicalize(args);
   return s.ok() ? "" : s.parts().field;
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <initializer_list>
 #include <random>
 #include <vector>
 
@@ -63,9 +62,9 @@ inline lz_scalar I(int64_t v) { return {.value = {.i = v}, .given = 1}; }
 inline lz_scalar F(double v) { return {.value = {.f = v}, .given = 1}; }
 
 struct Call {
-  Call(std::initializer_list<const Owned*> owned, std::vector<lz_scalar> the_scalars)
-      : scalars(std::move(the_scalars)) {
-    for (const Owned* o : owned) tensors.push_back(o->tensor);
+  // nullptr: an absent tensor.
+  Call(const std::vector<const Owned*>& owned, std::vector<lz_scalar> the_scalars) : scalars(std::move(the_scalars)) {
+    for (const Owned* o : owned) tensors.push_back(o ? o->tensor : lz_tensor{.ndim = -1});
     args = {
         .size = sizeof(lz_kernel_args), .tensors = tensors.data(), .scalars = scalars.data(), .parallel = &kTwoParts};
   }

@@ -168,8 +168,84 @@ def embedding(input, weight):
     return F.embedding(input, weight)
 
 
-def softmax(logits, temperature):
+def softmax(logits, temperature, row_temperature=None):
     x = logits if logits.dtype == torch.float64 else logits.float()
     if temperature != 1.0 and x.numel():
         x = (x - x.detach().amax(-1, keepdim=True)) / temperature
     return torch.softmax(x, dim=-1).float()
+
+
+def _gelu(x):
+    return torch.where(x == float("inf"), x, F.gelu(x))  # torch's float32 form gives NaN there
+
+
+_ACTIVATIONS = {
+    "silu": F.silu,
+    "gelu": _gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "identity": torch.clone,
+}
+_ARITHMETIC = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+}
+
+
+def activation(input, function):
+    return _ACTIVATIONS[function](input)
+
+
+def elementwise(input, other, function, scale):
+    return _ARITHMETIC[function](input, other)
+
+
+def cast(input, dtype):
+    return input.to(getattr(torch, dtype), copy=True)
+
+
+def _pool(axes, input, window, stride, padding, mode, count_include_pad):
+    x = input.reshape(input.shape[:-axes].numel(), 1, *input.shape[-axes:])
+    if mode == "max":
+        output = (F.max_pool1d, F.max_pool2d)[axes - 1](x, window, stride, padding)
+    else:
+        output = (F.avg_pool1d, F.avg_pool2d)[axes - 1](x, window, stride, padding, False, count_include_pad)
+    return output.reshape(*input.shape[:-axes], *output.shape[2:])
+
+
+def pool1d(input, window, stride, padding, mode, count_include_pad):
+    return _pool(1, input, window, stride, padding, mode, count_include_pad)
+
+
+def pool2d(input, window_h, window_w, stride_h, stride_w, padding_h, padding_w, mode, count_include_pad):
+    window, stride, padding = (window_h, window_w), (stride_h, stride_w), (padding_h, padding_w)
+    return _pool(2, input, window, stride, padding, mode, count_include_pad)
+
+
+def conv1d(input, weight, bias, stride, padding, dilation, groups):
+    return F.conv1d(input, weight, bias, stride, padding, dilation, groups)
+
+
+def conv2d(input, weight, bias, *steps):
+    return F.conv2d(input, weight, bias, steps[:2], steps[2:4], steps[4:6], steps[6])
+
+
+def conv3d(input, weight, bias, *steps):
+    return F.conv3d(input, weight, bias, steps[:3], steps[3:6], steps[6:9], steps[9])
+
+
+def grouped_mm(input, weight, offsets, bias):
+    begin, *ends = offsets.tolist()
+    if [begin, *ends] != sorted([0, begin, *ends, input.shape[0]])[1:-1]:
+        raise ValueError(
+            f"offsets: wanted numbers from 0 to {input.shape[0]} that do not decrease, got {[begin, *ends]}"
+        )
+    output = torch._grouped_mm(input, weight.transpose(1, 2), offs=offsets[1:].int())
+    row = torch.arange(input.shape[0])
+    return output.masked_fill(((row < begin) | (row >= ([begin, *ends])[-1]))[:, None], 0)

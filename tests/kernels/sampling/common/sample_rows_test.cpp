@@ -22,7 +22,7 @@ TEST(SampleRows, CheckRejectsATokenThatTheDrawExcludes) {
   const Operation op = TopP(0.9);
   Owned logits(DType::kF32, {1, 64}), out(DType::kI64, {1});
   logits.Fill(std::vector<double>(64, 0.0));
-  Call call({&logits, &out}, Scalars(op, 1, 5, 0));
+  Call call(Tensors(op, logits, out), Scalars(op, 1, 5, 0));
   ASSERT_EQ(call.Run(*op.kernel), 0);
   const int64_t token = Token(out, 0);
   EXPECT_TRUE(sampling::RowAgrees(*op.contract, call.args, 0, 1e-5));
@@ -36,8 +36,8 @@ TEST(SampleRows, ResultDependsOnSeedOffsetAndRowOnly) {
   const Operation op = TopP(1.0);
   Owned logits(DType::kF32, {64, 1000}, {0, 1}), a(DType::kI64, {64}), b(DType::kI64, {64}), c(DType::kI64, {64});
   logits.Fill(std::vector<double>(1000, 0.0));
-  Call first({&logits, &a}, Scalars(op, 1, 9, 4)), again({&logits, &b}, Scalars(op, 1, 9, 4));
-  Call other({&logits, &c}, Scalars(op, 1, 9, 5));
+  Call first(Tensors(op, logits, a), Scalars(op, 1, 9, 4)), again(Tensors(op, logits, b), Scalars(op, 1, 9, 4));
+  Call other(Tensors(op, logits, c), Scalars(op, 1, 9, 5));
   again.args.parallel = nullptr;
   ASSERT_EQ(first.Run(*op.kernel), 0);
   ASSERT_EQ(again.Run(*op.kernel), 0);
@@ -50,8 +50,41 @@ TEST(SampleRows, ResultDependsOnSeedOffsetAndRowOnly) {
 TEST(SampleRows, WithoutWorkspaceFailsInsteadOfSkipping) {
   const Operation op = TopP(0.9);
   Owned logits(DType::kF32, {1, 8}), out(DType::kI64, {1});
-  Call call({&logits, &out}, Scalars(op, 1, 1, 1));
+  Call call(Tensors(op, logits, out), Scalars(op, 1, 1, 1));
   EXPECT_NE(op.kernel->launch(&call.args), 0);
+}
+
+// Row tensors stand for the scalars of each row, and a value out of range is invalid data.
+TEST(SampleRows, RowValuesAreTheScalarsOfEachRow) {
+  constexpr int64_t kRows = 60, kVocab = 300;
+  const Operation op = TopP(0.9);
+  Owned logits(DType::kF32, {kRows, kVocab}), p(DType::kF64, {kRows}), temperature(DType::kF32, {kRows, 1}, {2, 1});
+  temperature.tensor.ndim = 1;
+  Owned mixed(DType::kI64, {kRows}), single(DType::kI64, {kRows});
+  std::mt19937 random(5);
+  std::normal_distribution<double> normal;
+  std::vector<double> values(kRows * kVocab);
+  for (double& v : values) v = 3 * normal(random);
+  logits.Fill(values);
+  for (int64_t r = 0; r < kRows; ++r) {
+    p.view().Store(r, double(r % 4) / 3);
+    temperature.view().Store(2 * r, r % 3 + 0.5);
+  }
+  std::vector<lz_scalar> scalars = Scalars(op, 1, 9, 4);
+  scalars[0].given = 0;
+  Call call({&logits, &p, &temperature, &mixed}, scalars);
+  for (const KernelSpec* kernel : {op.kernel, op.reference}) {
+    ASSERT_EQ(call.Run(*kernel), 0);
+    for (int64_t r = 0; r < kRows; ++r) {
+      Operation row_op = TopP(double(r % 4) / 3);
+      Call one(Tensors(row_op, logits, single), Scalars(row_op, r % 3 + 0.5, 9, 4));
+      ASSERT_EQ(one.Run(*kernel), 0);
+      EXPECT_EQ(Token(mixed, r), Token(single, r)) << kernel->id << r;
+      EXPECT_TRUE(sampling::RowAgrees(*op.contract, call.args, r, 1e-5));
+    }
+  }
+  p.view().Store(7, 1.5);
+  for (const KernelSpec* kernel : {op.kernel, op.reference}) EXPECT_EQ(call.Run(*kernel), LZ_LAUNCH_INVALID_DATA);
 }
 
 TEST(Philox, KnownAnswers) {

@@ -20,6 +20,7 @@ std::vector<Operation> Calls() { return {Make(0.0), Make(0.05), Make(0.7), Make(
 
 TEST(SampleMinP, AgreesWithFp64OnEveryInstructionSet) { ExpectAgreesOnHardRows(Calls()); }
 TEST(SampleMinP, RowsWithoutAnAnswerGiveMinusOne) { ExpectMinusOneWithoutAnAnswer(Calls()); }
+TEST(SampleMinP, RowsWithoutAnAnswerFailInStrictMode) { ExpectStrictModeFails(Calls()); }
 TEST(SampleMinP, DrawsFollowTheKeptDistribution) { ExpectDrawsTheKeptDistribution(Calls()); }
 TEST(SampleMinP, ValuesOutOfRangeAreRefusedByName) {
   const Contract& contract = ops::sampling_minp::kContract;

@@ -35,7 +35,8 @@ TEST(Softmax, IsWithinToleranceOfFp64) {
       Owned expected(DType::kF32, {3, vocab}), probs(DType::kF32, {3, vocab}, {vocab + 1, 1});
       logits.Fill(Normal(3 * vocab, 5));
       for (const double temperature : {1.0, 0.01, 1e-300, 1e300}) {
-        Call call({&logits, &probs}, {F(temperature)}), reference({&logits, &expected}, {F(temperature)});
+        Call call({&logits, nullptr, &probs}, {F(temperature)}),
+            reference({&logits, nullptr, &expected}, {F(temperature)});
         ASSERT_EQ(reference.Run(Reference()), 0);
         for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
           hwy::SetSupportedTargetsForTest(target);
@@ -65,7 +66,7 @@ TEST(Softmax, RowsWithoutAProbabilityAreNaN) {
     logits.view().SetRow(1, 3, kHuge);
     for (int64_t i = 0; i < 40; ++i) logits.view().SetRow(2, i, -kHuge);
     logits.view().SetRow(3, 0, -kHuge);
-    Call call({&logits, &probs}, {F(1)});
+    Call call({&logits, nullptr, &probs}, {F(1)});
     ASSERT_EQ(call.Run(*kernel), 0);
     for (int64_t r = 0; r < 3; ++r) EXPECT_TRUE(std::isnan(probs.view().GetRow(r, 20))) << kernel->id << " row " << r;
     EXPECT_EQ(probs.view().GetRow(3, 0), 0) << kernel->id;
@@ -76,7 +77,8 @@ TEST(Softmax, RowsWithoutAProbabilityAreNaN) {
 TEST(Softmax, TemperatureIsChecked) {
   for (const double bad : {0.0, -1.0, std::numeric_limits<double>::infinity()}) {
     std::vector<lz_scalar> scalars = {F(bad)};
-    BoundArgs args = {nullptr, scalars.data(), nullptr};
+    const std::vector<lz_tensor> absent(2, lz_tensor{.ndim = -1});
+    BoundArgs args = {absent.data(), scalars.data(), nullptr};
     EXPECT_EQ(ops::sampling_softmax::kContract.canonicalize(args).parts().field, "temperature");
   }
 }

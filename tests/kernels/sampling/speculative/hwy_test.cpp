@@ -140,6 +140,8 @@ TEST(Speculative, UndecidedPositionsEndTheRowWithMinusOne) {
       for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(chain.out.view().GetInt({r, i}), expected[r][i]) << kernel->id << r;
       EXPECT_TRUE(sampling::RowAgrees(kContract, call.args, r, 1e-5)) << kernel->id << r;
     }
+    call.args.flags = LZ_KERNEL_STRICT;
+    EXPECT_EQ(call.Run(*kernel), LZ_LAUNCH_INVALID_DATA) << kernel->id;
   }
 }
 

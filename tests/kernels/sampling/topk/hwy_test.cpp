@@ -20,6 +20,7 @@ std::vector<Operation> Calls() { return {Make(1), Make(2), Make(50), Make(1000),
 
 TEST(SampleTopK, AgreesWithFp64OnEveryInstructionSet) { ExpectAgreesOnHardRows(Calls()); }
 TEST(SampleTopK, RowsWithoutAnAnswerGiveMinusOne) { ExpectMinusOneWithoutAnAnswer(Calls()); }
+TEST(SampleTopK, RowsWithoutAnAnswerFailInStrictMode) { ExpectStrictModeFails(Calls()); }
 TEST(SampleTopK, DrawsFollowTheKeptDistribution) { ExpectDrawsTheKeptDistribution(Calls()); }
 TEST(SampleTopK, GreedyFormsGiveTheFirstMaximum) { ExpectFirstMaximum({Make(1)}); }
 TEST(SampleTopK, ValuesOutOfRangeAreRefusedByName) {

@@ -23,6 +23,7 @@ std::vector<Operation> Calls() {
 
 TEST(SampleTopKTopP, AgreesWithFp64OnEveryInstructionSet) { ExpectAgreesOnHardRows(Calls()); }
 TEST(SampleTopKTopP, RowsWithoutAnAnswerGiveMinusOne) { ExpectMinusOneWithoutAnAnswer(Calls()); }
+TEST(SampleTopKTopP, RowsWithoutAnAnswerFailInStrictMode) { ExpectStrictModeFails(Calls()); }
 TEST(SampleTopKTopP, DrawsFollowTheKeptDistribution) { ExpectDrawsTheKeptDistribution(Calls()); }
 TEST(SampleTopKTopP, GreedyFormsGiveTheFirstMaximum) { ExpectFirstMaximum({Make(1, 0.3), Make(9, 0.0)}); }
 TEST(SampleTopKTopP, ValuesOutOfRangeAreRefusedByName) {

@@ -20,6 +20,7 @@ std::vector<Operation> Calls() { return {Make(0.0), Make(1e-6), Make(0.5), Make(
 
 TEST(SampleTopP, AgreesWithFp64OnEveryInstructionSet) { ExpectAgreesOnHardRows(Calls()); }
 TEST(SampleTopP, RowsWithoutAnAnswerGiveMinusOne) { ExpectMinusOneWithoutAnAnswer(Calls()); }
+TEST(SampleTopP, RowsWithoutAnAnswerFailInStrictMode) { ExpectStrictModeFails(Calls()); }
 TEST(SampleTopP, DrawsFollowTheKeptDistribution) { ExpectDrawsTheKeptDistribution(Calls()); }
 TEST(SampleTopP, GreedyFormsGiveTheFirstMaximum) { ExpectFirstMaximum({Make(0.0)}); }
 TEST(SampleTopP, ValuesOutOfRangeAreRefusedByName) {

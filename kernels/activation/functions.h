@@ -1,0 +1,70 @@
+// The activation functions and the gated form of ops/common/activation.h on vectors, CPU SIMD, FP32.
+// Include inside HWY_NAMESPACE's file only, after kernels/simd.h.
+#if defined(LZ_KERNELS_ACTIVATION_FUNCTIONS_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LZ_KERNELS_ACTIVATION_FUNCTIONS_H_
+#undef LZ_KERNELS_ACTIVATION_FUNCTIONS_H_
+#else
+#define LZ_KERNELS_ACTIVATION_FUNCTIONS_H_
+#endif
+
+#include <cstdint>
+
+#include "hwy/highway.h"
+#include "kernels/simd.h"
+#include "kernels/simd_math.h"
+#include "ops/common/activation.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+
+// x / (1 + e^(-alpha x)).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ScaledSilu(D d, V x, float alpha) {
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Mul(x, hn::Set(d, -alpha)))));
+}
+
+// The branch is the same for all vectors of a call: predicted, and much cheaper than a loop of its own for each
+// function in code size.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Activate(D d, V x, int64_t function, float alpha) {
+  using namespace ops::activation;
+  const auto negative = hn::Lt(x, hn::Zero(d));
+  switch (function) {
+    case kSilu: return ScaledSilu(d, x, alpha);
+    case kGelu: return GeluErf(d, x);
+    case kGeluTanh: return GeluTanh(d, x);
+    case kRelu: return hn::IfThenZeroElse(negative, x);
+    case kRelu2: return hn::IfThenZeroElse(negative, hn::Mul(x, x));
+    case kQuickGelu: return ScaledSilu(d, x, 1.702f);
+    case kSigmoid: return Sigmoid(d, x);
+    case kTanh: return Tanh(d, x);
+    default: return x;
+  }
+}
+
+// act(min(gate, limit)) * (clamp(up) + up_offset); comparisons with NaN are false, so that it stays.
+struct GateFunction {
+  explicit GateFunction(const lz_scalar* activation) : gate(activation) {}
+
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V Activated(D d, V g) const {
+    const V limit = hn::Set(d, float(gate.limit));
+    return Activate(d, hn::IfThenElse(hn::Gt(g, limit), limit, g), gate.function, float(gate.alpha));
+  }
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V g, V u) const {
+    const V limit = hn::Set(d, float(gate.limit)), least = hn::Neg(limit);
+    u = hn::IfThenElse(hn::Gt(u, limit), limit, u);
+    u = hn::IfThenElse(hn::Lt(u, least), least, u);
+    return hn::Mul(Activated(d, g), hn::Add(u, hn::Set(d, float(gate.up_offset))));
+  }
+
+  ops::activation::Gate gate;
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

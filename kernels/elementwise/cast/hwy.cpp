@@ -1,0 +1,72 @@
+// Conversions between float dtypes, CPU SIMD, one pass, bit for bit.
+//   input [..., n]  f32|f16|bf16, rows dense, leading strides free     output [..., n]  any of them or f64
+// Workspace: none. Deterministic. Source: own; definition in ops/elementwise/cast.h.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/elementwise/cast/hwy.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/rows.h"
+#include "ops/elementwise/cast.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::elementwise_cast;
+
+template <class T>
+void ToDouble(const lz_kernel_args* args, int64_t n) {
+  const Rows<const T> from = RowsOf<const T>(args->tensors[kInput]);
+  const Rows<double> to = RowsOf<double>(args->tensors[kOutput]);
+  ParallelFor(args, NumRows(args->tensors[kInput]), 16384 / (n + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* x = from.data + from.offsets[r];
+      double* out = to.data + to.offsets[r];
+      for (int64_t i = 0; i < n; ++i) out[i] = double(ToFloat(x[i]));
+    }
+  });
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput];
+  const int64_t n = x.ndim > 0 ? x.shape[x.ndim - 1] : 1;
+  return WithFloatType(DTypeOf(x), [&](auto from) {
+    using From = decltype(from);
+    if (DTypeOf(out) == DType::kF64) {
+      ToDouble<From>(args, n);
+      return int32_t{0};
+    }
+    return WithFloatType(DTypeOf(out), [&](auto to) {
+      MapRows(
+          args, NumRows(x), n, [](auto, auto v) HWY_ATTR { return v; }, RowsOf<decltype(to)>(out),
+          RowsOf<const From>(x));
+      return int32_t{0};
+    });
+  });
+}
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.elementwise.cast",
+     .operation = "elementwise.cast",
+     .dtypes = kF32F16BF16,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

@@ -1,0 +1,86 @@
+// Feed-forward block, CPU SIMD: gate, up and activation in one pass over their weights, then the down projection.
+//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/mlp/fused.h, dtype of input
+//   last axes dense
+// Workspace: the hidden rows in the dtype of input. Deterministic. Source: own. FP32 sums as in hwy.mlp.linear.gemm;
+// g and u stay in FP32, h is rounded to the dtype.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/mlp/fused/hwy.cpp"
+#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // see hwy_tile.h
+#include "hwy/foreach_target.h"                                                           // IWYU pragma: keep
+
+#include <algorithm>
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/mlp/block.h"
+#include "kernels/mlp/chunk.h"
+#include "ops/mlp/fused.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::mlp_fused;
+
+template <class T>
+int32_t Run(const lz_kernel_args* args) {
+  const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput], &down = args->tensors[kDownWeight];
+  const int64_t rows = NumRows(out), n = down.shape[1], m = down.shape[0];
+  const RowOffsets x_row(x), out_row(out);
+  const HiddenRows<T> hidden(&args->tensors[kGateWeight], &args->scalars[kActivation], 0);
+  const Product<T> product(down, args->tensors[kDownBias], 0, 0, 1, m);
+  const T** pointers = static_cast<const T**>(args->workspace);
+  T* h = reinterpret_cast<T*>(pointers + kMlpChunk);
+  for (int64_t base = 0; base < rows; base += kMlpChunk) {
+    const int64_t count = std::min(kMlpChunk, rows - base);
+    for (int64_t r = 0; r < count; ++r) pointers[r] = Data<const T>(x) + x_row[base + r];
+    hidden.Run(args, pointers, nullptr, count, h);
+    for (int64_t r = 0; r < count; ++r) pointers[r] = h + r * n;
+    ForBlocks<T>(args, count, m, n, [&](int64_t row, int height, int64_t first, int64_t columns) {
+      BlockSums sums;
+      product.Block(pointers + row, nullptr, height, first, columns, sums);
+      for (int i = 0; i < height; ++i) {
+        T* to = Data<T>(out) + out_row[base + row + i] + first;
+        Tile<T>::Store(sums + i * linear::kBlockColumns, nullptr, columns, to);
+      }
+    });
+  }
+  return 0;
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  return DTypeOf(args->tensors[kInput]) == DType::kF32 ? Run<float>(args) : Run<BF16>(args);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+uint64_t Workspace(const lz_kernel_args* args) {
+  const int64_t rows = std::min(kMlpChunk, NumRows(args->tensors[ops::mlp_fused::kInput]));
+  const int64_t n = args->tensors[ops::mlp_fused::kDownWeight].shape[1];
+  return uint64_t(kMlpChunk * int64_t(sizeof(void*)) + rows * n * ByteSize(DTypeOf(args->tensors[0])));
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.mlp.fused",
+     .operation = "mlp.fused",
+     .dtypes = kF32BF16,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = 60,
+     .deterministic = true,
+     .launch = &LaunchBest,
+     .workspace = &Workspace},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

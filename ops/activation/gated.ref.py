@@ -1,0 +1,12 @@
+"""Torch reference of activation.gated: any device, differentiable."""
+
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+_common = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "common" / "activation.py")))
+
+
+def reference(input, *, activation="silu", limit=None, alpha=1.0, up_offset=0.0, interleaved=False):
+    gate, up = _common.split(_common.wide(input), interleaved)
+    return _common.gated(gate, up, activation, limit, alpha, up_offset).to(input.dtype)

@@ -1,0 +1,34 @@
+// What the checks of several contracts share: refusals in one line, bounds of scalars.
+//   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kStride], "stride", 1));
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/contract.h"
+
+namespace lz::ops {
+
+inline Status Invalid(std::string_view field, std::string wanted, std::string got, std::string fix) {
+  return {StatusCode::kInvalidRequest, {std::string(field), std::move(wanted), std::move(got), std::move(fix)}};
+}
+
+inline Status AtLeast(const lz_scalar& s, std::string_view name, int64_t least) {
+  if (s.value.i >= least) return {};
+  return Invalid(name, "at least " + std::to_string(least), std::to_string(s.value.i), "pass a larger number");
+}
+
+inline Status Finite(const lz_scalar& s, std::string_view name) {
+  if (std::isfinite(s.value.f)) return {};
+  return Invalid(name, "a finite number", std::to_string(s.value.f), "leave it out for the default");
+}
+
+inline std::string ShapeText(const lz_tensor& t) {
+  std::string text = "(";
+  for (int i = 0; i < t.ndim; ++i) text += (i ? ", " : "") + std::to_string(t.shape[i]);
+  return text + ")";
+}
+
+}  // namespace lz::ops

@@ -1,0 +1,93 @@
+// The arguments of one sample_* call, whatever filters its contract has: by name once, then by row.
+//   const SampleArguments call(kContract, *args);  const std::optional<Filters> f = call.FiltersOf(row);
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "core/contract.h"
+#include "core/view.h"
+#include "ops/common/index.h"
+#include "ops/common/sampling_contract.h"
+#include "ops/common/sampling_math.h"
+
+namespace lz::sampling {
+
+// The scalar parameter `name` of the call, nullptr if the contract has none.
+inline const lz_scalar* FindScalar(const Contract& contract, const lz_kernel_args& args, std::string_view name) {
+  int index = 0;
+  for (const Param& p : contract.params) {
+    if (p.kind == ParamKind::kTensor) continue;
+    if (p.name == name) return &args.scalars[index];
+    ++index;
+  }
+  return nullptr;
+}
+// The same of tensors; absent ones too.
+inline const lz_tensor* FindTensor(const Contract& contract, const lz_kernel_args& args, std::string_view name) {
+  int index = 0;
+  for (const Param& p : contract.params) {
+    if (p.kind != ParamKind::kTensor) continue;
+    if (p.name == name && args.tensors[index].ndim >= 0) return &args.tensors[index];
+    ++index;
+  }
+  return nullptr;
+}
+
+class SampleArguments {
+ public:
+  SampleArguments(const Contract& contract, const lz_kernel_args& args)
+      : logits(args.tensors[0]),
+        token(args.tensors[CountTensors(contract)]),
+        seed(FindScalar(contract, args, "seed")->value.i),
+        offset(FindScalar(contract, args, "offset")->value.i),
+        temperature_(contract, args, "temperature", "row_temperature"),
+        k_(contract, args, "k", "row_k"),
+        p_(contract, args, "p", "row_p"),
+        min_p_(contract, args, "min_p", "row_min_p") {}
+
+  // Empty: a value of the row's that a scalar would be refused for.
+  std::optional<Filters> FiltersOf(int64_t row) const {
+    Filters f;
+    temperature_.Get(row, &f.temperature);
+    k_.Get(row, &f.k);
+    p_.Get(row, &f.p);
+    min_p_.Get(row, &f.min_p);
+    if (IsTemperature(f.temperature) && f.k >= 1 && IsProbability(f.p) && IsProbability(f.min_p)) return f;
+    return std::nullopt;
+  }
+
+  const lz_tensor& logits;
+  const lz_tensor& token;
+  const int64_t seed, offset;
+
+ private:
+  static size_t CountTensors(const Contract& contract) {
+    size_t count = 0;
+    for (const Param& p : contract.params) count += p.kind == ParamKind::kTensor;
+    return count;
+  }
+
+  struct Value {
+    Value(const Contract& contract, const lz_kernel_args& args, std::string_view name, std::string_view row_name)
+        : all(FindScalar(contract, args, name)), rows(FindTensor(contract, args, row_name)) {}
+    void Get(int64_t row, double* value) const {
+      if (rows) *value = View(*rows).Load(ElementOffset(*rows, row));
+      if (!rows && all && all->given) *value = all->value.f;
+    }
+    void Get(int64_t row, int64_t* value) const {
+      if (rows) *value = View(*rows).LoadInt(ElementOffset(*rows, row));
+      if (!rows && all && all->given) *value = all->value.i;
+    }
+    const lz_scalar* all;
+    const lz_tensor* rows;
+  };
+  Value temperature_, k_, p_, min_p_;
+};
+
+// What a launch returns when `all_answered` says whether every row has a token.
+inline int32_t Outcome(const lz_kernel_args& args, bool all_answered) {
+  return all_answered || !(args.flags & LZ_KERNEL_STRICT) ? LZ_LAUNCH_DONE : LZ_LAUNCH_INVALID_DATA;
+}
+
+}  // namespace lz::sampling

@@ -1,0 +1,35 @@
+// Reference of mlp.fused: FP64 without a rounding between, any strides, any float dtype.
+#include "ops/mlp/fused.h"
+
+#include "core/kernel.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::mlp_fused;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const View x(args->tensors[kInput]), out(args->tensors[kOutput]);
+  const ops::mlp::Reference mlp(&args->tensors[kGateWeight], &args->scalars[kActivation]);
+  std::vector<double> row(size_t(x.size(-1)));
+  for (int64_t r = 0; r < out.rows(); ++r) {
+    for (size_t i = 0; i < row.size(); ++i) row[i] = x.GetRow(r, int64_t(i));
+    const std::vector<double> y = mlp.Row(row);
+    for (size_t i = 0; i < y.size(); ++i) out.SetRow(r, int64_t(i), y[i]);
+  }
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.mlp.fused",
+     .operation = "mlp.fused",
+     .dtypes = kFloats,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

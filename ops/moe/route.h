@@ -1,0 +1,70 @@
+// moe.route: the experts of each token and their weights, from the router's logits.
+#pragma once
+
+#include <array>
+
+#include "ops/common/checks.h"
+
+namespace lz::ops::moe_route {
+
+enum Tensor { kLogits, kBias, kWeights, kExpertIds };
+enum Scalar { kK, kScoring, kRenormalize, kScale, kNumGroups, kTopGroups, kGroupScore };
+enum Scoring { kSoftmax, kSigmoid, kSqrtSoftplus };
+enum GroupScore { kMax, kTop2Sum };
+
+inline Status Canonicalize(BoundArgs& args) {
+  const lz_tensor& logits = args.tensors[kLogits];
+  const int64_t experts = logits.shape[logits.ndim - 1], k = args.scalars[kK].value.i;
+  const int64_t groups = args.scalars[kNumGroups].value.i, top = args.scalars[kTopGroups].value.i;
+  LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kK], "k", 0));
+  LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kNumGroups], "num_groups", 1));
+  LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kTopGroups], "top_groups", 1));
+  LZ_RETURN_IF_ERROR(Finite(args.scalars[kScale], "scale"));
+  if (experts % groups != 0) {
+    return Invalid("num_groups", "a divisor of the " + std::to_string(experts) + " experts", std::to_string(groups),
+                   "groups are of equal size");
+  }
+  if (top > groups) {
+    return Invalid("top_groups", "at most num_groups = " + std::to_string(groups), std::to_string(top),
+                   "leave both out for no groups");
+  }
+  if (k <= experts / groups * top) return {};
+  return Invalid("k", "at most the " + std::to_string(experts / groups * top) + " experts to choose from",
+                 std::to_string(k), "choose fewer experts");
+}
+
+inline constexpr auto kVariants = std::to_array<Variant>({{"moe.route"}});
+inline constexpr auto kParams = std::to_array<Param>({
+    TensorParam("logits", "..., experts", kFloats, "the router's output"),
+    RequiredInt("k", "experts of a token"),
+    KeywordOnly(OptionalTensor("bias", "experts", kFloats, "added to the scores for the choice, not for the weights")),
+    KeywordOnly(Choice("scoring", "softmax|sigmoid|sqrt_softplus", kSoftmax, "what makes scores of logits")),
+    KeywordOnly(Bool("renormalize", false, "divide the weights by their sum")),
+    KeywordOnly(Float("scale", 1.0, "factor of the weights")),
+    KeywordOnly(Int("num_groups", 1, "experts stand in so many groups of equal size")),
+    KeywordOnly(Int("top_groups", 1, "groups that experts are chosen from")),
+    KeywordOnly(Choice("group_score", "max|top2_sum", kMax, "what a group is chosen by")),
+});
+inline constexpr auto kOutputs = std::to_array<Output>({
+    {.name = "weights", .shape = "..., k", .dtype = "float32", .doc = "of the chosen experts"},
+    {.name = "expert_ids", .shape = "..., k", .dtype = "int32", .doc = "the best first"},
+});
+
+inline constexpr Contract kContract = {
+    .name = "moe_route",
+    .summary = "Routes tokens to experts: scores, group-limited top-k choice with a bias, weights.",
+    .definition =
+        "s = softmax(logits), 1 / (1 + exp(-logits)) or sqrt(log(1 + exp(logits))); c = s + bias. With more than one "
+        "group the top_groups groups of the largest max(c) or sum of the two largest c stay, the others are left out. "
+        "expert_ids: the k largest c that stay, in descending order; NaN counts as the largest, equal values go to the "
+        "lower index (of groups too). weights = scale * s[expert_ids], divided by their sum before scaling if "
+        "renormalize (a sum of 0 gives 0), rounded once",
+    .source = "Shazeer et al. 2017, arXiv:1701.06538; DeepSeek-AI 2024, arXiv:2412.19437, eq. 12 to 16 (bias, groups)",
+    .replaces = "torch.topk(torch.softmax(logits, -1), k) and its variants",
+    .variants = kVariants,
+    .params = kParams,
+    .outputs = kOutputs,
+    .canonicalize = &Canonicalize,
+};
+
+}  // namespace lz::ops::moe_route

@@ -1,0 +1,44 @@
+"""Torch reference of moe.route: any device, differentiable in the weights, float64 inside."""
+
+import torch
+
+
+def _top(values, k):
+    """Indices of the k largest, NaN first, ties to the lower index."""
+    values = values.detach()
+    order = torch.where(values.isnan(), torch.inf, values).sort(dim=-1, descending=True, stable=True).indices
+    nan_first = values.gather(-1, order).isnan().sort(dim=-1, descending=True, stable=True).indices
+    return order.gather(-1, nan_first)[..., :k]
+
+
+def reference(
+    logits,
+    k,
+    *,
+    bias=None,
+    scoring="softmax",
+    renormalize=False,
+    scale=1.0,
+    num_groups=1,
+    top_groups=1,
+    group_score="max",
+):
+    x = logits.double()
+    if scoring == "softmax":
+        scores = x.softmax(-1) if x.shape[-1] else x
+    else:
+        scores = x.sigmoid() if scoring == "sigmoid" else torch.nn.functional.softplus(x, threshold=1e4).sqrt()
+    choice = scores if bias is None else scores + bias.double()
+    experts = torch.arange(x.shape[-1], device=x.device).expand(x.shape)
+    if num_groups > 1:
+        grouped = choice.unflatten(-1, (num_groups, -1))
+        best = grouped.gather(-1, _top(grouped, 1 if group_score == "max" else 2)).sum(-1)
+        groups = _top(best, top_groups).sort(dim=-1).values
+        size = grouped.shape[-1]
+        experts = (groups[..., None] * size + torch.arange(size, device=x.device)).flatten(-2)
+    ids = experts.gather(-1, _top(choice.gather(-1, experts), k))
+    weights = scores.gather(-1, ids)
+    if renormalize:
+        total = weights.sum(-1, keepdim=True)
+        weights = torch.where(total == 0, 0, weights / total)
+    return (weights * scale).float(), ids.int()
