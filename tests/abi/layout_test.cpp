@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "layerzero/c_abi.h"
+#include "layerzero/kv_abi.h"
 #include "layerzero/tensor_ref.h"
 #if __has_include(<dlpack/dlpack.h>)
 #include <dlpack/dlpack.h>
@@ -127,6 +128,18 @@ LZ_FIELD(lz_api, site_free, 152);
 LZ_FIELD(lz_api, site_select, 160);
 LZ_FIELD(lz_api, site_run, 168);
 LZ_FIELD(lz_api, kv, 176);
+
+static_assert(sizeof(lz_kv_config) == 32 && sizeof(lz_kv_copy) == 8 && sizeof(lz_kv_stats) == 64);
+LZ_FIELD(lz_kv_config, num_blocks, 8);
+LZ_FIELD(lz_kv_config, prefix_sharing, 24);
+LZ_FIELD(lz_kv_stats, num_blocks, 8);
+LZ_FIELD(lz_kv_stats, num_allocated_tokens, 56);
+static_assert(sizeof(lz_kv_api) == 136);
+LZ_FIELD(lz_kv_api, create, 8);
+LZ_FIELD(lz_kv_api, append, 32);
+LZ_FIELD(lz_kv_api, release, 64);
+LZ_FIELD(lz_kv_api, stats, 128);
+static_assert(LZ_KV_CONTIGUOUS == 0 && LZ_KV_PAGED == 1 && LZ_KV_VIRTUAL == 2 && LZ_KV_UNIFIED == 3);
 
 static_assert(LZ_OK == 0 && LZ_INVALID_REQUEST == 1 && LZ_WRONG_TYPE == 2 && LZ_NO_KERNEL == 3 &&
               LZ_UNKNOWN_NAME == 4 && LZ_CONFIG == 5 && LZ_NOT_INSTALLED == 6 && LZ_KERNEL_FAILED == 7 &&
