@@ -5,6 +5,21 @@ from typing import Literal, TypeVar, overload
 # A torch.Tensor, or an array of another library with __dlpack__; outputs are of the inputs' kind.
 T = TypeVar("T")
 
+def gated_activation(
+    input: T,
+    *,
+    activation: Literal[
+        "silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity"
+    ] = "silu",
+    limit: float | None = None,
+    alpha: float = 1.0,
+    up_offset: float = 0.0,
+    interleaved: bool = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """The activation of one half of the last axis times the other half, clamped where a limit is given."""
+
 def geglu(
     gate: T,
     up: T,
@@ -14,6 +29,15 @@ def geglu(
     out: T | tuple[T, ...] | None = None,
 ) -> T:
     """GELU of the gate times the other projection."""
+
+def activation(
+    input: T,
+    function: Literal["silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity"],
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """An activation function of every element."""
 
 def silu_and_mul(
     input: T,
@@ -679,6 +703,57 @@ def convert_layout(
 ) -> T:
     """Copies a tensor of attention into another layout: BSHD, BHSD, NHD or HND."""
 
+def conv1d(
+    input: T,
+    weight: T,
+    bias: T | None = None,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Convolution (cross-correlation) over one axis."""
+
+def conv2d(
+    input: T,
+    weight: T,
+    bias: T | None = None,
+    stride_h: int = 1,
+    stride_w: int = 1,
+    padding_h: int = 0,
+    padding_w: int = 0,
+    dilation_h: int = 1,
+    dilation_w: int = 1,
+    groups: int = 1,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Convolution (cross-correlation) over two axes."""
+
+def conv3d(
+    input: T,
+    weight: T,
+    bias: T | None = None,
+    stride_d: int = 1,
+    stride_h: int = 1,
+    stride_w: int = 1,
+    padding_d: int = 0,
+    padding_h: int = 0,
+    padding_w: int = 0,
+    dilation_d: int = 1,
+    dilation_h: int = 1,
+    dilation_w: int = 1,
+    groups: int = 1,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Convolution (cross-correlation) over three axes."""
+
 def dequantize_gguf(
     data: T,
     columns: int,
@@ -705,6 +780,26 @@ def dequantize(
     out: T | tuple[T, ...] | None = None,
 ) -> T:
     """The values of int8, int4, FP8, MXFP8, MXFP4 and NVFP4 tensors."""
+
+def elementwise(
+    input: T,
+    other: T,
+    function: Literal["add", "sub", "mul", "div", "maximum", "minimum"] = "add",
+    *,
+    scale: float = 1.0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Arithmetic of two tensors, element by element: sum, difference, product, quotient, larger, smaller."""
+
+def cast(
+    input: T,
+    dtype: Literal["float32", "float64", "float16", "bfloat16"],
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Converts between the float dtypes."""
 
 def embedding(
     input: T,
@@ -761,6 +856,27 @@ def kv_gather(
 ) -> T:
     """Rows of a paged cache, by slot."""
 
+def fused_mlp(
+    input: T,
+    gate_weight: T,
+    down_weight: T,
+    *,
+    up_weight: T | None = None,
+    gate_bias: T | None = None,
+    up_bias: T | None = None,
+    down_bias: T | None = None,
+    activation: Literal[
+        "silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity"
+    ] = "silu",
+    limit: float | None = None,
+    alpha: float = 1.0,
+    up_offset: float = 0.0,
+    interleaved: bool = False,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """A feed-forward block: SwiGLU, GeGLU, the clamped SwiGLU and their like, or an MLP without a gate."""
+
 def linear(
     input: T,
     weight: T,
@@ -795,6 +911,57 @@ def linear_quantized(
     out: T | tuple[T, ...] | None = None,
 ) -> T:
     """Matrix product with int8, int4, FP8, MXFP8, MXFP4 or NVFP4 weights, plus a bias."""
+
+def fused_moe(
+    input: T,
+    expert_ids: T,
+    expert_weights: T,
+    gate_weight: T,
+    down_weight: T,
+    *,
+    up_weight: T | None = None,
+    gate_bias: T | None = None,
+    up_bias: T | None = None,
+    down_bias: T | None = None,
+    activation: Literal[
+        "silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity"
+    ] = "silu",
+    limit: float | None = None,
+    alpha: float = 1.0,
+    up_offset: float = 0.0,
+    interleaved: bool = False,
+    weighted: Literal["output", "input"] = "output",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Mixture of experts: the weighted sum of the chosen experts' feed-forward blocks."""
+
+def grouped_gemm(
+    input: T,
+    weight: T,
+    offsets: T,
+    bias: T | None = None,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Matrix products of ranges of rows, each with the weights of its expert."""
+
+def moe_route(
+    logits: T,
+    k: int,
+    *,
+    bias: T | None = None,
+    scoring: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax",
+    renormalize: bool = False,
+    scale: float = 1.0,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    group_score: Literal["max", "top2_sum"] = "max",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """Routes tokens to experts: scores, group-limited top-k choice with a bias, weights."""
 
 def layer_norm(
     input: T,
@@ -843,6 +1010,46 @@ def fused_add_rms_norm(
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
     """Residual addition and root mean square normalisation of the sum over the last axis."""
+
+def pool1d(
+    input: T,
+    window: int,
+    stride: int,
+    padding: int = 0,
+    *,
+    mode: Literal["max", "mean"],
+    count_include_pad: bool = True,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Maximum or mean of windows over one axis."""
+
+def pool2d(
+    input: T,
+    window_h: int,
+    window_w: int,
+    stride_h: int,
+    stride_w: int,
+    padding_h: int = 0,
+    padding_w: int = 0,
+    *,
+    mode: Literal["max", "mean"],
+    count_include_pad: bool = True,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Maximum or mean of windows over two axes."""
+
+def sequence_pool(
+    input: T,
+    mask: T | None = None,
+    mode: Literal["mean", "first", "last", "max"] = "mean",
+    *,
+    lengths: T | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Pools the vectors of each sequence's valid tokens into one: their mean, maximum, the first or the last."""
 
 def alibi(
     slopes: T,
@@ -947,13 +1154,24 @@ def unswizzle_scales(
 ) -> T:
     """Takes block scales out of the 128x4 order of block-scaled matrix products."""
 
+def reduce_tree(
+    input: T,
+    *,
+    dtype: Literal["float32", "float64", "float16", "bfloat16"] | None = None,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Sums partial results over the first axis in a fixed binary tree: the same bits on every kernel."""
+
 def sample_minp(
     logits: T,
-    min_p: float,
+    min_p: float | None = None,
     *,
     temperature: float = 1.0,
     seed: int = 0,
     offset: int = 0,
+    row_min_p: T | None = None,
+    row_temperature: T | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -963,6 +1181,7 @@ def softmax(
     logits: T,
     temperature: float = 1.0,
     *,
+    row_temperature: T | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -982,11 +1201,13 @@ def speculative_sample(
 
 def sample_topk(
     logits: T,
-    k: int,
+    k: int | None = None,
     *,
     temperature: float = 1.0,
     seed: int = 0,
     offset: int = 0,
+    row_k: T | None = None,
+    row_temperature: T | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -994,12 +1215,15 @@ def sample_topk(
 
 def sample_topk_topp(
     logits: T,
-    k: int,
-    p: float,
+    k: int | None = None,
+    p: float | None = None,
     *,
     temperature: float = 1.0,
     seed: int = 0,
     offset: int = 0,
+    row_k: T | None = None,
+    row_p: T | None = None,
+    row_temperature: T | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -1007,11 +1231,13 @@ def sample_topk_topp(
 
 def sample_topp(
     logits: T,
-    p: float,
+    p: float | None = None,
     *,
     temperature: float = 1.0,
     seed: int = 0,
     offset: int = 0,
+    row_p: T | None = None,
+    row_temperature: T | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
