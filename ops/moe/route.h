@@ -1,6 +1,7 @@
 // moe.route: the experts of each token and their weights, from the router's logits.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 #include "ops/common/checks.h"
@@ -20,7 +21,7 @@ inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kNumGroups], "num_groups", 1));
   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kTopGroups], "top_groups", 1));
   LZ_RETURN_IF_ERROR(Finite(args.scalars[kScale], "scale"));
-  if (experts % groups != 0) {
+  if (experts % groups != 0 || groups > std::max<int64_t>(experts, 1)) {
     return Invalid("num_groups", "a divisor of the " + std::to_string(experts) + " experts", std::to_string(groups),
                    "groups are of equal size");
   }

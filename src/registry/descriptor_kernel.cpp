@@ -225,7 +225,7 @@ Status KernelReader::HeadDims() {
       {"min_head_dim", "max_head_dim", "head_dim_multiple", "head_dims", "equal_head_dims"});
   // Operations whose contract has the axes d_qk and d_v.
   const bool has_axes =
-      attention() && !operation_.id.starts_with("attention.mla") && operation_.id != "attention.merge";
+      attention() && !operation_.id.starts_with("attention.mla") && !operation_.id.starts_with("attention.merge");
   for (std::string_view key : kHeadDimKeys) {
     if (Has(key) && !has_axes) {
       return Bad(key, "no such key in " + std::string(operation_.id) + "; use `constraints`", *kernel_.find(key));

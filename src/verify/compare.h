@@ -27,7 +27,7 @@ double BoundOf(const Tolerance& tolerance, DType dtype);
 
 // One floating output. `wanted` holds doubles in row-major order.
 OutputReport CompareFloats(const Contract& contract, std::string_view numerics, std::string_view output,
-                           const lz_tensor& got, const std::vector<double>& wanted);
+                           const lz_tensor& got, std::vector<double> wanted);
 // Integers and kExact: `wanted` has got's dtype and shape.
 OutputReport CompareExact(std::string_view output, const lz_tensor& got, const lz_tensor& wanted);
 // Sampled ids: `bound` is a bound request whose outputs the kernel filled.

@@ -1,53 +1,42 @@
 """The C++ conformance cases from Python: torch references and host kernels against the FP64 references of the engine."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 layerzero = pytest.importorskip("layerzero")
 
-from conformance_calls import arguments_of, call_door, engine_accepts, problems, with_written  # noqa: E402
+from conformance_calls import call_door, engine_accepts, problems, with_written  # noqa: E402
 from layerzero import _layerzero as door  # noqa: E402
 from layerzero._contracts import contracts  # noqa: E402
 from layerzero._references import call_reference  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def cases(name):
-    path = ROOT / "tests/ops" / f"{contracts()[name]['path']}.cases"
-    if not path.is_file():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    numbered = [(i, line.strip()) for i, line in enumerate(lines, 1)]
-    return [(i, line) for i, line in numbered if line and not line.startswith(("#", "refuse "))]
+from operation_cases import arguments_of, lines  # noqa: E402
 
 
 @pytest.mark.parametrize("name", sorted(contracts()))
 def test_torch_reference_agrees_with_fp64(name):
     failures = []
-    for number, line in cases(name):
+    for line in lines(name):
         if not engine_accepts(name, line):
             continue
-        case = door.verify_case(name, line)
-        arguments = arguments_of(case)
-        result = with_written(name, call_reference(name, arguments, case["layout"]), arguments)
-        failures += [f"line {number}: {line}\n    {text}" for text in problems(name, line, result)]
-    assert not failures, f"{len(failures)} of {len(cases(name))}\n" + "\n".join(failures)
+        arguments = arguments_of(name, line)
+        layout = arguments.pop("layout", None)
+        result = with_written(name, call_reference(name, arguments, layout), arguments)
+        failures += [f"{line}\n    {text}" for text in problems(name, line, result)]
+    assert not failures, f"{len(failures)} of {len(lines(name))}\n" + "\n".join(failures)
 
 
 @pytest.mark.parametrize("name", sorted(contracts()))
 def test_the_door_agrees_with_fp64(name):
     """The kernel that is chosen without a lock, through the Python door."""
     failures = []
-    for number, line in cases(name):
+    for line in lines(name):
         if not engine_accepts(name, line):
             continue
         result = call_door(name, line, kernel=None)
-        failures += [f"line {number}: {line}\n    {text}" for text in problems(name, line, result)]
-    assert not failures, f"{len(failures)} of {len(cases(name))}\n" + "\n".join(failures)
+        failures += [f"{line}\n    {text}" for text in problems(name, line, result)]
+    assert not failures, f"{len(failures)} of {len(lines(name))}\n" + "\n".join(failures)
 
 
 def host_kernels():
@@ -64,7 +53,7 @@ def host_kernels():
 @pytest.mark.parametrize(("name", "kernel"), host_kernels(), ids=str)
 def test_host_kernel_agrees_with_fp64(name, kernel):
     failures, admitted = [], 0
-    for number, line in cases(name):
+    for line in lines(name):
         if not engine_accepts(name, line):
             continue
         try:
@@ -72,6 +61,6 @@ def test_host_kernel_agrees_with_fp64(name, kernel):
         except layerzero.NoKernelFoundError:
             continue
         admitted += 1
-        failures += [f"line {number}: {line}\n    {text}" for text in problems(name, line, result)]
+        failures += [f"{line}\n    {text}" for text in problems(name, line, result)]
     assert not failures, f"{len(failures)} of {admitted}\n" + "\n".join(failures)
     assert admitted, "no case admits it"

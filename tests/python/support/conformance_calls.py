@@ -4,23 +4,7 @@ import layerzero
 import torch
 from layerzero import _layerzero as door
 from layerzero._contracts import condition, contracts, present
-
-
-def arguments_of(case):
-    """Tensors with the case's own memory, strides and offset; scalars as they are."""
-    arguments = {}
-    for name, value in case["arguments"].items():
-        if not isinstance(value, tuple):
-            arguments[name] = value
-            continue
-        memory, dtype, shape, strides, offset = value
-        dtype = getattr(torch, dtype)
-        if 0 in shape:
-            arguments[name] = torch.empty(shape, dtype=dtype).as_strided(shape, strides)
-            continue
-        flat = torch.frombuffer(bytearray(memory), dtype=dtype)
-        arguments[name] = flat.as_strided(shape, strides, offset)
-    return arguments
+from operation_cases import arguments_of
 
 
 def raw(tensor):
@@ -60,13 +44,8 @@ def engine_accepts(name, line):
 
 
 def call_door(name, line, kernel):
-    case = door.verify_case(name, line)
-    arguments = arguments_of(case)
-    named = dict(arguments)
-    if case["layout"]:
-        named["layout"] = case["layout"]
-    if kernel:
-        named["kernel"] = kernel
+    arguments = arguments_of(name, line)
+    named = arguments | ({"kernel": kernel} if kernel else {})
     positional = [p["name"] for p in contracts()[name]["params"] if not p.get("keyword_only")]
     values = []
     while positional and positional[0] in named:
