@@ -110,11 +110,11 @@ class KVCacheManager:
         """Attaches new torch tensors, two for each layer."""
         torch = _torch()
         for _ in range(num_layers):
-            caches = []
+            caches: list[Any] = []
             for width in (head_dim, head_dim if value_dim is None else value_dim):
                 sizes = (self.block_size, num_kv_heads) if layout == "NHD" else (num_kv_heads, self.block_size)
                 caches.append(torch.empty(self.num_blocks, *sizes, width, dtype=dtype, device=device))
-            self.attach(*caches, layout=layout)
+            self.attach(caches[0], caches[1], layout=layout)
 
     # ---- sequences
 
@@ -229,7 +229,7 @@ class KVCacheManager:
         return tensor.to(self._layers[0][0].device) if self._layers else tensor
 
 
-def _numbers(tokens: Sequence[int] | None) -> Sequence[int] | None:
+def _numbers(tokens: Any) -> Sequence[int] | None:
     return tokens.tolist() if hasattr(tokens, "tolist") else tokens
 
 

@@ -8,6 +8,7 @@ tokenize("Hello", tokenizer_id)  ->  {"input_ids": [...]}
 import pathlib
 import re
 import threading
+from typing import Any
 
 from layerzero._tokenizer_identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
 from layerzero._tokenizer_libraries import check_ids, tokenizers_library, wrap
@@ -24,8 +25,8 @@ __all__ = [
 ]
 
 _lock = threading.Lock()
-_by_id = {}
-_id_of_file = {}  # (path, mtime, size) -> id
+_by_id: dict[str, Any] = {}
+_id_of_file: dict[Any, str] = {}  # (path, mtime, size) -> id
 
 _IS_IDENTITY = re.compile("[0-9a-f]{64}").fullmatch
 

@@ -4,6 +4,8 @@ What an adapter does beside the call is what the rows of capabilities.json leave
 alignment (bottom-right here, top-left in torch), masks in the form that the kernel reads.
 """
 
+from typing import Any
+
 import torch
 from torch.nn import functional as F
 
@@ -179,7 +181,7 @@ def _gelu(x):
     return torch.where(x == float("inf"), x, F.gelu(x))  # torch's float32 form gives NaN there
 
 
-_ACTIVATIONS = {
+_ACTIVATIONS: dict[str, Any] = {
     "silu": F.silu,
     "gelu": _gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
@@ -188,7 +190,7 @@ _ACTIVATIONS = {
     "tanh": torch.tanh,
     "identity": torch.clone,
 }
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, Any] = {
     "add": torch.add,
     "sub": torch.sub,
     "mul": torch.mul,
