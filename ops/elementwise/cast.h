@@ -31,6 +31,7 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .tolerance = {.compare = Compare::kExact},
+    .differentiable = false,
 };
 
 }  // namespace lz::ops::elementwise_cast

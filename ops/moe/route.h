@@ -66,6 +66,7 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .canonicalize = &Canonicalize,
+    .differentiable = false,
 };
 
 }  // namespace lz::ops::moe_route

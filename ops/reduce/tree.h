@@ -38,6 +38,7 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .tolerance = {.compare = Compare::kExact},
+    .differentiable = false,
 };
 
 }  // namespace lz::ops::reduce_tree

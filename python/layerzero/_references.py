@@ -8,6 +8,7 @@ from typing import Any
 
 from layerzero._contracts import condition, contracts, parameter_names, present
 from layerzero._shapes import promotion
+from layerzero.errors import KernelExecutionError
 
 FOLDER = Path(__file__).parent / "_reference"
 
@@ -69,7 +70,10 @@ def host_kernel(name: str) -> Callable[..., Any]:
 
     def run(*values: Any) -> Any:
         layout = values[-1] if has_layouts else None
-        return call_reference(name, dict(zip(names, values, strict=False)), layout)
+        try:
+            return call_reference(name, dict(zip(names, values, strict=False)), layout)
+        except ValueError as error:  # a value inside a tensor is invalid: an index, an offset
+            raise KernelExecutionError(f"{name}: {error}") from error
 
     run.__name__ = f"{name}_reference"
     return run
