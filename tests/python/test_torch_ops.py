@@ -41,7 +41,7 @@ def test_same_values_as_the_door(name):
         except lz.LayerZeroError as refusal:
             with pytest.raises(type(refusal)) as again:
                 function(**given)
-            assert str(again.value) == str(refusal)
+            assert str(refusal) in str(again.value)  # a Python kernel is named in front
             continue
         same(function(**given), want)
 
@@ -73,7 +73,9 @@ def test_refused_calls_say_why(name):
         except lz.LayerZeroError as refusal:
             with pytest.raises((type(refusal), RuntimeError)) as again:  # torch's own check of an argument may be first
                 function(**given)
-            assert str(again.value) == str(refusal) or not isinstance(again.value, lz.LayerZeroError), line
+            assert str(refusal) in str(
+                again.value
+            )  # a Python kernel is named in front or not isinstance(again.value, lz.LayerZeroError), line
         else:
             pytest.fail(f"{line}: was served")
 

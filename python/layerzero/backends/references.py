@@ -37,7 +37,7 @@ def _row(contract: Contract, operation: str) -> dict[str, Any]:
         "requires_last_dim_stride1": False,
         "deterministic": True,
     }
-    if operation.startswith("attention.gqa."):
+    if operation.startswith(("attention.gqa.", "attention.cross.")):
         row["supports_gqa"] = True
     if {"d_qk", "d_v"} <= set(contract["axes"]):
         row["max_head_dim"] = None
