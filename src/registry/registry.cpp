@@ -34,8 +34,9 @@ std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec,
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const Param& p = op.input(i);
     const std::string n(p.name);
-    if (p.optional && !accepted(p.name)) rows.push_back({keep(n + ".given"), Rel::kEq, 0});
-    if (spec.strides == Strides::kContiguous) {
+    if (p.optional && !accepted(p.name)) {
+      rows.push_back({keep(n + ".given"), Rel::kEq, 0});  // it has no strides then
+    } else if (spec.strides == Strides::kContiguous) {
       rows.push_back({keep(n + ".contiguous"), Rel::kEq, 1, {}, ReasonCode::kNotContiguous});
     } else if (spec.strides == Strides::kLastDimDense) {
       rows.push_back({keep(n + ".last_dim_stride1"), Rel::kEq, 1, {}, ReasonCode::kStrideLastDim});

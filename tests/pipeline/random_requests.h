@@ -31,9 +31,10 @@ inline constexpr int64_t kLargeSizes[] = {4096,          65535,         kInt32Ma
 
 // What is drawn for one request: axes and choices; building it again gives the same request.
 struct Draft {
-  std::vector<int64_t> axes;     // the contract's, "..." not used
-  std::vector<int64_t> leading;  // of "..."
-  std::vector<DType> dtypes;     // by input
+  std::vector<int64_t> axes;              // the contract's, "..." not used
+  std::vector<int64_t> leading;           // of "..."
+  std::vector<std::vector<int64_t>> own;  // by input: sizes without an axis, all of "*" or those of "_"
+  std::vector<DType> dtypes;              // by input
   std::vector<bool> given;
   std::vector<int> strides;  // by input: 0 dense, 1 padded, 2 last two axes swapped, 3 last stride 2, 4 first stride 0
   std::vector<int> offsets;  // bytes / 2
@@ -85,6 +86,7 @@ inline Draft RandomDraft(Random& random, const Operation& op) {
     const Param& p = op.input(i);
     d.dtypes.push_back(random.Of(DTypesOf(p.dtypes)));
     if (op.same_dtype(i) >= 0) d.dtypes[i] = d.dtypes[size_t(op.same_dtype(i))];
+    d.own.push_back(op.input_shapes()[i].any_rank ? d.leading : std::vector<int64_t>(kMaxRank, 3));
     d.given.push_back(!p.optional || all || random.Chance(25));
     d.strides.push_back(random.Chance(60) ? 0 : int(random.Below(5)));
     d.offsets.push_back(random.Chance(70) ? 0 : int(random.Below(16)));
@@ -103,7 +105,7 @@ inline Draft Mutated(Random& random, const Operation& op, Draft d) {
   const Draft other = RandomDraft(random, op);
   const size_t axis = size_t(random.Below(int64_t(d.axes.size())));
   const size_t input = size_t(random.Below(int64_t(op.num_inputs())));
-  switch (random.Below(10)) {
+  switch (random.Below(11)) {
     case 0:
     case 1:
     case 2: d.axes[axis] = std::max<int64_t>(0, d.axes[axis] + random.Below(9) - 4); break;
@@ -118,6 +120,7 @@ inline Draft Mutated(Random& random, const Operation& op, Draft d) {
       }
       break;
     case 8: d.leading = other.leading; break;
+    case 9: d.own[input] = other.own[input]; break;
     default: d.dtypes = other.dtypes; break;
   }
   return d;
@@ -126,15 +129,19 @@ inline Draft Mutated(Random& random, const Operation& op, Draft d) {
 inline std::vector<int64_t> ShapeOf(const Operation& op, size_t input, const Draft& d) {
   const ShapeProgram& program = op.input_shapes()[input];
   std::vector<int64_t> shape;
-  if (program.any_rank || program.leading) shape = d.leading;
+  if (program.any_rank) return d.own[input];
+  if (program.leading) shape = d.leading;
+  size_t own = 0;
   std::array<int64_t, kMaxAxes + kMaxScalars + kMaxAxes> variables{};
   for (size_t a = 0; a < d.axes.size(); ++a) variables[a] = d.axes[a];
   for (size_t s = 0; s < d.scalars.size(); ++s) {
     const Param& p = op.scalar(s);
-    if (p.kind == ParamKind::kInt) variables[kMaxAxes + s] = d.scalars[s].given ? d.scalars[s].value.i : p.int_default;
+    if (p.kind == ParamKind::kFloat) continue;
+    variables[kMaxAxes + s] = d.scalars[s].given ? d.scalars[s].value.i : p.int_default;
   }
   for (const Dim& dim : program.dims) {
-    int64_t size = 3;
+    int64_t size = 0;
+    if (dim.kind == Dim::Kind::kAny) size = d.own[input][own++];
     if (dim.kind == Dim::Kind::kAxis) size = variables[size_t(dim.axis)];
     if (dim.kind == Dim::Kind::kExpression) size = op.expressions()[size_t(dim.expression)].Evaluate(variables.data());
     shape.push_back(std::max<int64_t>(0, size));
@@ -145,7 +152,7 @@ inline std::vector<int64_t> ShapeOf(const Operation& op, size_t input, const Dra
 // nullptr when the contract refuses it.
 inline std::unique_ptr<BuiltRequest> Build(const Operation& op, const Draft& d) {
   auto built = std::make_unique<BuiltRequest>(op);
-  alignas(128) static char memory[256];
+  alignas(128) static char memory[kMaxTensors][128];  // what is written in place has memory of its own
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     if (!d.given[i]) continue;
     std::vector<int64_t> shape = ShapeOf(op, i, d);
@@ -170,7 +177,7 @@ inline std::unique_ptr<BuiltRequest> Build(const Operation& op, const Draft& d) 
     built->shapes[i] = std::move(shape);
     built->strides[i] = std::move(strides);
     const DTypeInfo& type = Info(d.dtypes[i]);
-    built->r.tensors[i] = {memory + 2 * d.offsets[i],
+    built->r.tensors[i] = {memory[i] + 2 * d.offsets[i],
                            {1, 0},
                            int32_t(built->shapes[i].size()),
                            {type.dlpack_code, type.bits, type.lanes},
