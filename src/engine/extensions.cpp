@@ -36,7 +36,7 @@ Result<Availability> AvailabilityOf(const nlohmann::json& all, std::string_view 
 }  // namespace
 
 Status Engine::RegisterBackend(std::string_view descriptor, std::string_view availability) {
-  auto parsed = ParseDescriptor(descriptor, "capabilities.json");
+  auto parsed = ParseDescriptor(descriptor, "capabilities.json", selector_.registry());
   if (!parsed.ok()) return parsed.TakeStatus();
   if (!parsed->library_sha256.empty()) {
     return Status(StatusCode::kConfig, {.field = "capabilities.json: library_sha256",

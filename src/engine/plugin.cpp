@@ -153,7 +153,7 @@ void Engine::SetVerifier(Verifier verifier) { g_verifier.store(verifier, std::me
 Status Engine::LoadPlugin(const std::string& library, const std::string& descriptor_path) {
   auto text = ReadFile(descriptor_path, "descriptor");
   if (!text.ok()) return text.TakeStatus();
-  auto parsed = ParseDescriptor(*text, descriptor_path);
+  auto parsed = ParseDescriptor(*text, descriptor_path, selector_.registry());
   if (!parsed.ok()) return parsed.TakeStatus();
   auto bytes = ReadFile(library, "library");
   if (!bytes.ok()) return bytes.TakeStatus();

@@ -10,6 +10,7 @@
 #include "platform/device.h"
 #include "registry/descriptor_internal.h"
 #include "registry/field_alias.h"
+#include "registry/registry.h"
 
 namespace lz {
 namespace {
@@ -112,8 +113,9 @@ std::vector<DescribedOperation> OperationsOf(std::string_view name) {
 
 class OperationReader {
  public:
-  OperationReader(const json& document, const std::string& what, DescriptorStorage* storage, Descriptor* out)
-      : document_(document), what_(what), storage_(storage), out_(out) {}
+  OperationReader(const json& document, const std::string& what, const Registry& registry, DescriptorStorage* storage,
+                  Descriptor* out)
+      : document_(document), what_(what), registry_(registry), storage_(storage), out_(out) {}
 
   Status ReadAll() {
     const auto ops = document_.find("ops");
@@ -150,8 +152,13 @@ class OperationReader {
       }
     }
     for (const std::string& name : names) {
-      for (const DescribedOperation& target : OperationsOf(name)) {
-        LZ_RETURN_IF_ERROR(ReadFor(kernel, place, {storage_->Keep(std::string(target.id)), target.causal}));
+      for (DescribedOperation target : OperationsOf(name)) {
+        target.op = registry_.Find(target.id);
+        if (!target.op || Registry::VariantIndex(*target.op, target.id) < 0) {
+          return DescriptorError(place, "a known operation by its id, see `layerzero list`", "'" + name + "'");
+        }
+        target.id = storage_->Keep(std::string(target.id));
+        LZ_RETURN_IF_ERROR(ReadFor(kernel, place, target));
       }
     }
     return {};
@@ -161,9 +168,9 @@ class OperationReader {
   Status ReadFor(const json& kernel, const std::string& place, DescribedOperation operation) {
     bool grouped = false;
     LZ_RETURN_IF_ERROR(Add(kernel, place, operation, &grouped));
-    const std::string_view other = GroupedOperationOf(operation.id);
-    if (!grouped || other.empty()) return {};
-    return Add(kernel, place, {other, operation.causal}, &grouped);
+    operation.id = GroupedVariantOf(operation.op->contract(), operation.id);
+    if (!grouped || operation.id.empty()) return {};
+    return Add(kernel, place, operation, &grouped);
   }
 
   Status Add(const json& kernel, const std::string& place, DescribedOperation operation, bool* grouped) {
@@ -187,6 +194,7 @@ class OperationReader {
 
   const json& document_;
   const std::string& what_;
+  const Registry& registry_;
   DescriptorStorage* storage_;
   Descriptor* out_;
 };
@@ -232,7 +240,7 @@ std::string Sha256Hex(std::string_view bytes) {
   return text;
 }
 
-Result<Descriptor> ParseDescriptor(std::string_view text, std::string_view what) {
+Result<Descriptor> ParseDescriptor(std::string_view text, std::string_view what, const Registry& registry) {
   const std::string name(what);
   auto document = ReadJson(text, {.what = name});
   if (!document.ok()) {
@@ -245,7 +253,7 @@ Result<Descriptor> ParseDescriptor(std::string_view text, std::string_view what)
   Status status = ReadHead(*document, name, &descriptor);
   if (!status.ok()) return status;
   descriptor.hash = Sha256Hex(text);
-  status = OperationReader(*document, name, storage.get(), &descriptor).ReadAll();
+  status = OperationReader(*document, name, registry, storage.get(), &descriptor).ReadAll();
   if (!status.ok()) return status;
   for (const Requirement& r : descriptor.requirements) storage->requirements.push_back(r);
   const size_t own = storage->requirements.size() - descriptor.requirements.size();

@@ -1,6 +1,6 @@
 // capabilities.json: what a backend library says about its kernels (schemas/capabilities.schema.json), as KernelSpecs.
 //
-//   auto descriptor = ParseDescriptor(text, "flash_attn/capabilities.json");
+//   auto descriptor = ParseDescriptor(text, "flash_attn/capabilities.json", registry);
 //   if (!descriptor.ok()) ...  // the backend is disabled: CAPABILITIES_SCHEMA_MISMATCH, the status says where
 //   for (const DescribedKernel& k : descriptor->kernels) Register(k.spec, ...);
 //
@@ -19,6 +19,8 @@
 #include "core/status.h"
 
 namespace lz {
+
+class Registry;
 
 // What a descriptor that is refused disables its backend with.
 inline constexpr ReasonCode kDescriptorRefusal = ReasonCode::kCapabilitiesSchemaMismatch;
@@ -61,8 +63,9 @@ struct Descriptor {
   std::shared_ptr<const DescriptorStorage> storage;  // shared by whoever keeps specs of it
 };
 
-// `what` names the text in messages. Errors are kConfig; `field` is "<what>: <path in the document>".
-Result<Descriptor> ParseDescriptor(std::string_view json, std::string_view what);
+// `what` names the text in messages; operations, their fields and the names of their values are those of `registry`.
+// Errors are kConfig; `field` is "<what>: <path in the document>".
+Result<Descriptor> ParseDescriptor(std::string_view json, std::string_view what, const Registry& registry);
 
 // SHA-256 as 64 hexadecimal digits.
 std::string Sha256Hex(std::string_view bytes);

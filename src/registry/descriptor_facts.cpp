@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <iterator>
 
 #include "base/json_reader.h"
 #include "platform/device.h"
@@ -113,26 +114,37 @@ constexpr auto kRelations = std::to_array<std::pair<std::string_view, Rel>>({
     {"has", Rel::kHasBits},
 });
 
-// A dtype, generation, instruction set or platform as the number that its field holds; -1: not such a name.
-int64_t NamedValue(std::string_view field, std::string_view name) {
-  if (field == "dtype" || field.ends_with(".dtype")) {
-    const DType dtype = DTypeFromName(name);
-    return dtype == DType::kUnknown ? -1 : int64_t(dtype);
-  }
-  if (field == "device.generation") return GenerationFromName(name);
-  if (field == "device.isa") return IsaFromName(name) ? IsaFromName(name) : -1;
-  if (field == "device.instruction_sets") return InstructionSetFromName(name) ? InstructionSetFromName(name) : -1;
-  if (field == "device.driver_version" || field == "device.cuda_version") return VersionNumber(name);
-  if (field == "device.platform") {
-    const auto at = std::find(kPlatformNames.begin(), kPlatformNames.end(), name);
-    return at == kPlatformNames.end() ? -1 : at - kPlatformNames.begin();
-  }
-  return -1;
+// The values of a choice parameter, "silu|gelu"; empty: the field is none, or an expression.
+std::string_view ChoicesOf(const Operation& op, const Field* field) {
+  return field && field->type == FieldType::kChoice ? op.contract().params[size_t(field->param)].choices
+                                                    : std::string_view();
 }
 
-// Fields whose values are bits or few: sets of them are masks.
-bool IsMaskField(std::string_view field) {
-  return field == "dtype" || field.ends_with(".dtype") || field == "device.generation" || field == "device.platform";
+// A name of one of the field's values as the number that the field holds; -1: not such a name.
+int64_t NamedValue(const Operation& op, const Field& field, std::string_view name) {
+  const auto bits = [](int64_t value) { return value ? value : -1; };
+  switch (field.type) {
+    case FieldType::kDType: {
+      const DType dtype = DTypeFromName(name);
+      return dtype == DType::kUnknown ? -1 : int64_t(dtype);
+    }
+    case FieldType::kChoice: return ChoiceIndex(ChoicesOf(op, &field), name);
+    case FieldType::kGeneration: return GenerationFromName(name);
+    case FieldType::kIsa: return bits(IsaFromName(name));
+    case FieldType::kInstructionSets: return bits(InstructionSetFromName(name));
+    case FieldType::kPlatform: {
+      const auto at = std::find(kPlatformNames.begin(), kPlatformNames.end(), name);
+      return at == kPlatformNames.end() ? -1 : at - kPlatformNames.begin();
+    }
+    case FieldType::kBool: return -1;
+    case FieldType::kNumber: break;
+  }
+  return field.name == "device.driver_version" || field.name == "device.cuda_version" ? VersionNumber(name) : -1;
+}
+
+// Whether the field's values are bits or few: sets of them are masks.
+bool IsMaskField(const Field& field) {
+  return field.type == FieldType::kDType || field.type == FieldType::kGeneration || field.type == FieldType::kPlatform;
 }
 
 }  // namespace
@@ -296,10 +308,7 @@ Status KernelReader::Grid() {
     }
   }
   if (!at->contains("x")) return Bad("grid_layout.x", "a formula of axes, \"batch * heads\"", nullptr);
-  if (!operation_.id.starts_with("attention.") ||
-      !(operation_.id.ends_with("fill") || operation_.id.ends_with("decode"))) {
-    return {};
-  }
+  if (!HasFields({"b", "h_q", "s_q"})) return {};
   const bool tiles = tiled != at->end() && tiled->get<bool>();
   std::string total = "batch * heads * " + std::to_string(blocks);
   if (tiles) total += " * seq_tiles";
@@ -308,7 +317,15 @@ Status KernelReader::Grid() {
   return {};
 }
 
-Status KernelReader::Operand(const json& value, const std::string& place, std::string_view field, int64_t* out) const {
+Status KernelReader::Operand(const json& value, const std::string& place, const Field* field, int64_t* out) const {
+  const std::string_view choices = ChoicesOf(*operation_.op, field);
+  const auto* text = value.get_ptr<const std::string*>();
+  if (text) {
+    *out = field ? NamedValue(*operation_.op, *field, *text) : -1;
+    if (*out >= 0) return {};
+  }
+  // The numbers of choices are the contract's own affair.
+  if (!choices.empty()) return DescriptorError(place, "one of " + std::string(choices), JsonText(value));
   if (value.is_boolean()) {
     *out = value.get<bool>();
     return {};
@@ -317,47 +334,53 @@ Status KernelReader::Operand(const json& value, const std::string& place, std::s
     *out = value.get<int64_t>();
     return {};
   }
-  const auto* text = value.get_ptr<const std::string*>();
-  const int64_t number = text ? NamedValue(field, *text) : -1;
-  if (number < 0)
-    return DescriptorError(place, "a whole number, a boolean or a name that the field knows", JsonText(value));
-  *out = number;
-  return {};
+  return DescriptorError(place, "a whole number, a boolean or a name that the field knows", JsonText(value));
 }
 
 // `operand` or `set` of a constraint row, as the relation wants it.
-Status KernelReader::ConstraintValues(const json& row, const std::string& place, const std::string& field,
-                                      Constraint* c) {
+Status KernelReader::ConstraintValues(const json& row, const std::string& place, Constraint* c) {
   const std::string relation(RelText(c->rel));
   const bool is_set = c->rel == Rel::kInSet;
   if (row.contains(is_set ? "operand" : "set") || !row.contains(is_set ? "set" : "operand")) {
     return DescriptorError(place, is_set ? "`set` beside \"in\"" : "`operand` beside \"" + relation + "\"",
                            "the other");
   }
-  std::vector<int64_t> values;
-  if (is_set) {
-    const json& set = row["set"];
-    if (!set.is_array() || set.empty()) return DescriptorError(place + ".set", "a list of values", JsonText(set));
-    for (const json& value : set) {
-      LZ_RETURN_IF_ERROR(Operand(value, place + ".set", field, &values.emplace_back()));
-    }
-  } else {
+  const auto index = operation_.op->FindField(c->field);
+  const Field* field = index ? &operation_.op->fields()[*index] : nullptr;
+  if (!is_set) {
     LZ_RETURN_IF_ERROR(Operand(row["operand"], place + ".operand", field, &c->operand));
+    if (c->rel == Rel::kMultipleOf && c->operand < 1)
+      return DescriptorError(place + ".operand", "at least 1", JsonText(row["operand"]));
+    return {};
   }
-  if (c->rel == Rel::kMultipleOf && c->operand < 1)
-    return DescriptorError(place + ".operand", "at least 1", JsonText(row["operand"]));
-  if (is_set && IsMaskField(field)) {
-    // Bit 0 of a dtype mask is "absent": a row on an optional tensor's dtype asks nothing of a call without it.
-    c->rel = Rel::kInMask;
-    if (field.ends_with(".dtype")) c->operand = 1;
-    for (int64_t value : values) {
-      if (value < 0 || value > 62) return DescriptorError(place + ".set", "values of the field", std::to_string(value));
-      c->operand |= int64_t{1} << value;
-    }
-  } else if (is_set) {
+  const json& set = row["set"];
+  if (!set.is_array() || set.empty()) return DescriptorError(place + ".set", "a list of values", JsonText(set));
+  std::vector<int64_t> values;
+  for (const json& value : set) {
+    LZ_RETURN_IF_ERROR(Operand(value, place + ".set", field, &values.emplace_back()));
+  }
+  if (!field || !IsMaskField(*field)) {
     c->set = storage_->Keep(std::move(values));
+    return {};
+  }
+  // Bit 0 of a dtype mask is "absent": a row on an optional tensor's dtype asks nothing of a call without it.
+  c->rel = Rel::kInMask;
+  if (c->field.ends_with(".dtype")) c->operand = 1;
+  for (int64_t value : values) {
+    if (value < 0 || value > 62) return DescriptorError(place + ".set", "values of the field", std::to_string(value));
+    c->operand |= int64_t{1} << value;
   }
   return {};
+}
+
+// The fields of the operation that `name` means: an alias may mean several, and none of this operation.
+std::vector<std::string_view> KernelReader::FieldsNamed(const std::string& name) const {
+  const auto alias = FieldsOfAlias(name);
+  if (alias.empty() || operation_.op->FindField(name)) return {storage_->Keep(name)};
+  std::vector<std::string_view> fields;
+  std::ranges::copy_if(alias, std::back_inserter(fields),
+                       [&](std::string_view field) { return operation_.op->FindField(field).has_value(); });
+  return fields;
 }
 
 Status KernelReader::ReadConstraint(const json& row, const std::string& place) {
@@ -374,28 +397,27 @@ Status KernelReader::ReadConstraint(const json& row, const std::string& place) {
   };
   const std::string* field = text("field");
   const std::string* relation = text("relation");
-  if (!field || field->empty()) return DescriptorError(place + ".field", "a field of the operation", "none");
+  const std::string wanted = "a field of " + std::string(operation_.id);
+  if (!field || field->empty()) return DescriptorError(place + ".field", wanted, "none");
   const auto known = std::find_if(kRelations.begin(), kRelations.end(),
                                   [&](const auto& r) { return relation && r.first == *relation; });
   if (known == kRelations.end()) {
     return DescriptorError(place + ".relation", "==, !=, >=, >, <=, <, multiple of, in or has",
                            relation ? "'" + *relation + "'" : "none");
   }
-  Constraint c = {.rel = known->second};
+  ReasonCode code = ReasonCode::kAuto;
   if (row.contains("code")) {
-    const std::string* code = text("code");
-    c.code = code ? ReasonCodeFromName(*code) : ReasonCode::kAuto;
-    if (c.code == ReasonCode::kAuto) return DescriptorError(place + ".code", "a reason code", JsonText(row["code"]));
+    const std::string* name = text("code");
+    code = name ? ReasonCodeFromName(*name) : ReasonCode::kAuto;
+    if (code == ReasonCode::kAuto) return DescriptorError(place + ".code", "a reason code", JsonText(row["code"]));
   }
-  LZ_RETURN_IF_ERROR(ConstraintValues(row, place, *field, &c));
-  const auto fields = FieldsOfAlias(*field);
-  if (fields.empty()) c.field = storage_->Keep(*field);
-  // head_dim means both head dimensions; the other aliases mean the first field that attention has.
-  for (size_t i = 0; i < fields.size() && (i == 0 || *field == "head_dim"); ++i) {
-    c.field = fields[i];
-    if (i + 1 < fields.size() && *field == "head_dim") rows_.push_back(c);
+  const auto fields = FieldsNamed(*field);
+  if (fields.empty()) return DescriptorError(place + ".field", wanted, "'" + *field + "'");
+  for (std::string_view name : fields) {
+    Constraint c = {.field = name, .rel = known->second, .code = code};
+    LZ_RETURN_IF_ERROR(ConstraintValues(row, place, &c));
+    rows_.push_back(c);
   }
-  rows_.push_back(c);
   return {};
 }
 

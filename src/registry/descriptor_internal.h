@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "registry/descriptor.h"
+#include "registry/operation.h"
 
 namespace lz {
 
@@ -33,7 +34,12 @@ Status DescriptorError(const std::string& place, std::string wanted, std::string
 struct DescribedOperation {
   std::string_view id;  // never an alias
   int causal = -1;      // 1: an alias of causal calls only, 0: of others only
+  const Operation* op = nullptr;
 };
+
+// The operation that takes the calls of `id` with grouped heads: the variant of the same contract whose conditions are
+// those of `id` without "group == 1". Empty: there is none.
+std::string_view GroupedVariantOf(const Contract& contract, std::string_view id);
 
 // Reads one kernel object for one operation.
 class KernelReader {
@@ -62,6 +68,8 @@ class KernelReader {
   Status Names(std::string_view key, std::vector<std::string>* out) const;
   bool Has(std::string_view key) const { return kernel_.contains(key); }
   bool IsNull(std::string_view key) const { return Has(key) && kernel_.find(key)->is_null(); }
+  bool HasFields(std::initializer_list<std::string_view> names) const;
+  std::vector<std::string_view> FieldsNamed(const std::string& name) const;
 
   Status Identity();
   Status Dtypes();
@@ -78,8 +86,8 @@ class KernelReader {
   Status Grid();
   Status Constraints();
   Status ReadConstraint(const json& row, const std::string& place);
-  Status ConstraintValues(const json& row, const std::string& place, const std::string& field, Constraint* c);
-  Status Operand(const json& value, const std::string& place, std::string_view field, int64_t* out) const;
+  Status ConstraintValues(const json& row, const std::string& place, Constraint* c);
+  Status Operand(const json& value, const std::string& place, const Field* field, int64_t* out) const;
   Status Requirements();
   Status Extras();
 

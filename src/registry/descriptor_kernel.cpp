@@ -1,6 +1,7 @@
 // One kernel object of a descriptor: each declared fact becomes a constraint row, a field of the spec, or kept data.
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "base/json_reader.h"
 #include "platform/device.h"
@@ -16,7 +17,33 @@ bool AllTexts(const json& value) {
   return value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
 }
 
+bool IsGroupOfOne(const Condition& c) { return c.field == "group" && c.rel == Rel::kEq && c.operand == 1; }
+
+// The conditions of a variant but for the one on the group.
+std::vector<Condition> OtherConditions(const Variant& variant) {
+  std::vector<Condition> others;
+  std::ranges::remove_copy_if(variant.when, std::back_inserter(others), IsGroupOfOne);
+  return others;
+}
+
 }  // namespace
+
+std::string_view GroupedVariantOf(const Contract& contract, std::string_view id) {
+  const auto one = std::ranges::find(contract.variants, id, &Variant::id);
+  if (one == contract.variants.end() || std::ranges::none_of(one->when, IsGroupOfOne)) return {};
+  const auto same = [](const Condition& a, const Condition& b) {
+    return a.field == b.field && a.rel == b.rel && a.operand == b.operand;
+  };
+  // Variants stand in order: what comes later with the same conditions gets the calls that are left, the grouped ones.
+  const auto grouped = std::find_if(one + 1, contract.variants.end(), [&](const Variant& v) {
+    return std::ranges::none_of(v.when, IsGroupOfOne) && std::ranges::equal(OtherConditions(*one), v.when, same);
+  });
+  return grouped == contract.variants.end() ? std::string_view() : grouped->id;
+}
+
+bool KernelReader::HasFields(std::initializer_list<std::string_view> names) const {
+  return std::ranges::all_of(names, [&](std::string_view name) { return operation_.op->FindField(name).has_value(); });
+}
 
 Status KernelReader::Bad(std::string_view key, std::string wanted, const json& got) const {
   return DescriptorError(place_ + "." + std::string(key), std::move(wanted), JsonText(got));
@@ -223,9 +250,7 @@ Status KernelReader::Versions() {
 Status KernelReader::HeadDims() {
   constexpr auto kHeadDimKeys = std::to_array<std::string_view>(
       {"min_head_dim", "max_head_dim", "head_dim_multiple", "head_dims", "equal_head_dims"});
-  // Operations whose contract has the axes d_qk and d_v.
-  const bool has_axes =
-      attention() && !operation_.id.starts_with("attention.mla") && !operation_.id.starts_with("attention.merge");
+  const bool has_axes = HasFields({"d_qk", "d_v"});
   for (std::string_view key : kHeadDimKeys) {
     if (Has(key) && !has_axes) {
       return Bad(key, "no such key in " + std::string(operation_.id) + "; use `constraints`", *kernel_.find(key));
@@ -265,31 +290,29 @@ Status KernelReader::Lengths() {
   bool given = false;
   LZ_RETURN_IF_ERROR(Integer("max_seq_len", 1, INT64_MAX, &high, &given));
   if (!given) return {};
-  const std::string_view id = operation_.id;
-  std::array<std::string_view, 2> fields;
-  if (id.ends_with(".ragged")) {
-    fields = {"max_seqlen_q", "max_seqlen_kv"};
-  } else if (id.ends_with(".prefill") || id.ends_with(".decode")) {
-    fields = {"s_q", "s_kv"};
-  } else {
-    return Bad("max_seq_len", "null: the lengths of " + std::string(id) + " are not in its shapes; use `constraints`",
-               high);
+  // Axes, or the scalars with which packed sequences say their lengths.
+  constexpr auto kLengths =
+      std::to_array<std::array<std::string_view, 2>>({{"s_q", "s_kv"}, {"max_seqlen_q", "max_seqlen_kv"}});
+  for (const auto& [query, key] : kLengths) {
+    if (!HasFields({query, key})) continue;
+    Row(query, Rel::kLe, high, ReasonCode::kSeqTooLong);
+    Row(key, Rel::kLe, high, ReasonCode::kSeqTooLong);
+    return {};
   }
-  for (std::string_view field : fields) Row(field, Rel::kLe, high, ReasonCode::kSeqTooLong);
-  return {};
+  return Bad("max_seq_len",
+             "null: the lengths of " + std::string(operation_.id) + " are not in its shapes; use `constraints`", high);
 }
 
 Status KernelReader::Gqa() {
   LZ_RETURN_IF_ERROR(Boolean("supports_gqa", &supports_gqa_));
-  const bool grouped_operation = operation_.id.starts_with("attention.gqa");
+  const Contract& contract = operation_.op->contract();
+  const bool grouped_operation = std::ranges::any_of(
+      contract.variants, [&](const Variant& v) { return GroupedVariantOf(contract, v.id) == operation_.id; });
   if (!supports_gqa_ && grouped_operation) {
     return Bad("supports_gqa", "true in " + std::string(operation_.id),
                Has("supports_gqa") ? *kernel_.find("supports_gqa") : json());
   }
-  if (!supports_gqa_ &&
-      (operation_.id.starts_with("attention.standard") || operation_.id.starts_with("attention.cross"))) {
-    Row("group", Rel::kEq, 1, ReasonCode::kGqaUnsupported);
-  }
+  if (!supports_gqa_ && HasFields({"group"})) Row("group", Rel::kEq, 1, ReasonCode::kGqaUnsupported);
   const auto at = kernel_.find("gqa_groups");
   if (at == kernel_.end() || at->is_null()) return {};
   const bool fits =
@@ -299,7 +322,7 @@ Status KernelReader::Gqa() {
   if (!fits) return Bad("gqa_groups", "a list of group sizes, beside supports_gqa: true", *at);
   std::vector<int64_t> set;
   for (const json& v : *at) set.push_back(v.get<int64_t>());
-  if (grouped_operation) {
+  if (HasFields({"group"}) && GroupedVariantOf(contract, operation_.id).empty()) {
     rows_.push_back({"group", Rel::kInSet, 0, storage_->Keep(std::move(set)), ReasonCode::kGqaHeadsMismatch});
   }
   return {};

@@ -72,27 +72,4 @@ inline constexpr auto kOperationAliases = std::to_array<OperationAlias>({
     {"attention.paged", {"attention.standard.decode.paged"}, -1},
 });
 
-// The operation for grouped heads that corresponds to one for equal head counts; empty when there is none.
-struct GroupedOperation {
-  std::string_view standard;
-  std::string_view grouped;
-};
-inline constexpr auto kGroupedOperations = std::to_array<GroupedOperation>({
-    {"attention.standard.prefill", "attention.gqa.prefill"},
-    {"attention.standard.prefill.ragged", "attention.gqa.prefill.ragged"},
-    {"attention.standard.prefill.paged", "attention.gqa.prefill.paged"},
-    {"attention.standard.decode", "attention.gqa.decode"},
-    {"attention.standard.decode.paged", "attention.gqa.decode.paged"},
-    {"attention.standard.decode.block_table", "attention.gqa.decode.block_table"},
-    {"attention.standard.decode.cascade", "attention.gqa.decode.cascade"},
-    {"attention.standard.decode.pod", "attention.gqa.decode.pod"},
-    {"attention.standard.partials", "attention.gqa.partials"},
-});
-constexpr std::string_view GroupedOperationOf(std::string_view operation) {
-  for (const GroupedOperation& row : kGroupedOperations) {
-    if (row.standard == operation) return row.grouped;
-  }
-  return {};
-}
-
 }  // namespace lz

@@ -11,7 +11,9 @@
 #include <sstream>
 
 #include "platform/device.h"
+#include "registry/descriptor_internal.h"
 #include "registry/field_alias.h"
+#include "registry/registry.h"
 #include "test_paths.h"
 
 namespace lz {
@@ -45,12 +47,16 @@ json Minimal(json kernel = json::object(), const std::string& operation = "norm.
           {"platform", "cpu"},
           {"ops", {{operation, {row}}}}};
 }
+const Registry& Operations() {
+  static const Registry registry;
+  return registry;
+}
 std::string Refusal(const json& document) {
-  auto descriptor = ParseDescriptor(document.dump(), "x.json");
+  auto descriptor = ParseDescriptor(document.dump(), "x.json", Operations());
   return descriptor.ok() ? "accepted" : descriptor.status().Text();
 }
 Descriptor Parsed(const json& document) {
-  auto descriptor = ParseDescriptor(document.dump(), "x.json");
+  auto descriptor = ParseDescriptor(document.dump(), "x.json", Operations());
   EXPECT_TRUE(descriptor.ok()) << descriptor.status().Text();
   return descriptor.ok() ? std::move(*descriptor) : Descriptor();
 }
@@ -101,7 +107,7 @@ TEST(Descriptor, ReadsTheSpecificationsExample) {
 TEST(Descriptor, HashIsSha256OfTheText) {
   EXPECT_EQ(Sha256Hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   const std::string text = Example().dump();
-  auto one = ParseDescriptor(text, "x"), other = ParseDescriptor(text + " ", "x");
+  auto one = ParseDescriptor(text, "x", Operations()), other = ParseDescriptor(text + " ", "x", Operations());
   EXPECT_EQ(one->hash, Sha256Hex(text));
   EXPECT_NE(one->hash, other->hash);
 }
@@ -146,8 +152,51 @@ TEST(Descriptor, EachFactBecomesItsRow) {
   EXPECT_EQ(constrained({{"field", "weight.given"}, {"relation", "=="}, {"operand", true}}), V{"weight.given == 1"});
   EXPECT_EQ(constrained({{"field", "weight.dtype"}, {"relation", "in"}, {"set", {"float32"}}}),
             V{"weight.dtype in " + std::to_string(1 + Mask(DType::kF32))});
-  EXPECT_EQ(constrained({{"field", "head_dim"}, {"relation", "<="}, {"operand", 64}}), (V{"d_qk <= 64", "d_v <= 64"}));
+  EXPECT_EQ(RowsOf(with({{"constraints", {{{"field", "head_dim"}, {"relation", "<="}, {"operand", 64}}}}}), prefill),
+            (V{"d_qk <= 64", "d_v <= 64"}));
   EXPECT_EQ(constrained({{"field", "device.isa"}, {"relation", "has"}, {"operand", "avx2"}}), V{"device.isa has 2"});
+}
+
+TEST(Descriptor, ChoicesGoByTheContractsNames) {
+  using V = std::vector<std::string>;
+  const auto rows = [](json row) { return RowsOf({{"constraints", {row}}}, "activation.pointwise"); };
+  EXPECT_EQ(rows({{"field", "function"}, {"relation", "=="}, {"operand", "gelu"}}), V{"function == 1"});
+  EXPECT_EQ(rows({{"field", "function"}, {"relation", "!="}, {"operand", "silu"}}), V{"function != 0"});
+  EXPECT_EQ(rows({{"field", "function"}, {"relation", "in"}, {"set", {"silu", "relu", "identity"}}}),
+            V{"function in 0 3 8"});
+  const auto refusal = [](json operand) {
+    const json row = {{"field", "function"}, {"relation", "=="}, {"operand", std::move(operand)}};
+    return Refusal(Minimal({{"constraints", {row}}}, "activation.pointwise"));
+  };
+  for (const json& wrong : {json("swish"), json(1), json(true)}) {
+    EXPECT_THAT(refusal(wrong), HasSubstr("constraints[0].operand: wanted one of silu|gelu|gelu_tanh")) << wrong;
+  }
+}
+
+// What an operation can be asked is in its contract: axes, lengths, groups of heads.
+TEST(Descriptor, KeysFollowTheOperationsAxes) {
+  using V = std::vector<std::string>;
+  const json any = {{"max_head_dim", nullptr}};
+  const auto with = [&](json more) {
+    json kernel = any;
+    kernel.update(more);
+    return kernel;
+  };
+  EXPECT_EQ(RowsOf(any, "attention.sparse.block"), V{"group == 1"});
+  EXPECT_EQ(RowsOf(with({{"supports_gqa", true}}), "attention.sparse.block"), V{});
+  EXPECT_EQ(RowsOf(with({{"supports_gqa", true}, {"gqa_groups", {1, 4}}}), "attention.cross.prefill"),
+            V{"group in 1 4"});
+  EXPECT_EQ(RowsOf(with({{"supports_gqa", true}, {"max_seq_len", 9}}), "attention.standard.partials"),
+            (V{"s_q <= 9", "s_kv <= 9"}));
+  EXPECT_EQ(RowsOf({{"max_seq_len", 9}}, "attention.mla.prefill"), (V{"s_q <= 9", "s_kv <= 9"}));
+  EXPECT_EQ(RowsOf(json::object(), "attention.merge"), V{});
+  for (const char* operation : {"attention.mla.prefill", "attention.mla.decode", "attention.merge", "norm.rms"}) {
+    EXPECT_THAT(Refusal(Minimal(any, operation)), HasSubstr("[0].max_head_dim: wanted no such key")) << operation;
+  }
+  for (const char* operation : {"attention.cross.prefill.paged", "attention.standard.decode.pod", "attention.merge"}) {
+    EXPECT_THAT(Refusal(Minimal({{"max_seq_len", 9}}, operation)), HasSubstr("[0].max_seq_len: wanted null"))
+        << operation;
+  }
 }
 
 TEST(Descriptor, RowsCarryTheirReasonCodes) {
@@ -232,6 +281,21 @@ TEST(Descriptor, AliasesAndGroupedOperations) {
                                                "attention.standard.decode.paged", "attention.gqa.decode.paged"));
   EXPECT_THAT(Rows(d.kernels[0]), ElementsAre("causal == 0"));
   EXPECT_THAT(d.kernels[0].spec.accepts, Not(Contains("causal")));
+}
+
+TEST(Descriptor, EveryGroupedOperationIsFoundInItsContract) {
+  const auto grouped = [](std::string_view id) { return GroupedVariantOf(Operations().Find(id)->contract(), id); };
+  EXPECT_EQ(grouped("attention.standard.prefill"), "attention.gqa.prefill");
+  EXPECT_EQ(grouped("attention.standard.decode"), "attention.gqa.decode");
+  EXPECT_EQ(grouped("attention.gqa.decode"), "");
+  EXPECT_EQ(grouped("attention.cross.decode"), "");
+  EXPECT_EQ(grouped("norm.rms"), "");
+  for (const auto& op : Operations().operations()) {
+    for (const Variant& v : op->contract().variants) {
+      if (!v.id.starts_with("attention.standard.")) continue;
+      EXPECT_EQ(grouped(v.id), "attention.gqa." + std::string(v.id.substr(19))) << v.id;
+    }
+  }
 }
 
 TEST(Descriptor, TemplatesRequirementsAndKeptFacts) {
@@ -320,7 +384,12 @@ TEST(Descriptor, RefusesAndSaysWhere) {
       {row({{"grid_layout", {{"y", "batch"}}}}), "[0].grid_layout.x"},
       {row({{"grid_layout", {{"x", "batch"}, {"w", "heads"}}}}), "[0].grid_layout.w"},
       {row({{"grid_layout", {{"x", "batch"}, {"tile_size", 0}}}}), "[0].grid_layout"},
+      {row({{"speed", 1}}, "norm.none"), "ops.norm.none[0]"},
+      {row(json::object(), "norm.none"), "ops.norm.none[0]: wanted a known operation"},
+      {row(json::object(), "rms_norm"), "ops.rms_norm[0]: wanted a known operation"},
+      {row({{"also_operations", {"norm.none"}}}), "ops.norm.rms[0]: wanted a known operation"},
       {rule({{"relation", "=="}, {"operand", 1}}), "constraints[0].field"},
+      {rule({{"field", "head_dim"}, {"relation", "=="}, {"operand", 1}}), "constraints[0].field"},
       {rule({{"field", "hidden"}, {"relation", "~"}, {"operand", 1}}), "constraints[0].relation"},
       {rule({{"field", "hidden"}, {"relation", "=="}, {"set", {1}}}), "constraints[0]"},
       {rule({{"field", "hidden"}, {"relation", "in"}, {"operand", 1}}), "constraints[0]"},
@@ -340,7 +409,9 @@ TEST(Descriptor, RefusesAndSaysWhere) {
 }
 
 TEST(Descriptor, RefusesTextThatIsNoBoundedJson) {
-  const auto refusal = [](const std::string& text) { return ParseDescriptor(text, "x.json").status().Text(); };
+  const auto refusal = [](const std::string& text) {
+    return ParseDescriptor(text, "x.json", Operations()).status().Text();
+  };
   EXPECT_THAT(refusal("{\n\n,"), HasSubstr("x.json:3"));
   EXPECT_THAT(refusal("[]"), HasSubstr("an object"));
   EXPECT_THAT(refusal(std::string(1 << 21, ' ')), HasSubstr("bytes"));
@@ -351,7 +422,7 @@ TEST(Descriptor, RefusesTextThatIsNoBoundedJson) {
 TEST(Descriptor, SurvivesTruncationAndReplacedValues) {
   const std::string text = Example().dump();
   for (size_t n = 0; n < text.size(); ++n) {
-    EXPECT_FALSE(ParseDescriptor(std::string_view(text).substr(0, n), "x").ok());
+    EXPECT_FALSE(ParseDescriptor(std::string_view(text).substr(0, n), "x", Operations()).ok());
   }
   const json values = {nullptr, true, -1, 1.5, "text", json::array({json::object()}), json::object()};
   const json example = Example();
@@ -359,7 +430,7 @@ TEST(Descriptor, SurvivesTruncationAndReplacedValues) {
     for (const json& value : values) {
       json changed = example;
       changed["ops"]["attention.causal"][0][key] = value;
-      auto descriptor = ParseDescriptor(changed.dump(), "x");
+      auto descriptor = ParseDescriptor(changed.dump(), "x", Operations());
       if (!descriptor.ok()) {
         EXPECT_THAT(descriptor.status().parts().field, HasSubstr("attention.causal[0]." + key));
       }
@@ -376,7 +447,7 @@ TEST(Descriptor, EveryShippedDescriptorParses) {
     std::ifstream file(path);
     std::stringstream text;
     text << file.rdbuf();
-    auto descriptor = ParseDescriptor(text.str(), entry.path().filename().string());
+    auto descriptor = ParseDescriptor(text.str(), entry.path().filename().string(), Operations());
     ASSERT_TRUE(descriptor.ok()) << descriptor.status().Text();
     EXPECT_EQ(descriptor->backend, entry.path().filename().string());
     backends.insert(descriptor->backend);
@@ -388,12 +459,10 @@ TEST(Descriptor, EveryShippedDescriptorParses) {
   EXPECT_THAT(backends, testing::IsSupersetOf({"torch", "flash_attn", "flash_attn_3", "flash_attn_4", "flashinfer"}));
 }
 
-TEST(FieldAlias, FieldsAndOperations) {
+TEST(FieldAlias, FieldsOfAlias) {
   EXPECT_THAT(FieldsOfAlias("head_dim"), ElementsAre("d_qk", "d_v"));
   EXPECT_THAT(FieldsOfAlias("sm"), ElementsAre("device.sm"));
   EXPECT_THAT(FieldsOfAlias("s_kv"), IsEmpty());
-  EXPECT_EQ(GroupedOperationOf("attention.standard.decode.paged"), "attention.gqa.decode.paged");
-  EXPECT_EQ(GroupedOperationOf("norm.rms"), "");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ TEST(ShippedBackends, RegisterBesideTheBuiltInKernels) {
     if (!file) continue;
     std::stringstream text;
     text << file.rdbuf();
-    auto descriptor = ParseDescriptor(text.str(), entry.path().filename().string());
+    auto descriptor = ParseDescriptor(text.str(), entry.path().filename().string(), registry);
     ASSERT_TRUE(descriptor.ok()) << descriptor.status().Text();
     std::vector<Registry::Registration> rows;
     for (const DescribedKernel& k : descriptor->kernels)
