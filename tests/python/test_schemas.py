@@ -119,7 +119,8 @@ BEYOND_THE_SCHEMA = {"p95", "twice"}  # relations between values
 
 
 def test_valid_records_pass_schema_and_engine(tmp_path):
-    records = pytest.importorskip("layerzero.perf_records")
+    from layerzero import perf_records as records
+
     assert places("records", load(RECORDS / "valid.json")) == []
     rows = records.read(RECORDS / "valid.json")
     assert [row["kernel_id"] for row in rows] == ["hwy.norm.rms", "torch.sdpa.flash"]
@@ -131,8 +132,9 @@ def test_valid_records_pass_schema_and_engine(tmp_path):
 
 @pytest.mark.parametrize("name", sorted(INVALID))
 def test_invalid_records_fail_schema_and_engine(tmp_path, name):
-    lz = pytest.importorskip("layerzero")
-    records = pytest.importorskip("layerzero.perf_records")
+    import layerzero as lz
+    from layerzero import perf_records as records
+
     document = INVALID[name]["document"]
     assert bool(places("records", document)) == (name not in BEYOND_THE_SCHEMA)
     (tmp_path / "file.json").write_text(json.dumps(document))
@@ -142,8 +144,9 @@ def test_invalid_records_fail_schema_and_engine(tmp_path, name):
 
 
 def test_records_are_checked_before_they_are_written(tmp_path):
-    lz = pytest.importorskip("layerzero")
-    records = pytest.importorskip("layerzero.perf_records")
+    import layerzero as lz
+    from layerzero import perf_records as records
+
     with pytest.raises(lz.ConfigError, match="median_us"):
         records.write(tmp_path / "file.json", INVALID["zero"]["document"]["records"])
     assert not (tmp_path / "file.json").exists()

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 np = pytest.importorskip("numpy")
-lz = pytest.importorskip("layerzero")
+import layerzero as lz  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
