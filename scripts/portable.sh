@@ -58,7 +58,8 @@ say "compiling them for glibc 2.28"
 } || { tail -n 30 "$root/build.log" >&2 && die "a dependency did not compile (build/portable/build.log)"; }
 
 # Headers alone: those of the system, away from the C library's.
-config=$(ls -d /usr/{,local/}{share,lib}/cmake/nlohmann_json 2>/dev/null | head -n 1)
+config=$(find /usr/{,local/}{share,lib}/cmake -maxdepth 1 -name nlohmann_json -print -quit 2>/dev/null || true)
+[ -n "$config" ] || die "nlohmann-json's CMake package is not on this machine. Type: make setup"
 mkdir -p "$root/prefix/share/cmake"
 cp -r "$config" "$root/prefix/share/cmake/"
 cp -r "${config%/*/cmake/nlohmann_json}/include/nlohmann" "$root/prefix/include/"
