@@ -80,7 +80,7 @@ struct Spatial {
 // Steps of a window over three axes, from the scalars of `dims`.
 struct Steps {
   Steps(const lz_scalar* values, int dims, int64_t missing) : of{missing, missing, missing} {
-    for (int i = 0; i < dims; ++i) of[size_t(3 - dims + i)] = values[i].value.i;
+    for (int i = 0; i < dims; ++i) of[size_t(3 - dims) + size_t(i)] = values[i].value.i;
   }
   std::array<int64_t, 3> of;
 };

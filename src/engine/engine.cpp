@@ -143,8 +143,8 @@ Status Engine::LoadConfig(const std::string& path) {
   return status;
 }
 
-Status Engine::Configure(std::string json) {
-  Status status = selector_.policies().Configure(std::move(json));
+Status Engine::Configure(const std::string& json) {
+  Status status = selector_.policies().Configure(json);
   if (status.ok()) PolicyChanged();
   return status;
 }

@@ -63,7 +63,7 @@ class LZ_OWN Engine {
 
   // ---- policy
   Status LoadConfig(const std::string& path);  // replaces the project file's layer
-  Status Configure(std::string json);
+  Status Configure(const std::string& json);
   Result<int64_t> PolicyScope(int64_t parent, std::string json);
   bool LogsSelections(int64_t id);
   // The scope of a call that names its kernel; an id that is no kernel of `op` is refused and keeps nothing.

@@ -164,7 +164,7 @@ Status Policies::Load(std::vector<PolicyLayer> layers) {
   return status;
 }
 
-Status Policies::Configure(std::string json) {
+Status Policies::Configure(const std::string& json) {
   std::lock_guard lock(mutex_);
   auto fresh = ReadJson(json, {.what = "lz.configure"});
   if (!fresh.ok()) return fresh.TakeStatus();
@@ -217,10 +217,10 @@ Result<std::shared_ptr<const Policy>> Policies::policy(int64_t id) {
 
 // Locks must cover an operation, rules be about one, and each condition be a field of one that its rule is about.
 Status Policies::CheckNames(const Policy& policy) const {
-  for (const auto& [name, origin] : policy.lock_names) {
-    const bool known =
-        AnyOperation(registry_, [&](const Operation& op, auto id) { return LockCovers(name, NamesOf(op, id)); });
-    if (known) continue;
+  for (const auto& lock : policy.lock_names) {
+    const auto& [name, origin] = lock;
+    const auto covers = [&](const Operation& op, auto id) { return LockCovers(lock.first, NamesOf(op, id)); };
+    if (AnyOperation(registry_, covers)) continue;
     return Status(StatusCode::kConfig, {.field = origin + ": locks." + name,
                                         .wanted = "an operation, an alias or a group of operations",
                                         .got = "'" + name + "'",

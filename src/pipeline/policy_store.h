@@ -44,7 +44,7 @@ class Policies {
   // Layers below code: replaced by Reload. `changed` afterwards: the policy epoch has to advance.
   Status Load(std::vector<PolicyLayer> layers);
   // The code layer: keys of `json` are laid over what code set before. Refused as a whole when one key is wrong.
-  Status Configure(std::string json);
+  Status Configure(const std::string& json);
   // The id of the process's policy with one more layer; equal layers give equal ids.
   Result<int64_t> Scope(int64_t parent, std::string json);
 

@@ -70,7 +70,10 @@ struct RowScales {
     }
   }
   float Scale(int64_t unit) const { return ScaleOf(type, data, unit / units * stride) * factor; }
-  float Zero(int64_t unit) const { return zeros ? float(zeros[unit / units * zero_stride]) : 0.0f; }
+  float Zero(int64_t unit) const {
+    const int64_t group = unit / units;
+    return zeros ? float(zeros[group * zero_stride]) : 0.0f;
+  }
 
   DType type;
   const char* data;
