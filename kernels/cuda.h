@@ -1,7 +1,10 @@
-// What every own CUDA kernel needs on the host side: the SMs that its code was compiled for, and the tensors' device.
-// Host code of .cu files keeps to C and to headers: of the C++ runtime it needs the guards of static variables alone.
+// What every own CUDA kernel needs: rows that hold for all of them, vectors, rows of strided tensors, launch helpers.
+// Dispatch makes the tensors' device current around a launch. Host code of .cu files keeps to C and to headers: of the
+// C++ runtime it needs the guards of static variables alone.
 #pragma once
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -22,28 +25,17 @@ inline constexpr Constraint kOnCompiledSm = {
     .field = "device.sm", .rel = Rel::kInSet, .set = kCompiledSms, .code = ReasonCode::kDeviceCapabilityUnsupported};
 inline constexpr Constraint kOnDriver = {.field = "device.cuda_version", .rel = Rel::kGe, .operand = kNeededCuda};
 
-// Makes the tensor's device current for one launch.
-class OnDevice {
- public:
-  explicit OnDevice(const lz_tensor& t) {
-    error_ = cudaGetDevice(&before_);
-    if (error_ == cudaSuccess && before_ != t.device.id) {
-      error_ = cudaSetDevice(t.device.id);
-      changed_ = error_ == cudaSuccess;
-    }
-  }
-  ~OnDevice() {
-    if (changed_) cudaSetDevice(before_);
-  }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
-  cudaError_t error() const { return error_; }
+inline constexpr int kWarp = 32;
+inline constexpr int64_t kMaxGridY = 65535;
+inline constexpr int kVectorBytes = 16;  // of one load
 
- private:
-  int before_ = 0;
-  bool changed_ = false;
-  cudaError_t error_ = cudaSuccess;
+// kN elements that are read and written at once, 16 bytes at most for each access.
+template <class T, int kN>
+struct alignas(sizeof(T) * kN < kVectorBytes ? sizeof(T) * kN : kVectorBytes) Vector {
+  T v[kN];
 };
+template <class T>
+inline constexpr int kLanes = kVectorBytes / int(sizeof(T));  // elements of a full vector
 
 // Where row r of [..., n] begins, on the device: elements from the first, axes that one stride expresses are folded.
 struct DeviceRows {
@@ -51,6 +43,7 @@ struct DeviceRows {
   int64_t size[8];  // innermost first
   int64_t stride[8];
 
+  DeviceRows() = default;
   explicit DeviceRows(const lz_tensor& t) {
     for (int i = t.ndim - 2; i >= 0; --i) {
       if (t.shape[i] == 1) continue;
@@ -80,6 +73,55 @@ struct DeviceRows {
     }
     return true;
   }
+  // All rows of `width` elements lie one behind the other.
+  bool Dense(int64_t width) const { return n == 0 || (n == 1 && stride[0] == width); }
 };
+
+// Whether every address is a multiple of 16 bytes; absent tensors are.
+template <class... P>
+bool Aligned(P... pointers) {
+  return ((reinterpret_cast<uintptr_t>(pointers) | ...) & (kVectorBytes - 1)) == 0;
+}
+
+// What a launch function returns for an error of the runtime: its number above the codes with a meaning of their own.
+inline int32_t CudaCode(cudaError_t error) { return error == cudaSuccess ? LZ_LAUNCH_DONE : 1000 + int32_t(error); }
+// After <<<>>>. Clears the error: it is this launch's, not the next one's.
+inline int32_t Launched() { return CudaCode(cudaGetLastError()); }
+
+// body(T()) for f32, f16 and bf16; a row keeps other dtypes away.
+template <class Body>
+int32_t WithCudaFloat(DType type, Body&& body) {
+  switch (type) {
+    case DType::kF32: return body(float());
+    case DType::kF16: return body(__half());
+    case DType::kBF16: return body(__nv_bfloat16());
+    default: return CudaCode(cudaErrorInvalidValue);
+  }
+}
+
+#ifdef __CUDACC__
+__device__ inline float ToFloat(float v) { return v; }
+__device__ inline float ToFloat(__half v) { return __half2float(v); }
+__device__ inline float ToFloat(__nv_bfloat16 v) { return __bfloat162float(v); }
+// The nearest T, ties to even.
+template <class T>
+__device__ T FromFloat(float v);
+template <>
+__device__ inline float FromFloat<float>(float v) {
+  return v;
+}
+template <>
+__device__ inline __half FromFloat<__half>(float v) {
+  return __float2half_rn(v);
+}
+template <>
+__device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float v) {
+  return __float2bfloat16_rn(v);
+}
+__device__ inline float WarpSum(float v) {
+  for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
+  return v;
+}
+#endif
 
 }  // namespace lz

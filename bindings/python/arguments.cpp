@@ -235,15 +235,9 @@ bool ReadContext(Request* r) {
     Py_DecRef(scope);
   }
   const lz_device device = r->tensors[0].ndim >= 0 ? r->tensors[0].device : lz_device{1, 0};
-  if (device.type == 1) return true;
-  if (!CurrentStream(device, &r->stream)) return false;
-  if (g_hooks.capturing) {
-    PyObject* capturing = PyObject_CallNoArgs(g_hooks.capturing);
-    if (!capturing) return false;
-    if (capturing == Py_True) r->flags |= LZ_FLAG_CAPTURING;
-    Py_DecRef(capturing);
-  }
-  return true;
+  if (CurrentStream(device, &r->stream)) return true;
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "torch has no current stream for device %d", device.id);
+  return false;
 }
 
 }  // namespace lz::door

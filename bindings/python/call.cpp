@@ -206,8 +206,14 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
   if (r.op->num_outputs() == 0 && !TellWritten(r, tensors)) return nullptr;
   PyObject* outputs = MakeOutputs(r, out);
   if (!outputs) return nullptr;
-  const lz_parallel parallel = TorchParallel();
+  const bool on_cpu = r.where.type == 1;
+  const lz_parallel parallel = on_cpu ? TorchParallel() : lz_parallel{};
   if (parallel.run) r.parallel = &parallel;
+  PyObject* workspace = nullptr;
+  if (!on_cpu && !MakeWorkspace(*plan, &r, &workspace)) {
+    Py_DecRef(outputs);
+    return nullptr;
+  }
   int64_t elements = 0;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     int64_t n = r.tensors[i].ndim >= 0;
@@ -215,9 +221,11 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
     elements += n;
   }
   Status status = [&] {
-    ReleasedGil released(elements > kReleaseGilAbove);
+    // A launch on a device returns at once.
+    ReleasedGil released(on_cpu && elements > kReleaseGilAbove);
     return engine.Run(*plan, r);
   }();
+  Py_XDECREF(workspace);  // the allocator hands it out again in the order of this stream
   if (status.ok()) {
     if (r.fell_back) TellFailed(r, *plan, "");
     return outputs;

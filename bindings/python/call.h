@@ -29,7 +29,6 @@ struct Hooks {
   PyObject* slow = nullptr;              // slow(name, args, kwargs): modes, gradients, other kinds of arrays
   PyObject* resolve = nullptr;           // resolve(kernel_id, adapter, source) -> callable
   PyObject* scope_of_context = nullptr;  // () -> policy scope of the current context
-  PyObject* capturing = nullptr;         // () -> bool, of the current CUDA stream
   PyObject* selected = nullptr;          // selected(operation, kernel id, fallback): a choice that is worth a line
   PyObject* notice = nullptr;            // notice(kind, operation, text): "layout" or "failed"; may raise for "layout"
 };

@@ -197,4 +197,20 @@ Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* resul
   return {};
 }
 
+bool MakeWorkspace(const Plan& plan, Request* r, PyObject** memory) {
+  *memory = nullptr;
+  const int64_t bytes = int64_t(Engine::Get().WorkspaceBytes(plan, *r));
+  if (bytes == 0) return true;
+  lz_tensor view;
+  PyObject* made = NewTensor(&bytes, 1, DType::kU8, r->where);
+  if (!made || !ReadTensor(made, &view)) {
+    Py_XDECREF(made);
+    return false;
+  }
+  r->workspace = static_cast<char*>(view.data) + view.byte_offset;
+  r->workspace_bytes = uint64_t(bytes);
+  *memory = made;
+  return true;
+}
+
 }  // namespace lz::door

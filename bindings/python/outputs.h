@@ -17,4 +17,8 @@ bool TellWritten(const Request& r, PyObject* const* tensors);
 // Whether a host kernel gave what the contract says: as many tensors, their shapes, dtypes and device.
 Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* result);
 
+// The workspace of a plan on a device, from torch's allocator for the current stream: its statistics, its graph pools.
+// Sets it in the request; `*memory`: its owner, or nullptr where none is needed. False: a Python error.
+bool MakeWorkspace(const Plan& plan, Request* request, PyObject** memory);
+
 }  // namespace lz::door

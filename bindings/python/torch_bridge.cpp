@@ -10,6 +10,7 @@
 
 #include "core/limits.h"
 #include "dlpack_exchange.h"
+#include "platform/cuda_driver.h"
 
 namespace lz::door {
 namespace {
@@ -118,6 +119,37 @@ PyObject* Ints(const int64_t* v, int n) {
   return t;
 }
 
+// (sizes, strides, dtype) of a row-major tensor as Python objects, borrowed: the last shapes are kept, because an
+// operation is mostly called again with the same ones.
+PyObject* EmptyArguments(const int64_t* shape, int ndim, DType dtype) {
+  struct Known {
+    PyObject* args = nullptr;
+    DType dtype{};
+    int ndim = 0;
+    int64_t shape[kMaxRank];
+  };
+  static Known known[8];
+  static unsigned next = 0;
+  for (const Known& k : known) {
+    if (k.args && k.dtype == dtype && k.ndim == ndim && std::equal(shape, shape + ndim, k.shape)) return k.args;
+  }
+  int64_t strides[kMaxRank], step = 1;
+  for (int i = ndim - 1; i >= 0; --i) {
+    strides[i] = step;
+    step *= shape[i] > 0 ? shape[i] : 1;
+  }
+  PyObject *sizes = Ints(shape, ndim), *steps = Ints(strides, ndim);
+  PyObject* args = sizes && steps ? PyTuple_Pack(3, sizes, steps, g.dtypes[size_t(dtype)]) : nullptr;
+  Py_XDECREF(sizes);
+  Py_XDECREF(steps);
+  if (!args) return nullptr;
+  Known& k = known[next++ % std::size(known)];
+  Py_XDECREF(k.args);
+  k = {.args = args, .dtype = dtype, .ndim = ndim};
+  std::copy_n(shape, ndim, k.shape);
+  return args;
+}
+
 // torch.empty(shape, dtype=, device="cuda:i"): where no C function is known.
 PyObject* NewByCall(const int64_t* shape, int ndim, DType dtype, lz_device device) {
   PyObject* sizes = Ints(shape, ndim);
@@ -207,27 +239,22 @@ bool CurrentStream(lz_device device, void** stream) {
 
 PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device device) {
   const Builtin& f = device.type == 1 ? g.empty_strided_cpu : g.empty_strided_cuda;
-  // The CUDA function allocates on the current device; only with one device is that known to be the right one.
-  if (!f || !g.dtypes[size_t(dtype)] || (device.type != 1 && device.id != 0)) {
+  // The CUDA function allocates on the current device.
+  if (!f || !g.dtypes[size_t(dtype)] || (device.type == 2 && CurrentCudaDevice() != device.id)) {
     return NewByCall(shape, ndim, dtype, device);
   }
-  int64_t strides[kMaxRank], step = 1;
-  for (int i = ndim - 1; i >= 0; --i) {
-    strides[i] = step;
-    step *= shape[i] > 0 ? shape[i] : 1;
-  }
-  PyObject* a[3] = {Ints(shape, ndim), Ints(strides, ndim), g.dtypes[size_t(dtype)]};
+  PyObject* args = EmptyArguments(shape, ndim, dtype);
+  if (!args) return nullptr;
+  Py_IncRef(args);  // another thread may take its place
   PyObject* r;
   if (f.flags & METH_FASTCALL) {
     using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
-    r = reinterpret_cast<Fast>(reinterpret_cast<void*>(f.function))(f.self, a, 3);
+    PyObject* const items[] = {PyTuple_GetItem(args, 0), PyTuple_GetItem(args, 1), PyTuple_GetItem(args, 2)};
+    r = reinterpret_cast<Fast>(reinterpret_cast<void*>(f.function))(f.self, items, 3);
   } else {
-    PyObject* args = PyTuple_Pack(3, a[0], a[1], a[2]);
     r = f.function(f.self, args);
-    Py_DecRef(args);
   }
-  Py_DecRef(a[0]);
-  Py_DecRef(a[1]);
+  Py_DecRef(args);
   return r;
 }
 

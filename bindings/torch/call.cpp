@@ -126,6 +126,23 @@ Status CallHost(const KernelEntry& kernel, const Transforms& transforms, const R
   return host->call(kernel, r, transforms, tensors);
 }
 
+lz_device DeviceOf(const Request& r) {
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
+    if (r.tensors[i].ndim >= 0) return r.tensors[i].device;
+  }
+  return {1, 0};
+}
+
+// A plan's workspace on a device, from torch's allocator for the current stream; the engine has its own on the CPU.
+Handle MakeWorkspace(const Plan& plan, Request& r) {
+  const int64_t bytes = r.where.type == 1 ? 0 : int64_t(Engine::Get().WorkspaceBytes(plan, r));
+  if (bytes == 0) return Handle();
+  Handle memory = NewTensor(&bytes, 1, DType::kU8, r.where);
+  r.workspace = ViewOf(memory).data;
+  r.workspace_bytes = uint64_t(bytes);
+  return memory;
+}
+
 Box& Site(size_t index) {
   static thread_local std::vector<std::unique_ptr<Box>> sites;
   if (sites.size() <= index) sites.resize(index + 1);
@@ -144,8 +161,8 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   lz_tensor inputs[kMaxTensors];
   std::copy(r.tensors.begin(), r.tensors.begin() + ptrdiff_t(op.num_inputs()), inputs);
   if (const HostRuntime* host = engine.host()) Require(host->context(r));
+  r.stream = CurrentStream(DeviceOf(r));
   Require(engine.Prepare(r));
-  r.stream = CurrentStream(r.where);
   auto plan = engine.Select(r, Site(index));
   if (!plan.ok()) {
     auto explanation = engine.Explain(r);
@@ -160,9 +177,10 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
     Engine::BindOutput(r, o, ViewOf(outputs[o]).data);
   }
   const Plan& p = **plan;
-  const lz_parallel threads = Threads();
+  const lz_parallel threads = r.where.type == 1 ? Threads() : lz_parallel{};
   if (threads.run) r.parallel = &threads;
   const bool native = p.kernel->spec.call == CallKind::kNative;
+  const Handle workspace = native ? MakeWorkspace(p, r) : Handle();
   Status status = native ? engine.Run(p, r) : CallHost(*p.kernel, p.transforms, r, inputs, a, outputs);
   if (!native && !status.ok() && p.fallback) {
     Status answered = engine.RunFallback(p, r);

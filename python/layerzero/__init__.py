@@ -65,7 +65,6 @@ _layerzero.set_hooks(
     slow_call,
     backends.resolve,
     scope_of_context,
-    _torch.is_capturing,
     _log.selected,
     _log.notice,
 )

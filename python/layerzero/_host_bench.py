@@ -17,6 +17,7 @@ import layerzero as lz
 from layerzero.report import SelectionReport
 
 ROUND_SECONDS = 0.002  # of one timing within a round
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of the two sides' results
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,45 @@ def _cases() -> Iterator[Case]:
     yield Case("softmax", "(1,49152)", "lz.softmax(logits)", "torch.softmax(logits, -1)", v)
 
 
-def host_costs(operation: str | None = None, rounds: int = 41) -> dict[str, Any]:
-    """{"torch", "threads", "rounds", "results": [{"operation", "kernel_id", "kind", "lz_ns", "torch_ns", ...}]}."""
+def _cuda_cases() -> Iterator[Case]:
+    """Sizes of a token of a 1B model and of small batches: the host's time, not the device's, decides."""
+
+    def r(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+
+    for rows, width in ((32, 4096), (1, 2048)):
+        shapes = f"({rows},{width})"
+        v = {"x": r(rows, width), "y": r(rows, width), "w": r(width)}
+        plain = f"F.rms_norm(x, ({width},), w, 1e-6)"
+        yield Case("rms_norm", shapes, "lz.rms_norm(x, w, 1e-6)", plain, v)
+        yield Case("layer_norm", shapes, f"lz.layer_norm(x, {width}, w)", f"F.layer_norm(x, ({width},), w)", v)
+        fused = f"s = x + y; F.rms_norm(s, ({width},), w, 1e-6)"
+        yield Case("fused_add_rms_norm", shapes, "lz.fused_add_rms_norm(x, y, w, 1e-6)", fused, v)
+    for s_q, s_kv in ((1, 512), (64, 64)):
+        shapes = f"(1,32,{s_q},64), 8 KV heads, {s_kv} keys"
+        v = {"q": r(1, 32, s_q, 64), "k": r(1, 8, s_kv, 64), "v": r(1, 8, s_kv, 64)}
+        theirs = f"F.scaled_dot_product_attention(q, k, v, is_causal={s_q > 1}, enable_gqa=True)"
+        yield Case("attention", shapes, "lz.attention(q, k, v, layout='BHSD')", theirs, v)
+    v = {"x": r(1, 2048), "w": r(2048, 2048) / 45, "g": r(1, 8192), "u": r(1, 8192), "gu": r(1, 16384)}
+    v |= {"q": r(1, 1, 32, 64), "c": r(1, 1, 64), "s": r(1, 1, 64)}
+    v |= {"ids": torch.tensor([[5]], device="cuda"), "table": r(49152, 64), "logits": r(1, 128256).float()}
+    turned = "q * c + torch.cat((-q[..., 32:], q[..., :32]), -1) * s"
+    yield Case("rope", "(1,1,32,64)", "lz.rope(q, c, s, layout='BSHD')", turned, v)
+    yield Case("linear", "(1,2048) x (2048,2048)", "lz.linear(x, w)", "F.linear(x, w)", v)
+    yield Case("swiglu", "(1,8192)", "lz.swiglu(g, u)", "F.silu(g) * u", v)
+    yield Case("geglu", "(1,8192)", "lz.geglu(g, u)", "F.gelu(g) * u", v)
+    halves = "F.silu(gu[..., :8192]) * gu[..., 8192:]"
+    yield Case("silu_and_mul", "(1,16384)", "lz.silu_and_mul(gu)", halves, v)
+    yield Case("embedding", "1 of 49152", "lz.embedding(ids, table)", "F.embedding(ids, table)", v)
+    yield Case("softmax", "(1,128256)", "lz.softmax(logits)", "torch.softmax(logits, -1)", v)
+
+
+def host_costs(operation: str | None = None, rounds: int = 41, device: str = "cpu") -> dict[str, Any]:
+    """{"torch", "device", "threads", "rounds", "results": [{"operation", "kernel_id", "kind", "lz_ns", ...}]}."""
     torch.manual_seed(0)
     results = []
     with torch.no_grad():
-        for case in _cases():
+        for case in _cuda_cases() if device == "cuda" else _cases():
             if operation not in (None, case.name):
                 continue
             report = case.explain()
@@ -83,12 +117,16 @@ def host_costs(operation: str | None = None, rounds: int = 41) -> dict[str, Any]
                     finally:
                         lz.unlock(report.operation)
                     break
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "rounds": rounds, "results": results}
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    about = {"torch": torch.__version__, "device": name, "threads": torch.get_num_threads(), "rounds": rounds}
+    return {**about, "results": results}
 
 
 def _measure(case: Case, report: SelectionReport, kind: str, rounds: int) -> dict[str, Any]:
     _check(case)
-    ours, theirs = (timeit.Timer(text, globals=case.names()) for text in (case.ours, case.theirs))
+    # The queue of a device is empty when a timing starts.
+    idle = "torch.cuda.synchronize()" if next(iter(case.values.values())).is_cuda else "pass"
+    ours, theirs = (timeit.Timer(text, idle, globals=case.names()) for text in (case.ours, case.theirs))
     theirs.timeit(50)
     loops = max(1, int(ROUND_SECONDS / (theirs.timeit(50) / 50)))
     samples = []
@@ -111,8 +149,11 @@ def _measure(case: Case, report: SelectionReport, kind: str, rounds: int) -> dic
 
 def _check(case: Case) -> None:
     """Both sides agree before anything is timed."""
-    ours = eval(case.ours, case.names())
-    theirs = eval(
-        case.theirs.rpartition("; ")[2], case.names() | {"s": case.values.get("x", 0) + case.values.get("y", 0)}
-    )
-    torch.testing.assert_close(ours[0] if isinstance(ours, tuple) else ours, theirs, rtol=1e-4, atol=1e-4)
+    *before, last = case.theirs.split("; ")
+    names = case.names()
+    for statement in before:
+        exec(statement, names)
+    theirs, ours = eval(last, names), eval(case.ours, case.names())
+    ours = ours[0] if isinstance(ours, tuple) else ours
+    tolerance = TOLERANCE[theirs.dtype]
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)

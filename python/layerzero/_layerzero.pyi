@@ -13,7 +13,6 @@ def set_hooks(
     slow: Callable[..., Any] | None,
     resolve: Callable[..., Any] | None,
     scope_of_context: Callable[[], int] | None,
-    capturing: Callable[[], bool] | None,
     selected: Callable[..., Any] | None,
     notice: Callable[[str, str, str], None] | None,
     /,

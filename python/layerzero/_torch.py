@@ -105,8 +105,3 @@ def install() -> None:
     """Called once by `import layerzero`."""
     if not attach_if_imported() and "torch" not in sys.modules:
         sys.meta_path.insert(0, _AfterTorch())
-
-
-def is_capturing() -> bool:
-    """Of the current CUDA stream."""
-    return bool(_attached and _attached.cuda.is_current_stream_capturing())

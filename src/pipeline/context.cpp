@@ -15,19 +15,21 @@ int32_t Context::Add(Device device) {
 }
 
 void Context::ProbeCuda() {
-  if (cuda_probed_) return;
-  cuda_probed_ = true;
+  if (cuda_probed_.load(std::memory_order_relaxed)) return;
   first_cuda_ = size_.load(std::memory_order_relaxed);
   for (Device& d : ProbeCudaDevices(&why_no_cuda_)) {
     if (Add(std::move(d)) >= 0) ++num_cuda_;
   }
+  cuda_probed_.store(true, std::memory_order_release);
 }
 
 int32_t Context::IndexOf(lz_device device) {
   if (device.type == 1) return 0;
   if (device.type != 2) return -1;
-  std::lock_guard lock(mutex_);
-  ProbeCuda();
+  if (!cuda_probed_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(mutex_);
+    ProbeCuda();
+  }
   return device.id >= 0 && device.id < num_cuda_ ? first_cuda_ + device.id : -1;
 }
 

@@ -36,7 +36,7 @@ class Context {
   std::deque<Device> storage_;  // descriptions that were replaced stay: a selection may read them
   std::deque<std::string> generation_names_;
   std::vector<GenerationRange> generations_{kDefaultGenerations.begin(), kDefaultGenerations.end()};
-  bool cuda_probed_ = false;
+  std::atomic<bool> cuda_probed_{false};  // from then on the two numbers stay
   int32_t first_cuda_ = 0, num_cuda_ = 0;
   std::string why_no_cuda_;
 };

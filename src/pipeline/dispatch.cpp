@@ -4,11 +4,14 @@
 
 #include "base/arena.h"
 #include "pipeline/dispatch_check.h"
+#include "platform/cuda_driver.h"
 
 namespace lz {
 namespace {
 
-constexpr uint64_t kSmall = 1 << 20;  // bytes that no headroom is worth a question
+constexpr uint64_t kSmall = 1 << 20;                // bytes that no headroom is worth a question
+constexpr int32_t kDeviceCpu = 1, kDeviceCuda = 2;  // lz_device.type
+constexpr int32_t kNoDevice = -2;                   // a launch's answer where its device could not be made current
 
 lz_kernel_args Arguments(const Request& r, const lz_tensor* tensors, const lz_parallel& threads) {
   lz_kernel_args args{};
@@ -51,8 +54,9 @@ Status NoMemory(const KernelEntry& kernel, uint64_t bytes, const char* got, cons
 Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t bytes,
                         const DispatchResources& resources) {
   if (bytes <= (r.workspace ? r.workspace_bytes : 0)) return static_cast<char*>(r.workspace);
-  if (r.where.type != 1) {
-    return NoMemory(kernel, bytes, "none on the tensors' device", "pass workspace of as many bytes");
+  if (r.where.type != kDeviceCpu) {  // device memory is the caller's, stream by stream
+    return NoMemory(kernel, bytes, "none on the tensors' device",
+                    "pass workspace of as many bytes, allocated for the request's stream");
   }
   Arena& arena = Arena::OfThisThread();
   if (bytes > arena.size() + kSmall && resources.may_take) {
@@ -60,6 +64,13 @@ Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t by
   }
   if (void* memory = arena.Get(bytes)) return static_cast<char*>(memory);
   return NoMemory(kernel, bytes, "none", "free memory or choose a kernel that needs less");
+}
+
+// The tensors' device is current around the launch.
+int32_t LaunchOnDevice(const KernelEntry& kernel, const Request& r, const lz_kernel_args& args) {
+  if (r.where.type != kDeviceCuda) return kernel.spec.launch(&args);
+  const CudaDeviceGuard guard(r.where.id);
+  return guard.ok() ? kernel.spec.launch(&args) : kNoDevice;
 }
 
 // One kernel with its transforms. `*code`: what the launch returned; -1: it was not reached.
@@ -87,7 +98,7 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   args.workspace = workspace;
   args.workspace_bytes = own;
   if (plan.checked) PlantGuard(workspace + own);
-  *code = kernel.spec.launch(&args);
+  *code = LaunchOnDevice(kernel, r, args);
   if (*code != LZ_LAUNCH_DONE) [[unlikely]]
     return Failed(kernel, r, *code);
   if (transforms.outputs) transformed.Leave();

@@ -61,7 +61,7 @@ struct Request {
   int64_t policy = 0;   // 0: the process's
   int32_t device = -1;  // index in the engine's devices; -1: the tensors'
   void* stream = nullptr;
-  void* workspace = nullptr;  // nullptr: the engine's arena (CPU)
+  void* workspace = nullptr;  // nullptr: the engine's arena (CPU only)
   uint64_t workspace_bytes = 0;
   const lz_parallel* parallel = nullptr;  // nullptr: the engine's
 

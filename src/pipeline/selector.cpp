@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "platform/cuda_driver.h"
+
 namespace lz {
 namespace {
 
@@ -9,6 +11,18 @@ namespace {
 int64_t BudgetOf(const Policy& policy, int64_t free) {
   const int64_t share = int64_t(double(free) * policy.memory_block_fraction);
   return std::max<int64_t>(0, std::min(share, free - policy.memory_headroom_mb * (int64_t{1} << 20)));
+}
+
+// The kernels that only the capture keeps from the call, with commas; of a locked call the locked one.
+std::string UnsafeInGraphs(const SelectionReport& report) {
+  std::string ids;
+  for (const Candidate& c : report.candidates) {
+    if (c.admissible() || (!report.lock.empty() && c.kernel->id != report.lock)) continue;
+    const bool safe_apart = std::all_of(c.reasons.begin(), c.reasons.end(),
+                                        [](const Reason& r) { return r.code == ReasonCode::kCudaGraphUnsafe; });
+    if (safe_apart) ids += (ids.empty() ? "" : ", ") + c.kernel->id;
+  }
+  return ids;
 }
 
 LayoutRules LayoutRulesFrom(const Policy& policy) {
@@ -22,6 +36,7 @@ Selector::Selector() {
 }
 
 Status Selector::Prepare(Request& r) {
+  if (r.stream && CudaStreamIsCapturing(r.stream)) r.flags |= LZ_FLAG_CAPTURING;
   if (r.layout == kDetectLayout) r.layout_rules = &LayoutRulesOf(r.policy);
   Status bound = Bind(r);  // 1
   r.layout_rules = nullptr;
@@ -211,6 +226,13 @@ const Plan* Selector::MakePlan(const SelectionReport& report, const Policy& poli
 
 Status Selector::NoKernel(const SelectionReport& report) const {
   const std::string_view id = report.op->contract().variants[size_t(report.variant)].id;
+  if (const std::string unsafe = UnsafeInGraphs(report); !unsafe.empty()) {
+    return Status(StatusCode::kGraphUnsafe,
+                  {.field = std::string(id),
+                   .wanted = "a kernel that is known to be safe in a CUDA graph",
+                   .got = "only " + unsafe + ", excluded because they are not",
+                   .fix = "call it outside of the capture, or change the call so that another kernel takes it"});
+  }
   if (!report.lock.empty()) {
     const bool known = std::any_of(report.candidates.begin(), report.candidates.end(),
                                    [&](const Candidate& c) { return c.kernel->id == report.lock; });

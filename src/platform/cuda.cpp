@@ -1,10 +1,11 @@
-// Probes CUDA devices through the driver library, opened at run time: nothing here links against CUDA.
+// Probes CUDA devices through the driver library: nothing here links against CUDA.
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
 
+#include "platform/cuda_driver.h"
 #include "platform/device.h"
 
 namespace lz {
@@ -21,57 +22,9 @@ enum Attribute : int {
   kComputeCapabilityMinor = 76,
   kMaxSharedMemoryPerBlockOptin = 97,
 };
-struct Uuid {
-  unsigned char bytes[16];
-};
-
-// The functions of the driver that the probe needs, under the driver's own names.
-struct Driver {
-  int (*cuInit)(unsigned) = nullptr;
-  int (*cuDriverGetVersion)(int*) = nullptr;
-  int (*cuDeviceGetCount)(int*) = nullptr;
-  int (*cuDeviceGet)(int*, int) = nullptr;
-  int (*cuDeviceGetName)(char*, int, int) = nullptr;
-  int (*cuDeviceGetUuid)(Uuid*, int) = nullptr;
-  int (*cuDeviceTotalMem)(size_t*, int) = nullptr;
-  int (*cuDeviceGetAttribute)(int*, int, int) = nullptr;
-  int (*cuGetErrorString)(int, const char**) = nullptr;
-};
-
-template <class F>
-bool Load(void* library, const char* name, F* function) {
-  *function = reinterpret_cast<F>(dlsym(library, name));
-  return *function != nullptr;
-}
-
-// Never closed: the driver keeps threads.
-bool LoadDriver(Driver* driver, std::string* why) {
-  void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (!library) {
-    *why = "no NVIDIA driver: libcuda.so.1 was not found";
-    return false;
-  }
-  const bool complete = Load(library, "cuInit", &driver->cuInit) &&
-                        Load(library, "cuDriverGetVersion", &driver->cuDriverGetVersion) &&
-                        Load(library, "cuDeviceGetCount", &driver->cuDeviceGetCount) &&
-                        Load(library, "cuDeviceGet", &driver->cuDeviceGet) &&
-                        Load(library, "cuDeviceGetName", &driver->cuDeviceGetName) &&
-                        Load(library, "cuDeviceGetUuid", &driver->cuDeviceGetUuid) &&
-                        Load(library, "cuDeviceTotalMem_v2", &driver->cuDeviceTotalMem) &&
-                        Load(library, "cuDeviceGetAttribute", &driver->cuDeviceGetAttribute) &&
-                        Load(library, "cuGetErrorString", &driver->cuGetErrorString);
-  if (!complete) *why = "libcuda.so.1 lacks functions that every driver from 410 on has";
-  return complete;
-}
-
-std::string ErrorText(const Driver& driver, const char* function, int error) {
-  const char* text = nullptr;
-  driver.cuGetErrorString(error, &text);
-  return std::string(function) + ": " + (text ? text : "error " + std::to_string(error));
-}
 
 // "GPU-5a9b...", as the driver's tools print it.
-std::string UuidText(const Uuid& uuid) {
+std::string UuidText(const CudaDriver::Uuid& uuid) {
   std::string text = "GPU";
   for (int i = 0; i < 16; ++i) {
     if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) text += '-';
@@ -99,15 +52,14 @@ int64_t DriverRelease() {
   }
   void* nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!nvml) return 0;
-  int (*init)() = nullptr;
-  int (*get)(char*, unsigned) = nullptr;
+  const auto init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
+  const auto get = reinterpret_cast<int (*)(char*, unsigned)>(dlsym(nvml, "nvmlSystemGetDriverVersion"));
   char text[96] = {};
-  if (!Load(nvml, "nvmlInit_v2", &init) || !Load(nvml, "nvmlSystemGetDriverVersion", &get)) return 0;
-  if (init() != 0 || get(text, sizeof(text)) != 0) return 0;
+  if (!init || !get || init() != 0 || get(text, sizeof(text)) != 0) return 0;
   return std::max<int64_t>(0, VersionNumber(text));
 }
 
-Device Describe(const Driver& driver, int ordinal, int handle) {
+Device Describe(const CudaDriver& driver, int ordinal, int handle) {
   Device d;
   const auto attribute = [&](Attribute a) {
     int value = 0;
@@ -119,7 +71,7 @@ Device Describe(const Driver& driver, int ordinal, int handle) {
   d.platform = Platform::kCuda;
   char name[256] = {};
   if (driver.cuDeviceGetName(name, int(sizeof(name)) - 1, handle) == 0) d.model = name;
-  Uuid uuid = {};
+  CudaDriver::Uuid uuid = {};
   if (driver.cuDeviceGetUuid(&uuid, handle) == 0) d.uuid = UuidText(uuid);
   const int64_t sm = attribute(kComputeCapabilityMajor) * 10 + attribute(kComputeCapabilityMinor);
   d.arch = "sm_" + std::to_string(sm);
@@ -149,22 +101,23 @@ std::vector<Device> ProbeCudaDevices(std::string* why_none) {
   std::string reason;
   std::string& why = why_none ? *why_none : reason;
   why.clear();
-  Driver driver;
-  if (!LoadDriver(&driver, &why)) return {};
+  const CudaDriver* found = FindCudaDriver(&why);
+  if (!found) return {};
+  const CudaDriver& driver = *found;
   if (const int error = driver.cuInit(0); error != 0) {
-    why = ErrorText(driver, "cuInit", error);
+    why = driver.ErrorText("cuInit", error);
     return {};
   }
   int count = 0;
   if (const int error = driver.cuDeviceGetCount(&count); error != 0) {
-    why = ErrorText(driver, "cuDeviceGetCount", error);
+    why = driver.ErrorText("cuDeviceGetCount", error);
     return {};
   }
   std::vector<Device> devices;
   for (int i = 0; i < count; ++i) {
     int handle = 0;
     if (const int error = driver.cuDeviceGet(&handle, i); error != 0) {
-      why = ErrorText(driver, "cuDeviceGet", error);
+      why = driver.ErrorText("cuDeviceGet", error);
       continue;
     }
     devices.push_back(Describe(driver, i, handle));

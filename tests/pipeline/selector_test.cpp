@@ -2,6 +2,7 @@
 // flags.
 #include "pipeline/selector.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -237,6 +238,34 @@ TEST_F(SelectorTest, CapturingAndGradients) {
   const SelectionReport grad = Explain("input=f32[2,64] weight=f32[64]", LZ_FLAG_REQUIRES_GRAD);
   EXPECT_EQ(Winner(grad), "b.k");
   EXPECT_TRUE(Has(grad, "hwy.norm.rms", ReasonCode::kGradUnsupported));
+}
+
+TEST_F(SelectorTest, ACaptureThatExcludesEveryKernelNamesThem) {
+  const auto select = [&](uint32_t flags, int64_t policy = 0) {
+    auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
+    Request r = c->MakeRequest();
+    r.flags = flags;
+    r.policy = policy;
+    EXPECT_TRUE(selector.Prepare(r).ok());
+    return selector.Select(r);
+  };
+  Register({{.id = "narrow.k", .platform = Platform::kRocm}});  // refused for its platform, too: not named
+  EXPECT_TRUE(select(0).ok());
+  auto plan = select(LZ_FLAG_CAPTURING);
+  ASSERT_EQ(plan.status().code(), StatusCode::kGraphUnsafe);
+  EXPECT_THAT(plan.status().parts().got, testing::HasSubstr("hwy.norm.rms"));
+  EXPECT_THAT(plan.status().parts().got, testing::HasSubstr("ref.norm.rms"));
+  EXPECT_THAT(plan.status().parts().got, testing::Not(testing::HasSubstr("narrow.k")));
+
+  auto scope = selector.policies().Scope(0, R"({"locks": {"norm.rms": "hwy.norm.rms"}})");
+  ASSERT_TRUE(scope.ok());
+  EXPECT_TRUE(select(0, *scope).ok());
+  plan = select(LZ_FLAG_CAPTURING, *scope);
+  ASSERT_EQ(plan.status().code(), StatusCode::kGraphUnsafe);
+  EXPECT_THAT(plan.status().parts().got, testing::Not(testing::HasSubstr("ref.norm.rms")));
+
+  Register({{.id = "safe.k", .priority = 1, .cuda_graph_safe = true}});
+  EXPECT_TRUE(select(LZ_FLAG_CAPTURING).ok());
 }
 
 TEST_F(SelectorTest, ACopyCostsPointsAndStrictModeForbidsIt) {

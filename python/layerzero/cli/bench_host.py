@@ -10,12 +10,19 @@ from layerzero.cli._output import Json, print_json, print_table
 def command(
     operation: Annotated[str | None, typer.Option(help="one operation alone, by flat name")] = None,
     rounds: Annotated[int, typer.Option(help="interleaved rounds of each measurement")] = 41,
+    device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     json: Json = False,
 ) -> None:
     """Host time of each operation's Python call beside the torch expression that it replaces."""
+    import torch
+
     from layerzero._host_bench import host_costs
 
-    report = host_costs(operation, rounds)
+    if device not in ("cpu", "cuda"):
+        raise typer.BadParameter(f"wanted cpu or cuda, got {device!r}", param_hint="--device")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("wanted a CUDA device, got none; `layerzero doctor` says why", param_hint="--device")
+    report = host_costs(operation, rounds, device)
     if json:
         print_json(report)
         return

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-aten = torch.ops.aten
-
 
 def _heads_first(layout, *tensors):
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
@@ -107,7 +105,7 @@ def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     aligned, mask = _alignment(q, k, causal, attn_mask)
     if mask is not None and mask.dtype == torch.bool:  # the aten function would add it as 0 and 1
         mask = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
-    output = aten._scaled_dot_product_attention_math(
+    output = torch._scaled_dot_product_attention_math(
         q, k, v, mask, dropout_p or 0.0, aligned, scale=factor, enable_gqa=q.shape[1] != k.shape[1]
     )[0]
     output = _as_given(layout, output)
@@ -119,7 +117,7 @@ def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     layout = rest[-1]
     query, scale = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, query, key, value)
-    output = aten._scaled_dot_product_flash_attention(q, k, v, dropout_p or 0.0, bool(causal), False, scale=scale)[0]
+    output = torch._scaled_dot_product_flash_attention(q, k, v, dropout_p or 0.0, bool(causal), False, scale=scale)[0]
     return _as_given(layout, output)
 
 
@@ -128,7 +126,7 @@ def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest
     scaled, factor = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, scaled, key, value)
     aligned, mask = _alignment(q, k, causal, attn_mask)
-    output = aten._scaled_dot_product_efficient_attention(
+    output = torch._scaled_dot_product_efficient_attention(
         q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, scale=factor
     )[0]
     output = _as_given(layout, output)
@@ -140,7 +138,7 @@ def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     scaled, factor = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, scaled, key, value)
     aligned, mask = _alignment(q, k, causal, attn_mask)
-    output = aten._scaled_dot_product_cudnn_attention(
+    output = torch._scaled_dot_product_cudnn_attention(
         q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, False, scale=factor
     )[0]
     output = _as_given(layout, output)

@@ -21,6 +21,7 @@ _rope = _OPS["rope"]
 _attention = _OPS["attention"]
 _swiglu = _OPS["swiglu"]
 _embedding = _OPS["embedding"]
+DEVICES = ("cpu", "cuda")
 _CACHES = {DynamicCache: DynamicLayer, StaticCache: StaticLayer}
 # Keyword arguments that mean nothing to a plain forward; any other one is for the model's own forward.
 _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden_states"}
@@ -99,9 +100,14 @@ class _LayerPlan:
 def _visible(attention_mask, past, length):
     """(batch, 1, length, past + length) bool: causal and not padding."""
     total = past + length
-    columns = torch.arange(total)
-    causal = columns <= torch.arange(past, total)[:, None]
+    columns = torch.arange(total, device=attention_mask.device)
+    causal = columns <= columns[past:, None]
     return attention_mask.bool()[:, None, None, :] & causal
+
+
+def _capturing(tensor):
+    """Inside a graph capture the host must not wait for a value of the device."""
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs):
@@ -109,15 +115,16 @@ def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs)
         return "gradients are recorded, or the model is in training mode"
     if torch.compiler.is_compiling():
         return "the call is being traced"
-    if torch.is_autocast_enabled("cpu"):
-        return "autocast is on"
     if (ids is None) == (embeds is None):
         return "neither or both of input_ids and inputs_embeds are given"
     given = ids if embeds is None else embeds
-    if type(given) is not torch.Tensor or given.device.type != "cpu" or given.dim() != (2 if embeds is None else 3):
-        return "inputs are no plain CPU tensors of rows"
-    if plan.embedding["weight"].device.type != "cpu":
-        return "weights are not in CPU memory"
+    if type(given) is not torch.Tensor or given.dim() != (2 if embeds is None else 3):
+        return "inputs are no plain tensors of rows"
+    device = given.device
+    if device.type not in DEVICES or plan.embedding["weight"].device != device:
+        return "inputs and weights are not on one CPU or CUDA device"
+    if torch.is_autocast_enabled(device.type):
+        return "autocast is on"
     for name, value in kwargs.items():
         if name not in _IGNORED or (value and name.startswith("output_")) or (value is False and name == "return_dict"):
             return f"{name} is given"
@@ -145,9 +152,13 @@ def _why_aside_positions(length, mask, position_ids, cache, past):
         full = type(mask) is torch.Tensor and mask.dim() == 4 and mask.dtype == torch.bool
         if not rows and not (full and mask.shape[1:] == (1, length, keys)):
             return "the mask is neither one value for each position so far nor one for each row and key"
-    elif length > 1 and position_ids is not None and not bool((position_ids.diff(dim=-1) == 1).all()):
-        return "positions are not consecutive: packed sequences"
+    elif length > 1 and position_ids is not None and not _consecutive(position_ids):
+        return "positions are not consecutive, as of packed sequences, or cannot be read inside a capture"
     return None
+
+
+def _consecutive(position_ids):
+    return not _capturing(position_ids) and bool((position_ids.diff(dim=-1) == 1).all())
 
 
 def decoder_forward(
@@ -185,11 +196,11 @@ def decoder_forward(
         past_key_values = DynamicCache(config=self.config)
     length = hidden.shape[1]
     if position_ids is None:
-        position_ids = torch.arange(past, past + length).unsqueeze(0)
+        position_ids = torch.arange(past, past + length, device=hidden.device).unsqueeze(0)
     mask = None
     if attention_mask is not None and attention_mask.dim() == 4:
         mask = attention_mask[..., : past + length]
-    elif attention_mask is not None and not bool(attention_mask.all()):
+    elif attention_mask is not None and (_capturing(hidden) or not bool(attention_mask.all())):
         mask = _visible(attention_mask, past, length)
     cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
     hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
@@ -225,9 +236,8 @@ def _run_layers(plan, hidden, cos, sin, cache, total, mask):
             if static:
                 key, value = key[:, :, :total], value[:, :, :total]
             key, value = key.transpose(1, 2), value.transpose(1, 2)
-        rows = _attention(query, key, value, causal=causal, scale=layer.scaling, attn_mask=mask, layout="BSHD").view(
-            batch, length, -1
-        )
+        rows = _attention(query, key, value, causal=causal, scale=layer.scaling, attn_mask=mask, layout="BSHD")
+        rows = rows.reshape(batch, length, -1)
         delta = _linear(rows, o["weight"], o["bias"])
         rows, hidden = _add_rms_norm(delta, hidden, layer.norms[1]["weight"], layer.eps[1], weight_offset=offset)
         gate, up, down = layer.mlp

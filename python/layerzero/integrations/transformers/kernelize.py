@@ -9,7 +9,7 @@ from torch import nn
 from layerzero import _layerzero
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import structure
-from layerzero.integrations.transformers.decoder import DecoderPlan, decoder_forward
+from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
@@ -140,7 +140,7 @@ def _replace_attention(model, mark):
 
 def _probe(base):
     """Ids and a left padded mask: a small input that shows whether two forwards are the same function."""
-    ids = torch.arange(3, 15).reshape(2, 6) % base.embed_tokens.num_embeddings
+    ids = torch.arange(3, 15, device=base.embed_tokens.weight.device).reshape(2, 6) % base.embed_tokens.num_embeddings
     mask = torch.ones_like(ids)
     mask[0, :2] = 0
     return ids, mask
@@ -176,8 +176,9 @@ def _why_not_decoder(base):
     if base is None:
         return "the model has no list of decoder layers"
     reason = structure.why_not_decoder(base) or structure.why_not_plain(base)
-    if not reason and any(parameter.device.type != "cpu" for parameter in base.parameters()):
-        reason = "weights are not in CPU memory; its parts are replaced one by one"
+    devices = {parameter.device for parameter in base.parameters()}
+    if not reason and (len(devices) != 1 or next(iter(devices)).type not in DEVICES):
+        reason = "weights are not on one CPU or CUDA device; its parts are replaced one by one"
     return reason
 
 

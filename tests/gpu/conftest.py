@@ -1,0 +1,20 @@
+"""Tests that need a CUDA device; where there is none each is skipped and says so."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("layerzero")
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))  # the conformance helpers
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent not in Path(item.fspath).parents:
+            continue
+        item.add_marker(pytest.mark.gpu)
+        if not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,144 @@
+"""Own CUDA kernels at sizes beyond the conformance cases, against torch's FP64 on the device."""
+
+import layerzero as lz
+import pytest
+import torch
+from torch.nn import functional as F
+
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
+WIDTHS = [1, 7, 8, 64, 576, 1024, 1025, 1032, 4096, 16384, 20001, 40000]
+
+
+def check(got, want):
+    for one, expected in zip(got, want, strict=True) if isinstance(got, tuple) else [(got, want)]:
+        tolerance = TOLERANCE[one.dtype]
+        torch.testing.assert_close(one.double(), expected.double(), rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def normal(*shape, dtype=torch.float32):
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
+def rms_reference(x, weight, eps, offset=0.0):
+    x64 = x.double()
+    gain = (1.0 if weight is None else weight.double()) + offset
+    return x64 / (x64.pow(2).mean(-1, keepdim=True) + eps).sqrt() * gain
+
+
+def rms(x, weight=None, eps=1e-6, offset=0.0):
+    got = lz.rms_norm(x, weight, eps, weight_offset=offset, kernel="cuda.norm.rms")
+    check(got, rms_reference(x, weight, eps, offset))
+
+
+def add_rms(x, residual, weight=None, eps=1e-6, offset=0.0):
+    got = lz.fused_add_rms_norm(x, residual, weight, eps, weight_offset=offset, kernel="cuda.norm.rms.residual")
+    total = (x.float() + residual.float()).to(x.dtype)
+    check(got[0], rms_reference(total, weight, eps, offset))
+    assert torch.equal(got[1], total)
+
+
+def silu_and_mul(x):
+    n = x.shape[-1] // 2
+    gate, up = x[..., :n].double(), x[..., n:].double()
+    check(lz.silu_and_mul(x, kernel="cuda.activation.silu_and_mul"), F.silu(gate) * up)
+
+
+def gated(gate, up):
+    check(lz.swiglu(gate, up, kernel="cuda.activation.swiglu"), F.silu(gate.double()) * up.double())
+    for kind in ("none", "tanh"):
+        got = lz.geglu(gate, up, approximate=kind, kernel="cuda.activation.geglu")
+        check(got, F.gelu(gate.double(), approximate=kind) * up.double())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rows", [1, 5, 257])
+def test_rows_of_every_width(dtype, width, rows):
+    torch.manual_seed(width)
+    x, y, weight = normal(rows, width, dtype=dtype), normal(rows, width, dtype=dtype), normal(width, dtype=dtype)
+    rms(x, weight, eps=1e-5)
+    rms(x, weight, offset=1.0)
+    rms(x)
+    add_rms(x, y, weight, offset=1.0)
+    gated(x, y)
+    silu_and_mul(torch.cat((x, y), -1))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_leading_strides_and_unaligned_bases(dtype):
+    x = normal(4, 6, 256, dtype=dtype)
+    other = normal(4, 6, 256, dtype=dtype)
+    shifted = x.flatten()[1 : 1 + 4 * 200].view(4, 200)
+    views = [x[:, ::2], x.transpose(0, 1), x[..., :200], x[..., :201], shifted, x[:, :1].expand(4, 6, 256)]
+    for view in views:
+        partner = other.flatten()[: view.numel()].view(view.shape)
+        rms(view)
+        add_rms(view, partner)
+        add_rms(partner, view)
+        gated(view, partner)
+        gated(partner, view)
+        if view.shape[-1] % 2 == 0:
+            silu_and_mul(view)
+
+
+def test_many_rows_and_no_rows():
+    rms(normal(5_000_000, 8))
+    add_rms(normal(2_000_000, 8), normal(2_000_000, 8))
+    silu_and_mul(normal(3_000_000, 6))
+    gated(normal(50_000_000), normal(50_000_000))
+    assert lz.rms_norm(torch.empty(0, 64, device="cuda")).shape == (0, 64)
+    assert lz.rms_norm(torch.empty(3, 0, device="cuda")).shape == (3, 0)
+
+
+def test_a_nan_stays_in_its_row():
+    x = torch.ones(3, 64, device="cuda")
+    x[1, 5] = float("nan")
+    y = lz.rms_norm(x, kernel="cuda.norm.rms")
+    assert y[1].isnan().all() and not y[0].isnan().any() and not y[2].isnan().any()
+
+
+def rope_reference(x, cos, sin, interleaved=False, r=None):
+    """(b, s, h, d) with tables (b or 1, s, w)."""
+    x, cos, sin = x.double(), cos.double()[..., None, :], sin.double()[..., None, :]
+    r = r or x.shape[-1]
+    head, rest = x[..., :r], x[..., r:]
+    if cos.shape[-1] == r // 2:
+        spread = (lambda t: t.repeat_interleave(2, -1)) if interleaved else (lambda t: torch.cat((t, t), -1))
+        cos, sin = spread(cos), spread(sin)
+    if interleaved:
+        turned = torch.stack((-head[..., 1::2], head[..., ::2]), -1).flatten(-2)
+    else:
+        turned = torch.cat((-head[..., r // 2 :], head[..., : r // 2]), -1)
+    return torch.cat((head * cos + turned * sin, rest), -1)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize(("d", "r"), [(64, 64), (128, 128), (128, 64), (96, 96), (80, 40), (6, 6), (256, 256)])
+def test_rope(dtype, interleaved, d, r):
+    torch.manual_seed(d)
+    for b, s, h in ((1, 1, 32), (2, 37, 5), (3, 512, 8)):
+        for width in (r, r // 2):
+            for tables in (dtype, torch.float32):
+                angle = torch.rand(b, s, width, device="cuda") * 6.0
+                cos, sin = angle.cos().to(tables), angle.sin().to(tables)
+                options = {"interleaved": interleaved, "rotary_dim": r, "kernel": "cuda.posenc.rope"}
+                x = normal(b, s, h, d, dtype=dtype)
+                check(lz.rope(x, cos, sin, **options), rope_reference(x, cos, sin, interleaved, r))
+                heads = normal(b, h, s, d, dtype=dtype)
+                got = lz.rope(heads, cos, sin, layout="BHSD", **options).transpose(1, 2)
+                check(got, rope_reference(heads.transpose(1, 2), cos, sin, interleaved, r))
+
+
+def test_rope_by_position_ids_and_positions_outside_the_tables():
+    x = normal(2, 5, 4, 64)
+    angle = torch.rand(9, 64, device="cuda")
+    ids = torch.tensor([[0, 8, 3, 3, 1], [2, 2, 7, 0, 5]], device="cuda")
+    for index in (torch.int64, torch.int32):
+        got = lz.rope(x, angle.cos(), angle.sin(), position_ids=ids.to(index), kernel="cuda.posenc.rope")
+        check(got, rope_reference(x, angle.cos()[ids], angle.sin()[ids]))
+    ids[1, 2], ids[0, 0] = 9, -1
+    got = lz.rope(x, angle.cos(), angle.sin(), position_ids=ids, kernel="cuda.posenc.rope")
+    outside = torch.zeros(2, 5, dtype=torch.bool, device="cuda")
+    outside[1, 2] = outside[0, 0] = True
+    assert got[outside].isnan().all() and not got[~outside].isnan().any()

@@ -1,0 +1,79 @@
+// Rows of own CUDA kernels, read without a driver and asked on simulated devices. Their results are compared with FP64
+// on a device by tests/gpu.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/cuda_library.h"
+#include "engine/engine.h"
+#include "test_paths.h"
+
+namespace lz {
+
+inline const std::string kCudaLibrary = LZ_BINARY_DIR "/lib/liblayerzero_cuda.so";
+
+// A call whose tensors have shapes but no values that anybody reads.
+class CudaRow : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (access(kCudaLibrary.c_str(), F_OK) != 0) GTEST_SKIP() << kCudaLibrary << " is not built (LZ_BUILD_CUDA)";
+    static const bool loaded = [] {  // once for the process: a kernel is registered once
+      auto found = LoadCudaLibrary(Engine::Get().selector().registry(), kCudaLibrary);
+      return found.ok() && *found;
+    }();
+    ASSERT_TRUE(loaded);
+  }
+
+  lz_tensor Tensor(DType type, std::vector<int64_t> shape) {
+    std::vector<int64_t> strides(shape.size(), 1);
+    for (size_t i = shape.size(); i-- > 1;) strides[i - 1] = strides[i] * shape[i];
+    const DTypeInfo& info = Info(type);
+    sizes_.push_back(std::move(shape));
+    sizes_.push_back(std::move(strides));
+    return {memory_,
+            {1, 0},
+            int32_t(sizes_.back().size()),
+            {info.dlpack_code, info.bits, info.lanes},
+            sizes_[sizes_.size() - 2].data(),
+            sizes_.back().data(),
+            0};
+  }
+
+  // "" if the kernel is admissible for the call on that device, else the codes of its reasons.
+  std::string Refusal(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,
+                      const char* device = "h100") {
+    Engine& engine = Engine::Get();
+    Request request(*engine.Find(operation));
+    std::copy(tensors.begin(), tensors.end(), request.tensors.begin());
+    auto text = engine.Explain(request, device);
+    if (!text.ok()) return text.status().Text();
+    const auto report = nlohmann::json::parse(*text);
+    for (const auto& c : report["candidates"]) {
+      if (c["kernel_id"] != kernel) continue;
+      std::string codes;
+      for (const auto& reason : c["reasons"]) codes += reason["code"].get<std::string>() + " ";
+      return codes;
+    }
+    return "no candidate";
+  }
+
+  void RunsOnHopperNotOnTuring(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors) {
+    EXPECT_EQ(Refusal(operation, kernel, tensors, "h100"), "");
+    EXPECT_EQ(Refusal(operation, kernel, tensors, "h200"), "");
+    EXPECT_EQ(Refusal(operation, kernel, tensors, "t4"), "DEVICE_CAPABILITY_UNSUPPORTED ");
+    EXPECT_NE(Refusal(operation, kernel, tensors, "cpu"), "");
+    EXPECT_NE(Refusal(operation, kernel, tensors, "mi300x"), "");
+  }
+
+ private:
+  alignas(64) char memory_[64] = {};
+  std::deque<std::vector<int64_t>> sizes_;
+};
+
+}  // namespace lz
