@@ -312,7 +312,8 @@ Status KernelReader::Gqa() {
     return Bad("supports_gqa", "true in " + std::string(operation_.id),
                Has("supports_gqa") ? *kernel_.find("supports_gqa") : json());
   }
-  if (!supports_gqa_ && HasFields({"group"})) Row("group", Rel::kEq, 1, ReasonCode::kGqaUnsupported);
+  const bool has_heads = HasFields({"h_q", "h_kv", "group"});
+  if (!supports_gqa_ && has_heads) Row("group", Rel::kEq, 1, ReasonCode::kGqaUnsupported);
   const auto at = kernel_.find("gqa_groups");
   if (at == kernel_.end() || at->is_null()) return {};
   const bool fits =
@@ -322,7 +323,7 @@ Status KernelReader::Gqa() {
   if (!fits) return Bad("gqa_groups", "a list of group sizes, beside supports_gqa: true", *at);
   std::vector<int64_t> set;
   for (const json& v : *at) set.push_back(v.get<int64_t>());
-  if (HasFields({"group"}) && GroupedVariantOf(contract, operation_.id).empty()) {
+  if (has_heads && GroupedVariantOf(contract, operation_.id).empty()) {
     rows_.push_back({"group", Rel::kInSet, 0, storage_->Keep(std::move(set)), ReasonCode::kGqaHeadsMismatch});
   }
   return {};

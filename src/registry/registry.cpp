@@ -84,7 +84,7 @@ ReasonCode DefaultCode(const Operation& op, std::string_view name, Rel rel) {
   if (name == "s_q" || name == "s_kv") {
     return rel == Rel::kLe || rel == Rel::kLt ? ReasonCode::kSeqTooLong : ReasonCode::kShapeUnsupported;
   }
-  if (name == "group") {
+  if (name == "group" && op.ResolveVariable("h_kv")) {
     return rel == Rel::kEq || rel == Rel::kLe ? ReasonCode::kGqaUnsupported : ReasonCode::kGqaHeadsMismatch;
   }
   if (name == "requires_grad") return ReasonCode::kGradUnsupported;

@@ -190,6 +190,7 @@ TEST(Descriptor, KeysFollowTheOperationsAxes) {
             (V{"s_q <= 9", "s_kv <= 9"}));
   EXPECT_EQ(RowsOf({{"max_seq_len", 9}}, "attention.mla.prefill"), (V{"s_q <= 9", "s_kv <= 9"}));
   EXPECT_EQ(RowsOf(json::object(), "attention.merge"), V{});
+  EXPECT_EQ(RowsOf(json::object(), "mlp.linear.quantized"), V{});  // its `group` is no group of heads
   for (const char* operation : {"attention.mla.prefill", "attention.mla.decode", "attention.merge", "norm.rms"}) {
     EXPECT_THAT(Refusal(Minimal(any, operation)), HasSubstr("[0].max_head_dim: wanted no such key")) << operation;
   }

@@ -31,13 +31,15 @@ def _row(contract: Contract, operation: str) -> dict[str, Any]:
         "priority": 10,
         "dtypes": first["dtypes"],
         "requires_layouts": list(contract["layouts"]) or ["any"],
-        "accepts": ["*"],
+        # Dropout draws random numbers: no formula has them.
+        "accepts": [p["name"] for p in contract["params"] if p["name"] != "dropout_p"],
         "supports_grad": contract["differentiable"],
         "requires_contiguous": False,
         "requires_last_dim_stride1": False,
         "deterministic": True,
     }
-    if operation.startswith(("attention.gqa.", "attention.cross.")):
+    (conditions,) = (o["when"] for o in contract["operations"] if o["id"] == operation)
+    if {"h_q", "h_kv"} <= set(contract["axes"]) and all(c["field"] != "group" for c in conditions):
         row["supports_gqa"] = True
     if {"d_qk", "d_v"} <= set(contract["axes"]):
         row["max_head_dim"] = None
