@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero, list_kernels
-from layerzero._contracts import condition, contracts, present
+from layerzero._contracts import condition, contracts, is_seeded, present
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = "python/layerzero/_operations.pyi"
@@ -60,6 +60,7 @@ def parameters(contract: Contract, replaced: dict[str, str] | None = None) -> li
     if contract["layouts"]:
         names = ", ".join(f'"{name}"' for name in contract["layouts"])
         texts.append(f"layout: Literal[{names}] | None = None")
+    texts += ["generator: torch.Generator | None = None"] * is_seeded(contract)
     return [*texts, "kernel: str | None = None", "out: T | tuple[T, ...] | None = None"]
 
 
@@ -95,6 +96,8 @@ def stub() -> str:
         f'"""The operations as functions of `layerzero`. {MADE}"""',
         "",
         "from typing import Literal, TypeVar, overload",
+        "",
+        "import torch",
         "",
         "# A torch.Tensor, or an array of another library with __dlpack__; outputs are of the inputs' kind.",
         'T = TypeVar("T")',
@@ -149,7 +152,8 @@ def signature(contract: Contract) -> str:
             texts.append("*")
         default = f"={param['default']!r}" if param.get("has_default") else "=None" if param["optional"] else ""
         texts.append(param["name"] + default)
-    texts += ["*"] * ("*" not in texts) + ["layout=None"] * bool(contract["layouts"]) + ["kernel=None", "out=None"]
+    texts += ["*"] * ("*" not in texts) + ["layout=None"] * bool(contract["layouts"])
+    texts += ["generator=None"] * is_seeded(contract) + ["kernel=None", "out=None"]
     return f"layerzero.{contract['name']}({', '.join(texts)})"
 
 

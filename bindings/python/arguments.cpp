@@ -16,6 +16,7 @@ PyObject** Slot(const OpDoor& door, PyObject* name, Arguments* a) {
   static PyObject* const kLayout = Interned("layout");
   static PyObject* const kKernel = Interned("kernel");
   static PyObject* const kOut = Interned("out");
+  static PyObject* const kGenerator = Interned("generator");
   for (size_t i = 0; i < door.names.size(); ++i) {
     if (door.names[i] == name) return &a->params[i];
   }
@@ -25,6 +26,7 @@ PyObject** Slot(const OpDoor& door, PyObject* name, Arguments* a) {
   if (!door.layouts.empty() && SameName(name, kLayout)) return &a->layout;
   if (SameName(name, kKernel)) return &a->kernel;
   if (SameName(name, kOut)) return &a->out;
+  if (door.seeded && SameName(name, kGenerator)) return &a->generator;
   return nullptr;
 }
 
@@ -132,6 +134,7 @@ Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r) {
   const Operation& op = *door.op;
   const bool any = std::any_of(op.input_params().begin(), op.input_params().end(),
                                [&](uint8_t i) { return a.params[i] && a.params[i] != Py_None; });
+  if (a.generator && a.generator != Py_None) return Read::kSlow;
   if (!any) return Read::kOk;  // the contract says what is missing
   if (!TorchAttached() || !ModesAllowFastDoor()) return Read::kSlow;
   const bool grad = GradEnabled();

@@ -346,6 +346,8 @@ PyObject* MakeCallable(const Operation& op, PyObject* module) {
     if (!p.keyword_only) ++door->num_positional;
   }
   for (const std::string& name : op.layout_names()) door->layouts.push_back(PyUnicode_InternFromString(name.c_str()));
+  door->seeded = std::any_of(c.params.begin(), c.params.end(),
+                             [](const Param& p) { return p.name == "seed" && p.kind == ParamKind::kInt; });
   door->doc = Signature(c);
   door->method.ml_name = c.name.data();  // contracts are string literals
   door->method.ml_meth = AsCFunction(&CallOperation);

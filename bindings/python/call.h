@@ -17,6 +17,7 @@ struct OpDoor {
   std::vector<PyObject*> names;    // interned, in the contract's order of parameters
   size_t num_positional = 0;       // parameters before the keyword-only ones
   std::vector<PyObject*> layouts;  // interned names
+  bool seeded = false;             // has a `seed`, for which generator= may draw
   std::string doc;
   PyMethodDef method{};
   Box site;                                                  // the last choice

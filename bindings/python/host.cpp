@@ -20,17 +20,43 @@ class Gil {
   PyGILState_STATE state_;
 };
 
+// The text, or the attribute's text; empty where there is none.
+std::string TextOf(PyObject* text) {
+  const char* utf8 = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, nullptr) : nullptr;
+  std::string copy = utf8 ? utf8 : "";
+  PyErr_Clear();
+  Py_XDECREF(text);
+  return copy;
+}
+std::string TextOf(PyObject* object, const char* attribute) {
+  return TextOf(PyObject_GetAttrString(object, attribute));
+}
+
+// LayerZero's own exceptions are statuses again: their class has a code, they have the parts.
+Status OwnStatus(PyObject* error) {
+  PyObject* number = PyObject_GetAttrString(error, "code");
+  const long code = number && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
+  PyErr_Clear();
+  Py_XDECREF(number);
+  ErrorParts parts{TextOf(error, "field"), TextOf(error, "wanted"), TextOf(error, "got"), TextOf(error, "fix")};
+  const bool known = code > 0 && code <= long(StatusCode::kCacheFull) && !parts.field.empty() && !parts.wanted.empty();
+  return known ? Status(StatusCode(code), std::move(parts)) : Status();
+}
+
 // The pending Python error, which is cleared.
 Status PythonFailure(std::string field) {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
-  std::string text = "a Python error";
-  PyObject* message = value ? PyObject_Repr(value) : nullptr;
-  if (const char* utf8 = message ? PyUnicode_AsUTF8AndSize(message, nullptr) : nullptr) text = utf8;
-  PyErr_Clear();
-  for (PyObject* object : {message, type, value, trace}) Py_XDECREF(object);
-  return Status(StatusCode::kKernelFailed, {.field = std::move(field), .wanted = "a result", .got = std::move(text)});
+  Status status = value ? OwnStatus(value) : Status();
+  if (status.ok()) {
+    std::string text = value ? TextOf(PyObject_Repr(value)) : "";
+    if (text.empty()) text = "a Python error";
+    status =
+        Status(StatusCode::kKernelFailed, {.field = std::move(field), .wanted = "a result", .got = std::move(text)});
+  }
+  for (PyObject* object : {type, value, trace}) Py_XDECREF(object);
+  return status;
 }
 
 // The tensors of one call as Python objects; what was not taken over is released here.

@@ -59,6 +59,12 @@ PyObject* Prepare(PyObject*, PyObject* args) {
   Question q;
   if (!ReadQuestion(args, &q)) return nullptr;
   Request& r = *q.request;
+  if (q.arguments.generator && q.arguments.generator != Py_None) {
+    return Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": generator",
+                                                      .wanted = "none in a prepared call, whose seed is fixed",
+                                                      .got = "one",
+                                                      .fix = "pass seed="}));
+  }
   auto prepared = std::make_unique<Prepared>(Prepared{.door = q.door, .policy = r.policy});
   prepared->scalars.assign(r.scalars.begin(), r.scalars.begin() + ptrdiff_t(r.op->num_scalars()));
   if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);

@@ -38,6 +38,12 @@ def _checked(name, values, valid, wanted):
     return values.double()
 
 
+def answered(name, wanted, valid):
+    """In strict mode a row without an answer is an error."""
+    if not bool(valid.all()):
+        raise ValueError(f"{name}: wanted {wanted}, got none in rows {(~valid).nonzero().flatten().tolist()}")
+
+
 def sample(
     logits,
     *,
@@ -51,10 +57,14 @@ def sample(
     row_p=None,
     row_min_p=None,
     row_temperature=None,
+    strict=False,
 ):
     vocab = logits.shape[-1]
     x = logits.double().reshape(logits.shape[:-1].numel(), vocab)
     rows = torch.arange(x.shape[0], device=x.device)
+    valid = ~x.isnan().any(-1) & x.isfinite().any(-1)
+    if strict:
+        answered("logits", "a finite logit and no NaN in every row in strict mode", valid)
     if vocab == 0:
         return torch.full(logits.shape[:-1], -1, dtype=torch.int64, device=x.device)
     k = column(k, row_k, x, vocab)
@@ -65,7 +75,6 @@ def sample(
     p = _checked("p", p, (p >= 0) & (p <= 1), "numbers in [0, 1]")
     min_p = _checked("min_p", min_p, (min_p >= 0) & (min_p <= 1), "numbers in [0, 1]")
     temperature = _checked("temperature", temperature, temperature.isfinite() & (temperature > 0), "numbers above 0")
-    valid = ~x.isnan().any(-1) & x.isfinite().any(-1)
     x = torch.where(valid[:, None], x, 0.0)
     top = x.amax(-1, keepdim=True)
     weights = torch.where(x == top, 1.0, ((x - top) / temperature).exp())

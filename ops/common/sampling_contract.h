@@ -11,7 +11,8 @@ namespace lz::sampling {
 inline constexpr Param kLogits = TensorParam("logits", "..., vocab", kFloats, "unnormalised log-probabilities");
 inline constexpr Param kTemperatureParam =
     KeywordOnly(Float("temperature", 1.0, "logits are divided by it first; finite and above 0"));
-inline constexpr Param kSeedParam = KeywordOnly(Int("seed", 0, "key of the generator"));
+inline constexpr Param kSeedParam =
+    KeywordOnly(Int("seed", 0, "key of the random numbers; in Python a torch.Generator as `generator` draws it"));
 inline constexpr Param kOffsetParam =
     KeywordOnly(Int("offset", 0, "counter of the generator: a new one for every step with the same seed"));
 inline constexpr Param kRowKParam =

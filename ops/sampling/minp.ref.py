@@ -6,7 +6,9 @@ from pathlib import Path
 _sample = runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py"))["sample"]
 
 
-def reference(logits, min_p=None, *, temperature=1.0, seed=0, offset=0, row_min_p=None, row_temperature=None):
+def reference(
+    logits, min_p=None, *, temperature=1.0, seed=0, offset=0, row_min_p=None, row_temperature=None, strict=False
+):
     return _sample(
         logits,
         min_p=min_p,
@@ -15,4 +17,5 @@ def reference(logits, min_p=None, *, temperature=1.0, seed=0, offset=0, row_min_
         offset=offset,
         row_min_p=row_min_p,
         row_temperature=row_temperature,
+        strict=strict,
     )

@@ -7,14 +7,17 @@ from types import SimpleNamespace
 import torch
 
 _sampling = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py")))
+_ANSWER = "mass in every row and draft ids inside the vocabulary in strict mode"
 
 
-def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0):
+def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0, strict=False):
     (b, n, vocab), device = draft_probs.shape, draft_probs.device
     ids = draft_token_ids.long()
     rows = torch.arange(b, device=device)
     steps = torch.arange(n, device=device)
     if vocab == 0:
+        if strict:
+            _sampling.answered("target_probs", _ANSWER, rows < 0)
         return torch.full((b, n + 1), -1, device=device), torch.zeros(b, dtype=torch.int64, device=device)
     inside = (ids >= 0) & (ids < vocab)
     safe = torch.where(inside, ids, 0)[..., None]
@@ -32,7 +35,10 @@ def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0):
     token = _sampling.draw(weights, _sampling.philox_uniform(seed, offset, rows, 2 + 2 * count))
     total = weights.sum(-1)
     at = torch.cat([decided, torch.ones_like(decided[:, :1]) if n else decided.new_ones(b, 1)], 1)
-    token = torch.where(at[rows, count] & (total > 0) & total.isfinite(), token, -1)
+    valid = at[rows, count] & (total > 0) & total.isfinite()
+    if strict:
+        _sampling.answered("target_probs", _ANSWER, valid)
+    token = torch.where(valid, token, -1)
 
     position = torch.arange(n + 1, device=device)
     output = torch.cat([ids, ids.new_full((b, 1), -1)], 1)

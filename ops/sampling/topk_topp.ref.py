@@ -7,7 +7,17 @@ _sample = runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py
 
 
 def reference(
-    logits, k=None, p=None, *, temperature=1.0, seed=0, offset=0, row_k=None, row_p=None, row_temperature=None
+    logits,
+    k=None,
+    p=None,
+    *,
+    temperature=1.0,
+    seed=0,
+    offset=0,
+    row_k=None,
+    row_p=None,
+    row_temperature=None,
+    strict=False,
 ):
     return _sample(
         logits,
@@ -19,4 +29,5 @@ def reference(
         row_k=row_k,
         row_p=row_p,
         row_temperature=row_temperature,
+        strict=strict,
     )

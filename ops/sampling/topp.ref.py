@@ -6,7 +6,7 @@ from pathlib import Path
 _sample = runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py"))["sample"]
 
 
-def reference(logits, p=None, *, temperature=1.0, seed=0, offset=0, row_p=None, row_temperature=None):
+def reference(logits, p=None, *, temperature=1.0, seed=0, offset=0, row_p=None, row_temperature=None, strict=False):
     return _sample(
         logits,
         p=p,
@@ -15,4 +15,5 @@ def reference(logits, p=None, *, temperature=1.0, seed=0, offset=0, row_p=None, 
         offset=offset,
         row_p=row_p,
         row_temperature=row_temperature,
+        strict=strict,
     )

@@ -36,6 +36,11 @@ def has_whole_outputs(contract: Contract) -> bool:
     return bool(kinds) and all(kinds)
 
 
+def is_seeded(contract: Contract) -> bool:
+    """Whether the operation draws random numbers from a seed, for which generator= may draw."""
+    return any(p["name"] == "seed" and p["kind"] == "int" for p in contract["params"])
+
+
 @functools.cache
 def parameter_names(name: str) -> tuple[str, ...]:
     return tuple(param["name"] for param in contracts()[name]["params"])

@@ -2,6 +2,8 @@
 
 from typing import Literal, TypeVar, overload
 
+import torch
+
 # A torch.Tensor, or an array of another library with __dlpack__; outputs are of the inputs' kind.
 T = TypeVar("T")
 
@@ -1172,6 +1174,7 @@ def sample_minp(
     offset: int = 0,
     row_min_p: T | None = None,
     row_temperature: T | None = None,
+    generator: torch.Generator | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -1194,6 +1197,7 @@ def speculative_sample(
     *,
     seed: int = 0,
     offset: int = 0,
+    generator: torch.Generator | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
@@ -1208,6 +1212,7 @@ def sample_topk(
     offset: int = 0,
     row_k: T | None = None,
     row_temperature: T | None = None,
+    generator: torch.Generator | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -1224,6 +1229,7 @@ def sample_topk_topp(
     row_k: T | None = None,
     row_p: T | None = None,
     row_temperature: T | None = None,
+    generator: torch.Generator | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -1238,6 +1244,7 @@ def sample_topp(
     offset: int = 0,
     row_p: T | None = None,
     row_temperature: T | None = None,
+    generator: torch.Generator | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:

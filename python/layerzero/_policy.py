@@ -107,14 +107,20 @@ def disabled() -> policy:
 
 
 @functools.lru_cache(maxsize=64)
-def _holds_locks(scope: int, changes: int) -> bool:
+def _traits(scope: int, changes: int) -> tuple[bool, bool]:
     keys = json.loads(_layerzero.policy_text(scope))["keys"]
-    return bool(keys["locks"]["value"]) or "lock" in json.dumps(keys["rules"]["value"])
+    has_locks = bool(keys["locks"]["value"]) or "lock" in json.dumps(keys["rules"]["value"])
+    return has_locks, bool(keys["strict_mode"]["value"])
 
 
 def has_locks() -> bool:
     """Whether a lock may hold for some call in the current context."""
-    return _holds_locks(_scope.get(), _changes)
+    return _traits(_scope.get(), _changes)[0]
+
+
+def is_strict() -> bool:
+    """Whether strict_mode holds in the current context."""
+    return _traits(_scope.get(), _changes)[1]
 
 
 def policy_in_force() -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 import functools
 import importlib.util
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from layerzero._contracts import condition, contracts, parameter_names, present
+from layerzero._policy import is_strict
+from layerzero._refusals import refuse_request, refuse_values
 from layerzero._shapes import promotion
-from layerzero.errors import KernelExecutionError
 
 FOLDER = Path(__file__).parent / "_reference"
 
@@ -34,12 +36,29 @@ def _keywords(name: str) -> tuple[frozenset[str], bool]:
     return taken, "layout" in taken
 
 
+# How a reference refuses: a ValueError for values inside a tensor, NotImplementedError for an argument.
+_REFUSAL = re.compile(r"(?P<parameter>\w+): wanted (?P<wanted>.+), got (?P<got>.+)", re.DOTALL)
+
+
 def call_reference(name: str, arguments: dict[str, Any], layout: str | None = None) -> Any:
     """The reference of `name` on arguments by name (None: not given), with tensors in `layout`."""
+    try:
+        return _call(name, arguments, layout)
+    except (ValueError, NotImplementedError) as error:
+        refusal = _REFUSAL.fullmatch(str(error))
+        if refusal is None or refusal["parameter"] not in parameter_names(name):
+            raise  # not the reference's words: a fault
+        refuse = refuse_values if isinstance(error, ValueError) else refuse_request
+        refuse(f"{name}: {refusal['parameter']}", refusal["wanted"], refusal["got"])
+
+
+def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:
     function = reference_function(name)
     contract = contracts()[name]
     taken, knows_layout = _keywords(name)
     given = {key: value for key, value in arguments.items() if value is not None or key in taken}
+    if "strict" in taken:
+        given["strict"] = is_strict()
     promoted = promotion(contract, arguments)
     if promoted is not None:
         names, dtype = promoted
@@ -70,10 +89,7 @@ def host_kernel(name: str) -> Callable[..., Any]:
 
     def run(*values: Any) -> Any:
         layout = values[-1] if has_layouts else None
-        try:
-            return call_reference(name, dict(zip(names, values, strict=False)), layout)
-        except ValueError as error:  # a value inside a tensor is invalid: an index, an offset
-            raise KernelExecutionError(f"{name}: {error}") from error
+        return call_reference(name, dict(zip(names, values, strict=False)), layout)
 
     run.__name__ = f"{name}_reference"
     return run

@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from layerzero.errors import InvalidRequestError, LayerZeroError, WrongTypeError
+from layerzero.errors import InvalidRequestError, KernelExecutionError, LayerZeroError, WrongTypeError
 
 WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"
 
@@ -21,6 +21,11 @@ def refuse(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
 def refuse_request(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
     """An argument that does not fit the call."""
     _raise(InvalidRequestError, field, wanted, got, fix)
+
+
+def refuse_values(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
+    """Values inside a tensor that a kernel cannot compute on: an index, an offset."""
+    _raise(KernelExecutionError, field, wanted, got, fix)
 
 
 def refuse_no_gradient(name: str, got: str = "one that does") -> NoReturn:

@@ -27,6 +27,9 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _check_required(contract, arguments)
     tensor_names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
     torch = _need_torch(name, arguments, tensor_names)
+    if (generator := options.pop("generator", None)) is not None:
+        seed = _drawn_seed(torch, name, arguments, generator)
+        return _layerzero.ops[name](**arguments | {"seed": seed}, **options)
     if any(is_foreign(torch, arguments.get(n)) for n in tensor_names):
         return call_on_arrays(torch, name, arguments, options, tensor_names)
     given = {n: arguments[n] for n in tensor_names if arguments.get(n) is not None}
@@ -60,6 +63,19 @@ def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dic
     for key, value in kwargs.items():
         (arguments if key in names else options)[key] = value
     return arguments, options
+
+
+def _drawn_seed(torch: Any, name: str, arguments: dict[str, Any], generator: Any) -> int:
+    """A seed from `generator`, which moves on; a generator of another device than the CPU waits for it."""
+    if not isinstance(generator, torch.Generator):
+        refuse(f"{name}: generator", "a torch.Generator", type(generator).__name__)
+    if arguments.get("seed") is not None:
+        refuse_request(f"{name}: seed", "none beside generator", "both", "leave one of them out")
+    if _tracing(torch) or torch._C._functorch.peek_interpreter_stack() is not None:
+        fix = "draw a seed outside and pass seed="
+        refuse_request(f"{name}: generator", "none while torch traces or transforms", "one", fix)
+    drawn = torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)
+    return int(drawn.item())
 
 
 def _check_required(contract: Contract, arguments: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._contracts import Contract, condition, contracts, has_whole_outputs, holds
+from layerzero._contracts import Contract, condition, contracts, has_whole_outputs, holds, is_seeded
 from layerzero._references import call_reference
 from layerzero._refusals import refuse_no_gradient, refuse_request
 from layerzero._shapes import output_shapes
@@ -309,7 +309,11 @@ def _traceable(name: str) -> Any:
     """The operation as a Python function of its own signature that calls the operator: source text from the contract,
     because torch.compile cannot trace a signature that is bound at run time."""
     contract = contracts()[name]
-    values: dict[str, Any] = {"refuse": _refuse_kernel, "copy_into": _copy_into}
+    values: dict[str, Any] = {
+        "refuse": _refuse_kernel,
+        "refuse_generator": _refuse_generator,
+        "copy_into": _copy_into,
+    }
     signature, lines, has_default = [], [], False
     for param in sorted(contract["params"], key=lambda p: p["keyword_only"]):
         p = param["name"]
@@ -322,6 +326,9 @@ def _traceable(name: str) -> Any:
         if param.get("has_default"):
             lines.append(f"if {p} is None: {p} = {param['default']!r}")  # a literal: a global would be guarded
     signature += ["kernel=None", "out=None"] if "*" in signature else ["*", "kernel=None", "out=None"]
+    if is_seeded(contract):
+        signature.append("generator=None")
+        lines.append("if generator is not None: refuse_generator()")
     if contract["layouts"]:
         signature.append("layout=None")
         lines.append("if layout is None: layout = ''")  # found by the operator, as the eager call finds it
@@ -347,6 +354,10 @@ def _is_on(contract: Contract) -> str:
 
 def _refuse_kernel() -> None:
     refuse_request("kernel", "none in a compiled graph", "one", "use layerzero.configure or a policy file")
+
+
+def _refuse_generator() -> None:
+    refuse_request("generator", "none in a compiled graph", "one", "draw a seed outside it and pass seed=")
 
 
 def _copy_into(out: Any, result: Any) -> Any:

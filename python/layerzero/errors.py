@@ -9,6 +9,7 @@ from layerzero.report import Reason
 class LayerZeroError(Exception):
     """Base of all errors. `field`, `wanted`, `got` and `fix` are the message's parts where the engine gave them."""
 
+    code: int = 0  # lz_status_code of include/layerzero/c_abi.h, of classes whose errors are their parts alone
     field: str = ""
     wanted: str = ""
     got: str = ""
@@ -18,37 +19,55 @@ class LayerZeroError(Exception):
 class InvalidRequestError(LayerZeroError, ValueError):
     """An argument does not fit the operation's contract."""
 
+    code = 1
+
 
 class WrongTypeError(InvalidRequestError, TypeError):
     """An argument is of the wrong type."""
+
+    code = 2
 
 
 class UnknownNameError(InvalidRequestError, LookupError):
     """No operation, kernel or device has this name."""
 
+    code = 4
+
 
 class ConfigError(LayerZeroError, ValueError):
     """A policy file, an environment variable or a call of `configure` is wrong."""
+
+    code = 5
 
 
 class NotInstalledError(LayerZeroError, ImportError):
     """Something that the call needs is not installed."""
 
+    code = 6
+
 
 class KernelExecutionError(LayerZeroError, RuntimeError):
     """A kernel failed while it ran."""
+
+    code = 7
 
 
 class VersionMismatchError(LayerZeroError, RuntimeError):
     """Two parts that must be of one build or version are not."""
 
+    code = 8
+
 
 class CudaGraphUnsafeError(LayerZeroError, RuntimeError):
     """A kernel that is not known to be safe in a CUDA graph was asked for inside a capture."""
 
+    code = 9
+
 
 class KVCacheFullError(LayerZeroError, RuntimeError):
     """A KV cache has no block left for what was asked; nothing was changed."""
+
+    code = 12
 
 
 class InternalError(LayerZeroError, RuntimeError):
@@ -71,18 +90,20 @@ class LayerZeroLayoutWarning(UserWarning):
     """A tensor's layout was guessed."""
 
 
-# lz_status_code of include/layerzero/c_abi.h.
-_NO_KERNEL = 3
+_NO_KERNEL = 3  # lz_status_code
 _BY_CODE: dict[int, type[LayerZeroError]] = {
-    1: InvalidRequestError,
-    2: WrongTypeError,
-    4: UnknownNameError,
-    5: ConfigError,
-    6: NotInstalledError,
-    7: KernelExecutionError,
-    8: VersionMismatchError,
-    9: CudaGraphUnsafeError,
-    12: KVCacheFullError,
+    kind.code: kind
+    for kind in (
+        InvalidRequestError,
+        WrongTypeError,
+        UnknownNameError,
+        ConfigError,
+        NotInstalledError,
+        KernelExecutionError,
+        VersionMismatchError,
+        CudaGraphUnsafeError,
+        KVCacheFullError,
+    )
 }
 
 

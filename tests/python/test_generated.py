@@ -43,7 +43,8 @@ def test_stub_has_every_operation_with_its_parameters(generate):
     for function in functions:
         names = [a.arg for a in function.args.args + function.args.kwonlyargs]
         wanted = [p["name"] for p in contracts()[function.name]["params"]]
-        assert names[: len(wanted)] == wanted and set(names[len(wanted) :]) <= {"layout", "kernel", "out"}
+        assert names[: len(wanted)] == wanted and set(names[len(wanted) :]) <= {"layout", "generator", "kernel", "out"}
+        assert ("generator" in names) == ("seed" in wanted)
 
 
 def test_every_operation_is_a_c_function_of_the_module():

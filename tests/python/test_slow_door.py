@@ -97,6 +97,51 @@ def test_a_lock_of_another_operation_changes_nothing():
         lz.rms_norm(X, W)
 
 
+# ---- what a reference refuses
+
+
+def test_references_refuse_in_the_engines_words():
+    packed, bad = torch.randn(7, 2, 8), torch.tensor([0, 3, 8], dtype=torch.int32)
+    calls = (
+        lambda: lz.ragged_attention(
+            packed, packed, packed, bad, bad, kernel="torch.ref.attention.standard.prefill.ragged"
+        ),
+        lambda: torch.func.vmap(lambda q: lz.ragged_attention(q, packed, packed, bad, bad))(packed[None]),
+    )
+    for call in calls:
+        with pytest.raises(lz.KernelExecutionError, match="ragged_attention: cu_seqlens_q: wanted offsets") as caught:
+            call()
+        assert caught.value.field == "ragged_attention: cu_seqlens_q" and caught.value.got == "[0, 3, 8]"
+
+
+def test_only_the_references_own_words_are_a_refusal(monkeypatch):
+    from layerzero import _references
+
+    for text in ("too many values to unpack", "weights: wanted one, got two"):
+
+        def fault(input, weight=None, eps=1e-6, offset=0.0, text=text):
+            raise ValueError(text)
+
+        monkeypatch.setattr(_references, "reference_function", lambda name: fault)  # noqa: B023
+        _references._keywords.cache_clear()
+        with torch.autocast("cpu"), pytest.raises(ValueError, match=text) as caught:
+            lz.rms_norm(X, W)
+        assert not isinstance(caught.value, lz.LayerZeroError)
+    _references._keywords.cache_clear()
+
+
+def test_a_formula_has_no_dropout():
+    q = torch.randn(1, 3, 2, 8)
+    for operation, name in ((lz.attention, "standard"), (lz.cross_attention, "cross")):
+        for kernel in (f"torch.ref.attention.{name}.prefill", f"ref.attention.{name}.prefill"):
+            with pytest.raises(lz.NoKernelFoundError) as caught:
+                operation(q, q, q, dropout_p=0.5, layout="BSHD", kernel=kernel)
+            assert "DROPOUT_UNSUPPORTED" in {r.code for r in caught.value.failures[kernel]}
+            operation(q, q, q, dropout_p=0.0, layout="BSHD", kernel=kernel)
+        with torch.autocast("cpu"), pytest.raises(lz.InvalidRequestError, match="dropout_p: wanted 0"):
+            operation(q, q, q, dropout_p=0.5, layout="BSHD")
+
+
 # ---- out=
 
 

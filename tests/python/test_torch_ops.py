@@ -41,7 +41,7 @@ def test_same_values_as_the_door(name):
         except lz.LayerZeroError as refusal:
             with pytest.raises(type(refusal)) as again:
                 function(**given)
-            assert str(refusal) in str(again.value)  # a Python kernel is named in front
+            assert str(again.value) == str(refusal)
             continue
         same(function(**given), want)
 
