@@ -1,7 +1,6 @@
 #include "verify/compare.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -20,15 +19,6 @@ int64_t NumElements(const lz_tensor& t) {
   for (int32_t i = 0; i < t.ndim; ++i) n *= t.shape[i];
   return n;
 }
-int64_t ElementOffset(const lz_tensor& t, int64_t flat) {
-  int64_t offset = 0;
-  for (int32_t i = t.ndim; i-- > 0;) {
-    offset += flat % t.shape[i] * t.strides[i];
-    flat /= t.shape[i];
-  }
-  return offset;
-}
-
 // |x - r|, with 0 for equal infinities and NaN for NaN, infinite where only one of them is finite.
 double Distance(double x, double r) {
   if (std::isnan(r) || std::isnan(x)) return std::isnan(r) && std::isnan(x) ? 0 : kInfinity;
@@ -36,11 +26,25 @@ double Distance(double x, double r) {
   return std::fabs(x - r);
 }
 
+// From here on a finite value is rounded to infinity: half a step above the largest.
+double Overflow(DType dtype) {
+  switch (dtype) {
+    case DType::kF64: return kInfinity;
+    case DType::kF16: return 65520;
+    case DType::kBF16: return 0x1.ffp127;
+    default: return 0x1.ffffffp127;
+  }
+}
+
 // Keeps the element whose error is the largest part of its bound.
 class Worst {
  public:
-  explicit Worst(OutputReport* report) : report_(report) {}
-  void Take(int64_t position, double wanted, double got, double error, double bound) {
+  Worst(DType dtype, OutputReport* report) : overflow_(Overflow(dtype)), report_(report) {}
+  // An infinity is no error where a value within the bound is rounded to it.
+  void Take(int64_t position, double wanted, double got, double bound) {
+    const bool overflows =
+        std::isinf(got) && std::signbit(got) == std::signbit(wanted) && std::fabs(wanted) + bound >= overflow_;
+    const double error = overflows ? 0 : Distance(got, wanted);
     const double share = bound > 0 ? error / bound : error > 0 ? kInfinity : 0;
     if (share <= share_) return;
     share_ = share;
@@ -53,22 +57,23 @@ class Worst {
   }
 
  private:
+  double overflow_;
   OutputReport* report_;
   double share_ = -1;
 };
 
 using Values = std::vector<double>;
 
-void Elementwise(const Values& got, const Values& wanted, double tolerance, OutputReport* report) {
+void Elementwise(const Values& got, const Values& wanted, double tolerance, DType dtype, OutputReport* report) {
   report->measure = "elementwise";
-  Worst worst(report);
+  Worst worst(dtype, report);
   for (size_t i = 0; i < got.size(); ++i) {
     const double scale = std::isfinite(wanted[i]) ? 1 + std::fabs(wanted[i]) : 1;
-    worst.Take(int64_t(i), wanted[i], got[i], Distance(got[i], wanted[i]), tolerance * scale);
+    worst.Take(int64_t(i), wanted[i], got[i], tolerance * scale);
   }
 }
 
-// Below the normal numbers a value has no relative precision.
+// Below the normal numbers a value has no relative precision: kernels may flush it to zero.
 double Smallest(DType dtype) {
   switch (dtype) {
     case DType::kF64: return 0x1p-1022;
@@ -85,76 +90,111 @@ double LargestFinite(const Values& values, size_t begin, size_t end) {
   return largest;
 }
 
-// Largest finite |r| of each row is what errors are relative to; a row of few elements may cancel to almost nothing,
-// and is measured by the largest of the tensor.
-void RowMax(const Values& got, const Values& wanted, size_t row, double tolerance, DType dtype, OutputReport* report) {
-  constexpr size_t kFew = 8;
-  report->measure = "row max";
-  Worst worst(report);
-  const double of_tensor = row < kFew ? LargestFinite(wanted, 0, wanted.size()) : 0;
-  for (size_t begin = 0; begin < got.size(); begin += row) {
-    const double largest = row < kFew ? of_tensor : LargestFinite(wanted, begin, begin + row);
-    for (size_t i = begin; i < begin + row; ++i) {
-      worst.Take(int64_t(i), wanted[i], got[i], Distance(got[i], wanted[i]),
-                 std::max(tolerance * largest, Smallest(dtype)));
+// What inputs that differ by `relative` make of each element at most: |f(x + dx) - f(x)|, |dx| = relative |x|.
+Values Spread(const Values& wanted, double relative, const Nearby& nearby) {
+  constexpr int kDraws = 8;  // each may cancel by chance
+  Values spread(wanted.size());
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const Values moved = nearby(relative, draw);
+    for (size_t i = 0; i < moved.size(); ++i) {
+      const double distance = Distance(moved[i], wanted[i]);
+      if (std::isfinite(distance)) spread[i] = std::max(spread[i], distance);
     }
   }
+  return spread;
 }
 
-// A value beyond what the dtype holds is rounded to infinity: then the reference's is infinite too.
-void RoundToInfinity(const Values& got, DType dtype, Values* wanted) {
-  const double largest = dtype == DType::kF16 ? 65504 : dtype == DType::kF64 ? DBL_MAX : FLT_MAX;
-  for (size_t i = 0; i < got.size(); ++i) {
-    if (std::isinf(got[i]) && std::fabs((*wanted)[i]) >= largest &&
-        std::signbit(got[i]) == std::signbit((*wanted)[i])) {
-      (*wanted)[i] = got[i];
+// Rows of fewer elements may cancel as a whole: then nothing in them says how large the summands were.
+constexpr size_t kFew = 8;
+
+void RowMax(const Values& got, const Values& wanted, size_t row, double tolerance, DType dtype, const Nearby& nearby,
+            OutputReport* report) {
+  const auto measure = [&](const Values& spread) {
+    report->measure = spread.empty() ? "row max" : "row max or spread";
+    Worst worst(dtype, report);
+    for (size_t begin = 0; begin < got.size(); begin += row) {
+      double bound = std::max(tolerance * LargestFinite(wanted, begin, begin + row), Smallest(dtype));
+      if (!spread.empty()) bound = std::max(bound, LargestFinite(spread, begin, begin + row));
+      for (size_t i = begin; i < begin + row; ++i) worst.Take(int64_t(i), wanted[i], got[i], bound);
     }
-  }
+  };
+  measure({});
+  if (!report->ok && row < kFew && nearby) measure(Spread(wanted, tolerance, nearby));
 }
 
-// relF of the finite part: the position is that of the largest error. The classes' bounds are of many elements, whose
-// rounding errors average; few may all be rounded by half a unit.
-void RelativeNorm(const Values& got, const Values& wanted, double tolerance, DType dtype, OutputReport* report) {
-  constexpr size_t kFew = 256;
-  if (got.size() < kFew) tolerance = std::max(tolerance, dtype == DType::kBF16 ? 0x1p-8 : 0x1p-24);
+double Norm(const Values& values) {
+  double squares = 0;
+  for (double v : values) squares += v * v;
+  return std::sqrt(squares);
+}
+
+double RoundToBF16(double value) {
+  if (value == 0) return value;
+  const double step = std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
+  return std::nearbyint(value / step) * step;
+}
+
+// relF of the finite part: the position is that of the largest error.
+void RelativeNorm(const Values& got, const Values& wanted, size_t row, const NumericsBounds& bounds, DType dtype,
+                  const Nearby& nearby, OutputReport* report) {
   report->measure = "rel F";
-  double squares = 0, errors = 0, largest = -1;
+  const auto finite = [&](size_t i) { return std::isfinite(wanted[i]) && std::isfinite(got[i]); };
+  Values reference(got.size()), errors(got.size()), rounding(got.size());  // 0 where something is not finite
+  double largest = -1;
   for (size_t i = 0; i < got.size(); ++i) {
-    if (!std::isfinite(wanted[i]) || !std::isfinite(got[i])) continue;
-    const double error = got[i] - wanted[i];
-    squares += wanted[i] * wanted[i];
-    errors += error * error;
-    if (std::fabs(error) <= largest) continue;
-    largest = std::fabs(error);
+    if (!finite(i)) continue;
+    reference[i] = wanted[i];
+    errors[i] = got[i] - wanted[i];
+    if (dtype == DType::kBF16) rounding[i] = RoundToBF16(wanted[i]) - wanted[i];
+    if (std::fabs(errors[i]) <= largest) continue;
+    largest = std::fabs(errors[i]);
     report->position = int64_t(i);
     report->wanted = wanted[i];
     report->got = got[i];
   }
-  report->error = squares > 0 ? std::sqrt(errors / squares) : errors > 0 ? kInfinity : 0;
-  report->bound = tolerance;
-  report->ok = report->error <= tolerance;
+  const double norm = Norm(reference), error = Norm(errors);
+  double bound = dtype == DType::kBF16
+                     ? std::max(bounds.bf16.rel_f * norm, Norm(rounding) + 2 * bounds.f32.rel_f * norm)
+                     : bounds.f32.rel_f * norm;
+  if (error > bound && row < kFew && nearby) {
+    Values spread = Spread(wanted, dtype == DType::kBF16 ? bounds.bf16.rel_f : bounds.f32.rel_f, nearby);
+    for (size_t i = 0; i < spread.size(); ++i) spread[i] *= finite(i);
+    bound = std::max(bound, Norm(spread));
+  }
+  report->error = norm > 0 ? error / norm : error > 0 ? kInfinity : 0;
+  report->bound = norm > 0 ? bound / norm : 0;
+  report->ok = error <= bound;
 }
 
 void ByClass(const NumericsBounds& bounds, DType dtype, const Values& got, const Values& wanted, size_t row,
-             OutputReport* report) {
+             const Nearby& nearby, OutputReport* report) {
   const ErrorBound& bound = dtype == DType::kBF16 ? bounds.bf16 : bounds.f32;
-  RowMax(got, wanted, row, bound.row_max, dtype, report);
+  RowMax(got, wanted, row, bound.row_max, dtype, nearby, report);
   if (!report->ok) return;
   OutputReport norm = *report;
-  RelativeNorm(got, wanted, bound.rel_f, dtype, &norm);
+  RelativeNorm(got, wanted, row, bounds, dtype, nearby, &norm);
   if (!norm.ok) *report = std::move(norm);
 }
 
-void LogSumExp(const Values& got, const Values& wanted, double bound, OutputReport* report) {
+void LogSumExp(const Values& got, const Values& wanted, double bound, DType dtype, OutputReport* report) {
   report->measure = "lse";
-  Worst worst(report);
+  Worst worst(dtype, report);
   for (size_t i = 0; i < got.size(); ++i) {
     const double scale = std::isfinite(wanted[i]) ? std::max(1.0, std::fabs(wanted[i])) : 1;
-    worst.Take(int64_t(i), wanted[i], got[i], Distance(got[i], wanted[i]), bound * scale);
+    worst.Take(int64_t(i), wanted[i], got[i], bound * scale);
   }
 }
 
 }  // namespace
+
+int64_t ElementOffset(const lz_tensor& t, int64_t flat) {
+  int64_t offset = 0;
+  for (int32_t i = t.ndim; i-- > 0;) {
+    offset += flat % t.shape[i] * t.strides[i];
+    flat /= t.shape[i];
+  }
+  return offset;
+}
 
 std::string OutputReport::Text() const {
   char text[256];
@@ -173,7 +213,7 @@ double BoundOf(const Tolerance& t, DType dtype) {
 }
 
 OutputReport CompareFloats(const Contract& contract, std::string_view numerics, std::string_view output,
-                           const lz_tensor& got_tensor, std::vector<double> wanted) {
+                           const lz_tensor& got_tensor, const std::vector<double>& wanted, const Nearby& nearby) {
   OutputReport report;
   report.output = std::string(output);
   const View view(got_tensor);
@@ -181,22 +221,21 @@ OutputReport CompareFloats(const Contract& contract, std::string_view numerics, 
   for (size_t i = 0; i < got.size(); ++i) got[i] = view.Load(ElementOffset(got_tensor, int64_t(i)));
   if (got.empty()) return report;
   const DType dtype = view.dtype();
-  RoundToInfinity(got, dtype, &wanted);
   const size_t row = got_tensor.ndim > 0 ? size_t(got_tensor.shape[got_tensor.ndim - 1]) : 1;
   const NumericsBounds* bounds = FindNumerics(numerics);
   if (bounds && (dtype == DType::kF32 || dtype == DType::kBF16)) {
     if (output == "lse") {
-      LogSumExp(got, wanted, bounds->lse, &report);
+      LogSumExp(got, wanted, bounds->lse, dtype, &report);
     } else {
-      ByClass(*bounds, dtype, got, wanted, row, &report);
+      ByClass(*bounds, dtype, got, wanted, row, nearby, &report);
     }
     return report;
   }
   const double tolerance = BoundOf(contract.tolerance, dtype);
   if (contract.tolerance.compare == Compare::kRowMax) {
-    RowMax(got, wanted, row, tolerance, dtype, &report);
+    RowMax(got, wanted, row, tolerance, dtype, nearby, &report);
   } else {
-    Elementwise(got, wanted, tolerance, &report);
+    Elementwise(got, wanted, tolerance, dtype, &report);
   }
   return report;
 }

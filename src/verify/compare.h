@@ -1,7 +1,22 @@
-// Results against the FP64 reference, within the contract's tolerance and nothing else; a kernel's numerics class takes
-// the tolerance's place where it has one. NaN must meet NaN and an infinity the same infinity.
+// Results x against the FP64 reference r, within the contract's tolerance t and nothing else; a kernel's numerics class
+// takes the tolerance's place where it has one. NaN must meet NaN and an infinity the same infinity.
+//
+//   elementwise  |x - r| <= t (1 + |r|)
+//   row max      |x - r| <= t max |r| over the row, or one subnormal step. A row of fewer than 8 elements may cancel as
+//   a
+//                whole, so that max |r| says nothing about the summands. Where it fails there, the backward error
+//                counts (Higham, Accuracy and Stability of Numerical Algorithms, 1.5): |x - r| may be what f itself
+//                makes of inputs that differ by t, max |f(x + dx) - f(x)| over the row, |dx| = t |x| with random signs,
+//                8 draws.
+//   rel F        |x - r|_2 <= b |r|_2 over the tensor; with fewer than 8 elements in a row the same. A bf16 output is
+//                v rounded once, |round(v) - r| <= |round(r) - r| + 2 |v - r| for every element, so the norm of the
+//                exact result's rounding errors plus twice the FP32 bound is allowed too: of few elements it may exceed
+//                b.
+//   overflow     x is infinite and right if a value within the bound of r rounds to it: |r| + bound >= 2^emax (2 -
+//   2^-p)
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,12 +37,18 @@ struct LZ_VERIFY_API OutputReport {
   std::string Text() const;
 };
 
+// Elements from the first to that with this row-major index.
+int64_t ElementOffset(const lz_tensor& t, int64_t flat);
+
 // The bound of elements of this dtype.
 double BoundOf(const Tolerance& tolerance, DType dtype);
 
+// The reference's output for inputs each of whose floats differs by `relative` of itself, up or down as `draw` says.
+using Nearby = std::function<std::vector<double>(double relative, int draw)>;
+
 // One floating output. `wanted` holds doubles in row-major order.
 OutputReport CompareFloats(const Contract& contract, std::string_view numerics, std::string_view output,
-                           const lz_tensor& got, std::vector<double> wanted);
+                           const lz_tensor& got, const std::vector<double>& wanted, const Nearby& nearby = {});
 // Integers and kExact: `wanted` has got's dtype and shape.
 OutputReport CompareExact(std::string_view output, const lz_tensor& got, const lz_tensor& wanted);
 // Sampled ids: `bound` is a bound request whose outputs the kernel filled.

@@ -5,6 +5,7 @@
 
 #include "core/view.h"
 #include "pipeline/filter.h"
+#include "verify/generator.h"
 
 namespace lz::verify {
 namespace {
@@ -81,9 +82,7 @@ OwnedTensor RowMajorCopy(const lz_tensor& t) {
   const int64_t item = ByteSize(DTypeOf(t));
   const char* const from = static_cast<const char*>(t.data) + t.byte_offset;
   copy.ForEach([&](int64_t flat, int64_t to) {
-    int64_t offset = 0;
-    for (int32_t d = t.ndim - 1; d >= 0; flat /= t.shape[d--]) offset += flat % t.shape[d] * t.strides[d];
-    std::memcpy(copy.data() + to * item, from + offset * item, size_t(item));
+    std::memcpy(copy.data() + to * item, from + ElementOffset(t, flat) * item, size_t(item));
   });
   return copy;
 }
@@ -98,13 +97,56 @@ std::vector<OwnedTensor> MakeOutputs(const Request& r) {
   return outputs;
 }
 
-}  // namespace
-
-Result<Expected> Expected::Of(const Request& bound) {
+// The reference's memory after a run on the tensors of `inputs`: those written in place, and every output, in its own
+// dtype; output number `wide` in FP64.
+Result<std::vector<OwnedTensor>> RunReference(const Request& bound, std::array<lz_tensor, kMaxTensors> tensors,
+                                              size_t wide) {
   const KernelEntry* reference = ReferenceOf(bound);
   if (!reference) {
     return Status(StatusCode::kNoKernel, {.field = std::string(bound.op->name()), .wanted = "a reference kernel"});
   }
+  const size_t inputs = bound.op->num_inputs(), count = bound.op->num_outputs();
+  std::vector<OwnedTensor> memory(inputs + count);
+  for (size_t i = 0; i < inputs; ++i) {
+    if (bound.op->input(i).mutated && tensors[i].ndim >= 0) {
+      memory[i] = RowMajorCopy(tensors[i]);
+      tensors[i] = memory[i].tensor();
+    }
+  }
+  for (size_t o = 0; o < count; ++o) {
+    const OutputShape& shape = bound.outputs[o];
+    if (shape.ndim >= 0) {
+      memory[inputs + o] =
+          OwnedTensor::RowMajor(o == wide ? DType::kF64 : shape.dtype, {shape.shape, shape.shape + shape.ndim});
+    }
+    tensors[inputs + o] = memory[inputs + o].tensor();
+  }
+  const lz_kernel_args args = ArgumentsOf(bound, tensors.data());
+  const int32_t code = reference->spec.launch(&args);
+  if (code == 0) return memory;
+  return Status(StatusCode::kKernelFailed, {.field = "kernel " + reference->id, .got = std::to_string(code)});
+}
+
+std::vector<double> DoublesOf(const OwnedTensor& t) {
+  const double* values = reinterpret_cast<const double*>(t.data());
+  return {values, values + t.numel()};
+}
+
+// A copy in FP64, each element moved by `relative` of itself.
+OwnedTensor Moved(const lz_tensor& t, double relative, Generator* signs) {
+  const View from(t);
+  OwnedTensor to = OwnedTensor::RowMajor(DType::kF64, {t.shape, t.shape + t.ndim});
+  const lz_tensor moved = to.tensor();
+  to.ForEach([&](int64_t flat, int64_t at) {
+    const double value = from.Load(ElementOffset(t, flat));
+    View(moved).Store(at, value * (signs->Chance(0.5) ? 1 + relative : 1 - relative));
+  });
+  return to;
+}
+
+}  // namespace
+
+Result<Expected> Expected::Of(const Request& bound) {
   const size_t inputs = bound.op->num_inputs(), count = bound.op->num_outputs();
   const bool exact = bound.op->contract().tolerance.compare == lz::Compare::kExact;
   Expected expected;
@@ -114,33 +156,12 @@ Result<Expected> Expected::Of(const Request& bound) {
   // others as they are: where a definition rounds one output and goes on from there, the reference still does.
   for (size_t pass = 0; pass <= count; ++pass) {
     if (pass < count && (bound.outputs[pass].ndim < 0 || exact || !IsFloat(bound.outputs[pass].dtype))) continue;
-    std::array<lz_tensor, kMaxTensors> tensors = bound.tensors;
-    std::vector<OwnedTensor> memory(inputs + count);
-    for (size_t i = 0; i < inputs; ++i) {
-      if (bound.op->input(i).mutated && tensors[i].ndim >= 0) {
-        memory[i] = RowMajorCopy(tensors[i]);
-        tensors[i] = memory[i].tensor();
-      }
-    }
-    for (size_t o = 0; o < count; ++o) {
-      const OutputShape& shape = bound.outputs[o];
-      if (shape.ndim >= 0) {
-        memory[inputs + o] =
-            OwnedTensor::RowMajor(o == pass ? DType::kF64 : shape.dtype, {shape.shape, shape.shape + shape.ndim});
-      }
-      tensors[inputs + o] = memory[inputs + o].tensor();
-    }
-    const lz_kernel_args args = ArgumentsOf(bound, tensors.data());
-    const int32_t code = reference->spec.launch(&args);
-    if (code != 0) {
-      return Status(StatusCode::kKernelFailed, {.field = "kernel " + reference->id, .got = std::to_string(code)});
-    }
+    auto memory = RunReference(bound, bound.tensors, pass);
+    if (!memory.ok()) return memory.TakeStatus();
     if (pass == count) {
-      for (size_t t = 0; t < memory.size(); ++t) expected.tensors_[t].stored = std::move(memory[t]);
+      for (size_t t = 0; t < memory->size(); ++t) expected.tensors_[t].stored = std::move((*memory)[t]);
     } else {
-      const OwnedTensor& output = memory[inputs + pass];
-      const double* values = reinterpret_cast<const double*>(output.data());
-      expected.tensors_[inputs + pass].exact.assign(values, values + output.numel());
+      expected.tensors_[inputs + pass].exact = DoublesOf((*memory)[inputs + pass]);
     }
   }
   return expected;
@@ -163,7 +184,20 @@ OutputReport Expected::CompareOne(const Request& r, size_t tensor, std::string_v
     const lz_tensor t = stored.tensor();
     for (int64_t i = 0; i < stored.numel(); ++i) wanted.push_back(View(t).Load(i));
   }
-  return CompareFloats(r.op->contract(), numerics, NameOf(tensor), got, wanted);
+  const auto nearby = [&](double relative, int draw) -> std::vector<double> {
+    const size_t inputs = r.op->num_inputs();
+    std::array<lz_tensor, kMaxTensors> tensors = r.tensors;
+    std::vector<OwnedTensor> moved(inputs);
+    Generator signs(static_cast<uint64_t>(draw));
+    for (size_t i = 0; i < inputs; ++i) {
+      if (tensors[i].ndim < 0 || !IsFloat(DTypeOf(tensors[i]))) continue;
+      moved[i] = Moved(tensors[i], relative, &signs);
+      tensors[i] = moved[i].tensor();
+    }
+    auto memory = RunReference(r, tensors, tensor - inputs);
+    return memory.ok() ? DoublesOf((*memory)[tensor]) : std::vector<double>();
+  };
+  return CompareFloats(r.op->contract(), numerics, NameOf(tensor), got, wanted, nearby);
 }
 
 std::vector<OutputReport> Expected::Compare(const Request& r, std::string_view numerics) const {

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from every_kernel import assert_close, every_kernel
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
@@ -73,6 +73,8 @@ cases = st.tuples(
 
 def prepare(case, experts=None):
     form, dtype, activation, biases, clamped, (d, n, m), seed = case
+    # The tail of an activation cancels; few of them alone make a row that float64 alone resolves.
+    assume(n >= 8 or dtype == torch.float64)
     weights = Weights(seed, form, dtype, d, n, m, experts, biases)
     how = {"activation": activation}
     if clamped:

@@ -1,0 +1,81 @@
+// The measures of src/verify/compare.h on numbers chosen for them: what each allows, and that it allows no more.
+#include "verify/compare.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/view.h"
+#include "ops/mlp/linear.h"
+#include "ops/norm/rms.h"
+
+namespace lz::verify {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+const Contract& kElementwise = ops::norm_rms::kContract;
+const Contract& kRowMax = ops::mlp_linear::kContract;
+
+using Values = std::vector<double>;
+
+// `got` has rows of `row` elements.
+bool Agrees(const Contract& contract, DType dtype, const Values& got, const Values& wanted, int64_t row = 1,
+            std::string_view numerics = {}, const Nearby& nearby = {}) {
+  OwnedTensor t = OwnedTensor::RowMajor(dtype, {int64_t(got.size()) / row, row});
+  const View view(t.tensor());
+  for (size_t i = 0; i < got.size(); ++i) view.Store(int64_t(i), got[i]);
+  return CompareFloats(contract, numerics, "output", t.tensor(), wanted, nearby).ok;
+}
+
+TEST(Measures, InfinityIsRightWhereTheReferenceRoundsToIt) {
+  struct Limit {
+    DType dtype;
+    double overflow;
+  };
+  for (const auto& [dtype, overflow] :
+       {Limit{DType::kF16, 65520}, {DType::kBF16, 0x1.ffp127}, {DType::kF32, 0x1.ffffffp127}}) {
+    SCOPED_TRACE(Info(dtype).name);
+    const double bound = BoundOf(kElementwise.tolerance, dtype);
+    for (const Contract* contract : {&kElementwise, &kRowMax}) {
+      EXPECT_TRUE(Agrees(*contract, dtype, {kInfinity}, {overflow}));
+      EXPECT_TRUE(Agrees(*contract, dtype, {kInfinity}, {overflow * (1 - 0.9 * bound)}));  // a right value beyond it
+      EXPECT_FALSE(Agrees(*contract, dtype, {kInfinity}, {overflow * (1 - 2 * bound)}));
+      EXPECT_FALSE(Agrees(*contract, dtype, {-kInfinity}, {overflow}));
+      EXPECT_FALSE(Agrees(*contract, dtype, {overflow / 1.1}, {overflow * 1.1}));  // saturated
+    }
+  }
+}
+
+TEST(Measures, ARowIsMeasuredByItsOwnLargestValue) {
+  Values wanted(16, 1000);
+  std::fill(wanted.begin() + 8, wanted.end(), 1.0);
+  Values got = wanted;
+  got[0] += 0.009;
+  EXPECT_TRUE(Agrees(kRowMax, DType::kF32, got, wanted, 8));
+  got[8] += 0.002;  // nothing beside 1000, much beside 1
+  EXPECT_FALSE(Agrees(kRowMax, DType::kF32, got, wanted, 8));
+  EXPECT_FALSE(Agrees(kRowMax, DType::kF32, got, wanted, 4));
+}
+
+TEST(Measures, ARowThatCancelsMayErrAsItsInputsMay) {
+  const double summand = 1000;  // r = summand - (summand - 0.001)
+  const Nearby nearby = [&](double relative, int draw) {
+    return Values{0.001 + (draw % 2 ? 2 : 0) * relative * summand};
+  };
+  EXPECT_FALSE(Agrees(kRowMax, DType::kF32, {0.011}, {0.001}));
+  EXPECT_TRUE(Agrees(kRowMax, DType::kF32, {0.011}, {0.001}, 1, {}, nearby));
+  EXPECT_FALSE(Agrees(kRowMax, DType::kF32, {0.031}, {0.001}, 1, {}, nearby));
+  const Nearby wide = [&](double relative, int) { return Values(8, 0.001 + 2 * relative * summand); };
+  EXPECT_FALSE(Agrees(kRowMax, DType::kF32, Values(8, 0.011), Values(8, 0.001), 8, {}, wide));  // 8 do not all cancel
+}
+
+TEST(Measures, FewElementsMayAllBeRoundedByHalfAStep) {
+  const double halfway = 1 + 0x1p-8;  // in bf16 1 or 1 + 2^-7: 3.9e-3 of the norm, beyond the class's 2.2e-3
+  EXPECT_TRUE(Agrees(kElementwise, DType::kBF16, {1}, {halfway}, 1, "fp32"));
+  EXPECT_FALSE(Agrees(kElementwise, DType::kBF16, {1 + 0x1p-7}, {1 + 0x1p-9}, 1, "fp32"));  // the wrong neighbour
+  EXPECT_TRUE(Agrees(kElementwise, DType::kF32, {1 + 1.9e-6}, {1}, 1, "fp32"));
+  EXPECT_FALSE(Agrees(kElementwise, DType::kF32, {1 + 2.2e-6}, {1}, 1, "fp32"));
+}
+
+}  // namespace
+}  // namespace lz::verify
