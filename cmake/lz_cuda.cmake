@@ -59,7 +59,8 @@ endforeach()
 target_include_directories(layerzero_cuda PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/src
                                                   ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/gen)
 target_compile_options(layerzero_cuda PRIVATE -include ${PROJECT_BINARY_DIR}/gen/cuda_sms.h -Xcompiler=-Wall,-Wno-missing-field-initializers,-fno-exceptions)
+# Linked by the C++ compiler: a toolchain may make it one for an older C library than nvcc's host compiler knows.
 set_target_properties(layerzero_cuda PROPERTIES
   CUDA_STANDARD 20 CUDA_RUNTIME_LIBRARY Static CUDA_VISIBILITY_PRESET hidden
-  CUDA_ARCHITECTURES "${real}" LINKER_LANGUAGE CUDA)
+  CUDA_ARCHITECTURES "${real}" LINKER_LANGUAGE CXX)
 target_link_options(layerzero_cuda PRIVATE -Wl,-z,defs -Wl,--as-needed ${LZ_EXCLUDE_LIBS})

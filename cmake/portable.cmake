@@ -5,7 +5,8 @@ set(CMAKE_C_COMPILER ${portable}/bin/zig-clang)
 set(CMAKE_CXX_COMPILER ${portable}/bin/zig-clang++)
 set(CMAKE_AR ${portable}/bin/zig-ar CACHE FILEPATH "")
 set(CMAKE_RANLIB ${portable}/bin/zig-ranlib CACHE FILEPATH "")
-set(CMAKE_CUDA_HOST_COMPILER g++)  # CUDA's headers refuse libc++; host code in .cu files keeps to C
+# CUDA's headers refuse libc++: g++ compiles host code in .cu files, which keeps to C, and zig-clang++ links it.
+set(CMAKE_CUDA_HOST_COMPILER g++)
 # Our dependencies and no header of this machine: its C library is newer than the target's.
 set(CMAKE_PREFIX_PATH ${portable}/prefix)
 set(CMAKE_FIND_USE_CMAKE_SYSTEM_PATH OFF)
