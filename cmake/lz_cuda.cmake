@@ -17,7 +17,7 @@ lz_collect_families(${PROJECT_SOURCE_DIR}/kernels *.cu kernels)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/cuda_library.cu @ONLY CONTENT
 "// Generated from kernels/. Do not edit.
 #include \"build_id.h\"
-#include \"core/kernel.h\"
+#include \"core/kernel_row.h\"
 namespace lz::kernels {
 @decls@}
 namespace lz {
@@ -26,10 +26,13 @@ constexpr const KernelFamily* kTable[] = {
 @refs@};
 }
 }
-extern \"C\" LZ_EXPORT const lz::KernelFamily* const* lz_cuda_library(const char** build_id, uint64_t* num_families) {
-  *build_id = LZ_BUILD_ID;
-  *num_families = sizeof(lz::kTable) / sizeof(lz::kTable[0]);
-  return lz::kTable;
+extern \"C\" LZ_EXPORT const char* lz_cuda_library(const lz::RowReceiver* to) {
+  if (to) {
+    for (const lz::KernelFamily* family : lz::kTable) {
+      for (const lz::KernelSpec& spec : *family) lz::Send(spec, *to);
+    }
+  }
+  return LZ_BUILD_ID;
 }
 ")
 

@@ -3,7 +3,8 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <vector>
+#include <mutex>
+#include <utility>
 
 #include "build_id.h"
 #include "registry/registry.h"
@@ -15,6 +16,53 @@ std::string CudaLibraryPath() {
   if (!dladdr(reinterpret_cast<const void*>(&CudaLibraryPath), &own) || !own.dli_fname) return {};
   const std::string path = own.dli_fname;
   return path.substr(0, path.rfind('/') + 1) + "liblayerzero_cuda.so";
+}
+
+namespace {
+std::string_view View(RowText text) { return {text.data, text.size}; }
+}  // namespace
+
+RowReceiver ReceivedKernels::receiver() {
+  using Kernels = std::deque<Kernel>;
+  RowReceiver to = {.self = &kernels_, .kernel = nullptr, .constraint = nullptr, .accepts = nullptr};
+  to.kernel = [](void* self, const KernelRow* row) {
+    KernelSpec& spec = static_cast<Kernels*>(self)->emplace_back().spec;
+    spec = {.id = View(row->id),
+            .operation = View(row->operation),
+            .source = View(row->source),
+            .version = row->version,
+            .platform = row->platform,
+            .dtypes = row->dtypes,
+            .strides = row->strides,
+            .priority = row->priority,
+            .deterministic = row->deterministic,
+            .cuda_graph_safe = row->cuda_graph_safe,
+            .requires_grad = row->requires_grad,
+            .reference = row->reference,
+            .numerics = View(row->numerics),
+            .call = row->call,
+            .launch = row->launch,
+            .workspace = row->workspace,
+            .expected_us_fixed = row->expected_us_fixed};
+  };
+  to.constraint = [](void* self, const ConstraintRow* row) {
+    static_cast<Kernels*>(self)->back().constraints.push_back(
+        {View(row->field), row->rel, row->operand, {row->set, row->set_size}, row->code});
+  };
+  to.accepts = [](void* self, RowText parameter) {
+    static_cast<Kernels*>(self)->back().accepts.push_back(View(parameter));
+  };
+  return to;
+}
+
+std::vector<KernelSpec> ReceivedKernels::Specs() const {
+  std::vector<KernelSpec> specs;
+  for (const Kernel& kernel : kernels_) {
+    specs.push_back(kernel.spec);
+    specs.back().constraints = kernel.constraints;
+    specs.back().accepts = kernel.accepts;
+  }
+  return specs;
 }
 
 Result<bool> LoadCudaLibrary(Registry& registry, const std::string& path) {
@@ -33,18 +81,26 @@ Result<bool> LoadCudaLibrary(Registry& registry, const std::string& path) {
   }
   const auto table = reinterpret_cast<CudaLibraryFn>(dlsym(library, "lz_cuda_library"));
   if (!table) return refuse("the function lz_cuda_library", "none");
-  const char* build_id = "";
-  uint64_t num_families = 0;
-  const KernelFamily* const* families = table(&build_id, &num_families);
-  if (std::string_view(build_id) != LZ_BUILD_ID) return refuse(LZ_BUILD_ID, build_id);
-  std::vector<Registry::Registration> rows;
-  for (uint64_t i = 0; i < num_families; ++i) {
-    for (const KernelSpec& spec : *families[i]) rows.push_back({&spec, {}, {}});
+  if (const char* build_id = table(nullptr); std::string_view(build_id) != LZ_BUILD_ID) {
+    return refuse(LZ_BUILD_ID, build_id);
   }
+  ReceivedKernels received;
+  const RowReceiver receiver = received.receiver();
+  table(&receiver);
+  const std::vector<KernelSpec> specs = received.Specs();
+  std::vector<Registry::Registration> rows;
+  for (const KernelSpec& spec : specs) rows.push_back({&spec, {}, {}});
   Status registered = registry.Register(rows);
-  if (registered.ok()) return true;  // the library stays: the kernels are in it
-  dlclose(library);
-  return registered;
+  if (!registered.ok()) {
+    dlclose(library);
+    return registered;
+  }
+  // The library stays, for the kernels are in it, and so do their rows.
+  static std::mutex mutex;
+  static auto* const kept = new std::deque<ReceivedKernels>;
+  std::lock_guard lock(mutex);
+  kept->push_back(std::move(received));
+  return true;
 }
 
 }  // namespace lz

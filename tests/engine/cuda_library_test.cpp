@@ -3,6 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include "engine/engine.h"
 #include "test_paths.h"
 
@@ -21,6 +26,58 @@ TEST(CudaLibrary, AnotherLibraryIsRefused) {
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.status().code(), StatusCode::kVersionMismatch);
   EXPECT_EQ(loaded.status().parts().wanted, "the function lz_cuda_library");
+}
+
+// Every field set to a value that is not its default.
+TEST(CudaLibrary, RowsArriveAsTheyWereSent) {
+  static constexpr int64_t kSet[] = {3, 5};
+  static constexpr Constraint kConstraints[] = {
+      {"device.sm", Rel::kInSet, 0, kSet, ReasonCode::kDeviceCapabilityUnsupported},
+      {"head_dim", Rel::kLe, 256},
+  };
+  static constexpr std::string_view kAccepts[] = {"weight", "scale"};
+  const KernelSpec sent = {
+      .id = "a.b",
+      .operation = "norm.rms",
+      .source = "c",
+      .version = 7,
+      .platform = Platform::kCuda,
+      .dtypes = 5,
+      .constraints = kConstraints,
+      .accepts = kAccepts,
+      .strides = Strides::kAny,
+      .priority = 61,
+      .deterministic = true,
+      .cuda_graph_safe = true,
+      .requires_grad = true,
+      .reference = true,
+      .numerics = "d",
+      .call = CallKind::kHost,
+      .launch = [](const lz_kernel_args*) { return int32_t(1); },
+      .workspace = [](const lz_kernel_args*) { return uint64_t(2); },
+      .expected_us_fixed = 2.5,
+  };
+  ReceivedKernels received;
+  const RowReceiver receiver = received.receiver();
+  Send({.id = "first", .operation = "norm.layer"}, receiver);
+  Send(sent, receiver);
+  const ReceivedKernels moved = std::move(received);
+  const std::vector<KernelSpec> specs = moved.Specs();
+  ASSERT_EQ(specs.size(), 2u);
+  EXPECT_EQ(specs[0].id, "first");
+  EXPECT_TRUE(specs[0].constraints.empty() && specs[0].accepts.empty());
+  const KernelSpec& got = specs[1];
+  const auto scalars = [](const KernelSpec& s) {
+    return std::tuple(s.id, s.operation, s.source, s.version, s.platform, s.dtypes, s.strides, s.priority,
+                      s.deterministic, s.cuda_graph_safe, s.requires_grad, s.reference, s.numerics, s.call, s.launch,
+                      s.workspace, s.expected_us_fixed);
+  };
+  EXPECT_EQ(scalars(got), scalars(sent));
+  EXPECT_TRUE(std::ranges::equal(got.accepts, kAccepts));
+  EXPECT_TRUE(std::ranges::equal(got.constraints, kConstraints, [](const Constraint& a, const Constraint& b) {
+    return std::tuple(a.field, a.rel, a.operand, a.code) == std::tuple(b.field, b.rel, b.operand, b.code) &&
+           std::ranges::equal(a.set, b.set);
+  }));
 }
 
 }  // namespace

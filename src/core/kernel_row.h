@@ -1,0 +1,66 @@
+// A KernelSpec in plain C types: how rows leave a library that another compiler made. The members of std::string_view
+// have no order that all standard libraries share, so none may cross.
+#pragma once
+
+#include <cstdint>
+
+#include "core/kernel.h"
+
+namespace lz {
+
+struct RowText {
+  const char* data;
+  uint64_t size;
+};
+
+struct KernelRow {
+  RowText id, operation, source, numerics;
+  uint32_t version;
+  Platform platform;
+  DTypeMask dtypes;
+  Strides strides;
+  int32_t priority;
+  bool deterministic, cuda_graph_safe, requires_grad, reference;
+  CallKind call;
+  lz_launch_fn launch;
+  lz_workspace_fn workspace;
+  double expected_us_fixed;
+};
+
+struct ConstraintRow {
+  RowText field;
+  Rel rel;
+  int64_t operand;
+  const int64_t* set;
+  uint64_t set_size;
+  ReasonCode code;
+};
+
+// Takes rows: a kernel, then its constraints and the optional parameters that it accepts. What they point to stays.
+struct RowReceiver {
+  void* self;
+  void (*kernel)(void* self, const KernelRow* row);
+  void (*constraint)(void* self, const ConstraintRow* row);
+  void (*accepts)(void* self, RowText parameter);
+};
+
+inline RowText ToRow(std::string_view text) { return {text.data(), text.size()}; }
+
+// The bindings name every member: one that is added is a compile error here.
+inline void Send(const KernelSpec& spec, const RowReceiver& to) {
+  const auto& [id, operation, source, version, platform, dtypes, constraints, accepts, strides, priority, deterministic,
+               cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, expected_us_fixed] = spec;
+  const KernelRow row = {
+      ToRow(id), ToRow(operation), ToRow(source),    ToRow(numerics), version,       platform,  dtypes,
+      strides,   priority,         deterministic,    cuda_graph_safe, requires_grad, reference, call,
+      launch,    workspace,        expected_us_fixed};
+  to.kernel(to.self, &row);
+  for (const Constraint& constraint : constraints) {
+    const auto& [field, rel, operand, set, code] = constraint;
+    const ConstraintRow one = {ToRow(field), rel, operand, set.data(), set.size(), code};
+    to.constraint(to.self, &one);
+  }
+  for (const std::string_view parameter : accepts) to.accepts(to.self, ToRow(parameter));
+}
+
+}  // namespace lz
