@@ -15,7 +15,8 @@ setup: ## system packages, .venv, Python packages
 build: setup ## compile, and make `import layerzero` work in .venv
 	@scripts/build.sh $(PRESET)
 
-demo: build ## a real model answers through LayerZero, beside Transformers alone
+demo: setup ## a real model answers through LayerZero, beside Transformers alone
+	@scripts/build.sh $(PRESET) python_package
 	@scripts/demo.sh
 
 test: build ## the CI tier: C++ and Python tests

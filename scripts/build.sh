@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Configures and compiles one CMake preset (default: release), then stages the Python package beside the libraries.
+#   build.sh PRESET [TARGET]     TARGET: python_package leaves tests and benchmarks out; everything by default
 source "$(dirname "$0")/common.sh"
 preset=${1:-release}
 export NINJA_STATUS='[%f/%t %es] '
@@ -15,7 +16,7 @@ if [ ! -f "build/$preset/build.ninja" ] || [ CMakePresets.json -nt "build/$prese
   }
 fi
 say "compiling build/$preset"
-cmake --build "build/$preset"
+cmake --build "build/$preset" ${2:+--target "$2"}
 case $preset in
   dev | release | cuda) "$VENV_PYTHON" scripts/stage_package.py "$preset" ;;
 esac
