@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero, list_kernels
-from layerzero._contracts import condition, contracts, is_seeded, present
+from layerzero._contracts import condition, contracts, is_seeded, no_derivative, present
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = "python/layerzero/_operations.pyi"
@@ -196,7 +196,7 @@ def page(contract: Contract) -> str:
         "Operations: " + ", ".join(f"`{operation['id']}`" for operation in contract["operations"]) + ".",
         "",
         f"Tolerance against FP64 ({tolerance['compare'].replace('_', ' ')}): {bounds}."
-        + ("" if contract["differentiable"] else " It has no derivative."),
+        + ("" if contract["differentiable"] else f" It has no derivative: {no_derivative(contract)}."),
         "",
         f"Source: {contract['source'].rstrip('.')}.",
         "",

@@ -81,7 +81,6 @@ inline constexpr Contract kContract = {
     .derived = kDerived,
     .layouts = "BSHD: b s h d | BHSD: b h s d",
     .canonicalize = &Canonicalize,
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::attention_partials

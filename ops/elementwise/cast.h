@@ -31,7 +31,6 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .tolerance = {.compare = Compare::kExact},
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::elementwise_cast

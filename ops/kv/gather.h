@@ -47,7 +47,6 @@ inline constexpr Contract kContract = {
     .layouts = kv::kLayouts,
     .tolerance = {.compare = Compare::kExact},
     .canonicalize = &Canonicalize,
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::kv_gather

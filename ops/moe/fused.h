@@ -71,7 +71,6 @@ inline constexpr Contract kContract = {
     .derived = kDerived,
     .tolerance = {.compare = Compare::kRowMax},
     .canonicalize = &Canonicalize,
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::moe_fused

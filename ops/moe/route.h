@@ -66,7 +66,6 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .canonicalize = &Canonicalize,
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::moe_route

@@ -26,8 +26,12 @@ def reference(
     x = logits.double()
     if scoring == "softmax":
         scores = x.softmax(-1) if x.shape[-1] else x
+    elif scoring == "sigmoid":
+        scores = x.sigmoid()
     else:
-        scores = x.sigmoid() if scoring == "sigmoid" else torch.nn.functional.softplus(x, threshold=1e4).sqrt()
+        scores = torch.nn.functional.softplus(x, threshold=1e4)
+        below = scores == 0  # beyond what float64 holds, where the slope of sqrt is infinite and the whole's is 0
+        scores = torch.where(below, 0, torch.where(below, 1, scores).sqrt())
     choice = scores if bias is None else scores + bias.double()
     experts = torch.arange(x.shape[-1], device=x.device).expand(x.shape)
     if num_groups > 1:
@@ -40,5 +44,5 @@ def reference(
     weights = scores.gather(-1, ids)
     if renormalize:
         total = weights.sum(-1, keepdim=True)
-        weights = torch.where(total == 0, 0, weights / total)
+        weights = weights / torch.where(total == 0, 1, total)  # a sum of 0 is one of zeros
     return (weights * scale).float(), ids.int()

@@ -43,7 +43,6 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .canonicalize = &Canonicalize,
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::posenc_alibi

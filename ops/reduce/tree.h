@@ -38,7 +38,6 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .tolerance = {.compare = Compare::kExact},
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::reduce_tree

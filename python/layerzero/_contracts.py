@@ -36,6 +36,15 @@ def has_whole_outputs(contract: Contract) -> bool:
     return bool(kinds) and all(kinds)
 
 
+def no_derivative(contract: Contract) -> str:
+    """Why an operation has no derivative."""
+    if has_whole_outputs(contract):
+        return "its results are integers"
+    if any(p.get("mutated") for p in contract["params"]):
+        return "it writes into its arguments"
+    return "it works on codes, rounded or packed numbers"
+
+
 def is_seeded(contract: Contract) -> bool:
     """Whether the operation draws random numbers from a seed, for which generator= may draw."""
     return any(p["name"] == "seed" and p["kind"] == "int" for p in contract["params"])

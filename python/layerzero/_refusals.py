@@ -2,6 +2,7 @@
 
 from typing import Any, NoReturn
 
+from layerzero._contracts import contracts, no_derivative
 from layerzero.errors import InvalidRequestError, KernelExecutionError, LayerZeroError, WrongTypeError
 
 WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"
@@ -30,9 +31,9 @@ def refuse_values(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
 
 def refuse_no_gradient(name: str, got: str = "one that does") -> NoReturn:
     """A gradient of an operation that has none."""
-    refuse_request(
-        name, "tensors that need no gradient", f"{got}; it has no derivative", "use torch.no_grad() or detach()"
-    )
+    why = no_derivative(contracts()[name])
+    fix = "use torch.no_grad() or detach()"
+    refuse_request(name, "tensors that need no gradient", f"{got}; it has no derivative: {why}", fix)
 
 
 def into(name: str, out: Any, result: Any) -> Any:

@@ -65,7 +65,6 @@ inline constexpr Contract kContract = {
     .derived = kDerived,
     .tolerance = {.compare = Compare::kRowMax},
     .canonicalize = &Canonicalize,
-    .differentiable = false,
 };
 
 }  // namespace lz::ops::mlp_linear_quantized
