@@ -1,7 +1,7 @@
 // 4 cache: the hot path. Two levels, both complete: a hit compares every fact and every epoch.
 //
 //   Box    one class of calls as lo <= fact <= hi for all 32 facts at once, with its plan. Owned by one thread at a
-//          time (a call site, a prepared handle under the GIL): no atomics but the epochs' loads.
+//          time (a call site, a prepared handle under the GIL): no atomics but one load of the generation.
 //   Table  per operation, from class to plan. Readers take no lock and write nothing shared:
 //
 //            facts --classify--> key (32 classes) --hash--> slots: [hash | entry*] [hash | entry*] ...
@@ -11,8 +11,9 @@
 //          Writers hold a mutex, publish entries with a release store and replace the slot array when it fills or when
 //          its entries are stale. What they unlink waits in the Reclaimer until no reader can hold it.
 //
-// An epoch advances when what it stands for changes; an entry carries the four that were current before its selection
-// began, so a choice made from old data is never current.
+// An epoch advances when what it stands for changes, and the generation with any of them; an entry carries the four
+// epochs, a box the generation, that were current before its selection began: a choice made from old data is never
+// current.
 #pragma once
 
 #include <array>
@@ -36,7 +37,11 @@ using EpochValues = std::array<uint64_t, size_t(EpochKind::kCount)>;
 // Each alone on its cache line: an invalidation touches nothing else that readers need.
 class Epochs {
  public:
-  void Advance(EpochKind kind) { values_[size_t(kind)].value.fetch_add(1, std::memory_order_acq_rel); }
+  void Advance(EpochKind kind) {
+    values_[size_t(kind)].value.fetch_add(1, std::memory_order_acq_rel);
+    generation_.value.fetch_add(1, std::memory_order_acq_rel);
+  }
+  uint64_t Generation() const { return generation_.value.load(std::memory_order_acquire); }
   EpochValues Current() const {
     EpochValues e;
     for (size_t i = 0; i < e.size(); ++i) e[i] = values_[i].value.load(std::memory_order_acquire);
@@ -55,12 +60,13 @@ class Epochs {
     std::atomic<uint64_t> value{1};
   };
   std::array<Padded, size_t(EpochKind::kCount)> values_;
+  Padded generation_;  // how often any of them advanced
 };
 
 struct Box {
   Facts lo, hi;
-  EpochValues epochs{};
-  const Plan* plan = nullptr;  // nullptr: empty (its epochs are 0, which is never current)
+  uint64_t generation = 0;     // 0 is never current
+  const Plan* plan = nullptr;  // nullptr: empty
 };
 
 // The SIMD parts, chosen once for this CPU (cache_hot.cpp). lookup_box: the box's plan, or nullptr.

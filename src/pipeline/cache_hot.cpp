@@ -20,7 +20,7 @@ static_assert(kFactSlots % kLanes == 0);
 
 const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) {
   const D d;
-  const bool current = epochs.AreCurrent(box.epochs);
+  const bool current = box.generation == epochs.Generation();
   auto outside = hn::Zero(d);  // non-zero where a fact is not its own clamp to the box
   for (size_t i = 0; i < kFactSlots; i += kLanes) {
     const auto v = hn::Load(d, facts.v + i);

@@ -71,6 +71,20 @@ TEST_F(CacheTest, NoEpochMayAdvance) {
   EXPECT_EQ(cache.stats().entries, 1u) << "a stale entry is replaced, not joined";
 }
 
+TEST_F(CacheTest, NoEpochMayAdvanceForABox) {
+  const Facts facts = FactsOf(1);
+  Box box;
+  Op().state().classifier.BoxOf(facts, &box.lo, &box.hi);
+  box.plan = &plans[0];
+  EXPECT_EQ(LookupBox(box, facts, epochs), nullptr) << "a box without a generation";
+  for (int kind = 0; kind < int(EpochKind::kCount); ++kind) {
+    box.generation = epochs.Generation();
+    ASSERT_EQ(LookupBox(box, facts, epochs), &plans[0]);
+    epochs.Advance(EpochKind(kind));
+    ASSERT_EQ(LookupBox(box, facts, epochs), nullptr) << "epoch " << kind;
+  }
+}
+
 TEST_F(CacheTest, AnEntryOfOldEpochsIsNeverCurrent) {
   const EpochValues before = epochs.Current();
   Facts key;

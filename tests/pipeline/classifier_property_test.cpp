@@ -196,7 +196,7 @@ class Soundness {
     classifier.BoxOf(ra.facts, &box.lo, &box.hi);
     static const Plan plan;
     Epochs epochs;
-    box.epochs = epochs.Current();
+    box.generation = epochs.Generation();
     box.plan = &plan;
     ASSERT_EQ(LookupBox(box, rb.facts, epochs) == &plan, same) << op.name() << ": requests " << a << " and " << b;
     PlanCache cache(epochs);
