@@ -26,13 +26,14 @@ constexpr const KernelFamily* kTable[] = {
 @refs@};
 }
 }
-extern \"C\" LZ_EXPORT const char* lz_cuda_library(const lz::RowReceiver* to) {
-  if (to) {
-    for (const lz::KernelFamily* family : lz::kTable) {
-      for (const lz::KernelSpec& spec : *family) lz::Send(spec, *to);
-    }
+extern \"C\" {
+extern LZ_EXPORT const char lz_cuda_build_id[];
+const char lz_cuda_build_id[] = LZ_BUILD_ID;
+LZ_EXPORT void lz_cuda_rows(const lz::RowReceiver* to) {
+  for (const lz::KernelFamily* family : lz::kTable) {
+    for (const lz::KernelSpec& spec : *family) lz::Send(spec, *to);
   }
-  return LZ_BUILD_ID;
+}
 }
 ")
 

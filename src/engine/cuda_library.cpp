@@ -79,14 +79,15 @@ Result<bool> LoadCudaLibrary(Registry& registry, const std::string& path) {
     const char* why = dlerror();
     return refuse("a library that loads", why ? why : "an unknown failure");
   }
-  const auto table = reinterpret_cast<CudaLibraryFn>(dlsym(library, "lz_cuda_library"));
-  if (!table) return refuse("the function lz_cuda_library", "none");
-  if (const char* build_id = table(nullptr); std::string_view(build_id) != LZ_BUILD_ID) {
-    return refuse(LZ_BUILD_ID, build_id);
-  }
+  // Data, read before any of its code runs: a library of another build may have other functions by these names.
+  const auto* build_id = static_cast<const char*>(dlsym(library, "lz_cuda_build_id"));
+  if (!build_id) return refuse("the symbol lz_cuda_build_id", "none");
+  if (std::string_view(build_id) != LZ_BUILD_ID) return refuse(LZ_BUILD_ID, build_id);
+  const auto send_rows = reinterpret_cast<CudaRowsFn>(dlsym(library, "lz_cuda_rows"));
+  if (!send_rows) return refuse("the function lz_cuda_rows", "none");
   ReceivedKernels received;
   const RowReceiver receiver = received.receiver();
-  table(&receiver);
+  send_rows(&receiver);
   const std::vector<KernelSpec> specs = received.Specs();
   std::vector<Registry::Registration> rows;
   for (const KernelSpec& spec : specs) rows.push_back({&spec, {}, {}});

@@ -14,8 +14,8 @@ namespace lz {
 
 class Registry;
 
-// The one function that the library exports: gives its rows, unless `to` is null, and its build id.
-using CudaLibraryFn = const char* (*)(const RowReceiver* to);
+// What the library exports: its build id, the text `lz_cuda_build_id`, and this function, `lz_cuda_rows`.
+using CudaRowsFn = void (*)(const RowReceiver* to);
 
 // Rows of another library as KernelSpecs, with what their views point to.
 class ReceivedKernels {

@@ -25,7 +25,15 @@ TEST(CudaLibrary, AnotherLibraryIsRefused) {
   auto loaded = LoadCudaLibrary(Engine::Get().selector().registry(), LZ_BINARY_DIR "/plugins/libplugin_good.so");
   ASSERT_FALSE(loaded.ok());
   EXPECT_EQ(loaded.status().code(), StatusCode::kVersionMismatch);
-  EXPECT_EQ(loaded.status().parts().wanted, "the function lz_cuda_library");
+  EXPECT_EQ(loaded.status().parts().wanted, "the symbol lz_cuda_build_id");
+}
+
+TEST(CudaLibrary, OfAnotherBuildIsRefusedUncalled) {
+  const std::string path = LZ_BINARY_DIR "/plugins/libcuda_of_another_build.so";
+  auto loaded = LoadCudaLibrary(Engine::Get().selector().registry(), path);
+  ASSERT_FALSE(loaded.ok());
+  EXPECT_EQ(loaded.status().code(), StatusCode::kVersionMismatch);
+  EXPECT_EQ(loaded.status().parts().got, "0.0.0+another");
 }
 
 // Every field set to a value that is not its default.
