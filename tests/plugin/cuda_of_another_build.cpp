@@ -1,4 +1,4 @@
-// What a CUDA library of another build may look like: another build id, and a function of another form by the same name.
+// What a CUDA library of another build may look like: another build id, another function by the same name.
 #include <cstdlib>
 
 #define EXPORT __attribute__((visibility("default")))
