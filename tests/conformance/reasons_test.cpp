@@ -1,10 +1,12 @@
 // Every reason code is provoked, or listed as pending with the subsystem that will raise it. Devices are simulated; the
-// feature behind a row may come later: its code then stands in the row, as a descriptor would have it.
+// feature behind a row may come later: its code then stands in the row, as a descriptor would have it. The positive
+// control of each: beside the kernel with the rule stands one that lacks it, for which the check must fail.
 #include <deque>
 #include <map>
 
 #include "core/reason_pending.h"
-#include "selector_fixture.h"
+#include "tests/conformance/summary.h"
+#include "tests/pipeline/selector_fixture.h"
 
 namespace lz {
 namespace {
@@ -145,15 +147,21 @@ std::vector<Provocation> Provocations() {
 
 class ReasonsTest : public SelectorFixture {
  protected:
-  void RegisterOne(const char* id, const Provocation& p, bool with_rows) {
-    KernelSpec spec = p.spec;
+  enum class Form {
+    kProvoking,
+    kWithoutRows,  // its spec's own rules alone
+    kFaulty,       // no rule at all: what the code is for goes unnoticed
+  };
+  void RegisterOne(const std::string& id, const Provocation& p, Form form) {
+    KernelSpec spec = form == Form::kFaulty ? kPlain : p.spec;
     spec.id = id;
     spec.operation = p.operation;
+    if (form == Form::kFaulty) spec.platform = Platform::kAny;
     if (spec.dtypes == 0) spec.dtypes = kFloats;
     if (spec.accepts.empty()) spec.accepts = kAcceptsAll;
-    if (with_rows) spec.constraints = p.rows;
+    if (form == Form::kProvoking) spec.constraints = p.rows;
     spec.launch = [](const lz_kernel_args*) { return int32_t{0}; };
-    const Registry::Registration one{&spec, p.availability, {}};
+    const Registry::Registration one{&spec, form == Form::kFaulty ? Availability{} : p.availability, {}};
     Status status = selector.registry().Register({&one, 1});
     ASSERT_TRUE(status.ok()) << status.Text();
   }
@@ -175,9 +183,10 @@ TEST_F(ReasonsTest, EveryCodeIsProvokedOrPending) {
 TEST_F(ReasonsTest, EachIsRaisedByItsCauseAlone) {
   for (const Provocation& p : Provocations()) {
     SCOPED_TRACE(std::string(Info(p.code).name));
-    const std::string name(Info(p.code).name), id = "t." + name, plain = "plain." + name;
-    RegisterOne(id.c_str(), p, true);
-    RegisterOne(plain.c_str(), p, false);
+    const std::string name(Info(p.code).name), id = "t." + name, plain = "plain." + name, faulty = "faulty." + name;
+    RegisterOne(id, p, Form::kProvoking);
+    RegisterOne(plain, p, Form::kWithoutRows);
+    RegisterOne(faulty, p, Form::kFaulty);
     const int64_t scope = *p.policy ? selector.policies().Scope(0, p.policy).value() : 0;
     const Operation& op = *selector.registry().Find(p.operation);
     Call& c = MakeCall(std::string(op.name()).c_str(), p.line);
@@ -192,6 +201,10 @@ TEST_F(ReasonsTest, EachIsRaisedByItsCauseAlone) {
     ASSERT_EQ(std::string(op.contract().variants[size_t(report.variant)].id), p.operation);
     EXPECT_TRUE(Has(Of(report, id), p.code));
     EXPECT_TRUE(p.rows.empty() || !Has(Of(report, plain), p.code));
+    const bool noticed = !Has(Of(report, faulty), p.code);
+    EXPECT_TRUE(noticed) << "raised without its cause";
+    EXPECT_TRUE(Of(report, faulty).reasons.empty()) << "a kernel without rules is admitted";
+    verify::Summary::Get().planted["reason/" + name] = noticed;
   }
 }
 
