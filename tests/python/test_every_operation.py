@@ -2,6 +2,7 @@
 names, locks, NumPy. Nothing here names an operation, so later ones are covered."""
 
 import functools
+import re
 import warnings
 
 import numpy as np
@@ -136,6 +137,7 @@ def test_wrong_ranks_dtypes_and_devices_are_refused(name):
     line, arguments = few(name, 1)[0]
     for n, tensor in tensors_of(arguments).items():
         wrong = [tensor.to(torch.complex64), tensor.to("meta"), torch.zeros([1] * 9, dtype=tensor.dtype)]
+        wrong.append(wrong[0].conj())
         if params[n]["shape"].startswith("..., "):
             wrong.append(torch.zeros((), dtype=tensor.dtype))
         elif params[n]["shape"] not in ("*", "..."):
@@ -144,6 +146,68 @@ def test_wrong_ranks_dtypes_and_devices_are_refused(name):
             with pytest.raises(lz.InvalidRequestError) as caught:
                 getattr(lz, name)(**arguments | {n: each})
             assert caught.value.wanted and caught.value.got, (line, n, each.shape, each.dtype, each.device)
+
+
+def named_axes(param):
+    """The axes of a parameter's shape that have a name, with their places from behind."""
+    shape = re.split(r",(?![^\[{(]*[\]})])", param["shape"])
+    return {axis.strip(): i - len(shape) for i, axis in enumerate(shape) if axis.strip().isidentifier()}
+
+
+@every_operation
+def test_axes_that_disagree_are_refused(name):
+    """An axis that two tensors share is one larger in one of them; an axis of its own may have any size."""
+    params = [p for p in contracts()[name]["params"] if p["kind"] == "tensor" and not p["broadcast"]]
+    for line, arguments in few(name, 3):
+        if arguments.get("layout") not in (None, next(iter(contracts()[name]["layouts"]), None)):
+            continue
+        given = [p for p in params if p["name"] in arguments]
+        for param in given:
+            for axis, at in named_axes(param).items():
+                tensor = arguments[param["name"]]
+                shape = list(tensor.shape)
+                shape[at] += 1
+                call = copied(arguments) | {param["name"]: torch.zeros(shape, dtype=tensor.dtype)}
+                shared = any(axis in named_axes(other) for other in given if other is not param)
+                try:
+                    getattr(lz, name)(**call)
+                except lz.InvalidRequestError as refusal:
+                    assert refusal.field and refusal.wanted and refusal.got, (line, axis)
+                except (lz.KernelExecutionError, lz.NoKernelFoundError):
+                    assert not shared, (line, axis)  # offsets that no longer fit, a size that no kernel takes
+                else:
+                    assert not shared, (line, axis)
+
+
+@every_operation
+def test_negative_views_have_their_values(name):
+    """Their memory holds the negated numbers."""
+    for line, arguments in few(name, 4):
+        views = {
+            k: torch._neg_view(v.neg())
+            for k, v in tensors_of(arguments).items()
+            if v.is_floating_point() and v.dtype.itemsize > 1 and k not in writes(name)
+        }
+        if not views:
+            continue
+        assert all(v.is_neg() for v in views.values()), line
+        call = copied(arguments)
+        try:
+            got = getattr(lz, name)(**call | views)
+        except lz.KernelExecutionError:
+            got = lz.KernelExecutionError
+        else:
+            got = tuple(t for t in as_tuple(got) if t is not None) + tuple(call[w] for w in writes(name))
+        want = outcome(name, getattr(lz, name), arguments | {k: v.resolve_neg() for k, v in views.items()})
+        agree(got, want)
+    for written in writes(name):
+        call = copied(few(name, 1)[0][1])
+        if call[written].dtype != torch.float32:
+            continue
+        before = call[written].clone()
+        with pytest.raises(lz.InvalidRequestError, match=written):
+            getattr(lz, name)(**call | {written: torch._neg_view(call[written])})
+        assert torch.equal(call[written], before)
 
 
 @every_operation

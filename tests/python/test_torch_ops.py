@@ -11,7 +11,7 @@ import layerzero as lz  # noqa: E402
 from layerzero import _layerzero, _torch_ops  # noqa: E402
 from layerzero._contracts import condition, contracts, holds  # noqa: E402
 from layerzero._references import call_reference  # noqa: E402
-from operation_cases import NAMES, as_tuple, cases, few, same  # noqa: E402
+from operation_cases import NAMES, as_tuple, cases, copied, few, same, tensors_of  # noqa: E402
 
 if not _torch_ops.register():
     pytest.skip("this build has no torch operators", allow_module_level=True)
@@ -120,6 +120,25 @@ def check(name, line, arguments):
             return
     if not beyond_opcheck([*given.values(), *results]):
         torch.library.opcheck(function, (), given)
+        return
+    torch.library.opcheck(function, (), given, test_utils=("test_autograd_registration", "test_faketensor"))
+    check_schema(function, given, results, line)
+    tensors, rest = tensors_of(given), {k: v for k, v in given.items() if not isinstance(v, torch.Tensor)}
+    with torch.no_grad():
+        graph = make_fx(lambda tensors: function(**tensors, **rest), tracing_mode="symbolic")(tensors)
+        same(graph(copied(tensors)), results if len(results) > 1 else results[0])
+
+
+def check_schema(function, given, results, line):
+    """What the schema says is written and nothing else; results have memory of their own."""
+    call = copied(given)
+    function(**call)
+    for argument in function._schema.arguments:
+        before, after = given.get(argument.name), call.get(argument.name)
+        if isinstance(before, torch.Tensor) and not (argument.alias_info and argument.alias_info.is_write):
+            torch.testing.assert_close(after, before, rtol=0, atol=0, equal_nan=True, msg=f"{line}: {argument.name}")
+    memory = {t.untyped_storage().data_ptr() for t in tensors_of(given).values()} - {0}
+    assert not memory & {r.untyped_storage().data_ptr() for r in results if r is not None}, line
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if contracts()[n]["differentiable"]])
