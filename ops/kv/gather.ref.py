@@ -15,6 +15,6 @@ def reference(cache, slots, *, scale=None, dtype=None):
         rows = rows.float() * scale.reshape(-1, 1)
     elif rows.dtype != dtype:
         rows = rows.float()
-    output = torch.zeros(slots.shape[0], *cache.shape[2:], dtype=dtype, device=cache.device)
+    output = cache.new_zeros(slots.shape[0], *cache.shape[2:], dtype=dtype)
     output[kept] = rows.to(dtype)
     return output

@@ -50,6 +50,11 @@ def call_reference(name: str, arguments: dict[str, Any], layout: str | None = No
             raise  # not the reference's words: a fault
         refuse = refuse_values if isinstance(error, ValueError) else refuse_request
         refuse(f"{name}: {refusal['parameter']}", refusal["wanted"], refusal["got"])
+    except RuntimeError as error:
+        if "at::autocast" not in str(error):
+            raise
+        fix = "convert them to its dtype or float32, or call under torch.autocast(..., enabled=False)"
+        refuse_request(name, "tensors in dtypes that torch's autocast can mix", f"'{error}'", fix)
 
 
 def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:
