@@ -2,7 +2,7 @@
 
   make test-full                       all stages
   make test-full STAGES="asan tsan"    some of them
-The outcome, with the commit, goes to bench/results/test-full-<machine>.json.
+The outcome on these files, with the commit and the stages that have not run, goes to bench/results/test-full-<machine>.json.
 """
 
 import argparse
@@ -36,6 +36,8 @@ STAGES = {
     "--gtest_filter='*RandomCall*'",
     "ubsan": tests("ubsan"),
     "tsan": tests("tsan"),
+    "wheel": "scripts/wheel.sh",
+    "matrix": ".venv/bin/python scripts/check_matrix.py",
 }
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 
@@ -56,13 +58,17 @@ def tree_id() -> str:
         return git("write-tree", GIT_INDEX_FILE=index)
 
 
-def run_stage(name: str, tree: str) -> dict:
+def recall(name: str, tree: str) -> dict | None:
     record = STATE / f"{name}.json"
-    if record.exists():
-        before = json.loads(record.read_text())
-        if before["tree"] == tree and before["passed"]:
-            print(f"== {name}: passed before on these files ({before['seconds']} s)")
-            return before
+    before = json.loads(record.read_text()) if record.exists() else None
+    return before if before and before["tree"] == tree else None
+
+
+def run_stage(name: str, tree: str) -> dict:
+    before = recall(name, tree)
+    if before and before["passed"]:
+        print(f"== {name}: passed before on these files ({before['seconds']} s)")
+        return before
     print(f"== {name}: {STAGES[name]}", flush=True)
     log = STATE / f"{name}.log"
     start = time.monotonic()
@@ -83,8 +89,24 @@ def run_stage(name: str, tree: str) -> dict:
     counts = COUNTS.findall(log.read_text())
     if counts:
         result["tests"] = dict(zip(("passed", "failed", "skipped"), map(int, counts[-1]), strict=True))
-    record.write_text(json.dumps(result, indent=2) + "\n")
+    (STATE / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
     return result
+
+
+def write_summary(tree: str) -> None:
+    results = {name: recall(name, tree) for name in STAGES}
+    committed = not git("status", "--porcelain", "--", ".", ":!bench/results")
+    summary = {
+        "commit": git("rev-parse", "HEAD"),
+        "working_tree": "clean" if committed else "changed since the commit",
+        "passed": all(r and r["passed"] for r in results.values()),
+        "not_run": [name for name, r in results.items() if not r],
+        "stages": [{k: v for k, v in r.items() if k != "tree"} for r in results.values() if r],
+    }
+    out = ROOT / f"bench/results/test-full-{machine()}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(summary, indent=2) + "\n")
+    print(f"written: {out.relative_to(ROOT)}")
 
 
 def main() -> int:
@@ -98,19 +120,8 @@ def main() -> int:
     tree = tree_id()
     results = [run_stage(name, tree) for name in wanted]
 
+    write_summary(tree)
     failed = [r["stage"] for r in results if not r["passed"]]
-    if wanted == list(STAGES):
-        out = ROOT / f"bench/results/test-full-{machine()}.json"
-        out.parent.mkdir(parents=True, exist_ok=True)
-        committed = not git("status", "--porcelain", "--", ".", ":!bench/results")
-        summary = {
-            "commit": git("rev-parse", "HEAD"),
-            "working_tree": "clean" if committed else "changed since the commit",
-            "passed": not failed,
-            "stages": [{k: v for k, v in r.items() if k != "tree"} for r in results],
-        }
-        out.write_text(json.dumps(summary, indent=2) + "\n")
-        print(f"written: {out.relative_to(ROOT)}")
     for r in results:
         print(f"{r['stage']:8} {'passed' if r['passed'] else 'FAILED'} {r['seconds']:5} s  {r.get('tests', '')}")
     counted = [r["tests"] for r in results if "tests" in r]

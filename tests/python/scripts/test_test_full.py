@@ -61,6 +61,26 @@ def test_leaves_result_and_commit(repository, monkeypatch):
     assert (repository / "ran").read_text().split() == ["one", "two"]
 
 
+def test_some_stages_leave_their_results_and_name_the_others(repository, monkeypatch):
+    def summary():
+        (result,) = (repository / "bench/results").glob("test-full-*.json")
+        return json.loads(result.read_text())
+
+    assert run(monkeypatch, "two") == 0
+    assert summary()["not_run"] == ["one"] and not summary()["passed"]
+    assert run(monkeypatch, "one") == 0
+    assert summary()["not_run"] == [] and summary()["passed"]
+    (repository / "source").write_text("2")  # what passed on other files does not count
+    assert run(monkeypatch, "two") == 0
+    assert summary()["not_run"] == ["one"] and summary()["working_tree"] == "changed since the commit"
+
+
+def test_every_kind_of_test_has_a_stage():
+    assert {"format", "lint", "release", "dev", "asan", "ubsan", "tsan", "fuzz", "wheel", "matrix"} <= set(
+        test_full.STAGES
+    )
+
+
 def test_an_unknown_stage_is_refused(repository, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(monkeypatch, "three")
