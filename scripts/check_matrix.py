@@ -1,10 +1,11 @@
 """One wheel file on several Pythons and torch versions: installs it in a fresh environment each, runs the doors' tests there.
 
     make wheel && python scripts/check_matrix.py             the five cells, recorded in bench/results/matrix.json
-    python scripts/check_matrix.py --cells 3.12:2.11.0       one of them (not recorded)
+    python scripts/check_matrix.py --cells 3.12:2.11.0       one of them; the record names those that have not run
     python scripts/check_matrix.py --here                    this Python with the packages it has: no network
 
-An environment is removed before the next is made: one torch with CUDA takes 5 GB. Exit status 1 when anything fails.
+An environment is removed before the next is made: one torch with CUDA takes 5 GB. A cell that passed with this very wheel
+and these tests is not run again, so an interrupted run goes on. Exit status 1 when anything fails.
 """
 
 import argparse
@@ -17,14 +18,16 @@ import sys
 import sysconfig
 import time
 import xml.etree.ElementTree as ElementTree
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+STATE = ROOT / "build/matrix"
 CELLS = ("3.10:2.11.0", "3.11:2.13.0", "3.12:2.11.0", "3.13:2.13.0", "3.13:newest")
 TESTS = ("tests/python/test_door.py", "tests/python/test_torch_ops.py")
 ABOUT = """
 import json, platform, layerzero, torch
-print(json.dumps([platform.python_version(), torch.__version__, layerzero.__file__]))
+print(json.dumps([platform.python_version(), torch.__version__, layerzero._build, layerzero.__file__]))
 """
 
 
@@ -75,19 +78,20 @@ def run_tests(inside: Path, folder: Path, tests: list[str]) -> dict[str, list[st
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         kinds = {child.tag for child in case}
         kind = "failed" if kinds & {"failure", "error"} else "skipped" if "skipped" in kinds else "passed"
-        outcome[kind].append(f"{case.get('classname')}::{case.get('name')}")
+        said = next((str(child.get("message")) for child in case if child.tag in ("failure", "error")), "")
+        outcome[kind].append(f"{case.get('classname')}::{case.get('name')}" + (f": {said[:500]}" if said else ""))
     return outcome
 
 
 def run_cell(cell: str, python: str, torch: str | None, wheel: Path, tests: list[str]) -> dict:
-    folder, start = ROOT / "build/matrix" / cell.replace(":", "-"), time.monotonic()
+    folder, start = STATE / cell.replace(":", "-"), time.monotonic()
     row: dict = {"cell": cell}
     try:
         inside = make_environment(folder, python, torch, wheel)
-        version, torch_version, where = json.loads(must([inside, "-c", ABOUT]).splitlines()[-1])
+        version, torch_version, build, where = json.loads(must([inside, "-c", ABOUT]).splitlines()[-1])
         if not Path(where).is_relative_to(folder):
             raise RuntimeError(f"the tests would import {where}, not the wheel")
-        row |= {"python": version, "torch": torch_version}
+        row |= {"python": version, "torch": torch_version, "build": build}
         must([inside.parent / "layerzero", "doctor", "--json"])
         outcome = run_tests(inside, folder, tests)
         row |= {"passed": len(outcome["passed"]), "skipped": outcome["skipped"], "failed": outcome["failed"]}
@@ -98,8 +102,53 @@ def run_cell(cell: str, python: str, torch: str | None, wheel: Path, tests: list
     return row | {"seconds": round(time.monotonic() - start)}
 
 
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def state_of(cell: str) -> Path:
+    return STATE / f"{cell.replace(':', '-')}.json"
+
+
+def recall(cell: str, wheel: Path, tests: list[str]) -> dict | None:
+    """The row of a cell that ran with this very wheel and these tests."""
+    if not state_of(cell).exists():
+        return None
+    before = json.loads(state_of(cell).read_text())
+    return before["row"] if before["inputs"] == inputs_of(wheel, tests) else None
+
+
+def inputs_of(wheel: Path, tests: list[str]) -> str:
+    return digest(b"".join(path.read_bytes() for path in (wheel, *(ROOT / test for test in tests))))
+
+
+def run_or_recall(cell: str, python: str, torch: str | None, wheel: Path, tests: list[str]) -> dict:
+    before = recall(cell, wheel, tests)
+    if before and not before["failed"]:
+        return before
+    row = run_cell(cell, python, torch, wheel, tests)
+    state_of(cell).write_text(json.dumps({"inputs": inputs_of(wheel, tests), "row": row}))
+    return row
+
+
+def write_record(wheel: Path, tests: list[str]) -> None:
+    rows = {cell: recall(cell, wheel, tests) for cell in CELLS}
+    result = describe(wheel) | {
+        "tests": tests,
+        "not_run": [cell for cell, row in rows.items() if not row],
+        "runs": [row for row in rows.values() if row],
+    }
+    (ROOT / "bench/results/matrix.json").write_text(json.dumps(result, indent=2) + "\n")
+
+
+def describe(wheel: Path) -> dict:
+    with zipfile.ZipFile(wheel) as files:
+        libraries = {Path(n).name: digest(files.read(n))[:16] for n in files.namelist() if n.endswith(".so")}
+    return {"wheel": wheel.name, "sha256": digest(wheel.read_bytes()), "libraries": libraries}
+
+
 def newest_wheel() -> Path:
-    wheels = sorted((ROOT / "dist").glob("*.whl"), key=lambda p: p.stat().st_mtime)
+    wheels = sorted((ROOT / "dist").glob("*-manylinux_*.whl"), key=lambda p: p.stat().st_mtime)
     if not wheels:
         raise SystemExit("no wheel in dist/. Type: make wheel")
     return wheels[-1]
@@ -107,26 +156,25 @@ def newest_wheel() -> Path:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--wheel", type=Path, help="default: the newest in dist/")
+    parser.add_argument("--wheel", type=Path, help="default: the newest portable one in dist/")
     parser.add_argument("--cells", nargs="*", metavar="PYTHON:TORCH", help=" ".join(CELLS))
     parser.add_argument("--here", action="store_true", help="one cell: this Python and its packages")
     parser.add_argument("--tests", nargs="*", default=list(TESTS))
     options = parser.parse_args()
     wheel = (options.wheel or newest_wheel()).resolve()
     cells = ["here"] if options.here else options.cells or list(CELLS)
+    STATE.mkdir(parents=True, exist_ok=True)
     rows = []
     for cell in cells:
         version, _, torch = cell.partition(":")
         python = sys.executable if options.here else interpreter(version)
-        row = run_cell(cell, python, torch or None, wheel, options.tests)
+        row = run_or_recall(cell, python, torch or None, wheel, options.tests)
         rows.append(row)
         counts = f"{row.get('passed', 0)} passed, {len(row.get('skipped', []))} skipped, {len(row['failed'])} failed"
         print(f"{cell} (Python {row.get('python')}, torch {row.get('torch')}): {counts}", *row["failed"], sep="\n  ")
         sys.stdout.flush()
-    if cells == list(CELLS):
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        result = {"wheel": wheel.name, "sha256": digest, "tests": options.tests, "runs": rows}
-        (ROOT / "bench/results/matrix.json").write_text(json.dumps(result, indent=2) + "\n")
+    if not options.here:
+        write_record(wheel, options.tests)
     return int(any(row["failed"] for row in rows))
 
 

@@ -11,6 +11,8 @@ settings=(build-dir="build/wheel-$kind" cmake.define.Python3_EXECUTABLE="$VENV_P
 if [ $kind = portable ]; then
   scripts/portable.sh
   settings+=(cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/portable.cmake")
+else # the names that CMake finds by itself: a compiler cache then has the objects of scripts/build.sh
+  export CC=${CC:-cc} CXX=${CXX:-c++}
 fi
 built=build/wheel-$kind/dist
 rm -rf "$built"

@@ -275,7 +275,9 @@ def test_gradients_of_compiled_graphs(name):
     function, tensors = COMPILED[name]
     gradients = []
     for run in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
-        leaves = [t.clone().requires_grad_() for t in tensors]
+        leaves = [
+            t.double().requires_grad_() for t in tensors
+        ]  # sums of another order agree in every digit that counts
         run(*leaves).square().sum().backward()
         gradients.append([leaf.grad for leaf in leaves])
     for a, b in zip(*gradients, strict=True):
