@@ -4,7 +4,7 @@ import torch
 
 
 def reference(partials, part_lse, row_sum=None, *, sinks=None, dtype="float32"):
-    compute = torch.promote_types(partials.dtype, torch.float32)
+    compute = torch.promote_types(torch.promote_types(partials.dtype, torch.float32), getattr(torch, dtype))
     s = part_lse.to(compute)
     empty = s == -torch.inf  # such a part is not read
     o = torch.where(empty[..., None], 0.0, partials.to(compute))

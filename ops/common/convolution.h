@@ -18,9 +18,10 @@ constexpr Param Stride(std::string_view name) { return Int(name, 1, "step betwee
 constexpr Param Padding(std::string_view name) { return Int(name, 0, "zeros before the first and after the last"); }
 constexpr Param Dilation(std::string_view name) { return Int(name, 1, "step between two weights"); }
 
-#define LZ_CONVOLUTION_DEFINITION                                                                                     \
-  "output[n, o, y] = bias[o] + sum over c, k of weight[o, c, k] * input[n, first(o) + c, y * stride - padding + k * " \
-  "dilation] for each spatial axis, where places outside the input add nothing; first(o) is the first channel of "    \
+#define LZ_CONVOLUTION_DEFINITION                                                                                      \
+  "output[n, o, y] = bias[o] + sum over c, k of weight[o, c, k] * input[n, first(o) + c, y * stride - padding + k * "  \
+  "dilation] for each spatial axis, where places outside the input add nothing (those of a weight that is not finite " \
+  "may); first(o) is the first channel of "                                                                            \
   "o's group: floor(o / (c_out / groups)) * (c_in / groups); rounded once"
 
 // `axes`: names of the spatial axes, for messages.

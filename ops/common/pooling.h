@@ -34,11 +34,13 @@ Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& a
     LZ_RETURN_IF_ERROR(AtLeast(window[i], "window" + name, 1));
     LZ_RETURN_IF_ERROR(AtLeast(stride[i], "stride" + name, 1));
     LZ_RETURN_IF_ERROR(AtLeast(padding[i], "padding" + name, 0));
-    if (2 * padding[i].value.i > window[i].value.i) {
-      return Invalid("padding" + name, "at most half the window, " + std::to_string(window[i].value.i / 2),
+    const int64_t size = x.shape[x.ndim - int(kDims) + int(i)];
+    const int64_t most = size == 0 ? 0 : window[i].value.i / 2;
+    if (padding[i].value.i > most) {
+      return Invalid("padding" + name, "at most half the window, 0 for an empty axis: " + std::to_string(most),
                      std::to_string(padding[i].value.i), "a window would cover padding alone");
     }
-    const int64_t padded = x.shape[x.ndim - int(kDims) + int(i)] + 2 * padding[i].value.i;
+    const int64_t padded = size + 2 * padding[i].value.i;
     if (window[i].value.i > padded) {
       return Invalid("window" + name, "at most " + std::to_string(padded) + ", the padded size of input",
                      std::to_string(window[i].value.i), "take a smaller window");

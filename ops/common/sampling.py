@@ -65,9 +65,7 @@ def sample(
     valid = ~x.isnan().any(-1) & x.isfinite().any(-1)
     if strict:
         answered("logits", "a finite logit and no NaN in every row in strict mode", valid)
-    if vocab == 0:
-        return torch.full(logits.shape[:-1], -1, dtype=torch.int64, device=x.device)
-    k = column(k, row_k, x, vocab)
+    k = column(k, row_k, x, max(vocab, 1))
     p = column(p, row_p, x, 1.0)
     min_p = column(min_p, row_min_p, x, 0.0)
     temperature = column(temperature, row_temperature, x, 1.0)
@@ -75,6 +73,8 @@ def sample(
     p = _checked("p", p, (p >= 0) & (p <= 1), "numbers in [0, 1]")
     min_p = _checked("min_p", min_p, (min_p >= 0) & (min_p <= 1), "numbers in [0, 1]")
     temperature = _checked("temperature", temperature, temperature.isfinite() & (temperature > 0), "numbers above 0")
+    if vocab == 0:
+        return torch.full(logits.shape[:-1], -1, dtype=torch.int64, device=x.device)
     x = torch.where(valid[:, None], x, 0.0)
     top = x.amax(-1, keepdim=True)
     weights = torch.where(x == top, 1.0, ((x - top) / temperature).exp())

@@ -152,7 +152,10 @@ std::vector<int64_t> RandomCalls::ShapeOf(const Draft& draft, size_t i) const {
 // Indices, lengths and offsets look alike to a contract: values below an axis, ramps, sums that end at an axis.
 std::string RandomCalls::FillText(const Draft& draft, std::string_view name, Generator& g, DType type,
                                   int64_t numel) const {
-  if (IsFloat(type)) return name.ends_with("probs") ? "~probs" : FloatFill(g);
+  if (IsFloat(type)) {
+    if (name.ends_with("probs")) return "~probs";
+    return name.ends_with("_sum") ? "~uniform(0.1,4)" : FloatFill(g);  // a sum of exponentials is positive
+  }
   if (type == DType::kBool) return g.Pick<const char*>({"", "", "~int(0,1)", "~int(1,2)"});
   if (type == DType::kU8) return g.Chance(0.8) ? "~int(0,256)" : "~int(0,2)";
   if (type == DType::kI8) return "~int(-128,128)";
@@ -318,12 +321,11 @@ bool RandomCalls::Settle(Draft& draft) {
 }
 
 std::string RandomCalls::Valid() {
-  Draft draft;
   for (int tries = 0; tries < 4; ++tries) {
-    draft = NewDraft();
-    if (Settle(draft)) break;
+    Draft draft = NewDraft();
+    if (Settle(draft)) return Text(draft);
   }
-  return Text(draft);
+  return {};
 }
 
 bool RandomCalls::Shares(const Draft& draft, size_t i) const {

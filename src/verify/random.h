@@ -1,7 +1,7 @@
 // Random calls of any operation, drawn from its contract alone, as lines of the .cases grammar: what a test prints is
 // what reproduces it.
 //   RandomCalls calls(op, seed);
-//   std::string line = calls.Valid();   // nearly always binds: what binding refuses is drawn again
+//   std::string line = calls.Valid();   // what binding refuses or is large is drawn again; empty: in vain
 //   std::string broken = calls.Broken();  // must be refused by binding, with an error on a parameter
 #pragma once
 
@@ -17,7 +17,7 @@ class LZ_VERIFY_API RandomCalls {
  public:
   RandomCalls(const Operation& op, uint64_t seed) : op_(op), generator_(seed) {}
 
-  std::string Valid();
+  std::string Valid();   // empty: none was found
   std::string Broken();  // empty: nothing of this call can be broken for certain
 
  private:

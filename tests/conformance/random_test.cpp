@@ -30,24 +30,15 @@ class RandomCall : public testing::TestWithParam<std::string> {
     if (counts().failed++ < kReported) ADD_FAILURE() << GetParam() << ": " << line << "\n  " << text;
   }
 
-  // What the generator could not make small in its rounds.
-  static bool OutputsAreLarge(const Request& r) {
-    for (size_t o = 0; o < r.op->num_outputs(); ++o) {
-      double elements = 1;
-      for (int32_t d = 0; d < r.outputs[o].ndim; ++d) elements *= double(r.outputs[o].shape[d]);
-      if (elements > 1 << 20) return true;
-    }
-    return false;
-  }
-
   void RunValid(const std::string& line) {
-    auto c = ParseCase(op(), line);
-    if (!c.ok()) return Fail(line, c.status().Text());
-    Request r = c->MakeRequest();
-    if (!Engine::Get().Prepare(r).ok() || OutputsAreLarge(r)) {
+    if (line.empty()) {
       ++counts().unbound;
       return;
     }
+    auto c = ParseCase(op(), line);
+    if (!c.ok()) return Fail(line, c.status().Text());
+    Request r = c->MakeRequest();
+    if (Status status = Engine::Get().Prepare(r); !status.ok()) return Fail(line, status.Text());
     ++counts().calls;
     const int variant = VariantOf(r);
     if (variant < 0) return;

@@ -37,7 +37,7 @@ struct Summary : testing::Environment {
   };
   struct Random {
     size_t calls = 0;     // that bind
-    size_t unbound = 0;   // drawn as valid, refused by binding
+    size_t unbound = 0;   // no call found that does
     size_t launched = 0;  // kernel runs compared with the reference
     size_t broken = 0;    // drawn as invalid, refused
     size_t failed = 0;
@@ -66,7 +66,7 @@ struct Summary : testing::Environment {
       launched += r.launched;
       outside += r.failed;
       json["random"][name] = {{"calls", r.calls},
-                              {"refused_by_binding", r.unbound},
+                              {"not_found", r.unbound},
                               {"launched", r.launched},
                               {"broken", r.broken},
                               {"failed", r.failed}};
