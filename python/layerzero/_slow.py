@@ -41,6 +41,8 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             _check_readable(torch, f"{name}: {n}", tensor)
     if torch.overrides.has_torch_function(tensors):  # a class or mode that sees functions sees this one
         return torch.overrides.handle_torch_function(_layerzero.ops[name], tensors, *args, **kwargs)
+    if negated := _negated(torch, contract, given):
+        return _layerzero.ops[name](**arguments | negated, **options)
     _check_device(name, given)
     call = check_contract(torch, contract, arguments, options.get("layout"))
     if contract["layouts"] and options.get("layout") is None:
@@ -110,6 +112,13 @@ def _check_readable(torch: Any, field: str, tensor: Any) -> None:
         refuse(field, WANTED, f"dtype {tensor.dtype}", "pass real and imaginary parts apart")
     if tensor.is_meta and type(tensor) in (torch.Tensor, torch.nn.Parameter) and not _tracing(torch):
         refuse(field, WANTED, "a meta tensor, which has no values", "use FakeTensorMode for shapes alone")
+
+
+def _negated(torch: Any, contract: Contract, given: dict[str, Any]) -> dict[str, Any]:
+    """Tensors whose memory holds the negated numbers, with memory of their own; what is written stays as it is."""
+    read = [p["name"] for p in contract["params"] if p["name"] in given and not p.get("mutated")]
+    plain = [n for n in read if type(given[n]) in (torch.Tensor, torch.nn.Parameter)]
+    return {n: given[n].resolve_neg() for n in plain if given[n].is_neg()}
 
 
 def _check_device(name: str, given: dict[str, Any]) -> None:
