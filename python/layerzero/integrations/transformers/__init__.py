@@ -1,6 +1,12 @@
-"""Hugging Face Transformers through LayerZero: `kernelize` a model, `unkernelize` it, or choose the attention alone."""
+"""Hugging Face Transformers through LayerZero: `kernelize` a model, `unkernelize` it, or choose attention or experts alone."""
 
-from layerzero.integrations.transformers.attention import register as register_with_transformers
+from layerzero.integrations.transformers import attention, experts
 from layerzero.integrations.transformers.kernelize import KernelizeReport, kernelize, unkernelize
 
 __all__ = ["KernelizeReport", "kernelize", "register_with_transformers", "unkernelize"]
+
+
+def register_with_transformers():
+    """Makes attn_implementation="layerzero" and experts_implementation="layerzero" known; twice is harmless."""
+    attention.register()
+    experts.register()

@@ -26,6 +26,9 @@ def layerzero_attention(
     **kwargs,
 ):
     """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights."""
+    part = module.__dict__.get("_layerzero_attention_part")
+    if part is not None:
+        part["calls"] += 1
     length, total = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)

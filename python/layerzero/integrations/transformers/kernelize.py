@@ -8,6 +8,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import attention as attention_interface
+from layerzero.integrations.transformers import experts as experts_interface
 from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
 
@@ -17,17 +18,26 @@ _MARK = "_layerzero_kernelized"
 
 @dataclasses.dataclass
 class KernelizeReport:
-    """replaced: part -> {"count", "operation"}; left: part -> why it stays with the model's own code."""
+    """What `kernelize` did; `replaced` goes on counting while the model runs.
+
+    replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far}
+    left: part -> why it stays with the model's own code
+    """
 
     replaced: dict = dataclasses.field(default_factory=dict)
     left: dict = dataclasses.field(default_factory=dict)
 
     def _add(self, part, operation):
-        entry = self.replaced.setdefault(part, {"count": 0, "operation": operation})
+        entry = self.replaced.setdefault(part, {"count": 0, "operation": operation, "calls": 0})
         entry["count"] += 1
+        return entry
 
     def __str__(self):
-        lines = [f"{part}: {e['count']} through {e['operation']}" for part, e in self.replaced.items()]
+        lines = [
+            f"{part}: {e['count']} through {e['operation']}, "
+            + (f"{e['calls']} calls" if e["calls"] else "not called yet")
+            for part, e in self.replaced.items()
+        ]
         lines += [f"{part}: left, {reason}" for part, reason in self.left.items()]
         return "\n".join(lines)
 
@@ -38,38 +48,46 @@ class _Mark:
     def __init__(self):
         self.report = KernelizeReport()
         self.attention = None
+        self.experts = None
 
 
-def _replace(module, function, **facts):
-    """Gives one module a forward; `_restore` finds it by its mark."""
+def _replace(module, function, part, **facts):
+    """Gives one module a forward that counts its calls in `part`; `_restore` finds it by its mark."""
+    module.__dict__["_layerzero_part"] = part
     for name, value in facts.items():
         module.__dict__[f"_layerzero_{name}"] = value
     module.__dict__["forward"] = types.MethodType(function, module)
 
 
-def _rms_norm_forward(self, hidden_states):
+def _norm_forward(self, hidden_states):
     changed = self.weight.dtype != hidden_states.dtype  # the operation rounds to the input's dtype, models promote
     if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, hidden_states)
-    return _OPS["rms_norm"](
-        hidden_states, self.weight, structure.eps_of(self), weight_offset=self.__dict__["_layerzero_offset"]
-    )
+    self.__dict__["_layerzero_part"]["calls"] += 1
+    operation, further = self.__dict__["_layerzero_norm"]
+    bias = self._parameters.get("bias")
+    return structure.norm(operation, hidden_states, self.weight, structure.eps_of(self), bias, **further)
 
 
 def _linear_forward(self, input):
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return nn.functional.linear(input, self.weight, self.bias)
+    self.__dict__["_layerzero_part"]["calls"] += 1
     return _OPS["linear"](input, self.weight, self.bias)
 
 
 def _mlp_forward(self, x):
-    changed = self.act_fn is not self.__dict__["_layerzero_activation"]
-    if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    function, activation = self.__dict__["_layerzero_activation"]
+    if self.act_fn is not function or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, x)
-    return self.down_proj(_OPS["swiglu"](self.gate_proj(x), self.up_proj(x)))
+    self.__dict__["_layerzero_part"]["calls"] += 1
+    gate, up = self.gate_proj(x), self.up_proj(x)
+    if activation == "silu":
+        return self.down_proj(_OPS["swiglu"](gate, up))
+    return self.down_proj(_OPS["geglu"](gate, up, approximate="tanh" if activation == "gelu_tanh" else "none"))
 
 
-_FORWARDS = (_rms_norm_forward, _linear_forward, _mlp_forward, decoder_forward)
+_FORWARDS = (_norm_forward, _linear_forward, _mlp_forward, decoder_forward)
 
 
 def _base_of(model):
@@ -81,30 +99,33 @@ def _base_of(model):
 
 
 def _replace_norms(model, mark):
-    offsets: set[float | None] = set()
+    """The kinds of norms there are: the fused forward knows models of one kind."""
+    kinds: set[float | str | None] = set()
     for name, module in model.named_modules():
-        if not structure.looks_like_rms_norm(module):
+        if not structure.looks_like_norm(module):
             continue
-        offset, reason = structure.rms_norm_offset(module)
+        found, reason = structure.norm_of(module)
         if reason:
             mark.report.left[name] = reason
-            offsets.add(None)
+            kinds.add(None)
             continue
-        offsets.add(offset)
-        _replace(module, _rms_norm_forward, offset=offset)
-        mark.report._add("RMSNorm", "norm.rms")
-    return offsets
+        operation, further = found
+        kinds.add(further.get("weight_offset", operation))
+        names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
+        _replace(module, _norm_forward, mark.report._add(*names[operation]), norm=found)
+    return kinds
 
 
 def _replace_mlps_and_linears(model, mark):
     for name, module in model.named_modules():
-        if {"gate_proj", "up_proj", "down_proj", "act_fn"} <= set(module._modules):
-            reason = structure.why_not_mlp(module)
+        if structure.looks_like_mlp(module):
+            activation, reason = structure.mlp_of(module)
             if reason:
                 mark.report.left[name] = reason
-            else:
-                _replace(module, _mlp_forward, activation=module.act_fn)
-                mark.report._add("MLP", "activation.swiglu")
+                continue
+            silu = activation == "silu"
+            part = mark.report._add(*(("MLP", "activation.swiglu") if silu else ("GeGLU MLP", "activation.geglu")))
+            _replace(module, _mlp_forward, part, activation=(module.act_fn, activation))
     for name, module in model.named_modules():
         if not isinstance(module, nn.Linear):
             continue
@@ -112,8 +133,28 @@ def _replace_mlps_and_linears(model, mark):
         if reason:
             mark.report.left[name] = reason
         else:
-            _replace(module, _linear_forward)
-            mark.report._add("Linear", "mlp.linear")
+            _replace(module, _linear_forward, mark.report._add("Linear", "mlp.linear"))
+
+
+def _replace_experts(model, mark):
+    experts = {n: m for n, m in model.named_modules() if experts_interface.looks_like_experts(m)}
+    if not experts:
+        return
+    for name, module in experts.items():
+        reason = experts_interface.why_not_experts(module)
+        if reason:
+            mark.report.left[name] = reason
+            return
+    experts_interface.register()
+    current = getattr(model.config, "_experts_implementation", None)
+    try:
+        model.set_experts_implementation(experts_interface.NAME)
+    except (AttributeError, ValueError, KeyError) as error:
+        mark.report.left["experts"] = f"the model refuses other experts: {error}"
+        return
+    mark.experts = current
+    for module in experts.values():
+        module.__dict__["_layerzero_part"] = mark.report._add("experts", "moe.fused")
 
 
 def _replace_attention(model, mark):
@@ -135,7 +176,9 @@ def _replace_attention(model, mark):
         mark.report.left["attention"] = "the model kept its own attention"
         return
     mark.attention = current
-    mark.report._add("attention", "attention")
+    part = mark.report._add("attention", "attention")
+    for module in model.modules():
+        module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
 
 
 def _probe(base):
@@ -168,8 +211,8 @@ def _replace_decoder(base, offset, expected, mark):
         del base.__dict__["_layerzero_decoder"]
         mark.report.left["decoder"] = reason
         return
-    _replace(base, decoder_forward)
-    mark.report._add("decoder", "one fused forward over all layers")
+    part = mark.report._add("decoder", "one fused forward over all layers")
+    _replace(base, decoder_forward, part)
 
 
 def _why_not_decoder(base):
@@ -199,17 +242,18 @@ def kernelize(model):
     expected = None if reason else _run_probe(base, type(base).forward)
     model.__dict__[_MARK] = mark
     try:
-        offsets = _replace_norms(model, mark)
+        norms = _replace_norms(model, mark)
         _replace_attention(model, mark)
+        _replace_experts(model, mark)
         _replace_mlps_and_linears(model, mark)
         if not reason and mark.attention is None:
             reason = f"attention: {mark.report.left.get('attention')}"
-        if not reason and len(offsets) != 1:
-            reason = "its norms are of several kinds"
+        if not reason and (len(norms) != 1 or not norms <= {0.0, 1.0}):
+            reason = "its norms are not RMSNorms of one kind"
         if reason:
             mark.report.left["decoder"] = reason
         else:
-            _replace_decoder(base, offsets.pop(), expected, mark)
+            _replace_decoder(base, norms.pop(), expected, mark)
     except BaseException:
         unkernelize(model)
         raise
@@ -228,4 +272,6 @@ def unkernelize(model):
             del module.__dict__[name]
     if mark.attention is not None:
         model.set_attn_implementation(mark.attention)
+    if mark.experts is not None:
+        model.set_experts_implementation(mark.experts)
     return True

@@ -1,5 +1,8 @@
 """Which modules of a model are what LayerZero's operations compute: told by structure and by numbers, never by class name."""
 
+import copy
+import inspect
+
 import torch
 from torch import nn
 
@@ -54,45 +57,78 @@ def eps_of(module):
     return float(eps) if isinstance(eps, (int, float)) else None
 
 
-def looks_like_rms_norm(module):
+def looks_like_norm(module):
+    """A vector of weights, perhaps a bias, and an epsilon: enough to try whether it is one of the norms."""
     weight = module._parameters.get("weight")
-    plain = weight is not None and weight.dim() == 1 and len(module._parameters) == 1 and not module._modules
-    return plain and eps_of(module) is not None and not isinstance(module, nn.LayerNorm)
+    plain = weight is not None and weight.dim() == 1 and set(module._parameters) <= {"weight", "bias"}
+    return plain and not module._modules and eps_of(module) is not None
 
 
-def rms_norm_offset(module):
-    """(offset, None) of a module that is rms_norm with weight + offset, or (None, reason)."""
+def norm_of(module):
+    """((operation, its further arguments), None) of a module that normalises rows, or (None, reason)."""
     reason = why_not_plain(module)
     if reason:
         return None, reason
-    weight = module.weight.detach()
+    if len(inspect.signature(type(module).forward).parameters) != 2:
+        return None, "its forward takes more than the rows"
+    if module.weight.dtype in (torch.bfloat16, torch.float16):
+        module = copy.deepcopy(module).float()  # its numbers tell more kinds apart
+    weight, bias, eps = module.weight.detach(), module._parameters.get("bias"), eps_of(module)
     generator = torch.Generator().manual_seed(7)
-    rows = torch.randn(3, weight.numel(), generator=generator)
+    rows = torch.randn(3, weight.numel(), generator=generator) + 0.5  # a mean, which one kind of norm takes away
     # One row near zero: it shows the epsilon.
-    rows[2] *= eps_of(module) ** 0.5
+    rows[2] *= eps**0.5
     rows = rows.to(weight)
+    if bias is None:
+        candidates = [("rms_norm", {"weight_offset": 0.0}), ("rms_norm", {"weight_offset": 1.0}), ("layer_norm", {})]
+    else:
+        candidates = [("layer_norm", {"bias": bias.detach()})]
     with torch.no_grad():
         expected = type(module).forward(module, rows)
-        for offset in (0.0, 1.0):
-            if agrees(_OPS["rms_norm"](rows, weight, eps_of(module), weight_offset=offset), expected):
-                return offset, None
-    return None, "computes something else than rms_norm of its weight and epsilon"
+        for operation, further in candidates:
+            if agrees(norm(operation, rows, weight, eps, **further), expected):
+                return (operation, {name: value for name, value in further.items() if name != "bias"}), None
+    return None, "computes neither rms_norm nor layer_norm of its weight and epsilon"
 
 
-def why_not_mlp(module):
-    """None, or why a module is not down(silu(gate(x)) * up(x))."""
-    if set(module._modules) != {"gate_proj", "up_proj", "down_proj", "act_fn"}:
-        return "has other parts than gate_proj, up_proj, down_proj and act_fn"
+def norm(operation, rows, weight, eps, bias=None, **further):
+    """The norm that `norm_of` found."""
+    if operation == "layer_norm":
+        return _OPS["layer_norm"](rows, weight.shape[0], weight, bias, eps)
+    return _OPS["rms_norm"](rows, weight, eps, **further)
+
+
+def activation_of(function):
+    """silu, gelu or gelu_tanh if a module is that function, else None."""
+    x = torch.linspace(-8, 8, 257, dtype=torch.float64)
+    gelu = nn.functional.gelu
+    kinds = {"silu": nn.functional.silu(x), "gelu": gelu(x), "gelu_tanh": gelu(x, approximate="tanh")}
+    with torch.no_grad():
+        actual = function(x)
+    # The two forms of gelu differ by 5e-4: the numbers of a bf16 model would not tell them apart.
+    return next((name for name, kind in kinds.items() if torch.allclose(actual, kind, rtol=0, atol=1e-6)), None)
+
+
+_MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+
+
+def looks_like_mlp(module):
+    return set(module._modules) >= _MLP_PARTS
+
+
+def mlp_of(module):
+    """(activation, None) of a module that is down(activation(gate(x)) * up(x)), or (None, reason)."""
+    if set(module._modules) != _MLP_PARTS:
+        return None, "has other parts than gate_proj, up_proj, down_proj and act_fn"
     reason = why_not_plain(module)
     for name in ("gate_proj", "up_proj", "down_proj"):
         reason = reason or why_not_linear(module._modules[name])
     if reason:
-        return reason
-    x = torch.linspace(-8, 8, 257)
-    with torch.no_grad():
-        if not agrees(module.act_fn(x), nn.functional.silu(x)):
-            return f"its activation {type(module.act_fn).__name__} is not SiLU"
-    return None
+        return None, reason
+    activation = activation_of(module.act_fn)
+    if activation is None:
+        return None, f"its activation {type(module.act_fn).__name__} is neither SiLU nor GELU"
+    return activation, None
 
 
 def why_not_decoder(base):
@@ -111,7 +147,7 @@ def why_not_decoder(base):
         reason = _why_not_layer(layer)
         if reason:
             return f"layer {index}: {reason}"
-    return why_not_plain(base.norm) if looks_like_rms_norm(base.norm) else "its last norm is no RMSNorm"
+    return why_not_plain(base.norm) if looks_like_norm(base.norm) else "its last norm is no RMSNorm"
 
 
 def _why_not_layer(layer):
@@ -128,7 +164,7 @@ def _why_not_layer(layer):
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [attention._modules[name] for name in ("q_norm", "k_norm") if name in attention._modules]
     for norm in norms:
-        if not looks_like_rms_norm(norm):
+        if not looks_like_norm(norm):
             return f"{type(norm).__name__} is no RMSNorm"
     for name in projections:
         reason = why_not_linear(attention._modules[name])
@@ -137,5 +173,7 @@ def _why_not_layer(layer):
     reason = why_not_plain(layer) or why_not_plain(attention)
     if reason:
         return reason
-    reason = why_not_mlp(layer.mlp)
+    activation, reason = mlp_of(layer.mlp)
+    if not reason and activation != "silu":
+        reason = f"its activation is {activation}, not silu"
     return f"mlp: {reason}" if reason else None
