@@ -68,7 +68,7 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
         if value is None:
             continue
         if param["kind"] in ("int", "bool"):
-            axes[param["name"]] = value
+            axes[param["name"]] = int(value) if isinstance(value, bool) else value  # symbols are multiplied by numbers
         elif param["kind"] == "choice":
             axes[param["name"]] = param["choices"].index(value)
         elif param["kind"] == "tensor" and param["shape"] != "*" and not param["broadcast"]:
