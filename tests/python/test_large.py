@@ -17,7 +17,14 @@ MORE_THAN = 2**31
 MOST_BYTES = 13 << 30
 
 # Operations whose cases have no axis of independent batches: tests of their own below.
-WITHOUT_BATCHES = ["convert_layout", "kv_append_paged", "kv_block_table_update", "kv_compact", "sample_minp"]
+WITHOUT_BATCHES = [
+    "attention_partials",
+    "convert_layout",
+    "kv_append_paged",
+    "kv_block_table_update",
+    "kv_compact",
+    "sample_minp",
+]
 
 
 def available():
@@ -54,6 +61,11 @@ class Batches:
             self.repeated[param["name"]] = at
             if axis != "...":
                 self.one[param["name"]] = tensor.narrow(at, 0, 1)
+        # Formulas in torch hold whole intermediates: their C++ reference serves where nothing else does.
+        report = lz.explain(name, **self.repeat(3))
+        self.by_formula = report.kernel_id.startswith("torch.ref.")
+        if self.by_formula:
+            self.one["kernel"] = f"ref.{report.operation}"
 
     def shape(self, name, count):
         shape, at = list(self.one[name].shape), self.repeated[name]
@@ -113,11 +125,7 @@ def batches_of(name):
                 continue  # its batches are not independent, or such a call is refused
             count = MORE_THAN // elements + 2
             _, outputs, inputs = call.sizes(count)
-            # Formulas in torch hold whole intermediates: their C++ reference serves where nothing else does.
-            by_formula = lz.which(name, **call.repeat(3))["kernel_id"].startswith("torch.ref.")
-            if by_formula:
-                call.one["kernel"] = f"ref.{lz.explain(name, **call.repeat(3)).operation}"
-            cost = (by_formula, outputs + inputs, count)
+            cost = (call.by_formula, outputs + inputs, count)
             if best is None or cost < best[0]:
                 best = cost, call, count
     return best and best[1:]
@@ -209,6 +217,19 @@ def test_sample_minp_beyond_2_to_the_31():
     best = torch.arange(logits.shape[0]) * 31 % 2**15
     logits.scatter_(1, best[:, None], 9.0)
     assert torch.equal(lz.sample_minp(logits, 1.0), best)
+
+
+@pytest.mark.full
+def test_attention_partials_beyond_2_to_the_31():
+    need(9 << 30)
+    batch = MORE_THAN // 64 + 3
+    q, k, v = (torch.randn(1, s, 1, 64, dtype=torch.bfloat16) for s in (1, 2, 2))
+    call = {"num_splits": 1, "layout": "BSHD", "kernel": "ref.attention.standard.partials"}
+    want = lz.attention_partials(q, k, v, **call)
+    got = lz.attention_partials(*(t.expand(batch, *t.shape[1:]) for t in (q, k, v)), **call)
+    assert got[0].numel() > MORE_THAN
+    for at in (0, 1, batch // 2, batch - 2, batch - 1):
+        same(tuple(t[:, at] for t in got if t is not None), tuple(t[:, 0] for t in want if t is not None))
 
 
 def test_what_has_no_batches_has_none():
