@@ -8,6 +8,7 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 
 # Ninja configures again by itself when a CMake file changes; presets and the interpreter it cannot see.
 if [ ! -f "build/$preset/build.ninja" ] || [ CMakePresets.json -nt "build/$preset/build.ninja" ]; then
+  mkdir -p build  # of its log, in a fresh tree
   say "configuring build/$preset"
   cmake --preset "$preset" --no-warn-unused-cli -DPython_EXECUTABLE="$VENV_PYTHON" -DPython3_EXECUTABLE="$VENV_PYTHON" \
     >"build/configure-$preset.log" 2>&1 || {
