@@ -1,14 +1,11 @@
 """Tests that need a CUDA device; where there is none each is skipped and says so."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("layerzero")
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))  # the conformance helpers
 
 
 def pytest_collection_modifyitems(items):

@@ -43,8 +43,11 @@ def engine_accepts(name, line):
     return True
 
 
-def call_door(name, line, kernel):
+def call_door(name, line, kernel, place=None):
+    """The result, with what the call has written; `place` puts a case's tensors elsewhere first."""
     arguments = arguments_of(name, line)
+    if place:
+        arguments = {k: place(v) if isinstance(v, torch.Tensor) else v for k, v in arguments.items()}
     named = arguments | ({"kernel": kernel} if kernel else {})
     positional = [p["name"] for p in contracts()[name]["params"] if not p.get("keyword_only")]
     values = []

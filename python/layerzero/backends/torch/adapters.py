@@ -62,14 +62,16 @@ def _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_
     """The output, or the reference's where torch's may be wrong.
 
     torch adds masks to logits and weights hidden values by 0, so that a NaN of a hidden key or an infinity of a hidden
-    value shows; its CPU kernel gives 0 for a row whose logits are all NaN.
+    value shows; its CPU kernel gives 0 for a row whose logits are all NaN. Whether they show is read from the device;
+    within a capture nothing may be read, and the reference's is recorded.
     """
     if dropout_p or not output.numel():  # the reference knows no dropout
         return output
-    out, q, k = (t.detach() for t in (output, query, key))
-    finite = bool((out.sum(dtype=torch.float32) + q.sum(dtype=torch.float32)).isfinite())
-    if finite and (not bool((out[..., 0] == 0).any()) or bool(k.sum(dtype=torch.float32).isfinite())):
-        return output
+    if not (output.is_cuda and torch.cuda.is_current_stream_capturing()):
+        out, q, k = (t.detach() for t in (output, query, key))
+        finite = bool((out.sum(dtype=torch.float32) + q.sum(dtype=torch.float32)).isfinite())
+        if finite and (not bool((out[..., 0] == 0).any()) or bool(k.sum(dtype=torch.float32).isfinite())):
+            return output
     from layerzero._references import call_reference
 
     given = {"query": query, "key": key, "value": value, "causal": bool(causal), "scale": scale, "attn_mask": attn_mask}
