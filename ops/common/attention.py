@@ -98,7 +98,8 @@ def dense(
     whole = attn_mask is None and window is None and (not causal or s_q == 1) and 0 not in (query.numel(), key.numel())
     plain = whole and query.device.type != "cpu"
     if plain and not softcap and sinks is None and slopes is None and not lse:
-        q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+        # Dense: torch's choice of a kernel knows few strides of CUDA tensors.
+        q, k, v = (t.transpose(1, 2).contiguous() for t in (query, key, value))
         grouped = bool(q.shape[1] != k.shape[1])
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
         return out.transpose(1, 2)

@@ -5,6 +5,9 @@ import torch
 
 def convolve(input, weight, bias, stride, padding, dilation, groups):
     """Convolution over len(stride) axes. torch takes no empty axis: where padding alone is seen, it is written out."""
+    if input.is_cuda and input.dtype == torch.float32:  # which torch lets cuDNN round to TF32
+        wide = (None if t is None else t.double() for t in (input, weight, bias))
+        return convolve(*wide, stride, padding, dilation, groups).float()
     if 0 in input.shape[2:]:
         input = torch.nn.functional.pad(input, [p for p in reversed(padding) for _ in range(2)])
         padding = [0] * len(padding)

@@ -4,6 +4,7 @@ What an adapter does beside the call is what the rows of capabilities.json leave
 alignment (bottom-right here, top-left in torch), masks in the form that the kernel reads.
 """
 
+import contextlib
 from typing import Any
 
 import torch
@@ -132,7 +133,9 @@ def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest
         q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, scale=factor
     )[0]
     output = _as_given(layout, output)
-    return output if mask is None else _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
+    if mask is None and not aligned:  # every row sees every key
+        return output
+    return _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
 
 
 def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
@@ -230,16 +233,28 @@ def pool2d(input, window_h, window_w, stride_h, stride_w, padding_h, padding_w, 
     return _pool(2, input, window, stride, padding, mode, count_include_pad)
 
 
+def _full_precision(input):
+    """torch lets cuDNN round float32 to TF32; the operation's tolerance does not."""
+    flags = torch.backends.cudnn
+    if not (input.is_cuda and input.dtype == torch.float32 and flags.allow_tf32):
+        return contextlib.nullcontext()
+    kept = {"enabled": flags.enabled, "benchmark": flags.benchmark, "deterministic": flags.deterministic}
+    return flags.flags(**kept, allow_tf32=False)
+
+
 def conv1d(input, weight, bias, stride, padding, dilation, groups):
-    return F.conv1d(input, weight, bias, stride, padding, dilation, groups)
+    with _full_precision(input):
+        return F.conv1d(input, weight, bias, stride, padding, dilation, groups)
 
 
 def conv2d(input, weight, bias, *steps):
-    return F.conv2d(input, weight, bias, steps[:2], steps[2:4], steps[4:6], steps[6])
+    with _full_precision(input):
+        return F.conv2d(input, weight, bias, steps[:2], steps[2:4], steps[4:6], steps[6])
 
 
 def conv3d(input, weight, bias, *steps):
-    return F.conv3d(input, weight, bias, steps[:3], steps[3:6], steps[6:9], steps[9])
+    with _full_precision(input):
+        return F.conv3d(input, weight, bias, steps[:3], steps[3:6], steps[6:9], steps[9])
 
 
 def grouped_mm(input, weight, offsets, bias):
