@@ -52,6 +52,8 @@ struct Marks {
   bool pad = false, transposed = false, offset = false, expand = false, strided = false;
 };
 
+constexpr int64_t kMaxSpan = int64_t{1} << 48;  // elements of a tensor of a case, empty axes counted as 1
+
 // Elements between two rows of a padded tensor: odd, so that rows lose their alignment.
 constexpr int64_t kPad = 5;
 
@@ -138,11 +140,15 @@ Status ParseTensor(std::string_view name, std::string_view text, uint64_t seed, 
   std::string_view sizes = rest.substr(0, close);
   rest.remove_prefix(close + 1);
   std::vector<int64_t> shape;
-  int64_t numel = 1;
+  int64_t numel = 1, span = 1;
   while (!sizes.empty()) {
     const std::string_view item = Take(sizes, ',');
     const auto size = Integer(item);
     if (!size || *size < 0) return Bad(name, "a size of at least 0", item);
+    // An empty axis makes others no smaller: strides are products of all of them.
+    if (__builtin_mul_overflow(span, std::max<int64_t>(1, *size), &span) || span > kMaxSpan) {
+      return Bad(name, "at most " + std::to_string(kMaxSpan) + " elements", item);
+    }
     shape.push_back(*size);
     numel *= *size;
   }

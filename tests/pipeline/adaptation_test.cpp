@@ -48,7 +48,8 @@ TEST_F(AdaptationTest, MixedDtypesAreCastToTheirPromotion) {
 
     Call& same = MakeCall("attention", "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8]");
     for (size_t i = 0; i < 3; ++i) {
-      const View from(mixed.parsed.tensors[i].tensor()), to(same.parsed.tensors[i].tensor());
+      const lz_tensor given = mixed.parsed.tensors[i].tensor(), promoted = same.parsed.tensors[i].tensor();
+      const View from(given), to(promoted);
       for (int64_t e = 0; e < from.numel(); ++e) to.Store(e, from.Load(e));
     }
     auto plain = Run(same);
