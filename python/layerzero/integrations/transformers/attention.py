@@ -5,6 +5,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from layerzero import _layerzero
+from layerzero.integrations.transformers import structure
 
 NAME = "layerzero"
 _attention = _layerzero.ops["attention"]
@@ -26,9 +27,7 @@ def layerzero_attention(
     **kwargs,
 ):
     """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights."""
-    part = module.__dict__.get("_layerzero_attention_part")
-    if part is not None:
-        part["calls"] += 1
+    structure.count_call(module, "_layerzero_attention_part")
     length, total = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)

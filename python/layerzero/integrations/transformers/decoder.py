@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache, St
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers.structure import eps_of, hooks_of
+from layerzero.integrations.transformers.structure import count_call, eps_of, hooks_of
 
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
@@ -204,9 +204,7 @@ def decoder_forward(
         mask = _visible(attention_mask, past, length)
     cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
     hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
-    part = self.__dict__.get("_layerzero_part")  # none while `kernelize` tries it
-    if part is not None:
-        part["calls"] += 1
+    count_call(self)
     return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
 
 

@@ -41,9 +41,7 @@ def layerzero_experts(self, hidden_states, top_k_index, top_k_weights):
     changed = hidden_states.dtype != self.down_proj.dtype
     if facts["reason"] or changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward.__wrapped__(self, hidden_states, top_k_index, top_k_weights)
-    part = self.__dict__.get("_layerzero_part")
-    if part is not None:
-        part["calls"] += 1
+    structure.count_call(self)
     return _fused_moe(
         hidden_states,
         top_k_index,

@@ -63,7 +63,7 @@ def _norm_forward(self, hidden_states):
     changed = self.weight.dtype != hidden_states.dtype  # the operation rounds to the input's dtype, models promote
     if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, hidden_states)
-    self.__dict__["_layerzero_part"]["calls"] += 1
+    structure.count_call(self)
     operation, further = self.__dict__["_layerzero_norm"]
     bias = self._parameters.get("bias")
     return structure.norm(operation, hidden_states, self.weight, structure.eps_of(self), bias, **further)
@@ -72,7 +72,7 @@ def _norm_forward(self, hidden_states):
 def _linear_forward(self, input):
     if torch.is_grad_enabled() or torch.compiler.is_compiling():
         return nn.functional.linear(input, self.weight, self.bias)
-    self.__dict__["_layerzero_part"]["calls"] += 1
+    structure.count_call(self)
     return _OPS["linear"](input, self.weight, self.bias)
 
 
@@ -80,7 +80,7 @@ def _mlp_forward(self, x):
     function, activation = self.__dict__["_layerzero_activation"]
     if self.act_fn is not function or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, x)
-    self.__dict__["_layerzero_part"]["calls"] += 1
+    structure.count_call(self)
     gate, up = self.gate_proj(x), self.up_proj(x)
     if activation == "silu":
         return self.down_proj(_OPS["swiglu"](gate, up))

@@ -22,6 +22,13 @@ def agrees(actual, expected, slack=1.0):
     return bool(error <= slack * _TOLERANCE[expected.dtype] * torch.linalg.vector_norm(expected.double()))
 
 
+def count_call(module, part="_layerzero_part"):
+    """Counts an answered call in the report of `kernelize`; a module that has no such part is only being tried."""
+    entry = module.__dict__.get(part)
+    if entry is not None:
+        entry["calls"] += 1
+
+
 def hooks_of(module):
     """The hook tables of a module, empty ones too: the same objects as long as the module lives."""
     return [module.__dict__[name] for name in _HOOKS if name in module.__dict__]
