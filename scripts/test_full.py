@@ -32,8 +32,7 @@ STAGES = {
     "lint": "scripts/lint.sh --all",
     "dev": tests("dev"),
     "asan": tests("asan"),
-    "fuzz": "scripts/build.sh asan && LZ_FUZZ_EXECUTIONS=100000 build/asan/bin/conformance_test --gtest_brief=1 "
-    "--gtest_filter='*RandomCall*'",
+    "fuzz": "scripts/build.sh asan && scripts/fuzz.sh asan",
     "ubsan": tests("ubsan"),
     "tsan": tests("tsan"),
     "wheel": "scripts/wheel.sh",

@@ -130,7 +130,7 @@ Status ParseMark(std::string_view name, std::string_view mark, Marks* marks, Fil
 }
 
 // "f32[2,3]~uniform(-1,1)@pad".
-Status ParseTensor(std::string_view name, std::string_view text, uint64_t seed, OwnedTensor* tensor) {
+Status ParseTensor(std::string_view name, std::string_view text, Fills fills, uint64_t seed, OwnedTensor* tensor) {
   std::string_view rest = text;
   const std::string_view type_name = Take(rest, '[');
   const DType type = DTypeFromName(type_name);
@@ -174,7 +174,7 @@ Status ParseTensor(std::string_view name, std::string_view text, uint64_t seed, 
   }
   std::vector<int64_t> strides = StridesOf(shape, marks);
   *tensor = OwnedTensor(type, std::move(shape), std::move(strides), marks.offset ? 1 : 0);
-  Fill(filling, seed, tensor);
+  if (fills == Fills::kAll || IsInteger(type)) Fill(filling, seed, tensor);
   return {};
 }
 
@@ -203,10 +203,10 @@ Status ParseScalar(const Param& p, std::string_view text, lz_scalar* s) {
   return {};
 }
 
-Status ParseArgument(std::string_view name, std::string_view value, Case* c) {
+Status ParseArgument(std::string_view name, std::string_view value, Fills fills, uint64_t seed, Case* c) {
   const Operation& op = *c->op;
   if (const auto i = op.InputIndex(name)) {
-    return ParseTensor(name, value, HashText(c->text) + *i, &c->tensors[*i]);
+    return ParseTensor(name, value, fills, seed + *i, &c->tensors[*i]);
   }
   if (const auto i = op.ScalarIndex(name)) return ParseScalar(op.scalar(*i), value, &c->scalars[*i]);
   if (name == "layout" && !op.layout_names().empty()) {
@@ -228,12 +228,13 @@ Request Case::MakeRequest() {
   return r;
 }
 
-Result<Case> ParseCase(const Operation& op, std::string_view line) {
+Result<Case> ParseCase(const Operation& op, std::string_view line, Fills fills) {
   Case c;
   c.op = &op;
   c.text = std::string(Trim(line));
   c.tensors.resize(op.num_inputs());
   c.scalars.resize(op.num_scalars());
+  const uint64_t seed = HashText(c.text);
   std::string_view rest = c.text;
   if (rest.starts_with("refuse ")) {
     rest.remove_prefix(7);
@@ -243,7 +244,7 @@ Result<Case> ParseCase(const Operation& op, std::string_view line) {
     const std::string_view word = Take(rest, ' ');
     const size_t equals = word.find('=');
     if (equals == word.npos) return Bad(word, "name=value", word);
-    Status status = ParseArgument(word.substr(0, equals), word.substr(equals + 1), &c);
+    Status status = ParseArgument(word.substr(0, equals), word.substr(equals + 1), fills, seed, &c);
     if (!status.ok()) return status;
   }
   return c;

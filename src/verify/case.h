@@ -41,8 +41,11 @@ class LZ_VERIFY_API OwnedTensor {
   // Calls body(flat index, element offset) in row-major order of the logical index.
   template <class Body>
   void ForEach(Body&& body) const {
-    const int64_t n = numel();
-    for (int64_t i = 0; i < n; ++i) body(i, ElementOffset(i));
+    const int64_t row = shape_.empty() ? 1 : shape_.back(), step = shape_.empty() ? 0 : strides_.back();
+    for (int64_t begin = 0, n = numel(); begin < n; begin += row) {
+      int64_t at = ElementOffset(begin);
+      for (int64_t i = 0; i < row; ++i, at += step) body(begin + i, at);
+    }
   }
   int64_t ElementOffset(int64_t flat) const;
   bool GuardsIntact() const;  // bytes that belong to no element are as they were made
@@ -71,7 +74,12 @@ struct LZ_VERIFY_API Case {
   Request MakeRequest();  // borrows this case's memory
 };
 
+enum class Fills : uint8_t {
+  kAll,
+  kIntegers,  // floats stay NaN: enough for binding and for what index tensors must hold
+};
+
 // An unknown name, a malformed value or shape is an error whose field is that name.
-LZ_VERIFY_API Result<Case> ParseCase(const Operation& op, std::string_view line);
+LZ_VERIFY_API Result<Case> ParseCase(const Operation& op, std::string_view line, Fills fills = Fills::kAll);
 
 }  // namespace lz::verify

@@ -1,7 +1,10 @@
 #include "verify/fill.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "core/view.h"
 #include "verify/generator.h"
@@ -15,18 +18,32 @@ double F8ToDouble(DType type, int code) {
   return F8E8M0ToFloat(uint8_t(code));
 }
 
-uint8_t NearestF8(DType type, double value) {
-  int best = 0;
-  double distance = std::numeric_limits<double>::infinity();
-  for (int code = 0; code < 256; ++code) {
-    const double candidate = F8ToDouble(type, code);
-    if (std::isnan(value) && std::isnan(candidate)) return uint8_t(code);
-    if (std::fabs(candidate - value) < distance || candidate == value) {
-      distance = std::fabs(candidate - value);
-      best = code;
+// The codes of a float8 type in the order of their values, and one that is no number.
+struct F8Codes {
+  explicit F8Codes(DType type) {
+    for (int code = 0; code < 256; ++code) {
+      const double value = F8ToDouble(type, code);
+      if (std::isnan(value)) {
+        nan = uint8_t(code);
+      } else {
+        values.emplace_back(value, uint8_t(code));
+      }
     }
+    std::stable_sort(values.begin(), values.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   }
-  return uint8_t(best);
+  std::vector<std::pair<double, uint8_t>> values;
+  uint8_t nan = 0;
+};
+
+uint8_t NearestF8(DType type, double value) {
+  static const F8Codes e4m3(DType::kF8E4M3), e5m2(DType::kF8E5M2), e8m0(DType::kF8E8M0);
+  const F8Codes& codes = type == DType::kF8E4M3 ? e4m3 : type == DType::kF8E5M2 ? e5m2 : e8m0;
+  if (std::isnan(value)) return codes.nan;
+  const auto below = [](const auto& entry, double v) { return entry.first < v; };
+  auto at = std::lower_bound(codes.values.begin(), codes.values.end(), value, below);
+  if (at == codes.values.end()) return codes.values.back().second;
+  if (at != codes.values.begin() && value - std::prev(at)->first < at->first - value) --at;
+  return at->second;
 }
 
 void FillProbs(Generator& generator, OwnedTensor* tensor) {

@@ -146,6 +146,11 @@ OwnedTensor Moved(const lz_tensor& t, double relative, Generator* signs) {
 
 }  // namespace
 
+Status ReferenceAccepts(const Request& bound) {
+  auto memory = RunReference(bound, bound.tensors, bound.op->num_outputs());
+  return memory.ok() ? Status() : memory.TakeStatus();
+}
+
 Result<Expected> Expected::Of(const Request& bound) {
   const size_t inputs = bound.op->num_inputs(), count = bound.op->num_outputs();
   const bool exact = bound.op->contract().tolerance.compare == lz::Compare::kExact;

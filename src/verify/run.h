@@ -37,6 +37,9 @@ LZ_VERIFY_API CaseResult RunRefusal(Engine& engine, Case& c);
 // Whether an error or refusal is about `field`.
 LZ_VERIFY_API bool IsAbout(const Status& status, std::string_view field);
 
+// Whether the reference accepts the values of a prepared request, index tensors above all: one launch.
+LZ_VERIFY_API Status ReferenceAccepts(const Request& bound);
+
 // What the outputs should hold: the reference's results. Floats as doubles where the contract allows rounding. Tensors
 // that the operation writes in place count as outputs: the reference writes into copies of its own.
 class LZ_VERIFY_API Expected {

@@ -53,7 +53,7 @@ class RandomCall : public testing::TestWithParam<std::string> {
   }
 
   void RunBroken(const std::string& line) {
-    auto c = ParseCase(op(), line);
+    auto c = ParseCase(op(), line, Fills::kIntegers);
     if (!c.ok()) return Fail(line, c.status().Text());
     Request r = c->MakeRequest();
     const Status status = Engine::Get().Prepare(r);
