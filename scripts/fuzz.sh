@@ -13,5 +13,5 @@ seq 0 $((GTEST_TOTAL_SHARDS - 1)) | xargs -P "$(nproc)" -I{} env GTEST_SHARD_IND
   "$program" --gtest_brief=1 --gtest_filter='*RandomCall*' | tee "$log" || failed=1
 awk '/ random calls / { for (i = 2; i <= NF; ++i) if ($i == "random") calls += $(i - 1) }
      /\[  PASSED  \]/ { passed += $4 } /\[  FAILED  \].*tests?,/ { failed += $4 }
-     END { printf "%d valid calls run\n%d passed, %d failed, 0 skipped\n", calls, passed, failed }' "$log"
+     END { printf "%d random calls\n%d passed, %d failed, 0 skipped\n", calls, passed, failed }' "$log"
 exit $failed
