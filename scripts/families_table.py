@@ -12,14 +12,13 @@ import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests/python/support"))
+import torch
+import transformers
+from layerzero.integrations.transformers import kernelize
+from layerzero.models.families import FAMILIES, Family
+from machine import machine
 
-import torch  # noqa: E402
-import transformers  # noqa: E402
-from families import FAMILIES, Family  # noqa: E402
-from layerzero.integrations.transformers import kernelize  # noqa: E402
-from machine import machine  # noqa: E402
+ROOT = Path(__file__).resolve().parent.parent
 
 PAGE = """# Families of models
 

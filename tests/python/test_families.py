@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from families import FAMILIES  # noqa: E402
 from layerzero.integrations.transformers import kernelize, unkernelize  # noqa: E402
+from layerzero.models.families import FAMILIES  # noqa: E402
 
 # Relative L2 error of logits. In bf16 it is measured against f32, beside the model's own.
 F32_ERROR = 2e-5

@@ -3,7 +3,6 @@
 import dataclasses
 
 import torch
-import transformers
 
 VOCABULARY, LENGTH = 256, 12
 _ENCODER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -38,6 +37,9 @@ class Family:
         return self.inputs in ("ids", "pairs", "sound")
 
     def build(self, dtype=torch.float32):
+        """The model in evaluation mode; its weights are the same each time."""
+        import transformers
+
         torch.manual_seed(0)
         config = getattr(transformers, self.config)(**self.arguments)
         model = getattr(transformers, self.model)(config).eval()
