@@ -46,10 +46,17 @@ struct Arguments {
       }
     }
     if (t.layout) layout = TakeString(stack[next]);
-    if (const int flag = op.output_condition();
-        flag >= 0 && op.contract().params[size_t(flag)].kind == ParamKind::kBool) {
-      scalars[scalar_of[flag]] = {.value = {.i = t.condition}, .given = 1};
+    const int flag = op.output_condition();
+    if (flag < 0 || op.contract().params[size_t(flag)].kind != ParamKind::kBool) return;
+    lz_scalar& fixed = scalars[scalar_of[flag]];
+    if (t.condition && !fixed.value.i) {
+      Fail(Status(StatusCode::kInvalidRequest,
+                  {.field = std::string(op.name()) + ": " + std::string(op.contract().params[size_t(flag)].name),
+                   .wanted = "True for the overload '" + t.overload + "'",
+                   .got = "False",
+                   .fix = "call the default overload"}));
     }
+    fixed = {.value = {.i = t.condition}, .given = 1};
   }
 
   void Scalar(const Param& p, StableIValue value, size_t i) {

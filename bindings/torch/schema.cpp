@@ -17,7 +17,8 @@ std::string_view Type(ParamKind kind) {
   return "";
 }
 
-std::string Default(const Param& p) {
+std::string Default(const Param& p, bool decides) {
+  if (decides) return "True";
   if (!p.has_default) return "None";
   switch (p.kind) {
     case ParamKind::kInt: return std::to_string(p.int_default);
@@ -43,8 +44,9 @@ TorchOp Overload(const Operation& op, bool condition, std::string_view name) {
   for (bool keyword_only : {false, true}) {
     for (size_t i = 0; i < c.params.size(); ++i) {
       if (c.params[i].keyword_only != keyword_only) continue;
-      // A flag is said by the overload; a tensor is absent in the one and required in the other.
-      if (int(i) == decides && (!condition || c.params[i].kind != ParamKind::kTensor)) continue;
+      // Absent in the one overload and required in the other; a flag is there with the only value that it may have,
+      // because TorchScript tells overloads by their arguments alone.
+      if (int(i) == decides && !condition) continue;
       t.arguments.push_back(uint8_t(i));
     }
   }
@@ -72,7 +74,8 @@ std::string TorchOp::Schema() const {
   for (size_t a = 0; a < arguments.size(); ++a) {
     const Param& p = c.params[arguments[a]];
     separate(p.keyword_only);
-    const bool required = int(arguments[a]) == op->output_condition();
+    const bool decides = int(arguments[a]) == op->output_condition(),
+               required = decides && p.kind == ParamKind::kTensor;
     text += std::string(Type(p.kind));
     if (p.mutated) text += std::string("(") + alias++ + "!)";
     text += (p.optional && !p.has_default && !required ? "? " : " ") + std::string(p.name);
@@ -82,7 +85,7 @@ std::string TorchOp::Schema() const {
       const Param& later = c.params[arguments[b]];
       last &= later.keyword_only || HasDefault(later);
     }
-    if (last) text += "=" + Default(p);
+    if (last) text += "=" + Default(p, decides);
   }
   if (layout) {
     separate(true);

@@ -11,7 +11,7 @@ from typing import Any
 
 from layerzero import _layerzero, _nested, _torch
 from layerzero._arrays import call_on_arrays, is_foreign
-from layerzero._contracts import Contract, condition, contracts, has_whole_outputs, parameter_names
+from layerzero._contracts import Contract, contracts, has_whole_outputs, parameter_names
 from layerzero._policy import has_locks
 from layerzero._references import call_reference
 from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse_request
@@ -48,8 +48,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if contract["layouts"] and options.get("layout") is None:
         options["layout"] = call["layout"] if call is not None else found_layout(torch, contract, arguments)
     # Without the library of torch's operators in this build there is no node to see.
-    as_node = hasattr(torch.ops.layerzero, name) and not _confuses_torchscript(torch, contract, arguments)
-    if as_node and _wants_one_node(torch, tensors):
+    if hasattr(torch.ops.layerzero, name) and _wants_one_node(torch, tensors):
         return _call_node(name, arguments, options)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _with_gradient(torch, contract, arguments, options, call, tensors)
@@ -203,15 +202,6 @@ def _wants_one_node(torch: Any, tensors: list[Any]) -> bool:
         return False
     fake = sys.modules.get("torch._subclasses.fake_tensor")
     return _tracing(torch) or (fake is not None and any(isinstance(t, fake.FakeTensor) for t in tensors))
-
-
-def _confuses_torchscript(torch: Any, contract: Contract, arguments: dict[str, Any]) -> bool:
-    """Whether jit.trace would take the call for the overload with one result: it tells overloads by their arguments
-    alone, and a flag that adds a result is none."""
-    flag = condition(contract)
-    if flag is None or arguments.get(flag) is not True:
-        return False
-    return bool(torch.jit.is_tracing())
 
 
 def _call_node(name: str, arguments: dict[str, Any], options: dict[str, Any]) -> Any:

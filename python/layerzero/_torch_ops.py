@@ -34,7 +34,7 @@ class Operator:
     name: str  # the contract's flat name
     overload: str  # "default", or the conditional output's or the tensor's name
     fixed: dict[str, Any] = field(hash=False)  # what the overload stands for: a flag, an absent tensor
-    names: tuple[str, ...]  # of the schema's arguments, in order
+    names: tuple[str, ...]  # of the schema's arguments in order, without those it fixes
     tensors: tuple[str, ...]
     differentiable: bool
     loses_gradients: bool  # where it is called on a tensor that needs one, without a derivative
@@ -149,6 +149,10 @@ def _arguments(one: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     found: dict[str, Any] = dict(zip(one.names, args, strict=False)) | kwargs
     found = _defaults(one) | found
     layout = found.pop("layout", None)
+    for name, value in one.fixed.items():
+        if found.get(name, value) is not value:
+            wanted = f"{value} for the overload '{one.overload}'"
+            refuse_request(f"{one.name}: {name}", wanted, str(found[name]), "call the default overload")
     arguments = found | one.fixed
     return arguments, found_layout(torch, contracts()[one.name], arguments) if layout == "" else layout
 
