@@ -406,7 +406,10 @@ Status Bind(Request& r) {
   for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Expressions(i));
   if (op.contract().canonicalize) {
     BoundArgs args{r.tensors.data(), r.scalars.data(), r.axes()};
-    LZ_RETURN_IF_ERROR(op.contract().canonicalize(args));
+    if (const Status status = op.contract().canonicalize(args); !status.ok()) {
+      const ErrorParts& p = status.parts();
+      return Invalid(r, p.field, p.wanted, p.got, p.fix);
+    }
     for (size_t i = 0; i < op.num_scalars(); ++i) {  // what it took for "not given" needs no kernel's support
       if (!r.scalars[i].given) r.scalars_given &= ~int32_t(1u << op.scalar_given_bit(i));
     }
