@@ -50,7 +50,7 @@ std::string TypeName(PyObject* object) {
 // Whether a tensor is one that output `o` of this call could be, strides aside. Else what it is, in `*got`.
 bool Fits(const Request& r, size_t o, PyObject* tensor, lz_tensor* t, std::string* got) {
   if (!IsTensor(tensor) || !ReadTensor(tensor, t)) {
-    *got = IsTensor(tensor) ? "a tensor without memory" : TypeName(tensor);
+    *got = IsTensor(tensor) ? "a tensor whose memory does not hold its numbers" : TypeName(tensor);
     return false;
   }
   const OutputShape& wanted = r.outputs[o];

@@ -10,6 +10,7 @@
 
 #include "core/limits.h"
 #include "dlpack_exchange.h"
+#include "negative_bit.h"
 #include "platform/cuda_driver.h"
 
 namespace lz::door {
@@ -41,6 +42,7 @@ struct Torch {
   PyObject* empty = nullptr;
   Builtin empty_strided_cpu, empty_strided_cuda, num_dispatch_modes, num_function_modes, is_grad_enabled;
   Builtin increment_version;
+  NegativeBit negative;
   PyObject* increment_version_object = nullptr;
   getter requires_grad = nullptr;
   void* requires_grad_closure = nullptr;
@@ -101,9 +103,7 @@ bool FindExchange(PyObject* type) {
   return g.exchange && g.exchange->dltensor_from_py_object;
 }
 
-void FindRequiresGrad(PyObject* torch) {
-  PyObject* base = Attribute(torch, "_C.TensorBase");
-  if (!base) return;
+void FindRequiresGrad(PyObject* base) {
   auto* rows = static_cast<PyGetSetDef*>(PyType_GetSlot(reinterpret_cast<PyTypeObject*>(base), Py_tp_getset));
   for (; rows && rows->name; ++rows) {
     if (std::strcmp(rows->name, "requires_grad") == 0) {
@@ -205,27 +205,12 @@ bool RequiresGrad(PyObject* tensor) {
   return yes;
 }
 
-namespace {
-// Views with torch's negative bit come from the imaginary part of a conjugate: every stride of theirs is even. Only
-// such tensors are asked, which is a method call.
-bool IsNegated(PyObject* tensor, const lz_tensor& t) {
-  for (int i = 0; i < t.ndim; ++i) {
-    if (t.shape[i] > 1 && t.strides[i] % 2 != 0) return false;
-  }
-  PyObject* answer = PyObject_CallMethod(tensor, "is_neg", nullptr);
-  if (!answer) PyErr_Clear();
-  const bool negated = answer == Py_True;
-  Py_XDECREF(answer);
-  return negated;
-}
-}  // namespace
-
 bool ReadTensor(PyObject* tensor, lz_tensor* out) {
   if (g.exchange->dltensor_from_py_object(tensor, out) != 0) {
     PyErr_Clear();
     return false;
   }
-  if (out->data) return !IsNegated(tensor, *out);
+  if (out->data) return !g.negative.IsSet(tensor);
   for (int i = 0; i < out->ndim; ++i) {
     if (out->shape[i] == 0) return true;
   }
@@ -326,8 +311,9 @@ PyObject* DispatchKeyState(PyObject*, PyObject*) {
 }
 
 PyObject* Attach(PyObject*, PyObject* args) {
-  PyObject *torch, *states;
-  if (!PyArg_ParseTuple(args, "OO", &torch, &states)) return nullptr;
+  PyObject *torch, *states, *plain, *negated;
+  if (!PyArg_ParseTuple(args, "OO(O!O!)", &torch, &states, &PyTuple_Type, &plain, &PyTuple_Type, &negated))
+    return nullptr;
   g = Torch();
   PyObject* tensor = Attribute(torch, "Tensor");
   if (!tensor || !FindExchange(tensor)) {
@@ -346,7 +332,10 @@ PyObject* Attach(PyObject*, PyObject* args) {
   for (size_t i = 1; i < size_t(DType::kCount); ++i) {
     g.dtypes[i] = Attribute(torch, std::string(kDTypes[i].name).c_str());
   }
-  FindRequiresGrad(torch);
+  if (PyObject* base = Attribute(torch, "_C.TensorBase")) {
+    FindRequiresGrad(base);
+    g.negative.Find(base, plain, negated);
+  }
   if (PyObject* module = Attribute(torch, "autograd.forward_ad")) {
     g.current_level = PyUnicode_InternFromString("_current_level");
     g.minus_one = PyLong_FromLong(-1);
@@ -366,7 +355,7 @@ PyObject* Attach(PyObject*, PyObject* args) {
     g.has_states = DispatchKeys() != nullptr;
   }
   g.tensor = reinterpret_cast<PyTypeObject*>(tensor);  // last: from here on the fast door is open
-  Py_RETURN_NONE;
+  return PyBool_FromLong(g.negative.Found());
 }
 
 }  // namespace lz::door

@@ -36,7 +36,9 @@ bool AdvanceVersions(PyObject* const* tensors, Py_ssize_t count);
 // torch's intra-op threads; run == nullptr when torch is not attached.
 lz_parallel TorchParallel();
 
-// Python: attach(torch, states): states = ((plain included, excluded), (inference included, excluded)) or None.
+// Python: attach(torch, states, negatives) -> whether the negative bit is read without asking. states = ((plain
+// included, excluded), (inference included, excluded)) or None; negatives = tensors without and with the bit, in two
+// tuples.
 PyObject* Attach(PyObject* self, PyObject* args);
 // Python: dispatch_key_state() -> (included, excluded) or None.
 PyObject* DispatchKeyState(PyObject* self, PyObject* args);

@@ -6,7 +6,12 @@ from typing import Any
 
 ops: dict[str, Callable[..., Any]]
 
-def attach(torch: ModuleType, states: tuple[tuple[int, int], tuple[int, int]] | None, /) -> None: ...
+def attach(
+    torch: ModuleType,
+    states: tuple[tuple[int, int], tuple[int, int]] | None,
+    negatives: tuple[tuple[Any, ...], tuple[Any, ...]],
+    /,
+) -> bool: ...
 def dispatch_key_state() -> tuple[int, int] | None: ...
 def set_hooks(
     raise_: Callable[..., Any] | None,

@@ -35,7 +35,7 @@ def attach(torch: ModuleType) -> None:
     with _guard:
         if _attached is torch:
             return
-        _layerzero.attach(torch, _calibrate(torch))
+        _layerzero.attach(torch, _calibrate(torch), _negatives(torch))
         _attached = torch
         from layerzero import backends
 
@@ -71,6 +71,13 @@ def _calibrate(torch: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
     restored = _layerzero.dispatch_key_state() == plain
     shown = len(set(seen)) == len(seen) and not set(seen) & {plain, inference}
     return (plain, inference) if inference is not None and restored and shown else None
+
+
+def _negatives(torch: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Tensors without and with torch's negative bit that have nothing else in common: the door finds the bit in them."""
+    base = torch.zeros(4, 6)
+    plain = (base, base[1:], base.t(), torch.zeros(3), torch.zeros(2, 1, 5))
+    return plain, tuple(torch._neg_view(tensor) for tensor in (*plain[1:], plain[-1]))
 
 
 class _AfterTorch:

@@ -92,7 +92,7 @@ def test_questions_say_what_calls_say(name):
                 call(**arguments)
             errors.append(str(caught.value))
         assert len(set(errors)) == 1, line
-        assert caught.value.field and caught.value.wanted and caught.value.got, line
+        assert caught.value.field.startswith(f"{name}: ") and caught.value.wanted and caught.value.got, line
 
 
 @every_operation
@@ -179,21 +179,31 @@ def test_axes_that_disagree_are_refused(name):
                     assert not shared, (line, axis)
 
 
-def negative(tensor):
-    """Equal to `tensor`; its memory, an imaginary part, holds the negated numbers."""
-    view = torch.complex(torch.zeros_like(tensor), tensor.neg()).conj().imag
-    assert view.is_neg()
-    return view
+def imaginary(tensor):
+    return torch.complex(torch.zeros_like(tensor), tensor.neg()).conj().imag
+
+
+def negated(tensor):
+    return torch._neg_view(tensor.neg())
+
+
+# Views that are equal to a tensor, and whose memory holds the negated numbers.
+NEGATIVE = {
+    imaginary: (torch.float32, torch.float64),
+    negated: (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64),
+}
 
 
 @every_operation
-def test_negative_views_have_their_values(name):
+@pytest.mark.parametrize("negative", NEGATIVE)
+def test_negative_views_have_their_values(name, negative):
     for _, arguments in few(name, 4):
         views = {
             k: negative(v)
             for k, v in tensors_of(arguments).items()
-            if v.dtype in (torch.float32, torch.float64) and k not in writes(name)
+            if v.dtype in NEGATIVE[negative] and k not in writes(name)
         }
+        assert all(v.is_neg() for v in views.values())
         call = copied(arguments)
         try:
             got = getattr(lz, name)(**call | views)

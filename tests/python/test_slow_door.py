@@ -352,10 +352,16 @@ def test_mixed_devices_are_refused_with_the_parameter():
 
 def test_negative_and_conjugate_views_have_their_values():
     z = torch.randn(4, 8, dtype=torch.complex64)
-    for view in (z.conj().imag, z.conj().real, torch.view_as_real(z.resolve_conj())[..., 1]):
+    views = [z.conj().imag, z.conj().real, torch.view_as_real(z.resolve_conj())[..., 1], torch._neg_view(X)]
+    views += [z.conj().imag.as_strided((4, 8), (1, 2)), torch._neg_view(X.bfloat16())[:1]]
+    for view in views:
         torch.testing.assert_close(lz.rms_norm(view), F.rms_norm(view.clone(), (8,), eps=1e-6))
-    with pytest.raises(lz.InvalidRequestError, match="out: wanted a contiguous"):
-        lz.rms_norm(torch.randn(4, 8), out=z.conj().imag)
+    for out in (z.conj().imag, torch._neg_view(torch.empty(4, 8))):
+        with pytest.raises(lz.InvalidRequestError, match="out: wanted a contiguous"):
+            lz.rms_norm(torch.randn(4, 8), out=out)
+    prepared = lz.prepare("rms_norm", X)
+    with pytest.raises(TypeError, match="plain tensors"):
+        prepared(torch._neg_view(X))
 
 
 def test_zero_tensors_have_their_values():

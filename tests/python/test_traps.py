@@ -10,11 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
+from layerzero import _torch_ops  # noqa: E402
 from layerzero._contracts import contracts  # noqa: E402
 from operation_cases import NAMES, as_tuple, copied, few, same, tensors_of  # noqa: E402
 from torch.utils._pytree import tree_map_only  # noqa: E402
 
 every_operation = pytest.mark.parametrize("name", NAMES)
+# Overloads of torch.ops that differ from the default one by a flag alone.
+FLAGGED = [o for o in _torch_ops.operators() if True in o.fixed.values()] if _torch_ops.register() else []
 
 
 def served(name, count):
@@ -96,6 +99,24 @@ def test_a_trace_computes_the_same_or_is_refused(name):
             close(traced(*tensors.values()), want)
 
 
+@pytest.mark.parametrize("one", FLAGGED, ids=lambda one: one.qualified)
+@pytest.mark.filterwarnings("ignore")  # the tracer's, of numbers that it keeps
+def test_an_overload_in_a_trace_is_itself(one):
+    """TorchScript finds it by its arguments, called as an operator or through the function."""
+    flag = next(iter(one.fixed))
+    arguments = next(a for _, a in few(one.name, largest=5000) if a.get(flag))
+    tensors = tensors_of(arguments)
+    rest = {k: v for k, v in arguments.items() if k not in tensors and k != flag}
+    for function in (one.function, functools.partial(getattr(lz, one.name), **one.fixed)):
+        with torch.no_grad():
+            want = function(**tensors, **rest)
+            traced = torch.jit.trace(lambda *v: function(**dict(zip(tensors, v)), **rest), tuple(tensors.values()))  # noqa: B023, B905
+            assert f"layerzero::{one.name}" in str(traced.graph)
+            same(traced(*tensors.values()), want)
+    with pytest.raises(lz.InvalidRequestError, match=f"{one.name}: {flag}: wanted True for the overload"):
+        one.function(**tensors, **rest, **{flag: False})
+
+
 @every_operation
 def test_autocast_computes_the_formula_or_is_refused(name):
     """Its matrix products in bfloat16: results are as near as that dtype."""
@@ -122,6 +143,7 @@ def test_autocast_off_inside_is_the_plain_call(name):
 UNCALIBRATED = """
 import layerzero._torch
 layerzero._torch._calibrate = lambda torch: None  # a torch whose dispatch keys cannot be read
+layerzero._torch._negatives = lambda torch: ((), ())  # nor its tensors' bits
 import torch
 import layerzero as lz
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -146,6 +168,7 @@ with torch.inference_mode():
 with Seen():
     close(lz.rms_norm(x, w), want)
 assert Seen.functions
+close(lz.rms_norm(torch._neg_view(x), w), -want)
 leaf = x.clone().requires_grad_()
 lz.rms_norm(leaf, w).sum().backward()
 assert leaf.grad is not None
