@@ -16,3 +16,4 @@ run() {
 run select
 run host
 run e2e --model smollm2
+run models

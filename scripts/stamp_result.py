@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from machine import machine
 
@@ -20,8 +21,11 @@ def versions() -> dict[str, str]:
     return found
 
 
-if __name__ == "__main__":
+def measured_on() -> dict[str, Any]:
     commit = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True).stdout.strip()
-    measured_on = {"machine": machine(), "load": round(os.getloadavg()[0], 2), "commit": commit, "versions": versions()}
-    json.dump({"measured_on": measured_on, **json.load(sys.stdin)}, sys.stdout, indent=1)
+    return {"machine": machine(), "load": round(os.getloadavg()[0], 2), "commit": commit, "versions": versions()}
+
+
+if __name__ == "__main__":
+    json.dump({"measured_on": measured_on(), **json.load(sys.stdin)}, sys.stdout, indent=1)
     print()

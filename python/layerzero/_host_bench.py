@@ -6,7 +6,7 @@ medians over rounds. `aa_spread` is the median distance of torch / torch from 1:
 
 import statistics
 import timeit
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,7 +98,9 @@ def _cuda_cases() -> Iterator[Case]:
     yield Case("softmax", "(1,128256)", "lz.softmax(logits)", "torch.softmax(logits, -1)", v)
 
 
-def host_costs(operation: str | None = None, rounds: int = 41, device: str = "cpu") -> dict[str, Any]:
+def host_costs(
+    operation: str | None = None, rounds: int = 41, device: str = "cpu", on_step: Callable[[str], None] | None = None
+) -> dict[str, Any]:
     """{"torch", "device", "threads", "rounds", "results": [{"operation", "kernel_id", "kind", "lz_ns", ...}]}."""
     torch.manual_seed(0)
     results = []
@@ -106,6 +108,8 @@ def host_costs(operation: str | None = None, rounds: int = 41, device: str = "cp
         for case in _cuda_cases() if device == "cuda" else _cases():
             if operation not in (None, case.name):
                 continue
+            if on_step:
+                on_step(f"{case.name} {case.shapes}")
             report = case.explain()
             if not report.kernel_id.startswith("torch."):
                 results.append(_measure(case, report, "own", rounds))

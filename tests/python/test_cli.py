@@ -141,6 +141,19 @@ def test_bench_host(run_json):
         assert row["lz_ns"] > 0 and row["torch_ns"] > 0
 
 
+def test_bench_models(run_json, run):
+    pytest.importorskip("transformers")
+    code, report = run_json("bench", "models", "--families", "llama, vit", "--rounds", "1")
+    assert code == (0 if report["ok"] else 1) and list(report["families"]) == ["llama", "vit"]
+    for row in report["families"].values():
+        assert row["wrong"] == [] and row["crash"] is None and row["ratio"] > 0
+        assert {kind: site["replaced"] for kind, site in row["sites"].items()} == {
+            kind: site["replaceable"] for kind, site in row["sites"].items()
+        }
+    code, _, err = run("bench", "models", "--families", "llama,lama")
+    assert code == 2 and "'lama'" in err
+
+
 def test_bench_select_is_run_or_says_what_is_missing(run):
     code, out, err = run("bench", "select", "--repeat", "1")
     assert "inline_hit_ns" in json.loads(out) if code == 0 else "make bench" in err

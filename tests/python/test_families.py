@@ -1,6 +1,8 @@
 """Every family of models: the model's own logits, exact undo, and parts that are really called."""
 
+import collections
 import copy
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,12 +11,20 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from layerzero.integrations.transformers import kernelize, unkernelize  # noqa: E402
-from layerzero.models.families import FAMILIES  # noqa: E402
+from layerzero.models import family_bench  # noqa: E402
+from layerzero.models.families import (  # noqa: E402
+    BF16_RATIO,
+    CACHES,
+    F32_ERROR,
+    FAMILIES,
+    error,
+    first_output,
+    generate,
+    paddings_of,
+)
+from layerzero.models.family_bench import OperationCalls  # noqa: E402
+from layerzero.models.family_sites import OPERATIONS, SITES  # noqa: E402
 
-# Relative L2 error of logits. In bf16 it is measured against f32, beside the model's own.
-F32_ERROR = 2e-5
-BF16_RATIO = 1.25
-PADDINGS = (None, "left", "right")
 BY_NAME = {family.name: family for family in FAMILIES}
 # Families whose attention cannot be chosen by name in Transformers.
 OWN_ATTENTION = {"falcon", "bloom"}
@@ -23,22 +33,6 @@ OWN_ATTENTION = {"falcon", "bloom"}
 @pytest.fixture(params=sorted(BY_NAME))
 def family(request):
     return BY_NAME[request.param]
-
-
-def paddings_of(family):
-    return PADDINGS if family.inputs in ("ids", "tokens") else PADDINGS[:1]
-
-
-def first_output(model, example):
-    with torch.inference_mode():
-        rows = model(**example)[0]
-    mask = example.get("attention_mask")
-    return rows if mask is None else rows[mask.bool()]
-
-
-def error(actual, expected):
-    difference = actual.double() - expected.double()
-    return float(difference.norm() / expected.double().norm())
 
 
 def test_logits_in_f32_undo_and_calls(family):
@@ -69,23 +63,14 @@ def test_logits_in_bf16(family):
         unkernelize(model)
 
 
-@pytest.mark.parametrize("cache", ["dynamic", "static"])
+@pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("name", [family.name for family in FAMILIES if family.generates])
 def test_greedy_generation(name, cache):
     family = BY_NAME[name]
     model = family.build()
-    example = family.example()
-    example.pop("decoder_input_ids", None)
-    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True}
-    options["cache_implementation"] = cache
-
-    def generate():
-        with torch.inference_mode():
-            return model.generate(**example, **options)
-
-    expected = generate()
+    expected = generate(model, family, cache)
     kernelize(model)
-    assert torch.equal(generate(), expected)
+    assert torch.equal(generate(model, family, cache), expected)
 
 
 def test_the_table_says_what_is_replaced(family):
@@ -98,3 +83,94 @@ def test_the_table_says_what_is_replaced(family):
     through = line.split("|")[2]
     called = {f"{part} (`{e['operation']}`)" for part, e in report.replaced.items() if e["calls"]}
     assert {part.strip() for part in through.split(", ")} == called, "type: python scripts/families_table.py"
+
+
+# ---- the list of sites that `layerzero bench models` measures by
+
+
+def calls_of(model, example):
+    """How often a forward of the model's own code passes a site of each kind."""
+    counts = collections.Counter()
+
+    def count(kind):
+        return lambda *_: counts.update([kind])
+
+    modules = list(model.modules())
+    attentions = [m for m in modules if type(m).__name__.endswith("Attention")]
+    outer = {id(a) for a in attentions if any(part in attentions for part in list(a.modules())[1:])}
+    for module in modules:
+        if "Norm" in type(module).__name__:
+            module.register_forward_hook(count("norm"))
+        elif module in attentions and id(module) not in outer:
+            module.register_forward_hook(count("attention"))
+        elif any(hasattr(module, name) for name in ("gate_proj", "gate_up_proj", "Wi")):
+            module.register_forward_hook(count("mlp"))
+    modeling = sys.modules[type(model).__module__]
+    rotations = [name for name in vars(modeling) if name.startswith("apply_rotary_pos_emb")]
+
+    def rotates(own):
+        def rotate(*args, **kwargs):
+            counts.update(["rope"] * 2)  # query and key
+            return own(*args, **kwargs)
+
+        return rotate
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in rotations:
+            patch.setattr(modeling, name, rotates(getattr(modeling, name)))
+        first_output(model, example)
+    return counts
+
+
+def test_the_list_of_sites_is_what_a_forward_passes(family):
+    counts = calls_of(family.build(), family.example())
+    sites = SITES[family.name]
+    assert {kind: counts[kind] for kind in OPERATIONS} == {kind: sites.listed(kind) for kind in OPERATIONS}
+    for aside in sites.aside:
+        assert 0 < aside.sites <= sites.listed(aside.kind) and aside.reason
+
+
+def test_no_family_calls_more_than_its_sites(family):
+    model = family.build()
+    kernelize(model)
+    with torch.inference_mode(), OperationCalls() as calls:
+        model(**family.example())
+    for kind, operations in OPERATIONS.items():
+        called = sum(calls.counts[operation] for operation in operations)
+        assert called <= SITES[family.name].replaceable(kind), "what kernelize reaches is to be listed as replaceable"
+
+
+def test_every_operation_of_a_site_is_one():
+    import layerzero as lz
+
+    assert {operation for operations in OPERATIONS.values() for operation in operations} <= set(lz._operations)
+    assert set(SITES) == set(BY_NAME)
+
+
+# ---- layerzero bench models
+
+
+def test_bench_models_sees_what_is_wrong(monkeypatch):
+    real = family_bench.kernelize
+
+    def broken(model):
+        report = real(model)
+        with torch.no_grad():
+            model.lm_head.weight.mul_(1.1)
+        return report
+
+    assert family_bench.examine(BY_NAME["llama"], rounds=1)["wrong"] == []
+    monkeypatch.setattr(family_bench, "kernelize", broken)
+    wrong = "\n".join(family_bench.examine(BY_NAME["llama"], rounds=1)["wrong"])
+    assert "f32, no padding" in wrong and "bf16, left padding" in wrong and "unkernelize" in wrong
+
+
+def test_bench_models_goes_on_after_a_crash(monkeypatch):
+    def crash(model):
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setattr(family_bench, "kernelize", crash)
+    report = family_bench.run([BY_NAME["llama"], BY_NAME["gpt2"]], rounds=1)
+    assert report["totals"]["crashes"] == 2 and not report["ok"]
+    assert report["families"]["gpt2"]["crash"] == "RuntimeError: no such thing"
+    assert report["totals"]["replaced"] == 0 and report["totals"]["share_replaced"] == 0

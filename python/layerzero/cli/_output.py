@@ -1,8 +1,9 @@
 """What commands print: tables for people, JSON with stable keys for programs."""
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,26 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row))
     Console().print(table, markup=False)
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
+    """A bar on standard error while long work runs, where that is a terminal; gives what to call after each step."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bars:
+        task = bars.add_task(description, total=total)
+
+        def step(*now: Any) -> None:
+            """One step done; `now` says what comes next or what it was."""
+            text = " ".join([description, *map(str, now)])
+            bars.update(task, advance=1, description=text)
+
+        yield step
+        bars.update(task, total=total or 1, completed=total or 1)
 
 
 def report_error(error: LayerZeroError, *, as_json: bool) -> int:

@@ -1,11 +1,10 @@
 """layerzero bench e2e."""
 
-import sys
 from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import Json, print_json, print_table
+from layerzero.cli._output import Json, print_json, print_table, progress
 
 
 def command(
@@ -28,10 +27,13 @@ def command(
         torch.set_num_threads(threads)
     path = None if model == "smollm2" else model
 
-    def progress(round_index: int, side: str) -> None:
-        print(f"round {round_index} of {rounds}: {side}", file=sys.stderr)
+    names = [name.strip() for name in dtypes.split(",")]
+    with progress("Transformers and LayerZero:", total=len(names) * (3 * rounds + 2)) as step:
 
-    results = [measure.run(path, name.strip(), rounds, tokens, on_step=progress) for name in dtypes.split(",")]
+        def on_step(round_index: int, side: str) -> None:
+            step(f"round {round_index}, {side}")
+
+        results = [measure.run(path, name, rounds, tokens, on_step=on_step) for name in names]
     report = {
         "model": model,
         "threads": torch.get_num_threads(),

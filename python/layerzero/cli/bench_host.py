@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import Json, print_json, print_table
+from layerzero.cli._output import Json, print_json, print_table, progress
 
 
 def command(
@@ -22,7 +22,8 @@ def command(
         raise typer.BadParameter(f"wanted cpu or cuda, got {device!r}", param_hint="--device")
     if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("wanted a CUDA device, got none; `layerzero doctor` says why", param_hint="--device")
-    report = host_costs(operation, rounds, device)
+    with progress("operations beside torch") as step:
+        report = host_costs(operation, rounds, device, on_step=step)
     if json:
         print_json(report)
         return

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import print_table
+from layerzero.cli._output import print_table, progress
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 AGREEMENT_TOKENS = 16
@@ -44,23 +44,15 @@ def command(
         raise typer.Exit(1)
 
 
-def _progress():
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
-    return Progress(*columns, disable=not sys.stderr.isatty(), transient=False)
-
-
 def _load(path, dtype):
-    with _progress() as progress:
-        task = progress.add_task("import torch and Transformers", total=3)
+    with progress("load the model", total=3) as step:
         from layerzero.models import Session, load, measure
 
-        progress.update(task, advance=1, description="load the model")
+        step("(torch and Transformers are imported)")
         model, tokenizer = load(path, dtype)
-        progress.update(task, advance=1, description="lz.kernelize(model)")
+        step("(weights are read)")
         models, report = measure.both_sides(model)
-        progress.update(task, advance=1, description="model ready")
+        step("and lz.kernelize(model)")
     return models, Session(models["layerzero"], tokenizer), report
 
 
@@ -82,23 +74,16 @@ def _compare(models, session):
     from layerzero.tokenizers import tokenize
 
     ids = torch.tensor([tokenize(measure.PROMPT, session.tokenizer_id)["input_ids"]])
-    with _progress() as progress:
-        task = progress.add_task("Transformers and LayerZero in turn", total=None)
-        samples = measure.measure(
-            models, ids, 5, 16, budget_s=COMPARE_S, again=False, on_step=lambda *_: progress.update(task, advance=1)
-        )
-        progress.update(task, total=1, completed=1)
+    with progress("Transformers and LayerZero in turn") as step:
+        samples = measure.measure(models, ids, 5, 16, budget_s=COMPARE_S, again=False, on_step=lambda *_: step())
     return {"measured": measure.summary(samples)}
 
 
 def _memory(path, dtype):
     from layerzero.models import measure
 
-    with _progress() as progress:
-        task = progress.add_task("peak memory of each side", total=None)
-        result = measure.peak_memory(path, dtype)
-        progress.update(task, total=1, completed=1)
-    return result
+    with progress("peak memory of each side"):
+        return measure.peak_memory(path, dtype)
 
 
 def _agreement(path, models, session, question):

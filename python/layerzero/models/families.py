@@ -5,6 +5,11 @@ import dataclasses
 import torch
 
 VOCABULARY, LENGTH = 256, 12
+# Relative L2 error of logits. In bf16 it is measured against f32, beside the model's own.
+F32_ERROR = 2e-5
+BF16_RATIO = 1.25
+PADDINGS = (None, "left", "right")
+CACHES = ("dynamic", "static")
 _ENCODER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 _PLAIN = _ENCODER | {"vocab_size": VOCABULARY}
 _GROUPED = _PLAIN | {"num_key_value_heads": 2}
@@ -197,3 +202,30 @@ FAMILIES = [
         "siglip", "SiglipVisionConfig", "SiglipVisionModel", _ENCODER | {"image_size": 32, "patch_size": 8}, "image"
     ),
 ]
+
+
+def paddings_of(family):
+    return PADDINGS if family.inputs in ("ids", "tokens") else PADDINGS[:1]
+
+
+def first_output(model, example):
+    """Logits or hidden states of all rows that are not padding."""
+    with torch.inference_mode():
+        rows = model(**example)[0]
+    mask = example.get("attention_mask")
+    return rows if mask is None else rows[mask.bool()]
+
+
+def error(actual, expected):
+    """Relative L2 distance."""
+    difference = actual.double() - expected.double()
+    return float(difference.norm() / expected.double().norm())
+
+
+def generate(model, family, cache):
+    """Ids of eight greedy tokens after the family's example."""
+    example = family.example()
+    example.pop("decoder_input_ids", None)
+    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True}
+    with torch.inference_mode():
+        return model.generate(**example, **options, cache_implementation=cache)

@@ -1,0 +1,63 @@
+"""layerzero bench models."""
+
+from typing import Annotated
+
+import typer
+
+from layerzero.cli._output import Json, print_json, print_table, progress
+from layerzero.errors import InvalidRequestError
+
+
+def command(
+    families: Annotated[str | None, typer.Option(help="families with commas; default: all")] = None,
+    rounds: Annotated[int, typer.Option(help="interleaved rounds of each timing", min=1)] = 31,
+    threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
+    json: Json = False,
+) -> None:
+    """Small models of each family: right or wrong, what is replaced, time beside Transformers. Exit code 1 below the bars."""
+    import torch
+
+    from layerzero.models import family_bench
+    from layerzero.models.families import FAMILIES
+
+    known = {family.name: family for family in FAMILIES}
+    names = [name.strip() for name in families.split(",")] if families else list(known)
+    for name in names:
+        if name not in known:
+            raise InvalidRequestError(f"--families: wanted some of {', '.join(known)}, got {name!r}")
+    if threads:
+        torch.set_num_threads(threads)
+    with progress("families of models", total=len(names)) as step:
+        report = family_bench.run([known[name] for name in names], rounds, on_step=step)
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+    raise typer.Exit(0 if report["ok"] else 1)
+
+
+def _print(report: dict) -> None:
+    kinds = next(iter(report["families"].values()))["sites"]
+    rows = [
+        [name, *(_share(row["sites"][kind]) for kind in kinds), *_times(row), "; ".join(row["wrong"]) or row["crash"]]
+        for name, row in report["families"].items()
+    ]
+    columns = ["family", *kinds, "own us", "LayerZero us", "ratio", "A/A spread", "wrong"]
+    print_table("Replaced of the replaceable sites, and time of a forward", columns, rows)
+    totals, bars = report["totals"], report["bars"]
+    print(f"replaced {totals['replaced']} of {totals['replaceable']}: {totals['share_replaced']:.0%}", end="")
+    print(f" (at least {bars['share_replaced']:.0%}); wrong {totals['wrong']}, crashes {totals['crashes']}")
+    if totals["geomean_decoders"]:
+        print(f"geomean of decoders {totals['geomean_decoders']:.2f} (at least {bars['geomean_decoders']})")
+    if totals["slower"]:
+        print(f"slower than Transformers beyond the spread: {', '.join(totals['slower'])}")
+
+
+def _share(site: dict) -> str:
+    return f"{site['replaced']}/{site['replaceable']}" if site["listed"] else ""
+
+
+def _times(row: dict) -> list[str]:
+    if row["ratio"] is None:
+        return [""] * 4
+    return [f"{row['own_us']:.0f}", f"{row['layerzero_us']:.0f}", f"{row['ratio']:.2f}", f"{row['aa_spread']:.2f}"]

@@ -1,0 +1,212 @@
+"""The families of models through LayerZero: whether each is right, how much of it is replaced, and how fast it is.
+
+Small models with random weights, f32 unless said. A family is wrong where its logits or its greedy tokens are not the
+model's own within `families.F32_ERROR` and `families.BF16_RATIO`. Ratios are time of Transformers' default path over
+ours, medians over interleaved rounds; `aa_spread` is the median distance from 1 of the default path over itself.
+"""
+
+import collections
+import copy
+import statistics
+import time
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers import kernelize, unkernelize
+from layerzero.models.families import (
+    BF16_RATIO,
+    CACHES,
+    F32_ERROR,
+    FAMILIES,
+    error,
+    first_output,
+    generate,
+    paddings_of,
+)
+from layerzero.models.family_sites import OPERATIONS, SITES
+
+BARS = {"wrong": 0, "crashes": 0, "share_replaced": 0.9, "geomean_decoders": 1.1, "slower": 0}
+REPEATS = 5  # forwards of one timing
+_NAMES = {function: name for name, function in _layerzero.ops.items()}
+
+
+class OperationCalls(TorchFunctionMode):
+    """Counts the operations that a forward really calls, whoever calls them."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = _NAMES.get(func)
+        if name is not None:
+            self.counts[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def wrong_in_f32(family):
+    """What differs from the model's own: logits for each padding, and logits after the undo."""
+    model = family.build()
+    examples = {padding: family.example(padding=padding) for padding in paddings_of(family)}
+    expected = {padding: first_output(model, example) for padding, example in examples.items()}
+    kernelize(model)
+    errors = {padding: error(first_output(model, example), expected[padding]) for padding, example in examples.items()}
+    unkernelize(model)
+    wrong = [
+        f"f32, {padding or 'no'} padding: logits {e:.1e} away, at most {F32_ERROR:.0e}"
+        for padding, e in errors.items()
+        if not e <= F32_ERROR
+    ]
+    same = all(torch.equal(first_output(model, example), expected[padding]) for padding, example in examples.items())
+    return wrong if same else [*wrong, "unkernelize: logits are not what they were"]
+
+
+def wrong_in_bf16(family):
+    """The same in bf16, where both sides are measured against f32."""
+    wrong = []
+    model = family.build(torch.bfloat16)
+    for padding in paddings_of(family):
+        example = family.example(torch.bfloat16, padding)
+        exact = first_output(copy.deepcopy(model).float(), family.example(padding=padding))
+        own = error(first_output(model, example), exact)
+        kernelize(model)
+        ours = error(first_output(model, example), exact)
+        unkernelize(model)
+        if not ours <= BF16_RATIO * own:
+            wrong.append(f"bf16, {padding or 'no'} padding: error {ours / own:.2f} times the model's own")
+    return wrong
+
+
+def wrong_in_generation(family):
+    wrong = []
+    for cache in CACHES if family.generates else ():
+        model = family.build()
+        expected = generate(model, family, cache)
+        kernelize(model)
+        if not torch.equal(generate(model, family, cache), expected):
+            wrong.append(f"greedy generation with a {cache} cache: other tokens")
+    return wrong
+
+
+def sites_of(family, counts):
+    """{kind: {"listed", "replaceable", "replaced", "aside"}}, from the operations that one forward called."""
+    sites, result = SITES[family.name], {}
+    for kind, operations in OPERATIONS.items():
+        replaceable = sites.replaceable(kind)
+        called = sum(counts[operation] for operation in operations)
+        aside = [a.reason for a in sites.aside if a.kind == kind]
+        result[kind] = {
+            "listed": sites.listed(kind),
+            "replaceable": replaceable,
+            "replaced": min(called, replaceable),
+            "aside": aside,
+        }
+    return result
+
+
+def _forward_s(model, example):
+    """The least of a few forwards: what others do on the machine comes on top."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        model(**example)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _times(own, ours, example, rounds):
+    """Rounds of default path, ours, default path; our forward is paired with those right before and after it."""
+    samples = []
+    for number in range(-2, rounds):  # two rounds warm up
+        times = [_forward_s(model, example) for model in (own, ours, own)]
+        if number >= 0:
+            samples.append(times)
+    return {
+        "own_us": statistics.median(before for before, _, _ in samples) * 1e6,
+        "layerzero_us": statistics.median(between for _, between, _ in samples) * 1e6,
+        "ratio": statistics.median((before + after) / 2 / between for before, between, after in samples),
+        "aa_spread": statistics.median(abs(after / before - 1) for before, _, after in samples),
+    }
+
+
+def examine(family, rounds):
+    """One family's row. What a family raises is its result: `crash` says it, and the other families go on."""
+    try:
+        own, ours, example = family.build(), family.build(), family.example()
+        report = kernelize(ours)
+        with torch.inference_mode():
+            with OperationCalls() as calls:
+                ours(**example)
+            times = _times(own, ours, example, rounds)
+        return {
+            "replaced": {part: entry["operation"] for part, entry in report.replaced.items() if entry["calls"]},
+            "left": dict(report.left),
+            "sites": sites_of(family, calls.counts),
+            **times,
+            "wrong": wrong_in_f32(family) + wrong_in_bf16(family) + wrong_in_generation(family),
+            "crash": None,
+        }
+    except Exception as problem:
+        none = dict.fromkeys(("own_us", "layerzero_us", "ratio", "aa_spread"))
+        sites = sites_of(family, collections.Counter())
+        crash = f"{type(problem).__name__}: {problem}"
+        return {"replaced": {}, "left": {}, "sites": sites, **none, "wrong": [], "crash": crash}
+
+
+def totals_of(rows):
+    """Sums over {family: row}."""
+    sites = [site for row in rows.values() for site in row["sites"].values()]
+    replaceable = sum(site["replaceable"] for site in sites)
+    replaced = sum(site["replaced"] for site in sites)
+    timed = {name: row for name, row in rows.items() if row["ratio"] is not None}
+    decoders = [timed[family.name]["ratio"] for family in FAMILIES if family.inputs == "ids" and family.name in timed]
+    return {
+        "wrong": sum(len(row["wrong"]) for row in rows.values()),
+        "crashes": sum(row["crash"] is not None for row in rows.values()),
+        "replaceable": replaceable,
+        "replaced": replaced,
+        "share_replaced": replaced / replaceable,
+        "geomean_decoders": statistics.geometric_mean(decoders) if decoders else None,
+        "slower": [name for name, row in timed.items() if row["ratio"] < 1 - row["aa_spread"]],
+    }
+
+
+def within_bars(totals):
+    """Whether the totals are what the project promises."""
+    geomean = totals["geomean_decoders"]
+    return (
+        totals["wrong"] <= BARS["wrong"]
+        and totals["crashes"] <= BARS["crashes"]
+        and totals["share_replaced"] >= BARS["share_replaced"]
+        and (geomean is None or geomean >= BARS["geomean_decoders"])
+        and len(totals["slower"]) <= BARS["slower"]
+    )
+
+
+def run(families=FAMILIES, rounds=31, on_step=None):
+    """{"families": {name: row}, "totals", "bars", "ok", ...} for JSON; `on_step(name)` after each family."""
+    import transformers
+
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    rows = {}
+    try:
+        for family in families:
+            rows[family.name] = examine(family, rounds)
+            if on_step:
+                on_step(family.name)
+    finally:
+        transformers.logging.set_verbosity(level)
+    totals = totals_of(rows)
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+        "families": rows,
+        "totals": totals,
+        "bars": BARS,
+        "ok": within_bars(totals),
+    }

@@ -1,0 +1,90 @@
+"""Which norms, rotations, gated MLPs and attentions a forward of each family has: what `kernelize` is measured against.
+
+Counted in one forward of `Family.example()`, two layers deep: norms and attentions by call, RoPE by rotated tensor (query
+and key of a layer are two), gated MLPs by call, experts of one layer as one. `Aside` takes out what no operation computes
+or no door reaches. tests/python/test_families.py holds the list against the models' own forwards.
+"""
+
+from typing import NamedTuple
+
+# Kind of site -> the operations that replace it.
+OPERATIONS = {
+    "norm": ("rms_norm", "layer_norm", "fused_add_rms_norm", "fused_add_layer_norm"),
+    "rope": ("rope",),
+    "mlp": ("swiglu", "geglu", "gated_activation", "silu_and_mul", "fused_mlp", "fused_moe"),
+    "attention": ("attention", "cross_attention", "ragged_attention", "mla_prefill"),
+}
+
+
+class Aside(NamedTuple):
+    """Sites of one kind that cannot be replaced, and why."""
+
+    kind: str
+    sites: int
+    reason: str
+
+
+class Sites(NamedTuple):
+    """All sites of a forward by kind; those of `aside` are not replaceable."""
+
+    norm: int
+    attention: int
+    rope: int = 0
+    mlp: int = 0
+    aside: tuple[Aside, ...] = ()
+
+    def listed(self, kind: str) -> int:
+        return getattr(self, kind)
+
+    def replaceable(self, kind: str) -> int:
+        return self.listed(kind) - sum(aside.sites for aside in self.aside if aside.kind == kind)
+
+
+_LLAMA = Sites(norm=5, rope=4, mlp=2, attention=2)
+_FOUR_NORMS = _LLAMA._replace(norm=9)
+_PLAIN = Sites(norm=5, attention=2)
+_TWO_STACKS = Sites(norm=12, attention=6)
+_OWN_ATTENTION = Aside("attention", 2, "its class computes attention itself and refuses the attention interface")
+
+SITES = {
+    "llama": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _FOUR_NORMS,
+    "qwen3_moe": _FOUR_NORMS,
+    "mistral": _LLAMA,
+    "mixtral": _LLAMA,
+    "gemma2": _FOUR_NORMS,
+    "gemma3": _LLAMA._replace(norm=13),
+    "phi3": _LLAMA,
+    "gpt2": _PLAIN,
+    "gpt_neox": _PLAIN._replace(rope=4),
+    "opt": _PLAIN,
+    "falcon": Sites(norm=3, rope=4, attention=2, aside=(_OWN_ATTENTION,)),
+    "bloom": Sites(norm=6, attention=2, aside=(_OWN_ATTENTION,)),
+    "cohere": _LLAMA._replace(norm=3),
+    "olmo2": _FOUR_NORMS,
+    "granite": _LLAMA,
+    "deepseek_v3": _FOUR_NORMS._replace(mlp=3),
+    "gpt_oss": _LLAMA,
+    "qwen3_next": Sites(
+        norm=8,
+        rope=2,
+        mlp=4,
+        attention=1,
+        aside=(Aside("norm", 1, "the norm of its linear attention multiplies by a gate: no operation does"),),
+    ),
+    "bert": _PLAIN,
+    "roberta": _PLAIN,
+    "distilbert": _PLAIN,
+    "modernbert": _LLAMA,
+    "t5": _TWO_STACKS,
+    "bart": _TWO_STACKS,
+    "whisper": _TWO_STACKS,
+    "vit": _PLAIN,
+    "clip": _PLAIN._replace(norm=6),
+    "siglip": Sites(
+        norm=6,
+        attention=3,
+        aside=(Aside("attention", 1, "its pooling head is torch.nn.MultiheadAttention, which projects by itself"),),
+    ),
+}
