@@ -20,6 +20,13 @@ inline Status AtLeast(const lz_scalar& s, std::string_view name, int64_t least) 
   return Invalid(name, "at least " + std::to_string(least), std::to_string(s.value.i), "pass a larger number");
 }
 
+// Steps and widths of windows: within these bounds sums and products of one of them with a size do not overflow.
+inline constexpr int64_t kMostPlaces = (int64_t{1} << 31) - 1;
+inline Status Places(const lz_scalar& s, std::string_view name, int64_t least) {
+  if (s.value.i <= kMostPlaces) return AtLeast(s, name, least);
+  return Invalid(name, "at most " + std::to_string(kMostPlaces), std::to_string(s.value.i), "pass a smaller number");
+}
+
 inline Status Finite(const lz_scalar& s, std::string_view name) {
   if (std::isfinite(s.value.f)) return {};
   return Invalid(name, "a finite number", std::to_string(s.value.f), "leave it out for the default");

@@ -44,14 +44,14 @@ Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& a
   }
   for (size_t i = 0; i < kDims; ++i) {
     const std::string name(axes[i]);
-    LZ_RETURN_IF_ERROR(AtLeast(stride[i], "stride" + name, 1));
-    LZ_RETURN_IF_ERROR(AtLeast(padding[i], "padding" + name, 0));
-    LZ_RETURN_IF_ERROR(AtLeast(dilation[i], "dilation" + name, 1));
-    const int64_t kernel = w.shape[2 + i], padded = x.shape[2 + i] + 2 * padding[i].value.i;
-    if (dilation[i].value.i * (kernel - 1) + 1 > padded) {
-      return Invalid(
-          "input", "at least " + std::to_string(dilation[i].value.i * (kernel - 1) + 1) + " places with their padding",
-          std::to_string(padded), "pad more, or take a smaller window");
+    LZ_RETURN_IF_ERROR(Places(stride[i], "stride" + name, 1));
+    LZ_RETURN_IF_ERROR(Places(padding[i], "padding" + name, 0));
+    LZ_RETURN_IF_ERROR(Places(dilation[i], "dilation" + name, 1));
+    const int64_t steps = w.shape[2 + i] - 1, padded = x.shape[2 + i] + 2 * padding[i].value.i;
+    if (padded < 1 || steps > (padded - 1) / dilation[i].value.i) {
+      const std::string window = std::to_string(dilation[i].value.i) + " * " + std::to_string(steps) + " + 1";
+      return Invalid("input", "at least " + window + " places with their padding", std::to_string(padded),
+                     "pad more, or take a smaller window");
     }
   }
   return {};

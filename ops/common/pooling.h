@@ -31,9 +31,9 @@ Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& a
   const lz_scalar *window = args.scalars, *stride = window + kDims, *padding = stride + kDims;
   for (size_t i = 0; i < kDims; ++i) {
     const std::string name(axes[i]);
-    LZ_RETURN_IF_ERROR(AtLeast(window[i], "window" + name, 1));
-    LZ_RETURN_IF_ERROR(AtLeast(stride[i], "stride" + name, 1));
-    LZ_RETURN_IF_ERROR(AtLeast(padding[i], "padding" + name, 0));
+    LZ_RETURN_IF_ERROR(Places(window[i], "window" + name, 1));
+    LZ_RETURN_IF_ERROR(Places(stride[i], "stride" + name, 1));
+    LZ_RETURN_IF_ERROR(Places(padding[i], "padding" + name, 0));
     const int64_t size = x.shape[x.ndim - int(kDims) + int(i)];
     const int64_t most = size == 0 ? 0 : window[i].value.i / 2;
     if (padding[i].value.i > most) {

@@ -365,6 +365,16 @@ Status Sizes(const Request& r, const Output& output, const ShapeProgram& program
   return {};
 }
 
+// Strides are products of sizes, those of empty axes too (taken as 1).
+Status Addressable(const Request& r, const Output& output, const OutputShape& shape) {
+  int64_t bytes = ByteSize(shape.dtype);
+  for (int32_t i = 0; i < shape.ndim; ++i) {
+    if (!__builtin_mul_overflow(bytes, std::max<int64_t>(1, shape.shape[i]), &bytes)) continue;
+    return Invalid(r, output.name, "less than 2^63 bytes", "sizes whose product is more");
+  }
+  return {};
+}
+
 Status Outputs(Request& r, int leading_input) {
   const Operation& op = *r.op;
   const bool condition = OutputCondition(r);
@@ -375,6 +385,7 @@ Status Outputs(Request& r, int leading_input) {
     if (!output.Present(condition)) continue;
     shape.dtype = OutputDType(r, output);
     LZ_RETURN_IF_ERROR(Sizes(r, output, op.output_shapes()[o], leading_input, &shape));
+    LZ_RETURN_IF_ERROR(Addressable(r, output, shape));
     std::copy(shape.shape, shape.shape + shape.ndim, shape.physical);
     if (output.layout && r.layout > 0) {
       const auto& physical_of = op.layouts()[size_t(r.layout)];
