@@ -37,11 +37,12 @@ std::string_view DeviceTypeText(int32_t type) {
   }
 }
 
+Status Invalid(const Request& r, ErrorParts parts) {
+  parts.field.insert(0, std::string(r.op->name()) + ": ");
+  return Status(StatusCode::kInvalidRequest, std::move(parts));
+}
 Status Invalid(const Request& r, std::string_view field, std::string wanted, std::string got, std::string fix = {}) {
-  return Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": " + std::string(field),
-                                              .wanted = std::move(wanted),
-                                              .got = std::move(got),
-                                              .fix = std::move(fix)});
+  return Invalid(r, {std::string(field), std::move(wanted), std::move(got), std::move(fix)});
 }
 
 // Replaces the view of a layout-flagged tensor by one in the contract's order of axes.
@@ -72,9 +73,8 @@ struct Binder {
       return Invalid(r, p.name, "a tensor " + std::string(p.shape.empty() ? "of rank 0" : p.shape), "nothing");
     }
     const DType dtype = DTypeOf(t);
-    if (!(p.dtypes >> int(dtype) & 1)) {
-      return Invalid(r, p.name, DTypesText(p.dtypes), DTypeText(t), "convert the tensor");
-    }
+    const bool taken = p.dtypes >> int(dtype) & 1;
+    if (!taken) return Invalid(r, p.name, DTypesText(p.dtypes), DTypeText(t), "convert the tensor");
     if (op.same_dtype(i) >= 0 && !op.promotes(i)) {
       const lz_tensor& other = r.tensors[size_t(op.same_dtype(i))];
       if (other.ndim >= 0 && DTypeOf(other) != dtype) {
@@ -417,10 +417,7 @@ Status Bind(Request& r) {
   for (size_t i = 0; i < op.num_inputs(); ++i) LZ_RETURN_IF_ERROR(binder.Expressions(i));
   if (op.contract().canonicalize) {
     BoundArgs args{r.tensors.data(), r.scalars.data(), r.axes()};
-    if (const Status status = op.contract().canonicalize(args); !status.ok()) {
-      const ErrorParts& p = status.parts();
-      return Invalid(r, p.field, p.wanted, p.got, p.fix);
-    }
+    if (const Status status = op.contract().canonicalize(args); !status.ok()) return Invalid(r, status.parts());
     for (size_t i = 0; i < op.num_scalars(); ++i) {  // what it took for "not given" needs no kernel's support
       if (!r.scalars[i].given) r.scalars_given &= ~int32_t(1u << op.scalar_given_bit(i));
     }
