@@ -1,6 +1,6 @@
 // Every reason code is provoked, or listed as pending with the subsystem that will raise it. Devices are simulated; the
 // feature behind a row may come later: its code then stands in the row, as a descriptor would have it. The positive
-// control of each: beside the kernel with the rule stands one that lacks it, for which the check must fail.
+// control of each: a kernel that lacks the rule, for which this code's check must fail and no other.
 #include <deque>
 #include <map>
 
@@ -145,14 +145,20 @@ std::vector<Provocation> Provocations() {
   return all;
 }
 
-class ReasonsTest : public SelectorFixture {
- protected:
+// A registry with one kernel for each provocation, and the checks of the codes.
+class Checks : public SelectorFixture {
+ public:
   enum class Form {
     kProvoking,
     kWithoutRows,  // its spec's own rules alone
     kFaulty,       // no rule at all: what the code is for goes unnoticed
   };
-  void RegisterOne(const std::string& id, const Provocation& p, Form form) {
+  static std::string IdOf(const Provocation& p, Form form) {
+    constexpr std::array<const char*, 3> kPrefix = {"t.", "plain.", "faulty."};  // a policy above denies t.*
+    return kPrefix[size_t(form)] + std::string(Info(p.code).name);
+  }
+  void RegisterOne(const Provocation& p, Form form) {
+    const std::string id = IdOf(p, form);
     KernelSpec spec = form == Form::kFaulty ? kPlain : p.spec;
     spec.id = id;
     spec.operation = p.operation;
@@ -165,9 +171,34 @@ class ReasonsTest : public SelectorFixture {
     Status status = selector.registry().Register({&one, 1});
     ASSERT_TRUE(status.ok()) << status.Text();
   }
+  // The call that provokes `p.code`.
+  SelectionReport Provoke(const Provocation& p) {
+    const int64_t scope = *p.policy ? selector.policies().Scope(0, p.policy).value() : 0;
+    const Operation& op = *selector.registry().Find(p.operation);
+    Call& c = MakeCall(std::string(op.name()).c_str(), p.line);
+    c.r.policy = scope;
+    c.r.flags = p.flags;
+    if (*p.device) {
+      auto device = selector.context().FindByName(p.device);
+      EXPECT_TRUE(device.ok()) << device.status().Text();
+      c.r.device = *device;
+    }
+    SelectionReport report = Explain(c);
+    EXPECT_EQ(std::string(op.contract().variants[size_t(report.variant)].id), p.operation);
+    calls.clear();
+    return report;
+  }
+  static bool Raises(const SelectionReport& report, const Provocation& p, Form form) {
+    return Has(Of(report, IdOf(p, form)), p.code);
+  }
+  static bool Admits(const SelectionReport& report, const Provocation& p, Form form) {
+    return Of(report, IdOf(p, form)).reasons.empty();
+  }
+  void TestBody() override {}
 };
+using Form = Checks::Form;
 
-TEST_F(ReasonsTest, EveryCodeIsProvokedOrPending) {
+TEST(Reasons, EveryCodeIsProvokedOrPending) {
   std::map<ReasonCode, int> provoked;
   for (const Provocation& p : Provocations()) ++provoked[p.code];
   for (size_t i = 1; i < size_t(ReasonCode::kCount); ++i) {
@@ -180,31 +211,33 @@ TEST_F(ReasonsTest, EveryCodeIsProvokedOrPending) {
   }
 }
 
-TEST_F(ReasonsTest, EachIsRaisedByItsCauseAlone) {
+TEST(Reasons, EachIsRaisedByItsCauseAlone) {
+  Checks checks;
   for (const Provocation& p : Provocations()) {
     SCOPED_TRACE(std::string(Info(p.code).name));
-    const std::string name(Info(p.code).name), id = "t." + name, plain = "plain." + name, faulty = "faulty." + name;
-    RegisterOne(id, p, Form::kProvoking);
-    RegisterOne(plain, p, Form::kWithoutRows);
-    RegisterOne(faulty, p, Form::kFaulty);
-    const int64_t scope = *p.policy ? selector.policies().Scope(0, p.policy).value() : 0;
-    const Operation& op = *selector.registry().Find(p.operation);
-    Call& c = MakeCall(std::string(op.name()).c_str(), p.line);
-    c.r.policy = scope;
-    c.r.flags = p.flags;
-    if (*p.device) {
-      auto device = selector.context().FindByName(p.device);
-      ASSERT_TRUE(device.ok()) << device.status().Text();
-      c.r.device = *device;
+    for (const Form form : {Form::kProvoking, Form::kWithoutRows, Form::kFaulty}) checks.RegisterOne(p, form);
+    const SelectionReport report = checks.Provoke(p);
+    EXPECT_TRUE(Checks::Raises(report, p, Form::kProvoking));
+    EXPECT_TRUE(p.rows.empty() || !Checks::Raises(report, p, Form::kWithoutRows));
+    EXPECT_FALSE(Checks::Raises(report, p, Form::kFaulty)) << "raised without its cause";
+    EXPECT_TRUE(Checks::Admits(report, p, Form::kFaulty)) << "a kernel without rules is admitted";
+  }
+}
+
+// A fault for each code: its kernel lacks the rule, while every other kernel has its own.
+TEST(Reasons, AFaultFailsTheCheckOfItsCodeAndNoOther) {
+  const std::vector<Provocation> all = Provocations();
+  for (const Provocation& faulty : all) {
+    Checks checks;
+    const auto form = [&](const Provocation& p) { return p.code == faulty.code ? Form::kFaulty : Form::kProvoking; };
+    for (const Provocation& p : all) checks.RegisterOne(p, form(p));
+    std::vector<std::string_view> failed;
+    for (const Provocation& p : all) {
+      if (!Checks::Raises(checks.Provoke(p), p, form(p))) failed.push_back(Info(p.code).name);
     }
-    const SelectionReport report = Explain(c);
-    ASSERT_EQ(std::string(op.contract().variants[size_t(report.variant)].id), p.operation);
-    EXPECT_TRUE(Has(Of(report, id), p.code));
-    EXPECT_TRUE(p.rows.empty() || !Has(Of(report, plain), p.code));
-    const bool noticed = !Has(Of(report, faulty), p.code);
-    EXPECT_TRUE(noticed) << "raised without its cause";
-    EXPECT_TRUE(Of(report, faulty).reasons.empty()) << "a kernel without rules is admitted";
-    verify::Summary::Get().planted["reason/" + name] = noticed;
+    const std::vector<std::string_view> wanted = {Info(faulty.code).name};
+    EXPECT_EQ(failed, wanted);
+    verify::Summary::Get().planted["reason/" + std::string(wanted[0])] = failed == wanted;
   }
 }
 
