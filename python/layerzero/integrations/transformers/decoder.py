@@ -7,11 +7,12 @@ the model's own forward, so the result is always the model's.
 from typing import Any
 
 import torch
+from torch.nn import Parameter
 from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache, StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers.structure import count_call, eps_of, hooks_of
+from layerzero.integrations.transformers.structure import count_call, eps_of, hooks_of, replaced_forward
 
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
@@ -61,6 +62,8 @@ class DecoderPlan:
         self.norms = [self.norm, *(norm for layer in self.layers for norm in layer.all_norms)]
         self.eps = eps_of(base.norm)
         self.embedding = base.embed_tokens._parameters
+        linears = (table for layer in self.layers for table in (*layer.attention, *layer.mlp))
+        self.weights = [self.embedding, *self.norms, *linears]
 
     def why_changed(self):
         """None, or what was done to the modules since kernelize that only their own forward honours."""
@@ -68,12 +71,19 @@ class DecoderPlan:
             return "a module has hooks"
         if [tuple(table.values()) for table in self.parts] != self.expected_parts:
             return "a module was replaced after kernelize"
-        if [table.get("forward") for table in self.members] != self.expected_forwards:
+        forwards = [table.get("forward") for table in self.members]
+        if forwards != self.expected_forwards and list(map(replaced_forward, self.members)) != self.expected_forwards:
             return "a forward was replaced after kernelize"
+        if {type(table.get("weight")) for table in self.weights} != {Parameter}:
+            return "a weight is no longer a plain parameter"
         dtype = self.embedding["weight"].dtype
         if any(norm["weight"].dtype is not dtype for norm in self.norms):
             return "a norm's weight has another dtype than the embedding: the model promotes, the operation does not"
         return None
+
+
+_UNDONE = DecoderPlan()
+_UNDONE.layers = []
 
 
 class _LayerPlan:
@@ -111,12 +121,17 @@ def _capturing(tensor):
 
 
 def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs):
+    if plan is _UNDONE:
+        return "kernelize was undone, a wrapper kept its forward"
     if torch.is_grad_enabled() or base.training:
         return "gradients are recorded, or the model is in training mode"
     if torch.compiler.is_compiling():
         return "the call is being traced"
     if (ids is None) == (embeds is None):
         return "neither or both of input_ids and inputs_embeds are given"
+    changed = plan.why_changed()
+    if changed:
+        return changed
     given = ids if embeds is None else embeds
     if type(given) is not torch.Tensor or given.dim() != (2 if embeds is None else 3):
         return "inputs are no plain tensors of rows"
@@ -133,7 +148,7 @@ def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs)
         return "the configuration asks for attentions or hidden states"
     if config._attn_implementation != "layerzero":
         return "another attention implementation was chosen"
-    return _why_aside_positions(given.shape[1], mask, position_ids, cache, past) or plan.why_changed()
+    return _why_aside_positions(given.shape[1], mask, position_ids, cache, past)
 
 
 def _why_aside_positions(length, mask, position_ids, cache, past):
@@ -172,7 +187,7 @@ def decoder_forward(
     **kwargs,
 ):
     """Takes the place of a base model's forward; see `kernelize`."""
-    plan = self.__dict__["_layerzero_decoder"]
+    plan = self.__dict__.get("_layerzero_decoder") or _UNDONE
     if plan.layers is None:
         plan.build(self)
     past = int(past_key_values.get_seq_length()) if past_key_values is not None else 0

@@ -1,6 +1,10 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
 import dataclasses
+import functools
+import sys
+import threading
+import traceback
 import types
 
 import torch
@@ -50,34 +54,48 @@ class _Mark:
         self.attention = None
         self.experts = None
 
+    def __setstate__(self, state):
+        """A kernelized model that was pickled names our attention and experts."""
+        self.__dict__.update(state)
+        attention_interface.register()
+        experts_interface.register()
+
 
 def _replace(module, function, part, **facts):
-    """Gives one module a forward that counts its calls in `part`; `_restore` finds it by its mark."""
+    """Gives one module a forward that counts its calls in `part`; `unkernelize` finds it by its function.
+
+    A partial, no bound method: it can be pickled. Without its facts the forward is the module's own, so a wrapper that
+    kept it (accelerate's hooks do) works after `unkernelize` too.
+    """
     module.__dict__["_layerzero_part"] = part
     for name, value in facts.items():
         module.__dict__[f"_layerzero_{name}"] = value
-    module.__dict__["forward"] = types.MethodType(function, module)
+    module.__dict__["forward"] = functools.partial(function, module)
 
 
 def _norm_forward(self, hidden_states):
+    found = self.__dict__.get("_layerzero_norm")
     changed = self.weight.dtype != hidden_states.dtype  # the operation rounds to the input's dtype, models promote
-    if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if found is None or changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, hidden_states)
     structure.count_call(self)
-    operation, further = self.__dict__["_layerzero_norm"]
+    operation, further = found
     bias = self._parameters.get("bias")
     return structure.norm(operation, hidden_states, self.weight, structure.eps_of(self), bias, **further)
 
 
 def _linear_forward(self, input):
-    if torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return nn.functional.linear(input, self.weight, self.bias)
+    weight = self.weight
+    # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
+    plain = type(weight) is nn.Parameter and "_layerzero_part" in self.__dict__
+    if not plain or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return type(self).forward(self, input)
     structure.count_call(self)
-    return _OPS["linear"](input, self.weight, self.bias)
+    return _OPS["linear"](input, weight, self.bias)
 
 
 def _mlp_forward(self, x):
-    function, activation = self.__dict__["_layerzero_activation"]
+    function, activation = self.__dict__.get("_layerzero_activation", (None, None))
     if self.act_fn is not function or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, x)
     structure.count_call(self)
@@ -225,16 +243,45 @@ def _why_not_decoder(base):
     return reason
 
 
+def _marked(model):
+    """The kernelized modules within a model, itself perhaps: a wrapper of one (PEFT, compile, DDP) has no mark."""
+    return [module for module in model.modules() if _MARK in module.__dict__]
+
+
+def _refuse_while_running(model, what):
+    """Raises if another thread is inside the model: masks and forwards of one call must be of one kind."""
+    modules = {id(module) for module in model.modules()}
+    for thread, innermost in sys._current_frames().items():
+        frames = traceback.walk_stack(innermost) if thread != threading.get_ident() else ()
+        if any(_runs(frame, modules) for frame, _ in frames):
+            raise RuntimeError(f"{what}: another thread is running this model; wait until its call has returned")
+
+
+def _runs(frame, modules):
+    if frame.f_code.co_name in ("_call_impl", "forward", "generate"):
+        return id(frame.f_locals.get("self")) in modules
+    # The thread of continuous batching made its masks for the attention that the model has.
+    if frame.f_globals.get("__name__", "").startswith("transformers.generation.continuous_batching"):
+        return id(getattr(frame.f_locals.get("self"), "model", None)) in modules
+    return False
+
+
 def kernelize(model):
     """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
 
     Weights, their names, state_dict and saved files stay as they are. Training, gradients and tracing take the model's
-    own code. Not for use while another thread runs the model.
+    own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
+    around one is kernelized anew as a whole.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
     if _MARK in model.__dict__:
         return model.__dict__[_MARK].report
+    _refuse_while_running(model, "kernelize")
+    for module in _marked(model):
+        unkernelize(module)
+    if any("_layerzero_part" in module.__dict__ for module in model.modules()):
+        raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     mark = _Mark()
     base = _base_of(model)
     # The layers are judged, and their own result is taken, before any part of them is replaced.
@@ -255,23 +302,34 @@ def kernelize(model):
         else:
             _replace_decoder(base, norms.pop(), expected, mark)
     except BaseException:
-        unkernelize(model)
+        _restore(model)
         raise
     return mark.report
 
 
 def unkernelize(model):
-    """Puts everything back as it was before `kernelize`; returns whether there was something to undo."""
-    mark = model.__dict__.get(_MARK)
-    if mark is None:
-        return False
+    """Puts everything back as it was before `kernelize`; returns whether there was something to undo.
+
+    Raises RuntimeError while another thread runs the model.
+    """
+    marked = _marked(model)
+    if marked:
+        _refuse_while_running(model, "unkernelize")
+    for module in marked:
+        _restore(module)
+    return bool(marked)
+
+
+def _restore(model):
+    mark = model.__dict__[_MARK]
     for module in model.modules():
-        if getattr(module.__dict__.get("forward"), "__func__", None) in _FORWARDS:
+        if getattr(module.__dict__.get("forward"), "func", None) in _FORWARDS:
             del module.__dict__["forward"]
+        if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it
+            module.__dict__["_old_forward"] = types.MethodType(type(module).forward, module)
         for name in [name for name in module.__dict__ if name.startswith("_layerzero_")]:
             del module.__dict__[name]
     if mark.attention is not None:
         model.set_attn_implementation(mark.attention)
     if mark.experts is not None:
         model.set_experts_implementation(mark.experts)
-    return True

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import types
 
 import torch
 from torch import nn
@@ -34,11 +35,19 @@ def hooks_of(module):
     return [module.__dict__[name] for name in _HOOKS if name in module.__dict__]
 
 
+def replaced_forward(members):
+    """The forward in a module's __dict__, None without one or if it is the class's own, as removed hooks leave it."""
+    forward = members.get("forward")
+    bound = isinstance(forward, types.MethodType)
+    own = bound and forward.__func__ is getattr(type(forward.__self__), "forward", None)
+    return None if own else forward
+
+
 def why_not_plain(module):
     """None, or why a module cannot be replaced whatever it computes."""
     if any(hooks_of(module)):
         return "has forward or backward hooks"
-    if "forward" in module.__dict__:
+    if replaced_forward(module.__dict__) is not None:
         return "its forward was replaced by something else"
     if getattr(module, "parametrizations", None):
         return "is parametrised"
@@ -161,8 +170,8 @@ def _why_not_layer(layer):
     if set(layer._modules) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
         return "has other parts than self_attn, mlp and two norms"
     attention = layer.self_attn
-    projections = {"q_proj", "k_proj", "v_proj", "o_proj"}
-    if set(attention._modules) not in (projections, projections | {"q_norm", "k_norm"}):
+    projections = ("q_proj", "k_proj", "v_proj", "o_proj")
+    if set(attention._modules) not in (set(projections), {*projections, "q_norm", "k_norm"}):
         return "its attention has other parts than q_proj, k_proj, v_proj, o_proj (and q_norm, k_norm)"
     if getattr(attention, "sinks", None) is not None or not isinstance(getattr(attention, "scaling", None), float):
         return "its attention has sinks or no fixed scaling"
