@@ -310,12 +310,12 @@ bool RandomCalls::Settle(Draft& draft) {
       continue;
     }
     // Index values that every kernel refuses at launch: mostly drawn again.
-    if (ReferenceAccepts(r).ok() || generator_.Chance(0.05) || ++launches == kLaunches) return true;
     std::vector<size_t> indices;
     for (size_t i = 0; i < op_.num_inputs(); ++i) {
       if (!draft.tensors[i].absent && op_.input(i).dtypes & kIndices) indices.push_back(i);
     }
-    if (indices.empty()) return true;
+    if (indices.empty() || ReferenceAccepts(r).ok()) return true;
+    if (generator_.Chance(0.05) || ++launches == kLaunches) return true;
     Redraw(draft, op_.input(indices[size_t(generator_.Below(int64_t(indices.size())))]).name);
   }
   return false;
