@@ -246,7 +246,7 @@ Check FirstCheck(const Operation& op) {
   for (const CaseLine& line : CasesOf(op)) {
     if (line.refuses() || !ParseCase(op, line.text).ok()) continue;
     for (const Variant& variant : op.contract().variants) {
-      const Check check = {&op, line.text, ReferenceOf(registry, variant.id)};
+      Check check = {&op, line.text, ReferenceOf(registry, variant.id)};
       if (check.Run() == Verdict::kPassed) return check;
     }
   }

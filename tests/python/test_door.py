@@ -141,6 +141,7 @@ OPERATIONS = {
 }
 
 
+@pytest.mark.trap("gradient")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_gradient(name):
     function, shapes = OPERATIONS[name]
@@ -180,6 +181,7 @@ def test_inference_mode():
     close(got.clone(), F.rms_norm(x, (8,), w, 1e-6))
 
 
+@pytest.mark.trap("batches")
 @pytest.mark.parametrize("transform", ["vmap", "grad", "jvp", "functionalize"])
 def test_function_transforms(transform):
     x, w = torch.randn(3, 8), torch.randn(8)
@@ -201,6 +203,7 @@ def test_function_transforms(transform):
         close(wrap(ours)(x), wrap(theirs)(x))
 
 
+@pytest.mark.trap("forward mode")
 def test_forward_mode():
     from torch.autograd import forward_ad
 
@@ -212,6 +215,7 @@ def test_forward_mode():
     close(got, want)
 
 
+@pytest.mark.trap("autocast")
 def test_autocast_casts_as_torch_does():
     x, w = torch.randn(2, 8), torch.randn(4, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -220,6 +224,7 @@ def test_autocast_casts_as_torch_does():
     assert torch.equal(got, want)
 
 
+@pytest.mark.trap("dispatch modes")
 def test_dispatch_modes_see_the_call():
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -248,6 +253,7 @@ def test_fake_tensors():
     assert isinstance(lz.rms_norm(inside, None), FakeTensor)
 
 
+@pytest.mark.trap("subclasses")
 def test_subclasses_keep_their_class():
     class Tagged(torch.Tensor):
         pass
@@ -389,6 +395,7 @@ def test_out_has_memory_of_its_own():
             lz.rms_norm(x, w, out=(both, both))
 
 
+@pytest.mark.trap("negative views")
 def test_negated_views_keep_their_sign():
     negated = torch.randn(4, 8, dtype=torch.complex64).conj().imag
     assert negated.is_neg()

@@ -162,6 +162,7 @@ def test_out_fits_in_every_way(way):
     torch.testing.assert_close(out, F.rms_norm(X, (8,), W, 1e-6))
 
 
+@pytest.mark.trap("versions")
 @pytest.mark.parametrize("kernel", [None, "torch.rms_norm", "ref.norm.rms"])
 def test_out_advances_the_version_counter(kernel):
     out = torch.zeros(2, 8)
@@ -239,6 +240,7 @@ def test_a_wrong_number_of_results_is_an_error():
 # ---- function modes and subclasses
 
 
+@pytest.mark.trap("function modes")
 def test_function_modes_see_the_operation():
     class Seen(TorchFunctionMode):
         functions = []
@@ -255,6 +257,7 @@ def test_function_modes_see_the_operation():
         assert torch.equal(got, lz.rms_norm(X, W, 1e-6))
 
 
+@pytest.mark.trap("function modes")
 def test_a_function_mode_may_answer_itself():
     class Answers(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
@@ -264,6 +267,7 @@ def test_a_function_mode_may_answer_itself():
         assert lz.rms_norm(X, W) == "answered"
 
 
+@pytest.mark.trap("subclasses")
 def test_a_subclass_with_a_torch_function_sees_the_operation():
     class Logged(torch.Tensor):
         seen = []
@@ -300,6 +304,7 @@ class Wrapped(torch.Tensor):
         return tree_map_only(torch.Tensor, Wrapped, function(*inner_args, **inner_kwargs))
 
 
+@pytest.mark.trap("subclasses")
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_wrapper_subclass_computes_by_its_own_rules(mixed):
     got = lz.rms_norm(Wrapped(X), W if mixed else Wrapped(W))
@@ -311,6 +316,7 @@ def test_a_wrapper_subclass_computes_by_its_own_rules(mixed):
         lz.rms_norm(Wrapped(X), W, kernel="hwy.norm.rms")
 
 
+@pytest.mark.trap("subclasses")
 def test_the_gradient_of_a_wrapper_subclass():
     x = Wrapped(X.clone().requires_grad_())
     lz.rms_norm(x, W).sum().backward()
@@ -322,6 +328,7 @@ def test_the_gradient_of_a_wrapper_subclass():
 # ---- kinds of tensors
 
 
+@pytest.mark.trap("kinds of tensors")
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -350,6 +357,7 @@ def test_mixed_devices_are_refused_with_the_parameter():
         lz.rms_norm(X, W.to("meta"))
 
 
+@pytest.mark.trap("negative views")
 def test_negative_and_conjugate_views_have_their_values():
     z = torch.randn(4, 8, dtype=torch.complex64)
     views = [z.conj().imag, z.conj().real, torch.view_as_real(z.resolve_conj())[..., 1], torch._neg_view(X)]
@@ -364,6 +372,7 @@ def test_negative_and_conjugate_views_have_their_values():
         prepared(torch._neg_view(X))
 
 
+@pytest.mark.trap("zero tensors")
 def test_zero_tensors_have_their_values():
     zeros = torch._efficientzerotensor((2, 8))
     torch.testing.assert_close(lz.rms_norm(zeros, W), torch.zeros(2, 8))
@@ -381,6 +390,7 @@ def test_inference_tensors_outside_their_mode():
 # ---- autocast
 
 
+@pytest.mark.trap("autocast")
 def test_autocast_takes_mixed_floats_as_torch_does():
     q = torch.randn(1, 3, 2, 8)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -396,6 +406,7 @@ def test_autocast_takes_mixed_floats_as_torch_does():
         lz.attention(q.bfloat16(), q, q, layout="BSHD")
 
 
+@pytest.mark.trap("traces")
 def test_jit_trace_records_the_operation_or_its_formula():
     traced = torch.jit.trace(lambda x: lz.rms_norm(x, W), (X,))
     again = torch.randn(5, 8)

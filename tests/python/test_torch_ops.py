@@ -264,6 +264,7 @@ def _fresh():
     torch._dynamo.reset()
 
 
+@pytest.mark.trap("graphs")
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiles_into_one_graph(name):
     function, tensors = COMPILED[name]
