@@ -44,12 +44,7 @@ def which(operation: Any, *tensors: Any, **params: Any) -> dict[str, Any]:
 
 def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any) -> tuple[bool, list[Reason]]:
     """Whether a kernel takes a call, and if not all its reasons. `operation`: where the kernel serves several."""
-    names = list(dict.fromkeys(k["name"] for k in list_kernels() if k["kernel_id"] == kernel_id))
-    if not names:
-        raise UnknownNameError(f"kernel_id: wanted a known kernel, got {kernel_id!r}; see `layerzero list`")
-    name = flat_name(operation) if operation is not None else names[0]
-    if name not in names or (operation is None and len(names) > 1):
-        raise UnknownNameError(f"operation: wanted one of {', '.join(names)} for {kernel_id}, got {operation!r}")
+    name = operation_of_kernel(kernel_id, operation)
     report = explain(name, *tensors, **params)
     for candidate in report.candidates:
         if candidate.kernel_id == kernel_id:
@@ -57,6 +52,17 @@ def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any
     reason = Reason("CONSTRAINT_FAILED", "operation", f"an operation of {kernel_id}", report.operation, "")
     message = f"{kernel_id} does not implement {report.operation}"
     return False, [Reason(reason.code, reason.field, reason.wanted, reason.got, message)]
+
+
+def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
+    """Flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
+    names = list(dict.fromkeys(k["name"] for k in list_kernels() if k["kernel_id"] == kernel_id))
+    if not names:
+        raise UnknownNameError(f"kernel_id: wanted a known kernel, got {kernel_id!r}; see `layerzero list`")
+    name = flat_name(operation) if operation is not None else names[0]
+    if name not in names or (operation is None and len(names) > 1):
+        raise UnknownNameError(f"operation: wanted one of {', '.join(names)} for {kernel_id}, got {operation!r}")
+    return name
 
 
 def list_kernels(operation: Any = None) -> list[Record]:
@@ -67,7 +73,9 @@ def list_kernels(operation: Any = None) -> list[Record]:
 
 
 def doctor() -> Record:
-    """What LayerZero sees: versions, devices, libraries with the reason why not, policy, counters, problems."""
+    """What LayerZero sees: versions, devices, libraries with what is missing and what fixes it, policy, counters, problems."""
+    from layerzero.backends.report import report
+
     backends.ensure_registered()
     _torch.attach_if_imported()
     version, build = _layerzero.build_id()
@@ -84,7 +92,7 @@ def doctor() -> Record:
             "python": platform.python_version(),
             "torch": getattr(sys.modules.get("torch"), "__version__", None),
             "devices": json.loads(_layerzero.devices()),
-            "libraries": backends.libraries(),
+            "libraries": {library.pop("name"): library for library in report()},
             "policy": {"hash": policy["hash"], "changed": changed},
             "counters": json.loads(_layerzero.stats()),
             "problems": problems,

@@ -18,7 +18,10 @@ const Found& Search() {
     auto* f = new Found;  // the driver keeps threads: never closed
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-      f->why = "no NVIDIA driver: libcuda.so.1 was not found";
+      // A driver that is there and does not load says so; the loader's text for an absent file would mislead.
+      const std::string text = dlerror();
+      const bool absent = text.find("No such file") != std::string::npos;
+      f->why = absent ? "no NVIDIA driver: libcuda.so.1 was not found" : "the NVIDIA driver does not load: " + text;
       return f;
     }
     CudaDriver& d = f->driver;

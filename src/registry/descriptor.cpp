@@ -216,6 +216,7 @@ Status ReadRequirement(const json& value, const std::string& place, Requirement*
       {"distribution", &out->distribution},
       {"min_version", &out->min_version},
       {"below_version", &out->below_version},
+      {"install", &out->install},
   });
   for (const auto& [key, item] : value.items()) {
     const auto at =

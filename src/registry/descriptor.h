@@ -31,6 +31,7 @@ struct Requirement {
   std::string distribution;   // "flash-attn": whose version is compared; empty: no version is asked
   std::string min_version;    // inclusive; empty: any
   std::string below_version;  // exclusive; empty: any
+  std::string install;        // command that installs it; empty: pip install of the distribution
 };
 
 struct DescriptorStorage;  // owns what the specs' views point to

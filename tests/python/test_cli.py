@@ -1,13 +1,23 @@
 """The command line: what it prints as JSON, its exit codes, its messages."""
 
+import contextlib
 import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 pytest.importorskip("typer")
 
+import layerzero  # noqa: E402
 from layerzero import cli  # noqa: E402
+
+ENVIRONMENT = {"PYTHONPATH": str(Path(layerzero.__file__).parent.parent), "PATH": os.defpath}
 
 QUERY = ["--query", "bf16[1,16,4,64]", "--key", "bf16[1,16,4,64]", "--value", "bf16[1,16,4,64]"]
 NORM = ["rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]"]
@@ -68,6 +78,71 @@ def test_explain(run_json, run):
 def test_explain_says_no_with_exit_code_1(run_json):
     code, answer = run_json("explain", *NORM, "--kernel", "flashinfer.rmsnorm")
     assert code == 1 and answer["kernel_id"] is None
+
+
+def test_validate(run_json, run):
+    code, answer = run_json("validate", "hwy.norm.rms", *NORM[1:])
+    assert code == 0 and answer == {"kernel_id": "hwy.norm.rms", "operation": "rms_norm", "ok": True, "reasons": []}
+    assert run("validate", "hwy.norm.rms", *NORM[1:])[:2] == (0, "hwy.norm.rms takes this call of rms_norm\n")
+    code, answer = run_json("validate", "flashinfer.rmsnorm", *NORM[1:])
+    codes = {reason["code"] for reason in answer["reasons"]}
+    assert code == 1 and not answer["ok"] and {"NOT_INSTALLED", "PLATFORM_MISMATCH", "DTYPE_UNSUPPORTED"} <= codes
+    code, out, _ = run("validate", "flashinfer.rmsnorm", *NORM[1:])
+    assert code == 1 and all(code in out for code in codes)
+    assert "nobody" in run("validate", "nobody", *NORM[1:])[2]
+    code, _, err = run("validate", "hwy.norm.rms", *NORM[1:], "--operation", "layer_norm")
+    assert code == 2 and "layer_norm" in err
+
+
+def test_backends(run_json, run):
+    code, answer = run_json("backends")
+    assert code == 0 and answer["problems"] == []
+    found = {backend["name"]: backend for backend in answer["backends"]}
+    assert set(found) >= {"layerzero.cpu", "layerzero.cuda", "torch", "flash_attn", "flashinfer"}
+    assert found["torch"]["installed"] and found["torch"]["version"] == torch.__version__
+    assert "norm.rms" in found["layerzero.cpu"]["operations"] and found["layerzero.cpu"]["usable"]
+    for backend in found.values():
+        assert backend["usable"] == (not backend["missing"]) and backend["description"]
+        assert backend["installed"] or backend["missing"]
+    assert "flash-attn" in run("backends")[1]
+
+
+def test_exit_codes_are_in_the_help(run):
+    text = " ".join(run("--help")[1].replace("│", " ").split())
+    assert cli.EXIT_CODES in text
+
+
+def on_a_terminal(arguments, **environment):
+    """What a command writes to standard output and error, both a terminal of 120 columns."""
+    fcntl, pty, termios = (pytest.importorskip(name) for name in ("fcntl", "pty", "termios"))
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color", **environment}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "layerzero", *arguments], env=environment, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    written = b""
+    with contextlib.suppress(OSError):  # the terminal ends with its last process
+        while piece := os.read(ours, 65536):
+            written += piece
+    os.close(ours)
+    assert process.wait(60) == 0
+    return written.decode()
+
+
+COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3|4|9)[0-7]")  # bold and italic are none
+
+
+def test_colours_and_bars_are_for_terminals():
+    bench = ["bench", "host", "--operation", "rms_norm", "--rounds", "1"]
+    shown = on_a_terminal(bench)
+    assert COLOUR.search(shown) and "operations beside torch" in shown
+    assert not COLOUR.search(on_a_terminal(bench, NO_COLOR="1"))
+    done = subprocess.run(
+        [sys.executable, "-m", "layerzero", *bench], env=ENVIRONMENT, capture_output=True, text=True, check=True
+    )
+    assert "\x1b" not in done.stdout and "rms_norm" in done.stdout and done.stderr == ""
 
 
 @pytest.mark.parametrize(
@@ -160,17 +235,20 @@ def test_bench_select_is_run_or_says_what_is_missing(run):
 
 
 def test_the_module_is_the_command():
-    import subprocess
-    import sys
-    from pathlib import Path
-
-    import layerzero
-
-    environment = {"PYTHONPATH": str(Path(layerzero.__file__).parent.parent), "PATH": ""}
     result = subprocess.run(
         [sys.executable, "-m", "layerzero", "list", "no_such", "--json"],
-        env=environment,
+        env=ENVIRONMENT | {"PATH": ""},
         capture_output=True,
         text=True,
     )
     assert result.returncode == 2 and json.loads(result.stdout)["error"]["type"] == "UnknownNameError"
+
+
+def test_an_interrupt_is_no_traceback(run, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(layerzero, "list_kernels", interrupted)
+    for arguments in (["list"], ["list", "--json"]):
+        code, out, err = run(*arguments)
+        assert code == 130 and out == "" and "Traceback" not in err

@@ -303,7 +303,8 @@ TEST(Descriptor, TemplatesRequirementsAndKeptFacts) {
   json document =
       Minimal({{"extends", "t"}, {"priority", 7}, {"tokenizer_ids", {"a"}}, {"requires", {{{"import", "own"}}}}});
   document["templates"] = {{"t", {{"priority", 80}, {"adapter", "m:f"}, {"deterministic", true}}}};
-  document["requires"] = {{{"import", "lib"}, {"distribution", "lib-dist"}, {"min_version", "2.0"}}};
+  document["requires"] = {
+      {{"import", "lib"}, {"distribution", "lib-dist"}, {"min_version", "2.0"}, {"install", "make lib"}}};
   const Descriptor d = Parsed(document);
   const DescribedKernel& k = d.kernels.at(0);
   EXPECT_EQ(k.spec.priority, 7);
@@ -314,6 +315,7 @@ TEST(Descriptor, TemplatesRequirementsAndKeptFacts) {
   EXPECT_EQ(k.requirements[1]->distribution, "lib-dist");
   EXPECT_EQ(k.declared->at("tokenizer_ids"), "[\"a\"]");
   EXPECT_EQ(d.requirements.at(0).min_version, "2.0");
+  EXPECT_EQ(d.requirements.at(0).install, "make lib");
 }
 
 TEST(Descriptor, RefusesAndSaysWhere) {

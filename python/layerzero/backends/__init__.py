@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.backends.availability import availability_of
+from layerzero.backends.availability import availability_of, missing, version_of
 
 FOLDER = Path(__file__).parent
 _guard = threading.RLock()
@@ -58,10 +58,16 @@ def _register_folder(folder: Path) -> None:
 def register(descriptor: dict[str, Any]) -> None:
     """A descriptor's kernels become candidates; what is not installed is listed with the reason."""
     availability = availability_of(descriptor)
+    requirements = descriptor.get("requires", [])
     _libraries[descriptor["backend"]] = {
+        "description": descriptor.get("description", ""),
+        "platform": descriptor["platform"],
         "kernels": sum(len(rows) for rows in descriptor["ops"].values()),
+        "operations": list(descriptor["ops"]),
+        "version": version_of(requirements),
         "tested_with": descriptor["backend_version"],
-        **availability["*"],
+        "installed": availability["*"]["installed"],
+        "missing": missing(requirements),
     }
     _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability))
 
@@ -90,5 +96,5 @@ def problems() -> Iterator[str]:
 
 
 def libraries() -> dict[str, dict[str, Any]]:
-    """Library to {kernels, tested_with, installed, code, detail}."""
+    """Library to {description, platform, kernels, operations, version, tested_with, installed, missing}."""
     return dict(_libraries)

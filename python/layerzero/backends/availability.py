@@ -17,7 +17,9 @@ def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _state(requirements: list[dict[str, str]]) -> dict[str, Any]:
+def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
+    """{"what", "detail", "fix"} of each requirement that does not hold; `fix` is the command that installs it."""
+    found = []
     for requirement in requirements:
         why = _missing(
             requirement["import"],
@@ -26,7 +28,31 @@ def _state(requirements: list[dict[str, str]]) -> dict[str, Any]:
             requirement.get("below_version", ""),
         )
         if why:
-            return {"installed": False, "code": "NOT_INSTALLED", "detail": why}
+            what = requirement.get("distribution") or requirement["import"]
+            found.append({"what": what, "detail": why, "fix": requirement.get("install") or _install(requirement)})
+    return found
+
+
+def version_of(requirements: list[dict[str, str]]) -> str | None:
+    """Installed version of what a descriptor needs first: the library itself."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(requirements[0]["distribution"])
+    except (IndexError, KeyError, PackageNotFoundError):
+        return None
+
+
+def _install(requirement: dict[str, str]) -> str:
+    bounds = [
+        sign + requirement[key] for key, sign in (("min_version", ">="), ("below_version", "<")) if key in requirement
+    ]
+    return f'pip install "{requirement.get("distribution", requirement["import"])}{",".join(bounds)}"'
+
+
+def _state(requirements: list[dict[str, str]]) -> dict[str, Any]:
+    for requirement in missing(requirements):
+        return {"installed": False, "code": "NOT_INSTALLED", "detail": requirement["detail"]}
     return {"installed": True, "detail": ""}
 
 

@@ -15,6 +15,7 @@ def descriptor() -> dict[str, Any]:
         "backend": "torch.ref",
         "backend_version": "2.11",
         "platform": "any",
+        "description": "Every operation as an expression of torch: what checks the other kernels, and the last resort.",
         "requires": [{"import": "torch", "distribution": "torch", "min_version": "2.11"}],
         "ops": ops,
     }

@@ -3,7 +3,7 @@
 A file `<command>.py`, or `<group>_<command>.py` for `layerzero <group> <command>`, has a function `command` with typer's
 annotations; its docstring is the help text. Files that begin with an underscore are helpers. Nothing lists the files.
 
-Exit codes: 0 done, 1 done and the answer is no (no kernel, a problem found, a run that failed), 2 wrong usage.
+With --json a command prints one JSON document that schemas/cli/<command>.schema.json describes, an error too.
 """
 
 import importlib
@@ -15,6 +15,10 @@ import typer
 
 # click's ClickException: newer Typers carry a click of their own, whose UsageError is the base of this one.
 _UsageFault: Any = typer.BadParameter.__bases__[0].__bases__[0]
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 done and the answer is no (no kernel, a problem found, a bar missed), or the work failed; "
+    "2 the command line asks for what cannot be; 130 interrupted."
+)
 GROUPS = {"bench": "Measurements on this machine.", "policy": "The policy in force, and policy files."}
 
 
@@ -23,6 +27,7 @@ def application() -> typer.Typer:
     app = typer.Typer(
         name="layerzero",
         help="The best installed kernel for each inference operation, and the reason for every choice.",
+        epilog=EXIT_CODES,
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,

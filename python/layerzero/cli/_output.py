@@ -10,6 +10,7 @@ import typer
 
 from layerzero.errors import InvalidRequestError, LayerZeroError
 
+PIPE_WIDTH = 200  # columns
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -26,7 +27,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*("" if value is None else str(value) for value in row))
-    Console().print(table, markup=False)
+    # Into a pipe or a file rows stay whole: programs cut lines, not cells.
+    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table, markup=False)
 
 
 @contextlib.contextmanager

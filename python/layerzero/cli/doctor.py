@@ -7,6 +7,7 @@ import typer
 
 import layerzero as lz
 from layerzero.cli._output import Json, print_json, print_table
+from layerzero.cli.backends import print_backends
 
 
 def command(json: Json = False) -> None:
@@ -29,11 +30,7 @@ def _print(report: dict) -> None:
     if devices["why_no_cuda"]:
         print(f"no CUDA device: {devices['why_no_cuda']}")
     print(f"simulated for explain --device: {', '.join(d['name'] for d in devices['simulated'])}\n")
-    rows = [
-        [name, "yes" if library["installed"] else "no", library["kernels"], library["detail"]]
-        for name, library in report["libraries"].items()
-    ]
-    print_table("Libraries", ["library", "installed", "kernels", "reason"], rows)
+    print_backends([{"name": name, **library} for name, library in report["libraries"].items()])
     changed = report["policy"]["changed"]
     print(f"\npolicy {report['policy']['hash']}: {len(changed)} keys changed")
     for key, entry in changed.items():

@@ -1,0 +1,35 @@
+"""layerzero validate."""
+
+from typing import Annotated
+
+import typer
+
+import layerzero as lz
+from layerzero._inspect import operation_of_kernel
+from layerzero.cli._call import read_call
+from layerzero.cli._output import Json, print_json
+
+
+def command(
+    context: typer.Context,
+    kernel_id: Annotated[str, typer.Argument(help="a kernel's id; see layerzero list")],
+    operation: Annotated[str | None, typer.Option(help="which of its operations, where it serves several")] = None,
+    json: Json = False,
+) -> None:
+    """Whether a kernel takes a call: layerzero validate hwy.norm.rms --input f32[4,576] --weight f32[576].
+
+    Every parameter of the operation is an option; tensors are dtype[sizes]. Exit code 1, with all reasons, if it does not.
+    """
+    name, arguments = read_call(operation_of_kernel(kernel_id, operation), context.args)
+    ok, reasons = lz.validate(kernel_id, operation=name, **arguments)
+    if json:
+        answer = {"kernel_id": kernel_id, "operation": name, "ok": ok, "reasons": [r.to_dict() for r in reasons]}
+        print_json(answer)
+    else:
+        print(f"{kernel_id} {'takes' if ok else 'does not take'} this call of {name}")
+        for reason in reasons:
+            print(f"  {reason}")
+    raise typer.Exit(0 if ok else 1)
+
+
+command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[attr-defined]

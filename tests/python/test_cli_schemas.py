@@ -1,0 +1,158 @@
+"""What every command prints with --json follows its schema in schemas/cli/, and so do the stored results."""
+
+import io
+import json
+import pkgutil
+from pathlib import Path
+
+import pytest
+
+jsonschema = pytest.importorskip("jsonschema")
+pytest.importorskip("torch")
+pytest.importorskip("typer")
+
+from layerzero import cli  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "schemas/cli"
+NORM = ["--input", "f32[2,8]", "--weight", "f32[8]"]
+QUERY = ["--query", "bf16[1,16,4,64]", "--key", "bf16[1,16,4,64]", "--value", "bf16[1,16,4,64]"]
+FOR_PEOPLE = {"demo"}  # shows something; no program reads it
+HOST = ["bench", "host", "--operation", "rms_norm", "--rounds", "1"]
+
+
+def places(name, document):
+    """Where a document breaks its schema."""
+    schema = json.loads((FOLDER / f"{name}.schema.json").read_text())
+    cls = jsonschema.validators.validator_for(schema)
+    cls.check_schema(schema)
+    return ["/".join(map(str, e.absolute_path)) + " " + e.message for e in cls(schema).iter_errors(document)]
+
+
+@pytest.fixture
+def answer(capfd):
+    """Runs a command with --json; checks its output against its schema; gives exit code and document."""
+
+    def call(name, *arguments):
+        code = cli.run([*arguments, "--json"])
+        document = json.loads(capfd.readouterr().out)
+        assert places(name, document) == []
+        return code, document
+
+    return call
+
+
+def test_every_command_has_a_schema():
+    commands = {module.name for module in pkgutil.iter_modules(cli.__path__) if not module.name.startswith("_")}
+    published = {path.name.removesuffix(".schema.json") for path in FOLDER.iterdir()}
+    assert published == commands - FOR_PEOPLE | {"error"}
+
+
+CALLS = {
+    "doctor": (["doctor"], 0),
+    "backends": (["backends"], 0),
+    "list": (["list"], 0),
+    "list of one": (["list", "attention", "--installed"], 0),
+    "which": (["which", "rms_norm", *NORM], 0),
+    "explain": (["explain", "rms_norm", *NORM], 0),
+    "explain elsewhere": (["explain", "attention", *QUERY, "--device", "b200"], 0),
+    "explain no kernel": (["explain", "rms_norm", *NORM, "--kernel", "flashinfer.rmsnorm"], 1),
+    "explain transforms": (["explain", "attention", *QUERY[:-1], "f32[1,16,4,64]", "--layout", "BHSD"], 0),
+    "validate": (["validate", "hwy.norm.rms", *NORM], 0),
+    "validate refused": (["validate", "flashinfer.rmsnorm", *NORM], 1),
+    "policy_show": (["policy", "show", "--all"], 0),
+    "bench_host": (HOST, 0),
+    "error": (["explain", "no_such"], 2),
+    "error of the work": (["which", "rms_norm", *NORM, "--kernel", "flashinfer.rmsnorm"], 1),
+    "error of usage": (["list", "--no-such-option"], 2),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_output_follows_the_schema(answer, case):
+    arguments, code = CALLS[case]
+    assert answer(case.partition(" ")[0], *arguments)[0] == code
+
+
+def test_a_transform_is_part_of_the_schema(answer):
+    _, report = answer("explain", *CALLS["explain transforms"][0])
+    kinds = {transform["kind"] for candidate in report["candidates"] for transform in candidate["transforms"]}
+    assert "cast" in kinds
+
+
+def test_policy_check(answer, tmp_path):
+    (tmp_path / "right.yaml").write_text("version: 1\n")
+    (tmp_path / "wrong.yaml").write_text("version: one\n")
+    assert answer("policy_check", "policy", "check", str(tmp_path / "right.yaml"))[0] == 0
+    assert answer("policy_check", "policy", "check", str(tmp_path / "wrong.yaml"))[0] == 1
+
+
+def test_bench_select(capfd):
+    code = cli.run(["bench", "select", "--repeat", "1", "--json"])
+    document = json.loads(capfd.readouterr().out)
+    # A package without the benchmark program says so.
+    assert places("bench_select" if "bars" in document else "error", document) == []
+    assert code in (0, 1)
+
+
+def test_bench_models(answer):
+    pytest.importorskip("transformers")
+    answer("bench_models", "bench", "models", "--families", "gpt2", "--rounds", "1")
+
+
+def test_bench_models_with_a_crash(answer, monkeypatch):
+    pytest.importorskip("transformers")
+    from layerzero.models import family_bench
+
+    monkeypatch.setattr(family_bench, "kernelize", None)
+    assert answer("bench_models", "bench", "models", "--families", "gpt2", "--rounds", "1")[0] == 1
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    pytest.importorskip("transformers")
+    pytest.importorskip("tokenizers")
+    import small_model
+
+    return str(small_model.save(tmp_path_factory.mktemp("model")))
+
+
+def test_bench_e2e(answer, folder):
+    arguments = ["bench", "e2e", "--model", folder, "--rounds", "1", "--tokens", "2", "--dtypes", "f32"]
+    code, report = answer("bench_e2e", *arguments)
+    assert code == (0 if report["ok"] else 1) and [r["dtype"] for r in report["results"]] == ["f32"]
+
+
+def test_generate(answer, folder, capfd, monkeypatch):
+    arguments = ["generate", "--model", folder, "--dtype", "f32", "--max-tokens", "3"]
+    assert answer("generate", *arguments, "--prompt", "hello")[0] == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\nthere\n"))
+    assert cli.run([*arguments, "--json"]) == 0
+    decoder, text, turns = json.JSONDecoder(), capfd.readouterr().out, []
+    while text.strip():
+        turn, end = decoder.raw_decode(text.lstrip())
+        turns.append(turn)
+        text = text.lstrip()[end:]
+    assert [turn["prompt"] for turn in turns] == ["hello", "there"]
+    assert [places("generate", turn) for turn in turns] == [[], []]
+
+
+RESULTS = {"select": "bench_select", "host": "bench_host", "e2e": "bench_e2e", "models": "bench_models"}
+STORED = [(path, RESULTS[kind]) for kind in RESULTS for path in sorted((ROOT / "bench/results").glob(f"{kind}-*.json"))]
+
+
+@pytest.mark.parametrize(("path", "name"), STORED, ids=[path.stem for path, _ in STORED])
+def test_stored_results_follow_the_schema(path, name):
+    document = json.loads(path.read_text())
+    document.pop("measured_on", None)
+    assert places(name, document) == []
+
+
+@pytest.mark.parametrize("name", ["doctor", "explain", "validate"])
+def test_a_schema_refuses_what_is_missing_and_what_is_new(answer, name):
+    _, document = answer(name, *CALLS[name][0])
+    for key in document:
+        assert places(name, {k: v for k, v in document.items() if k != key}), key
+    assert places(name, document | {"new": 1})
+    for key, value in document.items():
+        assert places(name, document | {key: "text" if isinstance(value, float) else 1.5}), key
