@@ -1,6 +1,7 @@
 """What every operation must have, and what of it is missing: {operation: [items]}. Needs the built package and torch."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from layerzero import _layerzero, _torch_ops
 from layerzero._contracts import contracts
 
 ROOT = Path(__file__).resolve().parent.parent
+# What a contract replaces, where that is a function of torch or a family of them, and no expression around one.
+_CALL = r"torch\.[\w.]+(?:\((?:[^()]|\([^()]*\))*\))?"
+EQUAL_FUNCTION = re.compile(rf"input\.to\(dtype\)|{_CALL}(?:(?:, |; | or )(?:{_CALL}|\w+(?:\([^=]*\))?))*")
 
 
 def read(path: Path) -> str:
@@ -17,9 +21,10 @@ def read(path: Path) -> str:
 
 
 def items_of(
-    contract: dict[str, Any], references: set[str], matrix: str, stub: str, has_torch: bool
+    contract: dict[str, Any], references: set[str], torch_rows: set[str], matrix: str, stub: str, has_torch: bool
 ) -> dict[str, bool]:
-    """Item -> whether it is there. `references`: operations that have an FP64 reference in C++."""
+    """Item -> whether it is there. `references`: operations that have an FP64 reference in C++; `torch_rows`: those
+    with a kernel of torch's own."""
     name, path = contract["name"], contract["path"]
     ids = [variant["id"] for variant in contract["operations"]]
     page = read(ROOT / f"docs/operations/{name}.md")
@@ -33,11 +38,13 @@ def items_of(
     bounds = [v for k, v in tolerance.items() if k != "compare"]
     cases = [line for line in read(ROOT / f"tests/ops/{path}.cases").splitlines() if line and not line.startswith("#")]
     operator = f"layerzero::{name}"
+    equal = EQUAL_FUNCTION.fullmatch(contract["replaces"]) is not None
     return {
         "schema": bool(contract["params"]) and all(p["doc"] for p in contract["params"]),
         "definition": bool(contract["definition"]) and bool(contract["source"]),
         "FP64 reference": all(i in references for i in ids),
         "torch reference": (ROOT / f"ops/{path}.ref.py").is_file(),
+        "torch row": not equal or any(i in torch_rows for i in ids),
         "tolerances": bool(tolerance["compare"]) and all(b > 0 for b in bounds),
         "cases": any(not line.startswith("refuse ") for line in cases),
         "refused cases": any(line.startswith("refuse ") for line in cases),
@@ -53,10 +60,16 @@ def missing() -> dict[str, list[str]]:
     has_torch = _torch_ops.register()
     kernels = json.loads(_layerzero.kernels())
     references = {k["operation"] for k in kernels if k["reference"] and k["native"]}
+    # A kernel that adapts a function of torch: neither native nor our formula in torch.
+    torch_rows = {k["operation"] for k in kernels if k["source"] == "torch" and not k["reference"]}
     matrix, stub = read(ROOT / "docs/support-matrix.md"), read(ROOT / "python/layerzero/_operations.pyi")
     found = {}
     for name, contract in contracts().items():
-        lacks = [item for item, there in items_of(contract, references, matrix, stub, has_torch).items() if not there]
+        lacks = [
+            item
+            for item, there in items_of(contract, references, torch_rows, matrix, stub, has_torch).items()
+            if not there
+        ]
         if lacks:
             found[name] = lacks
     return found

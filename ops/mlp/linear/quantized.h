@@ -58,7 +58,7 @@ inline constexpr Contract kContract = {
         "output[..., j] = sum_i input[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize gives "
         "for weight, weight_scale, zero_point and tensor_scale",
     .source = "definition",
-    .replaces = "torch.nn.functional.linear(input, dequantised_weight, bias)",
+    .replaces = "dequantising the weight, then torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,
     .params = kParams,
     .outputs = kOutputs,

@@ -215,6 +215,10 @@ def cast(input, dtype):
     return input.to(getattr(torch, dtype), copy=True)
 
 
+def convert(input, dtype, source, saturate):
+    return cast(input, dtype)
+
+
 def _pool(axes, input, window, stride, padding, mode, count_include_pad):
     x = input.reshape(input.shape[:-axes].numel(), 1, *input.shape[-axes:])
     if mode == "max":
