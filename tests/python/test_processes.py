@@ -21,27 +21,72 @@ THREADS = 16
 # ---- threads
 
 
+def rms_norm(x):
+    w = torch.linspace(-1, 1, 96)
+    return (x, w), {}, F.rms_norm(x, (96,), w, 1e-6)
+
+
+def attention(x):
+    q, k, v = (x[:, None, part : part + 32].unsqueeze(0) for part in (0, 32, 64))
+    want = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
+    return (q, k, v), {"layout": "BSHD"}, want.transpose(1, 2)
+
+
+def linear(x):
+    w = torch.linspace(-1, 1, 40 * 96).reshape(40, 96)
+    return (x, w), {}, F.linear(x, w)
+
+
+def sample_topk(x):
+    return (x, 1), {"seed": 0}, x.argmax(-1)
+
+
+def kv_gather(x):
+    slots = torch.arange(x.shape[0]).flip(0)
+    return (x.reshape(-1, 1, 2, 48), slots), {"layout": "NHD"}, x.reshape(-1, 2, 48).flip(0)
+
+
+def quantize(x):
+    return (x, "int8", torch.tensor(0.125)), {}, (x / 0.125).round().clamp(-128, 127).to(torch.int8)
+
+
+# One operation of each group, with kernels that take turns.
+CALLS = {
+    rms_norm: ("hwy.norm.rms", "torch.rms_norm", "ref.norm.rms", "torch.ref.norm.rms"),
+    attention: ("hwy.attention.standard.prefill", "torch.sdpa.cpu", "ref.attention.standard.prefill"),
+    linear: ("hwy.mlp.linear.gemm", "torch.linear", "torch.ref.mlp.linear"),
+    sample_topk: ("hwy.sampling.topk", "ref.sampling.topk", "torch.ref.sampling.topk"),
+    kv_gather: ("cpu.kv.gather", "ref.kv.gather", "torch.ref.kv.gather"),
+    quantize: ("hwy.quantize.int8", "ref.quantize", "torch.ref.quantize"),
+}
+
+
 @pytest.mark.parametrize("shared", [True, False])
 def test_sixteen_threads_under_policy_changes(shared):
     """Every result is right and every scope is its thread's own, while the process's policy changes underneath."""
-    everybodys = torch.randn(64, 96)
-    w, stop = torch.randn(96), threading.Event()
+    everybodys, stop = torch.randn(64, 96), threading.Event()
+
+    def close(got, want):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
 
     def work(seed):
         generator = torch.Generator().manual_seed(seed)
-        kernel = ("hwy.norm.rms", "torch.rms_norm", "ref.norm.rms", "torch.ref.norm.rms")[seed % 4]
+        calls = list(CALLS.items())
         with torch.no_grad():
-            for rows in range(1, 40):
+            for rows in range(5, 40):  # more than four: else linear has another kernel
+                make, kernels = calls[(seed + rows) % len(calls)]
+                name, kernel = make.__name__, kernels[seed // 2 % len(kernels)]
                 x = everybodys[:rows] if shared else torch.randn(rows, 96, generator=generator)
-                want = F.rms_norm(x, (96,), w, 1e-6)
-                with lz.policy(locks={"norm.rms": kernel}):
-                    assert lz.which("rms_norm", x, w)["kernel_id"] == kernel
-                    torch.testing.assert_close(lz.rms_norm(x, w), want)
-                torch.testing.assert_close(lz.rms_norm(x, w), want)
-                torch.testing.assert_close(lz.rms_norm(x, w, out=torch.empty_like(x)), want)
+                arguments, options, want = make(x)
+                operation = lz.explain(name, *arguments, **options).operation
+                with lz.policy(locks={operation: kernel}):
+                    assert lz.which(name, *arguments, **options)["kernel_id"] == kernel
+                    close(getattr(lz, name)(*arguments, **options), want)
+                close(getattr(lz, name)(*arguments, **options), want)
+                close(getattr(lz, name)(*arguments, **options, out=torch.empty(want.shape, dtype=want.dtype)), want)
                 leaf = x.clone().requires_grad_()
                 with torch.enable_grad():
-                    assert lz.rms_norm(leaf, w).requires_grad
+                    assert lz.rms_norm(leaf, leaf[0].detach()).requires_grad
 
     def change():
         keys = ({"avoid_sources": ["hwy"]}, {"avoid_sources": []}, {"deterministic": True}, {"deterministic": False})
@@ -94,17 +139,43 @@ def run(source, path=None):
     return done.stdout
 
 
-# Own kernels alone, on sizes that use threads; compared without torch's threads, which may hang in a forked child.
+# One operation of each group, by own kernels alone, on sizes that use threads; compared without torch's threads, which
+# may hang in a forked child.
 USE = """
 import numpy, torch, layerzero as lz
-w = torch.randn(1024)
+w, m = torch.randn(1024), torch.randn(64, 1024)
+def softmax(x):
+    e = numpy.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+def attention(q, k, v):
+    hidden = numpy.triu(numpy.ones((q.shape[0], k.shape[0])), 1) * -1e9
+    return numpy.stack([softmax(q[:, h] @ k[:, h].T / 8 + hidden) @ v[:, h] for h in range(q.shape[1])], 1)
 def use(rows):
     x = torch.randn(rows, 1024)
+    q, k, v = (x[:, i * 256 : i * 256 + 256].reshape(rows, 4, 64) for i in range(3))
+    slots = torch.arange(rows - 1, -1, -1)
     with torch.no_grad():
-        got = lz.rms_norm(x, w, kernel="hwy.norm.rms").numpy()
-    x = x.numpy().astype("f8")
-    want = x / numpy.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w.numpy()
-    assert numpy.allclose(got, want, atol=1e-4)
+        got = {
+            "norm": lz.rms_norm(x, w, kernel="hwy.norm.rms"),
+            "linear": lz.linear(x, m, kernel="hwy.mlp.linear.gemm" if rows > 4 else "hwy.mlp.linear.gemv"),
+            "attention": lz.attention(
+                q[None], k[None], v[None], causal=True, layout="BSHD",
+                kernel="hwy.attention.standard.decode" if rows == 1 else "hwy.attention.standard.prefill")[0],
+            "token": lz.sample_topk(x, 1, kernel="hwy.sampling.topk"),
+            "rows": lz.kv_gather(x.reshape(rows, 1, 4, 256), slots, layout="NHD", kernel="cpu.kv.gather"),
+            "codes": lz.quantize(x, "int8", torch.tensor(0.125), kernel="hwy.quantize.int8"),
+        }
+    x, q, k, v = (t.numpy().astype("f8") for t in (x, q, k, v))
+    want = {
+        "norm": x / numpy.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w.numpy(),
+        "linear": x @ m.numpy().T.astype("f8"),
+        "attention": attention(q, k, v),
+        "token": x.argmax(-1),
+        "rows": x.reshape(rows, 4, 256)[::-1],
+        "codes": numpy.clip(numpy.round(x / 0.125), -128, 127),
+    }
+    for name, value in want.items():
+        assert numpy.allclose(got[name].numpy(), value, rtol=1e-4, atol=1e-3), (name, rows)
     return True
 """
 
