@@ -18,7 +18,9 @@ def _per_column(table, r, interleaved):
 def reference(input, cos, sin, interleaved=False, *, position_ids=None, inverse=False, rotary_dim=None, layout="BSHD"):
     r = _rotary_dim(input.shape[-1], cos.shape[-1], rotary_dim)
     if position_ids is not None:
-        cos, sin = cos[position_ids.long()], sin[position_ids.long()]
+        # Below 0 is no place either: torch would count from the end.
+        places = torch.where(position_ids < 0, cos.shape[0], position_ids).long()
+        cos, sin = cos[places], sin[places]
     head_axis = 1 if layout == "BHSD" else 2
     cos, sin = (_per_column(t if t.dim() == 3 else t[None], r, interleaved).unsqueeze(head_axis) for t in (cos, sin))
     rotated = input[..., :r]

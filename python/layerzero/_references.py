@@ -38,6 +38,8 @@ def _keywords(name: str) -> tuple[frozenset[str], bool]:
 
 # How a reference refuses: a ValueError for values inside a tensor, NotImplementedError for an argument.
 _REFUSAL = re.compile(r"(?P<parameter>\w+): wanted (?P<wanted>.+), got (?P<got>.+)", re.DOTALL)
+# How torch refuses an index.
+_OUTSIDE = re.compile(r"index.* out of (bounds|range)")
 
 
 def call_reference(name: str, arguments: dict[str, Any], layout: str | None = None) -> Any:
@@ -50,6 +52,10 @@ def call_reference(name: str, arguments: dict[str, Any], layout: str | None = No
             raise  # not the reference's words: a fault
         refuse = refuse_values if isinstance(error, ValueError) else refuse_request
         refuse(f"{name}: {refusal['parameter']}", refusal["wanted"], refusal["got"])
+    except IndexError as error:
+        if not _OUTSIDE.match(str(error)):
+            raise
+        refuse_values(name, "indices within the tensors whose places they name", f"'{error}'")
     except RuntimeError as error:
         if "at::autocast" not in str(error):
             raise

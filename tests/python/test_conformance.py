@@ -38,6 +38,20 @@ def test_the_door_agrees_with_fp64(name):
     assert not failures, f"{len(failures)} of {len(lines(name))}\n" + "\n".join(failures)
 
 
+@pytest.mark.parametrize("name", sorted(contracts()))
+def test_every_kernel_refuses_the_same_data(name):
+    """What the chosen kernel refuses when it runs, an index outside its tensor, every kernel of the call refuses so."""
+    for line in lines(name):
+        if engine_accepts(name, line):
+            continue
+        report = layerzero.explain(name, **arguments_of(name, line))
+        kernels = [c.kernel_id for c in report.candidates if c.admissible]
+        assert {f"ref.{report.operation}", f"torch.ref.{report.operation}"} <= set(kernels)
+        for kernel in kernels:
+            with pytest.raises(layerzero.KernelExecutionError, match=f"^{name}: .*wanted"):
+                call_door(name, line, kernel=kernel)
+
+
 def host_kernels():
     torch.empty(0)  # the door is open: the backends' rows are registered on its first use
     layerzero.rms_norm(torch.ones(1, 8))

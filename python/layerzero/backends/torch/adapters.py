@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from layerzero._refusals import refuse_values
+
 
 def _heads_first(layout, *tensors):
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
@@ -170,7 +172,10 @@ def linear(input, weight, bias):
 
 
 def embedding(input, weight):
-    return F.embedding(input, weight)
+    try:
+        return F.embedding(input, weight)
+    except IndexError as error:
+        refuse_values("embedding: input", f"numbers from 0 to {weight.shape[0] - 1}", f"'{error}'")
 
 
 def softmax(logits, temperature, row_temperature=None):
@@ -264,9 +269,8 @@ def conv3d(input, weight, bias, *steps):
 def grouped_mm(input, weight, offsets, bias):
     begin, *ends = offsets.tolist()
     if [begin, *ends] != sorted([0, begin, *ends, input.shape[0]])[1:-1]:
-        raise ValueError(
-            f"offsets: wanted numbers from 0 to {input.shape[0]} that do not decrease, got {[begin, *ends]}"
-        )
+        wanted = f"numbers from 0 to {input.shape[0]} that do not decrease"
+        refuse_values("grouped_gemm: offsets", wanted, str([begin, *ends]))
     output = torch._grouped_mm(input, weight.transpose(1, 2), offs=offsets[1:].int())
     row = torch.arange(input.shape[0])
     return output.masked_fill(((row < begin) | (row >= ([begin, *ends])[-1]))[:, None], 0)
