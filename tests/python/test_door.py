@@ -181,7 +181,7 @@ def test_inference_mode():
     close(got.clone(), F.rms_norm(x, (8,), w, 1e-6))
 
 
-@pytest.mark.trap("batches")
+@pytest.mark.trap("transforms")
 @pytest.mark.parametrize("transform", ["vmap", "grad", "jvp", "functionalize"])
 def test_function_transforms(transform):
     x, w = torch.randn(3, 8), torch.randn(8)

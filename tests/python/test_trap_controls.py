@@ -162,15 +162,19 @@ def of_memory(call, given):
         return call(tree_map_only(torch.Tensor, lambda t: getattr(t, "inner", t).as_subclass(torch.Tensor), given))
 
 
-def is_batched(tensors):
-    return any(torch._C._functorch.is_batchedtensor(t) for t in tensors)
+def is_transformed(tensors):
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-def of_the_batch(call, given):
-    inner = torch._C._functorch.get_unwrapped
-    batched = torch._C._functorch.is_batchedtensor
-    with temporarily_pop_interpreter_stack():
-        return call(tree_map_only(torch.Tensor, lambda t: inner(t) if batched(t) else t, given))
+def of_the_inner(call, given):
+    functorch = torch._C._functorch
+
+    def inner(t):
+        wrapped = functorch.is_batchedtensor(t) or functorch.is_gradtrackingtensor(t)
+        return functorch.get_unwrapped(t) if wrapped else t
+
+    with temporarily_pop_interpreter_stack(), patched(forward_ad, "_current_level", -1), torch.no_grad():
+        return call(tree_map_only(torch.Tensor, inner, given))
 
 
 def is_zero(tensors):
@@ -220,7 +224,10 @@ CONTROLS = {
         {"test_autocast_casts_as_torch_does": [()], "test_autocast_takes_mixed_floats_as_torch_does": [()]},
     ),
     "traces": (traced, {"test_jit_trace_records_the_operation_or_its_formula": [()]}),
-    "batches": (lambda: unguarded(is_batched, of_the_batch), {"test_function_transforms": [("vmap",)]}),
+    "transforms": (
+        lambda: unguarded(is_transformed, of_the_inner),
+        {"test_function_transforms": [("vmap",), ("grad",), ("jvp",)]},
+    ),
     "negative views": (
         another_bit,
         {"test_negated_views_keep_their_sign": [()], "test_negative_and_conjugate_views_have_their_values": [()]},
