@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "arguments.h"
+#include "bindings/profiler_event.h"
+#include "docstring.h"
 #include "outputs.h"
 #include "torch_bridge.h"
 
@@ -199,6 +201,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
     if (!selected.ok()) return Raise(selected.status(), &r);
     plan = *selected;
   }
+  const ProfilerEvent event(*plan->kernel);
   if (plan->kernel->spec.call != CallKind::kNative) {
     if (out && out != Py_None && !CheckGivenOutputs(r, out)) return nullptr;
     return CallHostOrFallback(*plan, r, tensors, out);
@@ -313,22 +316,6 @@ PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_ar
   return SelectAndRun(r, &door->site, tensors, a.out);
 }
 
-std::string Signature(const Contract& c) {
-  std::string text = std::string(c.name) + "(";
-  bool first = true, keyword_only = false;
-  for (const Param& p : c.params) {
-    if (!first) text += ", ";
-    first = false;
-    if (p.keyword_only && !keyword_only) {
-      text += "*, ";
-      keyword_only = true;
-    }
-    text += std::string(p.name);
-    if (p.optional || p.has_default) text += "=...";
-  }
-  return text + ")";
-}
-
 }  // namespace
 
 OpDoor* DoorOf(PyObject* callable) {
@@ -348,7 +335,7 @@ PyObject* MakeCallable(const Operation& op, PyObject* module) {
   for (const std::string& name : op.layout_names()) door->layouts.push_back(PyUnicode_InternFromString(name.c_str()));
   door->seeded = std::any_of(c.params.begin(), c.params.end(),
                              [](const Param& p) { return p.name == "seed" && p.kind == ParamKind::kInt; });
-  door->doc = Signature(c);
+  door->doc = Docstring(c, !door->layouts.empty(), door->seeded);
   door->method.ml_name = c.name.data();  // contracts are string literals
   door->method.ml_meth = AsCFunction(&CallOperation);
   door->method.ml_flags = METH_FASTCALL | METH_KEYWORDS;

@@ -1,6 +1,7 @@
 // Questions to the engine about a call, and the calls that the slow door hands back: nothing here is on the fast path.
 #include "question.h"
 
+#include "bindings/profiler_event.h"
 #include "torch_bridge.h"
 
 namespace lz::door {
@@ -83,6 +84,7 @@ PyObject* CallDifferentiable(PyObject*, PyObject* args) {
   }
   PyObject* tensors[kMaxTensors];
   for (size_t i = 0; i < r.op->num_inputs(); ++i) tensors[i] = q.arguments.params[r.op->input_params()[i]];
+  const ProfilerEvent event(*(*plan)->kernel);
   return CallHostOrFallback(**plan, r, tensors, nullptr);
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "aten.h"
+#include "bindings/profiler_event.h"
 
 namespace lz::torch_ops {
 namespace {
@@ -188,6 +189,7 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   if (threads.run) r.parallel = &threads;
   const bool native = p.kernel->spec.call == CallKind::kNative;
   const Handle workspace = native ? MakeWorkspace(p, r) : Handle();
+  const ProfilerEvent event(*p.kernel);
   Status status = native ? engine.Run(p, r) : CallHost(*p.kernel, p.transforms, r, inputs, a, outputs);
   if (!native && !status.ok() && p.fallback) {
     Status answered = engine.RunFallback(p, r);

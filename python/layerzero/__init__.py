@@ -136,3 +136,7 @@ __all__ = [
 ]
 __all__ += _operations
 __all__ += _LAZY
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -25,17 +25,17 @@ def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
     return _layerzero.prepare(function, tensors, params)
 
 
-def explain(operation: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
+def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
     """The selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor()."""
-    function, params = call_of(operation, params)
-    args, kwargs = _as_tensors(operation, tensors, params)
+    function, params = call_of(op, params)
+    args, kwargs = _as_tensors(op, tensors, params)
     return SelectionReport(json.loads(_layerzero.explain(function, args, kwargs, device)))
 
 
-def which(operation: Any, *tensors: Any, **params: Any) -> dict[str, Any]:
+def which(op: Any, *tensors: Any, **params: Any) -> dict[str, Any]:
     """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would."""
-    function, params = call_of(operation, params)
-    args, kwargs = _as_tensors(operation, tensors, params)
+    function, params = call_of(op, params)
+    args, kwargs = _as_tensors(op, tensors, params)
     kernel_id, _ = _layerzero.which(function, args, kwargs)
     report = json.loads(_layerzero.explain(function, args, kwargs, None))
     score = next((c["score"] for c in report["candidates"] if c["kernel_id"] == kernel_id), None)
@@ -65,10 +65,10 @@ def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     return name
 
 
-def list_kernels(operation: Any = None) -> list[Record]:
+def list_kernels(op: Any = None) -> list[Record]:
     """Every registered kernel (of one operation), with its constraints, installed or not."""
     backends.ensure_registered()
-    name = None if operation is None else flat_name(operation)
+    name = None if op is None else flat_name(op)
     return [Record(kernel) for kernel in json.loads(_layerzero.kernels(name))]
 
 

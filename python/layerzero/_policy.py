@@ -40,14 +40,14 @@ def load_config(path: str | os.PathLike[str]) -> None:
         _changes += 1
 
 
-def lock(operation: str, kernel_id: str) -> None:
-    """Every call of `operation` (an id, an alias or a group) runs `kernel_id` or raises."""
-    configure(locks={operation: kernel_id})
+def lock(op: str, kernel_id: str) -> None:
+    """Every call of `op` (an id, an alias or a group) runs `kernel_id` or raises."""
+    configure(locks={op: kernel_id})
 
 
-def unlock(operation: str) -> None:
+def unlock(op: str) -> None:
     """Takes back a lock of this name, wherever it was set."""
-    configure(locks={operation: None})
+    configure(locks={op: None})
 
 
 class policy(contextlib.ContextDecorator):

@@ -1,7 +1,7 @@
 """Records that inspection returns: attributes and keys, and the plain dict behind them."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -98,10 +98,30 @@ class SelectionReport(Record):
             lines.append(f" {mark} {candidate.kernel_id}: {why}")
         return "\n".join(lines)
 
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """(mark of the chosen one, kernel, score or "refused", why) of each candidate, best first."""
+        rows = []
+        for candidate in sorted(self.candidates, key=lambda c: (not c.admissible, -c.score)):
+            if candidate.admissible:
+                score = f"{candidate.score:g}"
+                why = " + ".join(f"{term.name} {term.value:g}" for term in candidate.terms) or "reference"
+            else:
+                score, why = "refused", "\n".join(map(str, candidate.reasons))
+            rows.append(("->" if candidate.kernel_id == self.kernel_id else "", candidate.kernel_id, score, why))
+        return rows
+
     def _repr_html_(self) -> str:
+        """The table that a notebook shows."""
         from html import escape
 
-        return f"<pre>{escape(str(self))}</pre>"
+        def line(cells: Iterable[str], tag: str) -> str:
+            inner = "".join(f"<{tag}>{escape(cell).replace(chr(10), '<br>')}</{tag}>" for cell in cells)
+            return f"<tr>{inner}</tr>"
+
+        caption = escape(f"{self.operation} on {self.device.name}: {self.kernel_id or 'no kernel may run'}")
+        body = "".join(line(row, "td") for row in self.rows())
+        head = line(("", "kernel", "score", "why"), "th")
+        return f"<table><caption>{caption}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
 
 
 def _wrap(value: Any) -> Any:

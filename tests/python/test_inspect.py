@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from html.parser import HTMLParser
 
 import pytest
 
@@ -10,6 +11,7 @@ torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 from layerzero import backends  # noqa: E402
 from layerzero.backends.availability import _numbers, availability_of  # noqa: E402
+from layerzero.report import SelectionReport  # noqa: E402
 
 X, W = torch.ones(2, 8), torch.ones(8)
 
@@ -29,6 +31,46 @@ def test_report_has_keys_and_attributes():
     json.dumps(report.to_dict())
     assert pickle.loads(pickle.dumps(report)) == report
     assert report.kernel_id in str(report) and report.kernel_id in report._repr_html_()
+
+
+class Cells(HTMLParser):
+    """The texts of a table's cells, row by row; tags must be closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.rows = [], []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag == "br":
+            self.rows[-1][-1] += "\n"
+        else:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def test_a_notebook_shows_a_table():
+    report = lz.explain("attention", *[torch.ones(1, 4, 2, 7)] * 3, device="h100")
+    html = report._repr_html_()
+    head, *rows = Cells(html).rows
+    assert head == ["", "kernel", "score", "why"] and rows == [list(row) for row in report.rows()]
+    assert len(rows) == len(report.candidates) and [row[1] for row in rows if row[0]] == [report.kernel_id]
+    assert any("\n" in row[3] for row in rows)  # a kernel keeps all its reasons
+    # Names and values are data: none of them is markup.
+    broken = SelectionReport({**report.to_dict(), "operation": "<script>x</script>"})
+    assert "<script>" not in broken._repr_html_()
 
 
 def test_explain_for_a_simulated_device():

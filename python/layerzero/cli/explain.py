@@ -36,12 +36,4 @@ def _print(report: SelectionReport) -> None:
     print(f"{report.operation} on {report.device.name}: {report.kernel_id or 'no kernel may run'}")
     if report.locked:
         print(f"locked to {report.locked}")
-    rows = []
-    for candidate in sorted(report.candidates, key=lambda c: (not c.admissible, -c.score)):
-        if candidate.admissible:
-            why = " + ".join(f"{term.name} {term.value:g}" for term in candidate.terms) or "reference"
-        else:
-            why = "\n".join(str(reason) for reason in candidate.reasons)
-        chosen = "->" if candidate.kernel_id == report.kernel_id else ""
-        rows.append([chosen, candidate.kernel_id, f"{candidate.score:g}" if candidate.admissible else "refused", why])
-    print_table("", ["", "kernel", "score", "why"], rows)
+    print_table("", ["", "kernel", "score", "why"], report.rows())

@@ -1,0 +1,77 @@
+"""torch.profiler shows each operation with the kernel that answered, on every way into the engine."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+from torch.profiler import ProfilerActivity, profile, record_function  # noqa: E402
+
+X, W = torch.randn(4, 8), torch.ones(8)
+
+
+def events(call):
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        call()
+    return profiler.events()
+
+
+def named(call):
+    return [event.name for event in events(call) if event.name.startswith("layerzero::norm")]
+
+
+def test_a_call():
+    assert named(lambda: lz.rms_norm(X, W)) == ["layerzero::norm.rms [hwy.norm.rms]"]
+    assert named(lambda: lz.rms_norm(X, W, kernel="torch.rms_norm")) == ["layerzero::norm.rms [torch.rms_norm]"]
+
+
+def test_a_prepared_call():
+    prepared = lz.prepare("norm.rms", X, W)
+    assert named(lambda: prepared(X, W)) == ["layerzero::norm.rms [hwy.norm.rms]"]
+
+
+def test_the_operator_of_torch():
+    if not hasattr(torch.ops.layerzero, "rms_norm"):
+        pytest.skip("this build has no torch operators")
+    names = [event.name for event in events(lambda: torch.ops.layerzero.rms_norm(X, W))]
+    assert "layerzero::rms_norm" in names and "layerzero::norm.rms [hwy.norm.rms]" in names
+
+
+def test_a_call_with_a_gradient():
+    weight = W.clone().requires_grad_()
+    (name,) = named(lambda: lz.rms_norm(X, weight))
+    assert name == f"layerzero::norm.rms [{lz.which('rms_norm', X, weight)['kernel_id']}]"
+
+
+def test_what_a_python_kernel_does_lies_inside():
+    found = events(lambda: lz.rms_norm(X, W, kernel="torch.rms_norm"))
+    (ours,) = [event for event in found if event.name.startswith("layerzero::")]
+    (theirs,) = [event for event in found if event.name == "aten::rms_norm"]
+    assert ours.time_range.start <= theirs.time_range.start and theirs.time_range.end <= ours.time_range.end
+
+
+def test_it_lies_inside_what_the_caller_records():
+    def call():
+        with record_function("mine"):
+            lz.rms_norm(X, W)
+
+    found = {event.name: event for event in events(call)}
+    mine, ours = found["mine"], found["layerzero::norm.rms [hwy.norm.rms]"]
+    assert mine.time_range.start <= ours.time_range.start and ours.time_range.end <= mine.time_range.end
+
+
+def test_a_call_that_fails_ends_its_event():
+    def call():
+        with pytest.raises(lz.LayerZeroError):
+            lz.embedding(torch.tensor([9]), torch.ones(2, 4))
+        lz.rms_norm(X, W)
+
+    names = [event.name for event in events(call) if event.name.startswith("layerzero::")]
+    assert names[-1] == "layerzero::norm.rms [hwy.norm.rms]" and len(names) == 2
+
+
+def test_the_memory_of_outputs_is_in_torchs_statistics():
+    rows = torch.ones(64, 1024)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        out = lz.rms_norm(rows, None)
+    assert sum(event.self_cpu_memory_usage for event in profiler.events()) == out.nbytes
