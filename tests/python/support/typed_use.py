@@ -1,0 +1,31 @@
+"""A program that uses the whole typed surface: type checkers read it, nobody runs it (test_types.py)."""
+
+import layerzero as lz
+import torch
+from typing_extensions import assert_type
+
+x = torch.ones(2, 8)
+w = torch.ones(8)
+assert_type(lz.rms_norm(x, w), torch.Tensor)
+assert_type(lz.attention(x, x, x), torch.Tensor)
+assert_type(lz.attention(x, x, x, return_lse=True), tuple[torch.Tensor, torch.Tensor])
+lz.rms_norm(x, w, eps=1e-5, kernel="hwy.norm.rms")
+report = lz.explain("norm.rms", x, w, device="h100")
+for candidate in report.candidates:
+    print(candidate.kernel_id)
+ok, reasons = lz.validate("hwy.norm.rms", x, w)
+print(ok, [reason.code for reason in reasons])
+with lz.policy(deterministic=True), lz.prefer("torch"), lz.disabled():
+    print(lz.which("rms_norm", x, w)["kernel_id"])
+handle = lz.prepare("norm.rms", x, w)
+print(handle(x, w))
+lz.lock("norm.rms", "hwy.norm.rms")
+lz.unlock("norm.rms")
+print(lz.doctor().devices, lz.version_info.build, lz.__version__)
+try:
+    lz.rms_norm(x, w)
+except lz.NoKernelFoundError as error:
+    print(error.operation, error.failures)
+model = torch.nn.Linear(2, 2)
+lz.kernelize(model)
+print(lz.KVCacheManager, lz.quantize(x, "int8"), lz.sample_topk(x, 2), lz.layer_norm(x, 8))
