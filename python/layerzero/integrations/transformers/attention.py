@@ -5,7 +5,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers import continuous, structure
 
 NAME = "layerzero"
 _attention = _layerzero.ops["attention"]
@@ -24,10 +24,19 @@ def layerzero_attention(
     softcap=None,
     s_aux=None,
     position_bias=None,
+    cache=None,
     **kwargs,
 ):
-    """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights."""
+    """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights.
+
+    With `cache`, that of continuous batching: packed sequences, see `continuous.paged_attention`.
+    """
     structure.count_call(module, "_layerzero_attention_part")
+    if cache is not None:
+        out = continuous.paged_attention(
+            module, query, key, value, cache, scaling, sliding_window, softcap, s_aux, kwargs
+        )
+        return out, None
     length, total = query.shape[2], key.shape[2]
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
@@ -81,3 +90,5 @@ def register():
     """Makes attn_implementation="layerzero" known; twice is harmless. The mask comes from the same name's function."""
     AttentionInterface.register(NAME, layerzero_attention)
     AttentionMaskInterface.register(NAME, sdpa_mask)
+    if continuous.has_prefix():
+        AttentionInterface.register(continuous.PAGED, layerzero_attention)

@@ -1,5 +1,7 @@
 """Transformers' experts interface over LayerZero's fused mixture of experts, registered under the name "layerzero"."""
 
+import functools
+
 import torch
 from transformers.integrations import moe
 
@@ -8,6 +10,7 @@ from layerzero.integrations.transformers import structure
 
 NAME = "layerzero"
 _fused_moe = _layerzero.ops["fused_moe"]
+_gated_activation = _layerzero.ops["gated_activation"]
 
 
 def looks_like_experts(module):
@@ -20,37 +23,94 @@ def why_not_experts(module):
     if not module.has_gate or module.has_post_expert_norm:
         return "experts without a gate, or with a norm of their own"
     if module.is_transposed or not module.is_concatenated:
-        return "expert weights are stored transposed or interleaved"
+        return (
+            "expert weights are stored transposed or interleaved: the kernels read rows, and a copy would double them"
+        )
     if getattr(type(module), "_apply_gate", None) is not moe._default_apply_gate:
         return "experts have a gate of their own"
     if module._is_expert_parallel:
         return "experts are spread over several devices"
-    if structure.activation_of(module.act_fn) is None:
+    activation = structure.activation_of(module.act_fn)
+    if activation is None:
         return f"its activation {type(module.act_fn).__name__} is neither SiLU nor GELU"
-    return structure.why_not_plain(module)
+    return structure.why_not_plain(module) or _why_other_numbers(module, activation)
+
+
+def _why_other_numbers(module, activation):
+    rows = structure.rows_for(module.down_proj, module.gate_up_proj.shape[-1])
+    ids = torch.arange(6, device=rows.device).reshape(3, 2) % module.down_proj.shape[0]
+    weights = torch.tensor([[0.75, 0.25]], device=rows.device).expand(3, 2).to(rows.dtype)
+    with torch.no_grad():
+        expected = type(module).forward.__wrapped__(module, rows, ids, weights)
+        if structure.agrees_by_row(_call(module, rows, ids, weights, activation), expected):
+            return None
+    return "computes something else than the weighted sum of down(activation(gate(x)) * up(x))"
+
+
+def gate_of(module):
+    """Arguments of gated_activation that make it the gate of its experts in a form of its own, or None."""
+    limit, alpha = getattr(module, "limit", None), getattr(module, "alpha", None)
+    if not isinstance(limit, float) or not isinstance(alpha, float) or structure.why_not_plain(module):
+        return None
+    given = {
+        "activation": "silu",
+        "limit": limit,
+        "alpha": alpha,
+        "up_offset": 1.0,
+        "interleaved": not module.is_concatenated,
+    }
+    rows = structure.rows_for(module.down_proj, 64)
+    with torch.no_grad():
+        expected = type(module)._apply_gate(module, rows)
+        alike = structure.agrees_by_row(_gated_activation(rows, **given), expected)
+    return given if alike else None
+
+
+def apply_gate(self, gate_up):
+    """Takes the place of the gate that a class of experts has of its own."""
+    given = self.__dict__.get("_layerzero_gate")
+    changed = given is None or given["limit"] != self.limit or given["alpha"] != self.alpha
+    if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return type(self)._apply_gate(self, gate_up)
+    structure.count_call(self)
+    return _gated_activation(gate_up, **given)
+
+
+def replace_gate(module, given, part):
+    module.__dict__ |= {"_layerzero_part": part, "_layerzero_gate": given}
+    module.__dict__["_apply_gate"] = functools.partial(apply_gate, module)
+
+
+def judge(module):
+    """Tries the module, and leaves in it what `layerzero_experts` has to know."""
+    activation, reason = getattr(module, "act_fn", None), why_not_experts(module)
+    name = None if reason else structure.activation_of(activation)
+    facts = module.__dict__["_layerzero_experts"] = {"act_fn": activation, "reason": reason, "name": name}
+    return facts
 
 
 def layerzero_experts(self, hidden_states, top_k_index, top_k_weights):
     """hidden_states (tokens, d), indices and weights (tokens, k): (tokens, d)."""
     facts = self.__dict__.get("_layerzero_experts")
-    activation = getattr(self, "act_fn", None)
-    if facts is None or facts["act_fn"] is not activation:  # chosen by name alone, or changed since
-        reason = why_not_experts(self)
-        name = None if reason else structure.activation_of(activation)
-        facts = self.__dict__["_layerzero_experts"] = {"act_fn": activation, "reason": reason, "name": name}
+    if facts is None or facts["act_fn"] is not getattr(self, "act_fn", None):  # chosen by name alone, or changed since
+        facts = judge(self)
     changed = hidden_states.dtype != self.down_proj.dtype
     if facts["reason"] or changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward.__wrapped__(self, hidden_states, top_k_index, top_k_weights)
     structure.count_call(self)
+    return _call(self, hidden_states, top_k_index, top_k_weights, facts["name"])
+
+
+def _call(module, rows, ids, weights, activation):
     return _fused_moe(
-        hidden_states,
-        top_k_index,
-        top_k_weights,
-        self.gate_up_proj,
-        self.down_proj,
-        gate_bias=self.gate_up_proj_bias if self.has_bias else None,
-        down_bias=self.down_proj_bias if self.has_bias else None,
-        activation=facts["name"],
+        rows,
+        ids,
+        weights,
+        module.gate_up_proj,
+        module.down_proj,
+        gate_bias=module.gate_up_proj_bias if module.has_bias else None,
+        down_bias=module.down_proj_bias if module.has_bias else None,
+        activation=activation,
     )
 
 

@@ -9,11 +9,12 @@ import types
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import attention as attention_interface
+from layerzero.integrations.transformers import continuous, probe, rotary, structure
 from layerzero.integrations.transformers import experts as experts_interface
-from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
 
 _OPS = _layerzero.ops
@@ -99,13 +100,19 @@ def _mlp_forward(self, x):
     if self.act_fn is not function or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, x)
     structure.count_call(self)
-    gate, up = self.gate_proj(x), self.up_proj(x)
-    if activation == "silu":
-        return self.down_proj(_OPS["swiglu"](gate, up))
-    return self.down_proj(_OPS["geglu"](gate, up, approximate="tanh" if activation == "gelu_tanh" else "none"))
+    return structure.mlp(self, x, activation)
 
 
-_FORWARDS = (_norm_forward, _linear_forward, _mlp_forward, decoder_forward)
+_BATCHING = continuous.init_continuous_batching
+_FORWARDS = (
+    rotary.rotating_forward,
+    _norm_forward,
+    _linear_forward,
+    _mlp_forward,
+    decoder_forward,
+    _BATCHING,
+    experts_interface.apply_gate,
+)
 
 
 def _base_of(model):
@@ -145,6 +152,12 @@ def _replace_mlps_and_linears(model, mark):
             part = mark.report._add(*(("MLP", "activation.swiglu") if silu else ("GeGLU MLP", "activation.geglu")))
             _replace(module, _mlp_forward, part, activation=(module.act_fn, activation))
     for name, module in model.named_modules():
+        if isinstance(module, Conv1D):
+            mark.report.left[name] = (
+                "its weight is stored transposed: the kernels read rows, and a copy would double it"
+            )
+        elif structure.packed_weight(module):
+            mark.report.left[name] = structure.packed_weight(module)
         if not isinstance(module, nn.Linear):
             continue
         reason = structure.why_not_linear(module)
@@ -158,11 +171,11 @@ def _replace_experts(model, mark):
     experts = {n: m for n, m in model.named_modules() if experts_interface.looks_like_experts(m)}
     if not experts:
         return
-    for name, module in experts.items():
-        reason = experts_interface.why_not_experts(module)
-        if reason:
-            mark.report.left[name] = reason
-            return
+    reasons = {name: experts_interface.judge(module)["reason"] for name, module in experts.items()}
+    mark.report.left |= {name: reason for name, reason in reasons.items() if reason}
+    if any(reasons.values()):  # the choice is the whole model's
+        _replace_gates(experts, mark)
+        return
     experts_interface.register()
     current = getattr(model.config, "_experts_implementation", None)
     try:
@@ -175,6 +188,26 @@ def _replace_experts(model, mark):
         module.__dict__["_layerzero_part"] = mark.report._add("experts", "moe.fused")
 
 
+def _replace_gates(experts, mark):
+    """The gates alone of experts whose weights no kernel takes as they are."""
+    for module in experts.values():
+        given = experts_interface.gate_of(module)
+        if given:
+            experts_interface.replace_gate(module, given, mark.report._add("experts' gate", "activation.gated"))
+
+
+def _replace_rotations(model, mark):
+    """Where each attention runs its own forward; the fused one over all layers rotates by itself."""
+    for name, module in model.named_modules():
+        if not rotary.looks_like_rotating(module):
+            continue
+        rotations, reason = rotary.rotations_of(module)
+        if reason:
+            mark.report.left[f"{name}: rope"] = reason
+        else:
+            _replace(module, rotary.rotating_forward, mark.report._add("RoPE", "posenc.rope"), rotations=rotations)
+
+
 def _replace_attention(model, mark):
     attention_interface.register()
     config = getattr(model, "config", None)
@@ -185,6 +218,11 @@ def _replace_attention(model, mark):
     if current not in ("sdpa", "eager"):
         mark.report.left["attention"] = f"the model was given attn_implementation={current!r}"
         return
+    untested = probe.why_untested(model)
+    expected = probe.run_model(model) if untested else None
+    if untested and expected is None:
+        mark.report.left["attention"] = f"{untested}, and no input can be made to compare the two"
+        return
     try:
         model.set_attn_implementation(attention_interface.NAME)
     except (ValueError, KeyError) as error:
@@ -193,35 +231,23 @@ def _replace_attention(model, mark):
     if config._attn_implementation != attention_interface.NAME:
         mark.report.left["attention"] = "the model kept its own attention"
         return
+    if expected is not None and not probe.same(probe.run_model(model), expected):
+        model.set_attn_implementation(current)
+        mark.report.left["attention"] = f"{untested}, and on a small input the operation gives another result"
+        return
     mark.attention = current
     part = mark.report._add("attention", "attention")
     for module in model.modules():
         module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
-
-
-def _probe(base):
-    """Ids and a left padded mask: a small input that shows whether two forwards are the same function."""
-    ids = torch.arange(3, 15, device=base.embed_tokens.weight.device).reshape(2, 6) % base.embed_tokens.num_embeddings
-    mask = torch.ones_like(ids)
-    mask[0, :2] = 0
-    return ids, mask
-
-
-def _run_probe(base, forward):
-    ids, mask = _probe(base)
-    training, base.training = base.training, False
-    try:
-        with torch.inference_mode():
-            return forward(base, input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state[mask.bool()]
-    finally:
-        base.training = training
+        if hasattr(type(module), _BATCHING.__name__) and not continuous.has_prefix():
+            module.__dict__[_BATCHING.__name__] = functools.partial(_BATCHING, module)
 
 
 def _replace_decoder(base, offset, expected, mark):
     """The whole base model's forward, once it is proven to compute the same on a small input."""
     plan = DecoderPlan(offset)
     base.__dict__["_layerzero_decoder"] = plan
-    actual = _run_probe(base, decoder_forward)
+    actual = probe.run_decoder(base, decoder_forward)
     reason = next(iter(plan.why_aside), None)
     if not reason and not structure.agrees(actual, expected, slack=3):
         reason = "its layers compute something else than the fused forward"
@@ -286,7 +312,7 @@ def kernelize(model):
     base = _base_of(model)
     # The layers are judged, and their own result is taken, before any part of them is replaced.
     reason = _why_not_decoder(base)
-    expected = None if reason else _run_probe(base, type(base).forward)
+    expected = None if reason else probe.run_decoder(base, type(base).forward)
     model.__dict__[_MARK] = mark
     try:
         norms = _replace_norms(model, mark)
@@ -301,6 +327,8 @@ def kernelize(model):
             mark.report.left["decoder"] = reason
         else:
             _replace_decoder(base, norms.pop(), expected, mark)
+        if "decoder" not in mark.report.replaced:
+            _replace_rotations(model, mark)
     except BaseException:
         _restore(model)
         raise
@@ -323,8 +351,9 @@ def unkernelize(model):
 def _restore(model):
     mark = model.__dict__[_MARK]
     for module in model.modules():
-        if getattr(module.__dict__.get("forward"), "func", None) in _FORWARDS:
-            del module.__dict__["forward"]
+        for name in ("forward", "_apply_gate", _BATCHING.__name__):
+            if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
+                del module.__dict__[name]
         if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it
             module.__dict__["_old_forward"] = types.MethodType(type(module).forward, module)
         for name in [name for name in module.__dict__ if name.startswith("_layerzero_")]:

@@ -12,6 +12,7 @@ from layerzero import _layerzero
 _OPS = _layerzero.ops
 # Relative L2 error within which a module and the operation agree, by dtype; two correct bf16 models differ this much.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
+_LINEAR_STATE = {*nn.Linear(1, 1).__dict__, "_is_hf_initialized"}
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -21,6 +22,17 @@ def agrees(actual, expected, slack=1.0):
         return False
     error = torch.linalg.vector_norm(actual.double() - expected.double())
     return bool(error <= slack * _TOLERANCE[expected.dtype] * torch.linalg.vector_norm(expected.double()))
+
+
+def rows_for(weight, width):
+    """Rows of three sizes, so that a clamp, an offset or an epsilon shows."""
+    rows = torch.randn(3, width, generator=torch.Generator().manual_seed(7)) + 0.5
+    return (rows * torch.tensor([[1.0], [1 / 16], [16.0]])).to(weight)
+
+
+def agrees_by_row(actual, expected):
+    """Row by row: the large one would hide the others."""
+    return actual.shape == expected.shape and all(map(agrees, actual, expected))
 
 
 def count_call(module, part="_layerzero_part"):
@@ -62,10 +74,34 @@ def why_not_plain(module):
 
 
 def why_not_linear(module):
-    """None, or why a module is not exactly a plain linear layer: quantised and LoRA layers are subclasses or wrappers."""
-    if type(module) is not nn.Linear:
-        return f"{type(module).__module__}.{type(module).__name__} is not exactly torch.nn.Linear"
-    return why_not_plain(module)
+    """None, or why a module is not a plain linear layer: quantised and LoRA layers are subclasses or wrappers.
+
+    A subclass passes with torch.nn.Linear's own state alone, nothing its forward could depend on, and the same numbers.
+    """
+    reason = why_not_plain(module)
+    if type(module) is nn.Linear or (reason and isinstance(module, nn.Linear)):
+        return reason
+    name = f"{type(module).__module__}.{type(module).__name__} is not exactly torch.nn.Linear"
+    if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
+        return name
+    state = {member for member in module.__dict__ if not member.startswith("_layerzero_")} - _LINEAR_STATE
+    if state or module._buffers or module._modules or set(module._parameters) != {"weight", "bias"}:
+        return name
+    rows = rows_for(module.weight, module.in_features)
+    with torch.no_grad():
+        if not agrees_by_row(
+            type(module).forward(module, rows), nn.functional.linear(rows, module.weight, module.bias)
+        ):
+            return f"{name} and computes something else"
+    return None
+
+
+def packed_weight(module):
+    """None, or what says that a module keeps its weight in another form than floating point numbers."""
+    for name, held in (*module._parameters.items(), *module._buffers.items()):
+        if "weight" in name and held is not None and not held.is_floating_point():
+            return f"{type(module).__module__}.{type(module).__name__} holds {name} as {held.dtype}"
+    return None
 
 
 def eps_of(module):
@@ -144,7 +180,19 @@ def mlp_of(module):
     activation = activation_of(module.act_fn)
     if activation is None:
         return None, f"its activation {type(module.act_fn).__name__} is neither SiLU nor GELU"
+    rows = rows_for(module.gate_proj.weight, module.gate_proj.in_features)
+    with torch.no_grad():
+        if not agrees_by_row(mlp(module, rows, activation), type(module).forward(module, rows)):
+            return None, "computes something else than down_proj(act_fn(gate_proj(x)) * up_proj(x))"
     return activation, None
+
+
+def mlp(module, rows, activation):
+    """The gated MLP that `mlp_of` found."""
+    gate, up = module.gate_proj(rows), module.up_proj(rows)
+    if activation == "silu":
+        return module.down_proj(_OPS["swiglu"](gate, up))
+    return module.down_proj(_OPS["geglu"](gate, up, approximate="tanh" if activation == "gelu_tanh" else "none"))
 
 
 def why_not_decoder(base):

@@ -1,0 +1,84 @@
+"""Small inputs made for the purpose: whether a model computes the same before and after a part of it was replaced."""
+
+import torch
+import transformers
+from transformers.cache_utils import DynamicCache
+
+from layerzero.integrations.transformers import structure
+
+# The versions that the tests run. Of others only what agrees with the original in a call is replaced.
+TESTED = ("5.17", "5.23")
+
+
+def why_untested(model):
+    """None, or why the model's use of Transformers' attention interface is not known from the tests."""
+    version = transformers.__version__
+    if ".".join(version.split(".")[:2]) not in TESTED:
+        return f"Transformers {version} is none of the tested versions {', '.join(TESTED)}"
+    if not type(model).__module__.startswith("transformers."):
+        return f"{type(model).__name__} is no model of Transformers itself"
+    if not getattr(model, "_supports_sdpa", False):
+        return f"{type(model).__name__} says that it does not support sdpa, whose meaning the operation has"
+    return None
+
+
+def _tokens(embedding):
+    """Ids in two rows, the first with two places of padding on its left."""
+    ids = torch.arange(3, 15, device=embedding.weight.device).reshape(2, 6) % embedding.weight.shape[0]
+    mask = torch.ones_like(ids)
+    mask[0, :2] = 0
+    return ids, mask
+
+
+def _inputs_of(model):
+    """Arguments of a forward, or None for models whose input is neither text nor an image."""
+    kind, config = getattr(model, "main_input_name", None), model.config
+    if kind == "input_ids":
+        ids, mask = _tokens(model.get_input_embeddings())
+        given = {"input_ids": ids, "attention_mask": mask}
+        return given | {"decoder_input_ids": ids} if config.is_encoder_decoder else given
+    size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+    if kind == "pixel_values" and isinstance(size, int) and isinstance(channels, int):
+        pixels = torch.randn(1, channels, size, size, generator=torch.Generator().manual_seed(7))
+        return {"pixel_values": pixels.to(model.device, model.dtype)}
+    return None
+
+
+def run_model(model):
+    """The model's first output on a small input without its padding, or None if no input can be made."""
+    try:
+        given = _inputs_of(model)
+        if given is None:
+            return None
+        training = model.training
+        model.eval()
+        try:
+            with torch.inference_mode():
+                rows = model(**given)[0]
+        finally:
+            model.train(training)
+    except Exception:  # what a model of unknown code raises on such an input
+        return None
+    mask = given.get("attention_mask")
+    return rows[mask.bool()] if mask is not None and "decoder_input_ids" not in given else rows
+
+
+def same(actual, expected):
+    """True for two results of one model; in f32 closely, because attention has little part in a model's first output."""
+    slack = 0.2 if expected.dtype in (torch.float32, torch.float64) else 1.0
+    return actual is not None and structure.agrees(actual, expected, slack)
+
+
+def run_decoder(base, forward):
+    """Last hidden states of a base model under `forward`: of a padded prompt, and of one token more through the cache."""
+    ids, mask = _tokens(base.embed_tokens)
+    training, base.training = base.training, False
+    try:
+        with torch.inference_mode():
+            cache = DynamicCache(config=base.config)
+            first = forward(base, input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+            longer = torch.cat([mask, mask[:, -1:]], dim=1)
+            second = forward(base, input_ids=ids[:, :1], attention_mask=longer, past_key_values=cache, use_cache=True)
+            return torch.cat([first.last_hidden_state[mask.bool()], second.last_hidden_state[:, 0]])
+    finally:
+        base.training = training

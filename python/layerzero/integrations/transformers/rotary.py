@@ -1,0 +1,135 @@
+"""The rotation of queries and keys in attention modules that have a forward of their own.
+
+Transformers rotates by a function of the model's file, shared by all models of a family. One model is changed alone by
+running its attention's own code with another function under that name.
+"""
+
+import functools
+import threading
+import types
+from typing import NamedTuple
+
+import torch
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers import structure
+
+_rope = _layerzero.ops["rope"]
+_done = threading.local()  # .rotations: calls that the operation answered in this thread
+PREFIX = "apply_rotary_pos_emb"
+
+
+class Rotation(NamedTuple):
+    """interleaved: pairs are neighbours; pairwise: tables hold a value for each pair; casts: to the dtype of the rows."""
+
+    interleaved: bool
+    pairwise: bool
+    casts: bool
+
+
+def _try(function, width, dtype):
+    """What a function makes of a query and a key with tables of `width`: (arguments, results), results None if it fails."""
+    generator = torch.Generator().manual_seed(7)
+    q, k = (torch.randn(2, heads, 3, 16, generator=generator).to(dtype) for heads in (4, 2))
+    cos, sin = (torch.randn(2, 3, width, generator=generator) for _ in range(2))
+    try:
+        return (q, k, cos, sin), function(q, k, cos, sin)
+    except Exception:  # such tables are not for it
+        return None, None
+
+
+def _rotate(rows, cos, sin, rotation):
+    width = cos.shape[-1] * (2 if rotation.pairwise else 1)
+    return _rope(rows, cos, sin, interleaved=rotation.interleaved, rotary_dim=width, layout="BHSD")
+
+
+def rotation_of(function):
+    """The Rotation that a function(q, k, cos, sin) computes for whole and for half tables, or None."""
+    tries = [tried for tried in (_try(function, width, torch.float32) for width in (16, 8)) if tried[0]]
+    for rotation in (Rotation(*bits, False) for bits in ((False, False), (True, False), (False, True), (True, True))):
+        fitting = [tried for tried in tries if not rotation.pairwise or tried[0][2].shape[-1] == 8]
+        if fitting and all(_same(rotation, *tried) for tried in fitting):
+            _, mixed = _try(function, 8 if rotation.pairwise else 16, torch.bfloat16)
+            return rotation._replace(casts=mixed is not None and mixed[0].dtype == torch.bfloat16)
+    return None
+
+
+def _same(rotation, given, results):
+    q, k, cos, sin = given
+    if cos.shape[-1] * (2 if rotation.pairwise else 1) > q.shape[-1] or not isinstance(results, tuple):
+        return False
+    mine = [_rotate(rows, cos, sin, rotation) for rows in (q, k)]
+    return len(results) == 2 and all(map(structure.agrees, mine, results))
+
+
+def _rotates(own, rotation):
+    """What stands in the place of the function `own`."""
+
+    @functools.wraps(own)
+    def rotate(q, k, cos, sin, *rest, **further):
+        tables = cos.dim() == 3 and cos.dtype == sin.dtype and (rotation.casts or cos.dtype == q.dtype)
+        if rest or further not in ({}, {"unsqueeze_dim": 1}) or not tables or q.dtype != k.dtype or q.dim() != 4:
+            return own(q, k, cos, sin, *rest, **further)
+        _done.rotations = getattr(_done, "rotations", 0) + 1
+        return _rotate(q, cos, sin, rotation), _rotate(k, cos, sin, rotation)
+
+    return rotate
+
+
+class _Globals(dict):
+    """The globals of a file as they are at each moment, with other functions under some names."""
+
+    def __init__(self, others, own):
+        super().__init__(others)
+        self._own = own
+
+    def __missing__(self, name):
+        return self._own[name]
+
+
+@functools.lru_cache
+def _with_rotations(forward, rotations):
+    own = forward.__globals__
+    others = {name: _rotates(own[name], rotation) for name, rotation in rotations}
+    function = types.FunctionType(
+        forward.__code__, _Globals(others, own), forward.__name__, forward.__defaults__, forward.__closure__
+    )
+    function.__kwdefaults__ = forward.__kwdefaults__
+    return function
+
+
+def rotations_of(module):
+    """(((name, Rotation) ...), None) of the functions that a module's forward rotates by, or (None, reason)."""
+    forward = type(module).forward
+    if not isinstance(forward, types.FunctionType) or hasattr(forward, "__wrapped__"):
+        return None, "its forward is no plain function"
+    names = [name for name in forward.__code__.co_names if name.startswith(PREFIX)]
+    found = {name: _rotation_of(forward.__globals__.get(name)) for name in names}
+    others = [name for name, rotation in found.items() if rotation is None]
+    if others:
+        return None, f"{', '.join(others)} computes another rotation than the operation"
+    return tuple(found.items()), structure.why_not_plain(module)
+
+
+@functools.lru_cache
+def _rotation_of(function):
+    with torch.no_grad():
+        return rotation_of(function)
+
+
+def looks_like_rotating(module):
+    forward = getattr(type(module), "forward", None)
+    code = getattr(forward, "__code__", None)
+    return code is not None and any(name.startswith(PREFIX) for name in code.co_names)
+
+
+def rotating_forward(self, *args, **kwargs):
+    """Takes the place of an attention module's forward: the module's own code with the operation's rotation."""
+    rotations = self.__dict__.get("_layerzero_rotations")
+    if rotations is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return type(self).forward(self, *args, **kwargs)
+    before = getattr(_done, "rotations", 0)
+    result = _with_rotations(type(self).forward, rotations)(self, *args, **kwargs)
+    if getattr(_done, "rotations", 0) != before:
+        structure.count_call(self)
+    return result

@@ -1,0 +1,275 @@
+"""What looks like a known part and is none is left alone; on an unknown Transformers version each part is tried first."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import layerzero as lz  # noqa: E402
+from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
+from layerzero.integrations.transformers import experts as experts_interface  # noqa: E402
+from layerzero.integrations.transformers import probe, rotary  # noqa: E402
+from layerzero.models.families import FAMILIES  # noqa: E402
+from small_llama import TOLERANCE, error, logits_of, plan_of, tiny  # noqa: E402
+
+BY_NAME = {family.name: family for family in FAMILIES}
+
+
+def assert_same_function(model, report_of=lz.kernelize):
+    """The report, after the kernelized model gave the logits that it gave alone."""
+    expected = logits_of(model)
+    report = report_of(model)
+    assert error(logits_of(model), expected) <= TOLERANCE
+    return report
+
+
+def planted(module, forward):
+    """The module with another forward under the same parts: a class that a list of names would take for the old one."""
+    module.__class__ = type(type(module).__name__, (type(module),), {"forward": forward})
+
+
+# ---- structures that lie
+
+
+WRONG_MLPS = {
+    "offset": lambda self, x: self.down_proj(self.act_fn(self.gate_proj(x)) * (self.up_proj(x) + 1)),
+    "clamp": lambda self, x: self.down_proj(self.act_fn(self.gate_proj(x)).clamp(max=7) * self.up_proj(x)),
+    "swapped": lambda self, x: self.down_proj(self.act_fn(self.up_proj(x)) * self.gate_proj(x)),
+    "scaled": lambda self, x: self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x)) * 1.01,
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_MLPS)
+def test_an_mlp_that_computes_something_else(kind):
+    model = tiny()
+    planted(model.model.layers[1].mlp, WRONG_MLPS[kind])
+    report = assert_same_function(model)
+    assert "computes something else" in report.left["model.layers.1.mlp"]
+    assert report.replaced["MLP"]["count"] == 2 and "layer 1: mlp" in report.left["decoder"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_right_mlp_passes_the_check(dtype):
+    """Positive control of the test before: the same class with its own forward."""
+    model = tiny(dtype)
+    mlp = model.model.layers[1].mlp
+    planted(mlp, type(mlp).forward)
+    assert lz.kernelize(model).replaced["MLP"]["count"] == 3
+
+
+class TransposedLinear(torch.nn.Linear):
+    """As Falcon's: another forward for the same function."""
+
+    def forward(self, rows):
+        product = rows @ self.weight.T
+        return product if self.bias is None else product + self.bias
+
+
+class RoundingLinear(torch.nn.Linear):
+    """Stands for quantised activations: the same state, other numbers."""
+
+    def forward(self, rows):
+        return super().forward((rows * 8).round() / 8)
+
+
+class SwitchedLinear(torch.nn.Linear):
+    """Has a state of its own that could change what it computes at any time."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.factor = 1.0
+
+    def forward(self, rows):
+        return super().forward(rows) * self.factor
+
+
+@pytest.mark.parametrize(
+    "kind, reason",
+    [(TransposedLinear, None), (RoundingLinear, "computes something else"), (SwitchedLinear, "not exactly")],
+)
+def test_a_subclass_of_linear(kind, reason):
+    model = tiny()
+    attention = model.model.layers[0].self_attn
+    other = kind(96, 96, False)
+    other.load_state_dict(attention.q_proj.state_dict())
+    attention.q_proj = other
+    report = assert_same_function(model)
+    left = report.left.get("model.layers.0.self_attn.q_proj")
+    assert (left is None) if reason is None else (reason in left)
+    assert report.replaced["Linear"]["count"] == (22 if reason is None else 21)
+
+
+def test_experts_that_compute_something_else():
+    model = BY_NAME["qwen3_moe"].build()
+    experts = next(module for module in model.modules() if experts_interface.looks_like_experts(module))
+
+    def twice(self, *arguments):
+        return 2 * type(self).__mro__[1].forward.__wrapped__(self, *arguments)
+
+    def dispatched(self, *arguments):
+        return twice(self, *arguments)
+
+    dispatched.__wrapped__ = twice
+    planted(experts, dispatched)
+    expected = logits_of(model)
+    report = lz.kernelize(model)
+    assert error(logits_of(model), expected) <= TOLERANCE
+    assert "experts" not in report.replaced and any("something else" in reason for reason in report.left.values())
+
+
+def test_a_gate_with_another_factor(monkeypatch):
+    """The clamped gate of gpt-oss is taken for what it computes: up + 1 is part of it, up + 2 is not."""
+    model = BY_NAME["gpt_oss"].build()
+    assert assert_same_function(model).replaced["experts' gate"]["calls"]
+    lz.unkernelize(model)
+    experts = next(module for module in model.modules() if experts_interface.looks_like_experts(module))
+
+    def other(self, gate_up):
+        gate, up = gate_up[..., ::2].clamp(max=self.limit), gate_up[..., 1::2].clamp(-self.limit, self.limit)
+        return (up + 2) * gate * torch.sigmoid(gate * self.alpha)
+
+    monkeypatch.setattr(type(experts), "_apply_gate", other)
+    assert "experts' gate" not in assert_same_function(model).replaced
+
+
+def test_a_gate_whose_limit_changes_later():
+    model, reference = BY_NAME["gpt_oss"].build(), BY_NAME["gpt_oss"].build()
+    lz.kernelize(model)
+    for each in (model, reference):
+        for module in each.modules():
+            if experts_interface.looks_like_experts(module):
+                module.limit, module.alpha = 0.01, 1.0
+    assert error(logits_of(model), logits_of(reference)) <= TOLERANCE
+
+
+# ---- rotations
+
+
+def halves(rows):
+    half = rows.shape[-1] // 2
+    return torch.cat((-rows[..., half:], rows[..., :half]), dim=-1)
+
+
+def pairs(rows):
+    return torch.stack([-rows[..., 1::2], rows[..., ::2]], dim=-1).flatten(-2)
+
+
+def rotating(turned, first=lambda rows, width: rows, factor=1.0):
+    def rotate(q, k, cos, sin, unsqueeze_dim=1):
+        cos, sin = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+        return tuple(factor * (rows * cos + turned(rows) * sin) for rows in (q, k))
+
+    return rotate
+
+
+def pairwise(q, k, cos, sin):
+    def rotate(rows):
+        a, b = rows.chunk(2, dim=-1)
+        c, s = cos.unsqueeze(1), sin.unsqueeze(1)
+        return torch.cat((a * c - b * s, b * c + a * s), dim=-1)
+
+    return rotate(q), rotate(k)
+
+
+@pytest.mark.parametrize(
+    "function, expected",
+    [
+        (rotating(halves), (False, False, False)),
+        (rotating(pairs), (True, False, False)),
+        (pairwise, (False, True, False)),
+        (rotating(lambda rows: -halves(rows)), None),  # by the negative angle
+        (rotating(halves, factor=1.01), None),
+        (lambda q, k, cos, sin: rotating(halves)(k, q, cos, sin), None),
+        (lambda q, k, cos, sin: q, None),
+    ],
+)
+def test_rotations_are_told_by_numbers(function, expected):
+    assert rotary.rotation_of(function) == expected
+
+
+def test_a_rotation_of_one_model_leaves_the_others_alone():
+    """Both models have the function of one file; only one of them is kernelized."""
+    first, second = BY_NAME["mistral"].build(), BY_NAME["mistral"].build()
+    expected = logits_of(second)
+    report = lz.kernelize(first)
+    assert error(logits_of(first), expected) <= TOLERANCE
+    assert report.replaced["RoPE"] == {"count": 2, "operation": "posenc.rope", "calls": 2}
+    assert torch.equal(logits_of(second), expected)
+    assert report.replaced["RoPE"]["calls"] == 2
+
+
+def test_a_changed_file_is_seen(monkeypatch):
+    """Another function of the file, put there after kernelize, is the one that the attention calls."""
+    model = BY_NAME["mistral"].build()
+    lz.kernelize(model)
+    before = logits_of(model)
+    own = vars(__import__("sys").modules[type(model).__module__])["ALL_ATTENTION_FUNCTIONS"]
+
+    class Halved:
+        def get_interface(self, *arguments):
+            def attend(*given, **further):
+                out, weights = own.get_interface(*arguments)(*given, **further)
+                return out * 0.5, weights
+
+            return attend
+
+    monkeypatch.setattr(f"{type(model).__module__}.ALL_ATTENTION_FUNCTIONS", Halved())
+    assert error(logits_of(model), before) > 0.01
+
+
+# ---- unknown versions and unknown code
+
+
+@pytest.fixture
+def unknown_version(monkeypatch):
+    monkeypatch.setattr(transformers, "__version__", "9.1.0")
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "bert", "bart", "t5", "vit", "clip"])
+def test_unknown_version_replaces_what_agrees(name, unknown_version):
+    model, family = BY_NAME[name].build(), BY_NAME[name]
+    assert "9.1.0" in probe.why_untested(model)
+    with torch.inference_mode():
+        expected = model(**family.example())[0]
+        report = lz.kernelize(model)
+        actual = model(**family.example())[0]
+    assert error(actual, expected) <= TOLERANCE
+    assert "attention" in report.replaced and "attention" not in report.left
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "bart", "vit"])
+def test_unknown_version_that_means_something_else(name, unknown_version, monkeypatch):
+    """Positive control: a version whose attention gets its scale in another way, so that ours would be wrong."""
+    real = attention_interface.layerzero_attention
+
+    def unaware(module, query, *rest, scaling=None, **further):
+        return real(module, query * 1.5, *rest, scaling=scaling, **further)
+
+    monkeypatch.setattr(attention_interface, "layerzero_attention", unaware)
+    model, family = BY_NAME[name].build(), BY_NAME[name]
+    with torch.inference_mode():
+        expected = model(**family.example())[0]
+        report = lz.kernelize(model)
+        actual = model(**family.example())[0]
+    assert error(actual, expected) <= TOLERANCE
+    assert "another result" in report.left["attention"] and "9.1.0" in report.left["attention"]
+    assert "attention" not in report.replaced and model.config._attn_implementation == "sdpa"
+    monkeypatch.undo()
+    lz.unkernelize(model)
+    assert "attention" in lz.kernelize(model).replaced  # registers the right one again
+
+
+def test_unknown_version_and_no_input_to_compare_by(unknown_version):
+    family = BY_NAME["whisper"]
+    report = lz.kernelize(family.build())
+    assert "no input can be made" in report.left["attention"] and "attention" not in report.replaced
+
+
+def test_code_from_elsewhere_is_tried_on_every_version():
+    model = tiny()
+    model.__class__ = type("RemoteLlama", (type(model),), {"__module__": "modeling_remote"})
+    assert "no model of Transformers itself" in probe.why_untested(model)
+    assert probe.why_untested(tiny()) is None
+    report = assert_same_function(model)
+    assert "attention" in report.replaced and report.replaced["decoder"]["calls"] == 1
+    assert not plan_of(model).why_aside
