@@ -50,11 +50,11 @@ def quantize(x):
     return (x, "int8", torch.tensor(0.125)), {}, (x / 0.125).round().clamp(-128, 127).to(torch.int8)
 
 
-# One operation of each group, with kernels that take turns.
+# One operation of each group, with kernels that take turns: deterministic ones, which every policy below admits.
 CALLS = {
     rms_norm: ("hwy.norm.rms", "torch.rms_norm", "ref.norm.rms", "torch.ref.norm.rms"),
     attention: ("hwy.attention.standard.prefill", "torch.sdpa.cpu", "ref.attention.standard.prefill"),
-    linear: ("hwy.mlp.linear.gemm", "torch.linear", "torch.ref.mlp.linear"),
+    linear: ("hwy.mlp.linear.gemm", "ref.mlp.linear", "torch.ref.mlp.linear"),
     sample_topk: ("hwy.sampling.topk", "ref.sampling.topk", "torch.ref.sampling.topk"),
     kv_gather: ("cpu.kv.gather", "ref.kv.gather", "torch.ref.kv.gather"),
     quantize: ("hwy.quantize.int8", "ref.quantize", "torch.ref.quantize"),
