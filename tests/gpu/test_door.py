@@ -91,6 +91,13 @@ def test_out_is_written_in_place(x):
     close(out, x)
 
 
+def test_negative_views_have_their_values(x):
+    for view in (torch._neg_view(x), torch.complex(x.float(), x.float()).conj().imag):
+        assert view.is_neg()
+        got = lz.rms_norm(view)
+        torch.testing.assert_close(got, lz.rms_norm(view.resolve_neg()), rtol=0, atol=0)
+
+
 def test_graph_capture_and_replay(x):
     weight = torch.randn(4096, device="cuda", dtype=torch.bfloat16)
     calls = lambda: lz.swiglu(*lz.fused_add_rms_norm(lz.rms_norm(x, weight), x, weight))  # noqa: E731
