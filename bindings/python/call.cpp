@@ -24,7 +24,8 @@ constexpr int64_t kReleaseGilAbove = 65536;
 class ReleasedGil {
  public:
   explicit ReleasedGil(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
-  ~ReleasedGil() {
+  // When the interpreter ends, CPython unwinds the threads that come for the GIL from inside this call: not noexcept.
+  ~ReleasedGil() noexcept(false) {
     if (state_) PyEval_RestoreThread(state_);
   }
 

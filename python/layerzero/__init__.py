@@ -10,7 +10,20 @@ import importlib
 import warnings
 from typing import Any, NamedTuple
 
-from layerzero import _layerzero, _log, _torch, backends, errors
+try:
+    from layerzero import _layerzero
+except ImportError as _error:
+    if not _error.path:  # it loads, and says itself why it does not start
+        raise
+    import platform
+
+    raise ImportError(
+        f"layerzero does not load on this machine ({platform.system()}, {platform.machine()}, Python "
+        f"{platform.python_version()}): {_error}. Its wheels are for Linux on x86-64 and Python 3.10 or newer; from a "
+        "clone type: make build",
+        name="layerzero",
+    ) from None
+from layerzero import _log, _torch, backends, errors
 from layerzero._inspect import doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero._policy import (
     configure,

@@ -103,27 +103,37 @@ def host_costs(
 ) -> dict[str, Any]:
     """{"torch", "device", "threads", "rounds", "results": [{"operation", "kernel_id", "kind", "lz_ns", ...}]}."""
     torch.manual_seed(0)
-    results = []
-    with torch.no_grad():
-        for case in _cuda_cases() if device == "cuda" else _cases():
-            if operation not in (None, case.name):
-                continue
-            if on_step:
-                on_step(f"{case.name} {case.shapes}")
-            report = case.explain()
-            if not report.kernel_id.startswith("torch."):
-                results.append(_measure(case, report, "own", rounds))
-            for candidate in sorted(report.candidates, key=lambda c: -c.score):
-                if candidate.admissible and candidate.source == "torch":
-                    lz.lock(report.operation, candidate.kernel_id)
-                    try:
-                        results.append(_measure(case, case.explain(), "torch", rounds))
-                    finally:
-                        lz.unlock(report.operation)
-                    break
+    results: list[dict[str, Any]] = []
+    interrupted = {}
+    try:
+        with torch.no_grad():
+            for case in _cuda_cases() if device == "cuda" else _cases():
+                if operation in (None, case.name):
+                    if on_step:
+                        on_step(f"{case.name} {case.shapes}")
+                    results += _measure_both(case, rounds)
+    except KeyboardInterrupt:  # what is measured stays measured
+        if not results:
+            raise
+        interrupted = {"interrupted": True}
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     about = {"torch": torch.__version__, "device": name, "threads": torch.get_num_threads(), "rounds": rounds}
-    return {**about, "results": results}
+    return {**about, "results": results, **interrupted}
+
+
+def _measure_both(case: Case, rounds: int) -> Iterator[dict[str, Any]]:
+    """The call as it is chosen, where that is an own kernel, and the call through torch's kernel."""
+    report = case.explain()
+    if not report.kernel_id.startswith("torch."):
+        yield _measure(case, report, "own", rounds)
+    for candidate in sorted(report.candidates, key=lambda c: -c.score):
+        if candidate.admissible and candidate.source == "torch":
+            lz.lock(report.operation, candidate.kernel_id)
+            try:
+                yield _measure(case, case.explain(), "torch", rounds)
+            finally:
+                lz.unlock(report.operation)
+            return
 
 
 def _measure(case: Case, report: SelectionReport, kind: str, rounds: int) -> dict[str, Any]:

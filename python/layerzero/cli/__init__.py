@@ -19,7 +19,11 @@ EXIT_CODES = (
     "Exit codes: 0 done; 1 done and the answer is no (no kernel, a problem found, a bar missed), or the work failed; "
     "2 the command line asks for what cannot be; 130 interrupted."
 )
-GROUPS = {"bench": "Measurements on this machine.", "policy": "The policy in force, and policy files."}
+GROUPS = {
+    "bench": "Measurements on this machine.",
+    "cache": "What LayerZero keeps on disk.",
+    "policy": "The policy in force, and policy files.",
+}
 
 
 def application() -> typer.Typer:
@@ -55,7 +59,7 @@ def _add(app: typer.Typer, name: str, function: Any) -> None:
 
 def run(arguments: list[str]) -> int:
     """Runs one command; gives the exit code. Errors are one message on standard error, JSON with --json."""
-    from layerzero.cli._output import report_error, report_usage
+    from layerzero.cli._output import INTERRUPTED, report_error, report_usage
     from layerzero.errors import LayerZeroError
 
     as_json = "--json" in arguments
@@ -71,7 +75,7 @@ def run(arguments: list[str]) -> int:
         return report_error(error, as_json=as_json)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
         return 0

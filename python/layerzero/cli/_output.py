@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from layerzero.errors import InvalidRequestError, LayerZeroError
 
 PIPE_WIDTH = 200  # columns
+INTERRUPTED = 130  # exit code
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -29,6 +31,23 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]
         table.add_row(*("" if value is None else str(value) for value in row))
     # Into a pipe or a file rows stay whole: programs cut lines, not cells.
     Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table, markup=False)
+
+
+def size_text(count: int) -> str:
+    """1536 as 1.5 KiB."""
+    size, units = float(count), ["bytes", "KiB", "MiB", "GiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{size:.4g} {units[0]}"
+
+
+def read_size(text: str) -> int:
+    """Bytes of "1024", "500MiB" or "2 GiB"."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *(|KiB|MiB|GiB)", text)
+    if not match:
+        raise InvalidRequestError(f"size: wanted bytes or a number with KiB, MiB or GiB, got {text!r}")
+    return int(float(match[1]) * 1024 ** ("", "KiB", "MiB", "GiB").index(match[2]))
 
 
 @contextlib.contextmanager

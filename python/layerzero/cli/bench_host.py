@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import Json, print_json, print_table, progress
+from layerzero.cli._output import INTERRUPTED, Json, print_json, print_table, progress
 
 
 def command(
@@ -26,7 +26,12 @@ def command(
         report = host_costs(operation, rounds, device, on_step=step)
     if json:
         print_json(report)
-        return
+    else:
+        _print(report)
+    raise typer.Exit(INTERRUPTED if "interrupted" in report else 0)
+
+
+def _print(report: dict) -> None:
     columns = ["operation", "call", "kernel", "lz ns", "torch ns", "ratio", "A/A spread"]
     for kind, title in (("own", "Own kernels"), ("torch", "Calls that end in torch's kernel")):
         rows = [

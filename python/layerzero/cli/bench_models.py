@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import Json, print_json, print_table, progress
+from layerzero.cli._output import INTERRUPTED, Json, print_json, print_table, progress
 from layerzero.errors import InvalidRequestError
 
 
@@ -33,7 +33,7 @@ def command(
         print_json(report)
     else:
         _print(report)
-    raise typer.Exit(0 if report["ok"] else 1)
+    raise typer.Exit(INTERRUPTED if "interrupted" in report else 0 if report["ok"] else 1)
 
 
 def _print(report: dict) -> None:

@@ -186,17 +186,24 @@ def within_bars(totals):
 
 
 def run(families=FAMILIES, rounds=31, on_step=None):
-    """{"families": {name: row}, "totals", "bars", "ok", ...} for JSON; `on_step(name)` after each family."""
+    """{"families": {name: row}, "totals", "bars", "ok", ...} for JSON; `on_step(name)` after each family.
+
+    Interrupted after the first one, it gives what it has, with "interrupted": true, and is not ok.
+    """
     import transformers
 
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()
-    rows = {}
+    rows, interrupted = {}, {}
     try:
         for family in families:
             rows[family.name] = examine(family, rounds)
             if on_step:
                 on_step(family.name)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+        interrupted = {"interrupted": True}
     finally:
         transformers.logging.set_verbosity(level)
     totals = totals_of(rows)
@@ -208,5 +215,6 @@ def run(families=FAMILIES, rounds=31, on_step=None):
         "families": rows,
         "totals": totals,
         "bars": BARS,
-        "ok": within_bars(totals),
+        "ok": within_bars(totals) and not interrupted,
+        **interrupted,
     }

@@ -5,10 +5,11 @@ under `$LAYERZERO_CACHE_DIR` or `~/.cache/layerzero`, as `models/<sha256 of the 
 folder and need neither the network nor the `gguf` package.
 """
 
+import atexit
 import contextlib
 import hashlib
 import importlib.util
-import os
+import logging
 import pathlib
 import shutil
 import tempfile
@@ -16,16 +17,11 @@ import tempfile
 import torch
 
 from layerzero.errors import InvalidRequestError, NotInstalledError
+from layerzero.models.disk_cache import cache_dir, touch
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
 _FORMAT = "1"  # raised when the stored form changes: older folders are then not found
 _CHUNK = 1 << 20
-
-
-def cache_dir():
-    """Where LayerZero keeps what it can make again."""
-    given = os.environ.get("LAYERZERO_CACHE_DIR")
-    return pathlib.Path(given) if given else pathlib.Path.home() / ".cache" / "layerzero"
 
 
 def default_model_path():
@@ -114,9 +110,13 @@ def converted_folder(path, dtype_name):
     """The stored form of a GGUF file, made now if it is missing; two processes may do this at once."""
     final = cache_dir() / "models" / file_digest(path) / f"{dtype_name}-v{_FORMAT}"
     if (final / "config.json").is_file():
+        touch(final)
         return final
-    final.parent.mkdir(parents=True, exist_ok=True)
-    made = pathlib.Path(tempfile.mkdtemp(prefix=f".{dtype_name}-", dir=final.parent))
+    try:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        made = pathlib.Path(tempfile.mkdtemp(prefix=f".{dtype_name}-", dir=final.parent))
+    except OSError as error:
+        return _converted_for_now(path, dtype_name, error)
     try:
         _convert(pathlib.Path(path), DTYPES[dtype_name], made)
         made.chmod(0o755)
@@ -130,6 +130,15 @@ def converted_folder(path, dtype_name):
     return final
 
 
+def _converted_for_now(path, dtype_name, error):
+    """The converted form in a temporary folder of this process: the cache's disk takes nothing."""
+    logging.getLogger("layerzero").warning("%s is not kept: %s", path, error)
+    made = pathlib.Path(tempfile.mkdtemp(prefix="layerzero-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    _convert(pathlib.Path(path), DTYPES[dtype_name], made)
+    return made
+
+
 @contextlib.contextmanager
 def _quiet(quiet):
     import transformers
@@ -137,16 +146,16 @@ def _quiet(quiet):
     if not quiet:
         yield
         return
-    logging = transformers.utils.logging
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    log = transformers.utils.logging
+    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
+        log.set_verbosity(verbosity)
         if bars:
-            logging.enable_progress_bar()
+            log.enable_progress_bar()
 
 
 def load(model=None, dtype="bf16", quiet=True):

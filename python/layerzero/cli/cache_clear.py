@@ -1,0 +1,9 @@
+"""layerzero cache clear."""
+
+from layerzero.cli import cache_cap
+from layerzero.cli._output import Json
+
+
+def command(json: Json = False) -> None:
+    """Removes every converted model; the next load makes it again."""
+    cache_cap.command("0", json)

@@ -1,0 +1,27 @@
+"""layerzero cache list."""
+
+import datetime
+
+from layerzero.cli._output import Json, print_json, print_table, size_text
+
+
+def command(json: Json = False) -> None:
+    """Converted models on disk, the least recently used first. The folder: $LAYERZERO_CACHE_DIR, else ~/.cache/layerzero."""
+    from layerzero.models import disk_cache
+
+    found = disk_cache.entries()
+    total = sum(entry["bytes"] for entry in found)
+    if json:
+        print_json({"folder": str(disk_cache.cache_dir()), "entries": found, "bytes": total})
+        return
+    rows = [
+        [
+            e["model"][:12],
+            e["kind"],
+            size_text(e["bytes"]),
+            datetime.datetime.fromtimestamp(e["used_at"]).date(),
+            e["path"],
+        ]
+        for e in found
+    ]
+    print_table(f"{disk_cache.cache_dir()}: {size_text(total)}", ["model", "kind", "size", "used", "path"], rows)

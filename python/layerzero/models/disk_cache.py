@@ -1,0 +1,66 @@
+"""What LayerZero keeps on disk: models converted from GGUF files. Listed, capped, cleared; all of it can be made again."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+from typing import Any
+
+
+def cache_dir() -> pathlib.Path:
+    """Where LayerZero keeps what it can make again."""
+    given = os.environ.get("LAYERZERO_CACHE_DIR")
+    return pathlib.Path(given) if given else pathlib.Path.home() / ".cache" / "layerzero"
+
+
+def touch(folder: pathlib.Path) -> None:
+    """Says that an entry was used now; on a read-only disk nothing is said."""
+    try:
+        os.utime(folder)
+    except OSError:
+        return
+
+
+def entries() -> list[dict[str, Any]]:
+    """{"path", "model" (digest of its file), "kind", "bytes", "used_at" (seconds since 1970)}, the least recently used first."""
+    found = []
+    for folder in cache_dir().glob("models/*/*"):
+        try:
+            if folder.name.startswith(".") or not folder.is_dir():
+                continue
+            size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            used = folder.stat().st_mtime
+        except OSError:  # somebody else removes it now
+            continue
+        found.append(
+            {"path": str(folder), "model": folder.parent.name, "kind": folder.name, "bytes": size, "used_at": used}
+        )
+    return sorted(found, key=lambda entry: entry["used_at"])
+
+
+def cap(most_bytes: int) -> list[dict[str, Any]]:
+    """Removes what was not used for the longest time until the rest fits; gives what was removed."""
+    found = entries()
+    total, removed = sum(entry["bytes"] for entry in found), []
+    for entry in found:
+        if total <= most_bytes:
+            break
+        _remove(pathlib.Path(entry["path"]))
+        total -= entry["bytes"]
+        removed.append(entry)
+    return removed
+
+
+def _remove(folder: pathlib.Path) -> None:
+    """Out of sight at once, then deleted: nobody finds half of it. Who has it open keeps it."""
+    hidden = pathlib.Path(tempfile.mkdtemp(prefix=".removed-", dir=folder.parent))
+    try:
+        folder.rename(hidden / folder.name)
+    except FileNotFoundError:  # somebody else was first
+        pass
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+    try:
+        folder.parent.rmdir()
+    except OSError:  # other entries of the same model
+        return
