@@ -222,6 +222,52 @@ def test_pages_beyond_2_to_the_31(name):
     assert len(ran) > 1 and max(t.numel() for t in large.values()) > MORE_THAN
 
 
+# Weights by name whose first axis holds that many rows or experts of which the last one is asked for, other arguments of
+# `count` of them, and where the answer is.
+WEIGHTS = {
+    "embedding": ({"weight": (256,)}, lambda count: {"input": torch.tensor([count - 1])}, ...),
+    "linear": ({"weight": (256,)}, lambda count: {"input": torch.ones(1, 256).bfloat16()}, (..., [-1])),
+    "linear of rows": ({"weight": (256,)}, lambda count: {"input": torch.ones(6, 256).bfloat16()}, (..., [-1])),
+    "grouped_gemm": (
+        {"weight": (512, 512)},
+        lambda count: {
+            "input": torch.ones(4, 512).bfloat16(),
+            "offsets": torch.tensor([0] * count + [4], dtype=torch.int32),
+        },
+        ...,
+    ),
+    "fused_moe": (
+        {"gate_weight": (1024, 256), "down_weight": (256, 512)},
+        lambda count: {
+            "input": torch.ones(2, 256).bfloat16(),
+            "expert_ids": torch.full((2, 1), count - 1),
+            "expert_weights": torch.ones(2, 1),
+        },
+        ...,
+    ),
+}
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", WEIGHTS)
+def test_weights_beyond_2_to_the_31(case):
+    """The last of so many rows or experts gives what it gives alone, by every kernel."""
+    shapes, others, at = WEIGHTS[case]
+    name, count = case.split()[0], MORE_THAN // max(map(math.prod, shapes.values())) + 3
+    large = {key: untouched((count, *shape), torch.bfloat16) for key, shape in shapes.items()}
+    for weight in large.values():
+        weight[-1] = (torch.randn(weight.shape[1:]) / 16).bfloat16()
+    call, alone = large | others(count), {key: weight[-1:].clone() for key, weight in large.items()} | others(1)
+    kernels = [c.kernel_id for c in lz.explain(name, **call).candidates if c.admissible]
+    want = getattr(lz, name)(**alone, kernel=next(k for k in kernels if k.startswith("ref.")))
+    for kernel in kernels:
+        if not kernel.startswith(
+            ("torch.ref.", "ref.mlp")
+        ):  # formulas hold intermediates of every row, or take minutes
+            got = getattr(lz, name)(**call, kernel=kernel)[at]
+            torch.testing.assert_close(got, want, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.full
 def test_block_tables_beyond_2_to_the_31():
     need(9 << 30)
