@@ -114,6 +114,11 @@ def test_backends(run_json, run):
     assert "flash-attn" in run("backends")[1]
 
 
+def test_version(run):
+    assert run("--version") == (0, f"layerzero {layerzero.version_info.build}\n", "")
+    assert "Options of the program" not in run("--help")[1]
+
+
 def test_exit_codes_are_in_the_help(run):
     text = " ".join(run("--help")[1].replace("│", " ").split())
     assert cli.EXIT_CODES in text

@@ -9,7 +9,7 @@ With --json a command prints one JSON document that schemas/cli/<command>.schema
 import importlib
 import pkgutil
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -37,6 +37,7 @@ def application() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(_options)
     groups: dict[str, typer.Typer] = {}
     for module in pkgutil.iter_modules(__path__):
         if module.name.startswith("_"):
@@ -51,6 +52,22 @@ def application() -> typer.Typer:
             app.add_typer(groups[group], name=group)
         _add(groups[group], name, function)
     return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from layerzero import version_info
+
+        print(f"layerzero {version_info.build}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="version and build")
+    ] = False,
+) -> None:
+    """Options of the program itself; its help text is the application's."""
 
 
 def _add(app: typer.Typer, name: str, function: Any) -> None:
