@@ -1,7 +1,5 @@
 """Transformers' experts interface over LayerZero's fused mixture of experts, registered under the name "layerzero"."""
 
-import functools
-
 import torch
 from transformers.integrations import moe
 
@@ -78,7 +76,7 @@ def apply_gate(self, gate_up):
 
 def replace_gate(module, given, part):
     module.__dict__ |= {"_layerzero_part": part, "_layerzero_gate": given}
-    module.__dict__["_apply_gate"] = functools.partial(apply_gate, module)
+    module.__dict__["_apply_gate"] = structure.Bound(apply_gate, module)
 
 
 def judge(module):

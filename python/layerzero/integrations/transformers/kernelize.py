@@ -1,7 +1,6 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
 import dataclasses
-import functools
 import sys
 import threading
 import traceback
@@ -65,13 +64,13 @@ class _Mark:
 def _replace(module, function, part, **facts):
     """Gives one module a forward that counts its calls in `part`; `unkernelize` finds it by its function.
 
-    A partial, no bound method: it can be pickled. Without its facts the forward is the module's own, so a wrapper that
-    kept it (accelerate's hooks do) works after `unkernelize` too.
+    Without its facts the forward is the module's own, so a wrapper that kept it (accelerate's hooks do) works after
+    `unkernelize` too.
     """
     module.__dict__["_layerzero_part"] = part
     for name, value in facts.items():
         module.__dict__[f"_layerzero_{name}"] = value
-    module.__dict__["forward"] = functools.partial(function, module)
+    module.__dict__["forward"] = structure.Bound(function, module)
 
 
 def _norm_forward(self, hidden_states):
@@ -240,7 +239,7 @@ def _replace_attention(model, mark):
     for module in model.modules():
         module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
         if hasattr(type(module), _BATCHING.__name__) and not continuous.has_prefix():
-            module.__dict__[_BATCHING.__name__] = functools.partial(_BATCHING, module)
+            module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
 
 
 def _replace_decoder(base, offset, expected, mark):

@@ -1,6 +1,7 @@
 """Which modules of a model are what LayerZero's operations compute: told by structure and by numbers, never by class name."""
 
 import copy
+import functools
 import inspect
 import types
 
@@ -40,6 +41,18 @@ def count_call(module, part="_layerzero_part"):
     entry = module.__dict__.get(part)
     if entry is not None:
         entry["calls"] += 1
+
+
+class Bound(functools.partial):
+    """A function bound to a module as a method is, but one that can be pickled."""
+
+    @property
+    def __func__(self):
+        return self.func
+
+    @property
+    def __self__(self):
+        return self.args[0]
 
 
 def hooks_of(module):
