@@ -48,6 +48,24 @@ def test_an_mlp_that_computes_something_else(kind):
     assert report.replaced["MLP"]["count"] == 2 and "layer 1: mlp" in report.left["decoder"]
 
 
+def test_parts_that_cannot_be_tried_are_left():
+    """A forward that wants more than rows, and one that gives more than rows."""
+    model = tiny()
+    layers = model.model.layers
+
+    def pair(self, rows, scale=None):
+        return type(layers[1].mlp).forward(self, rows), scale
+
+    def scaled(self, rows, scale):
+        return type(layers[1].mlp).forward(self, rows) * scale
+
+    planted(layers[0].mlp, pair)
+    planted(layers[2].mlp, scaled)
+    report = lz.kernelize(model)
+    assert all("something else" in report.left[f"model.layers.{n}.mlp"] for n in (0, 2))
+    assert report.replaced["MLP"]["count"] == 1
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_right_mlp_passes_the_check(dtype):
     """Positive control of the test before: the same class with its own forward."""

@@ -13,12 +13,12 @@ _gated_activation = _layerzero.ops["gated_activation"]
 
 def looks_like_experts(module):
     """Experts whose forward asks Transformers' interface, by the attributes that it gives them."""
-    return hasattr(module, "_is_expert_parallel") and hasattr(module, "is_transposed")
+    return hasattr(module, "is_transposed") and hasattr(module, "is_concatenated")
 
 
 def why_not_experts(module):
     """None, or why the module's experts are not sum of weight * down(activation(gate(x)) * up(x))."""
-    if not module.has_gate or module.has_post_expert_norm:
+    if not module.has_gate or getattr(module, "has_post_expert_norm", False):
         return "experts without a gate, or with a norm of their own"
     if module.is_transposed or not module.is_concatenated:
         return (
@@ -26,7 +26,7 @@ def why_not_experts(module):
         )
     if getattr(type(module), "_apply_gate", None) is not moe._default_apply_gate:
         return "experts have a gate of their own"
-    if module._is_expert_parallel:
+    if getattr(module, "_is_expert_parallel", False):
         return "experts are spread over several devices"
     activation = structure.activation_of(module.act_fn)
     if activation is None:
@@ -35,11 +35,14 @@ def why_not_experts(module):
 
 
 def _why_other_numbers(module, activation):
+    own = getattr(type(module).forward, "__wrapped__", None)
+    if own is None:
+        return "its forward does not ask the experts interface"
     rows = structure.rows_for(module.down_proj, module.gate_up_proj.shape[-1])
     ids = torch.arange(6, device=rows.device).reshape(3, 2) % module.down_proj.shape[0]
     weights = torch.tensor([[0.75, 0.25]], device=rows.device).expand(3, 2).to(rows.dtype)
     with torch.no_grad():
-        expected = type(module).forward.__wrapped__(module, rows, ids, weights)
+        expected = structure.result_of(own, module, rows, ids, weights)
         if structure.agrees_by_row(_call(module, rows, ids, weights, activation), expected):
             return None
     return "computes something else than the weighted sum of down(activation(gate(x)) * up(x))"
@@ -59,7 +62,7 @@ def gate_of(module):
     }
     rows = structure.rows_for(module.down_proj, 64)
     with torch.no_grad():
-        expected = type(module)._apply_gate(module, rows)
+        expected = structure.result_of(type(module)._apply_gate, module, rows)
         alike = structure.agrees_by_row(_gated_activation(rows, **given), expected)
     return given if alike else None
 
