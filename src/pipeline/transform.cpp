@@ -1,5 +1,6 @@
 #include "pipeline/transform.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/view.h"
@@ -29,20 +30,57 @@ void ForEachRow(const lz_tensor& a, const lz_tensor& b, Row&& row) {
   }
 }
 
+// The last two axes of both tensors, steps in bytes; one row for a tensor of one axis.
+struct Plane {
+  Plane(const lz_tensor& from, const lz_tensor& to) : item(ItemSize(from)) {
+    const int32_t last = from.ndim - 1;
+    if (last < 0) return;
+    columns = from.shape[last], step = from.strides[last] * item, to_step = to.strides[last] * item;
+    if (last == 0) return;
+    rows = from.shape[last - 1], row_step = from.strides[last - 1] * item, to_row_step = to.strides[last - 1] * item;
+  }
+  int64_t item, rows = 1, columns = 1, step = item, to_step = item, row_step = 0, to_row_step = 0;
+};
+
+// In tiles whose lines stay in the first cache, whichever of the two axes is dense in memory.
+template <class Item>
+void CopyPlane(const Plane& p, const char* from, char* to) {
+  constexpr int64_t kTile = 16;
+  for (int64_t row = 0; row < p.rows; row += kTile) {
+    const int64_t row_end = std::min(p.rows, row + kTile);
+    for (int64_t column = 0; column < p.columns; column += kTile) {
+      const int64_t column_end = std::min(p.columns, column + kTile);
+      for (int64_t r = row; r < row_end; ++r) {
+        for (int64_t c = column; c < column_end; ++c) {
+          std::memcpy(to + r * p.to_row_step + c * p.to_step, from + r * p.row_step + c * p.step, sizeof(Item));
+        }
+      }
+    }
+  }
+}
+
+void CopyPlane(const Plane& p, const char* from, char* to) {
+  switch (p.item) {
+    case 1: return CopyPlane<uint8_t>(p, from, to);
+    case 2: return CopyPlane<uint16_t>(p, from, to);
+    case 4: return CopyPlane<uint32_t>(p, from, to);
+    default: return CopyPlane<uint64_t>(p, from, to);
+  }
+}
+
 // Same shape, same dtype, any strides.
 void CopyStrided(const lz_tensor& from, const lz_tensor& to) {
-  const int64_t item = ItemSize(from);
-  const int32_t last = from.ndim - 1;
-  const int64_t n = from.ndim ? from.shape[last] : 1;
-  const int64_t step = from.ndim ? from.strides[last] * item : item, to_step = to.ndim ? to.strides[last] * item : item;
-  ForEachRow(from, to, [&](int64_t in, int64_t out) {
-    const char* source = First(from) + in * item;
-    char* target = First(to) + out * item;
-    if (step == item && to_step == item) {
-      std::memcpy(target, source, size_t(n * item));
-    } else {
-      for (int64_t i = 0; i < n; ++i) std::memcpy(target + i * to_step, source + i * step, size_t(item));
-    }
+  const Plane plane(from, to);
+  if (plane.step == plane.item && plane.to_step == plane.item) {
+    ForEachRow(from, to, [&](int64_t in, int64_t out) {
+      std::memcpy(First(to) + out * plane.item, First(from) + in * plane.item, size_t(plane.columns * plane.item));
+    });
+    return;
+  }
+  lz_tensor planes_from = from, planes_to = to;  // their rows are planes
+  planes_from.ndim = planes_to.ndim = std::max(1, from.ndim - 1);
+  ForEachRow(planes_from, planes_to, [&](int64_t in, int64_t out) {
+    CopyPlane(plane, First(from) + in * plane.item, First(to) + out * plane.item);
   });
 }
 
