@@ -240,7 +240,7 @@ def test_a_changed_file_is_seen(monkeypatch):
 
 @pytest.fixture
 def unknown_version(monkeypatch):
-    monkeypatch.setattr(transformers, "__version__", "9.1.0")
+    monkeypatch.setattr(probe.transformers, "__version__", "9.1.0")
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "bert", "bart", "t5", "vit", "clip"])
