@@ -12,6 +12,7 @@ jsonschema = pytest.importorskip("jsonschema")
 pytest.importorskip("torch")
 pytest.importorskip("typer")
 
+import layerzero  # noqa: E402
 from layerzero import cli  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -79,6 +80,18 @@ def test_a_transform_is_part_of_the_schema(answer):
     _, report = answer("explain", *CALLS["explain transforms"][0])
     kinds = {transform["kind"] for candidate in report["candidates"] for transform in candidate["transforms"]}
     assert "cast" in kinds
+
+
+def test_locks_and_rules_name_their_origins(answer):
+    rule = {"match": {"operation": "norm.*"}, "prefer": ["torch"]}
+    with layerzero.policy(rules=[rule], locks={"norm.rms": "hwy.norm.rms"}):
+        keys = answer("policy_show", "policy", "show")[1]["keys"]
+    assert len(keys["rules"]["origins"]) >= 1 and "norm.rms" in keys["locks"]["origins"]
+
+
+def test_a_key_of_the_policy_has_one_form():
+    shown, doctor = (json.loads((FOLDER / f"{name}.schema.json").read_text()) for name in ("policy_show", "doctor"))
+    assert shown["$defs"]["policy_entry"] == doctor["$defs"]["policy_entry"]
 
 
 def test_policy_check(answer, tmp_path):
