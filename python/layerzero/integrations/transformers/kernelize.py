@@ -155,8 +155,8 @@ def _replace_mlps_and_linears(model, mark):
             mark.report.left[name] = (
                 "its weight is stored transposed: the kernels read rows, and a copy would double it"
             )
-        elif structure.packed_weight(module):
-            mark.report.left[name] = structure.packed_weight(module)
+        elif packed := structure.packed_weight(module):
+            mark.report.left[name] = packed
         if not isinstance(module, nn.Linear):
             continue
         reason = structure.why_not_linear(module)
@@ -303,8 +303,7 @@ def kernelize(model):
     if _MARK in model.__dict__:
         return model.__dict__[_MARK].report
     _refuse_while_running(model, "kernelize")
-    for module in _marked(model):
-        unkernelize(module)
+    unkernelize(model)
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     mark = _Mark()

@@ -43,6 +43,8 @@ def _rotate(rows, cos, sin, rotation):
     return _rope(rows, cos, sin, interleaved=rotation.interleaved, rotary_dim=width, layout="BHSD")
 
 
+@functools.lru_cache
+@torch.no_grad()
 def rotation_of(function):
     """The Rotation that a function(q, k, cos, sin) computes for whole and for half tables, or None."""
     tries = [tried for tried in (_try(function, width, torch.float32) for width in (16, 8)) if tried[0]]
@@ -104,17 +106,11 @@ def rotations_of(module):
     if not isinstance(forward, types.FunctionType) or hasattr(forward, "__wrapped__"):
         return None, "its forward is no plain function"
     names = [name for name in forward.__code__.co_names if name.startswith(PREFIX)]
-    found = {name: _rotation_of(forward.__globals__.get(name)) for name in names}
+    found = {name: rotation_of(forward.__globals__.get(name)) for name in names}
     others = [name for name, rotation in found.items() if rotation is None]
     if others:
         return None, f"{', '.join(others)} computes another rotation than the operation"
     return tuple(found.items()), structure.why_not_plain(module)
-
-
-@functools.lru_cache
-def _rotation_of(function):
-    with torch.no_grad():
-        return rotation_of(function)
 
 
 def looks_like_rotating(module):
