@@ -21,6 +21,12 @@ _TENSOR = re.compile(r"([a-z][a-z0-9_]*)\[([0-9, ]*)\]$")
 EXAMPLE = "layerzero explain rms_norm --input bf16[4,576] --weight bf16[576]"
 
 
+def takes_call(command: Any) -> Any:
+    """Marks a command whose further words are a call, for `read_call`: typer leaves them as they are."""
+    command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}
+    return command
+
+
 def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
     """Flat name and arguments; tensors are allocated, their values are nobody's business."""
     name = flat_name(operation)

@@ -5,11 +5,12 @@ from typing import Annotated
 import typer
 
 import layerzero as lz
-from layerzero.cli._call import read_call
+from layerzero.cli._call import read_call, takes_call
 from layerzero.cli._output import Json, print_json, print_table
 from layerzero.report import SelectionReport
 
 
+@takes_call
 def command(
     context: typer.Context,
     operation: Annotated[str, typer.Argument(help="an operation: flat name, id or alias")],
@@ -27,9 +28,6 @@ def command(
     else:
         _print(report)
     raise typer.Exit(0 if report.kernel_id else 1)
-
-
-command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[attr-defined]
 
 
 def _print(report: SelectionReport) -> None:

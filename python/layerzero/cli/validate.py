@@ -6,10 +6,11 @@ import typer
 
 import layerzero as lz
 from layerzero._inspect import operation_of_kernel
-from layerzero.cli._call import read_call
+from layerzero.cli._call import read_call, takes_call
 from layerzero.cli._output import Json, print_json
 
 
+@takes_call
 def command(
     context: typer.Context,
     kernel_id: Annotated[str, typer.Argument(help="a kernel's id; see layerzero list")],
@@ -30,6 +31,3 @@ def command(
         for reason in reasons:
             print(f"  {reason}")
     raise typer.Exit(0 if ok else 1)
-
-
-command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[attr-defined]

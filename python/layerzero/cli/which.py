@@ -5,10 +5,11 @@ from typing import Annotated
 import typer
 
 import layerzero as lz
-from layerzero.cli._call import read_call
+from layerzero.cli._call import read_call, takes_call
 from layerzero.cli._output import Json, print_json
 
 
+@takes_call
 def command(
     context: typer.Context,
     operation: Annotated[str, typer.Argument(help="an operation: flat name, id or alias")],
@@ -21,6 +22,3 @@ def command(
         print_json(answer)
     else:
         print(answer["kernel_id"])
-
-
-command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}  # type: ignore[attr-defined]
