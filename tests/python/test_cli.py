@@ -264,3 +264,15 @@ def test_an_interrupt_is_no_traceback(run, monkeypatch):
     for arguments in (["list"], ["list", "--json"]):
         code, out, err = run(*arguments)
         assert code == 130 and out == "" and "Traceback" not in err
+
+
+@pytest.mark.parametrize("spread", [None, 0.04])
+def test_a_comparison_has_a_column_for_a_spread_that_was_measured(spread):
+    from layerzero.cli.bench_e2e import side_by_side
+
+    metrics = ("prefill_tok_s", "decode_tok_s", "first_token_s")
+    measured = {"transformers": 2.0, "layerzero": 4.0, "ratio": 2.0, "aa_spread": spread}
+    columns, rows = side_by_side({"measured": dict.fromkeys(metrics, measured)})
+    assert ("A/A spread" in columns) == (spread is not None)
+    assert {len(row) for row in rows} == {len(columns)}
+    assert spread is None or {row[-1] for row in rows} == {"0.04"}

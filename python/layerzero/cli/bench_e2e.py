@@ -54,7 +54,7 @@ def command(
 
 
 def side_by_side(result):
-    """(columns, rows) of one dtype's comparison."""
+    """(columns, rows) of one dtype's comparison; a column for the spread where it was measured."""
     names = {"prefill_tok_s": "prefill tok/s", "decode_tok_s": "decode tok/s", "first_token_s": "first token s"}
     rows = []
     for metric, title in names.items():
@@ -67,4 +67,7 @@ def side_by_side(result):
     if memory:
         own, ours = memory["transformers"], memory["layerzero"]
         rows.append(["peak memory MiB", f"{own / 2**20:.0f}", f"{ours / 2**20:.0f}", f"{ours / own:.2f}", ""])
-    return ["", "Transformers alone", "LayerZero", "ratio", "A/A spread"], rows
+    columns = ["", "Transformers alone", "LayerZero", "ratio", "A/A spread"]
+    if any(row[-1] for row in rows):
+        return columns, rows
+    return columns[:-1], [row[:-1] for row in rows]
