@@ -20,6 +20,10 @@ norms, rotations, gated MLPs and attentions of a forward that an operation could
 layers, random weights), so the ratio, time of the model's own forward over that of the kernelized one, is about the cost
 of calls more than of arithmetic; large models: `layerzero bench e2e`. Measured on {machine}, threads: {threads}.
 
+Every row holds with Transformers {versions}: f32 and bf16, left and right padding, greedy generation with a dynamic and a
+static cache. With other versions attention is replaced where one call gives what the model's own gives; the rest of a
+model is told by its structure and a trial on every version.
+
 | family | through LayerZero | left | sites | ratio |
 |---|---|---|---|---|
 """
@@ -52,6 +56,8 @@ def line(name: str, row: dict) -> str:
 
 
 def main() -> int:
+    from layerzero.integrations.transformers.probe import TESTED
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--threads", type=int)
@@ -62,7 +68,8 @@ def main() -> int:
     if crashed:
         print(f"{path}: crashed: {', '.join(crashed)}; no page is written", file=sys.stderr)
         return 1
-    head = PAGE.format(machine=result["measured_on"]["machine"], threads=result["threads"])
+    versions = " and ".join(TESTED)
+    head = PAGE.format(machine=result["measured_on"]["machine"], threads=result["threads"], versions=versions)
     (ROOT / "docs/guide/families.md").write_text(head + "".join(line(*item) for item in result["families"].items()))
     print(f"written: docs/guide/families.md from {path}")
     return 0

@@ -9,19 +9,31 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 NEEDS_A_GPU = {"cupy"}
-NEIGHBOURS = [str(Path(sys.prefix) / "neighbours")]  # beside the environment, see requirements/neighbours.txt
-PINS = dict(
-    line.split("==")
-    for file in ("dev.txt", "models.txt", "neighbours.txt")
-    for line in (ROOT / "requirements" / file).read_text().splitlines()
+VENV = Path(sys.prefix)
+# Where scripts/setup.sh puts what a file of requirements/ pins: .venv, or a folder beside its packages.
+FOLDERS = {
+    "dev": None,
+    "models": None,
+    "neighbours": VENV / "neighbours",
+    "transformers-5.17": VENV / "transformers-5.17",
+}
+PINS = [
+    (file, *line.split("=="))
+    for file in FOLDERS
+    for line in (ROOT / f"requirements/{file}.txt").read_text().splitlines()
     if line and not line.startswith("#")
-)
+]
 
 
-@pytest.mark.parametrize("package", sorted(PINS))
-def test_a_pinned_package_is_installed(package):
-    found = next(iter(importlib.metadata.distributions(name=package, path=[*sys.path, *NEIGHBOURS])), None)
-    assert found and found.version.partition("+")[0] == PINS[package], "type: make setup"
+def test_every_file_of_requirements_is_looked_at():
+    assert {path.stem for path in (ROOT / "requirements").iterdir()} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("file, package, version", PINS)
+def test_a_pinned_package_is_installed(file, package, version):
+    path = [str(FOLDERS[file])] if FOLDERS[file] else sys.path
+    found = next(iter(importlib.metadata.distributions(name=package, path=path)), None)
+    assert found and found.version.partition("+")[0] == version, "type: make setup"
 
 
 def test_what_tests_skip_without_is_pinned():
@@ -30,8 +42,9 @@ def test_what_tests_skip_without_is_pinned():
     wanted = {name for text in sources for name in re.findall(r"importorskip\(\"(\w+)", text)}
     assert len(wanted) > 10
     distributions = importlib.metadata.packages_distributions()
-    pinned = {module for module, of in distributions.items() if PINS.keys() & set(of)}
-    for beside in importlib.metadata.distributions(path=NEIGHBOURS):
-        if beside.name in PINS:
+    names = {package for _, package, _ in PINS}
+    pinned = {module for module, of in distributions.items() if names & set(of)}
+    for beside in importlib.metadata.distributions(path=[str(FOLDERS["neighbours"])]):
+        if beside.name in names:
             pinned |= {file.parts[0] for file in beside.files or ()}
     assert wanted - pinned - NEEDS_A_GPU == set()

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import continuous, probe, rotary, structure
+from layerzero.integrations.transformers import choices, continuous, probe, rotary, structure
 from layerzero.integrations.transformers import experts as experts_interface
 from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
 
@@ -47,7 +47,7 @@ class KernelizeReport:
 
 
 class _Mark:
-    """Says in the model that it is kernelized, and what `unkernelize` cannot see: the attention it had."""
+    """Says in the model that it is kernelized, and what `unkernelize` cannot see: the attention and experts it had."""
 
     def __init__(self):
         self.report = KernelizeReport()
@@ -176,13 +176,14 @@ def _replace_experts(model, mark):
         _replace_gates(experts, mark)
         return
     experts_interface.register()
-    current = getattr(model.config, "_experts_implementation", None)
+    before = choices.chosen(model, "experts")
     try:
-        model.set_experts_implementation(experts_interface.NAME)
+        choices.choose(model, "experts", experts_interface.NAME)
     except (AttributeError, ValueError, KeyError) as error:
+        choices.put_back(before, "experts")
         mark.report.left["experts"] = f"the model refuses other experts: {error}"
         return
-    mark.experts = current
+    mark.experts = before
     for module in experts.values():
         module.__dict__["_layerzero_part"] = mark.report._add("experts", "moe.fused")
 
@@ -207,6 +208,19 @@ def _replace_rotations(model, mark):
             _replace(module, rotary.rotating_forward, mark.report._add("RoPE", "posenc.rope"), rotations=rotations)
 
 
+def _why_not_chosen(model, untested, expected):
+    """None once the model calls our attention, or why it does not or must not."""
+    try:
+        choices.choose(model, "attn", attention_interface.NAME)
+    except (ValueError, KeyError) as error:
+        return f"the model refuses another attention: {error}"
+    if model.config._attn_implementation != attention_interface.NAME:
+        return "the model kept its own attention"
+    if untested and not probe.same(probe.run_model(model), expected):
+        return f"{untested}, and on a small input the operation gives another result"
+    return None
+
+
 def _replace_attention(model, mark):
     attention_interface.register()
     config = getattr(model, "config", None)
@@ -214,27 +228,23 @@ def _replace_attention(model, mark):
     if config is None or current is None or not hasattr(model, "set_attn_implementation"):
         mark.report.left["attention"] = "the model has no attention interface"
         return
-    if current not in ("sdpa", "eager"):
-        mark.report.left["attention"] = f"the model was given attn_implementation={current!r}"
+    before = choices.chosen(model, "attn")
+    given = {name for _, name in before} - {"sdpa", "eager", None}
+    if given:
+        names = ", ".join(sorted(map(repr, given)))
+        mark.report.left["attention"] = f"the model was given attn_implementation={names}"
         return
     untested = probe.why_untested(model)
     expected = probe.run_model(model) if untested else None
     if untested and expected is None:
         mark.report.left["attention"] = f"{untested}, and no input can be made to compare the two"
         return
-    try:
-        model.set_attn_implementation(attention_interface.NAME)
-    except (ValueError, KeyError) as error:
-        mark.report.left["attention"] = f"the model refuses another attention: {error}"
+    reason = _why_not_chosen(model, untested, expected)
+    if reason:
+        choices.put_back(before, "attn")
+        mark.report.left["attention"] = reason
         return
-    if config._attn_implementation != attention_interface.NAME:
-        mark.report.left["attention"] = "the model kept its own attention"
-        return
-    if expected is not None and not probe.same(probe.run_model(model), expected):
-        model.set_attn_implementation(current)
-        mark.report.left["attention"] = f"{untested}, and on a small input the operation gives another result"
-        return
-    mark.attention = current
+    mark.attention = before
     part = mark.report._add("attention", "attention")
     for module in model.modules():
         module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
@@ -357,6 +367,6 @@ def _restore(model):
         for name in [name for name in module.__dict__ if name.startswith("_layerzero_")]:
             del module.__dict__[name]
     if mark.attention is not None:
-        model.set_attn_implementation(mark.attention)
+        choices.put_back(mark.attention, "attn")
     if mark.experts is not None:
-        model.set_experts_implementation(mark.experts)
+        choices.put_back(mark.experts, "experts")

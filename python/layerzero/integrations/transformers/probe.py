@@ -15,10 +15,13 @@ def why_untested(model):
     version = transformers.__version__
     if ".".join(version.split(".")[:2]) not in TESTED:
         return f"Transformers {version} is none of the tested versions {', '.join(TESTED)}"
-    if not type(model).__module__.startswith("transformers."):
-        return f"{type(model).__name__} is no model of Transformers itself"
-    if not getattr(model, "_supports_sdpa", False):
-        return f"{type(model).__name__} says that it does not support sdpa, whose meaning the operation has"
+    for part in model.modules():
+        if not hasattr(part, "set_attn_implementation"):
+            continue
+        if not type(part).__module__.startswith("transformers."):
+            return f"{type(part).__name__} is no model of Transformers itself"
+        if not getattr(part, "_supports_sdpa", False):
+            return f"{type(part).__name__} says that it does not support sdpa, whose meaning the operation has"
     return None
 
 
