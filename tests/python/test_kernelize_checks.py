@@ -189,12 +189,28 @@ def pairwise(q, k, cos, sin):
     return rotate(q), rotate(k)
 
 
+def gathering(function):
+    """Neighbours go to the halves before the rotation, as in DeepSeek V3."""
+
+    def rotate(q, k, cos, sin):
+        return function(*[torch.cat((rows[..., ::2], rows[..., 1::2]), dim=-1) for rows in (q, k)], cos, sin)
+
+    return rotate
+
+
+def halved(function):
+    return lambda q, k, cos, sin: function(q, k, *[table[..., : table.shape[-1] // 2] for table in (cos, sin)])
+
+
 @pytest.mark.parametrize(
     "function, expected",
     [
-        (rotating(halves), (False, False, False)),
-        (rotating(pairs), (True, False, False)),
-        (pairwise, (False, True, False)),
+        (rotating(halves), rotary.Rotation()),
+        (rotating(pairs), rotary.Rotation(interleaved=True)),
+        (pairwise, rotary.Rotation(pairwise=True)),
+        (gathering(halved(pairwise)), rotary.Rotation(gathers=True, halved=True)),
+        (gathering(rotating(halves)), None),  # by whole tables
+        (halved(pairwise), None),
         (rotating(lambda rows: -halves(rows)), None),  # by the negative angle
         (rotating(halves, factor=1.01), None),
         (lambda q, k, cos, sin: rotating(halves)(k, q, cos, sin), None),

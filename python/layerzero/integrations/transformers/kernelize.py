@@ -94,12 +94,13 @@ def _linear_forward(self, input):
     return _OPS["linear"](input, weight, self.bias)
 
 
-def _mlp_forward(self, x):
-    function, activation = self.__dict__.get("_layerzero_activation", (None, None))
-    if self.act_fn is not function or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return type(self).forward(self, x)
+def _mlp_forward(self, *args, **kwargs):
+    mlp, silent = self.__dict__.get("_layerzero_mlp", (None, ()))
+    rows = len(args) == 1 and not kwargs and mlp is not None and structure.are_silent(self, mlp, silent)
+    if not rows or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return type(self).forward(self, *args, **kwargs)
     structure.count_call(self)
-    return structure.mlp(self, x, activation)
+    return structure.run_mlp(self, *args, mlp)
 
 
 _BATCHING = continuous.init_continuous_batching
@@ -140,16 +141,23 @@ def _replace_norms(model, mark):
     return kinds
 
 
+_MLP_REPORTED = {
+    "swiglu": ("MLP", "activation.swiglu"),
+    "geglu": ("GeGLU MLP", "activation.geglu"),
+    "silu_and_mul": ("packed MLP", "activation.silu_and_mul"),
+    "gated_activation": ("packed GeGLU MLP", "activation.gated"),
+}
+
+
 def _replace_mlps_and_linears(model, mark):
     for name, module in model.named_modules():
         if structure.looks_like_mlp(module):
-            activation, reason = structure.mlp_of(module)
+            mlp, reason = structure.mlp_of(module)
             if reason:
                 mark.report.left[name] = reason
                 continue
-            silu = activation == "silu"
-            part = mark.report._add(*(("MLP", "activation.swiglu") if silu else ("GeGLU MLP", "activation.geglu")))
-            _replace(module, _mlp_forward, part, activation=(module.act_fn, activation))
+            part = mark.report._add(*_MLP_REPORTED[mlp.operation])
+            _replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
     for name, module in model.named_modules():
         if isinstance(module, Conv1D):
             mark.report.left[name] = (

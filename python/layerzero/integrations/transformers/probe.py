@@ -53,13 +53,8 @@ def run_model(model):
         given = _inputs_of(model)
         if given is None:
             return None
-        training = model.training
-        model.eval()
-        try:
-            with torch.inference_mode():
-                rows = model(**given)[0]
-        finally:
-            model.train(training)
+        with torch.inference_mode(), structure.evaluating(model):
+            rows = model(**given)[0]
     except Exception:  # what a model of unknown code raises on such an input
         return None
     mask = given.get("attention_mask")

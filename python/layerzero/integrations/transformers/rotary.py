@@ -20,11 +20,26 @@ PREFIX = "apply_rotary_pos_emb"
 
 
 class Rotation(NamedTuple):
-    """interleaved: pairs are neighbours; pairwise: tables hold a value for each pair; casts: to the dtype of the rows."""
+    """How a function reads rows (..., d) and tables, which hold a value for each place or, `pairwise`, for each pair.
 
-    interleaved: bool
-    pairwise: bool
-    casts: bool
+    interleaved: pairs are neighbours; gathers: neighbours again, which become places i and i + d / 2 of the result;
+    halved: of tables for each place only the first half is read; casts: the result has the dtype of the rows.
+    """
+
+    interleaved: bool = False
+    pairwise: bool = False
+    gathers: bool = False
+    halved: bool = False
+    casts: bool = False
+
+
+_KINDS = (
+    Rotation(),
+    Rotation(interleaved=True),
+    Rotation(pairwise=True),
+    Rotation(interleaved=True, pairwise=True),
+    Rotation(gathers=True, halved=True),
+)
 
 
 def _try(function, width, dtype):
@@ -39,8 +54,17 @@ def _try(function, width, dtype):
 
 
 def _rotate(rows, cos, sin, rotation):
-    width = cos.shape[-1] * (2 if rotation.pairwise else 1)
+    if rotation.gathers:
+        rows = rows.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+    if rotation.halved:
+        cos, sin = (table[..., : table.shape[-1] // 2] for table in (cos, sin))
+    width = cos.shape[-1] * (2 if rotation.pairwise or rotation.halved else 1)
     return _rope(rows, cos, sin, interleaved=rotation.interleaved, rotary_dim=width, layout="BHSD")
+
+
+def _fits(rotation, rows, cos):
+    width = cos.shape[-1] * (2 if rotation.pairwise else 1)
+    return width == rows.shape[-1] if rotation.gathers else width <= rows.shape[-1]
 
 
 @functools.lru_cache
@@ -48,7 +72,7 @@ def _rotate(rows, cos, sin, rotation):
 def rotation_of(function):
     """The Rotation that a function(q, k, cos, sin) computes for whole and for half tables, or None."""
     tries = [tried for tried in (_try(function, width, torch.float32) for width in (16, 8)) if tried[0]]
-    for rotation in (Rotation(*bits, False) for bits in ((False, False), (True, False), (False, True), (True, True))):
+    for rotation in _KINDS:
         fitting = [tried for tried in tries if not rotation.pairwise or tried[0][2].shape[-1] == 8]
         if fitting and all(_same(rotation, *tried) for tried in fitting):
             _, mixed = _try(function, 8 if rotation.pairwise else 16, torch.bfloat16)
@@ -58,7 +82,7 @@ def rotation_of(function):
 
 def _same(rotation, given, results):
     q, k, cos, sin = given
-    if cos.shape[-1] * (2 if rotation.pairwise else 1) > q.shape[-1] or not isinstance(results, tuple):
+    if not _fits(rotation, q, cos) or not isinstance(results, tuple):
         return False
     mine = [_rotate(rows, cos, sin, rotation) for rows in (q, k)]
     return len(results) == 2 and all(map(structure.agrees, mine, results))
@@ -70,7 +94,8 @@ def _rotates(own, rotation):
     @functools.wraps(own)
     def rotate(q, k, cos, sin, *rest, **further):
         tables = cos.dim() == 3 and cos.dtype == sin.dtype and (rotation.casts or cos.dtype == q.dtype)
-        if rest or further not in ({}, {"unsqueeze_dim": 1}) or not tables or q.dtype != k.dtype or q.dim() != 4:
+        plain = not rest and further in ({}, {"unsqueeze_dim": 1}) and q.dtype == k.dtype and q.dim() == 4
+        if not plain or not tables or not _fits(rotation, q, cos):
             return own(q, k, cos, sin, *rest, **further)
         _done.rotations = getattr(_done, "rotations", 0) + 1
         return _rotate(q, cos, sin, rotation), _rotate(k, cos, sin, rotation)

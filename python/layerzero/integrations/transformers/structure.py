@@ -1,9 +1,11 @@
 """Which modules of a model are what LayerZero's operations compute: told by structure and by numbers, never by class name."""
 
+import contextlib
 import copy
 import functools
 import inspect
 import types
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -38,6 +40,18 @@ def result_of(forward, *arguments):
     except Exception:
         return None
     return result if isinstance(result, torch.Tensor) else None
+
+
+@contextlib.contextmanager
+def evaluating(module):
+    """Everything within is in evaluation mode, and afterwards in the mode that each part had."""
+    before = [(part, part.training) for part in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part, training in before:
+            part.training = training
 
 
 def agrees_by_row(actual, expected):
@@ -182,38 +196,90 @@ def activation_of(function):
     return next((name for name, kind in kinds.items() if torch.allclose(actual, kind, rtol=0, atol=1e-6)), None)
 
 
+class GatedMlp(NamedTuple):
+    """out(operation(into(x))): names of a module's parts, and of an operation; one part of `into` has gate and up packed.
+
+    `silent` parts are those whose work the operation does: the activation's function, and dropouts, which do nothing in
+    evaluation.
+    """
+
+    operation: str
+    further: dict
+    into: tuple[str, ...]
+    out: str
+    silent: tuple[str, ...]
+
+
+# By activation: of gate and up, and of both packed.
+_GATED = {
+    "silu": (("swiglu", {}), ("silu_and_mul", {})),
+    "gelu": (("geglu", {"approximate": "none"}), ("gated_activation", {"activation": "gelu"})),
+    "gelu_tanh": (("geglu", {"approximate": "tanh"}), ("gated_activation", {"activation": "gelu_tanh"})),
+}
 _MLP_PARTS = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
+def _parts_of(module):
+    """(into, out, silent) by name of what may be a gated MLP, or None."""
+    parts = module._modules
+    if set(parts) == _MLP_PARTS:
+        return ("gate_proj", "up_proj"), "down_proj", ("act_fn",)
+    linears = [name for name, part in parts.items() if isinstance(part, nn.Linear)]
+    dropouts = [name for name, part in parts.items() if isinstance(part, nn.Dropout)]
+    functions = [name for name in parts if name not in (*linears, *dropouts)]
+    if len(linears) != 2 or len(functions) != 1 or any(parts[functions[0]].parameters()):
+        return None
+    for into, out in (linears, reversed(linears)):
+        if parts[into].out_features == 2 * parts[out].in_features:
+            return (into,), out, (*functions, *dropouts)
+    return None
+
+
 def looks_like_mlp(module):
-    return set(module._modules) >= _MLP_PARTS
+    return set(module._modules) >= _MLP_PARTS or _parts_of(module) is not None
 
 
 def mlp_of(module):
-    """(activation, None) of a module that is down(activation(gate(x)) * up(x)), or (None, reason)."""
-    if set(module._modules) != _MLP_PARTS:
+    """(GatedMlp, None) of a module that is out(activation(gate(x)) * up(x)), or (None, reason)."""
+    found = _parts_of(module)
+    if found is None:
         return None, "has other parts than gate_proj, up_proj, down_proj and act_fn"
+    into, out, silent = found
     reason = why_not_plain(module)
-    for name in ("gate_proj", "up_proj", "down_proj"):
+    for name in (*into, out):
         reason = reason or why_not_linear(module._modules[name])
+    for name in silent:
+        reason = reason or why_not_plain(module._modules[name])
     if reason:
         return None, reason
-    activation = activation_of(module.act_fn)
+    function = module._modules[silent[0]]
+    activation = activation_of(function)
     if activation is None:
-        return None, f"its activation {type(module.act_fn).__name__} is neither SiLU nor GELU"
-    rows = rows_for(module.gate_proj.weight, module.gate_proj.in_features)
-    with torch.no_grad():
-        if not agrees_by_row(mlp(module, rows, activation), result_of(type(module).forward, module, rows)):
-            return None, "computes something else than down_proj(act_fn(gate_proj(x)) * up_proj(x))"
-    return activation, None
+        return None, f"its activation {type(function).__name__} is neither SiLU nor GELU"
+    mlp = GatedMlp(*_GATED[activation][len(into) == 1], *found)
+    projection = module._modules[into[0]]
+    rows = rows_for(projection.weight, projection.in_features)
+    with torch.no_grad(), evaluating(module):
+        if not agrees_by_row(run_mlp(module, rows, mlp), result_of(type(module).forward, module, rows)):
+            return None, f"computes something else than {out}({silent[0]}(gate) * up) by {' and '.join(into)}"
+    return mlp, None
 
 
-def mlp(module, rows, activation):
-    """The gated MLP that `mlp_of` found."""
-    gate, up = module.gate_proj(rows), module.up_proj(rows)
-    if activation == "silu":
-        return module.down_proj(_OPS["swiglu"](gate, up))
-    return module.down_proj(_OPS["geglu"](gate, up, approximate="tanh" if activation == "gelu_tanh" else "none"))
+def are_silent(module, mlp, before):
+    """True while the parts that `run_mlp` does not call are those of `before` and would do nothing else."""
+    now = [module._modules.get(name) for name in mlp.silent]
+    return now == before and not any(map(_is_heard, now))
+
+
+def _is_heard(part):
+    drops = part.training and isinstance(part, nn.Dropout)
+    return drops or part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
+
+
+def run_mlp(module, rows, mlp):
+    """What the gated MLP that `mlp_of` found makes of rows."""
+    parts = module._modules
+    return parts[mlp.out](_OPS[mlp.operation](*[parts[name](rows) for name in mlp.into], **mlp.further))
 
 
 def why_not_decoder(base):
@@ -258,7 +324,7 @@ def _why_not_layer(layer):
     reason = why_not_plain(layer) or why_not_plain(attention)
     if reason:
         return reason
-    activation, reason = mlp_of(layer.mlp)
-    if not reason and activation != "silu":
-        reason = f"its activation is {activation}, not silu"
+    mlp, reason = mlp_of(layer.mlp)
+    if not reason and mlp.operation != "swiglu":
+        reason = f"is computed by {mlp.operation}, not by swiglu"
     return f"mlp: {reason}" if reason else None
