@@ -22,7 +22,7 @@ namespace lz {
 //   axes and derived facts by name ("s_kv", "group"); integer expressions of axes ("b * h_q");
 //   "dtype" (the first tensor's) and "<tensor>.dtype"; "<tensor>.given", "<tensor>.ndim", "<tensor>.contiguous",
 //   "<tensor>.last_dim_stride1", "<tensor>.alignment" (log2 of the largest power of two that divides address and
-//   outer strides in bytes, at most 7), "<tensor>.broadcast" (some stride is 0);
+//   outer strides in bytes, at most 7), "<tensor>.broadcast" (some stride is 0), "<tensor>.one_element";
 //   scalars: bool and choice by name, integers by name, "<scalar>.given";
 //   "device.type", "device.sm", "device.isa", "device.generation", ... (see platform/device.h);
 //   "capturing", "requires_grad"; "policy.deterministic", "policy.strict_mode".

@@ -17,7 +17,8 @@ int32_t AlignmentCode(const lz_tensor& t, int64_t item_size) {
 
 int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
   if (t.ndim < 0) {
-    return kTensorLastDimStride1 | kTensorContiguous | kTensorSameDType | (7 << kTensorAlignmentShift);
+    return kTensorLastDimStride1 | kTensorContiguous | kTensorSameDType | kTensorOneElement |
+           7 << kTensorAlignmentShift;
   }
   const DType dtype = DTypeOf(t);
   int32_t word = int32_t(dtype) | kTensorGiven | t.ndim << kTensorNdimShift;
@@ -33,6 +34,7 @@ int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
   }
   if (contiguous || empty) word |= kTensorContiguous;
   if (broadcast) word |= kTensorBroadcast;
+  if (expected == 1) word |= kTensorOneElement;
   if (t.ndim == 0 || empty || t.shape[t.ndim - 1] == 1 || t.strides[t.ndim - 1] == 1) word |= kTensorLastDimStride1;
   if (used & kTensorAlignmentMask) word |= AlignmentCode(t, ByteSize(dtype)) << kTensorAlignmentShift;
   return word;
@@ -40,8 +42,10 @@ int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
 
 // A cast makes a dense copy.
 int32_t CastTensorWord(const lz_tensor& t, DType promoted, DType first_dtype) {
-  return int32_t(promoted) | kTensorGiven | kTensorCast | kTensorLastDimStride1 | kTensorContiguous |
-         (promoted == first_dtype ? kTensorSameDType : 0) | 6 << kTensorAlignmentShift | t.ndim << kTensorNdimShift;
+  const bool one = std::all_of(t.shape, t.shape + t.ndim, [](int64_t size) { return size == 1; });
+  return int32_t(promoted) | kTensorGiven | (one ? kTensorOneElement : 0) | kTensorCast | kTensorLastDimStride1 |
+         kTensorContiguous | (promoted == first_dtype ? kTensorSameDType : 0) | 6 << kTensorAlignmentShift |
+         t.ndim << kTensorNdimShift;
 }
 
 int32_t Saturate(int64_t v) {

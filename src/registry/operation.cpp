@@ -253,6 +253,7 @@ Status Operation::AssignSlots() {
     bit("broadcast", kTensorBroadcast);
     bit("same_dtype", kTensorSameDType);
     bit("cast", kTensorCast);
+    bit("one_element", kTensorOneElement);
     AddField({.name = n + ".alignment",
               .slot = uint8_t(slot),
               .shift = kTensorAlignmentShift,

@@ -50,6 +50,7 @@ enum TensorBit : int32_t {
   kTensorNdimMask = 15 << 12,
   kTensorSameDType = 1 << 16,
   kTensorCast = 1 << 17,  // the plan casts it: every other bit is about the result
+  kTensorOneElement = 1 << 18,
 };
 
 enum class FieldHome : uint8_t { kSlot, kDevice, kPolicy };

@@ -100,6 +100,7 @@ ReasonCode DefaultCode(const Operation& op, std::string_view name, Rel rel) {
   if (name.starts_with("scale.") || name.starts_with("sm_scale.")) return ReasonCode::kScaleUnsupported;
   if (ends(".given")) return ReasonCode::kArgumentUnsupported;
   if (ends(".broadcast") || ends(".ndim")) return ReasonCode::kLayoutUnsupported;
+  if (ends(".one_element")) return ReasonCode::kShapeUnsupported;
   if (op.ScalarIndex(name)) return ReasonCode::kArgumentUnsupported;
   if (op.ResolveVariable(name)) return ReasonCode::kShapeUnsupported;
   for (const DerivedFact& fact : op.contract().derived) {

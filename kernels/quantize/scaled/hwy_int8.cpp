@@ -1,5 +1,5 @@
 // int8 codes under one scale that is given (activations with calibrated scales), CPU SIMD.
-//   input [..., k] f32|f16|bf16, dense last axis    scale [] f32|f16|bf16    values [..., k] i8, dense
+//   input [..., k] f32|f16|bf16, dense last axis    scale [] or [1, ...] f32|f16|bf16    values [..., k] i8, dense
 // Workspace: none. Deterministic, bit for bit the reference: one division, rounded to nearest even. Source: own.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/scaled/hwy_int8.cpp"
@@ -70,7 +70,7 @@ int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Lau
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"format", Rel::kEq, ops::kInt8, {}, ReasonCode::kQuantFormatUnsupported},
     {"scale.given", Rel::kEq, 1, {}, ReasonCode::kQuantScalesRequired},
-    {"scale.ndim", Rel::kEq, 0, {}, ReasonCode::kQuantGranularity},
+    {"scale.one_element", Rel::kEq, 1, {}, ReasonCode::kQuantGranularity},
 });
 constexpr std::array<std::string_view, 1> kAccepts = {"scale"};
 constexpr auto kFamily = std::to_array<KernelSpec>({

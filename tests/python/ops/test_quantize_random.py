@@ -182,7 +182,7 @@ def test_int8_channels_are_those_of_torch():
     [
         ("int8", None, "QUANT_SCALES_REQUIRED", "true"),
         ("fp8_e4m3", torch.tensor(0.1), "QUANT_FORMAT_UNSUPPORTED", "int8"),
-        ("int8", torch.full((5, 1), 0.1), "QUANT_GRANULARITY", "0"),
+        ("int8", torch.full((5, 1), 0.1), "QUANT_GRANULARITY", "true"),
     ],
 )
 def test_the_kernel_for_given_scales_says_what_it_wants(format, scale, code, wanted):
@@ -266,3 +266,13 @@ def test_layouts_convert_both_ways(sizes, source, target):
         got = lz.convert_layout(forms[source], source, target, **batch, kernel=kernel)
         assert got.is_contiguous()
         assert torch.equal(got, forms[target])
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_one_scale_has_a_simd_kernel_in_any_shape(shape):
+    x, scale = torch.randn(5, 40), torch.full(shape, 0.02)
+    assert lz.which("quantize", x, "int8", scale)["kernel_id"] == "hwy.quantize.int8"
+    assert same_bits(lz.quantize(x, "int8", scale), both("quantize", x, "int8", scale))
+    per_row = lz.explain("quantize", x, "int8", torch.full((5, 1), 0.02))
+    refused = next(c for c in per_row.candidates if c.kernel_id == "hwy.quantize.int8")
+    assert [(r.code, r.field) for r in refused.reasons] == [("QUANT_GRANULARITY", "scale.one_element")]
