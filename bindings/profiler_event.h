@@ -1,5 +1,6 @@
-// An event of torch's profiler around a kernel: "layerzero::norm.rms [hwy.norm.rms]". Its functions are found at run
-// time in the torch that is loaded; without them, or while no profiler runs on this thread, nothing is recorded.
+// An event of torch's profiler around a kernel: "layerzero::norm.rms [hwy.norm.rms]". Its functions are found once,
+// when the first kernel runs: no door runs one before torch is loaded, and arrays of other libraries load it. Without
+// them, or while no profiler runs on this thread, nothing is recorded.
 #pragma once
 
 #include <dlfcn.h>

@@ -1,5 +1,10 @@
 """torch.profiler shows each operation with the kernel that answered, on every way into the engine."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -68,6 +73,41 @@ def test_a_call_that_fails_ends_its_event():
 
     names = [event.name for event in events(call) if event.name.startswith("layerzero::")]
     assert names[-1] == "layerzero::norm.rms [hwy.norm.rms]" and len(names) == 2
+
+
+CALLS_BEFORE_TORCH = """
+import sys
+
+import layerzero as lz
+import numpy as np
+
+x, w = np.ones((4, 8), np.float32), np.ones(8, np.float32)
+for call in (lambda: lz.rms_norm(), lambda: lz.rms_norm("text")):
+    try:
+        call()
+    except lz.InvalidRequestError:
+        pass
+assert lz.list_kernels("norm.rms") and lz.doctor().ok and "torch" not in sys.modules
+lz.explain("norm.rms", x, w)
+lz.rms_norm(x, w)
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+with profile(activities=[ProfilerActivity.CPU]) as profiler:
+    lz.rms_norm(torch.from_numpy(x), torch.from_numpy(w))
+    lz.rms_norm(x, w)
+print([event.name for event in profiler.events() if event.name.startswith("layerzero::")])
+"""
+
+
+def test_a_process_that_called_before_torch_was_loaded():
+    pytest.importorskip("numpy")
+    env = os.environ | {"PYTHONPATH": str(Path(lz.__file__).parent.parent)}
+    command = [sys.executable, "-c", CALLS_BEFORE_TORCH]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str(["layerzero::norm.rms [hwy.norm.rms]"] * 2)
 
 
 def test_the_memory_of_outputs_is_in_torchs_statistics():
