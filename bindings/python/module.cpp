@@ -80,6 +80,11 @@ PyObject* RegisterBackend(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "ss", &descriptor, &availability)) return nullptr;
   return NoneOr(Engine::Get().RegisterBackend(descriptor, availability));
 }
+PyObject* Unregister(PyObject*, PyObject* args) {
+  const char* adapter;
+  if (!PyArg_ParseTuple(args, "s", &adapter)) return nullptr;
+  return PyLong_FromSize_t(Engine::Get().Unregister(adapter));
+}
 PyObject* LoadPlugin(PyObject*, PyObject* args) {
   const char *library, *descriptor;
   if (!PyArg_ParseTuple(args, "ss", &library, &descriptor)) return nullptr;
@@ -138,6 +143,7 @@ PyMethodDef kMethods[] = {
     {"policy_text", PolicyText, METH_VARARGS, "policy_text(scope=0): JSON"},
     {"open_scopes", OpenScopes, METH_VARARGS, "open_scopes(delta): how many are open"},
     {"register_backend", RegisterBackend, METH_VARARGS, "register_backend(descriptor json, availability json)"},
+    {"unregister", Unregister, METH_VARARGS, "unregister(adapter): how many kernels it had."},
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},

@@ -36,7 +36,7 @@ from layerzero._policy import (
     scope_of_context,
     unlock,
 )
-from layerzero._register import register_kernel
+from layerzero._register import register_kernel, unregister_kernel
 from layerzero._slow import slow_call
 from layerzero.errors import (
     ConfigError,
@@ -143,6 +143,7 @@ __all__ = [
     "register_kernel",
     "run",
     "unlock",
+    "unregister_kernel",
     "validate",
     "version_info",
     "which",

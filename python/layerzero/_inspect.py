@@ -8,7 +8,7 @@ from typing import Any
 
 from layerzero import _layerzero, _torch, backends
 from layerzero._contracts import call_of, flat_name, parameter_names
-from layerzero.errors import UnknownNameError
+from layerzero._refusals import refuse_name
 from layerzero.report import Reason, Record, SelectionReport
 
 
@@ -58,10 +58,10 @@ def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     """Flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
     names = list(dict.fromkeys(k["name"] for k in list_kernels() if k["kernel_id"] == kernel_id))
     if not names:
-        raise UnknownNameError(f"kernel_id: wanted a known kernel, got {kernel_id!r}; see `layerzero list`")
+        refuse_name("kernel_id", "a known kernel", repr(kernel_id), "see `layerzero list`")
     name = flat_name(operation) if operation is not None else names[0]
     if name not in names or (operation is None and len(names) > 1):
-        raise UnknownNameError(f"operation: wanted one of {', '.join(names)} for {kernel_id}, got {operation!r}")
+        refuse_name("operation", f"one of {', '.join(names)} for {kernel_id}", repr(operation))
     return name
 
 

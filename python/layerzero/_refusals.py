@@ -3,7 +3,7 @@
 from typing import Any, NoReturn
 
 from layerzero._contracts import contracts, no_derivative
-from layerzero.errors import InvalidRequestError, KernelExecutionError, LayerZeroError, WrongTypeError
+from layerzero.errors import InvalidRequestError, KernelExecutionError, LayerZeroError, UnknownNameError, WrongTypeError
 
 WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"
 
@@ -22,6 +22,11 @@ def refuse(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
 def refuse_request(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
     """An argument that does not fit the call."""
     _raise(InvalidRequestError, field, wanted, got, fix)
+
+
+def refuse_name(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
+    """A name that nothing has."""
+    _raise(UnknownNameError, field, wanted, got, fix)
 
 
 def refuse_values(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:

@@ -1,4 +1,4 @@
-"""`@lz.register_kernel`: a Python function becomes a kernel."""
+"""`@lz.register_kernel`: a Python function becomes a kernel, and `unregister_kernel`: it is none again."""
 
 import functools
 import inspect
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from layerzero import backends
-from layerzero._contracts import contracts, flat_name, parameter_names
+from layerzero._contracts import Contract, contracts, flat_name, parameter_names
+from layerzero._refusals import refuse_name, refuse_request
 
 
 def register_kernel(
@@ -24,20 +25,22 @@ def register_kernel(
 
     The function is called with the parameters that it names, final scalars included. `facts` are keys of
     capabilities.json: min_sm, max_head_dim, priority, supports_causal ... What is not stated is unsupported, so a call
-    that gives an optional parameter which the function does not name is not for it. Tensors arrive in one of
-    `requires_layouts`; calls in another layout are permuted.
+    that gives an optional parameter which the function does not name is not for it. `supported_dtypes`: of every
+    floating tensor of a call, and of the first tensor whatever it is; a row of `constraints` on "<tensor>.dtype" says
+    otherwise for one of them. Tensors arrive in one of `requires_layouts`; calls in another layout are permuted.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         name = flat_name(operation)
         taken = _taken(name, function)
-        adapter = f"layerzero.register_kernel:{operation}/{kernel_id}"
+        adapter = adapter_of(operation, kernel_id)
         contract = contracts()[name]
         layouts = list(contract["layouts"]) if contract["layouts"] else ["any"]
+        dtypes = [dtype_name(d) for d in supported_dtypes]
         row = {
             "kernel_id": kernel_id,
             "adapter": adapter,
-            "dtypes": [_dtype_name(d) for d in supported_dtypes],
+            "dtypes": dtypes,
             "requires_layouts": layouts,
             "accepts": [p["name"] for p in contract["params"] if p["name"] in taken and p["optional"]],
             "requires_contiguous": False,
@@ -45,19 +48,59 @@ def register_kernel(
             **facts,
         }
         row["accepts"] += [p["name"] for p in contract["params"] if p["name"] in taken and p.get("has_default")]
-        backends.add_function(adapter, _adapter(name, function, taken, tuple(requires_layouts)))
-        backends.register(
-            {
-                "schema_version": "1.0",
-                "backend": source or kernel_id.split(".")[0],
-                "backend_version": version,
-                "platform": platform,
-                "ops": {operation: [row]},
-            }
-        )
+        row["constraints"] = list(facts.get("constraints", ()))
+        row["constraints"] += _dtype_rows(contract, dtypes, taken, {rule.get("field") for rule in row["constraints"]})
+        descriptor = {
+            "schema_version": "1.0",
+            "backend": source or kernel_id.split(".")[0],
+            "backend_version": version,
+            "platform": platform,
+            "ops": {operation: [row]},
+        }
+        backends.add_function(adapter, _adapter(name, function, taken, tuple(requires_layouts)), descriptor)
         return function
 
     return decorate
+
+
+def unregister_kernel(operation: str, kernel_id: str) -> None:
+    """Undoes `register_kernel`: no later call gets the kernel, and its id is free. Calls that run it go on."""
+    if not backends.remove_function(adapter_of(operation, kernel_id)):
+        refuse_name(
+            "kernel_id",
+            f"a kernel of {operation} that register_kernel made",
+            repr(kernel_id),
+            'a policy denies others: rules: [{deny: ["<kernel id>"]}]',
+        )
+
+
+def adapter_of(operation: str, kernel_id: str) -> str:
+    """The name under which the engine asks for the function."""
+    return f"layerzero.register_kernel:{operation}/{kernel_id}"
+
+
+def _dtype_rows(contract: Contract, named: list[str], taken: frozenset[str], ruled: set[Any]) -> list[dict[str, Any]]:
+    """Rules on the tensors after the first: what is floating is of the dtypes that are named.
+
+    None where `ruled` has one, where the contract ties the dtype to another tensor's, and where it admits none of them
+    (float32 slopes beside bfloat16 heads)."""
+    rows = []
+    for param in [p for p in contract["params"] if p["kind"] == "tensor"][1:]:
+        field = f"{param['name']}.dtype"
+        absent = param["optional"] and param["name"] not in taken
+        if absent or param["same_dtype_as"] or field in ruled or not any(map(_is_floating, param["dtypes"])):
+            continue
+        if not any(map(_is_floating, named)):
+            got = ", ".join(named) or "none"
+            refuse_request("supported_dtypes", f"the floating dtypes of {param['name']} too", got, "name them")
+        if set(named) & set(param["dtypes"]):
+            allowed = [d for d in param["dtypes"] if d in named or not _is_floating(d)]
+            rows.append({"field": field, "relation": "in", "set": allowed})
+    return rows
+
+
+def _is_floating(dtype: str) -> bool:
+    return "float" in dtype
 
 
 def _taken(name: str, function: Callable[..., Any]) -> frozenset[str]:
@@ -102,6 +145,6 @@ def _adapter(
     return call
 
 
-def _dtype_name(dtype: Any) -> str:
+def dtype_name(dtype: Any) -> str:
     """ "bfloat16" for torch.bfloat16 and for its name."""
     return str(dtype).removeprefix("torch.")

@@ -72,6 +72,7 @@ class LZ_OWN Engine {
 
   // ---- registration. `availability`: JSON {kernel id or "*": {"installed": bool, "code": ..., "detail": ...}}.
   Status RegisterBackend(std::string_view descriptor, std::string_view availability);
+  size_t Unregister(std::string_view adapter);  // how many kernels that adapter had
   // A plugin's kernels are run on their operations' cases before any call may get them. Without a verifier (it is
   // verify's to set: the engine does not know cases) they are registered untested.
   Status LoadPlugin(const std::string& library, const std::string& descriptor);

@@ -71,4 +71,10 @@ Status Engine::RegisterBackend(std::string_view descriptor, std::string_view ava
   return status;
 }
 
+size_t Engine::Unregister(std::string_view adapter) {
+  const size_t removed = selector_.registry().Remove(adapter);
+  selector_.Invalidate(EpochKind::kCapabilities);
+  return removed;
+}
+
 }  // namespace lz

@@ -281,7 +281,7 @@ Result<std::shared_ptr<const OperationPolicy>> Policies::Resolve(std::shared_ptr
   const Policy& p = *policy;
   result->policy = std::move(policy);
   result->facts = {p.deterministic, p.strict_mode, p.allow_adaptation};
-  result->num_kernels = registry_.num_kernels();
+  result->registry_changes = registry_.num_changes();
   for (const Variant& variant : op.contract().variants) {
     auto rules = ResolveRules(p, op, variant.id);
     if (!rules.ok()) return rules.TakeStatus();
@@ -305,7 +305,7 @@ Result<std::shared_ptr<const OperationPolicy>> Policies::For(int64_t id, const O
   auto compiled = Of(id);
   if (!compiled.ok()) return compiled.TakeStatus();
   std::shared_ptr<const OperationPolicy>& known = (*compiled)->operations[&op];
-  if (!known || known->num_kernels != registry_.num_kernels()) {
+  if (!known || known->registry_changes != registry_.num_changes()) {
     auto resolved = Resolve((*compiled)->policy, op);
     if (!resolved.ok()) return resolved;
     known = std::move(*resolved);

@@ -31,7 +31,7 @@ struct OperationPolicy {
   std::vector<std::vector<ResolvedRule>> rules;  // by variant
   std::vector<std::string> locks;                // by variant; empty: none
   std::array<int64_t, size_t(PolicyField::kCount)> facts{};
-  size_t num_kernels = 0;  // that were registered: which locks bind depends on it
+  uint64_t registry_changes = 0;  // which locks bind depends on the kernels that there are
 };
 
 class Policies {

@@ -257,7 +257,9 @@ Status Registry::Register(std::span<const Registration> kernels) {
     const Operation* op = Find(r.spec->operation);
     std::vector<Predicate> none;
     LZ_RETURN_IF_ERROR(Prepare(r, &entry, op ? &predicates[op->index()] : &none));
-    const auto same = [&](const KernelEntry& e) { return e.id == entry.id && e.operation == entry.operation; };
+    const auto same = [&](const KernelEntry& e) {
+      return e.id == entry.id && e.operation == entry.operation && !e.removed;
+    };
     if (std::any_of(entries_.begin(), entries_.end(), same) || std::any_of(prepared.begin(), prepared.end(), same)) {
       return Refuse(entry.id, "an id that is new in " + entry.operation, "one that is registered already");
     }
@@ -280,7 +282,22 @@ Status Registry::Register(std::span<const Registration> kernels) {
     building_[i].predicates = std::move(predicates[i]);
     PublishState(*operations_[i]);
   }
+  ++changes_;
   return {};
+}
+
+size_t Registry::Remove(std::string_view adapter) {
+  std::lock_guard lock(mutex_);
+  size_t removed = 0;
+  for (KernelEntry& e : entries_) {
+    if (e.adapter != adapter || e.removed) continue;
+    e.removed = true;
+    std::erase(building_[e.op->index()].kernels[e.variant], &e);
+    PublishState(*e.op);
+    ++removed;
+  }
+  ++changes_;
+  return removed;
 }
 
 Result<std::vector<Row>> Registry::Watch(const Operation& op, std::span<const Constraint> conditions) {
@@ -333,7 +350,8 @@ void Registry::PublishState(const Operation& op) {
 const KernelEntry* Registry::FindKernel(std::string_view operation, std::string_view id) const {
   std::lock_guard lock(mutex_);
   for (const KernelEntry& e : entries_) {
-    if (e.id == id && (operation.empty() || e.operation == operation || e.op->name() == operation)) return &e;
+    if (e.id == id && !e.removed && (operation.empty() || e.operation == operation || e.op->name() == operation))
+      return &e;
   }
   return nullptr;
 }
@@ -342,14 +360,18 @@ std::vector<const KernelEntry*> Registry::Kernels(const Operation* op) const {
   std::lock_guard lock(mutex_);
   std::vector<const KernelEntry*> found;
   for (const KernelEntry& e : entries_) {
-    if (!op || e.op == op) found.push_back(&e);
+    if (!e.removed && (!op || e.op == op)) found.push_back(&e);
   }
   return found;
 }
 
 size_t Registry::num_kernels() const {
   std::lock_guard lock(mutex_);
-  return entries_.size();
+  return size_t(std::ranges::count(entries_, false, &KernelEntry::removed));
+}
+uint64_t Registry::num_changes() const {
+  std::lock_guard lock(mutex_);
+  return changes_;
 }
 const KernelEntry* Registry::kernel(uint32_t index) const {
   std::lock_guard lock(mutex_);

@@ -32,7 +32,8 @@ struct KernelEntry {
   uint32_t index = 0;  // among all kernels of the process
   std::vector<Row> rows;
   Availability availability;
-  std::string adapter;  // host kernels: what the door resolves
+  std::string adapter;   // host kernels: what the door resolves
+  bool removed = false;  // the registry's own, under its mutex
 };
 
 // Published whole for each operation.
@@ -62,6 +63,9 @@ class Registry {
   };
   // All or nothing. An id that is taken in its operation, an unknown operation or field is refused.
   Status Register(std::span<const Registration> kernels);
+  // Takes every kernel of this adapter out: no later selection finds it, its ids are free again. Entries stay, because
+  // plans hold them. Gives how many there were.
+  size_t Remove(std::string_view adapter);
   // Conditions that a policy states become classes too. Gives them resolved; an unknown field is refused.
   Result<std::vector<Row>> Watch(const Operation& op, std::span<const Constraint> conditions);
 
@@ -71,6 +75,7 @@ class Registry {
   const KernelEntry* FindKernel(std::string_view operation_or_name, std::string_view id) const;
   std::vector<const KernelEntry*> Kernels(const Operation* op) const;  // nullptr: of all
   size_t num_kernels() const;
+  uint64_t num_changes() const;  // of the set of kernels
   const KernelEntry* kernel(uint32_t index) const;
 
  private:
@@ -90,6 +95,7 @@ class Registry {
   std::deque<KernelEntry> entries_;    // stable addresses
   std::deque<OperationState> states_;  // old ones stay: readers may hold them, registrations are few
   int32_t generation_ = 0;
+  uint64_t changes_ = 0;
   Status startup_;
 };
 

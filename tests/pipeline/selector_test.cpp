@@ -31,7 +31,7 @@ class SelectorTest : public testing::Test {
       s.dtypes = kFloats;
       if (s.accepts.empty()) s.accepts = kWeight;
       if (!s.launch) s.launch = &Works;
-      const Registry::Registration one{&s, {}, {}};
+      const Registry::Registration one{&s, {}, "adapter of " + std::string(s.id)};
       Status status = selector.registry().Register({&one, 1});
       ASSERT_TRUE(status.ok()) << status.Text();
     }
@@ -41,7 +41,7 @@ class SelectorTest : public testing::Test {
     ASSERT_TRUE(status.ok()) << status.Text();
     selector.Invalidate(EpochKind::kPolicy);
   }
-  void Measure(std::map<std::string, Measurement> times) {
+  void Measure(const std::map<std::string, Measurement>& times) {
     selector.set_measurements([times](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
       const auto at = times.find(k.id);
       if (at == times.end()) return std::nullopt;
@@ -339,6 +339,47 @@ TEST_F(SelectorTest, TheCacheCanBeOff) {
     ASSERT_TRUE(selector.Select(r).ok());
   }
   EXPECT_EQ(selector.cache_stats().inserted, 0u);
+}
+
+TEST_F(SelectorTest, ARemovedKernelIsChosenNoMoreAndItsPlanStaysValid) {
+  const auto selected = [&](verify::Case& c, Request* r) {
+    *r = c.MakeRequest();
+    EXPECT_TRUE(selector.Prepare(*r).ok());
+    return selector.Select(*r);
+  };
+  auto c = verify::ParseCase(op, "input=f32[2,64]");
+  Request before(op), after(op);
+  Registry& registry = selector.registry();
+  const size_t kernels = registry.num_kernels();
+  for (int again = 0; again < 2; ++again) {  // its id is free again
+    Register({{.id = "a.k", .priority = 95}});
+    EXPECT_EQ(registry.num_kernels(), kernels + 1);
+    auto plan = selected(*c, &before);
+    ASSERT_TRUE(plan.ok()) << plan.status().Text();
+    EXPECT_EQ((*plan)->kernel->id, "a.k");
+    EXPECT_EQ(registry.Remove("adapter of a.k"), 1u);
+    EXPECT_EQ(registry.Remove("adapter of a.k"), 0u);
+    EXPECT_EQ(registry.num_kernels(), kernels);
+    EXPECT_EQ(registry.FindKernel("norm.rms", "a.k"), nullptr);
+    auto other = selected(*c, &after);
+    ASSERT_TRUE(other.ok()) << other.status().Text();
+    EXPECT_EQ((*other)->kernel->id, "hwy.norm.rms");
+    const int launched = g_launched;
+    BindOutput(before, 0, nullptr);
+    EXPECT_TRUE(selector.Run(**plan, before).ok());
+    EXPECT_EQ(g_launched, launched + 1);
+  }
+}
+
+TEST_F(SelectorTest, ALockOnARemovedKernelBindsAgainWhenItReturns) {
+  Configure(R"({"locks": {"norm.rms": "a.k"}})");
+  for (int again = 0; again < 2; ++again) {
+    Register({{.id = "a.k", .priority = 1}});
+    EXPECT_EQ(Explain().lock, "a.k");
+    EXPECT_GE(Explain().winner, 0);
+    selector.registry().Remove("adapter of a.k");
+    EXPECT_EQ(Explain().winner, -1);
+  }
 }
 
 }  // namespace

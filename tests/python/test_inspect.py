@@ -1,4 +1,4 @@
-"""Questions to the engine: reports, validation, lists, doctor, registration from Python and by entry points."""
+"""Questions to the engine: reports, validation, lists, doctor, registration by entry points."""
 
 import json
 import pickle
@@ -128,60 +128,6 @@ def test_doctor():
 def test_version():
     assert lz.version_info[:3] == tuple(int(n) for n in lz.__version__.split("."))
     assert lz.version_info.build.startswith(lz.__version__)
-
-
-# ---- kernels from Python
-
-
-def test_register_kernel():
-    @lz.register_kernel("norm.rms", "tests.register", supported_dtypes=[torch.float32], priority=0)
-    def kernel(input, weight, eps):
-        return torch.nn.functional.rms_norm(input, (input.shape[-1],), weight, eps) + 1
-
-    want = torch.nn.functional.rms_norm(X, (8,), W, 1e-3) + 1
-    torch.testing.assert_close(lz.rms_norm(X, W, 1e-3, kernel="tests.register"), want)
-    # What the function does not take, and what was not stated, is unsupported.
-    for call in (lambda: lz.rms_norm(X, W, weight_offset=1.0, kernel="tests.register"),
-                 lambda: lz.rms_norm(X.double(), W.double(), kernel="tests.register")):  # fmt: skip
-        with pytest.raises(lz.NoKernelFoundError):
-            call()
-
-
-def test_register_kernel_gets_its_layout():
-    seen = []
-
-    @lz.register_kernel(
-        "attention.standard.prefill",
-        "tests.layout",
-        supported_dtypes=["float32"],
-        supports_causal=True,
-        max_head_dim=64,
-        priority=0,
-    )
-    def kernel(query, key, value, causal, scale):
-        seen.append(query.shape)
-        return torch.nn.functional.scaled_dot_product_attention(
-            *(t.transpose(1, 2) for t in (query, key, value)), is_causal=causal, scale=scale
-        ).transpose(1, 2)
-
-    q = torch.randn(1, 5, 2, 8)
-    want = lz.attention(q, q, q)
-    torch.testing.assert_close(lz.attention(q, q, q, kernel="tests.layout"), want)
-    t = q.transpose(1, 2)
-    got = lz.attention(t, t, t, layout="BHSD", kernel="tests.layout")
-    torch.testing.assert_close(got, want.transpose(1, 2))
-    assert seen == [(1, 5, 2, 8)] * 2
-
-
-def test_register_kernel_refuses_what_it_cannot_mean():
-    with pytest.raises(lz.UnknownNameError):
-        lz.register_kernel("no.such", "tests.x", supported_dtypes=["float32"])(lambda input: input)
-    with pytest.raises(TypeError, match="nonsense"):
-        lz.register_kernel("norm.rms", "tests.x", supported_dtypes=["float32"])(lambda nonsense: nonsense)
-    with pytest.raises(lz.ConfigError, match="float33"):
-        lz.register_kernel("norm.rms", "tests.x", supported_dtypes=["float33"])(lambda input: input)
-    with pytest.raises(lz.LayerZeroError, match="hwy.norm.rms"):
-        lz.register_kernel("norm.rms", "hwy.norm.rms", supported_dtypes=["float32"])(lambda input: input)
 
 
 # ---- libraries

@@ -16,7 +16,7 @@ _guard = threading.RLock()
 _registered: set[str] = set()
 _problems: dict[str, str] = {}
 _libraries: dict[str, dict[str, Any]] = {}
-_functions: dict[str, Callable[..., Any]] = {}  # of @register_kernel, by adapter
+_functions: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}  # of @register_kernel: adapter to its descriptor
 
 
 def torch_attached() -> None:
@@ -57,29 +57,50 @@ def _register_folder(folder: Path) -> None:
 
 def register(descriptor: dict[str, Any]) -> None:
     """A descriptor's kernels become candidates; what is not installed is listed with the reason."""
-    availability = availability_of(descriptor)
+    _libraries[descriptor["backend"]] = _library(descriptor)
+    _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability_of(descriptor)))
+
+
+def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
     requirements = descriptor.get("requires", [])
-    _libraries[descriptor["backend"]] = {
+    return {
         "description": descriptor.get("description", ""),
         "platform": descriptor["platform"],
         "kernels": sum(len(rows) for rows in descriptor["ops"].values()),
         "operations": list(descriptor["ops"]),
         "version": version_of(requirements),
         "tested_with": descriptor["backend_version"],
-        "installed": availability["*"]["installed"],
+        "installed": availability_of(descriptor)["*"]["installed"],
         "missing": missing(requirements),
     }
-    _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability))
 
 
-def add_function(adapter: str, function: Callable[..., Any]) -> None:
-    _functions[adapter] = function
+def add_function(adapter: str, function: Callable[..., Any], descriptor: dict[str, Any]) -> None:
+    """A Python function becomes the one kernel of a descriptor, whose row names `adapter`."""
+    with _guard:
+        _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability_of(descriptor)))
+        _functions[adapter] = (function, descriptor)
+
+
+def remove_function(adapter: str) -> bool:
+    """Undoes add_function(). False: there is no such function."""
+    with _guard:
+        if adapter not in _functions:
+            return False
+        _layerzero.unregister(adapter)
+        del _functions[adapter]
+        return True
+
+
+def functions() -> frozenset[str]:
+    """The adapters of all functions that are kernels now."""
+    return frozenset(_functions)
 
 
 def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
     """The door's `resolve` hook: imports "module:function" at a kernel's first call."""
     if adapter in _functions:
-        return _functions[adapter]
+        return _functions[adapter][0]
     module, _, function = adapter.partition(":")
     try:
         return getattr(importlib.import_module(module), function)
@@ -97,4 +118,12 @@ def problems() -> Iterator[str]:
 
 def libraries() -> dict[str, dict[str, Any]]:
     """Library to {description, platform, kernels, operations, version, tested_with, installed, missing}."""
-    return dict(_libraries)
+    found = dict(_libraries)
+    for _, descriptor in _functions.values():
+        if descriptor["backend"] not in _libraries:
+            one, known = _library(descriptor), found.get(descriptor["backend"])
+            if known is not None:
+                one["kernels"] += known["kernels"]
+                one["operations"] = sorted({*known["operations"], *one["operations"]})
+            found[descriptor["backend"]] = one
+    return found
