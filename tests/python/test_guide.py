@@ -49,7 +49,8 @@ def model(tmp_path_factory):
 def here(tmp_path, monkeypatch):
     """A working folder with what examples read."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "zen5.records.json").write_text((ROOT / "tests/perfdb/records/valid.json").read_text())
+    (tmp_path / "build").mkdir()
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
     return tmp_path
 
 
@@ -82,6 +83,8 @@ def test_commands_run(page, model, here, monkeypatch, capsys):
             targets = re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
             assert arguments[0] in targets, line
             assert arguments[1:] == [] or arguments[1] == "&&", line
+        elif program == "source":
+            assert arguments == [".venv/bin/activate"], line
         elif program == "cmake":
             assert page.stem in ("cpp", "add-a-kernel"), line  # built by tests/python/packaging/test_cpp_package.py
         else:

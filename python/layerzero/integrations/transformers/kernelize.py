@@ -100,7 +100,7 @@ def _mlp_forward(self, *args, **kwargs):
     if not rows or torch.is_grad_enabled() or torch.compiler.is_compiling():
         return type(self).forward(self, *args, **kwargs)
     structure.count_call(self)
-    return structure.run_mlp(self, *args, mlp)
+    return structure.run_mlp(self, args[0], mlp)
 
 
 _BATCHING = continuous.init_continuous_batching
