@@ -68,6 +68,11 @@ class VersionInfo(NamedTuple):
 TYPE_CHECKING = False  # typing's own, without importing it: checkers know the name
 if TYPE_CHECKING:
     from layerzero._operations import *  # noqa: F403
+    from layerzero.schemas import OperationSchema as OperationSchema
+    from layerzero.schemas import TensorSchema as TensorSchema
+    from layerzero.selection import KernelRegistry as KernelRegistry
+    from layerzero.selection import SelectionContext as SelectionContext
+    from layerzero.selection import SelectionContextBuilder as SelectionContextBuilder
 
 __version__, _build = _layerzero.build_id()
 _major, _minor, _patch = (int(part) for part in __version__.split(".")[:3])
@@ -92,7 +97,12 @@ _torch.install()
 # Names whose modules need more than torch: imported when they are first used.
 _LAZY = {
     "KVCacheManager": "layerzero.kv_cache",
+    "KernelRegistry": "layerzero.selection",
+    "OperationSchema": "layerzero.schemas",
     "PackedWeights": "layerzero.packing",
+    "SelectionContext": "layerzero.selection",
+    "SelectionContextBuilder": "layerzero.selection",
+    "TensorSchema": "layerzero.schemas",
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
     "kernelize": "layerzero.integrations.transformers",

@@ -3,11 +3,13 @@
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from layerzero import backends
 from layerzero._contracts import Contract, contracts, flat_name, parameter_names
 from layerzero._refusals import refuse_name, refuse_request
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def register_kernel(
@@ -20,7 +22,7 @@ def register_kernel(
     version: str = "0",
     requires_layouts: Sequence[str] = ("BSHD",),
     **facts: Any,
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+) -> Callable[[F], F]:
     """Registers the decorated function as a kernel of `operation` (an operation id, e.g. "norm.rms").
 
     The function is called with the parameters that it names, final scalars included. `facts` are keys of
@@ -30,7 +32,7 @@ def register_kernel(
     otherwise for one of them. Tensors arrive in one of `requires_layouts`; calls in another layout are permuted.
     """
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: F) -> F:
         name = flat_name(operation)
         taken = _taken(name, function)
         adapter = adapter_of(operation, kernel_id)

@@ -30,7 +30,7 @@ _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
 
 
 @functools.cache
-def _dims(shape: str) -> tuple[bool, tuple[str, ...]]:
+def dims_of(shape: str) -> tuple[bool, tuple[str, ...]]:
     """Whether the shape starts with "...", and its other dimensions."""
     parts = tuple(part.strip() for part in re.split(r",(?![^\[]*\])", shape) if part.strip())
     return ("..." in parts[:1], parts[1:]) if "..." in parts[:1] else (False, parts)
@@ -94,7 +94,7 @@ def _sizes(shape: str, arguments: dict[str, Any], axes: dict[str, Any], leading:
         tensor, axis, rows, columns = (part.strip() for part in shape[7:-1].split(";"))
         block = [_evaluate(_expression(part), axes) for part in (rows, columns)]
         return _blocks(list(arguments[tensor].shape), arguments.get(axis), *block)
-    has_leading, dims = _dims(shape)
+    has_leading, dims = dims_of(shape)
     return [*(leading if has_leading else []), *(_evaluate(_expression(d), axes) for d in dims)]
 
 
@@ -110,7 +110,7 @@ def _blocks(shape: list[Any], axis: int | None, rows: Any, columns: Any) -> list
 def _bind(
     name: str, param: dict[str, Any], tensor: Any, order: list[int] | None, axes: dict[str, Any], leading: Any
 ) -> Any:
-    has_leading, dims = _dims(param["shape"])
+    has_leading, dims = dims_of(param["shape"])
     shape = list(tensor.shape)
     if len(shape) < len(dims) or (len(shape) > len(dims) and not has_leading):
         raise InvalidRequestError(f"{name}: {param['name']}: wanted [{param['shape']}], got {shape}")

@@ -26,6 +26,31 @@ try:
     lz.rms_norm(x, w)
 except lz.NoKernelFoundError as error:
     print(error.operation, error.failures)
+registry = lz.KernelRegistry()
+schema = lz.OperationSchema(
+    "mine.scale",
+    inputs=(lz.TensorSchema("x", ndim=2, dtype_constraint={torch.float32, "bfloat16"}, shape_vars=("rows", "_")),),
+    outputs=(lz.TensorSchema("y", required=False),),
+    params={"factor": float},
+)
+registry.register_schema(schema)
+assert_type(schema.validate(x, factor=2.0), list[str])
+context = lz.SelectionContext.from_tensors(x, x, x, causal=True)
+assert_type(context.head_dim, int | None)
+assert_type(lz.SelectionContextBuilder(schema).build(x, device=None, factor=2.0), lz.SelectionContext)
+print(registry.select(context).impl(x, x, x), [kernel.kernel_id for kernel in registry.get_candidates("norm.rms")])
+norm, fallback = registry.get_schema("norm.rms"), registry.get_fallback("norm.rms")
+if norm is not None and fallback is not None:
+    print([tensor.shape_vars for tensor in norm.inputs], dict(norm.params), fallback.kernel_id)
+
+
+@registry.register_kernel("norm.rms", "mine.norm", supported_dtypes=["float32"])
+def mine(input: torch.Tensor) -> torch.Tensor:
+    return input
+
+
+assert_type(mine(x), torch.Tensor)
+lz.unregister_kernel("norm.rms", "mine.norm")
 model = torch.nn.Linear(2, 2)
 lz.kernelize(model)
 print(lz.KVCacheManager, lz.quantize(x, "int8"), lz.sample_topk(x, 2), lz.layer_norm(x, 8))

@@ -1,0 +1,219 @@
+"""What a call of an operation is made of: `TensorSchema`, `OperationSchema`, and `schema_of`, an operation's own schema."""
+
+import functools
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from layerzero import _layerzero
+from layerzero._contracts import Contract, contracts
+from layerzero._inspect import explain
+from layerzero._register import dtype_name
+from layerzero._shapes import dims_of
+from layerzero.errors import InvalidRequestError, UnknownNameError
+from layerzero.report import SelectionReport
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class TensorSchema:
+    """One tensor of a call.
+
+    `ndim`: its number of axes; None: as many as `shape_vars`, or any. `dtype_constraint`: the dtypes that it may have,
+    None: any; given by name or as torch's, kept by name. `shape_vars`: a name for each axis, equal names being equal
+    sizes in one call; a number is that size, "_" any size, a first "..." any leading axes. `required`: whether a call
+    must give it.
+    """
+
+    name: str
+    ndim: int | None = None
+    dtype_constraint: "Collection[str | torch.dtype] | None" = None
+    shape_vars: tuple[str, ...] = ()
+    required: bool = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape_vars", tuple(self.shape_vars))
+        if isinstance(self.dtype_constraint, str):
+            raise ValueError(f"{self.name}: dtype_constraint: wanted a set of dtypes, got {self.dtype_constraint!r}")
+        if self.dtype_constraint is not None:
+            object.__setattr__(self, "dtype_constraint", frozenset(map(dtype_name, self.dtype_constraint)))
+        if not self.name.isidentifier():
+            raise ValueError(f"name: wanted a name as of a parameter, got {self.name!r}")
+        if not self.shape_vars or self.shape_vars[0] == "...":
+            return
+        if self.ndim is None:
+            object.__setattr__(self, "ndim", len(self.shape_vars))
+        if self.ndim != len(self.shape_vars):
+            raise ValueError(f"{self.name}: shape_vars: wanted {self.ndim} as ndim says, got {len(self.shape_vars)}")
+
+
+@dataclass(frozen=True)
+class OperationSchema:
+    """The tensors and scalars of an operation.
+
+    `params`: the scalars' types by name: int, float, bool or str; each scalar may be left out or None. The schema of an
+    operation of LayerZero's own comes from `KernelRegistry.get_schema`, and its contract is what judges calls.
+    """
+
+    operation: str
+    inputs: tuple[TensorSchema, ...]
+    outputs: tuple[TensorSchema, ...]
+    params: Mapping[str, type] = field(hash=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", tuple(self.inputs))
+        object.__setattr__(self, "outputs", tuple(self.outputs))
+        object.__setattr__(self, "params", dict(self.params))
+        names = [*(tensor.name for tensor in self.inputs), *self.params]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{self.operation}: wanted each name once, got {', '.join(twice)} again")
+        self._check_axes()
+
+    def validate(self, *tensors: Any, **params: Any) -> list[str]:
+        """What is wrong with a call, one text each; [] where nothing is.
+
+        Tensors in the schema's order or by name (None: not given), scalars by name.
+        """
+        return self._problems(bind(self, tensors, params))
+
+    def _check_axes(self) -> None:
+        for tensor in (*self.inputs, *self.outputs):
+            for place, axis in enumerate(tensor.shape_vars):
+                if not (axis.isidentifier() or axis.isdecimal() or (axis == "..." and place == 0)):
+                    wanted = "a name, a number, _ or a first ..."
+                    raise ValueError(f"{tensor.name}: shape_vars: wanted {wanted}, got {axis!r}")
+
+    def _problems(self, call: "Call") -> list[str]:
+        wrong = [
+            f"{name}: wanted {self.params[name].__name__}, got {type(value).__name__}"
+            for name, value in call.params.items()
+            if not _is_of(value, self.params[name])
+        ]
+        return [*call.problems, *wrong, *sizes_of(self, call)[1]]
+
+
+class Call(NamedTuple):
+    """The arguments of a call by name, without those that are None; what is wrong with the names or no tensor at all."""
+
+    tensors: dict[str, Any]
+    params: dict[str, Any]
+    problems: list[str]
+
+
+def bind(schema: OperationSchema, tensors: tuple[Any, ...], params: dict[str, Any]) -> Call:
+    """Which argument is which: tensors in the schema's order or by name, scalars by name."""
+    names = [tensor.name for tensor in schema.inputs]
+    problems = []
+    if len(tensors) > len(names):
+        problems.append(f"{schema.operation}: wanted at most {len(names)} tensors, got {len(tensors)}")
+    given = {name: value for name, value in zip(names, tensors, strict=False) if value is not None}
+    scalars: dict[str, Any] = {}
+    for name, value in params.items():
+        if name not in names and name not in schema.params:
+            problems.append(f"{name}: wanted one of {', '.join([*names, *schema.params])}, got an unknown name")
+        elif name in given:
+            problems.append(f"{name}: wanted it once, got it by place and by name")
+        elif value is not None:
+            (given if name in names else scalars)[name] = value
+    for tensor in schema.inputs:
+        if tensor.required and tensor.name not in given:
+            problems.append(f"{tensor.name}: wanted a tensor, got none")
+    for name in [n for n, value in given.items() if not (hasattr(value, "shape") and hasattr(value, "dtype"))]:
+        kind = type(given.pop(name)).__name__
+        problems.append(f"{name}: wanted a tensor, got {kind}; scalars are given by name")
+    return Call(given, scalars, problems)
+
+
+def sizes_of(schema: OperationSchema, call: Call) -> tuple[dict[str, int], list[str]]:
+    """The size of each axis that has a name in `schema`, and which tensors do not fit."""
+    sizes: dict[str, int] = {}
+    problems = []
+    for tensor in [t for t in schema.inputs if t.name in call.tensors]:
+        value = call.tensors[tensor.name]
+        shape = tuple(value.shape)
+        if tensor.dtype_constraint is not None and dtype_name(value.dtype) not in tensor.dtype_constraint:
+            wanted = ", ".join(sorted(map(dtype_name, tensor.dtype_constraint)))
+            problems.append(f"{tensor.name}: wanted {wanted}, got {dtype_name(value.dtype)}")
+        axes = tensor.shape_vars[tensor.shape_vars[:1] == ("...",) :]
+        if (tensor.ndim is not None and len(shape) != tensor.ndim) or len(shape) < len(axes):
+            wanted = f"{len(axes)} or more" if tensor.ndim is None else str(tensor.ndim)
+            problems.append(f"{tensor.name}: wanted {wanted} axes, got {list(shape)}")
+            continue
+        for axis, size in zip(reversed(axes), reversed(shape), strict=False):
+            known = int(axis) if axis.isdecimal() else size if axis == "_" else sizes.setdefault(axis, size)
+            if size != known:
+                problems.append(f"{tensor.name}: wanted {axis} = {known}, got {list(shape)}")
+    return sizes, problems
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
+
+
+class ContractSchema(OperationSchema):
+    """The schema of one of LayerZero's operations: the engine judges calls. `shape_vars` may be expressions of axes."""
+
+    def _check_axes(self) -> None:
+        pass
+
+    def _problems(self, call: Call) -> list[str]:
+        return call.problems or ask(self.operation, call)[1]
+
+
+def ask(operation: str, call: Call, device: str | None = None) -> tuple[SelectionReport | None, list[str]]:
+    """The engine's report on a call, or what it says is wrong with the call."""
+    try:
+        report = explain(operation, device=device, **call.tensors, **call.params)
+    except UnknownNameError:  # the device's
+        raise
+    except (InvalidRequestError, TypeError) as error:
+        return None, [str(error)]
+    ids = [one["id"] for one in contracts()[report.name]["operations"]]
+    if operation in ids and report.operation != operation:
+        return None, [f"operation: wanted a call of {operation}, got one of {report.operation}"]
+    return report, []
+
+
+_KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool, "choice": str}
+
+
+@functools.cache
+def schema_of(operation: str) -> OperationSchema | None:
+    """The schema of an operation by its flat name, id or alias, made of its contract; None: there is no such operation."""
+    name = _layerzero.find(operation)
+    if name is None:
+        return None
+    contract = contracts()[name]
+    params = {p["name"]: _KINDS[p["kind"]] for p in contract["params"] if p["kind"] != "tensor"}
+    if contract["layouts"]:
+        params["layout"] = str
+    inputs = tuple(
+        _tensor(p["name"], "*" if p["broadcast"] else p["shape"], p["dtypes"], not p["optional"])
+        for p in contract["params"]
+        if p["kind"] == "tensor"
+    )
+    outputs = tuple(
+        _tensor(o["name"], o["shape"], _output_dtypes(contract, o), not o["only_if"]) for o in contract["outputs"]
+    )
+    return ContractSchema(operation, inputs, outputs, params)
+
+
+def _output_dtypes(contract: Contract, output: dict[str, Any]) -> list[str]:
+    params = {p["name"]: p for p in contract["params"]}
+    if output["dtype_choice"]:
+        return output["choice_dtypes"] or params[output["dtype_choice"]]["choices"]
+    return params[output["dtype"]]["dtypes"] if output["dtype"] in params else [output["dtype"]]
+
+
+def _tensor(name: str, shape: str, dtypes: list[str], required: bool) -> TensorSchema:
+    """`shape` in the contracts' language; one that a choice or blocks decide has no rank and no names."""
+    if shape == "*" or shape.endswith("}") or shape.startswith("blocks("):
+        return TensorSchema(name, None, dtypes, (), required)
+    has_leading, dims = dims_of(shape)
+    return TensorSchema(
+        name, None if has_leading else len(dims), dtypes, ("...", *dims) if has_leading else dims, required
+    )

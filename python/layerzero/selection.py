@@ -1,0 +1,202 @@
+"""Selection as objects: a call as selection sees it, and the kernels that there are. The engine decides, as for a call."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from layerzero import _layerzero
+from layerzero._contracts import call_of, contracts
+from layerzero._inspect import explain, list_kernels, run
+from layerzero._refusals import refuse_name, refuse_request
+from layerzero._register import F, dtype_name, register_kernel
+from layerzero.errors import NoKernelFoundError, failures_of
+from layerzero.report import Record, SelectionReport
+from layerzero.schemas import OperationSchema, ask, bind, schema_of, sizes_of
+
+
+@dataclass(frozen=True, eq=False)
+class SelectionContext:
+    """A call as selection sees it: made by `from_tensors` or `SelectionContextBuilder`, for `KernelRegistry.select`.
+
+    It keeps the call's tensors, and facts of the moment when it was made. None: the operation has no such fact.
+    """
+
+    op_id: str  # "attention.gqa.decode"
+    tensors: Mapping[str, Any]
+    params: Mapping[str, Any]  # as they were given
+    dtype: str | None = None  # of the first tensor, like strides
+    strides: tuple[int, ...] | None = None  # in elements
+    axes: Mapping[str, int] = field(default_factory=dict)  # sizes by the names of the schema
+    batch_size: int | None = None
+    seq_len_q: int | None = None
+    seq_len_k: int | None = None
+    num_heads: int | None = None
+    num_kv_heads: int | None = None
+    head_dim: int | None = None  # of queries and keys
+    enable_gqa: bool | None = None
+    layout: str | None = None
+    is_causal: bool | None = None
+    attn_mask_type: str | None = None  # none, bool, float
+    requires_grad: bool | None = None
+    is_cuda_graph_capturing: bool | None = None
+    device: Record | None = None  # as in doctor().devices
+    policy_hash: str | None = None
+    report: SelectionReport | None = None  # None: only a schema describes the operation
+
+    @classmethod
+    def from_tensors(cls, q: Any, k: Any, v: Any, **kw: Any) -> "SelectionContext":
+        """Of a call of `attention`, with its parameters and `device`; `is_causal` and `layout_hint` mean causal and layout.
+
+        q: (B,S,H,D), k, v: (B,S_kv,H_kv,D); with layout="BHSD" (B,H,S,D). Raises InvalidRequestError, a ValueError, where
+        these make no call.
+        """
+        for name, meant in (("is_causal", "causal"), ("layout_hint", "layout")):
+            if name in kw and meant not in kw:
+                kw[meant] = kw.pop(name)
+        return SelectionContextBuilder(_known_schema("attention")).build(q, k, v, **kw)
+
+
+class SelectionContextBuilder:
+    """Makes contexts of calls that fit a schema."""
+
+    def __init__(self, schema: OperationSchema) -> None:
+        self.schema = schema
+
+    def build(self, *tensors: Any, device: str | None = None, **params: Any) -> SelectionContext:
+        """The context of a call: tensors in the schema's order or by name, scalars by name; `device`: a simulated one.
+
+        Raises InvalidRequestError, a ValueError, with all that `schema.validate` says.
+        """
+        schema = self.schema
+        if problems := schema.validate(*tensors, **params):
+            refuse_request(schema.operation, "a call that fits its schema", "; ".join(problems))
+        call = bind(schema, tensors, params)
+        first: Any = next((call.tensors[t.name] for t in schema.inputs if t.name in call.tensors), None)
+        facts: dict[str, Any] = {
+            "dtype": dtype_name(first.dtype) if first is not None else None,
+            "strides": tuple(first.stride()) if hasattr(first, "stride") else None,
+        }
+        if _layerzero.find(schema.operation) is None:
+            if device is not None:
+                refuse_request("device", "none: the engine does not know the operation", device)
+            axes = sizes_of(schema, call)[0]
+            return SelectionContext(schema.operation, call.tensors, call.params, axes=axes, **facts)
+        _, given = call_of(schema.operation, call.params)
+        report, problems = ask(schema.operation, call, device)
+        if report is None:
+            refuse_request(schema.operation, "a call that fits its contract", "; ".join(problems))
+        return SelectionContext(report.operation, call.tensors, given, report=report, **facts, **_facts_of(report))
+
+
+def _facts_of(report: SelectionReport) -> dict[str, Any]:
+    """The context's facts in a report, by the engine's own names for them."""
+    key = report.key
+    axes = {name: int(key[name]) for name in contracts()[report.name]["axes"] if name in key}
+    mask = key.get("attn_mask.dtype")
+    return {
+        "axes": MappingProxyType(axes),
+        "batch_size": axes.get("b"),
+        "seq_len_q": axes.get("s_q"),
+        "seq_len_k": axes.get("s_kv"),
+        "num_heads": axes.get("h_q"),
+        "num_kv_heads": axes.get("h_kv"),
+        "head_dim": axes.get("d_qk"),
+        "enable_gqa": axes["h_q"] != axes["h_kv"] if {"h_q", "h_kv"} <= axes.keys() else None,
+        "layout": report.layout.name if "layout" in report else None,
+        "is_causal": key["causal"] == "true" if "causal" in key else None,
+        "attn_mask_type": None if mask is None else {"absent": "none", "bool": "bool"}.get(mask, "float"),
+        "requires_grad": key["requires_grad"] == "true" if "requires_grad" in key else None,
+        "is_cuda_graph_capturing": key["capturing"] == "true" if "capturing" in key else None,
+        "device": report.device,
+        "policy_hash": report.policy_hash,
+    }
+
+
+class Kernel(Record):
+    """One kernel of `list_kernels`: kernel_id, operation, source, platform, dtypes, constraints ..., and how to call it."""
+
+    __slots__ = ()
+
+    def impl(self, *tensors: Any, **params: Any) -> Any:
+        """Calls the operation with this kernel; raises NoKernelFoundError with its reasons where it may not run."""
+        return run(self.name, *tensors, kernel=self.kernel_id, **params)
+
+
+class KernelRegistry:
+    """The operations and kernels of this process, and schemas of the user's own.
+
+    Every registry shows the same kernels: those of the engine. Schemas that were registered belong to the object.
+    """
+
+    def __init__(self) -> None:
+        self._own: dict[str, OperationSchema] = {}
+
+    def register_schema(self, schema: OperationSchema) -> None:
+        """Adds the schema of an operation that LayerZero does not have: its calls can be validated and described.
+
+        Raises ValueError for an operation of LayerZero's own, whose contract is its schema, and for another schema under
+        a name that has one.
+        """
+        known = self.get_schema(schema.operation)
+        if known is not None and known != schema:
+            refuse_request("operation", "one without a schema", repr(schema.operation), "get_schema() gives it")
+        if known is None:
+            self._own[schema.operation] = schema
+
+    def get_schema(self, operation: str) -> OperationSchema | None:
+        """The schema of an operation by its flat name, id or alias; None: no such operation."""
+        return self._own.get(operation) or schema_of(operation)
+
+    def register_kernel(self, operation: str, kernel_id: str, **facts: Any) -> Callable[[F], F]:
+        """`layerzero.register_kernel`. Raises ValueError at once for an operation that is unknown or only described."""
+        self._need(operation)
+        return register_kernel(operation, kernel_id, **facts)
+
+    def get_candidates(self, operation: str) -> list[Kernel]:
+        """Every kernel of an operation, or of all that its flat name stands for; [] where there is none."""
+        name = _layerzero.find(operation)
+        if name is None:
+            return []
+        kernels = [Kernel(kernel.to_dict()) for kernel in list_kernels(name)]
+        return [k for k in kernels if operation not in _ids(name) or k.operation == operation]
+
+    def get_fallback(self, operation: str) -> Kernel | None:
+        """The reference kernel that answers where no other may; None: there is none.
+
+        Raises ValueError for a flat name that stands for several operations.
+        """
+        references = [k for k in self.get_candidates(operation) if k.reference and k.installed]
+        if len({k.operation for k in references}) > 1:
+            refuse_name("operation", f"one of {', '.join(_ids(references[0].name))}", repr(operation))
+        return max(references, key=lambda k: k.priority, default=None)
+
+    def select(self, ctx: SelectionContext) -> Kernel:
+        """The kernel that the context's call would run now, under the policy in force.
+
+        Raises NoKernelFoundError with every kernel's reasons where none may.
+        """
+        if ctx.report is None:
+            raise NoKernelFoundError(ctx.op_id, {}, f"{ctx.op_id}: LayerZero has no operation of this name")
+        device = ctx.device.name if ctx.device is not None and ctx.device.simulated else None
+        report = explain(ctx.op_id, device=device, **ctx.tensors, **ctx.params)
+        if report.kernel_id is None:
+            raise NoKernelFoundError(report.operation, failures_of(report.to_dict()))
+        return next(k for k in self.get_candidates(report.operation) if k.kernel_id == report.kernel_id)
+
+    def _need(self, operation: str) -> None:
+        if _layerzero.find(operation) is not None:
+            return
+        described = "one that only a schema describes" if operation in self._own else repr(operation)
+        fix = "an operation is added in ops/, see CONTRIBUTING.md" if operation in self._own else "see `layerzero list`"
+        refuse_name("operation", "an operation of LayerZero's", described, fix)
+
+
+def _ids(name: str) -> list[str]:
+    return [operation["id"] for operation in contracts()[name]["operations"]]
+
+
+def _known_schema(operation: str) -> OperationSchema:
+    schema = schema_of(operation)
+    assert schema is not None, operation
+    return schema
