@@ -27,6 +27,17 @@ model is told by its structure and a trial on every version.
 | family | through LayerZero | left | sites | ratio |
 |---|---|---|---|---|
 """
+QUANTISED = """
+## Models quantised by others
+
+Quantised layers keep their own code and stand under `report.left`; norms, rotations and attention around them are
+replaced. `tests/python/test_kernelize_quantised.py` holds this against the quantised model's own logits.
+
+| format | tested with |
+|---|---|
+| bitsandbytes (8 and 4 bits), compressed-tensors, torchao, quanto, torch's dynamic quantisation | the packages |
+| GPTQ, AWQ | layers that hold their formats. Not with the packages: gptqmodel 7.7.0 wants torch 2.14.1 or newer, the AWQ layers of autoawq 0.2.7 raise on a CPU, auto-gptq 0.7.1 does not import beside Transformers 5 |
+"""
 
 
 def measure(threads: int | None) -> Path:
@@ -70,7 +81,9 @@ def main() -> int:
         return 1
     versions = " and ".join(TESTED)
     head = PAGE.format(machine=result["measured_on"]["machine"], threads=result["threads"], versions=versions)
-    (ROOT / "docs/guide/families.md").write_text(head + "".join(line(*item) for item in result["families"].items()))
+    (ROOT / "docs/guide/families.md").write_text(
+        head + "".join(line(*item) for item in result["families"].items()) + QUANTISED
+    )
     print(f"written: docs/guide/families.md from {path}")
     return 0
 

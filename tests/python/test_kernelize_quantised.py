@@ -146,6 +146,38 @@ def test_torchao_after_kernelize(kind, fused):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("weights, activations", [("qint8", None), ("qfloat8", None), ("qint8", "qint8")])
+def test_quanto(weights, activations, frozen):
+    """Its linear layers are a subclass; frozen, their weight is of another type; hooks quantise activations."""
+    quanto = pytest.importorskip("optimum.quanto")
+    model = tiny(**WIDE)
+    quanto.quantize(
+        model, exclude="lm_head", weights=vars(quanto)[weights], activations=activations and vars(quanto)[activations]
+    )
+    if frozen:
+        quanto.freeze(model)
+    if activations:
+        said = "has forward or backward hooks"
+    else:
+        said = "weight is a WeightQBytesTensor" if frozen else "QLinear is not exactly torch.nn.Linear"
+    assert_served(model, said, rounds=bool(activations))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_quanto_after_kernelize():
+    quanto = pytest.importorskip("optimum.quanto")
+    model, reference, plain = tiny(**WIDE), tiny(**WIDE), logits_of(tiny(**WIDE))
+    lz.kernelize(model)
+    for each in (model, reference):
+        quanto.quantize(each, exclude="lm_head", weights=quanto.qint8)
+    expected = logits_of(reference)
+    assert error(expected, plain) > 1e-3
+    assert error(logits_of(model), expected) <= TOLERANCE
+    assert plan_of(model).why_aside == {"a module was replaced after kernelize": 1}
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_dynamic_quantisation_of_torch():
     model = torch.ao.quantization.quantize_dynamic(tiny(**WIDE), {torch.nn.Linear})
     expected = logits_of(model)
