@@ -19,7 +19,7 @@ inline constexpr auto kVariants = std::to_array<Variant>({
 });
 
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("query", "b, h_q, d_qk", kFloats, "one query per sequence, the last position"),
+    TensorParam("q", "b, h_q, d_qk", kFloats, "one query per sequence, the last position"),
     attention::KCache(),
     attention::VCache(),
     attention::KVIndptr(),
@@ -33,7 +33,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
-    {.name = "output", .shape = "b, h_q, d_v", .dtype = "query", .doc = "weighted values"},
+    {.name = "output", .shape = "b, h_q, d_v", .dtype = "q", .doc = "weighted values"},
     attention::Lse("b, h_q"),
 });
 inline constexpr auto kAliases = std::to_array<std::string_view>({"attention.paged"});

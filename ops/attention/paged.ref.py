@@ -11,7 +11,7 @@ _spec.loader.exec_module(_attention)
 
 
 def reference(
-    query,
+    q,
     paged_k_cache,
     paged_v_cache,
     kv_indptr,
@@ -31,6 +31,6 @@ def reference(
     for s, (pages, length) in enumerate(lists):
         k, v = _attention.entries((paged_k_cache, paged_v_cache), pages, length, 1, window)
         parts.append(
-            _attention.rows(query[s : s + 1], k, v, scale=sm_scale, softcap=softcap, sinks=sinks, slopes=alibi_slopes)
+            _attention.rows(q[s : s + 1], k, v, scale=sm_scale, softcap=softcap, sinks=sinks, slopes=alibi_slopes)
         )
-    return _attention.packed(parts, query, 0, paged_v_cache.shape[-1], return_lse)
+    return _attention.packed(parts, q, 0, paged_v_cache.shape[-1], return_lse)

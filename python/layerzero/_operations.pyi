@@ -342,7 +342,7 @@ def mla_prefill(
 
 @overload
 def paged_decode_attention(
-    query: T,
+    q: T,
     paged_k_cache: T,
     paged_v_cache: T,
     kv_indptr: T,
@@ -362,7 +362,7 @@ def paged_decode_attention(
 
 @overload
 def paged_decode_attention(
-    query: T,
+    q: T,
     paged_k_cache: T,
     paged_v_cache: T,
     kv_indptr: T,

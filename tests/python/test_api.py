@@ -35,6 +35,8 @@ configure(**keys)
 lock(op, kernel_id)
 unlock(op)
 register_kernel(operation, kernel_id, *, platform, supported_dtypes, **facts)
+paged_decode_attention(q, paged_k_cache, paged_v_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale, *,
+    window_left=-1)
 mla_decode(q_nope, q_pe, ckv, kpe, sm_scale, *, return_lse=False)
 block_sparse_attention(q, k, v, indptr, indices, R, C, sm_scale)
 TensorSchema(name, ndim=None, dtype_constraint=None, shape_vars=(), required=True)

@@ -108,7 +108,7 @@ def test_decode_over_pages_tables_and_a_shared_prefix(s, lengths, data):
     want, lse = batch.expected(how)
     lists = {"paged_k_cache": k, "paged_v_cache": v, "kv_indptr": indptr}
     lists |= {"kv_indices": indices, "kv_last_page_len": last, "sm_scale": how.scale}
-    check("paged_decode_attention", {"query": query} | lists | keywords(how, window_left=True), want, lse)
+    check("paged_decode_attention", {"q": query} | lists | keywords(how, window_left=True), want, lse)
 
     table = torch.full((len(lengths), 9), -1, dtype=torch.int32)
     table = torch.nn.functional.pad(table, (0, 40 // page_size))
