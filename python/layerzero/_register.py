@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from layerzero import backends
@@ -10,6 +10,7 @@ from layerzero._contracts import Contract, contracts, flat_name, parameter_names
 from layerzero._refusals import refuse_name, refuse_request
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SHORT = {"q": "query", "k": "key", "v": "value"}  # a function's names for the parameters of attention
 
 
 def register_kernel(
@@ -25,7 +26,8 @@ def register_kernel(
 ) -> Callable[[F], F]:
     """Registers the decorated function as a kernel of `operation` (an operation id, e.g. "norm.rms").
 
-    The function is called with the parameters that it names, final scalars included. `facts` are keys of
+    The function is called with the parameters that it names (q, k and v are query, key and value), final scalars
+    included, and with the layout if it names that. `facts` are keys of
     capabilities.json: min_sm, max_head_dim, priority, supports_causal ... What is not stated is unsupported, so a call
     that gives an optional parameter which the function does not name is not for it. `supported_dtypes`: of every
     floating tensor of a call, and of the first tensor whatever it is; a row of `constraints` on "<tensor>.dtype" says
@@ -81,7 +83,7 @@ def adapter_of(operation: str, kernel_id: str) -> str:
     return f"layerzero.register_kernel:{operation}/{kernel_id}"
 
 
-def _dtype_rows(contract: Contract, named: list[str], taken: frozenset[str], ruled: set[Any]) -> list[dict[str, Any]]:
+def _dtype_rows(contract: Contract, named: list[str], taken: Collection[str], ruled: set[Any]) -> list[dict[str, Any]]:
     """Rules on the tensors after the first: what is floating is of the dtypes that are named.
 
     None where `ruled` has one, where the contract ties the dtype to another tensor's, and where it admits none of them
@@ -105,39 +107,47 @@ def _is_floating(dtype: str) -> bool:
     return "float" in dtype
 
 
-def _taken(name: str, function: Callable[..., Any]) -> frozenset[str]:
-    """The contract's parameters that the function takes by name."""
+def _taken(name: str, function: Callable[..., Any]) -> dict[str, str]:
+    """The contract's parameters that the function takes, and layout, each with the function's name for it."""
     parameters = inspect.signature(function).parameters
     known = parameter_names(name)
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return frozenset(known)
-    unknown = [n for n, p in parameters.items() if n not in known and n != "layout" and p.default is p.empty]
+    can_be = (*known, "layout") if contracts()[name]["layouts"] else known
+    free = {own: full for own, full in _SHORT.items() if own not in known and full not in parameters}
+    short = {own: full for own, full in free.items() if full in known}
+    named = {short.get(own, own): own for own, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    unknown = [
+        own for full, own in named.items() if full not in can_be and parameters[own].default is inspect.Parameter.empty
+    ]
     if unknown:
         raise TypeError(
             f"{function.__name__}: wanted parameters of {name} ({', '.join(known)}), got {', '.join(unknown)}"
         )
-    return frozenset(parameters) & frozenset(known)
+    taken = {full: own for full, own in named.items() if full in can_be}
+    return taken if len(named) == len(parameters) else {full: full for full in known} | taken
 
 
 def _adapter(
-    name: str, function: Callable[..., Any], taken: frozenset[str], accepted: tuple[str, ...]
+    name: str, function: Callable[..., Any], taken: dict[str, str], accepted: tuple[str, ...]
 ) -> Callable[..., Any]:
-    names = parameter_names(name)
     contract = contracts()[name]
     layouts = contract["layouts"]
+    names = (*parameter_names(name), "layout") if layouts else parameter_names(name)
+
+    def run(given: dict[str, Any]) -> Any:
+        return function(**{own: given[full] for full, own in taken.items()})
 
     @functools.wraps(function)
     def call(*values: Any) -> Any:
-        given = {n: v for n, v in zip(names, values, strict=False) if n in taken}
-        if not layouts or values[-1] in accepted:
-            return function(**given)
+        given = dict(zip(names, values, strict=True))
+        if not layouts or given["layout"] in accepted:
+            return run(given)
         target = layouts[accepted[0]]
-        order = [layouts[values[-1]][target.index(axis)] for axis in range(len(target))]
+        order = [layouts[given["layout"]][target.index(axis)] for axis in range(len(target))]
         for param in contract["params"]:
-            if param.get("layout") and given.get(param["name"]) is not None:
+            if param.get("layout") and given[param["name"]] is not None:
                 given[param["name"]] = given[param["name"]].permute(order)
         inverse = [order.index(axis) for axis in range(len(order))]
-        results = function(**given)
+        results = run(given | {"layout": accepted[0]})
         outputs = results if isinstance(results, tuple) else (results,)
         turned = tuple(
             t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, contract["outputs"], strict=False)

@@ -55,10 +55,58 @@ def test_register_kernel_refuses_what_it_cannot_mean():
         lz.register_kernel("no.such", "tests.x", supported_dtypes=["float32"])(lambda input: input)
     with pytest.raises(TypeError, match="nonsense"):
         lz.register_kernel("norm.rms", "tests.x", supported_dtypes=["float32"])(lambda nonsense: nonsense)
+    with pytest.raises(TypeError, match="got q$"):
+        lz.register_kernel("attention.standard.prefill", "tests.x", supported_dtypes=["float32"])(lambda q, query: q)
     with pytest.raises(lz.ConfigError, match="float33"):
         lz.register_kernel("norm.rms", "tests.x", supported_dtypes=["float33"])(lambda input: input)
     with pytest.raises(lz.LayerZeroError, match="hwy.norm.rms"):
         lz.register_kernel("norm.rms", "hwy.norm.rms", supported_dtypes=["float32"])(lambda input: input)
+
+
+def test_register_kernel_takes_the_usual_names_of_attention():
+    @lz.register_kernel(
+        operation="attention.causal",
+        kernel_id="my_org.custom_attention",
+        platform="any",
+        supported_dtypes=[torch.float16, torch.float32],
+        max_head_dim=128,
+        priority=5,
+    )
+    def my_custom_attention(q, k, v, scale=None, causal=True):
+        assert causal is True and scale == 0.25
+        return torch.nn.functional.scaled_dot_product_attention(
+            *(t.transpose(1, 2) for t in (q, k, v)), is_causal=True, scale=scale
+        ).transpose(1, 2)
+
+    q = torch.randn(1, 5, 2, 8)
+    got = lz.attention(q, q, q, scale=0.25, layout="BSHD", kernel="my_org.custom_attention")
+    torch.testing.assert_close(got, lz.attention(q, q, q, scale=0.25, layout="BSHD"))
+    with pytest.raises(lz.NoKernelFoundError):
+        lz.attention(q, q, q, causal=False, layout="BSHD", kernel="my_org.custom_attention")
+
+
+def test_register_kernel_says_the_layout_that_it_gives():
+    seen = []
+
+    @lz.register_kernel(
+        "attention.standard.prefill",
+        "tests.layouts",
+        supported_dtypes=["float32"],
+        requires_layouts=("BHSD",),
+        max_head_dim=64,
+        priority=0,
+    )
+    def kernel(query, layout, **others):
+        seen.append((layout, tuple(query.shape), others["key"].shape == query.shape))
+        return query
+
+    q = torch.randn(1, 5, 2, 8)
+    assert torch.equal(lz.attention(q, q, q, causal=False, layout="BSHD", kernel="tests.layouts"), q)
+    t = q.transpose(1, 2)
+    assert torch.equal(lz.attention(t, t, t, causal=False, layout="BHSD", kernel="tests.layouts"), t)
+    assert seen == [("BHSD", (1, 2, 5, 8), True)] * 2
+    with pytest.raises(TypeError, match="got layout"):  # the operation has none
+        lz.register_kernel("norm.rms", "tests.layouts", supported_dtypes=["float32"])(lambda input, layout: input)
 
 
 # ---- dtypes
