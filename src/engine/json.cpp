@@ -229,7 +229,7 @@ Json TransformsJson(const Request& r, const Transforms& t) {
   const Operation& op = *r.op;
   const auto add = [&](std::string_view kind, std::string_view tensor, uint64_t bytes) -> Json& {
     return transforms.emplace_back(
-        Json{{"kind", kind}, {"tensor", tensor}, {"bytes", bytes}, {"cost", kTransformCost}});
+        Json{{"kind", kind}, {"tensor", tensor}, {"bytes", bytes}, {"cost", TransformCost(bytes, r)}});
   };
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const std::string_view name = op.input(i).name;
@@ -243,9 +243,7 @@ Json TransformsJson(const Request& r, const Transforms& t) {
   }
   for (size_t o = 0; o < op.num_outputs(); ++o) {
     if (!(t.outputs >> o & 1) || r.outputs[o].ndim < 0) continue;
-    uint64_t bytes = uint64_t(ByteSize(r.outputs[o].dtype));
-    for (int32_t d = 0; d < r.outputs[o].ndim; ++d) bytes *= uint64_t(r.outputs[o].shape[d]);
-    add("transpose", op.contract().outputs[o].name, bytes);
+    add("transpose", op.contract().outputs[o].name, OutputBytes(r.outputs[o]));
   }
   return transforms;
 }
@@ -334,7 +332,7 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
                  {"uses_fallback", report.plan->uses_fallback},
                  {"fallback", report.plan->fallback ? Json(report.plan->fallback->id) : Json(nullptr)},
                  {"transforms", TransformsJson(request, report.plan->transforms)},
-                 {"transform_cost_total", kTransformCost * report.plan->transforms.count()},
+                 {"transform_cost_total", TransformCost(report.plan->transforms, request)},
                  {"workspace_bytes", native ? lz::WorkspaceBytes(*report.plan, request) : 0}};
   } else {
     j["plan"] = nullptr;

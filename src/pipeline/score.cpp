@@ -4,10 +4,14 @@
 #include <iterator>
 #include <utility>
 
+#include "pipeline/transform.h"
+
 namespace lz {
 namespace {
 
-void FillTerms(Candidate* c, double best_us, const std::optional<Measurement>& m) {
+constexpr double kEachTransform = 5, kCopiedShare = 90;
+
+void FillTerms(Candidate* c, const Request& request, double best_us, const std::optional<Measurement>& m) {
   c->terms.push_back({"priority", double(c->kernel->spec.priority), "declared"});
   if (c->preferred) c->terms.push_back({"preferred", kPreferredBonus, "policy"});
   if (c->avoided) c->terms.push_back({"avoided", kAvoidedMalus, "policy"});
@@ -15,7 +19,7 @@ void FillTerms(Candidate* c, double best_us, const std::optional<Measurement>& m
     const double term = std::max(kWorstMeasuredTerm, -10 * (m->median_us / best_us - 1)) * m->confidence;
     c->terms.push_back({"measured", term, "measured"});
   }
-  if (c->transforms.any()) c->terms.push_back({"transforms", -kTransformCost * c->transforms.count(), "modelled"});
+  if (c->transforms.any()) c->terms.push_back({"transforms", -TransformCost(c->transforms, request), "modelled"});
   for (const Term& t : c->terms) c->score += t.value;
 }
 
@@ -75,6 +79,24 @@ int Winner(const std::vector<Candidate>& candidates, const Measurements& measure
 
 }  // namespace
 
+double TransformCost(uint64_t bytes, const Request& request) {
+  return kEachTransform + kCopiedShare * double(bytes) / double(std::max<uint64_t>(CallBytes(request), 1));
+}
+
+double TransformCost(const Transforms& transforms, const Request& request) {
+  double cost = 0;
+  for (size_t i = 0; i < request.op->num_inputs(); ++i) {
+    if ((transforms.contiguous | transforms.cast) >> i & 1) {
+      cost += TransformCost(InputBytes(transforms, request, i), request);
+    }
+  }
+  for (size_t o = 0; o < request.op->num_outputs(); ++o) {
+    if (!(transforms.outputs >> o & 1) || request.outputs[o].ndim < 0) continue;
+    cost += TransformCost(OutputBytes(request.outputs[o]), request);
+  }
+  return cost;
+}
+
 int Score(std::vector<Candidate>& candidates, const Request& request, const Policy& policy,
           const MeasurementSource& measurements) {
   Measurements measured(candidates.size());
@@ -88,7 +110,7 @@ int Score(std::vector<Candidate>& candidates, const Request& request, const Poli
     if (best_us == 0 || c.measured_us < best_us) best_us = c.measured_us;
   }
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].admissible()) FillTerms(&candidates[i], best_us, measured[i]);
+    if (candidates[i].admissible()) FillTerms(&candidates[i], request, best_us, measured[i]);
   }
   return Winner(candidates, measured, policy.prefer_tolerance);
 }

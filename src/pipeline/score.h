@@ -19,9 +19,14 @@ struct Measurement {
 using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const Request&)>;
 
 inline constexpr double kPreferredBonus = 20, kAvoidedMalus = -50, kWorstMeasuredTerm = -30;
-// Of one copied or converted tensor, in points of priority: kernels that differ by less are not worth it.
-inline constexpr double kTransformCost = 15;
 inline constexpr double kConfident = 0.8;  // from here on time decides
+
+// Points of priority that one copied or converted tensor of `bytes` costs: a part for each, and one for its share of
+// all bytes of the call. A copy reads and writes what the kernel then reads once more: the weight of a single row costs
+// more than any own kernel gains over a library that takes it as it is, a short query beside a long cache next to
+// nothing.
+double TransformCost(uint64_t bytes, const Request& request);
+double TransformCost(const Transforms& transforms, const Request& request);  // of all of them
 
 // Fills terms and scores of the admissible candidates and returns the index of the winner, -1 when none is admissible.
 // A reference wins only when nothing else is admissible. Ties: higher priority, then the smaller id.

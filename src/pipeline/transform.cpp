@@ -109,17 +109,29 @@ uint64_t InputBytes(const Transforms& transforms, const Request& r, size_t input
   return uint64_t(NumElements(t) * (cast ? ByteSize(r.promoted) : ItemSize(t)));
 }
 
+uint64_t OutputBytes(const OutputShape& output) {
+  if (output.ndim < 0) return 0;
+  int64_t n = ByteSize(output.dtype);
+  for (int32_t d = 0; d < output.ndim; ++d) n *= output.shape[d];
+  return uint64_t(n);
+}
+
+uint64_t CallBytes(const Request& r) {
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
+    if (r.tensors[i].ndim >= 0) bytes += uint64_t(NumBytes(r.tensors[i]));
+  }
+  for (size_t o = 0; o < r.op->num_outputs(); ++o) bytes += OutputBytes(r.outputs[o]);
+  return bytes;
+}
+
 uint64_t TransformBytes(const Transforms& transforms, const Request& r) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     if ((transforms.contiguous | transforms.cast) >> i & 1) bytes += AlignWorkspace(InputBytes(transforms, r, i));
   }
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
-    const OutputShape& shape = r.outputs[o];
-    if (!(transforms.outputs >> o & 1) || shape.ndim < 0) continue;
-    int64_t n = ByteSize(shape.dtype);
-    for (int32_t d = 0; d < shape.ndim; ++d) n *= shape.shape[d];
-    bytes += AlignWorkspace(uint64_t(n));
+    if (transforms.outputs >> o & 1) bytes += AlignWorkspace(OutputBytes(r.outputs[o]));
   }
   return bytes;
 }

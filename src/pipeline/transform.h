@@ -21,6 +21,9 @@ int64_t NumBytes(const lz_tensor& t);  // of its elements
 uint64_t TransformBytes(const Transforms& transforms, const Request& request);
 // Of one input's copy, cast or not.
 uint64_t InputBytes(const Transforms& transforms, const Request& request, size_t input);
+uint64_t OutputBytes(const OutputShape& output);
+// Of all tensors of a call, as they are.
+uint64_t CallBytes(const Request& request);
 
 // The tensors of one call as its kernel sees them.
 class TransformedTensors {

@@ -82,7 +82,8 @@ TEST_F(AdaptationTest, ACastHasItsCostAndItsOwnClass) {
     const auto at =
         std::ranges::find_if(c.terms, [](const Term& t) { return std::string_view(t.name) == "transforms"; });
     ASSERT_NE(at, c.terms.end()) << c.kernel->id;
-    EXPECT_EQ(at->value, -kTransformCost * c.transforms.count());
+    EXPECT_EQ(at->value, -TransformCost(c.transforms, mixed.r));
+    EXPECT_LT(at->value, 0);
   }
   Call& same = MakeCall("attention", "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8]");
   ASSERT_TRUE(selector.Select(mixed.r).ok());
@@ -90,6 +91,19 @@ TEST_F(AdaptationTest, ACastHasItsCostAndItsOwnClass) {
   auto plan = selector.Select(same.r);
   ASSERT_TRUE(plan.ok());
   EXPECT_FALSE((*plan)->transforms.any());
+}
+
+TEST_F(AdaptationTest, ACopyCostsByItsShareOfTheCall) {
+  const char* kShort = "input=f32[1,64] weight=f32[64,64]@transposed";
+  const char* kLong = "input=f32[4096,64] weight=f32[64,64]@transposed";
+  Register({.id = "any.k", .operation = "mlp.linear", .strides = Strides::kAny, .priority = 10, .launch = &DenseOnly});
+  Register({.id = "dense.k", .operation = "mlp.linear", .priority = 90, .launch = &DenseOnly});
+  const auto winner = [&](const char* line) {
+    const SelectionReport report = Explain(MakeCall("linear", line));
+    return report.winner < 0 ? std::string() : report.candidates[size_t(report.winner)].kernel->id;
+  };
+  EXPECT_EQ(winner(kShort), "any.k");  // the copy of the weight is the call
+  EXPECT_EQ(winner(kLong), "dense.k");
 }
 
 TEST_F(AdaptationTest, KvCachesAreNeverCast) {
