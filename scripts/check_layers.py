@@ -30,6 +30,7 @@ ALLOWED = {
     "src/registry": (*COMMON, "platform", "gen", "ops"),
     "src/pipeline": (*COMMON, "platform", "registry"),
     "src/engine": (*COMMON, "platform", "registry", "pipeline", "perfdb", "kvcache", "engine", "ops", "gen"),
+    "src/program": (*COMMON, "platform", "registry", "pipeline", "engine"),
     "src/verify": (*COMMON, "platform", "registry", "pipeline", "engine", "ops"),
     "src/perfdb": (*COMMON, "platform", "registry"),
     "src/kvcache": COMMON,
@@ -37,7 +38,20 @@ ALLOWED = {
     "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraint rows name
     "include/layerzero": ("layerzero",),
 }
-OWN = {"base", "core", "platform", "registry", "pipeline", "engine", "verify", "perfdb", "kvcache", "ops", "kernels"}
+OWN = {
+    "base",
+    "core",
+    "platform",
+    "registry",
+    "pipeline",
+    "engine",
+    "program",
+    "verify",
+    "perfdb",
+    "kvcache",
+    "ops",
+    "kernels",
+}
 OWN |= {"layerzero", "bindings", "gen"}
 
 # (rule, pattern in code, files exempt, what to do instead). Checked in the engine's folders only.

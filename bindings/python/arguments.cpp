@@ -230,13 +230,17 @@ bool ReadScalars(OpDoor& door, const Arguments& a, Request* r) {
   return ReadLayout(door, a.layout, r) && ReadContext(r) && ReadKernel(door, a.kernel, r);
 }
 
+bool ReadPolicy(int64_t* policy) {
+  if (g_open_scopes == 0 || !g_hooks.scope_of_context) return true;
+  PyObject* scope = PyObject_CallNoArgs(g_hooks.scope_of_context);
+  if (!scope) return false;
+  *policy = PyLong_AsLongLong(scope);
+  Py_DecRef(scope);
+  return true;
+}
+
 bool ReadContext(Request* r) {
-  if (g_open_scopes != 0 && g_hooks.scope_of_context) {
-    PyObject* scope = PyObject_CallNoArgs(g_hooks.scope_of_context);
-    if (!scope) return false;
-    r->policy = PyLong_AsLongLong(scope);
-    Py_DecRef(scope);
-  }
+  if (!ReadPolicy(&r->policy)) return false;
   const lz_device device = r->tensors[0].ndim >= 0 ? r->tensors[0].device : lz_device{1, 0};
   if (CurrentStream(device, &r->stream)) return true;
   if (!PyErr_Occurred()) PyErr_Format(PyExc_RuntimeError, "torch has no current stream for device %d", device.id);

@@ -30,6 +30,7 @@ Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* 
 // Scalars, layout, kernel and policy into the request. false: an error is set.
 bool ReadScalars(OpDoor& door, const Arguments& a, Request* request);
 bool ReadScalar(const OpDoor& door, const Param& param, PyObject* value, lz_scalar* out);
+bool ReadPolicy(int64_t* policy);  // of the current context; left as it is where there is none
 // Policy of the current context, capture state.
 bool ReadContext(Request* request);
 

@@ -5,8 +5,10 @@
 #include "call.h"
 #include "kv_cache.h"
 #include "perfdb/record.h"
+#include "program.h"
 #include "torch_bridge.h"
 #include "verify.h"
+#include "watch.h"
 
 namespace lz::door {
 namespace {
@@ -168,7 +170,9 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
-  if (PyModule_AddFunctions(module, kKvMethods) != 0) return -1;
+  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kWatchMethods}) {
+    if (PyModule_AddFunctions(module, methods) != 0) return -1;
+  }
   Engine::Get().SetHost(PythonRuntime());
   const int failed = PyModule_AddObjectRef(module, "ops", ops);
   Py_DecRef(ops);

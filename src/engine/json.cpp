@@ -234,11 +234,11 @@ Json TransformsJson(const Request& r, const Transforms& t) {
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const std::string_view name = op.input(i).name;
     if (t.cast >> i & 1) {
-      Json& cast = add("cast", name, InputBytes(t, r, i));
+      Json& cast = add("cast", name, InputBytes(r, i, t.cast >> i & 1));
       cast["from"] = Info(DTypeOf(r.tensors[i])).name;
       cast["to"] = Info(r.promoted).name;
     } else if (t.contiguous >> i & 1) {
-      add(r.layout > 0 && op.input(i).layout ? "transpose" : "contiguous", name, InputBytes(t, r, i));
+      add(r.layout > 0 && op.input(i).layout ? "transpose" : "contiguous", name, InputBytes(r, i, t.cast >> i & 1));
     }
   }
   for (size_t o = 0; o < op.num_outputs(); ++o) {

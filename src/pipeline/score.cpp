@@ -4,7 +4,7 @@
 #include <iterator>
 #include <utility>
 
-#include "pipeline/transform.h"
+#include "pipeline/request_bytes.h"
 
 namespace lz {
 namespace {
@@ -87,7 +87,7 @@ double TransformCost(const Transforms& transforms, const Request& request) {
   double cost = 0;
   for (size_t i = 0; i < request.op->num_inputs(); ++i) {
     if ((transforms.contiguous | transforms.cast) >> i & 1) {
-      cost += TransformCost(InputBytes(transforms, request, i), request);
+      cost += TransformCost(InputBytes(request, i, transforms.cast >> i & 1), request);
     }
   }
   for (size_t o = 0; o < request.op->num_outputs(); ++o) {

@@ -69,6 +69,18 @@ void CopyPlane(const Plane& p, const char* from, char* to) {
 }
 
 // Same shape, same dtype, any strides.
+void Cast(const lz_tensor& from, const lz_tensor& to) {
+  const View source(from), target(to);
+  const int32_t last = from.ndim - 1;
+  const int64_t n = from.ndim ? from.shape[last] : 1;
+  const int64_t step = from.ndim ? from.strides[last] : 1, to_step = to.ndim ? to.strides[last] : 1;
+  ForEachRow(from, to, [&](int64_t in, int64_t out) {
+    for (int64_t i = 0; i < n; ++i) target.Store(out + i * to_step, source.Load(in + i * step));
+  });
+}
+
+}  // namespace
+
 void CopyStrided(const lz_tensor& from, const lz_tensor& to) {
   const Plane plane(from, to);
   if (plane.step == plane.item && plane.to_step == plane.item) {
@@ -84,51 +96,11 @@ void CopyStrided(const lz_tensor& from, const lz_tensor& to) {
   });
 }
 
-void Cast(const lz_tensor& from, const lz_tensor& to) {
-  const View source(from), target(to);
-  const int32_t last = from.ndim - 1;
-  const int64_t n = from.ndim ? from.shape[last] : 1;
-  const int64_t step = from.ndim ? from.strides[last] : 1, to_step = to.ndim ? to.strides[last] : 1;
-  ForEachRow(from, to, [&](int64_t in, int64_t out) {
-    for (int64_t i = 0; i < n; ++i) target.Store(out + i * to_step, source.Load(in + i * step));
-  });
-}
-
-}  // namespace
-
-int64_t NumElements(const lz_tensor& t) {
-  int64_t n = 1;
-  for (int32_t i = 0; i < t.ndim; ++i) n *= t.shape[i];
-  return n;
-}
-int64_t NumBytes(const lz_tensor& t) { return NumElements(t) * ItemSize(t); }
-
-uint64_t InputBytes(const Transforms& transforms, const Request& r, size_t input) {
-  const lz_tensor& t = r.tensors[input];
-  const bool cast = transforms.cast >> input & 1;
-  return uint64_t(NumElements(t) * (cast ? ByteSize(r.promoted) : ItemSize(t)));
-}
-
-uint64_t OutputBytes(const OutputShape& output) {
-  if (output.ndim < 0) return 0;
-  int64_t n = ByteSize(output.dtype);
-  for (int32_t d = 0; d < output.ndim; ++d) n *= output.shape[d];
-  return uint64_t(n);
-}
-
-uint64_t CallBytes(const Request& r) {
-  uint64_t bytes = 0;
-  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-    if (r.tensors[i].ndim >= 0) bytes += uint64_t(NumBytes(r.tensors[i]));
-  }
-  for (size_t o = 0; o < r.op->num_outputs(); ++o) bytes += OutputBytes(r.outputs[o]);
-  return bytes;
-}
-
 uint64_t TransformBytes(const Transforms& transforms, const Request& r) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-    if ((transforms.contiguous | transforms.cast) >> i & 1) bytes += AlignWorkspace(InputBytes(transforms, r, i));
+    if ((transforms.contiguous | transforms.cast) >> i & 1)
+      bytes += AlignWorkspace(InputBytes(r, i, transforms.cast >> i & 1));
   }
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
     if (transforms.outputs >> o & 1) bytes += AlignWorkspace(OutputBytes(r.outputs[o]));
@@ -159,7 +131,7 @@ void TransformedTensors::Enter(const Transforms& transforms, const Request& r, c
     if (!cast && !(transforms.contiguous >> i & 1)) continue;
     PointTo(i, memory, cast ? r.promoted : DTypeOf(r.tensors[i]));
     cast ? Cast(r.tensors[i], tensors_[i]) : CopyStrided(r.tensors[i], tensors_[i]);
-    memory += AlignWorkspace(InputBytes(transforms, r, i));
+    memory += AlignWorkspace(InputBytes(r, i, transforms.cast >> i & 1));
   }
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
     if (!(outputs_ >> o & 1) || tensors_[inputs + o].ndim < 0) continue;

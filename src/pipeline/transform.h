@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "pipeline/filter.h"
+#include "pipeline/request_bytes.h"
 
 namespace lz {
 
@@ -14,16 +15,11 @@ constexpr uint64_t AlignWorkspace(uint64_t n) {
   return (n + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-int64_t NumElements(const lz_tensor& t);
-int64_t NumBytes(const lz_tensor& t);  // of its elements
+// Elements of one tensor into another of the same shape and dtype that does not overlap it.
+void CopyStrided(const lz_tensor& from, const lz_tensor& to);
 
 // Bytes that the copies of a request need, all of them together.
 uint64_t TransformBytes(const Transforms& transforms, const Request& request);
-// Of one input's copy, cast or not.
-uint64_t InputBytes(const Transforms& transforms, const Request& request, size_t input);
-uint64_t OutputBytes(const OutputShape& output);
-// Of all tensors of a call, as they are.
-uint64_t CallBytes(const Request& request);
 
 // The tensors of one call as its kernel sees them.
 class TransformedTensors {

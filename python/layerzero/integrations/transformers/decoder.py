@@ -8,10 +8,13 @@ from typing import Any
 
 import torch
 from torch.nn import Parameter
+from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache, StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
+from layerzero.integrations.transformers.block import DTYPES, DecoderProgram
+from layerzero.integrations.transformers.rows_cache import RowsLayer
 from layerzero.integrations.transformers.structure import count_call, eps_of, hooks_of, replaced_forward
 
 _OPS = _layerzero.ops
@@ -23,7 +26,7 @@ _attention = _OPS["attention"]
 _swiglu = _OPS["swiglu"]
 _embedding = _OPS["embedding"]
 DEVICES = ("cpu", "cuda")
-_CACHES = {DynamicCache: DynamicLayer, StaticCache: StaticLayer}
+_CACHES = {DynamicCache: (DynamicLayer, RowsLayer), StaticCache: (StaticLayer,)}
 # Keyword arguments that mean nothing to a plain forward; any other one is for the model's own forward.
 _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden_states"}
 
@@ -39,6 +42,9 @@ class DecoderPlan:
     def __init__(self, offset=0.0):
         self.offset = offset
         self.layers = None
+        self.hooks_so_far = None
+        self.watch = None  # sees whether what follows still holds
+        self.program = None  # on the CPU
         self.why_aside = {}  # reason -> how often the model's own forward was taken
 
     def __deepcopy__(self, memo):
@@ -49,7 +55,7 @@ class DecoderPlan:
 
     def build(self, base):
         modules = [base.norm, base.embed_tokens, base.layers]
-        self.layers = [_LayerPlan(layer) for layer in base.layers]
+        self.layers = [_LayerPlan(layer, self.offset) for layer in base.layers]
         for layer in base.layers:
             modules += layer.modules()
         # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
@@ -67,6 +73,27 @@ class DecoderPlan:
 
     def why_changed(self):
         """None, or what was done to the modules since kernelize that only their own forward honours."""
+        # Every hook that is registered anywhere takes a new id: as long as there is none, no table has to be looked at.
+        hooks = RemovableHandle.next_id
+        if self.watch is not None and hooks == self.hooks_so_far and _layerzero.unchanged(self.watch[0]):
+            return None
+        self.watch = self.program = None
+        self.hooks_so_far = hooks
+        reason = self._why_changed()
+        if reason is None and not any(self.hooks) and self.embedding["weight"].device.type == "cpu":
+            self.watch = self._look()
+        return reason
+
+    def _look(self):
+        parts = list(zip(self.parts, self.expected_parts, strict=True))
+        forwards = [(table, "forward", table.get("forward")) for table in self.members]
+        given = [(table, name, table.get(name)) for table in self.weights for name in ("weight", "bias")]
+        tensors = [entry for entry in given if entry[2] is not None]
+        absent = [entry for entry in given if entry[2] is None]
+        watched = (parts, forwards + absent, tensors)
+        return _layerzero.watch(*watched), watched  # which has to live as long as the watch
+
+    def _why_changed(self):
         if any(self.hooks) and not all(map(_only_captures, self.hooks)):
             return "a module has hooks"
         if [tuple(table.values()) for table in self.parts] != self.expected_parts:
@@ -89,7 +116,8 @@ _UNDONE.layers = []
 class _LayerPlan:
     """Parameter tables and constants of one layer. Tables, not tensors: `model.to` and loading replace the tensors."""
 
-    def __init__(self, layer):
+    def __init__(self, layer, offset):
+        self.offset = offset
         attention, mlp = layer.self_attn, layer.mlp
         self.index = attention.layer_idx
         self.head_dim = attention.head_dim
@@ -153,8 +181,8 @@ def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs)
 
 def _why_aside_positions(length, mask, position_ids, cache, past):
     if cache is not None:
-        layer_type = _CACHES.get(type(cache))
-        if layer_type is None or any(type(layer) is not layer_type for layer in cache.layers):
+        layer_types = _CACHES.get(type(cache), ())
+        if not layer_types or any(type(layer) not in layer_types for layer in cache.layers):
             return "the cache is neither a plain DynamicCache nor a plain StaticCache"
         if getattr(cache, "offloading", False):
             return "the cache is offloaded"
@@ -218,9 +246,18 @@ def decoder_forward(
     elif attention_mask is not None and (_capturing(hidden) or not bool(attention_mask.all())):
         mask = _visible(attention_mask, past, length)
     cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
-    hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
+    if hidden.device.type == "cpu" and hidden.dtype in DTYPES:
+        hidden = _run_program(plan, hidden, cos, sin, past_key_values, past, mask)
+    else:
+        hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
     count_call(self)
     return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
+
+
+def _run_program(plan, hidden, cos, sin, cache, past, mask):
+    if plan.program is None:
+        plan.program = DecoderProgram(plan)
+    return plan.program.run(hidden, cos, sin, mask, cache, past)
 
 
 def _run_layers(plan, hidden, cos, sin, cache, total, mask):

@@ -1,0 +1,17 @@
+// Programs for Python: see src/program/program.h. What a program is made of is Python's to say, in tuples.
+#pragma once
+
+#include <Python.h>
+
+namespace lz::door {
+
+// program(values, steps) -> capsule
+//   value    ("weight", tensor) | ("input",) | ("rows", width, dtype) | ("output", width, dtype) | ("cache", width,
+//   dtype) step     (operation, inputs, {scalar: value}, outputs): operands in the operation's order operand  None |
+//   value | (value, column, axes, past)
+// run_program(capsule, inputs, outputs, caches, past): tuples of tensors; None: absent
+// program_kernels(capsule, inputs, outputs, caches, past) -> [kernel id of each step]
+// explain_program(capsule, inputs, outputs, caches, past, step) -> JSON
+extern PyMethodDef kProgramMethods[];
+
+}  // namespace lz::door

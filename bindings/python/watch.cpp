@@ -1,0 +1,143 @@
+#include "watch.h"
+
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "core/dtype.h"
+#include "torch_bridge.h"
+
+namespace lz::door {
+namespace {
+
+constexpr const char* kCapsule = "layerzero.watch";
+
+class Watch {
+ public:
+  bool AddSame(PyObject* pair) {
+    PyObject *dict, *values;
+    if (!PyArg_ParseTuple(pair, "O!O!", &PyDict_Type, &dict, &PyTuple_Type, &values)) return false;
+    same_.push_back({Keep(dict), Keep(values)});
+    return true;
+  }
+  bool AddMember(PyObject* triple) {
+    PyObject *dict, *key, *value;
+    if (!PyArg_ParseTuple(triple, "O!OO", &PyDict_Type, &dict, &key, &value)) return false;
+    members_.push_back({Keep(dict), Keep(key), Keep(value)});
+    return true;
+  }
+  bool AddTensor(PyObject* triple) {
+    PyObject *dict, *key, *tensor;
+    if (!PyArg_ParseTuple(triple, "O!OO", &PyDict_Type, &dict, &key, &tensor)) return false;
+    lz_tensor view;
+    if (!IsTensor(tensor) || !ReadTensor(tensor, &view) || view.ndim > 2) {
+      PyErr_SetString(PyExc_TypeError, "watch: wanted plain tensors of one or two axes");
+      return false;
+    }
+    tensors_.push_back({Keep(dict), Keep(key), Keep(tensor), First(view), DTypeOf(view), Sizes(view)});
+    return true;
+  }
+
+  bool Unchanged() const {
+    WarmUp();
+    for (const auto& [dict, values] : same_) {
+      PyObject *key, *value;
+      Py_ssize_t at = 0, i = 0;
+      if (PyDict_Size(dict) != PyTuple_Size(values)) return false;
+      while (PyDict_Next(dict, &at, &key, &value)) {
+        if (value != PyTuple_GetItem(values, i++)) return false;
+      }
+    }
+    for (const Member& m : members_) {
+      PyObject* value = PyDict_GetItemWithError(m.dict, m.key);
+      if ((value ? value : Py_None) != m.value) return false;
+    }
+    for (const Tensor& t : tensors_) {
+      lz_tensor view;
+      if (PyDict_GetItemWithError(t.dict, t.key) != t.tensor || !ReadTensor(t.tensor, &view)) return false;
+      if (First(view) != t.elements || DTypeOf(view) != t.dtype || Sizes(view) != t.sizes) return false;
+    }
+    return true;
+  }
+
+ private:
+  struct Member {
+    PyObject *dict, *key, *value;
+  };
+  struct Tensor {
+    PyObject *dict, *key, *tensor;
+    char* elements;
+    DType dtype;
+    std::array<int64_t, 5> sizes;  // axes, then the first two sizes and strides: weights have no more
+  };
+  static char* First(const lz_tensor& t) { return static_cast<char*>(t.data) + t.byte_offset; }
+  static std::array<int64_t, 5> Sizes(const lz_tensor& t) {
+    std::array<int64_t, 5> sizes{t.ndim};
+    for (int32_t d = 0; d < t.ndim && d < 2; ++d)
+      sizes[1 + size_t(d)] = t.shape[d], sizes[3 + size_t(d)] = t.strides[d];
+    return sizes;
+  }
+  PyObject* Keep(PyObject* object) {
+    objects_.push_back(object);
+    return object;
+  }
+  // A model's weights have pushed all of this out of the caches since the last look, and each object is reached through
+  // the one before. So the objects are asked for together first, then what the words behind their heads may point to
+  // (a dictionary's keys, a tensor's implementation); asking for an address that is none does nothing.
+  void WarmUp() const {
+    for (PyObject* object : objects_) __builtin_prefetch(object);
+    for (PyObject* object : objects_) {
+      if (!PyDict_Check(object) && !IsTensor(object)) continue;  // both are larger than the words that are read
+      uintptr_t words[6];
+      std::memcpy(words, object, sizeof(words));
+      for (size_t i = 2; i < std::size(words); ++i) {
+        for (uintptr_t line = 0; line < 256; line += 64) __builtin_prefetch(reinterpret_cast<void*>(words[i] + line));
+      }
+    }
+  }
+
+  std::vector<PyObject*> objects_;
+  std::vector<std::pair<PyObject*, PyObject*>> same_;
+  std::vector<Member> members_;
+  std::vector<Tensor> tensors_;
+};
+
+bool AddAll(PyObject* list, Watch& watch, bool (Watch::*add)(PyObject*)) {
+  for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
+    if ((watch.*add)(PyList_GetItem(list, i))) continue;
+    return false;
+  }
+  return true;
+}
+
+PyObject* Make(PyObject*, PyObject* args) {
+  PyObject *same, *members, *tensors;
+  if (!PyArg_ParseTuple(args, "O!O!O!", &PyList_Type, &same, &PyList_Type, &members, &PyList_Type, &tensors)) {
+    return nullptr;
+  }
+  auto watch = std::make_unique<Watch>();
+  if (!AddAll(same, *watch, &Watch::AddSame) || !AddAll(members, *watch, &Watch::AddMember) ||
+      !AddAll(tensors, *watch, &Watch::AddTensor)) {
+    return nullptr;
+  }
+  return PyCapsule_New(watch.release(), kCapsule,
+                       [](PyObject* capsule) { delete static_cast<Watch*>(PyCapsule_GetPointer(capsule, kCapsule)); });
+}
+
+PyObject* Unchanged(PyObject*, PyObject* capsule) {
+  const auto* watch = static_cast<const Watch*>(PyCapsule_GetPointer(capsule, kCapsule));
+  return watch ? PyBool_FromLong(watch->Unchanged()) : nullptr;
+}
+
+}  // namespace
+
+PyMethodDef kWatchMethods[] = {
+    {"watch", &Make, METH_VARARGS, nullptr},
+    {"unchanged", &Unchanged, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+}  // namespace lz::door

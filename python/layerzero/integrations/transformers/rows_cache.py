@@ -1,0 +1,150 @@
+"""A Transformers cache whose layers share memory with room behind the last position.
+
+Transformers' own DynamicLayer copies all keys and values for each token; here the new ones are written where they
+belong. To Transformers each layer is a DynamicLayer: `keys` and `values` are (batch, heads, positions, head_dim) views,
+and what replaces them (crop, beams, `update` by the model's own code) is taken over at the next append.
+"""
+
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache, DynamicLayer
+
+_ROOM = 256  # positions ahead of the first prompt; later the memory doubles
+
+
+class RowsMemory:
+    """Keys and values of all layers: one (2, batch, heads, capacity, head_dim) tensor for each."""
+
+    def __init__(self, like: torch.Tensor, sizes: list[tuple[int, int, int]], capacity: int) -> None:
+        self.capacity = capacity
+        self.batch = like.shape[0]
+        self.layers = [
+            torch.empty(2, self.batch, heads, capacity, head_dim, dtype=like.dtype, device=like.device)
+            for _, heads, head_dim in sizes
+        ]
+        # As programs take them: (batch, capacity, heads, head_dim), keys and values in turn.
+        self.rows = tuple(half.transpose(1, 2) for memory in self.layers for half in memory)
+
+    def holds(self, layers: list[Any]) -> bool:
+        """Whether all that these layers keep is here."""
+        if len(layers) != len(self.layers):
+            return False
+        return all(
+            type(layer) is RowsLayer and layer.in_place(own) for layer, own in zip(layers, self.layers, strict=True)
+        )
+
+
+class RowsLayer(DynamicLayer):
+    """One layer. `_seen`: keys and values that are not in the shared memory, or None."""
+
+    def __init__(self) -> None:
+        self._memory: Any = None  # its (2, batch, heads, capacity, head_dim)
+        self._owner = 0  # id of the layer that may write there: a copy of a layer may not
+        self._length = 0
+        self._seen: Any = [None, None]
+        super().__init__()
+
+    @staticmethod
+    def of(layer: DynamicLayer) -> "RowsLayer":
+        """The same content."""
+        rows = RowsLayer()
+        if layer.is_initialized:
+            rows.dtype, rows.device, rows.is_initialized = layer.dtype, layer.device, True
+            rows.keys, rows.values = layer.keys, layer.values
+        return rows
+
+    def _half(self, index: int) -> Any:
+        if self._seen is not None:
+            return self._seen[index]
+        return self._memory[index, :, :, : self._length]
+
+    def _leave(self, index: int, value: Any) -> None:
+        if self._seen is None:
+            self._seen = [self._half(0), self._half(1)]
+        self._seen[index] = value
+
+    @property
+    def keys(self) -> Any:
+        return self._half(0)
+
+    @keys.setter
+    def keys(self, value: Any) -> None:
+        self._leave(0, value)
+
+    @property
+    def values(self) -> Any:
+        return self._half(1)
+
+    @values.setter
+    def values(self, value: Any) -> None:
+        self._leave(1, value)
+
+    def get_seq_length(self) -> int:
+        return self._length if self._seen is None else super().get_seq_length()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if self._seen is None and -self._length <= tokens_to_remove <= 0:
+            self._length += tokens_to_remove
+        else:
+            super().crop(tokens_to_remove)
+
+    def in_place(self, memory: torch.Tensor) -> bool:
+        return self._seen is None and self._memory is memory and self._owner == id(self)
+
+    def move_into(self, memory: torch.Tensor, past: int) -> None:
+        """Takes over `memory` with a copy of the positions so far."""
+        if past:
+            memory[0, :, :, :past] = self.keys
+            memory[1, :, :, :past] = self.values
+        self._memory, self._owner, self._length, self._seen = memory, id(self), past, None
+        self.dtype, self.device, self.is_initialized = memory.dtype, memory.device, True
+
+
+def adopt(cache: DynamicCache, like: torch.Tensor, sizes: list[tuple[int, int, int]], past: int, length: int) -> Any:
+    """Keys and values of each layer as a program takes them, with room for `length` positions behind `past`.
+
+    sizes: (index in the cache, heads, head_dim) of each decoder layer. Every layer becomes a RowsLayer.
+    """
+    memory: Any = cache.__dict__.get("_layerzero_rows")
+    layers: list[Any] = cache.layers
+    if memory is not None and memory.capacity >= past + length and memory.holds(layers):
+        return memory.rows
+    for index, layer in enumerate(layers):
+        if type(layer) is DynamicLayer:
+            layers[index] = RowsLayer.of(layer)
+    while len(layers) < len(sizes):
+        layers.append(RowsLayer())
+    memory = RowsMemory(like, sizes, max(past + length + _ROOM, 2 * past))
+    for (index, _, _), own in zip(sizes, memory.layers, strict=True):
+        layers[index].move_into(own, past)
+    cache.__dict__["_layerzero_rows"] = memory
+    return memory.rows
+
+
+def static_rows(cache: Any, like: torch.Tensor, sizes: list[tuple[int, int, int]]) -> Any:
+    """The same of a StaticCache, whose memory is its own."""
+    rows = []
+    for index, heads, head_dim in sizes:
+        layer = cache.layers[index]
+        if not layer.is_initialized:
+            first = torch.empty(like.shape[0], heads, 1, head_dim, dtype=like.dtype)
+            layer.lazy_initialization(first, first)
+        rows += [layer.keys.transpose(1, 2), layer.values.transpose(1, 2)]
+    return tuple(rows)
+
+
+def no_rows(like: torch.Tensor, sizes: list[tuple[int, int, int]], length: int) -> Any:
+    """Without a cache: memory for one call, which all layers share: none looks at it after its own turn."""
+    _, heads, head_dim = sizes[0]
+    once = tuple(torch.empty(like.shape[0], length, heads, head_dim, dtype=like.dtype) for _ in range(2))
+    return once * len(sizes)
+
+
+def appended(cache: Any, length: int) -> None:
+    """Says that every layer got `length` positions more."""
+    for layer in cache.layers:
+        if type(layer) is RowsLayer:
+            layer._length += length
+        else:
+            layer.cumulative_length.add_(length)

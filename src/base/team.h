@@ -1,0 +1,61 @@
+// Threads that stay together for one run of many short parallel loops: between two loops they spin instead of going
+// back to the pool that lent them, so a loop costs the way between two caches and not a wake-up.
+//
+//   Team team;
+//   team.Run(pool, [&] { ...; kernel(team.AsParallel()); ... });
+//
+// Nothing in the run may use the pool itself, nor wait for another thread that does.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <utility>
+
+#include "layerzero/c_abi.h"
+
+namespace lz {
+
+class Team {
+ public:
+  Team() = default;
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  // Runs main() on one thread of the pool; the others that the pool brings work for it until it returns. With a pool of
+  // one thread, or one that is busy, main() does its loops alone.
+  template <class Main>
+  void Run(const lz_parallel& pool, Main&& main) {
+    if (!pool.run || pool.num_threads <= 1) return main();
+    over_.store(false, std::memory_order_relaxed);
+    max_threads_ = pool.num_threads;
+    auto part = [&](int64_t begin) {
+      if (begin > 0) return Work();
+      main();
+      over_.store(true, std::memory_order_release);
+    };
+    pool.run(
+        pool.self, 0, pool.num_threads, 1,
+        [](int64_t begin, int64_t, void* context) { (*static_cast<decltype(part)*>(context))(begin); }, &part);
+  }
+
+  // For the thread that runs main() alone.
+  lz_parallel AsParallel();
+
+ private:
+  void Loop(int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context);
+  void Work();
+  bool TakePart(uint64_t ticket);
+
+  // loop number << 32 | parts << 16 | next part. Who advances it has a part of just that loop, whose fields below stay
+  // until every part is done.
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<int32_t> done_{0};     // parts of this loop
+  std::atomic<int32_t> workers_{0};  // at work now
+  std::atomic<bool> over_{true};
+  int32_t max_threads_ = 1;
+  int64_t begin_ = 0, end_ = 0, size_ = 0;
+  lz_parallel_body body_ = nullptr;
+  void* context_ = nullptr;
+};
+
+}  // namespace lz

@@ -1,0 +1,105 @@
+// A fixed list of operations that one call runs over one arena: what a block of a model, or all of its blocks, becomes.
+// Every step is a call of the engine like any other (contract, policy, plan, fallback); what the program saves is the
+// way between them: no outputs are allocated, nothing is asked twice for the same sizes, the threads stay together.
+//
+//   auto program = Program::Make(engine, std::move(values), std::move(steps));
+//   LZ_RETURN_IF_ERROR(program->Run(arguments));
+//
+// Rows: every position of every sequence of a run is one row, [batch, length]. A value is what the rows hold at one
+// point of the program (so many elements for each row), a weight, a tensor that each run gives, or a KV cache.
+// Immutable and re-entrant: any number of threads may run one program, each on caches of its own.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace lz {
+
+struct ProgramValue {
+  enum class Kind : uint8_t {
+    kWeight,  // fixed; the caller keeps its memory
+    kInput,   // a tensor of each run, taken as it is; may be absent
+    kRows,    // [batch, length, width], in the arena
+    kOutput,  // [batch, length, width], in the caller's memory
+    kCache,  // [batch, capacity, width] of each run, in the caller's memory: rows of this run are written behind `past`
+  };
+  Kind kind = Kind::kRows;
+  int64_t width = 0;  // elements of a row; of rows and outputs
+  DType dtype = DType::kUnknown;
+  lz_tensor weight{.ndim = -1};  // shape and strides point into the two below
+  std::vector<int64_t> shape, strides;
+};
+
+// How a step reads or writes a value.
+struct Operand {
+  int32_t value = -1;         // -1: absent
+  int64_t column = 0;         // of a row: where its elements begin
+  std::vector<int64_t> axes;  // and what they are, e.g. {heads, head_dim}; not of weights and inputs
+  bool past = false;          // of a cache: all positions so far, else those of this run
+};
+
+struct ProgramStep {
+  const Operation* op = nullptr;
+  std::vector<Operand> inputs, outputs;  // as the operation has them
+  std::vector<lz_scalar> scalars;
+};
+
+struct RunArguments {
+  int64_t batch = 0, length = 0, past = 0;
+  std::span<const lz_tensor> inputs;   // by kInput value; ndim -1: absent
+  std::span<const lz_tensor> outputs;  // by kOutput value: dense
+  std::span<const lz_tensor> caches;   // by kCache value: with any strides
+  const lz_parallel* parallel = nullptr;
+  int64_t policy = 0;
+};
+
+class ProgramRun;
+
+class LZ_OWN Program {
+ public:
+  // Refuses steps that read what nobody wrote, write what is not theirs, or do not fit their operations' parameters.
+  static Result<std::unique_ptr<Program>> Make(Engine& engine, std::vector<ProgramValue> values,
+                                               std::vector<ProgramStep> steps);
+  ~Program();
+
+  Status Run(const RunArguments& arguments);
+  // What would run; data pointers are not read.
+  Result<std::vector<const Plan*>> Plans(const RunArguments& arguments);
+  Result<std::string> Explain(const RunArguments& arguments, size_t step);  // JSON, as Engine::Explain
+
+  const std::vector<ProgramValue>& values() const { return values_; }
+  const std::vector<ProgramStep>& steps() const { return steps_; }
+  int64_t ArenaBytes(int64_t rows) const { return rows * row_bytes_; }
+  // Room for the outputs of one step, wherever it writes them.
+  int64_t SpareBytes(int64_t rows) const { return rows * spare_row_bytes_; }
+  // Where a kRows value lies: bytes for each row of the run before it.
+  int64_t place(int32_t value) const { return places_[size_t(value)]; }
+  int32_t index_of_kind(int32_t value) const { return index_of_kind_[size_t(value)]; }
+  Engine& engine() const { return engine_; }
+
+ private:
+  Program(Engine& engine, std::vector<ProgramValue> values, std::vector<ProgramStep> steps);
+  Status Check();
+  void PlaceRows();
+  Status CheckArguments(const RunArguments& arguments) const;
+  std::unique_ptr<ProgramRun> Take();
+  void Return(std::unique_ptr<ProgramRun> run);
+
+  Engine& engine_;
+  std::vector<ProgramValue> values_;
+  std::vector<ProgramStep> steps_;
+  std::vector<int64_t> places_;
+  std::vector<int32_t> index_of_kind_;
+  std::array<size_t, 5> count_of_kind_{};
+  int64_t row_bytes_ = 0, spare_row_bytes_ = 0;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<ProgramRun>> idle_;  // with what they know of their last sizes
+};
+
+}  // namespace lz

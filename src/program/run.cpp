@@ -1,0 +1,257 @@
+#include "program/run.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/view.h"
+#include "pipeline/transform.h"
+
+namespace lz {
+namespace {
+
+using Kind = ProgramValue::Kind;
+constexpr uintptr_t kAlignmentMask = 63;  // what facts tell of a pointer
+
+int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
+
+// Whether the facts of a request are those of `to` too.
+bool SameFacts(const lz_tensor& from, const lz_tensor& to) {
+  if (from.ndim != to.ndim) return false;
+  if (from.ndim < 0) return true;
+  const auto address = [](const lz_tensor& t) { return reinterpret_cast<uintptr_t>(t.data) + t.byte_offset; };
+  return ((address(from) ^ address(to)) & kAlignmentMask) == 0 &&
+         std::equal(to.shape, to.shape + to.ndim, from.shape) &&
+         std::equal(to.strides, to.strides + to.ndim, from.strides) && DTypeOf(from) == DTypeOf(to);
+}
+
+bool Dense(const lz_tensor& t) {
+  int64_t stride = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] != 1 && t.strides[d] != stride) return false;
+    stride *= t.shape[d];
+  }
+  return true;
+}
+
+bool TakesStridedOutputs(const Plan& plan) {
+  const KernelSpec& spec = plan.kernel->spec;
+  return spec.call == CallKind::kNative && spec.strides != Strides::kContiguous && plan.transforms.outputs == 0;
+}
+
+bool IsHost(const Plan& plan) { return plan.kernel->spec.call != CallKind::kNative; }
+
+}  // namespace
+
+ProgramRun::ProgramRun(const Program& program) : program_(program) {
+  steps_.reserve(program.steps().size());
+  for (const ProgramStep& what : program.steps()) steps_.emplace_back(what);
+}
+
+lz_tensor ProgramRun::View(const Operand& operand, int64_t* sizes) const {
+  if (operand.value < 0) return AbsentTensor();
+  const RunArguments& a = *arguments_;
+  const ProgramValue& value = program_.values()[size_t(operand.value)];
+  const size_t index = size_t(program_.index_of_kind(operand.value));
+  if (value.kind == Kind::kWeight) return value.weight;
+  if (value.kind == Kind::kInput) return a.inputs[index];
+  return value.kind == Kind::kCache ? CacheView(operand, a.caches[index], sizes)
+                                    : RowsView(operand, value, index, sizes);
+}
+
+lz_tensor ProgramRun::RowsView(const Operand& operand, const ProgramValue& value, size_t index, int64_t* sizes) const {
+  const RunArguments& a = *arguments_;
+  const DTypeInfo& dtype = Info(value.dtype);
+  lz_tensor t{};
+  t.device = {1, 0};
+  t.dtype = {dtype.dlpack_code, dtype.bits, dtype.lanes};
+  if (value.kind == Kind::kRows) {
+    t.data = memory_ + program_.place(operand.value) * a.batch * a.length;
+  } else {
+    t.data = a.outputs[index].data;
+    t.byte_offset = a.outputs[index].byte_offset;
+  }
+  t.byte_offset += uint64_t(operand.column * ItemSize(t));
+  t.ndim = 2 + int32_t(operand.axes.size());
+  t.shape = sizes;
+  t.strides = sizes + kMaxRank;
+  t.shape[0] = a.batch, t.shape[1] = a.length;
+  t.strides[0] = a.length * value.width, t.strides[1] = value.width;
+  int64_t stride = 1;
+  for (size_t d = operand.axes.size(); d-- > 0;) {
+    t.shape[2 + d] = operand.axes[d];
+    t.strides[2 + d] = stride;
+    stride *= operand.axes[d];
+  }
+  return t;
+}
+
+lz_tensor ProgramRun::CacheView(const Operand& operand, const lz_tensor& given, int64_t* sizes) const {
+  const RunArguments& a = *arguments_;
+  const bool fits = std::equal(given.shape + 2, given.shape + given.ndim, operand.axes.begin(), operand.axes.end());
+  if (!fits) return AbsentTensor();  // the operation says what it misses
+  lz_tensor t = given;
+  t.shape = sizes;
+  t.strides = sizes + kMaxRank;
+  std::copy_n(given.shape, given.ndim, t.shape);
+  std::copy_n(given.strides, given.ndim, t.strides);
+  t.shape[1] = operand.past ? a.past + a.length : a.length;
+  if (!operand.past) t.byte_offset += uint64_t(a.past * t.strides[1] * ItemSize(t));
+  return t;
+}
+
+// The tensors of this run; true: facts made for the last ones hold.
+bool ProgramRun::SetInputs(const ProgramStep& what, Step& step) {
+  bool same = true;
+  for (size_t i = 0; i < what.inputs.size(); ++i) {
+    std::array<int64_t, 2 * kMaxRank> sizes;
+    lz_tensor t = View(what.inputs[i], sizes.data());
+    lz_tensor& in = step.request.tensors[i];
+    if (SameFacts(in, t)) {
+      in.data = t.data;
+      in.byte_offset = t.byte_offset;
+      continue;
+    }
+    same = false;
+    in = t;
+    if (t.ndim <= 0) continue;
+    std::copy_n(t.shape, t.ndim, step.sizes[i].data());  // inputs and weights too: a run's tensors do not stay
+    std::copy_n(t.strides, t.ndim, step.sizes[i].data() + kMaxRank);
+    in.shape = step.sizes[i].data();
+    in.strides = in.shape + kMaxRank;
+  }
+  return same;
+}
+
+Request& ProgramRun::Fill(const RunArguments& arguments, size_t index) {
+  arguments_ = &arguments;
+  Step& step = steps_[index];
+  const ProgramStep& what = program_.steps()[index];
+  SetInputs(what, step);
+  std::copy(what.scalars.begin(), what.scalars.end(), step.request.scalars.begin());
+  step.request.policy = arguments.policy;
+  step.request.device = -1;
+  return step.request;
+}
+
+Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
+  Request& r = step.request;
+  if (!SetInputs(what, step) || step.policy != arguments_->policy || !step.plan) {
+    std::copy(what.scalars.begin(), what.scalars.end(), r.scalars.begin());  // binding resolves them
+    r.policy = arguments_->policy;
+    r.device = -1;
+    step.plan = nullptr;
+    LZ_RETURN_IF_ERROR(program_.engine().Prepare(r));
+  }
+  auto plan = program_.engine().Select(r, step.site);
+  if (!plan.ok()) return plan.TakeStatus();
+  step.plan = *plan;
+  step.policy = arguments_->policy;
+  return SetOutputs(what, step);
+}
+
+Status ProgramRun::SetOutputs(const ProgramStep& what, Step& step) {
+  Request& r = step.request;
+  const size_t inputs = what.inputs.size();
+  step.copied = 0;
+  for (size_t o = 0; o < what.outputs.size(); ++o) {
+    const OutputShape& shape = r.outputs[o];
+    lz_tensor t = View(what.outputs[o], step.sizes[inputs + o].data());
+    const bool fits = t.ndim == shape.ndim &&
+                      (t.ndim < 0 || (DTypeOf(t) == shape.dtype && std::equal(t.shape, t.shape + t.ndim, shape.shape)));
+    if (!fits) {
+      return Status(StatusCode::kInvalidRequest, {.field = "program: " + std::string(r.op->name()) + ": output",
+                                                  .wanted = "a value of the shape and dtype that the operation gives",
+                                                  .got = "another"});
+    }
+    r.tensors[inputs + o] = t;
+    if (t.ndim < 0 || Dense(t) || TakesStridedOutputs(*step.plan)) continue;
+    step.copied |= 1u << o;
+  }
+  return {};
+}
+
+Status ProgramRun::Bind(const RunArguments& arguments) {
+  arguments_ = &arguments;
+  for (size_t s = 0; s < steps_.size(); ++s) LZ_RETURN_IF_ERROR(BindStep(program_.steps()[s], steps_[s]));
+  return {};
+}
+
+// `copied` outputs go through memory behind the arena's values.
+Status ProgramRun::RunStep(const ProgramStep& what, Step& step, const lz_parallel& parallel) {
+  Request& r = step.request;
+  std::array<lz_tensor, kMaxOutputs> wanted;
+  const size_t inputs = what.inputs.size();
+  char* spare = memory_ + program_.ArenaBytes(arguments_->batch * arguments_->length);
+  for (size_t o = 0; step.copied >> o; ++o) {
+    if (!(step.copied >> o & 1)) continue;
+    wanted[o] = r.tensors[inputs + o];
+    Engine::BindOutput(r, o, spare);
+    spare += AlignWorkspace(OutputBytes(r.outputs[o]));
+  }
+  r.parallel = &parallel;
+  Status status = IsHost(*step.plan) ? RunHost(step) : program_.engine().Run(*step.plan, r);
+  for (size_t o = 0; step.copied >> o; ++o) {
+    if (!(step.copied >> o & 1)) continue;
+    if (status.ok()) CopyStrided(r.tensors[inputs + o], wanted[o]);
+    r.tensors[inputs + o] = wanted[o];
+  }
+  return status;
+}
+
+// The tensors are lent for the call alone: adapters keep none.
+Status ProgramRun::RunHost(Step& step) {
+  const HostRuntime* host = program_.engine().host();
+  const Request& r = step.request;
+  if (!host) {
+    return Status(StatusCode::kNotInstalled, {.field = "program: kernel " + step.plan->kernel->id,
+                                              .wanted = "a process with `import layerzero`",
+                                              .got = "none"});
+  }
+  HostTensor tensors[kMaxTensors];
+  for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
+    if (r.tensors[i].ndim < 0) continue;
+    tensors[i] = {.view = r.tensors[i], .owner = this, .release = [](void*) {}};
+  }
+  Status status = host->call(*step.plan->kernel, r, step.plan->transforms, tensors);
+  const bool may_fall_back = status.code() == StatusCode::kKernelFailed && step.plan->fallback;
+  return may_fall_back ? program_.engine().RunFallback(*step.plan, step.request) : std::move(status);
+}
+
+Status ProgramRun::RunTogether(size_t first, size_t end) {
+  Status status;
+  const lz_parallel& pool = arguments_->parallel ? *arguments_->parallel : program_.engine().selector().parallel();
+  team_.Run(pool, [&] {
+    const lz_parallel parallel = team_.AsParallel();
+    for (size_t s = first; s < end && status.ok(); ++s) status = RunStep(program_.steps()[s], steps_[s], parallel);
+  });
+  return status;
+}
+
+Status ProgramRun::Run(const RunArguments& arguments) {
+  arguments_ = &arguments;
+  const int64_t rows = arguments.batch * arguments.length;
+  const int64_t bytes = program_.ArenaBytes(rows) + program_.SpareBytes(rows);
+  memory_ = static_cast<char*>(arena_.Get(size_t(bytes)));
+  if (!memory_) {
+    return Status(StatusCode::kKernelFailed, {.field = "program: memory",
+                                              .wanted = std::to_string(bytes) + " bytes",
+                                              .got = "none",
+                                              .fix = "run fewer rows at once"});
+  }
+  LZ_RETURN_IF_ERROR(Bind(arguments));
+  const lz_parallel alone{nullptr, nullptr, 1};
+  for (size_t s = 0; s < steps_.size();) {
+    if (IsHost(*steps_[s].plan)) {
+      LZ_RETURN_IF_ERROR(RunStep(program_.steps()[s], steps_[s], alone));
+      ++s;
+      continue;
+    }
+    size_t end = s;
+    while (end < steps_.size() && !IsHost(*steps_[end].plan)) ++end;
+    LZ_RETURN_IF_ERROR(RunTogether(s, end));
+    s = end;
+  }
+  return {};
+}
+
+}  // namespace lz

@@ -1,0 +1,53 @@
+// The state of one run of a program: requests bound to its sizes, and the arena. One thread at a time.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "base/arena.h"
+#include "base/team.h"
+#include "program/program.h"
+
+namespace lz {
+
+class ProgramRun {
+ public:
+  explicit ProgramRun(const Program& program);
+
+  Status Run(const RunArguments& arguments);
+  // Binds without running.
+  Status Bind(const RunArguments& arguments);
+  const Plan* plan(size_t step) const { return steps_[step].plan; }
+  // The request of one step, not prepared.
+  Request& Fill(const RunArguments& arguments, size_t step);
+
+ private:
+  struct Step {
+    explicit Step(const ProgramStep& what) : request(*what.op) {}
+    Request request;
+    Box site;
+    const Plan* plan = nullptr;
+    int64_t policy = -1;
+    uint32_t copied = 0;  // outputs that the kernel writes densely into `spare`, to be moved from there
+    std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> sizes;
+  };
+
+  bool SetInputs(const ProgramStep& what, Step& step);
+  Status BindStep(const ProgramStep& what, Step& step);
+  Status SetOutputs(const ProgramStep& what, Step& step);
+  lz_tensor View(const Operand& operand, int64_t* sizes) const;
+  lz_tensor RowsView(const Operand& operand, const ProgramValue& value, size_t index, int64_t* sizes) const;
+  lz_tensor CacheView(const Operand& operand, const lz_tensor& given, int64_t* sizes) const;
+  Status RunStep(const ProgramStep& what, Step& step, const lz_parallel& parallel);
+  Status RunHost(Step& step);
+  Status RunTogether(size_t first, size_t end);
+
+  const Program& program_;
+  const RunArguments* arguments_ = nullptr;
+  std::vector<Step> steps_;
+  Arena arena_;
+  Team team_;
+  char* memory_ = nullptr;
+};
+
+}  // namespace lz
