@@ -63,12 +63,14 @@ class SelectionContextBuilder:
     def __init__(self, schema: OperationSchema) -> None:
         self.schema = schema
 
-    def build(self, *tensors: Any, device: str | None = None, **params: Any) -> SelectionContext:
-        """The context of a call: tensors in the schema's order or by name, scalars by name; `device`: a simulated one.
+    def build(self, *tensors: Any, device: str | Record | None = None, **params: Any) -> SelectionContext:
+        """The context of a call: tensors in the schema's order or by name, scalars by name.
 
-        Raises InvalidRequestError, a ValueError, with all that `schema.validate` says.
+        `device`: another than the tensors', one of doctor().devices or its name, also a simulated one. Raises
+        InvalidRequestError, a ValueError, with all that `schema.validate` says.
         """
         schema = self.schema
+        name = device.name if isinstance(device, Record) else device
         if problems := schema.validate(*tensors, **params):
             refuse_request(schema.operation, "a call that fits its schema", "; ".join(problems))
         call = bind(schema, tensors, params)
@@ -78,12 +80,12 @@ class SelectionContextBuilder:
             "strides": tuple(first.stride()) if hasattr(first, "stride") else None,
         }
         if _layerzero.find(schema.operation) is None:
-            if device is not None:
-                refuse_request("device", "none: the engine does not know the operation", device)
+            if name is not None:
+                refuse_request("device", "none: the engine does not know the operation", name)
             axes = sizes_of(schema, call)[0]
             return SelectionContext(schema.operation, call.tensors, call.params, axes=axes, **facts)
         _, given = call_of(schema.operation, call.params)
-        report, problems = ask(schema.operation, call, device)
+        report, problems = ask(schema.operation, call, name)
         if report is None:
             refuse_request(schema.operation, "a call that fits its contract", "; ".join(problems))
         return SelectionContext(report.operation, call.tensors, given, report=report, **facts, **_facts_of(report))

@@ -287,6 +287,7 @@ Status Registry::Register(std::span<const Registration> kernels) {
 }
 
 size_t Registry::Remove(std::string_view adapter) {
+  if (adapter.empty()) return 0;  // native kernels have none
   std::lock_guard lock(mutex_);
   size_t removed = 0;
   for (KernelEntry& e : entries_) {

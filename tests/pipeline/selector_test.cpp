@@ -359,6 +359,7 @@ TEST_F(SelectorTest, ARemovedKernelIsChosenNoMoreAndItsPlanStaysValid) {
     EXPECT_EQ((*plan)->kernel->id, "a.k");
     EXPECT_EQ(registry.Remove("adapter of a.k"), 1u);
     EXPECT_EQ(registry.Remove("adapter of a.k"), 0u);
+    EXPECT_EQ(registry.Remove(""), 0u);
     EXPECT_EQ(registry.num_kernels(), kernels);
     EXPECT_EQ(registry.FindKernel("norm.rms", "a.k"), nullptr);
     auto other = selected(*c, &after);

@@ -258,6 +258,8 @@ def test_select_for_a_simulated_device(registry):
     assert ctx.device.simulated and ctx.device.name == "h100"
     want = lz.explain("attention", half, half, half, layout="BSHD", device="h100").kernel_id
     assert registry.select(ctx).kernel_id == want
+    again = SelectionContext.from_tensors(half, half, half, layout="BSHD", device=ctx.device)
+    assert again.device == ctx.device and registry.select(again).kernel_id == want
     with pytest.raises(lz.UnknownNameError, match="h1000"):
         SelectionContext.from_tensors(half, half, half, layout="BSHD", device="h1000")
 
