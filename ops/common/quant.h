@@ -1,6 +1,7 @@
 // Quantised formats as contracts speak of them: names, packing, and which elements share a scale.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -81,26 +82,28 @@ struct QuantShape {
   }
 };
 
-// Checks that `scale` can serve values of `shape`: one element; or of the same rank, each axis dividing the values';
-// or, with `axis`, one element for each index of that axis.
+// Checks that `scale` can serve values of `shape`: one element; or of the same rank, each axis dividing the values'
+// (0 or 1 where they have none: other divisors of 0 make blocks of nothing); or, with `axis`, one element for each
+// index of that axis.
 inline Status CheckScale(const QuantShape& shape, const lz_tensor& scale, std::string_view field,
                          std::optional<int64_t> axis, int64_t group) {
   bool one = true, fits = scale.ndim == shape.ndim;
   for (int32_t i = 0; i < scale.ndim; ++i) one &= scale.shape[i] == 1;
   for (int32_t i = 0; fits && i < scale.ndim; ++i) {
     const int64_t n = shape.size[i], s = scale.shape[i];
-    fits = s == n || (s > 0 && n % s == 0);
+    fits = s == n || s == 1 || (s > 0 && n > 0 && n % s == 0);
     if (group > 0) fits &= i + 1 == scale.ndim ? s * group == n : s == n;
   }
   if (axis && scale.ndim == 1 && shape.ndim > 1) fits = scale.shape[0] == shape.size[*axis];
   if (fits || (one && group == 0)) return {};
   const std::string of = SizesText(shape.size, shape.ndim);
-  return BadQuant(field,
-                  group > 0 ? "one scale for each " + std::to_string(group) + " values of the last axis of " + of
-                            : "one element, or axes that divide those of " + of +
-                                  (axis ? ", or [" + std::to_string(shape.size[*axis]) + "]" : ""),
-                  SizesText(scale.shape, scale.ndim),
-                  axis || scale.ndim != 1 ? "" : "with a one-dimensional scale, pass axis=");
+  const bool empty = std::find(shape.size, shape.size + shape.ndim, 0) != shape.size + shape.ndim;
+  return BadQuant(
+      field,
+      group > 0 ? "one scale for each " + std::to_string(group) + " values of the last axis of " + of
+                : "one element, or axes that divide those of " + of + (empty ? ", 0 or 1 for the empty one" : "") +
+                      (axis ? ", or [" + std::to_string(shape.size[*axis]) + "]" : ""),
+      SizesText(scale.shape, scale.ndim), axis || scale.ndim != 1 ? "" : "with a one-dimensional scale, pass axis=");
 }
 
 inline Status CheckPacking(const QuantShape& shape, int64_t pack) {
