@@ -3,21 +3,19 @@
 
 #include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/activation.h"
 
 namespace {
 using namespace lz;
 using namespace lz::ops::activation_geglu;
 
-double Gelu(double x, bool tanh) {
-  if (tanh) return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
-  return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
-}
-
 int32_t Launch(const lz_kernel_args* args) {
   const View gate(args->tensors[kGate]), up(args->tensors[kUp]), out(args->tensors[kOutput]);
-  const bool tanh = args->scalars[kApproximate].value.i == kTanh;
+  const auto gelu = args->scalars[kApproximate].value.i == kTanh ? ops::activation::kGeluTanh : ops::activation::kGelu;
   for (int64_t row = 0; row < gate.rows(); ++row) {
-    for (int64_t i = 0; i < gate.size(-1); ++i) out.SetRow(row, i, Gelu(gate.GetRow(row, i), tanh) * up.GetRow(row, i));
+    for (int64_t i = 0; i < gate.size(-1); ++i) {
+      out.SetRow(row, i, ops::activation::Apply(gelu, gate.GetRow(row, i)) * up.GetRow(row, i));
+    }
   }
   return 0;
 }

@@ -19,12 +19,13 @@ enum Function { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kSigmoid, kT
   "pi) (x + 0.044715 x^3))); relu(x) = max(x, 0); relu2(x) = max(x, 0)^2; quick_gelu(x) = x / (1 + exp(-1.702 x)); " \
   "sigmoid(x) = 1 / (1 + exp(-x)); tanh(x); identity(x) = x. "
 
-// silu's sigmoid takes alpha * x.
+// silu's sigmoid takes alpha * x. The tails of gelu keep their relative precision: 1 + erf(y) is erfc(-y), and
+// (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)); the sums themselves cancel to 0 below -8.4 and -7.3.
 inline double Apply(int64_t function, double x, double alpha = 1.0) {
   switch (function) {
     case kSilu: return x / (1.0 + std::exp(-alpha * x));
-    case kGelu: return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
-    case kGeluTanh: return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
+    case kGelu: return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case kGeluTanh: return x / (1.0 + std::exp(-2.0 * std::sqrt(2.0 / M_PI) * (x + 0.044715 * x * x * x)));
     case kRelu: return x < 0 ? 0.0 : x;
     case kRelu2: return x < 0 ? 0.0 : x * x;
     case kQuickGelu: return x / (1.0 + std::exp(-1.702 * x));
