@@ -1,17 +1,24 @@
 """The activation functions and the gated form of the torch references: ops/common/activation.h."""
 
+import math
+
 import torch
 from torch.nn import functional as F
 
 
+# torch's own forms cancel to 0 in the negative tail, and give NaN for infinity in float32.
 def _gelu(x):
-    return torch.where(x == float("inf"), x, F.gelu(x))  # torch's float32 form gives NaN there
+    return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))
+
+
+def _gelu_tanh(x):
+    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
 
 
 FUNCTIONS = {
     "silu": F.silu,
     "gelu": _gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_tanh": _gelu_tanh,
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
