@@ -1,8 +1,11 @@
 """Transformers' attention interface over LayerZero's attention operation, registered under the name "layerzero"."""
 
+import sys
+
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import sdpa_mask
+from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.utils import output_capturing
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import continuous, structure
@@ -29,8 +32,14 @@ def layerzero_attention(
 ):
     """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights.
 
-    With `cache`, that of continuous batching: packed sequences, see `continuous.paged_attention`.
+    With `cache`, that of continuous batching: packed sequences, see `continuous.paged_attention`. A call that asks for
+    the weights gets them where the model gave them before `kernelize`, by the model's own code.
     """
+    if _wants_weights(kwargs) and cache is None and "_layerzero_eager" in module.__dict__:
+        eager = sys.modules[type(module).__module__].eager_attention_forward
+        further = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux, "position_bias": position_bias}
+        kwargs |= {name: value for name, value in further.items() if value is not None}
+        return eager(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
     structure.count_call(module, "_layerzero_attention_part")
     if cache is not None:
         out = continuous.paged_attention(
@@ -38,6 +47,8 @@ def layerzero_attention(
         )
         return out, None
     length, total = query.shape[2], key.shape[2]
+    if query.is_meta:  # shapes alone
+        return query.new_empty(query.shape[0], length, query.shape[1], value.shape[-1]), None
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
     causal = bool(is_causal) and attention_mask is None and length > 1
@@ -86,9 +97,23 @@ def _with_triangle(bias, length, total):
     return torch.where(torch.arange(total, device=bias.device) <= rows, bias, float("-inf"))
 
 
+def _wants_weights(arguments=()):
+    """True inside a call that was asked for attention weights; Transformers says so to the hooks that keep them."""
+    collector = getattr(output_capturing, "_active_collector", None)
+    if collector is None:
+        return bool("output_attentions" in arguments and arguments["output_attentions"])
+    keys = (collector.global_var if torch.compiler.is_compiling() else collector.get()) or ()
+    return any("attentions" in key for key in keys)
+
+
+def layerzero_mask(*args, **kwargs):
+    """The mask of sdpa, which the operation takes; for calls that want weights that of eager attention, which it takes too."""
+    return (eager_mask if _wants_weights() else sdpa_mask)(*args, **kwargs)
+
+
 def register():
     """Makes attn_implementation="layerzero" known; twice is harmless. The mask comes from the same name's function."""
     AttentionInterface.register(NAME, layerzero_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(NAME, layerzero_mask)
     if continuous.has_prefix():
         AttentionInterface.register(continuous.PAGED, layerzero_attention)

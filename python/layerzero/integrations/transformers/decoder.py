@@ -4,18 +4,26 @@ It computes what the base model's own forward computes and returns the same reco
 the model's own forward, so the result is always the model's.
 """
 
+import inspect
 from typing import Any
 
 import torch
-from torch.nn import Parameter
+from torch.nn import Linear, Parameter
 from torch.utils.hooks import RemovableHandle
 from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache, StaticLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers.block import DTYPES, DecoderProgram
+from layerzero.integrations.transformers.rotary import PREFIX
 from layerzero.integrations.transformers.rows_cache import RowsLayer
-from layerzero.integrations.transformers.structure import count_call, eps_of, hooks_of, replaced_forward
+from layerzero.integrations.transformers.structure import (
+    count_call,
+    eps_of,
+    has_global_hooks,
+    hooks_of,
+    replaced_forward,
+)
 
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
@@ -55,9 +63,15 @@ class DecoderPlan:
 
     def build(self, base):
         modules = [base.norm, base.embed_tokens, base.layers]
-        self.layers = [_LayerPlan(layer, self.offset) for layer in base.layers]
+        layers = [_LayerPlan(layer, self.offset) for layer in base.layers]
         for layer in base.layers:
             modules += layer.modules()
+        kinds: set[Any] = {*map(type, modules), type(base)}
+        self.kinds = [(kind, kind.forward) for kind in kinds]
+        self.modules, self.expected_types = modules, [*map(type, modules)]
+        facts = [fact for module in modules if type(module) is not Linear for fact in _facts_of(module)]
+        self.facts = [(table, name, table.get(name)) for table, name in facts]
+        self.facts += [(layer.members, "training", False) for layer in layers]  # a dropout within
         # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
         self.hooks = [table for module in modules for table in hooks_of(module)]
         self.parts = [module._modules for module in [base, *modules] if module._modules]
@@ -65,18 +79,20 @@ class DecoderPlan:
         self.members = [module.__dict__ for module in modules]
         self.expected_forwards = [table.get("forward") for table in self.members]
         self.norm = base.norm._parameters
-        self.norms = [self.norm, *(norm for layer in self.layers for norm in layer.all_norms)]
+        self.norms = [self.norm, *(norm for layer in layers for norm in layer.all_norms)]
         self.eps = eps_of(base.norm)
         self.embedding = base.embed_tokens._parameters
-        linears = (table for layer in self.layers for table in (*layer.attention, *layer.mlp))
+        linears = (table for layer in layers for table in (*layer.attention, *layer.mlp))
         self.weights = [self.embedding, *self.norms, *linears]
+        self.layers = layers  # last: another thread takes it for the sign that all is there
 
     def why_changed(self):
         """None, or what was done to the modules since kernelize that only their own forward honours."""
         # Every hook that is registered anywhere takes a new id: as long as there is none, no table has to be looked at.
         hooks = RemovableHandle.next_id
-        if self.watch is not None and hooks == self.hooks_so_far and _layerzero.unchanged(self.watch[0]):
-            return None
+        watch = self.watch
+        if watch is not None and hooks == self.hooks_so_far and _layerzero.unchanged(watch[0]):
+            return self._why_other_classes()
         self.watch = self.program = None
         self.hooks_so_far = hooks
         reason = self._why_changed()
@@ -84,29 +100,55 @@ class DecoderPlan:
             self.watch = self._look()
         return reason
 
+    def _why_other_classes(self):
+        """The same for what no table of a module holds."""
+        if [*map(type, self.modules)] != self.expected_types or any(
+            kind.forward is not own for kind, own in self.kinds
+        ):
+            return "a class was changed after kernelize"
+        return None
+
     def _look(self):
         parts = list(zip(self.parts, self.expected_parts, strict=True))
         forwards = [(table, "forward", table.get("forward")) for table in self.members]
         given = [(table, name, table.get(name)) for table in self.weights for name in ("weight", "bias")]
         tensors = [entry for entry in given if entry[2] is not None]
         absent = [entry for entry in given if entry[2] is None]
-        watched = (parts, forwards + absent, tensors)
+        facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
+        watched = (parts, forwards + absent + facts, tensors)
         return _layerzero.watch(*watched), watched  # which has to live as long as the watch
 
     def _why_changed(self):
-        if any(self.hooks) and not all(map(_only_captures, self.hooks)):
+        if has_global_hooks() or (any(self.hooks) and not all(map(_only_captures, self.hooks))):
             return "a module has hooks"
         if [tuple(table.values()) for table in self.parts] != self.expected_parts:
             return "a module was replaced after kernelize"
         forwards = [table.get("forward") for table in self.members]
         if forwards != self.expected_forwards and list(map(replaced_forward, self.members)) != self.expected_forwards:
             return "a forward was replaced after kernelize"
-        if {type(table.get("weight")) for table in self.weights} != {Parameter}:
+        weights = [table.get("weight") for table in self.weights]
+        if any(type(weight) is not Parameter or weight.layout is not torch.strided for weight in weights):
             return "a weight is no longer a plain parameter"
+        classes = self._why_other_classes()
+        if classes:
+            return classes
+        if any(table.get(name) != value for table, name, value in self.facts):
+            return "an attribute of a module was changed after kernelize"
         dtype = self.embedding["weight"].dtype
         if any(norm["weight"].dtype is not dtype for norm in self.norms):
             return "a norm's weight has another dtype than the embedding: the model promotes, the operation does not"
         return None
+
+
+def _facts_of(module):
+    """[(table, name)] of what the module's own forward may read: its plain attributes, and functions of its file."""
+    members = module.__dict__
+    found = [(members, name) for name in members if not name.startswith("_") and name not in ("forward", "training")]
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is not None:
+        table = inspect.unwrap(type(module).forward).__globals__
+        found += [(table, name) for name in code.co_names if name.startswith(PREFIX)]
+    return found
 
 
 _UNDONE = DecoderPlan()
@@ -119,6 +161,7 @@ class _LayerPlan:
     def __init__(self, layer, offset):
         self.offset = offset
         attention, mlp = layer.self_attn, layer.mlp
+        self.members = attention.__dict__
         self.index = attention.layer_idx
         self.head_dim = attention.head_dim
         self.scaling = attention.scaling
@@ -176,6 +219,8 @@ def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs)
         return "the configuration asks for attentions or hidden states"
     if config._attn_implementation != "layerzero":
         return "another attention implementation was chosen"
+    if not getattr(config, "is_causal", True):
+        return "the configuration asks for attention that is not causal"
     return _why_aside_positions(given.shape[1], mask, position_ids, cache, past)
 
 
@@ -255,9 +300,9 @@ def decoder_forward(
 
 
 def _run_program(plan, hidden, cos, sin, cache, past, mask):
-    if plan.program is None:
-        plan.program = DecoderProgram(plan)
-    return plan.program.run(hidden, cos, sin, mask, cache, past)
+    program = plan.program or DecoderProgram(plan)  # another thread may take it out of the plan
+    plan.program = program
+    return program.run(hidden, cos, sin, mask, cache, past)
 
 
 def _run_layers(plan, hidden, cos, sin, cache, total, mask):

@@ -71,14 +71,15 @@ def apply_gate(self, gate_up):
     """Takes the place of the gate that a class of experts has of its own."""
     given = self.__dict__.get("_layerzero_gate")
     changed = given is None or given["limit"] != self.limit or given["alpha"] != self.alpha
-    if changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if changed or structure.takes_own_code(self) or not structure.are_readable(gate_up):
         return type(self)._apply_gate(self, gate_up)
     structure.count_call(self)
     return _gated_activation(gate_up, **given)
 
 
 def replace_gate(module, given, part):
-    module.__dict__ |= {"_layerzero_part": part, "_layerzero_gate": given}
+    own = structure.Own("_apply_gate").of(type(module))
+    module.__dict__ |= {"_layerzero_part": part, "_layerzero_gate": given, "_layerzero_own": own}
     module.__dict__["_apply_gate"] = structure.Bound(apply_gate, module)
 
 
@@ -92,14 +93,31 @@ def judge(module):
 
 def layerzero_experts(self, hidden_states, top_k_index, top_k_weights):
     """hidden_states (tokens, d), indices and weights (tokens, k): (tokens, d)."""
+    traced = torch.is_grad_enabled() or torch.compiler.is_compiling()
+    if traced or not structure.are_readable(hidden_states):
+        return _own(self)(self, hidden_states, top_k_index, top_k_weights)
     facts = self.__dict__.get("_layerzero_experts")
     if facts is None or facts["act_fn"] is not getattr(self, "act_fn", None):  # chosen by name alone, or changed since
         facts = judge(self)
-    changed = hidden_states.dtype != self.down_proj.dtype
-    if facts["reason"] or changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return type(self).forward.__wrapped__(self, hidden_states, top_k_index, top_k_weights)
+    if facts["reason"] or _is_changed(self, hidden_states.dtype):
+        return _own(self)(self, hidden_states, top_k_index, top_k_weights)
     structure.count_call(self)
     return _call(self, hidden_states, top_k_index, top_k_weights, facts["name"])
+
+
+def _own(module):
+    """The experts that the model had before `kernelize`; without that, those of its class."""
+    forward = type(module).forward
+    own = getattr(forward, "__wrapped__", forward)
+    name = module.__dict__.get("_layerzero_own_experts")
+    return own if name is None else moe.ALL_EXPERTS_FUNCTIONS.get_interface(name, own)
+
+
+def _is_changed(module, dtype):
+    """True for what `judge` did not see: hooks on the activation, other tensors in the place of the weights."""
+    weights = module.gate_up_proj, module.down_proj
+    plain = all(type(weight) is torch.nn.Parameter and weight.dtype == dtype for weight in weights)
+    return not plain or structure.is_heard(module.act_fn) or structure.has_global_hooks()
 
 
 def _call(module, rows, ids, weights, activation):

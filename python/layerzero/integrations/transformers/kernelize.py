@@ -1,6 +1,7 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
 import dataclasses
+import functools
 import sys
 import threading
 import traceback
@@ -18,6 +19,7 @@ from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, de
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
+_LOCK = threading.RLock()  # one model is changed at a time
 
 
 @dataclasses.dataclass
@@ -70,39 +72,58 @@ def _replace(module, function, part, **facts):
     module.__dict__["_layerzero_part"] = part
     for name, value in facts.items():
         module.__dict__[f"_layerzero_{name}"] = value
+    module.__dict__["_layerzero_own"] = structure.Own().of(type(module))
+    module.__dict__[_REPLICA] = structure.Bound(_replica, module)
     module.__dict__["forward"] = structure.Bound(function, module)
 
 
-def _norm_forward(self, hidden_states):
-    found = self.__dict__.get("_layerzero_norm")
-    changed = self.weight.dtype != hidden_states.dtype  # the operation rounds to the input's dtype, models promote
-    if found is None or changed or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return type(self).forward(self, hidden_states)
-    structure.count_call(self)
-    operation, further = found
+def _of_rows(compute):
+    """The forward of a module that takes one tensor: `compute`, or the module's own code where that gives None."""
+
+    @functools.wraps(compute)
+    def forward(self, *args, **kwargs):
+        if len(args) == 1 and not kwargs and not structure.takes_own_code(self) and structure.are_readable(args[0]):
+            result = compute(self, args[0])
+            if result is not None:
+                structure.count_call(self)
+                return result
+        return type(self).forward(self, *args, **kwargs)
+
+    return forward
+
+
+@_of_rows
+def _norm_forward(self, rows):
+    if self.weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
+        return None
+    operation, further = self.__dict__["_layerzero_norm"]
     bias = self._parameters.get("bias")
-    return structure.norm(operation, hidden_states, self.weight, structure.eps_of(self), bias, **further)
+    return structure.norm(operation, rows, self.weight, structure.eps_of(self), bias, **further)
 
 
-def _linear_forward(self, input):
+@_of_rows
+def _linear_forward(self, rows):
     weight = self.weight
     # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
-    plain = type(weight) is nn.Parameter and "_layerzero_part" in self.__dict__
-    if not plain or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return type(self).forward(self, input)
-    structure.count_call(self)
-    return _OPS["linear"](input, weight, self.bias)
+    plain = type(weight) is nn.Parameter and weight.layout is torch.strided
+    return _OPS["linear"](rows, weight, self.bias) if plain else None
 
 
-def _mlp_forward(self, *args, **kwargs):
-    mlp, silent = self.__dict__.get("_layerzero_mlp", (None, ()))
-    rows = len(args) == 1 and not kwargs and mlp is not None and structure.are_silent(self, mlp, silent)
-    if not rows or torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return type(self).forward(self, *args, **kwargs)
-    structure.count_call(self)
-    return structure.run_mlp(self, args[0], mlp)
+@_of_rows
+def _mlp_forward(self, rows):
+    mlp, silent = self.__dict__["_layerzero_mlp"]
+    return structure.run_mlp(self, rows, mlp) if structure.are_silent(self, mlp, silent) else None
 
 
+def _replica(self):
+    """Takes the place of a method: copies of torch.nn.DataParallel have weights of their own, and run their own code."""
+    copy = type(self)._replicate_for_data_parallel(self)
+    for name in ("forward", _REPLICA, *(name for name in copy.__dict__ if name.startswith("_layerzero_"))):
+        copy.__dict__.pop(name, None)
+    return copy
+
+
+_REPLICA = "_replicate_for_data_parallel"
 _BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
     rotary.rotating_forward,
@@ -112,6 +133,7 @@ _FORWARDS = (
     decoder_forward,
     _BATCHING,
     experts_interface.apply_gate,
+    _replica,
 )
 
 
@@ -192,7 +214,9 @@ def _replace_experts(model, mark):
         mark.report.left["experts"] = f"the model refuses other experts: {error}"
         return
     mark.experts = before
+    chosen = {id(config): name for config, name in before}
     for module in experts.values():
+        module.__dict__["_layerzero_own_experts"] = chosen.get(id(module.config))
         module.__dict__["_layerzero_part"] = mark.report._add("experts", "moe.fused")
 
 
@@ -254,7 +278,10 @@ def _replace_attention(model, mark):
         return
     mark.attention = before
     part = mark.report._add("attention", "attention")
+    eager = [config for config, name in before if name == "eager"]
     for module in model.modules():
+        if any(getattr(module, "config", None) is config for config in eager):
+            module.__dict__["_layerzero_eager"] = True
         module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
         if hasattr(type(module), _BATCHING.__name__) and not continuous.has_prefix():
             module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
@@ -318,6 +345,12 @@ def kernelize(model):
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
+    # Trials are made without what the caller may have around: another default device, autocast.
+    with _LOCK, torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        return _kernelize(model)
+
+
+def _kernelize(model):
     if _MARK in model.__dict__:
         return model.__dict__[_MARK].report
     _refuse_while_running(model, "kernelize")
@@ -356,18 +389,19 @@ def unkernelize(model):
 
     Raises RuntimeError while another thread runs the model.
     """
-    marked = _marked(model)
-    if marked:
-        _refuse_while_running(model, "unkernelize")
-    for module in marked:
-        _restore(module)
-    return bool(marked)
+    with _LOCK:
+        marked = _marked(model)
+        if marked:
+            _refuse_while_running(model, "unkernelize")
+        for module in marked:
+            _restore(module)
+        return bool(marked)
 
 
 def _restore(model):
     mark = model.__dict__[_MARK]
     for module in model.modules():
-        for name in ("forward", "_apply_gate", _BATCHING.__name__):
+        for name in ("forward", "_apply_gate", _REPLICA, _BATCHING.__name__):
             if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
                 del module.__dict__[name]
         if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it

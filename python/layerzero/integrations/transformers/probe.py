@@ -42,7 +42,7 @@ def _inputs_of(model):
         return given | {"decoder_input_ids": ids} if config.is_encoder_decoder else given
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
     if kind == "pixel_values" and isinstance(size, int) and isinstance(channels, int):
-        pixels = torch.randn(1, channels, size, size, generator=torch.Generator().manual_seed(7))
+        pixels = structure.normal(1, channels, size, size)
         return {"pixel_values": pixels.to(model.device, model.dtype)}
     return None
 
@@ -68,15 +68,14 @@ def same(actual, expected):
 
 
 def run_decoder(base, forward):
-    """Last hidden states of a base model under `forward`: of a padded prompt, and of one token more through the cache."""
+    """Last hidden states of a base model under `forward`: of a padded prompt, of one token more, and without a mask."""
     ids, mask = _tokens(base.embed_tokens)
-    training, base.training = base.training, False
-    try:
-        with torch.inference_mode():
-            cache = DynamicCache(config=base.config)
-            first = forward(base, input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
-            longer = torch.cat([mask, mask[:, -1:]], dim=1)
-            second = forward(base, input_ids=ids[:, :1], attention_mask=longer, past_key_values=cache, use_cache=True)
-            return torch.cat([first.last_hidden_state[mask.bool()], second.last_hidden_state[:, 0]])
-    finally:
-        base.training = training
+    with torch.inference_mode(), structure.evaluating(base):
+        cache = DynamicCache(config=base.config)
+        first = forward(base, input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+        longer = torch.cat([mask, mask[:, -1:]], dim=1)
+        second = forward(base, input_ids=ids[:, :1], attention_mask=longer, past_key_values=cache, use_cache=True)
+        third = forward(base, input_ids=ids, use_cache=False)
+        return torch.cat(
+            [first.last_hidden_state[mask.bool()], second.last_hidden_state[:, 0], third.last_hidden_state[0]]
+        )

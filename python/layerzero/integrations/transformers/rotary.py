@@ -44,9 +44,8 @@ _KINDS = (
 
 def _try(function, width, dtype):
     """What a function makes of a query and a key with tables of `width`: (arguments, results), results None if it fails."""
-    generator = torch.Generator().manual_seed(7)
-    q, k = (torch.randn(2, heads, 3, 16, generator=generator).to(dtype) for heads in (4, 2))
-    cos, sin = (torch.randn(2, 3, width, generator=generator) for _ in range(2))
+    q, k = structure.normal(2, 6, 3, 16).to(dtype).split((4, 2), dim=1)
+    cos, sin = structure.normal(2, 2, 3, width, seed=8)
     try:
         return (q, k, cos, sin), function(q, k, cos, sin)
     except Exception:  # such tables are not for it
@@ -88,14 +87,17 @@ def _same(rotation, given, results):
     return len(results) == 2 and all(map(structure.agrees, mine, results))
 
 
-def _rotates(own, rotation):
-    """What stands in the place of the function `own`."""
+def _rotates(others, name, rotation):
+    """What stands in the place of the function of this name in a file's globals; another one put there is called."""
+    judged = others[name]
 
-    @functools.wraps(own)
+    @functools.wraps(judged)
     def rotate(q, k, cos, sin, *rest, **further):
+        own = others[name]
         tables = cos.dim() == 3 and cos.dtype == sin.dtype and (rotation.casts or cos.dtype == q.dtype)
         plain = not rest and further in ({}, {"unsqueeze_dim": 1}) and q.dtype == k.dtype and q.dim() == 4
-        if not plain or not tables or not _fits(rotation, q, cos):
+        known = own is judged and structure.are_readable(q)
+        if not known or not plain or not tables or not _fits(rotation, q, cos):
             return own(q, k, cos, sin, *rest, **further)
         _done.rotations = getattr(_done, "rotations", 0) + 1
         return _rotate(q, cos, sin, rotation), _rotate(k, cos, sin, rotation)
@@ -117,7 +119,7 @@ class _Globals(dict):
 @functools.lru_cache
 def _with_rotations(forward, rotations):
     own = forward.__globals__
-    others = {name: _rotates(own[name], rotation) for name, rotation in rotations}
+    others = {name: _rotates(own, name, rotation) for name, rotation in rotations}
     function = types.FunctionType(
         forward.__code__, _Globals(others, own), forward.__name__, forward.__defaults__, forward.__closure__
     )
@@ -147,7 +149,7 @@ def looks_like_rotating(module):
 def rotating_forward(self, *args, **kwargs):
     """Takes the place of an attention module's forward: the module's own code with the operation's rotation."""
     rotations = self.__dict__.get("_layerzero_rotations")
-    if rotations is None or torch.is_grad_enabled() or torch.compiler.is_compiling():
+    if rotations is None or structure.takes_own_code(self):
         return type(self).forward(self, *args, **kwargs)
     before = getattr(_done, "rotations", 0)
     result = _with_rotations(type(self).forward, rotations)(self, *args, **kwargs)

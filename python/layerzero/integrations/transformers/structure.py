@@ -16,6 +16,7 @@ _OPS = _layerzero.ops
 # Relative L2 error within which a module and the operation agree, by dtype; two correct bf16 models differ this much.
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 _LINEAR_STATE = {*nn.Linear(1, 1).__dict__, "_is_hf_initialized"}
+_ANY = torch.nn.modules.module
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -27,10 +28,16 @@ def agrees(actual, expected, slack=1.0):
     return bool(error <= slack * _TOLERANCE[expected.dtype] * torch.linalg.vector_norm(expected.double()))
 
 
+def normal(*shape, seed=7):
+    """The same numbers each time, whatever default device, default dtype and seed are in force."""
+    generator = torch.Generator(device="cpu").manual_seed(seed)
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
+
+
 def rows_for(weight, width):
     """Rows of three sizes, so that a clamp, an offset or an epsilon shows."""
-    rows = torch.randn(3, width, generator=torch.Generator().manual_seed(7)) + 0.5
-    return (rows * torch.tensor([[1.0], [1 / 16], [16.0]])).to(weight)
+    rows = normal(3, width) + 0.5
+    return (rows * torch.tensor([[1.0], [1 / 16], [16.0]], dtype=torch.float32, device="cpu")).to(weight)
 
 
 def result_of(forward, *arguments):
@@ -66,6 +73,39 @@ def count_call(module, part="_layerzero_part"):
         entry["calls"] += 1
 
 
+class Own:
+    """The method that a module's class had when the module was replaced; a copy takes that of its first call."""
+
+    def __init__(self, name="forward"):
+        self._name = name
+        self._method = None
+
+    def of(self, kind):
+        self._method = getattr(kind, self._name)
+        return self
+
+    def is_still(self, kind):
+        if self._method is None:
+            self.of(kind)
+        return getattr(kind, self._name) is self._method
+
+    def __reduce__(self):
+        return Own, (self._name,)
+
+
+def takes_own_code(module):
+    """True for calls that are not for the operations: of what was undone or changed since, with gradients, traced."""
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return True
+    own = module.__dict__.get("_layerzero_own")
+    return own is None or not own.is_still(type(module))
+
+
+def are_readable(rows):
+    """True for tensors that a kernel can read: no meta or nested ones, no subclass with a meaning of its own."""
+    return type(rows) is torch.Tensor and (rows.is_cpu or rows.is_cuda) and not rows.is_nested
+
+
 class Bound(functools.partial):
     """A function bound to a module as a method is, but one that can be pickled."""
 
@@ -76,6 +116,11 @@ class Bound(functools.partial):
     @property
     def __self__(self):
         return self.args[0]
+
+
+def has_global_hooks():
+    """True while hooks for the calls of all modules are registered."""
+    return bool(_ANY._global_forward_hooks or _ANY._global_forward_pre_hooks)
 
 
 def hooks_of(module):
@@ -104,6 +149,8 @@ def why_not_plain(module):
             return f"{name} is a {type(parameter).__name__}, not a plain parameter"
         if parameter.device.type == "meta":
             return f"{name} has no data yet (meta device)"
+        if parameter.layout is not torch.strided:
+            return f"{name} is {parameter.layout}: no kernel takes it"
         if parameter.dtype not in _TOLERANCE:
             return f"{name} is {parameter.dtype}: no floating point kernel takes it"
     return None
@@ -161,8 +208,7 @@ def norm_of(module):
     if module.weight.dtype in (torch.bfloat16, torch.float16):
         module = copy.deepcopy(module).float()  # its numbers tell more kinds apart
     weight, bias, eps = module.weight.detach(), module._parameters.get("bias"), eps_of(module)
-    generator = torch.Generator().manual_seed(7)
-    rows = torch.randn(3, weight.numel(), generator=generator) + 0.5  # a mean, which one kind of norm takes away
+    rows = normal(3, weight.numel()) + 0.5  # a mean, which one kind of norm takes away
     # One row near zero: it shows the epsilon.
     rows[2] *= eps**0.5
     rows = rows.to(weight)
@@ -187,7 +233,7 @@ def norm(operation, rows, weight, eps, bias=None, **further):
 
 def activation_of(function):
     """silu, gelu or gelu_tanh if a module is that function, else None."""
-    x = torch.linspace(-8, 8, 257, dtype=torch.float64)
+    x = torch.linspace(-8, 8, 257, dtype=torch.float64, device="cpu")
     gelu = nn.functional.gelu
     kinds = {"silu": nn.functional.silu(x), "gelu": gelu(x), "gelu_tanh": gelu(x, approximate="tanh")}
     with torch.no_grad():
@@ -268,10 +314,11 @@ def mlp_of(module):
 def are_silent(module, mlp, before):
     """True while the parts that `run_mlp` does not call are those of `before` and would do nothing else."""
     now = [module._modules.get(name) for name in mlp.silent]
-    return now == before and not any(map(_is_heard, now))
+    return now == before and not any(map(is_heard, now)) and not has_global_hooks()
 
 
-def _is_heard(part):
+def is_heard(part):
+    """True for a part whose call does something else than at the time of `kernelize`, if its class is the same."""
     drops = part.training and isinstance(part, nn.Dropout)
     return drops or part._forward_hooks or part._forward_pre_hooks or "forward" in part.__dict__
 
@@ -312,6 +359,8 @@ def _why_not_layer(layer):
         return "its attention has sinks or no fixed scaling"
     if not isinstance(getattr(attention, "head_dim", None), int) or not isinstance(attention.layer_idx, int):
         return "its attention has no head_dim or layer_idx"
+    if not getattr(attention, "is_causal", True):
+        return "its attention is not causal"
     norms = [layer.input_layernorm, layer.post_attention_layernorm]
     norms += [attention._modules[name] for name in ("q_norm", "k_norm") if name in attention._modules]
     for norm in norms:
