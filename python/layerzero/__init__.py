@@ -68,11 +68,18 @@ class VersionInfo(NamedTuple):
 TYPE_CHECKING = False  # typing's own, without importing it: checkers know the name
 if TYPE_CHECKING:
     from layerzero._operations import *  # noqa: F403
+    from layerzero.kv_cache import KVCacheManager as KVCacheManager
+    from layerzero.packing import PackedWeights as PackedWeights
+    from layerzero.positions import alibi_slopes as alibi_slopes
     from layerzero.schemas import OperationSchema as OperationSchema
     from layerzero.schemas import TensorSchema as TensorSchema
     from layerzero.selection import KernelRegistry as KernelRegistry
     from layerzero.selection import SelectionContext as SelectionContext
     from layerzero.selection import SelectionContextBuilder as SelectionContextBuilder
+    from layerzero.tokenizers import detokenize as detokenize
+    from layerzero.tokenizers import register_tokenizer as register_tokenizer
+    from layerzero.tokenizers import tokenize as tokenize
+    from layerzero.tokenizers import tokenizer_identity as tokenizer_identity
 
 __version__, _build = _layerzero.build_id()
 _major, _minor, _patch = (int(part) for part in __version__.split(".")[:3])

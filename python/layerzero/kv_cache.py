@@ -156,6 +156,7 @@ class KVCacheManager:
         _layerzero.kv_forget_prefixes(self._cache)
 
     def length(self, handle: KVCacheHandle) -> int:
+        """How many tokens the sequence has."""
         return _layerzero.kv_length(self._cache, handle.serial)
 
     # ---- what kernels get

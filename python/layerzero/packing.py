@@ -53,12 +53,14 @@ class PackedWeights:
             self._nbytes -= entry[1].nbytes if entry else 0
 
     def clear(self) -> None:
+        """Forgets every entry."""
         with self._lock:
             self._entries.clear()
             self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
+        """What the packed weights that are kept take."""
         return self._nbytes
 
     def __len__(self) -> int:

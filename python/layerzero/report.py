@@ -23,6 +23,7 @@ class Reason:
         return f"{self.code}: {self.message}"
 
     def to_dict(self) -> dict[str, str]:
+        """The plain data."""
         return asdict(self)
 
 

@@ -8,6 +8,7 @@ tokenize("Hello", tokenizer_id)  ->  {"input_ids": [...]}
 import pathlib
 import re
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 from layerzero._tokenizer_identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
@@ -31,7 +32,7 @@ _id_of_file: dict[Any, str] = {}  # (path, mtime, size) -> id
 _IS_IDENTITY = re.compile("[0-9a-f]{64}").fullmatch
 
 
-def tokenizer_identity(tokenizer):
+def tokenizer_identity(tokenizer: Any) -> str:
     """64 hexadecimal digits, equal exactly for tokenizers that give equal ids and texts.
 
     SHA-256 over vocabulary and merges with the model's parameters, normaliser, pre-tokeniser, post-processor, decoder,
@@ -40,7 +41,7 @@ def tokenizer_identity(tokenizer):
     return tokenizer_digests(wrap(tokenizer).identified).tokenizer_id
 
 
-def _read(path):
+def _read(path: pathlib.Path) -> Any:
     if path.suffix != ".model":
         return tokenizers_library().Tokenizer.from_file(str(path))
     try:
@@ -50,7 +51,7 @@ def _read(path):
     return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
-def register_tokenizer(tokenizer):
+def register_tokenizer(tokenizer: Any) -> str:
     """Makes a tokenizer known and returns its id; accepts a path to a tokenizer.json, to its folder, or to a
     SentencePiece .model file."""
     key = None
@@ -75,7 +76,7 @@ def register_tokenizer(tokenizer):
     return identity
 
 
-def _find(tokenizer_id):
+def _find(tokenizer_id: str) -> Any:
     if not isinstance(tokenizer_id, str):
         raise WrongTypeError(f"tokenizer_id: wanted a str, got {type(tokenizer_id).__name__}; use register_tokenizer")
     found = _by_id.get(tokenizer_id)
@@ -89,7 +90,9 @@ def _find(tokenizer_id):
     return found
 
 
-def tokenize(texts, tokenizer_id, return_offsets=False, *, add_special_tokens=True):
+def tokenize(
+    texts: str | Sequence[str], tokenizer_id: str, return_offsets: bool = False, *, add_special_tokens: bool = True
+) -> dict[str, list[Any]]:
     """{"input_ids"} of a str, or of each str of a list; with return_offsets also (start, end) character offsets."""
     tokenizer = _find(tokenizer_id)
     single = isinstance(texts, str)
@@ -102,7 +105,7 @@ def tokenize(texts, tokenizer_id, return_offsets=False, *, add_special_tokens=Tr
     return {name: rows[0] for name, rows in result.items()} if single else result
 
 
-def detokenize(tokens, tokenizer_id, *, skip_special_tokens=True):
+def detokenize(tokens: Any, tokenizer_id: str, *, skip_special_tokens: bool = True) -> str | list[str]:
     """The text of a list of ids, or the texts of a list of such lists."""
     tokenizer = _find(tokenizer_id)
     rows = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)

@@ -2,6 +2,8 @@
 
 import inspect
 import pkgutil
+import re
+from pathlib import Path
 
 import layerzero as lz
 import pytest
@@ -119,6 +121,37 @@ def test_every_operation_has_a_signature_and_a_docstring():
             assert part in function.__doc__
         for output in contract["outputs"]:
             assert f"\n  {output['name']}: tensor " in function.__doc__
+
+
+def functions():
+    """(name, function) of what the package offers beside operations: functions, and the methods of classes."""
+    for name in set(lz.__all__) - set(lz._operations):
+        value = getattr(lz, name)
+        if inspect.isclass(value):
+            for method, function in vars(value).items():
+                if inspect.isfunction(function) and (method == "__init__" or not method.startswith("_")):
+                    yield f"{name}.{method}", function
+        elif callable(value):
+            yield name, value
+
+
+def test_every_function_has_types_and_a_docstring():
+    for name, function in functions():
+        signature = inspect.signature(function)
+        parameters = [p for p in signature.parameters.values() if p.name not in ("self", "cls")]
+        assert all(p.annotation is not p.empty for p in parameters), name
+        assert signature.return_annotation is not inspect.Signature.empty, name
+        assert function.__doc__ or name.endswith(".__init__"), name
+
+
+def test_checkers_know_every_name_that_is_imported_late():
+    """But for those of Transformers, which a checker would have to read whole."""
+    source = Path(lz.__file__).read_text()
+    for name, module in lz._LAZY.items():
+        if module == "layerzero.integrations.transformers":
+            continue
+        lines = re.findall(rf"^    from (\S+) import {name} as {name}$", source, re.MULTILINE)
+        assert len(lines) == 1 and lines[0].startswith(module), name
 
 
 def test_calls_as_the_signatures_say(tmp_path):

@@ -1,5 +1,7 @@
 """A program that uses the whole typed surface: type checkers read it, nobody runs it (test_types.py)."""
 
+from typing import Any
+
 import layerzero as lz
 import torch
 from typing_extensions import assert_type
@@ -53,4 +55,9 @@ assert_type(mine(x), torch.Tensor)
 lz.unregister_kernel("norm.rms", "mine.norm")
 model = torch.nn.Linear(2, 2)
 lz.kernelize(model)
+identity = lz.register_tokenizer("path/to/tokenizer.json")
+assert_type(lz.tokenize(["a", "b"], identity, return_offsets=True), dict[str, list[Any]])
+assert_type(lz.detokenize([1, 2], identity), str | list[str])
+caches = lz.KVCacheManager(num_blocks=4, block_size=16)
+print(caches.length(caches.allocate(0, 3)), lz.PackedWeights(max_bytes=1024).nbytes, lz.alibi_slopes(8))
 print(lz.KVCacheManager, lz.quantize(x, "int8"), lz.sample_topk(x, 2), lz.layer_norm(x, 8))

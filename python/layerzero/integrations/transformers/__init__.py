@@ -6,7 +6,7 @@ from layerzero.integrations.transformers.kernelize import KernelizeReport, kerne
 __all__ = ["KernelizeReport", "kernelize", "register_with_transformers", "unkernelize"]
 
 
-def register_with_transformers():
+def register_with_transformers() -> None:
     """Makes attn_implementation="layerzero" and experts_implementation="layerzero" known; twice is harmless."""
     attention.register()
     experts.register()

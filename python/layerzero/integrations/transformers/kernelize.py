@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 import types
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,8 +31,8 @@ class KernelizeReport:
     left: part -> why it stays with the model's own code
     """
 
-    replaced: dict = dataclasses.field(default_factory=dict)
-    left: dict = dataclasses.field(default_factory=dict)
+    replaced: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    left: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def _add(self, part, operation):
         entry = self.replaced.setdefault(part, {"count": 0, "operation": operation, "calls": 0})
@@ -336,7 +337,7 @@ def _runs(frame, modules):
     return False
 
 
-def kernelize(model):
+def kernelize(model: nn.Module) -> KernelizeReport:
     """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
 
     Weights, their names, state_dict and saved files stay as they are. Training, gradients and tracing take the model's
@@ -384,7 +385,7 @@ def _kernelize(model):
     return mark.report
 
 
-def unkernelize(model):
+def unkernelize(model: nn.Module) -> bool:
     """Puts everything back as it was before `kernelize`; returns whether there was something to undo.
 
     Raises RuntimeError while another thread runs the model.
