@@ -10,10 +10,11 @@ namespace {
 constexpr uint64_t kOne = 1;
 constexpr int kPartsShift = 16, kLoopShift = 32;
 constexpr int64_t kPartsOfAThread = 2;  // the second evens out what the first left
-constexpr int kSpins = 20000;           // some 0.1 ms: then other threads may want the core
+constexpr unsigned kSpins = 20000;      // some 0.1 ms: then other threads may want the core
 
 int64_t PartsOf(uint64_t ticket) { return int64_t(ticket >> kPartsShift & 0xffff); }
 int64_t NextOf(uint64_t ticket) { return int64_t(ticket & 0xffff); }
+int64_t CeilDiv(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 class Spin {
  public:
@@ -25,7 +26,7 @@ class Spin {
   }
 
  private:
-  int spins_ = 0;
+  unsigned spins_ = 0;
 };
 
 }  // namespace
@@ -60,16 +61,18 @@ void Team::Loop(int64_t begin, int64_t end, int64_t grain, lz_parallel_body body
   const int64_t count = end - begin, threads = workers_.load(std::memory_order_relaxed) + 1;
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  if (threads == 1 || count <= grain) return body(begin, end, context);
-  const int64_t wanted = std::min((count + grain - 1) / grain, threads * kPartsOfAThread);
-  begin_ = begin, end_ = end, size_ = (count + wanted - 1) / wanted, body_ = body, context_ = context;
-  const int64_t parts = (count + size_ - 1) / size_;
+  if (threads == 1 || count <= grain || looping_) return body(begin, end, context);
+  looping_ = true;
+  begin_ = begin, end_ = end, size_ = std::max(grain, CeilDiv(count, threads * kPartsOfAThread));
+  body_ = body, context_ = context;
+  const int64_t parts = CeilDiv(count, size_);
   done_.store(0, std::memory_order_relaxed);
   const uint64_t loop = (ticket_.load(std::memory_order_relaxed) >> kLoopShift) + 1;
   ticket_.store(loop << kLoopShift | uint64_t(parts) << kPartsShift, std::memory_order_release);
   while (TakePart(ticket_.load(std::memory_order_acquire))) {
   }
   for (Spin spin; done_.load(std::memory_order_acquire) < parts;) spin.Wait();
+  looping_ = false;
 }
 
 }  // namespace lz

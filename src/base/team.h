@@ -4,7 +4,7 @@
 //   Team team;
 //   team.Run(pool, [&] { ...; kernel(team.AsParallel()); ... });
 //
-// Nothing in the run may use the pool itself, nor wait for another thread that does.
+// The run belongs to the team: what it calls loops on the team, not on the pool.
 #pragma once
 
 #include <atomic>
@@ -21,24 +21,25 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  // Runs main() on one thread of the pool; the others that the pool brings work for it until it returns. With a pool of
-  // one thread, or one that is busy, main() does its loops alone.
+  // Runs main() on the first thread of the pool that comes; the others work for it until it returns. Nobody waits for a
+  // thread: with a pool of one, or one that is busy, main() does its loops alone.
   template <class Main>
   void Run(const lz_parallel& pool, Main&& main) {
     if (!pool.run || pool.num_threads <= 1) return main();
+    led_.store(false, std::memory_order_relaxed);
     over_.store(false, std::memory_order_relaxed);
     max_threads_ = pool.num_threads;
-    auto part = [&](int64_t begin) {
-      if (begin > 0) return Work();
+    auto part = [&] {
+      if (led_.exchange(true, std::memory_order_acq_rel)) return Work();
       main();
       over_.store(true, std::memory_order_release);
     };
     pool.run(
         pool.self, 0, pool.num_threads, 1,
-        [](int64_t begin, int64_t, void* context) { (*static_cast<decltype(part)*>(context))(begin); }, &part);
+        [](int64_t, int64_t, void* context) { (*static_cast<decltype(part)*>(context))(); }, &part);
   }
 
-  // For the thread that runs main() alone.
+  // For main() and what it calls. A loop inside a part of a loop runs on the part's thread.
   lz_parallel AsParallel();
 
  private:
@@ -51,8 +52,10 @@ class Team {
   std::atomic<uint64_t> ticket_{0};
   std::atomic<int32_t> done_{0};     // parts of this loop
   std::atomic<int32_t> workers_{0};  // at work now
+  std::atomic<bool> led_{false};     // a thread has taken main()
   std::atomic<bool> over_{true};
   int32_t max_threads_ = 1;
+  bool looping_ = false;
   int64_t begin_ = 0, end_ = 0, size_ = 0;
   lz_parallel_body body_ = nullptr;
   void* context_ = nullptr;
