@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/limits.h"
 #include "pipeline/transform.h"
+#include "program/check.h"
 #include "program/run.h"
 
 namespace lz {
@@ -13,20 +15,25 @@ using Kind = ProgramValue::Kind;
 constexpr int64_t kWidestItem = 8;
 int64_t Aligned(int64_t bytes) { return int64_t(AlignWorkspace(uint64_t(bytes))); }
 
-Status Wrong(std::string field, std::string wanted, std::string got) {
-  return Status(StatusCode::kInvalidRequest, {.field = "program: " + std::move(field),
-                                              .wanted = std::move(wanted),
-                                              .got = std::move(got),
-                                              .fix = "see src/program/program.h for what a program is"});
-}
-std::string Name(const ProgramStep& step, size_t index) {
-  return "step " + std::to_string(index) + " (" + std::string(step.op->name()) + ")";
+bool OnCpu(const lz_tensor& t) { return t.device.type == 1; }
+
+std::string Text(const lz_tensor& t) {
+  if (t.ndim < 0) return "nothing";
+  return ShapeText({t.shape, size_t(t.ndim)}, DTypeOf(t)) + (IsDense(t) ? "" : ", strided") +
+         (OnCpu(t) ? "" : ", elsewhere");
 }
 
-int64_t Width(const Operand& o) {
-  int64_t width = 1;
-  for (int64_t n : o.axes) width *= n;
-  return width;
+// [batch, positions or more, axes...] on the CPU.
+bool IsRows(const lz_tensor& t, int64_t batch, int64_t positions, std::span<const int64_t> axes) {
+  return OnCpu(t) && t.ndim == int32_t(2 + axes.size()) && t.shape[0] == batch && t.shape[1] >= positions &&
+         std::equal(axes.begin(), axes.end(), t.shape + 2);
+}
+// Elements that lie on each other.
+bool IsExpanded(const lz_tensor& t) {
+  for (int32_t d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] > 1 && t.strides[d] == 0) return true;
+  }
+  return false;
 }
 
 // First and last step that touches a value.
@@ -52,46 +59,10 @@ Result<std::unique_ptr<Program>> Program::Make(Engine& engine, std::vector<Progr
     v.weight.strides = v.strides.data();
     program->index_of_kind_.push_back(int32_t(program->count_of_kind_[size_t(v.kind)]++));
   }
-  LZ_RETURN_IF_ERROR(program->Check());
+  LZ_RETURN_IF_ERROR(CheckProgram(program->values_, program->steps_));
   program->PlaceRows();
+  program->FindCacheAxes();
   return program;
-}
-
-Status Program::Check() {
-  std::vector<bool> written(values_.size());
-  const auto fits = [&](const Operand& o) {
-    if (o.value < 0 || size_t(o.value) >= values_.size()) return o.value == -1;
-    const ProgramValue& v = values_[size_t(o.value)];
-    if (v.kind == Kind::kWeight || v.kind == Kind::kInput) return true;
-    if (o.axes.empty() || o.axes.size() + 2 > size_t(kMaxRank) || Width(o) <= 0 || o.column < 0) return false;
-    return v.kind == Kind::kCache ? o.column == 0 : o.column + Width(o) <= v.width;
-  };
-  for (size_t s = 0; s < steps_.size(); ++s) {
-    const ProgramStep& step = steps_[s];
-    if (step.inputs.size() != step.op->num_inputs() || step.outputs.size() != step.op->num_outputs() ||
-        step.scalars.size() != step.op->num_scalars()) {
-      return Wrong(Name(step, s), "as many operands as the operation has", "another number");
-    }
-    for (const Operand& in : step.inputs) {
-      if (!fits(in)) return Wrong(Name(step, s), "inputs that lie within their values", "one that does not");
-      if (in.value < 0) continue;
-      const Kind kind = values_[size_t(in.value)].kind;
-      const bool own = kind == Kind::kRows || kind == Kind::kOutput || kind == Kind::kCache;
-      if (own && !written[size_t(in.value)]) {
-        return Wrong(Name(step, s), "inputs that an earlier step wrote", "value " + std::to_string(in.value));
-      }
-    }
-    for (const Operand& out : step.outputs) {
-      if (!fits(out)) return Wrong(Name(step, s), "outputs that lie within their values", "one that does not");
-      if (out.value < 0) continue;
-      const Kind kind = values_[size_t(out.value)].kind;
-      if (kind == Kind::kWeight || kind == Kind::kInput || out.past) {
-        return Wrong(Name(step, s), "outputs among rows, outputs and new rows of a cache", "another value");
-      }
-      written[size_t(out.value)] = true;
-    }
-  }
-  return {};
 }
 
 // Values that live at the same time lie apart; the others share. Greedy, in order of first use: a decoder's values are
@@ -134,38 +105,88 @@ void Program::PlaceRows() {
   }
 }
 
-Status Program::CheckArguments(const RunArguments& a) const {
-  const auto count = [&](Kind kind) { return count_of_kind_[size_t(kind)]; };
-  if (a.batch < 0 || a.length < 0 || a.past < 0) return Wrong("sizes", "at least 0", "less");
-  if (a.inputs.size() != count(Kind::kInput) || a.outputs.size() != count(Kind::kOutput) ||
-      a.caches.size() != count(Kind::kCache)) {
-    return Wrong("tensors", "one for each input, output and cache", "another number");
-  }
-  for (size_t v = 0; v < values_.size(); ++v) {
-    const ProgramValue& value = values_[v];
-    const size_t i = size_t(index_of_kind_[v]);
-    if (value.kind == Kind::kOutput) {
-      const lz_tensor& t = a.outputs[i];
-      const bool fits = t.ndim == 3 && t.shape[0] == a.batch && t.shape[1] == a.length && t.shape[2] == value.width;
-      if (!fits || DTypeOf(t) != value.dtype) return Wrong("output", "[batch, length, width] of its dtype", "another");
-    } else if (value.kind == Kind::kCache) {
-      const lz_tensor& t = a.caches[i];
-      if (t.ndim < 2 || t.shape[0] != a.batch || t.shape[1] < a.past + a.length || DTypeOf(t) != value.dtype) {
-        return Wrong("cache " + std::to_string(i),
-                     "[batch, at least " + std::to_string(a.past + a.length) + " positions, ...] of its dtype",
-                     "another shape or dtype");
+void Program::FindCacheAxes() {
+  cache_axes_.resize(count_of_kind_[size_t(Kind::kCache)]);
+  for (const ProgramStep& step : steps_) {
+    for (const auto* operands : {&step.inputs, &step.outputs}) {
+      for (const Operand& o : *operands) {
+        if (o.value < 0 || values_[size_t(o.value)].kind != Kind::kCache) continue;
+        cache_axes_[size_t(index_of_kind_[size_t(o.value)])] = o.axes;
       }
+    }
+  }
+}
+
+Status Program::CheckSizes(const RunArguments& a) const {
+  if (a.batch < 0 || a.length < 0 || a.past < 0) {
+    return WrongProgram("sizes", "batch, length and past of at least 0",
+                        std::to_string(std::min({a.batch, a.length, a.past})));
+  }
+  int64_t rows, bytes, total;
+  if (__builtin_mul_overflow(a.batch, a.length, &rows) || __builtin_add_overflow(a.past, a.length, &total) ||
+      __builtin_mul_overflow(rows, row_bytes_ + spare_row_bytes_, &bytes)) {
+    return WrongProgram("sizes", "rows that fit into 2^63 bytes", "more");
+  }
+  const auto counted = [&](std::string_view name, size_t given, Kind kind) {
+    const size_t wanted = count_of_kind_[size_t(kind)];
+    return given == wanted ? Status() : WrongProgram(std::string(name), std::to_string(wanted), std::to_string(given));
+  };
+  LZ_RETURN_IF_ERROR(counted("number of inputs", a.inputs.size(), Kind::kInput));
+  LZ_RETURN_IF_ERROR(counted("number of outputs", a.outputs.size(), Kind::kOutput));
+  return counted("number of caches", a.caches.size(), Kind::kCache);
+}
+
+Status Program::CheckArguments(const RunArguments& a) const {
+  LZ_RETURN_IF_ERROR(CheckSizes(a));
+  for (size_t v = 0; v < values_.size(); ++v) {
+    const size_t i = size_t(index_of_kind_[v]);
+    switch (values_[v].kind) {
+      case Kind::kInput: LZ_RETURN_IF_ERROR(CheckInput(a, i)); break;
+      case Kind::kOutput: LZ_RETURN_IF_ERROR(CheckOutput(a, i, values_[v])); break;
+      case Kind::kCache: LZ_RETURN_IF_ERROR(CheckCache(a, i, values_[v])); break;
+      default: break;
     }
   }
   return {};
 }
 
+Status Program::CheckInput(const RunArguments& a, size_t i) const {
+  const lz_tensor& t = a.inputs[i];
+  if (t.ndim < 0 || (t.ndim <= kMaxRank && OnCpu(t))) return {};
+  return WrongProgram("input " + std::to_string(i), "a tensor of at most 8 axes on the CPU",
+                      t.ndim > kMaxRank ? std::to_string(t.ndim) + " axes" : Text(t));
+}
+
+Status Program::CheckOutput(const RunArguments& a, size_t i, const ProgramValue& value) const {
+  const lz_tensor& t = a.outputs[i];
+  const int64_t axes[] = {value.width};
+  const bool fits = IsRows(t, a.batch, a.length, axes) && t.shape[1] == a.length && DTypeOf(t) == value.dtype;
+  if (fits && IsDense(t)) return {};
+  const int64_t shape[] = {a.batch, a.length, value.width};
+  return WrongProgram("output " + std::to_string(i), "a dense tensor " + ShapeText(shape, value.dtype), Text(t));
+}
+
+Status Program::CheckCache(const RunArguments& a, size_t i, const ProgramValue& value) const {
+  const std::vector<int64_t>& axes = cache_axes_[i];
+  const lz_tensor& t = a.caches[i];
+  const bool fits = IsRows(t, a.batch, a.past + a.length, axes) && DTypeOf(t) == value.dtype && !IsExpanded(t);
+  if (fits || axes.empty()) return {};
+  std::vector<int64_t> shape = {a.batch, a.past + a.length};
+  shape.insert(shape.end(), axes.begin(), axes.end());
+  return WrongProgram("cache " + std::to_string(i),
+                      "a tensor " + ShapeText(shape, value.dtype) + " or of more positions", Text(t));
+}
+
 std::unique_ptr<ProgramRun> Program::Take() {
-  std::lock_guard lock(mutex_);
-  if (idle_.empty()) return std::make_unique<ProgramRun>(*this);
-  std::unique_ptr<ProgramRun> run = std::move(idle_.back());
-  idle_.pop_back();
-  return run;
+  std::unique_ptr<ProgramRun> run;
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_.empty()) {
+      run = std::move(idle_.back());
+      idle_.pop_back();
+    }
+  }
+  return run ? std::move(run) : std::make_unique<ProgramRun>(*this);
 }
 
 void Program::Return(std::unique_ptr<ProgramRun> run) {
@@ -196,10 +217,11 @@ Result<std::vector<const Plan*>> Program::Plans(const RunArguments& arguments) {
 Result<std::string> Program::Explain(const RunArguments& arguments, size_t step) {
   LZ_RETURN_IF_ERROR(CheckArguments(arguments));
   if (step >= steps_.size()) {
-    return Wrong("step", "less than " + std::to_string(steps_.size()), std::to_string(step));
+    return WrongProgram("step", "less than " + std::to_string(steps_.size()), std::to_string(step));
   }
   ProgramRun run(*this);
-  return engine_.Explain(run.Fill(arguments, step));
+  auto request = run.Fill(arguments, step);
+  return request.ok() ? engine_.Explain(**request) : request.TakeStatus();
 }
 
 }  // namespace lz

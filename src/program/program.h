@@ -63,7 +63,7 @@ class ProgramRun;
 
 class LZ_OWN Program {
  public:
-  // Refuses steps that read what nobody wrote, write what is not theirs, or do not fit their operations' parameters.
+  // Refuses steps that read what nobody wrote, write over what they read, or do not fit their operations' parameters.
   static Result<std::unique_ptr<Program>> Make(Engine& engine, std::vector<ProgramValue> values,
                                                std::vector<ProgramStep> steps);
   ~Program();
@@ -85,9 +85,13 @@ class LZ_OWN Program {
 
  private:
   Program(Engine& engine, std::vector<ProgramValue> values, std::vector<ProgramStep> steps);
-  Status Check();
   void PlaceRows();
+  void FindCacheAxes();
+  Status CheckSizes(const RunArguments& arguments) const;
   Status CheckArguments(const RunArguments& arguments) const;
+  Status CheckInput(const RunArguments& arguments, size_t index) const;
+  Status CheckOutput(const RunArguments& arguments, size_t index, const ProgramValue& value) const;
+  Status CheckCache(const RunArguments& arguments, size_t index, const ProgramValue& value) const;
   std::unique_ptr<ProgramRun> Take();
   void Return(std::unique_ptr<ProgramRun> run);
 
@@ -97,6 +101,7 @@ class LZ_OWN Program {
   std::vector<int64_t> places_;
   std::vector<int32_t> index_of_kind_;
   std::array<size_t, 5> count_of_kind_{};
+  std::vector<std::vector<int64_t>> cache_axes_;  // by kCache value; none: no step uses it
   int64_t row_bytes_ = 0, spare_row_bytes_ = 0;
   std::mutex mutex_;
   std::vector<std::unique_ptr<ProgramRun>> idle_;  // with what they know of their last sizes

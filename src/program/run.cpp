@@ -5,12 +5,13 @@
 
 #include "core/view.h"
 #include "pipeline/transform.h"
+#include "program/check.h"
 
 namespace lz {
 namespace {
 
 using Kind = ProgramValue::Kind;
-constexpr uintptr_t kAlignmentMask = 63;  // what facts tell of a pointer
+constexpr uintptr_t kAlignmentMask = 127;  // what facts tell of an address
 
 int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
 
@@ -24,18 +25,13 @@ bool SameFacts(const lz_tensor& from, const lz_tensor& to) {
          std::equal(to.strides, to.strides + to.ndim, from.strides) && DTypeOf(from) == DTypeOf(to);
 }
 
-bool Dense(const lz_tensor& t) {
-  int64_t stride = 1;
-  for (int32_t d = t.ndim - 1; d >= 0; --d) {
-    if (t.shape[d] != 1 && t.strides[d] != stride) return false;
-    stride *= t.shape[d];
-  }
-  return true;
+bool TakesStridedOutputs(const KernelEntry& kernel, const Transforms& transforms) {
+  const KernelSpec& spec = kernel.spec;
+  return spec.call == CallKind::kNative && spec.strides != Strides::kContiguous && transforms.outputs == 0;
 }
-
 bool TakesStridedOutputs(const Plan& plan) {
-  const KernelSpec& spec = plan.kernel->spec;
-  return spec.call == CallKind::kNative && spec.strides != Strides::kContiguous && plan.transforms.outputs == 0;
+  return TakesStridedOutputs(*plan.kernel, plan.transforms) &&
+         (!plan.fallback || TakesStridedOutputs(*plan.fallback, plan.fallback_transforms));
 }
 
 bool IsHost(const Plan& plan) { return plan.kernel->spec.call != CallKind::kNative; }
@@ -85,10 +81,9 @@ lz_tensor ProgramRun::RowsView(const Operand& operand, const ProgramValue& value
   return t;
 }
 
+// CheckArguments has seen that it has the operand's axes.
 lz_tensor ProgramRun::CacheView(const Operand& operand, const lz_tensor& given, int64_t* sizes) const {
   const RunArguments& a = *arguments_;
-  const bool fits = std::equal(given.shape + 2, given.shape + given.ndim, operand.axes.begin(), operand.axes.end());
-  if (!fits) return AbsentTensor();  // the operation says what it misses
   lz_tensor t = given;
   t.shape = sizes;
   t.strides = sizes + kMaxRank;
@@ -122,15 +117,28 @@ bool ProgramRun::SetInputs(const ProgramStep& what, Step& step) {
   return same;
 }
 
-Request& ProgramRun::Fill(const RunArguments& arguments, size_t index) {
+// Memory for this run's rows, so that every tensor has its address.
+Status ProgramRun::Begin(const RunArguments& arguments) {
   arguments_ = &arguments;
+  const int64_t rows = arguments.batch * arguments.length;
+  const int64_t bytes = program_.ArenaBytes(rows) + program_.SpareBytes(rows);
+  memory_ = static_cast<char*>(arena_.Get(size_t(bytes)));
+  if (memory_ || bytes == 0) return {};
+  return Status(StatusCode::kKernelFailed, {.field = "program: memory",
+                                            .wanted = std::to_string(bytes) + " bytes",
+                                            .got = "none",
+                                            .fix = "run fewer rows at once"});
+}
+
+Result<Request*> ProgramRun::Fill(const RunArguments& arguments, size_t index) {
+  LZ_RETURN_IF_ERROR(Begin(arguments));
   Step& step = steps_[index];
   const ProgramStep& what = program_.steps()[index];
   SetInputs(what, step);
   std::copy(what.scalars.begin(), what.scalars.end(), step.request.scalars.begin());
   step.request.policy = arguments.policy;
   step.request.device = -1;
-  return step.request;
+  return &step.request;
 }
 
 Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
@@ -159,28 +167,31 @@ Status ProgramRun::SetOutputs(const ProgramStep& what, Step& step) {
     const bool fits = t.ndim == shape.ndim &&
                       (t.ndim < 0 || (DTypeOf(t) == shape.dtype && std::equal(t.shape, t.shape + t.ndim, shape.shape)));
     if (!fits) {
-      return Status(StatusCode::kInvalidRequest, {.field = "program: " + std::string(r.op->name()) + ": output",
-                                                  .wanted = "a value of the shape and dtype that the operation gives",
-                                                  .got = "another"});
+      const std::string name = std::string(r.op->name()) + ": " + std::string(r.op->contract().outputs[o].name);
+      const auto text = [](int32_t ndim, const int64_t* sizes, DType dtype) {
+        return ndim < 0 ? "nothing" : ShapeText({sizes, size_t(ndim)}, dtype);
+      };
+      return WrongProgram(name, text(shape.ndim, shape.shape, shape.dtype), text(t.ndim, t.shape, DTypeOf(t)));
     }
     r.tensors[inputs + o] = t;
-    if (t.ndim < 0 || Dense(t) || TakesStridedOutputs(*step.plan)) continue;
+    if (t.ndim < 0 || IsDense(t) || TakesStridedOutputs(*step.plan)) continue;
     step.copied |= 1u << o;
   }
   return {};
 }
 
 Status ProgramRun::Bind(const RunArguments& arguments) {
-  arguments_ = &arguments;
+  LZ_RETURN_IF_ERROR(Begin(arguments));
   for (size_t s = 0; s < steps_.size(); ++s) LZ_RETURN_IF_ERROR(BindStep(program_.steps()[s], steps_[s]));
   return {};
 }
 
 // `copied` outputs go through memory behind the arena's values.
-Status ProgramRun::RunStep(const ProgramStep& what, Step& step, const lz_parallel& parallel) {
+template <class Call>
+Status ProgramRun::RunStep(Step& step, Call&& call) {
   Request& r = step.request;
   std::array<lz_tensor, kMaxOutputs> wanted;
-  const size_t inputs = what.inputs.size();
+  const size_t inputs = r.op->num_inputs();
   char* spare = memory_ + program_.ArenaBytes(arguments_->batch * arguments_->length);
   for (size_t o = 0; step.copied >> o; ++o) {
     if (!(step.copied >> o & 1)) continue;
@@ -188,8 +199,7 @@ Status ProgramRun::RunStep(const ProgramStep& what, Step& step, const lz_paralle
     Engine::BindOutput(r, o, spare);
     spare += AlignWorkspace(OutputBytes(r.outputs[o]));
   }
-  r.parallel = &parallel;
-  Status status = IsHost(*step.plan) ? RunHost(step) : program_.engine().Run(*step.plan, r);
+  Status status = call();
   for (size_t o = 0; step.copied >> o; ++o) {
     if (!(step.copied >> o & 1)) continue;
     if (status.ok()) CopyStrided(r.tensors[inputs + o], wanted[o]);
@@ -199,57 +209,60 @@ Status ProgramRun::RunStep(const ProgramStep& what, Step& step, const lz_paralle
 }
 
 // The tensors are lent for the call alone: adapters keep none.
-Status ProgramRun::RunHost(Step& step) {
+Status ProgramRun::CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r) {
   const HostRuntime* host = program_.engine().host();
-  const Request& r = step.request;
   if (!host) {
-    return Status(StatusCode::kNotInstalled, {.field = "program: kernel " + step.plan->kernel->id,
-                                              .wanted = "a process with `import layerzero`",
-                                              .got = "none"});
+    return Status(
+        StatusCode::kNotInstalled,
+        {.field = "program: kernel " + kernel.id, .wanted = "a process with `import layerzero`", .got = "none"});
   }
   HostTensor tensors[kMaxTensors];
   for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
     if (r.tensors[i].ndim < 0) continue;
     tensors[i] = {.view = r.tensors[i], .owner = this, .release = [](void*) {}};
   }
-  Status status = host->call(*step.plan->kernel, r, step.plan->transforms, tensors);
-  const bool may_fall_back = status.code() == StatusCode::kKernelFailed && step.plan->fallback;
-  return may_fall_back ? program_.engine().RunFallback(*step.plan, step.request) : std::move(status);
+  return host->call(kernel, r, transforms, tensors);
 }
 
-Status ProgramRun::RunTogether(size_t first, size_t end) {
+// A step whose kernel lives in the host language, or whose native one has failed and has its fallback there.
+Status ProgramRun::RunHost(Step& step, Status native) {
+  Engine& engine = program_.engine();
+  const Plan& plan = *step.plan;
+  Request& r = step.request;
+  r.parallel = arguments_->parallel;
+  if (!IsHost(plan)) return plan.fallback ? CallHost(*plan.fallback, plan.fallback_transforms, r) : std::move(native);
+  Status status = CallHost(*plan.kernel, plan.transforms, r);
+  if (status.code() != StatusCode::kKernelFailed || !plan.fallback) return status;
+  Status answered = engine.RunFallback(plan, r);
+  if (answered.code() != StatusCode::kHostKernel) return answered;
+  return CallHost(*plan.fallback, plan.fallback_transforms, r);
+}
+
+// Native steps from *step on, by one team. kHostKernel: *step is the first for the host language.
+Status ProgramRun::RunTogether(size_t* step) {
+  Engine& engine = program_.engine();
   Status status;
-  const lz_parallel& pool = arguments_->parallel ? *arguments_->parallel : program_.engine().selector().parallel();
+  const lz_parallel& pool = arguments_->parallel ? *arguments_->parallel : engine.selector().parallel();
   team_.Run(pool, [&] {
     const lz_parallel parallel = team_.AsParallel();
-    for (size_t s = first; s < end && status.ok(); ++s) status = RunStep(program_.steps()[s], steps_[s], parallel);
+    for (; *step < steps_.size() && !IsHost(*steps_[*step].plan); ++*step) {
+      Step& s = steps_[*step];
+      s.request.parallel = &parallel;
+      status = RunStep(s, [&] { return engine.Run(*s.plan, s.request); });
+      if (!status.ok()) return;
+    }
   });
   return status;
 }
 
 Status ProgramRun::Run(const RunArguments& arguments) {
-  arguments_ = &arguments;
-  const int64_t rows = arguments.batch * arguments.length;
-  const int64_t bytes = program_.ArenaBytes(rows) + program_.SpareBytes(rows);
-  memory_ = static_cast<char*>(arena_.Get(size_t(bytes)));
-  if (!memory_) {
-    return Status(StatusCode::kKernelFailed, {.field = "program: memory",
-                                              .wanted = std::to_string(bytes) + " bytes",
-                                              .got = "none",
-                                              .fix = "run fewer rows at once"});
-  }
   LZ_RETURN_IF_ERROR(Bind(arguments));
-  const lz_parallel alone{nullptr, nullptr, 1};
-  for (size_t s = 0; s < steps_.size();) {
-    if (IsHost(*steps_[s].plan)) {
-      LZ_RETURN_IF_ERROR(RunStep(program_.steps()[s], steps_[s], alone));
-      ++s;
-      continue;
-    }
-    size_t end = s;
-    while (end < steps_.size() && !IsHost(*steps_[end].plan)) ++end;
-    LZ_RETURN_IF_ERROR(RunTogether(s, end));
-    s = end;
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    Status status;
+    if (!IsHost(*steps_[s].plan)) status = RunTogether(&s);
+    if (!status.ok() && status.code() != StatusCode::kHostKernel) return status;
+    if (s == steps_.size()) break;
+    LZ_RETURN_IF_ERROR(RunStep(steps_[s], [&] { return RunHost(steps_[s], std::move(status)); }));
   }
   return {};
 }

@@ -19,7 +19,7 @@ class ProgramRun {
   Status Bind(const RunArguments& arguments);
   const Plan* plan(size_t step) const { return steps_[step].plan; }
   // The request of one step, not prepared.
-  Request& Fill(const RunArguments& arguments, size_t step);
+  Result<Request*> Fill(const RunArguments& arguments, size_t step);
 
  private:
   struct Step {
@@ -32,15 +32,18 @@ class ProgramRun {
     std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> sizes;
   };
 
+  Status Begin(const RunArguments& arguments);
   bool SetInputs(const ProgramStep& what, Step& step);
   Status BindStep(const ProgramStep& what, Step& step);
   Status SetOutputs(const ProgramStep& what, Step& step);
   lz_tensor View(const Operand& operand, int64_t* sizes) const;
   lz_tensor RowsView(const Operand& operand, const ProgramValue& value, size_t index, int64_t* sizes) const;
   lz_tensor CacheView(const Operand& operand, const lz_tensor& given, int64_t* sizes) const;
-  Status RunStep(const ProgramStep& what, Step& step, const lz_parallel& parallel);
-  Status RunHost(Step& step);
-  Status RunTogether(size_t first, size_t end);
+  template <class Call>
+  Status RunStep(Step& step, Call&& call);
+  Status RunHost(Step& step, Status native);
+  Status CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& request);
+  Status RunTogether(size_t* step);
 
   const Program& program_;
   const RunArguments* arguments_ = nullptr;
