@@ -219,5 +219,51 @@ TEST(SelectorRace, NoStalePlanAfterConfigure) {
   std::cout << calls << " calls, " << stale << " stale\n";
 }
 
+// A kernel that is removed and registered again is chosen exactly while it is there.
+TEST(SelectorRace, NoPlanOfARemovedKernel) {
+  Selector selector;
+  Registry& registry = selector.registry();
+  const Operation& op = *registry.Find("rms_norm");
+  constexpr std::array<std::string_view, 1> kAccepts = {"weight"};
+  const auto launch = [](const lz_kernel_args*) { return int32_t{0}; };
+  const KernelSpec spec{
+      .id = "a.k", .operation = "norm.rms", .dtypes = kFloats, .accepts = kAccepts, .priority = 99, .launch = launch};
+  std::atomic<int> state = 0;  // 0 mod 2: changing; 1 mod 4: registered; 3 mod 4: removed
+  std::atomic<bool> stop = false;
+  std::atomic<uint64_t> wrong = 0, calls = 0;
+  const auto caller = [&] {
+    auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
+    Box site;
+    while (!stop.load(std::memory_order_relaxed)) {
+      const int before = state.load(std::memory_order_acquire);
+      Request r = c->MakeRequest();
+      if (!selector.Prepare(r).ok()) continue;
+      auto plan = calls.load(std::memory_order_relaxed) % 3 ? selector.Select(r, site) : selector.Select(r);
+      const int after = state.load(std::memory_order_acquire);
+      calls.fetch_add(1, std::memory_order_relaxed);
+      if (before != after || before % 2 == 0) continue;
+      if (!plan.ok() || ((*plan)->kernel->id == "a.k") != (before % 4 == 1)) wrong.fetch_add(1);
+    }
+  };
+  std::thread a(caller), b(caller);
+  for (int i = 0; i < kRounds / 10; ++i) {
+    const Registry::Registration one{&spec, {}, "a"};
+    state.store(4 * i);
+    if (i % 2 == 0) {
+      EXPECT_TRUE(registry.Register({&one, 1}).ok());
+    } else {
+      EXPECT_EQ(registry.Remove("a"), 1u);
+    }
+    selector.Invalidate(EpochKind::kCapabilities);
+    state.store(i % 2 == 0 ? 4 * i + 1 : 4 * i + 3);
+    const uint64_t seen = calls.load();
+    while (calls.load() < seen + 4) std::this_thread::yield();
+  }
+  stop = true;
+  a.join();
+  b.join();
+  EXPECT_EQ(wrong, 0u);
+}
+
 }  // namespace
 }  // namespace lz
