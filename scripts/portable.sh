@@ -10,9 +10,11 @@ want="$suite $("$zig" version)"
 rm -rf "$root"
 mkdir -p "$root"/{bin,prefix/include,sources} "$root"/apt/{lists,cache/archives}/partial
 
-# ccache knows a compiler by its name and by the bytes of this file, hence the version in it.
+# ccache knows a compiler by its name and by the bytes of this file, hence the version in it, and no path: what one clone
+# has compiled serves the next.
+ln -s "$zig" "$root/bin/zig"
 wrap() {
-  printf '#!/bin/sh\n# %s\nexec "%s" %s "$@"\n' "$want" "$zig" "$2" >"$root/bin/$1"
+  printf '#!/bin/sh\n# %s\nexec "$(dirname "$0")/zig" %s "$@"\n' "$want" "$2" >"$root/bin/$1"
   chmod +x "$root/bin/$1"
 }
 wrap zig-clang 'cc -target x86_64-linux-gnu.2.28'
