@@ -90,9 +90,12 @@ double LargestFinite(const Values& values, size_t begin, size_t end) {
   return largest;
 }
 
+// Rows of fewer elements may cancel as a whole by chance: then nothing in them says how large the summands were.
+constexpr size_t kFew = 8;
+constexpr int kDraws = 8;  // of inputs nearby: each may cancel by chance
+
 // What inputs that differ by `relative` make of each element at most: |f(x + dx) - f(x)|, |dx| = relative |x|.
 Values Spread(const Values& wanted, double relative, const Nearby& nearby) {
-  constexpr int kDraws = 8;  // each may cancel by chance
   Values spread(wanted.size());
   for (int draw = 0; draw < kDraws; ++draw) {
     const Values moved = nearby(relative, draw);
@@ -104,22 +107,55 @@ Values Spread(const Values& wanted, double relative, const Nearby& nearby) {
   return spread;
 }
 
-// Rows of fewer elements may cancel as a whole: then nothing in them says how large the summands were.
-constexpr size_t kFew = 8;
+// The multiple of each row of `wanted` that is nearest to the row of `values`, less 1.
+Values Factors(const Values& values, const Values& wanted, size_t row) {
+  Values factors(wanted.size() / row);
+  for (size_t n = 0; n < factors.size() && !values.empty(); ++n) {
+    const double largest = LargestFinite(wanted, n * row, (n + 1) * row);
+    if (largest == 0) continue;
+    double change = 0, norm = 0;
+    for (size_t i = n * row; i < (n + 1) * row; ++i) {
+      if (!std::isfinite(wanted[i]) || !std::isfinite(values[i])) continue;
+      const double unit = wanted[i] / largest;
+      change += (values[i] - wanted[i]) / largest * unit;
+      norm += unit * unit;
+    }
+    if (norm > 0) factors[n] = change / norm;
+  }
+  return factors;
+}
+
+// The reference's rows, each times the factor that brings it nearest to `got`, among those that inputs which differ by
+// `relative` bring about.
+Values Rescaled(const Values& got, const Values& wanted, size_t row, double relative, const Nearby& nearby) {
+  Values reach(wanted.size() / row);
+  for (int draw = 0; draw < kDraws; ++draw) {
+    const Values moved = Factors(nearby(relative, draw), wanted, row);
+    for (size_t n = 0; n < reach.size(); ++n) reach[n] = std::max(reach[n], std::fabs(moved[n]));
+  }
+  const Values factors = Factors(got, wanted, row);
+  Values rescaled = wanted;
+  for (size_t i = 0; i < rescaled.size(); ++i) {
+    rescaled[i] *= 1 + std::clamp(factors[i / row], -reach[i / row], reach[i / row]);
+  }
+  return rescaled;
+}
 
 void RowMax(const Values& got, const Values& wanted, size_t row, double tolerance, DType dtype, const Nearby& nearby,
             OutputReport* report) {
-  const auto measure = [&](const Values& spread) {
-    report->measure = spread.empty() ? "row max" : "row max or spread";
+  const auto measure = [&](std::string_view name, const Values& reference, const Values& spread) {
+    report->measure = name;
     Worst worst(dtype, report);
     for (size_t begin = 0; begin < got.size(); begin += row) {
-      double bound = std::max(tolerance * LargestFinite(wanted, begin, begin + row), Smallest(dtype));
+      double bound = std::max(tolerance * LargestFinite(reference, begin, begin + row), Smallest(dtype));
       if (!spread.empty()) bound = std::max(bound, LargestFinite(spread, begin, begin + row));
-      for (size_t i = begin; i < begin + row; ++i) worst.Take(int64_t(i), wanted[i], got[i], bound);
+      for (size_t i = begin; i < begin + row; ++i) worst.Take(int64_t(i), reference[i], got[i], bound);
     }
   };
-  measure({});
-  if (!report->ok && row < kFew && nearby) measure(Spread(wanted, tolerance, nearby));
+  measure("row max", wanted, {});
+  if (report->ok || !nearby) return;
+  if (row < kFew) return measure("row max or spread", wanted, Spread(wanted, tolerance, nearby));
+  measure("row max or factor", Rescaled(got, wanted, row, tolerance, nearby), {});
 }
 
 double Norm(const Values& values) {
@@ -156,8 +192,12 @@ void RelativeNorm(const Values& got, const Values& wanted, size_t row, const Num
   double bound = dtype == DType::kBF16
                      ? std::max(bounds.bf16.rel_f * norm, Norm(rounding) + 2 * bounds.f32.rel_f * norm)
                      : bounds.f32.rel_f * norm;
-  if (error > bound && row < kFew && nearby) {
-    Values spread = Spread(wanted, dtype == DType::kBF16 ? bounds.bf16.rel_f : bounds.f32.rel_f, nearby);
+  const double relative = dtype == DType::kBF16 ? bounds.bf16.rel_f : bounds.f32.rel_f;
+  if (error > bound && nearby && row >= kFew) {
+    return RelativeNorm(got, Rescaled(got, wanted, row, relative, nearby), row, bounds, dtype, {}, report);
+  }
+  if (error > bound && nearby) {
+    Values spread = Spread(wanted, relative, nearby);
     for (size_t i = 0; i < spread.size(); ++i) spread[i] *= finite(i);
     bound = std::max(bound, Norm(spread));
   }

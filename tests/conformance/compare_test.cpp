@@ -65,8 +65,46 @@ TEST(Measures, ARowThatCancelsMayErrAsItsInputsMay) {
   EXPECT_FALSE(Agrees(kRowMax, DType::kF32, {0.011}, {0.001}));
   EXPECT_TRUE(Agrees(kRowMax, DType::kF32, {0.011}, {0.001}, 1, {}, nearby));
   EXPECT_FALSE(Agrees(kRowMax, DType::kF32, {0.031}, {0.001}, 1, {}, nearby));
-  const Nearby wide = [&](double relative, int) { return Values(8, 0.001 + 2 * relative * summand); };
-  EXPECT_FALSE(Agrees(kRowMax, DType::kF32, Values(8, 0.011), Values(8, 0.001), 8, {}, wide));  // 8 do not all cancel
+}
+
+// Eight elements do not all cancel by chance: that they may move, each in its way, allows nothing.
+TEST(Measures, ALongRowMayNotErrAsItsElementsMay) {
+  const Values wanted = {0.01, 0.01, 0.01, 1, 0.01, 0.01, 0.01, 0.01};
+  const Nearby apart = [&](double relative, int draw) {
+    Values moved = wanted;
+    for (size_t i = 0; i < moved.size(); ++i) moved[i] += ((i >> draw % 3) % 2 ? 20 : -20) * relative * (i != 3);
+    return moved;
+  };
+  for (const size_t at : {0, 3, 5}) {
+    Values got = wanted;
+    got[at] += 0.9e-5;
+    EXPECT_TRUE(Agrees(kRowMax, DType::kF32, got, wanted, 8, {}, apart));
+    got[at] += 0.4e-5;
+    EXPECT_FALSE(Agrees(kRowMax, DType::kF32, got, wanted, 8, {}, apart));
+    EXPECT_TRUE(Agrees(kRowMax, DType::kF32, got, wanted, 4, {}, apart));
+  }
+}
+
+// A row of one factor, h d_j with h = 1000 - 999.999, moves as a whole, and no further than h does.
+TEST(Measures, ALongRowThatCancelsAsAWholeMayErrAsItsFactorMay) {
+  Values wanted(16);
+  for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = 0.001 * double(i % 8 + 1);
+  const auto scaled = [&](double factor) {
+    Values all = wanted;
+    for (double& v : all) v *= factor;
+    return all;
+  };
+  const Nearby nearby = [&](double relative, int draw) { return scaled(1 + (draw % 2 ? 2 : 0) * relative * 1e6); };
+  for (std::string_view numerics : {"", "fp32"}) {
+    SCOPED_TRACE(numerics);
+    const double t = numerics.empty() ? 1e-5 : 2e-6;
+    EXPECT_FALSE(Agrees(kRowMax, DType::kF32, scaled(1 + t * 1e6), wanted, 8, numerics));
+    EXPECT_TRUE(Agrees(kRowMax, DType::kF32, scaled(1 + t * 1e6), wanted, 8, numerics, nearby));
+    EXPECT_FALSE(Agrees(kRowMax, DType::kF32, scaled(1 + 5 * t * 1e6), wanted, 8, numerics, nearby));
+    Values one_errs = scaled(1 + t * 1e6);
+    one_errs[9] *= 1 + 20 * t;
+    EXPECT_FALSE(Agrees(kRowMax, DType::kF32, one_errs, wanted, 8, numerics, nearby));
+  }
 }
 
 TEST(Measures, FewElementsMayAllBeRoundedByHalfAStep) {
