@@ -8,6 +8,9 @@
 #define LZ_KERNELS_ATTENTION_SOFTMAX_H_
 #endif
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include "kernels/attention/pairs.h"
@@ -28,7 +31,9 @@ struct Row {
   int64_t batch, pos, head;
   Range keys;  // visible
   int64_t at;  // its position among the keys
-  float slope;
+  float slope = 0;
+  float base = 0;    // distances count from this one, which a key has whose distance bias is the largest
+  double shift = 0;  // slope * base: by so much its logits, and so m, are too large
 };
 
 template <class T>
@@ -53,8 +58,16 @@ struct Tile {
 // Row r of unit (batch, KV head, tile): rows run over the group's heads first, then over positions.
 inline Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t r) {
   const int64_t pos = p.s_q == 1 ? 0 : r / p.group, head = kv_head * p.group + r - pos * p.group;
-  const float slope = p.slopes ? float(View(*p.slopes).Get({head})) : 0.0f;
-  return {batch, pos, head, VisibleTo(p, seq, pos), pos + seq.length - p.s_q, slope};
+  Row row = {batch, pos, head, VisibleTo(p, seq, pos), pos + seq.length - p.s_q};
+  if (!p.slopes) return row;
+  row.slope = float(View(*p.slopes).Get({head}));
+  if (!std::isfinite(row.slope)) return row;
+  // Where all keys are far, logits with the whole bias would be large and lose what tells the keys apart.
+  const int64_t before = row.at - (row.keys.hi - 1), behind = row.keys.lo - row.at;
+  row.base =
+      float(row.slope < 0 ? std::max(std::abs(before), std::abs(behind)) : std::max({before, behind, int64_t{0}}));
+  row.shift = double(row.slope) * row.base;
+  return row;
 }
 
 // mask[j] = what is added to logit k0 + j; -inf hides the key.
@@ -79,13 +92,13 @@ HWY_INLINE void Modify(const Problem& p, const Row& row, int64_t k0, int64_t n, 
   HWY_ALIGN float mask[kBlock] = {};
   if (p.mask) ReadMask(p, row, k0, n, mask);
   const auto cap = hn::Set(kD, p.softcap), inverse = hn::Set(kD, p.softcap > 0 ? 1 / p.softcap : 0.0f);
-  const auto slope = hn::Set(kD, row.slope), hidden = hn::Set(kD, -kInf);
+  const auto slope = hn::Set(kD, row.slope), base = hn::Set(kD, row.base), hidden = hn::Set(kD, -kInf);
   for (int64_t j = 0; j < n; j += kL) {
     auto z = hn::Load(kD, s + j);
     if (p.softcap > 0) z = hn::Mul(cap, Tanh(kD, hn::Mul(z, inverse)));
     if (p.slopes) {
       const auto distance = hn::Sub(hn::Set(kD, float(row.at - k0)), hn::Iota(kD, float(j)));
-      z = hn::NegMulAdd(slope, hn::Abs(distance), z);
+      z = hn::NegMulAdd(slope, hn::Sub(hn::Abs(distance), base), z);
     }
     if (p.mask) {
       const auto bias = hn::Load(kD, mask + j);

@@ -150,11 +150,11 @@ inline float* LseOf(const Problem& p, const Row& row) {
 template <class T>
 void FinishRow(const Problem& p, const Row& row, const float* o, float m, float l) {
   T* out = const_cast<T*>(RowPointer<T>(p.out, row.batch, row.pos, row.head));
-  const float sink = p.sinks ? float(View(*p.sinks).Get({row.head})) : -kInf;
+  const float sink = p.sinks ? float(View(*p.sinks).Get({row.head}) + row.shift) : -kInf;
   float scale = 1.0f / l;
   if (l == 0 || (sink == kInf && !std::isnan(l))) {  // no key seen, or the sink takes all: 0 whatever the values hold
     std::memset(static_cast<void*>(out), 0, size_t(p.d_v) * sizeof(T));
-    if (p.lse) *LseOf(p, row) = l == 0 ? -kInf : m + std::log(l);
+    if (p.lse) *LseOf(p, row) = l == 0 ? -kInf : float(m + std::log(l) - row.shift);
     return;
   }
   if (p.sinks) {
@@ -166,7 +166,7 @@ void FinishRow(const Problem& p, const Row& row, const float* o, float m, float 
     const auto lo = hn::Mul(hn::Load(kD, o + i), factor), hi = hn::Mul(hn::Load(kD, o + i + kL), factor);
     i + kPair <= p.d_v ? StorePair(lo, hi, out + i) : StorePairN(lo, hi, out + i, p.d_v - i);
   }
-  if (p.lse) *LseOf(p, row) = m + std::log(l);
+  if (p.lse) *LseOf(p, row) = float(m + std::log(l) - row.shift);
 }
 
 }  // namespace attn
