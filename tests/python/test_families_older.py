@@ -15,7 +15,10 @@ from layerzero.integrations.transformers.probe import TESTED  # noqa: E402
 
 OLDEST = TESTED[0]
 FOLDER = Path(sys.prefix) / f"transformers-{OLDEST}"  # scripts/setup.sh makes it
-FILES = ["test_families.py", *(f"test_kernelize{name}.py" for name in ("", "_checks", "_composite", "_generation"))]
+FILES = [
+    "test_families.py",
+    *(f"test_kernelize{name}.py" for name in ("", "_changes", "_checks", "_composite", "_generation")),
+]
 # One that the fused forward takes, one with a mask for each kind of layer, one of two stacks.
 SLICE = ["llama", "gpt_oss", "t5"]
 

@@ -35,8 +35,8 @@ def layerzero_attention(
     With `cache`, that of continuous batching: packed sequences, see `continuous.paged_attention`. A call that asks for
     the weights gets them where the model gave them before `kernelize`, by the model's own code.
     """
-    if _wants_weights(kwargs) and cache is None and "_layerzero_eager" in module.__dict__:
-        eager = sys.modules[type(module).__module__].eager_attention_forward
+    eager = _eager_of(module, kwargs) if cache is None else None
+    if eager:
         further = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux, "position_bias": position_bias}
         kwargs |= {name: value for name, value in further.items() if value is not None}
         return eager(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
@@ -95,6 +95,13 @@ def _mask(attention_mask, position_bias, total):
 def _with_triangle(bias, length, total):
     rows = torch.arange(length, device=bias.device)[:, None]
     return torch.where(torch.arange(total, device=bias.device) <= rows, bias, float("-inf"))
+
+
+def _eager_of(module, arguments):
+    """The function of the module's file that gives weights, if they are wanted and were given before `kernelize`."""
+    if "_layerzero_eager" not in module.__dict__ or not _wants_weights(arguments):
+        return None
+    return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
 
 
 def _wants_weights(arguments=()):
