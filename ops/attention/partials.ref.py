@@ -30,7 +30,7 @@ def reference(
     q, k, v = _attention.heads_first(query, key, value)
     how = {"window": window, "softcap": softcap, "slopes": alibi_slopes}
     scale = _attention.default_scale(scale, q.shape[-1])
-    z = _attention.logits(q, k, attn_mask, 0, q.shape[2], causal=causal, scale=scale, **how)
+    z, shift = _attention.logits(q, k, attn_mask, 0, q.shape[2], causal=causal, scale=scale, **how)
     run = -(-k.shape[2] // num_splits)
     outs, lses, sums = [], [], []
     for begin in range(0, run * num_splits, run) if run else [0] * num_splits:
@@ -43,7 +43,7 @@ def reference(
             out, lse = out * torch.where(top == -torch.inf, 1.0, total)[..., None], top
             sums.append(total)
         outs.append(out)
-        lses.append(lse)
+        lses.append((lse[..., None] + shift).squeeze(-1))
     partials, lse, *rest = (
         torch.stack(parts).transpose(2, 3).flatten(1, 2).float() for parts in (outs, lses, sums) if parts
     )

@@ -7,12 +7,13 @@ import torch
 CHUNK = 1 << 24  # logits held at once
 
 
-def weigh(z, v, sinks=None):
-    """Softmax of logits z (..., h, rows, keys) times v (..., h, keys, d_v); keys at -inf are skipped. With the lse."""
+def weigh(z, v, sinks=None, shift=0.0):
+    """Softmax of logits z + shift (..., h, rows, keys) times v (..., h, keys, d_v); keys at -inf are skipped. With the
+    lse."""
     if z.shape[-1] == 0:
         return z.new_zeros(*z.shape[:-1], v.shape[-1]), z.new_full(z.shape[:-1], -torch.inf)
     top = z.detach().amax(-1, keepdim=True)
-    sink = None if sinks is None else sinks.to(z.dtype)[:, None, None]
+    sink = None if sinks is None else sinks.to(z.dtype)[:, None, None] - shift
     peak = top if sink is None else torch.maximum(top, sink.detach())
     peak = torch.where(peak == -torch.inf, 0.0, peak)
     p = torch.exp(z - peak)
@@ -20,7 +21,7 @@ def weigh(z, v, sinks=None):
     if sink is not None:
         total = total + torch.where(sink == torch.inf, 1.0, torch.exp(sink - peak))
     total = torch.where(top == -torch.inf, 1.0, total)
-    lse = torch.where(top == torch.inf, torch.nan, torch.logsumexp(z, -1, keepdim=True))
+    lse = torch.where(top == torch.inf, torch.nan, torch.logsumexp(z, -1, keepdim=True) + shift)
     # 0 * nan is nan: finite values first, then what each row sees of the others.
     out = (p / total) @ torch.where(v.isfinite(), v, 0.0)
     special = torch.cat([v.isnan(), v == torch.inf, v == -torch.inf], -1).to(z.dtype)
@@ -42,6 +43,18 @@ def hidden(distance, causal, window):
     return out | (distance >= window) if windowed else out
 
 
+def distance_bias(slopes, distance, gone, dtype):
+    """-slopes * |distance| less its largest among the keys that a row sees, (h, rows, keys), and that largest,
+    (h, rows, 1): where all keys are far, the whole bias would round away what tells them apart."""
+    slopes, far = slopes.to(dtype)[:, None, None], distance.abs()
+    if 0 in far.shape:
+        return -slopes * far, 0.0
+    least = far.masked_fill(gone, torch.iinfo(far.dtype).max).amin(-1, keepdim=True)
+    base = torch.where(slopes < 0, far.masked_fill(gone, 0).amax(-1, keepdim=True), least)
+    base = torch.where(gone.all(-1, keepdim=True) | ~slopes.isfinite(), 0, base)
+    return -slopes * (far - base), torch.where(base == 0, 0.0, -slopes * base)
+
+
 def default_scale(scale, d):
     return scale if scale is not None else d**-0.5 if d else 1.0
 
@@ -56,28 +69,32 @@ def rows(q, k, v, *, scale=None, causal=False, window=None, softcap=None, sinks=
     distance = distances(q.shape[1], k.shape[1], q.device)
     z = q @ k.transpose(-1, -2) * scale
     z = softcap * torch.tanh(z / softcap) if softcap else z
+    gone, shift = hidden(distance, causal, window), 0.0
     if slopes is not None:
-        z = z - slopes.to(compute)[:, None, None] * distance.abs()
-    out, lse = weigh(z.masked_fill(hidden(distance, causal, window), -torch.inf), v, sinks)
+        bias, shift = distance_bias(slopes, distance, gone, compute)
+        z = z + bias
+    out, lse = weigh(z.masked_fill(gone, -torch.inf), v, sinks, shift)
     return out.transpose(0, 1), lse.transpose(0, 1)
 
 
 def logits(q, k, mask, first, n_q, *, causal, scale, window, softcap, slopes):
-    """Logits of query rows from `first` on, (b, h, rows, keys), -inf where hidden; n_q: all rows. k has q's heads."""
+    """Logits of query rows from `first` on, (b, h, rows, keys), -inf where hidden, and what is to be added to them; n_q:
+    all rows. k has q's heads."""
     n_kv = k.shape[-2]
     distance = distances(n_q, n_kv, q.device)[first : first + q.shape[-2]]
     z = q @ k.transpose(-1, -2) * scale
     z = softcap * torch.tanh(z / softcap) if softcap else z
+    gone, shift = hidden(distance, causal, window), 0.0
     if slopes is not None:
-        z = z - slopes.to(z.dtype)[:, None, None] * distance.abs()
-    gone = hidden(distance, causal, window)
+        bias, shift = distance_bias(slopes, distance, gone, z.dtype)
+        z = z + bias
     if mask is not None:
         mask = mask.broadcast_to(*z.shape[:2], n_q, n_kv)[:, :, first : first + q.shape[-2]]
         if mask.dtype == torch.bool:
             gone = gone | ~mask
         else:
             z, gone = z + mask.to(z.dtype), gone | (mask == -torch.inf)
-    return z.masked_fill(gone, -torch.inf)
+    return z.masked_fill(gone, -torch.inf), shift
 
 
 def heads_first(query, key, value):
@@ -107,7 +124,10 @@ def dense(
     q, k, v = heads_first(query, key, value)
     how["scale"] = default_scale(scale, q.shape[-1])
     step = max(1, CHUNK // max(q.shape[0] * q.shape[1] * s_kv, 1))
-    parts = [weigh(logits(q[:, :, i : i + step], k, attn_mask, i, s_q, **how), v, sinks) for i in range(0, s_q, step)]
+    parts = []
+    for i in range(0, s_q, step):
+        z, shift = logits(q[:, :, i : i + step], k, attn_mask, i, s_q, **how)
+        parts.append(weigh(z, v, sinks, shift))
     if not parts:
         parts = [(v.new_zeros(*q.shape[:2], 0, v.shape[-1]), q.new_zeros(*q.shape[:2], 0))]
     out = torch.cat([o for o, _ in parts], 2).transpose(1, 2).to(query.dtype)
