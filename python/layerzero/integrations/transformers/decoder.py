@@ -51,8 +51,7 @@ class DecoderPlan:
         self.offset = offset
         self.layers = None
         self.hooks_so_far = None
-        self.watch = None  # sees whether what follows still holds
-        self.program = None  # on the CPU
+        self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
         self.why_aside = {}  # reason -> how often the model's own forward was taken
 
     def __deepcopy__(self, memo):
@@ -93,7 +92,7 @@ class DecoderPlan:
         watch = self.watch
         if watch is not None and hooks == self.hooks_so_far and _layerzero.unchanged(watch[0]):
             return self._why_other_classes()
-        self.watch = self.program = None
+        self.watch = None
         self.hooks_so_far = hooks
         reason = self._why_changed()
         if reason is None and not any(self.hooks) and self.embedding["weight"].device.type == "cpu":
@@ -116,7 +115,7 @@ class DecoderPlan:
         absent = [entry for entry in given if entry[2] is None]
         facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
         watched = (parts, forwards + absent + facts, tensors)
-        return _layerzero.watch(*watched), watched  # which has to live as long as the watch
+        return _layerzero.watch(*watched), watched, []  # all three have to live as long as the watch
 
     def _why_changed(self):
         if has_global_hooks() or (any(self.hooks) and not all(map(_only_captures, self.hooks))):
@@ -127,8 +126,11 @@ class DecoderPlan:
         if forwards != self.expected_forwards and list(map(replaced_forward, self.members)) != self.expected_forwards:
             return "a forward was replaced after kernelize"
         weights = [table.get("weight") for table in self.weights]
-        if any(type(weight) is not Parameter or weight.layout is not torch.strided for weight in weights):
+        weights += [table["bias"] for table in self.weights if table.get("bias") is not None]
+        if any(type(w) is not Parameter or w.layout is not torch.strided or w.is_neg() for w in weights):
             return "a weight is no longer a plain parameter"
+        if len({weight.device for weight in weights}) > 1:
+            return "the weights are not on one device"
         classes = self._why_other_classes()
         if classes:
             return classes
@@ -291,7 +293,7 @@ def decoder_forward(
     elif attention_mask is not None and (_capturing(hidden) or not bool(attention_mask.all())):
         mask = _visible(attention_mask, past, length)
     cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
-    if hidden.device.type == "cpu" and hidden.dtype in DTYPES:
+    if _takes_programs(hidden, plan):
         hidden = _run_program(plan, hidden, cos, sin, past_key_values, past, mask)
     else:
         hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
@@ -299,10 +301,18 @@ def decoder_forward(
     return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
 
 
+def _takes_programs(hidden, plan):
+    if hidden.device.type != "cpu" or hidden.dtype not in DTYPES or not _layerzero.programs_may_run():
+        return False
+    return hidden.dtype is plan.embedding["weight"].dtype
+
+
 def _run_program(plan, hidden, cos, sin, cache, past, mask):
-    program = plan.program or DecoderProgram(plan)  # another thread may take it out of the plan
-    plan.program = program
-    return program.run(hidden, cos, sin, mask, cache, past)
+    watch = plan.watch
+    programs = watch[2] if watch else []
+    if not programs:
+        programs.append(DecoderProgram(plan))
+    return programs[0].run(hidden, cos, sin, mask, cache, past)
 
 
 def _run_layers(plan, hidden, cos, sin, cache, total, mask):

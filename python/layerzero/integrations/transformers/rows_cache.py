@@ -2,7 +2,8 @@
 
 Transformers' own DynamicLayer copies all keys and values for each token; here the new ones are written where they
 belong. To Transformers each layer is a DynamicLayer: `keys` and `values` are (batch, heads, positions, head_dim) views,
-and what replaces them (crop, beams, `update` by the model's own code) is taken over at the next append.
+and what replaces them (beams, `update` by the model's own code) is taken over at the next append. Nobody who has seen
+them sees them change: positions that were cropped after a look are written elsewhere. A copy is a plain DynamicLayer.
 """
 
 from typing import Any
@@ -26,13 +27,17 @@ class RowsMemory:
         # As programs take them: (batch, capacity, heads, head_dim), keys and values in turn.
         self.rows = tuple(half.transpose(1, 2) for memory in self.layers for half in memory)
 
-    def holds(self, layers: list[Any]) -> bool:
-        """Whether all that these layers keep is here."""
+    def holds(self, layers: list[Any], past: int) -> bool:
+        """Whether what these layers keep is here, and more may be written behind `past`."""
         if len(layers) != len(self.layers):
             return False
         return all(
-            type(layer) is RowsLayer and layer.in_place(own) for layer, own in zip(layers, self.layers, strict=True)
+            type(layer) is RowsLayer and layer.in_place(own, past)
+            for layer, own in zip(layers, self.layers, strict=True)
         )
+
+    def __reduce__(self) -> Any:
+        return type(None), ()  # copies of a cache make their own
 
 
 class RowsLayer(DynamicLayer):
@@ -40,8 +45,8 @@ class RowsLayer(DynamicLayer):
 
     def __init__(self) -> None:
         self._memory: Any = None  # its (2, batch, heads, capacity, head_dim)
-        self._owner = 0  # id of the layer that may write there: a copy of a layer may not
         self._length = 0
+        self._shown = 0  # so many positions of the memory somebody may hold
         self._seen: Any = [None, None]
         super().__init__()
 
@@ -54,9 +59,16 @@ class RowsLayer(DynamicLayer):
             rows.keys, rows.values = layer.keys, layer.values
         return rows
 
+    def __reduce__(self) -> Any:
+        state = {"keys": self.keys, "values": self.values, "is_initialized": self.is_initialized}
+        if self.is_initialized:
+            state |= {"dtype": self.dtype, "device": self.device}
+        return DynamicLayer, (), state
+
     def _half(self, index: int) -> Any:
         if self._seen is not None:
             return self._seen[index]
+        self._shown = max(self._shown, self._length)
         return self._memory[index, :, :, : self._length]
 
     def _leave(self, index: int, value: Any) -> None:
@@ -84,20 +96,22 @@ class RowsLayer(DynamicLayer):
         return self._length if self._seen is None else super().get_seq_length()
 
     def crop(self, tokens_to_remove: int) -> None:
-        if self._seen is None and -self._length <= tokens_to_remove <= 0:
-            self._length += tokens_to_remove
+        if self._seen is None and -self._length <= tokens_to_remove < 0:
+            self._length += int(tokens_to_remove)
         else:
             super().crop(tokens_to_remove)
 
-    def in_place(self, memory: torch.Tensor) -> bool:
-        return self._seen is None and self._memory is memory and self._owner == id(self)
+    def in_place(self, memory: torch.Tensor, past: int) -> bool:
+        return self._seen is None and self._memory is memory and self._length == past >= self._shown
 
     def move_into(self, memory: torch.Tensor, past: int) -> None:
         """Takes over `memory` with a copy of the positions so far."""
+        if self.get_seq_length() != past:
+            raise ValueError(f"wanted {past} positions in each layer of the cache, got {self.get_seq_length()}")
         if past:
-            memory[0, :, :, :past] = self.keys
-            memory[1, :, :, :past] = self.values
-        self._memory, self._owner, self._length, self._seen = memory, id(self), past, None
+            memory[0, :, :, :past].copy_(self.keys)
+            memory[1, :, :, :past].copy_(self.values)
+        self._memory, self._length, self._shown, self._seen = memory, past, 0, None
         self.dtype, self.device, self.is_initialized = memory.dtype, memory.device, True
 
 
@@ -108,7 +122,7 @@ def adopt(cache: DynamicCache, like: torch.Tensor, sizes: list[tuple[int, int, i
     """
     memory: Any = cache.__dict__.get("_layerzero_rows")
     layers: list[Any] = cache.layers
-    if memory is not None and memory.capacity >= past + length and memory.holds(layers):
+    if memory is not None and memory.capacity >= past + length and memory.holds(layers, past):
         return memory.rows
     for index, layer in enumerate(layers):
         if type(layer) is DynamicLayer:
@@ -135,10 +149,12 @@ def static_rows(cache: Any, like: torch.Tensor, sizes: list[tuple[int, int, int]
 
 
 def no_rows(like: torch.Tensor, sizes: list[tuple[int, int, int]], length: int) -> Any:
-    """Without a cache: memory for one call, which all layers share: none looks at it after its own turn."""
-    _, heads, head_dim = sizes[0]
-    once = tuple(torch.empty(like.shape[0], length, heads, head_dim, dtype=like.dtype) for _ in range(2))
-    return once * len(sizes)
+    """Without a cache: memory for one call, which layers of one size share: none looks at it after its own turn."""
+    once: dict[tuple[int, ...], list[torch.Tensor]] = {}
+    for _, *size in sizes:
+        if tuple(size) not in once:
+            once[tuple(size)] = [torch.empty(like.shape[0], length, *size, dtype=like.dtype) for _ in range(2)]
+    return tuple(half for _, *size in sizes for half in once[tuple(size)])
 
 
 def appended(cache: Any, length: int) -> None:
