@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,65 +18,99 @@ constexpr const char* kKinds[] = {"weight", "input", "rows", "output", "cache"};
 
 struct PythonProgram {
   std::unique_ptr<Program> program;
-  PyObject* values = nullptr;  // keeps the weights
-  ~PythonProgram() { Py_XDECREF(values); }
+  PyObject* weights = nullptr;  // a list: what keeps their memory
+  bool trains = false;          // a weight wants gradients
+  ~PythonProgram() { Py_XDECREF(weights); }
 };
 
-bool NotATensor(PyObject* object) {
-  PyErr_Format(PyExc_TypeError, "program: wanted a plain tensor on the CPU, got %R", object);
+bool Wrong(StatusCode code, std::string field, std::string wanted, std::string got, std::string fix = {}) {
+  Raise(Status(code, {"program: " + std::move(field), std::move(wanted), std::move(got), std::move(fix)}));
   return false;
 }
 
-bool ToTensor(PyObject* object, lz_tensor* tensor) {
+std::string TextOf(PyObject* object, const char* attribute) {
+  PyObject* value = PyObject_GetAttrString(object, attribute);
+  PyObject* text = value ? PyObject_Str(value) : nullptr;
+  const char* utf8 = text ? PyUnicode_AsUTF8AndSize(text, nullptr) : nullptr;
+  std::string copy = utf8 ? utf8 : "?";
+  PyErr_Clear();
+  Py_XDECREF(text);
+  Py_XDECREF(value);
+  return copy;
+}
+
+bool ToTensor(PyObject* object, const std::string& name, lz_tensor* tensor) {
   tensor->ndim = -1;
   if (object == Py_None) return true;
-  if (!IsTensor(object) || !ReadTensor(object, tensor) || tensor->device.type != 1) return NotATensor(object);
-  return true;
+  constexpr const char* kWanted = "a plain torch.Tensor in the CPU's memory";
+  if (!IsTensor(object)) {
+    return Wrong(StatusCode::kWrongType, name, kWanted,
+                 TextOf(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__"));
+  }
+  if (ReadTensor(object, tensor) && tensor->device.type == 1) return true;
+  return Wrong(StatusCode::kWrongType, name, kWanted,
+               "one on " + TextOf(object, "device") + " of " + TextOf(object, "layout") + " " + TextOf(object, "dtype"),
+               "move it; resolve_neg() and resolve_conj() make views plain");
 }
 
 bool ToDType(const char* name, DType* dtype) {
   for (size_t i = 0; i < size_t(DType::kCount); ++i) {
     if (Info(DType(i)).name == name) return *dtype = DType(i), true;
   }
-  PyErr_Format(PyExc_ValueError, "program: wanted the name of a dtype, got '%s'", name);
-  return false;
+  return Wrong(StatusCode::kInvalidRequest, "value", "the name of a dtype", name);
 }
 
-bool ToValue(PyObject* tuple, ProgramValue* value) {
-  const char *kind = nullptr, *dtype = nullptr;
-  PyObject* second = nullptr;
+// Programs keep weights as they are now: where the tensor's owner puts other memory in their place, this one stays.
+bool ToWeight(PyObject* tensor, PythonProgram* program, ProgramValue* value) {
+  const std::string name = "weight";
+  if (!ToTensor(tensor, name, &value->weight)) return false;
+  if (value->weight.ndim < 0) return Wrong(StatusCode::kWrongType, name, "a tensor", "None");
+  program->trains |= RequiresGrad(tensor);
+  PyObject* kept = PyObject_CallMethod(tensor, "detach", nullptr);
+  const bool read = kept && PyList_Append(program->weights, kept) == 0 && ToTensor(kept, name, &value->weight);
+  Py_XDECREF(kept);
+  if (!read) return false;
+  value->shape.assign(value->weight.shape, value->weight.shape + value->weight.ndim);
+  value->strides.assign(value->weight.strides, value->weight.strides + value->weight.ndim);
+  return true;
+}
+
+bool ToValue(PyObject* tuple, PythonProgram* program, ProgramValue* value) {
+  const char *kind = nullptr, *dtype = "";
+  PyObject* second = Py_None;
   if (!PyArg_ParseTuple(tuple, "s|Os", &kind, &second, &dtype)) return false;
   size_t k = 0;
   while (k < std::size(kKinds) && std::string_view(kKinds[k]) != kind) ++k;
-  if (k == std::size(kKinds)) return PyErr_Format(PyExc_ValueError, "program: no kind of value '%s'", kind), false;
+  if (k == std::size(kKinds)) {
+    return Wrong(StatusCode::kInvalidRequest, "value", "weight, input, rows, output or cache", kind);
+  }
   value->kind = Kind(k);
   if (value->kind == Kind::kInput) return true;
-  if (value->kind == Kind::kWeight) {
-    if (!second || second == Py_None || !ToTensor(second, &value->weight)) return second && NotATensor(second);
-    value->shape.assign(value->weight.shape, value->weight.shape + value->weight.ndim);
-    value->strides.assign(value->weight.strides, value->weight.strides + value->weight.ndim);
-    return true;
-  }
-  value->width = second ? PyLong_AsLongLong(second) : 0;
-  return !PyErr_Occurred() && ToDType(dtype ? dtype : "", &value->dtype);
+  if (value->kind == Kind::kWeight) return ToWeight(second, program, value);
+  value->width = PyLong_AsLongLong(second);
+  return !PyErr_Occurred() && ToDType(dtype, &value->dtype);
+}
+
+bool ToIndex(PyObject* number, int32_t* index) {
+  const long long value = PyLong_AsLongLong(number);
+  *index = int32_t(std::clamp<long long>(value, INT32_MIN, INT32_MAX));
+  return !PyErr_Occurred();
 }
 
 bool ToOperand(PyObject* object, Operand* operand) {
   if (object == Py_None) return true;
-  if (PyLong_Check(object)) {
-    operand->value = int32_t(PyLong_AsLong(object));
-    return !PyErr_Occurred();
-  }
-  PyObject* axes = nullptr;
+  if (PyLong_Check(object)) return ToIndex(object, &operand->value);
+  PyObject *value = nullptr, *axes = nullptr;
   long long column = 0;
   int past = 0;
-  if (!PyArg_ParseTuple(object, "iLOp", &operand->value, &column, &axes, &past)) return false;
+  if (!PyArg_ParseTuple(object, "OLO!p", &value, &column, &PyTuple_Type, &axes, &past)) return false;
   operand->column = column;
   operand->past = past != 0;
   for (Py_ssize_t i = 0; i < PyTuple_Size(axes); ++i) {
     operand->axes.push_back(PyLong_AsLongLong(PyTuple_GetItem(axes, i)));
+    if (PyErr_Occurred()) return false;
   }
-  return !PyErr_Occurred();
+  return ToIndex(value, &operand->value);
 }
 
 bool ToOperands(PyObject* list, std::vector<Operand>* operands) {
@@ -92,7 +127,10 @@ bool ToStep(PyObject* tuple, ProgramStep* step) {
     return false;
   }
   const OpDoor* door = DoorOf(callable);
-  if (!door) return PyErr_Format(PyExc_TypeError, "program: wanted an operation, got %R", callable), false;
+  if (!door) {
+    return Wrong(StatusCode::kWrongType, "step", "an operation",
+                 TextOf(reinterpret_cast<PyObject*>(Py_TYPE(callable)), "__name__"));
+  }
   step->op = door->op;
   step->scalars.resize(step->op->num_scalars());
   for (size_t i = 0; i < step->scalars.size(); ++i) {
@@ -100,15 +138,28 @@ bool ToStep(PyObject* tuple, ProgramStep* step) {
     PyObject* given = PyDict_GetItemString(scalars, std::string(param.name).c_str());
     if (given && !ReadScalar(*door, param, given, &step->scalars[i])) return false;
   }
+  PyObject *name, *value;
+  for (Py_ssize_t at = 0; PyDict_Next(scalars, &at, &name, &value);) {
+    const char* utf8 = PyUnicode_AsUTF8AndSize(name, nullptr);
+    if (!utf8) return false;
+    size_t i = 0;
+    while (i < step->op->num_scalars() && step->op->scalar(i).name != utf8) ++i;
+    if (i < step->op->num_scalars()) continue;
+    return Wrong(StatusCode::kInvalidRequest, std::string(step->op->name()), "arguments of the operation, first layout",
+                 utf8);
+  }
   return ToOperands(inputs, &step->inputs) && ToOperands(outputs, &step->outputs);
 }
 
 PyObject* Make(PyObject*, PyObject* args) {
   PyObject *value_list, *step_list;
   if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &value_list, &PyList_Type, &step_list)) return nullptr;
+  auto program = std::make_unique<PythonProgram>();
+  program->weights = PyList_New(0);
+  if (!program->weights) return nullptr;
   std::vector<ProgramValue> values(size_t(PyList_Size(value_list)));
   for (size_t i = 0; i < values.size(); ++i) {
-    if (!ToValue(PyList_GetItem(value_list, Py_ssize_t(i)), &values[i])) return nullptr;
+    if (!ToValue(PyList_GetItem(value_list, Py_ssize_t(i)), program.get(), &values[i])) return nullptr;
   }
   std::vector<ProgramStep> steps(size_t(PyList_Size(step_list)));
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -116,18 +167,32 @@ PyObject* Make(PyObject*, PyObject* args) {
   }
   auto made = Program::Make(Engine::Get(), std::move(values), std::move(steps));
   if (!made.ok()) return Raise(made.status());
-  auto program = std::make_unique<PythonProgram>();
   program->program = std::move(*made);
-  program->values = PyList_AsTuple(value_list);
   return PyCapsule_New(program.release(), kCapsule, [](PyObject* capsule) {
     delete static_cast<PythonProgram*>(PyCapsule_GetPointer(capsule, kCapsule));
   });
 }
 
+// Who keeps the arguments of a run is the tuple that Python passes; any thread may hold it and let it go.
+const RunOwner kArguments = {
+    [](void* tuple) {
+      const PyGILState_STATE state = PyGILState_Ensure();
+      Py_IncRef(static_cast<PyObject*>(tuple));
+      PyGILState_Release(state);
+    },
+    [](void* tuple) {
+      const PyGILState_STATE state = PyGILState_Ensure();
+      Py_DecRef(static_cast<PyObject*>(tuple));
+      PyGILState_Release(state);
+    },
+};
+
 // The tensors of one run, as Python gave them.
 struct Tensors {
   Program* program = nullptr;
   std::vector<lz_tensor> inputs, outputs, caches;
+  std::vector<PyObject*> written;  // borrowed
+  bool trains = false;             // a tensor wants gradients
   RunArguments arguments;
   int step = 0;
 
@@ -143,10 +208,15 @@ struct Tensors {
     auto* held = static_cast<PythonProgram*>(PyCapsule_GetPointer(capsule, kCapsule));
     if (!held) return false;
     program = held->program.get();
-    if (!All(in, &inputs) || !All(out, &outputs) || !All(cached, &caches)) return false;
+    trains = held->trains;
+    if (!All(in, "input", &inputs) || !All(out, "output", &outputs) || !All(cached, "cache", &caches)) return false;
     if (outputs.empty() || outputs[0].ndim != 3) {
-      PyErr_SetString(PyExc_ValueError, "program: wanted outputs of three axes");
-      return false;
+      return Wrong(StatusCode::kInvalidRequest, "output 0", "(batch, length, width)", "no such tensor");
+    }
+    for (PyObject* tuple : {out, cached}) {
+      for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) {
+        if (PyTuple_GetItem(tuple, i) != Py_None) written.push_back(PyTuple_GetItem(tuple, i));
+      }
     }
     arguments = {.batch = outputs[0].shape[0],
                  .length = outputs[0].shape[1],
@@ -154,24 +224,40 @@ struct Tensors {
                  .inputs = inputs,
                  .outputs = outputs,
                  .caches = caches,
-                 .policy = policy};
+                 .policy = policy,
+                 .owner = args,
+                 .owner_calls = &kArguments};
     return true;
   }
 
-  static bool All(PyObject* tuple, std::vector<lz_tensor>* tensors) {
+  bool All(PyObject* tuple, const char* kind, std::vector<lz_tensor>* tensors) {
     tensors->resize(size_t(PyTuple_Size(tuple)));
     for (size_t i = 0; i < tensors->size(); ++i) {
-      if (!ToTensor(PyTuple_GetItem(tuple, Py_ssize_t(i)), &(*tensors)[i])) return false;
+      PyObject* object = PyTuple_GetItem(tuple, Py_ssize_t(i));
+      if (!ToTensor(object, kind + (" " + std::to_string(i)), &(*tensors)[i])) return false;
+      trains |= object != Py_None && RequiresGrad(object);
     }
     return true;
+  }
+
+  // A program reads and writes memory: nothing that only torch's own dispatch honours may be in force.
+  bool MayRun() const {
+    if (!ModesAllowFastDoor()) {
+      return Wrong(StatusCode::kInvalidRequest, "mode", "plain eager or inference mode",
+                   "a transform, a dispatch or function mode, autocast or a trace", "call the operations one by one");
+    }
+    if (!trains || !GradEnabled()) return true;
+    return Wrong(StatusCode::kInvalidRequest, "gradients", "none", "tensors or weights that require them",
+                 "call it under torch.no_grad(), or the operations one by one");
   }
 };
 
 PyObject* Run(PyObject*, PyObject* args) {
   Tensors t;
-  if (!t.Read(args)) return nullptr;
+  if (!t.Read(args) || !t.MayRun()) return nullptr;
   const lz_parallel parallel = TorchParallel();
   if (parallel.run) t.arguments.parallel = &parallel;
+  if (!AdvanceVersions(t.written.data(), Py_ssize_t(t.written.size()))) return nullptr;
   PyThreadState* state = PyEval_SaveThread();
   const Status status = t.program->Run(t.arguments);
   PyEval_RestoreThread(state);
@@ -186,11 +272,9 @@ PyObject* Kernels(PyObject*, PyObject* args) {
   const auto plans = t.program->Plans(t.arguments);
   PyEval_RestoreThread(state);
   if (!plans.ok()) return Raise(plans.status());
-  PyObject* list = PyList_New(0);
-  for (const Plan* plan : *plans) {
-    PyObject* id = PyUnicode_FromString(plan->kernel->id.c_str());
-    PyList_Append(list, id);
-    Py_XDECREF(id);
+  PyObject* list = PyList_New(Py_ssize_t(plans->size()));
+  for (size_t i = 0; list && i < plans->size(); ++i) {
+    PyList_SetItem(list, Py_ssize_t(i), PyUnicode_FromString((*plans)[i]->kernel->id.c_str()));
   }
   return list;
 }
@@ -202,6 +286,8 @@ PyObject* ExplainStep(PyObject*, PyObject* args) {
   return json.ok() ? PyUnicode_FromString(json->c_str()) : Raise(json.status());
 }
 
+PyObject* ProgramsMayRun(PyObject*, PyObject*) { return PyBool_FromLong(TorchAttached() && ModesAllowFastDoor()); }
+
 }  // namespace
 
 PyMethodDef kProgramMethods[] = {
@@ -209,6 +295,7 @@ PyMethodDef kProgramMethods[] = {
     {"run_program", &Run, METH_VARARGS, nullptr},
     {"program_kernels", &Kernels, METH_VARARGS, nullptr},
     {"explain_program", &ExplainStep, METH_VARARGS, nullptr},
+    {"programs_may_run", &ProgramsMayRun, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -6,12 +6,13 @@
 namespace lz::door {
 
 // program(values, steps) -> capsule
-//   value    ("weight", tensor) | ("input",) | ("rows", width, dtype) | ("output", width, dtype) | ("cache", width,
-//   dtype) step     (operation, inputs, {scalar: value}, outputs): operands in the operation's order operand  None |
-//   value | (value, column, axes, past)
+//   value    ("weight", tensor) | ("input",) | ("rows" | "output" | "cache", width, dtype)
+//   step     (operation, inputs, {scalar: value}, outputs): operands in the operation's order
+//   operand  None | value | (value, column, axes, past)
 // run_program(capsule, inputs, outputs, caches, past): tuples of tensors; None: absent
 // program_kernels(capsule, inputs, outputs, caches, past) -> [kernel id of each step]
 // explain_program(capsule, inputs, outputs, caches, past, step) -> JSON
+// programs_may_run() -> False inside transforms, modes, autocast and traces
 extern PyMethodDef kProgramMethods[];
 
 }  // namespace lz::door

@@ -160,6 +160,7 @@ int64_t Width(const Operand& operand) {
 }
 
 bool IsDense(const lz_tensor& t) {
+  if (std::count(t.shape, t.shape + std::max(t.ndim, 0), 0) > 0) return true;
   int64_t stride = 1;
   for (int32_t d = t.ndim - 1; d >= 0; --d) {
     if (t.shape[d] != 1 && t.strides[d] != stride) return false;

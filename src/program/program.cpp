@@ -217,7 +217,7 @@ Result<std::vector<const Plan*>> Program::Plans(const RunArguments& arguments) {
 Result<std::string> Program::Explain(const RunArguments& arguments, size_t step) {
   LZ_RETURN_IF_ERROR(CheckArguments(arguments));
   if (step >= steps_.size()) {
-    return WrongProgram("step", "less than " + std::to_string(steps_.size()), std::to_string(step));
+    return WrongProgram("step", "less than " + std::to_string(steps_.size()), std::to_string(int64_t(step)));
   }
   ProgramRun run(*this);
   auto request = run.Fill(arguments, step);

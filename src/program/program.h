@@ -50,6 +50,12 @@ struct ProgramStep {
   std::vector<lz_scalar> scalars;
 };
 
+// How to hold what keeps a run's tensors: host kernels may keep what they are lent. Any thread.
+struct RunOwner {
+  void (*retain)(void* owner);
+  void (*release)(void* owner);
+};
+
 struct RunArguments {
   int64_t batch = 0, length = 0, past = 0;
   std::span<const lz_tensor> inputs;   // by kInput value; ndim -1: absent
@@ -57,6 +63,8 @@ struct RunArguments {
   std::span<const lz_tensor> caches;   // by kCache value: with any strides
   const lz_parallel* parallel = nullptr;
   int64_t policy = 0;
+  void* owner = nullptr;
+  const RunOwner* owner_calls = nullptr;  // nullptr: no host kernel keeps a tensor
 };
 
 class ProgramRun;

@@ -34,6 +34,22 @@ bool TakesStridedOutputs(const Plan& plan) {
          (!plan.fallback || TakesStridedOutputs(*plan.fallback, plan.fallback_transforms));
 }
 
+// What keeps a tensor that a host kernel was lent: the arena, and the arguments of the run.
+struct Lent {
+  Lent(std::shared_ptr<Arena> memory, const RunArguments& a)
+      : arena(std::move(memory)), owner(a.owner), calls(a.owner_calls) {
+    if (calls) calls->retain(owner);
+  }
+  static void Release(void* self) {
+    auto* lent = static_cast<Lent*>(self);
+    if (lent->calls) lent->calls->release(lent->owner);
+    delete lent;
+  }
+  std::shared_ptr<Arena> arena;
+  void* owner;
+  const RunOwner* calls;
+};
+
 bool IsHost(const Plan& plan) { return plan.kernel->spec.call != CallKind::kNative; }
 
 }  // namespace
@@ -122,7 +138,8 @@ Status ProgramRun::Begin(const RunArguments& arguments) {
   arguments_ = &arguments;
   const int64_t rows = arguments.batch * arguments.length;
   const int64_t bytes = program_.ArenaBytes(rows) + program_.SpareBytes(rows);
-  memory_ = static_cast<char*>(arena_.Get(size_t(bytes)));
+  if (arena_.use_count() > 1) arena_ = std::make_shared<Arena>();  // lent in the last run, and kept
+  memory_ = static_cast<char*>(arena_->Get(size_t(bytes)));
   if (memory_ || bytes == 0) return {};
   return Status(StatusCode::kKernelFailed, {.field = "program: memory",
                                             .wanted = std::to_string(bytes) + " bytes",
@@ -208,7 +225,6 @@ Status ProgramRun::RunStep(Step& step, Call&& call) {
   return status;
 }
 
-// The tensors are lent for the call alone: adapters keep none.
 Status ProgramRun::CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r) {
   const HostRuntime* host = program_.engine().host();
   if (!host) {
@@ -219,7 +235,7 @@ Status ProgramRun::CallHost(const KernelEntry& kernel, const Transforms& transfo
   HostTensor tensors[kMaxTensors];
   for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
     if (r.tensors[i].ndim < 0) continue;
-    tensors[i] = {.view = r.tensors[i], .owner = this, .release = [](void*) {}};
+    tensors[i] = {.view = r.tensors[i], .owner = new Lent(arena_, *arguments_), .release = &Lent::Release};
   }
   return host->call(kernel, r, transforms, tensors);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <vector>
 
 #include "base/arena.h"
@@ -48,7 +49,7 @@ class ProgramRun {
   const Program& program_;
   const RunArguments* arguments_ = nullptr;
   std::vector<Step> steps_;
-  Arena arena_;
+  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();  // host kernels may hold it beyond the run
   Team team_;
   char* memory_ = nullptr;
 };
