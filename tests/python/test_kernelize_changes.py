@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers import rotary  # noqa: E402
 from layerzero.models.families import FAMILIES, first_output  # noqa: E402
-from small_llama import TOLERANCE, error, ids_of, logits_of, tiny  # noqa: E402
+from small_llama import TOLERANCE, error, ids_of, logits_of, plan_of, tiny  # noqa: E402
 
 BY_NAME = {family.name: family for family in FAMILIES}
 FUSED_AND_PARTS = ["llama", "mistral"]  # through one fused forward, and part by part
@@ -59,6 +59,19 @@ def attribute(path, name, value):
 ])  # fmt: skip
 def test_constants_of_a_module(name, path, attribute_name, value):
     assert_honoured(name, attribute(path, attribute_name, value))
+
+
+def test_an_equal_constant_is_no_change():
+    model = tiny()
+    lz.kernelize(model)
+    expected = logits_of(model)
+    for layer in layers_of(model):
+        layer.self_attn.scaling = float(str(layer.self_attn.scaling))
+    assert torch.equal(logits_of(model), expected) and not plan_of(model).why_aside
+    model.model.layers[0].self_attn.q_norm = torch.zeros(3)
+    model.model.layers[0].self_attn.config = copy.deepcopy(model.config)
+    assert error(logits_of(model), expected) <= TOLERANCE
+    assert plan_of(model).why_aside == {"an attribute of a module was changed after kernelize": 1}
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

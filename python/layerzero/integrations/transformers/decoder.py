@@ -134,12 +134,19 @@ class DecoderPlan:
         classes = self._why_other_classes()
         if classes:
             return classes
-        if any(table.get(name) != value for table, name, value in self.facts):
+        if any(_differs(table.get(name), value) for table, name, value in self.facts):
             return "an attribute of a module was changed after kernelize"
         dtype = self.embedding["weight"].dtype
         if any(norm["weight"].dtype is not dtype for norm in self.norms):
             return "a norm's weight has another dtype than the embedding: the model promotes, the operation does not"
         return None
+
+
+def _differs(value, expected):
+    """Of anything but numbers and texts another object: comparing configurations or tensors is no matter of a moment."""
+    if value is expected:
+        return False
+    return not isinstance(expected, (int, float, str)) or type(value) is not type(expected) or value != expected
 
 
 def _facts_of(module):
