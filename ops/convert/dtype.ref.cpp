@@ -29,12 +29,13 @@ int32_t Launch(const lz_kernel_args* args) {
   const int64_t target = args->scalars[kDType].value.i, source = args->scalars[kSource].value.i;
   const bool saturate = args->scalars[kSaturate].value.i != 0;
   const int64_t size = in.ndim() > 0 ? in.size(-1) : 1, step = in.ndim() > 0 ? in.stride(-1) : 0;
+  const int64_t to_step = out.ndim() > 0 ? out.stride(-1) : 0;
   const int64_t rows = size > 0 ? in.numel() / size : 0;
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t from = in.RowOffset(row);
+    const int64_t from = in.RowOffset(row), to_row = out.RowOffset(row);
     for (int64_t i = 0; i < size; ++i) {
       const double v = Load(in, from + i * step, source);
-      const int64_t to = row * size + i;  // the output is dense
+      const int64_t to = to_row + i * to_step;
       if (target >= kFirstCode) {
         out.data<uint8_t>()[to] = Encode(kSmall[size_t(target - kFirstCode)], v, saturate);
       } else {

@@ -16,8 +16,10 @@ int32_t Launch(const lz_kernel_args* args) {
     if (columns == 0) break;
     // The input's last axis holds all of one matrix.
     const uint8_t* from = scale.data<const uint8_t>() + scale.RowOffset(row / rows);
-    uint8_t* to = out.data<uint8_t>() + row * columns;  // outputs are dense
-    for (int64_t c = 0; c < columns; ++c) to[c] = from[SwizzledOffset(row % rows, c, columns) * scale.stride(-1)];
+    uint8_t* to = out.data<uint8_t>() + out.RowOffset(row);
+    for (int64_t c = 0; c < columns; ++c) {
+      to[c * out.stride(-1)] = from[SwizzledOffset(row % rows, c, columns) * scale.stride(-1)];
+    }
   }
   return 0;
 }

@@ -29,11 +29,6 @@ bool TakesStridedOutputs(const KernelEntry& kernel, const Transforms& transforms
   const KernelSpec& spec = kernel.spec;
   return spec.call == CallKind::kNative && spec.strides != Strides::kContiguous && transforms.outputs == 0;
 }
-bool TakesStridedOutputs(const Plan& plan) {
-  return TakesStridedOutputs(*plan.kernel, plan.transforms) &&
-         (!plan.fallback || TakesStridedOutputs(*plan.fallback, plan.fallback_transforms));
-}
-
 // What keeps a tensor that a host kernel was lent: the arena, and the arguments of the run.
 struct Lent {
   Lent(std::shared_ptr<Arena> memory, const RunArguments& a)
@@ -53,6 +48,11 @@ struct Lent {
 bool IsHost(const Plan& plan) { return plan.kernel->spec.call != CallKind::kNative; }
 
 }  // namespace
+
+bool TakesStridedOutputs(const Plan& plan) {
+  return TakesStridedOutputs(*plan.kernel, plan.transforms) &&
+         (!plan.fallback || TakesStridedOutputs(*plan.fallback, plan.fallback_transforms));
+}
 
 ProgramRun::ProgramRun(const Program& program) : program_(program) {
   steps_.reserve(program.steps().size());

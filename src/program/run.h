@@ -11,6 +11,9 @@
 
 namespace lz {
 
+// Whether what a plan runs writes outputs of any outer strides; else it gets dense memory, from which they are moved.
+bool TakesStridedOutputs(const Plan& plan);
+
 class ProgramRun {
  public:
   explicit ProgramRun(const Program& program);
