@@ -36,6 +36,24 @@ bool IsExpanded(const lz_tensor& t) {
   return false;
 }
 
+// First byte and the one behind the last.
+std::pair<uintptr_t, uintptr_t> Extent(const lz_tensor& t) {
+  const int64_t item = int64_t{t.dtype.bits} * t.dtype.lanes / 8;
+  uintptr_t begin = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset, end = begin + uintptr_t(item);
+  for (int32_t d = 0; d < t.ndim; ++d) {
+    if (t.shape[d] == 0) return {0, 0};
+    const int64_t way = (t.shape[d] - 1) * t.strides[d] * item;
+    (way < 0 ? begin : end) += uintptr_t(way);
+  }
+  return {begin, end};
+}
+bool Overlap(const lz_tensor& a, const lz_tensor& b) {
+  if (a.ndim < 0 || b.ndim < 0) return false;
+  const auto [a_begin, a_end] = Extent(a);
+  const auto [b_begin, b_end] = Extent(b);
+  return a_begin < b_end && b_begin < a_end;
+}
+
 // First and last step that touches a value.
 struct Life {
   size_t first = SIZE_MAX, last = 0;
@@ -161,7 +179,15 @@ Status Program::CheckOutput(const RunArguments& a, size_t i, const ProgramValue&
   const lz_tensor& t = a.outputs[i];
   const int64_t axes[] = {value.width};
   const bool fits = IsRows(t, a.batch, a.length, axes) && t.shape[1] == a.length && DTypeOf(t) == value.dtype;
-  if (fits && IsDense(t)) return {};
+  if (fits && IsDense(t)) {
+    const auto shared = [&](const lz_tensor& other) { return Overlap(t, other); };
+    if (std::none_of(a.inputs.begin(), a.inputs.end(), shared) &&
+        std::none_of(a.outputs.begin(), a.outputs.begin() + ptrdiff_t(i), shared) &&
+        std::none_of(a.caches.begin(), a.caches.end(), shared)) {
+      return {};
+    }
+    return WrongProgram("output " + std::to_string(i), "memory of its own", "that of another tensor of the run");
+  }
   const int64_t shape[] = {a.batch, a.length, value.width};
   return WrongProgram("output " + std::to_string(i), "a dense tensor " + ShapeText(shape, value.dtype), Text(t));
 }

@@ -304,6 +304,25 @@ TEST_F(ProgramTest, TensorsElsewhereOrOfTooManyAxesAreRefused) {
   EXPECT_THAT(program->Run(arguments).Text(), HasSubstr("program: sizes"));
 }
 
+TEST_F(ProgramTest, OutputsHaveMemoryOfTheirOwn) {
+  const Operand x = Input(), y = Output(4), z = Output(4);
+  Step("elementwise", {x, x}, {y});
+  Step("elementwise", {x, y}, {z});
+  const auto program = Make();
+  OwnedTensor &a = Tensor({1, 2, 4}, 1), &b = Tensor({1, 2, 4}), &both = Tensor({1, 4, 4});
+  for (const auto& outputs : {std::vector<OwnedTensor*>{&a, &b}, {&b, &a}, {&b, &b}}) {
+    EXPECT_THAT(Run(*program, {&a}, outputs).Text(), HasSubstr("wanted memory of its own"));
+  }
+  auto in = Given({&a}), out = Given({&both, &both});
+  std::vector<int64_t> shape = {1, 2, 4};
+  for (lz_tensor& t : out) t.shape = shape.data();
+  const RunArguments arguments{.batch = 1, .length = 2, .inputs = in, .outputs = out};
+  out[1].byte_offset = 7 * 4;
+  EXPECT_THAT(program->Run(arguments).Text(), HasSubstr("output 1: wanted memory of its own"));
+  out[1].byte_offset = 8 * 4;
+  EXPECT_EQ(program->Run(arguments).Text(), "ok");
+}
+
 class ProgramRefusal : public ProgramTest {};
 
 TEST_F(ProgramRefusal, StepsThatReadWhatNobodyWrote) {

@@ -191,6 +191,12 @@ def test_tensors_that_do_not_fit_are_named(inputs, outputs, message):
         norm_program().run(inputs, outputs)
 
 
+def test_outputs_have_memory_of_their_own():
+    x = normal(1, 3, WIDTH)
+    with pytest.raises(lz.InvalidRequestError, match="output 0: wanted memory of its own"):
+        norm_program().run((x[:, :2],), (x[:, 1:],))
+
+
 def test_lists_are_not_tuples():
     with pytest.raises(TypeError, match="must be tuple, not list"):
         norm_program().run([normal(1, 2, WIDTH)], (torch.empty(1, 2, WIDTH),))
