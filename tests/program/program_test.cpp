@@ -123,6 +123,30 @@ TEST_F(ProgramTest, RunsAtSizesThatChange) {
   }
 }
 
+// Steps behind the one that failed are of the sizes before.
+TEST_F(ProgramTest, AFailedRunLeavesNothingBehind) {
+  const Operand x = Input(), a = Rows(24), b = Rows(24), y = Output(24);
+  Step("elementwise", {x, x}, {a}, {{"function", kAdd}});
+  Step("elementwise", {a, a}, {b}, {{"function", kMul}});
+  Step("elementwise", {b, a}, {y}, {{"function", kAdd}});
+  const auto program = Make();
+  OwnedTensor& wrong = Tensor({24, 24, 24, 24});
+  for (int64_t length : {40, 3, 17, 40, 1}) {
+    OwnedTensor &in = Tensor({2, length, 24}, uint32_t(length)), &out = Tensor({2, length, 24});
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_FALSE(Run(*program, {i ? nullptr : &wrong}, {&out}).ok());
+      const Status status = Run(*program, {&in}, {&out});
+      ASSERT_TRUE(status.ok()) << status.Text();
+      const auto from = Values(in), to = Values(out);
+      for (size_t k = 0; k < from.size(); ++k) {
+        const float twice = float(2 * float(from[k]));
+        ASSERT_EQ(to[k], float(float(twice * twice) + twice)) << k;
+      }
+      EXPECT_TRUE(out.GuardsIntact());
+    }
+  }
+}
+
 TEST_F(ProgramTest, WithoutStepsNothingHappens) {
   const auto program = Make();
   EXPECT_TRUE(program->Run({.batch = 2, .length = 3}).ok());
