@@ -77,5 +77,6 @@ def run_decoder(base, forward):
         second = forward(base, input_ids=ids[:, :1], attention_mask=longer, past_key_values=cache, use_cache=True)
         third = forward(base, input_ids=ids, use_cache=False)
         return torch.cat(
-            [first.last_hidden_state[mask.bool()], second.last_hidden_state[:, 0], third.last_hidden_state[0]]
+            # Of the last call the row that has no padding: what other tokens make of it, bf16 alone knows.
+            [first.last_hidden_state[mask.bool()], second.last_hidden_state[:, 0], third.last_hidden_state[1]]
         )
