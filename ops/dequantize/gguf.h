@@ -2,19 +2,14 @@
 #pragma once
 
 #include <array>
-#include <string>
 
-#include "core/contract.h"
+#include "ops/common/gguf.h"
 
 namespace lz::ops::dequantize_gguf {
 
 enum Tensor { kData, kOutput };
 enum Scalar { kColumns, kFormat, kDType };
-enum Format { kQ4_0, kQ4_1, kQ5_0, kQ5_1, kQ8_0, kQ4_K, kQ5_K, kQ6_K, kFormats };
-
-inline constexpr std::array<int64_t, kFormats> kBlockColumns = {32, 32, 32, 32, 32, 256, 256, 256};
-inline constexpr std::array<int64_t, kFormats> kBlockBytes = {18, 20, 22, 24, 34, 144, 176, 210};
-inline constexpr std::string_view kFormatNames = "q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k";
+using namespace lz::ops::gguf;
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"dequantize.gguf"}});
 inline constexpr auto kParams = std::to_array<Param>({
@@ -32,24 +27,8 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 });
 
 inline Status Canonicalize(BoundArgs& args) {
-  const auto format = size_t(args.scalars[kFormat].value.i);
-  const int64_t columns = args.scalars[kColumns].value.i, values = kBlockColumns[format];
-  if (columns < 0 || columns % values != 0) {
-    return Status(StatusCode::kInvalidRequest, {.field = "columns",
-                                                .wanted = "a multiple of " + std::to_string(values) + ", not negative",
-                                                .got = std::to_string(columns),
-                                                .fix = "pass the unquantised row length"});
-  }
-  const int64_t wanted = columns / values * kBlockBytes[format];
-  const int64_t row_bytes = args.tensors[kData].shape[1];
-  if (row_bytes == wanted) return {};
-  return Status(StatusCode::kInvalidRequest,
-                {.field = "data",
-                 .wanted = std::to_string(wanted) + " bytes a row",
-                 .got = std::to_string(row_bytes),
-                 .fix = "check format and columns: a block of " + std::to_string(values) + " values has " +
-                        std::to_string(kBlockBytes[format]) + " bytes in " +
-                        std::string(ChoiceName(kFormatNames, int64_t(format)))});
+  return CheckRows(args.scalars[kFormat].value.i, args.scalars[kColumns].value.i, args.tensors[kData].shape[1],
+                   "columns", "data");
 }
 
 inline constexpr Contract kContract = {

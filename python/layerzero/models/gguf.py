@@ -169,4 +169,6 @@ def load(model=None, dtype="bf16", quiet=True):
         folder = converted_folder(path, dtype) if is_gguf else path
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
         loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
+    if is_gguf:
+        loaded.__dict__["_gguf_path"] = str(path)  # whose blocks `kernelize(weights="gguf")` uses as they are
     return loaded.eval(), tokenizer

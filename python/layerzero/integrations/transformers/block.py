@@ -59,10 +59,14 @@ class DecoderProgram:
             stream, delta = total, None
 
         def linear(source: Rows, table: Any) -> Rows:
-            out = rows(table["weight"].shape[0])
-            make.add(
-                "linear", [out], input=source, weight=make.weight(table["weight"]), bias=make.weight(table["bias"])
-            )
+            out, bias = rows(table["weight"].shape[0]), make.weight(table["bias"])
+            blocks = plan.blocks.get(id(table))
+            if blocks is None:
+                make.add("linear", [out], input=source, weight=make.weight(table["weight"]), bias=bias)
+                return out
+            own = blocks.weight
+            given = {"weight": make.weight(own.data), "packed": make.weight(own.packed), "format": own.format}
+            make.add("linear_gguf", [out], input=source, bias=bias, activations=blocks.activations, **given)
             return out
 
         def rotated(source: Rows, into: Rows) -> None:

@@ -52,6 +52,7 @@ class DecoderPlan:
         self.layers = None
         self.hooks_so_far = None
         self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
+        self.blocks = {}  # id of a linear layer's parameter table -> its BlockLinear
         self.why_aside = {}  # reason -> how often the model's own forward was taken
 
     def __deepcopy__(self, memo):
@@ -61,6 +62,7 @@ class DecoderPlan:
         return DecoderPlan, (self.offset,)
 
     def build(self, base):
+        self.take_blocks(base)
         modules = [base.norm, base.embed_tokens, base.layers]
         layers = [_LayerPlan(layer, self.offset) for layer in base.layers]
         for layer in base.layers:
@@ -84,6 +86,12 @@ class DecoderPlan:
         linears = (table for layer in layers for table in (*layer.attention, *layer.mlp))
         self.weights = [self.embedding, *self.norms, *linears]
         self.layers = layers  # last: another thread takes it for the sign that all is there
+
+    def take_blocks(self, base):
+        """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
+        self.watch = None
+        given = ((m._parameters, m.__dict__.get("_layerzero_blocks")) for m in base.modules())
+        self.blocks = {id(table): blocks[0] for table, blocks in given if blocks is not None}
 
     def why_changed(self):
         """None, or what was done to the modules since kernelize that only their own forward honours."""

@@ -13,8 +13,9 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import choices, continuous, probe, rotary, structure
+from layerzero.integrations.transformers import choices, continuous, probe, rotary, structure, weights
 from layerzero.integrations.transformers import experts as experts_interface
 from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
 
@@ -29,10 +30,12 @@ class KernelizeReport:
 
     replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far}
     left: part -> why it stays with the model's own code
+    weights: what weights= did
     """
 
     replaced: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     left: dict[str, str] = dataclasses.field(default_factory=dict)
+    weights: "weights.WeightsReport | None" = None
 
     def _add(self, part, operation):
         entry = self.replaced.setdefault(part, {"count": 0, "operation": operation, "calls": 0})
@@ -46,6 +49,7 @@ class KernelizeReport:
             for part, e in self.replaced.items()
         ]
         lines += [f"{part}: left, {reason}" for part, reason in self.left.items()]
+        lines += [] if self.weights is None else [str(self.weights)]
         return "\n".join(lines)
 
 
@@ -105,6 +109,9 @@ def _norm_forward(self, rows):
 @_of_rows
 def _linear_forward(self, rows):
     weight = self.weight
+    given = self.__dict__.get("_layerzero_blocks")
+    if given is not None and weight is given[1]:
+        return given[0](rows, self.bias)
     # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
     plain = type(weight) is nn.Parameter and weight.layout is torch.strided
     return _OPS["linear"](rows, weight, self.bias) if plain else None
@@ -337,8 +344,45 @@ def _runs(frame, modules):
     return False
 
 
-def kernelize(model: nn.Module) -> KernelizeReport:
+def _use_blocks(model, mark, kind, activations, ids, max_perplexity_ratio):
+    """Multiplies with weights in blocks from here on, unless the logits change by more than was allowed."""
+    text = weights.probe_ids(model) if ids is None else ids
+    before = weights.log_probabilities(model, text)
+    found = weights.block_weights(model, kind, mark.report.left)
+    modules = dict(model.named_modules())
+    for name, blocks in found.items():
+        modules[name].__dict__["_layerzero_blocks"] = (blocks.linear(activations), modules[name].weight)
+    for module in model.modules():
+        plan = module.__dict__.get("_layerzero_decoder")
+        if plan is not None:
+            plan.take_blocks(module)
+    after = weights.log_probabilities(model, text)
+    error, ratio, perplexity = weights.compare(before, after, ids)
+    size = sum(blocks.nbytes for blocks in found.values())
+    mark.report.weights = weights.WeightsReport(kind, activations, len(found), size, error, ratio, perplexity)
+    worse = ratio if perplexity is None else perplexity[1] / perplexity[0]
+    if not worse <= max_perplexity_ratio:
+        raise InvalidRequestError(
+            f"weights: wanted a perplexity of at most {max_perplexity_ratio} times the model's own, got {worse:.4f}; "
+            f"raise max_perplexity_ratio, or choose another kind than {kind!r}"
+        )
+
+
+def kernelize(
+    model: nn.Module,
+    weights: str | None = None,
+    *,
+    activations: str = "input",
+    accuracy_ids: torch.Tensor | None = None,
+    max_perplexity_ratio: float = 1.1,
+) -> KernelizeReport:
     """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
+
+    weights: None, the model's own parameters; "gguf", the blocks of the file that layerzero.models.gguf.load read, as
+    they are; "int8" or "int4", the parameters rounded to blocks of 32. They are copies for the linear layers: what is
+    written into parameters afterwards does not reach them. activations: "input", or "int8" to round what is multiplied
+    to 8 bits by 32 as well. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
+    max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write.
 
     Weights, their names, state_dict and saved files stay as they are. Training, gradients and tracing take the model's
     own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
@@ -348,10 +392,10 @@ def kernelize(model: nn.Module) -> KernelizeReport:
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
     # Trials are made without what the caller may have around: another default device, autocast.
     with _LOCK, torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        return _kernelize(model)
+        return _kernelize(model, (weights, activations, accuracy_ids, max_perplexity_ratio))
 
 
-def _kernelize(model):
+def _kernelize(model, blocks=(None,)):
     if _MARK in model.__dict__:
         return model.__dict__[_MARK].report
     _refuse_while_running(model, "kernelize")
@@ -379,6 +423,8 @@ def _kernelize(model):
             _replace_decoder(base, norms.pop(), expected, mark)
         if "decoder" not in mark.report.replaced:
             _replace_rotations(model, mark)
+        if blocks[0] is not None:
+            _use_blocks(model, mark, *blocks)
     except BaseException:
         _restore(model)
         raise
