@@ -889,6 +889,29 @@ def linear(
 ) -> T:
     """Matrix product with row-major weights, plus a bias."""
 
+def linear_gguf(
+    input: T,
+    weight: T,
+    format: Literal["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"],
+    bias: T | None = None,
+    *,
+    packed: T | None = None,
+    activations: Literal["input", "int8"] = "input",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Matrix product with weights as they lie in a GGUF file, plus a bias."""
+
+def linear_gguf_prepack(
+    weight: T,
+    k: int,
+    format: Literal["q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"],
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Puts rows of GGUF blocks into the order that fast kernels of linear_gguf want."""
+
 def linear_prepack(
     weight: T,
     *,
