@@ -32,11 +32,21 @@ class ProgramRun {
     Box site;
     const Plan* plan = nullptr;
     int64_t policy = -1;
+    bool steady = true;   // its tensors depend on the place alone
     uint32_t copied = 0;  // outputs that the kernel writes densely into `spare`, to be moved from there
     std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> sizes;
   };
 
+  // What a run shares with the one before: as long as nothing of it changes, steady steps stay bound.
+  struct Place {
+    char* memory = nullptr;
+    int64_t batch = 0, length = 0, policy = -1;
+    uint64_t generation = 0;  // of registrations, policies and devices
+    bool operator==(const Place&) const = default;
+  };
+
   Status Begin(const RunArguments& arguments);
+  void Prefetch(size_t step) const;
   bool SetInputs(const ProgramStep& what, Step& step);
   Status BindStep(const ProgramStep& what, Step& step);
   Status SetOutputs(const ProgramStep& what, Step& step);
@@ -55,6 +65,8 @@ class ProgramRun {
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();  // host kernels may hold it beyond the run
   Team team_;
   char* memory_ = nullptr;
+  Place place_;
+  bool same_place_ = false;
 };
 
 }  // namespace lz
