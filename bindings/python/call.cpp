@@ -120,9 +120,6 @@ PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* 
   return result;
 }
 
-namespace {
-
-// A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
 void Tell(const Request& r, const Plan& plan) {
   if (!g_hooks.selected || (!plan.uses_fallback && !Engine::Get().LogsSelections(r.policy))) return;
   PyObject* told = PyObject_CallFunction(g_hooks.selected, "ssi", plan.kernel->operation.c_str(),
@@ -130,8 +127,6 @@ void Tell(const Request& r, const Plan& plan) {
   if (!told) PyErr_Clear();
   Py_XDECREF(told);
 }
-
-}  // namespace
 
 Result<const Plan*> SelectOutside(Request& r, Box* site) {
   Box fresh;
@@ -180,13 +175,13 @@ bool Notice(const char* kind, const Request& r, const std::string& text) {
   return told != nullptr;
 }
 
+}  // namespace
+
 void TellFailed(const Request& r, const Plan& plan, const std::string& why) {
   const std::string text =
       plan.kernel->id + " failed" + (why.empty() ? "" : " (" + why + ")") + ", " + plan.fallback->id + " has answered";
   if (!Notice("failed", r, text)) PyErr_Clear();
 }
-
-}  // namespace
 
 bool TellLayout(const Request& r) {
   if (r.layout_source != LayoutSource::kAssumed) return true;

@@ -36,6 +36,18 @@ struct Hooks {
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
 
+// For code that runs without knowing whether it holds the GIL.
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {}
+  ~Gil() { PyGILState_Release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
 // Calls a kernel that lives in Python on copies and casts of its inputs; nullptr with a Python error.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
 // The same; its results are checked against the contract.
@@ -53,6 +65,9 @@ PyObject* MakeCallable(const Operation& op, PyObject* module);
 // The state of a callable that MakeCallable made; nullptr for another object.
 OpDoor* DoorOf(PyObject* callable);
 
+// A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
+void Tell(const Request& request, const Plan& plan);
+void TellFailed(const Request& request, const Plan& plan, const std::string& why);
 // Says once in a while that a layout was assumed. False: the user has made the warning an error.
 bool TellLayout(const Request& request);
 // Selects with the GIL released: another thread may be selecting the same, or waiting for us.

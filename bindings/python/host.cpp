@@ -9,17 +9,6 @@
 namespace lz::door {
 namespace {
 
-class Gil {
- public:
-  Gil() : state_(PyGILState_Ensure()) {}
-  ~Gil() { PyGILState_Release(state_); }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
-
- private:
-  PyGILState_STATE state_;
-};
-
 // The text, or the attribute's text; empty where there is none.
 std::string TextOf(PyObject* text) {
   const char* utf8 = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8AndSize(text, nullptr) : nullptr;

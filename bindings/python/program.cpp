@@ -176,14 +176,23 @@ PyObject* Make(PyObject*, PyObject* args) {
 // Who keeps the arguments of a run is the tuple that Python passes; any thread may hold it and let it go.
 const RunOwner kArguments = {
     [](void* tuple) {
-      const PyGILState_STATE state = PyGILState_Ensure();
+      const Gil gil;
       Py_IncRef(static_cast<PyObject*>(tuple));
-      PyGILState_Release(state);
     },
     [](void* tuple) {
-      const PyGILState_STATE state = PyGILState_Ensure();
+      const Gil gil;
       Py_DecRef(static_cast<PyObject*>(tuple));
-      PyGILState_Release(state);
+    },
+};
+
+const RunListener kLog = {
+    [](const Plan& plan, const Request& r) {
+      const Gil gil;
+      Tell(r, plan);
+    },
+    [](const Plan& plan, const Request& r) {
+      const Gil gil;
+      TellFailed(r, plan, "");
     },
 };
 
@@ -226,7 +235,8 @@ struct Tensors {
                  .caches = caches,
                  .policy = policy,
                  .owner = args,
-                 .owner_calls = &kArguments};
+                 .owner_calls = &kArguments,
+                 .listener = &kLog};
     return true;
   }
 

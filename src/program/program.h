@@ -56,6 +56,12 @@ struct RunOwner {
   void (*release)(void* owner);
 };
 
+// What no result says. Any thread.
+struct RunListener {
+  void (*selected)(const Plan& plan, const Request& request);   // the box of a step's site did not hold it
+  void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
+};
+
 struct RunArguments {
   int64_t batch = 0, length = 0, past = 0;
   std::span<const lz_tensor> inputs;   // by kInput value; ndim -1: absent
@@ -65,6 +71,7 @@ struct RunArguments {
   int64_t policy = 0;
   void* owner = nullptr;
   const RunOwner* owner_calls = nullptr;  // nullptr: no host kernel keeps a tensor
+  const RunListener* listener = nullptr;
 };
 
 class ProgramRun;

@@ -196,9 +196,13 @@ Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
     step.plan = nullptr;
     LZ_RETURN_IF_ERROR(program_.engine().Prepare(r));
   }
-  auto plan = program_.engine().Select(r, step.site);
-  if (!plan.ok()) return plan.TakeStatus();
-  step.plan = *plan;
+  step.plan = program_.engine().Lookup(step.site, r.facts);
+  if (!step.plan) {
+    auto plan = program_.engine().Select(r, step.site);
+    if (!plan.ok()) return plan.TakeStatus();
+    step.plan = *plan;
+    if (arguments_->listener) arguments_->listener->selected(*step.plan, r);
+  }
   step.policy = arguments_->policy;
   return SetOutputs(what, step);
 }
@@ -246,6 +250,7 @@ Status ProgramRun::RunStep(Step& step, Call&& call) {
     spare += AlignWorkspace(OutputBytes(r.outputs[o]));
   }
   Status status = call();
+  if (status.ok() && r.fell_back && arguments_->listener) arguments_->listener->fell_back(*step.plan, r);
   for (size_t o = 0; step.copied >> o; ++o) {
     if (!(step.copied >> o & 1)) continue;
     if (status.ok()) CopyStrided(r.tensors[inputs + o], wanted[o]);
@@ -271,14 +276,14 @@ Status ProgramRun::CallHost(const KernelEntry& kernel, const Transforms& transfo
 
 // A step whose kernel lives in the host language, or whose native one has failed and has its fallback there.
 Status ProgramRun::RunHost(Step& step, Status native) {
-  Engine& engine = program_.engine();
   const Plan& plan = *step.plan;
   Request& r = step.request;
   r.parallel = arguments_->parallel;
-  if (!IsHost(plan)) return plan.fallback ? CallHost(*plan.fallback, plan.fallback_transforms, r) : std::move(native);
+  r.fell_back = !IsHost(plan);
+  if (r.fell_back) return plan.fallback ? CallHost(*plan.fallback, plan.fallback_transforms, r) : std::move(native);
   Status status = CallHost(*plan.kernel, plan.transforms, r);
   if (status.code() != StatusCode::kKernelFailed || !plan.fallback) return status;
-  Status answered = engine.RunFallback(plan, r);
+  Status answered = program_.engine().RunFallback(plan, r);
   if (answered.code() != StatusCode::kHostKernel) return answered;
   return CallHost(*plan.fallback, plan.fallback_transforms, r);
 }

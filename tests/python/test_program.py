@@ -1,6 +1,7 @@
 """Programs from Python: what they compute, under which policy, and what they refuse."""
 
 import gc
+import logging
 import threading
 
 import pytest
@@ -147,6 +148,26 @@ def test_a_kernel_in_python_that_raises_falls_back():
     torch.testing.assert_close(y, norm_of(x))
     with lz.policy(locks={"norm.rms": "tests.program.raises"}), pytest.raises(lz.LayerZeroError, match="not today"):
         program.run((x,), (y,))
+
+
+def test_selections_and_fallbacks_are_logged(caplog):
+    program, x, y = norm_program(), normal(1, 2, WIDTH), torch.empty(1, 2, WIDTH)
+    with caplog.at_level(logging.INFO, logger="layerzero"):
+        program.run((x,), (y,))
+        assert not caplog.messages
+        with lz.policy(log_selections=True):
+            for _ in range(2):
+                program.run((x,), (y,))
+        assert caplog.messages == ["elementwise.binary: hwy.elementwise.binary", "norm.rms: hwy.norm.rms"]
+        caplog.clear()
+
+        @lz.register_kernel("norm.rms", "tests.program.fails", supported_dtypes=["float32"], priority=100)
+        def fails(input, weight, eps, weight_offset):
+            raise ValueError("not today")
+
+        for _ in range(2):
+            program.run((x,), (y,))
+        assert len(caplog.messages) == 1 and "tests.program.fails failed" in caplog.messages[0]
 
 
 @pytest.mark.parametrize(
