@@ -151,7 +151,7 @@ Status ProgramRun::Begin(const RunArguments& arguments) {
   memory_ = static_cast<char*>(arena_->Get(size_t(bytes)));
   const Place place{memory_, arguments.batch, arguments.length, arguments.policy,
                     program_.engine().epochs().Generation()};
-  same_place_ = place == place_;
+  if (place != place_) ++num_places_;
   place_ = place;
   if (memory_ || bytes == 0) return {};
   return Status(StatusCode::kKernelFailed, {.field = "program: memory",
@@ -187,7 +187,7 @@ void ProgramRun::Prefetch(size_t index) const {
 }
 
 Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
-  if (step.steady && same_place_ && step.plan) return {};
+  if (step.steady && step.bound == num_places_) return {};
   Request& r = step.request;
   if (!SetInputs(what, step) || step.policy != arguments_->policy || !step.plan) {
     std::copy(what.scalars.begin(), what.scalars.end(), r.scalars.begin());  // binding resolves them
@@ -204,7 +204,9 @@ Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
     if (arguments_->listener) arguments_->listener->selected(*step.plan, r);
   }
   step.policy = arguments_->policy;
-  return SetOutputs(what, step);
+  LZ_RETURN_IF_ERROR(SetOutputs(what, step));
+  step.bound = num_places_;
+  return {};
 }
 
 Status ProgramRun::SetOutputs(const ProgramStep& what, Step& step) {

@@ -33,6 +33,7 @@ class ProgramRun {
     const Plan* plan = nullptr;
     int64_t policy = -1;
     bool steady = true;   // its tensors depend on the place alone
+    uint64_t bound = 0;   // at which place
     uint32_t copied = 0;  // outputs that the kernel writes densely into `spare`, to be moved from there
     std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> sizes;
   };
@@ -66,7 +67,7 @@ class ProgramRun {
   Team team_;
   char* memory_ = nullptr;
   Place place_;
-  bool same_place_ = false;
+  uint64_t num_places_ = 0;  // so far: the number of this one
 };
 
 }  // namespace lz

@@ -40,7 +40,7 @@ int32_t Launch(const lz_kernel_args* args) {
   const int64_t n = weight.shape[0], k = args->scalars[kK].value.i, format = args->scalars[kFormat].value.i;
   ParallelFor(args, out.shape[0], 65536 / (16 * k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {
-      uint8_t* group = Data<uint8_t>(out) + g * out.shape[1];
+      uint8_t* group = Data<uint8_t>(out) + g * out.strides[0];
       std::memset(group, 0, size_t(out.shape[1]));
       for (int64_t row = g * kGroupRows; row < std::min(n, (g + 1) * kGroupRows); ++row) {
         PackRow(Data<const uint8_t>(weight) + row * weight.strides[0], row % kGroupRows, k, format, group);
