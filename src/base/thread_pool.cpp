@@ -90,10 +90,9 @@ void ThreadPool::Run(int64_t begin, int64_t end, int64_t grain, lz_parallel_body
   wake_.notify_all();
   TakeParts(job);
   {
-    // No worker may join this job any more, whatever woke it.
+    // No worker may join this job any more, whatever woke it. `next_` stays behind the end: others still look there.
     std::lock_guard lock(mutex_);
     job_.end = begin;
-    next_.store(begin, std::memory_order_relaxed);
   }
   while (running_.load(std::memory_order_acquire) != 0) Relax();
 }

@@ -228,6 +228,15 @@ TEST(Team, ATeamMayBeThePoolOfAnother) {
   EXPECT_TRUE(counts.AllAre(51));
 }
 
+TEST(ThreadPool, GivesEachIndexOnce) {
+  ThreadPool pool(3);
+  for (int i = 0; i < 3000; ++i) {
+    Counts counts(9);
+    Loop(pool.AsParallel(), 0, 9, 1, counts);
+    ASSERT_TRUE(counts.AllAre(1)) << i;
+  }
+}
+
 // Threads that call at once: their teams share the pool's threads and nobody waits for ever.
 TEST(Team, TeamsOfManyThreadsShareOnePool) {
   ThreadPool pool(3);
