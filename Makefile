@@ -7,10 +7,13 @@ export PRESET PYTHON PIP_ARGS
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-full bench lint format wheel conformance new-kernel clean help
+.PHONY: setup peers build demo test test-full bench lint format wheel conformance new-kernel clean help
 
 setup: ## system packages, .venv, Python packages
 	@scripts/setup.sh
+
+peers: setup ## llama.cpp from source (some minutes), for `layerzero bench e2e --peers`
+	@$(VENV_PYTHON) -m pip install -q --no-deps --upgrade --target .venv/peers $(PIP_ARGS) -r requirements/peers.txt
 
 build: setup ## compile, and make `import layerzero` work in .venv
 	@scripts/build.sh $(PRESET)

@@ -13,9 +13,13 @@ def command(
     rounds: Annotated[int, typer.Option(help="interleaved rounds", min=1)] = 7,
     tokens: Annotated[int, typer.Option(help="tokens of a decode", min=2)] = 64,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
+    peers: Annotated[bool, typer.Option("--peers", help="llama.cpp and weights in blocks too: `make peers`")] = False,
     json: Json = False,
 ) -> None:
-    """A whole model with and without LayerZero: agreement, prefill and decode rates, first token, peak memory."""
+    """A whole model with and without LayerZero: agreement, prefill and decode rates, first token, peak memory.
+
+    With --peers every runtime on the same GGUF file takes turns, and nothing else is measured.
+    """
     import platform
 
     import torch
@@ -27,13 +31,14 @@ def command(
         torch.set_num_threads(threads)
     path = None if model == "smollm2" else model
 
-    names = [name.strip() for name in dtypes.split(",")]
+    names = [] if peers else [name.strip() for name in dtypes.split(",")]
     with progress("Transformers and LayerZero:", total=len(names) * (3 * rounds + 2)) as step:
 
         def on_step(round_index: int, side: str) -> None:
             step(f"round {round_index}, {side}")
 
         results = [measure.run(path, name, rounds, tokens, on_step=on_step) for name in names]
+    beside = _run_peers(path, rounds, tokens) if peers else None
     report = {
         "model": model,
         "threads": torch.get_num_threads(),
@@ -41,7 +46,8 @@ def command(
         "transformers": transformers.__version__,
         "machine": platform.machine(),
         "results": results,
-        "ok": all(result["ok"] for result in results),
+        "peers": beside,
+        "ok": all(result["ok"] for result in results) and (beside is None or _holds(beside)),
     }
     if json:
         print_json(report)
@@ -49,6 +55,9 @@ def command(
         for result in results:
             print_table(f"{model} {result['dtype']}", *side_by_side(result))
             print(f"agreement: {result['check']}")
+        if beside:
+            print_table(f"{model}, tokens a second", *_rates(beside))
+            print_table("ratios", *_ratios(beside))
     if not report["ok"]:
         raise typer.Exit(1)
 
@@ -71,3 +80,38 @@ def side_by_side(result):
     if any(row[-1] for row in rows):
         return columns, rows
     return columns[:-1], [row[:-1] for row in rows]
+
+
+def _run_peers(path, rounds, tokens):
+    import torch
+
+    from layerzero.models import peers
+
+    with progress("every runtime in turns:", total=8 * (rounds + 1)) as step:
+        return peers.run(
+            path, torch.get_num_threads(), rounds, tokens, lambda index, side: step(f"round {index}, {side}")
+        )
+
+
+def _holds(beside):
+    return all(bar["got"] is None or bar["got"] >= bar["wanted"] for bar in beside["bars"])
+
+
+def _rates(beside):
+    from statistics import median
+
+    metrics = list(beside["aa_spread"])
+    rows = [[side, *(f"{median(got[m]):.1f}" for m in metrics)] for side, got in beside["sides"].items()]
+    rows.append(["A/A spread", *(f"{beside['aa_spread'][m]:.2f}" for m in metrics)])
+    rows += [[side, *[why] * len(metrics)] for side, why in beside["absent"].items()]
+    return ["", *metrics], rows
+
+
+def _ratios(beside):
+    rows = []
+    for bar in beside["bars"]:
+        got = "not measured" if bar["got"] is None else f"{bar['got']:.2f}"
+        rows.append(
+            [bar["side"], bar["metric"], bar.get("best", ", ".join(bar["beside"])), got, f"{bar['wanted']:.1f}"]
+        )
+    return ["", "metric", "beside the best of its peers", "ratio", "wanted"], rows

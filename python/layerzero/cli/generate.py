@@ -24,6 +24,12 @@ def command(
     min_p: Annotated[float | None, typer.Option(help="sample from tokens at least this likely beside the best")] = None,
     seed: Annotated[int, typer.Option(help="equal seeds give equal answers")] = 0,
     dtype: Annotated[str, typer.Option(help="bf16, f16 or f32")] = "bf16",
+    weights: Annotated[
+        str | None, typer.Option(help="gguf: the file's blocks as they are; int8 or int4: rounded")
+    ] = None,
+    activations: Annotated[
+        str, typer.Option(help="with --weights: input, or int8 to round what is multiplied")
+    ] = "input",
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
     no_layerzero: Annotated[bool, typer.Option("--no-layerzero", help="Transformers alone, to compare")] = False,
     json: Json = False,
@@ -35,7 +41,7 @@ def command(
 
     sampling = Sampling.of(temperature, top_k, top_p, min_p, seed)
     texts = [prompt] if prompt is not None else _read_prompts(prompts_file)
-    session = _open(model, dtype, threads, no_layerzero)
+    session = _open(model, dtype, threads, no_layerzero, weights, activations)
     chat = _Chat(session, system, raw, max_tokens, sampling)
     if texts is None:
         _converse(chat, json)
@@ -64,7 +70,7 @@ def _read_prompts(path: pathlib.Path | None) -> list[str] | None:
     return texts
 
 
-def _open(model, dtype, threads, no_layerzero):
+def _open(model, dtype, threads, no_layerzero, weights, activations):
     import torch
 
     import layerzero as lz
@@ -74,7 +80,9 @@ def _open(model, dtype, threads, no_layerzero):
         torch.set_num_threads(threads)
     loaded, tokenizer = load(model, dtype)
     if not no_layerzero:
-        lz.kernelize(loaded)
+        lz.kernelize(loaded, weights, activations=activations)
+    elif weights:
+        raise InvalidRequestError("weights: wanted none with --no-layerzero, got some; leave one of the two out")
     return Session(loaded, tokenizer)
 
 
