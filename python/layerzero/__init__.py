@@ -112,6 +112,8 @@ _LAZY = {
     "TensorSchema": "layerzero.schemas",
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
+    "compile": "layerzero.integrations.transformers",
+    "dry_run": "layerzero.integrations.transformers",
     "kernelize": "layerzero.integrations.transformers",
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",

@@ -57,7 +57,7 @@ KernelRegistry.select(ctx)
 NoKernelFoundError(operation, failures)
 """
 # Parts that this version does not have: absent, not stubs.
-NOT_BUILT = {"NoCompatibleKernelPairError", "compile", "dry_run", "readiness_check", "solve", "tune", "warmup"}
+NOT_BUILT = {"NoCompatibleKernelPairError", "readiness_check", "solve", "tune", "warmup"}
 
 
 def wanted():
@@ -223,7 +223,7 @@ def test_what_is_not_built_is_absent():
     for name in NOT_BUILT:
         assert not hasattr(lz, name)
     commands = {module.name for module in pkgutil.iter_modules(cli.__path__)}
-    assert not {"compile", "dry_run", "readiness", "solve", "tune", "warmup"} & commands
+    assert not {"readiness", "solve", "tune", "warmup"} & commands
 
 
 def test_registration_with_transformers():

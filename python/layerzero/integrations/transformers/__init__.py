@@ -1,9 +1,18 @@
-"""Hugging Face Transformers through LayerZero: `kernelize` a model, `unkernelize` it, or choose attention or experts alone."""
+"""Hugging Face Transformers through LayerZero: `compile` or `kernelize` a model, or choose attention or experts alone."""
 
 from layerzero.integrations.transformers import attention, experts
+from layerzero.integrations.transformers.compiled import ModelPlan, compile, dry_run
 from layerzero.integrations.transformers.kernelize import KernelizeReport, kernelize, unkernelize
 
-__all__ = ["KernelizeReport", "kernelize", "register_with_transformers", "unkernelize"]
+__all__ = [
+    "KernelizeReport",
+    "ModelPlan",
+    "compile",
+    "dry_run",
+    "kernelize",
+    "register_with_transformers",
+    "unkernelize",
+]
 
 
 def register_with_transformers() -> None:

@@ -20,6 +20,8 @@ class DecoderProgram:
 
     def __init__(self, plan: Any) -> None:
         self.layers: list[tuple[int, int, int]] = []  # index in the cache, key heads, head_dim
+        self.dtype = plan.embedding["weight"].dtype
+        self.width = plan.embedding["weight"].shape[1]
         self.program = self._build(plan)
 
     def run(self, hidden: Any, cos: Any, sin: Any, mask: Any, cache: Any, past: int) -> torch.Tensor:
@@ -36,10 +38,16 @@ class DecoderProgram:
             rows_cache.appended(cache, length)
         return output
 
+    def arguments(self, batch: int, length: int, past: int) -> tuple[Any, Any, Any, int]:
+        """Tensors of a run of these sizes, for questions about it: their contents mean nothing."""
+        hidden = torch.empty(batch, length, self.width, dtype=self.dtype)
+        angles = torch.empty(1, length, self.layers[0][2], dtype=self.dtype)
+        rows = rows_cache.no_rows(hidden, self.layers, past + length)
+        return (hidden, angles, angles, None), (torch.empty_like(hidden),), rows, past
+
     def _build(self, plan: Any) -> Program:
         make = ProgramBuilder()
-        dtype = DTYPES[plan.embedding["weight"].dtype]
-        width = plan.embedding["weight"].shape[1]
+        dtype, width = DTYPES[self.dtype], self.width
         hidden, cos, sin, mask = (make.input() for _ in range(4))
         stream: Any = hidden  # the residual stream so far
         delta: Any = None  # what the layer before adds to it

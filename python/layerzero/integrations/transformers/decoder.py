@@ -322,12 +322,26 @@ def _takes_programs(hidden, plan):
     return hidden.dtype is plan.embedding["weight"].dtype
 
 
-def _run_program(plan, hidden, cos, sin, cache, past, mask):
+def _program(plan):
     watch = plan.watch
     programs = watch[2] if watch else []
     if not programs:
         programs.append(DecoderProgram(plan))
-    return programs[0].run(hidden, cos, sin, mask, cache, past)
+    return programs[0]
+
+
+def program_of(base):
+    """The program of a kernelized base model's layers, or None where they run by themselves."""
+    plan = base.__dict__.get("_layerzero_decoder")
+    if plan is None or base.embed_tokens.weight.device.type != "cpu" or base.embed_tokens.weight.dtype not in DTYPES:
+        return None
+    if plan.layers is None:
+        plan.build(base)
+    return None if plan.why_changed() else _program(plan)
+
+
+def _run_program(plan, hidden, cos, sin, cache, past, mask):
+    return _program(plan).run(hidden, cos, sin, mask, cache, past)
 
 
 def _run_layers(plan, hidden, cos, sin, cache, total, mask):

@@ -145,7 +145,7 @@ _FORWARDS = (
 )
 
 
-def _base_of(model):
+def base_of(model):
     """The module that holds the decoder layers: the model itself, or its base model."""
     for module in (model, getattr(model, "base_model", None), getattr(model, "model", None)):
         if isinstance(module, nn.Module) and isinstance(module._modules.get("layers"), nn.ModuleList):
@@ -326,6 +326,10 @@ def _marked(model):
     return [module for module in model.modules() if _MARK in module.__dict__]
 
 
+def is_kernelized(model):
+    return _MARK in model.__dict__
+
+
 def _refuse_while_running(model, what):
     """Raises if another thread is inside the model: masks and forwards of one call must be of one kind."""
     modules = {id(module) for module in model.modules()}
@@ -403,7 +407,7 @@ def _kernelize(model, blocks=(None,)):
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     mark = _Mark()
-    base = _base_of(model)
+    base = base_of(model)
     # The layers are judged, and their own result is taken, before any part of them is replaced.
     reason = _why_not_decoder(base)
     expected = None if reason else probe.run_decoder(base, type(base).forward)

@@ -1,0 +1,93 @@
+"""`compile` and `dry_run`: what LayerZero makes of a model, as data and as a table."""
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import torch
+from torch import nn
+
+from layerzero.errors import InvalidRequestError
+from layerzero.integrations.transformers.decoder import program_of
+from layerzero.integrations.transformers.kernelize import (
+    KernelizeReport,
+    base_of,
+    is_kernelized,
+    kernelize,
+    unkernelize,
+)
+
+# (batch, length, positions before): what a plan shows unless it is asked for other sizes.
+PHASES = {"prefill": (1, 128, 0), "decode": (1, 1, 128)}
+
+
+@dataclasses.dataclass
+class ModelPlan:
+    """What a model runs as.
+
+    report: what `kernelize` replaced and left, with reasons
+    block: "block.decoder" where all layers run as one program, else None: the parts run one by one
+    phases: phase -> [{"operation", "kernel_id", "count"}] in order of first use, for batch 1
+    """
+
+    report: KernelizeReport
+    block: str | None
+    phases: dict[str, list[dict[str, Any]]]
+    _program: Any = dataclasses.field(default=None, repr=False)
+
+    def steps(self, batch: int = 1, length: int = 1, past: int = 0) -> list[dict[str, Any]]:
+        """Each step of a run of these sizes in order: {"operation", "kernel_id"}."""
+        program = self._required()
+        kernels = program.kernels(*self._arguments(batch, length, past))
+        return [{"operation": o, "kernel_id": k} for o, k in zip(program.operations, kernels, strict=True)]
+
+    def explain(self, step: int, batch: int = 1, length: int = 1, past: int = 0) -> dict[str, Any]:
+        """The selection report of one step: the kernel, its rivals and why each lost."""
+        return self._required().explain(step, *self._arguments(batch, length, past))
+
+    def _required(self) -> Any:
+        if self._program is None:
+            why = self.report.left.get("decoder", "it runs part by part")
+            raise InvalidRequestError(f"plan: wanted a model that runs as one program, got one that does not: {why}")
+        return self._program.program
+
+    def _arguments(self, batch: int, length: int, past: int) -> Any:
+        return self._program.arguments(batch, length, past)
+
+    def __str__(self) -> str:
+        lines = [str(self.report)]
+        for phase, rows in self.phases.items():
+            batch, length, past = PHASES[phase]
+            lines.append(f"{phase} (batch {batch}, {length} tokens, {past} before), {self.block}:")
+            lines += [f"  {row['count']:4} x {row['operation']:20} {row['kernel_id']}" for row in rows]
+        return "\n".join(lines)
+
+
+def _plan(model: nn.Module, report: KernelizeReport) -> ModelPlan:
+    base = base_of(model)
+    program = None if base is None else program_of(base)
+    plan = ModelPlan(report, "block.decoder" if program else None, {}, program)
+    for phase, sizes in PHASES.items() if program else ():
+        counts = Counter((step["operation"], step["kernel_id"]) for step in plan.steps(*sizes))
+        plan.phases[phase] = [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in counts.items()]
+    return plan
+
+
+def compile(model: nn.Module, weights: str | None = None, **options: Any) -> ModelPlan:
+    """`kernelize`, and the plan of what runs from here on. options: those of `kernelize`.
+
+    Where all decoder layers are what the operations compute they run as one program from C++; `plan.phases` says by
+    which kernels, `plan.explain` why. `unkernelize(model)` puts everything back.
+    """
+    return _plan(model, kernelize(model, weights, **options))
+
+
+def dry_run(model: nn.Module, weights: str | None = None, **options: Any) -> ModelPlan:
+    """The plan that `compile` would return; the model is afterwards what it was before."""
+    if is_kernelized(model):
+        return _plan(model, kernelize(model))
+    try:
+        with torch.inference_mode():
+            return _plan(model, kernelize(model, weights, **options))
+    finally:
+        unkernelize(model)
