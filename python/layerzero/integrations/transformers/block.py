@@ -77,35 +77,49 @@ class DecoderProgram:
             make.add("linear_gguf", [out], input=source, bias=bias, activations=blocks.activations, **given)
             return out
 
+        def linears(source: Rows, tables: tuple[Any, ...]) -> list[Rows]:
+            """Products with one input: one call where their blocks can lie behind each other."""
+            joined = plan.joined(tables)
+            if joined is None:
+                return [linear(source, table) for table in tables]
+            sizes = [table["weight"].shape[0] for table in tables]
+            out = rows(sum(sizes))
+            names = ("weight", "packed", "bias")
+            given = {name: make.weight(joined[name]) for name in names} | {"format": joined["format"]}
+            make.add("linear_gguf", [out], input=source, activations=joined["activations"], **given)
+            return [Rows(out.value, (n,), column=sum(sizes[:i])) for i, n in enumerate(sizes)]
+
         def rotated(source: Rows, into: Rows) -> None:
             make.add("rope", [into], input=source, cos=cos, sin=sin)
 
         for layer in plan.layers:
             normed = rows(width)
             norm(layer.norms[0], layer.eps[0], normed)
-            delta = self._attention(make, layer, normed, linear, rotated, mask, dtype)
+            delta = self._attention(make, layer, normed, (linear, linears), rotated, mask, dtype)
             normed = rows(width)
             norm(layer.norms[1], layer.eps[1], normed)
             gate, up, down = layer.mlp
             gated = rows(gate["weight"].shape[0])
-            make.add("swiglu", [gated], gate=linear(normed, gate), up=linear(normed, up))
+            gate_rows, up_rows = linears(normed, (gate, up))
+            make.add("swiglu", [gated], gate=gate_rows, up=up_rows)
             delta = linear(gated, down)
         norm(plan.norm, plan.eps, Rows(make.output(width, dtype), (width,)))
         return make.build()
 
     def _attention(
-        self, make: ProgramBuilder, layer: Any, normed: Rows, linear: Any, rotated: Any, mask: int, dtype: str
+        self, make: ProgramBuilder, layer: Any, normed: Rows, products: Any, rotated: Any, mask: int, dtype: str
     ) -> Rows:
+        linear, linears = products
         q, k, v, o = layer.attention
         head_dim = layer.head_dim
 
         def heads(source: Rows) -> Rows:
-            return Rows(source.value, (source.size // head_dim, head_dim))
+            return Rows(source.value, (source.size // head_dim, head_dim), column=source.column)
 
         def alike(source: Rows) -> Rows:
             return Rows(make.rows(source.size, dtype), source.axes)
 
-        query, key, value = (heads(linear(normed, table)) for table in (q, k, v))
+        query, key, value = map(heads, linears(normed, (q, k, v)))
         if layer.head_norms is not None:
             q_norm, q_eps, k_norm, k_eps = layer.head_norms
             normed_query, normed_key = alike(query), alike(key)

@@ -24,6 +24,7 @@ from layerzero.integrations.transformers.structure import (
     hooks_of,
     replaced_forward,
 )
+from layerzero.integrations.transformers.weights import GROUP, join
 
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
@@ -52,7 +53,7 @@ class DecoderPlan:
         self.layers = None
         self.hooks_so_far = None
         self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
-        self.blocks = {}  # id of a linear layer's parameter table -> its BlockLinear
+        self.blocks: dict[int, Any] = {}  # id of a linear layer's parameter table -> its BlockLinear
         self.why_aside = {}  # reason -> how often the model's own forward was taken
 
     def __deepcopy__(self, memo):
@@ -92,6 +93,23 @@ class DecoderPlan:
         self.watch = None
         given = ((m._parameters, m.__dict__.get("_layerzero_blocks")) for m in base.modules())
         self.blocks = {id(table): blocks[0] for table, blocks in given if blocks is not None}
+
+    def joined(self, tables):
+        """The arguments of one linear_gguf in place of several with one input, or None where they cannot be one."""
+        if any(id(table) not in self.blocks for table in tables):
+            return None
+        blocks = [self.blocks[id(table)] for table in tables]
+        if len({(b.weight.format, b.activations) for b in blocks}) > 1:
+            return None
+        biases = [table["bias"] for table in tables]
+        if any(table["weight"].shape[0] % GROUP for table in tables) or (
+            None in biases and any(b is not None for b in biases)
+        ):
+            return None
+        return join([b.weight for b in blocks]) | {
+            "activations": blocks[0].activations,
+            "bias": None if None in biases else torch.cat([bias.detach() for bias in biases]),
+        }
 
     def why_changed(self):
         """None, or what was done to the modules since kernelize that only their own forward honours."""

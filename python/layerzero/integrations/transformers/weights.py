@@ -14,6 +14,7 @@ from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, NotInstalledError
 
 _OPS = _layerzero.ops
+GROUP = 16  # rows that linear_gguf_prepack puts together
 KINDS = ("gguf", "int8", "int4")
 _FILE_NAMES = {
     "self_attn.q_proj": "attn_q",
@@ -56,6 +57,22 @@ class BlockLinear:
     def __call__(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         w = self.weight
         return _OPS["linear_gguf"](rows, w.data, w.format, bias, packed=w.packed, activations=self.activations)
+
+
+def join(weights: list[BlockWeight]) -> dict[str, Any]:
+    """Several weights of one format, each of whole groups, as the arguments of one product; they share its memory.
+
+    `weight` tells only how many rows of which size there are: packed is read instead.
+    """
+    packed = torch.cat([weight.packed for weight in weights])
+    begin = 0
+    for weight in weights:
+        end = begin + weight.packed.shape[0]
+        weight.packed = packed[begin:end]
+        begin = end
+    first = weights[0].data
+    shape = torch.zeros(1, first.shape[1], dtype=torch.uint8).expand(sum(w.data.shape[0] for w in weights), -1)
+    return {"weight": shape, "packed": packed, "format": weights[0].format}
 
 
 def _blocks(weight: torch.Tensor) -> torch.Tensor:
