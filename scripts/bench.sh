@@ -4,16 +4,17 @@ source "$(dirname "$0")/common.sh"
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 machine=$("$VENV_PYTHON" scripts/machine.py)
 mkdir -p bench/results
-run() {
-  local name=$1 out=bench/results/$1-$machine.json
+run() { # NAME COMMAND...: of the result, and of `layerzero bench`
+  local out=bench/results/$1-$machine.json
   shift
-  say "layerzero bench $name"
-  "$VENV_PYTHON" -m layerzero bench "$name" "$@" --json | "$VENV_PYTHON" scripts/stamp_result.py >"$out.part" ||
-    die "layerzero bench $name failed"
+  say "layerzero bench $*"
+  "$VENV_PYTHON" -m layerzero bench "$@" --json | "$VENV_PYTHON" scripts/stamp_result.py >"$out.part" ||
+    die "layerzero bench $* failed"
   mv "$out.part" "$out"
   cat "$out"
 }
-run select
-run host
-run e2e --model smollm2
-run models
+run select select
+run host host
+run e2e e2e --model smollm2
+[ ! -d .venv/peers ] || run e2e-peers e2e --peers # after `make peers`
+run models models
