@@ -94,7 +94,7 @@ def test_with_one(folder):
     assert code == 0 and document["devices"]["why_no_cuda"] == ""
     (device,) = [d for d in document["devices"]["devices"] if d["platform"] == "cuda"]
     assert device["name"] == "cuda:0" and device["model"] == "NVIDIA Fake 90" and device["facts"]["sm"] == 90
-    assert "NVIDIA Fake 90" in text and "no CUDA device" not in text
+    assert "NVIDIA Fake 90" in text and "sm_90, " in text and "no CUDA device" not in text
     assert all("a CUDA device" not in missing(document, name) for name in document["libraries"])
     own = document["libraries"]["layerzero.cuda"]
     assert own["usable"] == (document["devices"]["cuda_library"] == "loaded")

@@ -26,7 +26,7 @@ def _print(report: dict) -> None:
     print(f"layerzero {report['layerzero']['version']} (build {report['layerzero']['build']})")
     print(f"python {report['python']}, torch {report['torch'] or 'not installed'}\n")
     devices = report["devices"]
-    print_table("Devices", ["name", "model", "instruction sets"], _devices(devices["devices"]))
+    print_table("Devices", ["name", "model", "what kernels ask for"], _devices(devices["devices"]))
     if devices["why_no_cuda"]:
         print(f"no CUDA device: {devices['why_no_cuda']}")
     print(f"simulated for explain --device: {', '.join(d['name'] for d in devices['simulated'])}\n")
@@ -41,4 +41,14 @@ def _print(report: dict) -> None:
 
 
 def _devices(devices: list[dict]) -> list[list[str]]:
-    return [[d["name"], d["model"], d["isa"]] for d in devices]
+    return [[d["name"], d["model"], _abilities(d)] for d in devices]
+
+
+def _abilities(device: dict) -> str:
+    """Instruction sets of a CPU; of a GPU its architecture, cores, memory and driver."""
+    facts = device["facts"]
+    if device["platform"] != "cuda":
+        return device["isa"]
+    memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB"
+    cuda = f"CUDA {facts['cuda_version'] // 1000}.{facts['cuda_version'] % 1000 // 10}"
+    return f"sm_{facts['sm']}, {facts['num_cores']} multiprocessors, {memory}, {cuda}"
