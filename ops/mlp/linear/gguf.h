@@ -54,6 +54,7 @@ inline constexpr Contract kContract = {
     .tolerance = {.compare = Compare::kRowMax},
     .numerics_classes = kNumericsClasses,
     .canonicalize = &Canonicalize,
+    .differentiable = false,
 };
 
 }  // namespace lz::ops::mlp_linear_gguf
