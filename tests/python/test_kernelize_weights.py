@@ -87,6 +87,18 @@ def test_a_replaced_weight_is_the_one_that_counts(model):
     assert torch.equal(logits(model, ids), torch.zeros(1, 12, 128))
 
 
+def test_a_replaced_weight_within_a_program_counts_too(model):
+    ids = torch.arange(3, 15)[None]
+    twin = copy.deepcopy(model)
+    kernelize(model, "int8", max_perplexity_ratio=2)
+    logits(model, ids)
+    for layer in (model.model.layers[0], twin.model.layers[0]):
+        layer.mlp.down_proj.weight = torch.nn.Parameter(torch.full_like(layer.mlp.down_proj.weight, 0.5))
+        layer.self_attn.k_proj.weight = torch.nn.Parameter(torch.full_like(layer.self_attn.k_proj.weight, 0.5))
+    expected, actual = logits(twin, ids), logits(model, ids)
+    assert (actual - expected).norm() <= 0.05 * expected.norm()  # the others are rounded to 8 bits still
+
+
 def test_too_much_loss_is_refused_and_undone(model):
     for parameter in model.parameters():  # so that logits tell tokens apart
         parameter.data *= 4 if parameter.dim() == 2 else 1

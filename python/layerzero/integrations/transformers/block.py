@@ -68,7 +68,7 @@ class DecoderProgram:
 
         def linear(source: Rows, table: Any) -> Rows:
             out, bias = rows(table["weight"].shape[0]), make.weight(table["bias"])
-            blocks = plan.blocks.get(id(table))
+            blocks = plan.blocks(table)
             if blocks is None:
                 make.add("linear", [out], input=source, weight=make.weight(table["weight"]), bias=bias)
                 return out

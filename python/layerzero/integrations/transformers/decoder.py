@@ -24,7 +24,7 @@ from layerzero.integrations.transformers.structure import (
     hooks_of,
     replaced_forward,
 )
-from layerzero.integrations.transformers.weights import GROUP, join
+from layerzero.integrations.transformers.weights import GROUP, BlockLinear, join
 
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
@@ -53,7 +53,7 @@ class DecoderPlan:
         self.layers = None
         self.hooks_so_far = None
         self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
-        self.blocks: dict[int, Any] = {}  # id of a linear layer's parameter table -> its BlockLinear
+        self.linears: dict[int, Any] = {}  # id of a parameter table -> the members of its layer, which has blocks
         self.why_aside = {}  # reason -> how often the model's own forward was taken
 
     def __deepcopy__(self, memo):
@@ -91,15 +91,16 @@ class DecoderPlan:
     def take_blocks(self, base):
         """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
         self.watch = None
-        given = ((m._parameters, m.__dict__.get("_layerzero_blocks")) for m in base.modules())
-        self.blocks = {id(table): blocks[0] for table, blocks in given if blocks is not None}
+        self.linears = {id(m._parameters): m.__dict__ for m in base.modules() if "_layerzero_blocks" in m.__dict__}
+
+    def blocks(self, table):
+        """The BlockLinear in place of a linear layer's parameter, or None."""
+        return BlockLinear.of(self.linears.get(id(table), {}))
 
     def joined(self, tables):
         """The arguments of one linear_gguf in place of several with one input, or None where they cannot be one."""
-        if any(id(table) not in self.blocks for table in tables):
-            return None
-        blocks = [self.blocks[id(table)] for table in tables]
-        if len({(b.weight.format, b.activations) for b in blocks}) > 1:
+        blocks = [found for found in map(self.blocks, tables) if found is not None]
+        if len(blocks) < len(tables) or len({(b.weight.format, b.activations) for b in blocks}) > 1:
             return None
         biases = [table["bias"] for table in tables]
         if any(table["weight"].shape[0] % GROUP for table in tables) or (

@@ -109,9 +109,9 @@ def _norm_forward(self, rows):
 @_of_rows
 def _linear_forward(self, rows):
     weight = self.weight
-    given = self.__dict__.get("_layerzero_blocks")
-    if given is not None and weight is given[1]:
-        return given[0](rows, self.bias)
+    blocks = weights.BlockLinear.of(self.__dict__)
+    if blocks is not None:
+        return blocks(rows, self.bias)
     # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
     plain = type(weight) is nn.Parameter and weight.layout is torch.strided
     return _OPS["linear"](rows, weight, self.bias) if plain else None
@@ -348,14 +348,19 @@ def _runs(frame, modules):
     return False
 
 
+def _is_served(module, function):
+    return getattr(module.__dict__.get("forward"), "func", None) is function
+
+
 def _use_blocks(model, mark, kind, activations, ids, max_perplexity_ratio):
     """Multiplies with weights in blocks from here on, unless the logits change by more than was allowed."""
     text = weights.probe_ids(model) if ids is None else ids
     before = weights.log_probabilities(model, text)
-    found = weights.block_weights(model, kind, mark.report.left)
-    modules = dict(model.named_modules())
+    served = {name: module for name, module in model.named_modules() if _is_served(module, _linear_forward)}
+    found = weights.block_weights(model, served, kind, mark.report.left)
     for name, blocks in found.items():
-        modules[name].__dict__["_layerzero_blocks"] = (blocks.linear(activations), modules[name].weight)
+        module = served[name]
+        module.__dict__["_layerzero_blocks"] = weights.BlockLinear(blocks, activations, module.weight)
     for module in model.modules():
         plan = module.__dict__.get("_layerzero_decoder")
         if plan is not None:

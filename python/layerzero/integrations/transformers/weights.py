@@ -43,16 +43,20 @@ class BlockWeight:
     def nbytes(self) -> int:
         return self.packed.nbytes
 
-    def linear(self, activations: str) -> "BlockLinear":
-        return BlockLinear(self, activations)
-
 
 @dataclasses.dataclass
 class BlockLinear:
-    """The product with one weight."""
+    """The product with one weight, in place of that with the parameter that it was made of."""
 
     weight: BlockWeight
     activations: str
+    parameter: nn.Parameter
+
+    @staticmethod
+    def of(members: dict[str, Any]) -> "BlockLinear | None":
+        """What `kernelize(weights=)` put into a linear layer, while the layer has the parameter that it stands for."""
+        found = members.get("_layerzero_blocks")
+        return found if found is not None and members["_parameters"]["weight"] is found.parameter else None
 
     def __call__(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         w = self.weight
@@ -153,11 +157,12 @@ def _from_file(module: nn.Linear, data: torch.Tensor, format: str, head_dim: int
     return None
 
 
-def block_weights(model: nn.Module, kind: str, left: dict[str, str]) -> dict[str, BlockWeight]:
+def block_weights(
+    model: nn.Module, linears: dict[str, nn.Linear], kind: str, left: dict[str, str]
+) -> dict[str, BlockWeight]:
     """Module name -> its weight in blocks, for every linear layer that has one; `left` gets the reasons of the others."""
     if kind not in KINDS:
         raise InvalidRequestError(f"weights: wanted one of {', '.join(KINDS)}, got {kind!r}; or leave it out")
-    linears = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if kind != "gguf":
         fits = {name: module for name, module in linears.items() if module.in_features % 32 == 0}
         left |= {f"{name}: {kind}": "its rows are no multiple of 32 values" for name in linears if name not in fits}
