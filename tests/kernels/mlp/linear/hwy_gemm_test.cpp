@@ -1,6 +1,6 @@
 // hwy.mlp.linear.gemm: equals the reference on both sides of every block and tile, stays inside its tensors.
-#include "hwy/targets.h"
 #include "tests/kernels/mlp/linear/linear_testing.h"
+#include "tests/kernels/targets.h"
 
 namespace lz::kernels {
 extern const KernelFamily kernels_mlp_linear_hwy_gemm;
@@ -12,19 +12,8 @@ namespace {
 const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_gemm[0]; }
 
 // Every test runs with each instruction set that this CPU has.
-class HwyGemm : public ::testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().DeInit();
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Targets, HwyGemm, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+class HwyGemm : public OnEachTarget {};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyGemm, AllTargets(), NameOfTarget);
 
 TEST_P(HwyGemm, EqualsTheReferenceAtEveryRemainder) {
   for (DType type : {DType::kF32, DType::kBF16})

@@ -1,6 +1,6 @@
 // hwy.mlp.linear.gemv: equals the reference at odd sizes, stays inside its tensors, does not depend on the partition.
-#include "hwy/targets.h"
 #include "tests/kernels/mlp/linear/linear_testing.h"
+#include "tests/kernels/targets.h"
 
 namespace lz::kernels {
 extern const KernelFamily kernels_mlp_linear_hwy_gemv;
@@ -12,19 +12,8 @@ namespace {
 const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_gemv[0]; }
 
 // Every test runs with each instruction set that this CPU has.
-class HwyGemv : public ::testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().DeInit();
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Targets, HwyGemv, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+class HwyGemv : public OnEachTarget {};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyGemv, AllTargets(), NameOfTarget);
 
 TEST_P(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
   for (DType type : {DType::kF32, DType::kBF16})

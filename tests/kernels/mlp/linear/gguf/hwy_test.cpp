@@ -1,7 +1,7 @@
 // hwy.mlp.linear.gguf.*: like the reference on every instruction set, for each format, dtype and number of rows.
-#include "hwy/targets.h"
 #include "ops/mlp/linear/gguf.h"
 #include "tests/kernels/call.h"
+#include "tests/kernels/targets.h"
 
 namespace lz::kernels {
 extern const KernelFamily kernels_mlp_linear_gguf_hwy, ops_mlp_linear_gguf_ref, ops_mlp_linear_gguf_prepack_ref;
@@ -11,19 +11,8 @@ namespace lz::testing_call {
 namespace {
 using namespace lz::ops::mlp_linear_gguf;
 
-class HwyGguf : public ::testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().DeInit();
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Targets, HwyGguf, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+class HwyGguf : public testing::OnEachTarget {};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyGguf, testing::AllTargets(), testing::NameOfTarget);
 
 // Bytes below 48 keep float16 results finite.
 void FillBytes(Array* a, uint32_t seed) {

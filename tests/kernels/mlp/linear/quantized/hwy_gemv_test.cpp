@@ -1,8 +1,8 @@
 // hwy.mlp.linear.quantized.*: like the reference on every instruction set, for each format, dtype and number of rows.
 #include "ops/mlp/linear/quantized.h"
 
-#include "hwy/targets.h"
 #include "tests/kernels/call.h"
+#include "tests/kernels/targets.h"
 
 namespace lz::kernels {
 extern const KernelFamily kernels_mlp_linear_quantized_hwy_gemv, ops_mlp_linear_quantized_ref,
@@ -13,19 +13,8 @@ namespace lz::testing_call {
 namespace {
 using namespace lz::ops;
 
-class HwyQuantizedGemv : public ::testing::TestWithParam<int64_t> {
- protected:
-  void SetUp() override {
-    hwy::SetSupportedTargetsForTest(GetParam());
-    hwy::GetChosenTarget().DeInit();
-  }
-  void TearDown() override {
-    hwy::SetSupportedTargetsForTest(0);
-    hwy::GetChosenTarget().DeInit();
-  }
-};
-INSTANTIATE_TEST_SUITE_P(Targets, HwyQuantizedGemv, ::testing::ValuesIn(hwy::SupportedAndGeneratedTargets()),
-                         [](const auto& info) { return std::string(hwy::TargetName(info.param)); });
+class HwyQuantizedGemv : public testing::OnEachTarget {};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyQuantizedGemv, testing::AllTargets(), testing::NameOfTarget);
 
 struct Call {
   int64_t format;
