@@ -2,13 +2,15 @@
 // takes the tolerance's place where it has one. NaN must meet NaN and an infinity the same infinity.
 //
 //   elementwise  |x - r| <= t (1 + |r|)
-//   row max      |x - r| <= t max |r| over the row, or one subnormal step. A row may cancel as a whole, so that max |r|
-//                says nothing about the summands. Where it fails there, the backward error counts (Higham, Accuracy and
-//                Stability of Numerical Algorithms, 1.5), f(x + dx) - f(x) with |dx| = t |x|, random signs, 8 draws:
+//   row max      |x - r| <= t max |r| over the row, or about the smallest normal number. A row may cancel as a whole,
+//   so
+//                that max |r| says nothing about the summands. Where it fails there, the backward error counts (Higham,
+//                Accuracy and Stability of Numerical Algorithms, 1.5), f(x + dx) - f(x) with |dx| = t |x|, random
+//                signs, 8 draws:
 //                - fewer than 8 elements cancel by chance: |x - r| may be as large as |f(x + dx) - f(x)| over the row.
 //                - 8 and more do by a factor that they share (a hidden unit, what a sink leaves to the keys): r's row
-//                may
-//                  be multiplied by what f(x + dx) is of it, the projection on it; what is left must be within t.
+//                  may be multiplied by what f(x + dx) is of it, the projection on it; what is left must be within
+//                  2 t, as a smaller factor (a second hidden unit) may lie behind that one.
 //   rel F        |x - r|_2 <= b |r|_2 over the tensor; where it fails, the backward error too. A bf16 output is
 //                v rounded once, |round(v) - r| <= |round(r) - r| + 2 |v - r| for every element, so the norm of the
 //                exact result's rounding errors plus twice the FP32 bound is allowed too: of few elements it may exceed

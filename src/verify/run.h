@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,6 @@ struct LZ_VERIFY_API CaseResult {
   bool copied = false;  // inputs were made contiguous first
   std::vector<OutputReport> outputs;
 };
-
-// `kernel` must belong to the case's operation; host kernels are the door's to run.
-LZ_VERIFY_API CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel);
-inline CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel) {
-  return RunCase(engine.selector(), c, kernel);
-}
 
 // A `refuse` line: passed when binding or selection refuses the call for the field that it names. `parsed`: the status
 // of ParseCase, which refuses values that the grammar cannot express.
@@ -62,5 +57,14 @@ class LZ_VERIFY_API Expected {
   const Operation* op_ = nullptr;
   std::vector<One> tensors_;  // by tensor of the operation: inputs (those written in place), then outputs
 };
+
+// `kernel` must belong to the case's operation; host kernels are the door's to run. `expected`, where given, keeps the
+// reference's results for the next kernel on a fresh copy of the same case.
+LZ_VERIFY_API CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel,
+                                 std::optional<Result<Expected>>* expected = nullptr);
+inline CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel,
+                          std::optional<Result<Expected>>* expected = nullptr) {
+  return RunCase(engine.selector(), c, kernel, expected);
+}
 
 }  // namespace lz::verify

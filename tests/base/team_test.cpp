@@ -237,6 +237,28 @@ TEST(ThreadPool, GivesEachIndexOnce) {
   }
 }
 
+// The caller is through while the other thread still works on its part: that one must not find the loop's parts again.
+TEST(ThreadPool, ALateThreadRunsNoPartTwice) {
+  ThreadPool pool(2);
+  const std::thread::id caller = std::this_thread::get_id();
+  for (int i = 0; i < 100; ++i) {
+    Counts counts(2);
+    std::atomic<bool> joined{false};
+    auto body = [&](int64_t begin, int64_t end) {
+      counts(begin, end);
+      if (std::this_thread::get_id() == caller) {
+        const auto patience = std::chrono::steady_clock::now() + std::chrono::milliseconds(5);
+        while (!joined && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
+      } else {
+        joined = true;
+        std::this_thread::sleep_for(std::chrono::microseconds(300));
+      }
+    };
+    Loop(pool.AsParallel(), 0, 2, 1, body);
+    ASSERT_TRUE(counts.AllAre(1)) << i;
+  }
+}
+
 // Threads that call at once: their teams share the pool's threads and nobody waits for ever.
 TEST(Team, TeamsOfManyThreadsShareOnePool) {
   ThreadPool pool(3);

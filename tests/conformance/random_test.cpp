@@ -42,11 +42,12 @@ class RandomCall : public testing::TestWithParam<std::string> {
     ++counts().calls;
     const int variant = VariantOf(r);
     if (variant < 0) return;
+    std::optional<Result<Expected>> expected;
     for (const KernelEntry* kernel : r.state->kernels[size_t(variant)]) {
       if (kernel->spec.call != CallKind::kNative || !kernel->spec.launch || kernel->id.starts_with("planted."))
         continue;
       Case own = *c;
-      const CaseResult result = RunCase(Engine::Get(), own, *kernel);
+      const CaseResult result = RunCase(Engine::Get(), own, *kernel, &expected);
       counts().launched += result.verdict != Verdict::kNotAdmitted;
       if (result.verdict == Verdict::kFailed) Fail(line, kernel->id + ": " + result.text);
     }
