@@ -15,6 +15,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers.block import DTYPES, DecoderProgram
+from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join
 from layerzero.integrations.transformers.rotary import PREFIX
 from layerzero.integrations.transformers.rows_cache import RowsLayer
 from layerzero.integrations.transformers.structure import (
@@ -24,7 +25,6 @@ from layerzero.integrations.transformers.structure import (
     hooks_of,
     replaced_forward,
 )
-from layerzero.integrations.transformers.weights import GROUP, BlockLinear, join
 
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
@@ -96,6 +96,11 @@ class DecoderPlan:
     def blocks(self, table):
         """The BlockLinear in place of a linear layer's parameter, or None."""
         return BlockLinear.of(self.linears.get(id(table), {}))
+
+    def multiply(self, rows, table):
+        """The product of rows and a linear layer's weight, be it the parameter or in blocks."""
+        blocks = self.blocks(table) if self.linears else None
+        return _linear(rows, table["weight"], table["bias"]) if blocks is None else blocks(rows, table["bias"])
 
     def joined(self, tables):
         """The arguments of one linear_gguf in place of several with one input, or None where they cannot be one."""
@@ -368,7 +373,7 @@ def _run_layers(plan, hidden, cos, sin, cache, total, mask):
     update = cache.update if cache is not None else None
     static = type(cache) is StaticCache
     causal = mask is None
-    offset = plan.offset
+    offset, linear = plan.offset, plan.multiply
     delta = None  # what the layer before adds to the stream; the next norm adds it
     for layer in plan.layers:
         weight = layer.norms[0]["weight"]
@@ -378,9 +383,9 @@ def _run_layers(plan, hidden, cos, sin, cache, total, mask):
             rows, hidden = _add_rms_norm(delta, hidden, weight, layer.eps[0], weight_offset=offset)
         shape = (batch, length, -1, layer.head_dim)
         q, k, v, o = layer.attention
-        query = _linear(rows, q["weight"], q["bias"]).view(shape)
-        key = _linear(rows, k["weight"], k["bias"]).view(shape)
-        value = _linear(rows, v["weight"], v["bias"]).view(shape)
+        query = linear(rows, q).view(shape)
+        key = linear(rows, k).view(shape)
+        value = linear(rows, v).view(shape)
         if layer.head_norms is not None:
             q_norm, q_eps, k_norm, k_eps = layer.head_norms
             query = _rms_norm(query, q_norm["weight"], q_eps, weight_offset=offset)
@@ -394,11 +399,11 @@ def _run_layers(plan, hidden, cos, sin, cache, total, mask):
             key, value = key.transpose(1, 2), value.transpose(1, 2)
         rows = _attention(query, key, value, causal=causal, scale=layer.scaling, attn_mask=mask, layout="BSHD")
         rows = rows.reshape(batch, length, -1)
-        delta = _linear(rows, o["weight"], o["bias"])
+        delta = linear(rows, o)
         rows, hidden = _add_rms_norm(delta, hidden, layer.norms[1]["weight"], layer.eps[1], weight_offset=offset)
         gate, up, down = layer.mlp
-        rows = _swiglu(_linear(rows, gate["weight"], gate["bias"]), _linear(rows, up["weight"], up["bias"]))
-        delta = _linear(rows, down["weight"], down["bias"])
+        rows = _swiglu(linear(rows, gate), linear(rows, up))
+        delta = linear(rows, down)
     if delta is None:
         return _rms_norm(hidden, plan.norm["weight"], plan.eps, weight_offset=offset)
     return _add_rms_norm(delta, hidden, plan.norm["weight"], plan.eps, weight_offset=offset)[0]

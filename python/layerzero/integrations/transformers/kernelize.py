@@ -17,6 +17,7 @@ from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import choices, continuous, probe, rotary, structure, weights
 from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers.blocks import BlockLinear
 from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
 
 _OPS = _layerzero.ops
@@ -109,7 +110,7 @@ def _norm_forward(self, rows):
 @_of_rows
 def _linear_forward(self, rows):
     weight = self.weight
-    blocks = weights.BlockLinear.of(self.__dict__)
+    blocks = BlockLinear.of(self.__dict__)
     if blocks is not None:
         return blocks(rows, self.bias)
     # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
@@ -352,23 +353,34 @@ def _is_served(module, function):
     return getattr(module.__dict__.get("forward"), "func", None) is function
 
 
-def _use_blocks(model, mark, kind, activations, ids, max_perplexity_ratio):
-    """Multiplies with weights in blocks from here on, unless the logits change by more than was allowed."""
+def _use_blocks(model, *options):
+    """Multiplies with weights in blocks from here on; where that cannot or may not be the model is as it was."""
+    try:
+        _try_blocks(model, model.__dict__[_MARK], *options)
+    except BaseException:
+        _restore(model)
+        raise
+
+
+def _try_blocks(model, mark, kind, activations, ids, max_perplexity_ratio):
     text = weights.probe_ids(model) if ids is None else ids
     before = weights.log_probabilities(model, text)
     served = {name: module for name, module in model.named_modules() if _is_served(module, _linear_forward)}
     found = weights.block_weights(model, served, kind, mark.report.left)
-    for name, blocks in found.items():
+    for name, blocks in found.weights.items():
         module = served[name]
-        module.__dict__["_layerzero_blocks"] = weights.BlockLinear(blocks, activations, module.weight)
+        module.__dict__["_layerzero_blocks"] = BlockLinear(blocks, activations, module.weight)
     for module in model.modules():
         plan = module.__dict__.get("_layerzero_decoder")
         if plan is not None:
             plan.take_blocks(module)
     after = weights.log_probabilities(model, text)
     error, ratio, perplexity = weights.compare(before, after, ids)
-    size = sum(blocks.nbytes for blocks in found.values())
-    mark.report.weights = weights.WeightsReport(kind, activations, len(found), size, error, ratio, perplexity)
+    size = sum(blocks.nbytes for blocks in found.weights.values())
+    kept = (found.cached, found.seconds, found.why_not_kept)
+    mark.report.weights = weights.WeightsReport(
+        kind, activations, len(found.weights), size, *kept, error, ratio, perplexity
+    )
     worse = ratio if perplexity is None else perplexity[1] / perplexity[0]
     if not worse <= max_perplexity_ratio:
         raise InvalidRequestError(
@@ -399,14 +411,16 @@ def kernelize(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
-    # Trials are made without what the caller may have around: another default device, autocast.
-    with _LOCK, torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        return _kernelize(model, (weights, activations, accuracy_ids, max_perplexity_ratio))
-
-
-def _kernelize(model, blocks=(None,)):
-    if _MARK in model.__dict__:
+    with _LOCK, torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        if _MARK not in model.__dict__:
+            with torch.device("cpu"):  # trials are made without what the caller may have around: another default device
+                _kernelize(model)
+            if weights is not None:  # compared as it will run: under a default device nothing runs as a program
+                _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio)
         return model.__dict__[_MARK].report
+
+
+def _kernelize(model):
     _refuse_while_running(model, "kernelize")
     unkernelize(model)
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
@@ -432,12 +446,9 @@ def _kernelize(model, blocks=(None,)):
             _replace_decoder(base, norms.pop(), expected, mark)
         if "decoder" not in mark.report.replaced:
             _replace_rotations(model, mark)
-        if blocks[0] is not None:
-            _use_blocks(model, mark, *blocks)
     except BaseException:
         _restore(model)
         raise
-    return mark.report
 
 
 def unkernelize(model: nn.Module) -> bool:
