@@ -4,7 +4,6 @@ import dataclasses
 from typing import Any
 
 import torch
-from torch import nn
 
 from layerzero import _layerzero
 
@@ -45,16 +44,19 @@ class BlockLinear:
 
     weight: BlockWeight
     activations: str
-    parameter: nn.Parameter
+    parameter: torch.Tensor
 
     @staticmethod
-    def of(members: dict[str, Any]) -> "BlockLinear | None":
-        """What `kernelize(weights=)` put into a linear layer, while the layer has the parameter that it stands for."""
+    def of(members: dict[str, Any]) -> Any:
+        """What `kernelize(weights=)` put into a module in place of its weight, or None; while the module has the parameter that it stands for."""
         found = members.get("_layerzero_blocks")
         return found if found is not None and members["_parameters"]["weight"] is found.parameter else None
 
     def __call__(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         w = self.weight
+        if torch.is_autocast_enabled(rows.device.type):  # as a product with the parameter would
+            dtype = torch.get_autocast_dtype(rows.device.type)
+            rows, bias = rows.to(dtype), None if bias is None else bias.to(dtype)
         return _OPS["linear_gguf"](rows, w.data, w.format, bias, packed=w.packed, activations=self.activations)
 
 

@@ -84,6 +84,8 @@ def compile(model: nn.Module, weights: str | None = None, **options: Any) -> Mod
 
 def dry_run(model: nn.Module, weights: str | None = None, **options: Any) -> ModelPlan:
     """The plan that `compile` would return; the model is afterwards what it was before."""
+    if options.get("release_originals"):
+        raise InvalidRequestError("release_originals: wanted none for dry_run, which changes nothing; leave it out")
     if is_kernelized(model):
         return _plan(model, kernelize(model))
     try:

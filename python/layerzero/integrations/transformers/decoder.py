@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from layerzero import _layerzero
 from layerzero.integrations.transformers.block import DTYPES, DecoderProgram
 from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join
+from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.rotary import PREFIX
 from layerzero.integrations.transformers.rows_cache import RowsLayer
 from layerzero.integrations.transformers.structure import (
@@ -97,6 +98,10 @@ class DecoderPlan:
         """The BlockLinear in place of a linear layer's parameter, or None."""
         return BlockLinear.of(self.linears.get(id(table), {}))
 
+    def embed(self, ids):
+        rows = self.blocks(self.embedding) if self.linears else None
+        return _embedding(ids, self.embedding["weight"]) if rows is None else rows(ids)
+
     def multiply(self, rows, table):
         """The product of rows and a linear layer's weight, be it the parameter or in blocks."""
         blocks = self.blocks(table) if self.linears else None
@@ -143,8 +148,8 @@ class DecoderPlan:
         parts = list(zip(self.parts, self.expected_parts, strict=True))
         forwards = [(table, "forward", table.get("forward")) for table in self.members]
         given = [(table, name, table.get(name)) for table in self.weights for name in ("weight", "bias")]
-        tensors = [entry for entry in given if entry[2] is not None]
-        absent = [entry for entry in given if entry[2] is None]
+        tensors = [entry for entry in given if type(entry[2]) is Parameter]
+        absent = [entry for entry in given if type(entry[2]) is not Parameter]  # or released
         facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
         watched = (parts, forwards + absent + facts, tensors)
         return _layerzero.watch(*watched), watched, []  # all three have to live as long as the watch
@@ -159,6 +164,7 @@ class DecoderPlan:
             return "a forward was replaced after kernelize"
         weights = [table.get("weight") for table in self.weights]
         weights += [table["bias"] for table in self.weights if table.get("bias") is not None]
+        weights = [weight for weight in weights if type(weight) is not ReleasedParameter]
         if any(type(w) is not Parameter or w.layout is not torch.strided or w.is_neg() for w in weights):
             return "a weight is no longer a plain parameter"
         if len({weight.device for weight in weights}) > 1:
@@ -320,7 +326,7 @@ def decoder_forward(
             use_cache=use_cache,
             **kwargs,
         )
-    hidden = inputs_embeds if input_ids is None else _embedding(input_ids, plan.embedding["weight"])
+    hidden = inputs_embeds if input_ids is None else plan.embed(input_ids)
     if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
         past_key_values = DynamicCache(config=self.config)
     length = hidden.shape[1]

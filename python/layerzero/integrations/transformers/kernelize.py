@@ -1,7 +1,6 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
 import dataclasses
-import functools
 import sys
 import threading
 import traceback
@@ -15,10 +14,11 @@ from transformers.pytorch_utils import Conv1D
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import choices, continuous, probe, rotary, structure, weights
+from layerzero.integrations.transformers import block_forwards, choices, continuous, probe, rotary, structure, weights
 from layerzero.integrations.transformers import experts as experts_interface
-from layerzero.integrations.transformers.blocks import BlockLinear
 from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
+from layerzero.integrations.transformers.released import refuse_if_released
+from layerzero.integrations.transformers.replacing import REPLICA, of_rows, replace, replica
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
@@ -69,36 +69,7 @@ class _Mark:
         experts_interface.register()
 
 
-def _replace(module, function, part, **facts):
-    """Gives one module a forward that counts its calls in `part`; `unkernelize` finds it by its function.
-
-    Without its facts the forward is the module's own, so a wrapper that kept it (accelerate's hooks do) works after
-    `unkernelize` too.
-    """
-    module.__dict__["_layerzero_part"] = part
-    for name, value in facts.items():
-        module.__dict__[f"_layerzero_{name}"] = value
-    module.__dict__["_layerzero_own"] = structure.Own().of(type(module))
-    module.__dict__[_REPLICA] = structure.Bound(_replica, module)
-    module.__dict__["forward"] = structure.Bound(function, module)
-
-
-def _of_rows(compute):
-    """The forward of a module that takes one tensor: `compute`, or the module's own code where that gives None."""
-
-    @functools.wraps(compute)
-    def forward(self, *args, **kwargs):
-        if len(args) == 1 and not kwargs and not structure.takes_own_code(self) and structure.are_readable(args[0]):
-            result = compute(self, args[0])
-            if result is not None:
-                structure.count_call(self)
-                return result
-        return type(self).forward(self, *args, **kwargs)
-
-    return forward
-
-
-@_of_rows
+@of_rows
 def _norm_forward(self, rows):
     if self.weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
         return None
@@ -107,42 +78,22 @@ def _norm_forward(self, rows):
     return structure.norm(operation, rows, self.weight, structure.eps_of(self), bias, **further)
 
 
-@_of_rows
-def _linear_forward(self, rows):
-    weight = self.weight
-    blocks = BlockLinear.of(self.__dict__)
-    if blocks is not None:
-        return blocks(rows, self.bias)
-    # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
-    plain = type(weight) is nn.Parameter and weight.layout is torch.strided
-    return _OPS["linear"](rows, weight, self.bias) if plain else None
-
-
-@_of_rows
+@of_rows
 def _mlp_forward(self, rows):
     mlp, silent = self.__dict__["_layerzero_mlp"]
     return structure.run_mlp(self, rows, mlp) if structure.are_silent(self, mlp, silent) else None
 
 
-def _replica(self):
-    """Takes the place of a method: copies of torch.nn.DataParallel have weights of their own, and run their own code."""
-    copy = type(self)._replicate_for_data_parallel(self)
-    for name in ("forward", _REPLICA, *(name for name in copy.__dict__ if name.startswith("_layerzero_"))):
-        copy.__dict__.pop(name, None)
-    return copy
-
-
-_REPLICA = "_replicate_for_data_parallel"
 _BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
     rotary.rotating_forward,
     _norm_forward,
-    _linear_forward,
+    *block_forwards.FORWARDS,
     _mlp_forward,
     decoder_forward,
     _BATCHING,
     experts_interface.apply_gate,
-    _replica,
+    replica,
 )
 
 
@@ -168,7 +119,7 @@ def _replace_norms(model, mark):
         operation, further = found
         kinds.add(further.get("weight_offset", operation))
         names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
-        _replace(module, _norm_forward, mark.report._add(*names[operation]), norm=found)
+        replace(module, _norm_forward, mark.report._add(*names[operation]), norm=found)
     return kinds
 
 
@@ -188,7 +139,7 @@ def _replace_mlps_and_linears(model, mark):
                 mark.report.left[name] = reason
                 continue
             part = mark.report._add(*_MLP_REPORTED[mlp.operation])
-            _replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
+            replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
     for name, module in model.named_modules():
         if isinstance(module, Conv1D):
             mark.report.left[name] = (
@@ -202,7 +153,7 @@ def _replace_mlps_and_linears(model, mark):
         if reason:
             mark.report.left[name] = reason
         else:
-            _replace(module, _linear_forward, mark.report._add("Linear", "mlp.linear"))
+            replace(module, block_forwards.linear_forward, mark.report._add("Linear", "mlp.linear"))
 
 
 def _replace_experts(model, mark):
@@ -246,7 +197,7 @@ def _replace_rotations(model, mark):
         if reason:
             mark.report.left[f"{name}: rope"] = reason
         else:
-            _replace(module, rotary.rotating_forward, mark.report._add("RoPE", "posenc.rope"), rotations=rotations)
+            replace(module, rotary.rotating_forward, mark.report._add("RoPE", "posenc.rope"), rotations=rotations)
 
 
 def _why_not_chosen(model, untested, expected):
@@ -309,7 +260,7 @@ def _replace_decoder(base, offset, expected, mark):
         mark.report.left["decoder"] = reason
         return
     part = mark.report._add("decoder", "one fused forward over all layers")
-    _replace(base, decoder_forward, part)
+    replace(base, decoder_forward, part)
 
 
 def _why_not_decoder(base):
@@ -349,44 +300,13 @@ def _runs(frame, modules):
     return False
 
 
-def _is_served(module, function):
-    return getattr(module.__dict__.get("forward"), "func", None) is function
-
-
 def _use_blocks(model, *options):
     """Multiplies with weights in blocks from here on; where that cannot or may not be the model is as it was."""
     try:
-        _try_blocks(model, model.__dict__[_MARK], *options)
+        block_forwards.use(model, model.__dict__[_MARK], *options)
     except BaseException:
         _restore(model)
         raise
-
-
-def _try_blocks(model, mark, kind, activations, ids, max_perplexity_ratio):
-    text = weights.probe_ids(model) if ids is None else ids
-    before = weights.log_probabilities(model, text)
-    served = {name: module for name, module in model.named_modules() if _is_served(module, _linear_forward)}
-    found = weights.block_weights(model, served, kind, mark.report.left)
-    for name, blocks in found.weights.items():
-        module = served[name]
-        module.__dict__["_layerzero_blocks"] = BlockLinear(blocks, activations, module.weight)
-    for module in model.modules():
-        plan = module.__dict__.get("_layerzero_decoder")
-        if plan is not None:
-            plan.take_blocks(module)
-    after = weights.log_probabilities(model, text)
-    error, ratio, perplexity = weights.compare(before, after, ids)
-    size = sum(blocks.nbytes for blocks in found.weights.values())
-    kept = (found.cached, found.seconds, found.why_not_kept)
-    mark.report.weights = weights.WeightsReport(
-        kind, activations, len(found.weights), size, *kept, error, ratio, perplexity
-    )
-    worse = ratio if perplexity is None else perplexity[1] / perplexity[0]
-    if not worse <= max_perplexity_ratio:
-        raise InvalidRequestError(
-            f"weights: wanted a perplexity of at most {max_perplexity_ratio} times the model's own, got {worse:.4f}; "
-            f"raise max_perplexity_ratio, or choose another kind than {kind!r}"
-        )
 
 
 def kernelize(
@@ -396,6 +316,7 @@ def kernelize(
     activations: str = "input",
     accuracy_ids: torch.Tensor | None = None,
     max_perplexity_ratio: float = 1.1,
+    release_originals: bool = False,
 ) -> KernelizeReport:
     """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
 
@@ -404,6 +325,8 @@ def kernelize(
     written into parameters afterwards does not reach them. activations: "input", or "int8" to round what is multiplied
     to 8 bits by 32 as well. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
     max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write.
+    release_originals: gives back the memory of all parameters that blocks stand for. Gradients, state_dict, moving the
+    model, and unkernelize then raise ReleasedWeightError; loading it anew is the way back.
 
     Weights, their names, state_dict and saved files stay as they are. Training, gradients and tracing take the model's
     own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
@@ -411,12 +334,16 @@ def kernelize(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
+    if release_originals and weights is None:
+        raise InvalidRequestError(
+            "release_originals: wanted weights= too, got none; the parameters are all there is without blocks"
+        )
     with _LOCK, torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         if _MARK not in model.__dict__:
             with torch.device("cpu"):  # trials are made without what the caller may have around: another default device
                 _kernelize(model)
             if weights is not None:  # compared as it will run: under a default device nothing runs as a program
-                _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio)
+                _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio, release_originals)
         return model.__dict__[_MARK].report
 
 
@@ -454,12 +381,13 @@ def _kernelize(model):
 def unkernelize(model: nn.Module) -> bool:
     """Puts everything back as it was before `kernelize`; returns whether there was something to undo.
 
-    Raises RuntimeError while another thread runs the model.
+    Raises RuntimeError while another thread runs the model, and ReleasedWeightError where parameters were released.
     """
     with _LOCK:
         marked = _marked(model)
         if marked:
             _refuse_while_running(model, "unkernelize")
+            refuse_if_released(model, "unkernelize")
         for module in marked:
             _restore(module)
         return bool(marked)
@@ -468,7 +396,7 @@ def unkernelize(model: nn.Module) -> bool:
 def _restore(model):
     mark = model.__dict__[_MARK]
     for module in model.modules():
-        for name in ("forward", "_apply_gate", _REPLICA, _BATCHING.__name__):
+        for name in ("forward", "_apply_gate", REPLICA, _BATCHING.__name__):
             if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
                 del module.__dict__[name]
         if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it

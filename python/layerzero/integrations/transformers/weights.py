@@ -9,7 +9,7 @@ import hashlib
 import pathlib
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,11 +19,13 @@ from torch import nn
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, NotInstalledError
 from layerzero.integrations.transformers.blocks import BlockWeight
+from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
 from layerzero.models import packed_file
 from layerzero.models.disk_cache import cache_dir, touch
 from layerzero.models.gguf import file_digest
 
 _OPS = _layerzero.ops
+Weighted = nn.Linear | nn.Embedding
 KINDS = ("gguf", "int8", "int4")
 _VERSION = "1"  # of the packed order and of the rounding: raised when one changes, older entries are then not found
 _LEAST_KEPT = 1 << 20  # bytes: fewer are made anew as soon as they are read
@@ -74,6 +76,8 @@ def _rounded(weight: torch.Tensor, kind: str) -> BlockWeight:
 
 def _file_name(name: str) -> str | None:
     """The tensor of a GGUF file that a Transformers module's weight comes from."""
+    if name.endswith("embed_tokens"):
+        return "token_embd"
     if name == "lm_head":
         return "output"
     parts = name.split(".layers.")
@@ -103,7 +107,7 @@ def _halves_apart(data: torch.Tensor, heads: int) -> torch.Tensor:
     return data.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
-def _from_file(module: nn.Linear, data: torch.Tensor, format: str, head_dim: int) -> torch.Tensor | None:
+def _from_file(module: Weighted, data: torch.Tensor, format: str, head_dim: int) -> torch.Tensor | None:
     """The rows whose values are the module's weight, or None: then the file has something else under this name."""
     weight = module.weight.detach()
     candidates = [data]
@@ -116,7 +120,7 @@ def _from_file(module: nn.Linear, data: torch.Tensor, format: str, head_dim: int
     return None
 
 
-def _from_its_file(model: nn.Module, linears: dict[str, nn.Linear]) -> dict[str, BlockWeight]:
+def _from_its_file(model: nn.Module, linears: Mapping[str, Weighted]) -> dict[str, BlockWeight]:
     tensors = _file_tensors(_path_of(model))
     tensors.setdefault("output", tensors.get("token_embd", (torch.empty(0, dtype=torch.uint8), "")))
     config: Any = model.config
@@ -126,7 +130,7 @@ def _from_its_file(model: nn.Module, linears: dict[str, nn.Linear]) -> dict[str,
         data, format = tensors.get(_file_name(name) or "", (None, ""))
         rows = None if data is None or data.dim() != 2 else _from_file(module, data, format, head_dim)
         if rows is not None:
-            found[name] = BlockWeight.of(rows, format, module.in_features)
+            found[name] = BlockWeight.of(rows, format, module.weight.shape[1])
     return found
 
 
@@ -140,7 +144,7 @@ def _path_of(model: nn.Module) -> str:
     return path
 
 
-def _digest_of(linears: dict[str, nn.Linear]) -> str:
+def _digest_of(linears: Mapping[str, Weighted]) -> str:
     """Of names, dtypes, shapes and bytes of all weights."""
 
     def one(weight: torch.Tensor) -> bytes:
@@ -155,7 +159,7 @@ def _digest_of(linears: dict[str, nn.Linear]) -> str:
     return digest.hexdigest()
 
 
-def _entry(model: nn.Module, linears: dict[str, nn.Linear], kind: str) -> pathlib.Path:
+def _entry(model: nn.Module, linears: Mapping[str, Weighted], kind: str) -> pathlib.Path:
     """Where the cache keeps these blocks. A file's are kept for the parameters that they were compared with."""
     own = _digest_of(linears)
     source, name = (file_digest(_path_of(model)), f"gguf-{own[:16]}") if kind == "gguf" else (own, kind)
@@ -201,7 +205,7 @@ def _kept(path: pathlib.Path, make: Callable[[], dict[str, BlockWeight]]) -> Blo
     return Blocks(_read_entry(path, about) or made)  # the file's memory can be had again, that of `made` is freed
 
 
-def block_weights(model: nn.Module, linears: dict[str, nn.Linear], kind: str, left: dict[str, str]) -> Blocks:
+def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, left: dict[str, str]) -> Blocks:
     """The blocks of every linear layer that has some; `left` gets the reasons of the others."""
     if kind not in KINDS:
         raise InvalidRequestError(f"weights: wanted one of {', '.join(KINDS)}, got {kind!r}; or leave it out")
@@ -211,7 +215,7 @@ def block_weights(model: nn.Module, linears: dict[str, nn.Linear], kind: str, le
         blocks = _kept(_entry(model, linears, kind), lambda: _from_its_file(model, linears))
     else:
         why = "its rows are no multiple of 32 values"
-        fits = {name: module for name, module in linears.items() if module.in_features % 32 == 0}
+        fits = {name: module for name, module in linears.items() if module.weight.shape[1] % 32 == 0}
         made = {name: module.weight.detach() for name, module in fits.items()}
         blocks = _kept(_entry(model, fits, kind), lambda: {name: _rounded(w, kind) for name, w in made.items()})
     left |= {f"{name}: {kind}": why for name in linears if name not in blocks.weights}
@@ -219,11 +223,68 @@ def block_weights(model: nn.Module, linears: dict[str, nn.Linear], kind: str, le
     return blocks
 
 
+def embeddings_of(model: nn.Module, linears: Mapping[str, Weighted], kind: str) -> dict[str, nn.Embedding]:
+    """Embeddings of their own that may be looked up in blocks: those of a file, which has them with all their bits."""
+    shared = {id(module.weight) for module in linears.values()}
+    return {n: m for n, m in _plain_embeddings(model) if kind == "gguf" and id(m.weight) not in shared}
+
+
+def _plain_embeddings(model: nn.Module) -> list[tuple[str, nn.Embedding]]:
+    found = [(name, module) for name, module in model.named_modules() if type(module) is nn.Embedding]
+    return [(name, module) for name, module in found if module.max_norm is None and "forward" not in module.__dict__]
+
+
+def release(
+    model: nn.Module, found: Mapping[str, BlockWeight], left: dict[str, str], exact: bool
+) -> tuple[list[Weighted], int]:
+    """Gives back the memory of parameters that blocks stand for wherever they are used; those modules, and the bytes.
+
+    exact: the blocks have the parameters' very values, so that embeddings can be looked up in them.
+    """
+    looked_up = {id(module): module for _, module in _plain_embeddings(model)} if exact else {}
+    holders: dict[int, list[tuple[str, Any]]] = {}
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                holders.setdefault(id(parameter), []).append((name if key == "weight" else "", module))
+    freed: list[Weighted] = []
+    size = 0
+    for together in holders.values():
+        names = [name for name, module in together if name in found or (name and id(module) in looked_up)]
+        weight = next((found[name] for name in names if name in found), None)
+        if weight is None:
+            continue
+        if len(names) < len(together):
+            left[f"{names[0]}: release"] = "its parameter is used elsewhere, where blocks of these values do not serve"
+            continue
+        parameter = together[0][1].weight
+        size += parameter.nbytes
+        released = ReleasedParameter.of(parameter)
+        for _, module in together:
+            module._parameters["weight"] = released
+            if id(module) in looked_up:
+                module.__dict__["_layerzero_blocks"] = BlockRows(weight, released)
+            else:
+                module.__dict__["_layerzero_blocks"].parameter = released
+            freed.append(module)
+    _leave_files(model, size)
+    return freed, size
+
+
+def _leave_files(model: nn.Module, most: int) -> None:
+    """Copies the other parameters, if they are smaller: a mapped file is given back only as a whole."""
+    rest = [p for p in model.parameters() if type(p) is nn.Parameter]
+    if sum(parameter.nbytes for parameter in rest) < most:
+        for parameter in rest:
+            parameter.data = parameter.data.clone()
+
+
 @dataclasses.dataclass
 class WeightsReport:
     """What `kernelize(weights=)` did. The errors are those of the model's logits against its own.
 
-    bytes: packed; cached: they were on disk already; seconds: to have them; why_not_kept: what the disk said.
+    bytes: packed; cached: they were on disk already; seconds: to have them; why_not_kept: what the disk said;
+    released_bytes: of the parameters that release_originals gave back.
     """
 
     kind: str
@@ -236,11 +297,24 @@ class WeightsReport:
     max_logit_error: float
     perplexity_ratio: float  # of text that the model itself would write: exp of the mean KL divergence
     perplexity: tuple[float, float] | None  # of accuracy_ids, before and after
+    released_bytes: int = 0
+
+    @staticmethod
+    def of(kind: str, activations: str, blocks: Blocks, compared: Any) -> "WeightsReport":
+        size = sum(weight.nbytes for weight in blocks.weights.values())
+        kept = (blocks.cached, blocks.seconds, blocks.why_not_kept)
+        return WeightsReport(kind, activations, len(blocks.weights), size, *kept, *compared)
+
+    @property
+    def worse(self) -> float:
+        """How many times the model's own the perplexity is."""
+        return self.perplexity_ratio if self.perplexity is None else self.perplexity[1] / self.perplexity[0]
 
     def __str__(self) -> str:
         text = f"weights: {self.layers} in {self.kind}, activations {self.activations}, {self.bytes / 2**20:.1f} MiB packed"
         text += f", {'from the cache' if self.cached else 'made'} in {self.seconds:.2f} s"
         text += f", not kept on disk: {self.why_not_kept}" if self.why_not_kept else ""
+        text += f", {self.released_bytes / 2**20:.1f} MiB of parameters released" if self.released_bytes else ""
         text += f"; largest error of a logit {self.max_logit_error:.3g}, perplexity times {self.perplexity_ratio:.4f}"
         return (
             text
