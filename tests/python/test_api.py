@@ -191,7 +191,6 @@ def test_exceptions():
         "NoKernelFoundError",
         "CudaGraphUnsafeError",
         "KernelExecutionError",
-        "ReleasedWeightError",
         "VersionMismatchError",
         "ConfigError",
     ):
