@@ -33,4 +33,6 @@ endforeach()
 # The torch references of the operations, read when a call falls back to one.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/ops/ DESTINATION layerzero/_reference COMPONENT python EXCLUDE_FROM_ALL
         FILES_MATCHING PATTERN "*.py")
+# The calls of `layerzero bench ops`.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/bench/ops/ DESTINATION layerzero/_bench COMPONENT python EXCLUDE_FROM_ALL)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/schemas DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)

@@ -18,3 +18,4 @@ run host host
 run e2e e2e --model smollm2
 [ ! -d .venv/peers ] || run e2e-peers e2e --peers # after `make peers`
 run models models
+run ops ops

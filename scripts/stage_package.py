@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # What the package carries beside its own modules: (folder in the repository, name in the package).
-DATA = (("ops", "_reference"), ("schemas", "schemas"))
+DATA = (("ops", "_reference"), ("schemas", "schemas"), ("bench/ops", "_bench"))
 COMMAND = """#!{python}
 import sys
 

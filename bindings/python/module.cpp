@@ -100,6 +100,18 @@ PyObject* Records(PyObject*, PyObject* args) {
   auto records = perfdb::ReadRecords({text, size_t(size)}, what);
   return records.ok() ? Text(perfdb::WriteRecords(*records)) : Raise(records.status());
 }
+// use_prior(json, what): these measured records alone decide from here on; use_prior(): the machine's own again.
+PyObject* UsePrior(PyObject*, PyObject* args) {
+  const char *text = nullptr, *what = "records";
+  Py_ssize_t size = 0;
+  if (!PyArg_ParseTuple(args, "|s#s", &text, &size, &what)) return nullptr;
+  return NoneOr(text ? Engine::Get().UsePrior({text, size_t(size)}, what) : Engine::Get().UsePriorOfMachine());
+}
+PyObject* DeviceId(PyObject*, PyObject* args) {
+  const char* device;
+  if (!PyArg_ParseTuple(args, "s", &device)) return nullptr;
+  return Text(Engine::Get().DeviceId(device));
+}
 PyObject* Invalidate(PyObject*, PyObject*) {
   Engine::Get().Invalidate();
   Py_RETURN_NONE;
@@ -147,10 +159,14 @@ PyMethodDef kMethods[] = {
     {"register_backend", RegisterBackend, METH_VARARGS, "register_backend(descriptor json, availability json)"},
     {"unregister", Unregister, METH_VARARGS, "unregister(adapter): how many kernels it had."},
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
+    {"use_prior", UsePrior, METH_VARARGS, "use_prior(json, what): measured records that decide; (): the machine's."},
+    {"device_id", DeviceId, METH_VARARGS, "device_id(name): the device as measured records name it."},
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
+    {"read_stream", ReadStream, METH_VARARGS, "read_stream(address, bytes): the sum of the words, by all threads."},
+    {"multiply_adds", MultiplyAdds, METH_VARARGS, "multiply_adds(rounds): how many were done, in registers."},
     {"verify_compare", VerifyCompare, METH_VARARGS,
      "verify_compare(operation, line, outputs + written, numerics=''): reports."},
     {nullptr, nullptr, 0, nullptr}};

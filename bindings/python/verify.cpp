@@ -4,6 +4,7 @@
 
 #include "call.h"
 #include "verify/random.h"
+#include "verify/roofline.h"
 #include "verify/run.h"
 
 namespace lz::door {
@@ -175,6 +176,21 @@ PyObject* VerifyRandom(PyObject*, PyObject* args) {
   verify::RandomCalls calls(*op, seed);
   const std::string line = broken ? calls.Broken() : calls.Valid();
   return PyUnicode_FromStringAndSize(line.data(), Py_ssize_t(line.size()));
+}
+
+PyObject* ReadStream(PyObject*, PyObject* args) {
+  unsigned long long address;
+  long long bytes;
+  if (!PyArg_ParseTuple(args, "KL", &address, &bytes)) return nullptr;
+  const auto sum =
+      verify::ReadStream(reinterpret_cast<const void*>(address), bytes, Engine::Get().selector().parallel());
+  return PyLong_FromUnsignedLongLong(sum);
+}
+
+PyObject* MultiplyAdds(PyObject*, PyObject* args) {
+  long long rounds;
+  if (!PyArg_ParseTuple(args, "L", &rounds)) return nullptr;
+  return PyLong_FromLongLong(verify::MultiplyAdds(rounds, Engine::Get().selector().parallel()));
 }
 
 }  // namespace lz::door

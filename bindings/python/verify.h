@@ -16,4 +16,8 @@ PyObject* VerifyCompare(PyObject* self, PyObject* args);
 // broken one that must be refused, or "".
 PyObject* VerifyRandom(PyObject* self, PyObject* args);
 
+// Python: read_stream(address, bytes) reads memory once, by all threads; multiply_adds(rounds) -> how many were done.
+PyObject* ReadStream(PyObject* self, PyObject* args);
+PyObject* MultiplyAdds(PyObject* self, PyObject* args);
+
 }  // namespace lz::door

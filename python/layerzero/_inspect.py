@@ -84,6 +84,9 @@ def doctor() -> Record:
         _layerzero.startup()
     except Exception as error:
         problems.insert(0, str(error))
+    counters = json.loads(_layerzero.stats())
+    problem = counters.pop("measured_records_problem")
+    problems += [problem] if problem else []
     policy = json.loads(_layerzero.policy_text())
     changed = {key: entry for key, entry in policy["keys"].items() if entry["origin"] != "default"}
     return Record(
@@ -94,7 +97,7 @@ def doctor() -> Record:
             "devices": json.loads(_layerzero.devices()),
             "libraries": {library.pop("name"): library for library in report()},
             "policy": {"hash": policy["hash"], "changed": changed},
-            "counters": json.loads(_layerzero.stats()),
+            "counters": counters,
             "problems": problems,
             "ok": not problems,
         }

@@ -70,6 +70,10 @@ class KVCacheFullError(LayerZeroError, RuntimeError):
     code = 12
 
 
+class ReleasedWeightError(LayerZeroError, RuntimeError):
+    """The values of a parameter were wanted that `kernelize(release_originals=True)` has released."""
+
+
 class InternalError(LayerZeroError, RuntimeError):
     """A fault of LayerZero itself; please report it with the message."""
 

@@ -20,19 +20,15 @@ from layerzero._contracts import contracts
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """How a step reads or writes a value of rows: elements from `column` on, read as `axes`; of a cache `past` rows too.
-
-    step: elements from an entry of the first axis to the next where others lie between, 0 where none do.
-    """
+    """How a step reads or writes a value of rows: elements from `column` on, read as `axes`; of a cache `past` rows too."""
 
     value: int
     axes: tuple[int, ...]
     column: int = 0
     past: bool = False
-    step: int = 0
 
-    def operand(self) -> tuple[int, int, tuple[int, ...], bool, int]:
-        return self.value, self.column, self.axes, self.past, self.step
+    def operand(self) -> tuple[int, int, tuple[int, ...], bool]:
+        return self.value, self.column, self.axes, self.past
 
     @property
     def size(self) -> int:

@@ -64,6 +64,8 @@ Engine::Engine() : layout_warned_(selector_.registry().operations().size()) {
   }
   failed_.store(!startup_.ok(), std::memory_order_release);
   PolicyChanged();
+  selector_.set_measurements([this](const KernelEntry& k, const Request& r) { return Measured(k, r); },
+                             [this] { std::call_once(prior_read_, [this] { (void)UsePriorOfMachine(); }); });
   // A forked child has this thread alone: what it inherited is selected anew, on one thread (base/thread_pool.h).
   pthread_atfork(nullptr, nullptr, [] { Get().Invalidate(); });
 }

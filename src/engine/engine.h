@@ -10,10 +10,14 @@
 #pragma once
 
 #include <atomic>
+#include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 
 #include "base/ticker.h"
+#include "perfdb/prior.h"
 #include "pipeline/selector.h"
 
 #define LZ_OWN __attribute__((visibility("default")))
@@ -79,6 +83,12 @@ class LZ_OWN Engine {
   using Verifier = Status (*)(Selector& selector, const KernelEntry& kernel);
   static void SetVerifier(Verifier verifier);
 
+  // ---- measured times (perfdb/prior.h). At the first selection: those of `prior.records.json` in the policy's
+  // cache_dir, then those that the library carries.
+  Status UsePrior(std::string_view records, std::string_view what);  // these alone from here on
+  Status UsePriorOfMachine();                                        // those of the first selection, read again
+  std::string DeviceId(std::string_view device);                     // as records name it; empty: no such device
+
   // ---- inspection, all JSON; bound requests are not needed for lists
   Result<std::string> Explain(Request& request, std::string_view device = {});
   std::string Contracts() const;
@@ -98,6 +108,9 @@ class LZ_OWN Engine {
 
  private:
   Engine();
+  Status PutInForce(std::span<const std::vector<perfdb::Record>> groups);
+  std::shared_ptr<const perfdb::Prior> PriorInForce() const;  // nullptr: before the first selection
+  std::optional<Measurement> Measured(const KernelEntry& kernel, const Request& request) const;
   void PolicyChanged();  // applies what is no rule: device maps, time to live; advances the epoch
 
   mutable Selector selector_;
@@ -108,7 +121,11 @@ class LZ_OWN Engine {
   std::mutex policy_mutex_;
   std::atomic<const HostRuntime*> host_{nullptr};
   std::vector<std::atomic<int64_t>> layout_warned_;  // by operation: when last, in ns of the steady clock
-  std::string cuda_library_;                         // "loaded", "none" or why it was refused
+  std::once_flag prior_read_;
+  mutable std::mutex prior_mutex_;
+  std::shared_ptr<const perfdb::Prior> prior_;
+  std::string prior_problem_;  // of the machine's files
+  std::string cuda_library_;   // "loaded", "none" or why it was refused
 };
 
 }  // namespace lz

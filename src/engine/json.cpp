@@ -401,12 +401,15 @@ std::string Engine::Devices() {
 
 std::string Engine::Stats() const {
   const CacheStats s = selector_.cache_stats();
+  std::lock_guard lock(prior_mutex_);
   return Dump(
       {{"cache",
         {{"entries", s.entries}, {"inserted", s.inserted}, {"evicted", s.evicted}, {"invalidated", s.invalidated}}},
        {"kernels", selector_.registry().num_kernels()},
        {"operations", operations().size()},
-       {"fallbacks", selector_.num_fallbacks()}});
+       {"fallbacks", selector_.num_fallbacks()},
+       {"measured_records", prior_ ? prior_->num_records() : 0},
+       {"measured_records_problem", prior_problem_.empty() ? Json(nullptr) : Json(prior_problem_)}});
 }
 
 std::string Engine::ReasonCodes() {

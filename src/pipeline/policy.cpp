@@ -163,6 +163,7 @@ class Merger {
     set("cache.enabled", policy.cache_enabled);
     set("cache.enable_deduplication", policy.cache_deduplication);
     set("cache.entry_ttl_seconds", policy.cache_ttl_seconds);
+    set("perfdb.enabled", policy.perfdb_enabled);
     set("prefer_sources", policy.prefer_sources);
     set("avoid_sources", policy.avoid_sources);
     set("allow_sources", policy.allow_sources);

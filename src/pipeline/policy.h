@@ -61,6 +61,7 @@ struct Policy {
   bool cache_enabled = true;
   bool cache_deduplication = true;
   double cache_ttl_seconds = 0;
+  bool perfdb_enabled = true;
   std::vector<std::string> prefer_sources, avoid_sources, allow_sources;
   std::map<std::string, std::string> locks;  // operation id, flat name or alias -> kernel id; read through LocksFor
   std::vector<Rule> rules;                   // of the highest layer first, then in the file's order

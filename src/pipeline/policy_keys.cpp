@@ -61,7 +61,7 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Of(KeyType::kRules, "rules", "[]", kBuilt, "what holds for some calls only: match and actions"),
     Of(KeyType::kContainers, "backend_containers", "{}", kLater, "backend to image, gpu_passthrough and ipc"),
 
-    Bool("perfdb.enabled", "true", kLater, "keep measurements"),
+    Bool("perfdb.enabled", "true", kBuilt, "measured times decide; false: priorities alone"),
     Of(KeyType::kPath, "perfdb.path", "\"~/.cache/layerzero/perfdb.sqlite\"", kLater, "the database's file"),
     Bool("perfdb.auto_tune", "false", kLater, "measure what is not measured yet"),
     Int("perfdb.tune_samples", "20", 1, 100000, kLater, "samples of a measurement"),

@@ -77,6 +77,7 @@ Result<const Plan*> Selector::Select(Request& r, Box& site) {
 }
 
 Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash) {
+  if (before_selecting_) before_selecting_();
   const EpochValues epochs = epochs_.Current();  // before anything that they stand for is read
   auto policy = policies_.For(r.policy, *r.op);  // 3; may cut classes finer
   if (!policy.ok()) return policy.TakeStatus();
@@ -111,6 +112,7 @@ Result<const Plan*> Selector::Choice(Result<SelectionReport>& report) const {
 }
 
 Result<SelectionReport> Selector::Explain(Request& r) {
+  if (before_selecting_) before_selecting_();
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
   RefreshFacts(r);
@@ -133,7 +135,7 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
   report.candidates = Filter(r, report.variant, device, policy);  // 5
   report.passing = ApplyHeadroom(r, p, &report.candidates);
   report.lock = LockOf(r, report.variant, device, policy);
-  const int best = Score(report.candidates, r, p, measurements_);  // 6
+  const int best = Score(report.candidates, r, p, p.perfdb_enabled ? measurements_ : MeasurementSource());  // 6
   if (report.lock.empty()) {
     const bool is_reference = best >= 0 && report.candidates[size_t(best)].kernel->spec.reference;
     if (best >= 0 && (!is_reference || p.fallback_enabled || !p.enabled)) report.winner = best;

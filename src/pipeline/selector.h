@@ -69,7 +69,11 @@ class Selector {
   const LayoutRules& LayoutRulesOf(int64_t id);
   // What is free on the host; tests set it.
   void set_free_memory(std::function<int64_t()> free) { free_memory_ = std::move(free); }
-  void set_measurements(MeasurementSource source) { measurements_ = std::move(source); }
+  // `before`: called before each selection that is made anew; may cut classes finer.
+  void set_measurements(MeasurementSource source, std::function<void()> before = {}) {
+    measurements_ = std::move(source);
+    before_selecting_ = std::move(before);
+  }
   void set_parallel(const lz_parallel& parallel) { parallel_ = parallel; }
   const lz_parallel& parallel() const { return parallel_; }
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
@@ -93,6 +97,7 @@ class Selector {
   SingleFlight flights_;
   PlanTable plans_;
   MeasurementSource measurements_;
+  std::function<void()> before_selecting_;
   std::function<int64_t()> free_memory_ = &FreeHostBytes;
   lz_parallel parallel_ = ThreadPool::ProcessParallel();
   std::atomic<uint64_t> fallbacks_{0};

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 
 #include "core/view.h"
 #include "ops/common/sampling_check.h"
@@ -108,38 +109,52 @@ Values Spread(const Values& wanted, double relative, const Nearby& nearby) {
   return spread;
 }
 
-// The multiple of each row of `wanted` that is nearest to the row of `values`, less 1.
-Values Factors(const Values& values, const Values& wanted, size_t row) {
-  Values factors(wanted.size() / row);
-  for (size_t n = 0; n < factors.size() && !values.empty(); ++n) {
-    const double largest = LargestFinite(wanted, n * row, (n + 1) * row);
-    if (largest == 0) continue;
-    double change = 0, norm = 0;
-    for (size_t i = n * row; i < (n + 1) * row; ++i) {
-      if (!std::isfinite(wanted[i]) || !std::isfinite(values[i])) continue;
-      const double unit = wanted[i] / largest;
-      change += (values[i] - wanted[i]) / largest * unit;
-      norm += unit * unit;
-    }
-    if (norm > 0) factors[n] = change / norm;
-  }
-  return factors;
+double Dot(const Values& a, const Values& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
+
+// Takes `factor` times `direction` away.
+void Subtract(double factor, const Values& direction, Values* from) {
+  for (size_t i = 0; i < direction.size(); ++i) (*from)[i] -= factor * direction[i];
 }
 
-// The reference's rows, each times the factor that brings it nearest to `got`, among those that inputs which differ by
-// `relative` bring about.
-Values Rescaled(const Values& got, const Values& wanted, size_t row, double relative, const Nearby& nearby) {
-  Values reach(wanted.size() / row);
-  for (int draw = 0; draw < kDraws; ++draw) {
-    const Values moved = Factors(nearby(relative, draw), wanted, row);
-    for (size_t n = 0; n < reach.size(); ++n) reach[n] = std::max(reach[n], std::fabs(moved[n]));
+// The reference's rows moved as near to `got` as inputs that differ by `relative` move them, along two directions: the
+// row's own, and the one in which such inputs move what is left of it most.
+Values Explained(const Values& got, const Values& wanted, size_t row, double relative, const Nearby& nearby) {
+  std::vector<Values> draws;
+  for (int draw = 0; draw < kDraws; ++draw) draws.push_back(nearby(relative, draw));
+  Values explained = wanted;
+  for (size_t begin = 0; begin < wanted.size(); begin += row) {
+    const double largest = LargestFinite(wanted, begin, begin + row);
+    if (largest == 0) continue;
+    const auto from_wanted = [&](const Values& values) {
+      Values change(row);
+      for (size_t i = 0; i < row && !values.empty(); ++i) {
+        const double difference = (values[begin + i] - wanted[begin + i]) / largest;
+        change[i] = std::isfinite(difference) ? difference : 0;
+      }
+      return change;
+    };
+    Values left = from_wanted(got), direction(row);
+    std::vector<Values> moves;
+    for (const Values& draw : draws) moves.push_back(from_wanted(draw));
+    for (size_t i = 0; i < row; ++i) {
+      direction[i] = std::isfinite(wanted[begin + i]) ? wanted[begin + i] / largest : 0;
+    }
+    for (int turn = 0; turn < 2; ++turn) {
+      const double norm = Dot(direction, direction);
+      if (norm == 0) break;
+      double reach = 0;
+      for (Values& move : moves) {
+        const double factor = Dot(move, direction) / norm;
+        reach = std::max(reach, std::fabs(factor));
+        Subtract(factor, direction, &move);
+      }
+      const double factor = std::clamp(Dot(left, direction) / norm, -reach, reach);
+      Subtract(factor, direction, &left);
+      for (size_t i = 0; i < row; ++i) explained[begin + i] += factor * direction[i] * largest;
+      direction = *std::ranges::max_element(moves, {}, [](const Values& move) { return Dot(move, move); });
+    }
   }
-  const Values factors = Factors(got, wanted, row);
-  Values rescaled = wanted;
-  for (size_t i = 0; i < rescaled.size(); ++i) {
-    rescaled[i] *= 1 + std::clamp(factors[i / row], -reach[i / row], reach[i / row]);
-  }
-  return rescaled;
+  return explained;
 }
 
 void RowMax(const Values& got, const Values& wanted, size_t row, double tolerance, DType dtype, const Nearby& nearby,
@@ -156,9 +171,7 @@ void RowMax(const Values& got, const Values& wanted, size_t row, double toleranc
   measure("row max", wanted, {});
   if (report->ok || !nearby) return;
   if (row < kFew) return measure("row max or spread", wanted, Spread(wanted, tolerance, nearby));
-  const Values rescaled = Rescaled(got, wanted, row, tolerance, nearby);
-  tolerance *= 2;
-  measure("row max or factor", rescaled, {});
+  measure("row max or factors", Explained(got, wanted, row, tolerance, nearby), {});
 }
 
 double Norm(const Values& values) {
@@ -197,7 +210,7 @@ void RelativeNorm(const Values& got, const Values& wanted, size_t row, const Num
                      : bounds.f32.rel_f * norm;
   const double relative = dtype == DType::kBF16 ? bounds.bf16.rel_f : bounds.f32.rel_f;
   if (error > bound && nearby && row >= kFew) {
-    return RelativeNorm(got, Rescaled(got, wanted, row, relative, nearby), row, bounds, dtype, {}, report);
+    return RelativeNorm(got, Explained(got, wanted, row, relative, nearby), row, bounds, dtype, {}, report);
   }
   if (error > bound && nearby) {
     Values spread = Spread(wanted, relative, nearby);

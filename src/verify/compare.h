@@ -8,9 +8,9 @@
 //                Accuracy and Stability of Numerical Algorithms, 1.5), f(x + dx) - f(x) with |dx| = t |x|, random
 //                signs, 8 draws:
 //                - fewer than 8 elements cancel by chance: |x - r| may be as large as |f(x + dx) - f(x)| over the row.
-//                - 8 and more do by a factor that they share (a hidden unit, what a sink leaves to the keys): r's row
-//                  may be multiplied by what f(x + dx) is of it, the projection on it; what is left must be within
-//                  2 t, as a smaller factor (a second hidden unit) may lie behind that one.
+//                - 8 and more do by factors that they share (hidden units, what a sink leaves to the keys): r's row may
+//                  move as far as f(x + dx) does along itself, and along the one further direction in which that moves
+//                  it most; what is left must be within t.
 //   rel F        |x - r|_2 <= b |r|_2 over the tensor; where it fails, the backward error too. A bf16 output is
 //                v rounded once, |round(v) - r| <= |round(r) - r| + 2 |v - r| for every element, so the norm of the
 //                exact result's rounding errors plus twice the FP32 bound is allowed too: of few elements it may exceed

@@ -64,6 +64,7 @@ CALLS = {
     "validate refused": (["validate", "flashinfer.rmsnorm", *NORM], 1),
     "policy_show": (["policy", "show", "--all"], 0),
     "bench_host": (HOST, 0),
+    "bench_ops": (["bench", "ops", "--operations", "cast", "--rounds", "4"], 0),
     "error": (["explain", "no_such"], 2),
     "error of the work": (["which", "rms_norm", *NORM, "--kernel", "flashinfer.rmsnorm"], 1),
     "error of usage": (["list", "--no-such-option"], 2),
@@ -171,7 +172,13 @@ def test_generate(answer, folder, capfd, monkeypatch):
     assert [places("generate", turn) for turn in turns] == [[], []]
 
 
-RESULTS = {"select": "bench_select", "host": "bench_host", "e2e": "bench_e2e", "models": "bench_models"}
+RESULTS = {
+    "ops": "bench_ops",
+    "select": "bench_select",
+    "host": "bench_host",
+    "e2e": "bench_e2e",
+    "models": "bench_models",
+}
 STORED = [(path, RESULTS[kind]) for kind in RESULTS for path in sorted((ROOT / "bench/results").glob(f"{kind}-*.json"))]
 
 

@@ -1,5 +1,5 @@
 // Linear for any number of rows, CPU SIMD: register tiles over unpacked rows, blocked for the caches.
-//   input  [..., k]  f32|bf16, last dim dense     weight [n, k]  dtype of input, last dim dense
+//   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
 // Workspace: none. Deterministic. Source: own. FP32 sums in one part for each lane of each block of k.
 #undef HWY_TARGET_INCLUDE
@@ -18,11 +18,8 @@ namespace HWY_NAMESPACE {
 namespace {
 
 int32_t Launch(const lz_kernel_args* args) {
-  if (DTypeOf(args->tensors[ops::mlp_linear::kInput]) == DType::kF32) {
-    linear::RunAll<Tile<float>, float>(args);
-  } else {
-    linear::RunAll<Tile<BF16>, BF16>(args);
-  }
+  WithFloatType(DTypeOf(args->tensors[ops::mlp_linear::kInput]),
+                [&](auto type) { linear::RunAll<Tile<decltype(type)>, decltype(type)>(args); });
   return 0;
 }
 
@@ -40,7 +37,8 @@ int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Lau
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kGt, linear::kGemvRows},  // fewer rows: hwy.mlp.linear.gemv
 });
-// One kernel, two ranks: its f32 comes before oneDNN's and MKL's, its bf16 behind theirs where nothing is measured.
+// One kernel, three ranks: its f32 and f16 come before oneDNN's and MKL's, its bf16 behind theirs where nothing is
+// measured.
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemm",
      .operation = "mlp.linear",
@@ -58,6 +56,15 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 40,
+     .deterministic = true,
+     .launch = &LaunchBest},
+    {.id = "hwy.mlp.linear.gemm_f16",
+     .operation = "mlp.linear",
+     .dtypes = Mask(DType::kF16),
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = 60,
      .deterministic = true,
      .launch = &LaunchBest},
 });

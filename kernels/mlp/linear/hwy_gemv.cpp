@@ -1,5 +1,5 @@
 // Linear for one to four rows, CPU SIMD: every weight is read once, four output columns at a time.
-//   input  [..., k]  f32|bf16, last dim dense, at most 4 rows     weight [n, k]  dtype of input, last dim dense
+//   input  [..., k]  f32|bf16|f16, last dim dense, at most 4 rows     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional                     output [..., n]
 // Workspace: none. Deterministic. Source: own. FP32 sums in one part for each lane (and for each half of a bf16 pair).
 #undef HWY_TARGET_INCLUDE
@@ -19,11 +19,8 @@ namespace {
 
 int32_t Launch(const lz_kernel_args* args) {
   if (NumRows(args->tensors[ops::mlp_linear::kOutput]) > linear::kGemvRows) return 1;
-  if (DTypeOf(args->tensors[ops::mlp_linear::kInput]) == DType::kF32) {
-    linear::RunAll<Tile<float>, float>(args);
-  } else {
-    linear::RunAll<Tile<BF16>, BF16>(args);
-  }
+  WithFloatType(DTypeOf(args->tensors[ops::mlp_linear::kInput]),
+                [&](auto type) { linear::RunAll<Tile<decltype(type)>, decltype(type)>(args); });
   return 0;
 }
 
@@ -44,7 +41,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemv",
      .operation = "mlp.linear",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,

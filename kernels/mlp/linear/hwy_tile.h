@@ -23,14 +23,19 @@ namespace HWY_NAMESPACE {
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
-// The elements of one vector's worth of storage as f32 vectors: one for f32, two for bf16, which is split into its even
-// and its odd elements: a shift and a mask.
+// Elements as f32 vectors: one for f32 and f16, which is converted; two for bf16, of which a whole vector is split into
+// its even and its odd elements: a shift and a mask.
 template <class T>
 struct Parts;
 template <>
 struct Parts<float> {
   static constexpr int kCount = 1;
   static HWY_INLINE void Load(const float* p, VF* v) { v[0] = hn::LoadU(DF(), p); }
+};
+template <>
+struct Parts<F16> {
+  static constexpr int kCount = 1;
+  static HWY_INLINE void Load(const F16* p, VF* v) { v[0] = LoadF32(DF(), p); }
 };
 template <>
 struct Parts<BF16> {

@@ -8,7 +8,7 @@ from layerzero.cli._output import Json, print_json, read_size, size_text
 
 
 def command(size: Annotated[str, typer.Argument(help="bytes, or 500MiB, 2GiB")], json: Json = False) -> None:
-    """Removes converted models that were not used for the longest time, until the rest is no larger than SIZE."""
+    """Removes converted models and packed weights, the least recently used first, until the rest fits into SIZE."""
     from layerzero.models import disk_cache
 
     removed = disk_cache.cap(read_size(size))

@@ -30,6 +30,9 @@ def command(
     activations: Annotated[
         str, typer.Option(help="with --weights: input, or int8 to round what is multiplied")
     ] = "input",
+    release: Annotated[
+        bool, typer.Option("--release", help="with --weights: give back the memory of what they replace")
+    ] = False,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
     no_layerzero: Annotated[bool, typer.Option("--no-layerzero", help="Transformers alone, to compare")] = False,
     json: Json = False,
@@ -41,7 +44,7 @@ def command(
 
     sampling = Sampling.of(temperature, top_k, top_p, min_p, seed)
     texts = [prompt] if prompt is not None else _read_prompts(prompts_file)
-    session = _open(model, dtype, threads, no_layerzero, weights, activations)
+    session = _open(model, dtype, threads, no_layerzero, weights, activations, release)
     chat = _Chat(session, system, raw, max_tokens, sampling)
     if texts is None:
         _converse(chat, json)
@@ -70,7 +73,7 @@ def _read_prompts(path: pathlib.Path | None) -> list[str] | None:
     return texts
 
 
-def _open(model, dtype, threads, no_layerzero, weights, activations):
+def _open(model, dtype, threads, no_layerzero, weights, activations, release):
     import torch
 
     import layerzero as lz
@@ -80,8 +83,8 @@ def _open(model, dtype, threads, no_layerzero, weights, activations):
         torch.set_num_threads(threads)
     loaded, tokenizer = load(model, dtype)
     if not no_layerzero:
-        lz.kernelize(loaded, weights, activations=activations)
-    elif weights:
+        lz.kernelize(loaded, weights, activations=activations, release_originals=release)
+    elif weights or release:
         raise InvalidRequestError("weights: wanted none with --no-layerzero, got some; leave one of the two out")
     return Session(loaded, tokenizer)
 

@@ -1,4 +1,4 @@
-"""What LayerZero keeps on disk: models converted from GGUF files. Listed, capped, cleared; all of it can be made again."""
+"""What LayerZero keeps on disk: models converted from GGUF files, packed weights. Listed, capped, cleared; all of it can be made again."""
 
 import os
 import pathlib
@@ -22,7 +22,7 @@ def touch(folder: pathlib.Path) -> None:
 
 
 def entries() -> list[dict[str, Any]]:
-    """{"path", "model" (digest of its file), "kind", "bytes", "used_at" (seconds since 1970)}, the least recently used first."""
+    """{"path", "model" (digest of its file or its parameters), "kind", "bytes", "used_at" (seconds since 1970)}, the least recently used first."""
     found = []
     for folder in cache_dir().glob("models/*/*"):
         try:

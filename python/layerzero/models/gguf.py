@@ -7,9 +7,11 @@ folder and need neither the network nor the `gguf` package.
 
 import atexit
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import logging
+import os
 import pathlib
 import shutil
 import tempfile
@@ -63,6 +65,13 @@ def resolve_model(model=None):
 
 
 def file_digest(path):
+    """SHA-256 of a file; asked again while nothing about the file has changed it costs nothing."""
+    facts = os.stat(path)
+    return _digest(path, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _digest(path, *facts):
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(_CHUNK):

@@ -8,8 +8,14 @@ import torch
 from torch import nn
 
 from layerzero.errors import InvalidRequestError
-from layerzero.integrations.transformers.kernelize import KernelizeReport, is_kernelized, kernelize, unkernelize
-from layerzero.integrations.transformers.plan import program_of
+from layerzero.integrations.transformers.decoder import program_of
+from layerzero.integrations.transformers.kernelize import (
+    KernelizeReport,
+    base_of,
+    is_kernelized,
+    kernelize,
+    unkernelize,
+)
 
 # (batch, length, positions before): what a plan shows unless it is asked for other sizes.
 PHASES = {"prefill": (1, 128, 0), "decode": (1, 1, 128)}
@@ -20,7 +26,7 @@ class ModelPlan:
     """What a model runs as.
 
     report: what `kernelize` replaced and left, with reasons
-    block: "block.decoder" or "block.encoder" where all layers run as one program, else None: the parts run one by one
+    block: "block.decoder" where all layers run as one program, else None: the parts run one by one
     phases: phase -> [{"operation", "kernel_id", "count"}] in order of first use, for batch 1
     """
 
@@ -58,8 +64,9 @@ class ModelPlan:
 
 
 def _plan(model: nn.Module, report: KernelizeReport) -> ModelPlan:
-    program, kind = program_of(model)
-    plan = ModelPlan(report, f"block.{kind}" if program else None, {}, program)
+    base = base_of(model)
+    program = None if base is None else program_of(base)
+    plan = ModelPlan(report, "block.decoder" if program else None, {}, program)
     for phase, sizes in PHASES.items() if program else ():
         counts = Counter((step["operation"], step["kernel_id"]) for step in plan.steps(*sizes))
         plan.phases[phase] = [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in counts.items()]
@@ -77,6 +84,8 @@ def compile(model: nn.Module, weights: str | None = None, **options: Any) -> Mod
 
 def dry_run(model: nn.Module, weights: str | None = None, **options: Any) -> ModelPlan:
     """The plan that `compile` would return; the model is afterwards what it was before."""
+    if options.get("release_originals"):
+        raise InvalidRequestError("release_originals: wanted none for dry_run, which changes nothing; leave it out")
     if is_kernelized(model):
         return _plan(model, kernelize(model))
     try:

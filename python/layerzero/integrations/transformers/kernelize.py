@@ -1,7 +1,6 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
 import dataclasses
-import functools
 import sys
 import threading
 import traceback
@@ -15,19 +14,11 @@ from transformers.pytorch_utils import Conv1D
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import (
-    choices,
-    continuous,
-    deferred,
-    observe,
-    probe,
-    rotary,
-    structure,
-    weights,
-)
+from layerzero.integrations.transformers import block_forwards, choices, continuous, probe, rotary, structure, weights
 from layerzero.integrations.transformers import experts as experts_interface
-from layerzero.integrations.transformers.decoder import DecoderPlan, decoder_forward
-from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
+from layerzero.integrations.transformers.released import refuse_if_released
+from layerzero.integrations.transformers.replacing import REPLICA, of_rows, replace, replica
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
@@ -78,36 +69,7 @@ class _Mark:
         experts_interface.register()
 
 
-def _replace(module, function, part, **facts):
-    """Gives one module a forward that counts its calls in `part`; `unkernelize` finds it by its function.
-
-    Without its facts the forward is the module's own, so a wrapper that kept it (accelerate's hooks do) works after
-    `unkernelize` too.
-    """
-    module.__dict__["_layerzero_part"] = part
-    for name, value in facts.items():
-        module.__dict__[f"_layerzero_{name}"] = value
-    module.__dict__["_layerzero_own"] = structure.Own().of(type(module))
-    module.__dict__[_REPLICA] = structure.Bound(_replica, module)
-    module.__dict__["forward"] = structure.Bound(function, module)
-
-
-def _of_rows(compute):
-    """The forward of a module that takes one tensor: `compute`, or the module's own code where that gives None."""
-
-    @functools.wraps(compute)
-    def forward(self, *args, **kwargs):
-        if len(args) == 1 and not kwargs and not structure.takes_own_code(self) and structure.are_readable(args[0]):
-            result = compute(self, args[0])
-            if result is not None:
-                structure.count_call(self)
-                return result
-        return type(self).forward(self, *args, **kwargs)
-
-    return forward
-
-
-@_of_rows
+@of_rows
 def _norm_forward(self, rows):
     if self.weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
         return None
@@ -116,58 +78,49 @@ def _norm_forward(self, rows):
     return structure.norm(operation, rows, self.weight, structure.eps_of(self), bias, **further)
 
 
-@_of_rows
-def _linear_forward(self, rows):
-    weight = self.weight
-    blocks = weights.BlockLinear.of(self.__dict__)
-    if blocks is not None:
-        return blocks(rows, self.bias)
-    # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
-    plain = type(weight) is nn.Parameter and weight.layout is torch.strided
-    return _OPS["linear"](rows, weight, self.bias) if plain else None
-
-
-@_of_rows
+@of_rows
 def _mlp_forward(self, rows):
     mlp, silent = self.__dict__["_layerzero_mlp"]
     return structure.run_mlp(self, rows, mlp) if structure.are_silent(self, mlp, silent) else None
 
 
-def _replica(self):
-    """Takes the place of a method: copies of torch.nn.DataParallel have weights of their own, and run their own code."""
-    copy = type(self)._replicate_for_data_parallel(self)
-    for name in ("forward", _REPLICA, *(name for name in copy.__dict__ if name.startswith("_layerzero_"))):
-        copy.__dict__.pop(name, None)
-    return copy
-
-
-_REPLICA = "_replicate_for_data_parallel"
 _BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
     rotary.rotating_forward,
     _norm_forward,
-    _linear_forward,
+    *block_forwards.FORWARDS,
     _mlp_forward,
     decoder_forward,
-    deferred.deferring_forward,
-    deferred.deferred_layer,
     _BATCHING,
     experts_interface.apply_gate,
-    _replica,
+    replica,
 )
 
 
+def base_of(model):
+    """The module that holds the decoder layers: the model itself, or its base model."""
+    for module in (model, getattr(model, "base_model", None), getattr(model, "model", None)):
+        if isinstance(module, nn.Module) and isinstance(module._modules.get("layers"), nn.ModuleList):
+            return module
+    return None
+
+
 def _replace_norms(model, mark):
+    """The kinds of norms there are: the fused forward knows models of one kind."""
+    kinds: set[float | str | None] = set()
     for name, module in model.named_modules():
         if not structure.looks_like_norm(module):
             continue
         found, reason = structure.norm_of(module)
         if reason:
             mark.report.left[name] = reason
+            kinds.add(None)
             continue
-        operation, _ = found
+        operation, further = found
+        kinds.add(further.get("weight_offset", operation))
         names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
-        _replace(module, _norm_forward, mark.report._add(*names[operation]), norm=found)
+        replace(module, _norm_forward, mark.report._add(*names[operation]), norm=found)
+    return kinds
 
 
 _MLP_REPORTED = {
@@ -186,7 +139,7 @@ def _replace_mlps_and_linears(model, mark):
                 mark.report.left[name] = reason
                 continue
             part = mark.report._add(*_MLP_REPORTED[mlp.operation])
-            _replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
+            replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
     for name, module in model.named_modules():
         if isinstance(module, Conv1D):
             mark.report.left[name] = (
@@ -200,7 +153,7 @@ def _replace_mlps_and_linears(model, mark):
         if reason:
             mark.report.left[name] = reason
         else:
-            _replace(module, _linear_forward, mark.report._add("Linear", "mlp.linear"))
+            replace(module, block_forwards.linear_forward, mark.report._add("Linear", "mlp.linear"))
 
 
 def _replace_experts(model, mark):
@@ -244,7 +197,7 @@ def _replace_rotations(model, mark):
         if reason:
             mark.report.left[f"{name}: rope"] = reason
         else:
-            _replace(module, rotary.rotating_forward, mark.report._add("RoPE", "posenc.rope"), rotations=rotations)
+            replace(module, rotary.rotating_forward, mark.report._add("RoPE", "posenc.rope"), rotations=rotations)
 
 
 def _why_not_chosen(model, untested, expected):
@@ -294,31 +247,30 @@ def _replace_attention(model, mark):
             module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
 
 
-def _replace_layers(layers, mark):
-    """The forward over all layers, once it is proven to compute the same on a small input."""
-    stack, holder = layers.stack, layers.holder
-    plan = DecoderPlan(stack) if layers.whole else StackPlan(stack)
-    operation = "one fused forward over all layers" if layers.whole else f"block.{stack.kind}"
-    entry = {"count": 1, "operation": operation, "calls": 0}
-    holder.__dict__["_layerzero_decoder"] = plan
-    own = [] if layers.whole else [holder, *getattr(holder, stack.name)]
-    for module in own:
-        _replace(module, deferred.deferring_forward if module is holder else deferred.deferred_layer, entry)
-    with probe.without_modes():
-        actual = layers.run(decoder_forward)
+def _replace_decoder(base, offset, expected, mark):
+    """The whole base model's forward, once it is proven to compute the same on a small input."""
+    plan = DecoderPlan(offset)
+    base.__dict__["_layerzero_decoder"] = plan
+    actual = probe.run_decoder(base, decoder_forward)
     reason = next(iter(plan.why_aside), None)
-    if not reason and not structure.agrees(actual, layers.expected, slack=3):
+    if not reason and not structure.agrees(actual, expected, slack=3):
         reason = "its layers compute something else than the fused forward"
     if reason:
-        for module in (holder, *own):
-            for name in ("forward", _REPLICA, "_layerzero_decoder", "_layerzero_part", "_layerzero_own"):
-                module.__dict__.pop(name, None)
-        mark.report.left[stack.kind] = reason
+        del base.__dict__["_layerzero_decoder"]
+        mark.report.left["decoder"] = reason
         return
-    entry["calls"] = 0  # that was the trial
-    mark.report.replaced[stack.kind] = entry
-    if layers.whole:
-        _replace(holder, decoder_forward, entry)
+    part = mark.report._add("decoder", "one fused forward over all layers")
+    replace(base, decoder_forward, part)
+
+
+def _why_not_decoder(base):
+    if base is None:
+        return "the model has no list of decoder layers"
+    reason = structure.why_not_decoder(base) or structure.why_not_plain(base)
+    devices = {parameter.device for parameter in base.parameters()}
+    if not reason and (len(devices) != 1 or next(iter(devices)).type not in DEVICES):
+        reason = "weights are not on one CPU or CUDA device; its parts are replaced one by one"
+    return reason
 
 
 def _marked(model):
@@ -348,33 +300,13 @@ def _runs(frame, modules):
     return False
 
 
-def _is_served(module, function):
-    return getattr(module.__dict__.get("forward"), "func", None) is function
-
-
-def _use_blocks(model, mark, kind, activations, ids, max_perplexity_ratio):
-    """Multiplies with weights in blocks from here on, unless the logits change by more than was allowed."""
-    text = weights.probe_ids(model) if ids is None else ids
-    before = weights.log_probabilities(model, text)
-    served = {name: module for name, module in model.named_modules() if _is_served(module, _linear_forward)}
-    found = weights.block_weights(model, served, kind, mark.report.left)
-    for name, blocks in found.items():
-        module = served[name]
-        module.__dict__["_layerzero_blocks"] = weights.BlockLinear(blocks, activations, module.weight)
-    for module in model.modules():
-        plan = module.__dict__.get("_layerzero_decoder")
-        if plan is not None:
-            plan.take_blocks(module)
-    after = weights.log_probabilities(model, text)
-    error, ratio, perplexity = weights.compare(before, after, ids)
-    size = sum(blocks.nbytes for blocks in found.values())
-    mark.report.weights = weights.WeightsReport(kind, activations, len(found), size, error, ratio, perplexity)
-    worse = ratio if perplexity is None else perplexity[1] / perplexity[0]
-    if not worse <= max_perplexity_ratio:
-        raise InvalidRequestError(
-            f"weights: wanted a perplexity of at most {max_perplexity_ratio} times the model's own, got {worse:.4f}; "
-            f"raise max_perplexity_ratio, or choose another kind than {kind!r}"
-        )
+def _use_blocks(model, *options):
+    """Multiplies with weights in blocks from here on; where that cannot or may not be the model is as it was."""
+    try:
+        block_forwards.use(model, model.__dict__[_MARK], *options)
+    except BaseException:
+        _restore(model)
+        raise
 
 
 def kernelize(
@@ -384,6 +316,7 @@ def kernelize(
     activations: str = "input",
     accuracy_ids: torch.Tensor | None = None,
     max_perplexity_ratio: float = 1.1,
+    release_originals: bool = False,
 ) -> KernelizeReport:
     """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
 
@@ -392,6 +325,8 @@ def kernelize(
     written into parameters afterwards does not reach them. activations: "input", or "int8" to round what is multiplied
     to 8 bits by 32 as well. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
     max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write.
+    release_originals: gives back the memory of all parameters that blocks stand for. Gradients, state_dict, moving the
+    model, and unkernelize then raise ReleasedWeightError; loading it anew is the way back.
 
     Weights, their names, state_dict and saved files stay as they are. Training, gradients and tracing take the model's
     own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
@@ -399,53 +334,60 @@ def kernelize(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
-    # Trials are made without what the caller may have around: another default device, autocast.
-    with _LOCK, torch.device("cpu"), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
-        return _kernelize(model, (weights, activations, accuracy_ids, max_perplexity_ratio))
-
-
-def _kernelize(model, blocks=(None,)):
-    if _MARK in model.__dict__:
+    if release_originals and weights is None:
+        raise InvalidRequestError(
+            "release_originals: wanted weights= too, got none; the parameters are all there is without blocks"
+        )
+    with _LOCK, torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        if _MARK not in model.__dict__:
+            with torch.device("cpu"):  # trials are made without what the caller may have around: another default device
+                _kernelize(model)
+            if weights is not None:  # compared as it will run: under a default device nothing runs as a program
+                _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio, release_originals)
         return model.__dict__[_MARK].report
+
+
+def _kernelize(model):
     _refuse_while_running(model, "kernelize")
     unkernelize(model)
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     mark = _Mark()
-    layers = observe.ModelLayers(model)
+    base = base_of(model)
+    # The layers are judged, and their own result is taken, before any part of them is replaced.
+    reason = _why_not_decoder(base)
+    expected = None if reason else probe.run_decoder(base, type(base).forward)
     model.__dict__[_MARK] = mark
     try:
-        _replace_norms(model, mark)
+        norms = _replace_norms(model, mark)
         _replace_attention(model, mark)
         _replace_experts(model, mark)
         _replace_mlps_and_linears(model, mark)
-        reason = layers.reason
         if not reason and mark.attention is None:
             reason = f"attention: {mark.report.left.get('attention')}"
-        if reason or not layers.whole:
-            _replace_rotations(model, mark)
+        if not reason and (len(norms) != 1 or not norms <= {0.0, 1.0}):
+            reason = "its norms are not RMSNorms of one kind"
         if reason:
             mark.report.left["decoder"] = reason
         else:
-            _replace_layers(layers, mark)
-        if blocks[0] is not None:
-            with probe.without_modes():
-                _use_blocks(model, mark, *blocks)
+            _replace_decoder(base, norms.pop(), expected, mark)
+        if "decoder" not in mark.report.replaced:
+            _replace_rotations(model, mark)
     except BaseException:
         _restore(model)
         raise
-    return mark.report
 
 
 def unkernelize(model: nn.Module) -> bool:
     """Puts everything back as it was before `kernelize`; returns whether there was something to undo.
 
-    Raises RuntimeError while another thread runs the model.
+    Raises RuntimeError while another thread runs the model, and ReleasedWeightError where parameters were released.
     """
     with _LOCK:
         marked = _marked(model)
         if marked:
             _refuse_while_running(model, "unkernelize")
+            refuse_if_released(model, "unkernelize")
         for module in marked:
             _restore(module)
         return bool(marked)
@@ -454,7 +396,7 @@ def unkernelize(model: nn.Module) -> bool:
 def _restore(model):
     mark = model.__dict__[_MARK]
     for module in model.modules():
-        for name in ("forward", "_apply_gate", _REPLICA, _BATCHING.__name__):
+        for name in ("forward", "_apply_gate", REPLICA, _BATCHING.__name__):
             if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
                 del module.__dict__[name]
         if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it

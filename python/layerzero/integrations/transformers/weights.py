@@ -1,10 +1,16 @@
 """Weights in blocks of few bits for a model's linear layers: those of its GGUF file as they are, or rounded here.
 
-The model's own parameters stay: what steps aside, undo and state_dict use them.
+The model's own parameters stay: what steps aside, undo and state_dict use them. Packed blocks are kept on disk, as
+`models/<digest of the file or of the parameters>/<kind>/` beside the converted models, and mapped from there.
 """
 
 import dataclasses
+import hashlib
+import pathlib
+import time
 import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -12,10 +18,17 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, NotInstalledError
+from layerzero.integrations.transformers.blocks import BlockWeight
+from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
+from layerzero.models import packed_file
+from layerzero.models.disk_cache import cache_dir, touch
+from layerzero.models.gguf import file_digest
 
 _OPS = _layerzero.ops
-GROUP = 16  # rows that linear_gguf_prepack puts together
+Weighted = nn.Linear | nn.Embedding
 KINDS = ("gguf", "int8", "int4")
+_VERSION = "1"  # of the packed order and of the rounding: raised when one changes, older entries are then not found
+_LEAST_KEPT = 1 << 20  # bytes: fewer are made anew as soon as they are read
 _FILE_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -25,58 +38,6 @@ _FILE_NAMES = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
-
-
-@dataclasses.dataclass
-class BlockWeight:
-    """One weight: rows of GGUF blocks (n, row_bytes) uint8, and the same packed for the kernels."""
-
-    data: torch.Tensor
-    format: str
-    packed: torch.Tensor
-
-    @staticmethod
-    def of(data: torch.Tensor, format: str, columns: int) -> "BlockWeight":
-        return BlockWeight(data, format, _OPS["linear_gguf_prepack"](data, columns, format))
-
-    @property
-    def nbytes(self) -> int:
-        return self.packed.nbytes
-
-
-@dataclasses.dataclass
-class BlockLinear:
-    """The product with one weight, in place of that with the parameter that it was made of."""
-
-    weight: BlockWeight
-    activations: str
-    parameter: nn.Parameter
-
-    @staticmethod
-    def of(members: dict[str, Any]) -> "BlockLinear | None":
-        """What `kernelize(weights=)` put into a linear layer, while the layer has the parameter that it stands for."""
-        found = members.get("_layerzero_blocks")
-        return found if found is not None and members["_parameters"]["weight"] is found.parameter else None
-
-    def __call__(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        w = self.weight
-        return _OPS["linear_gguf"](rows, w.data, w.format, bias, packed=w.packed, activations=self.activations)
-
-
-def join(weights: list[BlockWeight]) -> dict[str, Any]:
-    """Several weights of one format, each of whole groups, as the arguments of one product; they share its memory.
-
-    `weight` tells only how many rows of which size there are: packed is read instead.
-    """
-    packed = torch.cat([weight.packed for weight in weights])
-    begin = 0
-    for weight in weights:
-        end = begin + weight.packed.shape[0]
-        weight.packed = packed[begin:end]
-        begin = end
-    first = weights[0].data
-    shape = torch.zeros(1, first.shape[1], dtype=torch.uint8).expand(sum(w.data.shape[0] for w in weights), -1)
-    return {"weight": shape, "packed": packed, "format": weights[0].format}
 
 
 def _blocks(weight: torch.Tensor) -> torch.Tensor:
@@ -115,6 +76,8 @@ def _rounded(weight: torch.Tensor, kind: str) -> BlockWeight:
 
 def _file_name(name: str) -> str | None:
     """The tensor of a GGUF file that a Transformers module's weight comes from."""
+    if name.endswith("embed_tokens"):
+        return "token_embd"
     if name == "lm_head":
         return "output"
     parts = name.split(".layers.")
@@ -144,7 +107,7 @@ def _halves_apart(data: torch.Tensor, heads: int) -> torch.Tensor:
     return data.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
-def _from_file(module: nn.Linear, data: torch.Tensor, format: str, head_dim: int) -> torch.Tensor | None:
+def _from_file(module: Weighted, data: torch.Tensor, format: str, head_dim: int) -> torch.Tensor | None:
     """The rows whose values are the module's weight, or None: then the file has something else under this name."""
     weight = module.weight.detach()
     candidates = [data]
@@ -157,23 +120,8 @@ def _from_file(module: nn.Linear, data: torch.Tensor, format: str, head_dim: int
     return None
 
 
-def block_weights(
-    model: nn.Module, linears: dict[str, nn.Linear], kind: str, left: dict[str, str]
-) -> dict[str, BlockWeight]:
-    """Module name -> its weight in blocks, for every linear layer that has one; `left` gets the reasons of the others."""
-    if kind not in KINDS:
-        raise InvalidRequestError(f"weights: wanted one of {', '.join(KINDS)}, got {kind!r}; or leave it out")
-    if kind != "gguf":
-        fits = {name: module for name, module in linears.items() if module.in_features % 32 == 0}
-        left |= {f"{name}: {kind}": "its rows are no multiple of 32 values" for name in linears if name not in fits}
-        return {name: _rounded(module.weight.detach(), kind) for name, module in fits.items()}
-    path = getattr(model, "_gguf_path", None)
-    if path is None:
-        raise InvalidRequestError(
-            "weights: wanted a model that layerzero.models.gguf.load has read from a .gguf file for 'gguf', got another; "
-            "load it from its file, or pass 'int8' or 'int4'"
-        )
-    tensors = _file_tensors(path)
+def _from_its_file(model: nn.Module, linears: Mapping[str, Weighted]) -> dict[str, BlockWeight]:
+    tensors = _file_tensors(_path_of(model))
     tensors.setdefault("output", tensors.get("token_embd", (torch.empty(0, dtype=torch.uint8), "")))
     config: Any = model.config
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -181,27 +129,192 @@ def block_weights(
     for name, module in linears.items():
         data, format = tensors.get(_file_name(name) or "", (None, ""))
         rows = None if data is None or data.dim() != 2 else _from_file(module, data, format, head_dim)
-        if rows is None:
-            left[f"{name}: gguf"] = "the file has no block weight of these values; its own parameter is used"
-        else:
-            found[name] = BlockWeight.of(rows, format, module.in_features)
+        if rows is not None:
+            found[name] = BlockWeight.of(rows, format, module.weight.shape[1])
+    return found
+
+
+def _path_of(model: nn.Module) -> str:
+    path = getattr(model, "_gguf_path", None)
+    if path is None:
+        raise InvalidRequestError(
+            "weights: wanted a model that layerzero.models.gguf.load has read from a .gguf file for 'gguf', got another; "
+            "load it from its file, or pass 'int8' or 'int4'"
+        )
+    return path
+
+
+def _digest_of(linears: Mapping[str, Weighted]) -> str:
+    """Of names, dtypes, shapes and bytes of all weights."""
+
+    def one(weight: torch.Tensor) -> bytes:
+        return hashlib.sha256(weight.detach().cpu().contiguous().view(torch.uint8).numpy()).digest()  # type: ignore[arg-type]
+
+    digest = hashlib.sha256()
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for (name, module), own in zip(
+            linears.items(), pool.map(one, (m.weight for m in linears.values())), strict=True
+        ):
+            digest.update(f"{name} {module.weight.dtype} {tuple(module.weight.shape)} ".encode() + own)
+    return digest.hexdigest()
+
+
+def _entry(model: nn.Module, linears: Mapping[str, Weighted], kind: str) -> pathlib.Path:
+    """Where the cache keeps these blocks. A file's are kept for the parameters that they were compared with."""
+    own = _digest_of(linears)
+    source, name = (file_digest(_path_of(model)), f"gguf-{own[:16]}") if kind == "gguf" else (own, kind)
+    return cache_dir() / "models" / source / f"{name}-v{_VERSION}" / "blocks.safetensors"
+
+
+def _read_entry(path: pathlib.Path, about: dict[str, Any]) -> dict[str, BlockWeight] | None:
+    packed = packed_file.read(path, about)
+    if packed is None:
+        return None
+    touch(path.parent)
+    found = {}
+    for key, groups in packed.items():
+        name, format, rows, row_bytes = key.rsplit("|", 3)
+        found[name] = BlockWeight(groups, format, int(rows), int(row_bytes))
     return found
 
 
 @dataclasses.dataclass
+class Blocks:
+    """Module name -> its weight in blocks; whether they come from the disk's cache, and why they are not kept there."""
+
+    weights: dict[str, BlockWeight]
+    cached: bool = False
+    why_not_kept: str = ""
+    seconds: float = 0.0
+
+
+def _kept(path: pathlib.Path, make: Callable[[], dict[str, BlockWeight]]) -> Blocks:
+    """What `make` gives, once: later calls, in other processes too, map the file that it was written to."""
+    about = {"version": _VERSION, "entry": f"{path.parent.parent.name}/{path.parent.name}"}
+    found = _read_entry(path, about)
+    if found is not None:
+        return Blocks(found, cached=True)
+    made = make()
+    if sum(weight.nbytes for weight in made.values()) < _LEAST_KEPT:
+        return Blocks(made, why_not_kept="they are few")
+    keys = {f"{name}|{w.format}|{w.rows}|{w.row_bytes}": w.packed for name, w in made.items()}
+    try:
+        packed_file.write(path, keys, about)
+    except OSError as error:
+        return Blocks(made, why_not_kept=str(error))
+    return Blocks(_read_entry(path, about) or made)  # the file's memory can be had again, that of `made` is freed
+
+
+def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, left: dict[str, str]) -> Blocks:
+    """The blocks of every linear layer that has some; `left` gets the reasons of the others."""
+    if kind not in KINDS:
+        raise InvalidRequestError(f"weights: wanted one of {', '.join(KINDS)}, got {kind!r}; or leave it out")
+    start = time.perf_counter()
+    if kind == "gguf":
+        why = "the file has no block weight of these values; its own parameter is used"
+        blocks = _kept(_entry(model, linears, kind), lambda: _from_its_file(model, linears))
+    else:
+        why = "its rows are no multiple of 32 values"
+        fits = {name: module for name, module in linears.items() if module.weight.shape[1] % 32 == 0}
+        made = {name: module.weight.detach() for name, module in fits.items()}
+        blocks = _kept(_entry(model, fits, kind), lambda: {name: _rounded(w, kind) for name, w in made.items()})
+    left |= {f"{name}: {kind}": why for name in linears if name not in blocks.weights}
+    blocks.seconds = time.perf_counter() - start
+    return blocks
+
+
+def embeddings_of(model: nn.Module, linears: Mapping[str, Weighted], kind: str) -> dict[str, nn.Embedding]:
+    """Embeddings of their own that may be looked up in blocks: those of a file, which has them with all their bits."""
+    shared = {id(module.weight) for module in linears.values()}
+    return {n: m for n, m in _plain_embeddings(model) if kind == "gguf" and id(m.weight) not in shared}
+
+
+def _plain_embeddings(model: nn.Module) -> list[tuple[str, nn.Embedding]]:
+    found = [(name, module) for name, module in model.named_modules() if type(module) is nn.Embedding]
+    return [(name, module) for name, module in found if module.max_norm is None and "forward" not in module.__dict__]
+
+
+def release(
+    model: nn.Module, found: Mapping[str, BlockWeight], left: dict[str, str], exact: bool
+) -> tuple[list[Weighted], int]:
+    """Gives back the memory of parameters that blocks stand for wherever they are used; those modules, and the bytes.
+
+    exact: the blocks have the parameters' very values, so that embeddings can be looked up in them.
+    """
+    looked_up = {id(module): module for _, module in _plain_embeddings(model)} if exact else {}
+    holders: dict[int, list[tuple[str, Any]]] = {}
+    for name, module in model.named_modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                holders.setdefault(id(parameter), []).append((name if key == "weight" else "", module))
+    freed: list[Weighted] = []
+    size = 0
+    for together in holders.values():
+        names = [name for name, module in together if name in found or (name and id(module) in looked_up)]
+        weight = next((found[name] for name in names if name in found), None)
+        if weight is None:
+            continue
+        if len(names) < len(together):
+            left[f"{names[0]}: release"] = "its parameter is used elsewhere, where blocks of these values do not serve"
+            continue
+        parameter = together[0][1].weight
+        size += parameter.nbytes
+        released = ReleasedParameter.of(parameter)
+        for _, module in together:
+            module._parameters["weight"] = released
+            if id(module) in looked_up:
+                module.__dict__["_layerzero_blocks"] = BlockRows(weight, released)
+            else:
+                module.__dict__["_layerzero_blocks"].parameter = released
+            freed.append(module)
+    _leave_files(model, size)
+    return freed, size
+
+
+def _leave_files(model: nn.Module, most: int) -> None:
+    """Copies the other parameters, if they are smaller: a mapped file is given back only as a whole."""
+    rest = [p for p in model.parameters() if type(p) is nn.Parameter]
+    if sum(parameter.nbytes for parameter in rest) < most:
+        for parameter in rest:
+            parameter.data = parameter.data.clone()
+
+
+@dataclasses.dataclass
 class WeightsReport:
-    """What `kernelize(weights=)` did. bytes: packed; the errors are those of the model's logits against its own."""
+    """What `kernelize(weights=)` did. The errors are those of the model's logits against its own.
+
+    bytes: packed; cached: they were on disk already; seconds: to have them; why_not_kept: what the disk said;
+    released_bytes: of the parameters that release_originals gave back.
+    """
 
     kind: str
     activations: str
     layers: int
     bytes: int
+    cached: bool
+    seconds: float
+    why_not_kept: str
     max_logit_error: float
     perplexity_ratio: float  # of text that the model itself would write: exp of the mean KL divergence
     perplexity: tuple[float, float] | None  # of accuracy_ids, before and after
+    released_bytes: int = 0
+
+    @staticmethod
+    def of(kind: str, activations: str, blocks: Blocks, compared: Any) -> "WeightsReport":
+        size = sum(weight.nbytes for weight in blocks.weights.values())
+        kept = (blocks.cached, blocks.seconds, blocks.why_not_kept)
+        return WeightsReport(kind, activations, len(blocks.weights), size, *kept, *compared)
+
+    @property
+    def worse(self) -> float:
+        """How many times the model's own the perplexity is."""
+        return self.perplexity_ratio if self.perplexity is None else self.perplexity[1] / self.perplexity[0]
 
     def __str__(self) -> str:
         text = f"weights: {self.layers} in {self.kind}, activations {self.activations}, {self.bytes / 2**20:.1f} MiB packed"
+        text += f", {'from the cache' if self.cached else 'made'} in {self.seconds:.2f} s"
+        text += f", not kept on disk: {self.why_not_kept}" if self.why_not_kept else ""
+        text += f", {self.released_bytes / 2**20:.1f} MiB of parameters released" if self.released_bytes else ""
         text += f"; largest error of a logit {self.max_logit_error:.3g}, perplexity times {self.perplexity_ratio:.4f}"
         return (
             text
@@ -213,8 +326,8 @@ class WeightsReport:
 def probe_ids(model: nn.Module) -> torch.Tensor:
     """64 ids all over the vocabulary, the same at every call."""
     config: Any = model.config
-    generator = torch.Generator().manual_seed(7)
-    return torch.randint(0, config.vocab_size, (1, 64), generator=generator)
+    generator = torch.Generator("cpu").manual_seed(7)
+    return torch.randint(0, config.vocab_size, (1, 64), generator=generator, device="cpu")
 
 
 def log_probabilities(model: nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,7 +16,7 @@ class HwyGemm : public OnEachTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, HwyGemm, AllTargets(), NameOfTarget);
 
 TEST_P(HwyGemm, EqualsTheReferenceAtEveryRemainder) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (int64_t rows : {5, 6, 7, 8, 11, 12, 13, 47, 48, 49, 55})
       for (int64_t n : {1, 3, 4, 31, 32, 33, 37})
         for (int64_t k : {1, 15, 16, 33, 64, 71})
@@ -24,25 +24,25 @@ TEST_P(HwyGemm, EqualsTheReferenceAtEveryRemainder) {
 }
 
 TEST_P(HwyGemm, EqualsTheReferenceOverSeveralBlocksOfK) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (int64_t k : {1023, 1024, 1025, 2048, 2049, 4100})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 7, .n = 9, .k = k, .bias = true});
 }
 
 TEST_P(HwyGemm, TakesPaddedRows) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     ExpectLikeReference(Kernel(), {.type = type, .rows = 53, .n = 37, .k = 75, .bias = true, .pad = 5});
 }
 
 TEST_P(HwyGemm, WithoutWeightsGivesTheBias) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (bool bias : {false, true})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 9, .n = 9, .k = 0, .bias = bias});
   ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 9, .n = 0, .k = 16});
 }
 
 TEST_P(HwyGemm, DoesNotDependOnThePartition) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     ExpectSameInParts(Kernel(), {.type = type, .rows = 50, .n = 203, .k = 300, .bias = true});
 }
 

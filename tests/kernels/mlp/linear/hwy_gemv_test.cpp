@@ -16,7 +16,7 @@ class HwyGemv : public OnEachTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, HwyGemv, AllTargets(), NameOfTarget);
 
 TEST_P(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (int64_t rows = 1; rows <= 4; ++rows)
       for (int64_t n : {1, 2, 3, 4, 5, 8, 11})
         for (int64_t k : {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 200})
@@ -24,13 +24,13 @@ TEST_P(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
 }
 
 TEST_P(HwyGemv, TakesPaddedRows) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (int64_t rows : {1, 3, 4})
       ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = 13, .k = 75, .bias = true, .pad = 5});
 }
 
 TEST_P(HwyGemv, WithoutWeightsGivesTheBias) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     for (bool bias : {false, true})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 2, .n = 9, .k = 0, .bias = bias});
 }
@@ -41,12 +41,12 @@ TEST_P(HwyGemv, TakesEmptyOutputs) {
 }
 
 TEST_P(HwyGemv, DoesNotDependOnThePartition) {
-  for (DType type : {DType::kF32, DType::kBF16})
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     ExpectSameInParts(Kernel(), {.type = type, .rows = 3, .n = 403, .k = 576, .bias = true});
 }
 
 TEST_P(HwyGemv, ANaNReachesItsRowOnly) {
-  for (DType type : {DType::kF32, DType::kBF16}) {
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     const LinearCall call = {.type = type, .rows = 2, .n = 6, .k = 70};
     LinearData data(call);
     data.input.view().Set({1, 69}, NAN);

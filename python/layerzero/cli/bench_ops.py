@@ -1,0 +1,60 @@
+"""layerzero bench ops."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerzero.cli._output import INTERRUPTED, Json, print_json, print_table, progress
+from layerzero.errors import InvalidRequestError
+
+
+def command(
+    operations: Annotated[str | None, typer.Option(help="operations with commas, by flat name; default: all")] = None,
+    rounds: Annotated[int, typer.Option(help="interleaved rounds of each timing", min=4)] = 14,
+    cases: Annotated[Path | None, typer.Option(help="a folder of .cases files in place of those of bench/ops")] = None,
+    write_prior: Annotated[bool, typer.Option(help="let the times decide on this machine from now on")] = False,
+    json: Json = False,
+) -> None:
+    """Every kernel that may serve a call beside each other; what selection costs; with --write-prior a measured prior."""
+    from layerzero import ops_bench
+    from layerzero.models.disk_cache import cache_dir
+
+    chosen = None if operations is None else [name.strip() for name in operations.split(",")]
+    found = ops_bench.all_cases(chosen, cases)
+    missing = set(chosen or ()) - {case.operation for case in found}
+    if missing or not found:
+        names = sorted({case.operation for case in ops_bench.all_cases(None, cases)})
+        raise InvalidRequestError(
+            f"--operations: wanted some of {', '.join(names)}, got {', '.join(sorted(missing))!r}"
+        )
+    with progress("calls", total=len(found)) as step:
+        report = ops_bench.run(found, rounds, on_step=step)
+    if write_prior and "interrupted" not in report:
+        path = cache_dir() / "prior.records.json"
+        report["prior"] = {"path": str(path), "records": ops_bench.write_prior(found, path)}
+    if json:
+        print_json(report)
+    else:
+        _print(report)
+    raise typer.Exit(INTERRUPTED if "interrupted" in report else 0)
+
+
+def _print(report: dict) -> None:
+    rows = []
+    for call in report["calls"]:
+        best = call["us"][call["best"]]
+        others = ", ".join(f"{k} {t / best:.2f}x" for k, t in call["us"].items() if k != call["best"])
+        share = "" if call["share_of_stream"] is None else f"{call['share_of_stream']:.0%}"
+        rows.append(
+            [call["name"], call["call"], call["best"], f"{best:.1f}", others, share, f"{call['aa_spread']:.2f}"]
+        )
+    columns = ["operation", "call", "best", "us", "the others", "of the stream", "A/A spread"]
+    print_table("Kernels of each call", columns, rows)
+    roofs = report["roofs"]
+    print(f"roofs: {roofs['stream_gb_s']:.1f} GB/s read, {roofs['f32_gflop_s']:.0f} GFLOP/s in float32")
+    for how, regret in report["regret"].items():
+        print(f"regret, {how.replace('_', ' ')}: mean {regret['mean']:.3f}, worst {regret['max']:.2f}", end="")
+        print(f" over {regret['calls']} calls with rivals")
+    if "prior" in report:
+        print(f"{report['prior']['records']} records in {report['prior']['path']}: they decide from now on")

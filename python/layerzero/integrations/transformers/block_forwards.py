@@ -1,0 +1,87 @@
+"""Forwards of modules whose weights are in blocks, and how a kernelized model comes to use them."""
+
+import torch
+from torch import nn
+
+from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError
+from layerzero.integrations.transformers import replacing, structure, weights
+from layerzero.integrations.transformers.blocks import BlockLinear
+from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse
+
+_OPS = _layerzero.ops
+
+
+@replacing.of_rows
+def linear_forward(self, rows):
+    weight = self.weight
+    blocks = BlockLinear.of(self.__dict__)
+    if blocks is not None:
+        return blocks(rows, self.bias)
+    # Another type of weight was put in since, as quantisation does: its own code knows how to multiply with it.
+    plain = type(weight) is nn.Parameter and weight.layout is torch.strided
+    return _OPS["linear"](rows, weight, self.bias) if plain else None
+
+
+def _released(self):
+    """The blocks that are all there is of a module's weight, with gradients or traced too; None if that has changed."""
+    return BlockLinear.of(self.__dict__) if self.__dict__["_layerzero_own"].is_still(type(self)) else None
+
+
+def released_linear_forward(self, rows):
+    blocks = _released(self)
+    if blocks is None:
+        return linear_forward(self, rows)
+    structure.count_call(self)
+    return blocks(rows, self.bias)
+
+
+def released_embedding_forward(self, ids):
+    rows = _released(self)
+    return type(self).forward(self, ids) if rows is None else rows(ids)
+
+
+FORWARDS = (linear_forward, released_linear_forward, released_embedding_forward)
+
+
+def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
+    text = weights.probe_ids(model) if ids is None else ids
+    before = weights.log_probabilities(model, text)
+    served = {name: module for name, module in model.named_modules() if replacing.is_served(module, linear_forward)}
+    looked_up = weights.embeddings_of(model, served, kind) if release else {}
+    found = weights.block_weights(model, served | looked_up, kind, mark.report.left)
+    for name, module in served.items():
+        if name in found.weights:
+            module.__dict__["_layerzero_blocks"] = BlockLinear(found.weights[name], activations, module.weight)
+    for module, plan in _plans(model):
+        plan.take_blocks(module)
+    after = weights.log_probabilities(model, text)
+    report = weights.WeightsReport.of(kind, activations, found, weights.compare(before, after, ids))
+    if not report.worse <= max_perplexity_ratio:
+        raise InvalidRequestError(
+            f"weights: wanted a perplexity of at most {max_perplexity_ratio} times the model's own, got {report.worse:.4f}; "
+            f"raise max_perplexity_ratio, or choose another kind than {kind!r}"
+        )
+    mark.report.weights = report
+    if release:
+        _release(model, found.weights, report, mark.report.left)
+
+
+def _plans(model):
+    plans = [(module, module.__dict__.get("_layerzero_decoder")) for module in model.modules()]
+    return [(module, plan) for module, plan in plans if plan is not None]
+
+
+def _release(model, found, report, left):
+    """From here on nothing may fail: there is no way back."""
+    freed, report.released_bytes = weights.release(model, found, left, report.kind == "gguf")
+    for module in freed:
+        if isinstance(module, nn.Embedding):
+            replacing.replace(module, released_embedding_forward, {"calls": 0})
+        else:
+            replacing.replace(module, released_linear_forward, module.__dict__["_layerzero_part"])
+    for module in model.modules():
+        if any(type(parameter) is ReleasedParameter for parameter in module.parameters()):
+            module.__dict__["_apply"] = structure.Bound(apply_or_refuse, module)
+    for module, plan in _plans(model):
+        plan.build(module)  # forwards are others now

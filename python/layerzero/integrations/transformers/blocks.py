@@ -1,0 +1,86 @@
+"""A weight in packed GGUF blocks, and the product with it in place of that with a linear layer's parameter."""
+
+import dataclasses
+from typing import Any
+
+import torch
+
+from layerzero import _layerzero
+
+_OPS = _layerzero.ops
+GROUP = 16  # rows that linear_gguf_prepack puts together
+
+
+@dataclasses.dataclass
+class BlockWeight:
+    """One weight of n rows: GGUF blocks packed for the kernels. The rows as they lie in a file are not kept."""
+
+    packed: torch.Tensor
+    format: str
+    rows: int
+    row_bytes: int
+
+    @staticmethod
+    def of(data: torch.Tensor, format: str, columns: int) -> "BlockWeight":
+        return BlockWeight(_OPS["linear_gguf_prepack"](data, columns, format), format, *data.shape)
+
+    @property
+    def data(self) -> torch.Tensor:
+        """What stands for the rows in a call: only how many there are of which size is read, the rest is packed."""
+        return _shape_alone(self.rows, self.row_bytes)
+
+    @property
+    def nbytes(self) -> int:
+        return self.packed.nbytes
+
+
+def _shape_alone(rows: int, row_bytes: int) -> torch.Tensor:
+    return torch.zeros(1, row_bytes, dtype=torch.uint8, device="cpu").expand(rows, -1)
+
+
+@dataclasses.dataclass
+class BlockLinear:
+    """The product with one weight, in place of that with the parameter that it was made of."""
+
+    weight: BlockWeight
+    activations: str
+    parameter: torch.Tensor
+
+    @staticmethod
+    def of(members: dict[str, Any]) -> Any:
+        """What `kernelize(weights=)` put into a module in place of its weight, or None; while the module has the parameter that it stands for."""
+        found = members.get("_layerzero_blocks")
+        return found if found is not None and members["_parameters"]["weight"] is found.parameter else None
+
+    def __call__(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        w = self.weight
+        if torch.is_autocast_enabled(rows.device.type):  # as a product with the parameter would
+            dtype = torch.get_autocast_dtype(rows.device.type)
+            rows, bias = rows.to(dtype), None if bias is None else bias.to(dtype)
+        return _OPS["linear_gguf"](rows, w.data, w.format, bias, packed=w.packed, activations=self.activations)
+
+
+def join(weights: list[BlockWeight]) -> dict[str, Any]:
+    """Several weights of one format, each of whole groups, as the arguments of one product; they share its memory."""
+    packed = _as_one(weights)
+    begin = 0
+    for weight in weights:
+        end = begin + weight.packed.shape[0]
+        weight.packed = packed[begin:end]
+        begin = end
+    shape = _shape_alone(sum(weight.rows for weight in weights), weights[0].row_bytes)
+    return {"weight": shape, "packed": packed, "format": weights[0].format}
+
+
+def _as_one(weights: list[BlockWeight]) -> torch.Tensor:
+    """The packed groups of all: where they lie, if that is behind each other in one memory, else a copy."""
+    first = weights[0].packed
+    end = first.data_ptr()
+    for weight in weights:
+        packed = weight.packed
+        same = packed.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or packed.data_ptr() != end or not packed.is_contiguous():
+            return torch.cat([weight.packed for weight in weights])
+        end += packed.nbytes
+    groups = sum(weight.packed.shape[0] for weight in weights)
+    return first.as_strided((groups, first.shape[1]), first.stride())

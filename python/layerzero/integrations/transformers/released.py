@@ -1,0 +1,142 @@
+"""What is left of a parameter whose memory was given back, and the rows of an embedding read from packed blocks instead."""
+
+from typing import Any, NoReturn
+
+import torch
+from torch import nn
+
+from layerzero.errors import ReleasedWeightError
+from layerzero.integrations.transformers.blocks import GROUP, BlockWeight
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ReleasedWeightError(
+        f"weights: wanted the values of a parameter for {what}, got one that kernelize(release_originals=True) has "
+        "released; call the model under torch.inference_mode(), or load it anew and leave release_originals out"
+    )
+
+
+class ReleasedParameter(torch.Tensor):
+    """Shape, dtype and device of a parameter without its values: whatever would read or write those is refused."""
+
+    _is_param = True  # for isinstance(..., torch.nn.Parameter)
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def of(parameter: torch.Tensor) -> "ReleasedParameter":
+        return _released(parameter.shape, parameter.dtype, parameter.device)
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        _refuse(str(function))
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"ReleasedParameter({tuple(self.shape)}, dtype={self.dtype})"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "ReleasedParameter":
+        return memo.setdefault(id(self), ReleasedParameter.of(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _released, (self.shape, self.dtype, self.device)
+
+
+def _released(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> ReleasedParameter:
+    make: Any = torch.Tensor._make_wrapper_subclass
+    return make(ReleasedParameter, shape, dtype=dtype, device=device, requires_grad=False, storage_size=0)
+
+
+def _refused_method(name: str) -> Any:
+    return lambda self, *_, **__: _refuse(name)
+
+
+# Of memory: these never reach __torch_dispatch__.
+for _name in ("data_ptr", "numpy", "share_memory_", "storage", "tolist", "untyped_storage", "__array__", "__dlpack__"):
+    setattr(ReleasedParameter, _name, _refused_method(_name))
+ReleasedParameter.data = property(_refused_method("data"), _refused_method("data"))  # type: ignore[assignment]
+
+
+def apply_or_refuse(self, function: Any, recurse: bool = True) -> nn.Module:
+    """Takes the place of `_apply`, by which a module is moved: refused before anything is, not on the way."""
+    for parameter in self.parameters():
+        if type(parameter) is ReleasedParameter:
+            function(parameter)
+    return type(self)._apply(self, function, recurse)
+
+
+def refuse_if_released(model: nn.Module, what: str) -> None:
+    names = [name for name, parameter in model.named_parameters() if type(parameter) is ReleasedParameter]
+    if names:
+        raise ReleasedWeightError(
+            f"{what}: wanted a model with its own parameters, got one whose {names[0]} and {len(names) - 1} more were "
+            "released by kernelize(release_originals=True); load it anew"
+        )
+
+
+class BlockRows:
+    """The lookup in one weight in blocks, in place of that in the embedding's parameter."""
+
+    def __init__(self, weight: BlockWeight, parameter: torch.Tensor) -> None:
+        self.weight = weight
+        self.parameter = parameter
+
+    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+        rows, columns = self.parameter.shape
+        if ids.numel():
+            low, high = torch.aminmax(ids)
+            if low < 0 or high >= rows:
+                raise IndexError(f"embedding: wanted ids from 0 to {rows - 1}, got {int(low)} to {int(high)}")
+        values = rows_of(self.weight, ids.flatten().long(), columns)
+        return values.to(self.parameter.dtype).view(*ids.shape, columns)
+
+
+_CODE_BYTES = {"q4_0": 256, "q4_1": 256, "q4_k": 256, "q6_k": 384, "q8_0": 512}  # of 32 values in 16 rows
+
+
+def rows_of(weight: BlockWeight, index: torch.Tensor, columns: int) -> torch.Tensor:
+    """Rows (n,) as dequantize_gguf gives them in float32, from the order of linear_gguf_prepack."""
+    group, lane, format = index // GROUP, index % GROUP, weight.format
+    blocks, size = columns // 32, _CODE_BYTES[format]
+    packed = weight.packed
+    found = packed[:, : blocks * size].unflatten(1, (blocks, size // 64, GROUP, 4))[group, :, :, lane]
+    codes = _codes(found, format).float()  # (n, blocks, 32)
+    scales = packed[:, blocks * size :]
+    if format in ("q4_k", "q6_k"):
+        values = _of_256(codes.unflatten(1, (-1, 8)), scales, (group, lane), format)
+    else:
+        parts = 2 if format == "q4_1" else 1
+        halves = scales[:, : blocks * parts * 2 * GROUP].unflatten(1, (blocks, parts, GROUP, 2))
+        halves = _float(halves[group, :, :, lane])  # (n, blocks, parts, 1)
+        zero = {"q4_0": 8, "q8_0": 128}.get(format, 0)
+        values = halves[:, :, 0] * (codes - zero)
+        values = values + halves[:, :, 1] if parts == 2 else values
+    return values.reshape(index.shape[0], columns)
+
+
+def _float(halves: torch.Tensor) -> torch.Tensor:
+    return halves.contiguous().view(torch.float16).float()
+
+
+def _codes(found: torch.Tensor, format: str) -> torch.Tensor:
+    if format == "q8_0":
+        return found.flatten(2)
+    low = found[:, :, :4].flatten(2)
+    codes = torch.cat([low & 15, low >> 4], -1)
+    if format == "q6_k":
+        high = torch.stack([found[:, :, 4:] >> shift & 3 for shift in (0, 2, 4, 6)], 3)
+        codes = codes | high.flatten(2) << 4
+    return codes
+
+
+def _of_256(codes: torch.Tensor, scales: torch.Tensor, at: tuple[Any, Any], format: str) -> torch.Tensor:
+    """Values of the K formats from codes (n, blocks of 256, 8, 32)."""
+    group, lane = at
+    blocks, halves = codes.shape[1], 2 if format == "q4_k" else 1
+    scales = scales[:, : blocks * (halves * 2 + 16) * GROUP].unflatten(1, (blocks, -1))
+    wide = _float(scales[..., : halves * 2 * GROUP].unflatten(-1, (halves, GROUP, 2))[group, :, :, lane])
+    small = scales[..., halves * 2 * GROUP :].unflatten(-1, (8, 2, GROUP))[group, :, :, :, lane]
+    if format == "q4_k":
+        d, m = wide[:, :, 0, :, None], wide[:, :, 1, :, None]
+        s, t = small.float().unsqueeze(-1).unbind(3)
+        return (d * s) * codes - (m * t)
+    factors = wide * small.contiguous().view(torch.int8).float()  # (n, blocks, 8, 2)
+    return (factors.unsqueeze(-1) * (codes - 32).unflatten(-1, (2, 16))).flatten(-2)

@@ -1,0 +1,48 @@
+"""How a module gets another forward, which `unkernelize` finds again by its function."""
+
+import functools
+
+from layerzero.integrations.transformers import structure
+
+REPLICA = "_replicate_for_data_parallel"
+
+
+def replace(module, function, part, **facts):
+    """Gives one module a forward that counts its calls in `part`; `unkernelize` finds it by its function.
+
+    Without its facts the forward is the module's own, so a wrapper that kept it (accelerate's hooks do) works after
+    `unkernelize` too.
+    """
+    module.__dict__["_layerzero_part"] = part
+    for name, value in facts.items():
+        module.__dict__[f"_layerzero_{name}"] = value
+    module.__dict__["_layerzero_own"] = structure.Own().of(type(module))
+    module.__dict__[REPLICA] = structure.Bound(replica, module)
+    module.__dict__["forward"] = structure.Bound(function, module)
+
+
+def of_rows(compute):
+    """The forward of a module that takes one tensor: `compute`, or the module's own code where that gives None."""
+
+    @functools.wraps(compute)
+    def forward(self, *args, **kwargs):
+        if len(args) == 1 and not kwargs and not structure.takes_own_code(self) and structure.are_readable(args[0]):
+            result = compute(self, args[0])
+            if result is not None:
+                structure.count_call(self)
+                return result
+        return type(self).forward(self, *args, **kwargs)
+
+    return forward
+
+
+def replica(self):
+    """Takes the place of a method: copies of torch.nn.DataParallel have weights of their own, and run their own code."""
+    copy = type(self)._replicate_for_data_parallel(self)
+    for name in ("forward", REPLICA, *(name for name in copy.__dict__ if name.startswith("_layerzero_"))):
+        copy.__dict__.pop(name, None)
+    return copy
+
+
+def is_served(module, function):
+    return getattr(module.__dict__.get("forward"), "func", None) is function

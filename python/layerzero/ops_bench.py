@@ -1,0 +1,319 @@
+"""Every kernel that may serve a call, beside each other: times, roofs, what selection costs, and measured priors.
+
+Interleaved: each round times all kernels of a call in turns, and the first one again (A/A). Kernels are compared with the
+operation's torch reference before they are timed. Selection is judged on rounds that it has not seen: records are made
+of the even rounds, the regret of what is then chosen, its time / that of the best, of the odd ones.
+"""
+
+import datetime
+import itertools
+import json
+import math
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import layerzero as lz
+from layerzero import _layerzero, perf_records
+from layerzero._contracts import contracts
+from layerzero.errors import NotInstalledError
+
+SAMPLE_SECONDS = 0.002
+COLD_BYTES = 96 << 20  # more than a share of the last cache: what is read comes from memory
+PROTOCOL = 1
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative L2 norm
+FOLDS = 5  # of held-out calls
+
+
+def cases_folder() -> Path:
+    staged = Path(lz.__file__).parent / "_bench"
+    if not staged.is_dir():
+        raise NotInstalledError(f"{staged}: wanted the cases of bench/ops, got none; install LayerZero anew")
+    return staged
+
+
+@dataclass
+class Case:
+    """One call: `line` in the grammar of conformance cases; cold: every call reads other memory."""
+
+    operation: str
+    line: str
+    cold: bool
+    samples: dict[str, list[float]] = field(default_factory=dict)  # kernel id -> us of each round
+    stream: list[float] = field(default_factory=list)  # us of reading the same bytes, of a cold call
+    again: list[float] = field(default_factory=list)  # the first kernel once more
+    about: dict[str, Any] = field(default_factory=dict)  # "operation" (the id), "axes", "dtype", "bytes"
+    call: dict[str, Any] = field(default_factory=dict)  # its arguments
+    chosen: str = ""  # what runs on this machine as it is
+    regrets: dict[str, float] = field(default_factory=dict)  # by how the kernel was chosen
+
+
+def read_cases(text: str, operation: str) -> Iterator[Case]:
+    """`for A in 1 2; for B,C in 3,4 5,6` sets names for the indented lines after it: {A}, {B}. `cold` may open a line."""
+    combinations: list[dict[str, str]] = [{}]
+    for line in text.splitlines():
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line.startswith("for "):
+            loops = []
+            for loop in line.split(";"):
+                names, _, values = loop.strip().removeprefix("for ").partition(" in ")
+                keys = names.split(",")
+                loops.append([dict(zip(keys, value.split(","), strict=True)) for value in values.split()])
+            combinations = [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*loops)]
+            continue
+        for names_and_values in combinations:
+            call = line.strip().format(**names_and_values)
+            yield Case(operation, call.removeprefix("cold "), call.startswith("cold "))
+
+
+def all_cases(operations: list[str] | None = None, folder: Path | None = None) -> list[Case]:
+    found: list[Case] = []
+    for path in sorted((folder or cases_folder()).glob("*.cases")):
+        if operations is None or path.stem in operations:
+            found += read_cases(path.read_text(encoding="utf-8"), path.stem)
+    return found
+
+
+def _tensor(memory: bytes, dtype: str, shape: Any, strides: Any, offset: int) -> torch.Tensor:
+    flat = torch.frombuffer(bytearray(memory), dtype=torch.uint8).view(getattr(torch, dtype))
+    return flat.as_strided(shape, strides, offset)
+
+
+def _arguments(case: Case) -> dict[str, Any]:
+    parsed = _layerzero.verify_case(case.operation, case.line)
+    found = {k: _tensor(*v) if isinstance(v, tuple) else v for k, v in parsed["arguments"].items()}
+    layout = parsed["layout"] or next(iter(contracts()[case.operation]["layouts"]), None)
+    return found | ({"layout": layout} if layout else {})
+
+
+def _first(result: Any) -> torch.Tensor:
+    return result[0] if isinstance(result, tuple) else result
+
+
+def _loop(function: Callable[..., Any], copies: list[tuple[Any, ...]], loops: int) -> float:
+    """us of one call."""
+    turns = [copies[i % len(copies)] for i in range(loops)]
+    start = time.perf_counter()
+    for tensors in turns:
+        function(*tensors)
+    return (time.perf_counter() - start) / loops * 1e6
+
+
+def _read(*tensors: tuple[int, int]) -> None:
+    for address, size in tensors:
+        _layerzero.read_stream(address, size)
+
+
+def _check(case: Case, results: dict[str, torch.Tensor], wanted: torch.Tensor) -> None:
+    for kernel, result in results.items():
+        if not wanted.is_floating_point():
+            continue  # sampled ids: conformance looks at their distribution
+        error = torch.linalg.vector_norm(result.double() - wanted.double())
+        bound = TOLERANCE[wanted.dtype] * torch.linalg.vector_norm(wanted.double())
+        if not error <= bound:
+            raise RuntimeError(f"{case.operation} {case.line}: {kernel} is off by {error:.3g}, allowed {bound:.3g}")
+
+
+def measure(case: Case, rounds: int) -> None:
+    """Fills the case; one that references alone serve keeps no samples."""
+    arguments = _arguments(case)
+    tensors = {k: v for k, v in arguments.items() if isinstance(v, torch.Tensor)}
+    report = lz.explain(case.operation, **arguments)
+    admitted = [c for c in report.candidates if c.admissible]
+    kernels = [c.kernel_id for c in admitted if not c.reference]
+    function = getattr(lz, case.operation)
+    wanted = _first(function(**arguments, kernel=next(c.kernel_id for c in admitted[::-1] if c.reference)))
+    size = sum(t.nbytes for t in tensors.values()) + wanted.nbytes
+    names = contracts()[case.operation]["axes"]
+    axes = {name: int(report.key[name]) for name in names if name in report.key}
+    case.about = {"operation": report.operation, "dtype": report.key["dtype"], "axes": axes, "bytes": size}
+    _check(case, {k: _first(function(**arguments, kernel=k)) for k in kernels}, wanted)
+    count = max(1, min(16, -(-COLD_BYTES // size))) if case.cold else 1
+    copies = [tuple(tensors.values())] + [tuple(t.clone() for t in tensors.values()) for _ in range(count - 1)]
+    large = [tuple((t.data_ptr(), t.nbytes) for t in turn if t.nbytes * 64 > size) for turn in copies]
+    case.call = arguments
+    calls = {k: lz.prepare(case.operation, **arguments, kernel=k) for k in kernels}
+    loops = {}
+    for kernel, call in calls.items():
+        _loop(call, copies, count)
+        loops[kernel] = max(1, int(SAMPLE_SECONDS * 1e6 / _loop(call, copies, count)))
+    case.samples = {kernel: [] for kernel in calls}
+    for number in range(rounds if calls else 0):
+        for kernel in list(calls) if number % 2 else list(calls)[::-1]:
+            case.samples[kernel].append(_loop(calls[kernel], copies, loops[kernel]))
+        if case.cold:
+            case.stream.append(_loop(_read, large, max(loops.values())))
+        first = next(iter(calls))
+        case.again.append(_loop(calls[first], copies, loops[first]))
+    case.chosen = report.kernel_id
+
+
+def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, Any]]:
+    """Measured records (schemas/records.schema.json) of these rounds of every call that has rivals."""
+    version, build = _layerzero.build_id()
+    device, now = _layerzero.device_id("cpu"), datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    versions = {k.kernel_id: str(k.version) for k in lz.list_kernels()}
+    made = {}
+    for case in cases:
+        if len(case.samples) < 2:
+            continue
+        for kernel, samples in case.samples.items():
+            us = samples[rounds]
+            axes = case.about["axes"]
+            row = {
+                "kernel_id": kernel,
+                "operation": case.about["operation"],
+                "device_id": device,
+                "sm_version": 0,
+                "dtype": case.about["dtype"],
+                "head_dim": axes.get("d_qk", 0),
+                "seq_bucket": axes.get("s_kv", 0),
+                "batch_bucket": axes.get("b", axes.get("...", 0)),
+                "axes": axes,
+                "cache_state": "cold" if case.cold else "warm",
+                "execution": "eager",
+                "median_us": statistics.median(us),
+                "p95_us": sorted(us)[math.ceil(0.95 * (len(us) - 1))],
+                "samples": len(us),
+                "variance_us": statistics.variance(us) if len(us) > 1 else 0.0,
+                "protocol": PROTOCOL,
+                "warmup_runs": 1,
+                "timer": "wall",
+                "interleaved": True,
+                "kernel_version": versions[kernel],
+                "layerzero_version": version,
+                "build_id": build,
+                "backend": kernel.partition(".")[0],
+                "torch_version": torch.__version__,
+                "measured_at": now,
+            }
+            made[(kernel, *(str(row[k]) for k in ("operation", "dtype", "axes", "cache_state")))] = row
+    return list(made.values())
+
+
+def _use(rows: list[dict[str, Any]]) -> None:
+    _layerzero.use_prior(json.dumps({"schema_version": "1.0", "records": rows}), "bench ops")
+
+
+def _spread(case: Case) -> float:
+    """A/A: how far apart the same kernel is from itself within a round."""
+    first = next(iter(case.samples.values()))
+    return statistics.median(abs(b / a - 1) for a, b in zip(first, case.again, strict=True))
+
+
+def _regret(case: Case, chosen: str) -> float:
+    """Time of the chosen kernel / that of the best of the even rounds, on the odd ones; within A/A it is 1."""
+    best = min(case.samples, key=lambda kernel: statistics.median(case.samples[kernel][::2]))
+    pairs = zip(case.samples[chosen][1::2], case.samples[best][1::2], strict=True)
+    ratio = statistics.median(a / b for a, b in pairs)
+    return ratio if ratio > 1 + _spread(case) else 1.0
+
+
+def _summary(regrets: list[float]) -> dict[str, float]:
+    ordered = sorted(regrets)
+    return {
+        "mean": statistics.fmean(regrets),
+        "p99": ordered[int(0.99 * (len(ordered) - 1))],
+        "max": ordered[-1],
+        "calls": len(regrets),
+    }
+
+
+def _chosen(case: Case) -> str:
+    return lz.explain(case.operation, **case.call).kernel_id
+
+
+def selection(cases: list[Case]) -> dict[str, Any]:
+    """Regret by priorities alone, with records of these very calls, and with records of other calls alone (held out)."""
+    rivals = [case for case in cases if len(case.samples) > 1]
+    if not rivals:
+        return {}
+    chosen: dict[str, dict[int, str]] = {"priorities": {}, "measured": {}, "held_out": {}}
+    try:
+        _use([])
+        chosen["priorities"] = {id(c): _chosen(c) for c in rivals}
+        _use(records(rivals, slice(None, None, 2)))
+        chosen["measured"] = {id(c): _chosen(c) for c in rivals}
+        order = random.Random(7).sample(rivals, len(rivals))
+        for fold in range(FOLDS):
+            out = {id(case) for case in order[fold::FOLDS]}
+            _use(records([c for c in rivals if id(c) not in out], slice(None, None, 2)))
+            chosen["held_out"] |= {id(c): _chosen(c) for c in rivals if id(c) in out}
+    finally:
+        _layerzero.use_prior()
+    for case in rivals:
+        case.regrets = {how: _regret(case, found[id(case)]) for how, found in chosen.items()}
+    return {how: _summary([case.regrets[how] for case in rivals]) for how in chosen}
+
+
+def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, float]:
+    """{"stream_gb_s", "f32_gflop_s"}: the best of some rounds of reading memory, and of multiply-adds in registers."""
+    data = torch.ones(bytes_read // 4)
+    stream, gflops = [], []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        _layerzero.read_stream(data.data_ptr(), data.nbytes)
+        stream.append(data.nbytes / (time.perf_counter() - start) / 1e9)
+        start = time.perf_counter()
+        count = _layerzero.multiply_adds(200_000)
+        gflops.append(2 * count / (time.perf_counter() - start) / 1e9)
+    return {"stream_gb_s": max(stream), "f32_gflop_s": max(gflops)}
+
+
+def _row(case: Case) -> dict[str, Any]:
+    medians = {kernel: statistics.median(samples) for kernel, samples in case.samples.items()}
+    best = min(medians, key=lambda kernel: medians[kernel])
+    return {
+        "name": case.operation,
+        "call": case.line,
+        **case.about,
+        "cold": case.cold,
+        "aa_spread": _spread(case),
+        "us": medians,
+        "best": best,
+        "chosen": case.chosen,
+        "share_of_stream": statistics.median(case.stream) / medians[best] if case.cold else None,
+        "regret": case.regrets,
+    }
+
+
+def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None = None) -> dict[str, Any]:
+    """The whole report; `records(cases)` afterwards gives the prior."""
+    interrupted = {}
+    with torch.inference_mode():
+        roof = roofs()
+        try:
+            for case in cases:
+                measure(case, rounds)
+                if on_step:
+                    on_step(case.operation)
+        except KeyboardInterrupt:  # what is measured stays measured
+            interrupted = {"interrupted": True}
+        measured = [case for case in cases if len(case.again) == rounds]
+        chosen = selection(measured)
+    return {
+        "device_id": _layerzero.device_id("cpu"),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "rounds": rounds,
+        "roofs": roof,
+        "regret": chosen,
+        "calls": [_row(case) for case in measured],
+        **interrupted,
+    }
+
+
+def write_prior(cases: list[Case], path: Path) -> int:
+    """Writes the records of all rounds where selections of this machine read them; gives how many there are."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = records(cases)
+    perf_records.write(path, rows)
+    _layerzero.use_prior()
+    return len(rows)

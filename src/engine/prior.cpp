@@ -1,0 +1,95 @@
+// Measured times in force: from the machine's own file, from those that the library carries, or as they are given.
+#include "perfdb/prior.h"
+
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include "engine/engine.h"
+#include "perfdb/device_id.h"
+#include "pipeline/request_facts.h"
+
+namespace lz {
+namespace {
+
+struct Embedded {
+  std::string_view name;
+  std::string_view json;
+};
+constexpr std::array kCarried = {
+    Embedded{"", ""},  // an array may not be empty
+#include "priors.inc"
+};
+
+using Groups = std::vector<std::vector<perfdb::Record>>;
+
+Status Add(std::string_view text, std::string_view what, Groups* groups) {
+  auto records = perfdb::ReadRecords(text, what);
+  if (!records.ok()) return records.TakeStatus();
+  groups->push_back(std::move(*records));
+  return {};
+}
+
+}  // namespace
+
+std::optional<Measurement> Engine::Measured(const KernelEntry& kernel, const Request& r) const {
+  const std::shared_ptr<const perfdb::Prior> prior = PriorInForce();
+  const Device& device = selector_.context().device(r.device);
+  if (!prior || r.op->num_inputs() == 0 || device.platform != Platform::kCpu || device.simulated) return std::nullopt;
+  const auto time = prior->Find(kernel, EffectiveDType(r, 0), r.axes());
+  if (!time) return std::nullopt;
+  return Measurement{time->median_us, time->noise, time->confidence};
+}
+
+std::shared_ptr<const perfdb::Prior> Engine::PriorInForce() const {
+  std::lock_guard lock(prior_mutex_);
+  return prior_;
+}
+
+std::string Engine::DeviceId(std::string_view device) {
+  const auto index = selector_.context().FindByName(device);
+  return index.ok() ? perfdb::DeviceId(selector_.context().device(*index)) : "";
+}
+
+Status Engine::PutInForce(std::span<const std::vector<perfdb::Record>> groups) {
+  auto prior = std::make_shared<const perfdb::Prior>(selector_.registry(), groups, DeviceId("cpu"));
+  LZ_RETURN_IF_ERROR(prior->Watch(selector_.registry()));
+  {
+    std::lock_guard lock(prior_mutex_);
+    prior_ = std::move(prior);
+    prior_problem_.clear();
+  }
+  selector_.Invalidate(EpochKind::kPerf);
+  return {};
+}
+
+Status Engine::UsePrior(std::string_view records, std::string_view what) {
+  std::call_once(prior_read_, [] {});  // the machine's own are not wanted any more
+  Groups groups;
+  LZ_RETURN_IF_ERROR(Add(records, what, &groups));
+  return PutInForce(groups);
+}
+
+Status Engine::UsePriorOfMachine() {
+  Groups groups;
+  Status status;
+  const auto policy = selector_.policies().policy(0);
+  const std::string path = policy.ok() ? (*policy)->cache_dir + "/prior.records.json" : "";
+  if (std::ifstream file(path); file) {
+    std::stringstream text;
+    text << file.rdbuf();
+    status = Add(text.str(), path, &groups);
+  }
+  for (const Embedded& file : kCarried) {
+    if (file.json.empty() || !status.ok()) continue;
+    status = Add(file.json, file.name, &groups);
+  }
+  if (Status made = PutInForce(groups); status.ok()) status = std::move(made);
+  if (!status.ok()) {
+    std::lock_guard lock(prior_mutex_);
+    prior_problem_ = status.Text();
+  }
+  return status;
+}
+
+}  // namespace lz

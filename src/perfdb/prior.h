@@ -1,0 +1,63 @@
+// Measured records as selection asks for them: a kernel's time at the measured call that is nearest to this one.
+//
+// Each axis is cut into cells halfway (geometrically) between the values that were measured, and a call stands for the
+// values of its cells. So all calls of one class have the same nearest measured call, and a cached plan holds for its
+// class. Calls more than kReach beyond every measured value have no time.
+//   Prior prior(registry, records, DeviceId(cpu));
+//   LZ_RETURN_IF_ERROR(prior.Watch(registry));        // from here on classes are cut
+//   auto time = prior.Find(kernel, DType::kF32, request.axes());
+#pragma once
+
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/dtype.h"
+#include "perfdb/record.h"
+#include "registry/registry.h"
+
+namespace lz::perfdb {
+
+// The time of a kernel at a call: `noise` is the relative half width of the interval of the median, more where the
+// measured call is a neighbour; `confidence` 1 for a measured neighbourhood on this machine, less far away or where the
+// machine has another number of cores.
+struct PriorTime {
+  double median_us, noise, confidence;
+};
+
+class Prior {
+ public:
+  static constexpr int64_t kReach = 4;  // times the outermost measured value of an axis
+
+  // Takes the valid records of eager calls that were measured on devices of this type; the others are for the database.
+  // Of two groups the first that has an operation has it alone: the user's before those that the library carries.
+  Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id);
+
+  // Cuts the classes of every operation that was measured.
+  Status Watch(Registry& registry) const;
+  std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes) const;
+  size_t num_records() const { return num_records_; }
+
+ private:
+  struct Call {
+    std::vector<double> at;                               // log2 of the axes
+    std::map<std::string, PriorTime, std::less<>> times;  // by kernel and version
+  };
+  struct Axis {
+    std::vector<int64_t> values;        // ascending
+    std::vector<int64_t> cuts() const;  // cell i: from cuts[i] to below cuts[i + 1]; outside: not measured
+  };
+  using Key = std::pair<std::string, DType>;  // operation id, of the first tensor
+
+  void Take(const Registry& registry, const Record& record, double confidence);
+
+  std::map<Key, std::vector<Call>> calls_;
+  std::map<const Operation*, std::vector<Axis>> axes_;
+  size_t num_records_ = 0;
+};
+
+}  // namespace lz::perfdb

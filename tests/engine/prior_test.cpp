@@ -1,0 +1,118 @@
+// Measured times in force: they decide between kernels, class by class, and only where the policy lets them.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/engine.h"
+#include "verify/case.h"
+
+namespace lz {
+namespace {
+
+int32_t Works(const lz_kernel_args*) { return 0; }
+
+class EnginePrior : public testing::Test {
+ protected:
+  Engine& engine = Engine::Get();
+
+  static void SetUpTestSuite() {
+    static constexpr std::array<std::string_view, 1> kWeight = {"weight"};
+    for (const auto& [id, priority] : {std::pair{"a.k", 95}, std::pair{"b.k", 94}}) {
+      const KernelSpec spec = {.id = id,
+                               .operation = "norm.rms",
+                               .dtypes = kFloats,
+                               .accepts = kWeight,
+                               .strides = Strides::kAny,
+                               .priority = priority,
+                               .launch = &Works};
+      const Registry::Registration one{&spec, {}, {}};
+      ASSERT_TRUE(Engine::Get().selector().registry().Register({&one, 1}).ok());
+    }
+  }
+  void TearDown() override { (void)engine.UsePrior(File({}), "none"); }
+
+  struct Row {
+    const char* kernel;
+    int64_t hidden;
+    double us;
+  };
+  std::string File(const std::vector<Row>& rows) {
+    nlohmann::json records = nlohmann::json::array();
+    for (const Row& row : rows) {
+      records.push_back({{"kernel_id", row.kernel},
+                         {"operation", "norm.rms"},
+                         {"device_id", engine.DeviceId("cpu")},
+                         {"sm_version", 0},
+                         {"dtype", "float32"},
+                         {"head_dim", 0},
+                         {"seq_bucket", 0},
+                         {"batch_bucket", 0},
+                         {"axes", {{"...", 2}, {"hidden", row.hidden}}},
+                         {"cache_state", "warm"},
+                         {"execution", "eager"},
+                         {"median_us", row.us},
+                         {"p95_us", row.us},
+                         {"samples", 9},
+                         {"variance_us", 0.0},
+                         {"protocol", 1},
+                         {"warmup_runs", 1},
+                         {"timer", "wall"},
+                         {"interleaved", true},
+                         {"kernel_version", "1"},
+                         {"layerzero_version", "1"},
+                         {"build_id", "1"},
+                         {"backend", "a"},
+                         {"measured_at", "2026-01-31T12:00:00Z"}});
+    }
+    return nlohmann::json{{"schema_version", "1.0"}, {"records", records}}.dump();
+  }
+  std::string Chosen(int64_t hidden, int64_t policy = 0) {
+    const std::string size = std::to_string(hidden);
+    auto c = verify::ParseCase(*engine.Find("rms_norm"), "input=f32[2," + size + "] weight=f32[" + size + "]");
+    EXPECT_TRUE(c.ok());
+    Request r = c->MakeRequest();
+    r.policy = policy;
+    EXPECT_TRUE(engine.Prepare(r).ok());
+    auto plan = engine.Select(r);
+    EXPECT_TRUE(plan.ok()) << plan.status().Text();
+    return plan.ok() ? (*plan)->kernel->id : "";
+  }
+};
+
+TEST_F(EnginePrior, TimeDecidesClassByClass) {
+  ASSERT_TRUE(engine.UsePrior(File({}), "none").ok());
+  EXPECT_EQ(Chosen(64), "a.k");
+  const std::string times = File({{"a.k", 64, 9}, {"b.k", 64, 1}, {"a.k", 4096, 1}, {"b.k", 4096, 9}});
+  ASSERT_TRUE(engine.UsePrior(times, "test").ok());
+  for (int again = 0; again < 2; ++again) {  // the second time from the cache
+    EXPECT_EQ(Chosen(64), "b.k");
+    EXPECT_EQ(Chosen(500), "b.k");
+    EXPECT_EQ(Chosen(513), "a.k");
+    EXPECT_EQ(Chosen(4096), "a.k");
+  }
+}
+
+TEST_F(EnginePrior, TimesWithinNoiseLeaveItToPriorities) {
+  ASSERT_TRUE(engine.UsePrior(File({{"a.k", 64, 1.04}, {"b.k", 64, 1}}), "test").ok());
+  EXPECT_EQ(Chosen(64), "a.k");
+}
+
+TEST_F(EnginePrior, APolicyMayLeaveThemOut) {
+  ASSERT_TRUE(engine.UsePrior(File({{"a.k", 64, 9}, {"b.k", 64, 1}}), "test").ok());
+  auto scope = engine.PolicyScope(0, R"({"perfdb": {"enabled": false}})");
+  ASSERT_TRUE(scope.ok()) << scope.status().Text();
+  EXPECT_EQ(Chosen(64, *scope), "a.k");
+  EXPECT_EQ(Chosen(64), "b.k");
+}
+
+TEST_F(EnginePrior, ABadFileIsRefusedAndChangesNothing) {
+  ASSERT_TRUE(engine.UsePrior(File({{"a.k", 64, 9}, {"b.k", 64, 1}}), "test").ok());
+  const Status status = engine.UsePrior("{\"schema_version\": \"1.0\"}", "bad.json");
+  ASSERT_FALSE(status.ok());
+  EXPECT_NE(status.Text().find("bad.json"), std::string::npos);
+  EXPECT_EQ(Chosen(64), "b.k");
+}
+
+}  // namespace
+}  // namespace lz

@@ -1,0 +1,150 @@
+// Measured priors: the nearest measured call answers for a whole class of calls, and nothing that was measured
+// elsewhere.
+#include "perfdb/prior.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "perfdb/device_id.h"
+
+namespace lz::perfdb {
+namespace {
+
+constexpr std::string_view kHere = "AMD EPYC, AVX-512, L1d 48 KiB, 2 cores";
+
+Record RowOf(int64_t rows, int64_t hidden, double us) {
+  Record r;
+  r.kernel_id = "hwy.norm.rms";
+  r.operation = "norm.rms";
+  r.device_id = kHere;
+  r.dtype = "float32";
+  r.axes = {{"...", rows}, {"hidden", hidden}};
+  r.median_us = r.p95_us = us;
+  r.samples = 10;
+  r.kernel_version = "1";
+  return r;
+}
+
+class PriorTest : public testing::Test {
+ protected:
+  Registry registry;
+  const Operation& op = *registry.Find("rms_norm");
+  const KernelEntry& kernel = *registry.FindKernel("norm.rms", "hwy.norm.rms");
+
+  Prior Make(std::vector<std::vector<Record>> groups, std::string_view device = kHere) {
+    return Prior(registry, groups, device);
+  }
+  double At(const Prior& prior, int64_t rows, int64_t hidden, DType dtype = DType::kF32) {
+    const int64_t axes[] = {rows, hidden};
+    const auto time = prior.Find(kernel, dtype, axes);
+    return time ? time->median_us : 0;
+  }
+};
+
+TEST_F(PriorTest, AxesAreInTheOrderThatTheseTestsTake) {
+  EXPECT_EQ(op.axes(), (std::vector<std::string>{"...", "hidden"}));
+}
+
+TEST_F(PriorTest, TheNearestMeasuredCallAnswers) {
+  const Prior prior = Make({{RowOf(1, 64, 1), RowOf(1, 4096, 2), RowOf(256, 4096, 30)}});
+  EXPECT_EQ(prior.num_records(), 3u);
+  EXPECT_EQ(At(prior, 1, 64), 1);
+  EXPECT_EQ(At(prior, 1, 511), 1);  // the middle of 64 and 4096 is 512
+  EXPECT_EQ(At(prior, 1, 512), 2);
+  EXPECT_EQ(At(prior, 15, 4096), 2);  // that of 1 and 256 is 16
+  EXPECT_EQ(At(prior, 16, 4096), 30);
+}
+
+TEST_F(PriorTest, FarCallsHaveNoTime) {
+  const Prior prior = Make({{RowOf(1, 64, 1), RowOf(1, 4096, 2)}});
+  EXPECT_EQ(At(prior, 1, 16), 1);
+  EXPECT_EQ(At(prior, 1, 15), 0);
+  EXPECT_EQ(At(prior, 4, 64), 1);
+  EXPECT_EQ(At(prior, 5, 64), 0);
+  EXPECT_EQ(At(prior, 1, 4 * 4096), 2);
+  EXPECT_EQ(At(prior, 1, 4 * 4096 + 1), 0);
+  EXPECT_EQ(At(prior, 1, 64, DType::kBF16), 0);
+}
+
+TEST_F(PriorTest, ANeighbourIsTrustedLess) {
+  const Prior prior = Make({{RowOf(1, 64, 1), RowOf(8, 512, 2)}});
+  const auto confidence = [&](int64_t rows, int64_t hidden) {
+    const int64_t axes[] = {rows, hidden};
+    const auto time = prior.Find(kernel, DType::kF32, axes);
+    return time ? time->confidence : 0;
+  };
+  EXPECT_EQ(confidence(1, 64), 1);
+  EXPECT_EQ(confidence(1, 512), 0.5);  // three doublings from either
+}
+
+TEST_F(PriorTest, OnlyThisDeviceAndThisVersionCount) {
+  std::vector<Record> others(6, RowOf(1, 64, 1));
+  others[0].device_id = "Another CPU, AVX2, L1d 32 KiB, 2 cores";
+  others[1].kernel_version = "7";
+  others[2].valid = false;
+  others[3].execution = "graph";
+  others[4].operation = "no.such";
+  others[5].axes = {{"hidden", 64}};
+  for (const Record& other : others) EXPECT_EQ(At(Make({{other}}), 1, 64), 0);
+  Record cores = RowOf(1, 64, 1);
+  cores.device_id = "AMD EPYC, AVX-512, L1d 48 KiB, 64 cores";
+  const int64_t axes[] = {1, 64};
+  const Prior prior = Make({{cores}});
+  ASSERT_TRUE(prior.Find(kernel, DType::kF32, axes));
+  EXPECT_EQ(prior.Find(kernel, DType::kF32, axes)->confidence, 0.5);
+}
+
+TEST_F(PriorTest, TheFirstGroupThatHasAnOperationHasItAlone) {
+  const Prior prior = Make({{RowOf(1, 64, 1)}, {RowOf(1, 64, 5), RowOf(1, 4096, 5)}});
+  EXPECT_EQ(At(prior, 1, 64), 1);
+  EXPECT_EQ(At(prior, 1, 4096), 0);
+}
+
+// What a cached plan rests on: facts of one class get one answer.
+TEST_F(PriorTest, AllCallsOfAClassHaveOneAnswer) {
+  std::mt19937 random(7);
+  std::vector<Record> records;
+  for (int i = 0; i < 40; ++i) {
+    const int64_t rows = int64_t{1} << random() % 10, hidden = 1 + int64_t(random() % 5000);
+    Record r = RowOf(rows, hidden, 1 + i);
+    records.push_back(r);
+  }
+  const Prior prior = Make({records});
+  ASSERT_TRUE(prior.Watch(registry).ok());
+  const Classifier& classifier = op.state().classifier;
+  const size_t slot = op.first_axis_slot();
+  std::set<double> answers;
+  for (int i = 0; i < 3000; ++i) {
+    Facts facts{}, lo, hi;
+    facts.v[slot] = 1 + int32_t(random() % 2000);
+    facts.v[slot + 1] = 1 + int32_t(random() % 20000);
+    classifier.BoxOf(facts, &lo, &hi);
+    const double here = At(prior, facts.v[slot], facts.v[slot + 1]);
+    answers.insert(here);
+    for (int k = 0; k < 4; ++k) {
+      const auto within = [&](size_t s) {
+        const int64_t first = std::max(lo.v[s], 1), last = std::min<int64_t>(hi.v[s], 40000);
+        return k == 0 ? first : k == 1 ? last : first + int64_t(random() % uint64_t(last - first + 1));
+      };
+      ASSERT_EQ(At(prior, within(slot), within(slot + 1)), here) << facts.v[slot] << " x " << facts.v[slot + 1];
+    }
+  }
+  EXPECT_GT(answers.size(), 10u);
+}
+
+TEST(DeviceId, NamesWhatKernelsSee) {
+  Device cpu;
+  cpu.model = "AMD EPYC";
+  cpu.facts[size_t(DeviceField::kIsa)] = kIsaSse42 | kIsaAvx2;
+  cpu.facts[size_t(DeviceField::kL1dBytes)] = 32768;
+  cpu.facts[size_t(DeviceField::kNumCores)] = 2;
+  EXPECT_EQ(DeviceId(cpu), "AMD EPYC, AVX2, L1d 32 KiB, 2 cores");
+  EXPECT_EQ(DeviceType(DeviceId(cpu)), "AMD EPYC, AVX2, L1d 32 KiB");
+  cpu.platform = Platform::kCuda;
+  EXPECT_EQ(DeviceId(cpu), "AMD EPYC");
+  EXPECT_EQ(DeviceType("NVIDIA H100 80GB HBM3"), "NVIDIA H100 80GB HBM3");
+}
+
+}  // namespace
+}  // namespace lz::perfdb

@@ -1,0 +1,125 @@
+"""`layerzero bench ops`: cases, what is compared before it is timed, regret, and a prior that decides afterwards."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("typer")
+
+import layerzero as lz  # noqa: E402
+from layerzero import _layerzero, cli, ops_bench  # noqa: E402
+
+CASES = """\
+# a comment
+for T in f32 bf16; for R,D in 1,64 16,96
+  input={T}[{R},{D}] weight={T}[{D}]
+for D in 128
+  cold input=f32[2,{D}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_prior():
+    _layerzero.use_prior('{"schema_version": "1.0", "records": []}', "none")
+    yield
+    _layerzero.use_prior()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "rms_norm.cases").write_text(CASES)
+    return tmp_path
+
+
+def test_cases_are_every_combination(folder):
+    cases = ops_bench.all_cases(folder=folder)
+    assert [(c.line, c.cold) for c in cases] == [
+        ("input=f32[1,64] weight=f32[64]", False),
+        ("input=f32[16,96] weight=f32[96]", False),
+        ("input=bf16[1,64] weight=bf16[64]", False),
+        ("input=bf16[16,96] weight=bf16[96]", False),
+        ("input=f32[2,128]", True),
+    ]
+
+
+def test_every_shipped_case_is_a_call_with_an_own_kernel():
+    for case in ops_bench.all_cases():
+        if case.line.count(",") and any(len(n) > 4 for n in case.line.replace("]", ",").replace("[", ",").split(",")):
+            continue  # the large ones have small neighbours
+        report = lz.explain(case.operation, **ops_bench._arguments(case))
+        assert any(c.admissible and not c.reference for c in report.candidates), case
+
+
+def test_a_wrong_kernel_is_not_timed(folder):
+    case = ops_bench.all_cases(folder=folder)[0]
+    wanted = torch.ones(8)
+    with pytest.raises(RuntimeError, match="some.kernel is off by"):
+        ops_bench._check(case, {"some.kernel": wanted * 1.1}, wanted)
+    ops_bench._check(case, {"some.kernel": wanted.clone()}, wanted)
+
+
+def measured(samples, again):
+    return ops_bench.Case("rms_norm", "", False, samples=samples, again=again)
+
+
+def test_regret_is_judged_on_the_other_rounds():
+    # b is best in the even rounds; in the odd ones it costs twice as much as a.
+    case = measured({"a": [2.0, 1.0] * 4, "b": [1.0, 2.0] * 4}, [2.0, 1.0] * 4)
+    assert ops_bench._regret(case, "b") == 1.0
+    assert ops_bench._regret(case, "a") == 1.0  # faster than the oracle where it is judged: not below 1
+    case = measured({"a": [2.0] * 8, "b": [1.0] * 8}, [2.0] * 8)
+    assert ops_bench._regret(case, "a") == 2.0
+    noisy = measured({"a": [1.1] * 8, "b": [1.0] * 8}, [1.3] * 8)
+    assert ops_bench._regret(noisy, "a") == 1.0  # less than a is from itself
+
+
+def test_records_decide_what_runs(folder):
+    case = ops_bench.all_cases(folder=folder)[0]
+    ops_bench.measure(case, 4)
+    assert set(case.samples) >= {"hwy.norm.rms", "torch.rms_norm"}
+    case.samples = {"hwy.norm.rms": [9.0] * 4, "torch.rms_norm": [1.0] * 4}
+    assert ops_bench._chosen(case) == "hwy.norm.rms"
+    ops_bench._use(ops_bench.records([case]))
+    assert ops_bench._chosen(case) == "torch.rms_norm"
+    winner = next(c for c in lz.explain("rms_norm", **case.call).candidates if c.kernel_id == "torch.rms_norm")
+    assert any(term.name == "measured" for term in winner.terms)
+    with lz.policy(perfdb={"enabled": False}):
+        assert ops_bench._chosen(case) == "hwy.norm.rms"
+
+
+def test_a_written_prior_is_read_by_the_next_process(folder, tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("LAYERZERO_CACHE_DIR", str(tmp_path / "cache"))
+    code = cli.run(["bench", "ops", "--cases", str(folder), "--rounds", "4", "--json"])
+    report = json.loads(capfd.readouterr().out)
+    assert code == 0
+    assert len(report["calls"]) == 5
+    assert report["regret"]["priorities"]["calls"] == 5
+    assert report["calls"][-1]["share_of_stream"] > 0
+    cases = ops_bench.all_cases(folder=folder)
+    for case in cases:
+        ops_bench.measure(case, 4)
+        case.samples = {kernel: [1.0 if kernel.startswith("torch") else 9.0] * 4 for kernel in case.samples}
+    assert ops_bench.write_prior(cases, tmp_path / "cache/prior.records.json") >= 10
+    script = (
+        "import torch, layerzero as lz; print(lz.which('rms_norm', torch.ones(1, 64), torch.ones(64))['kernel_id'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "torch.rms_norm"
+
+
+def test_a_broken_prior_is_a_problem_and_not_an_end(tmp_path):
+    (tmp_path / "prior.records.json").write_text("{")
+    script = (
+        "import torch, layerzero as lz; lz.rms_norm(torch.ones(1, 64), torch.ones(64)); print(lz.doctor().problems)"
+    )
+    environment = {**__import__("os").environ, "LAYERZERO_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert "prior.records.json" in done.stdout
+
+
+def test_unknown_operations_are_refused(capfd):
+    assert cli.run(["bench", "ops", "--operations", "no_such"]) == 2
+    assert "no_such" in capfd.readouterr().err
