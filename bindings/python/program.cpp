@@ -289,6 +289,14 @@ PyObject* Kernels(PyObject*, PyObject* args) {
   return list;
 }
 
+// (arena, room for outputs of one step): bytes of each row of a run.
+PyObject* RowBytes(PyObject*, PyObject* capsule) {
+  const auto* held = static_cast<const PythonProgram*>(PyCapsule_GetPointer(capsule, kCapsule));
+  if (!held) return nullptr;
+  return Py_BuildValue("LL", static_cast<long long>(held->program->ArenaBytes(1)),
+                       static_cast<long long>(held->program->SpareBytes(1)));
+}
+
 PyObject* ExplainStep(PyObject*, PyObject* args) {
   Tensors t;
   if (!t.Read(args)) return nullptr;
@@ -304,6 +312,7 @@ PyMethodDef kProgramMethods[] = {
     {"program", &Make, METH_VARARGS, nullptr},
     {"run_program", &Run, METH_VARARGS, nullptr},
     {"program_kernels", &Kernels, METH_VARARGS, nullptr},
+    {"program_row_bytes", &RowBytes, METH_O, nullptr},
     {"explain_program", &ExplainStep, METH_VARARGS, nullptr},
     {"programs_may_run", &ProgramsMayRun, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},

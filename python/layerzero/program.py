@@ -98,6 +98,10 @@ class Program:
     def run(self, inputs: Any, outputs: Any, caches: Any = (), past: int = 0) -> None:
         _layerzero.run_program(self._handle, inputs, outputs, caches, past)
 
+    def arena_bytes(self, rows: int) -> int:
+        """What a run of so many rows (batch x length) takes beside its tensors; kernels' workspaces are their own."""
+        return rows * sum(_layerzero.program_row_bytes(self._handle))
+
     def kernels(self, inputs: Any, outputs: Any, caches: Any = (), past: int = 0) -> list[str]:
         """The id of each step's kernel in such a run."""
         return _layerzero.program_kernels(self._handle, inputs, outputs, caches, past)

@@ -46,6 +46,18 @@ def test_a_decoder_becomes_one_program(llama):
     assert lz.unkernelize(llama) and torch.equal(logits(llama), expected)
 
 
+def test_memory_is_told(llama):
+    plan = lz.dry_run(llama)
+    own = sum(parameter.nbytes for parameter in llama.parameters())
+    assert plan.memory["parameters"] == own and plan.memory["blocks"] == 0
+    assert plan.memory["cache"] == 3 * 2 * 2 * 16 * 4  # layers, keys and values, heads, head_dim, float32
+    arena = plan.memory["arena"]
+    assert arena["prefill"] == 128 * arena["decode"] and arena["decode"] >= 4 * 64 and "arena of decode" in str(plan)
+    freed = lz.compile(llama, "int8", max_perplexity_ratio=2, release_originals=True)
+    linears = freed.report.weights.released_bytes
+    assert freed.memory["parameters"] == own - linears and 0 < freed.memory["blocks"] < linears
+
+
 def test_each_step_is_explained_for_any_sizes(llama):
     plan = lz.compile(llama)
     steps = plan.steps(batch=2, length=5, past=7)

@@ -45,6 +45,10 @@ class DecoderProgram:
         rows = rows_cache.no_rows(hidden, self.layers, past + length)
         return (hidden, angles, angles, None), (torch.empty_like(hidden),), rows, past
 
+    def cache_bytes(self) -> int:
+        """Keys and values of all layers for one token of one sequence."""
+        return sum(2 * heads * head_dim for _, heads, head_dim in self.layers) * self.dtype.itemsize
+
     def _build(self, plan: Any) -> Program:
         make = ProgramBuilder()
         dtype, width = DTYPES[self.dtype], self.width

@@ -16,6 +16,7 @@ from layerzero.integrations.transformers.kernelize import (
     kernelize,
     unkernelize,
 )
+from layerzero.integrations.transformers.released import ReleasedParameter
 
 # (batch, length, positions before): what a plan shows unless it is asked for other sizes.
 PHASES = {"prefill": (1, 128, 0), "decode": (1, 1, 128)}
@@ -28,11 +29,14 @@ class ModelPlan:
     report: what `kernelize` replaced and left, with reasons
     block: "block.decoder" where all layers run as one program, else None: the parts run one by one
     phases: phase -> [{"operation", "kernel_id", "count"}] in order of first use, for batch 1
+    memory: bytes: {"parameters": that are left, "blocks": of weights=, "cache": of a token of a sequence, "arena": {phase:
+    of a run}}; the last two are of a model that runs as one program
     """
 
     report: KernelizeReport
     block: str | None
     phases: dict[str, list[dict[str, Any]]]
+    memory: dict[str, Any]
     _program: Any = dataclasses.field(default=None, repr=False)
 
     def steps(self, batch: int = 1, length: int = 1, past: int = 0) -> list[dict[str, Any]]:
@@ -60,13 +64,28 @@ class ModelPlan:
             batch, length, past = PHASES[phase]
             lines.append(f"{phase} (batch {batch}, {length} tokens, {past} before), {self.block}:")
             lines += [f"  {row['count']:4} x {row['operation']:20} {row['kernel_id']}" for row in rows]
+        sizes = [f"{name} {self.memory[name] / 2**20:.1f} MiB" for name in ("parameters", "blocks")]
+        sizes += [f"arena of {phase} {size / 2**20:.1f} MiB" for phase, size in self.memory["arena"].items()]
+        sizes += [f"cache {self.memory['cache'] / 2**10:.1f} KiB a token"] if self.memory["cache"] else []
+        lines.append(f"memory: {', '.join(sizes)}")
         return "\n".join(lines)
+
+
+def _memory(model: nn.Module, report: KernelizeReport, program: Any) -> dict[str, Any]:
+    own = sum(parameter.nbytes for parameter in model.parameters() if type(parameter) is not ReleasedParameter)
+    arena = {} if program is None else {p: program.program.arena_bytes(b * n) for p, (b, n, _) in PHASES.items()}
+    return {
+        "parameters": own,
+        "blocks": report.weights.bytes if report.weights else 0,
+        "cache": program.cache_bytes() if program else None,
+        "arena": arena,
+    }
 
 
 def _plan(model: nn.Module, report: KernelizeReport) -> ModelPlan:
     base = base_of(model)
     program = None if base is None else program_of(base)
-    plan = ModelPlan(report, "block.decoder" if program else None, {}, program)
+    plan = ModelPlan(report, "block.decoder" if program else None, {}, _memory(model, report, program), program)
     for phase, sizes in PHASES.items() if program else ():
         counts = Counter((step["operation"], step["kernel_id"]) for step in plan.steps(*sizes))
         plan.phases[phase] = [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in counts.items()]

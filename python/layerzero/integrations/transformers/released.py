@@ -81,12 +81,13 @@ class BlockRows:
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         rows, columns = self.parameter.shape
-        if ids.numel():
-            low, high = torch.aminmax(ids)
-            if low < 0 or high >= rows:
-                raise IndexError(f"embedding: wanted ids from 0 to {rows - 1}, got {int(low)} to {int(high)}")
-        values = rows_of(self.weight, ids.flatten().long(), columns)
-        return values.to(self.parameter.dtype).view(*ids.shape, columns)
+        index = ids.flatten().tolist()
+        if index and (min(index) < 0 or max(index) >= rows):
+            raise IndexError(f"embedding: wanted ids from 0 to {rows - 1}, got {min(index)} to {max(index)}")
+        at: Any = (ids.flatten() // GROUP, ids.flatten() % GROUP)
+        if len(index) == 1:  # views are taken sooner than copies
+            at = slice(index[0] // GROUP, index[0] // GROUP + 1), index[0] % GROUP
+        return _rows_at(self.weight, at, columns).to(self.parameter.dtype).view(*ids.shape, columns)
 
 
 _CODE_BYTES = {"q4_0": 256, "q4_1": 256, "q4_k": 256, "q6_k": 384, "q8_0": 512}  # of 32 values in 16 rows
@@ -94,26 +95,27 @@ _CODE_BYTES = {"q4_0": 256, "q4_1": 256, "q4_k": 256, "q6_k": 384, "q8_0": 512} 
 
 def rows_of(weight: BlockWeight, index: torch.Tensor, columns: int) -> torch.Tensor:
     """Rows (n,) as dequantize_gguf gives them in float32, from the order of linear_gguf_prepack."""
-    group, lane, format = index // GROUP, index % GROUP, weight.format
+    return _rows_at(weight, (index // GROUP, index % GROUP), columns)
+
+
+def _rows_at(weight: BlockWeight, at: tuple[Any, Any], columns: int) -> torch.Tensor:
+    (group, lane), format = at, weight.format
     blocks, size = columns // 32, _CODE_BYTES[format]
     packed = weight.packed
-    found = packed[:, : blocks * size].unflatten(1, (blocks, size // 64, GROUP, 4))[group, :, :, lane]
-    codes = _codes(found, format).float()  # (n, blocks, 32)
+    words = packed[:, : blocks * size].view(torch.int32).unflatten(1, (blocks, size // 64, GROUP))
+    found = words[group, :, :, lane].contiguous().view(torch.uint8).unflatten(2, (-1, 4))
+    codes = _codes(found, format)  # (n, blocks, 32)
     scales = packed[:, blocks * size :]
     if format in ("q4_k", "q6_k"):
-        values = _of_256(codes.unflatten(1, (-1, 8)), scales, (group, lane), format)
+        values = _of_256(codes.float().unflatten(1, (-1, 8)), scales, at, format)
     else:
         parts = 2 if format == "q4_1" else 1
-        halves = scales[:, : blocks * parts * 2 * GROUP].unflatten(1, (blocks, parts, GROUP, 2))
-        halves = _float(halves[group, :, :, lane])  # (n, blocks, parts, 1)
+        halves = scales[:, : blocks * parts * 2 * GROUP].view(torch.float16).unflatten(1, (blocks, parts, GROUP))
+        wide = halves[group, :, :, lane].float()  # (n, blocks, parts)
         zero = {"q4_0": 8, "q8_0": 128}.get(format, 0)
-        values = halves[:, :, 0] * (codes - zero)
-        values = values + halves[:, :, 1] if parts == 2 else values
-    return values.reshape(index.shape[0], columns)
-
-
-def _float(halves: torch.Tensor) -> torch.Tensor:
-    return halves.contiguous().view(torch.float16).float()
+        values = wide[:, :, :1] * (codes.to(torch.int16) - zero)
+        values = values + wide[:, :, 1:] if parts == 2 else values
+    return values.reshape(-1, columns)
 
 
 def _codes(found: torch.Tensor, format: str) -> torch.Tensor:
@@ -132,10 +134,11 @@ def _of_256(codes: torch.Tensor, scales: torch.Tensor, at: tuple[Any, Any], form
     group, lane = at
     blocks, halves = codes.shape[1], 2 if format == "q4_k" else 1
     scales = scales[:, : blocks * (halves * 2 + 16) * GROUP].unflatten(1, (blocks, -1))
-    wide = _float(scales[..., : halves * 2 * GROUP].unflatten(-1, (halves, GROUP, 2))[group, :, :, lane])
+    wide = scales[..., : halves * 2 * GROUP].view(torch.float16).unflatten(-1, (halves, GROUP))
+    wide = wide[group, :, :, lane].float().unsqueeze(-1)  # (n, blocks, halves, 1)
     small = scales[..., halves * 2 * GROUP :].unflatten(-1, (8, 2, GROUP))[group, :, :, :, lane]
     if format == "q4_k":
-        d, m = wide[:, :, 0, :, None], wide[:, :, 1, :, None]
+        d, m = wide[:, :, :1], wide[:, :, 1:]
         s, t = small.float().unsqueeze(-1).unbind(3)
         return (d * s) * codes - (m * t)
     factors = wide * small.contiguous().view(torch.int8).float()  # (n, blocks, 8, 2)
