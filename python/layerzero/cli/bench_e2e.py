@@ -58,6 +58,7 @@ def command(
         if beside:
             print_table(f"{model}, tokens a second", *_rates(beside))
             print_table("ratios", *_ratios(beside))
+            print_table(f"memory, MiB; the file has {beside['file_bytes'] / 2**20:.1f}", *_memory(beside))
     if not report["ok"]:
         raise typer.Exit(1)
 
@@ -87,13 +88,16 @@ def _run_peers(path, rounds, tokens):
 
     from layerzero.models import peers
 
-    with progress("every runtime in turns:", total=8 * (rounds + 1)) as step:
+    with progress("every runtime in turns:", total=9 * (rounds + 1)) as step:
         return peers.run(
             path, torch.get_num_threads(), rounds, tokens, lambda index, side: step(f"round {index}, {side}")
         )
 
 
 def _holds(beside):
+    bar = beside["memory_bar"]
+    if bar["got"] is not None and bar["got"] > bar["at_most"]:
+        return False
     return all(bar["got"] is None or bar["got"] >= bar["wanted"] for bar in beside["bars"])
 
 
@@ -115,3 +119,14 @@ def _ratios(beside):
             [bar["side"], bar["metric"], bar.get("best", ", ".join(bar["beside"])), got, f"{bar['wanted']:.1f}"]
         )
     return ["", "metric", "beside the best of its peers", "ratio", "wanted"], rows
+
+
+def _memory(beside):
+    columns = ["weights_bytes", "arena_bytes", "rss_bytes", "peak_rss_bytes"]
+    rows = []
+    for side, got in beside["memory"].items():
+        rows.append([side, *(f"{got[name] / 2**20:.1f}" if name in got else "" for name in columns)])
+    bar = beside["memory_bar"]
+    if bar["got"] is not None:
+        rows.append([f"{bar['side']}: of the file", f"{bar['got']:.2f}", f"at most {bar['at_most']}", "", ""])
+    return ["", "weights", "arena, 220 tokens", "resident", "most resident"], rows

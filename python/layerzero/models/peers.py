@@ -1,27 +1,37 @@
 """One GGUF model in every runtime on this machine: Transformers, llama.cpp and LayerZero, side by side in one run.
 
 Every side gives the logits of the last position of a prompt, and then tokens greedily, one call each; sides take turns
-in each round, and Transformers has a second turn as "transformers bf16 again": the spread of equal things.
+in each round, and Transformers has a second turn as "transformers bf16 again": the spread of equal things. What a side
+takes of memory is measured in a process of its own.
 """
 
+import contextlib
 import importlib
 import importlib.util
+import json
 import pathlib
+import signal
 import statistics
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache
+from transformers.cache_utils import DynamicCache, StaticCache
 
+from layerzero.integrations.transformers import compile as compile_model
 from layerzero.integrations.transformers import kernelize
 from layerzero.models.gguf import load, resolve_model
 
 PROMPT = "Why is the sky blue? Answer in two sentences."
 START = 16  # tokens of a prompt that is decoded from
 AGAIN = "transformers bf16 again"
+COMPILE_S = 600  # seconds for one graph of torch.compile
+# Weights and arena of this side beside the file's bytes, for a prompt of 220 tokens: at most.
+MEMORY_SIDE, MEMORY_BAR = "layerzero gguf int8", 1.1
 # What is wanted of a ratio: (side, metric, beside, at least).
 BARS = (
     ("layerzero gguf int8", "decode_tok_s", ("llama.cpp",), 1.5),
@@ -59,6 +69,60 @@ class TorchSide:
             return out, time.perf_counter() - start
 
 
+class CompiledSide(TorchSide):
+    """A Transformers model compiled by torch: one graph for prompts of any length, one for a token over a static cache."""
+
+    def __init__(self, path: str, dtype: str) -> None:
+        super().__init__(path, dtype, layerzero=False)
+        self._prefill = torch.compile(self.model.forward, dynamic=True)
+        self._step = torch.compile(self.model.forward)
+        ids = torch.ones(1, START, dtype=torch.int64)
+        for first in (lambda: self.prefill(ids.repeat(1, 8)), lambda: self.decode(ids, 2)):
+            with _at_most(COMPILE_S):
+                first()
+
+    def prefill(self, ids: torch.Tensor) -> None:
+        with torch.inference_mode():
+            self._prefill(input_ids=ids, logits_to_keep=1, use_cache=False)
+
+    def decode(self, ids: torch.Tensor, tokens: int) -> tuple[list[int], float]:
+        out, cache = [], StaticCache(config=self.model.config, max_cache_len=max(128, START + tokens))
+        with torch.inference_mode():
+            logits = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            start = time.perf_counter()
+            for index in range(tokens):
+                step = logits[:, -1].argmax(-1)
+                out.append(int(step))
+                position = torch.tensor([[ids.shape[1] + index]])
+                logits = self._step(
+                    input_ids=step[:, None],
+                    past_key_values=cache,
+                    position_ids=position,
+                    use_cache=True,
+                    logits_to_keep=1,
+                ).logits
+            return out, time.perf_counter() - start
+
+
+@contextlib.contextmanager
+def _at_most(seconds: int) -> Any:
+    """TimeoutError within, where signals can be had: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise TimeoutError(f"not ready within {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 class LlamaCpp:
     """llama.cpp on the same file, as `make peers` installs it."""
 
@@ -84,24 +148,78 @@ class LlamaCpp:
         return out, time.perf_counter() - start
 
 
-def _sides(path: str, threads: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """The sides that this machine has, and why it lacks the others."""
-    makers: dict[str, Callable[[], Any]] = {
+def _makers(path: str, threads: int) -> dict[str, Callable[[], Any]]:
+    blocks: dict[str, Any] = {"weights": "gguf", "release_originals": True}
+    return {
         "transformers bf16": lambda: TorchSide(path, "bf16", layerzero=False),
         "transformers f32": lambda: TorchSide(path, "f32", layerzero=False),
+        "torch.compile bf16": lambda: CompiledSide(path, "bf16"),
         "llama.cpp": lambda: LlamaCpp(path, threads),
         "layerzero bf16": lambda: TorchSide(path, "bf16"),
         "layerzero f32": lambda: TorchSide(path, "f32"),
-        "layerzero gguf": lambda: TorchSide(path, "bf16", weights="gguf"),
-        "layerzero gguf int8": lambda: TorchSide(path, "bf16", weights="gguf", activations="int8"),
+        "layerzero gguf": lambda: TorchSide(path, "bf16", **blocks),
+        "layerzero gguf int8": lambda: TorchSide(path, "bf16", **blocks, activations="int8"),
     }
+
+
+def _sides(path: str, threads: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The sides that this machine has, and why it lacks the others."""
     sides, absent = {}, {}
-    for name, make in makers.items():
+    for name, make in _makers(path, threads).items():
         try:
             sides[name] = make()
         except ImportError as error:
             absent[name] = f"{error}; `make peers` installs it"
+        except Exception as error:
+            if not name.startswith("torch.compile"):
+                raise
+            absent[name] = (
+                f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"  # no compiler, too slow
+            )
     return sides, absent
+
+
+def memory_of(name: str, path: str, threads: int) -> dict[str, int]:
+    """Bytes of this process once a side has answered a prompt of 220 tokens: run in one of its own."""
+    torch.set_num_threads(threads)
+    side = _makers(path, threads)[name]()
+    side.prefill(torch.ones(1, 220, dtype=torch.int64))
+    side.decode(torch.ones(1, START, dtype=torch.int64), 4)
+    result = {}
+    for line in pathlib.Path("/proc/self/status").read_text().splitlines():
+        field, _, value = line.partition(":")
+        if field in ("VmRSS", "VmHWM"):
+            result["rss_bytes" if field == "VmRSS" else "peak_rss_bytes"] = int(value.split()[0]) * 1024
+    if getattr(side, "report", None) is not None:
+        memory = compile_model(side.model).memory
+        result["weights_bytes"] = memory["parameters"] + memory["blocks"]
+        if memory["cache"]:
+            result |= {"arena_bytes": 220 * memory["arena"]["decode"], "cache_token_bytes": memory["cache"]}
+    return result
+
+
+_CHILD = (
+    "import json, sys; from layerzero.models import peers; print(json.dumps(peers.memory_of(*json.loads(sys.argv[1]))))"
+)
+
+
+def _memory(names: list[str], path: str, threads: int) -> dict[str, dict[str, int]]:
+    result = {}
+    for name in names:
+        if name.startswith("torch.compile"):  # its compiler's memory would be measured
+            continue
+        command = [sys.executable, "-c", _CHILD, json.dumps([name, path, threads])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"the memory measurement of {name} failed:\n{done.stderr[-2000:]}")
+        result[name] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def _memory_bar(memory: dict[str, dict[str, int]], file_bytes: int) -> dict[str, Any]:
+    of_side = memory.get(MEMORY_SIDE, {})
+    got = (of_side["weights_bytes"] + of_side["arena_bytes"]) / file_bytes if "arena_bytes" in of_side else None
+    return {"side": MEMORY_SIDE, "at_most": MEMORY_BAR, "got": got}
 
 
 def run(
@@ -134,8 +252,10 @@ def run(
             ids[name] = new
             if on_step:
                 on_step(index, name)
+    memory = _memory(list(sides), str(path), threads)
     return {
         "file": path.name,
+        "file_bytes": path.stat().st_size,
         "prompt_tokens": [220, 2048],
         "decode_tokens": tokens,
         "rounds": rounds,
@@ -145,6 +265,8 @@ def run(
         "aa_spread": {metric: _spread(samples, metric) for metric in samples[AGAIN]},
         "bars": [_bar(samples, *bar) for bar in BARS],
         "greedy_ids": ids,
+        "memory": memory,
+        "memory_bar": _memory_bar(memory, path.stat().st_size),
         "weights_bytes": {n: s.report.weights.bytes for n, s in sides.items() if _has_weights(s)},
     }
 
