@@ -1,5 +1,6 @@
 """kernelize(weights=): blocks of a GGUF file as they are, weights rounded to 8 and 4 bits, and what keeps them honest."""
 
+import contextlib
 import copy
 import importlib.util
 
@@ -57,6 +58,37 @@ def test_gives_what_the_blocks_mean(model, kind, activations):
     assert (actual - expected).norm() <= tolerance * expected.norm()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mode", ["program", "one by one", "own forward"])
+def test_bf16_is_a_product_of_rounded_numbers(model, dtype, mode):
+    model = model.to(dtype)
+    for layer in model.model.layers:  # some with a bias
+        layer.mlp.down_proj.bias = torch.nn.Parameter(torch.randn(64).to(dtype))
+    ids = torch.arange(3, 15)[None]
+    twin = copy.deepcopy(model)
+
+    def rounded(self, rows):
+        bias = None if self.bias is None else self.bias.bfloat16()
+        return torch.nn.functional.linear(rows.bfloat16(), self.weight.bfloat16(), bias).to(rows.dtype)
+
+    for module in twin.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.forward = rounded.__get__(module)
+    own, expected = logits(model, ids), logits(twin, ids)
+    report = kernelize(model, "bf16", max_perplexity_ratio=2, release_originals=True)
+    assert report.weights.layers == 15 and report.weights.bytes * dtype.itemsize == 2 * report.weights.released_bytes
+    with torch.device("cpu") if mode == "one by one" else contextlib.nullcontext(), torch.inference_mode():
+        actual = model(input_ids=ids, use_cache=False, output_hidden_states=mode == "own forward").logits
+    assert actual.dtype == dtype
+    assert (actual - expected).float().norm() <= (2e-3 if dtype == torch.float32 else 1e-2) * expected.float().norm()
+    assert dtype == torch.bfloat16 or (actual - own).norm() > 1e-4 * own.norm()
+
+
+def test_bf16_rounds_what_is_multiplied_itself(model):
+    with pytest.raises(InvalidRequestError, match="activations"):
+        kernelize(model, "bf16", activations="int8")
+
+
 def test_codecs_are_as_near_as_their_bits_allow():
     w = torch.randn(5, 96)
     for to, format, levels in ((weights.to_q8_0, "q8_0", 254), (weights.to_q4_1, "q4_1", 15)):
@@ -110,7 +142,7 @@ def test_too_much_loss_is_refused_and_undone(model):
 
 
 def test_unknown_kinds_and_models_without_a_file_are_refused(model):
-    with pytest.raises(InvalidRequestError, match="gguf, int8, int4"):
+    with pytest.raises(InvalidRequestError, match="gguf, bf16, int8, int4"):
         kernelize(model, "int3")
     with pytest.raises(InvalidRequestError, match="read from a .gguf file"):
         kernelize(model, "gguf")

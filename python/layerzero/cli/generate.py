@@ -25,7 +25,7 @@ def command(
     seed: Annotated[int, typer.Option(help="equal seeds give equal answers")] = 0,
     dtype: Annotated[str, typer.Option(help="bf16, f16 or f32")] = "bf16",
     weights: Annotated[
-        str | None, typer.Option(help="gguf: the file's blocks as they are; int8 or int4: rounded")
+        str | None, typer.Option(help="gguf: the file's blocks as they are; bf16, int8 or int4: rounded")
     ] = None,
     activations: Annotated[
         str, typer.Option(help="with --weights: input, or int8 to round what is multiplied")

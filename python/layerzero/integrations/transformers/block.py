@@ -6,6 +6,7 @@ import torch
 from transformers.cache_utils import StaticCache
 
 from layerzero.integrations.transformers import rows_cache
+from layerzero.integrations.transformers.blocks import add_product
 from layerzero.program import Program, ProgramBuilder, Rows
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -71,14 +72,12 @@ class DecoderProgram:
             stream, delta = total, None
 
         def linear(source: Rows, table: Any) -> Rows:
-            out, bias = rows(table["weight"].shape[0]), make.weight(table["bias"])
-            blocks = plan.blocks(table)
+            out, blocks = rows(table["weight"].shape[0]), plan.blocks(table)
             if blocks is None:
+                bias = make.weight(table["bias"])
                 make.add("linear", [out], input=source, weight=make.weight(table["weight"]), bias=bias)
                 return out
-            own = blocks.weight
-            given = {"weight": make.weight(own.data), "packed": make.weight(own.packed), "format": own.format}
-            make.add("linear_gguf", [out], input=source, bias=bias, activations=blocks.activations, **given)
+            add_product(make, out, source, blocks.product(table["bias"]), dtype)
             return out
 
         def linears(source: Rows, tables: tuple[Any, ...]) -> list[Rows]:
@@ -88,9 +87,7 @@ class DecoderProgram:
                 return [linear(source, table) for table in tables]
             sizes = [table["weight"].shape[0] for table in tables]
             out = rows(sum(sizes))
-            names = ("weight", "packed", "bias")
-            given = {name: make.weight(joined[name]) for name in names} | {"format": joined["format"]}
-            make.add("linear_gguf", [out], input=source, activations=joined["activations"], **given)
+            add_product(make, out, source, joined, dtype)
             return [Rows(out.value, (n,), column=sum(sizes[:i])) for i, n in enumerate(sizes)]
 
         def rotated(source: Rows, into: Rows) -> None:

@@ -45,6 +45,10 @@ FORWARDS = (linear_forward, released_linear_forward, released_embedding_forward)
 
 
 def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
+    if kind == "bf16" and activations != "input":
+        raise InvalidRequestError(
+            f"activations: wanted 'input' with weights='bf16', got {activations!r}; they are rounded to bf16 likewise"
+        )
     text = weights.probe_ids(model) if ids is None else ids
     before = weights.log_probabilities(model, text)
     served = {name: module for name, module in model.named_modules() if replacing.is_served(module, linear_forward)}

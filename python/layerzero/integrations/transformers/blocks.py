@@ -6,14 +6,16 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
+from layerzero.program import ProgramBuilder, Rows
 
 _OPS = _layerzero.ops
+BF16 = "bf16"  # a format beside those of GGUF's blocks
 GROUP = 16  # rows that linear_gguf_prepack puts together
 
 
 @dataclasses.dataclass
 class BlockWeight:
-    """One weight of n rows: GGUF blocks packed for the kernels. The rows as they lie in a file are not kept."""
+    """One weight of n rows: GGUF blocks packed for the kernels, or bytes of bf16. The rows of a file are not kept."""
 
     packed: torch.Tensor
     format: str
@@ -23,6 +25,11 @@ class BlockWeight:
     @staticmethod
     def of(data: torch.Tensor, format: str, columns: int) -> "BlockWeight":
         return BlockWeight(_OPS["linear_gguf_prepack"](data, columns, format), format, *data.shape)
+
+    @staticmethod
+    def rounded(weight: torch.Tensor) -> "BlockWeight":
+        data = weight.to(torch.bfloat16).contiguous().view(torch.uint8)
+        return BlockWeight(data, BF16, *data.shape)
 
     @property
     def data(self) -> torch.Tensor:
@@ -57,7 +64,34 @@ class BlockLinear:
         if torch.is_autocast_enabled(rows.device.type):  # as a product with the parameter would
             dtype = torch.get_autocast_dtype(rows.device.type)
             rows, bias = rows.to(dtype), None if bias is None else bias.to(dtype)
+        if w.format == BF16:
+            half = None if bias is None else bias.to(torch.bfloat16)
+            return _OPS["linear"](rows.to(torch.bfloat16), w.packed.view(torch.bfloat16), half).to(rows.dtype)
         return _OPS["linear_gguf"](rows, w.data, w.format, bias, packed=w.packed, activations=self.activations)
+
+    def product(self, bias: torch.Tensor | None) -> dict[str, Any]:
+        """The arguments of its product, for `add_product`."""
+        w = self.weight
+        return {"weight": w.data, "packed": w.packed, "format": w.format, "activations": self.activations, "bias": bias}
+
+
+def add_product(make: ProgramBuilder, out: Rows, source: Rows, product: dict[str, Any], dtype: str) -> None:
+    """The steps of a program that multiply rows of `dtype` with a weight in blocks."""
+    given = dict(product)
+    if given["format"] != BF16:
+        weights = {name: make.weight(given.pop(name)) for name in ("weight", "packed", "bias")}
+        make.add("linear_gguf", [out], input=source, **weights, **given)
+        return
+    bias = None if given["bias"] is None else given["bias"].detach().to(torch.bfloat16)
+    weight = make.weight(given["packed"].view(torch.bfloat16))
+    if dtype == "bfloat16":
+        make.add("linear", [out], input=source, weight=weight, bias=make.weight(bias))
+        return
+    rounded = Rows(make.rows(source.size, "bfloat16"), source.axes)
+    sums = Rows(make.rows(out.size, "bfloat16"), out.axes)
+    make.add("cast", [rounded], input=source, dtype="bfloat16")
+    make.add("linear", [sums], input=rounded, weight=weight, bias=make.weight(bias))
+    make.add("cast", [out], input=sums, dtype=dtype)
 
 
 def join(weights: list[BlockWeight]) -> dict[str, Any]:

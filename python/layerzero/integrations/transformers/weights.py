@@ -26,7 +26,7 @@ from layerzero.models.gguf import file_digest
 
 _OPS = _layerzero.ops
 Weighted = nn.Linear | nn.Embedding
-KINDS = ("gguf", "int8", "int4")
+KINDS = ("gguf", "bf16", "int8", "int4")
 _VERSION = "1"  # of the packed order and of the rounding: raised when one changes, older entries are then not found
 _LEAST_KEPT = 1 << 20  # bytes: fewer are made anew as soon as they are read
 _FILE_NAMES = {
@@ -70,6 +70,8 @@ def to_q4_1(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded(weight: torch.Tensor, kind: str) -> BlockWeight:
+    if kind == "bf16":
+        return BlockWeight.rounded(weight)
     data, format = (to_q8_0(weight), "q8_0") if kind == "int8" else (to_q4_1(weight), "q4_1")
     return BlockWeight.of(data, format, weight.shape[1])
 
@@ -213,6 +215,9 @@ def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, 
     if kind == "gguf":
         why = "the file has no block weight of these values; its own parameter is used"
         blocks = _kept(_entry(model, linears, kind), lambda: _from_its_file(model, linears))
+    elif kind == "bf16":  # rounded as soon as read
+        why = ""
+        blocks = Blocks({name: _rounded(module.weight.detach(), kind) for name, module in linears.items()})
     else:
         why = "its rows are no multiple of 32 values"
         fits = {name: module for name, module in linears.items() if module.weight.shape[1] % 32 == 0}
