@@ -101,10 +101,11 @@ bool ToOperand(PyObject* object, Operand* operand) {
   if (object == Py_None) return true;
   if (PyLong_Check(object)) return ToIndex(object, &operand->value);
   PyObject *value = nullptr, *axes = nullptr;
-  long long column = 0;
+  long long column = 0, step = 0;
   int past = 0;
-  if (!PyArg_ParseTuple(object, "OLO!p", &value, &column, &PyTuple_Type, &axes, &past)) return false;
+  if (!PyArg_ParseTuple(object, "OLO!p|L", &value, &column, &PyTuple_Type, &axes, &past, &step)) return false;
   operand->column = column;
+  operand->step = step;
   operand->past = past != 0;
   for (Py_ssize_t i = 0; i < PyTuple_Size(axes); ++i) {
     operand->axes.push_back(PyLong_AsLongLong(PyTuple_GetItem(axes, i)));

@@ -8,7 +8,7 @@ namespace lz::door {
 // program(values, steps) -> capsule
 //   value    ("weight", tensor) | ("input",) | ("rows" | "output" | "cache", width, dtype)
 //   step     (operation, inputs, {scalar: value}, outputs): operands in the operation's order
-//   operand  None | value | (value, column, axes, past)
+//   operand  None | value | (value, column, axes, past[, step])
 // run_program(capsule, inputs, outputs, caches, past): tuples of tensors; None: absent
 // program_row_bytes(capsule) -> (arena, room for the outputs of one step): bytes for each row of a run
 // program_kernels(capsule, inputs, outputs, caches, past) -> [kernel id of each step]

@@ -20,15 +20,19 @@ from layerzero._contracts import contracts
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """How a step reads or writes a value of rows: elements from `column` on, read as `axes`; of a cache `past` rows too."""
+    """How a step reads or writes a value of rows: elements from `column` on, read as `axes`; of a cache `past` rows too.
+
+    step: elements from an entry of the first axis to the next where others lie between, 0 where none do.
+    """
 
     value: int
     axes: tuple[int, ...]
     column: int = 0
     past: bool = False
+    step: int = 0
 
-    def operand(self) -> tuple[int, int, tuple[int, ...], bool]:
-        return self.value, self.column, self.axes, self.past
+    def operand(self) -> tuple[int, int, tuple[int, ...], bool, int]:
+        return self.value, self.column, self.axes, self.past, self.step
 
     @property
     def size(self) -> int:

@@ -32,8 +32,11 @@ class Columns {
   std::vector<std::pair<int64_t, int64_t>> ranges_;  // apart from each other
 };
 
+// Columns from the first that an operand touches to the last; steps apart, others may lie between.
+int64_t Extent(const Operand& o) { return o.step ? (o.axes[0] - 1) * o.step + Width(o) / o.axes[0] : Width(o); }
+
 bool Overlap(const Operand& a, const Operand& b) {
-  return a.value >= 0 && a.value == b.value && a.column < b.column + Width(b) && b.column < a.column + Width(a);
+  return a.value >= 0 && a.value == b.value && a.column < b.column + Extent(b) && b.column < a.column + Extent(a);
 }
 
 class Checker {
@@ -99,7 +102,7 @@ class Checker {
     LZ_RETURN_IF_ERROR(Fits(in, name));
     const Kind kind = values_[size_t(in.value)].kind;
     if (kind == Kind::kWeight || kind == Kind::kInput) return {};
-    if (written_[size_t(in.value)].Hold(in.column, in.column + Width(in))) return {};
+    if (written_[size_t(in.value)].Hold(in.column, in.column + Extent(in))) return {};
     return WrongProgram(name, "what an earlier step wrote", "columns of " + Name(size_t(in.value)) + " that none did");
   }
 
@@ -108,7 +111,7 @@ class Checker {
     if (out.value == -1) return {};
     LZ_RETURN_IF_ERROR(Fits(out, name));
     const Kind kind = values_[size_t(out.value)].kind;
-    if (kind == Kind::kWeight || kind == Kind::kInput || out.past) {
+    if (kind == Kind::kWeight || kind == Kind::kInput || out.past || out.step) {
       return WrongProgram(name, "rows, an output or the new rows of a cache", Name(size_t(out.value)));
     }
     const auto touches = [&](const Operand& other) { return Overlap(out, other); };
@@ -125,15 +128,18 @@ class Checker {
     }
     const ProgramValue& value = values_[size_t(o.value)];
     if (value.kind == Kind::kWeight || value.kind == Kind::kInput) {
-      const bool whole = o.axes.empty() && o.column == 0 && !o.past;
+      const bool whole = o.axes.empty() && o.column == 0 && !o.past && !o.step;
       return whole ? Status() : WrongProgram(name, "a weight or an input as it is", "a part of one");
     }
     const int64_t width = Width(o);
     if (o.axes.empty() || o.axes.size() + 2 > size_t(kMaxRank) || width < 1 || width > kMaxWidth || o.column < 0) {
       return WrongProgram(name, "1 to 6 axes of at least 1 element each", "other axes");
     }
+    if (o.step && (!InRows(value.kind) || o.step < width / o.axes[0] || o.step > value.width)) {
+      return WrongProgram(name, "a step in a row, from an entry of the first axis to the next", std::to_string(o.step));
+    }
     if (InRows(value.kind)) {
-      if (!o.past && o.column <= value.width - width) return {};
+      if (!o.past && o.column <= value.width - Extent(o)) return {};
       return WrongProgram(name, "columns among the " + std::to_string(value.width) + " of a row",
                           std::to_string(width) + " from " + std::to_string(o.column));
     }

@@ -103,6 +103,7 @@ lz_tensor ProgramRun::RowsView(const Operand& operand, const ProgramValue& value
     t.strides[2 + d] = stride;
     stride *= operand.axes[d];
   }
+  if (operand.step) t.strides[2] = operand.step;
   return t;
 }
 

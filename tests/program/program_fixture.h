@@ -71,6 +71,11 @@ class ProgramFixture : public testing::Test {
     of.axes = std::move(axes);
     return of;
   }
+  static Operand Apart(Operand of, int64_t column, std::vector<int64_t> axes, int64_t step) {
+    of = Part(std::move(of), column, std::move(axes));
+    of.step = step;
+    return of;
+  }
   static Operand Past(Operand cache) {
     cache.past = true;
     return cache;

@@ -171,6 +171,25 @@ TEST_F(ProgramTest, ColumnsOfOneValueAreWrittenAndReadApart) {
   }
 }
 
+// Queries and keys of a head behind each other: 3 heads of 8 columns, the keys of each behind its 4 queries.
+TEST_F(ProgramTest, EntriesThatLieApartAreReadAsOne) {
+  const Operand x = Input(), both = Rows(24), y = Output(12);
+  Step("elementwise", {x, x}, {both}, {{"function", kAdd}});
+  Step("elementwise", {Apart(both, 0, {3, 4}, 8), Apart(both, 4, {3, 4}, 8)}, {Part(y, 0, {3, 4})},
+       {{"function", kMul}});
+  const auto program = Make();
+  OwnedTensor &in = Tensor({2, 3, 24}, 5), &out = Tensor({2, 3, 12});
+  const Status status = Run(*program, {&in}, {&out});
+  ASSERT_TRUE(status.ok()) << status.Text();
+  const auto a = Values(in), b = Values(out);
+  for (size_t row = 0; row < 6; ++row) {
+    for (size_t i = 0; i < 12; ++i) {
+      const size_t at = row * 24 + i / 4 * 8 + i % 4;
+      EXPECT_EQ(b[row * 12 + i], float(float(2 * float(a[at])) * float(2 * float(a[at + 4]))));
+    }
+  }
+}
+
 TEST_F(ProgramTest, ExplainSaysWhatPlansWouldRun) {
   Square(24);
   const auto program = Make();
@@ -402,6 +421,22 @@ TEST_F(ProgramRefusal, OperandsOutsideOfTheirValues) {
     Step("elementwise", {x, wrong}, {y});
     EXPECT_THAT(WhyNot(), HasSubstr("step 0 (elementwise): other: wanted"));
   }
+  // Steps: within the row, of rows that were written, none for outputs, caches, weights and inputs.
+  for (const Operand& wrong :
+       {Apart(a, 0, {2, 4}, 13), Apart(a, 1, {3, 4}, 6), Apart(a, 0, {2, 4}, 3), Apart(a, 0, {2, 4}, -8),
+        Apart(a, 0, {2, 4}, INT64_MAX), Apart(cache, 0, {2, 4}, 8), Apart(x, 0, {}, 8), Apart(weight, 0, {}, 8)}) {
+    steps.clear();
+    Step("elementwise", {x, x}, {a});
+    Step("elementwise", {wrong, x}, {y});
+    EXPECT_THAT(WhyNot(), HasSubstr("step 1 (elementwise): input: wanted"));
+  }
+  steps.clear();
+  Step("elementwise", {x, x}, {Apart(a, 0, {2, 4}, 8)});
+  EXPECT_THAT(WhyNot(), HasSubstr("step 0 (elementwise): output: wanted"));
+  steps.clear();
+  Step("elementwise", {x, x}, {Part(a, 0, {8})});
+  Step("elementwise", {Apart(a, 0, {2, 4}, 8), x}, {y});
+  EXPECT_THAT(WhyNot(), HasSubstr("step 1 (elementwise): input: wanted what an earlier step wrote"));
   steps.clear();
   Step("elementwise", {x, x}, {cache});
   Step("elementwise", {Part(Past(cache), 0, {2, 8}), x}, {y});
