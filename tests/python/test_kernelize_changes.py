@@ -16,7 +16,8 @@ from layerzero.models.families import FAMILIES, first_output  # noqa: E402
 from small_llama import TOLERANCE, error, ids_of, logits_of, plan_of, tiny  # noqa: E402
 
 BY_NAME = {family.name: family for family in FAMILIES}
-FUSED_AND_PARTS = ["llama", "mistral"]  # through one fused forward, and part by part
+# Through one fused forward, as layers between the model's own code, and part by part.
+FUSED_AND_PARTS = ["llama", "mistral", "deepseek_v3"]
 
 
 def assert_honoured(name, change, wanted=10 * TOLERANCE):
@@ -135,14 +136,17 @@ def test_a_class_that_is_patched(name, kind):
     """As kernel packages do that replace the methods of a file."""
 
     def change(model):
-        return Patched(getattr(modeling_of(model), name.capitalize() + kind), "forward", scaled)
+        modeling = modeling_of(model)
+        own = next(known for known in vars(modeling) if known.lower() == name.replace("_", "") + kind.lower())
+        return Patched(getattr(modeling, own), "forward", scaled)
 
     assert_honoured(name, change)
 
 
 @pytest.mark.parametrize("name", FUSED_AND_PARTS)
 def test_a_rotation_that_is_patched(name):
-    assert_honoured(name, lambda model: Patched(modeling_of(model), "apply_rotary_pos_emb", scaled))
+    function = "apply_rotary_pos_emb_interleave" if name == "deepseek_v3" else "apply_rotary_pos_emb"
+    assert_honoured(name, lambda model: Patched(modeling_of(model), function, scaled))
 
 
 @pytest.mark.parametrize("name", FUSED_AND_PARTS)

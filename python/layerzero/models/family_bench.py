@@ -138,11 +138,13 @@ def examine(family, rounds):
         own, ours, example = family.build(), family.build(), family.example()
         report = kernelize(ours)
         with torch.inference_mode():
-            with OperationCalls() as calls:
+            ours(**example)
+            replaced = {part: entry["operation"] for part, entry in report.replaced.items() if entry["calls"]}
+            with OperationCalls() as calls:  # under which a block runs part by part
                 ours(**example)
             times = _times(own, ours, example, rounds)
         return {
-            "replaced": {part: entry["operation"] for part, entry in report.replaced.items() if entry["calls"]},
+            "replaced": replaced,
             "left": dict(report.left),
             "sites": sites_of(family, calls.counts),
             **times,

@@ -106,11 +106,17 @@ def _eager_of(module, arguments):
 
 def _wants_weights(arguments=()):
     """True inside a call that was asked for attention weights; Transformers says so to the hooks that keep them."""
+    if getattr(output_capturing, "_active_collector", None) is None:
+        return bool("output_attentions" in arguments and arguments["output_attentions"])
+    return any("attentions" in key for key in wants_outputs())
+
+
+def wants_outputs():
+    """The names of what is kept of each layer in the call under way: hidden states, attention weights."""
     collector = getattr(output_capturing, "_active_collector", None)
     if collector is None:
-        return bool("output_attentions" in arguments and arguments["output_attentions"])
-    keys = (collector.global_var if torch.compiler.is_compiling() else collector.get()) or ()
-    return any("attentions" in key for key in keys)
+        return ()
+    return (collector.global_var if torch.compiler.is_compiling() else collector.get()) or ()
 
 
 def layerzero_mask(*args, **kwargs):

@@ -1,5 +1,6 @@
-"""block.decoder: all layers of a base model as one program, from the parameter tables that the fused forward found."""
+"""block.decoder and block.encoder: all layers of a model as one program, built from what `layers.Layer` says of each."""
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -7,25 +8,31 @@ from transformers.cache_utils import StaticCache
 
 from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.blocks import add_product
+from layerzero.integrations.transformers.layers import Columns, Heads, Layer, Norm, Norms, Rope
 from layerzero.program import Program, ProgramBuilder, Rows
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
-class DecoderProgram:
-    """What `DecoderPlan` found, bound to the weights as they are now.
+class BlockProgram:
+    """What a `StackPlan` holds, bound to the weights as they are now.
 
-    Run with hidden states (batch, length, width), cos and sin (1 or batch, length, rotary_dim) and a mask that the
-    attention operation takes, or None for the causal one.
+    Run with hidden states (batch, length, width) and for each group of layers (mask, cos, sin): a mask that the
+    attention operation takes, or None for the causal one (of an encoder: none), tables (1 or batch, length, width) or
+    None where nothing rotates.
     """
 
     def __init__(self, plan: Any) -> None:
-        self.layers: list[tuple[int, int, int]] = []  # index in the cache, key heads, head_dim
-        self.dtype = plan.embedding["weight"].dtype
-        self.width = plan.embedding["weight"].shape[1]
-        self.program = self._build(plan)
+        self.layers: list[tuple[int, int, int]] = []  # index in the cache, key heads, head size: of decoders
+        self.dtype = plan.dtype
+        first = plan.layers[0]
+        self.width = first.sizes(first.shape.attention.linears[0])[1]
+        self.ropes: list[Rope | None] = [None] * plan.stack.groups
+        for layer in plan.stack.layers:
+            self.ropes[layer.group] = self.ropes[layer.group] or layer.attention.rope
+        self.program = _Builder(plan, self).build()
 
-    def run(self, hidden: Any, cos: Any, sin: Any, mask: Any, cache: Any, past: int) -> torch.Tensor:
+    def run(self, hidden: Any, groups: Any, cache: Any, past: int) -> torch.Tensor:
         length = hidden.shape[1]
         output = torch.empty_like(hidden, memory_format=torch.contiguous_format)
         if cache is None:
@@ -34,114 +41,212 @@ class DecoderProgram:
             rows = rows_cache.static_rows(cache, hidden, self.layers)
         else:
             rows = rows_cache.adopt(cache, hidden, self.layers, past, length)
-        self.program.run((hidden, cos, sin, mask), (output,), rows, past)
+        self.program.run((hidden, *self._inputs(groups)), (output,), rows, past)
         if cache is not None:
             rows_cache.appended(cache, length)
         return output
 
+    def _inputs(self, groups: Any) -> Any:
+        for (mask, cos, sin), rope in zip(groups, self.ropes, strict=True):
+            yield mask
+            if rope is None:
+                yield from (None, None)
+            else:
+                yield from (table[..., : rope.width] for table in (cos, sin))
+
     def arguments(self, batch: int, length: int, past: int) -> tuple[Any, Any, Any, int]:
         """Tensors of a run of these sizes, for questions about it: their contents mean nothing."""
         hidden = torch.empty(batch, length, self.width, dtype=self.dtype)
-        angles = torch.empty(1, length, self.layers[0][2], dtype=self.dtype)
+        widths = [rope.width if rope else 0 for rope in self.ropes]
+        groups = [(None, *[torch.empty(1, length, width, dtype=self.dtype)] * 2) for width in widths]
         rows = rows_cache.no_rows(hidden, self.layers, past + length)
-        return (hidden, angles, angles, None), (torch.empty_like(hidden),), rows, past
+        return (hidden, *self._inputs(groups)), (torch.empty_like(hidden),), rows, past
 
     def cache_bytes(self) -> int:
         """Keys and values of all layers for one token of one sequence."""
         return sum(2 * heads * head_dim for _, heads, head_dim in self.layers) * self.dtype.itemsize
 
-    def _build(self, plan: Any) -> Program:
-        make = ProgramBuilder()
-        dtype, width = DTYPES[self.dtype], self.width
-        hidden, cos, sin, mask = (make.input() for _ in range(4))
-        stream: Any = hidden  # the residual stream so far
-        delta: Any = None  # what the layer before adds to it
 
-        def rows(size: int) -> Rows:
-            return Rows(make.rows(size, dtype), (size,))
+class _Builder:
+    """Turns descriptions into steps. What is added to the stream waits until somebody reads it: a norm adds it itself."""
 
-        def norm(table: Any, eps: float, into: Rows) -> None:
-            """The stream plus what is to be added to it, normalised."""
-            nonlocal stream, delta
-            given = {"weight": make.weight(table["weight"]), "eps": eps, "weight_offset": plan.offset}
-            if delta is None:
-                make.add("rms_norm", [into], input=stream, **given)
-                return
-            total = rows(width)
-            make.add("fused_add_rms_norm", [into, total], input=delta, residual=stream, **given)
-            stream, delta = total, None
+    def __init__(self, plan: Any, program: BlockProgram) -> None:
+        self.plan, self.program = plan, program
+        self.make = ProgramBuilder()
+        self.dtype, self.width = DTYPES[program.dtype], program.width
+        self.stream: Any = self.make.input()
+        self.waiting: list[tuple[Rows, float]] = []
+        self.groups = [tuple(self.make.input() for _ in range(3)) for _ in program.ropes]
 
-        def linear(source: Rows, table: Any) -> Rows:
-            out, blocks = rows(table["weight"].shape[0]), plan.blocks(table)
-            if blocks is None:
-                bias = make.weight(table["bias"])
-                make.add("linear", [out], input=source, weight=make.weight(table["weight"]), bias=bias)
-                return out
-            add_product(make, out, source, blocks.product(table["bias"]), dtype)
-            return out
+    def build(self) -> Program:
+        for layer in self.plan.layers:
+            self.tables = layer
+            self._layer(layer.shape)
+        output = Rows(self.make.output(self.width, self.dtype), (self.width,))
+        if self.plan.norm is not None:
+            norm, self.tables = self.plan.norm[0], {self.plan.norm[0].name: self.plan.norm[1]}
+            self._normed_stream(norm, output)
+        elif self.waiting:
+            self._add_up(output)
+        else:
+            self.make.add("cast", [output], input=self.stream, dtype=self.dtype)
+        return self.make.build()
 
-        def linears(source: Rows, tables: tuple[Any, ...]) -> list[Rows]:
-            """Products with one input: one call where their blocks can lie behind each other."""
-            joined = plan.joined(tables)
-            if joined is None:
-                return [linear(source, table) for table in tables]
-            sizes = [table["weight"].shape[0] for table in tables]
-            out = rows(sum(sizes))
-            add_product(make, out, source, joined, dtype)
-            return [Rows(out.value, (n,), column=sum(sizes[:i])) for i, n in enumerate(sizes)]
+    # ---- rows
 
-        def rotated(source: Rows, into: Rows) -> None:
-            make.add("rope", [into], input=source, cos=cos, sin=sin)
+    def _rows(self, *axes: int) -> Rows:
+        rows = Rows(0, axes)
+        return Rows(self.make.rows(rows.size, self.dtype), axes)
 
-        for layer in plan.layers:
-            normed = rows(width)
-            norm(layer.norms[0], layer.eps[0], normed)
-            delta = self._attention(make, layer, normed, (linear, linears), rotated, mask, dtype)
-            normed = rows(width)
-            norm(layer.norms[1], layer.eps[1], normed)
-            gate, up, down = layer.mlp
-            gated = rows(gate["weight"].shape[0])
-            gate_rows, up_rows = linears(normed, (gate, up))
-            make.add("swiglu", [gated], gate=gate_rows, up=up_rows)
-            delta = linear(gated, down)
-        norm(plan.norm, plan.eps, Rows(make.output(width, dtype), (width,)))
-        return make.build()
+    def _add_up(self, output: Rows | None = None) -> Any:
+        """Everything that waits goes into the stream, at last into `output`."""
+        while self.waiting:
+            delta, factor = self.waiting.pop(0)
+            into = self._rows(self.width) if self.waiting or output is None else output
+            self.make.add("elementwise", [into], input=self.stream, other=delta, function="add", scale=factor)
+            self.stream = into
+        return self.stream
 
-    def _attention(
-        self, make: ProgramBuilder, layer: Any, normed: Rows, products: Any, rotated: Any, mask: int, dtype: str
-    ) -> Rows:
-        linear, linears = products
-        q, k, v, o = layer.attention
-        head_dim = layer.head_dim
+    def _normed_stream(self, norm: Norm, into: Rows | None = None) -> Rows:
+        """The stream and what waits for it, normalised; the stream is the sum from here on."""
+        into = into or self._rows(self.width)
+        last = self.waiting.pop() if self.waiting and self.waiting[-1][1] == 1.0 else None
+        stream = self._add_up()
+        if last is None:
+            self.make.add(norm.operation, [into], input=stream, **self._norm_arguments(norm, self.width))
+        else:
+            self.stream = self._rows(self.width)
+            given = {"input": last[0], "residual": stream} | self._norm_arguments(norm, self.width)
+            self.make.add(f"fused_add_{norm.operation}", [into, self.stream], **given)
+        return into
 
-        def heads(source: Rows) -> Rows:
-            return Rows(source.value, (source.size // head_dim, head_dim), column=source.column)
+    def _norm_arguments(self, norm: Norm, width: int) -> dict[str, Any]:
+        table = self.tables[norm.name]
+        given = {"weight": self.make.weight(table["weight"]), "eps": norm.eps}
+        if norm.operation == "rms_norm":
+            return given | {"weight_offset": norm.offset}
+        return given | {"normalized_shape": width, "bias": self.make.weight(table.get("bias"))}
 
-        def alike(source: Rows) -> Rows:
-            return Rows(make.rows(source.size, dtype), source.axes)
+    def _normed(self, source: Rows, norm: Norm | None) -> Rows:
+        if norm is None:
+            return source
+        into = self._rows(*source.axes)
+        self.make.add(norm.operation, [into], input=source, **self._norm_arguments(norm, source.axes[-1]))
+        return into
 
-        query, key, value = map(heads, linears(normed, (q, k, v)))
-        if layer.head_norms is not None:
-            q_norm, q_eps, k_norm, k_eps = layer.head_norms
-            normed_query, normed_key = alike(query), alike(key)
-            for source, table, eps, into in ((query, q_norm, q_eps, normed_query), (key, k_norm, k_eps, normed_key)):
-                weight = make.weight(table["weight"])
-                make.add("rms_norm", [into], input=source, weight=weight, eps=eps, weight_offset=layer.offset)
-            query, key = normed_query, normed_key
-        turned = alike(query)
-        rotated(query, turned)
-        keys, values = make.cache(dtype), make.cache(dtype)
-        rotated(key, Rows(keys, key.axes))
-        make.add("cast", [Rows(values, value.axes)], input=value, dtype=dtype)
-        self.layers.append((layer.index, key.axes[0], head_dim))
-        mixed = make.rows(turned.size, dtype)
-        make.add(
-            "attention",
-            [Rows(mixed, turned.axes)],
-            query=turned,
-            key=Rows(keys, key.axes, past=True),
-            value=Rows(values, value.axes, past=True),
-            attn_mask=mask,
-            scale=layer.scaling,
-        )
-        return linear(Rows(mixed, (turned.size,)), o)
+    def _linear(self, source: Any, name: str) -> Rows:
+        table, out = self.tables[name], self._rows(self.tables.sizes(name)[0])
+        blocks = self.plan.blocks(table)
+        if blocks is None:
+            weight, bias = self.make.weight(self.tables.weight(name)), self.make.weight(table["bias"])
+            self.make.add("linear", [out], input=source, weight=weight, bias=bias)
+        else:
+            add_product(self.make, out, self._copied(source), blocks.product(table["bias"]), self.dtype)
+        return out
+
+    def _copied(self, source: Any) -> Rows:
+        """Rows as they are; what a run gives (the stream, before any norm) as rows of its own."""
+        if isinstance(source, Rows):
+            return source
+        into = self._rows(self.width)
+        self.make.add("cast", [into], input=source, dtype=self.dtype)
+        return into
+
+    def _linears(self, source: Any, names: tuple[str, ...]) -> dict[str, Rows]:
+        """Products with one input: one call where their blocks can lie behind each other."""
+        tables = [self.tables[name] for name in names]
+        joined = self.plan.joined(tables) if len(names) > 1 else None
+        if joined is None:
+            return {name: self._linear(source, name) for name in names}
+        sizes = [table["weight"].shape[0] for table in tables]
+        out = self._rows(sum(sizes))
+        add_product(self.make, out, self._copied(source), joined, self.dtype)
+        return {
+            name: Rows(out.value, (n,), column=sum(sizes[:i]))
+            for i, (name, n) in enumerate(zip(names, sizes, strict=True))
+        }
+
+    # ---- a layer
+
+    def _layer(self, layer: Layer) -> None:
+        source = self._source(layer.attention_norms)
+        read = self.stream
+        self._push(self._attention(layer, source), layer.attention_norms, layer)
+        if not layer.parallel:
+            source = self._source(layer.mlp_norms)
+        elif layer.mlp_norms.before != layer.attention_norms.before:
+            before = layer.mlp_norms.before
+            source = read if before is None else self._normed_of(read, before)
+        self._push(self._mlp(layer, source), layer.mlp_norms, layer)
+
+    def _source(self, norms: Norms) -> Any:
+        return self._add_up() if norms.before is None else self._normed_stream(norms.before)
+
+    def _normed_of(self, stream: Any, norm: Norm) -> Rows:
+        into = self._rows(self.width)
+        self.make.add(norm.operation, [into], input=stream, **self._norm_arguments(norm, self.width))
+        return into
+
+    def _push(self, result: Rows, norms: Norms, layer: Layer) -> None:
+        self.waiting.append((self._normed(result, norms.after), layer.factor))
+        if norms.behind is not None:
+            self.stream = self._normed_stream(norms.behind)
+
+    def _mlp(self, layer: Layer, source: Any) -> Rows:
+        mlp = layer.mlp
+        given = self._linears(source, mlp.linears)
+
+        def part(columns: Columns) -> Rows:
+            rows = given[columns.linear]
+            return Rows(rows.value, (columns.width,), column=rows.column + columns.column)
+
+        hidden = self._rows(mlp.up.width)
+        if mlp.gate is None:
+            self.make.add("activation", [hidden], input=part(mlp.up), function=mlp.kind)
+        else:
+            further = {} if mlp.kind is None else {"approximate": mlp.kind}
+            self.make.add(mlp.operation, [hidden], gate=part(mlp.gate), up=part(mlp.up), **further)
+        return self._linear(hidden, mlp.out)
+
+    def _attention(self, layer: Layer, source: Any) -> Rows:
+        own = layer.attention
+        mask, cos, sin = self.groups[layer.group]
+        given = self._linears(source, own.linears)
+        query, key, value = (self._heads(given, part) for part in (own.query, own.key, own.value))
+        if own.rope is not None:
+            turn = {"cos": cos, "sin": sin, "interleaved": own.rope.interleaved, "rotary_dim": own.rope.rotary_dim}
+            query, plain = self._rows(*query.axes), query
+            self.make.add("rope", [query], input=plain, **turn)
+        if own.causal:
+            keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
+            self.program.layers.append((layer.index, own.key.heads, own.key.size))
+        else:
+            keys, values = self._rows(*key.axes) if own.rope is not None else key, value
+        if own.rope is not None:
+            self.make.add("rope", [keys], input=key, **turn)
+        elif own.causal:
+            self.make.add("cast", [keys], input=key, dtype=self.dtype)
+        if own.causal:
+            self.make.add("cast", [values], input=value, dtype=self.dtype)
+        mixed = self._rows(*query.axes)
+        keys, values = (dataclasses.replace(rows, past=own.causal) for rows in (keys, values))
+        further = {"window": own.window, "softcap": own.softcap, "causal": None if own.causal else False}
+        further = {name: value for name, value in further.items() if value is not None}
+        scale = own.scale * own.query.factor
+        operands: dict[str, Any] = {
+            "query": query,
+            "key": keys,
+            "value": values,
+            "attn_mask": mask,
+            "scale": scale,
+        } | further
+        self.make.add("attention", [mixed], **operands)
+        return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
+
+    def _heads(self, given: dict[str, Rows], part: Heads) -> Rows:
+        rows = given[part.linear]
+        if part.norm is not None and part.whole:
+            rows = self._normed(rows, part.norm)
+        step = part.step if part.step != part.size else 0
+        heads = Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
+        return self._normed(heads, part.norm) if part.norm is not None and not part.whole else heads

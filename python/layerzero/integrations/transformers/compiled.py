@@ -8,14 +8,8 @@ import torch
 from torch import nn
 
 from layerzero.errors import InvalidRequestError
-from layerzero.integrations.transformers.decoder import program_of
-from layerzero.integrations.transformers.kernelize import (
-    KernelizeReport,
-    base_of,
-    is_kernelized,
-    kernelize,
-    unkernelize,
-)
+from layerzero.integrations.transformers.kernelize import KernelizeReport, is_kernelized, kernelize, unkernelize
+from layerzero.integrations.transformers.plan import program_of
 from layerzero.integrations.transformers.released import ReleasedParameter
 
 # (batch, length, positions before): what a plan shows unless it is asked for other sizes.
@@ -27,7 +21,7 @@ class ModelPlan:
     """What a model runs as.
 
     report: what `kernelize` replaced and left, with reasons
-    block: "block.decoder" where all layers run as one program, else None: the parts run one by one
+    block: "block.decoder" or "block.encoder" where all layers run as one program, else None: the parts run one by one
     phases: phase -> [{"operation", "kernel_id", "count"}] in order of first use, for batch 1
     memory: bytes: {"parameters": that are left, "blocks": of weights=, "cache": of a token of a sequence, "arena": {phase:
     of a run}}; the last two are of a model that runs as one program
@@ -83,9 +77,8 @@ def _memory(model: nn.Module, report: KernelizeReport, program: Any) -> dict[str
 
 
 def _plan(model: nn.Module, report: KernelizeReport) -> ModelPlan:
-    base = base_of(model)
-    program = None if base is None else program_of(base)
-    plan = ModelPlan(report, "block.decoder" if program else None, {}, _memory(model, report, program), program)
+    program, kind = program_of(model)
+    plan = ModelPlan(report, f"block.{kind}" if program else None, {}, _memory(model, report, program), program)
     for phase, sizes in PHASES.items() if program else ():
         counts = Counter((step["operation"], step["kernel_id"]) for step in plan.steps(*sizes))
         plan.phases[phase] = [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in counts.items()]

@@ -14,9 +14,20 @@ from transformers.pytorch_utils import Conv1D
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import block_forwards, choices, continuous, probe, rotary, structure, weights
+from layerzero.integrations.transformers import (
+    block_forwards,
+    choices,
+    continuous,
+    deferred,
+    observe,
+    probe,
+    rotary,
+    structure,
+    weights,
+)
 from layerzero.integrations.transformers import experts as experts_interface
-from layerzero.integrations.transformers.decoder import DEVICES, DecoderPlan, decoder_forward
+from layerzero.integrations.transformers.decoder import DecoderPlan, decoder_forward
+from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.released import refuse_if_released
 from layerzero.integrations.transformers.replacing import REPLICA, of_rows, replace, replica
 
@@ -91,36 +102,25 @@ _FORWARDS = (
     *block_forwards.FORWARDS,
     _mlp_forward,
     decoder_forward,
+    deferred.deferring_forward,
+    deferred.deferred_layer,
     _BATCHING,
     experts_interface.apply_gate,
     replica,
 )
 
 
-def base_of(model):
-    """The module that holds the decoder layers: the model itself, or its base model."""
-    for module in (model, getattr(model, "base_model", None), getattr(model, "model", None)):
-        if isinstance(module, nn.Module) and isinstance(module._modules.get("layers"), nn.ModuleList):
-            return module
-    return None
-
-
 def _replace_norms(model, mark):
-    """The kinds of norms there are: the fused forward knows models of one kind."""
-    kinds: set[float | str | None] = set()
     for name, module in model.named_modules():
         if not structure.looks_like_norm(module):
             continue
         found, reason = structure.norm_of(module)
         if reason:
             mark.report.left[name] = reason
-            kinds.add(None)
             continue
-        operation, further = found
-        kinds.add(further.get("weight_offset", operation))
+        operation, _ = found
         names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
         replace(module, _norm_forward, mark.report._add(*names[operation]), norm=found)
-    return kinds
 
 
 _MLP_REPORTED = {
@@ -247,30 +247,31 @@ def _replace_attention(model, mark):
             module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
 
 
-def _replace_decoder(base, offset, expected, mark):
-    """The whole base model's forward, once it is proven to compute the same on a small input."""
-    plan = DecoderPlan(offset)
-    base.__dict__["_layerzero_decoder"] = plan
-    actual = probe.run_decoder(base, decoder_forward)
+def _replace_layers(layers, mark):
+    """The forward over all layers, once it is proven to compute the same on a small input."""
+    stack, holder = layers.stack, layers.holder
+    plan = DecoderPlan(stack) if layers.whole else StackPlan(stack)
+    operation = "one fused forward over all layers" if layers.whole else f"block.{stack.kind}"
+    entry = {"count": 1, "operation": operation, "calls": 0}
+    holder.__dict__["_layerzero_decoder"] = plan
+    own = [] if layers.whole else [holder, *getattr(holder, stack.name)]
+    for module in own:
+        replace(module, deferred.deferring_forward if module is holder else deferred.deferred_layer, entry)
+    with probe.without_modes():
+        actual = layers.run(decoder_forward)
     reason = next(iter(plan.why_aside), None)
-    if not reason and not structure.agrees(actual, expected, slack=3):
+    if not reason and not structure.agrees(actual, layers.expected, slack=3):
         reason = "its layers compute something else than the fused forward"
     if reason:
-        del base.__dict__["_layerzero_decoder"]
-        mark.report.left["decoder"] = reason
+        for module in (holder, *own):
+            for name in ("forward", REPLICA, "_layerzero_decoder", "_layerzero_part", "_layerzero_own"):
+                module.__dict__.pop(name, None)
+        mark.report.left[stack.kind] = reason
         return
-    part = mark.report._add("decoder", "one fused forward over all layers")
-    replace(base, decoder_forward, part)
-
-
-def _why_not_decoder(base):
-    if base is None:
-        return "the model has no list of decoder layers"
-    reason = structure.why_not_decoder(base) or structure.why_not_plain(base)
-    devices = {parameter.device for parameter in base.parameters()}
-    if not reason and (len(devices) != 1 or next(iter(devices)).type not in DEVICES):
-        reason = "weights are not on one CPU or CUDA device; its parts are replaced one by one"
-    return reason
+    entry["calls"] = 0  # that was the trial
+    mark.report.replaced[stack.kind] = entry
+    if layers.whole:
+        replace(holder, decoder_forward, entry)
 
 
 def _marked(model):
@@ -354,26 +355,22 @@ def _kernelize(model):
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     mark = _Mark()
-    base = base_of(model)
-    # The layers are judged, and their own result is taken, before any part of them is replaced.
-    reason = _why_not_decoder(base)
-    expected = None if reason else probe.run_decoder(base, type(base).forward)
+    layers = observe.ModelLayers(model)
     model.__dict__[_MARK] = mark
     try:
-        norms = _replace_norms(model, mark)
+        _replace_norms(model, mark)
         _replace_attention(model, mark)
         _replace_experts(model, mark)
         _replace_mlps_and_linears(model, mark)
+        reason = layers.reason
         if not reason and mark.attention is None:
             reason = f"attention: {mark.report.left.get('attention')}"
-        if not reason and (len(norms) != 1 or not norms <= {0.0, 1.0}):
-            reason = "its norms are not RMSNorms of one kind"
+        if reason or not layers.whole:
+            _replace_rotations(model, mark)
         if reason:
             mark.report.left["decoder"] = reason
         else:
-            _replace_decoder(base, norms.pop(), expected, mark)
-        if "decoder" not in mark.report.replaced:
-            _replace_rotations(model, mark)
+            _replace_layers(layers, mark)
     except BaseException:
         _restore(model)
         raise

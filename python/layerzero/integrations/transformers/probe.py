@@ -1,5 +1,8 @@
 """Small inputs made for the purpose: whether a model computes the same before and after a part of it was replaced."""
 
+import contextlib
+import inspect
+
 import torch
 import transformers
 from transformers.cache_utils import DynamicCache
@@ -59,6 +62,51 @@ def run_model(model):
         return None
     mask = given.get("attention_mask")
     return rows[mask.bool()] if mask is not None and "decoder_input_ids" not in given else rows
+
+
+def observed_call(model):
+    """One call of a model without its head on a small padded input, by a cache if it takes one; None without an input."""
+    base = getattr(model, "base_model", model)
+    given = _inputs_of(base)
+    if given is None:
+        return None
+    if "use_cache" in inspect.signature(type(base).forward).parameters:
+        given["use_cache"] = True
+    with torch.inference_mode(), structure.evaluating(model):
+        return base(**given)
+
+
+@contextlib.contextmanager
+def without_modes():
+    """Without the function modes that are around, such as a default device: programs run under none."""
+    with contextlib.ExitStack() as modes:
+        while torch._C._len_torch_function_stack():
+            modes.enter_context(torch.overrides._pop_mode_temporarily())
+        yield
+
+
+def run_base(model):
+    """The same of any model, of what it is without its head; None if no input can be made.
+
+    Of a padded prompt, of one token more where there is a cache, and without a mask.
+    """
+    base = getattr(model, "base_model", model)
+    given = _inputs_of(base)
+    if given is None:
+        return None
+    mask = given.get("attention_mask")
+    with torch.inference_mode(), structure.evaluating(model):
+        first = base(**given)
+        if mask is None:
+            return first[0]
+        rows = [first[0][mask.bool()]]
+        cache = getattr(first, "past_key_values", None)
+        if cache is not None:
+            given["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
+            further = given | {"input_ids": given["input_ids"][:, :1], "past_key_values": cache}
+            rows.append(base(**further)[0][:, 0])
+        del given["attention_mask"]
+        return torch.cat([*rows, base(**given)[0][1]])
 
 
 def same(actual, expected):

@@ -1,5 +1,7 @@
 """A Transformers cache whose layers share memory with room behind the last position.
 
+A layer with a sliding window keeps all positions here, like the others: the attention operation is told the window.
+
 Transformers' own DynamicLayer copies all keys and values for each token; here the new ones are written where they
 belong. To Transformers each layer is a DynamicLayer: `keys` and `values` are (batch, heads, positions, head_dim) views,
 and what replaces them (beams, `update` by the model's own code) is taken over at the next append. Nobody who has seen
@@ -9,7 +11,14 @@ them sees them change: positions that were cropped after a look are written else
 from typing import Any
 
 import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import (
+    DynamicCache,
+    DynamicLayer,
+    DynamicSlidingWindowLayer,
+    StaticCache,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
 
 _ROOM = 256  # positions ahead of the first prompt; later the memory doubles
 
@@ -115,6 +124,27 @@ class RowsLayer(DynamicLayer):
         self.dtype, self.device, self.is_initialized = memory.dtype, memory.device, True
 
 
+def why_not_rows(cache: Any, past: int, length: int) -> str | None:
+    """None, or why `length` positions behind `past` cannot be written into a cache as it is."""
+    if type(cache) not in (DynamicCache, StaticCache):
+        return _OTHER
+    layer: Any
+    for layer in cache.layers:
+        if type(layer) is DynamicSlidingWindowLayer and type(cache) is DynamicCache:
+            keys: Any = layer.keys
+            if layer.is_initialized and keys.shape[-2] != layer.get_seq_length():
+                return "the cache has left behind what lies before its window"
+        elif type(layer) is StaticSlidingWindowLayer and type(cache) is StaticCache:
+            if past + length > layer.max_cache_len:
+                return "the cache holds its window alone, and more positions were seen"
+        elif type(layer) not in ((StaticLayer,) if type(cache) is StaticCache else (DynamicLayer, RowsLayer)):
+            return _OTHER
+    return "the cache is offloaded" if getattr(cache, "offloading", False) else None
+
+
+_OTHER = "the cache is neither a plain DynamicCache nor a plain StaticCache"
+
+
 def adopt(cache: DynamicCache, like: torch.Tensor, sizes: list[tuple[int, int, int]], past: int, length: int) -> Any:
     """Keys and values of each layer as a program takes them, with room for `length` positions behind `past`.
 
@@ -125,7 +155,7 @@ def adopt(cache: DynamicCache, like: torch.Tensor, sizes: list[tuple[int, int, i
     if memory is not None and memory.capacity >= past + length and memory.holds(layers, past):
         return memory.rows
     for index, layer in enumerate(layers):
-        if type(layer) is DynamicLayer:
+        if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
             layers[index] = RowsLayer.of(layer)
     while len(layers) < len(sizes):
         layers.append(RowsLayer())
@@ -164,3 +194,5 @@ def appended(cache: Any, length: int) -> None:
             layer._length += length
         else:
             layer.cumulative_length.add_(length)
+            if type(layer) is StaticSlidingWindowLayer:
+                layer.cumulative_length_int += length

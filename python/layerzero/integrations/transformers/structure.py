@@ -232,10 +232,11 @@ def norm(operation, rows, weight, eps, bias=None, **further):
 
 
 def activation_of(function):
-    """silu, gelu or gelu_tanh if a module is that function, else None."""
+    """silu, gelu, gelu_tanh, relu, relu2 or quick_gelu if a module is that function, else None."""
     x = torch.linspace(-8, 8, 257, dtype=torch.float64, device="cpu")
     gelu = nn.functional.gelu
     kinds = {"silu": nn.functional.silu(x), "gelu": gelu(x), "gelu_tanh": gelu(x, approximate="tanh")}
+    kinds |= {"relu": x.relu(), "relu2": x.relu().square(), "quick_gelu": x * torch.sigmoid(1.702 * x)}
     with torch.no_grad():
         actual = function(x)
     # The two forms of gelu differ by 5e-4: the numbers of a bf16 model would not tell them apart.
@@ -300,7 +301,7 @@ def mlp_of(module):
         return None, reason
     function = module._modules[silent[0]]
     activation = activation_of(function)
-    if activation is None:
+    if activation not in _GATED:
         return None, f"its activation {type(function).__name__} is neither SiLU nor GELU"
     mlp = GatedMlp(*_GATED[activation][len(into) == 1], *found)
     projection = module._modules[into[0]]
@@ -327,53 +328,3 @@ def run_mlp(module, rows, mlp):
     """What the gated MLP that `mlp_of` found makes of rows."""
     parts = module._modules
     return parts[mlp.out](_OPS[mlp.operation](*[parts[name](rows) for name in mlp.into], **mlp.further))
-
-
-def why_not_decoder(base):
-    """None, or why a base model is not a stack of norm, attention, norm, MLP layers that the fused forward knows."""
-    if set(base._modules) != {"embed_tokens", "layers", "norm", "rotary_emb"}:
-        return "has other parts than embed_tokens, layers, norm and rotary_emb"
-    if type(base.embed_tokens) is not nn.Embedding or base.embed_tokens.max_norm is not None:
-        return "its embedding is not a plain torch.nn.Embedding"
-    config = base.config
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"} or (
-        getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-    ):
-        return "has layers with a sliding window or another kind of attention"
-    for index, layer in enumerate(base.layers):
-        reason = _why_not_layer(layer)
-        if reason:
-            return f"layer {index}: {reason}"
-    return why_not_plain(base.norm) if looks_like_norm(base.norm) else "its last norm is no RMSNorm"
-
-
-def _why_not_layer(layer):
-    if set(layer._modules) != {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}:
-        return "has other parts than self_attn, mlp and two norms"
-    attention = layer.self_attn
-    projections = ("q_proj", "k_proj", "v_proj", "o_proj")
-    if set(attention._modules) not in (set(projections), {*projections, "q_norm", "k_norm"}):
-        return "its attention has other parts than q_proj, k_proj, v_proj, o_proj (and q_norm, k_norm)"
-    if getattr(attention, "sinks", None) is not None or not isinstance(getattr(attention, "scaling", None), float):
-        return "its attention has sinks or no fixed scaling"
-    if not isinstance(getattr(attention, "head_dim", None), int) or not isinstance(attention.layer_idx, int):
-        return "its attention has no head_dim or layer_idx"
-    if not getattr(attention, "is_causal", True):
-        return "its attention is not causal"
-    norms = [layer.input_layernorm, layer.post_attention_layernorm]
-    norms += [attention._modules[name] for name in ("q_norm", "k_norm") if name in attention._modules]
-    for norm in norms:
-        if not looks_like_norm(norm):
-            return f"{type(norm).__name__} is no RMSNorm"
-    for name in projections:
-        reason = why_not_linear(attention._modules[name])
-        if reason:
-            return f"{name}: {reason}"
-    reason = why_not_plain(layer) or why_not_plain(attention)
-    if reason:
-        return reason
-    mlp, reason = mlp_of(layer.mlp)
-    if not reason and mlp.operation != "swiglu":
-        reason = f"is computed by {mlp.operation}, not by swiglu"
-    return f"mlp: {reason}" if reason else None

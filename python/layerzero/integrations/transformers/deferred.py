@@ -1,0 +1,146 @@
+"""The layers of any model as one program, between the model's own code before and after them.
+
+The forward of the module that holds the layers is the model's own. The layers that it calls give back what they got,
+until the last one runs the program of all of them, with the masks, tables and cache that each was called with. So
+embeddings, positions, masks and norms around the layers stay the model's, whatever they are. Where a call turns out to
+be none for the program, the model's own forward runs again: nothing was written so far.
+"""
+
+import threading
+from typing import Any
+
+import torch
+
+from layerzero.integrations.transformers import rows_cache
+from layerzero.integrations.transformers.attention import NAME, wants_outputs
+from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers.structure import count_call
+
+_running = threading.local()  # .call: the one that is under way in this thread
+_KNOWN = {"attention_mask", "position_embeddings", "position_ids", "cache_position", "use_cache"}
+_NO_PROGRAM = "its layers run part by part there: programs are for float32, bfloat16 and float16 on the CPU"
+
+
+class _Call:
+    """One forward of the holder, and what its layers were called with so far."""
+
+    def __init__(self, plan: StackPlan) -> None:
+        self.plan = plan
+        self.next = 0  # the layer that is to come
+        self.hidden: Any = None
+        self.cache: Any = None
+        self.past = 0
+        self.given: list[Any] = [None] * plan.stack.groups  # (mask, tables) as the layers of a group got them
+        self.aside: str | None = None
+        self.done = False
+
+    def take(self, index: int, arguments: dict[str, Any]) -> torch.Tensor | None:
+        """What layer `index` gives back; None for what its own code makes of it."""
+        hidden = arguments.pop(next(iter(arguments)))
+        if index == 0 and self.next == 0:
+            self.aside = self._why_not(hidden, arguments)
+            self.hidden = hidden
+        if self.next == 0 and (self.aside or index):
+            return None
+        if index != self.next or hidden is not self.hidden or not self._keeps(index, arguments):
+            self.aside = self.aside or "its layers were called in another way than one after the other"
+        self.next = index + 1
+        if self.aside or self.next < len(self.plan.layers):
+            return hidden
+        groups = [self._group(*given) for given in self.given]
+        if self.aside:
+            return hidden
+        self.done = True
+        return self.plan.program().run(hidden, groups, self.cache, self.past)
+
+    def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
+        if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
+            return _NO_PROGRAM
+        if wants_outputs():
+            return "attentions or hidden states are asked for"
+        name = self.plan.stack.cache
+        for key, value in arguments.items():
+            if key not in _KNOWN and key != name and value is not None and value is not False:
+                return f"{key} is given"
+        self.cache = arguments.get(name) if name else None
+        if self.cache is None:
+            return None
+        self.past = int(self.cache.get_seq_length())
+        return rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
+
+    def _keeps(self, index: int, arguments: dict[str, Any]) -> bool:
+        """False where a layer gets something else than the others of its group."""
+        group = self.plan.stack.layers[index].group
+        mask, tables = arguments.get("attention_mask"), arguments.get("position_embeddings")
+        kept = self.given[group]
+        if kept is None:
+            self.given[group] = mask, tables
+            return True
+        return kept[0] is mask and kept[1] is tables
+
+    def _group(self, mask: Any, tables: Any) -> tuple[Any, Any, Any]:
+        """(mask, cos, sin) as the program takes them."""
+        total = self.past + self.hidden.shape[1]
+        if mask is not None:
+            if type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[-1] < total:
+                self.aside = "the mask is not one value for each row and key"
+            else:
+                mask = mask[..., :total]
+        return mask, *(tables or (None, None))
+
+
+def _why_aside(holder: Any, plan: StackPlan) -> str | None:
+    if torch.is_grad_enabled() or holder.training:
+        return "gradients are recorded, or the model is in training mode"
+    if torch.compiler.is_compiling():
+        return "the call is being traced"
+    changed = plan.why_changed()
+    if changed:
+        return changed
+    if plan.device.type != "cpu":
+        return _NO_PROGRAM
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    if getattr(plan.config, "_attn_implementation", NAME) != NAME:
+        return "another attention implementation was chosen"
+    if plan.stack.cache is not None and not getattr(plan.config, "is_causal", True):
+        return "the configuration asks for attention that is not causal"
+    return None
+
+
+def deferring_forward(self, *args, **kwargs):
+    """Takes the place of the forward of the module that holds the layers."""
+    plan = self.__dict__.get("_layerzero_decoder")
+    if plan is None:  # undone, a wrapper kept the forward
+        return type(self).forward(self, *args, **kwargs)
+    if plan.layers is None:
+        plan.build(self)
+    reason = _why_aside(self, plan)
+    if reason is None:
+        call, before = _Call(plan), getattr(_running, "call", None)
+        _running.call = call
+        try:
+            result = type(self).forward(self, *args, **kwargs)
+        finally:
+            _running.call = before
+        if call.done:
+            count_call(self)
+            return result
+        reason = call.aside or "its layers were not all called"
+        plan.count_aside(reason)
+        if call.next == 0:  # each layer ran its own code
+            return result
+    else:
+        plan.count_aside(reason)
+    return type(self).forward(self, *args, **kwargs)
+
+
+def deferred_layer(self, *args, **kwargs):
+    """Takes the place of the forward of each layer."""
+    call: Any = getattr(_running, "call", None)
+    index = -1 if call is None else call.plan.places.get(id(self), -1)
+    if index >= 0:
+        result = call.take(index, dict(zip(call.plan.parameters, args, strict=False)) | kwargs)
+        if result is not None:
+            return result
+    return type(self).forward(self, *args, **kwargs)

@@ -1,0 +1,148 @@
+"""What one layer of a model computes, as data: which of its linear layers and norms stand where, and the constants.
+
+Modules are named by their paths within the layer, so a description holds for any copy of the model and can be pickled.
+
+    attention = out(attention(q, k, v)) of its source, mlp = out(activation(gate) * up) or out(activation(up))
+    sequential: stream += factor * after(attention(before(stream))), `behind` normalises the sum; then the mlp alike
+    parallel:   both read the stream that the layer got
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Norm:
+    """A norm by its operation, rms_norm or layer_norm; `offset` is added to the weight of the former."""
+
+    name: str
+    operation: str
+    eps: float
+    offset: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Columns:
+    """`width` columns of what a linear layer gives, from `column` on."""
+
+    linear: str
+    column: int
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+    """Queries, keys or values: columns of a linear layer, `step` apart from head to head.
+
+    norm: of each head, or, `whole`, of all columns at once. factor: of the result.
+    """
+
+    linear: str
+    column: int
+    heads: int
+    size: int
+    step: int
+    norm: Norm | None = None
+    whole: bool = False
+    factor: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+    """A rotation by tables of which the first `width` columns are read."""
+
+    interleaved: bool
+    rotary_dim: int
+    width: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    query: Heads
+    key: Heads
+    value: Heads
+    out: str
+    scale: float
+    causal: bool
+    rope: Rope | None = None
+    window: int | None = None
+    softcap: float | None = None
+
+    @property
+    def linears(self) -> tuple[str, ...]:
+        """Each once, in the order of their use."""
+        return tuple(dict.fromkeys(part.linear for part in (self.query, self.key, self.value)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Mlp:
+    """operation: swiglu, geglu or activation; kind: what the latter two are told."""
+
+    up: Columns
+    out: str
+    operation: str
+    kind: str | None = None
+    gate: Columns | None = None
+
+    @property
+    def linears(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(part.linear for part in (self.gate, self.up) if part is not None))
+
+
+@dataclasses.dataclass(frozen=True)
+class Norms:
+    """Of a part of a layer: of what it reads, of what it gives, and of the stream to which that was added."""
+
+    before: Norm | None = None
+    after: Norm | None = None
+    behind: Norm | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """index: in the cache. group: layers of one group get the same mask and tables.
+
+    transposed: linear layers whose weights are stored as [inputs, outputs].
+    """
+
+    attention: Attention
+    mlp: Mlp
+    attention_norms: Norms
+    mlp_norms: Norms
+    parallel: bool = False
+    factor: float = 1.0
+    index: int = 0
+    group: int = 0
+    transposed: tuple[str, ...] = ()
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        parts = (self.attention_norms, self.mlp_norms)
+        found = [norm for part in parts for norm in (part.before, part.after, part.behind)]
+        found += [self.attention.query.norm, self.attention.key.norm]
+        return tuple(norm for norm in found if norm is not None)
+
+    @property
+    def linears(self) -> tuple[str, ...]:
+        return (*self.attention.linears, self.attention.out, *self.mlp.linears, self.mlp.out)
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack:
+    """All layers of a model: `holder` is the path of the module whose forward calls those of its list `name`.
+
+    cache: the argument by which a layer gets it, None in an encoder. norm: what the program of the layers ends with.
+    """
+
+    holder: str
+    name: str
+    layers: tuple[Layer, ...]
+    cache: str | None
+    norm: Norm | None = None
+
+    @property
+    def groups(self) -> int:
+        return 1 + max(layer.group for layer in self.layers)
+
+    @property
+    def kind(self) -> str:
+        return "encoder" if self.cache is None else "decoder"

@@ -1,0 +1,234 @@
+"""The layers of one model as the fused forwards see them: parameter tables, and whether all of it still holds."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch.nn import Linear, Parameter
+from torch.utils.hooks import RemovableHandle
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers.block import DTYPES, BlockProgram
+from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join
+from layerzero.integrations.transformers.layers import Layer, Stack
+from layerzero.integrations.transformers.released import ReleasedParameter
+from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
+
+
+def _only_captures(hooks):
+    """True for the hooks that Transformers leaves behind after a call with output_hidden_states: idle otherwise."""
+    return all(getattr(hook, "__module__", "") == "transformers.utils.output_capturing" for hook in hooks.values())
+
+
+class BoundLayer:
+    """A description, and the parameter tables by its names. Tables, not tensors: `model.to` and loading replace those."""
+
+    def __init__(self, shape: Layer, layer: Any) -> None:
+        self.shape = shape
+        names = [*shape.linears, *(norm.name for norm in shape.norms)]
+        self.tables = {name: layer.get_submodule(name)._parameters for name in names}
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tables[name]
+
+    def sizes(self, name: str) -> tuple[int, int]:
+        """Outputs and inputs of a linear layer."""
+        outputs, inputs = self.tables[name]["weight"].shape
+        return (inputs, outputs) if name in self.shape.transposed else (outputs, inputs)
+
+    def weight(self, name: str) -> torch.Tensor:
+        """That of a linear layer as [outputs, inputs], in the memory that it has."""
+        weight = self.tables[name]["weight"].detach()
+        return weight.t() if name in self.shape.transposed else weight
+
+
+class StackPlan:
+    """What a fused forward needs to know of one model; built at the first call, and anew in a copy of it.
+
+    The program of its layers ends with `norm`, where there is one.
+    """
+
+    def __init__(self, stack):
+        self.stack: Stack = stack
+        self.layers: Any = None
+        self.hooks_so_far = None
+        self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
+        self.linears: dict[int, Any] = {}  # id of a parameter table -> the members of its layer, which has blocks
+        self.why_aside = {}  # reason -> how often the model's own forward was taken
+        self.norm: Any = None  # (Norm, its table) of the norm behind the layers
+        self.embedding: Any = None
+
+    def __deepcopy__(self, memo):
+        return type(self)(self.stack)
+
+    def __reduce__(self):
+        return type(self), (self.stack,)
+
+    def further_modules(self, holder):
+        """Those besides the layers that the fused forward stands for; sets what it needs of them."""
+        return []
+
+    def build(self, holder):
+        self.take_blocks(holder)
+        own = getattr(holder, self.stack.name)
+        modules = [*self.further_modules(holder), own]
+        layers = [BoundLayer(*pair) for pair in zip(self.stack.layers, own, strict=True)]
+        within = [part for layer in own for part in layer.modules()]
+        modules += within
+        kinds: set[Any] = {*map(type, modules), type(holder)}
+        self.kinds = [(kind, kind.forward) for kind in kinds]
+        self.modules, self.expected_types = modules, [*map(type, modules)]
+        facts = [fact for module in modules if type(module) is not Linear for fact in _facts_of(module)]
+        once = {(id(table), name): (table, name, table.get(name)) for table, name in facts}
+        self.facts = [*once.values()]
+        others = [part for part in within if type(part) is not Linear]
+        self.facts += [(part.__dict__, "training", False) for part in others]  # a dropout within
+        # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
+        self.hooks = [table for module in modules for table in hooks_of(module)]
+        self.parts = [module._modules for module in [holder, *modules] if module._modules]
+        self.expected_parts = [tuple(table.values()) for table in self.parts]
+        self.members = [module.__dict__ for module in modules]
+        self.expected_forwards = [table.get("forward") for table in self.members]
+        self.weights = [table for layer in layers for table in layer.tables.values()]
+        self.weights += [self.norm[1]] if self.norm else []
+        self.weights += [self.embedding] if self.embedding else []
+        self.places = {id(layer): index for index, layer in enumerate(own)}
+        self.parameters = list(inspect.signature(type(own[0]).forward).parameters)[1:]
+        configs = (getattr(module, "config", None) for module in [holder, *within])
+        self.config = next((config for config in configs if config is not None), None)
+        self.layers = layers  # last: another thread takes it for the sign that all is there
+
+    @property
+    def dtype(self):
+        return self.layers[0][self.layers[0].shape.attention.out]["weight"].dtype
+
+    @property
+    def device(self):
+        return self.layers[0][self.layers[0].shape.attention.out]["weight"].device
+
+    def take_blocks(self, holder):
+        """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
+        self.watch = None
+        self.linears = {id(m._parameters): m.__dict__ for m in holder.modules() if "_layerzero_blocks" in m.__dict__}
+
+    def blocks(self, table):
+        """The BlockLinear in place of a linear layer's parameter, or None."""
+        return BlockLinear.of(self.linears.get(id(table), {}))
+
+    def joined(self, tables):
+        """The arguments of one linear_gguf in place of several with one input, or None where they cannot be one."""
+        blocks = [found for found in map(self.blocks, tables) if found is not None]
+        if len(blocks) < len(tables) or len({(b.weight.format, b.activations) for b in blocks}) > 1:
+            return None
+        biases = [table["bias"] for table in tables]
+        if any(table["weight"].shape[0] % GROUP for table in tables) or (
+            None in biases and any(b is not None for b in biases)
+        ):
+            return None
+        return join([b.weight for b in blocks]) | {
+            "activations": blocks[0].activations,
+            "bias": None if None in biases else torch.cat([bias.detach() for bias in biases]),
+        }
+
+    def why_changed(self):
+        """None, or what was done to the modules since kernelize that only their own forward honours."""
+        # Every hook that is registered anywhere takes a new id: as long as there is none, no table has to be looked at.
+        hooks = RemovableHandle.next_id
+        watch = self.watch
+        if watch is not None and hooks == self.hooks_so_far and _layerzero.unchanged(watch[0]):
+            return self._why_other_classes()
+        self.watch = None
+        self.hooks_so_far = hooks
+        reason = self._why_changed()
+        if reason is None and not any(self.hooks) and self.device.type == "cpu":
+            self.watch = self._look()
+        return reason
+
+    def _why_other_classes(self):
+        """The same for what no table of a module holds."""
+        if [*map(type, self.modules)] != self.expected_types or any(
+            kind.forward is not own for kind, own in self.kinds
+        ):
+            return "a class was changed after kernelize"
+        return None
+
+    def _look(self):
+        parts = list(zip(self.parts, self.expected_parts, strict=True))
+        forwards = [(table, "forward", table.get("forward")) for table in self.members]
+        given = [(table, name, table.get(name)) for table in self.weights for name in ("weight", "bias")]
+        tensors = [entry for entry in given if type(entry[2]) is Parameter]
+        absent = [entry for entry in given if type(entry[2]) is not Parameter]  # or released
+        facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
+        watched = (parts, forwards + absent + facts, tensors)
+        return _layerzero.watch(*watched), watched, []  # all three have to live as long as the watch
+
+    def _why_changed(self):
+        if has_global_hooks() or (any(self.hooks) and not all(map(_only_captures, self.hooks))):
+            return "a module has hooks"
+        if [tuple(table.values()) for table in self.parts] != self.expected_parts:
+            return "a module was replaced after kernelize"
+        forwards = [table.get("forward") for table in self.members]
+        if forwards != self.expected_forwards and list(map(replaced_forward, self.members)) != self.expected_forwards:
+            return "a forward was replaced after kernelize"
+        weights = [table.get("weight") for table in self.weights]
+        weights += [table["bias"] for table in self.weights if table.get("bias") is not None]
+        weights = [weight for weight in weights if type(weight) is not ReleasedParameter]
+        if any(type(w) is not Parameter or w.layout is not torch.strided or w.is_neg() for w in weights):
+            return "a weight is no longer a plain parameter"
+        if len({weight.device for weight in weights}) > 1:
+            return "the weights are not on one device"
+        classes = self._why_other_classes()
+        if classes:
+            return classes
+        if any(_differs(table.get(name), value) for table, name, value in self.facts):
+            return "an attribute of a module was changed after kernelize"
+        if len({weight.dtype for weight in weights}) > 1:
+            return "the weights have different dtypes: the model promotes, the operations do not"
+        return None
+
+    def count_aside(self, reason):
+        self.why_aside[reason] = self.why_aside.get(reason, 0) + 1
+
+    def takes_programs(self, hidden):
+        if hidden.device.type != "cpu" or hidden.dtype not in DTYPES or not _layerzero.programs_may_run():
+            return False
+        return hidden.dtype is self.dtype
+
+    def program(self):
+        """That of the weights as they are; `why_changed` has said None."""
+        watch = self.watch
+        programs = watch[2] if watch else []
+        if not programs:
+            programs.append(BlockProgram(self))
+        return programs[0]
+
+
+def program_of(model):
+    """(program of a kernelized model's layers, their kind); (None, None) where they run by themselves."""
+    holder = next((module for module in model.modules() if "_layerzero_decoder" in module.__dict__), None)
+    if holder is None:
+        return None, None
+    plan = holder.__dict__["_layerzero_decoder"]
+    if plan.layers is None:
+        plan.build(holder)
+    if plan.device.type != "cpu" or plan.dtype not in DTYPES or plan.why_changed():
+        return None, None
+    return plan.program(), plan.stack.kind
+
+
+def _differs(value, expected):
+    """Of anything but numbers and texts another object: comparing configurations or tensors is no matter of a moment."""
+    if value is expected:
+        return False
+    return not isinstance(expected, (int, float, str)) or type(value) is not type(expected) or value != expected
+
+
+def _facts_of(module):
+    """[(table, name)] of what the module's own forward may read: its plain attributes, and what its file holds."""
+    members = module.__dict__
+    found = [(members, name) for name in members if not name.startswith("_") and name not in ("forward", "training")]
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    if code is not None:
+        table = inspect.unwrap(type(module).forward).__globals__
+        found += [(table, name) for name in code.co_names if name in table]
+    return found

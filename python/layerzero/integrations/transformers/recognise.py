@@ -1,0 +1,352 @@
+"""One recorded layer: which of its linear layers, norms and activations make which of its tensors.
+
+Tensors that flow from part to part are told by equal numbers, bit for bit; sums within their rounding.
+"""
+
+import dataclasses
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+from transformers.pytorch_utils import Conv1D
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.layers import Attention, Columns, Heads, Layer, Mlp, Norm, Norms, Rope
+
+_rope = _layerzero.ops["rope"]
+_GATED = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh": ("geglu", "tanh")}
+
+
+class Unknown(Exception):
+    """Why layers are not what the operations compute."""
+
+
+class _Call(NamedTuple):
+    name: str
+    module: nn.Module
+    given: torch.Tensor
+    result: torch.Tensor
+
+
+class _Attended(NamedTuple):
+    module: nn.Module
+    heads: tuple[torch.Tensor, ...]  # query, key, value: (batch, heads, positions, size)
+    mask: Any
+    result: torch.Tensor  # (batch, positions, heads, size)
+    further: dict[str, Any]
+
+
+def _rows(tensor):
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def _same(a, b):
+    a, b = _rows(a), _rows(b)
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def _is_sum(total, *terms):
+    """Whether `total` is the sum of the terms in any order; a single one is to be the same."""
+    if len(terms) == 1:
+        return _same(total, terms[0])
+    rows = [_rows(term).double() for term in terms]
+    if any(term.shape != _rows(total).shape for term in rows):
+        return False
+    bound = 2 * torch.finfo(total.dtype).eps * sum(term.abs() for term in rows)
+    return bool(((_rows(total).double() - sum(rows)).abs() <= bound).all())
+
+
+class LayerTrace:
+    """What went through one layer in one forward, and what can be told from it."""
+
+    def __init__(self, layer):
+        self.layer = layer
+        self.names = {id(module): name for name, module in layer.named_modules()}
+        self.parameters = list(inspect.signature(type(layer).forward).parameters)[1:]
+        self.arguments: dict[str, Any] = {}
+        self.given: Any = None
+        self.result: Any = None
+        self.calls: list[_Call] = []
+        self.attended: list[_Attended] = []
+        self.used: set[str] = set()
+        self.transposed: tuple[str, ...] = ()
+
+    # ---- recording
+
+    def begins(self, _, args, kwargs):
+        self.arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
+        self.given = next(iter(self.arguments.values())).clone()
+
+    def ends(self, _, args, result):
+        self.result = result.clone() if isinstance(result, torch.Tensor) else None
+
+    def calls_leaf(self, module, args, kwargs, result):
+        given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
+        if given is not None and isinstance(result, torch.Tensor) and given.dim() and result.dim():
+            self.calls.append(_Call(self.names[id(module)], module, given.clone(), result.clone()))
+
+    def attends(self, module, heads, mask, result, further):
+        self.attended.append(_Attended(module, tuple(h.clone() for h in heads), mask, result.clone(), further))
+
+    # ---- between layers
+
+    @property
+    def cache(self):
+        """The name of the argument that is the cache."""
+        return next((name for name, value in self.arguments.items() if isinstance(value, Cache)), None)
+
+    def follows(self, before):
+        return before.result is not None and self.given is not None and _same(self.given, before.result)
+
+    # ---- within the layer
+
+    def describe(self):
+        """The Layer that this is; raises Unknown."""
+        if len(self.attended) != 1:
+            raise Unknown(f"calls attention {len(self.attended)} times through Transformers' interface")
+        if self.result is None:
+            raise Unknown("gives more than rows")
+        self.linears = [call for call in self.calls if isinstance(call.module, (nn.Linear, Conv1D))]
+        self.all_norms = [call for call in self.calls if structure.looks_like_norm(call.module)]
+        functions = [call for call in self.calls if not any(True for _ in call.module.parameters())]
+        self.functions = [call for call in functions if not isinstance(call.module, nn.Dropout)]
+        attention, source, mixed = self._attention()
+        mlp, into, pushed = self._mlp()
+        layer = self._placed(attention, mlp, source, mixed, into, pushed)
+        unused = [c.name for c in self.calls if c.name not in self.used and any(True for _ in c.module.parameters())]
+        if unused:
+            raise Unknown(f"{unused[0]} has a part in it that was not recognised")
+        return layer
+
+    def _use(self, call):
+        if call.name not in self.used:
+            transposed = type(call.module) is Conv1D
+            reason = structure.why_not_plain(call.module) if transposed else structure.why_not_linear(call.module)
+            self.transposed += (call.name,) if transposed else ()
+            if reason:
+                raise Unknown(f"{call.name}: {reason}")
+        self.used.add(call.name)
+        return call.name
+
+    def _norm(self, call):
+        found, reason = structure.norm_of(call.module)
+        if reason:
+            raise Unknown(f"{call.name}: {reason}")
+        self.used.add(call.name)
+        return Norm(call.name, found[0], structure.eps_of(call.module), found[1].get("weight_offset", 0.0))
+
+    # ---- attention
+
+    def _attention(self):
+        """(Attention, the rows that it reads, the rows that it gives)."""
+        seen = self.attended[0]
+        if seen.mask is not None and seen.mask is not self.arguments.get("attention_mask"):
+            raise Unknown("its attention gets another mask than the layer")
+        if seen.heads[1].shape != seen.heads[2].shape:
+            raise Unknown("its keys and values have different sizes")
+        further = {name: value for name, value in seen.further.items() if value is not None}
+        for name in ("s_aux", "position_bias"):
+            if name in further:
+                raise Unknown(f"its attention has {name}")
+        (query, rope), (key, key_rope), (value, _) = (self._heads(index) for index in range(3))
+        if rope != key_rope:
+            raise Unknown("its queries and keys are rotated in different ways")
+        sources = [call.given for call in self.linears if call.name in (query.linear, key.linear, value.linear)]
+        if not all(_same(source, sources[0]) for source in sources):
+            raise Unknown("its queries, keys and values come from different rows")
+        mixed = seen.result.flatten(-2)
+        out = next((call for call in self.linears if _same(call.given, mixed)), None)
+        if out is None:
+            raise Unknown("what its attention gives goes into no linear layer")
+        causal = further.get("is_causal", getattr(seen.module, "is_causal", True))
+        attention = Attention(
+            query, key, value, self._use(out),
+            scale=float(further.get("scaling", query.size**-0.5)),
+            causal=bool(causal),
+            rope=rope,
+            window=further.get("sliding_window") if causal else None,  # of an encoder: its masks have it
+            softcap=further.get("softcap"),
+        )  # fmt: skip
+        self.index = getattr(seen.module, "layer_idx", None)
+        return attention, sources[0], out.result
+
+    def _heads(self, index):
+        """(Heads, Rope or None) of queries, keys or values."""
+        wanted = self.attended[0].heads[index].transpose(1, 2)
+        shape = (*wanted.shape[:2], -1)
+        constants = vars(self.attended[0].module).values() if index == 0 else ()
+        factors = [1.0, *(value for value in constants if isinstance(value, float))]
+        for call in self.linears:
+            rows = call.result.reshape(shape)
+            for column, step in self._columns(rows.shape[-1], index):
+                part = Heads(call.name, column, wanted.shape[2], wanted.shape[3], step)
+                for normed, norm, whole in self._normed(rows, part):
+                    for turned, rope in self._turned(normed) if index < 2 else [(normed, None)]:
+                        for factor in factors:
+                            if self._matches(turned * factor if factor != 1.0 else turned, wanted, rope):
+                                self._use(call)
+                                norm = None if norm is None else self._norm(norm)
+                                return dataclasses.replace(part, norm=norm, whole=whole, factor=factor), rope
+        raise Unknown(f"its {('queries', 'keys', 'values')[index]} come about in a way that was not recognised")
+
+    @staticmethod
+    def _matches(rows, wanted, rope):
+        if rope is None:
+            return torch.equal(rows, wanted)
+        return structure.agrees_by_row(rows.flatten(0, 1), wanted.flatten(0, 1))
+
+    def _columns(self, width, index):
+        """(column, step) of where queries, keys or values may lie in so many columns."""
+        _, heads, _, size = zip(*(h.shape for h in self.attended[0].heads), strict=True)
+        widths = [h * s for h, s in zip(heads, size, strict=True)]
+        if width == widths[index]:
+            yield 0, size[index]
+        if width == sum(widths):
+            yield sum(widths[:index]), size[index]
+            if len(set(widths)) == 1:  # of one head behind each other
+                yield index * size[index], 3 * size[index]
+
+    def _normed(self, rows, part):
+        """(heads, the call of their norm, whether it is one of all columns): without a norm first."""
+        batch, length, width = rows.shape
+        strides = (length * width, width, part.step, 1)
+        heads = rows.contiguous().as_strided((batch, length, part.heads, part.size), strides, part.column)
+        yield heads, None, False
+        for call in self.all_norms:
+            if call.given.dim() == 4 and call.given.shape[-1] == part.size:
+                for turned in (False, True):
+                    given, result = (t.transpose(1, 2) if turned else t for t in (call.given, call.result))
+                    if given.shape == heads.shape and torch.equal(given, heads):
+                        yield result, call, False
+            elif _same(call.given, rows) and width == part.heads * part.size:
+                yield call.result.reshape(heads.shape), call, True
+
+    def _turned(self, heads):
+        """(rotated heads, Rope), as they are first."""
+        yield heads, None
+        tables = self.arguments.get("position_embeddings")
+        if not isinstance(tables, tuple) or len(tables) != 2 or any(t.dim() != 3 for t in tables):
+            return
+        width = tables[0].shape[-1]
+        kinds = [(False, width, width), (True, width, width), (False, 2 * width, width), (True, 2 * width, width)]
+        kinds += [(True, width, width // 2)]
+        for interleaved, rotary_dim, read in kinds:
+            if rotary_dim <= heads.shape[-1]:
+                cos, sin = (table[..., :read] for table in tables)
+                turned = _rope(
+                    heads.contiguous(), cos, sin, interleaved=interleaved, rotary_dim=rotary_dim, layout="BSHD"
+                )
+                yield turned, Rope(interleaved, rotary_dim, read)
+
+    # ---- MLP
+
+    def _mlp(self):
+        """(Mlp, the rows that it reads, the rows that it gives)."""
+        rest = [call for call in self.linears if call.name not in self.used]
+        if len(rest) not in (2, 3):
+            raise Unknown(f"has {len(rest)} linear layers besides those of its attention: no MLP")
+        *into, out = rest
+        if not all(_same(call.given, into[0].given) for call in into):
+            raise Unknown("the linear layers of its MLP read different rows")
+        for function in self.functions:
+            for gate, up in self._gates(into, out.given.shape[-1]):
+                if _same(function.given, self._of(into, gate)):
+                    mlp = self._through(function, gate, up, into, out)
+                    for call in rest:
+                        self._use(call)
+                    return mlp, into[0].given, out.result
+        raise Unknown("mlp: its activation reads what no linear layer gives")
+
+    @staticmethod
+    def _of(into, columns):
+        result = next(call.result for call in into if call.name == columns.linear)
+        return result[..., columns.column : columns.column + columns.width]
+
+    @staticmethod
+    def _gates(into, width):
+        """(gate, up or None) as columns that may be it."""
+        whole = [Columns(call.name, 0, width) for call in into if call.result.shape[-1] == width]
+        if len(whole) == 2:
+            yield whole[0], whole[1]
+            yield whole[1], whole[0]
+        elif len(into) == 1 and whole:
+            yield whole[0], None
+        elif len(into) == 1 and into[0].result.shape[-1] == 2 * width:
+            halves = [Columns(into[0].name, column, width) for column in (0, width)]
+            yield halves[0], halves[1]
+            yield halves[1], halves[0]
+
+    def _through(self, function, gate, up, into, out):
+        kind = structure.activation_of(function.module)
+        name = type(function.module).__name__
+        if kind is None:
+            raise Unknown(f"mlp: its activation {name} is none that the operations know")
+        expected = (
+            function.result if up is None else function.result * self._of(into, up).reshape(function.result.shape)
+        )
+        if not _is_sum(out.given, expected, torch.zeros_like(expected)):
+            raise Unknown("mlp: it computes something else than out(activation(gate) * up)")
+        if up is None:
+            return Mlp(gate, out.name, "activation", kind)
+        if kind not in _GATED:
+            raise Unknown(f"mlp: its gate goes through {name}, and no operation has that")
+        operation, approximate = _GATED[kind]
+        return Mlp(up, out.name, operation, approximate, gate)
+
+    # ---- norms and sums
+
+    def _placed(self, attention, mlp, source, mixed, into, pushed):
+        """The Layer, once it is known where its norms stand and what is added to what."""
+        mixed, mixed_norm = self._after(mixed)
+        pushed, pushed_norm = self._after(pushed)
+        factors = [1.0, *(v for v in vars(self.layer).values() if isinstance(v, float))]
+        for before in self._between((self.given,), source):
+            for factor in factors:
+                for placed in self._orders(mixed * factor, pushed * factor, into):
+                    parallel, behind, mlp_before, mlp_behind = placed
+                    first, second = (before, mixed_norm, behind), (mlp_before, pushed_norm, mlp_behind)
+                    index = -1 if self.index is None else self.index
+                    return Layer(
+                        attention, mlp, self._norms(first), self._norms(second), parallel, factor,
+                        index=index, transposed=self.transposed,
+                    )  # fmt: skip
+        raise Unknown("its norms and sums stand in an order that was not recognised")
+
+    def _norms(self, calls):
+        return Norms(*(None if call is None else self._norm(call) for call in calls))
+
+    def _orders(self, mixed, pushed, into):
+        """(parallel, norm behind the attention, norm before the MLP, norm behind it): calls or None."""
+        x, result = self.given, self.result
+        for before in self._between((x,), into):
+            if _is_sum(result, x, mixed, pushed):
+                yield True, None, before, None
+        for behind, stream in self._behind((x, mixed)):
+            for before in self._between(stream, into):
+                terms = (before.given, pushed) if before is not None and len(stream) > 1 else (*stream, pushed)
+                for last, end in self._behind(terms):
+                    if _is_sum(result, *end):
+                        yield False, behind, before, last
+
+    def _behind(self, terms):
+        """(norm or None, the terms of the stream after it) where a sum may be normalised."""
+        yield None, terms
+        for call in self.all_norms:
+            if _is_sum(call.given, *terms):
+                yield call, (call.result,)
+
+    def _between(self, terms, rows):
+        """The norm, or None, that makes `rows` of the sum of the terms."""
+        if _is_sum(rows, *terms):
+            yield None
+        for call in self.all_norms:
+            if _same(call.result, rows) and _is_sum(call.given, *terms):
+                yield call
+
+    def _after(self, rows):
+        """(rows, norm call or None): normalised where a norm reads them."""
+        call = next((call for call in self.all_norms if _same(call.given, rows)), None)
+        return (rows, None) if call is None else (call.result, call)

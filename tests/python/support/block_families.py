@@ -1,0 +1,81 @@
+"""Small models of families whose layers run as one program, beyond those of layerzero.models.families."""
+
+import torch
+import transformers
+from layerzero.models.families import FAMILIES
+
+BY_NAME = {family.name: family for family in FAMILIES}
+TOLERANCE = 2e-5  # relative L2 error of outputs in f32
+GREEDY = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True, "pad_token_id": 0}
+WINDOW = 6
+_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_PLAIN = {
+    "vocab_size": 131,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "initializer_range": 0.3,
+}
+_GROUPED = _PLAIN | _TOKENS | {"num_key_value_heads": 2}
+_SLIDING = _GROUPED | {"sliding_window": WINDOW}
+_MIXED = _SLIDING | {"use_sliding_window": True, "max_window_layers": 1}  # the first layer sees everything
+_GPT2 = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.3} | _TOKENS
+_OPT = _PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.3}
+_OPT = {name: value for name, value in _OPT.items() if name not in ("intermediate_size", "initializer_range")}
+
+# Name -> (classes, arguments): each has something in its layers that no other one has.
+DECODERS = {
+    "mistral": ("Mistral", _SLIDING),
+    "qwen2 mixed": ("Qwen2", _MIXED),
+    "qwen3 mixed": ("Qwen3", _MIXED | {"head_dim": 16}),
+    "phi3": ("Phi3", _SLIDING),
+    "glm": ("Glm", _GROUPED | {"head_dim": 16}),
+    "gemma": ("Gemma", _GROUPED | {"head_dim": 16}),
+    "gemma2": ("Gemma2", _SLIDING | {"head_dim": 16, "attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 10}),
+    "gemma3": ("Gemma3", _SLIDING | {"head_dim": 16, "query_pre_attn_scalar": 10}),
+    "gpt2": ("GPT2", _GPT2),
+    "opt": ("OPT", _OPT),
+    "opt, norms behind": ("OPT", _OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 32}),
+    "gpt_neox": ("GPTNeoX", _PLAIN | _TOKENS),
+    "gpt_neox, sequential": ("GPTNeoX", _PLAIN | _TOKENS | {"use_parallel_residual": False}),
+    "phi": ("Phi", _PLAIN | _TOKENS),
+    "starcoder2": ("Starcoder2", _SLIDING),
+    "cohere": ("Cohere", _GROUPED),
+    "cohere2": ("Cohere2", _SLIDING | {"sliding_window_pattern": 2}),
+    "olmo2": ("Olmo2", _GROUPED),
+    "granite": ("Granite", _GROUPED | {"embedding_multiplier": 2.0, "residual_multiplier": 0.3}),
+    "bert, causal": ("Bert", _PLAIN | {"is_decoder": True}),
+}
+_MODELS = {"Bert": "BertLMHeadModel", "GPT2": "GPT2LMHeadModel"}
+_CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+
+
+def build(name, dtype=torch.float32):
+    kind, arguments = DECODERS[name]
+    config = getattr(transformers, _CONFIGS.get(kind, f"{kind}Config"))(**arguments)
+    torch.manual_seed(5)
+    model = getattr(transformers, _MODELS.get(kind, f"{kind}ForCausalLM"))(config).eval()
+    with torch.no_grad():  # norms away from one, biases away from zero
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.to(dtype)
+
+
+def ids_of(batch=2, length=11):
+    return torch.randint(3, 131, (batch, length), generator=torch.Generator().manual_seed(3))
+
+
+def error(actual, expected):
+    difference = actual.double() - expected.double()
+    return float(difference.norm() / expected.double().norm())
+
+
+def holder_of(model):
+    """The module whose forward runs the program."""
+    return next(module for module in model.modules() if "_layerzero_decoder" in module.__dict__)
+
+
+def plan_of(model):
+    return holder_of(model).__dict__["_layerzero_decoder"]

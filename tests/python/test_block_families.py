@@ -1,0 +1,165 @@
+"""block.decoder and block.encoder of every family: the model's own result, through its caches and ways to generate."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import layerzero as lz  # noqa: E402
+from block_families import (  # noqa: E402
+    BY_NAME,
+    DECODERS,
+    GREEDY,
+    TOLERANCE,
+    WINDOW,
+    build,
+    error,
+    ids_of,
+    plan_of,
+)
+from layerzero.models.families import first_output  # noqa: E402
+
+ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "siglip"]
+OTHERS = {
+    "mixtral": "layer 0: has 0 linear layers besides those of its attention",
+    "deepseek_v3": "layer 0: its keys and values have different sizes",
+    "gpt_oss": "layer 0: its attention has s_aux",
+    "falcon": "attention: the model refuses another one",
+    "t5": "has 2 lists of layers",
+}
+
+
+@pytest.fixture(params=DECODERS)
+def name(request):
+    return request.param
+
+
+def forward(model, **given):
+    with torch.inference_mode():
+        return model(**given)
+
+
+def padded(ids):
+    mask = torch.ones_like(ids)
+    mask[0, :3] = 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_decoder_is_one_program(name, dtype):
+    model, exact = build(name, dtype), build(name)
+    own, ids = copy.deepcopy(model), ids_of(8)
+    given = padded(ids)
+    plan = lz.compile(model)
+    assert plan.block == "block.decoder" and set(plan.phases) == {"prefill", "decode"}
+    rows = given["attention_mask"].bool()
+    for arguments in ({"input_ids": ids}, given):
+        visible = rows if "attention_mask" in arguments else torch.ones_like(rows)
+        expected, actual, wanted = (forward(m, **arguments).logits[visible] for m in (own, model, exact))
+        if dtype == torch.float32:
+            assert error(actual, expected) <= TOLERANCE
+        else:
+            assert error(actual, wanted) <= 1.25 * error(expected, wanted)
+    assert not plan_of(model).why_aside
+    assert lz.unkernelize(model) and torch.equal(forward(model, **given).logits, forward(own, **given).logits)
+
+
+@pytest.mark.parametrize("family", ENCODERS)
+def test_an_encoder_is_one_program(family):
+    family = BY_NAME[family]
+    model = family.build()
+    plan = lz.compile(model)
+    assert plan.block == "block.encoder" and plan.report.replaced["encoder"]["calls"] == 0
+    for padding in (None, "right") if family.inputs == "tokens" else (None,):
+        example = family.example(padding=padding)
+        assert error(first_output(model, example), first_output(family.build(), example)) <= TOLERANCE
+    assert plan.report.replaced["encoder"]["calls"] and not plan_of(model).why_aside
+
+
+@pytest.mark.parametrize("family", OTHERS)
+def test_what_is_no_program_says_why(family):
+    report = lz.kernelize(BY_NAME[family].build())
+    assert report.left["decoder"].startswith(OTHERS[family])
+
+
+def generates_alike(model, own, **options):
+    ids = options.pop("ids", ids_of())
+    with torch.inference_mode():
+        assert torch.equal(model.generate(ids, **GREEDY | options), own.generate(ids, **GREEDY | options))
+
+
+def test_generation(name):
+    """Greedy, by beams, and with a draft that is wrong now and then, so that the cache is cut back."""
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    generates_alike(model, own)
+    generates_alike(model, own, num_beams=3)
+    draft = build(name)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.mul_(1.02)
+    generates_alike(model, own, assistant_model=draft, ids=ids_of(1))
+    assert not plan_of(model).why_aside
+
+
+def test_a_static_cache(name):
+    """Where a layer holds its window alone, the program stops there and the model's own code goes on."""
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    generates_alike(model, own, cache_implementation="static", ids=ids_of(2, 3))
+    asides = set(plan_of(model).why_aside)
+    assert asides <= {"the cache holds its window alone, and more positions were seen"}
+    assert holder_calls(model) > 1
+
+
+def holder_calls(model):
+    return model.__dict__["_layerzero_kernelized"].report.replaced["decoder"]["calls"]
+
+
+# ---- caches that go from hand to hand
+
+
+@pytest.mark.parametrize("first", ["program", "own"])
+@pytest.mark.parametrize("length", [WINDOW - 2, WINDOW + 3])
+def test_a_cache_that_changes_hands(name, first, length):
+    """A prompt by one, tokens by the other: a window that the model's own code has filled stays with it."""
+    model, own, ids = build(name), build(name), ids_of(2, length + 4)
+    lz.kernelize(model)
+    expected = forward(own, input_ids=ids).logits
+    cache = transformers.DynamicCache(config=model.config)
+    order = (model, own) if first == "program" else (own, model)
+    logits = [forward(order[0], input_ids=ids[:, :length], past_key_values=cache, use_cache=True).logits]
+    for at in range(length, length + 4):
+        one = ids[:, at : at + 1]
+        logits.append(forward(order[at % 2], input_ids=one, past_key_values=cache, use_cache=True).logits)
+    assert error(torch.cat(logits, dim=1), expected) <= TOLERANCE
+
+
+def test_a_copied_cache(name):
+    model, own, ids = build(name), build(name), ids_of(2, WINDOW + 5)
+    lz.kernelize(model)
+    cache = forward(model, input_ids=ids[:, :-1], use_cache=True).past_key_values
+    for other in (copy.deepcopy(cache), cache):
+        logits = forward(model, input_ids=ids[:, -1:], past_key_values=other, use_cache=True).logits
+        assert error(logits, forward(own, input_ids=ids).logits[:, -1:]) <= TOLERANCE
+        assert {layer.get_seq_length() for layer in other.layers} == {WINDOW + 5}
+
+
+# ---- weights in blocks
+
+
+@pytest.mark.parametrize("name", ["phi3", "gemma2", "gpt_neox", "cohere", "opt"], indirect=True)
+def test_weights_in_blocks(name):
+    model, own = build(name), build(name)
+    plan = lz.compile(model, "int8", max_perplexity_ratio=2)
+    assert plan.block == "block.decoder" and plan.report.weights.layers
+    operations = {row["operation"] for row in plan.phases["decode"]}
+    assert "linear_gguf" in operations and "linear" not in operations
+    given = padded(ids_of())
+    logits = forward(model, **given).logits
+    assert error(logits, forward(own, **given).logits) > 1e-3 and not plan_of(model).why_aside
+    with torch.device("cpu"):  # a mode, under which no program runs: part by part, by the same blocks
+        assert error(logits, forward(model, **given).logits) <= TOLERANCE
+    assert len(plan_of(model).why_aside) == 1
