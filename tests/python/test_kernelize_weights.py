@@ -131,6 +131,37 @@ def test_a_replaced_weight_within_a_program_counts_too(model):
     assert (actual - expected).norm() <= 0.05 * expected.norm()  # the others are rounded to 8 bits still
 
 
+@pytest.mark.parametrize("mode", ["program", "one by one", "own forward"])
+def test_a_weight_written_in_place_is_the_one_that_counts(model, mode):
+    ids = torch.arange(3, 15)[None]
+    twin = copy.deepcopy(model)
+    kernelize(model, "int8", max_perplexity_ratio=2)
+    logits(model, ids)
+    with torch.no_grad():
+        for changed in (model, twin):
+            changed.model.layers[0].mlp.down_proj.weight.fill_(0.5)
+            changed.lm_head.weight.mul_(3)
+    expected = logits(twin, ids)
+    for each in (model, copy.deepcopy(model)):
+        with torch.device("cpu") if mode == "one by one" else contextlib.nullcontext(), torch.inference_mode():
+            actual = each(input_ids=ids, use_cache=False, output_hidden_states=mode == "own forward").logits
+        assert (actual - expected).norm() <= 0.05 * expected.norm()  # the others are rounded to 8 bits still
+        assert not torch.equal(actual, expected)
+
+
+def test_training_between_takes_the_trained_weights(model):
+    ids = torch.arange(3, 15)[None]
+    kernelize(model, "int4", max_perplexity_ratio=2)
+    before = logits(model, ids)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.train()(input_ids=ids, labels=ids).loss.backward()
+    optimizer.step()
+    after = logits(model.eval(), ids)
+    unkernelize(model)
+    expected = logits(model, ids)
+    assert (after - expected).norm() <= 1e-4 * expected.norm() < (before - expected).norm()
+
+
 def test_too_much_loss_is_refused_and_undone(model):
     for parameter in model.parameters():  # so that logits tell tokens apart
         parameter.data *= 4 if parameter.dim() == 2 else 1

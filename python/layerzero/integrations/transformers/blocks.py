@@ -1,6 +1,7 @@
 """A weight in packed GGUF blocks, and the product with it in place of that with a linear layer's parameter."""
 
 import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -52,12 +53,29 @@ class BlockLinear:
     weight: BlockWeight
     activations: str
     parameter: torch.Tensor
+    version: int | None = None  # of the parameter, when the blocks were made of it; None: it counts none
+
+    def __post_init__(self) -> None:
+        self.version = version_of(self.parameter)
 
     @staticmethod
     def of(members: dict[str, Any]) -> Any:
-        """What `kernelize(weights=)` put into a module in place of its weight, or None; while the module has the parameter that it stands for."""
+        """What `kernelize(weights=)` put into a module in place of its weight: as long as that is the same parameter, and
+        nobody has written into it. Else None.
+        """
         found = members.get("_layerzero_blocks")
-        return found if found is not None and members["_parameters"]["weight"] is found.parameter else None
+        if found is None or members["_parameters"]["weight"] is not found.parameter:
+            return None
+        return found if found.version is None or found.parameter._version == found.version else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        same = self.version is None or self.parameter._version == self.version
+        return self.__dict__ | {"version": None if same else -1}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy's parameter counts anew."""
+        self.__dict__.update(state)
+        self.version = self.version or version_of(self.parameter)
 
     def __call__(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         w = self.weight
@@ -73,6 +91,18 @@ class BlockLinear:
         """The arguments of its product, for `add_product`."""
         w = self.weight
         return {"weight": w.data, "packed": w.packed, "format": w.format, "activations": self.activations, "bias": bias}
+
+
+def version_of(tensor: torch.Tensor) -> int | None:
+    """How often a tensor was written; None where that is not counted: in inference mode's own, and released ones."""
+    return None if type(tensor) is not torch.nn.Parameter or tensor.is_inference() else tensor._version
+
+
+def watch_writes(linears: Iterable[dict[str, Any]]) -> Callable[[], bool]:
+    """Asks whether a parameter that blocks stand for was written since now; `linears`: members of their modules."""
+    found = [blocks for blocks in map(BlockLinear.of, linears) if blocks is not None and blocks.version is not None]
+    parameters, versions = [b.parameter for b in found], [b.version for b in found]
+    return lambda: [parameter._version for parameter in parameters] != versions
 
 
 def add_product(make: ProgramBuilder, out: Rows, source: Rows, product: dict[str, Any], dtype: str) -> None:

@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers.block import DTYPES, BlockProgram
-from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join
+from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
 from layerzero.integrations.transformers.layers import Layer, Stack
 from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
@@ -54,6 +54,7 @@ class StackPlan:
         self.hooks_so_far = None
         self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
         self.linears: dict[int, Any] = {}  # id of a parameter table -> the members of its layer, which has blocks
+        self.written = watch_writes(())
         self.why_aside = {}  # reason -> how often the model's own forward was taken
         self.norm: Any = None  # (Norm, its table) of the norm behind the layers
         self.embedding: Any = None
@@ -110,6 +111,7 @@ class StackPlan:
         """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
         self.watch = None
         self.linears = {id(m._parameters): m.__dict__ for m in holder.modules() if "_layerzero_blocks" in m.__dict__}
+        self.written = watch_writes(self.linears.values())
 
     def blocks(self, table):
         """The BlockLinear in place of a linear layer's parameter, or None."""
@@ -135,9 +137,11 @@ class StackPlan:
         # Every hook that is registered anywhere takes a new id: as long as there is none, no table has to be looked at.
         hooks = RemovableHandle.next_id
         watch = self.watch
-        if watch is not None and hooks == self.hooks_so_far and _layerzero.unchanged(watch[0]):
+        written = self.written()
+        if watch is not None and hooks == self.hooks_so_far and not written and _layerzero.unchanged(watch[0]):
             return self._why_other_classes()
         self.watch = None
+        self.written = watch_writes(self.linears.values())  # of the blocks that still hold
         self.hooks_so_far = hooks
         reason = self._why_changed()
         if reason is None and not any(self.hooks) and self.device.type == "cpu":

@@ -270,7 +270,8 @@ def release(
             if id(module) in looked_up:
                 module.__dict__["_layerzero_blocks"] = BlockRows(weight, released)
             else:
-                module.__dict__["_layerzero_blocks"].parameter = released
+                blocks = module.__dict__["_layerzero_blocks"]
+                blocks.parameter, blocks.version = released, None
             freed.append(module)
     _leave_files(model, size)
     return freed, size
