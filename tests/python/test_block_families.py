@@ -84,6 +84,45 @@ def test_what_is_no_program_says_why(family):
     assert report.left["decoder"].startswith(OTHERS[family])
 
 
+# ---- what the weights of the moment do not tell
+
+
+def test_norms_that_are_alike():
+    """Of a model that was never trained: which norm the MLP reads is told by the memory, and holds for other weights."""
+    config = transformers.GPTNeoXConfig(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                        num_attention_heads=4)  # fmt: skip
+    model = transformers.GPTNeoXForCausalLM(config).eval()
+    own = copy.deepcopy(model)
+    assert lz.compile(model).block == "block.decoder"
+    with torch.no_grad():
+        for each in (model, own):
+            for layer in each.gpt_neox.layers:
+                layer.input_layernorm.weight.copy_(torch.linspace(0.5, 2, 64))
+                layer.post_attention_layernorm.bias.fill_(0.3)
+    assert error(forward(model, input_ids=ids_of()).logits, forward(own, input_ids=ids_of()).logits) <= TOLERANCE
+
+
+@pytest.mark.parametrize("path", ["attention.dense", "mlp.dense_4h_to_h", "attention.query_key_value"])
+def test_weights_that_are_zeros(path):
+    model = build("gpt_neox")
+    own = copy.deepcopy(model)
+    for each in (model, own):
+        linear = each.gpt_neox.layers[1].get_submodule(path)
+        torch.nn.init.zeros_(linear.weight)
+        torch.nn.init.zeros_(linear.bias)
+    report = lz.kernelize(model)
+    assert report.left["decoder"].startswith("layer 1: its weights are zeros")
+    assert error(forward(model, input_ids=ids_of()).logits, forward(own, input_ids=ids_of()).logits) <= TOLERANCE
+
+
+def test_a_part_too_small_to_be_seen():
+    model = build("gpt_neox")
+    with torch.no_grad():
+        for parameter in model.gpt_neox.layers[0].attention.dense.parameters():
+            parameter.mul_(1e-12)
+    assert "its attention adds nothing" in lz.kernelize(model).left["decoder"]
+
+
 def generates_alike(model, own, **options):
     ids = options.pop("ids", ids_of())
     with torch.inference_mode():
@@ -163,3 +202,14 @@ def test_weights_in_blocks(name):
     with torch.device("cpu"):  # a mode, under which no program runs: part by part, by the same blocks
         assert error(logits, forward(model, **given).logits) <= TOLERANCE
     assert len(plan_of(model).why_aside) == 1
+
+
+def test_an_encoder_with_weights_in_bf16():
+    """Its first products read what a run gives, before any norm."""
+    config = transformers.BertConfig(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                     num_attention_heads=4)  # fmt: skip
+    model = transformers.BertForMaskedLM(config).eval()
+    expected = forward(model, input_ids=ids_of()).logits
+    plan = lz.compile(model, "bf16", accuracy_ids=ids_of(1, 20))
+    assert plan.block == "block.encoder" and plan.report.weights.layers
+    assert 1e-4 < error(forward(model, input_ids=ids_of()).logits, expected) < 2e-2 and not plan_of(model).why_aside

@@ -65,6 +65,8 @@ class _Call:
         self.cache = arguments.get(name) if name else None
         if self.cache is None:
             return None
+        if not rows_cache.is_known(self.cache):
+            return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
         return rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
 
@@ -92,8 +94,6 @@ class _Call:
 def _why_aside(holder: Any, plan: StackPlan) -> str | None:
     if torch.is_grad_enabled() or holder.training:
         return "gradients are recorded, or the model is in training mode"
-    if torch.compiler.is_compiling():
-        return "the call is being traced"
     changed = plan.why_changed()
     if changed:
         return changed
@@ -111,7 +111,7 @@ def _why_aside(holder: Any, plan: StackPlan) -> str | None:
 def deferring_forward(self, *args, **kwargs):
     """Takes the place of the forward of the module that holds the layers."""
     plan = self.__dict__.get("_layerzero_decoder")
-    if plan is None:  # undone, a wrapper kept the forward
+    if plan is None or torch.compiler.is_compiling():  # undone, and a wrapper kept the forward; or traced
         return type(self).forward(self, *args, **kwargs)
     if plan.layers is None:
         plan.build(self)
@@ -137,7 +137,7 @@ def deferring_forward(self, *args, **kwargs):
 
 def deferred_layer(self, *args, **kwargs):
     """Takes the place of the forward of each layer."""
-    call: Any = getattr(_running, "call", None)
+    call: Any = None if torch.compiler.is_compiling() else getattr(_running, "call", None)
     index = -1 if call is None else call.plan.places.get(id(self), -1)
     if index >= 0:
         result = call.take(index, dict(zip(call.plan.parameters, args, strict=False)) | kwargs)

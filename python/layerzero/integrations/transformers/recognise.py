@@ -5,6 +5,7 @@ Tensors that flow from part to part are told by equal numbers, bit for bit; sums
 
 import dataclasses
 import inspect
+import itertools
 from typing import Any, NamedTuple
 
 import torch
@@ -25,10 +26,16 @@ class Unknown(Exception):
 
 
 class _Call(NamedTuple):
+    """Of a part without parts of its own: what it read and gave, and the tensors themselves, which may be written since."""
+
     name: str
     module: nn.Module
     given: torch.Tensor
     result: torch.Tensor
+    own: tuple[torch.Tensor, torch.Tensor]
+
+    def reads(self, other: "_Call") -> bool:
+        return self.own[0].data_ptr() == other.own[1].data_ptr()
 
 
 class _Attended(NamedTuple):
@@ -86,7 +93,8 @@ class LayerTrace:
     def calls_leaf(self, module, args, kwargs, result):
         given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
         if given is not None and isinstance(result, torch.Tensor) and given.dim() and result.dim():
-            self.calls.append(_Call(self.names[id(module)], module, given.clone(), result.clone()))
+            name = self.names[id(module)]
+            self.calls.append(_Call(name, module, given.clone(), result.clone(), (given, result)))
 
     def attends(self, module, heads, mask, result, further):
         self.attended.append(_Attended(module, tuple(h.clone() for h in heads), mask, result.clone(), further))
@@ -113,6 +121,10 @@ class LayerTrace:
         self.all_norms = [call for call in self.calls if structure.looks_like_norm(call.module)]
         functions = [call for call in self.calls if not any(True for _ in call.module.parameters())]
         self.functions = [call for call in functions if not isinstance(call.module, nn.Dropout)]
+        results = [call.result for call in self.linears]
+        alike = any(a.shape == b.shape and torch.equal(a, b) for a, b in itertools.combinations(results, 2))
+        if alike or not all(result.any() for result in results):
+            raise Unknown("its weights are zeros or the same in two linear layers: nothing tells where those stand")
         attention, source, mixed = self._attention()
         mlp, into, pushed = self._mlp()
         layer = self._placed(attention, mlp, source, mixed, into, pushed)
@@ -141,7 +153,7 @@ class LayerTrace:
     # ---- attention
 
     def _attention(self):
-        """(Attention, the rows that it reads, the rows that it gives)."""
+        """(Attention, the call that reads for it, the rows that it gives)."""
         seen = self.attended[0]
         if seen.mask is not None and seen.mask is not self.arguments.get("attention_mask"):
             raise Unknown("its attention gets another mask than the layer")
@@ -154,8 +166,8 @@ class LayerTrace:
         (query, rope), (key, key_rope), (value, _) = (self._heads(index) for index in range(3))
         if rope != key_rope:
             raise Unknown("its queries and keys are rotated in different ways")
-        sources = [call.given for call in self.linears if call.name in (query.linear, key.linear, value.linear)]
-        if not all(_same(source, sources[0]) for source in sources):
+        sources = [call for call in self.linears if call.name in (query.linear, key.linear, value.linear)]
+        if not all(_same(source.given, sources[0].given) for source in sources):
             raise Unknown("its queries, keys and values come from different rows")
         mixed = seen.result.flatten(-2)
         out = next((call for call in self.linears if _same(call.given, mixed)), None)
@@ -244,7 +256,7 @@ class LayerTrace:
     # ---- MLP
 
     def _mlp(self):
-        """(Mlp, the rows that it reads, the rows that it gives)."""
+        """(Mlp, the call that reads for it, the rows that it gives)."""
         rest = [call for call in self.linears if call.name not in self.used]
         if len(rest) not in (2, 3):
             raise Unknown(f"has {len(rest)} linear layers besides those of its attention: no MLP")
@@ -257,7 +269,7 @@ class LayerTrace:
                     mlp = self._through(function, gate, up, into, out)
                     for call in rest:
                         self._use(call)
-                    return mlp, into[0].given, out.result
+                    return mlp, into[0], out.result
         raise Unknown("mlp: its activation reads what no linear layer gives")
 
     @staticmethod
@@ -303,6 +315,9 @@ class LayerTrace:
         mixed, mixed_norm = self._after(mixed)
         pushed, pushed_norm = self._after(pushed)
         factors = [1.0, *(v for v in vars(self.layer).values() if isinstance(v, float))]
+        for part, rows in (("attention", mixed), ("MLP", pushed)):
+            if _same(self.given + rows.reshape(self.given.shape), self.given):
+                raise Unknown(f"its {part} adds nothing to its input, so that nothing tells where it stands")
         for before in self._between((self.given,), source):
             for factor in factors:
                 for placed in self._orders(mixed * factor, pushed * factor, into):
@@ -338,13 +353,14 @@ class LayerTrace:
             if _is_sum(call.given, *terms):
                 yield call, (call.result,)
 
-    def _between(self, terms, rows):
-        """The norm, or None, that makes `rows` of the sum of the terms."""
-        if _is_sum(rows, *terms):
+    def _between(self, terms, reader):
+        """The norm, or None, that makes what `reader` reads of the sum of the terms."""
+        if _is_sum(reader.given, *terms):
             yield None
-        for call in self.all_norms:
-            if _same(call.result, rows) and _is_sum(call.given, *terms):
-                yield call
+        found = [call for call in self.all_norms if _same(call.result, reader.given) and _is_sum(call.given, *terms)]
+        # Norms of a new model are alike: then the memory tells which one it was.
+        found = found if len(found) < 2 else [call for call in found if reader.reads(call)]
+        yield from found[:1]
 
     def _after(self, rows):
         """(rows, norm call or None): normalised where a norm reads them."""

@@ -124,10 +124,14 @@ class RowsLayer(DynamicLayer):
         self.dtype, self.device, self.is_initialized = memory.dtype, memory.device, True
 
 
+def is_known(cache: Any) -> bool:
+    return type(cache) in (DynamicCache, StaticCache)
+
+
 def why_not_rows(cache: Any, past: int, length: int) -> str | None:
     """None, or why `length` positions behind `past` cannot be written into a cache as it is."""
-    if type(cache) not in (DynamicCache, StaticCache):
-        return _OTHER
+    if not is_known(cache):
+        return OTHER
     layer: Any
     for layer in cache.layers:
         if type(layer) is DynamicSlidingWindowLayer and type(cache) is DynamicCache:
@@ -138,11 +142,11 @@ def why_not_rows(cache: Any, past: int, length: int) -> str | None:
             if past + length > layer.max_cache_len:
                 return "the cache holds its window alone, and more positions were seen"
         elif type(layer) not in ((StaticLayer,) if type(cache) is StaticCache else (DynamicLayer, RowsLayer)):
-            return _OTHER
+            return OTHER
     return "the cache is offloaded" if getattr(cache, "offloading", False) else None
 
 
-_OTHER = "the cache is neither a plain DynamicCache nor a plain StaticCache"
+OTHER = "the cache is neither a plain DynamicCache nor a plain StaticCache"
 
 
 def adopt(cache: DynamicCache, like: torch.Tensor, sizes: list[tuple[int, int, int]], past: int, length: int) -> Any:
