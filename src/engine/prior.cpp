@@ -16,10 +16,10 @@ struct Embedded {
   std::string_view name;
   std::string_view json;
 };
-constexpr std::array kCarried = {
-    Embedded{"", ""},  // an array may not be empty
+constexpr auto kCarried = std::to_array<Embedded>({
+    {"", ""},  // an array may not be empty
 #include "priors.inc"
-};
+});
 
 using Groups = std::vector<std::vector<perfdb::Record>>;
 
