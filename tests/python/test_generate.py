@@ -147,3 +147,24 @@ def test_command_usage_errors(folder, tmp_path, capsys):
     assert run(["generate", "--model", str(tmp_path / "none"), "--prompt", "a"]) == 2
     assert "does not exist" in capsys.readouterr().err
     assert run(["generate", "--prompt", "a", "--prompts-file", "b"]) == 2
+
+
+@pytest.mark.parametrize("kind", ["bf16", "int8"])
+def test_the_command_runs_on_blocks_alone(folder, capsys, kind):
+    arguments = [
+        "generate",
+        "--model",
+        str(folder),
+        "--dtype",
+        "f32",
+        "--prompt",
+        "hello",
+        "--max-tokens",
+        "4",
+        "--json",
+    ]
+    assert run([*arguments, "--weights", kind, "--release"]) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert result["stopped"] or len(result["token_ids"]) == 4
+    assert run([*arguments, "--release"]) == 2 and "release_originals" in capsys.readouterr().out
+    assert run([*arguments, "--release", "--no-layerzero"]) == 2 and "--no-layerzero" in capsys.readouterr().out
