@@ -45,6 +45,7 @@ DECODERS = {
     "cohere2": ("Cohere2", _SLIDING | {"sliding_window_pattern": 2}),
     "olmo2": ("Olmo2", _GROUPED),
     "granite": ("Granite", _GROUPED | {"embedding_multiplier": 2.0, "residual_multiplier": 0.3}),
+    "granite, embedding alone": ("Granite", _GROUPED | {"embedding_multiplier": 3.0}),
     "bert, causal": ("Bert", _PLAIN | {"is_decoder": True}),
 }
 _MODELS = {"Bert": "BertLMHeadModel", "GPT2": "GPT2LMHeadModel"}

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -112,8 +113,8 @@ class _Hooks:
         _recording.clear()
 
 
-def _layers_of(model: nn.Module, layers: Any, run: Any) -> tuple[tuple[Any, ...], str | None]:
-    """(descriptions, name of the argument that is the cache) by one `run()` of the model; raises Unknown."""
+def _layers_of(model: nn.Module, layers: Any, run: Any) -> tuple[tuple[Any, ...], str | None, torch.Tensor]:
+    """(descriptions, name of the argument that is the cache, what the first layer got) by one `run()` of the model."""
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, attention_interface.layerzero_mask)
     before = choices.chosen(model, "attn")
@@ -125,7 +126,7 @@ def _layers_of(model: nn.Module, layers: Any, run: Any) -> tuple[tuple[Any, ...]
         raise Unknown(f"it could not be run on a small input: {error}") from error
     finally:
         choices.put_back(before, "attn")
-    return _describe(hooks.traces)
+    return *_describe(hooks.traces), hooks.traces[0].given
 
 
 def _describe(traces):
@@ -167,7 +168,7 @@ class ModelLayers:
             self.reason = str(unknown)
             return
         self.holder = model.get_submodule(self.stack.holder)
-        if self.base is not None and why_not_llama(self.base, self.stack) is None:
+        if self.base is not None and why_not_llama(self.base, self.stack) is None and self._embeds():
             self.whole = True
             self.stack = dataclasses.replace(self.stack, norm=_norm_behind(self.base))
         self.expected = self.run(type(self.holder).forward)
@@ -183,8 +184,14 @@ class ModelLayers:
         reason = reason or _why_not_attention(self.model)
         if reason:
             raise Unknown(reason)
-        described, cache = _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
+        described, cache, self.first = _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
         return Stack(path, name, described, cache)
+
+    def _embeds(self) -> bool:
+        """Whether the first layer got what the embedding gives, without a factor or anything else."""
+        embedding = self.base.embed_tokens
+        with torch.inference_mode():
+            return torch.equal(self.first, embedding(probe.tokens(embedding)[0]))
 
     def run(self, forward: Any) -> Any:
         """What the model makes of a small input; with `forward` in place of its base's, where that is all."""

@@ -28,7 +28,7 @@ def why_untested(model):
     return None
 
 
-def _tokens(embedding):
+def tokens(embedding):
     """Ids in two rows, the first with two places of padding on its left."""
     ids = torch.arange(3, 15, device=embedding.weight.device).reshape(2, 6) % embedding.weight.shape[0]
     mask = torch.ones_like(ids)
@@ -40,7 +40,7 @@ def _inputs_of(model):
     """Arguments of a forward, or None for models whose input is neither text nor an image."""
     kind, config = getattr(model, "main_input_name", None), model.config
     if kind == "input_ids":
-        ids, mask = _tokens(model.get_input_embeddings())
+        ids, mask = tokens(model.get_input_embeddings())
         given = {"input_ids": ids, "attention_mask": mask}
         return given | {"decoder_input_ids": ids} if config.is_encoder_decoder else given
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
@@ -117,7 +117,7 @@ def same(actual, expected):
 
 def run_decoder(base, forward):
     """Last hidden states of a base model under `forward`: of a padded prompt, of one token more, and without a mask."""
-    ids, mask = _tokens(base.embed_tokens)
+    ids, mask = tokens(base.embed_tokens)
     with torch.inference_mode(), structure.evaluating(base):
         cache = DynamicCache(config=base.config)
         first = forward(base, input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
