@@ -176,6 +176,22 @@ def test_a_cache_that_changes_hands(name, first, length):
     assert error(torch.cat(logits, dim=1), expected) <= TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "cohere2", "gpt_neox"], indirect=True)
+def test_a_long_text_in_pieces(name):
+    """Far beyond the window, and beyond the room that a cache has at first."""
+    model, own, ids, cache, logits = build(name), build(name), ids_of(2, 420), None, []
+    lz.kernelize(model)
+    mask = padded(ids)["attention_mask"]
+    for begin, end in ((0, 290), (290, 291), (291, 300), (300, 301), (301, 420)):
+        given = {"input_ids": ids[:, begin:end], "attention_mask": mask[:, :end], "past_key_values": cache}
+        result = forward(model, **given, use_cache=True)
+        cache = result.past_key_values
+        logits.append(result.logits)
+    expected = forward(own, input_ids=ids, attention_mask=mask).logits
+    assert error(torch.cat(logits, dim=1)[mask.bool()], expected[mask.bool()]) <= TOLERANCE
+    assert not plan_of(model).why_aside
+
+
 def test_a_copied_cache(name):
     model, own, ids = build(name), build(name), ids_of(2, WINDOW + 5)
     lz.kernelize(model)
