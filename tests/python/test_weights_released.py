@@ -177,6 +177,22 @@ def test_a_parameter_that_is_looked_up_too_stays():
     assert torch.equal(logits(freed), logits(kept))
 
 
+@pytest.mark.parametrize("family", ["Qwen3", "Gemma2", "Phi3", "GPTNeoX", "Mixtral"])
+@pytest.mark.parametrize("kind", ["int8", "bf16"])
+def test_other_families(family, kind):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 128, "pad_token_id": 0}
+    config = getattr(transformers, f"{family}Config")(
+        **sizes, num_attention_heads=4, num_key_value_heads=4, head_dim=16
+    )
+    kept = transformers.AutoModelForCausalLM.from_config(config).eval()
+    freed = copy.deepcopy(kept)
+    run(kept, False, kind)
+    report = lz.kernelize(freed, kind, max_perplexity_ratio=2, release_originals=True)
+    assert report.weights.released_bytes > 0 and torch.equal(logits(freed), logits(kept))
+    assert near(logits(freed, output_hidden_states=True), logits(kept))
+
+
 def test_too_much_loss_releases_nothing():
     model = make_model()
     before = logits(model)
