@@ -66,7 +66,8 @@ Result<const Plan*> Selector::Select(Request& r) {
 
 Result<const Plan*> Selector::Select(Request& r, Box& site) {
   if (const Plan* plan = LookupBox(site, r.facts, epochs_)) return plan;  // 4
-  const uint64_t generation = epochs_.Generation();                       // before anything that it stands for is read
+  if (before_selecting_) before_selecting_();
+  const uint64_t generation = epochs_.Generation();  // before anything that it stands for is read
   auto plan = Select(r);
   if (plan.ok()) {
     r.state->classifier.BoxOf(r.facts, &site.lo, &site.hi);

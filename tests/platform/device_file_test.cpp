@@ -32,6 +32,7 @@ std::string Refusal(const std::string& text) {
 TEST(DeviceFile, EveryShippedFileParsesAndIsCarriedByTheLibrary) {
   size_t files = 0;
   for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(LZ_SOURCE_DIR) / "devices")) {
+    if (!entry.is_regular_file()) continue;  // measured records of kinds of machines lie beside them
     auto device = ParseDevice(ReadText(entry.path()));
     ASSERT_TRUE(device.ok()) << entry.path() << ": " << device.status().Text();
     EXPECT_EQ(device->name, entry.path().stem().string());

@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers")
 from layerzero import models  # noqa: E402
 from layerzero.integrations.transformers import blocks, kernelize, unkernelize, weights  # noqa: E402
 from layerzero.models import disk_cache, packed_file  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
 
 IDS = torch.arange(3, 15)[None]
 
@@ -73,7 +74,6 @@ def test_the_second_start_packs_nothing(model, folder, monkeypatch, kind):
 
 
 def test_the_file_is_mapped_aligned_and_every_reader_reads_it(model, folder):
-    safetensors = pytest.importorskip("safetensors.torch")
     again(model)
     blocks = [m.__dict__["_layerzero_blocks"].weight for m in model.modules() if "_layerzero_blocks" in m.__dict__]
     path = only_file(folder)
@@ -83,7 +83,7 @@ def test_the_file_is_mapped_aligned_and_every_reader_reads_it(model, folder):
         spans = ([int(end, 16) for end in span[0].split("-")] for span in ranges)
         assert any(begin <= weight.packed.data_ptr() < end for begin, end in spans)
         assert weight.packed.data_ptr() % 64 == 0
-    read = safetensors.load_file(path)
+    read = load_file(path)
     assert {name.split("|")[0]: tensor.shape for name, tensor in read.items()}["lm_head"] == blocks[-1].packed.shape
     assert torch.equal(read[next(name for name in read if name.startswith("lm_head|"))], blocks[-1].packed)
 
