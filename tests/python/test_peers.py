@@ -41,6 +41,7 @@ def turns(monkeypatch):
         for name, seconds in (
             ("transformers bf16", 0.004),
             ("transformers f32", 0.008),
+            ("torch.compile bf16", 0.006),
             ("layerzero bf16", 0.001),
             ("layerzero gguf int8", 0.001),
         )
@@ -56,6 +57,7 @@ def test_sides_take_turns_and_the_record_follows_the_schema(turns):
     assert [name for name, _ in turns[::2]] == 3 * [
         "transformers bf16",
         "transformers f32",
+        "torch.compile bf16",
         "layerzero bf16",
         "layerzero gguf int8",
         "transformers bf16",

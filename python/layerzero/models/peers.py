@@ -32,14 +32,15 @@ AGAIN = "transformers bf16 again"
 COMPILE_S = 600  # seconds for one graph of torch.compile
 # Weights and arena of this side beside the file's bytes, for a prompt of 220 tokens: at most.
 MEMORY_SIDE, MEMORY_BAR = "layerzero gguf int8", 1.1
+_OF_TORCH = ("transformers bf16", "transformers f32", "torch.compile bf16")
 # What is wanted of a ratio: (side, metric, beside, at least).
 BARS = (
     ("layerzero gguf int8", "decode_tok_s", ("llama.cpp",), 1.5),
     ("layerzero bf16", "decode_tok_s", ("transformers bf16",), 3.0),
-    ("layerzero bf16", "prefill_220_tok_s", ("transformers bf16", "transformers f32"), 1.2),
-    ("layerzero bf16", "prefill_2048_tok_s", ("transformers bf16", "transformers f32"), 1.2),
-    ("layerzero gguf int8", "prefill_220_tok_s", ("transformers bf16", "transformers f32", "llama.cpp"), 1.2),
-    ("layerzero gguf int8", "prefill_2048_tok_s", ("transformers bf16", "transformers f32", "llama.cpp"), 1.2),
+    ("layerzero bf16", "prefill_220_tok_s", _OF_TORCH, 1.2),
+    ("layerzero bf16", "prefill_2048_tok_s", _OF_TORCH, 1.2),
+    ("layerzero gguf int8", "prefill_220_tok_s", (*_OF_TORCH, "llama.cpp"), 1.2),
+    ("layerzero gguf int8", "prefill_2048_tok_s", (*_OF_TORCH, "llama.cpp"), 1.2),
 )
 
 
