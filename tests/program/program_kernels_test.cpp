@@ -39,9 +39,15 @@ int32_t AlignedOnly(const lz_kernel_args* args) {
 
 // A host language whose kernels are the reference, or fail.
 bool g_host_fails = false;
+void ReleaseAll(const Request& r, HostTensor* tensors) {
+  for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
+    if (tensors[i].owner) tensors[i].release(tensors[i].owner);
+  }
+}
 Status HostCall(const KernelEntry& kernel, const Request& r, const Transforms&, HostTensor* tensors) {
   ++g_calls;
   if (g_host_fails && kernel.id == "host.test.host") {
+    ReleaseAll(r, tensors);
     return Status(StatusCode::kKernelFailed, {.field = kernel.id, .wanted = "a result", .got = "an exception"});
   }
   lz_tensor views[kMaxTensors];
@@ -49,9 +55,7 @@ Status HostCall(const KernelEntry& kernel, const Request& r, const Transforms&, 
   lz_kernel_args args{};
   args.tensors = views, args.scalars = r.scalars.data(), args.axes = r.axes();
   const int32_t code = Reference()(&args);
-  for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
-    if (tensors[i].owner) tensors[i].release(tensors[i].owner);
-  }
+  ReleaseAll(r, tensors);
   return code == 0 ? Status() : Status(StatusCode::kKernelFailed, {.field = kernel.id});
 }
 const HostRuntime kHost = {&HostCall, nullptr};
