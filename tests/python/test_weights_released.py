@@ -146,7 +146,8 @@ def test_no_gradients_and_no_grad_mode_alone(pair):
         lambda m: lz.unkernelize(m),
     ],
 )
-def test_whoever_wants_the_values_is_told(pair, use):
+def test_whoever_wants_the_values_is_told(pair, use, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a save that is refused has written its configuration by then
     kept, freed = pair
     with pytest.raises(ReleasedWeightError, match="load it anew"):
         use(freed)
