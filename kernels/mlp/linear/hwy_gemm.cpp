@@ -37,12 +37,12 @@ int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Lau
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kGt, linear::kGemvRows},  // fewer rows: hwy.mlp.linear.gemv
 });
-// One kernel, three ranks: its f32 and f16 come before oneDNN's and MKL's, its bf16 behind theirs where nothing is
+// One kernel, two ranks: its f32 and f16 come before oneDNN's and MKL's, its bf16 behind theirs where nothing is
 // measured.
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemm",
      .operation = "mlp.linear",
-     .dtypes = Mask(DType::kF32),
+     .dtypes = Mask(DType::kF32, DType::kF16),
      .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
@@ -56,15 +56,6 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 40,
-     .deterministic = true,
-     .launch = &LaunchBest},
-    {.id = "hwy.mlp.linear.gemm_f16",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,
      .deterministic = true,
      .launch = &LaunchBest},
 });
