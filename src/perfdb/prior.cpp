@@ -42,16 +42,7 @@ Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> grou
     taken.merge(here);
   }
   for (auto& [op, axes] : axes_) {
-    for (Axis& axis : axes) {
-      std::ranges::sort(axis.values);
-      std::vector<int64_t> kept;
-      for (const int64_t value : axis.values) {
-        if (kept.empty() || double(value) > kCloseValues * double(std::max<int64_t>(kept.back(), 1))) {
-          kept.push_back(value);
-        }
-      }
-      axis.values = std::move(kept);
-    }
+    for (Axis& axis : axes) axis.Cut();
   }
 }
 
@@ -75,22 +66,27 @@ void Prior::Take(const Registry& registry, const Record& r, double confidence) {
   ++num_records_;
 }
 
-std::vector<int64_t> Prior::Axis::cuts() const {
-  std::vector<int64_t> cuts = {(values.front() + kReach - 1) / kReach};
+void Prior::Axis::Cut() {
+  if (values.empty()) return;
+  std::ranges::sort(values);
+  std::vector<int64_t> kept;
+  for (const int64_t value : values) {
+    if (kept.empty() || double(value) > kCloseValues * double(std::max<int64_t>(kept.back(), 1))) kept.push_back(value);
+  }
+  values = std::move(kept);
+  cuts = {(values.front() + kReach - 1) / kReach};
   for (size_t i = 1; i < values.size(); ++i) {
     const double middle = std::sqrt(double(std::max<int64_t>(values[i - 1], 1)) * double(values[i]));
     cuts.push_back(std::max(int64_t(std::ceil(middle)), cuts.back() + 1));
   }
   cuts.push_back(std::max(values.back() * kReach + 1, cuts.back() + 1));
-  return cuts;
 }
 
 Status Prior::Watch(Registry& registry) const {
   for (const auto& [op, axes] : axes_) {
     std::vector<Constraint> conditions;
     for (size_t a = 0; a < axes.size(); ++a) {
-      if (axes[a].values.empty()) continue;
-      for (const int64_t cut : axes[a].cuts()) conditions.push_back({op->axes()[a], Rel::kGe, cut});
+      for (const int64_t cut : axes[a].cuts) conditions.push_back({op->axes()[a], Rel::kGe, cut});
     }
     auto rows = registry.Watch(*op, conditions);
     if (!rows.ok()) return rows.TakeStatus();
@@ -104,7 +100,7 @@ std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, con
   std::vector<double> at;
   const std::vector<Axis>& known = axes_.at(kernel.op);
   for (size_t a = 0; a < known.size(); ++a) {
-    const std::vector<int64_t> cuts = known[a].cuts();
+    const std::vector<int64_t>& cuts = known[a].cuts;
     const auto cell = std::ranges::upper_bound(cuts, axes[a]) - cuts.begin() - 1;
     if (cell < 0 || size_t(cell) == known[a].values.size()) return std::nullopt;
     at.push_back(Log2(known[a].values[size_t(cell)]));

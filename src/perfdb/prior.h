@@ -48,8 +48,9 @@ class Prior {
     std::map<std::string, PriorTime, std::less<>> times;  // by kernel and version
   };
   struct Axis {
-    std::vector<int64_t> values;        // ascending
-    std::vector<int64_t> cuts() const;  // cell i: from cuts[i] to below cuts[i + 1]; outside: not measured
+    std::vector<int64_t> values;  // ascending
+    std::vector<int64_t> cuts;    // cell i: from cuts[i] to below cuts[i + 1]; outside: not measured
+    void Cut();                   // values as they were measured -> both
   };
   using Key = std::pair<std::string, DType>;  // operation id, of the first tensor
 
