@@ -21,6 +21,7 @@ import torch
 
 import layerzero as lz
 from layerzero import _layerzero, perf_records
+from layerzero._cases import arguments_of
 from layerzero._contracts import contracts
 from layerzero.errors import NotInstalledError
 
@@ -81,18 +82,6 @@ def all_cases(operations: list[str] | None = None, folder: Path | None = None) -
     return found
 
 
-def _tensor(memory: bytes, dtype: str, shape: Any, strides: Any, offset: int) -> torch.Tensor:
-    flat = torch.frombuffer(bytearray(memory), dtype=torch.uint8).view(getattr(torch, dtype))
-    return flat.as_strided(shape, strides, offset)
-
-
-def _arguments(case: Case) -> dict[str, Any]:
-    parsed = _layerzero.verify_case(case.operation, case.line)
-    found = {k: _tensor(*v) if isinstance(v, tuple) else v for k, v in parsed["arguments"].items()}
-    layout = parsed["layout"] or next(iter(contracts()[case.operation]["layouts"]), None)
-    return found | ({"layout": layout} if layout else {})
-
-
 def _first(result: Any) -> torch.Tensor:
     return result[0] if isinstance(result, tuple) else result
 
@@ -123,7 +112,7 @@ def _check(case: Case, results: dict[str, torch.Tensor], wanted: torch.Tensor) -
 
 def measure(case: Case, rounds: int) -> None:
     """Fills the case; one that references alone serve keeps no samples."""
-    arguments = _arguments(case)
+    arguments = arguments_of(case.operation, case.line)
     tensors = {k: v for k, v in arguments.items() if isinstance(v, torch.Tensor)}
     report = lz.explain(case.operation, **arguments)
     admitted = [c for c in report.candidates if c.admissible]

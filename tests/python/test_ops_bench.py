@@ -49,7 +49,7 @@ def test_every_shipped_case_is_a_call_with_an_own_kernel():
     for case in ops_bench.all_cases():
         if case.line.count(",") and any(len(n) > 4 for n in case.line.replace("]", ",").replace("[", ",").split(",")):
             continue  # the large ones have small neighbours
-        report = lz.explain(case.operation, **ops_bench._arguments(case))
+        report = lz.explain(case.operation, **ops_bench.arguments_of(case.operation, case.line))
         assert any(c.admissible and not c.reference for c in report.candidates), case
 
 

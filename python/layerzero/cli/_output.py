@@ -5,7 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -48,6 +48,15 @@ def read_size(text: str) -> int:
     if not match:
         raise InvalidRequestError(f"size: wanted bytes or a number with KiB, MiB or GiB, got {text!r}")
     return int(float(match[1]) * 1024 ** ("", "KiB", "MiB", "GiB").index(match[2]))
+
+
+def finish(report: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> NoReturn:
+    """A measurement's report as JSON or as `show` prints it; exit code 1 below its bars, if it has any."""
+    if as_json:
+        print_json(report)
+    else:
+        show(report)
+    raise typer.Exit(INTERRUPTED if "interrupted" in report else 0 if report.get("ok", True) else 1)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import INTERRUPTED, Json, print_json, print_table, progress
+from layerzero.cli._output import Json, finish, print_table, progress
 
 
 def command(
@@ -24,11 +24,7 @@ def command(
         raise typer.BadParameter("wanted a CUDA device, got none; `layerzero doctor` says why", param_hint="--device")
     with progress("operations beside torch") as step:
         report = host_costs(operation, rounds, device, on_step=step)
-    if json:
-        print_json(report)
-    else:
-        _print(report)
-    raise typer.Exit(INTERRUPTED if "interrupted" in report else 0)
+    finish(report, json, _print)
 
 
 def _print(report: dict) -> None:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import INTERRUPTED, Json, print_json, print_table, progress
+from layerzero.cli._output import Json, finish, print_table, progress
 from layerzero.errors import InvalidRequestError
 
 
@@ -29,11 +29,7 @@ def command(
         torch.set_num_threads(threads)
     with progress("families of models", total=len(names)) as step:
         report = family_bench.run([known[name] for name in names], rounds, on_step=step)
-    if json:
-        print_json(report)
-    else:
-        _print(report)
-    raise typer.Exit(INTERRUPTED if "interrupted" in report else 0 if report["ok"] else 1)
+    finish(report, json, _print)
 
 
 def _print(report: dict) -> None:

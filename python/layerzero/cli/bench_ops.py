@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import INTERRUPTED, Json, print_json, print_table, progress
+from layerzero.cli._output import Json, finish, print_table, progress
 from layerzero.errors import InvalidRequestError
 
 
@@ -33,11 +33,7 @@ def command(
     if write_prior and "interrupted" not in report:
         path = cache_dir() / "prior.records.json"
         report["prior"] = {"path": str(path), "records": ops_bench.write_prior(found, path)}
-    if json:
-        print_json(report)
-    else:
-        _print(report)
-    raise typer.Exit(INTERRUPTED if "interrupted" in report else 0)
+    finish(report, json, _print)
 
 
 def _print(report: dict) -> None:

@@ -57,17 +57,21 @@ class TorchSide:
             self.model(input_ids=ids, logits_to_keep=1, use_cache=True)
 
     def decode(self, ids: torch.Tensor, tokens: int) -> tuple[list[int], float]:
-        out, cache = [], DynamicCache(config=self.model.config)
+        out, cache = [], self.new_cache(ids.shape[1] + tokens)
         with torch.inference_mode():
             logits = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
             start = time.perf_counter()
-            for _ in range(tokens):
+            for index in range(tokens):
                 step = logits[:, -1].argmax(-1)
                 out.append(int(step))
-                logits = self.model(
-                    input_ids=step[:, None], past_key_values=cache, use_cache=True, logits_to_keep=1
-                ).logits
+                logits = self.step(step[:, None], cache, ids.shape[1] + index)
             return out, time.perf_counter() - start
+
+    def new_cache(self, length: int) -> Any:
+        return DynamicCache(config=self.model.config)
+
+    def step(self, ids: torch.Tensor, cache: Any, position: int) -> torch.Tensor:
+        return self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
 
 
 class CompiledSide(TorchSide):
@@ -86,23 +90,17 @@ class CompiledSide(TorchSide):
         with torch.inference_mode():
             self._prefill(input_ids=ids, logits_to_keep=1, use_cache=False)
 
-    def decode(self, ids: torch.Tensor, tokens: int) -> tuple[list[int], float]:
-        out, cache = [], StaticCache(config=self.model.config, max_cache_len=max(128, START + tokens))
-        with torch.inference_mode():
-            logits = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
-            start = time.perf_counter()
-            for index in range(tokens):
-                step = logits[:, -1].argmax(-1)
-                out.append(int(step))
-                position = torch.tensor([[ids.shape[1] + index]])
-                logits = self._step(
-                    input_ids=step[:, None],
-                    past_key_values=cache,
-                    position_ids=position,
-                    use_cache=True,
-                    logits_to_keep=1,
-                ).logits
-            return out, time.perf_counter() - start
+    def new_cache(self, length: int) -> Any:
+        return StaticCache(config=self.model.config, max_cache_len=max(128, length))
+
+    def step(self, ids: torch.Tensor, cache: Any, position: int) -> torch.Tensor:
+        return self._step(
+            input_ids=ids,
+            past_key_values=cache,
+            position_ids=torch.tensor([[position]]),
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ offset. Nothing here names an operation.
 from pathlib import Path
 
 import torch
-from layerzero import _layerzero
+from layerzero._cases import arguments_of
 from layerzero._contracts import contracts
 from layerzero.errors import InvalidRequestError
 
@@ -21,21 +21,6 @@ def lines(name, refused=False):
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     found = [line.strip() for line in text.splitlines()]
     return [line for line in found if line and not line.startswith("#") and line.startswith("refuse ") == refused]
-
-
-def tensor(memory, dtype, shape, strides, offset):
-    dtype = getattr(torch, dtype)
-    if 0 in shape:
-        return torch.empty(shape, dtype=dtype).as_strided(shape, strides)
-    return torch.frombuffer(bytearray(memory), dtype=torch.uint8).view(dtype).as_strided(shape, strides, offset)
-
-
-def arguments_of(name, line):
-    """Arguments by name, the layout among them: a line without one means the contract's, where a call would ask."""
-    case = _layerzero.verify_case(name, line)
-    found = {k: tensor(*v) if isinstance(v, tuple) else v for k, v in case["arguments"].items()}
-    layout = case["layout"] or next(iter(contracts()[name]["layouts"]), None)
-    return found | ({"layout": layout} if layout else {})
 
 
 def cases(name, refused=False):
