@@ -2,7 +2,8 @@
 
   make test-full                       all stages
   make test-full STAGES="asan tsan"    some of them
-The outcome on these files, with the commit and the stages that have not run, goes to bench/results/test-full-<machine>.json.
+Each stage's outcome goes to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the tree it ran
+on; that record is what the next run goes on from, in another clone too. `not_run` names the stages that these files lack.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from pathlib import Path
 from machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
-STATE = ROOT / "build/test-full"
+LOGS = ROOT / "build/test-full"
 
 
 def tests(preset: str) -> str:
@@ -56,19 +57,35 @@ def tree_id() -> str:
         return git("write-tree", GIT_INDEX_FILE=index)
 
 
-def recall(name: str, tree: str) -> dict | None:
-    record = STATE / f"{name}.json"
-    before = json.loads(record.read_text()) if record.exists() else None
-    return before if before and before["tree"] == tree else None
+def record() -> Path:
+    return ROOT / f"bench/results/test-full-{machine()}.json"
+
+
+def last_runs() -> dict[str, dict]:
+    """The newest outcome of every stage, whichever files it ran on."""
+    known = json.loads(record().read_text())["stages"] if record().exists() else []
+    return {run["stage"]: run for run in known}
+
+
+def write_record(tree: str, runs: dict[str, dict]) -> None:
+    ran_here = {name for name, run in runs.items() if run.get("tree") == tree}
+    summary = {
+        "passed": all(name in ran_here and runs[name]["passed"] for name in STAGES),
+        "not_run": [name for name in STAGES if name not in ran_here],
+        "stages": [runs[name] for name in STAGES if name in runs],
+    }
+    record().parent.mkdir(parents=True, exist_ok=True)
+    record().write_text(json.dumps(summary, indent=2) + "\n")
 
 
 def run_stage(name: str, tree: str) -> dict:
-    before = recall(name, tree)
-    if before and before["passed"]:
+    runs = last_runs()
+    before = runs.get(name)
+    if before and before.get("tree") == tree and before["passed"]:
         print(f"== {name}: passed before on these files ({before['seconds']} s)")
         return before
     print(f"== {name}: {STAGES[name]}", flush=True)
-    log = STATE / f"{name}.log"
+    log = LOGS / f"{name}.log"
     start = time.monotonic()
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -78,8 +95,11 @@ def run_stage(name: str, tree: str) -> dict:
         for line in process.stdout:
             out.write(line)
             print(line, end="", flush=True)
+    committed = not git("status", "--porcelain", "--", ".", ":!bench/results")
     result = {
         "stage": name,
+        "commit": git("rev-parse", "HEAD"),
+        "working_tree": "clean" if committed else "changed since the commit",
         "tree": tree,
         "passed": process.wait() == 0,
         "seconds": round(time.monotonic() - start),
@@ -87,24 +107,8 @@ def run_stage(name: str, tree: str) -> dict:
     counts = COUNTS.findall(log.read_text())
     if counts:
         result["tests"] = dict(zip(("passed", "failed", "skipped"), map(int, counts[-1]), strict=True))
-    (STATE / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
+    write_record(tree, {**last_runs(), name: result})
     return result
-
-
-def write_summary(tree: str) -> None:
-    results = {name: recall(name, tree) for name in STAGES}
-    committed = not git("status", "--porcelain", "--", ".", ":!bench/results")
-    summary = {
-        "commit": git("rev-parse", "HEAD"),
-        "working_tree": "clean" if committed else "changed since the commit",
-        "passed": all(r and r["passed"] for r in results.values()),
-        "not_run": [name for name, r in results.items() if not r],
-        "stages": [{k: v for k, v in r.items() if k != "tree"} for r in results.values() if r],
-    }
-    out = ROOT / f"bench/results/test-full-{machine()}.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(summary, indent=2) + "\n")
-    print(f"written: {out.relative_to(ROOT)}")
 
 
 def main() -> int:
@@ -114,11 +118,12 @@ def main() -> int:
     unknown = [s for s in wanted if s not in STAGES]
     if unknown:
         parser.error(f"no stage named {unknown[0]}; stages: {', '.join(STAGES)}")
-    STATE.mkdir(parents=True, exist_ok=True)
+    LOGS.mkdir(parents=True, exist_ok=True)
     tree = tree_id()
     results = [run_stage(name, tree) for name in wanted]
 
-    write_summary(tree)
+    write_record(tree, last_runs())
+    print(f"written: {record().relative_to(ROOT)}")
     failed = [r["stage"] for r in results if not r["passed"]]
     for r in results:
         print(f"{r['stage']:8} {'passed' if r['passed'] else 'FAILED'} {r['seconds']:5} s  {r.get('tests', '')}")

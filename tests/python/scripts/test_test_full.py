@@ -18,7 +18,7 @@ def repository(tmp_path, monkeypatch):
     git("add", "--all")
     git("commit", "-qm", "first")
     monkeypatch.setattr(test_full, "ROOT", tmp_path)
-    monkeypatch.setattr(test_full, "STATE", tmp_path / "build/test-full")
+    monkeypatch.setattr(test_full, "LOGS", tmp_path / "build/test-full")
     monkeypatch.setattr(
         test_full,
         "STAGES",
@@ -54,9 +54,8 @@ def test_leaves_result_and_commit(repository, monkeypatch):
     (result,) = (repository / "bench/results").glob("test-full-*.json")
     summary = json.loads(result.read_text())
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=True)
-    assert summary["commit"] == head.stdout.strip()
-    assert summary["working_tree"] == "clean"
     assert [s["stage"] for s in summary["stages"]] == ["one", "two"]
+    assert all(s["commit"] == head.stdout.strip() and s["working_tree"] == "clean" for s in summary["stages"])
     assert run(monkeypatch) == 0  # the result itself is no change
     assert (repository / "ran").read_text().split() == ["one", "two"]
 
@@ -72,7 +71,19 @@ def test_some_stages_leave_their_results_and_name_the_others(repository, monkeyp
     assert summary()["not_run"] == [] and summary()["passed"]
     (repository / "source").write_text("2")  # what passed on other files does not count
     assert run(monkeypatch, "two") == 0
-    assert summary()["not_run"] == ["one"] and summary()["working_tree"] == "changed since the commit"
+    assert summary()["not_run"] == ["one"] and not summary()["passed"]
+    one, two = summary()["stages"]  # but is kept, with the files it ran on
+    assert one["working_tree"] == "clean" and two["working_tree"] == "changed since the commit"
+    assert one["tree"] != two["tree"]
+
+
+def test_another_clone_goes_on_from_the_committed_record(repository, monkeypatch):
+    assert run(monkeypatch, "one") == 0
+    (repository / "ran").unlink()
+    for log in (repository / "build/test-full").iterdir():
+        log.unlink()
+    assert run(monkeypatch) == 0
+    assert (repository / "ran").read_text().split() == ["two"]
 
 
 def test_every_kind_of_test_has_a_stage():
