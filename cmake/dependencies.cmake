@@ -7,6 +7,11 @@ find_library(LZ_HWY_LIBRARY hwy REQUIRED)
 add_library(lz_hwy INTERFACE)
 target_include_directories(lz_hwy SYSTEM INTERFACE ${LZ_HWY_INCLUDE})
 target_link_libraries(lz_hwy INTERFACE ${LZ_HWY_LIBRARY})
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # Kernels keep vectors in arrays, which types of unknown size do not allow: on 64-bit Arm NEON serves.
+  target_compile_definitions(lz_hwy INTERFACE
+    "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128|HWY_RVV)")
+endif()
 
 # Shared: Debian's archive of yaml-cpp is not position independent. The wheel carries the library (lz_install.cmake).
 find_path(LZ_YAML_INCLUDE yaml-cpp/yaml.h REQUIRED)

@@ -26,13 +26,30 @@ HWY_INLINE V Poly(D d, V x, float c0, C... higher) {
   return hn::MulAdd(Poly(d, x, higher...), x, hn::Set(d, c0));
 }
 
+// x bounded from one side; NaN stays NaN: x86's min and max return the second operand when one is, NEON's the number.
+template <class V>
+HWY_INLINE V AtLeast(V bound, V x) {
+#if HWY_ARCH_X86
+  return hn::Max(bound, x);
+#else
+  return hn::IfThenElse(hn::Lt(x, bound), bound, x);
+#endif
+}
+template <class V>
+HWY_INLINE V AtMost(V bound, V x) {
+#if HWY_ARCH_X86
+  return hn::Min(bound, x);
+#else
+  return hn::IfThenElse(hn::Gt(x, bound), bound, x);
+#endif
+}
+
 // e^x. Relative error <= 1.9e-7 (1.6 ulp); Exp(0) is exactly 1. Above 88.72 inf; below -86.98 exactly 0 (the last
 // normal binade and the subnormals are flushed). NaN stays NaN. About 13 instructions a vector.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToUnsigned<D> du;
-  // The bound stands first: x86's min and max return the second operand when one is NaN.
-  x = hn::Max(hn::Set(d, -87.3f), hn::Min(hn::Set(d, 88.8f), x));
+  x = AtLeast(hn::Set(d, -87.3f), AtMost(hn::Set(d, 88.8f), x));
   // Adding 1.5 * 2^23 leaves round(x / ln 2) in the low mantissa bits; + 126 makes them the exponent of 2^(n-1).
   const V magic = hn::Set(d, 12582912.0f + 126.0f);
   const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504089f), magic);

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from checklist import missing
 from layerzero import _layerzero
-from machine import machine
+from machine import machine_type
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
@@ -54,7 +54,7 @@ def key(isa: str) -> set[str]:
 
 def record(result: dict) -> dict[str, str]:
     """Writes this machine's result; returns the file that covers each CPU type, or "missing"."""
-    name = re.sub(r"-\d+c$", "", machine())
+    name = machine_type(Path("/proc/cpuinfo").read_text())
     RESULTS.mkdir(parents=True, exist_ok=True)
     kept = {k: v for k, v in result.items() if k != "log"}
     (RESULTS / f"conformance-{name}.json").write_text(json.dumps(kept, indent=1) + "\n")

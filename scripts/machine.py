@@ -1,18 +1,40 @@
-"""A name for this kind of machine, for files of results: CPU model and number of cores, as in amd-epyc-9b45-2c."""
+"""A name for this kind of machine, for files of results: CPU model, widest instruction set, number of cores, as in
+amd-epyc-avx2-2c. The model alone says little in a virtual machine: one name covers several generations there."""
 
 import os
 import platform
 import re
 from pathlib import Path
 
+# The kernel's flag, widest first, and the engine's name of that instruction set (src/platform/device.h).
+INSTRUCTION_SETS = (
+    ("amx_int8", "amx-int8"),
+    ("amx_bf16", "amx-bf16"),
+    ("avx512_fp16", "avx512-fp16"),
+    ("avx512_bf16", "avx512-bf16"),
+    ("avx512_vnni", "avx512-vnni"),
+    ("avx512f", "avx512"),
+    ("avx2", "avx2"),
+    ("sse4_2", "sse4-2"),
+    ("sve", "sve"),
+    ("asimd", "neon"),
+)
 
-def machine() -> str:
-    text = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+
+def machine_type(cpuinfo: str) -> str:
+    """The name without the number of cores, from the text of /proc/cpuinfo."""
+    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     name = found.group(1) if found else platform.machine()
     name = re.sub(r"\((r|tm)\)|@.*|\b(cpu|processor|\d+-core)\b", " ", name, flags=re.IGNORECASE)
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-    return f"{slug}-{len(os.sched_getaffinity(0))}c"
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    known = set(flags.group(1).split()) if flags else set()
+    widest = next((isa for flag, isa in INSTRUCTION_SETS if flag in known), "")
+    return re.sub(r"[^a-z0-9]+", "-", f"{name} {widest}".lower()).strip("-")
+
+
+def machine() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    return f"{machine_type(cpuinfo.read_text() if cpuinfo.exists() else '')}-{len(os.sched_getaffinity(0))}c"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from machine import machine
 
@@ -96,7 +97,7 @@ def run_stage(name: str, tree: str) -> dict:
             out.write(line)
             print(line, end="", flush=True)
     committed = not git("status", "--porcelain", "--", ".", ":!bench/results")
-    result = {
+    result: dict[str, Any] = {
         "stage": name,
         "commit": git("rev-parse", "HEAD"),
         "working_tree": "clean" if committed else "changed since the commit",

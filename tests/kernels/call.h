@@ -45,6 +45,8 @@ class Array {
             strides_.data(), 0};
   }
   DType type() const { return type_; }
+  // The same bytes, which are elements of another type of that size from now on.
+  void Become(DType type) { type_ = type; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const { return std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>()); }
   const std::vector<char>& bytes() const { return bytes_; }

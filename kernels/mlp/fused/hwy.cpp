@@ -5,8 +5,7 @@
 // g and u stay in FP32, h is rounded to the dtype.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/fused/hwy.cpp"
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // see hwy_tile.h
-#include "hwy/foreach_target.h"                                                           // IWYU pragma: keep
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include <algorithm>
 

@@ -4,8 +4,7 @@
 // Workspace: none. Deterministic. Source: own. FP32 sums in one part for each lane (and for each half of a bf16 pair).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemv.cpp"
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // see hwy_tile.h
-#include "hwy/foreach_target.h"                                                           // IWYU pragma: keep
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "core/kernel.h"
 #include "hwy/highway.h"

@@ -1,7 +1,6 @@
 // The register tile of the linear kernels: rows of input times four rows of weights, vectors along k.
 // Nothing is packed: both operands are read as they are stored, and each sum is folded at the end.
-// Include inside HWY_NAMESPACE's file only (after hwy/highway.h and kernels/simd.h). Its accumulators are arrays of
-// vectors, so that file disables targets whose vectors have no size at compile time.
+// Include inside HWY_NAMESPACE's file only (after hwy/highway.h and kernels/simd.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_
 #undef LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_

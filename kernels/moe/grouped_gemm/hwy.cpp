@@ -4,8 +4,7 @@
 // Workspace: a pointer for each row. Deterministic. Source: own. FP32 sums as in hwy.mlp.linear.gemm.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/moe/grouped_gemm/hwy.cpp"
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // see hwy_tile.h
-#include "hwy/foreach_target.h"                                                           // IWYU pragma: keep
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include <algorithm>
 

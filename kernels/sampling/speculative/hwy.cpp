@@ -37,9 +37,8 @@ int64_t DrawToken(const T* p, const T* q, int64_t vocab, double u, const RowWork
   const sampler::Tag d;
   double total = 0;
   if (q) {
-    // Zero stands first: x86's maximum returns the second operand when one is NaN.
     total = sampler::FillWeights(d, vocab, ws.w, ws.blocks, [&](int64_t i) HWY_ATTR {
-      return hn::Max(hn::Zero(d),
+      return AtLeast(hn::Zero(d),
                      hn::Sub(sampler::LoadUpTo(d, p, i, vocab, 0.0f), sampler::LoadUpTo(d, q, i, vocab, 0.0f)));
     });
   }

@@ -7,8 +7,7 @@
 #define HWY_WANT_AVX3_DL 1  // its dot products of bytes
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/gguf/hwy.cpp"
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // arrays of vectors
-#include "hwy/foreach_target.h"                                                           // IWYU pragma: keep
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include <algorithm>
 #include <cmath>

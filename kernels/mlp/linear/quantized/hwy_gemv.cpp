@@ -7,16 +7,11 @@
 // values.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/quantized/hwy_gemv.cpp"
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)  // arrays of vectors
-#include "hwy/foreach_target.h"                                                           // IWYU pragma: keep
-
-#include <bit>
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/launch.h"
-#include "kernels/simd.h"
-#include "ops/mlp/linear/quantized.h"
+#include "kernels/mlp/linear/quantized/decode.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
@@ -24,63 +19,12 @@ namespace HWY_NAMESPACE {
 namespace {
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
+using quantized::RowScales;
 
 constexpr int64_t kMaxRows = 4;
 constexpr int64_t kUnit = 16;  // values under one scale that are summed before it is applied
 using Tag = hn::CappedTag<float, 16>;
 using Vector = hn::Vec<Tag>;
-
-// What 4-bit codes mean; E2M1 doubled, so that all are integers.
-alignas(16) constexpr int8_t kSigned[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
-alignas(16) constexpr int8_t kUnsigned[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-alignas(16) constexpr int8_t kE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-HWY_INLINE float ScaleOf(DType type, const void* scales, int64_t at) {
-  const auto byte = [&] { return static_cast<const uint8_t*>(scales)[at]; };
-  const auto half = [&] { return static_cast<const uint16_t*>(scales)[at]; };
-  switch (type) {
-    case DType::kF32: return static_cast<const float*>(scales)[at];
-    case DType::kBF16: return BF16ToFloat(half());
-    case DType::kF16: return F16ToFloat(half());
-    case DType::kF8E4M3: return F8E4M3ToFloat(byte());
-    default:  // e8m0
-      if (HWY_LIKELY(byte() != 0 && byte() != 255)) return std::bit_cast<float>(uint32_t{byte()} << 23);
-      return F8E8M0ToFloat(byte());
-  }
-}
-
-// Scales and zero points of one row of weights, by unit.
-struct RowScales {
-  explicit RowScales(const lz_kernel_args* args, int64_t row) {
-    const lz_tensor &scale = args->tensors[kWeightScale], &zero = args->tensors[kZeroPoint];
-    const lz_tensor &outer = args->tensors[kTensorScale], &weight = args->tensors[kWeight];
-    const int64_t k = args->tensors[kInput].shape[args->tensors[kInput].ndim - 1];
-    const int64_t at = scale.shape[0] > 0 ? row / (weight.shape[0] / scale.shape[0]) : 0;
-    type = DTypeOf(scale);
-    data = Data<const char>(scale) + at * scale.strides[0] * ByteSize(type);
-    stride = scale.strides[1];
-    units = scale.shape[1] > 0 ? k / scale.shape[1] / kUnit : 1;
-    if (Given(zero)) {
-      zeros = Data<const int32_t>(zero) + at * zero.strides[0];
-      zero_stride = zero.strides[1];
-    }
-    if (args->scalars[kFormat].value.i == kMXFP4) factor = 0.5f;
-    if (Given(outer)) {
-      factor = 0.5f * Data<const float>(outer)[outer.ndim > 0 && outer.shape[0] > 1 ? row * outer.strides[0] : 0];
-    }
-  }
-  float Scale(int64_t unit) const { return ScaleOf(type, data, unit / units * stride) * factor; }
-  float Zero(int64_t unit) const {
-    const int64_t group = unit / units;
-    return zeros ? float(zeros[group * zero_stride]) : 0.0f;
-  }
-
-  DType type;
-  const char* data;
-  const int32_t* zeros = nullptr;
-  int64_t stride, zero_stride = 0, units;
-  float factor = 1;
-};
 
 // total[r] += scale * sum of 16 codes times inputs.
 template <int R, class T>
@@ -99,8 +43,10 @@ HWY_INLINE void AddUnit(const int8_t* codes, const T* const* x, int64_t at, floa
 
 template <int R, class T>
 HWY_INLINE void AddInt8(const int8_t* codes, const T* const* x, int64_t k, const RowScales& scales, Vector* total) {
+  const int64_t units = scales.group / kUnit;
   for (int64_t unit = 0; unit < k / kUnit; ++unit) {
-    AddUnit<R>(codes + unit * kUnit, x, unit * kUnit, scales.Scale(unit), scales.Zero(unit), total);
+    const int64_t group = unit / units;
+    AddUnit<R>(codes + unit * kUnit, x, unit * kUnit, scales.Scale(group), scales.Zero(group), total);
   }
 }
 
@@ -110,13 +56,15 @@ HWY_INLINE void AddPacked(const uint8_t* packed, const int8_t* table, const T* c
   const hn::FixedTag<uint8_t, 16> d16;
   const hn::RebindToSigned<decltype(d16)> s16;
   const auto meaning = hn::Load(s16, table);
-  for (int64_t group = 0; group < k / 32; ++group) {
-    const auto bytes = hn::LoadU(d16, packed + group * 16);
+  const int64_t units = scales.group / kUnit;
+  for (int64_t chunk = 0; chunk < k / 32; ++chunk) {
+    const auto bytes = hn::LoadU(d16, packed + chunk * 16);
     alignas(16) int8_t codes[32];
     hn::Store(hn::TableLookupBytes(meaning, hn::BitCast(s16, hn::And(bytes, hn::Set(d16, 15)))), s16, codes);
     hn::Store(hn::TableLookupBytes(meaning, hn::BitCast(s16, hn::ShiftRight<4>(bytes))), s16, codes + 16);
-    for (int64_t unit = 2 * group; unit < 2 * group + 2; ++unit) {
-      AddUnit<R>(codes + unit % 2 * 16, x, unit * kUnit, scales.Scale(unit), scales.Zero(unit), total);
+    for (int64_t unit = 2 * chunk; unit < 2 * chunk + 2; ++unit) {
+      const int64_t group = unit / units;
+      AddUnit<R>(codes + unit % 2 * 16, x, unit * kUnit, scales.Scale(group), scales.Zero(group), total);
     }
   }
 }
@@ -127,7 +75,7 @@ void Columns(const lz_kernel_args* args, int64_t begin, int64_t end) {
   const lz_tensor &input = args->tensors[kInput], &output = args->tensors[kOutput], &bias = args->tensors[kBias];
   const lz_tensor &weight = args->tensors[kWeight], &packed = args->tensors[kPacked];
   const int64_t k = input.shape[input.ndim - 1], format = args->scalars[kFormat].value.i;
-  const int8_t* table = format == kInt4 ? kSigned : format == kUInt4 ? kUnsigned : kE2M1;
+  const int8_t* table = quantized::MeaningOf(format);
   const T* x[R];
   T* out[R];
   for (int r = 0; r < R; ++r) {

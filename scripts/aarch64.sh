@@ -1,0 +1,45 @@
+#!/usr/bin/env bash
+# The engine and its kernels on 64-bit Arm, without an Arm machine: cross-compiled, and the C++ tests run by qemu-user.
+#   aarch64.sh              builds build/aarch64, then runs every test folder that has kernels or numbers in it
+#   aarch64.sh FILTER       conformance_test alone, with this gtest filter
+# Needs Debian's g++-aarch64-linux-gnu and qemu-user; the libraries are unpacked into build/aarch64-root.
+source "$(dirname "$0")/common.sh"
+export NINJA_STATUS='[%f/%t %es] ' CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
+root=$PWD/build/aarch64-root
+libraries='libhwy-dev libhwy1 libyaml-cpp-dev libyaml-cpp0.7 libsodium-dev libsodium23 libgtest-dev libgmock-dev'
+
+for tool in aarch64-linux-gnu-g++ qemu-aarch64; do
+  command -v $tool >/dev/null || die "$tool is missing. Type: apt-get install g++-aarch64-linux-gnu qemu-user"
+done
+
+if [ ! -e "$root/made" ]; then
+  say "libraries for arm64 (build/aarch64-root)"
+  rm -rf "$root"
+  mkdir -p "$root"/apt/{lists,cache/archives}/partial "$root/debs"
+  apt_get() { # with lists and downloads of its own: the machine's configuration stays as it is
+    apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::status=/dev/null \
+      -o Dir::State::Lists="$root/apt/lists" -o Dir::Cache="$root/apt/cache" -o APT::Sandbox::User=root "$@"
+  }
+  apt_get update
+  # shellcheck disable=SC2086
+  (cd "$root/debs" && apt_get download $libraries)
+  for package in "$root"/debs/*.deb; do dpkg-deb -x "$package" "$root"; done
+  # Headers and a CMake package, the same for every architecture.
+  mkdir -p "$root"/usr/{include,share/cmake}
+  cp -r /usr/include/nlohmann "$root/usr/include/"
+  cp -r /usr/share/cmake/nlohmann_json "$root/usr/share/cmake/"
+  touch "$root/made"
+fi
+
+[ -f build/aarch64/build.ninja ] || {
+  say "configuring build/aarch64"
+  cmake --preset aarch64 >build/configure-aarch64.log 2>&1 ||
+    { tail -n 30 build/configure-aarch64.log >&2 && die "cmake did not configure (build/configure-aarch64.log)"; }
+}
+say "compiling build/aarch64"
+cmake --build build/aarch64
+say "tests under qemu"
+if [ $# -gt 0 ]; then
+  exec qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" \
+    build/aarch64/bin/conformance_test --gtest_filter="$1"
+fi

@@ -1,0 +1,80 @@
+// Calls of kernels of mlp.linear.quantized on random codes and scales, compared with the reference.
+#pragma once
+
+#include "ops/mlp/linear/quantized.h"
+#include "tests/kernels/call.h"
+
+namespace lz::kernels {
+extern const KernelFamily ops_mlp_linear_quantized_ref, ops_mlp_linear_prepack_ref;
+}  // namespace lz::kernels
+
+namespace lz::testing_call {
+using namespace lz::ops;
+
+struct QuantizedCall {
+  int64_t format;
+  DType type = DType::kF32;
+  int64_t rows = 1, n = 19, k = 96, groups = 3;
+  bool bias = false, zero_point = false, tensor_scale = false, packed = false;
+  int64_t pad = 0;
+};
+
+// Codes of finite values: all of an integer's, an FP8's without infinities and NaN.
+inline void FillCodes(Array* a, const QuantizedCall& c, uint32_t seed) {
+  const DType dtype = kQuantInfo[size_t(c.format)].dtype;
+  const bool eight = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
+  std::mt19937 generator(seed);
+  std::uniform_int_distribution<int> codes(dtype == DType::kI8 ? -127 : 0, dtype == DType::kI8 || eight ? 127 : 255);
+  std::uniform_int_distribution<int> sign(0, 1);
+  std::vector<double> values(size_t(a->numel()));
+  for (double& v : values)
+    v = eight ? codes(generator) % (dtype == DType::kF8E4M3 ? 127 : 124) + 128 * sign(generator) : codes(generator);
+  a->Set(values);
+}
+inline void FillBetween(Array* a, uint32_t seed, int low, int high) {
+  std::mt19937 generator(seed);
+  std::uniform_int_distribution<int> integers(low, high);
+  std::vector<double> values(size_t(a->numel()));
+  for (double& v : values) v = integers(generator);
+  a->Set(values);
+}
+
+inline void ExpectLikeQuantizedReference(const KernelSpec& kernel, const QuantizedCall& c) {
+  const QuantInfo& info = kQuantInfo[size_t(c.format)];
+  const bool e8m0 = info.scales == kE8M0Scales, e4m3 = info.scales == kE4M3Scales;
+  Array x(c.type, {c.rows, c.k}, c.pad), bias(c.type, {c.n}), outer(DType::kF32, {c.n, 1});
+  Array weight(info.dtype == DType::kI8 ? DType::kI8 : DType::kU8, {c.n, c.k / info.pack}, c.pad);
+  Array scale(e8m0 || e4m3 ? DType::kU8 : DType::kF32, {c.n, c.groups}, c.pad), zero(DType::kI32, {c.n, c.groups});
+  Array packed(DType::kU8, {c.n, c.k / 2}), got(c.type, {c.rows, c.n}), want(DType::kF64, {c.rows, c.n});
+  x.FillNormal(1);
+  bias.FillNormal(2);
+  FillCodes(&weight, c, 3);
+  weight.Become(info.dtype);
+  FillBetween(&zero, 4, 0, 15);
+  if (e8m0) FillBetween(&scale, 5, 110, 120);  // 57344, the largest E5M2, times 2^-7: no overflow in f16
+  if (e4m3) FillBetween(&scale, 5, 0, 80), scale.Become(DType::kF8E4M3);
+  if (!e8m0 && !e4m3) scale.FillNormal(5, 0.01);
+  outer.FillNormal(6);
+  if (c.packed) {
+    ASSERT_EQ(Launch(kernels::ops_mlp_linear_prepack_ref[0], {&weight, &packed}, {}), 0);
+  }
+  const auto run = [&](const KernelSpec& spec, Array* out) {
+    ASSERT_EQ(Launch(spec,
+                     {&x, &weight, &scale, c.bias ? &bias : nullptr, c.zero_point ? &zero : nullptr,
+                      c.tensor_scale ? &outer : nullptr, c.packed ? &packed : nullptr, out},
+                     {Scalar(c.format)}),
+              0);
+  };
+  run(kernels::ops_mlp_linear_quantized_ref[0], &want);
+  run(kernel, &got);
+  const std::vector<double> expected = want.Values(), values = got.Values();
+  double largest = 0;
+  for (const double v : expected) largest = std::max(largest, std::fabs(v));
+  const double bound = (c.type == DType::kF32 ? 1e-5 : c.type == DType::kF16 ? 1e-3 : 1e-2) * largest;
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_NEAR(values[i], expected[i], bound) << ChoiceName(kQuantNames, c.format) << " element " << i << " rows "
+                                               << c.rows << " n " << c.n << " k " << c.k << " groups " << c.groups;
+  }
+}
+
+}  // namespace lz::testing_call
