@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The engine and its kernels on 64-bit Arm, without an Arm machine: cross-compiled, and the C++ tests run by qemu-user.
-#   aarch64.sh              builds build/aarch64, then runs every test folder that has kernels or numbers in it
+# The engine and its kernels on 64-bit Arm, without an Arm machine: cross-compiled, then tested by qemu-user.
+#   aarch64.sh              the kernels' tests, then every kernel on every conformance case and some random calls
 #   aarch64.sh FILTER       conformance_test alone, with this gtest filter
 # Needs Debian's g++-aarch64-linux-gnu and qemu-user; the libraries are unpacked into build/aarch64-root.
 source "$(dirname "$0")/common.sh"
@@ -38,8 +38,15 @@ fi
 }
 say "compiling build/aarch64"
 cmake --build build/aarch64
-say "tests under qemu"
+emulated() { # one test program, then its arguments
+  say "$1 under qemu"
+  qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" \
+    "build/aarch64/bin/$1" --gtest_brief=1 "${@:2}"
+}
+export LZ_FUZZ_EXECUTIONS=${LZ_FUZZ_EXECUTIONS:-100}
 if [ $# -gt 0 ]; then
-  exec qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" \
-    build/aarch64/bin/conformance_test --gtest_filter="$1"
+  emulated conformance_test --gtest_filter="$1"
+else
+  emulated kernels_test
+  emulated conformance_test --gtest_filter='*KernelConformance*:*RandomCall*'
 fi

@@ -36,6 +36,7 @@ STAGES = {
     "asan": tests("asan"),
     "fuzz": "scripts/build.sh asan && scripts/fuzz.sh asan",
     "tsan": tests("tsan"),
+    "aarch64": "scripts/aarch64.sh",
     "wheel": "scripts/wheel.sh",
     "matrix": ".venv/bin/python scripts/check_matrix.py",
 }
