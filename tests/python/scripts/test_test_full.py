@@ -87,7 +87,9 @@ def test_another_clone_goes_on_from_the_committed_record(repository, monkeypatch
 
 
 def test_every_kind_of_test_has_a_stage():
-    assert {"format", "lint", "release", "dev", "asan", "tsan", "fuzz", "aarch64", "wheel", "matrix"} <= set(test_full.STAGES)
+    assert {"format", "lint", "release", "dev", "asan", "tsan", "fuzz", "aarch64", "wheel", "matrix"} <= set(
+        test_full.STAGES
+    )
 
 
 def test_an_unknown_stage_is_refused(repository, monkeypatch, capsys):
