@@ -12,7 +12,7 @@ VENV_PYTHON := .venv/bin/python
 setup: ## system packages, .venv, Python packages
 	@scripts/setup.sh
 
-peers: setup ## llama.cpp from source (some minutes), for `layerzero bench e2e --peers`
+peers: setup ## llama.cpp from source (about 15 minutes), for `layerzero bench e2e --peers`
 	@$(VENV_PYTHON) -m pip install -q --no-deps --upgrade --target .venv/peers $(PIP_ARGS) -r requirements/peers.txt
 
 build: setup ## compile, and make `import layerzero` work in .venv

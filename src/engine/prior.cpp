@@ -80,8 +80,10 @@ Status Engine::UsePriorOfMachine() {
     text << file.rdbuf();
     status = Add(text.str(), path, &groups);
   }
+  // Each holds one machine's records; those of other kinds of CPU are not worth parsing.
+  const std::string id = DeviceId("cpu"), ours = "\"device_id\": \"" + std::string(perfdb::DeviceType(id)) + ",";
   for (const Embedded& file : kCarried) {
-    if (file.json.empty() || !status.ok()) continue;
+    if (!status.ok() || file.json.substr(0, 1024).find(ours) == std::string_view::npos) continue;
     status = Add(file.json, file.name, &groups);
   }
   if (Status made = PutInForce(groups); status.ok()) status = std::move(made);

@@ -4,9 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <random>
+#include <set>
+#include <sstream>
 
 #include "perfdb/device_id.h"
+#include "test_paths.h"
 
 namespace lz::perfdb {
 namespace {
@@ -41,6 +46,28 @@ class PriorTest : public testing::Test {
     return time ? time->median_us : 0;
   }
 };
+
+// The engine looks at the beginning of a carried file alone to see whether it is about this kind of machine.
+TEST_F(PriorTest, EveryCarriedFileHoldsOneMachinesRecordsOfKernelsThatExist) {
+  size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(LZ_SOURCE_DIR "/devices/priors")) {
+    std::stringstream text;
+    text << std::ifstream(entry.path()).rdbuf();
+    const auto records = ReadRecords(text.str(), entry.path().string());
+    ASSERT_TRUE(records.ok()) << records.status().Text();
+    std::set<std::string> devices;
+    for (const Record& r : *records) {
+      devices.insert(r.device_id);
+      if (!r.kernel_id.starts_with("torch.")) {
+        EXPECT_NE(registry.FindKernel(r.operation, r.kernel_id), nullptr) << r.kernel_id << " in " << entry.path();
+      }
+    }
+    ASSERT_EQ(devices.size(), 1u) << entry.path();
+    EXPECT_NE(text.str().substr(0, 1024).find("\"device_id\": \"" + *devices.begin()), std::string::npos);
+    ++files;
+  }
+  EXPECT_GE(files, 2u);
+}
 
 TEST_F(PriorTest, AxesAreInTheOrderThatTheseTestsTake) {
   EXPECT_EQ(op.axes(), (std::vector<std::string>{"...", "hidden"}));

@@ -17,6 +17,8 @@ OLDEST = TESTED[0]
 FOLDER = Path(sys.prefix) / f"transformers-{OLDEST}"  # scripts/setup.sh makes it
 FILES = [
     "test_families.py",
+    "test_block_families.py",
+    "test_block_changes.py",
     *(f"test_kernelize{name}.py" for name in ("", "_changes", "_checks", "_composite", "_generation")),
 ]
 # One that the fused forward takes, one with a mask for each kind of layer, one of two stacks.
@@ -41,6 +43,11 @@ def run(*arguments):
 def test_some_families():
     ran = run("test_families.py", "-k", " or ".join(SLICE))
     assert ran == 8 * len(SLICE)  # six tests of each family, and greedy generation with each of two caches
+
+
+def test_a_softcap_that_the_model_leaves_out():
+    """This version runs Gemma 2 over SDPA, which drops its soft-cap: the program has to drop it too."""
+    assert run("test_block_families.py", "-k", "one_program and gemma2") == 2
 
 
 @pytest.mark.full

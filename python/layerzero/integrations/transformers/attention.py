@@ -11,6 +11,7 @@ from layerzero import _layerzero
 from layerzero.integrations.transformers import continuous, structure
 
 NAME = "layerzero"
+_BEFORE = "_layerzero_attention_before"
 _attention = _layerzero.ops["attention"]
 
 
@@ -33,13 +34,16 @@ def layerzero_attention(
     """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights.
 
     With `cache`, that of continuous batching: packed sequences, see `continuous.paged_attention`. A call that asks for
-    the weights gets them where the model gave them before `kernelize`, by the model's own code.
+    the weights gets them where the model gave them before `kernelize`, by the model's own code. A soft-cap is left out
+    where the model's own attention did.
     """
     eager = _eager_of(module, kwargs) if cache is None else None
     if eager:
         further = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux, "position_bias": position_bias}
         kwargs |= {name: value for name, value in further.items() if value is not None}
         return eager(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
+    if softcap is not None and leaves_softcap_out(module):
+        softcap = None
     structure.count_call(module, "_layerzero_attention_part")
     if cache is not None:
         out = continuous.paged_attention(
@@ -80,6 +84,17 @@ def layerzero_attention(
     return out, None
 
 
+def remember(modules, name):
+    """The attention that `modules` had before `kernelize`, by the name of its implementation."""
+    for module in modules:
+        module.__dict__[_BEFORE] = name
+
+
+def leaves_softcap_out(module):
+    """Transformers' function over SDPA takes a soft-cap and computes without it; 5.17 gives it to Gemma 2."""
+    return module.__dict__.get(_BEFORE) == "sdpa"
+
+
 def _mask(attention_mask, position_bias, total):
     mask = attention_mask
     if mask is not None and mask.shape[-1] > total:
@@ -99,7 +114,7 @@ def _with_triangle(bias, length, total):
 
 def _eager_of(module, arguments):
     """The function of the module's file that gives weights, if they are wanted and were given before `kernelize`."""
-    if "_layerzero_eager" not in module.__dict__ or not _wants_weights(arguments):
+    if module.__dict__.get(_BEFORE) != "eager" or not _wants_weights(arguments):
         return None
     return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
 

@@ -238,10 +238,7 @@ def _replace_attention(model, mark):
         return
     mark.attention = before
     part = mark.report._add("attention", "attention")
-    eager = [config for config, name in before if name == "eager"]
     for module in model.modules():
-        if any(getattr(module, "config", None) is config for config in eager):
-            module.__dict__["_layerzero_eager"] = True
         module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
         if hasattr(type(module), _BATCHING.__name__) and not continuous.has_prefix():
             module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
@@ -354,6 +351,8 @@ def _kernelize(model):
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     mark = _Mark()
+    for config, name in choices.chosen(model, "attn"):
+        attention_interface.remember((m for m in model.modules() if getattr(m, "config", None) is config), name)
     layers = observe.ModelLayers(model)
     model.__dict__[_MARK] = mark
     try:

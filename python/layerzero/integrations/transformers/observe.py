@@ -22,6 +22,8 @@ _recording: dict[int, LayerTrace] = {}  # by id of the modules within a layer; k
 
 
 def _attend(module, query, key, value, attention_mask, **further):
+    if attention_interface.leaves_softcap_out(module):
+        further.pop("softcap", None)
     result = attention_interface.layerzero_attention(module, query, key, value, attention_mask, **further)
     trace = _recording.get(id(module))
     if trace is not None:
