@@ -6,7 +6,7 @@ option(LZ_BUILD_TESTS "Build the C++ tests" ON)
 option(LZ_BUILD_BENCH "Build the C++ benchmarks" OFF)
 set(lz_baseline x86-64-v2)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  set(lz_baseline armv8-a+crypto) # what Highway's NEON code needs of the compiler; nothing else uses the extension
+  set(lz_baseline armv8-a+crypto) # what Highway's NEON code is compiled for: CPUs without AES (Raspberry Pi 4) are not served
 endif()
 set(LZ_BASELINE ${lz_baseline} CACHE STRING "What every CPU must have; wider code is dispatched at run time")
 set(LZ_SANITIZE "" CACHE STRING "Sanitizers, comma separated: address,undefined or thread")

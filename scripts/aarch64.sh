@@ -4,15 +4,15 @@
 #   aarch64.sh FILTER       conformance_test alone, with this gtest filter
 # Needs Debian's g++-aarch64-linux-gnu and qemu-user; the libraries are unpacked into build/aarch64-root.
 source "$(dirname "$0")/common.sh"
-export NINJA_STATUS='[%f/%t %es] ' CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 root=$PWD/build/aarch64-root
+# As Debian 12 calls them.
 libraries='libhwy-dev libhwy1 libyaml-cpp-dev libyaml-cpp0.7 libsodium-dev libsodium23 libgtest-dev libgmock-dev'
 
 for tool in aarch64-linux-gnu-g++ qemu-aarch64; do
   command -v $tool >/dev/null || die "$tool is missing. Type: apt-get install g++-aarch64-linux-gnu qemu-user"
 done
 
-if [ ! -e "$root/made" ]; then
+if [ "$(cat "$root/made" 2>/dev/null)" != "$libraries" ]; then
   say "libraries for arm64 (build/aarch64-root)"
   rm -rf "$root"
   mkdir -p "$root"/apt/{lists,cache/archives}/partial "$root/debs"
@@ -28,16 +28,10 @@ if [ ! -e "$root/made" ]; then
   mkdir -p "$root"/usr/{include,share/cmake}
   cp -r /usr/include/nlohmann "$root/usr/include/"
   cp -r /usr/share/cmake/nlohmann_json "$root/usr/share/cmake/"
-  touch "$root/made"
+  echo "$libraries" >"$root/made"
 fi
 
-[ -f build/aarch64/build.ninja ] || {
-  say "configuring build/aarch64"
-  cmake --preset aarch64 >build/configure-aarch64.log 2>&1 ||
-    { tail -n 30 build/configure-aarch64.log >&2 && die "cmake did not configure (build/configure-aarch64.log)"; }
-}
-say "compiling build/aarch64"
-cmake --build build/aarch64
+scripts/build.sh aarch64
 emulated() { # one test program, then its arguments
   say "$1 under qemu"
   qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" \

@@ -17,7 +17,7 @@ fuzz_one() {
   [ -e "$state/$name.passed" ] && return
   if "$program" --gtest_brief=1 --gtest_filter="$1" >"$state/$name.log" 2>&1; then
     mv "$state/$name.log" "$state/$name.passed"
-    grep ' random calls ' "$state/$name.passed"
+    echo "$name passed: $(grep ' random calls ' "$state/$name.passed")"
   else
     cat "$state/$name.log"
     return 1
@@ -32,7 +32,8 @@ say "$LZ_FUZZ_EXECUTIONS random calls of each of ${#targets[@]} operations ($pro
 failed=0
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz_one {}' || failed=1
 passed=$(find "$state" -name '*.passed' | wc -l)
-cat "$state"/*.passed 2>/dev/null |
-  awk '/ random calls / { for (i = 2; i <= NF; ++i) if ($i == "random") calls += $(i - 1) } END { print calls + 0, "random calls" }'
+{ cat "$state"/*.passed 2>/dev/null || true; } |
+  awk '/ random calls / { for (i = 2; i <= NF; ++i) if ($i == "random") calls += $(i - 1) }
+       END { print calls + 0, "random calls" }'
 echo "$passed passed, $((${#targets[@]} - passed)) failed, 0 skipped"
 exit $failed

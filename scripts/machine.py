@@ -6,7 +6,7 @@ import platform
 import re
 from pathlib import Path
 
-# The kernel's flag, widest first, and the engine's name of that instruction set (src/platform/device.h).
+# The kernel's flag, widest first, and a name like the engine's (src/platform/device.h).
 INSTRUCTION_SETS = (
     ("amx_int8", "amx-int8"),
     ("amx_bf16", "amx-bf16"),
@@ -17,12 +17,17 @@ INSTRUCTION_SETS = (
     ("avx2", "avx2"),
     ("sse4_2", "sse4-2"),
     ("sve", "sve"),
+    ("bf16", "neon-bf16"),
+    ("asimddp", "neon-dot"),
     ("asimd", "neon"),
 )
 
 
-def machine_type(cpuinfo: str) -> str:
+def machine_type(cpuinfo: str | None = None) -> str:
     """The name without the number of cores, from the text of /proc/cpuinfo."""
+    if cpuinfo is None:
+        file = Path("/proc/cpuinfo")
+        cpuinfo = file.read_text() if file.exists() else ""
     found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     name = found.group(1) if found else platform.machine()
     name = re.sub(r"\((r|tm)\)|@.*|\b(cpu|processor|\d+-core)\b", " ", name, flags=re.IGNORECASE)
@@ -33,8 +38,7 @@ def machine_type(cpuinfo: str) -> str:
 
 
 def machine() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    return f"{machine_type(cpuinfo.read_text() if cpuinfo.exists() else '')}-{len(os.sched_getaffinity(0))}c"
+    return f"{machine_type()}-{len(os.sched_getaffinity(0))}c"
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
   make test-full                       all stages
   make test-full STAGES="asan tsan"    some of them
-Each stage's outcome goes to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the tree it ran
-on; that record is what the next run goes on from, in another clone too. `not_run` names the stages that these files lack.
+Each stage's outcome goes to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the tree it
+ran on; that record is what the next run goes on from, in another clone too. `not_run` names the stages that the files of
+`tree` lack.
 """
 
 import argparse
@@ -66,27 +67,31 @@ def record() -> Path:
 def last_runs() -> dict[str, dict]:
     """The newest outcome of every stage, whichever files it ran on."""
     known = json.loads(record().read_text())["stages"] if record().exists() else []
-    return {run["stage"]: run for run in known}
+    return {run["stage"]: run for run in known if "tree" in run}
 
 
 def write_record(tree: str, runs: dict[str, dict]) -> None:
-    ran_here = {name for name, run in runs.items() if run.get("tree") == tree}
+    ran_here = {name for name, run in runs.items() if run["tree"] == tree}
     summary = {
+        "tree": tree,
         "passed": all(name in ran_here and runs[name]["passed"] for name in STAGES),
         "not_run": [name for name in STAGES if name not in ran_here],
         "stages": [runs[name] for name in STAGES if name in runs],
     }
     record().parent.mkdir(parents=True, exist_ok=True)
-    record().write_text(json.dumps(summary, indent=2) + "\n")
+    part = record().with_suffix(".part")  # a run may be killed at any time
+    part.write_text(json.dumps(summary, indent=2) + "\n")
+    part.replace(record())
 
 
 def run_stage(name: str, tree: str) -> dict:
     runs = last_runs()
     before = runs.get(name)
-    if before and before.get("tree") == tree and before["passed"]:
+    if before and before["tree"] == tree and before["passed"]:
         print(f"== {name}: passed before on these files ({before['seconds']} s)")
         return before
     print(f"== {name}: {STAGES[name]}", flush=True)
+    commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".", ":!bench/results")
     log = LOGS / f"{name}.log"
     start = time.monotonic()
     with log.open("w") as out:
@@ -97,18 +102,21 @@ def run_stage(name: str, tree: str) -> dict:
         for line in process.stdout:
             out.write(line)
             print(line, end="", flush=True)
-    committed = not git("status", "--porcelain", "--", ".", ":!bench/results")
+    passed = process.wait() == 0
     result: dict[str, Any] = {
         "stage": name,
-        "commit": git("rev-parse", "HEAD"),
-        "working_tree": "clean" if committed else "changed since the commit",
+        "commit": commit,
+        "working_tree": "changed since the commit" if changed else "clean",
         "tree": tree,
-        "passed": process.wait() == 0,
+        "passed": passed and tree_id() == tree,
         "seconds": round(time.monotonic() - start),
     }
     counts = COUNTS.findall(log.read_text())
     if counts:
         result["tests"] = dict(zip(("passed", "failed", "skipped"), map(int, counts[-1]), strict=True))
+    if passed and not result["passed"]:
+        result["why"] = "files changed while the stage ran"
+        print(f"== {name}: {result['why']}; it has to run again")
     write_record(tree, {**last_runs(), name: result})
     return result
 

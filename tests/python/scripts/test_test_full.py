@@ -77,6 +77,14 @@ def test_some_stages_leave_their_results_and_name_the_others(repository, monkeyp
     assert one["tree"] != two["tree"]
 
 
+def test_a_stage_whose_files_changed_under_it_has_not_passed(repository, monkeypatch):
+    monkeypatch.setitem(test_full.STAGES, "one", "echo 2 >> source")
+    assert run(monkeypatch, "one") == 1
+    (result,) = (repository / "bench/results").glob("test-full-*.json")
+    (one,) = json.loads(result.read_text())["stages"]
+    assert not one["passed"] and "changed" in one["why"]
+
+
 def test_another_clone_goes_on_from_the_committed_record(repository, monkeypatch):
     assert run(monkeypatch, "one") == 0
     (repository / "ran").unlink()

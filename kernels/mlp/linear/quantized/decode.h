@@ -1,5 +1,5 @@
 // Quantised weights as f32: what codes mean and which scale is theirs, for the kernels of mlp.linear.quantized.
-// Include inside HWY_NAMESPACE's file only (after hwy/highway.h and kernels/simd.h).
+// Include inside HWY_NAMESPACE's file only (after hwy/highway.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_
 #undef LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_

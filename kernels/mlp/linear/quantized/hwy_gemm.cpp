@@ -24,7 +24,7 @@ using namespace lz::ops::mlp_linear_quantized;
 using linear::kBlockColumns;
 using Float = Tile<float>;
 
-constexpr int64_t kRows = 96;     // of input for each time that weights are decoded
+constexpr int64_t kRows = 96;     // of input for each time that weights are decoded: 384 KiB of a second-level cache
 constexpr int64_t kDepth = 1024;  // of a row of weights at a time: linear::BlockK never gives more for f32
 
 // sums[m][kBlockColumns] of `columns` output columns from `first` on; x: `rows` <= kRows rows of k values.

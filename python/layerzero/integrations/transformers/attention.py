@@ -1,9 +1,11 @@
 """Transformers' attention interface over LayerZero's attention operation, registered under the name "layerzero"."""
 
+import functools
 import sys
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.utils import output_capturing
 
@@ -85,14 +87,26 @@ def layerzero_attention(
 
 
 def remember(modules, name):
-    """The attention that `modules` had before `kernelize`, by the name of its implementation."""
+    """The attention that `modules` had before `kernelize`, by the name of its implementation; None forgets it."""
     for module in modules:
-        module.__dict__[_BEFORE] = name
+        module.__dict__.pop(_BEFORE, None)
+        if name is not None:
+            module.__dict__[_BEFORE] = name
 
 
 def leaves_softcap_out(module):
-    """Transformers' function over SDPA takes a soft-cap and computes without it; 5.17 gives it to Gemma 2."""
-    return module.__dict__.get(_BEFORE) == "sdpa"
+    """5.17's function over SDPA takes the soft-cap of Gemma 2 and computes without it; later versions refuse it."""
+    return module.__dict__.get(_BEFORE) == "sdpa" and _sdpa_leaves_softcap_out()
+
+
+@functools.cache
+def _sdpa_leaves_softcap_out():
+    one = torch.zeros(1, 1, 1, 8)
+    try:
+        sdpa_attention_forward(torch.nn.Identity(), one, one, one, None, softcap=1.0)
+    except Exception:  # however it says so, it does not compute
+        return False
+    return True
 
 
 def _mask(attention_mask, position_bias, total):

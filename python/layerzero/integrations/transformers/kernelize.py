@@ -353,7 +353,11 @@ def _kernelize(model):
     mark = _Mark()
     for config, name in choices.chosen(model, "attn"):
         attention_interface.remember((m for m in model.modules() if getattr(m, "config", None) is config), name)
-    layers = observe.ModelLayers(model)
+    try:
+        layers = observe.ModelLayers(model)
+    except BaseException:
+        attention_interface.remember(model.modules(), None)
+        raise
     model.__dict__[_MARK] = mark
     try:
         _replace_norms(model, mark)
