@@ -3,7 +3,8 @@
 #   (no argument)  manylinux_2_28 by auditwheel's word: glibc 2.28 or newer, C++ dependencies linked in
 #   --local        for this machine alone, with its compiler and libraries: quicker, for development
 source "$(dirname "$0")/common.sh"
-export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
+# By content: each clone's compiler is a new file of the same bytes (scripts/portable.sh).
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
 kind=portable
 [ "${1:-}" != --local ] || kind=local
 settings=(build-dir="build/wheel-$kind" cmake.define.Python3_EXECUTABLE="$VENV_PYTHON"
