@@ -60,19 +60,26 @@ void Team::Work() {
 void Team::Loop(int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context) {
   const int64_t count = end - begin, threads = workers_.load(std::memory_order_relaxed) + 1;
   if (count <= 0) return;
-  grain = std::max<int64_t>(grain, 1);
-  if (threads == 1 || count <= grain || looping_) return body(begin, end, context);
+  if (looping_) return body(begin, end, context);
   looping_ = true;
-  begin_ = begin, end_ = end, size_ = std::max(grain, CeilDiv(count, threads * kPartsOfAThread));
-  body_ = body, context_ = context;
-  const int64_t parts = CeilDiv(count, size_);
+  grain = std::max<int64_t>(grain, 1);
+  if (threads == 1 || count <= grain) {
+    body(begin, end, context);
+  } else {
+    Share(begin, end, std::max(grain, CeilDiv(count, threads * kPartsOfAThread)), body, context);
+  }
+  looping_ = false;
+}
+
+void Team::Share(int64_t begin, int64_t end, int64_t size, lz_parallel_body body, void* context) {
+  begin_ = begin, end_ = end, size_ = size, body_ = body, context_ = context;
+  const int64_t parts = CeilDiv(end - begin, size);
   done_.store(0, std::memory_order_relaxed);
   const uint64_t loop = (ticket_.load(std::memory_order_relaxed) >> kLoopShift) + 1;
   ticket_.store(loop << kLoopShift | uint64_t(parts) << kPartsShift, std::memory_order_release);
   while (TakePart(ticket_.load(std::memory_order_acquire))) {
   }
   for (Spin spin; done_.load(std::memory_order_acquire) < parts;) spin.Wait();
-  looping_ = false;
 }
 
 }  // namespace lz

@@ -39,11 +39,13 @@ class Team {
         [](int64_t, int64_t, void* context) { (*static_cast<decltype(part)*>(context))(); }, &part);
   }
 
-  // For main() and what it calls. A loop inside a part of a loop runs on the part's thread.
+  // For main() and what it calls. A loop inside a loop runs on the thread that calls it, also when the outer one found
+  // nobody to share it with.
   lz_parallel AsParallel();
 
  private:
   void Loop(int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context);
+  void Share(int64_t begin, int64_t end, int64_t size, lz_parallel_body body, void* context);
   void Work();
   bool TakePart(uint64_t ticket);
 
@@ -55,7 +57,7 @@ class Team {
   std::atomic<bool> led_{false};     // a thread has taken main()
   std::atomic<bool> over_{true};
   int32_t max_threads_ = 1;
-  bool looping_ = false;
+  bool looping_ = false;  // within a loop, whether others came to it or not
   int64_t begin_ = 0, end_ = 0, size_ = 0;
   lz_parallel_body body_ = nullptr;
   void* context_ = nullptr;

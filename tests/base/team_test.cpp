@@ -205,6 +205,37 @@ TEST(Team, ALoopInsideAPartRunsOnThePartsThread) {
   EXPECT_TRUE(counts.AllAre(20));
 }
 
+// The outer loop found its thread alone; threads that come while it runs do not take parts of the loops inside.
+TEST(Team, ALoopInsideALoopThatIsNotSharedStaysOnItsThread) {
+  std::atomic<bool> outer_runs{false};
+  ScriptedPool pool{[&](int64_t, const auto& part) {
+    std::thread late([&] {
+      while (!outer_runs) std::this_thread::yield();
+      part(1);
+    });
+    part(0);
+    late.join();
+  }};
+  Team team;
+  Counts counts(16);
+  team.Run(pool.AsParallel(), [&] {
+    const std::thread::id here = std::this_thread::get_id();
+    std::atomic<int> elsewhere{0};
+    auto inner = [&](int64_t begin, int64_t end) {
+      elsewhere += std::this_thread::get_id() != here;
+      counts(begin, end);
+    };
+    auto outer = [&](int64_t, int64_t) {
+      outer_runs = true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      for (int i = 0; i < 1000; ++i) Loop(team.AsParallel(), 0, 16, 1, inner);
+    };
+    Loop(team.AsParallel(), 0, 4, 1, outer);
+    EXPECT_EQ(elsewhere, 0);
+  });
+  EXPECT_TRUE(counts.AllAre(1000));
+}
+
 // A program inside a program: its team has the outer one for a pool, between loops and inside of one.
 TEST(Team, ATeamMayBeThePoolOfAnother) {
   ThreadPool pool(4);
