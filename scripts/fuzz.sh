@@ -7,6 +7,8 @@ program=build/${1:?fuzz.sh PRESET}/bin/conformance_test
 state=build/fuzz-$1
 export LZ_FUZZ_EXECUTIONS=${LZ_FUZZ_EXECUTIONS:-100000} program state
 run="$(sha256sum <"$program") $LZ_FUZZ_EXECUTIONS ${LZ_FUZZ_SEED:-}"
+# Shorter stacks of allocations and a smaller quarantine: a fifth less time.
+export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=1:quarantine_size_mb=8}
 mkdir -p "$state"
 [ "$(cat "$state/of" 2>/dev/null)" = "$run" ] || rm -f "$state"/*.passed
 echo "$run" >"$state/of"

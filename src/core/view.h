@@ -3,6 +3,7 @@
 #pragma once
 
 #include <bit>
+#include <cassert>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -108,7 +109,11 @@ class View {
       case DType::kI8: return Put(p, int8_t(v));
       case DType::kU8: return Put(p, uint8_t(v));
       case DType::kBool: return Put(p, uint8_t(v != 0));
-      default: return Store(offset, double(v));
+      case DType::kF64:
+      case DType::kF32:
+      case DType::kF16:
+      case DType::kBF16: return Store(offset, double(v));
+      default: assert(!"how a value becomes a float8 is for the operation to say");
     }
   }
 

@@ -26,6 +26,8 @@ class LZ_VERIFY_API OwnedTensor {
   // `strides` in elements, not negative; `offset`: elements between an aligned address and the first one.
   OwnedTensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides, int64_t offset = 0);
   static OwnedTensor RowMajor(DType dtype, std::vector<int64_t> shape);
+  // An aligned address behind which there are no elements: all that binding looks at.
+  static OwnedTensor WithoutElements(DType dtype, std::vector<int64_t> shape);
 
   bool given() const { return given_; }
   DType dtype() const { return dtype_; }

@@ -38,13 +38,17 @@ class LZ_VERIFY_API RandomCalls {
   void Resolve(Draft& draft) const;  // sizes from seeds
   std::string Text(const Draft& draft, int broken = -1, Fault fault = Fault::kNone) const;
   std::string TensorText(const Draft& draft, size_t i, Fault fault) const;
+  std::string OptionsText(const Draft& draft) const;  // scalars and layout
+  Result<Case> ToBind(const Draft& draft) const;      // without elements
+  std::vector<int64_t> StoredShape(const Draft& draft, size_t i, Fault fault) const;
   std::vector<int64_t> ShapeOf(const Draft& draft, size_t i) const;
   std::vector<int64_t> AnyShape(const Draft& draft, size_t i) const;
   std::string FillText(const Draft& draft, std::string_view name, Generator& g, DType type, int64_t numel) const;
   std::string ScalarText(size_t i, const Piece& piece) const;
   DType DTypeOf(const Draft& draft, size_t i) const;
   bool Shares(const Draft& draft, size_t i) const;  // its first axis is bound by another tensor too
-  bool Settle(Draft& draft);                        // draws again what is too large or refused
+  bool AcceptsValues(const std::string& line) const;
+  bool Settle(Draft& draft);  // draws again what is too large or refused
   void Shrink(Draft& draft);
   void Redraw(Draft& draft, std::string_view field);
 

@@ -16,14 +16,28 @@ OwnedTensor::OwnedTensor(DType dtype, std::vector<int64_t> shape, std::vector<in
   std::memset(static_cast<void*>(memory_.data()), kGuard, memory_.size() * sizeof(Chunk));
 }
 
-OwnedTensor OwnedTensor::RowMajor(DType dtype, std::vector<int64_t> shape) {
+namespace {
+std::vector<int64_t> RowMajorStrides(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size());
   int64_t stride = 1;
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = stride;
     stride *= shape[i];
   }
+  return strides;
+}
+}  // namespace
+
+OwnedTensor OwnedTensor::RowMajor(DType dtype, std::vector<int64_t> shape) {
+  std::vector<int64_t> strides = RowMajorStrides(shape);
   return OwnedTensor(dtype, std::move(shape), std::move(strides));
+}
+
+OwnedTensor OwnedTensor::WithoutElements(DType dtype, std::vector<int64_t> shape) {
+  OwnedTensor t(dtype, {0}, {1});
+  t.strides_ = RowMajorStrides(shape);
+  t.shape_ = std::move(shape);
+  return t;
 }
 
 int64_t OwnedTensor::numel() const {
@@ -52,11 +66,18 @@ lz_tensor OwnedTensor::tensor() {
 
 bool OwnedTensor::GuardsIntact() const {
   const size_t item = size_t(ByteSize(dtype_)), size = memory_.size() * sizeof(Chunk);
-  std::vector<unsigned char> rest(size);
-  std::memcpy(rest.data(), memory_.data(), size);
+  const auto* bytes = reinterpret_cast<const unsigned char*>(memory_.data());
+  const auto is_guard = [](unsigned char c) { return c == kGuard; };
+  const size_t first = kGuardBytes + size_t(offset_) * item;
+  const bool apart = std::find(strides_.begin(), strides_.end(), 0) == strides_.end();  // no two at one address
+  if (apart && first + size_t(numel()) * item == kGuardBytes + num_bytes_) {  // nothing lies between the elements
+    return std::all_of(bytes, bytes + first, is_guard) &&
+           std::all_of(bytes + kGuardBytes + num_bytes_, bytes + size, is_guard);
+  }
+  std::vector<unsigned char> rest(bytes, bytes + size);
   ForEach(
       [&](int64_t, int64_t at) { std::memset(rest.data() + kGuardBytes + size_t(offset_ + at) * item, kGuard, item); });
-  return std::all_of(rest.begin(), rest.end(), [](unsigned char c) { return c == kGuard; });
+  return std::all_of(rest.begin(), rest.end(), is_guard);
 }
 
 bool OwnedTensor::SameBytes(const OwnedTensor& other) const {
