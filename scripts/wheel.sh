@@ -3,14 +3,14 @@
 #   (no argument)  manylinux_2_28 by auditwheel's word: glibc 2.28 or newer, C++ dependencies linked in
 #   --local        for this machine alone, with its compiler and libraries: quicker, for development
 source "$(dirname "$0")/common.sh"
-# By content: each clone's compiler is a new file of the same bytes (scripts/portable.sh).
-export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1 CCACHE_COMPILERCHECK=content
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 kind=portable
 [ "${1:-}" != --local ] || kind=local
 settings=(build-dir="build/wheel-$kind" cmake.define.Python3_EXECUTABLE="$VENV_PYTHON"
   cmake.define.LZ_BUILD_CUDA="${LZ_BUILD_CUDA:-AUTO}")
 if [ $kind = portable ]; then
   scripts/portable.sh
+  export CCACHE_COMPILERCHECK=content  # each clone's compiler is a new file of the same bytes
   settings+=(cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/portable.cmake")
 else # the names that CMake finds by itself: a compiler cache then has the objects of scripts/build.sh
   export CC=${CC:-cc} CXX=${CXX:-c++}
