@@ -15,6 +15,7 @@ from machine import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 OPERATIONS = ("mlp.linear", "attention.")
+OF_LIBRARIES = ("onednn.", "openblas.")  # of LAYERZERO_LIBRARIES: which build of them is known where it is measured
 NEAR = 2  # doublings, over all axes
 ALIKE = 1.1  # times of kernels that are as good as each other
 
@@ -47,7 +48,8 @@ def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     document = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    rows = thinned([r for r in document["records"] if r["operation"].startswith(OPERATIONS)])
+    records = [r for r in document["records"] if not r["kernel_id"].startswith(OF_LIBRARIES)]
+    rows = thinned([r for r in records if r["operation"].startswith(OPERATIONS)])
     lines = [json.dumps({k: v for k, v in row.items() if v not in (None, {})}) for row in rows]
     path = ROOT / f"devices/priors/{machine()}.json"
     path.parent.mkdir(exist_ok=True)

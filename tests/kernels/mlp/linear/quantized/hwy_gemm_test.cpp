@@ -20,7 +20,7 @@ TEST_P(HwyQuantizedGemm, EveryFormatDTypeAndNumberOfRows) {
   for (int64_t format = 0; format < kQuantFormats; ++format) {
     const int64_t group = kQuantInfo[size_t(format)].group;
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
-      for (const int64_t rows : {1, 2, 7, 99}) {
+      for (const int64_t rows : {1, 2, 7, 99, 194}) {
         ExpectLikeReference({.format = format,
                              .type = type,
                              .rows = rows,

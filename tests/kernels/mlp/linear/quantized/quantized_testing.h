@@ -19,24 +19,22 @@ struct QuantizedCall {
   int64_t pad = 0;
 };
 
-// Codes of finite values: all of an integer's, an FP8's without infinities and NaN.
-inline void FillCodes(Array* a, const QuantizedCall& c, uint32_t seed) {
-  const DType dtype = kQuantInfo[size_t(c.format)].dtype;
-  const bool eight = dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2;
-  std::mt19937 generator(seed);
-  std::uniform_int_distribution<int> codes(dtype == DType::kI8 ? -127 : 0, dtype == DType::kI8 || eight ? 127 : 255);
-  std::uniform_int_distribution<int> sign(0, 1);
-  std::vector<double> values(size_t(a->numel()));
-  for (double& v : values)
-    v = eight ? codes(generator) % (dtype == DType::kF8E4M3 ? 127 : 124) + 128 * sign(generator) : codes(generator);
-  a->Set(values);
-}
 inline void FillBetween(Array* a, uint32_t seed, int low, int high) {
   std::mt19937 generator(seed);
   std::uniform_int_distribution<int> integers(low, high);
   std::vector<double> values(size_t(a->numel()));
   for (double& v : values) v = integers(generator);
   a->Set(values);
+}
+// Codes of finite values: all of an integer's, an FP8's without infinities and NaN.
+inline void FillCodes(Array* a, DType dtype, uint32_t seed) {
+  if (dtype == DType::kI8) return FillBetween(a, seed, -127, 127);
+  if (dtype != DType::kF8E4M3 && dtype != DType::kF8E5M2) return FillBetween(a, seed, 0, 255);
+  const int finite = dtype == DType::kF8E4M3 ? 127 : 124;  // of each sign
+  FillBetween(a, seed, 0, 2 * finite - 1);
+  std::vector<double> codes = a->Values();
+  for (double& code : codes) code += code < finite ? 0 : 128 - finite;
+  a->Set(codes);
 }
 
 inline void ExpectLikeQuantizedReference(const KernelSpec& kernel, const QuantizedCall& c) {
@@ -48,7 +46,7 @@ inline void ExpectLikeQuantizedReference(const KernelSpec& kernel, const Quantiz
   Array packed(DType::kU8, {c.n, c.k / 2}), got(c.type, {c.rows, c.n}), want(DType::kF64, {c.rows, c.n});
   x.FillNormal(1);
   bias.FillNormal(2);
-  FillCodes(&weight, c, 3);
+  FillCodes(&weight, info.dtype, 3);
   weight.Become(info.dtype);
   FillBetween(&zero, 4, 0, 15);
   if (e8m0) FillBetween(&scale, 5, 110, 120);  // 57344, the largest E5M2, times 2^-7: no overflow in f16
