@@ -4,7 +4,7 @@
 source "$(dirname "$0")/common.sh"
 python=${PYTHON:-python3}
 
-# Package, then how to see that it is there: a command, a header, or a snippet that Python runs.
+# Package, then how to see that it is there: a command, a header, a library, or a snippet that Python runs.
 system_packages='
 g++               cmd g++
 make              cmd make
@@ -26,25 +26,33 @@ libgtest-dev      inc gtest/gtest.h
 libgmock-dev      inc gmock/gmock.h
 libbenchmark-dev  inc benchmark/benchmark.h
 '
+# What some tests run with, and skip without: installed where that needs no question.
+test_packages='
+libopenblas0-pthread lib libopenblas.so.0
+'
 
 present() {
   case $1 in
     cmd) command -v "$2" >/dev/null ;;
     inc) [ -e "/usr/include/$2" ] || [ -e "/usr/local/include/$2" ] ;;
+    lib) "$python" -c "import ctypes; ctypes.CDLL('$2')" 2>/dev/null ;;
     py) "$python" -c "$2" 2>/dev/null ;;
   esac
 }
 
-missing_packages() {
+missing_packages() {  # of a list
   local package kind probe
   while read -r package kind probe; do
     [ -z "$package" ] || present "$kind" "$probe" || echo "$package"
-  done <<<"$system_packages"
+  done <<<"$1"
 }
 
 install_system_packages() {
   local missing
-  mapfile -t missing < <(missing_packages)
+  mapfile -t missing < <(missing_packages "$system_packages")
+  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    mapfile -t -O "${#missing[@]}" missing < <(missing_packages "$test_packages")
+  fi
   [ ${#missing[@]} -eq 0 ] && return
   local as_root=()
   local command="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"

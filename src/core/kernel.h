@@ -1,4 +1,5 @@
-// What a kernel says about itself. Everything is constexpr data: building the registry runs no code of a kernel.
+// What a kernel says about itself. Everything is constexpr data: building the registry runs no code of a kernel but
+// `open`, where one needs a C library.
 //
 // A kernel file is kernels/<operation path>/<provider>_<variant>.cpp and ends with
 //   constexpr auto kFamily = std::to_array<lz::KernelSpec>({{...}});
@@ -68,6 +69,9 @@ struct KernelSpec {
   CallKind call = CallKind::kNative;
   lz_launch_fn launch = nullptr;
   lz_workspace_fn workspace = nullptr;
+  // For kernels of a C library (kernels/library.h): opens it at `path`, null where the user named none for this source;
+  // null, or why it cannot be used. Called at registration; the first path of the process counts.
+  const char* (*open)(const char* path) = nullptr;
   double expected_us_fixed = 0;  // rough host+device time of the smallest call; > 20: the door releases the GIL
 };
 

@@ -24,6 +24,7 @@ struct KernelRow {
   CallKind call;
   lz_launch_fn launch;
   lz_workspace_fn workspace;
+  const char* (*open)(const char* path);
   double expected_us_fixed;
 };
 
@@ -49,11 +50,11 @@ inline RowText ToRow(std::string_view text) { return {text.data(), text.size()};
 // The bindings name every member: one that is added is a compile error here.
 inline void Send(const KernelSpec& spec, const RowReceiver& to) {
   const auto& [id, operation, source, version, platform, dtypes, constraints, accepts, strides, priority, deterministic,
-               cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, expected_us_fixed] = spec;
-  const KernelRow row = {
-      ToRow(id), ToRow(operation), ToRow(source),    ToRow(numerics), version,       platform,  dtypes,
-      strides,   priority,         deterministic,    cuda_graph_safe, requires_grad, reference, call,
-      launch,    workspace,        expected_us_fixed};
+               cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, open, expected_us_fixed] =
+      spec;
+  const KernelRow row = {ToRow(id), ToRow(operation), ToRow(source), ToRow(numerics),  version,       platform,  dtypes,
+                         strides,   priority,         deterministic, cuda_graph_safe,  requires_grad, reference, call,
+                         launch,    workspace,        open,          expected_us_fixed};
   to.kernel(to.self, &row);
   for (const Constraint& constraint : constraints) {
     const auto& [field, rel, operand, set, code] = constraint;

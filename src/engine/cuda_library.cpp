@@ -43,6 +43,7 @@ RowReceiver ReceivedKernels::receiver() {
             .call = row->call,
             .launch = row->launch,
             .workspace = row->workspace,
+            .open = row->open,
             .expected_us_fixed = row->expected_us_fixed};
   };
   to.constraint = [](void* self, const ConstraintRow* row) {

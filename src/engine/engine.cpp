@@ -55,6 +55,7 @@ Engine::Engine() : layout_warned_(selector_.registry().operations().size()) {
                  : Status(StatusCode::kInternal, selector_.registry().startup().parts());
   auto cuda = LoadCudaLibrary(selector_.registry(), CudaLibraryPath());  // optional: a refusal is kept, not fatal
   cuda_library_ = !cuda.ok() ? cuda.status().Text() : *cuda ? "loaded" : "none";
+  if (Status named = selector_.registry().CheckLibraries(); !named.ok() && startup_.ok()) startup_ = std::move(named);
   auto layers = ProcessLayers();
   if (Status one = OnlyCopy(); !one.ok() && startup_.ok()) startup_ = std::move(one);
   Status policy = layers.ok() ? selector_.policies().Load(std::move(*layers)) : layers.TakeStatus();

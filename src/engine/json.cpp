@@ -377,6 +377,7 @@ std::string Engine::Kernels(const Operation* op) const {
                  {"reference", k->spec.reference},
                  {"numerics", k->spec.numerics},
                  {"native", k->spec.call == CallKind::kNative},
+                 {"library", k->spec.open != nullptr},
                  {"installed", k->availability.installed},
                  {"detail", k->availability.detail},
                  {"index", k->index},

@@ -108,8 +108,13 @@ Result<Policy> ParsePolicy(std::span<const PolicyLayer> layers);
 // LAYERZERO_* of `environment` (name, value) as a layer; a variable that is not known is a ConfigError.
 Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std::string>> environment);
 
+// LAYERZERO_LIBRARIES, "openblas=libopenblas.so.0,onednn=/opt/lib/libdnnl.so.3", as {source: path}; empty where it is
+// wrong, which EnvironmentLayer says.
+std::map<std::string, std::string, std::less<>> NamedLibraries();
+
 // The layers of this process: user file, project file (LAYERZERO_CONFIG, else layerzero.yaml in the working directory),
-// environment. The only reader of getenv in the library. The first layer holds the default cache_dir with ~ resolved.
+// environment. It and NamedLibraries are the library's only readers of the environment. The first layer holds the
+// default cache_dir with ~ resolved.
 Result<std::vector<PolicyLayer>> ProcessLayers();
 
 // The policy as JSON: every key, its value and the layer that set it.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <system_error>
 
@@ -19,7 +20,7 @@ using nlohmann::json;
 constexpr std::string_view kPrefix = "LAYERZERO_";
 constexpr std::string_view kLockPrefix = "LAYERZERO_LOCK_";
 
-enum class VariableKind : uint8_t { kFlag, kInverseFlag, kSources, kPath, kConfigFile };
+enum class VariableKind : uint8_t { kFlag, kInverseFlag, kSources, kPath, kConfigFile, kLibraries };
 
 struct Variable {
   std::string_view name;
@@ -37,6 +38,7 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"LAYERZERO_PIPELINES", VariableKind::kFlag, "pipelines"},
     {"LAYERZERO_CACHE_DIR", VariableKind::kPath, "cache_dir"},
     {"LAYERZERO_CONFIG", VariableKind::kConfigFile, ""},
+    {"LAYERZERO_LIBRARIES", VariableKind::kLibraries, ""},
 });
 
 Status Wrong(std::string_view name, std::string wanted, std::string_view got, std::string fix = {}) {
@@ -73,6 +75,26 @@ Result<json> ParseSources(std::string_view name, std::string_view value) {
     if (more) value.remove_prefix(comma + 1);
   }
   return sources;
+}
+
+Result<std::map<std::string, std::string, std::less<>>> ParseLibraries(std::string_view value) {
+  std::map<std::string, std::string, std::less<>> libraries;
+  for (bool more = !value.empty(); more;) {
+    const size_t comma = value.find(',');
+    const std::string_view entry = value.substr(0, comma);
+    const size_t equals = entry.find('=');
+    const std::string_view source = entry.substr(0, equals);
+    if (equals == entry.npos || equals + 1 == entry.size() || !IsName(source, false) ||
+        source.find('.') != source.npos) {
+      return Wrong("LAYERZERO_LIBRARIES", "source=path, comma-separated", entry, "as openblas=libopenblas.so.0");
+    }
+    if (!libraries.emplace(source, entry.substr(equals + 1)).second) {
+      return Wrong("LAYERZERO_LIBRARIES", "each source once", entry);
+    }
+    more = comma != std::string_view::npos;
+    if (more) value.remove_prefix(comma + 1);
+  }
+  return libraries;
 }
 
 Status AddLock(std::string_view name, std::string_view value, json& locks) {
@@ -119,6 +141,10 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
       layer[key] = value;
       return {};
     case VariableKind::kConfigFile: return {};  // read by ProcessLayers
+    case VariableKind::kLibraries: {            // read by NamedLibraries
+      auto libraries = ParseLibraries(value);
+      return libraries.ok() ? Status() : libraries.TakeStatus();
+    }
   }
   return {};
 }
@@ -157,6 +183,12 @@ Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std:
   }
   if (!locks.empty()) layer["locks"] = std::move(locks);
   return PolicyLayer{.name = "environment", .yaml = layer.empty() ? "" : Dump(layer)};
+}
+
+std::map<std::string, std::string, std::less<>> NamedLibraries() {
+  const char* value = std::getenv("LAYERZERO_LIBRARIES");
+  auto libraries = ParseLibraries(value ? value : "");
+  return libraries.ok() ? std::move(*libraries) : std::map<std::string, std::string, std::less<>>();
 }
 
 Result<std::vector<PolicyLayer>> ProcessLayers() {

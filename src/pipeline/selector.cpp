@@ -31,7 +31,7 @@ LayoutRules LayoutRulesFrom(const Policy& policy) {
 
 }  // namespace
 
-Selector::Selector() {
+Selector::Selector() : registry_(NamedLibraries()) {
   for (size_t i = 0; i < registry_.operations().size(); ++i) caches_.push_back(std::make_unique<PlanCache>(epochs_));
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
 
 #include "platform/device.h"
 
@@ -109,7 +110,7 @@ ReasonCode DefaultCode(const Operation& op, std::string_view name, Rel rel) {
   return ReasonCode::kConstraintFailed;
 }
 
-Registry::Registry() {
+Registry::Registry(Libraries libraries) : libraries_(std::move(libraries)) {
   for (size_t i = 0; i < std::size(kOperationTable); ++i) {
     const Contract* contract = kOperationTable[i];
     auto op = Operation::Compile(*contract);
@@ -147,6 +148,22 @@ Registry::Registry() {
     std::lock_guard lock(mutex_);
     PublishState(*op);
   }
+}
+
+Status Registry::CheckLibraries() const {
+  std::lock_guard lock(mutex_);
+  std::set<std::string> sources;
+  for (const KernelEntry& k : entries_) {
+    if (k.spec.open) sources.insert(k.source);
+  }
+  for (const auto& [name, path] : libraries_) {
+    if (sources.contains(name)) continue;
+    std::string wanted;
+    for (const std::string& source : sources) wanted += (wanted.empty() ? "" : ", ") + source;
+    return Status(StatusCode::kConfig,
+                  {.field = "LAYERZERO_LIBRARIES", .wanted = wanted, .got = "'" + name + "'", .fix = "remove it"});
+  }
+  return {};
 }
 
 const Operation* Registry::Find(std::string_view name) const {
@@ -234,6 +251,11 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
   entry->operation = std::string(spec.operation);
   entry->source = spec.source.empty() ? entry->id.substr(0, entry->id.find('.')) : std::string(spec.source);
   entry->availability = r.availability;
+  if (spec.open && r.availability.installed) {
+    const auto named = libraries_.find(entry->source);
+    const char* why = spec.open(named == libraries_.end() ? nullptr : named->second.c_str());
+    if (why) entry->availability = {.installed = false, .detail = why};
+  }
   entry->adapter = r.adapter;
   entry->spec = spec;
   std::deque<std::string> names;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,13 +48,17 @@ struct OperationState {
 
 class Registry {
  public:
-  Registry();  // compiles the generated tables
+  using Libraries = std::map<std::string, std::string, std::less<>>;
+  // Compiles the generated tables. `libraries`: the path of each C library that the user named, by source.
+  explicit Registry(Libraries libraries = {});
 
   // By flat name, operation id or deprecated alias; nullptr when unknown.
   const Operation* Find(std::string_view name) const;
   // The variant of an operation id within its contract, or -1 (a flat name, an alias).
   static int VariantIndex(const Operation& op, std::string_view id);
   const std::vector<std::unique_ptr<Operation>>& operations() const { return operations_; }
+  // A library that was named and that no kernel calls is a mistake of who named it.
+  Status CheckLibraries() const;
   const Status& startup() const { return startup_; }  // the first mistake in a built-in table
 
   struct Registration {
@@ -97,6 +102,7 @@ class Registry {
   int32_t generation_ = 0;
   uint64_t changes_ = 0;
   Status startup_;
+  const Libraries libraries_;
 };
 
 // The reason code that (field, relation) stands for when a row names none.

@@ -11,6 +11,7 @@
 
 #include "engine/engine.h"
 #include "test_paths.h"
+#include "tests/kernels/libraries.h"  // names them: their kernels are run too
 #include "verify/case.h"
 
 namespace lz::verify {

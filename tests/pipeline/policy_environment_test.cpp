@@ -34,6 +34,7 @@ TEST(PolicyEnvironment, ReadsEachVariable) {
                                            {"LAYERZERO_DEBUG", "0"},
                                            {"LAYERZERO_PIPELINES", "0"},
                                            {"LAYERZERO_CONFIG", "/x.yaml"},
+                                           {"LAYERZERO_LIBRARIES", "openblas=libopenblas.so.0,onednn=/opt/a b/c.so"},
                                            {"LAYERZERO_CACHE_DIR", "/a \"b\": c"}});
   ASSERT_TRUE(policy.ok()) << policy.status().Text();
   EXPECT_FALSE(policy->enabled);
@@ -72,6 +73,9 @@ TEST(PolicyEnvironment, MistakesNameTheVariable) {
       {"LAYERZERO_DISABLE", "1", "did you mean LAYERZERO_DISABLED?"},
       {"LAYERZERO_", "", "a known variable"},
       {"LAYERZERO_DISABLED", "maybe", "LAYERZERO_DISABLED: wanted 0 or 1, got 'maybe'"},
+      {"LAYERZERO_LIBRARIES", "openblas", "LAYERZERO_LIBRARIES: wanted source=path, comma-separated, got 'openblas'"},
+      {"LAYERZERO_LIBRARIES", "onednn=a,openblas=", "got 'openblas='"},
+      {"LAYERZERO_LIBRARIES", "a.b=c", "as openblas=libopenblas.so.0"},
       {"LAYERZERO_VERBOSE", "2", "wanted 0 or 1"},
       {"LAYERZERO_PREFER", "a,,b", "LAYERZERO_PREFER: wanted library names, comma-separated"},
       {"LAYERZERO_AVOID", "flash_attn.v3", "LAYERZERO_AVOID: wanted library names"},

@@ -158,7 +158,7 @@ def test_a_driver_is_proposed_where_there_may_be_a_device(tmp_path, monkeypatch,
 
 def test_own_cuda_kernels_that_are_not_built_or_do_not_load():
     for state, detail in (("none", "nvcc was not found"), ("of another build", "of another build")):
-        (item,) = report._own("layerzero.cuda", {"cuda_library": state})["missing"]
+        (item,) = report._own("layerzero.cuda", {"cuda_library": state}, [])["missing"]
         assert detail in item["detail"] and item["fix"] == "make build"
 
 

@@ -1,6 +1,7 @@
 """Each backend for `layerzero backends` and `doctor`: what it provides, what is missing, and the command that fixes it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,22 @@ OWN = {
     "layerzero.cpu": ("cpu", "LayerZero's own kernels for CPUs, and the references in double precision."),
     "layerzero.cuda": ("cuda", "LayerZero's own CUDA kernels, in liblayerzero_cuda.so beside the engine."),
 }
+# C libraries that kernels of ours call: what each does, the command that installs it, its file, the version tested.
+LIBRARIES = {
+    "onednn": (
+        "oneDNN 3: products of float32 and, with AVX-512, bfloat16 matrices.",
+        "pip install onednn-cpu-gomp",
+        "<where pip puts it>/lib/libdnnl.so.3",
+        "3.2",
+    ),
+    "openblas": (
+        "OpenBLAS: products of float32 matrices.",
+        "sudo apt-get install libopenblas0-pthread",
+        "libopenblas.so.0",
+        "0.3.21",
+    ),
+}
+VARIABLE = "LAYERZERO_LIBRARIES"
 
 
 def report() -> list[dict[str, Any]]:
@@ -21,7 +38,9 @@ def report() -> list[dict[str, Any]]:
     """
     backends.ensure_registered()
     devices = json.loads(_layerzero.devices())
-    found = [_own(name, devices) for name in OWN]
+    kernels = json.loads(_layerzero.kernels(None))
+    found = [_own(name, devices, kernels) for name in OWN]
+    found += [_library(name, kernels) for name in sorted({k["source"] for k in kernels if k["library"]})]
     found += [{"name": name, **library} for name, library in backends.libraries().items()]
     no_device = device_missing(devices)
     for backend in found:
@@ -53,9 +72,29 @@ def _has_nvidia_device() -> bool:
     return not vendors or any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
 
 
-def _own(name: str, devices: dict[str, Any]) -> dict[str, Any]:
+def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    """A library that the user names in LAYERZERO_LIBRARIES; nothing is opened unasked."""
+    description, install, path, tested_with = LIBRARIES[name]
+    own = [k for k in kernels if k["source"] == name]
+    why = "" if own[0]["installed"] else own[0]["detail"]
+    named = [entry for entry in os.environ.get(VARIABLE, "").split(",") if entry and not entry.startswith(f"{name}=")]
+    fix = f"{install}; export {VARIABLE}={','.join([*named, f'{name}={path}'])}"
+    return {
+        "name": name,
+        "description": description,
+        "platform": "cpu",
+        "kernels": len(own),
+        "operations": sorted({kernel["operation"] for kernel in own}),
+        "version": None,
+        "tested_with": tested_with,
+        "installed": not why,
+        "missing": [{"what": name, "detail": why, "fix": fix}] if why else [],
+    }
+
+
+def _own(name: str, devices: dict[str, Any], kernels: list[dict[str, Any]]) -> dict[str, Any]:
     platform, description = OWN[name]
-    kernels = [k for k in json.loads(_layerzero.kernels(None)) if k["native"] and k["platform"] == platform]
+    kernels = [k for k in kernels if k["native"] and not k["library"] and k["platform"] == platform]
     missing = []
     if platform == "cuda" and devices["cuda_library"] != "loaded":
         absent = devices["cuda_library"] == "none"

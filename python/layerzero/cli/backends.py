@@ -28,7 +28,7 @@ def command(json: Json = False) -> None:
 
 def print_backends(found: list[dict]) -> None:
     """A row for each, then what is missing: each thing once, with the command on a line of its own."""
-    rows = [[b["name"], b["version"] if b["installed"] else "no", b["kernels"], _usable(b)] for b in found]
+    rows = [[b["name"], (b["version"] or "yes") if b["installed"] else "no", b["kernels"], _usable(b)] for b in found]
     print_table("Backends", ["backend", "installed", "kernels", "usable here"], rows)
     wanted: dict[tuple, list[str]] = {}
     for backend in found:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 NEEDS_A_GPU = {"cupy"}
@@ -18,11 +19,16 @@ FOLDERS = {
     "neighbours": VENV / "neighbours",
     "transformers-5.17": VENV / "transformers-5.17",
 }
-PINS = [
-    (file, *line.split("=="))
+WANTED = [
+    (file, Requirement(line))
     for file in FOLDERS
     for line in (ROOT / f"requirements/{file}.txt").read_text().splitlines()
     if line and not line.startswith("#")
+]
+PINS = [
+    (file, wanted.name, str(wanted.specifier).removeprefix("=="))
+    for file, wanted in WANTED
+    if wanted.marker is None or wanted.marker.evaluate()
 ]
 
 

@@ -115,8 +115,11 @@ struct LinearData {
     bias.Fill(random);
   }
   int32_t Run(const KernelSpec& kernel, const LinearCall& call, const Matrix& out) {
+    return Run(kernel, call, out, input.tensor());
+  }
+  int32_t Run(const KernelSpec& kernel, const LinearCall& call, const Matrix& out, const lz_tensor& x) {
     const lz_tensor none = {.ndim = -1};
-    const lz_tensor tensors[] = {input.tensor(), weight.tensor(), call.bias ? bias.row() : none, out.tensor()};
+    const lz_tensor tensors[] = {x, weight.tensor(), call.bias ? bias.row() : none, out.tensor()};
     int64_t parts = call.parts;
     const lz_parallel parallel = {&RunParts, &parts, int32_t(parts)};
     const int64_t axes[] = {call.k, call.n};

@@ -1,0 +1,62 @@
+// C libraries that kernels call, named by the user in LAYERZERO_LIBRARIES. None is looked for unasked: opening one may
+// start threads. It stays open.
+//   const char* Open(const char* path) {  // KernelSpec::open
+//     return OpenLibrary("openblas", path, [](Library& library) { library.Find("cblas_sgemm", &g_sgemm); });
+//   }
+#pragma once
+
+#include <dlfcn.h>
+
+#include <string>
+#include <utility>
+
+namespace lz {
+
+class Library {
+ public:
+  explicit Library(const char* path) : handle_(dlopen(path, RTLD_NOW | RTLD_LOCAL)) {
+    if (handle_) return;
+    const char* why = dlerror();
+    Refuse(why ? why : std::string(path) + " does not load");
+  }
+
+  // The function of this name, in the library or one that it needs; false, and refused, where there is none.
+  template <class T>
+  bool Find(const char* name, T** to) {
+    if (why()) return false;
+    *to = reinterpret_cast<T*>(dlsym(handle_, name));
+    if (!*to) Refuse(std::string("the library has no ") + name);
+    return *to != nullptr;
+  }
+  // The one that the library's own calls are bound to: the process's before that of what it needs.
+  template <class T>
+  bool FindBound(const char* name, T** to) {
+    *to = reinterpret_cast<T*>(dlsym(RTLD_DEFAULT, name));
+    return *to || Find(name, to);
+  }
+  void Refuse(std::string why) {
+    if (why_.empty()) why_ = std::move(why);
+  }
+
+  const char* why() const { return why_.empty() ? nullptr : why_.c_str(); }  // why it cannot be used; null: it can
+
+ private:
+  void* handle_;
+  std::string why_;
+};
+
+// Opens the library of one source and lets `bind` find its functions; why it cannot be used, or null. The first path of
+// the process counts.
+template <class Bind>
+const char* OpenLibrary(const char* source, const char* path, Bind bind) {
+  static const std::string unnamed = std::string("LAYERZERO_LIBRARIES=") + source + "=<path or soname> names it";
+  if (!path) return unnamed.c_str();
+  static const Library& library = *[&] {
+    auto* opened = new Library(path);  // for ever: kernels hold its functions
+    if (!opened->why()) bind(*opened);
+    return opened;
+  }();
+  return library.why();
+}
+
+}  // namespace lz
