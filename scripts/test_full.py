@@ -2,9 +2,9 @@
 
   make test-full                       all stages
   make test-full STAGES="asan tsan"    some of them
-Each stage's outcome goes to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the tree it
-ran on; that record is what the next run goes on from, in another clone too. `not_run` names the stages that the files of
-`tree` lack.
+Each stage's outcome goes to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the tree of
+the files that it looks at; that record is what the next run goes on from, in another clone too. `not_run` names the
+stages that have not run on the present files.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,34 @@ ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build/test-full"
 
 
-def tests(preset: str) -> str:
-    return f"scripts/build.sh {preset} && TIER=all PRESET={preset} scripts/test.sh"
+@dataclass(frozen=True)
+class Stage:
+    command: str
+    ignores: tuple[str, ...] = ()  # files that do not change what it tests, as pathspecs
 
 
-# In order: what fails fast comes first. `dev` has assertions, `release` is what users get, `asan` finds undefined behaviour too.
+def built(preset: str, tier: str = "all") -> str:
+    return f"scripts/build.sh {preset} && TIER={tier} PRESET={preset} scripts/test.sh"
+
+
+def without_python(command: str) -> Stage:
+    """What C++ alone is built and tested by. Pages that a C++ test compares are compared in `release` too."""
+    return Stage(command, ("*.py", "*.md", "bindings", "requirements", "tests/python", "bench"))
+
+
+# In order: what fails fast comes first. `release` is what users get, and all that is slow; `dev` has assertions; `asan`
+# finds undefined behaviour too.
 STAGES = {
-    "format": "scripts/format.sh --check",
-    "release": tests("release"),
-    "lint": "scripts/lint.sh --all",
-    "dev": tests("dev"),
-    "asan": tests("asan"),
-    "fuzz": "scripts/build.sh asan && scripts/fuzz.sh asan",
-    "tsan": tests("tsan"),
-    "aarch64": "scripts/aarch64.sh",
-    "wheel": "scripts/wheel.sh",
-    "matrix": ".venv/bin/python scripts/check_matrix.py",
+    "format": Stage("scripts/format.sh --check"),
+    "release": Stage(built("release")),
+    "lint": Stage("scripts/lint.sh --all"),
+    "dev": Stage(built("dev", tier="ci")),
+    "asan": without_python(built("asan")),
+    "fuzz": without_python("scripts/build.sh asan && scripts/fuzz.sh asan"),
+    "tsan": without_python(built("tsan")),
+    "aarch64": without_python("scripts/aarch64.sh"),
+    "wheel": Stage("scripts/wheel.sh", ("tests", "docs", "bench")),
+    "matrix": Stage(".venv/bin/python scripts/check_matrix.py"),
 }
 COUNTS = re.compile(r"^(\d+) passed, (\d+) failed, (\d+) skipped$", re.MULTILINE)
 
@@ -51,12 +64,12 @@ def git(*args: str, **env: str) -> str:
     return done.stdout.strip()
 
 
-def tree_id() -> str:
-    """Names the content of the working tree, results of measurements left out."""
+def tree_id(ignored: tuple[str, ...] = ()) -> str:
+    """Names the content of the working tree, results of measurements and what is `ignored` left out."""
     with tempfile.TemporaryDirectory() as folder:
         index = str(Path(folder) / "index")
         git("add", "--all", GIT_INDEX_FILE=index)
-        git("rm", "-r", "-q", "--cached", "--ignore-unmatch", "bench/results", GIT_INDEX_FILE=index)
+        git("rm", "-r", "-q", "--cached", "--ignore-unmatch", "bench/results", *ignored, GIT_INDEX_FILE=index)
         return git("write-tree", GIT_INDEX_FILE=index)
 
 
@@ -70,12 +83,12 @@ def last_runs() -> dict[str, dict]:
     return {run["stage"]: run for run in known if "tree" in run}
 
 
-def write_record(tree: str, runs: dict[str, dict]) -> None:
-    ran_here = {name for name, run in runs.items() if run["tree"] == tree}
+def write_record(runs: dict[str, dict]) -> None:
+    current = {name for name, run in runs.items() if run["tree"] == tree_id(STAGES[name].ignores)}
     summary = {
-        "tree": tree,
-        "passed": all(name in ran_here and runs[name]["passed"] for name in STAGES),
-        "not_run": [name for name in STAGES if name not in ran_here],
+        "tree": tree_id(),
+        "passed": all(name in current and runs[name]["passed"] for name in STAGES),
+        "not_run": [name for name in STAGES if name not in current],
         "stages": [runs[name] for name in STAGES if name in runs],
     }
     record().parent.mkdir(parents=True, exist_ok=True)
@@ -84,19 +97,19 @@ def write_record(tree: str, runs: dict[str, dict]) -> None:
     part.replace(record())
 
 
-def run_stage(name: str, tree: str) -> dict:
-    runs = last_runs()
-    before = runs.get(name)
+def run_stage(name: str) -> dict:
+    stage = STAGES[name]
+    tree, before = tree_id(stage.ignores), last_runs().get(name)
     if before and before["tree"] == tree and before["passed"]:
         print(f"== {name}: passed before on these files ({before['seconds']} s)")
         return before
-    print(f"== {name}: {STAGES[name]}", flush=True)
+    print(f"== {name}: {stage.command}", flush=True)
     commit, changed = git("rev-parse", "HEAD"), git("status", "--porcelain", "--", ".", ":!bench/results")
     log = LOGS / f"{name}.log"
     start = time.monotonic()
     with log.open("w") as out:
         process = subprocess.Popen(
-            ["bash", "-c", STAGES[name]], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            ["bash", "-c", stage.command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         assert process.stdout is not None
         for line in process.stdout:
@@ -108,7 +121,7 @@ def run_stage(name: str, tree: str) -> dict:
         "commit": commit,
         "working_tree": "changed since the commit" if changed else "clean",
         "tree": tree,
-        "passed": passed and tree_id() == tree,
+        "passed": passed and tree_id(stage.ignores) == tree,
         "seconds": round(time.monotonic() - start),
     }
     counts = COUNTS.findall(log.read_text())
@@ -117,7 +130,7 @@ def run_stage(name: str, tree: str) -> dict:
     if passed and not result["passed"]:
         result["why"] = "files changed while the stage ran"
         print(f"== {name}: {result['why']}; it has to run again")
-    write_record(tree, {**last_runs(), name: result})
+    write_record({**last_runs(), name: result})
     return result
 
 
@@ -129,10 +142,9 @@ def main() -> int:
     if unknown:
         parser.error(f"no stage named {unknown[0]}; stages: {', '.join(STAGES)}")
     LOGS.mkdir(parents=True, exist_ok=True)
-    tree = tree_id()
-    results = [run_stage(name, tree) for name in wanted]
+    results = [run_stage(name) for name in wanted]
 
-    write_record(tree, last_runs())
+    write_record(last_runs())
     print(f"written: {record().relative_to(ROOT)}")
     failed = [r["stage"] for r in results if not r["passed"]]
     for r in results:

@@ -23,8 +23,10 @@ def repository(tmp_path, monkeypatch):
         test_full,
         "STAGES",
         {
-            "one": "echo one >> ran; echo '3 passed, 0 failed, 1 skipped'",
-            "two": "echo two >> ran; ! grep -q broken source; rc=$?; echo '2 passed, 0 failed, 0 skipped'; exit $rc",
+            "one": test_full.Stage("echo one >> ran; echo '3 passed, 0 failed, 1 skipped'", ("*.py",)),
+            "two": test_full.Stage(
+                "echo two >> ran; ! grep -q broken source; rc=$?; echo '2 passed, 0 failed, 0 skipped'; exit $rc"
+            ),
         },
     )
     return tmp_path
@@ -78,11 +80,20 @@ def test_some_stages_leave_their_results_and_name_the_others(repository, monkeyp
 
 
 def test_a_stage_whose_files_changed_under_it_has_not_passed(repository, monkeypatch):
-    monkeypatch.setitem(test_full.STAGES, "one", "echo 2 >> source")
+    monkeypatch.setitem(test_full.STAGES, "one", test_full.Stage("echo 2 >> source"))
     assert run(monkeypatch, "one") == 1
     (result,) = (repository / "bench/results").glob("test-full-*.json")
     (one,) = json.loads(result.read_text())["stages"]
     assert not one["passed"] and "changed" in one["why"]
+
+
+def test_a_stage_passes_over_changes_in_what_it_ignores(repository, monkeypatch):
+    assert run(monkeypatch) == 0
+    (repository / "new.py").write_text("")
+    assert run(monkeypatch) == 0
+    assert (repository / "ran").read_text().split() == ["one", "two", "two"]
+    (result,) = (repository / "bench/results").glob("test-full-*.json")
+    assert json.loads(result.read_text())["passed"]
 
 
 def test_another_clone_goes_on_from_the_committed_record(repository, monkeypatch):
