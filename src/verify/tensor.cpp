@@ -19,10 +19,10 @@ OwnedTensor::OwnedTensor(DType dtype, std::vector<int64_t> shape, std::vector<in
 namespace {
 std::vector<int64_t> RowMajorStrides(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size());
-  int64_t stride = 1;
+  uint64_t stride = 1;  // wraps where an axis is huge and another one is 0: such strides lead nowhere
   for (size_t i = shape.size(); i-- > 0;) {
-    strides[i] = stride;
-    stride *= shape[i];
+    strides[i] = int64_t(stride);
+    stride *= uint64_t(shape[i]);
   }
   return strides;
 }
