@@ -34,6 +34,7 @@ using V = hn::Vec<D>;
 inline constexpr D kD{};
 inline constexpr int kL = int(hn::MaxLanes(D()));
 inline constexpr int kPair = 2 * kL;
+inline constexpr int64_t kAhead = 8;            // keys to ask for before they are needed; a multiple of Dots' 4 G
 inline constexpr int kMaxR = kL >= 16 ? 4 : 3;  // query rows that share the registers of one pass
 
 HWY_INLINE void LoadPair(const float* p, V& lo, V& hi) {

@@ -33,11 +33,25 @@ HWY_INLINE void StoreSum4(V a, V b, V c, V e, float* out) {
   StoreBlockSum(kD, hn::Add(even, odd), out);
 }
 
-// s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k holds valid pointers up to the next multiple.
-template <int R, int G, class T>
-HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* const* k, int64_t n, int64_t d,
-                     float* HWY_RESTRICT s) {
+// Asks for a row that a later step reads: rows of one head lie apart in most caches, which the hardware does not
+// follow. kLevel: 3 for the first cache, 2 for the second.
+template <int kLevel, class T>
+HWY_INLINE void PrefetchRow(const T* row, int64_t d) {
+  for (int64_t i = 0; i < d; i += int64_t(64 / sizeof(T))) __builtin_prefetch(row + i, 0, kLevel);
+}
+
+// s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k holds valid pointers up to the next multiple
+// and kAhead more. With kFetch, keys further on and the values that come next are on their way meanwhile.
+template <int R, int G, bool kFetch, class T>
+HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* const* k, const T* const* v, int64_t n,
+                     int64_t d, int64_t d_v, float* HWY_RESTRICT s) {
   for (int64_t j = 0; j < n; j += 4 * G) {
+    if constexpr (kFetch) {
+      LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
+        PrefetchRow<3>(k[j + c + kAhead], d);
+        PrefetchRow<2>(v[j + c], d_v);
+      }
+    }
     V acc[R][4 * G], lo, hi;
     LZ_UNROLL for (int r = 0; r < R; ++r) { LZ_UNROLL for (int c = 0; c < 4 * G; ++c) acc[r][c] = hn::Zero(kD); }
     int64_t i = 0;

@@ -51,8 +51,8 @@ struct Tile {
   bool exact = false;  // skip invisible keys one by one instead of weighting them by 0
   Row row[kRows];
   float alpha[kRows];
-  const T* k[kBlock + 8];
-  const T* v[kBlock + 8];
+  const T* k[kBlock + kAhead];
+  const T* v[kBlock + kAhead];
 };
 
 // Row r of unit (batch, KV head, tile): rows run over the group's heads first, then over positions.

@@ -48,9 +48,11 @@ void StartTile(Tile<T>& t) {
   std::fill_n(t.o, padded * t.dv, 0.0f);
 }
 
-// Pointers to keys [k0, k0 + n); up to the next multiple of 8 they repeat the last.
+// Pointers to keys [k0, k0 + n) and up to kAhead behind them, which repeat the last one where `end` comes first.
 template <class T>
-void FindKeys(Tile<T>& t, int64_t k0, int64_t n) {
+void FindKeys(Tile<T>& t, int64_t k0, int64_t n, int64_t end) {
+  const int64_t wanted = (n + kAhead - 1) / kAhead * kAhead + kAhead;
+  n = std::min(wanted, end - k0);
   const Problem& p = t.p;
   if (p.paging == attention::Paging::kNone) {
     const T* k = RowPointer<T>(p.k, t.row[0].batch, k0, t.kv_head);
@@ -65,7 +67,7 @@ void FindKeys(Tile<T>& t, int64_t k0, int64_t n) {
       for (; slot < p.page_size && j < n; ++slot, ++j, k += p.k.seq, v += p.v.seq) t.k[j] = k, t.v[j] = v;
     }
   }
-  for (int64_t j = n; j % 8; ++j) t.k[j] = t.k[n - 1];
+  for (int64_t j = n; j < wanted; ++j) t.k[j] = t.k[n - 1], t.v[j] = t.v[n - 1];
 }
 
 // Calls f<R>(r) so that R consecutive rows from r are covered, R <= kMaxR.
@@ -93,9 +95,9 @@ void WeightedExact(Tile<T>& t, int64_t n) {
 }
 
 template <class T>
-void Step(Tile<T>& t, int64_t k0, int64_t n) {
+void Step(Tile<T>& t, int64_t k0, int64_t n, int64_t end) {
   const Problem& p = t.p;
-  FindKeys(t, k0, n);
+  FindKeys(t, k0, n, end);
   const bool packed = t.packed && !t.exact;
   const int64_t padded_rows = (t.rows + 3) / 4 * 4;
   if (packed) {
@@ -103,8 +105,13 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
     const int64_t depth = (p.d_qk + kPair - 1) / kPair * kPair;
     Gemm<false>(padded_rows, kPackedBlock, t.q, t.dq, t.kt, kPackedBlock, depth, t.s, kBlock, t.alpha);
   } else {
-    ForRows(t.rows, [&]<int R>(int64_t r)
-                        HWY_ATTR { Dots<R, R == 1 ? 2 : 1>(t.q + r * t.dq, t.dq, t.k, n, p.d_qk, t.s + r * kBlock); });
+    ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
+      constexpr int kG = R == 1 ? 2 : 1;
+      const float* q = t.q + r * t.dq;
+      float* s = t.s + r * kBlock;
+      r == 0 ? Dots<R, kG, true>(q, t.dq, t.k, t.v, n, p.d_qk, p.d_v, s)
+             : Dots<R, kG, false>(q, t.dq, t.k, t.v, n, p.d_qk, p.d_v, s);
+    });
   }
   for (int64_t r = 0; r < t.rows; ++r) SoftmaxRow(t, r, k0, n);
   if (t.exact) {
@@ -137,7 +144,7 @@ void RunTile(Tile<T>& t, int64_t begin, int64_t end) {
   for (const bool exact : {false, true}) {
     t.exact = exact;
     StartTile(t);
-    for (int64_t k0 = begin; k0 < end; k0 += step) Step(t, k0, std::min(step, end - k0));
+    for (int64_t k0 = begin; k0 < end; k0 += step) Step(t, k0, std::min(step, end - k0), end);
     if (Finite(t)) return;
   }
 }

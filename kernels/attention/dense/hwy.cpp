@@ -35,9 +35,12 @@ Unit UnitOf(const Problem& p, int64_t unit) {
   return {rest / p.h_kv, rest % p.h_kv, tile * kRows, std::min(kRows, p.rows() - tile * kRows)};
 }
 
+// Items one after the other are the units' same share of the keys: where their heads lie side by side they read the
+// same pages.
 template <class T>
 void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, float* parts) {
-  const Unit u = UnitOf(p, item / plan.splits);
+  const int64_t units = plan.items / plan.splits, unit = item % units, split = item / units;
+  const Unit u = UnitOf(p, unit);
   const int64_t rows = p.tile_rows();
   Tile<T> t(p, SequenceOf(p, u.batch), u.kv_head, u.rows, plan.packed);
   t.dq = Padded(p.d_qk);
@@ -51,7 +54,7 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
   t.kt = t.o + rows * t.dv;
   t.vf = t.kt + t.dq * kPackedBlock;
   if (plan.splits > 1) {
-    t.o = parts + item * plan.part_floats;
+    t.o = parts + (unit * plan.splits + split) * plan.part_floats;
     t.m = t.o + rows * t.dv;
     t.l = t.m + rows;
   }
@@ -63,7 +66,7 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
   }
   const int64_t blocks = (std::max(keys.hi - keys.lo, int64_t{0}) + kBlock - 1) / kBlock;
   const int64_t share = (blocks + plan.splits - 1) / plan.splits * kBlock;
-  const int64_t begin = keys.lo + item % plan.splits * share;
+  const int64_t begin = keys.lo + split * share;
   RunTile(t, begin, std::min(keys.hi, begin + share));
   if (plan.splits > 1) return;
   for (int64_t r = 0; r < u.rows; ++r) FinishRow<T>(p, t.row[r], t.o + r * t.dv, t.m[r], t.l[r]);
