@@ -1,16 +1,19 @@
 // C libraries that kernels call, named by the user in LAYERZERO_LIBRARIES. None is looked for unasked: opening one may
 // start threads. It stays open.
-//   const char* Open(const char* path) {  // KernelSpec::open
-//     return OpenLibrary("openblas", path, [](Library& library) { library.Find("cblas_sgemm", &g_sgemm); });
-//   }
+//   void Bind(Library& library) { library.Find("cblas_sgemm", &g_sgemm); }  // in the file's own namespace
+//   const char* Open(const char* path) { return OpenLibrary<&Bind>("openblas", path); }  // KernelSpec::open
 #pragma once
 
 #include <dlfcn.h>
 
+#include <cstdint>
 #include <string>
 #include <utility>
 
 namespace lz {
+
+// Behind torch's kernels: naming a library makes it a candidate, what is measured or preferred chooses it.
+inline constexpr int32_t kLibraryPriority = 8;
 
 class Library {
  public:
@@ -45,15 +48,15 @@ class Library {
   std::string why_;
 };
 
-// Opens the library of one source and lets `bind` find its functions; why it cannot be used, or null. The first path of
-// the process counts.
-template <class Bind>
-const char* OpenLibrary(const char* source, const char* path, Bind bind) {
+// Opens the library of one source, once for each kBind, which finds its functions; why it cannot be used, or null. The
+// first path of the process counts.
+template <void (*kBind)(Library&)>
+const char* OpenLibrary(const char* source, const char* path) {
   static const std::string unnamed = std::string("LAYERZERO_LIBRARIES=") + source + "=<path or soname> names it";
   if (!path) return unnamed.c_str();
   static const Library& library = *[&] {
     auto* opened = new Library(path);  // for ever: kernels hold its functions
-    if (!opened->why()) bind(*opened);
+    if (!opened->why()) kBind(*opened);
     return opened;
   }();
   return library.why();

@@ -47,32 +47,41 @@ missing_packages() {  # of a list
   done <<<"$1"
 }
 
+as_root=()
+[ "$(id -u)" -eq 0 ] || as_root=(sudo -n)
+
+apt_install() {
+  say "installing system packages: $*"
+  "${as_root[@]}" apt-get update -qq &&
+    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" \
+      >build/apt.log 2>&1
+}
+
 install_system_packages() {
   local missing
   mapfile -t missing < <(missing_packages "$system_packages")
-  if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
-    mapfile -t -O "${#missing[@]}" missing < <(missing_packages "$test_packages")
-  fi
   [ ${#missing[@]} -eq 0 ] && return
-  local as_root=()
   local command="apt-get update && apt-get install -y --no-install-recommends ${missing[*]}"
   if ! command -v apt-get >/dev/null; then
     die "these packages (by Debian's names) are missing, and there is no apt-get to install them: ${missing[*]}"
   fi
-  if [ "$(id -u)" -ne 0 ]; then
-    if ! sudo -n true 2>/dev/null; then
-      printf 'System packages are missing. Type this, then run make again:\n\n  sudo sh -c "%s"\n\n' "$command" >&2
-      exit 1
-    fi
-    as_root=(sudo -n)
+  if ! "${as_root[@]}" true 2>/dev/null; then
+    printf 'System packages are missing. Type this, then run make again:\n\n  sudo sh -c "%s"\n\n' "$command" >&2
+    exit 1
   fi
-  say "installing system packages: ${missing[*]}"
-  if ! { "${as_root[@]}" apt-get update -qq &&
-    "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" \
-      >build/apt.log 2>&1; }; then
+  if ! apt_install "${missing[@]}"; then
     tail -n 20 build/apt.log >&2 || true
     die "apt-get did not install the packages (build/apt.log). Type: ${as_root[*]:+sudo }sh -c \"$command\""
   fi
+}
+
+install_test_packages() { # once: `make` does not ask a network that is not there again and again
+  [ -f .venv/.layerzero-setup ] && return
+  local missing
+  mapfile -t missing < <(missing_packages "$test_packages")
+  [ ${#missing[@]} -eq 0 ] && return
+  if command -v apt-get >/dev/null && "${as_root[@]}" true 2>/dev/null && apt_install "${missing[@]}"; then return; fi
+  say "not installed, some tests will be skipped: ${missing[*]}"
 }
 
 install_python_packages() {
@@ -103,4 +112,5 @@ install_python_packages() {
 
 mkdir -p build
 install_system_packages
+install_test_packages
 install_python_packages

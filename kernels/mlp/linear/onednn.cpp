@@ -88,7 +88,7 @@ void Bind(Library& library) {
   if (all && g_api.engine_create(&g_api.engine, kCpu, 0) != 0) library.Refuse("it gives no CPU engine");
 }
 
-const char* Open(const char* path) { return OpenLibrary("onednn", path, &Bind); }
+const char* Open(const char* path) { return OpenLibrary<&Bind>("onednn", path); }
 
 // One thread of oneDNN's in this thread, for as long as this object lives.
 class OneThread {
@@ -236,7 +236,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .dtypes = Mask(DType::kF32),
      .constraints = kF32Constraints,
      .accepts = kAcceptsAll,
-     .priority = 45,
+     .priority = kLibraryPriority,
      .launch = &Launch,
      .open = &Open},
     {.id = "onednn.mlp.linear_bf16",
@@ -244,7 +244,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .dtypes = Mask(DType::kBF16),
      .constraints = kBF16Constraints,
      .accepts = kAcceptsAll,
-     .priority = 45,
+     .priority = kLibraryPriority,
      .launch = &Launch,
      .open = &Open},
 });

@@ -20,30 +20,28 @@ constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
 
 Sgemm* g_sgemm = nullptr;
 
-const char* Open(const char* path) {
-  return OpenLibrary("openblas", path, [](Library& library) {
-    constexpr int kPthreads = 1;
-    int (*parallel)() = nullptr;
-    char* (*config)() = nullptr;
-    void (*set_threads)(int) = nullptr;
-    if (!library.Find("cblas_sgemm", &g_sgemm) || !library.Find("openblas_get_parallel", &parallel) ||
-        !library.Find("openblas_get_config", &config) || !library.Find("openblas_set_num_threads", &set_threads)) {
-      return;
-    }
-    if (std::strstr(config(), "USE64BITINT")) library.Refuse("a build with 32-bit integers is wanted (LP64)");
-    // Serial builds may be without locks: two threads in one at a time then get wrong sums. OpenMP's threads are the
-    // host's.
-    if (parallel() != kPthreads) library.Refuse("a build for pthreads is wanted (Debian's libopenblas0-pthread)");
-    if (!library.why()) set_threads(1);
-  });
+void Bind(Library& library) {
+  constexpr int kPthreads = 1;
+  int (*parallel)() = nullptr;
+  char* (*config)() = nullptr;
+  void (*set_threads)(int) = nullptr;
+  if (!library.Find("cblas_sgemm", &g_sgemm) || !library.Find("openblas_get_parallel", &parallel) ||
+      !library.Find("openblas_get_config", &config) || !library.Find("openblas_set_num_threads", &set_threads)) {
+    return;
+  }
+  if (std::strstr(config(), "USE64BITINT")) library.Refuse("a build with 32-bit integers is wanted (LP64)");
+  // Serial builds may be without locks: two threads in one at a time then get wrong sums. OpenMP's threads are the
+  // host's.
+  if (parallel() != kPthreads) library.Refuse("a build for pthreads is wanted (Debian's libopenblas0-pthread)");
+  if (!library.why()) set_threads(1);
 }
+const char* Open(const char* path) { return OpenLibrary<&Bind>("openblas", path); }
 
 int32_t Launch(const lz_kernel_args* args) {
   using namespace lz::ops::mlp_linear;
   const lz_tensor &weight = args->tensors[kWeight], &bias = args->tensors[kBias];
   const int64_t n = weight.shape[0], k = weight.shape[1], rows = NumRows(args->tensors[kOutput]);
   if (rows == 0) return 0;
-  if (std::max({rows, n, k}) > std::numeric_limits<int>::max()) return 1;
   const float* x = Data<const float>(args->tensors[kInput]);
   linear::ForColumns(args, rows, n, k, [&](int64_t first, int64_t columns) {
     float* out = Data<float>(args->tensors[kOutput]) + first;
@@ -58,12 +56,16 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
+constexpr int64_t kMaxSize = std::numeric_limits<int>::max();
+constexpr auto kConstraints =
+    std::to_array<Constraint>({{"rows", Rel::kLe, kMaxSize}, {"n", Rel::kLe, kMaxSize}, {"k", Rel::kLe, kMaxSize}});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "openblas.mlp.linear",
      .operation = "mlp.linear",
      .dtypes = Mask(DType::kF32),
+     .constraints = kConstraints,
      .accepts = kAcceptsAll,
-     .priority = 45,
+     .priority = kLibraryPriority,
      .launch = &Launch,
      .open = &Open},
 });

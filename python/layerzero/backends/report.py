@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ LIBRARIES = {
     "onednn": (
         "oneDNN 3: products of float32 and, with AVX-512, bfloat16 matrices.",
         "pip install onednn-cpu-gomp",
-        "<where pip puts it>/lib/libdnnl.so.3",
+        f"{sys.prefix}/lib/libdnnl.so.3",
         "3.2",
     ),
     "openblas": (
@@ -74,11 +76,12 @@ def _has_nvidia_device() -> bool:
 
 def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
     """A library that the user names in LAYERZERO_LIBRARIES; nothing is opened unasked."""
-    description, install, path, tested_with = LIBRARIES[name]
+    description, install, path, tested_with = LIBRARIES.get(name, (f"The C library {name}.", None, name, None))
     own = [k for k in kernels if k["source"] == name]
     why = "" if own[0]["installed"] else own[0]["detail"]
     named = [entry for entry in os.environ.get(VARIABLE, "").split(",") if entry and not entry.startswith(f"{name}=")]
-    fix = f"{install}; export {VARIABLE}={','.join([*named, f'{name}={path}'])}"
+    export = f"export {VARIABLE}={shlex.quote(','.join([*named, f'{name}={path}']))}"
+    fix = f"{install}; {export}" if install else export
     return {
         "name": name,
         "description": description,

@@ -96,6 +96,22 @@ def test_a_stage_passes_over_changes_in_what_it_ignores(repository, monkeypatch)
     assert json.loads(result.read_text())["passed"]
 
 
+def test_a_stage_with_another_command_runs_again(repository, monkeypatch):
+    assert run(monkeypatch) == 0
+    monkeypatch.setitem(test_full.STAGES, "one", test_full.Stage("echo again >> ran"))
+    assert run(monkeypatch) == 0
+    assert (repository / "ran").read_text().split() == ["one", "two", "again"]
+
+
+def test_a_stage_that_is_no_more_is_passed_over(repository, monkeypatch):
+    assert run(monkeypatch) == 0
+    monkeypatch.delitem(test_full.STAGES, "one")
+    (repository / "source").write_text("2")
+    assert run(monkeypatch) == 0
+    (result,) = (repository / "bench/results").glob("test-full-*.json")
+    assert [s["stage"] for s in json.loads(result.read_text())["stages"]] == ["two"]
+
+
 def test_another_clone_goes_on_from_the_committed_record(repository, monkeypatch):
     assert run(monkeypatch, "one") == 0
     (repository / "ran").unlink()

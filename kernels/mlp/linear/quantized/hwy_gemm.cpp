@@ -65,6 +65,7 @@ uint64_t Workspace(const lz_kernel_args* args) {
 int32_t Launch(const lz_kernel_args* args) {
   if (args->workspace_bytes < Workspace(args)) return 1;
   const lz_tensor& input = args->tensors[kInput];
+  if (NumRows(input) == 0) return 0;
   const quantized::Weights weights(args);
   WithFloatType(DTypeOf(input), [&](auto type) {
     if (NumRows(input) <= kFewRows) return RunFew<decltype(type)>(args, weights);

@@ -10,12 +10,27 @@ namespace {
 
 class OneDnn : public LibraryTest {
  protected:
-  OneDnn() : LibraryTest(kernels::kernels_mlp_linear_onednn) {}
+  OneDnn() : LibraryTest(kernels::kernels_mlp_linear_onednn[0]) {}
 };
 
 TEST_F(OneDnn, EqualsTheReference) { ExpectLikeTheReference(); }
 TEST_F(OneDnn, EqualsTheReferenceInParts) { ExpectLikeTheReferenceInParts(); }
 TEST_F(OneDnn, EqualsTheReferenceOnManyThreads) { ExpectLikeTheReferenceOnManyThreads(); }
+
+class OneDnnBf16 : public LibraryTest {
+ protected:
+  OneDnnBf16() : LibraryTest(kernels::kernels_mlp_linear_onednn[1], DType::kBF16) {}
+  void SetUp() override {
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx512bw")) return LibraryTest::SetUp();
+#endif
+    GTEST_SKIP() << "this CPU has no AVX-512, oneDNN has no bf16 without";
+  }
+};
+
+TEST_F(OneDnnBf16, EqualsTheReference) { ExpectLikeTheReference(); }
+TEST_F(OneDnnBf16, EqualsTheReferenceInParts) { ExpectLikeTheReferenceInParts(); }
+TEST_F(OneDnnBf16, EqualsTheReferenceOnManyThreads) { ExpectLikeTheReferenceOnManyThreads(); }
 
 }  // namespace
 }  // namespace lz::testing

@@ -46,9 +46,10 @@ TEST_P(HwyQuantizedGemm, GroupsOfAnyLength) {
 }
 
 TEST_P(HwyQuantizedGemm, LongRowsAndOddNumbersOfColumns) {
-  for (const int64_t k : {1023, 1025, 2050})
-    for (const int64_t n : {1, 33, 66})
-      ExpectLikeReference({.format = kFP8E5M2, .rows = 3, .n = n, .k = k, .groups = 1, .pad = 7});
+  for (const int64_t rows : {3, 17})
+    for (const int64_t k : {1023, 1025, 2050})
+      for (const int64_t n : {1, 33, 66})
+        ExpectLikeReference({.format = kFP8E5M2, .rows = rows, .n = n, .k = k, .groups = 1, .pad = 7});
 }
 
 TEST_P(HwyQuantizedGemm, EmptySizes) {
