@@ -1,27 +1,30 @@
 #!/usr/bin/env bash
 # The fuzz target of every operation, spread over the cores: random calls (tests/conformance/random_test.cpp).
 #   fuzz.sh PRESET     LZ_FUZZ_EXECUTIONS=100000 (default) calls per operation     LZ_FUZZ_SEED=7   another sequence
-# An operation that passed with this very program, number of calls and seed is not run again: logs in build/fuzz-PRESET.
+# An operation that passed with these sources, number of calls and seed is not run again. With the default ones the list of
+# those that passed is bench/results/fuzz-PRESET-<machine>.tsv, from which another clone goes on; otherwise it lies in build/.
 source "$(dirname "$0")/common.sh"
-program=build/${1:?fuzz.sh PRESET}/bin/conformance_test
-state=build/fuzz-$1
-export LZ_FUZZ_EXECUTIONS=${LZ_FUZZ_EXECUTIONS:-100000} program state
-run="$(sha256sum <"$program") $LZ_FUZZ_EXECUTIONS ${LZ_FUZZ_SEED:-}"
+preset=${1:?fuzz.sh PRESET}
+program=build/$preset/bin/conformance_test
+logs=build/fuzz-$preset
+passed=$logs/passed.tsv
+[ -n "${LZ_FUZZ_EXECUTIONS:-}${LZ_FUZZ_SEED:-}" ] ||
+  passed=bench/results/fuzz-$preset-$("$VENV_PYTHON" scripts/machine.py).tsv
+export LZ_FUZZ_EXECUTIONS=${LZ_FUZZ_EXECUTIONS:-100000} program logs passed
 # Shorter stacks of allocations and a smaller quarantine: a fifth less time.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=1:quarantine_size_mb=8}
-mkdir -p "$state"
-[ "$(cat "$state/of" 2>/dev/null)" = "$run" ] || rm -f "$state"/*.passed
-echo "$run" >"$state/of"
+mkdir -p "$logs"
+of="# tree $("$VENV_PYTHON" scripts/test_full.py --tree fuzz), $LZ_FUZZ_EXECUTIONS calls, seed ${LZ_FUZZ_SEED:-default}"
+[ "$(head -n 1 "$passed" 2>/dev/null)" = "$of" ] || echo "$of" >"$passed"
 
-# One operation: its log becomes NAME.passed when it has passed.
+# One operation: a line of the list when it has passed.
 fuzz_one() {
   local name=${1##*/}
-  [ -e "$state/$name.passed" ] && return
-  if "$program" --gtest_brief=1 --gtest_filter="$1" >"$state/$name.log" 2>&1; then
-    mv "$state/$name.log" "$state/$name.passed"
-    echo "$name passed: $(grep ' random calls ' "$state/$name.passed")"
+  grep -q "^$name"$'\t' "$passed" && return
+  if "$program" --gtest_brief=1 --gtest_filter="$1" >"$logs/$name.log" 2>&1; then
+    printf '%s\t%s\n' "$name" "$(grep -o '[0-9]* random calls ([0-9]* launches)' "$logs/$name.log")" | tee -a "$passed"
   else
-    cat "$state/$name.log"
+    cat "$logs/$name.log"
     return 1
   fi
 }
@@ -33,9 +36,7 @@ mapfile -t targets < <("$program" --gtest_list_tests --gtest_filter='*RandomCall
 say "$LZ_FUZZ_EXECUTIONS random calls of each of ${#targets[@]} operations ($program)"
 failed=0
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz_one {}' || failed=1
-passed=$(find "$state" -name '*.passed' | wc -l)
-{ cat "$state"/*.passed 2>/dev/null || true; } |
-  awk '/ random calls / { for (i = 2; i <= NF; ++i) if ($i == "random") calls += $(i - 1) }
-       END { print calls + 0, "random calls" }'
-echo "$passed passed, $((${#targets[@]} - passed)) failed, 0 skipped"
+count=$(($(wc -l <"$passed") - 1))
+awk -F '\t' '{ calls += $2 } END { print calls, "random calls" }' "$passed"
+echo "$count passed, $((${#targets[@]} - count)) failed, 0 skipped"
 exit $failed

@@ -144,10 +144,15 @@ def run_stage(name: str) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
-    wanted = parser.parse_args().stages or list(STAGES)
+    parser.add_argument("--tree", action="store_true", help="print what names the files that one stage looks at")
+    options = parser.parse_args()
+    wanted = options.stages or list(STAGES)
     unknown = [s for s in wanted if s not in STAGES]
     if unknown:
         parser.error(f"no stage named {unknown[0]}; stages: {', '.join(STAGES)}")
+    if options.tree:
+        print(tree_id(STAGES[wanted[0]].ignores))
+        return 0
     LOGS.mkdir(parents=True, exist_ok=True)
     results = [run_stage(name) for name in wanted]
 

@@ -330,7 +330,7 @@ bool RandomCalls::Settle(Draft& draft) {
     for (size_t o = 0; o < op_.num_outputs(); ++o) {  // an empty one too may have rows to walk over
       std::vector<int64_t> sizes(r.outputs[o].shape, r.outputs[o].shape + std::max(0, r.outputs[o].ndim));
       for (int64_t& size : sizes) size = std::max<int64_t>(1, size);
-      large |= Product(sizes) > 8 * kMaxElements;
+      large |= Product(sizes) > kMaxElements;
     }
     if (large) {
       Redraw(draft, "");
