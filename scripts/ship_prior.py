@@ -49,7 +49,7 @@ def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def main() -> None:
     document = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     # Which build of a C library it was is known on the measuring machine alone.
-    of_libraries = {kernel["id"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["library"]}
+    of_libraries = {kernel["kernel_id"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["library"]}
     records = [r for r in document["records"] if r["kernel_id"] not in of_libraries]
     rows = thinned([r for r in records if r["operation"].startswith(OPERATIONS)])
     lines = [json.dumps({k: v for k, v in row.items() if v not in (None, {})}) for row in rows]
