@@ -1,5 +1,7 @@
 # lz_embed(<target> <name> <glob>): the matching files become gen/<name>.inc, one row {"stem", "content"} a file in the
-# order of their names, for an array of embedded files in <target>. Editing or adding a file configures anew.
+# order of their names, for an array of embedded files in <target>. The content is a string_view literal ("sv", to be in
+# scope): counting its characters one by one exceeds what a constant expression may do. Editing or adding a file
+# configures anew.
 function(lz_embed target name glob)
   file(GLOB files CONFIGURE_DEPENDS ${glob})
   list(SORT files)
@@ -12,7 +14,7 @@ function(lz_embed target name glob)
     if(NOT clash EQUAL -1)
       message(FATAL_ERROR "${path}: holds the delimiter of embedded files")
     endif()
-    string(APPEND rows "{\"${stem}\", R\"lzembed(${content})lzembed\"},\n")
+    string(APPEND rows "{\"${stem}\", R\"lzembed(${content})lzembed\"sv},\n")
   endforeach()
   set(output ${PROJECT_BINARY_DIR}/gen/${name}.inc)
   file(CONFIGURE OUTPUT ${output} @ONLY CONTENT "// Generated from ${glob}. Do not edit.\n@rows@")

@@ -74,15 +74,18 @@ HWY_INLINE void StoreF32(D d, hn::Vec<D> v, BF16* p) {
 #else
 #define LZ_SIMD_HAS_F16 1
 #endif
+// At any address: blocks of quantised weights are bytes, and may begin at an odd one.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadF32(D d, const F16* p) {
 #if LZ_SIMD_HAS_F16
-  const hn::Rebind<uint16_t, D> d16;
   const hn::Rebind<hwy::float16_t, D> df16;
-  return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(d16, &p->bits)));
+  const hn::Repartition<uint8_t, decltype(df16)> d8;
+  return hn::PromoteTo(d, hn::BitCast(df16, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p))));
 #else
+  F16 halves[hn::MaxLanes(d)];
+  std::memcpy(halves, static_cast<const void*>(p), sizeof(halves));
   HWY_ALIGN float lanes[hn::MaxLanes(d)];
-  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = ToFloat(p[i]);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = ToFloat(halves[i]);
   return hn::Load(d, lanes);
 #endif
 }

@@ -12,6 +12,8 @@
 namespace lz {
 namespace {
 
+using std::string_view_literals::operator""sv;
+
 struct Embedded {
   std::string_view name;
   std::string_view json;

@@ -170,6 +170,8 @@ Status ReadHead(const json& document, Device* device) {
   return {};
 }
 
+using std::string_view_literals::operator""sv;
+
 struct Embedded {
   std::string_view name;
   std::string_view json;

@@ -1,6 +1,7 @@
 #include "verify/random.h"
 
 #include <algorithm>
+#include <cctype>
 
 #include "core/limits.h"
 #include "engine/engine.h"
@@ -12,6 +13,8 @@ namespace {
 constexpr int64_t kMaxElements = 1 << 13;  // of one tensor: a call takes microseconds
 constexpr int64_t kMaxWork = 1 << 15;      // product of all axes: what a reference may loop over
 constexpr int kRounds = 60;                // of drawing again
+constexpr double kFresh = 0.1;             // calls drawn from nothing
+constexpr double kVaried = 0.25;           // pieces of the others that are drawn again
 constexpr int kLaunches = 6;               // of the reference, until its index tensors fit
 
 bool IsFloat(DType type) { return Info(type).dlpack_code != 0 && Info(type).dlpack_code != 1 && type != DType::kBool; }
@@ -45,6 +48,24 @@ std::string Join(const std::vector<int64_t>& values, char open, char close) {
   return text + close;
 }
 
+// Those that stand alone: not the 16 of "float16".
+std::vector<int64_t> Numbers(std::string_view text) {
+  std::vector<int64_t> numbers;
+  bool in_word = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool digit = text[i] >= '0' && text[i] <= '9';
+    if (digit && !in_word) {
+      int64_t value = 0;
+      for (; i < text.size() && text[i] >= '0' && text[i] <= '9' && value < kMaxWork; ++i) {
+        value = value * 10 + (text[i] - '0');
+      }
+      numbers.push_back(value);
+    }
+    in_word = i < text.size() && (std::isalnum(static_cast<unsigned char>(text[i])) || text[i] == '_');
+  }
+  return numbers;
+}
+
 std::string FloatFill(Generator& g) {
   const int64_t kind = g.Below(32);
   if (kind < 22) return "";
@@ -61,7 +82,7 @@ RandomCalls::Draft RandomCalls::NewDraft() {
   Draft draft;
   const auto seeds = [&](std::vector<Piece>& pieces, size_t count) {
     pieces.resize(count);
-    for (Piece& p : pieces) p.seed = generator_.Next();
+    for (Piece& p : pieces) p.seed = generator_.Next(), p.values = generator_.Next();
   };
   seeds(draft.axes, op_.axes().size());
   seeds(draft.tensors, op_.num_inputs());
@@ -77,11 +98,31 @@ RandomCalls::Draft RandomCalls::NewDraft() {
   return draft;
 }
 
+// Every value anew, and some of the other pieces.
+RandomCalls::Draft RandomCalls::Varied(Draft draft) {
+  const auto vary = [&](Piece& piece, bool may_be_absent) {
+    if (!generator_.Chance(kVaried)) return;
+    piece.seed = generator_.Next(), piece.size = -1;
+    if (may_be_absent) piece.absent = generator_.Chance(0.5);
+  };
+  for (Piece& axis : draft.axes) vary(axis, false);
+  for (size_t i = 0; i < op_.num_inputs(); ++i) {
+    vary(draft.tensors[i], op_.input(i).optional);
+    draft.tensors[i].values = generator_.Next();
+  }
+  for (size_t i = 0; i < op_.num_scalars(); ++i) {
+    vary(draft.scalars[i], op_.scalar(i).optional || op_.scalar(i).has_default);
+  }
+  vary(draft.leading, false);
+  vary(draft.layout, false);
+  return draft;
+}
+
 void RandomCalls::Resolve(Draft& draft) const {
   draft.variables.assign(kMaxAxes + kMaxScalars + kMaxAxes, 0);
   for (size_t a = 0; a < draft.axes.size(); ++a) {
     Generator g(draft.axes[a].seed);
-    draft.variables[a] = DrawSize(g);
+    draft.variables[a] = draft.axes[a].size >= 0 ? draft.axes[a].size : DrawSize(g);
   }
   Generator g(draft.leading.seed);
   draft.lead.clear();
@@ -198,7 +239,7 @@ std::vector<int64_t> RandomCalls::StoredShape(const Draft& draft, size_t i, Faul
 
 std::string RandomCalls::TensorText(const Draft& draft, size_t i, Fault fault) const {
   const Param& p = op_.input(i);
-  Generator g(draft.tensors[i].seed + 2);
+  Generator g(draft.tensors[i].values);
   DType type = DTypeOf(draft, i);
   if (fault == Fault::kDType) type = PickDType(g, ~p.dtypes & kAnyDType & ~Mask(DType::kF8E8M0, DType::kF4E2M1x2));
   const std::vector<int64_t> shape = StoredShape(draft, i, fault);
@@ -265,7 +306,7 @@ Result<Case> RandomCalls::ToBind(const Draft& draft) const {
 
 void RandomCalls::Redraw(Draft& draft, std::string_view field) {
   const auto again = [&](Piece& p, bool may_be_absent) {
-    p.seed = generator_.Next();
+    p.seed = generator_.Next(), p.size = -1;
     if (may_be_absent) p.absent = generator_.Chance(0.5);
   };
   if (const auto i = op_.InputIndex(field); i && !generator_.Chance(0.4)) {
@@ -284,13 +325,32 @@ void RandomCalls::Redraw(Draft& draft, std::string_view field) {
   again(draft.scalars[s], op_.scalar(s).optional || op_.scalar(s).has_default);
 }
 
+// Gives an axis the size that the error wanted in place of its own ("wanted 144 bytes a row, got 100").
+bool RandomCalls::GiveWanted(Draft& draft, const ErrorParts& error) {
+  const std::vector<int64_t> wanted = Numbers(error.wanted), got = Numbers(error.got);
+  if (wanted.empty() || got.empty() || draft.axes.empty()) return false;
+  const auto one_of = [&](const std::vector<int64_t>& values) {
+    return values[size_t(generator_.Below(int64_t(values.size())))];
+  };
+  const int64_t from = one_of(got), to = one_of(wanted) * generator_.Pick<int64_t>({1, 1, 1, 2, 3});
+  const size_t first = size_t(generator_.Below(int64_t(draft.axes.size())));
+  for (size_t i = 0; i < draft.axes.size(); ++i) {
+    const size_t a = (first + i) % draft.axes.size();
+    if (draft.variables[a] != from) continue;
+    draft.axes[a].size = to;
+    return true;
+  }
+  return false;
+}
+
 // One of the larger axes, or the leading ones, anew.
 void RandomCalls::Shrink(Draft& draft) {
   const int64_t axes = int64_t(draft.axes.size());
   int64_t at = generator_.Below(axes + 1);
   const int64_t other = generator_.Below(axes);
   if (at < axes && draft.variables[size_t(other)] > draft.variables[size_t(at)]) at = other;
-  (at < axes ? draft.axes[size_t(at)] : draft.leading).seed = generator_.Next();
+  Piece& piece = at < axes ? draft.axes[size_t(at)] : draft.leading;
+  piece.seed = generator_.Next(), piece.size = -1;
   if (op_.num_inputs() > 0 && generator_.Chance(0.2)) {  // sizes of its own
     draft.tensors[size_t(generator_.Below(int64_t(op_.num_inputs())))].seed = generator_.Next();
   }
@@ -324,7 +384,7 @@ bool RandomCalls::Settle(Draft& draft) {
     if (!status.ok()) {
       std::string_view field = status.parts().field;
       if (const size_t colon = field.rfind(": "); colon != field.npos) field.remove_prefix(colon + 2);
-      Redraw(draft, field);
+      if (generator_.Chance(0.3) || !GiveWanted(draft, status.parts())) Redraw(draft, field);
       continue;
     }
     for (size_t o = 0; o < op_.num_outputs(); ++o) {  // an empty one too may have rows to walk over
@@ -343,17 +403,27 @@ bool RandomCalls::Settle(Draft& draft) {
     }
     if (indices.empty() || AcceptsValues(Text(draft))) return true;
     if (generator_.Chance(0.05) || ++launches == kLaunches) return true;
-    Redraw(draft, op_.input(indices[size_t(generator_.Below(int64_t(indices.size())))]).name);
+    const size_t i = indices[size_t(generator_.Below(int64_t(indices.size())))];
+    generator_.Chance(0.7) ? void(draft.tensors[i].values = generator_.Next()) : Redraw(draft, op_.input(i).name);
+  }
+  return false;
+}
+
+bool RandomCalls::Find(Draft& draft) {
+  for (int tries = 0; tries < 4; ++tries) {
+    draft = found_ && !generator_.Chance(kFresh) ? Varied(*found_) : NewDraft();
+    if (Settle(draft)) {
+      found_ = draft;
+      return true;
+    }
+    found_.reset();
   }
   return false;
 }
 
 std::string RandomCalls::Valid() {
-  for (int tries = 0; tries < 4; ++tries) {
-    Draft draft = NewDraft();
-    if (Settle(draft)) return Text(draft);
-  }
-  return {};
+  Draft draft;
+  return Find(draft) ? Text(draft) : std::string();
 }
 
 bool RandomCalls::Shares(const Draft& draft, size_t i) const {
@@ -371,8 +441,8 @@ bool RandomCalls::Shares(const Draft& draft, size_t i) const {
 }
 
 std::string RandomCalls::Broken() {
-  Draft draft = NewDraft();
-  if (!Settle(draft) || op_.num_inputs() == 0) return {};
+  Draft draft;
+  if (op_.num_inputs() == 0 || !Find(draft)) return {};
   for (int tries = 0; tries < 8; ++tries) {
     const size_t i = size_t(generator_.Below(int64_t(op_.num_inputs())));
     const ShapeProgram& program = op_.input_shapes()[i];

@@ -5,6 +5,7 @@
 //   std::string broken = calls.Broken();  // must be refused by binding, with an error on a parameter
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,8 @@ class LZ_VERIFY_API RandomCalls {
   // Every piece of a call is a function of its own seed, so that one piece can be drawn again while the others stay.
   struct Piece {
     uint64_t seed = 0;
+    uint64_t values = 0;  // tensors: of their elements and strides
+    int64_t size = -1;    // axes: as an error wanted it; -1: drawn
     bool absent = false;  // tensors and scalars
   };
   struct Draft {
@@ -35,6 +38,8 @@ class LZ_VERIFY_API RandomCalls {
   enum class Fault : uint8_t { kNone, kMissing, kDType, kRank, kSize };
 
   Draft NewDraft();
+  Draft Varied(Draft draft);
+  bool Find(Draft& draft);           // one that settled
   void Resolve(Draft& draft) const;  // sizes from seeds
   std::string Text(const Draft& draft, int broken = -1, Fault fault = Fault::kNone) const;
   std::string TensorText(const Draft& draft, size_t i, Fault fault) const;
@@ -50,10 +55,12 @@ class LZ_VERIFY_API RandomCalls {
   bool AcceptsValues(const std::string& line) const;
   bool Settle(Draft& draft);  // draws again what is too large or refused
   void Shrink(Draft& draft);
+  bool GiveWanted(Draft& draft, const ErrorParts& error);
   void Redraw(Draft& draft, std::string_view field);
 
   const Operation& op_;
   Generator generator_;
+  std::optional<Draft> found_;  // last: varied before another is drawn from nothing, since most of its pieces still fit
 };
 
 }  // namespace lz::verify

@@ -74,11 +74,13 @@ template <class T>
 void AddExpert(const lz_kernel_args* args, const MoeSizes& s, const HiddenRows<T>& hidden, const Product<T>& down,
                const Share* shares, int64_t count, int64_t first_token, const RowOffsets& x_row, Memory<T>& memory) {
   const bool of_input = args->scalars[kWeighted].value.i == kOfInput;
+  const lz_tensor& input = args->tensors[kInput];
+  const bool scaled = of_input && input.shape[input.ndim - 1] > 0;  // an empty row has nothing to weight, even by NaN
   for (int64_t i = 0; i < count; ++i) {
     memory.pointers[i] = Data<const T>(args->tensors[kInput]) + x_row[first_token + shares[i].token];
     memory.scales[i] = shares[i].weight;
   }
-  hidden.Run(args, memory.pointers, of_input ? memory.scales : nullptr, count, memory.h);
+  hidden.Run(args, memory.pointers, scaled ? memory.scales : nullptr, count, memory.h);
   for (int64_t i = 0; i < count; ++i) memory.pointers[i] = memory.h + i * s.n;
   ForBlocks<T>(args, count, s.m, s.n, [&](int64_t row, int height, int64_t first, int64_t columns) {
     BlockSums sums;
