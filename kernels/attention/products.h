@@ -40,24 +40,21 @@ HWY_INLINE void PrefetchRow(const T* row, int64_t d) {
   for (int64_t i = 0; i < d; i += int64_t(64 / sizeof(T))) __builtin_prefetch(row + i, 0, kLevel);
 }
 
-// s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k holds valid pointers up to the next multiple
-// and kAhead more. With kFetch, keys further on and the values that come next are on their way meanwhile.
-template <int R, int G, bool kFetch, class T>
-HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* const* k, const T* const* v, int64_t n,
-                     int64_t d, int64_t d_v, float* HWY_RESTRICT s) {
+// s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k[j] + at is a valid row up to the next
+// multiple. fetch(j) asks for what is needed later while key j is worked on.
+template <int R, int G, class T, class Fetch>
+HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* const* k, int64_t at, int64_t n, int64_t d,
+                     float* HWY_RESTRICT s, const Fetch& fetch) {
   for (int64_t j = 0; j < n; j += 4 * G) {
-    if constexpr (kFetch) {
-      LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
-        PrefetchRow<3>(k[j + c + kAhead], d);
-        PrefetchRow<2>(v[j + c], d_v);
-      }
-    }
+    LZ_UNROLL for (int c = 0; c < 4 * G; ++c) fetch(j + c);
+    const T* row[4 * G];
+    LZ_UNROLL for (int c = 0; c < 4 * G; ++c) row[c] = k[j + c] + at;
     V acc[R][4 * G], lo, hi;
     LZ_UNROLL for (int r = 0; r < R; ++r) { LZ_UNROLL for (int c = 0; c < 4 * G; ++c) acc[r][c] = hn::Zero(kD); }
     int64_t i = 0;
     for (; i + kPair <= d; i += kPair) {
       LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
-        LoadPair(k[j + c] + i, lo, hi);
+        LoadPair(row[c] + i, lo, hi);
         LZ_UNROLL for (int r = 0; r < R; ++r) {
           acc[r][c] = hn::MulAdd(lo, hn::Load(kD, q + r * q_stride + i), acc[r][c]);
           acc[r][c] = hn::MulAdd(hi, hn::Load(kD, q + r * q_stride + i + kL), acc[r][c]);
@@ -66,7 +63,7 @@ HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* con
     }
     if (i < d) {
       LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
-        LoadPairN(k[j + c] + i, d - i, lo, hi);
+        LoadPairN(row[c] + i, d - i, lo, hi);
         LZ_UNROLL for (int r = 0; r < R; ++r) {
           acc[r][c] = hn::MulAdd(lo, hn::Load(kD, q + r * q_stride + i), acc[r][c]);
           acc[r][c] = hn::MulAdd(hi, hn::Load(kD, q + r * q_stride + i + kL), acc[r][c]);
@@ -81,11 +78,11 @@ HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* con
   }
 }
 
-// o[r][col ..] = alpha[r] o[r][col ..] + sum over j < n of p[r][j] v[j][col ..], C pairs wide; tail: C == 1 and only
-// `tail` elements of the pair exist. U keys run in separate accumulators to hide latency.
+// o[r][col ..] = alpha[r] o[r][col ..] + sum over j < n of p[r][j] v[j][at + col ..], C pairs wide; tail: C == 1 and
+// only `tail` elements of the pair exist. U keys run in separate accumulators to hide latency.
 template <int R, int C, int U, bool kTail, class T>
-HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, int64_t n, int64_t col, int64_t tail,
-                              float* HWY_RESTRICT o, int64_t o_stride, const float* alpha) {
+HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, int64_t at, int64_t n, int64_t col,
+                              int64_t tail, float* HWY_RESTRICT o, int64_t o_stride, const float* alpha) {
   V acc[U][R][2 * C], lo, hi;
   LZ_UNROLL for (int r = 0; r < R; ++r) {
     const auto a = hn::Set(kD, alpha[r]);
@@ -98,9 +95,9 @@ HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, in
   const auto step = [&](int u, int64_t key) HWY_ATTR {
     LZ_UNROLL for (int c = 0; c < C; ++c) {
       if constexpr (kTail) {
-        LoadPairN(v[key] + col, tail, lo, hi);
+        LoadPairN(v[key] + at + col, tail, lo, hi);
       } else {
-        LoadPair(v[key] + col + c * kPair, lo, hi);
+        LoadPair(v[key] + at + col + c * kPair, lo, hi);
       }
       LZ_UNROLL for (int r = 0; r < R; ++r) {
         const auto w = hn::Set(kD, p[r * kBlock + key]);
@@ -123,16 +120,16 @@ HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, in
 }
 
 template <int R, class T>
-HWY_INLINE void Weighted(const float* p, const T* const* v, int64_t n, int64_t d, float* o, int64_t o_stride,
-                         const float* alpha) {
+HWY_INLINE void Weighted(const float* p, const T* const* v, int64_t at, int64_t n, int64_t d, float* o,
+                         int64_t o_stride, const float* alpha) {
   constexpr int kU = R == 1 ? 2 : 1;
   constexpr int kC = R == 1 ? 2 : (R == 2 || kL >= 16 ? 2 : 1);
   int64_t col = 0;
   for (; col + kC * kPair <= d; col += kC * kPair) {
-    WeightedStrip<R, kC, kU, false>(p, v, n, col, 0, o, o_stride, alpha);
+    WeightedStrip<R, kC, kU, false>(p, v, at, n, col, 0, o, o_stride, alpha);
   }
-  for (; col + kPair <= d; col += kPair) WeightedStrip<R, 1, 2, false>(p, v, n, col, 0, o, o_stride, alpha);
-  if (col < d) WeightedStrip<R, 1, 1, true>(p, v, n, col, d - col, o, o_stride, alpha);
+  for (; col + kPair <= d; col += kPair) WeightedStrip<R, 1, 2, false>(p, v, at, n, col, 0, o, o_stride, alpha);
+  if (col < d) WeightedStrip<R, 1, 1, true>(p, v, at, n, col, d - col, o, o_stride, alpha);
 }
 
 }  // namespace attn

@@ -31,34 +31,49 @@ struct Row {
   int64_t batch, pos, head;
   Range keys;  // visible
   int64_t at;  // its position among the keys
-  float slope = 0;
-  float base = 0;    // distances count from this one, which a key has whose distance bias is the largest
-  double shift = 0;  // slope * base: by so much its logits, and so m, are too large
+  float slope;
+  float base;    // distances count from this one, which a key has whose distance bias is the largest
+  double shift;  // slope * base: by so much its logits, and so m, are too large
 };
 
+// What a worker walks over the keys of one sequence with; shared by the tiles of KV heads that it walks side by side.
 template <class T>
-struct Tile {
-  Tile(const Problem& problem, const Sequence& sequence, int64_t head, int64_t num_rows, bool pack)
-      : p(problem), seq(sequence), kv_head(head), rows(num_rows), packed(pack) {}
+struct Walk {
+  Walk(const Problem& problem, const Sequence& sequence, bool pack)
+      : p(problem),
+        seq(sequence),
+        packed(pack),
+        dq(attention::Padded(problem.d_qk)),
+        dv(attention::Padded(problem.d_v)) {}
 
   const Problem& p;
   Sequence seq;
-  int64_t kv_head, rows;
   bool packed;
-  float *q, *o, *s, *kt, *vf;  // [rows][dq], [rows][dv], [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]
-  float *m, *l;                // [rows]
   int64_t dq, dv;
+  float *s, *kt, *vf;  // [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]
+  // The rows of one step's keys and values, and those behind them, of the first head.
+  const T* k[2 * kBlock];
+  const T* v[2 * kBlock];
+  int64_t next_key, next_head;  // what to ask for next of those behind: every head's row of a key, then the next key's
+};
+
+// The rows of one KV head.
+template <class T>
+struct Tile {
+  Walk<T>* walk;
+  int64_t kv_head, rows;
+  int64_t k_at, v_at;  // its place in the walk's rows of keys and values
+  float *q, *o;        // [rows][dq], [rows][dv]
+  float *m, *l;        // [rows]
   bool exact = false;  // skip invisible keys one by one instead of weighting them by 0
-  Row row[kRows];
   float alpha[kRows];
-  const T* k[kBlock + kAhead];
-  const T* v[kBlock + kAhead];
+  Row row[kRows];
 };
 
 // Row r of unit (batch, KV head, tile): rows run over the group's heads first, then over positions.
 inline Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t kv_head, int64_t r) {
   const int64_t pos = p.s_q == 1 ? 0 : r / p.group, head = kv_head * p.group + r - pos * p.group;
-  Row row = {batch, pos, head, VisibleTo(p, seq, pos), pos + seq.length - p.s_q};
+  Row row = {batch, pos, head, VisibleTo(p, seq, pos), pos + seq.length - p.s_q, 0, 0, 0};
   if (!p.slopes) return row;
   row.slope = float(View(*p.slopes).Get({head}));
   if (!std::isfinite(row.slope)) return row;
@@ -113,8 +128,9 @@ HWY_INLINE void Modify(const Problem& p, const Row& row, int64_t k0, int64_t n, 
 template <class T>
 void SoftmaxRow(Tile<T>& t, int64_t r, int64_t k0, int64_t n) {
   const Row& row = t.row[r];
-  float* s = t.s + r * kBlock;
-  if (t.p.mask || t.p.slopes || t.p.softcap > 0) Modify(t.p, row, k0, n, s);
+  const Problem& p = t.walk->p;
+  float* s = t.walk->s + r * kBlock;
+  if (p.mask || p.slopes || p.softcap > 0) Modify(p, row, k0, n, s);
   const auto hidden = hn::Set(kD, -kInf);
   const hn::RebindToSigned<D> di;
   const int64_t lo = row.keys.lo - k0, hi = std::min(row.keys.hi - k0, n);

@@ -26,48 +26,50 @@ const T* RowPointer(const attention::Rows& x, int64_t outer, int64_t seq, int64_
 // Scaled queries in pair order, zeros behind them; the empty state.
 template <class T>
 void StartTile(Tile<T>& t) {
-  const auto scale = hn::Set(kD, t.p.scale);
-  const int64_t d = t.p.d_qk;
+  const Walk<T>& w = *t.walk;
+  const auto scale = hn::Set(kD, w.p.scale);
+  const int64_t d = w.p.d_qk;
   for (int64_t r = 0; r < t.rows; ++r) {
-    const T* q = RowPointer<T>(t.p.q, t.row[r].batch, t.row[r].pos, t.row[r].head);
+    const T* q = RowPointer<T>(w.p.q, t.row[r].batch, t.row[r].pos, t.row[r].head);
     for (int64_t i = 0; i < d; i += kPair) {
       V lo, hi;
       i + kPair <= d ? LoadPair(q + i, lo, hi) : LoadPairN(q + i, d - i, lo, hi);
-      StorePair(hn::Mul(lo, scale), hn::Mul(hi, scale), t.q + r * t.dq + i);
+      StorePair(hn::Mul(lo, scale), hn::Mul(hi, scale), t.q + r * w.dq + i);
     }
     t.m[r] = -kInf;
     t.l[r] = 0;
   }
   const int64_t padded = (t.rows + 3) / 4 * 4;
-  if (t.packed) {  // Gemm works on whole groups of four rows
+  if (w.packed) {  // Gemm works on whole groups of four rows
     for (int64_t r = t.rows; r < padded; ++r) {
       t.alpha[r] = 1;
-      std::fill_n(t.q + r * t.dq, t.dq, 0.0f);
+      std::fill_n(t.q + r * w.dq, w.dq, 0.0f);
     }
   }
-  std::fill_n(t.o, padded * t.dv, 0.0f);
+  std::fill_n(t.o, padded * w.dv, 0.0f);
 }
 
-// Pointers to keys [k0, k0 + n) and up to kAhead behind them, which repeat the last one where `end` comes first.
+// Rows of keys [k0, k0 + n) and of `behind` more, which repeat the last one where `end` comes first.
 template <class T>
-void FindKeys(Tile<T>& t, int64_t k0, int64_t n, int64_t end) {
-  const int64_t wanted = (n + kAhead - 1) / kAhead * kAhead + kAhead;
+void FindKeys(Walk<T>& w, int64_t batch, int64_t kv_head, int64_t k0, int64_t n, int64_t behind, int64_t end) {
+  w.next_key = n, w.next_head = 0;
+  const int64_t wanted = (n + behind + kAhead - 1) / kAhead * kAhead;
   n = std::min(wanted, end - k0);
-  const Problem& p = t.p;
+  const Problem& p = w.p;
   if (p.paging == attention::Paging::kNone) {
-    const T* k = RowPointer<T>(p.k, t.row[0].batch, k0, t.kv_head);
-    const T* v = RowPointer<T>(p.v, t.row[0].batch, k0, t.kv_head);
-    for (int64_t j = 0; j < n; ++j, k += p.k.seq, v += p.v.seq) t.k[j] = k, t.v[j] = v;
+    const T* k = RowPointer<T>(p.k, batch, k0, kv_head);
+    const T* v = RowPointer<T>(p.v, batch, k0, kv_head);
+    for (int64_t j = 0; j < n; ++j, k += p.k.seq, v += p.v.seq) w.k[j] = k, w.v[j] = v;
   } else {
     int64_t page = k0 / p.page_size, slot = k0 % p.page_size;
     for (int64_t j = 0; j < n; ++page, slot = 0) {
-      const int64_t block = t.seq.pages[page * p.pages_stride];
-      const T* k = RowPointer<T>(p.k, block, slot, t.kv_head);
-      const T* v = RowPointer<T>(p.v, block, slot, t.kv_head);
-      for (; slot < p.page_size && j < n; ++slot, ++j, k += p.k.seq, v += p.v.seq) t.k[j] = k, t.v[j] = v;
+      const int64_t block = w.seq.pages[page * p.pages_stride];
+      const T* k = RowPointer<T>(p.k, block, slot, kv_head);
+      const T* v = RowPointer<T>(p.v, block, slot, kv_head);
+      for (; slot < p.page_size && j < n; ++slot, ++j, k += p.k.seq, v += p.v.seq) w.k[j] = k, w.v[j] = v;
     }
   }
-  for (int64_t j = n; j < wanted; ++j) t.k[j] = t.k[n - 1], t.v[j] = t.v[n - 1];
+  for (int64_t j = n; j < wanted; ++j) w.k[j] = w.k[n - 1], w.v[j] = w.v[n - 1];
 }
 
 // Calls f<R>(r) so that R consecutive rows from r are covered, R <= kMaxR.
@@ -82,35 +84,46 @@ HWY_INLINE void ForRows(int64_t rows, const F& f) {
 
 template <class T>
 void WeightedExact(Tile<T>& t, int64_t n) {
+  const Walk<T>& w = *t.walk;
   for (int64_t r = 0; r < t.rows; ++r) {
     const T* v[kBlock];
-    float w[kBlock];
+    float weights[kBlock];
     int64_t count = 0;
     for (int64_t j = 0; j < n; ++j) {
-      const float weight = t.s[r * kBlock + j];
-      if (weight != -1.0f) v[count] = t.v[j], w[count++] = weight;
+      const float weight = w.s[r * kBlock + j];
+      if (weight != -1.0f) v[count] = w.v[j], weights[count++] = weight;
     }
-    Weighted<1>(w, v, count, t.p.d_v, t.o + r * t.dv, t.dv, t.alpha + r);
+    Weighted<1>(weights, v, t.v_at, count, w.p.d_v, t.o + r * w.dv, w.dv, t.alpha + r);
   }
 }
 
+// Tile t over the walk's keys [k0, k0 + n). `side`: heads that are walked side by side.
 template <class T>
-void Step(Tile<T>& t, int64_t k0, int64_t n, int64_t end) {
-  const Problem& p = t.p;
-  FindKeys(t, k0, n, end);
-  const bool packed = t.packed && !t.exact;
+void Step(Tile<T>& t, int64_t k0, int64_t n, int64_t side) {
+  Walk<T>& w = *t.walk;
+  const Problem& p = w.p;
+  const bool packed = w.packed && !t.exact;
   const int64_t padded_rows = (t.rows + 3) / 4 * 4;
   if (packed) {
-    PackKeys(t.k, n, p.d_qk, t.kt);
+    PackKeys(w.k, n, p.d_qk, w.kt);
     const int64_t depth = (p.d_qk + kPair - 1) / kPair * kPair;
-    Gemm<false>(padded_rows, kPackedBlock, t.q, t.dq, t.kt, kPackedBlock, depth, t.s, kBlock, t.alpha);
+    Gemm<false>(padded_rows, kPackedBlock, t.q, w.dq, w.kt, kPackedBlock, depth, w.s, kBlock, t.alpha);
   } else {
+    // Keys a few rows on; the values that come next; and of heads side by side what the next step reads.
+    const auto fetch = [&](int64_t j) HWY_ATTR {
+      PrefetchRow<3>(w.k[j + kAhead] + t.k_at, p.d_qk);
+      PrefetchRow<2>(w.v[j] + t.v_at, p.d_v);
+      if (side == 1) return;
+      PrefetchRow<2>(w.k[w.next_key] + w.next_head * p.k.head, p.d_qk);
+      PrefetchRow<2>(w.v[w.next_key] + w.next_head * p.v.head, p.d_v);
+      if (++w.next_head == side) w.next_head = 0, ++w.next_key;
+    };
     ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
       constexpr int kG = R == 1 ? 2 : 1;
-      const float* q = t.q + r * t.dq;
-      float* s = t.s + r * kBlock;
-      r == 0 ? Dots<R, kG, true>(q, t.dq, t.k, t.v, n, p.d_qk, p.d_v, s)
-             : Dots<R, kG, false>(q, t.dq, t.k, t.v, n, p.d_qk, p.d_v, s);
+      const float* q = t.q + r * w.dq;
+      float* s = w.s + r * kBlock;
+      r == 0 ? Dots<R, kG>(q, w.dq, w.k, t.k_at, n, p.d_qk, s, fetch)
+             : Dots<R, kG>(q, w.dq, w.k, t.k_at, n, p.d_qk, s, [](int64_t) {});
     });
   }
   for (int64_t r = 0; r < t.rows; ++r) SoftmaxRow(t, r, k0, n);
@@ -118,34 +131,54 @@ void Step(Tile<T>& t, int64_t k0, int64_t n, int64_t end) {
     WeightedExact(t, n);
   } else if (packed) {
     const int64_t width = (p.d_v + kPair - 1) / kPair * kPair;
-    PackValues(t.v, n, p.d_v, t.vf, t.dv);
-    Gemm<true>(padded_rows, width, t.s, kBlock, t.vf, t.dv, n, t.o, t.dv, t.alpha);
+    PackValues(w.v, n, p.d_v, w.vf, w.dv);
+    Gemm<true>(padded_rows, width, w.s, kBlock, w.vf, w.dv, n, t.o, w.dv, t.alpha);
   } else {
-    ForRows(t.rows, [&]<int R>(int64_t r)
-                        HWY_ATTR { Weighted<R>(t.s + r * kBlock, t.v, n, p.d_v, t.o + r * t.dv, t.dv, t.alpha + r); });
+    ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
+      Weighted<R>(w.s + r * kBlock, w.v, t.v_at, n, p.d_v, t.o + r * w.dv, w.dv, t.alpha + r);
+    });
   }
 }
 
 template <class T>
 bool Finite(const Tile<T>& t) {
   auto bad = hn::Zero(kD);  // x - x is 0 for finite x, else NaN
-  for (int64_t i = 0; i < t.rows * t.dv; i += kL) {
+  for (int64_t i = 0; i < t.rows * t.walk->dv; i += kL) {
     const auto x = hn::Load(kD, t.o + i);
     bad = hn::Add(bad, hn::Sub(x, x));
   }
   return hn::GetLane(hn::SumOfLanes(kD, bad)) == 0;
 }
 
-// The state of all rows over keys [begin, end). An infinity or NaN in the result may stem from a hidden value that was
-// weighted by 0: then once more, leaving hidden keys out.
+// Keys that `side` heads walk at a time: those of the next step wait in the second cache.
 template <class T>
-void RunTile(Tile<T>& t, int64_t begin, int64_t end) {
-  const int64_t step = t.packed ? kPackedBlock : kBlock;
-  for (const bool exact : {false, true}) {
-    t.exact = exact;
-    StartTile(t);
-    for (int64_t k0 = begin; k0 < end; k0 += step) Step(t, k0, std::min(step, end - k0), end);
-    if (Finite(t)) return;
+int64_t KeysPerStep(const Walk<T>& w, int64_t side) {
+  if (w.packed) return kPackedBlock;
+  if (side == 1) return kBlock;
+  const int64_t bytes = side * std::max({w.p.d_qk, w.p.d_v, int64_t{1}}) * int64_t(sizeof(T));
+  return std::clamp(attention::kSideBytes / bytes / 16 * 16, int64_t{16}, kBlock);
+}
+
+// The state of the rows of `side` tiles, heads of one sequence side by side, over keys [begin, end). An infinity or NaN
+// in a tile's result may stem from a hidden value that was weighted by 0: then once more, leaving hidden keys out.
+template <class T>
+void RunTiles(Tile<T>* tiles, int64_t side, int64_t begin, int64_t end) {
+  Walk<T>& w = *tiles[0].walk;
+  const int64_t step = KeysPerStep(w, side);
+  const auto run = [&](Tile<T>* first, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) StartTile(first[i]);
+    for (int64_t k0 = begin; k0 < end; k0 += step) {
+      const int64_t n = std::min(step, end - k0);
+      const int64_t behind = count > 1 ? (n + kAhead - 1) / kAhead * kAhead : kAhead;
+      FindKeys(w, tiles[0].row[0].batch, tiles[0].kv_head, k0, n, behind, end);
+      for (int64_t i = 0; i < count; ++i) Step(first[i], k0, n, count);
+    }
+  };
+  run(tiles, side);
+  for (int64_t i = 0; i < side; ++i) {
+    if (Finite(tiles[i])) continue;
+    tiles[i].exact = true;
+    run(tiles + i, 1);
   }
 }
 

@@ -4,7 +4,7 @@
 // All query heads of a KV head share each pass over its keys. Few rows take dot products straight from the cache, many
 // take blocks of 64 keys that are transposed first. FP32 throughout (class fp32).
 // Workspace: scratch per worker; partial results where the keys of one head are split. Deterministic: the cut of the
-// work depends on shapes alone. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2311.01282.
+// work depends on shapes and strides alone. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2311.01282.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/dense/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -24,65 +24,82 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace {
 using namespace attn;
+using attention::kDirectRows;
+using attention::kMaxSide;
 using attention::Padded;
 using attention::Plan;
 
-struct Unit {  // (tile, sequence, KV head); later tiles first: with a causal mask they are the longest
+constexpr int64_t kMaxStates = std::max(kMaxSide * kDirectRows, kRows);  // rows of an item's tiles
+
+struct Unit {  // (tile, sequence, KV heads side by side); later tiles first: with a causal mask they are the longest
   int64_t batch, kv_head, row0, rows;
 };
-Unit UnitOf(const Problem& p, int64_t unit) {
-  const int64_t tile = p.tiles() - 1 - unit / (p.b * p.h_kv), rest = unit % (p.b * p.h_kv);
-  return {rest / p.h_kv, rest % p.h_kv, tile * kRows, std::min(kRows, p.rows() - tile * kRows)};
+Unit UnitOf(const Problem& p, int64_t unit, int64_t side) {
+  const int64_t groups = p.h_kv / side, tile = p.tiles() - 1 - unit / (p.b * groups), rest = unit % (p.b * groups);
+  return {rest / groups, rest % groups * side, tile * kRows, std::min(kRows, p.rows() - tile * kRows)};
 }
 
-// Items one after the other are the units' same share of the keys: where their heads lie side by side they read the
-// same pages.
+// One head's result of one split.
+float* PartOf(const Plan& plan, int64_t unit, int64_t head, int64_t split, float* parts) {
+  return parts + ((unit * plan.side + head) * plan.splits + split) * plan.part_floats;
+}
+
+// Items one after the other are the units' same share of the keys.
 template <class T>
 void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, float* parts) {
-  const int64_t units = plan.items / plan.splits, unit = item % units, split = item / units;
-  const Unit u = UnitOf(p, unit);
-  const int64_t rows = p.tile_rows();
-  Tile<T> t(p, SequenceOf(p, u.batch), u.kv_head, u.rows, plan.packed);
-  t.dq = Padded(p.d_qk);
-  t.dv = Padded(p.d_v);
-  float m[kRows], l[kRows];
-  t.m = m;
-  t.l = l;
-  t.q = scratch;
-  t.s = t.q + rows * t.dq;
-  t.o = t.s + rows * kBlock;
-  t.kt = t.o + rows * t.dv;
-  t.vf = t.kt + t.dq * kPackedBlock;
-  if (plan.splits > 1) {
-    t.o = parts + (unit * plan.splits + split) * plan.part_floats;
-    t.m = t.o + rows * t.dv;
+  const int64_t units = plan.items / plan.splits, unit = item % units, split = item / units, side = plan.side;
+  const Unit u = UnitOf(p, unit, side);
+  Walk<T> walk(p, SequenceOf(p, u.batch), plan.packed);
+  const int64_t rows = p.tile_rows(), dq = walk.dq, dv = walk.dv;
+  walk.s = scratch + side * rows * (dq + dv);
+  walk.kt = walk.s + rows * kBlock;
+  walk.vf = walk.kt + dq * kPackedBlock;
+  float state[2 * kMaxStates];
+  Tile<T> tiles[kMaxSide];
+  Range keys = {walk.seq.length, 0};
+  for (int64_t i = 0; i < side; ++i) {
+    Tile<T>& t = tiles[i];
+    t.walk = &walk;
+    t.kv_head = u.kv_head + i;
+    t.rows = u.rows;
+    t.k_at = i * p.k.head;
+    t.v_at = i * p.v.head;
+    t.q = scratch + i * rows * (dq + dv);
+    t.o = t.q + rows * dq;
+    t.m = state + 2 * i * rows;
+    if (plan.splits > 1) {
+      t.o = PartOf(plan, unit, i, split, parts);
+      t.m = t.o + rows * dv;
+    }
     t.l = t.m + rows;
-  }
-  Range keys = {t.seq.length, 0};
-  for (int64_t r = 0; r < u.rows; ++r) {
-    t.row[r] = MakeRow(p, t.seq, u.batch, u.kv_head, u.row0 + r);
-    if (t.row[r].keys.lo >= t.row[r].keys.hi) continue;
-    keys = {std::min(keys.lo, t.row[r].keys.lo), std::max(keys.hi, t.row[r].keys.hi)};
+    for (int64_t r = 0; r < u.rows; ++r) {
+      t.row[r] = MakeRow(p, walk.seq, u.batch, t.kv_head, u.row0 + r);
+      if (t.row[r].keys.lo >= t.row[r].keys.hi) continue;
+      keys = {std::min(keys.lo, t.row[r].keys.lo), std::max(keys.hi, t.row[r].keys.hi)};
+    }
   }
   const int64_t blocks = (std::max(keys.hi - keys.lo, int64_t{0}) + kBlock - 1) / kBlock;
   const int64_t share = (blocks + plan.splits - 1) / plan.splits * kBlock;
   const int64_t begin = keys.lo + split * share;
-  RunTile(t, begin, std::min(keys.hi, begin + share));
+  RunTiles(tiles, side, begin, std::min(keys.hi, begin + share));
   if (plan.splits > 1) return;
-  for (int64_t r = 0; r < u.rows; ++r) FinishRow<T>(p, t.row[r], t.o + r * t.dv, t.m[r], t.l[r]);
+  for (int64_t i = 0; i < side; ++i) {
+    const Tile<T>& t = tiles[i];
+    for (int64_t r = 0; r < u.rows; ++r) FinishRow<T>(p, t.row[r], t.o + r * dv, t.m[r], t.l[r]);
+  }
 }
 
-// Joins the splits of one unit in the first split's place.
+// Joins the splits of one head of a unit in the first split's place.
 template <class T>
-void MergeUnit(const Problem& p, const Plan& plan, int64_t unit, float* parts) {
-  const Unit u = UnitOf(p, unit);
+void MergeHead(const Problem& p, const Plan& plan, int64_t unit, int64_t head, float* parts) {
+  const Unit u = UnitOf(p, unit, plan.side);
   const Sequence seq = SequenceOf(p, u.batch);
   const int64_t rows = p.tile_rows(), dv = Padded(p.d_v);
-  float* first = parts + unit * plan.splits * plan.part_floats;
+  const auto part = [&](int64_t s) { return PartOf(plan, unit, head, s, parts); };
   for (int64_t r = 0; r < u.rows; ++r) {
-    const auto o = [&](int64_t s) { return first + s * plan.part_floats + r * dv; };
-    const auto m = [&](int64_t s) { return first[s * plan.part_floats + rows * dv + r]; };
-    const auto l = [&](int64_t s) { return first[s * plan.part_floats + rows * dv + rows + r]; };
+    const auto o = [&](int64_t s) { return part(s) + r * dv; };
+    const auto m = [&](int64_t s) { return part(s)[rows * dv + r]; };
+    const auto l = [&](int64_t s) { return part(s)[rows * dv + rows + r]; };
     float top = -kInf, sum = 0;
     for (int64_t s = 0; s < plan.splits; ++s) top = m(s) > top ? m(s) : top;
     for (int64_t s = 0; s < plan.splits; ++s) {
@@ -90,11 +107,11 @@ void MergeUnit(const Problem& p, const Plan& plan, int64_t unit, float* parts) {
       sum += w * l(s);
       const auto weight = hn::Set(kD, w);
       for (int64_t i = 0; i < dv; i += kL) {
-        const auto part = hn::Mul(weight, hn::Load(kD, o(s) + i));
-        hn::Store(s == 0 ? part : hn::Add(part, hn::Load(kD, o(0) + i)), kD, o(0) + i);
+        const auto share = hn::Mul(weight, hn::Load(kD, o(s) + i));
+        hn::Store(s == 0 ? share : hn::Add(share, hn::Load(kD, o(0) + i)), kD, o(0) + i);
       }
     }
-    FinishRow<T>(p, MakeRow(p, seq, u.batch, u.kv_head, u.row0 + r), o(0), top, sum);
+    FinishRow<T>(p, MakeRow(p, seq, u.batch, u.kv_head + head, u.row0 + r), o(0), top, sum);
   }
 }
 
@@ -128,9 +145,9 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
     });
   }
   if (plan.splits == 1) return 0;
-  const int64_t units = plan.items / plan.splits;
-  ParallelFor(args, units, workers == 1 ? units : (units + workers - 1) / workers, [&](int64_t begin, int64_t end) {
-    for (int64_t u = begin; u < end; ++u) MergeUnit<T>(p, plan, u, parts);
+  const int64_t heads = plan.items / plan.splits * plan.side;
+  ParallelFor(args, heads, workers == 1 ? heads : (heads + workers - 1) / workers, [&](int64_t begin, int64_t end) {
+    for (int64_t h = begin; h < end; ++h) MergeHead<T>(p, plan, h / plan.side, h % plan.side, parts);
   });
   return 0;
 }

@@ -191,6 +191,27 @@ TEST(DenseAttention, Prefill) {
   }
 }
 
+// Decode calls with so much work that an item takes several KV heads together.
+TEST(DenseAttention, HeadsSideBySide) {
+  std::mt19937 random(11);
+  const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
+  for (int n = 0; n < 60; ++n) {
+    Case c = {.type = kTestTypes[n % 3], .b = pick({1, 4, 8}), .h_kv = pick({2, 3, 6, 8, 10})};
+    c.s_kv = c.b == 1 ? pick({2000, 4100}) : c.b == 4 ? pick({550, 1030}) : pick({1, 9, 100, 300});
+    c.h_q = c.h_kv * pick({1, 2, 4, 5, 7});
+    c.d_qk = pick({8, 33, 64});
+    c.d_v = pick({8, 24, 65});
+    c.mask = int(pick({0, 0, 1, 2, 3}));
+    c.window = pick({-1, -1, 1, 70});
+    c.softcap = double(pick({0, 0, 30}));
+    c.sinks = random() % 2;
+    c.slopes = random() % 3 == 0;
+    c.pad = pick({0, 3});
+    c.threads = int(pick({1, 4}));
+    Check(c, uint32_t(n));
+  }
+}
+
 TEST(DenseAttention, RandomOptions) {
   std::mt19937 random(7);
   const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
@@ -228,6 +249,14 @@ TEST(DenseAttention, HiddenNaNReachesNothing) {
       x.v.view().Set({0, 11, 1, 6}, kInf);
       RunAndCompare(c, x);
     }
+    Case side = {.type = type, .b = 8, .s_kv = 300, .h_q = 9, .h_kv = 3, .d_qk = 64, .d_v = 64, .mask = 1};
+    std::mt19937 numbers(3);
+    Arrays y = Make(side, numbers);
+    y.mask.Each([](auto& i) { return i[3] != 11 && i[3] != 271 ? 1.0 : 0.0; });
+    y.k.view().Set({2, 11, 1, 0}, NAN);
+    y.v.view().Set({2, 271, 1, 5}, NAN);
+    y.v.view().Set({5, 11, 0, 6}, kInf);
+    RunAndCompare(side, y);
     Case c = {.type = type, .s_q = 50, .s_kv = 50, .h_q = 3, .h_kv = 1, .d_qk = 16, .d_v = 24, .causal = true};
     std::mt19937 random(3);
     Arrays x = Make(c, random);
