@@ -17,9 +17,9 @@ inline constexpr int64_t kRows = 64;         // query rows per tile; a row is on
 inline constexpr int64_t kDirectRows = 24;   // more rows per KV head pay for transposing the keys
 inline constexpr int64_t kPad = 32;          // head dimensions are padded to this in scratch: two AVX-512 vectors
 
-// KV heads that are walked side by side, in steps of so many bytes of their keys: those of two steps, and their values,
-// lie in a core's own cache.
-inline constexpr int64_t kMaxSide = 8, kSideBytes = int64_t{32} << 10;
+// KV heads that are walked side by side at most, and bytes of their keys in one step (of 16 keys at least): two steps'
+// keys and values lie in a core's second-level cache.
+inline constexpr int64_t kMaxHeads = 8, kStepBytes = int64_t{32} << 10;
 
 inline constexpr int64_t kMaxWindow = int64_t{1} << 60;
 
@@ -104,15 +104,16 @@ inline bool ValidPaging(const Problem& p) {
   return true;
 }
 
-// Work items: (sequence, KV heads, tile, split of the keys). The cut depends on shapes and strides alone, so results do
-// not depend on the number of threads.
+// Work items: (sequence, KV heads, tile, split of the keys). Splits and steps depend on the call alone, so results do
+// not depend on the number of threads; how many heads an item takes together changes no sum.
 struct Plan {
   int64_t items, splits, slots;
-  int64_t side = 1;                  // KV heads that an item walks side by side
+  int64_t heads;                     // KV heads of an item, walked side by side
+  int64_t step;                      // keys at a time
   int64_t slot_floats, part_floats;  // scratch of one worker; one head's result of one split: o, m, l
   bool packed;
   uint64_t bytes() const {
-    return uint64_t(slots * slot_floats + (splits > 1 ? items * side * part_floats : 0)) * sizeof(float);
+    return uint64_t(slots * slot_floats + (splits > 1 ? items * heads * part_floats : 0)) * sizeof(float);
   }
 };
 inline int64_t Padded(int64_t d) { return (d + kPad - 1) / kPad * kPad; }
@@ -123,29 +124,36 @@ inline int64_t SplitsOf(const Problem& p, int64_t units) {
   return p.split_keys ? std::max(int64_t{1}, std::min(by_keys, by_items)) : 1;
 }
 
-// A decode call's KV heads mostly lie side by side: walked together their rows are one stretch of memory, which comes
-// faster and needs fewer pages than every head's own walk. As many heads as leave items for the threads.
-inline int64_t HeadsSideBySide(const Problem& p) {
-  constexpr int64_t kLeastItems = 8;
-  if (p.s_q != 1 || p.rows() > kDirectRows || p.k.head > 2 * p.d_qk || p.v.head > 2 * p.d_v) return 1;
-  for (int64_t side = std::min(kMaxSide, p.h_kv); side > 1; --side) {
-    const int64_t units = p.b * p.h_kv / side;
-    if (p.h_kv % side == 0 && units * SplitsOf(p, units) >= kLeastItems) return side;
-  }
-  return 1;
+// Whether an item takes several KV heads of a decode call that has work for many items. Heads mostly lie side by side:
+// walked together their rows are one stretch of memory, which comes faster, and from fewer pages at a time, than row by
+// row to every head's own walk.
+inline bool WalksSideBySide(const Problem& p) {
+  return p.s_q == 1 && p.rows() <= kDirectRows && p.h_kv > 1 && p.k.head <= 2 * p.d_qk && p.v.head <= 2 * p.d_v &&
+         (p.b > 1 || SplitsOf(p, 1) > 1);
 }
 
-inline Plan MakePlan(const Problem& p, const lz_parallel* parallel) {
-  const int64_t rows = p.tile_rows();
-  Plan plan = {.side = HeadsSideBySide(p), .packed = p.rows() > kDirectRows};
-  const int64_t units = p.b * p.h_kv / plan.side * p.tiles();
-  plan.splits = SplitsOf(p, units);
-  plan.items = units * plan.splits;
-  plan.slots = std::clamp(plan.items, int64_t{1}, int64_t{parallel ? std::max(parallel->num_threads, 1) : 1});
-  const int64_t d = Padded(p.d_qk) + Padded(p.d_v);
-  plan.slot_floats = rows * (plan.side * d + kBlock) + (plan.packed ? kPackedBlock * d : 0);
+// As many heads to an item as leave every thread some items and fit the workspace.
+inline Plan MakePlan(const Problem& p, const lz_parallel* parallel, uint64_t workspace_bytes = UINT64_MAX) {
+  constexpr int64_t kItemsPerThread = 4;
+  const int64_t threads = parallel ? std::max(parallel->num_threads, 1) : 1;
+  const int64_t units = p.b * p.h_kv * p.tiles(), rows = p.tile_rows(), d = Padded(p.d_qk) + Padded(p.d_v);
+  const bool side_by_side = WalksSideBySide(p);
+  const int64_t most = side_by_side ? std::min(kMaxHeads, p.h_kv) : 1;
+  Plan plan = {.packed = p.rows() > kDirectRows};
+  plan.splits = SplitsOf(p, (units + most - 1) / most);
+  plan.step = plan.packed ? kPackedBlock : kBlock;
+  if (side_by_side) {
+    const int64_t bytes = most * std::max({p.d_qk, p.d_v, int64_t{1}}) * ByteSize(p.dtype);
+    plan.step = std::clamp(kStepBytes / bytes / 16 * 16, int64_t{16}, kBlock);
+  }
   plan.part_floats = rows * Padded(p.d_v) + (2 * rows + 15) / 16 * 16;
-  return plan;
+  for (plan.heads = most;; --plan.heads) {
+    if (plan.heads > 1 && p.h_kv % plan.heads != 0) continue;
+    plan.items = units / plan.heads * plan.splits;
+    plan.slots = std::clamp(plan.items, int64_t{1}, threads);
+    plan.slot_floats = rows * (plan.heads * d + kBlock) + (plan.packed ? kPackedBlock * d : 0);
+    if (plan.heads == 1 || (plan.items >= kItemsPerThread * threads && plan.bytes() <= workspace_bytes)) return plan;
+  }
 }
 
 // 0, or 1 if the workspace is too small.

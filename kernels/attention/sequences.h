@@ -21,7 +21,8 @@ inline void ClearRest(const Problem& p, int64_t first, int64_t total) {
   }
 }
 
-// `all`: what the sequences share, with bounds of their lengths; `problem_of(s)`: sequence s, b = 1.
+// `all`: what the sequences share, with bounds of their lengths; `problem_of(s)`: sequence s, b = 1. 0, or 1 if the
+// workspace is too small: that of `all` is enough, since Run takes fewer heads together where more do not fit.
 template <class ProblemOf>
 int32_t RunSequences(const Problem& all, int64_t sequences, const lz_kernel_args* args, const ProblemOf& problem_of) {
   if (all.h_q == 0) return 0;
@@ -29,20 +30,24 @@ int32_t RunSequences(const Problem& all, int64_t sequences, const lz_kernel_args
   if (args->workspace_bytes < plan.bytes()) return 1;
   const int64_t workers = std::min(plan.slots, sequences);
   if (sequences < 2 * workers || workers <= 1) {
-    for (int64_t s = 0; s < sequences; ++s) Run(problem_of(s), args);
-    return 0;
+    int32_t failed = 0;
+    for (int64_t s = 0; s < sequences; ++s) failed |= Run(problem_of(s), args);
+    return failed;
   }
   std::atomic<int64_t> next = 0;
+  std::atomic<int32_t> failed = 0;
   ParallelFor(args, workers, 1, [&](int64_t begin, int64_t end) {
     for (int64_t w = begin; w < end; ++w) {
       lz_kernel_args own = *args;  // one thread, its share of the scratch
       own.parallel = nullptr;
       own.workspace = static_cast<float*>(args->workspace) + w * plan.slot_floats;
       own.workspace_bytes = uint64_t(plan.slot_floats) * sizeof(float);
-      for (int64_t s; (s = next.fetch_add(1, std::memory_order_relaxed)) < sequences;) Run(problem_of(s), &own);
+      for (int64_t s; (s = next.fetch_add(1, std::memory_order_relaxed)) < sequences;) {
+        if (Run(problem_of(s), &own) != 0) failed.store(1, std::memory_order_relaxed);
+      }
     }
   });
-  return 0;
+  return failed;
 }
 
 }  // namespace lz::attention

@@ -1,5 +1,5 @@
-// A tile of attention, its rows, and the online softmax of one row in FP32: caps, biases, masks and visible ranges.
-// A row's state is (o, m, l): the weighted sum of values, the largest logit and the sum of exp(logit - m).
+// Walks and tiles of attention, their rows, and the online softmax of one row in FP32: caps, biases, masks and visible
+// ranges. A row's state is (o, m, l): the weighted sum of values, the largest logit and the sum of exp(logit - m).
 // Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_SOFTMAX_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_SOFTMAX_H_
@@ -36,33 +36,38 @@ struct Row {
   double shift;  // slope * base: by so much its logits, and so m, are too large
 };
 
-// What a worker walks over the keys of one sequence with; shared by the tiles of KV heads that it walks side by side.
+// What a worker walks over the keys of one sequence with: KV heads [kv_head, kv_head + heads) side by side.
 template <class T>
 struct Walk {
-  Walk(const Problem& problem, const Sequence& sequence, bool pack)
+  Walk(const Problem& problem, const Sequence& sequence, const attention::Plan& plan)
       : p(problem),
         seq(sequence),
-        packed(pack),
+        packed(plan.packed),
+        heads(plan.heads),
+        step(plan.step),
         dq(attention::Padded(problem.d_qk)),
         dv(attention::Padded(problem.d_v)) {}
 
   const Problem& p;
   Sequence seq;
   bool packed;
+  int64_t heads, step;
+  int64_t batch, kv_head;
   int64_t dq, dv;
   float *s, *kt, *vf;  // [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]
   // The rows of one step's keys and values, and those behind them, of the first head.
   const T* k[2 * kBlock];
   const T* v[2 * kBlock];
-  int64_t next_key, next_head;  // what to ask for next of those behind: every head's row of a key, then the next key's
+  // What to ask for next of those behind, up to the row next_end: every head's of a key, then the next key's.
+  int64_t next_key, next_head, next_end;
 };
 
 // The rows of one KV head.
 template <class T>
 struct Tile {
   Walk<T>* walk;
-  int64_t kv_head, rows;
-  int64_t k_at, v_at;  // its place in the walk's rows of keys and values
+  int64_t rows;
+  int64_t k_at, v_at;  // its elements in the walk's rows begin here; 0 if packed: the walk has one head
   float *q, *o;        // [rows][dq], [rows][dv]
   float *m, *l;        // [rows]
   bool exact = false;  // skip invisible keys one by one instead of weighting them by 0

@@ -1,4 +1,4 @@
-// One tile of attention: up to 64 query rows of one KV head over a range of keys.
+// A walk over a range of keys with tiles of attention: up to 64 query rows of one KV head each.
 // Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_TILE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_TILE_H_
@@ -49,27 +49,28 @@ void StartTile(Tile<T>& t) {
   std::fill_n(t.o, padded * w.dv, 0.0f);
 }
 
-// Rows of keys [k0, k0 + n) and of `behind` more, which repeat the last one where `end` comes first.
+// Rows of keys [k0, k0 + n), of kAhead more, which repeat the last one where `end` comes first, and of the next step.
 template <class T>
-void FindKeys(Walk<T>& w, int64_t batch, int64_t kv_head, int64_t k0, int64_t n, int64_t behind, int64_t end) {
+void FindKeys(Walk<T>& w, int64_t k0, int64_t n, int64_t end) {
+  const int64_t padded = (n + kAhead - 1) / kAhead * kAhead + kAhead;
   w.next_key = n, w.next_head = 0;
-  const int64_t wanted = (n + behind + kAhead - 1) / kAhead * kAhead;
-  n = std::min(wanted, end - k0);
+  w.next_end = w.heads > 1 ? std::min(2 * n, end - k0) : 0;
+  n = std::max(w.next_end, std::min(padded, end - k0));
   const Problem& p = w.p;
   if (p.paging == attention::Paging::kNone) {
-    const T* k = RowPointer<T>(p.k, batch, k0, kv_head);
-    const T* v = RowPointer<T>(p.v, batch, k0, kv_head);
+    const T* k = RowPointer<T>(p.k, w.batch, k0, w.kv_head);
+    const T* v = RowPointer<T>(p.v, w.batch, k0, w.kv_head);
     for (int64_t j = 0; j < n; ++j, k += p.k.seq, v += p.v.seq) w.k[j] = k, w.v[j] = v;
   } else {
     int64_t page = k0 / p.page_size, slot = k0 % p.page_size;
     for (int64_t j = 0; j < n; ++page, slot = 0) {
       const int64_t block = w.seq.pages[page * p.pages_stride];
-      const T* k = RowPointer<T>(p.k, block, slot, kv_head);
-      const T* v = RowPointer<T>(p.v, block, slot, kv_head);
+      const T* k = RowPointer<T>(p.k, block, slot, w.kv_head);
+      const T* v = RowPointer<T>(p.v, block, slot, w.kv_head);
       for (; slot < p.page_size && j < n; ++slot, ++j, k += p.k.seq, v += p.v.seq) w.k[j] = k, w.v[j] = v;
     }
   }
-  for (int64_t j = n; j < wanted; ++j) w.k[j] = w.k[n - 1], w.v[j] = w.v[n - 1];
+  for (int64_t j = n; j < padded; ++j) w.k[j] = w.k[n - 1], w.v[j] = w.v[n - 1];
 }
 
 // Calls f<R>(r) so that R consecutive rows from r are covered, R <= kMaxR.
@@ -97,9 +98,9 @@ void WeightedExact(Tile<T>& t, int64_t n) {
   }
 }
 
-// Tile t over the walk's keys [k0, k0 + n). `side`: heads that are walked side by side.
+// Tile t over the walk's keys [k0, k0 + n).
 template <class T>
-void Step(Tile<T>& t, int64_t k0, int64_t n, int64_t side) {
+void Step(Tile<T>& t, int64_t k0, int64_t n) {
   Walk<T>& w = *t.walk;
   const Problem& p = w.p;
   const bool packed = w.packed && !t.exact;
@@ -113,10 +114,10 @@ void Step(Tile<T>& t, int64_t k0, int64_t n, int64_t side) {
     const auto fetch = [&](int64_t j) HWY_ATTR {
       PrefetchRow<3>(w.k[j + kAhead] + t.k_at, p.d_qk);
       PrefetchRow<2>(w.v[j] + t.v_at, p.d_v);
-      if (side == 1) return;
+      if (w.next_key >= w.next_end) return;
       PrefetchRow<2>(w.k[w.next_key] + w.next_head * p.k.head, p.d_qk);
       PrefetchRow<2>(w.v[w.next_key] + w.next_head * p.v.head, p.d_v);
-      if (++w.next_head == side) w.next_head = 0, ++w.next_key;
+      if (++w.next_head == w.heads) w.next_head = 0, ++w.next_key;
     };
     ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
       constexpr int kG = R == 1 ? 2 : 1;
@@ -150,32 +151,20 @@ bool Finite(const Tile<T>& t) {
   return hn::GetLane(hn::SumOfLanes(kD, bad)) == 0;
 }
 
-// Keys that `side` heads walk at a time: those of the next step wait in the second cache.
+// The state of the rows of a walk's tiles, one for each of its heads, over keys [begin, end). An infinity or NaN in a
+// tile's result may stem from a hidden value that was weighted by 0: then once more, leaving hidden keys out.
 template <class T>
-int64_t KeysPerStep(const Walk<T>& w, int64_t side) {
-  if (w.packed) return kPackedBlock;
-  if (side == 1) return kBlock;
-  const int64_t bytes = side * std::max({w.p.d_qk, w.p.d_v, int64_t{1}}) * int64_t(sizeof(T));
-  return std::clamp(attention::kSideBytes / bytes / 16 * 16, int64_t{16}, kBlock);
-}
-
-// The state of the rows of `side` tiles, heads of one sequence side by side, over keys [begin, end). An infinity or NaN
-// in a tile's result may stem from a hidden value that was weighted by 0: then once more, leaving hidden keys out.
-template <class T>
-void RunTiles(Tile<T>* tiles, int64_t side, int64_t begin, int64_t end) {
-  Walk<T>& w = *tiles[0].walk;
-  const int64_t step = KeysPerStep(w, side);
+void RunTiles(Walk<T>& w, Tile<T>* tiles, int64_t begin, int64_t end) {
   const auto run = [&](Tile<T>* first, int64_t count) {
     for (int64_t i = 0; i < count; ++i) StartTile(first[i]);
-    for (int64_t k0 = begin; k0 < end; k0 += step) {
-      const int64_t n = std::min(step, end - k0);
-      const int64_t behind = count > 1 ? (n + kAhead - 1) / kAhead * kAhead : kAhead;
-      FindKeys(w, tiles[0].row[0].batch, tiles[0].kv_head, k0, n, behind, end);
-      for (int64_t i = 0; i < count; ++i) Step(first[i], k0, n, count);
+    for (int64_t k0 = begin; k0 < end; k0 += w.step) {
+      const int64_t n = std::min(w.step, end - k0);
+      FindKeys(w, k0, n, end);
+      for (int64_t i = 0; i < count; ++i) Step(first[i], k0, n);
     }
   };
-  run(tiles, side);
-  for (int64_t i = 0; i < side; ++i) {
+  run(tiles, w.heads);
+  for (int64_t i = 0; i < w.heads; ++i) {
     if (Finite(tiles[i])) continue;
     tiles[i].exact = true;
     run(tiles + i, 1);

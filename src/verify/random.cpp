@@ -306,7 +306,7 @@ Result<Case> RandomCalls::ToBind(const Draft& draft) const {
 
 void RandomCalls::Redraw(Draft& draft, std::string_view field) {
   const auto again = [&](Piece& p, bool may_be_absent) {
-    p.seed = generator_.Next(), p.size = -1;
+    p.seed = generator_.Next(), p.values = generator_.Next(), p.size = -1;
     if (may_be_absent) p.absent = generator_.Chance(0.5);
   };
   if (const auto i = op_.InputIndex(field); i && !generator_.Chance(0.4)) {
@@ -332,12 +332,13 @@ bool RandomCalls::GiveWanted(Draft& draft, const ErrorParts& error) {
   const auto one_of = [&](const std::vector<int64_t>& values) {
     return values[size_t(generator_.Below(int64_t(values.size())))];
   };
-  const int64_t from = one_of(got), to = one_of(wanted) * generator_.Pick<int64_t>({1, 1, 1, 2, 3});
+  const int64_t from = one_of(got), to = one_of(wanted);
+  const int64_t times = generator_.Pick<int64_t>({1, 1, 1, 2, 3});
   const size_t first = size_t(generator_.Below(int64_t(draft.axes.size())));
   for (size_t i = 0; i < draft.axes.size(); ++i) {
     const size_t a = (first + i) % draft.axes.size();
-    if (draft.variables[a] != from) continue;
-    draft.axes[a].size = to;
+    if (draft.variables[a] != from || int(a) == op_.leading_axis()) continue;  // that one is a product of others
+    draft.axes[a].size = to * times;
     return true;
   }
   return false;

@@ -3,8 +3,8 @@
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // All query heads of a KV head share each pass over its keys. Few rows take dot products straight from the cache, many
 // take blocks of 64 keys that are transposed first. FP32 throughout (class fp32).
-// Workspace: scratch per worker; partial results where the keys of one head are split. Deterministic: the cut of the
-// work depends on shapes and strides alone. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2311.01282.
+// Workspace: scratch per worker; partial results where the keys of one head are split. Deterministic: the call alone
+// decides how sums are cut. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2311.01282.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/dense/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -25,42 +25,44 @@ namespace HWY_NAMESPACE {
 namespace {
 using namespace attn;
 using attention::kDirectRows;
-using attention::kMaxSide;
+using attention::kMaxHeads;
 using attention::Padded;
 using attention::Plan;
 
-constexpr int64_t kMaxStates = std::max(kMaxSide * kDirectRows, kRows);  // rows of an item's tiles
+constexpr int64_t kMaxItemRows = std::max(kMaxHeads * kDirectRows, kRows);
 
-struct Unit {  // (tile, sequence, KV heads side by side); later tiles first: with a causal mask they are the longest
+struct Unit {  // (tile, sequence, KV heads); later tiles first: with a causal mask they are the longest
   int64_t batch, kv_head, row0, rows;
 };
-Unit UnitOf(const Problem& p, int64_t unit, int64_t side) {
-  const int64_t groups = p.h_kv / side, tile = p.tiles() - 1 - unit / (p.b * groups), rest = unit % (p.b * groups);
-  return {rest / groups, rest % groups * side, tile * kRows, std::min(kRows, p.rows() - tile * kRows)};
+Unit UnitOf(const Problem& p, const Plan& plan, int64_t unit) {
+  const int64_t groups = p.h_kv / plan.heads, tile = p.tiles() - 1 - unit / (p.b * groups),
+                rest = unit % (p.b * groups);
+  return {rest / groups, rest % groups * plan.heads, tile * kRows, std::min(kRows, p.rows() - tile * kRows)};
 }
 
 // One head's result of one split.
 float* PartOf(const Plan& plan, int64_t unit, int64_t head, int64_t split, float* parts) {
-  return parts + ((unit * plan.side + head) * plan.splits + split) * plan.part_floats;
+  return parts + ((unit * plan.heads + head) * plan.splits + split) * plan.part_floats;
 }
 
-// Items one after the other are the units' same share of the keys.
+// Items one after the other are the units' same share of the keys: where heads lie side by side, so do their rows.
 template <class T>
 void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, float* parts) {
-  const int64_t units = plan.items / plan.splits, unit = item % units, split = item / units, side = plan.side;
-  const Unit u = UnitOf(p, unit, side);
-  Walk<T> walk(p, SequenceOf(p, u.batch), plan.packed);
+  const int64_t units = plan.items / plan.splits, unit = item % units, split = item / units;
+  const Unit u = UnitOf(p, plan, unit);
+  Walk<T> walk(p, SequenceOf(p, u.batch), plan);
   const int64_t rows = p.tile_rows(), dq = walk.dq, dv = walk.dv;
-  walk.s = scratch + side * rows * (dq + dv);
+  walk.batch = u.batch;
+  walk.kv_head = u.kv_head;
+  walk.s = scratch + plan.heads * rows * (dq + dv);
   walk.kt = walk.s + rows * kBlock;
   walk.vf = walk.kt + dq * kPackedBlock;
-  float state[2 * kMaxStates];
-  Tile<T> tiles[kMaxSide];
+  float state[2 * kMaxItemRows];
+  Tile<T> tiles[kMaxHeads];
   Range keys = {walk.seq.length, 0};
-  for (int64_t i = 0; i < side; ++i) {
+  for (int64_t i = 0; i < plan.heads; ++i) {
     Tile<T>& t = tiles[i];
     t.walk = &walk;
-    t.kv_head = u.kv_head + i;
     t.rows = u.rows;
     t.k_at = i * p.k.head;
     t.v_at = i * p.v.head;
@@ -73,7 +75,7 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
     }
     t.l = t.m + rows;
     for (int64_t r = 0; r < u.rows; ++r) {
-      t.row[r] = MakeRow(p, walk.seq, u.batch, t.kv_head, u.row0 + r);
+      t.row[r] = MakeRow(p, walk.seq, u.batch, u.kv_head + i, u.row0 + r);
       if (t.row[r].keys.lo >= t.row[r].keys.hi) continue;
       keys = {std::min(keys.lo, t.row[r].keys.lo), std::max(keys.hi, t.row[r].keys.hi)};
     }
@@ -81,9 +83,9 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
   const int64_t blocks = (std::max(keys.hi - keys.lo, int64_t{0}) + kBlock - 1) / kBlock;
   const int64_t share = (blocks + plan.splits - 1) / plan.splits * kBlock;
   const int64_t begin = keys.lo + split * share;
-  RunTiles(tiles, side, begin, std::min(keys.hi, begin + share));
+  RunTiles(walk, tiles, begin, std::min(keys.hi, begin + share));
   if (plan.splits > 1) return;
-  for (int64_t i = 0; i < side; ++i) {
+  for (int64_t i = 0; i < plan.heads; ++i) {
     const Tile<T>& t = tiles[i];
     for (int64_t r = 0; r < u.rows; ++r) FinishRow<T>(p, t.row[r], t.o + r * dv, t.m[r], t.l[r]);
   }
@@ -92,7 +94,7 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
 // Joins the splits of one head of a unit in the first split's place.
 template <class T>
 void MergeHead(const Problem& p, const Plan& plan, int64_t unit, int64_t head, float* parts) {
-  const Unit u = UnitOf(p, unit, plan.side);
+  const Unit u = UnitOf(p, plan, unit);
   const Sequence seq = SequenceOf(p, u.batch);
   const int64_t rows = p.tile_rows(), dv = Padded(p.d_v);
   const auto part = [&](int64_t s) { return PartOf(plan, unit, head, s, parts); };
@@ -126,7 +128,7 @@ double Nanoseconds(const Problem& p) {
 template <class T>
 int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
   constexpr double kWorthwhile = 4000;  // ns of work that repay waking another thread
-  Plan plan = attention::MakePlan(p, args->parallel);
+  Plan plan = attention::MakePlan(p, args->parallel, args->workspace_bytes);
   if (args->workspace_bytes < plan.bytes()) plan.slots = 1;  // sized for fewer threads
   if (args->workspace_bytes < plan.bytes()) return 1;
   float* scratch = static_cast<float*>(args->workspace);
@@ -145,9 +147,9 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
     });
   }
   if (plan.splits == 1) return 0;
-  const int64_t heads = plan.items / plan.splits * plan.side;
+  const int64_t heads = plan.items / plan.splits * plan.heads;
   ParallelFor(args, heads, workers == 1 ? heads : (heads + workers - 1) / workers, [&](int64_t begin, int64_t end) {
-    for (int64_t h = begin; h < end; ++h) MergeHead<T>(p, plan, h / plan.side, h % plan.side, parts);
+    for (int64_t h = begin; h < end; ++h) MergeHead<T>(p, plan, h / plan.heads, h % plan.heads, parts);
   });
   return 0;
 }

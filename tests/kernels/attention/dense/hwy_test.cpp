@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/attention/problem.h"
 #include "ops/attention/dense.h"
 
 namespace lz::kernels {
@@ -191,10 +192,20 @@ TEST(DenseAttention, Prefill) {
   }
 }
 
+attention::Plan PlanOf(const Case& c, int threads) {
+  const lz_parallel parallel = {.num_threads = threads};
+  attention::Problem p = {.dtype = c.type, .b = c.b, .s_q = c.s_q, .s_kv = c.s_kv, .h_q = c.h_q, .h_kv = c.h_kv};
+  p.d_qk = c.d_qk, p.d_v = c.d_v, p.group = c.h_q / c.h_kv;
+  p.k.head = c.bhsd ? c.s_kv * (c.d_qk + c.pad) : c.d_qk + c.pad;
+  p.v.head = c.bhsd ? c.s_kv * (c.d_v + c.pad) : c.d_v + c.pad;
+  return MakePlan(p, &parallel);
+}
+
 // Decode calls with so much work that an item takes several KV heads together.
 TEST(DenseAttention, HeadsSideBySide) {
   std::mt19937 random(11);
   const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
+  int side_by_side = 0;
   for (int n = 0; n < 60; ++n) {
     Case c = {.type = kTestTypes[n % 3], .b = pick({1, 4, 8}), .h_kv = pick({2, 3, 6, 8, 10})};
     c.s_kv = c.b == 1 ? pick({2000, 4100}) : c.b == 4 ? pick({550, 1030}) : pick({1, 9, 100, 300});
@@ -208,8 +219,30 @@ TEST(DenseAttention, HeadsSideBySide) {
     c.slopes = random() % 3 == 0;
     c.pad = pick({0, 3});
     c.threads = int(pick({1, 4}));
+    side_by_side += PlanOf(c, c.threads).heads > 1;
     Check(c, uint32_t(n));
   }
+  EXPECT_GT(side_by_side, 30);
+  const Case most = {.b = 4, .s_kv = 40, .h_q = 192, .h_kv = 8, .d_qk = 16, .d_v = 8};  // 24 rows to a head
+  EXPECT_EQ(PlanOf(most, 1).heads, 8);
+  Check(most);
+}
+
+// Enough items for every thread; one stretch of memory to an item where that leaves enough.
+TEST(DenseAttention, HeadsOfAnItem) {
+  Case c = {.s_kv = 4096, .h_q = 32, .h_kv = 8, .d_qk = 64, .d_v = 64};
+  EXPECT_EQ(PlanOf(c, 1).heads, 8);
+  EXPECT_EQ(PlanOf(c, 2).heads, 8);
+  EXPECT_EQ(PlanOf(c, 8).heads, 2);
+  EXPECT_EQ(PlanOf(c, 64).heads, 1);
+  EXPECT_EQ(PlanOf(c, 64).splits, PlanOf(c, 2).splits);
+  EXPECT_EQ(PlanOf(c, 64).step, PlanOf(c, 2).step);
+  c.bhsd = true;
+  EXPECT_EQ(PlanOf(c, 2).heads, 1);
+  c = {.s_kv = 300, .h_q = 32, .h_kv = 8, .d_qk = 64, .d_v = 64};
+  EXPECT_EQ(PlanOf(c, 1).heads, 1) << "one step of every head";
+  c = {.s_q = 2, .s_kv = 4096, .h_q = 8, .h_kv = 8, .d_qk = 64, .d_v = 64};
+  EXPECT_EQ(PlanOf(c, 2).heads, 1) << "no decode call";
 }
 
 TEST(DenseAttention, RandomOptions) {
@@ -304,15 +337,24 @@ TEST(DenseAttention, FullyMaskedRowsAreZeroWithASink) {
 }
 
 TEST(DenseAttention, ResultDoesNotDependOnThreads) {
-  Case c = {.type = DType::kF32, .s_kv = 2100, .h_q = 6, .h_kv = 2, .d_qk = 64, .d_v = 64};
-  std::mt19937 random(5);
-  Arrays x = Make(c, random);
-  ASSERT_EQ(RunKernel(c, x), 0);
-  std::vector<float> one(x.out.view().data<float>(), x.out.view().data<float>() + 6 * 64);
-  c.threads = 5;
-  x.out.Each([](auto&) { return 0.0; });
-  ASSERT_EQ(RunKernel(c, x), 0);
-  EXPECT_EQ(std::memcmp(one.data(), x.out.view().data<float>(), one.size() * sizeof(float)), 0);
+  for (DType type : kTestTypes) {
+    Case c = {.type = type, .s_kv = 4100, .h_q = 16, .h_kv = 8, .d_qk = 64, .d_v = 64};
+    std::mt19937 random(5);
+    Arrays x = Make(c, random);
+    const size_t size = 16 * 64 * size_t(ByteSize(type));
+    const uint8_t* out = x.out.view().data<uint8_t>();
+    std::vector<uint8_t> one;
+    std::vector<int64_t> heads;
+    for (int threads : {1, 4, 9}) {
+      c.threads = threads;
+      x.out.Each([](auto&) { return 0.0; });
+      ASSERT_EQ(RunKernel(c, x), 0);
+      if (one.empty()) one.assign(out, out + size);
+      EXPECT_EQ(std::memcmp(one.data(), out, size), 0) << threads << " threads";
+      heads.push_back(PlanOf(c, threads).heads);
+    }
+    EXPECT_EQ(heads, (std::vector<int64_t>{8, 4, 2}));
+  }
 }
 
 TEST(DenseAttention, EmptyTensors) {

@@ -18,24 +18,25 @@ struct Case {
   std::vector<int64_t> queries, keys;
   int64_t page_size = 16, window_left = -1;
   bool causal = true, slopes = false;
+  int64_t heads = 4, kv_heads = 2;
 };
 
 void RunBoth(const Case& c) {
-  constexpr int64_t kHeads = 4, kKVHeads = 2, kDim = 24;
+  constexpr int64_t kDim = 24;
   std::mt19937 random(11);
-  PagedCache cache = MakePagedCache(c.type, c.keys, c.page_size, kKVHeads, kDim, random);
+  PagedCache cache = MakePagedCache(c.type, c.keys, c.page_size, c.kv_heads, kDim, random);
   const int64_t batch = int64_t(c.queries.size());
   Array rows = Array(kInts, {batch + 1}).Each([](auto&) { return 0; });
   int64_t total = 0;
   for (int64_t s = 0; s < batch; ++s) rows.view().SetInt({s + 1}, total += c.queries[size_t(s)]);
   total += 2;  // rows of no sequence
-  Array q = Array(c.type, {total, kHeads, kDim}).Fill(random), slopes, absent;
-  if (c.slopes) slopes = Array(DType::kF32, {kHeads}).Fill(random, 0.1);
+  Array q = Array(c.type, {total, c.heads, kDim}).Fill(random), slopes, absent;
+  if (c.slopes) slopes = Array(DType::kF32, {c.heads}).Fill(random, 0.1);
   std::vector<lz_scalar> scalars = {Real(0.2), Whole(c.causal), Whole(c.window_left), kAbsent, Whole(1)};
   const std::vector<int64_t> axes = {
-      total, kHeads, kDim, cache.k.view().size(0), c.page_size, kKVHeads, kDim, cache.indices.view().size(0), batch};
+      total, c.heads, kDim, cache.k.view().size(0), c.page_size, c.kv_heads, kDim, cache.indices.view().size(0), batch};
   const auto run = [&](KernelFamily family, std::string_view id, DType type, int threads) {
-    Array out(type, {total, kHeads, kDim}), lse(DType::kF32, {total, kHeads});
+    Array out(type, {total, c.heads, kDim}), lse(DType::kF32, {total, c.heads});
     EXPECT_EQ(
         Call(family, id,
              {&q, &cache.k, &cache.v, &rows, &cache.indptr, &cache.indices, &cache.last, &absent, &slopes, &out, &lse},
@@ -60,6 +61,7 @@ TEST(HwyPagedPrefill, AgreesWithTheReference) {
       SCOPED_TRACE(page_size);
       RunBoth({.type = type, .queries = {5, 0, 1, 70, 3}, .keys = {5, 9, 130, 200, 0}, .page_size = page_size});
     }
+    RunBoth({.type = type, .queries = {1, 1}, .keys = {600, 700}, .heads = 16, .kv_heads = 16});
     RunBoth({.type = type, .queries = {9, 33}, .keys = {4, 150}, .window_left = 6});
     RunBoth({.type = type, .queries = {9, 33}, .keys = {40, 150}, .window_left = 0, .causal = false});
     RunBoth({.type = type, .queries = {9, 33}, .keys = {40, 150}, .causal = false, .slopes = true});

@@ -108,6 +108,7 @@ TEST(RaggedAttention, EqualsTheDenseKernelPerSequence) {
       Check({.type = type, .q = {5, 0, 33, 1}, .kv = {5, 3, 70, 90}, .rest = 2, .threads = threads});
       Check(
           {.type = type, .q = {1, 1, 1, 1, 1, 1, 1}, .kv = {5, 3, 70, 90, 1, 300, 0}, .window = 9, .threads = threads});
+      Check({.type = type, .q = {1, 1}, .kv = {300, 40}, .h_q = 16, .h_kv = 16, .threads = threads});
       Check({.type = type, .q = {80}, .kv = {80}, .causal = false, .threads = threads});
       Check({.type = type, .q = {}, .kv = {}, .rest = 3, .threads = threads});
     }
