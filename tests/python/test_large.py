@@ -24,6 +24,7 @@ WITHOUT_BATCHES = [
     "kv_append_paged",
     "kv_block_table_update",
     "kv_compact",
+    "linear_gguf_prepack",
     "sample_minp",
 ]
 
@@ -65,8 +66,10 @@ class Batches:
         # Formulas in torch hold whole intermediates: their C++ reference serves where nothing else does.
         report = lz.explain(name, **self.repeat(3))
         self.by_formula = report.kernel_id.startswith("torch.ref.")
+        self.copies = report.kernel_id.startswith("torch.")  # torch makes what shares memory dense first
+        self.reference = f"ref.{report.operation}"
         if self.by_formula:
-            self.one["kernel"] = f"ref.{report.operation}"
+            self.one["kernel"] = self.reference
 
     def shape(self, name, count):
         shape, at = list(self.one[name].shape), self.repeated[name]
@@ -140,8 +143,11 @@ def test_every_batch_is_right_beyond_2_to_the_31(name):
     assert elements > MORE_THAN
     need(outputs)
     materialize = outputs + 2 * inputs < min(available() * 0.8, MOST_BYTES)
+    arguments = call.repeat(count, materialize)
+    if call.copies and not materialize:
+        arguments["kernel"] = call.reference
     start = time.monotonic()
-    results = as_tuple(getattr(lz, name)(**call.repeat(count, materialize)))
+    results = as_tuple(getattr(lz, name)(**arguments))
     print(f"{name}: {count} of {call.axis}, {time.monotonic() - start:.1f} s, memory of its own: {materialize}")
     around = [n for n in range(MORE_THAN * count // elements - 2, count) if n >= 0]
     at = torch.randint(count, (50,), generator=torch.Generator().manual_seed(0)).tolist()
@@ -275,6 +281,19 @@ def test_block_tables_beyond_2_to_the_31():
     table[[0, 1024], -2:] = 0
     lz.kv_block_table_update(table, torch.tensor([[1024, 2**21 - 1, 77], [0, 2**21 - 1, 78]]))
     assert table[1024, -2:].tolist() == [0, 77] and table[0, -2:].tolist() == [0, 78]
+
+
+@pytest.mark.full
+def test_gguf_prepack_beyond_2_to_the_31():
+    need(MORE_THAN * 9 // 4)
+    group = torch.randint(0, 256, (16, 576), dtype=torch.uint8)  # columns that are packed together, 1,024 weights each
+    count = MORE_THAN // group.numel() + 2
+    call = {"k": 1024, "format": "q4_0"}
+    got = lz.linear_gguf_prepack(group.expand(count, 16, 576).reshape(-1, 576), **call)
+    assert got.numel() > MORE_THAN
+    (want,) = lz.linear_gguf_prepack(group, **call)
+    for at in (0, 1, count // 2, count - 2, count - 1):
+        assert torch.equal(got[at], want)
 
 
 @pytest.mark.full
