@@ -20,12 +20,22 @@ norms, rotations, gated MLPs and attentions of a forward that an operation could
 layers, random weights), so the ratio, time of the model's own forward over that of the kernelized one, is about the cost
 of calls more than of arithmetic; large models: `layerzero bench e2e`. Measured on {machine}, threads: {threads}.
 
-Every row holds with Transformers {versions}: f32 and bf16, left and right padding, greedy generation with a dynamic and a
-static cache. With other versions attention is replaced where one call gives what the model's own gives; the rest of a
+Every row holds with Transformers {versions}: f32 and bf16, left and right padding, greedy generation in the ways below. With other versions attention is replaced where one call gives what the model's own gives; the rest of a
 model is told by its structure and a trial on every version.
 
 | family | through LayerZero | left | sites | ratio |
 |---|---|---|---|---|
+"""
+GENERATION = """
+## Ways to generate
+
+Eight greedy tokens, the same as the model's own: ratio as above, of a whole `generate`, most of whose time is Transformers'
+own code around such small models. Models with windows have caches of windows under `dynamic` and `static`. `paged` is
+[`lz.PagedCache`](kv-cache.md) beside Transformers' default cache, `beams` three of them, `assisted` a draft that is wrong
+now and then. Empty: not a way of that family.
+
+| family | {ways} |
+|---|{rule}
 """
 QUANTISED = """
 ## Models quantised by others
@@ -66,6 +76,16 @@ def line(name: str, row: dict) -> str:
     return f"| {name} | {through} | {left} | {replaced} of {replaceable} | {row['ratio']:.2f} |\n"
 
 
+def generation(families: dict, geomeans: dict) -> str:
+    ways = list(geomeans)
+    text = GENERATION.format(ways=" | ".join(ways), rule="---|" * len(ways))
+    for name, row in families.items():
+        if row["generation"]:
+            cells = (f"{row['generation'][way]['ratio']:.2f}" if way in row["generation"] else "" for way in ways)
+            text += f"| {name} | {' | '.join(cells)} |\n"
+    return text + f"| geometric mean | {' | '.join(f'{ratio:.2f}' for ratio in geomeans.values())} |\n"
+
+
 def main() -> int:
     from layerzero.integrations.transformers.probe import TESTED
 
@@ -82,7 +102,10 @@ def main() -> int:
     versions = " and ".join(TESTED)
     head = PAGE.format(machine=result["measured_on"]["machine"], threads=result["threads"], versions=versions)
     (ROOT / "docs/guide/families.md").write_text(
-        head + "".join(line(*item) for item in result["families"].items()) + QUANTISED
+        head
+        + "".join(line(*item) for item in result["families"].items())
+        + generation(result["families"], result["totals"]["geomean_generation"])
+        + QUANTISED
     )
     print(f"written: docs/guide/families.md from {path}")
     return 0

@@ -102,11 +102,12 @@ bool ToOperand(PyObject* object, Operand* operand) {
   if (PyLong_Check(object)) return ToIndex(object, &operand->value);
   PyObject *value = nullptr, *axes = nullptr;
   long long column = 0, step = 0;
-  int past = 0;
-  if (!PyArg_ParseTuple(object, "OLO!p|L", &value, &column, &PyTuple_Type, &axes, &past, &step)) return false;
+  int past = 0, packed = 0;
+  if (!PyArg_ParseTuple(object, "OLO!pLp", &value, &column, &PyTuple_Type, &axes, &past, &step, &packed)) return false;
   operand->column = column;
   operand->step = step;
   operand->past = past != 0;
+  operand->packed = packed != 0;
   for (Py_ssize_t i = 0; i < PyTuple_Size(axes); ++i) {
     operand->axes.push_back(PyLong_AsLongLong(PyTuple_GetItem(axes, i)));
     if (PyErr_Occurred()) return false;
@@ -227,6 +228,10 @@ struct Tensors {
       for (Py_ssize_t i = 0; i < PyTuple_Size(tuple); ++i) {
         if (PyTuple_GetItem(tuple, i) != Py_None) written.push_back(PyTuple_GetItem(tuple, i));
       }
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_Size(in); ++i) {
+      if (program->WritesInput(size_t(i)) && PyTuple_GetItem(in, i) != Py_None)
+        written.push_back(PyTuple_GetItem(in, i));
     }
     arguments = {.batch = outputs[0].shape[0],
                  .length = outputs[0].shape[1],

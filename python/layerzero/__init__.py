@@ -108,6 +108,7 @@ _LAZY = {
     "KernelRegistry": "layerzero.selection",
     "OperationSchema": "layerzero.schemas",
     "PackedWeights": "layerzero.packing",
+    "PagedCache": "layerzero.integrations.transformers",
     "SelectionContext": "layerzero.selection",
     "SelectionContextBuilder": "layerzero.selection",
     "TensorSchema": "layerzero.schemas",

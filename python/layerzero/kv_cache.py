@@ -116,6 +116,19 @@ class KVCacheManager:
                 caches.append(torch.empty(self.num_blocks, *sizes, width, dtype=dtype, device=device))
             self.attach(caches[0], caches[1], layout=layout)
 
+    @property
+    def num_layers(self) -> int:
+        """How many have storage."""
+        return len(self._layers)
+
+    def storage(self, layer: int) -> tuple[Any, Any]:
+        """(key_cache, value_cache) of a layer, each (blocks, block_size, heads, head_dim), whatever their layout."""
+        if 0 <= layer < len(self._layers):
+            return self._layers[layer]
+        raise InvalidRequestError(
+            f"KVCacheManager: layer: wanted a number below {len(self._layers)}, got {layer}; attach its storage first"
+        )
+
     # ---- sequences
 
     def allocate(
@@ -175,7 +188,7 @@ class KVCacheManager:
 
         begin = self.length(handle) - key.shape[0] if begin is None else begin
         slots = self.slots(handle, begin, begin + key.shape[0])
-        layerzero.kv_append_paged(*self._storage(layer), key, value, slots, layout="NHD", **scales)
+        layerzero.kv_append_paged(*self.storage(layer), key, value, slots, layout="NHD", **scales)
 
     def get_attention_input(
         self, handles: KVCacheHandle | Sequence[KVCacheHandle], layer: int = 0
@@ -185,7 +198,7 @@ class KVCacheManager:
         serials = [handle.serial for handle in batch]
         width, tables, lens = _layerzero.kv_block_tables(self._cache, serials)
         lists = _layerzero.kv_page_lists(self._cache, serials)
-        key_cache, value_cache = self._storage(layer) if self._layers else (None, None)
+        key_cache, value_cache = self.storage(layer) if self._layers else (None, None)
         return AttentionCacheInput(
             key_cache,
             value_cache,
@@ -203,13 +216,6 @@ class KVCacheManager:
         return _layerzero.kv_stats(self._cache)
 
     # ---- parts
-
-    def _storage(self, layer: int) -> tuple[Any, Any]:
-        if 0 <= layer < len(self._layers):
-            return self._layers[layer]
-        raise InvalidRequestError(
-            f"KVCacheManager: layer: wanted a number below {len(self._layers)}, got {layer}; attach its storage first"
-        )
 
     def _copy(self, source: int, target: int) -> list[tuple[int, int]]:
         if source < 0:

@@ -22,7 +22,8 @@ from layerzero._contracts import contracts
 class Rows:
     """How a step reads or writes a value of rows: elements from `column` on, read as `axes`; of a cache `past` rows too.
 
-    step: elements from an entry of the first axis to the next where others lie between, 0 where none do.
+    step: elements from an entry of the first axis to the next where others lie between, 0 where none do. packed: batch
+    and length are one axis, as operations on packed sequences have it.
     """
 
     value: int
@@ -30,9 +31,10 @@ class Rows:
     column: int = 0
     past: bool = False
     step: int = 0
+    packed: bool = False
 
-    def operand(self) -> tuple[int, int, tuple[int, ...], bool, int]:
-        return self.value, self.column, self.axes, self.past, self.step
+    def operand(self) -> tuple[int, int, tuple[int, ...], bool, int, bool]:
+        return self.value, self.column, self.axes, self.past, self.step, self.packed
 
     @property
     def size(self) -> int:
@@ -90,7 +92,7 @@ class ProgramBuilder:
 class Program:
     """A built program. Arguments of its calls: tuples of tensors, None where one is absent.
 
-    inputs: by input(); outputs: (batch, length, width) by output(), written; caches: (batch, capacity, heads, head_dim)
+    inputs: by input(), written where an operation writes its operands; outputs: (batch, length, width) by output(), written; caches: (batch, capacity, heads, head_dim)
     by cache(), of any strides, rows [past, past + length) written. Raises InvalidRequestError for tensors that do not
     fit, and what the operations raise.
     """

@@ -101,6 +101,9 @@ class Checker {
     if (in.value == -1) return param.optional ? Status() : WrongProgram(name, "a value", "nothing");
     LZ_RETURN_IF_ERROR(Fits(in, name));
     const Kind kind = values_[size_t(in.value)].kind;
+    if (param.mutated && kind != Kind::kInput) {
+      return WrongProgram(name, "a tensor of the run, which the step writes", Name(size_t(in.value)));
+    }
     if (kind == Kind::kWeight || kind == Kind::kInput) return {};
     if (written_[size_t(in.value)].Hold(in.column, in.column + Extent(in))) return {};
     return WrongProgram(name, "what an earlier step wrote", "columns of " + Name(size_t(in.value)) + " that none did");
@@ -128,7 +131,7 @@ class Checker {
     }
     const ProgramValue& value = values_[size_t(o.value)];
     if (value.kind == Kind::kWeight || value.kind == Kind::kInput) {
-      const bool whole = o.axes.empty() && o.column == 0 && !o.past && !o.step;
+      const bool whole = o.axes.empty() && o.column == 0 && !o.past && !o.step && !o.packed;
       return whole ? Status() : WrongProgram(name, "a weight or an input as it is", "a part of one");
     }
     const int64_t width = Width(o);
@@ -145,7 +148,7 @@ class Checker {
     }
     std::vector<int64_t>& axes = cache_axes_[size_t(o.value)];
     if (axes.empty()) axes = o.axes;
-    if (o.column == 0 && axes == o.axes) return {};
+    if (o.column == 0 && !o.packed && axes == o.axes) return {};
     return WrongProgram(name, "the same axes of a cache wherever it is used", "others");
   }
 

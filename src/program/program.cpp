@@ -80,6 +80,7 @@ Result<std::unique_ptr<Program>> Program::Make(Engine& engine, std::vector<Progr
   LZ_RETURN_IF_ERROR(CheckProgram(program->values_, program->steps_));
   program->PlaceRows();
   program->FindCacheAxes();
+  program->FindWrittenInputs();
   return program;
 }
 
@@ -131,6 +132,16 @@ void Program::FindCacheAxes() {
         if (o.value < 0 || values_[size_t(o.value)].kind != Kind::kCache) continue;
         cache_axes_[size_t(index_of_kind_[size_t(o.value)])] = o.axes;
       }
+    }
+  }
+}
+
+void Program::FindWrittenInputs() {
+  written_inputs_.resize(count_of_kind_[size_t(Kind::kInput)]);
+  for (const ProgramStep& step : steps_) {
+    for (size_t i = 0; i < step.inputs.size(); ++i) {
+      if (step.inputs[i].value < 0 || !step.op->input(i).mutated) continue;
+      written_inputs_[size_t(index_of_kind_[size_t(step.inputs[i].value)])] = true;
     }
   }
 }

@@ -24,7 +24,7 @@ namespace lz {
 struct ProgramValue {
   enum class Kind : uint8_t {
     kWeight,  // fixed; the caller keeps its memory
-    kInput,   // a tensor of each run, taken as it is; may be absent
+    kInput,   // a tensor of each run, taken as it is; may be absent. Operations that write their operands may write it
     kRows,    // [batch, length, width], in the arena
     kOutput,  // [batch, length, width], in the caller's memory
     kCache,  // [batch, capacity, width] of each run, in the caller's memory: rows of this run are written behind `past`
@@ -43,6 +43,7 @@ struct Operand {
   std::vector<int64_t> axes;  // and what they are, e.g. {heads, head_dim}; not of weights and inputs
   bool past = false;          // of a cache: all positions so far, else those of this run
   int64_t step = 0;           // of a row that is read: elements between entries of the first axis, 0: none between them
+  bool packed = false;        // of rows: batch and length are one axis, as operations on packed sequences have it
 };
 
 struct ProgramStep {
@@ -96,6 +97,8 @@ class LZ_OWN Program {
   int64_t SpareBytes(int64_t rows) const { return rows * spare_row_bytes_; }
   // Where a kRows value lies: bytes for each row of the run before it.
   int64_t place(int32_t value) const { return places_[size_t(value)]; }
+  // Whether a step writes what a run gives as this input.
+  bool WritesInput(size_t index) const { return index < written_inputs_.size() && written_inputs_[index]; }
   int32_t index_of_kind(int32_t value) const { return index_of_kind_[size_t(value)]; }
   Engine& engine() const { return engine_; }
 
@@ -103,6 +106,7 @@ class LZ_OWN Program {
   Program(Engine& engine, std::vector<ProgramValue> values, std::vector<ProgramStep> steps);
   void PlaceRows();
   void FindCacheAxes();
+  void FindWrittenInputs();
   Status CheckSizes(const RunArguments& arguments) const;
   Status CheckArguments(const RunArguments& arguments) const;
   Status CheckInput(const RunArguments& arguments, size_t index) const;
@@ -118,6 +122,7 @@ class LZ_OWN Program {
   std::vector<int32_t> index_of_kind_;
   std::array<size_t, 5> count_of_kind_{};
   std::vector<std::vector<int64_t>> cache_axes_;  // by kCache value; none: no step uses it
+  std::vector<bool> written_inputs_;              // by kInput value
   int64_t row_bytes_ = 0, spare_row_bytes_ = 0;
   std::mutex mutex_;
   std::vector<std::unique_ptr<ProgramRun>> idle_;  // with what they know of their last sizes

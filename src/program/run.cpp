@@ -92,18 +92,20 @@ lz_tensor ProgramRun::RowsView(const Operand& operand, const ProgramValue& value
     t.byte_offset = a.outputs[index].byte_offset;
   }
   t.byte_offset += uint64_t(operand.column * ItemSize(t));
-  t.ndim = 2 + int32_t(operand.axes.size());
+  const size_t leading = operand.packed ? 1 : 2;
+  t.ndim = int32_t(leading + operand.axes.size());
   t.shape = sizes;
   t.strides = sizes + kMaxRank;
-  t.shape[0] = a.batch, t.shape[1] = a.length;
-  t.strides[0] = a.length * value.width, t.strides[1] = value.width;
+  t.shape[0] = a.batch, t.strides[0] = a.length * value.width;
+  t.shape[leading - 1] = operand.packed ? a.batch * a.length : a.length;
+  t.strides[leading - 1] = value.width;
   int64_t stride = 1;
   for (size_t d = operand.axes.size(); d-- > 0;) {
-    t.shape[2 + d] = operand.axes[d];
-    t.strides[2 + d] = stride;
+    t.shape[leading + d] = operand.axes[d];
+    t.strides[leading + d] = stride;
     stride *= operand.axes[d];
   }
-  if (operand.step) t.strides[2] = operand.step;
+  if (operand.step) t.strides[leading] = operand.step;
   return t;
 }
 

@@ -11,8 +11,9 @@ transformers = pytest.importorskip("transformers")
 
 from layerzero.integrations.transformers import kernelize  # noqa: E402
 from layerzero.models import family_bench  # noqa: E402
-from layerzero.models.families import CACHES, FAMILIES, first_output, paddings_of  # noqa: E402
+from layerzero.models.families import FAMILIES, first_output, paddings_of  # noqa: E402
 from layerzero.models.family_bench import OperationCalls  # noqa: E402
+from layerzero.models.family_generation import WAYS, WITHOUT, Generation, ways_of  # noqa: E402
 from layerzero.models.family_sites import OPERATIONS, SITES  # noqa: E402
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -33,10 +34,16 @@ def test_logits_in_bf16(family):
     assert family_bench.wrong_in_bf16(family) == []
 
 
-@pytest.mark.parametrize("cache", CACHES)
-@pytest.mark.parametrize("name", [family.name for family in FAMILIES if family.generates])
-def test_greedy_generation(name, cache):
-    assert family_bench.wrong_in_generation(BY_NAME[name], [cache]) == []
+@pytest.mark.filterwarnings("ignore:The attention mask")
+@pytest.mark.parametrize(("name", "way"), [(family.name, way) for family in FAMILIES for way in ways_of(family)])
+def test_greedy_generation(name, way):
+    assert family_bench.wrong_in_generation(BY_NAME[name], [way]) == []
+
+
+@pytest.mark.parametrize(("name", "way"), [(name, way) for name, ways in WITHOUT.items() for way in ways])
+def test_ways_that_are_left_out_are_refused(name, way):
+    with pytest.raises(ValueError, match="stateful|states"):
+        Generation(BY_NAME[name], way).run(BY_NAME[name].build(), ours=True)
 
 
 def test_replaced_parts_are_called(family):
@@ -153,7 +160,7 @@ def test_bench_models_sees_other_tokens(monkeypatch):
 
     monkeypatch.setattr(family_bench, "kernelize", broken)
     wrong = family_bench.wrong_in_generation(BY_NAME["llama"])
-    assert len(wrong) == len(CACHES) and all("other tokens" in text for text in wrong)
+    assert len(wrong) == len(WAYS) and all("other tokens" in text for text in wrong)
 
 
 def test_bench_models_goes_on_after_a_crash(monkeypatch):

@@ -40,6 +40,10 @@ def _print(report: dict) -> None:
     ]
     columns = ["family", *kinds, "own us", "LayerZero us", "ratio", "A/A spread", "wrong"]
     print_table("Replaced of the replaceable sites, and time of a forward", columns, rows)
+    ways = list(report["totals"]["geomean_generation"])
+    rows = [[name, *(_ratio(row["generation"].get(way)) for way in ways)] for name, row in report["families"].items()]
+    rows.append(["geomean", *(f"{ratio:.2f}" for ratio in report["totals"]["geomean_generation"].values())])
+    print_table("Greedy generation: time of Transformers alone / LayerZero", ["family", *ways], rows)
     totals, bars = report["totals"], report["bars"]
     print(f"replaced {totals['replaced']} of {totals['replaceable']}: {totals['share_replaced']:.0%}", end="")
     print(f" (at least {bars['share_replaced']:.0%}); wrong {totals['wrong']}, crashes {totals['crashes']}")
@@ -47,6 +51,12 @@ def _print(report: dict) -> None:
         print(f"geomean of decoders {totals['geomean_decoders']:.2f} (at least {bars['geomean_decoders']})")
     if totals["slower"]:
         print(f"slower than Transformers beyond the spread: {', '.join(totals['slower'])}")
+    if totals["slower_generation"]:
+        print(f"slower to generate beyond the spread: {'; '.join(totals['slower_generation'])}")
+
+
+def _ratio(times: dict | None) -> str:
+    return "" if times is None else f"{times['ratio']:.2f}"
 
 
 def _share(site: dict) -> str:

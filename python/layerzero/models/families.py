@@ -9,7 +9,6 @@ VOCABULARY, LENGTH = 256, 12
 F32_ERROR = 2e-5
 BF16_RATIO = 1.25
 PADDINGS = (None, "left", "right")
-CACHES = ("dynamic", "static")
 _ENCODER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 _PLAIN = _ENCODER | {"vocab_size": VOCABULARY}
 _GROUPED = _PLAIN | {"num_key_value_heads": 2}
@@ -220,12 +219,3 @@ def error(actual, expected):
     """Relative L2 distance."""
     difference = actual.double() - expected.double()
     return float(difference.norm() / expected.double().norm())
-
-
-def generate(model, family, cache):
-    """Ids of eight greedy tokens after the family's example."""
-    example = family.example()
-    example.pop("decoder_input_ids", None)
-    options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True}
-    with torch.inference_mode():
-        return model.generate(**example, **options, cache_implementation=cache)

@@ -17,14 +17,13 @@ from layerzero import _layerzero
 from layerzero.integrations.transformers import kernelize, unkernelize
 from layerzero.models.families import (
     BF16_RATIO,
-    CACHES,
     F32_ERROR,
     FAMILIES,
     error,
     first_output,
-    generate,
     paddings_of,
 )
+from layerzero.models.family_generation import WAYS, Generation, ways_of
 from layerzero.models.family_sites import OPERATIONS, SITES
 
 BARS = {"wrong": 0, "crashes": 0, "share_replaced": 0.9, "geomean_decoders": 1.1, "slower": 0}
@@ -79,15 +78,15 @@ def wrong_in_bf16(family):
     return wrong
 
 
-def wrong_in_generation(family, caches=CACHES):
-    """The caches with which greedy generation gives other tokens."""
+def wrong_in_generation(family, ways=None):
+    """The ways in which greedy generation gives other tokens."""
     wrong = []
-    for cache in caches if family.generates else ():
-        model = family.build()
-        expected = generate(model, family, cache)
+    for way in ways_of(family) if ways is None else ways:
+        generation, model = Generation(family, way), family.build()
+        expected = generation.run(model, ours=False)
         kernelize(model)
-        if not torch.equal(generate(model, family, cache), expected):
-            wrong.append(f"greedy generation with a {cache} cache: other tokens")
+        if not torch.equal(generation.run(model, ours=True), expected):
+            wrong.append(f"greedy generation, {way}: other tokens")
     return wrong
 
 
@@ -107,21 +106,21 @@ def sites_of(family, counts):
     return result
 
 
-def _forward_s(model, example):
-    """The least of a few forwards: what others do on the machine comes on top."""
+def _least_s(call, repeats):
+    """The least of a few calls: what others do on the machine comes on top."""
     times = []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         start = time.perf_counter()
-        model(**example)
+        call()
         times.append(time.perf_counter() - start)
     return min(times)
 
 
-def _times(own, ours, example, rounds):
-    """Rounds of default path, ours, default path; our forward is paired with those right before and after it."""
+def _times(own, ours, rounds, repeats=REPEATS):
+    """Rounds of default path, ours, default path; each call of ours is paired with those right before and after it."""
     samples = []
     for number in range(-2, rounds):  # two rounds warm up
-        times = [_forward_s(model, example) for model in (own, ours, own)]
+        times = [_least_s(call, repeats) for call in (own, ours, own)]
         if number >= 0:
             samples.append(times)
     return {
@@ -130,6 +129,18 @@ def _times(own, ours, example, rounds):
         "ratio": statistics.median((before + after) / 2 / between for before, between, after in samples),
         "aa_spread": statistics.median(abs(after / before - 1) for before, _, after in samples),
     }
+
+
+def _generation_times(family, own, ours, rounds):
+    """{way: times} of the ways in which the family generates."""
+    times = {}
+    for way in ways_of(family):
+        generation = Generation(family, way)
+        run = generation.run
+        times[way] = _times(
+            lambda run=run: run(own, ours=False), lambda run=run: run(ours, ours=True), rounds, repeats=1
+        )
+    return times
 
 
 def examine(family, rounds):
@@ -142,12 +153,13 @@ def examine(family, rounds):
             replaced = {part: entry["operation"] for part, entry in report.replaced.items() if entry["calls"]}
             with OperationCalls() as calls:  # under which a block runs part by part
                 ours(**example)
-            times = _times(own, ours, example, rounds)
+            times = _times(lambda: own(**example), lambda: ours(**example), rounds)
         return {
             "replaced": replaced,
             "left": dict(report.left),
             "sites": sites_of(family, calls.counts),
             **times,
+            "generation": _generation_times(family, own, ours, max(1, rounds // 4)),
             "wrong": wrong_in_f32(family) + wrong_in_bf16(family) + wrong_in_generation(family),
             "crash": None,
         }
@@ -155,7 +167,7 @@ def examine(family, rounds):
         none = dict.fromkeys(("own_us", "layerzero_us", "ratio", "aa_spread"))
         sites = sites_of(family, collections.Counter())
         crash = f"{type(problem).__name__}: {problem}"
-        return {"replaced": {}, "left": {}, "sites": sites, **none, "wrong": [], "crash": crash}
+        return {"replaced": {}, "left": {}, "sites": sites, **none, "generation": {}, "wrong": [], "crash": crash}
 
 
 def totals_of(rows):
@@ -165,6 +177,8 @@ def totals_of(rows):
     replaced = sum(site["replaced"] for site in sites)
     timed = {name: row for name, row in rows.items() if row["ratio"] is not None}
     decoders = [timed[family.name]["ratio"] for family in FAMILIES if family.inputs == "ids" and family.name in timed]
+    ways = {(name, way): times for name, row in rows.items() for way, times in row["generation"].items()}
+    ratios = {way: [times["ratio"] for (_, of), times in ways.items() if of == way] for way in WAYS}
     return {
         "wrong": sum(len(row["wrong"]) for row in rows.values()),
         "crashes": sum(row["crash"] is not None for row in rows.values()),
@@ -173,6 +187,8 @@ def totals_of(rows):
         "share_replaced": replaced / replaceable,
         "geomean_decoders": statistics.geometric_mean(decoders) if decoders else None,
         "slower": [name for name, row in timed.items() if row["ratio"] < 1 - row["aa_spread"]],
+        "geomean_generation": {way: statistics.geometric_mean(found) for way, found in ratios.items() if found},
+        "slower_generation": [f"{name}, {way}" for (name, way), t in ways.items() if t["ratio"] < 1 - t["aa_spread"]],
     }
 
 

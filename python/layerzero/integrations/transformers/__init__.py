@@ -3,10 +3,12 @@
 from layerzero.integrations.transformers import attention, experts
 from layerzero.integrations.transformers.compiled import ModelPlan, compile, dry_run
 from layerzero.integrations.transformers.kernelize import KernelizeReport, kernelize, unkernelize
+from layerzero.integrations.transformers.paged_cache import PagedCache
 
 __all__ = [
     "KernelizeReport",
     "ModelPlan",
+    "PagedCache",
     "compile",
     "dry_run",
     "kernelize",

@@ -9,6 +9,7 @@ from transformers.cache_utils import StaticCache
 from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.blocks import add_product
 from layerzero.integrations.transformers.layers import Columns, Heads, Layer, Norm, Norms, Rope
+from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.program import Program, ProgramBuilder, Rows
 
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
@@ -23,6 +24,7 @@ class BlockProgram:
     """
 
     def __init__(self, plan: Any) -> None:
+        self.plan = plan
         self.layers: list[tuple[int, int, int]] = []  # index in the cache, key heads, head size: of decoders
         self.dtype = plan.dtype
         first = plan.layers[0]
@@ -31,10 +33,15 @@ class BlockProgram:
         for layer in plan.stack.layers:
             self.ropes[layer.group] = self.ropes[layer.group] or layer.attention.rope
         self.program = _Builder(plan, self).build()
+        self.block_sizes = [(index, heads, size, size) for index, heads, size in self.layers]
+        self._paged: Program | None = None  # the same over blocks
 
-    def run(self, hidden: Any, groups: Any, cache: Any, past: int) -> torch.Tensor:
+    def run(self, hidden: Any, groups: Any, cache: Any, past: int, pads: Any = None) -> torch.Tensor:
+        """pads: of a PagedCache, what its `padding` says of the masks."""
         length = hidden.shape[1]
         output = torch.empty_like(hidden, memory_format=torch.contiguous_format)
+        if isinstance(cache, PagedCache):
+            return self._run_paged(hidden, groups, cache, pads, output)
         if cache is None:
             rows = rows_cache.no_rows(hidden, self.layers, length)
         elif type(cache) is StaticCache:
@@ -44,6 +51,14 @@ class BlockProgram:
         self.program.run((hidden, *self._inputs(groups)), (output,), rows, past)
         if cache is not None:
             rows_cache.appended(cache, length)
+        return output
+
+    def _run_paged(self, hidden: Any, groups: Any, cache: PagedCache, pads: Any, output: Any) -> torch.Tensor:
+        if self._paged is None:
+            self._paged = _PagedBuilder(self.plan, self).build()
+        groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do
+        with cache.extended(self.block_sizes, hidden, pads) as blocks:
+            self._paged.run((hidden, *self._inputs(groups), *blocks), (output,))
         return output
 
     def _inputs(self, groups: Any) -> Any:
@@ -210,38 +225,45 @@ class _Builder:
 
     def _attention(self, layer: Layer, source: Any) -> Rows:
         own = layer.attention
-        mask, cos, sin = self.groups[layer.group]
         given = self._linears(source, own.linears)
         query, key, value = (self._heads(given, part) for part in (own.query, own.key, own.value))
         if own.rope is not None:
-            turn = {"cos": cos, "sin": sin, "interleaved": own.rope.interleaved, "rotary_dim": own.rope.rotary_dim}
-            query, plain = self._rows(*query.axes), query
-            self.make.add("rope", [query], input=plain, **turn)
+            query = self._turned(query, layer)
+        mixed = self._rows(*query.axes)
+        self._attend(layer, query, key, value, mixed)
+        return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
+
+    def _turned(self, rows: Rows, layer: Layer, into: Rows | None = None) -> Rows:
+        rope, (_, cos, sin) = layer.attention.rope, self.groups[layer.group]
+        assert rope is not None
+        into = into or self._rows(*rows.axes)
+        tables = {"cos": cos, "sin": sin, "interleaved": rope.interleaved, "rotary_dim": rope.rotary_dim}
+        self.make.add("rope", [into], input=rows, **tables)
+        return into
+
+    def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
+        """Attention of rows; a decoder's keys and values go into its cache."""
+        own = layer.attention
         if own.causal:
             keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
             self.program.layers.append((layer.index, own.key.heads, own.key.size))
-        else:
-            keys, values = self._rows(*key.axes) if own.rope is not None else key, value
-        if own.rope is not None:
-            self.make.add("rope", [keys], input=key, **turn)
-        elif own.causal:
-            self.make.add("cast", [keys], input=key, dtype=self.dtype)
-        if own.causal:
+            if own.rope is not None:
+                self._turned(key, layer, keys)
+            else:
+                self.make.add("cast", [keys], input=key, dtype=self.dtype)
             self.make.add("cast", [values], input=value, dtype=self.dtype)
-        mixed = self._rows(*query.axes)
+        else:
+            keys, values = self._turned(key, layer) if own.rope is not None else key, value
         keys, values = (dataclasses.replace(rows, past=own.causal) for rows in (keys, values))
         further = {"window": own.window, "softcap": own.softcap, "causal": None if own.causal else False}
-        further = {name: value for name, value in further.items() if value is not None}
-        scale = own.scale * own.query.factor
+        given = {name: value for name, value in further.items() if value is not None}
         operands: dict[str, Any] = {
             "query": query,
             "key": keys,
             "value": values,
-            "attn_mask": mask,
-            "scale": scale,
-        } | further
-        self.make.add("attention", [mixed], **operands)
-        return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
+            "attn_mask": self.groups[layer.group][0],
+        }
+        self.make.add("attention", [mixed], **operands, **given, scale=own.scale * own.query.factor)
 
     def _heads(self, given: dict[str, Rows], part: Heads) -> Rows:
         rows = given[part.linear]
@@ -250,3 +272,35 @@ class _Builder:
         step = part.step if part.step != part.size else 0
         heads = Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
         return self._normed(heads, part.norm) if part.norm is not None and not part.whole else heads
+
+
+class _PagedBuilder(_Builder):
+    """The same layers over the blocks of a PagedCache: its tables, then keys and values of each layer, are inputs."""
+
+    def build(self) -> Program:
+        self.tables_of_blocks = [self.make.input() for _ in range(5)]
+        return super().build()
+
+    def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
+        own = layer.attention
+        slots, queries, offsets, pages, last = self.tables_of_blocks
+        blocks = {"key": self.make.input(), "value": self.make.input()}
+        key = self._turned(key, layer) if own.rope is not None else key
+        query, key, value, mixed = (dataclasses.replace(rows, packed=True) for rows in (query, key, value, mixed))
+        caches = {f"{name}_cache": cache for name, cache in blocks.items()}
+        self.make.add("kv_append_paged", [], **caches, key=key, value=value, slots=slots)
+        given: dict[str, Any] = {"softcap": own.softcap} if own.softcap is not None else {}
+        self.make.add(
+            "paged_prefill_attention",
+            [mixed],
+            query=query,
+            paged_k_cache=blocks["key"],
+            paged_v_cache=blocks["value"],
+            qo_indptr=queries,
+            kv_indptr=offsets,
+            kv_indices=pages,
+            kv_last_page_len=last,
+            sm_scale=own.scale * own.query.factor,
+            window_left=-1 if own.window is None else own.window - 1,
+            **given,
+        )

@@ -15,6 +15,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from layerzero import _layerzero
 from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.layers import Norms, Stack
+from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.structure import count_call, looks_like_norm, norm_of
 
@@ -143,7 +144,8 @@ def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs)
 
 
 def _why_aside_positions(length, mask, position_ids, cache, past):
-    reason = None if cache is None else rows_cache.why_not_rows(cache, past, length)
+    plain = cache is None or isinstance(cache, PagedCache)
+    reason = None if plain else rows_cache.why_not_rows(cache, past, length)
     if reason:
         return reason
     if mask is not None:
@@ -200,14 +202,19 @@ def decoder_forward(
     length = hidden.shape[1]
     if position_ids is None:
         position_ids = torch.arange(past, past + length, device=hidden.device).unsqueeze(0)
-    mask = None
-    if attention_mask is not None and attention_mask.dim() == 4:
+    mask = pads = None
+    paged = isinstance(past_key_values, PagedCache)
+    if paged and plan.takes_programs(hidden):
+        pads = past_key_values.padding([(attention_mask, None)], *hidden.shape[:2])
+    if pads is not None:
+        pass  # all that the mask says
+    elif attention_mask is not None and attention_mask.dim() == 4:
         mask = attention_mask[..., : past + length]
     elif attention_mask is not None and (_capturing(hidden) or not bool(attention_mask.all())):
         mask = _visible(attention_mask, past, length)
     cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
-    if plan.takes_programs(hidden):
-        hidden = plan.program().run(hidden, [(mask, cos, sin)], past_key_values, past)
+    if plan.takes_programs(hidden) and paged == (pads is not None):
+        hidden = plan.program().run(hidden, [(mask, cos, sin)], past_key_values, past, pads)
     else:
         hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
     count_call(self)

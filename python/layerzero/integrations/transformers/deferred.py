@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from layerzero.integrations.transformers import rows_cache
+from layerzero.integrations.transformers import paged_cache, rows_cache
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
+from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.structure import count_call
 
@@ -48,10 +49,11 @@ class _Call:
         if self.aside or self.next < len(self.plan.layers):
             return hidden
         groups = [self._group(*given) for given in self.given]
+        pads = self._padding(groups) if isinstance(self.cache, PagedCache) else None
         if self.aside:
             return hidden
         self.done = True
-        return self.plan.program().run(hidden, groups, self.cache, self.past)
+        return self.plan.program().run(hidden, groups, self.cache, self.past, pads)
 
     def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
@@ -65,9 +67,11 @@ class _Call:
         self.cache = arguments.get(name) if name else None
         if self.cache is None:
             return None
-        if not rows_cache.is_known(self.cache):
+        if not (rows_cache.is_known(self.cache) or isinstance(self.cache, PagedCache)):
             return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
+        if isinstance(self.cache, PagedCache):
+            return None
         return rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
 
     def _keeps(self, index: int, arguments: dict[str, Any]) -> bool:
@@ -89,6 +93,15 @@ class _Call:
             else:
                 mask = mask[..., :total]
         return mask, *(tables or (None, None))
+
+    def _padding(self, groups: list[Any]) -> list[int] | None:
+        """What the masks hide at the left, which is all that attention over blocks is told of them."""
+        windows = {layer.group: layer.attention.window for layer in self.plan.stack.layers}
+        masks = [(mask, windows[group]) for group, (mask, *_) in enumerate(groups)]
+        pads = None if self.aside else self.cache.padding(masks, *self.hidden.shape[:2])
+        if pads is None:
+            self.aside = self.aside or paged_cache.OTHER_MASK
+        return pads
 
 
 def _why_aside(holder: Any, plan: StackPlan) -> str | None:

@@ -1,0 +1,436 @@
+"""A Transformers cache whose keys and values lie in the blocks of a KVCacheManager.
+
+    manager = lz.KVCacheManager(num_blocks=2048, block_size=16)  # one for all requests of a model
+    cache = lz.PagedCache(manager)
+    cache.begin(input_ids)                                       # optional: takes what an equal prompt has left
+    model.generate(input_ids, past_key_values=cache)
+    cache.end()                                                  # blocks go back, those of the prompt stay known
+
+Beams, copies and repeated rows are forks: they share blocks, and a block that is written is copied first. A model that
+runs as one program writes and reads the blocks where they are; any other code gets keys and values gathered, as it
+expects them of a cache. Padding at the left of a prompt takes no room where a program has seen the mask.
+"""
+
+import itertools
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError, LayerZeroError
+from layerzero.kv_cache import KVCacheHandle, KVCacheManager
+
+_append_paged = _layerzero.ops["kv_append_paged"]
+_gather = _layerzero.ops["kv_gather"]
+_serials = itertools.count(1)  # sequences have the ids below 0: those of the manager's other users stay free
+_storage_lock = threading.Lock()
+OTHER_MASK = "the mask hides more than padding at the left of a row, or other padding than when its cache was written"
+_FEWEST_PAGES = 64  # of a list of pages: longer ones are powers of two, so that few calls differ in their sizes
+
+Sizes = tuple[int, int, int, int]  # of a layer: its index, heads, size of a key, size of a value
+
+
+def refusal(what: str, wanted: Any, got: Any, fix: str) -> InvalidRequestError:
+    return InvalidRequestError(f"PagedCache: {what}: wanted {wanted}, got {got}; {fix}")
+
+
+class PagedLayer(CacheLayerMixin):
+    """What Transformers may ask of one layer; the cache does it for all. `keys` and `values` are gathered copies."""
+
+    is_sliding = False  # a layer with a window keeps all positions: attention is told the window
+    is_croppable = True
+    is_initialized = True
+    supports_early_init = False
+
+    def __init__(self, cache: "PagedCache", index: int, length: int) -> None:
+        self._cache = weakref.proxy(cache)
+        self.index = index
+        self.length = length  # positions that are written, padding among them
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self._cache.storage([_sizes(self.index, key_states, value_states)], key_states)
+
+    @property
+    def keys(self) -> Any:
+        return self._cache.gathered(self.index, 0)
+
+    @keys.setter
+    def keys(self, value: Any) -> None:
+        self._of_the_whole()
+
+    @property
+    def values(self) -> Any:
+        return self._cache.gathered(self.index, 1)
+
+    @values.setter
+    def values(self, value: Any) -> None:
+        self._of_the_whole()
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return self._cache.update(key_states, value_states, self.index)
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.length + int(query_length), 0
+
+    def get_seq_length(self) -> int:
+        return self.length
+
+    def get_max_length(self) -> int:
+        return -1
+
+    def _of_the_whole(self, *args: Any) -> Any:
+        raise refusal("layer", "a change of the whole cache", "one of a layer", "layers share sequences and blocks")
+
+    offload = prefetch = reset = crop = batch_repeat_interleave = batch_select_indices = _of_the_whole
+    reorder_cache: Any = _of_the_whole
+
+
+class PagedCache(Cache):
+    """One batch of sequences. One thread at a time; caches of one manager may be used by many.
+
+    manager: paged or contiguous; where nothing is attached to it, storage comes about with the first rows. A call for
+    which there are too few blocks raises KVCacheFullError and changes nothing.
+    """
+
+    layers: list[Any]  # PagedLayer: a layer comes about when it is written first
+
+    def __init__(self, manager: KVCacheManager) -> None:
+        super().__init__(layers=[])
+        self.manager = manager
+        self._sequences: list[KVCacheHandle] = []  # of the rows of the batch
+        self._absent: list[int] = []  # leading positions of each row that are padding: they have no slots
+        self._prompts: list[list[int]] = []  # ids of each row behind its padding, where `begin` was told them
+        self._padding: list[int] = []  # as `begin` was told it
+        self._begun = 0  # length of a layer that nothing was written into
+        self._slots: tuple[Any, torch.Tensor] | None = None
+        self._storage: tuple[Any, torch.dtype, list[torch.Tensor]] | None = None  # of which layers
+        self._finalizer = weakref.finalize(self, _free_all, manager, self._sequences)
+        self._finalizer.atexit = False
+
+    # ---- a batch
+
+    def begin(self, input_ids: torch.Tensor, attention_mask: Any = None, salt: int = 0) -> int:
+        """Says which (batch, length) ids come, and returns how many leading positions need not be computed.
+
+        Those are full blocks that other caches of this manager have left at their `end`, as far as every row finds some;
+        `generate` goes on behind them. attention_mask: as the model gets it, zeros at the left of a row are padding.
+        salt: keeps apart what depends on more than ids, see KVCacheManager.allocate.
+        """
+        if self._sequences:
+            raise refusal("begin", "an empty cache", f"one of {len(self._sequences)} sequences", "call end() first")
+        mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+        pads = _left_padding(mask) if mask.shape == input_ids.shape else None
+        if pads is None:
+            raise refusal("attention_mask", "ones behind zeros, as many as ids", "another mask", "pad at the left")
+        prompts = [row[pad:] for row, pad in zip(input_ids.tolist(), pads, strict=True)]
+        try:
+            for ids in prompts:
+                self._sequences.append(self.manager.allocate(-next(_serials), len(ids), ids, salt=salt))
+        except LayerZeroError:
+            self.reset()
+            raise
+        found = [pad + own.num_cached_tokens for pad, own in zip(pads, self._sequences, strict=True)]
+        common = min(found) if min(found) > max(pads) else 0
+        for pad, own in zip(pads, self._sequences, strict=True):
+            self.manager.truncate(own, max(common - pad, 0))
+        self._prompts, self._padding = prompts, pads
+        self._absent = pads if common else [0] * len(pads)
+        self._set_length(common)
+        return common
+
+    def end(self) -> None:
+        """Gives the blocks back. Full ones of prompts that `begin` was told stay known until room is needed."""
+        if self._sequences and self._prompts:
+            self._truncate(min((layer.length for layer in self.layers), default=self._begun))
+            for own in self._sequences:
+                self.manager.commit(own)
+        self.reset()
+
+    def reset(self) -> None:
+        """Gives the blocks back; nothing stays known."""
+        _free_all(self.manager, self._sequences)
+        self._absent, self._prompts, self._padding = [], [], []
+        self._set_length(0)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Drops the last -tokens_to_remove positions."""
+        if tokens_to_remove > 0:
+            raise refusal("crop", "0 or a negative number", tokens_to_remove, "-n drops the last n positions")
+        length = max(self.get_seq_length() + int(tokens_to_remove), 0)
+        self._truncate(length)
+        self._absent = [min(pad, length) for pad in self._absent]
+        self._set_length(length)
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        self._take(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self._take([row for row in range(len(self._sequences)) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        self._take(torch.arange(len(self._sequences))[indices.cpu()].tolist())
+
+    def __deepcopy__(self, memo: Any) -> "PagedCache":
+        """Another cache of the same manager; its sequences share their blocks with these."""
+        other = type(self)(self.manager)
+        for own in self._sequences:
+            other._sequences.append(self._fork(own))
+        other._absent, other._prompts, other._padding = list(self._absent), list(self._prompts), list(self._padding)
+        other.layers = [PagedLayer(other, layer.index, layer.length) for layer in self.layers]
+        other._begun = self._begun
+        return other
+
+    def __copy__(self) -> "PagedCache":
+        return self.__deepcopy__({})
+
+    def __reduce__(self) -> Any:
+        raise refusal("pickle", "a cache that stays in its process", "a call to write it down", "use a DynamicCache")
+
+    # ---- what Transformers asks
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self.layers[layer_idx].length if layer_idx < len(self.layers) else self._begun
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return self.get_seq_length(layer_idx) + int(query_length), 0
+
+    @property
+    def batch_size(self) -> int:
+        return len(self._sequences) or -1
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Writes (batch, heads, new, size) and returns all positions so far, with zeros for padding that has no slot."""
+        batch, _, length, _ = key_states.shape
+        ((keys, values),) = self.storage([_sizes(layer_idx, key_states, value_states)], key_states)
+        layer = self._layer(layer_idx)
+        past = layer.length
+        self._extend(batch, past + length, self._absent or [0] * batch)
+        rows = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
+        _append_paged(keys, values, *rows, self._slots_of(past, past + length), layout="NHD")
+        layer.length = past + length
+        return layer.keys, layer.values
+
+    def gathered(self, index: int, half: int) -> Any:
+        """(batch, heads, positions, size) of a layer's keys (0) or values (1); None before there are any."""
+        length = self.layers[index].length
+        if not length:
+            return None
+        memory = self.manager.storage(index)[half]
+        rows = _gather(memory, self._slots_of(0, length), layout="NHD")
+        return rows.view(len(self._sequences), length, *memory.shape[2:]).transpose(1, 2)
+
+    def _no_states(self, *args: Any, **kwargs: Any) -> Any:
+        raise refusal("model", "layers with keys and values", "one that keeps states", "use its own cache")
+
+    has_previous_state = get_conv_state = update_conv_state = _no_states
+    get_recurrent_state = update_recurrent_state = update_indexer = _no_states
+
+    # ---- what programs ask
+
+    def padding(self, masks: list[tuple[Any, int | None]], batch: int, length: int) -> list[int] | None:
+        """How many positions at the left of each row the masks of a call hide, or None where they do other things too.
+
+        masks: (mask, window) of each group of layers; a mask is None, (batch, positions) or (batch or 1, 1, rows,
+        positions) of what a row sees. Raises InvalidRequestError for padding that this cache has left out and a mask shows.
+        """
+        past = self.get_seq_length()
+        if any(layer.length != past for layer in self.layers) or self.batch_size not in (-1, batch):
+            return None
+        absent = self._absent if past else [0] * batch
+        if any(absent) and any(_shows(mask, absent) for mask, _ in masks):
+            raise refusal(
+                "attention_mask",
+                f"zeros at the first {absent} positions of the rows",
+                "a mask that shows some of them",
+                "their keys were left out when the prompt was written: pass the same padding at each call",
+            )
+        found = [_padding_of(mask, window, batch, past, length, absent) for mask, window in masks]
+        if None in found or found.count(found[0]) != len(found):
+            return None
+        # A row of nothing but padding so far may have more of it.
+        pairs = zip(found[0] or [], absent, strict=True)
+        return found[0] if all(pad == known or known == past < pad for pad, known in pairs) else None
+
+    @contextmanager
+    def extended(self, sizes: list[Sizes], like: torch.Tensor, pads: list[int]) -> Iterator[tuple[Any, ...]]:
+        """Room for `like` (batch, length, width) behind the positions so far: (slots, qo_indptr, kv_indptr, kv_indices,
+        kv_last_page_len, then keys and values of each layer of `sizes`). The rows are written when the context ends."""
+        batch, length, past = like.shape[0], like.shape[1], self.get_seq_length()
+        absent = self._absent
+        if self._storage is None or self._storage[0] is not sizes or self._storage[1] is not like.dtype:
+            self._storage = sizes, like.dtype, [half for layer in self.storage(sizes, like) for half in layer]
+        self._extend(batch, past + length, pads)
+        try:
+            yield (*self._tables(past, length), *self._storage[2])
+        except BaseException:
+            self._truncate(past)
+            self._absent = absent or [0] * batch
+            raise
+        for index, *_ in sizes:
+            self._layer(index)
+        self._set_length(past + length)
+
+    def storage(self, sizes: list[Sizes], like: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(keys, values) of layers: (blocks, block_size, heads, size) each, of the dtype and on the device of `like`."""
+        manager, found = self.manager, []
+        for index, heads, *widths in sizes:
+            with _storage_lock:
+                while manager.num_layers <= index:
+                    shapes = [(manager.num_blocks, manager.block_size, heads, width) for width in widths]
+                    keys, values = (torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes)
+                    manager.attach(keys, values)
+            layer = manager.storage(index)
+            for memory, width in zip(layer, widths, strict=True):
+                given = (*memory.shape[2:], memory.dtype, memory.device)
+                if given != (heads, width, like.dtype, like.device):
+                    wanted = f"{heads} heads of {width} elements, {like.dtype} on {like.device}"
+                    got = f"{given[0]} of {given[1]}, {given[2]} on {given[3]}"
+                    raise refusal(f"storage of layer {index}", wanted, got, "a manager serves models of one shape")
+            found.append(layer)
+        return found
+
+    # ---- parts
+
+    def _layer(self, index: int) -> PagedLayer:
+        while len(self.layers) <= index:
+            self.layers.append(PagedLayer(self, len(self.layers), self._begun))
+        return self.layers[index]
+
+    def _set_length(self, length: int) -> None:
+        self._begun, self._slots = length, None
+        for layer in self.layers:
+            layer.length = length
+
+    def _extend(self, batch: int, total: int, absent: list[int]) -> None:
+        """All sequences get the positions up to `total`, or none does."""
+        if not self._sequences:
+            self._sequences += [self.manager.allocate(-next(_serials), 0) for _ in range(batch)]
+        if batch != len(self._sequences):
+            raise refusal("batch", f"{len(self._sequences)} rows as before", batch, "call end() before another batch")
+        before = [self.manager.length(own) for own in self._sequences]
+        ids = self._prompts if self._padding == absent else [[]] * batch
+        try:
+            for own, known, pad, length in zip(self._sequences, ids, absent, before, strict=True):
+                new = max(total - pad, 0) - length
+                told = known[length : length + new]
+                if told:
+                    self.manager.append(own, len(told), told)
+                if new > len(told):
+                    self.manager.append(own, new - len(told))
+        except LayerZeroError:
+            for own, length in zip(self._sequences, before, strict=True):
+                self.manager.truncate(own, min(length, self.manager.length(own)))
+            raise
+        if before != [self.manager.length(own) for own in self._sequences]:
+            self._slots = None  # a block that was shared is another one now
+        self._absent = list(absent)
+
+    def _truncate(self, length: int) -> None:
+        self._slots = None
+        for own, pad in self._rows():
+            self.manager.truncate(own, min(max(length - pad, 0), self.manager.length(own)))
+
+    def _fork(self, own: KVCacheHandle) -> KVCacheHandle:
+        return self.manager.fork(own, -next(_serials))[0]
+
+    def _take(self, rows: list[int]) -> None:
+        """The batch becomes these rows of it."""
+        before, taken, forks = list(self._sequences), [], []
+        try:
+            for place, row in enumerate(rows):
+                again = row in rows[:place]
+                taken.append(self._fork(before[row]) if again else before[row])
+                forks += taken[-1:] if again else []
+        except LayerZeroError:
+            _free_all(self.manager, forks)
+            raise
+        _free_all(self.manager, [own for row, own in enumerate(before) if row not in rows])
+        self._sequences[:] = taken
+        self._absent = [self._absent[row] for row in rows]
+        self._prompts = [self._prompts[row] for row in rows] if self._prompts else []
+        self._padding = [self._padding[row] for row in rows] if self._padding else []
+        self._slots = None
+
+    def _slots_of(self, begin: int, end: int) -> torch.Tensor:
+        """int64 (batch x positions): the slot of each, -1 for padding that has none."""
+        key = (begin, end, tuple(own.serial for own in self._sequences))
+        if self._slots is None or self._slots[0] != key:
+            self._slots = key, torch.cat([self._row_slots(*row, begin, end) for row in self._rows()])
+        return self._slots[1]
+
+    def _rows(self) -> Iterator[tuple[KVCacheHandle, int]]:
+        return zip(self._sequences, self._absent, strict=True)
+
+    def _row_slots(self, own: KVCacheHandle, pad: int, begin: int, end: int) -> torch.Tensor:
+        slots = self.manager.slots(own, max(begin - pad, 0), max(end - pad, 0))
+        return torch.nn.functional.pad(slots, (end - begin - len(slots), 0), value=-1)
+
+    def _tables(self, past: int, length: int) -> tuple[torch.Tensor, ...]:
+        """What the operations on packed sequences take: padding is sequences without keys."""
+        given = self.manager.get_attention_input(self._sequences)
+        offsets, pages, last = given.kv_indptr, given.kv_indices, given.kv_last_page_len
+        rows = torch.arange(len(self._sequences) + 1, dtype=torch.int32) * length
+        leading = [min(max(pad - past, 0), length) for pad in self._absent]
+        if any(leading):
+            begins = rows[:-1] + torch.tensor(leading, dtype=torch.int32)
+            rows = torch.cat([torch.stack([rows[:-1], begins], 1).flatten(), rows[-1:]])
+            offsets = offsets.repeat_interleave(2)[:-1]
+            last = torch.stack([torch.zeros_like(last), last], 1).flatten()
+        room = max(_FEWEST_PAGES, 1 << (len(pages) - 1).bit_length()) - len(pages)
+        pages = torch.nn.functional.pad(pages, (0, room))
+        return self._slots_of(past, past + length), rows, offsets, pages, last
+
+
+def _free_all(manager: KVCacheManager, sequences: list[KVCacheHandle]) -> None:
+    while sequences:
+        manager.free(sequences.pop())
+
+
+def _sizes(index: int, keys: torch.Tensor, values: torch.Tensor) -> Sizes:
+    return index, keys.shape[1], keys.shape[3], values.shape[3]
+
+
+def _left_padding(mask: torch.Tensor) -> list[int] | None:
+    """Zeros at the left of each row, or None where some are elsewhere."""
+    visible = mask.bool()
+    pads = (~visible).sum(-1)
+    expected = torch.arange(mask.shape[-1], device=mask.device) >= pads[:, None]
+    return pads.tolist() if torch.equal(visible, expected) else None
+
+
+def _shows(mask: Any, absent: list[int]) -> bool:
+    """Whether the last row, which is no padding, sees what is absent."""
+    if mask is None:
+        return True
+    seen = mask if mask.dim() == 2 else mask[:, 0, -1]
+    seen = seen > torch.finfo(seen.dtype).min if seen.is_floating_point() else seen.bool()
+    columns = torch.arange(seen.shape[-1], device=seen.device)
+    return bool((seen & (columns < torch.tensor(absent, device=seen.device)[:, None])).any())
+
+
+def _padding_of(
+    mask: Any, window: int | None, batch: int, past: int, length: int, absent: list[int]
+) -> list[int] | None:
+    """Of one mask; `absent`: as much of it as the positions before have."""
+    if mask is None:
+        return [0] * batch
+    if mask.dim() == 2:
+        return _left_padding(mask[:, : past + length])
+    if mask.dtype != torch.bool or mask.shape[-2:] != (length, past + length):
+        return None
+    visible = mask[:, 0].expand(batch, -1, -1)
+    itself = visible.diagonal(past, dim1=1, dim2=2)  # a row that is no padding sees itself
+    further = (~itself).sum(-1).tolist()
+    found = [known + more if known == past else known for known, more in zip(absent, further, strict=True)]
+    row, key = torch.arange(past, past + length)[:, None], torch.arange(past + length)
+    seen = (key <= row) & (key > row - (window or past + length))
+    pads = torch.tensor(found)[:, None, None]
+    agrees = (visible == (seen & (key >= pads))) | (row < pads)
+    return found if bool(agrees.all()) else None
