@@ -12,6 +12,8 @@ pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers.probe import TESTED  # noqa: E402
+from layerzero.models.families import FAMILIES  # noqa: E402
+from layerzero.models.family_generation import ways_of  # noqa: E402
 
 OLDEST = TESTED[0]
 FOLDER = Path(sys.prefix) / f"transformers-{OLDEST}"  # scripts/setup.sh makes it
@@ -19,6 +21,7 @@ FILES = [
     "test_families.py",
     "test_block_families.py",
     "test_block_changes.py",
+    "test_paged_cache.py",
     *(f"test_kernelize{name}.py" for name in ("", "_changes", "_checks", "_composite", "_generation")),
 ]
 # One that the fused forward takes, one with a mask for each kind of layer, one of two stacks.
@@ -42,7 +45,8 @@ def run(*arguments):
 
 def test_some_families():
     ran = run("test_families.py", "-k", " or ".join(SLICE))
-    assert ran == 8 * len(SLICE)  # six tests of each family, and greedy generation with each of two caches
+    ways = [way for family in FAMILIES if family.name in SLICE for way in ways_of(family)]
+    assert ran == 6 * len(SLICE) + len(ways)  # six tests of each family, and each way to generate
 
 
 def test_a_softcap_that_the_model_leaves_out():

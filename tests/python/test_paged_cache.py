@@ -172,13 +172,16 @@ def test_a_mask_that_shows_what_was_left_out_is_refused(llama):
     lz.kernelize(model)
     ids, cache = ids_of(2, 22), paged()
     forward_in_pieces(model, ids[:, :10], cache, padded(ids, 3, 0), (10,))
-    for mask in (torch.ones(2, 11), padded(ids[:, :11], 1, 0)):
+    for mask in (None, torch.ones(2, 11), padded(ids[:, :11], 1, 0)):
         with (
             pytest.raises(lz.InvalidRequestError, match=r"zeros at the first \[3, 0\] positions"),
             torch.inference_mode(),
         ):
             model(input_ids=ids[:, 10:11], attention_mask=mask, past_key_values=cache)
     assert cache.get_seq_length() == 10
+    with torch.inference_mode():
+        model(input_ids=ids[:, 10:11], attention_mask=padded(ids[:, :11], 3, 0).float(), past_key_values=cache)
+    assert cache.get_seq_length() == 11
 
 
 # ---- prompts that begin alike
@@ -232,6 +235,21 @@ def test_a_cache_without_begin_leaves_nothing_known():
     generate(model, ids, cache)
     cache.end()
     assert shared.stats()["num_free"] == shared.num_blocks
+
+
+def test_ids_behind_what_was_cut_off_are_not_those_of_the_prompt():
+    (model, own), shared, ids = pair(), manager(), ids_of(1, 22)
+    other = ids.clone()
+    other[0, 9:] += 1
+    cache = lz.PagedCache(shared)
+    cache.begin(ids)
+    forward_in_pieces(model, ids, cache, None, (22,))
+    cache.crop(-13)
+    forward_in_pieces(model, other[:, 9:], cache, None, (13,))
+    cache.end()
+    cache = lz.PagedCache(shared)
+    assert cache.begin(ids) == 8
+    assert torch.equal(generate(model, ids, cache), generate(own, ids))
 
 
 # ---- the same to both: PagedCache and DynamicCache
@@ -343,7 +361,12 @@ def test_a_full_manager_refuses_a_prompt():
     cache = paged(num_blocks=5)
     with pytest.raises(lz.KVCacheFullError):
         cache.begin(ids_of(2, 22))
-    assert cache.manager.stats()["num_free"] == 5 and cache.batch_size == -1
+    for options in ({}, {"strategy": "contiguous", "block_size": 64}):
+        cache = paged(num_blocks=5, **options)
+        with pytest.raises(lz.KVCacheFullError):
+            cache.update(*normal(2, 6, HEADS, 22, DIM), 0)
+        assert cache.manager.stats()["num_free"] == 5 and cache.batch_size == -1
+        cache.update(*normal(2, 1, HEADS, 3, DIM), 0)
 
 
 def test_a_run_that_fails_leaves_the_cache_as_it_was(monkeypatch):

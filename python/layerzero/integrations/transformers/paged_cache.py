@@ -107,7 +107,7 @@ class PagedCache(Cache):
         self._prompts: list[list[int]] = []  # ids of each row behind its padding, where `begin` was told them
         self._padding: list[int] = []  # as `begin` was told it
         self._begun = 0  # length of a layer that nothing was written into
-        self._slots: tuple[Any, torch.Tensor] | None = None
+        self._slots: dict[tuple[int, int], torch.Tensor] = {}  # of positions, as long as no block changes
         self._storage: tuple[Any, torch.dtype, list[torch.Tensor]] | None = None  # of which layers
         self._finalizer = weakref.finalize(self, _free_all, manager, self._sequences)
         self._finalizer.atexit = False
@@ -163,6 +163,7 @@ class PagedCache(Cache):
             raise refusal("crop", "0 or a negative number", tokens_to_remove, "-n drops the last n positions")
         length = max(self.get_seq_length() + int(tokens_to_remove), 0)
         self._truncate(length)
+        self._prompts = [ids[: max(length - pad, 0)] for ids, pad in zip(self._prompts, self._padding, strict=True)]
         self._absent = [min(pad, length) for pad in self._absent]
         self._set_length(length)
 
@@ -304,20 +305,20 @@ class PagedCache(Cache):
         return self.layers[index]
 
     def _set_length(self, length: int) -> None:
-        self._begun, self._slots = length, None
+        self._begun, self._slots = length, {}
         for layer in self.layers:
             layer.length = length
 
     def _extend(self, batch: int, total: int, absent: list[int]) -> None:
         """All sequences get the positions up to `total`, or none does."""
-        if not self._sequences:
-            self._sequences += [self.manager.allocate(-next(_serials), 0) for _ in range(batch)]
-        if batch != len(self._sequences):
+        if self._sequences and batch != len(self._sequences):
             raise refusal("batch", f"{len(self._sequences)} rows as before", batch, "call end() before another batch")
         before = [self.manager.length(own) for own in self._sequences]
-        ids = self._prompts if self._padding == absent else [[]] * batch
+        ids = self._prompts if self._prompts and self._padding == absent else [[]] * batch
         try:
-            for own, known, pad, length in zip(self._sequences, ids, absent, before, strict=True):
+            while len(self._sequences) < batch:
+                self._sequences.append(self.manager.allocate(-next(_serials), 0))
+            for own, known, pad, length in zip(self._sequences, ids, absent, before or [0] * batch, strict=True):
                 new = max(total - pad, 0) - length
                 told = known[length : length + new]
                 if told:
@@ -325,15 +326,17 @@ class PagedCache(Cache):
                 if new > len(told):
                     self.manager.append(own, new - len(told))
         except LayerZeroError:
+            if not before:
+                _free_all(self.manager, self._sequences)
             for own, length in zip(self._sequences, before, strict=True):
-                self.manager.truncate(own, min(length, self.manager.length(own)))
+                self.manager.truncate(own, length)
             raise
         if before != [self.manager.length(own) for own in self._sequences]:
-            self._slots = None  # a block that was shared is another one now
+            self._slots = {}  # a block that was shared is another one now
         self._absent = list(absent)
 
     def _truncate(self, length: int) -> None:
-        self._slots = None
+        self._slots = {}
         for own, pad in self._rows():
             self.manager.truncate(own, min(max(length - pad, 0), self.manager.length(own)))
 
@@ -356,14 +359,13 @@ class PagedCache(Cache):
         self._absent = [self._absent[row] for row in rows]
         self._prompts = [self._prompts[row] for row in rows] if self._prompts else []
         self._padding = [self._padding[row] for row in rows] if self._padding else []
-        self._slots = None
+        self._slots = {}
 
     def _slots_of(self, begin: int, end: int) -> torch.Tensor:
         """int64 (batch x positions): the slot of each, -1 for padding that has none."""
-        key = (begin, end, tuple(own.serial for own in self._sequences))
-        if self._slots is None or self._slots[0] != key:
-            self._slots = key, torch.cat([self._row_slots(*row, begin, end) for row in self._rows()])
-        return self._slots[1]
+        if (begin, end) not in self._slots:
+            self._slots[begin, end] = torch.cat([self._row_slots(*row, begin, end) for row in self._rows()])
+        return self._slots[begin, end]
 
     def _rows(self) -> Iterator[tuple[KVCacheHandle, int]]:
         return zip(self._sequences, self._absent, strict=True)
@@ -409,8 +411,11 @@ def _shows(mask: Any, absent: list[int]) -> bool:
     """Whether the last row, which is no padding, sees what is absent."""
     if mask is None:
         return True
-    seen = mask if mask.dim() == 2 else mask[:, 0, -1]
-    seen = seen > torch.finfo(seen.dtype).min if seen.is_floating_point() else seen.bool()
+    if mask.dim() == 2:
+        seen = mask.bool()
+    else:
+        seen = mask[:, 0, -1]
+        seen = seen > torch.finfo(seen.dtype).min if seen.is_floating_point() else seen.bool()
     columns = torch.arange(seen.shape[-1], device=seen.device)
     return bool((seen & (columns < torch.tensor(absent, device=seen.device)[:, None])).any())
 
