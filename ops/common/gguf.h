@@ -45,23 +45,26 @@ struct Parts {
   int s = 1, t = 0;    // K formats: the factors of d and m
 };
 
-inline float Value(int64_t format, const Parts& p) {
+// In float: with its roundings, as GGML dequantises. In double: exact.
+template <class Real>
+Real Value(int64_t format, const Parts& p) {
+  const Real d = p.d, m = p.m;
   switch (format) {
-    case kQ4_0: return p.d * float(p.code - 8);
-    case kQ5_0: return p.d * float(p.code - 16);
-    case kQ8_0: return p.d * float(p.code - 128);
+    case kQ4_0: return d * Real(p.code - 8);
+    case kQ5_0: return d * Real(p.code - 16);
+    case kQ8_0: return d * Real(p.code - 128);
     case kQ6_K: {
-      const float scale = p.d * float(p.s);
-      return scale * float(p.code - 32);
+      const Real scale = d * Real(p.s);
+      return scale * Real(p.code - 32);
     }
     case kQ4_1:
     case kQ5_1: {
-      const float product = p.d * float(p.code);
-      return product + p.m;
+      const Real product = d * Real(p.code);
+      return product + m;
     }
     default: {
-      const float scale = p.d * float(p.s), minimum = p.m * float(p.t);
-      const float product = scale * float(p.code);
+      const Real scale = d * Real(p.s), minimum = m * Real(p.t);
+      const Real product = scale * Real(p.code);
       return product - minimum;
     }
   }

@@ -16,7 +16,7 @@ int32_t Launch(const lz_kernel_args* args) {
     for (int64_t c = 0; c < out.size(1); ++c) {
       const int64_t begin = c / columns * kBlockBytes[size_t(format)];
       const FileBlock block(format, [&](int64_t at) { return int(uint8_t(data.GetInt({row, begin + at}))); });
-      out.Set({row, c}, double(Value(format, block.At(c % columns))));
+      out.Set({row, c}, double(Value<float>(format, block.At(c % columns))));
     }
   }
   return 0;

@@ -1,6 +1,7 @@
 // Reference of kv.gather: element by element, any strides, every dtype of the cache.
 #include "ops/kv/gather.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/kernel.h"
@@ -10,7 +11,9 @@ using namespace lz;
 using namespace lz::ops::kv_gather;
 
 void ReadRow(const View& cache, const View& scale, int64_t slot, const View& out, int64_t row) {
-  const int64_t size = cache.size(1), block = slot / size, offset = slot % size, item = ByteSize(cache.dtype());
+  const int64_t size = std::max<int64_t>(cache.size(1), 1),
+                item = ByteSize(cache.dtype());  // none where blocks are empty
+  const int64_t block = slot / size, offset = slot % size;
   const bool copies = out.dtype() == cache.dtype() && !scale.given();
   for (int64_t h = 0; h < cache.size(2); ++h) {
     const float unit = ops::kv::ScaleOf(scale, h);

@@ -89,10 +89,13 @@ Status ParseFill(std::string_view name, std::string_view text, Filling* f) {
   }
   const std::string_view lo = Take(rest, ','), hi = Take(rest, ')');
   const auto a = Number(lo), b = Number(hi);
-  if ((kind != "uniform" && kind != "int") || !a || !b || !rest.empty()) {
-    return Bad(name, "~normal, ~uniform(lo,hi), ~int(lo,hi) or ~probs", text);
+  const bool known = kind == "uniform" || kind == "int" || kind == "distinct";
+  if (!known || !a || !b || !rest.empty()) {
+    return Bad(name, "~normal, ~uniform(lo,hi), ~int(lo,hi), ~distinct(lo,hi) or ~probs", text);
   }
-  f->distribution = kind == "int" ? Distribution::kInt : Distribution::kUniform;
+  f->distribution = kind == "int"        ? Distribution::kInt
+                    : kind == "distinct" ? Distribution::kDistinct
+                                         : Distribution::kUniform;
   f->lo = *a;
   f->hi = *b;
   return {};

@@ -13,6 +13,7 @@
 namespace lz::verify {
 namespace {
 
+constexpr double kLargestF32 = std::numeric_limits<float>::max();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 int64_t NumElements(const lz_tensor& t) {
@@ -41,10 +42,12 @@ double Overflow(DType dtype) {
 class Worst {
  public:
   Worst(DType dtype, OutputReport* report) : overflow_(Overflow(dtype)), report_(report) {}
-  // An infinity is no error where a value within the bound is rounded to it.
-  void Take(int64_t position, double wanted, double got, double bound) {
-    const bool overflows =
+  // An infinity is no error where a value within the bound is rounded to it, and whatever is not finite is none where
+  // the parts of a sum are as large as `parts`, too large for FP32.
+  void Take(int64_t position, double wanted, double got, double bound, double parts = 0) {
+    const bool rounded =
         std::isinf(got) && std::signbit(got) == std::signbit(wanted) && std::fabs(wanted) + bound >= overflow_;
+    const bool overflows = rounded || (!std::isfinite(got) && std::isfinite(wanted) && parts >= kLargestF32 / 2);
     const double error = overflows ? 0 : Distance(got, wanted);
     const double share = bound > 0 ? error / bound : error > 0 ? kInfinity : 0;
     if (share <= share_) return;
@@ -163,9 +166,11 @@ void RowMax(const Values& got, const Values& wanted, size_t row, double toleranc
     report->measure = name;
     Worst worst(dtype, report);
     for (size_t begin = 0; begin < got.size(); begin += row) {
-      double bound = std::max(tolerance * LargestFinite(reference, begin, begin + row), Smallest(dtype));
-      if (!spread.empty()) bound = std::max(bound, LargestFinite(spread, begin, begin + row));
-      for (size_t i = begin; i < begin + row; ++i) worst.Take(int64_t(i), reference[i], got[i], bound);
+      const double bound = std::max(tolerance * LargestFinite(reference, begin, begin + row), Smallest(dtype));
+      const double moved = spread.empty() ? 0 : LargestFinite(spread, begin, begin + row);
+      for (size_t i = begin; i < begin + row; ++i) {
+        worst.Take(int64_t(i), reference[i], got[i], std::max(bound, moved), moved / tolerance);
+      }
     }
   };
   measure("row max", wanted, {});

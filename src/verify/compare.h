@@ -16,7 +16,9 @@
 //                exact result's rounding errors plus twice the FP32 bound is allowed too: of few elements it may exceed
 //                b.
 //   overflow     x is infinite and right if a value within the bound of r rounds to it: |r| + bound >= 2^emax (2 -
-//   2^-p)
+//   2^-p);
+//                not finite and right in a row of few elements if |f(x + dx) - f(x)| / t, about the size of a sum's
+//                parts, is half of FP32's largest number or more
 #pragma once
 
 #include <functional>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -57,6 +58,21 @@ void FillProbs(Generator& generator, OwnedTensor* tensor) {
   }
 }
 
+// Integers from lo on, those of a row all different: where [lo, hi) has too few, up to lo + row.
+void FillDistinct(Generator& generator, const Filling& f, OwnedTensor* tensor) {
+  const lz_tensor t = tensor->tensor();
+  const int64_t row = tensor->shape().empty() ? 1 : tensor->shape().back(), lo = int64_t(f.lo);
+  std::vector<int64_t> numbers(size_t(std::max(int64_t(f.hi) - lo, row)));
+  std::iota(numbers.begin(), numbers.end(), lo);
+  for (int64_t begin = 0; begin < tensor->numel(); begin += row) {
+    for (int64_t i = 0; i < row; ++i) {
+      const size_t left = numbers.size() - size_t(i);
+      std::swap(numbers[size_t(i)], numbers[size_t(i) + size_t(generator.Next() % left)]);
+      StoreValue(t, tensor->ElementOffset(begin + i), double(numbers[size_t(i)]));
+    }
+  }
+}
+
 double Draw(Generator& generator, const Filling& f) {
   switch (f.distribution) {
     case Distribution::kUniform: return f.lo + (f.hi - f.lo) * generator.Uniform();
@@ -99,6 +115,8 @@ void Fill(const Filling& f, uint64_t seed, OwnedTensor* tensor) {
   const lz_tensor t = tensor->tensor();
   if (f.distribution == Distribution::kProbs) {
     FillProbs(generator, tensor);
+  } else if (f.distribution == Distribution::kDistinct) {
+    FillDistinct(generator, f, tensor);
   } else {
     tensor->ForEach([&](int64_t i, int64_t offset) {
       StoreValue(t, offset, f.distribution == Distribution::kExplicit ? f.values[size_t(i)] : Draw(generator, f));

@@ -10,10 +10,10 @@
 
 namespace lz::verify {
 
-enum class Distribution : uint8_t { kNormal, kUniform, kInt, kProbs, kExplicit };
+enum class Distribution : uint8_t { kNormal, kUniform, kInt, kDistinct, kProbs, kExplicit };
 struct Filling {
   Distribution distribution = Distribution::kNormal;
-  double lo = 0, hi = 0;       // kUniform; kInt: hi excluded
+  double lo = 0, hi = 0;       // kUniform; kInt, kDistinct: hi excluded
   std::vector<double> values;  // kExplicit, in row-major order
   bool nan = false;            // one element becomes NaN
 };

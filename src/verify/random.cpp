@@ -190,7 +190,9 @@ std::vector<int64_t> RandomCalls::ShapeOf(const Draft& draft, size_t i) const {
   return shape;
 }
 
-// Indices, lengths and offsets look alike to a contract: values below an axis, ramps, sums that end at an axis.
+// Indices, lengths and offsets look alike to a contract: values below an axis, ramps, sums that end at an axis. A
+// router names an expert once for a token: named twice, with weights that cancel, no input nearby has the sum's
+// rounding.
 std::string RandomCalls::FillText(const Draft& draft, std::string_view name, Generator& g, DType type,
                                   int64_t numel) const {
   if (IsFloat(type)) {
@@ -204,6 +206,7 @@ std::string RandomCalls::FillText(const Draft& draft, std::string_view name, Gen
   for (int tries = 0; tries < 3 && bound <= 1 && !draft.axes.empty(); ++tries) {
     bound = draft.variables[size_t(g.Below(int64_t(draft.axes.size())))];
   }
+  if (name == "expert_ids") return "~distinct(0," + std::to_string(std::max<int64_t>(1, bound)) + ")";
   const int64_t kind = g.Below(16);
   if (kind == 0) return "~int(-3,1000)";
   if (kind < 3) return "~int(0,1)";

@@ -46,6 +46,21 @@ TEST(Measures, InfinityIsRightWhereTheReferenceRoundsToIt) {
   }
 }
 
+TEST(Measures, ASumWhosePartsOverflowMayBeAnything) {
+  for (const double parts : {0.4, 0.6, 30.0}) {
+    const Nearby nearby = [&](double relative, int draw) {
+      return Values{1e30 + (draw % 2 ? relative * parts : 0) * double(std::numeric_limits<float>::max())};
+    };
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (const double got : {kInfinity, -kInfinity, std::nan("")}) {
+        EXPECT_EQ(Agrees(kRowMax, dtype, {got}, {1e30}, 1, {}, nearby), parts > 0.5);
+        EXPECT_FALSE(Agrees(kElementwise, dtype, {got}, {1e30}, 1, {}, nearby));
+        EXPECT_FALSE(Agrees(kRowMax, dtype, {got}, {1e30}));
+      }
+    }
+  }
+}
+
 TEST(Measures, ARowIsMeasuredByItsOwnLargestValue) {
   Values wanted(16, 1000);
   std::fill(wanted.begin() + 8, wanted.end(), 1.0);

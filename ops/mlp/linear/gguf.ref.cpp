@@ -33,11 +33,11 @@ int32_t Launch(const lz_kernel_args* args) {
   const auto weight = [&](int64_t column, int64_t i) {
     if (packed.given()) {
       const auto byte = [&](int64_t at) { return int(uint8_t(packed.GetInt({column / kGroupRows, at}))); };
-      return Value(format, PackedAt(format, k, column, i, byte));
+      return Value<double>(format, PackedAt(format, k, column, i, byte));
     }
     const int64_t begin = i / columns * kBlockBytes[size_t(format)];
     const FileBlock block(format, [&](int64_t at) { return int(uint8_t(w.GetInt({column, begin + at}))); });
-    return Value(format, block.At(i % columns));
+    return Value<double>(format, block.At(i % columns));
   };
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t column = 0; column < n; ++column) {

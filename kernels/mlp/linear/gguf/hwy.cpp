@@ -39,7 +39,8 @@ constexpr int64_t kAhead = 2048;  // bytes of codes asked for early
 // 32 values of one row of input, and their sums; sum1 is of the last 16.
 struct IntBlock {
   int32_t quads[8];  // four int8 each
-  float d, sum, sum0, sum1;
+  float d;
+  int32_t sum, sum0, sum1;  // in units of d
 };
 struct FloatBlock {
   float x[32];
@@ -85,8 +86,7 @@ HWY_INLINE void MakeBlock(const T* x, IntBlock* block) {
     sums[half] = hn::GetLane(hn::SumOfLanes(DI(), sum));
   }
   block->d = finite ? amax / 127.0f : NAN;
-  block->sum0 = block->d * float(sums[0]), block->sum1 = block->d * float(sums[1]);
-  block->sum = block->d * float(sums[0] + sums[1]);
+  block->sum0 = sums[0], block->sum1 = sums[1], block->sum = sums[0] + sums[1];
 }
 
 // sum + the dot product of each lane's four unsigned bytes with four signed ones.
@@ -113,14 +113,22 @@ HWY_INLINE VI AddDot4(VI sum, hn::Vec<DU8> codes, int32_t quad) {
 #endif
 }
 
-// Codes times activations of a part of a block: what is summed, and its value.
+// Codes times activations of a part of a block: what is summed, and what it adds to a total. `sum`: of the activations;
+// codes that count from `zero` may cancel with it, so integers are subtracted as such.
 struct IntSum {
   using Block = IntBlock;
   VI v;
   HWY_INLINE void Clear() { v = hn::Zero(DI()); }
   // Four values of k, one byte of a lane each.
   HWY_INLINE void Add(hn::Vec<DU8> codes, const IntBlock& a, int quad) { v = AddDot4(v, codes, a.quads[quad]); }
-  HWY_INLINE VF Value(const IntBlock& a) const { return hn::Mul(hn::ConvertTo(DF(), v), hn::Set(DF(), a.d)); }
+  HWY_INLINE VF AddFrom(int zero, VF d, int32_t sum, const IntBlock& a, VF total) const {
+    const VF value = hn::ConvertTo(DF(), hn::Sub(v, hn::Set(DI(), zero * sum)));
+    return hn::MulAdd(d, hn::Mul(value, hn::Set(DF(), a.d)), total);
+  }
+  HWY_INLINE VF AddOffset(VF d, VF m, int32_t sum, const IntBlock& a, VF total) const {
+    const VF value = hn::MulAdd(m, hn::Set(DF(), float(sum)), hn::Mul(d, hn::ConvertTo(DF(), v)));
+    return hn::MulAdd(value, hn::Set(DF(), a.d), total);
+  }
 };
 struct FloatSum {
   using Block = FloatBlock;
@@ -135,7 +143,12 @@ struct FloatSum {
     const VI last = hn::BitCast(DI(), hn::ShiftRight<24>(hn::BitCast(du, four)));
     v = hn::MulAdd(hn::ConvertTo(DF(), last), hn::Set(DF(), a.x[4 * quad + 3]), v);
   }
-  HWY_INLINE VF Value(const FloatBlock&) const { return v; }
+  HWY_INLINE VF AddFrom(int zero, VF d, float sum, const FloatBlock&, VF total) const {
+    return hn::MulAdd(d, hn::MulAdd(hn::Set(DF(), float(-zero)), hn::Set(DF(), sum), v), total);
+  }
+  HWY_INLINE VF AddOffset(VF d, VF m, float sum, const FloatBlock&, VF total) const {
+    return hn::MulAdd(m, hn::Set(DF(), sum), hn::MulAdd(d, v, total));
+  }
 };
 
 HWY_INLINE VF Halves(const uint8_t* p) { return LoadF32(DF(), reinterpret_cast<const F16*>(p)); }
@@ -189,7 +202,7 @@ template <int F, class Sum, int M>
 HWY_INLINE void AddBlock(const uint8_t* scales, int64_t block, int lane, const typename Sum::Block* const* a,
                          const Sum (*sums)[2], VF* total) {
   VF d, m = hn::Zero(DF()), second = d = hn::Zero(DF());
-  constexpr float kZero = F == kQ4_0 ? -8.0f : F == kQ8_0 ? -128.0f : -32.0f;
+  constexpr int kZero = F == kQ4_0 ? 8 : F == kQ8_0 ? 128 : 32;
   if constexpr (F == kQ4_0 || F == kQ8_0) {
     d = Halves(scales + block * 32 + lane * 2);
   } else if constexpr (F == kQ4_1) {
@@ -211,17 +224,17 @@ HWY_INLINE void AddBlock(const uint8_t* scales, int64_t block, int lane, const t
   for (int r = 0; r < M; ++r) {
     const auto& x = a[r][block];
     if constexpr (F == kQ6_K) {
-      const VF zero = hn::Set(DF(), kZero);
-      total[r] = hn::MulAdd(d, hn::MulAdd(zero, hn::Set(DF(), x.sum0), sums[r][0].Value(x)), total[r]);
-      total[r] = hn::MulAdd(second, hn::MulAdd(zero, hn::Set(DF(), x.sum1), sums[r][1].Value(x)), total[r]);
+      total[r] = sums[r][0].AddFrom(kZero, d, x.sum0, x, total[r]);
+      total[r] = sums[r][1].AddFrom(kZero, second, x.sum1, x, total[r]);
       continue;
     }
     Sum both;
     both.v = hn::Add(sums[r][0].v, sums[r][1].v);
-    VF value = both.Value(x);
-    if constexpr (F == kQ4_0 || F == kQ8_0) value = hn::MulAdd(hn::Set(DF(), kZero), hn::Set(DF(), x.sum), value);
-    total[r] = hn::MulAdd(d, value, total[r]);
-    if constexpr (F == kQ4_1 || F == kQ4_K) total[r] = hn::MulAdd(m, hn::Set(DF(), x.sum), total[r]);
+    if constexpr (F == kQ4_1 || F == kQ4_K) {
+      total[r] = both.AddOffset(d, m, x.sum, x, total[r]);
+    } else {
+      total[r] = both.AddFrom(kZero, d, x.sum, x, total[r]);
+    }
   }
 }
 

@@ -31,7 +31,7 @@ TEST(GgufPrepackCpu, LikeTheReferenceAndReadBack) {
         const Parts parts = PackedAt(format, k, row, i, [&](int64_t at) {
           return int(packed[size_t(row / kGroupRows * PackedBytes(format, k) + at)]);
         });
-        ASSERT_EQ(Value(format, parts), Value(format, block.At(i % columns))) << row << ", " << i;
+        ASSERT_EQ(Value<float>(format, parts), Value<float>(format, block.At(i % columns))) << row << ", " << i;
       }
     }
     if (columns != 32) continue;
