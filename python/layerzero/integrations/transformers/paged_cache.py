@@ -168,12 +168,15 @@ class PagedCache(Cache):
         self._set_length(length)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """The rows of beams: those named twice share blocks."""
         self._take(beam_idx.tolist())
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row `repeats` times, as forks."""
         self._take([row for row in range(len(self._sequences)) for _ in range(repeats)])
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """The rows that are named or, by booleans, marked; the others give their blocks back."""
         self._take(torch.arange(len(self._sequences))[indices.cpu()].tolist())
 
     def __deepcopy__(self, memo: Any) -> "PagedCache":
@@ -195,13 +198,16 @@ class PagedCache(Cache):
     # ---- what Transformers asks
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Positions so far, padding among them."""
         return self.layers[layer_idx].length if layer_idx < len(self.layers) else self._begun
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """(keys that `query_length` further rows see, 0)."""
         return self.get_seq_length(layer_idx) + int(query_length), 0
 
     @property
     def batch_size(self) -> int:
+        """Rows of the batch; -1 before there are any."""
         return len(self._sequences) or -1
 
     def update(
@@ -228,6 +234,7 @@ class PagedCache(Cache):
         return rows.view(len(self._sequences), length, *memory.shape[2:]).transpose(1, 2)
 
     def _no_states(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: this cache holds keys and values alone."""
         raise refusal("model", "layers with keys and values", "one that keeps states", "use its own cache")
 
     has_previous_state = get_conv_state = update_conv_state = _no_states
