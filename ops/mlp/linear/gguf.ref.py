@@ -1,4 +1,4 @@
-"""Torch reference of mlp.linear.gguf: any device; the weights dequantised, then a product in float32 or float64."""
+"""Torch reference of mlp.linear.gguf: any device; the weights dequantised without rounding, a product in float64."""
 
 import importlib.util
 import pathlib
@@ -14,12 +14,12 @@ _CODES = {"q4_0": 256, "q4_1": 256, "q8_0": 512, "q4_k": 256, "q6_k": 384}
 
 
 def _half(data):
-    """[..., 32 bytes] -> [..., 16] float32, whatever the alignment."""
-    return data.contiguous().view(torch.float16).float()
+    """[..., 32 bytes] -> [..., 16] float64, whatever the alignment."""
+    return data.clone(memory_format=torch.contiguous_format).view(torch.float16).double()
 
 
 def _values(packed, n, k, format):
-    """What linear_gguf_prepack was given, dequantised: [n, k] float32."""
+    """What linear_gguf_prepack was given, dequantised: [n, k] float64."""
     groups, blocks, size = packed.shape[0], k // 32, _CODES[format]
     codes = packed[:, : blocks * size].reshape(groups, blocks, size)
     wide = codes[..., : 512 if format == "q8_0" else 256].unflatten(-1, (-1, 16, 4)).transpose(-3, -2)
@@ -31,7 +31,7 @@ def _values(packed, n, k, format):
         high = codes[..., 256:].unflatten(-1, (2, 16, 4)).transpose(-3, -2)
         high = torch.stack([high >> 2 * f & 3 for f in range(4)], -2).flatten(-3)
         wide = wide | high << 4
-    wide = wide.float()
+    wide = wide.double()
     scales = packed[:, blocks * size :]
     if format in ("q4_0", "q8_0"):
         d = _half(scales[:, : blocks * 32].unflatten(-1, (blocks, 32)))
@@ -45,12 +45,12 @@ def _values(packed, n, k, format):
         scales = scales[:, : blocks // 8 * size].unflatten(-1, (blocks // 8, size))
         d = _half(scales[..., :32]).unsqueeze(2)
         if format == "q4_k":
-            small = scales[..., 64:].unflatten(-1, (8, 2, 16)).float()
+            small = scales[..., 64:].unflatten(-1, (8, 2, 16)).double()
             m = _half(scales[..., 32:64]).unsqueeze(2)
             scale, minimum = d * small[..., 0, :], m * small[..., 1, :]
             result = scale.unsqueeze(-1) * wide - minimum.unsqueeze(-1)
         else:
-            small = scales[..., 32:].contiguous().view(torch.int8).unflatten(-1, (8, 2, 16)).float()
+            small = scales[..., 32:].contiguous().view(torch.int8).unflatten(-1, (8, 2, 16)).double()
             scale = (d.unsqueeze(3) * small).transpose(-1, -2).unsqueeze(-1)  # [..., 16 rows, 2, 1]
             result = (scale * (wide - 32).unflatten(-1, (2, 16))).flatten(-2)
         result = result.flatten(1, 2)
@@ -69,10 +69,9 @@ def _rounded(input):
 def reference(input, weight, format, bias=None, *, packed=None, activations="input"):
     k = input.shape[-1]
     if packed is None:
-        weight = _dequantize.reference(weight, k, format=format)
+        weight = _dequantize.values(weight, k, format, torch.float64)
     else:
         weight = _values(packed, weight.shape[0], k, format)
-    wide = torch.float64 if input.dtype == torch.float64 else torch.float32
     x = _rounded(input) if activations == "int8" and k else input
-    bias = None if bias is None else bias.to(wide)
-    return torch.nn.functional.linear(x.to(wide), weight.to(wide), bias).to(input.dtype)
+    bias = None if bias is None else bias.double()
+    return torch.nn.functional.linear(x.double(), weight, bias).to(input.dtype)
