@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from layerzero.integrations.transformers import paged_cache, rows_cache
+from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
+from layerzero.integrations.transformers.padding import OTHER_MASK
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.structure import count_call
@@ -100,7 +101,7 @@ class _Call:
         masks = [(mask, windows[group]) for group, (mask, *_) in enumerate(groups)]
         pads = None if self.aside else self.cache.padding(masks, *self.hidden.shape[:2])
         if pads is None:
-            self.aside = self.aside or paged_cache.OTHER_MASK
+            self.aside = self.aside or OTHER_MASK
         return pads
 
 

@@ -23,13 +23,13 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, LayerZeroError
+from layerzero.integrations.transformers.padding import left_padding, padding_of, shows
 from layerzero.kv_cache import KVCacheHandle, KVCacheManager
 
 _append_paged = _layerzero.ops["kv_append_paged"]
 _gather = _layerzero.ops["kv_gather"]
 _serials = itertools.count(1)  # sequences have the ids below 0: those of the manager's other users stay free
 _storage_lock = threading.Lock()
-OTHER_MASK = "the mask hides more than padding at the left of a row, or other padding than when its cache was written"
 _FEWEST_PAGES = 64  # of a list of pages: longer ones are powers of two, so that few calls differ in their sizes
 
 Sizes = tuple[int, int, int, int]  # of a layer: its index, heads, size of a key, size of a value
@@ -124,7 +124,7 @@ class PagedCache(Cache):
         if self._sequences:
             raise refusal("begin", "an empty cache", f"one of {len(self._sequences)} sequences", "call end() first")
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
-        pads = _left_padding(mask) if mask.shape == input_ids.shape else None
+        pads = left_padding(mask) if mask.shape == input_ids.shape else None
         if pads is None:
             raise refusal("attention_mask", "ones behind zeros, as many as ids", "another mask", "pad at the left")
         prompts = [row[pad:] for row, pad in zip(input_ids.tolist(), pads, strict=True)]
@@ -252,14 +252,14 @@ class PagedCache(Cache):
         if any(layer.length != past for layer in self.layers) or self.batch_size not in (-1, batch):
             return None
         absent = self._absent if past else [0] * batch
-        if any(absent) and any(_shows(mask, absent) for mask, _ in masks):
+        if any(absent) and any(shows(mask, absent) for mask, _ in masks):
             raise refusal(
                 "attention_mask",
                 f"zeros at the first {absent} positions of the rows",
                 "a mask that shows some of them",
                 "their keys were left out when the prompt was written: pass the same padding at each call",
             )
-        found = [_padding_of(mask, window, batch, past, length, absent) for mask, window in masks]
+        found = [padding_of(mask, window, batch, past, length, absent) for mask, window in masks]
         if None in found or found.count(found[0]) != len(found):
             return None
         # A row of nothing but padding so far may have more of it.
@@ -404,45 +404,3 @@ def _free_all(manager: KVCacheManager, sequences: list[KVCacheHandle]) -> None:
 
 def _sizes(index: int, keys: torch.Tensor, values: torch.Tensor) -> Sizes:
     return index, keys.shape[1], keys.shape[3], values.shape[3]
-
-
-def _left_padding(mask: torch.Tensor) -> list[int] | None:
-    """Zeros at the left of each row, or None where some are elsewhere."""
-    visible = mask.bool()
-    pads = (~visible).sum(-1)
-    expected = torch.arange(mask.shape[-1], device=mask.device) >= pads[:, None]
-    return pads.tolist() if torch.equal(visible, expected) else None
-
-
-def _shows(mask: Any, absent: list[int]) -> bool:
-    """Whether the last row, which is no padding, sees what is absent."""
-    if mask is None:
-        return True
-    if mask.dim() == 2:
-        seen = mask.bool()
-    else:
-        seen = mask[:, 0, -1]
-        seen = seen > torch.finfo(seen.dtype).min if seen.is_floating_point() else seen.bool()
-    columns = torch.arange(seen.shape[-1], device=seen.device)
-    return bool((seen & (columns < torch.tensor(absent, device=seen.device)[:, None])).any())
-
-
-def _padding_of(
-    mask: Any, window: int | None, batch: int, past: int, length: int, absent: list[int]
-) -> list[int] | None:
-    """Of one mask; `absent`: as much of it as the positions before have."""
-    if mask is None:
-        return [0] * batch
-    if mask.dim() == 2:
-        return _left_padding(mask[:, : past + length])
-    if mask.dtype != torch.bool or mask.shape[-2:] != (length, past + length):
-        return None
-    visible = mask[:, 0].expand(batch, -1, -1)
-    itself = visible.diagonal(past, dim1=1, dim2=2)  # a row that is no padding sees itself
-    further = (~itself).sum(-1).tolist()
-    found = [known + more if known == past else known for known, more in zip(absent, further, strict=True)]
-    row, key = torch.arange(past, past + length)[:, None], torch.arange(past + length)
-    seen = (key <= row) & (key > row - (window or past + length))
-    pads = torch.tensor(found)[:, None, None]
-    agrees = (visible == (seen & (key >= pads))) | (row < pads)
-    return found if bool(agrees.all()) else None
