@@ -284,18 +284,18 @@ class _PagedBuilder(_Builder):
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
         own = layer.attention
         slots, queries, offsets, pages, last = self.tables_of_blocks
-        blocks = {"key": self.make.input(), "value": self.make.input()}
+        key_cache, value_cache = self.make.input(), self.make.input()
         key = self._turned(key, layer) if own.rope is not None else key
         query, key, value, mixed = (dataclasses.replace(rows, packed=True) for rows in (query, key, value, mixed))
-        caches = {f"{name}_cache": cache for name, cache in blocks.items()}
-        self.make.add("kv_append_paged", [], **caches, key=key, value=value, slots=slots)
+        stored = {"key_cache": key_cache, "value_cache": value_cache}
+        self.make.add("kv_append_paged", [], **stored, key=key, value=value, slots=slots)
         given: dict[str, Any] = {"softcap": own.softcap} if own.softcap is not None else {}
         self.make.add(
             "paged_prefill_attention",
             [mixed],
             query=query,
-            paged_k_cache=blocks["key"],
-            paged_v_cache=blocks["value"],
+            paged_k_cache=key_cache,
+            paged_v_cache=value_cache,
             qo_indptr=queries,
             kv_indptr=offsets,
             kv_indices=pages,

@@ -68,12 +68,11 @@ class _Call:
         self.cache = arguments.get(name) if name else None
         if self.cache is None:
             return None
-        if not (rows_cache.is_known(self.cache) or isinstance(self.cache, PagedCache)):
+        paged = isinstance(self.cache, PagedCache)
+        if not paged and not rows_cache.is_known(self.cache):
             return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
-        if isinstance(self.cache, PagedCache):
-            return None
-        return rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
+        return None if paged else rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
 
     def _keeps(self, index: int, arguments: dict[str, Any]) -> bool:
         """False where a layer gets something else than the others of its group."""
