@@ -11,8 +11,8 @@ using namespace lz;
 using namespace lz::ops::kv_gather;
 
 void ReadRow(const View& cache, const View& scale, int64_t slot, const View& out, int64_t row) {
-  const int64_t size = std::max<int64_t>(cache.size(1), 1),
-                item = ByteSize(cache.dtype());  // none where blocks are empty
+  const int64_t size = std::max<int64_t>(cache.size(1), 1);  // 0 where blocks are empty: no slot lies in them
+  const int64_t item = ByteSize(cache.dtype());
   const int64_t block = slot / size, offset = slot % size;
   const bool copies = out.dtype() == cache.dtype() && !scale.given();
   for (int64_t h = 0; h < cache.size(2); ++h) {
