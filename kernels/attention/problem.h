@@ -51,7 +51,10 @@ struct Problem {
 
   int64_t rows() const { return s_q * group; }
   int64_t tiles() const { return (rows() + kRows - 1) / kRows; }
-  int64_t tile_rows() const { return std::min(kRows, (rows() + 3) / 4 * 4); }
+  int64_t tile_rows() const {  // whole groups of four, of 16 where keys are transposed
+    const int64_t unit = rows() > kDirectRows ? 16 : 4;
+    return std::min(kRows, (rows() + unit - 1) / unit * unit);
+  }
 };
 
 // Keys of sequence s and its first entry in the page list.

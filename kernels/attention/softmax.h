@@ -50,7 +50,7 @@ struct Walk {
 
   const Problem& p;
   Sequence seq;
-  bool packed;
+  bool packed, amx = false;  // amx: packed tiles are multiplied as amx.h does
   int64_t heads, step;
   int64_t batch, kv_head;
   int64_t dq, dv;
@@ -137,18 +137,16 @@ void SoftmaxRow(Tile<T>& t, int64_t r, int64_t k0, int64_t n) {
   float* s = t.walk->s + r * kBlock;
   if (p.mask || p.slopes || p.softcap > 0) Modify(p, row, k0, n, s);
   const auto hidden = hn::Set(kD, -kInf);
-  const hn::RebindToSigned<D> di;
   const int64_t lo = row.keys.lo - k0, hi = std::min(row.keys.hi - k0, n);
   auto top = hidden;
   if (lo <= 0 && hi == n && n % kL == 0) {
     for (int64_t j = 0; j < n; j += kL) top = hn::Max(top, hn::Load(kD, s + j));
   } else {
-    const auto first = hn::Set(di, int32_t(std::clamp(lo, int64_t{0}, kBlock)));
-    const auto last = hn::Set(di, int32_t(std::clamp(hi, int64_t{0}, kBlock)));
+    const auto before = [&](int64_t key, int64_t j)
+                            HWY_ATTR { return hn::FirstN(kD, size_t(std::clamp(key - j, int64_t{0}, int64_t{kL}))); };
     for (int64_t j = 0; j < n; j += kL) {
-      const auto key = hn::Iota(di, int32_t(j));
-      const auto seen = hn::AndNot(hn::Gt(first, key), hn::Gt(last, key));
-      const auto z = hn::IfThenElse(hn::RebindMask(kD, seen), hn::Load(kD, s + j), hidden);
+      const auto seen = hn::AndNot(before(lo, j), before(hi, j));
+      const auto z = hn::IfThenElse(seen, hn::Load(kD, s + j), hidden);
       hn::Store(z, kD, s + j);
       top = hn::Max(top, z);
     }

@@ -9,6 +9,7 @@
 
 #include <cmath>
 
+#include "kernels/attention/amx.h"
 #include "kernels/attention/packed.h"
 #include "kernels/attention/products.h"
 #include "kernels/attention/softmax.h"
@@ -23,10 +24,20 @@ const T* RowPointer(const attention::Rows& x, int64_t outer, int64_t seq, int64_
   return reinterpret_cast<const T*>(x.data) + (outer * x.outer + seq * x.seq + head * x.head);
 }
 
+template <class T>
+bool UsesAmx(const Tile<T>& t) {
+  return t.walk->amx && !t.exact;
+}
+
 // Scaled queries in pair order, zeros behind them; the empty state.
 template <class T>
 void StartTile(Tile<T>& t) {
   const Walk<T>& w = *t.walk;
+  std::fill_n(t.m, t.rows, -kInf);
+  std::fill_n(t.l, t.rows, 0.0f);
+  if constexpr (std::is_same_v<T, BF16>) {
+    if (UsesAmx(t)) return AmxStart(t);
+  }
   const auto scale = hn::Set(kD, w.p.scale);
   const int64_t d = w.p.d_qk;
   for (int64_t r = 0; r < t.rows; ++r) {
@@ -36,8 +47,6 @@ void StartTile(Tile<T>& t) {
       i + kPair <= d ? LoadPair(q + i, lo, hi) : LoadPairN(q + i, d - i, lo, hi);
       StorePair(hn::Mul(lo, scale), hn::Mul(hi, scale), t.q + r * w.dq + i);
     }
-    t.m[r] = -kInf;
-    t.l[r] = 0;
   }
   const int64_t padded = (t.rows + 3) / 4 * 4;
   if (w.packed) {  // Gemm works on whole groups of four rows
@@ -102,6 +111,13 @@ void WeightedExact(Tile<T>& t, int64_t n) {
 template <class T>
 void Step(Tile<T>& t, int64_t k0, int64_t n) {
   Walk<T>& w = *t.walk;
+  if constexpr (std::is_same_v<T, BF16>) {
+    if (UsesAmx(t)) {
+      AmxLogits(t, n);
+      for (int64_t r = 0; r < t.rows; ++r) SoftmaxRow(t, r, k0, n);
+      return AmxValues(t, n);
+    }
+  }
   const Problem& p = w.p;
   const bool packed = w.packed && !t.exact;
   const int64_t padded_rows = (t.rows + 3) / 4 * 4;
@@ -155,6 +171,7 @@ bool Finite(const Tile<T>& t) {
 // tile's result may stem from a hidden value that was weighted by 0: then once more, leaving hidden keys out.
 template <class T>
 void RunTiles(Walk<T>& w, Tile<T>* tiles, int64_t begin, int64_t end) {
+  const AmxScope tiles_of_thread(w.amx);
   const auto run = [&](Tile<T>* first, int64_t count) {
     for (int64_t i = 0; i < count; ++i) StartTile(first[i]);
     for (int64_t k0 = begin; k0 < end; k0 += w.step) {

@@ -111,12 +111,11 @@ uint64_t SavedState() {
   return (uint64_t{high} << 32) | low;
 }
 
-// Whether the kernel lets processes ask for AMX tiles. A kernel that uses them must still request the permission
-// (ARCH_REQ_XCOMP_PERM) once in the process.
+// Whether this process may use AMX's tiles: Linux wants to be asked once, since their state makes the stacks of signal
+// handlers larger. It refuses where a thread has an alternate one that is too small for them.
 bool TilesPermitted() {
-  constexpr int kGetXcompSupport = 0x1021;
-  uint64_t features = 0;
-  return syscall(SYS_arch_prctl, kGetXcompSupport, &features) == 0 && (features >> 18) & 1;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
 int64_t ProbeIsa() {

@@ -2,7 +2,8 @@
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // All query heads of a KV head share each pass over its keys. Few rows take dot products straight from the cache, many
-// take blocks of 64 keys that are transposed first. FP32 throughout (class fp32).
+// take blocks of 64 keys that are transposed first. FP32 throughout (class fp32); where a CPU has AMX, products in bf16
+// are those of amx.h, exact up to FP32 sums and weights of 16 bits.
 // Workspace: scratch per worker; partial results where the keys of one head are split. Deterministic: the call alone
 // decides how sums are cut. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2311.01282.
 #undef HWY_TARGET_INCLUDE
@@ -54,6 +55,8 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
   const int64_t rows = p.tile_rows(), dq = walk.dq, dv = walk.dv;
   walk.batch = u.batch;
   walk.kv_head = u.kv_head;
+  walk.amx = plan.packed && HasAmx<T>();
+  if (walk.amx) walk.step = kBlock;
   walk.s = scratch + plan.heads * rows * (dq + dv);
   walk.kt = walk.s + rows * kBlock;
   walk.vf = walk.kt + dq * kPackedBlock;

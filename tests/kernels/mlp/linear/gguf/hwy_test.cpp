@@ -1,56 +1,24 @@
 // hwy.mlp.linear.gguf.*: like the reference on every instruction set, for each format, dtype and number of rows.
-#include "ops/mlp/linear/gguf.h"
-#include "tests/kernels/call.h"
+#include "tests/kernels/mlp/linear/gguf/gguf_testing.h"
 #include "tests/kernels/targets.h"
 
 namespace lz::kernels {
-extern const KernelFamily kernels_mlp_linear_gguf_hwy, ops_mlp_linear_gguf_ref, ops_mlp_linear_gguf_prepack_ref;
+extern const KernelFamily kernels_mlp_linear_gguf_hwy;
 }  // namespace lz::kernels
 
 namespace lz::testing_call {
 namespace {
-using namespace lz::ops::mlp_linear_gguf;
-
 class HwyGguf : public testing::OnEachTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, HwyGguf, testing::AllTargets(), testing::NameOfTarget);
-
-// Bytes below 48 keep float16 results finite.
-void FillBytes(Array* a, uint32_t seed) {
-  std::mt19937 generator(seed);
-  std::uniform_int_distribution<int> bytes(0, 47);
-  std::vector<double> values(size_t(a->numel()));
-  for (double& v : values) v = bytes(generator);
-  a->Set(values);
-}
-
-void ExpectLikeReference(int64_t format, int64_t activations, DType type, int64_t rows, int64_t n, int64_t k) {
-  const int64_t bytes = k / kBlockColumns[size_t(format)] * kBlockBytes[size_t(format)];
-  Array x(type, {rows, k}, 3), weight(DType::kU8, {n, bytes}), bias(type, {n});
-  Array packed(DType::kU8, {(n + 15) / 16, PackedBytes(format, k)});
-  Array got(type, {rows, n}, 1), want(DType::kF64, {rows, n});
-  x.FillNormal(1);
-  bias.FillNormal(2);
-  FillBytes(&weight, 3);
-  ASSERT_EQ(Launch(kernels::ops_mlp_linear_gguf_prepack_ref[0], {&weight, &packed}, {Scalar(k), Scalar(format)}), 0);
-  const std::vector<lz_scalar> scalars = {Scalar(format), Scalar(activations)};
-  ASSERT_EQ(Launch(kernels::ops_mlp_linear_gguf_ref[0], {&x, &weight, &bias, &packed, &want}, scalars), 0);
-  const KernelSpec& kernel = kernels::kernels_mlp_linear_gguf_hwy[activations == kInt8 ? 0 : 1];
-  ASSERT_EQ(Launch(kernel, {&x, &weight, &bias, &packed, &got}, scalars), 0);
-  const std::vector<double> expected = want.Values(), values = got.Values();
-  double largest = 0;
-  for (const double v : expected) largest = std::max(largest, std::fabs(v));
-  const double bound = (type == DType::kF32 ? 3e-6 : type == DType::kF16 ? 1e-3 : 1e-2) * largest;
-  for (size_t i = 0; i < values.size(); ++i) {
-    ASSERT_NEAR(values[i], expected[i], bound)
-        << ChoiceName(kFormatNames, format) << " activations " << activations << " element " << i;
-  }
-}
 
 TEST_P(HwyGguf, LikeTheReference) {
   for (const Format format : {kQ4_0, kQ4_1, kQ8_0, kQ4_K, kQ6_K}) {
     for (const int64_t activations : {kAsGiven, kInt8}) {
-      for (const int64_t rows : {1, 2, 3, 4, 9}) ExpectLikeReference(format, activations, DType::kF32, rows, 37, 256);
-      for (const DType type : {DType::kBF16, DType::kF16}) ExpectLikeReference(format, activations, type, 5, 16, 512);
+      const KernelSpec& kernel = kernels::kernels_mlp_linear_gguf_hwy[activations == kInt8 ? 0 : 1];
+      for (const int64_t rows : {1, 2, 3, 4, 9})
+        ExpectLikeReference(kernel, format, activations, DType::kF32, rows, 37, 256);
+      for (const DType type : {DType::kBF16, DType::kF16})
+        ExpectLikeReference(kernel, format, activations, type, 5, 16, 512);
     }
   }
 }

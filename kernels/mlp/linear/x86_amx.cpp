@@ -1,0 +1,130 @@
+// Linear in bf16 with AMX's tiles for many rows.
+//   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, last dim dense
+//   bias   [n]       bf16, optional           output [..., n]
+// Workspace: the input in strips of 16 rows (x86_strips.h), which are the right operands of tiles; weights are the left
+// ones as they are stored, so that sums come out transposed. Deterministic. Source: own. TDPBF16PS sums pairs of
+// products in FP32 and takes denormals for zero.
+#include "core/kernel.h"
+#include "platform/device.h"
+
+#if defined(__x86_64__)
+#include "kernels/mlp/linear/x86_strips.h"
+#include "kernels/x86_tiles.h"
+
+namespace {
+using namespace lz;
+using namespace lz::x86_strips;
+using x86::Tiles;
+
+constexpr int64_t kBlockK = 320;
+constexpr int64_t kPanelColumns = 128;    // with kBlockK: 80 KiB of weights in a second-level cache
+constexpr int64_t kBlockBytes = 1 << 20;  // of input there
+constexpr int64_t kBlockStrips = 16;      // where sums of several blocks of k are kept
+constexpr uint16_t kRowBytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
+constexpr uint8_t kRows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+// Sums of kBlockColumns columns with two strips.
+using Block = float[2][kBlockColumns][kStrip];
+
+// The weights of one block, tile by tile. Nothing behind their last row or value of k is read; zeros stand there.
+struct Panel {
+  alignas(64) uint16_t tiles[kPanelColumns / kBlockColumns][kBlockK / kStepK][kBlockColumns][kStepK];
+
+  LZ_AVX512BF16 void Fill(const uint16_t* w, int64_t stride, int64_t columns, int64_t k) {
+    for (int64_t c = 0; c < CeilDiv(columns, kBlockColumns) * kBlockColumns; ++c) {
+      for (int64_t i = 0; i < k; i += kStepK) {
+        const __mmask32 mask = c >= columns      ? __mmask32{0}
+                               : k - i >= kStepK ? ~__mmask32{0}
+                                                 : (__mmask32{1} << (k - i)) - 1;
+        _mm512_store_si512(tiles[c / kBlockColumns][i / kStepK][c % kBlockColumns],
+                           _mm512_maskz_loadu_epi16(mask, w + c * stride + i));
+      }
+    }
+  }
+};
+
+// block (+)= the products of 16 C rows of weights, `steps` x kStepK elements each, with S strips. Tiles: sums in 0 to
+// 3, weights in 4 and 5, strips in 6 and 7.
+template <int C, int S>
+void Multiply(const uint16_t* w, const uint32_t* x, int64_t strip_size, int64_t steps, bool add, Block& block) {
+  const auto each_sum = [&](auto&& body) {
+    body.template operator()<0>(block[0][0]);
+    if constexpr (S > 1) body.template operator()<1>(block[1][0]);
+    if constexpr (C > 1) body.template operator()<2>(block[0][16]);
+    if constexpr (C > 1 && S > 1) body.template operator()<3>(block[1][16]);
+  };
+  each_sum([&]<int kTile>(const float* p) { add ? Tiles::Load<kTile>(p, 64) : Tiles::Zero<kTile>(); });
+  for (int64_t i = 0; i < steps; ++i, w += kBlockColumns * kStepK, x += kStepK / 2 * kStrip) {
+    Tiles::Load<4>(w, 64);
+    Tiles::Load<6>(x, 64);
+    Tiles::AddDotBF16<0, 4, 6>();
+    if constexpr (S > 1) Tiles::Load<7>(x + strip_size, 64), Tiles::AddDotBF16<1, 4, 7>();
+    if constexpr (C > 1) Tiles::Load<5>(w + 16 * kStepK, 64), Tiles::AddDotBF16<2, 5, 6>();
+    if constexpr (C > 1 && S > 1) Tiles::AddDotBF16<3, 5, 7>();
+  }
+  each_sum([&]<int kTile>(float* p) { Tiles::Store<kTile>(p, 64); });
+}
+
+// Columns [first, first + columns), at most kPanelColumns, of `strips` strips from `strip` on, at most kBlockStrips.
+void RunPanel(const lz_tensor& weight, const uint32_t* packed, const OutputRows& output, int64_t strip, int64_t strips,
+              int64_t first, int64_t columns) {
+  const int64_t k = weight.shape[1], strip_size = StripSize(k);
+  const int64_t blocks = std::max<int64_t>(1, CeilDiv(k, kBlockK));
+  const int64_t block = std::max(kStepK, CeilDiv(CeilDiv(k, blocks), kStepK) * kStepK);
+  Panel panel;
+  alignas(64) Block sums[kBlockStrips / 2][kPanelColumns / kBlockColumns];  // only the first is used by one block of k
+  for (int64_t from = 0; from < k || from == 0; from += block) {
+    const int64_t size = std::min(block, k - from);
+    panel.Fill(Data<const uint16_t>(weight) + first * weight.strides[0] + from, weight.strides[0], columns, size);
+    for (int64_t s = 0; s < strips; s += 2) {
+      const uint32_t* x = packed + (strip + s) * strip_size + from / 2 * kStrip;
+      for (int64_t c = 0; c < columns; c += kBlockColumns) {
+        Block& to = sums[blocks > 1 ? s / 2 : 0][c / kBlockColumns];
+        const auto multiply = strips - s > 1 ? (columns - c > 16 ? &Multiply<2, 2> : &Multiply<1, 2>)
+                                             : (columns - c > 16 ? &Multiply<2, 1> : &Multiply<1, 1>);
+        multiply(panel.tiles[c / kBlockColumns][0][0], x, strip_size, CeilDiv(size, kStepK), from > 0, to);
+        if (from + size < k) continue;
+        for (int64_t i = 0; i < std::min<int64_t>(2, strips - s); ++i)
+          output.Store(to[i][0], kStrip, (strip + s + i) * kStrip, first + c, std::min(kBlockColumns, columns - c));
+      }
+    }
+  }
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const OutputRows output(args);
+  const int64_t k = args->tensors[ops::mlp_linear::kWeight].shape[1], strips = CeilDiv(output.rows, kStrip);
+  const int64_t fitting = kBlockBytes / int64_t(sizeof(uint32_t)) / std::max<int64_t>(1, StripSize(k)) / 2 * 2;
+  const int64_t block = k > kBlockK ? kBlockStrips : std::max(kBlockStrips, fitting);
+  return Run(args, [&](int64_t begin, int64_t end) {
+    const Tiles tiles(kRowBytes, kRows);
+    for (int64_t strip = 0; strip < strips; strip += block) {
+      for (int64_t first = begin; first < end; first += kPanelColumns)
+        RunPanel(args->tensors[ops::mlp_linear::kWeight], static_cast<const uint32_t*>(args->workspace), output, strip,
+                 std::min(block, strips - strip), first, std::min(kPanelColumns, end - first));
+    }
+  });
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16 | kIsaAmxBf16},
+    {"rows", Rel::kGt, 8},
+});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "x86.mlp.linear.amx",
+     .operation = "mlp.linear",
+     .dtypes = Mask(DType::kBF16),
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = 90,
+     .deterministic = true,
+     .launch = &Launch,
+     .workspace = &Workspace},
+});
+}  // namespace
+LZ_KERNEL_FAMILY = kFamily;
+
+#else  // not x86-64
+LZ_KERNEL_FAMILY = {};
+#endif

@@ -1,0 +1,47 @@
+// What every kernel of linear_gguf must do.
+#pragma once
+
+#include "ops/mlp/linear/gguf.h"
+#include "tests/kernels/call.h"
+
+namespace lz::kernels {
+extern const KernelFamily ops_mlp_linear_gguf_ref, ops_mlp_linear_gguf_prepack_ref;
+}  // namespace lz::kernels
+
+namespace lz::testing_call {
+using namespace lz::ops::mlp_linear_gguf;
+
+// Bytes below 48 keep float16 results finite.
+inline void FillBytes(Array* a, uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::uniform_int_distribution<int> bytes(0, 47);
+  std::vector<double> values(size_t(a->numel()));
+  for (double& v : values) v = bytes(generator);
+  a->Set(values);
+}
+
+// The kernel for `activations` on rows x n products of k values.
+inline void ExpectLikeReference(const KernelSpec& kernel, int64_t format, int64_t activations, DType type, int64_t rows,
+                                int64_t n, int64_t k) {
+  const int64_t bytes = k / kBlockColumns[size_t(format)] * kBlockBytes[size_t(format)];
+  Array x(type, {rows, k}, 3), weight(DType::kU8, {n, bytes}), bias(type, {n});
+  Array packed(DType::kU8, {(n + 15) / 16, PackedBytes(format, k)});
+  Array got(type, {rows, n}, 1), want(DType::kF64, {rows, n});
+  x.FillNormal(1);
+  bias.FillNormal(2);
+  FillBytes(&weight, 3);
+  ASSERT_EQ(Launch(kernels::ops_mlp_linear_gguf_prepack_ref[0], {&weight, &packed}, {Scalar(k), Scalar(format)}), 0);
+  const std::vector<lz_scalar> scalars = {Scalar(format), Scalar(activations)};
+  ASSERT_EQ(Launch(kernels::ops_mlp_linear_gguf_ref[0], {&x, &weight, &bias, &packed, &want}, scalars), 0);
+  ASSERT_EQ(Launch(kernel, {&x, &weight, &bias, &packed, &got}, scalars), 0);
+  const std::vector<double> expected = want.Values(), values = got.Values();
+  double largest = 0;
+  for (const double v : expected) largest = std::max(largest, std::fabs(v));
+  const double bound = (type == DType::kF32 ? 3e-6 : type == DType::kF16 ? 1e-3 : 1e-2) * largest;
+  for (size_t i = 0; i < values.size(); ++i) {
+    ASSERT_NEAR(values[i], expected[i], bound)
+        << ChoiceName(kFormatNames, format) << " activations " << activations << " element " << i;
+  }
+}
+
+}  // namespace lz::testing_call
