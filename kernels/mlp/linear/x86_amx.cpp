@@ -16,10 +16,9 @@ using namespace lz;
 using namespace lz::x86_strips;
 using x86::Tiles;
 
-constexpr int64_t kBlockK = 320;
-constexpr int64_t kPanelColumns = 128;    // with kBlockK: 80 KiB of weights in a second-level cache
-constexpr int64_t kBlockBytes = 1 << 20;  // of input there
-constexpr int64_t kBlockStrips = 16;      // where sums of several blocks of k are kept
+constexpr int64_t kBlockK = 320;          // of kBlockColumns columns: 20 KiB of weights in a first-level cache
+constexpr int64_t kBlockBytes = 1 << 20;  // of input in a second-level cache
+constexpr int64_t kBlockStrips = 64;      // where sums of several blocks of k are kept
 constexpr uint16_t kRowBytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
 constexpr uint8_t kRows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
 
@@ -28,16 +27,15 @@ using Block = float[2][kBlockColumns][kStrip];
 
 // The weights of one block, tile by tile. Nothing behind their last row or value of k is read; zeros stand there.
 struct Panel {
-  alignas(64) uint16_t tiles[kPanelColumns / kBlockColumns][kBlockK / kStepK][kBlockColumns][kStepK];
+  alignas(64) uint16_t tiles[kBlockK / kStepK][kBlockColumns][kStepK];
 
   LZ_AVX512BF16 void Fill(const uint16_t* w, int64_t stride, int64_t columns, int64_t k) {
-    for (int64_t c = 0; c < CeilDiv(columns, kBlockColumns) * kBlockColumns; ++c) {
+    for (int64_t c = 0; c < kBlockColumns; ++c) {
       for (int64_t i = 0; i < k; i += kStepK) {
         const __mmask32 mask = c >= columns      ? __mmask32{0}
                                : k - i >= kStepK ? ~__mmask32{0}
                                                  : (__mmask32{1} << (k - i)) - 1;
-        _mm512_store_si512(tiles[c / kBlockColumns][i / kStepK][c % kBlockColumns],
-                           _mm512_maskz_loadu_epi16(mask, w + c * stride + i));
+        _mm512_store_si512(tiles[i / kStepK][c], _mm512_maskz_loadu_epi16(mask, w + c * stride + i));
       }
     }
   }
@@ -65,28 +63,26 @@ void Multiply(const uint16_t* w, const uint32_t* x, int64_t strip_size, int64_t 
   each_sum([&]<int kTile>(float* p) { Tiles::Store<kTile>(p, 64); });
 }
 
-// Columns [first, first + columns), at most kPanelColumns, of `strips` strips from `strip` on, at most kBlockStrips.
+// Columns [first, first + columns), at most kBlockColumns, of `strips` strips from `strip` on.
 void RunPanel(const lz_tensor& weight, const uint32_t* packed, const OutputRows& output, int64_t strip, int64_t strips,
               int64_t first, int64_t columns) {
   const int64_t k = weight.shape[1], strip_size = StripSize(k);
   const int64_t blocks = std::max<int64_t>(1, CeilDiv(k, kBlockK));
   const int64_t block = std::max(kStepK, CeilDiv(CeilDiv(k, blocks), kStepK) * kStepK);
   Panel panel;
-  alignas(64) Block sums[kBlockStrips / 2][kPanelColumns / kBlockColumns];  // only the first is used by one block of k
+  alignas(64) Block sums[kBlockStrips / 2];  // one block of k uses the first alone
   for (int64_t from = 0; from < k || from == 0; from += block) {
-    const int64_t size = std::min(block, k - from);
+    const int64_t size = std::min(block, k - from), steps = CeilDiv(size, kStepK);
     panel.Fill(Data<const uint16_t>(weight) + first * weight.strides[0] + from, weight.strides[0], columns, size);
     for (int64_t s = 0; s < strips; s += 2) {
       const uint32_t* x = packed + (strip + s) * strip_size + from / 2 * kStrip;
-      for (int64_t c = 0; c < columns; c += kBlockColumns) {
-        Block& to = sums[blocks > 1 ? s / 2 : 0][c / kBlockColumns];
-        const auto multiply = strips - s > 1 ? (columns - c > 16 ? &Multiply<2, 2> : &Multiply<1, 2>)
-                                             : (columns - c > 16 ? &Multiply<2, 1> : &Multiply<1, 1>);
-        multiply(panel.tiles[c / kBlockColumns][0][0], x, strip_size, CeilDiv(size, kStepK), from > 0, to);
-        if (from + size < k) continue;
-        for (int64_t i = 0; i < std::min<int64_t>(2, strips - s); ++i)
-          output.Store(to[i][0], kStrip, (strip + s + i) * kStrip, first + c, std::min(kBlockColumns, columns - c));
-      }
+      Block& to = sums[blocks > 1 ? s / 2 : 0];
+      const auto multiply = strips - s > 1 ? (columns > 16 ? &Multiply<2, 2> : &Multiply<1, 2>)
+                                           : (columns > 16 ? &Multiply<2, 1> : &Multiply<1, 1>);
+      multiply(panel.tiles[0][0], x, strip_size, steps, from > 0, to);
+      if (from + size < k) continue;
+      for (int64_t i = 0; i < std::min<int64_t>(2, strips - s); ++i)
+        output.Store(to[i][0], kStrip, (strip + s + i) * kStrip, first, columns);
     }
   }
 }
@@ -95,13 +91,13 @@ int32_t Launch(const lz_kernel_args* args) {
   const OutputRows output(args);
   const int64_t k = args->tensors[ops::mlp_linear::kWeight].shape[1], strips = CeilDiv(output.rows, kStrip);
   const int64_t fitting = kBlockBytes / int64_t(sizeof(uint32_t)) / std::max<int64_t>(1, StripSize(k)) / 2 * 2;
-  const int64_t block = k > kBlockK ? kBlockStrips : std::max(kBlockStrips, fitting);
+  const int64_t block = std::clamp<int64_t>(fitting, 2, kBlockStrips);
   return Run(args, [&](int64_t begin, int64_t end) {
     const Tiles tiles(kRowBytes, kRows);
     for (int64_t strip = 0; strip < strips; strip += block) {
-      for (int64_t first = begin; first < end; first += kPanelColumns)
+      for (int64_t first = begin; first < end; first += kBlockColumns)
         RunPanel(args->tensors[ops::mlp_linear::kWeight], static_cast<const uint32_t*>(args->workspace), output, strip,
-                 std::min(block, strips - strip), first, std::min(kPanelColumns, end - first));
+                 std::min(block, strips - strip), first, std::min(kBlockColumns, end - first));
     }
   });
 }
