@@ -8,16 +8,23 @@
 
 namespace lz::x86 {
 
-// Within its scope this thread's tiles have 16 rows: `row_bytes` of each.
+// Within its scope this thread's tiles have the given shapes. Behind it they have those from before, without their
+// values: other libraries set theirs once in a thread's life.
 class Tiles {
  public:
   explicit Tiles(const uint16_t (&row_bytes)[8], const uint8_t (&rows)[8]) {
-    Config config;
+    asm volatile("sttilecfg %0" : "=m"(before_));
+    Config config = {.palette = 1};
     for (int i = 0; i < 8; ++i) config.row_bytes[i] = row_bytes[i], config.rows[i] = rows[i];
     asm volatile("ldtilecfg %0" : : "m"(config));
   }
-  // Without it, every switch of threads would save 8 KiB more.
-  ~Tiles() { asm volatile("tilerelease"); }
+  ~Tiles() {
+    if (before_.palette == 0) {
+      asm volatile("tilerelease");  // without it, every switch of threads would save 8 KiB more
+    } else {
+      asm volatile("ldtilecfg %0" : : "m"(before_));
+    }
+  }
   Tiles(const Tiles&) = delete;
   Tiles& operator=(const Tiles&) = delete;
 
@@ -47,12 +54,13 @@ class Tiles {
 
  private:
   struct alignas(64) Config {
-    uint8_t palette = 1;
+    uint8_t palette = 0;  // 0: no tiles
     uint8_t start_row = 0;
     uint8_t reserved[14] = {};
     uint16_t row_bytes[16] = {};
     uint8_t rows[16] = {};
   };
+  Config before_;
 };
 
 }  // namespace lz::x86
