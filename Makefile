@@ -12,8 +12,10 @@ VENV_PYTHON := .venv/bin/python
 setup: ## system packages, .venv, Python packages
 	@scripts/setup.sh
 
+# Its products with AMX end the process (0.3.36: also without torch, on one thread); without them AVX-512 VNNI multiplies.
+peers: NO_AMX = $(shell grep -qm1 amx_int8 /proc/cpuinfo && echo 'CFLAGS=-mno-amx-int8 CXXFLAGS=-mno-amx-int8')
 peers: setup ## llama.cpp from source (about 15 minutes), for `layerzero bench e2e --peers`
-	@$(VENV_PYTHON) -m pip install -q --no-deps --upgrade --target .venv/peers $(PIP_ARGS) -r requirements/peers.txt
+	@$(NO_AMX) $(VENV_PYTHON) -m pip install -q --no-deps --upgrade --target .venv/peers $(PIP_ARGS) -r requirements/peers.txt
 
 build: setup ## compile, and make `import layerzero` work in .venv
 	@scripts/build.sh $(PRESET)

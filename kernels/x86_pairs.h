@@ -14,7 +14,7 @@
 namespace lz::x86 {
 
 #define LZ_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
-#define LZ_AVX512_INLINE LZ_AVX512 __attribute__((always_inline)) static inline
+#define LZ_AVX512_INLINE LZ_AVX512 __attribute__((always_inline)) inline
 
 constexpr int64_t kStrip = 16;  // rows of a vector
 constexpr int64_t kStepK = 32;  // strips are padded with zeros to a multiple of it
@@ -50,8 +50,10 @@ LZ_AVX512_INLINE void Transpose(__m512* r) {
   for (int i = 0; i < 16; ++i) r[i] = t[i];
 }
 
-// Strip [ceil(k / 32) * 16 pairs][16 rows] of x[0 .. rows): zeros where there is no row and behind k.
-LZ_AVX512 inline void PackStrip(const uint16_t* const* x, int64_t rows, int64_t k, uint32_t* out) {
+// Strip [ceil(k / 32) * 16 pairs][16 rows] of x[0 .. rows), elements of two bytes: zeros where there is no row and
+// behind k.
+template <class T>
+LZ_AVX512 void PackStrip(const T* const* x, int64_t rows, int64_t k, uint32_t* out) {
   for (int64_t i = 0; i < k; i += kStepK) {
     const __mmask32 mask = k - i >= kStepK ? ~__mmask32{0} : (__mmask32{1} << (k - i)) - 1;
     __m512 v[16];

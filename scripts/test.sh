@@ -11,6 +11,7 @@ case ${TIER:-ci} in
   *) die "TIER is ci or all, got $TIER" ;;
 esac
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 PRESET=$preset
+export TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp${TSAN_OPTIONS:+:$TSAN_OPTIONS}
 failed=0
 
 say "C++ tests (build/$preset)"

@@ -58,7 +58,7 @@ double CoreGhz() {
       asm volatile(
           "add %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, %0\nadd %1, "
           "%0\nadd %1, %0"
-          : "+r"(x)
+          : "+&r"(x)
           : "r"(y));
     }
     ghz.push_back(double(kSteps) / NanosecondsSince(start));

@@ -1,6 +1,6 @@
-// Products of attention for many query rows in bf16 with AMX's tiles: FP32 sums of exact products of queries and keys;
-// weights are the sum of two bf16, so that they keep 16 bits. Include inside HWY_NAMESPACE's file only (after
-// kernels/simd.h).
+// Products of attention for many query rows in bf16 with AMX's tiles: FP32 sums of exact products of queries and keys,
+// denormals as zero; weights are the sum of two bf16, so that they keep 16 bits. Include inside HWY_NAMESPACE's file
+// only (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_AMX_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_AMX_H_
 #undef LZ_KERNELS_ATTENTION_AMX_H_
@@ -14,7 +14,7 @@
 
 #include "kernels/attention/softmax.h"
 #include "platform/device.h"
-#if HWY_ARCH_X86
+#if HWY_ARCH_X86_64
 #include "kernels/x86_pairs.h"
 #include "kernels/x86_tiles.h"
 #endif
@@ -28,11 +28,12 @@ namespace attn {
 template <class T>
 bool HasAmx() {
   static const bool has = HostCpu().fact(DeviceField::kIsa) & kIsaAmxBf16;
-  return std::is_same_v<T, BF16> && HWY_ARCH_X86 && kL == 16 && has;
+  return std::is_same_v<T, BF16> && HWY_ARCH_X86_64 && kL == 16 && has;
 }
 
-#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+#if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
 using x86::Tiles;
+static_assert(kBlock * sizeof(BF16) == kPackedBlock * sizeof(float));  // packed keys and values fill the same scratch
 inline constexpr uint16_t kAmxRowBytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
 inline constexpr uint8_t kAmxRows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
 
@@ -47,11 +48,11 @@ class AmxScope {
   std::optional<Tiles> tiles_;
 };
 
-// Products of 16 or 32 rows of a with 16 or 32 columns of b: kSteps[0 .. steps) of 32 values each. Tiles: sums in 0 to
-// 3, a in 4 and 5, b in 6 and 7.
+// Products of 16 or 32 rows of a with 16 or 32 columns of b, so many steps of 32 values each. Tiles: sums in 0 to 3, a
+// in 4 and 5, b in 6 and 7.
 struct AmxOperand {
   const void* p;
-  int64_t row_bytes;  // of a
+  int64_t row_bytes;  // of a tile's rows; 64 in b
   int64_t step;       // bytes between steps
   int64_t next;       // bytes to the next 16 rows or columns
 };
@@ -119,8 +120,7 @@ inline void AmxLogits(const Tile<BF16>& t, int64_t n) {
   const Walk<BF16>& w = *t.walk;
   auto* keys = reinterpret_cast<uint32_t*>(w.kt);  // strips of 16 keys, [dq / 2][16] each
   for (int64_t j = 0; j < n; j += 16) {
-    x86::PackStrip(reinterpret_cast<const uint16_t* const*>(w.k) + j, std::min<int64_t>(16, n - j), w.p.d_qk,
-                   keys + j * w.dq / 2);
+    x86::PackStrip(w.k + j, std::min<int64_t>(16, n - j), w.p.d_qk, keys + j * w.dq / 2);
   }
   constexpr int64_t kRowBytes = kBlock * sizeof(float);
   const int64_t steps = (w.p.d_qk + 31) / 32;
@@ -185,7 +185,6 @@ inline void AmxValues(const Tile<BF16>& t, int64_t n) {
       }
     }
   }
-  for (int64_t r = t.rows; r < RoundUp(t.rows, 16); ++r) std::fill_n(w.s + r * kBlock, kBlock, 0.0f);
   for (int64_t r = 0; r < t.rows; ++r) {
     SplitWeights(w.s + r * kBlock, n);
     if (t.alpha[r] == 1) continue;

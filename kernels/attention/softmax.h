@@ -54,7 +54,7 @@ struct Walk {
   int64_t heads, step;
   int64_t batch, kv_head;
   int64_t dq, dv;
-  float *s, *kt, *vf;  // [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]
+  float *s, *kt, *vf;  // [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]; amx.h packs kBlock keys into these
   // The rows of one step's keys and values, and those behind them, of the first head.
   const T* k[2 * kBlock];
   const T* v[2 * kBlock];

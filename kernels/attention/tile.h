@@ -29,7 +29,7 @@ bool UsesAmx(const Tile<T>& t) {
   return t.walk->amx && !t.exact;
 }
 
-// Scaled queries in pair order, zeros behind them; the empty state.
+// Scaled queries in pair order, zeros behind them (amx.h: as they are); the empty state.
 template <class T>
 void StartTile(Tile<T>& t) {
   const Walk<T>& w = *t.walk;

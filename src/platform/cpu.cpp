@@ -112,7 +112,8 @@ uint64_t SavedState() {
 }
 
 // Whether this process may use AMX's tiles: Linux wants to be asked once, since their state makes the stacks of signal
-// handlers larger. It refuses where a thread has an alternate one that is too small for them.
+// handlers larger. It refuses where a thread has an alternate one that is too small for them, and from then on it
+// refuses alternate stacks that are (AT_MINSIGSTKSZ says how large one must be).
 bool TilesPermitted() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -8,7 +8,9 @@ namespace lz::verify {
 namespace {
 
 // Not with the thread sanitizer: what picks a clone runs while the program is loaded, before the sanitizer can.
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+#define LZ_EVERY_TARGET
+#elif defined(__x86_64__)
 #define LZ_EVERY_TARGET __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define LZ_EVERY_TARGET

@@ -8,6 +8,8 @@
 #include "platform/device.h"
 
 #if defined(__x86_64__)
+#include <cstring>
+
 #include "kernels/mlp/linear/x86_strips.h"
 #include "kernels/x86_tiles.h"
 
@@ -70,7 +72,8 @@ void RunPanel(const lz_tensor& weight, const uint32_t* packed, const OutputRows&
   const int64_t blocks = std::max<int64_t>(1, CeilDiv(k, kBlockK));
   const int64_t block = std::max(kStepK, CeilDiv(CeilDiv(k, blocks), kStepK) * kStepK);
   Panel panel;
-  alignas(64) Block sums[kBlockStrips / 2];  // one block of k uses the first alone
+  alignas(64) Block sums[kBlockStrips / 2];               // one block of k uses the first alone
+  if (columns <= 16) std::memset(sums, 0, sizeof(sums));  // the other 16 columns are read, though not stored
   for (int64_t from = 0; from < k || from == 0; from += block) {
     const int64_t size = std::min(block, k - from), steps = CeilDiv(size, kStepK);
     panel.Fill(Data<const uint16_t>(weight) + first * weight.strides[0] + from, weight.strides[0], columns, size);

@@ -7,6 +7,8 @@
 #include "platform/device.h"
 
 #if defined(__x86_64__)
+#include <cstring>
+
 #include "kernels/mlp/linear/x86_strips.h"
 
 namespace {

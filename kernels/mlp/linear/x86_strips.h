@@ -1,10 +1,9 @@
 // Strips of 16 rows of input for the x86 kernels of linear in bf16: pairs of k side by side, so that weights are read
-// as they are stored and sums need no folding. Packing, the walk over blocks and the store of what was summed. Include
-// in a file of x86-64 only, after its intrinsics.
+// as they are stored and sums need no folding. Packing, the walk over blocks and the store of what was summed. For
+// files of x86-64 only.
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/launch.h"
 #include "kernels/x86_pairs.h"

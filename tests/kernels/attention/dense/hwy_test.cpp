@@ -245,6 +245,18 @@ TEST(DenseAttention, HeadsOfAnItem) {
   EXPECT_EQ(PlanOf(c, 2).heads, 1) << "no decode call";
 }
 
+// Several steps of keys, and parts that are merged.
+TEST(DenseAttention, ManyRowsOverManyKeys) {
+  for (DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (int64_t s_kv : {127, 129, 300, 1500}) {
+      Check({.type = type, .s_q = 40, .s_kv = s_kv, .h_q = 2, .h_kv = 1, .d_qk = 33, .d_v = 20, .threads = 3});
+      Check({.type = type, .s_q = 9, .s_kv = s_kv, .h_q = 9, .h_kv = 3, .d_qk = 100, .d_v = 72, .causal = true});
+      Check(
+          {.type = type, .s_q = 30, .s_kv = s_kv, .h_q = 1, .h_kv = 1, .d_qk = 64, .d_v = 64, .mask = 1, .window = 70});
+    }
+  }
+}
+
 TEST(DenseAttention, RandomOptions) {
   std::mt19937 random(7);
   const auto pick = [&](std::initializer_list<int64_t> values) { return values.begin()[random() % values.size()]; };
@@ -282,6 +294,13 @@ TEST(DenseAttention, HiddenNaNReachesNothing) {
       x.v.view().Set({0, 11, 1, 6}, kInf);
       RunAndCompare(c, x);
     }
+    Case steps = {.type = type, .s_q = 40, .s_kv = 300, .h_q = 4, .h_kv = 2, .d_qk = 16, .d_v = 24, .mask = 1};
+    std::mt19937 values(3);
+    Arrays z = Make(steps, values);
+    z.mask.Each([](auto& i) { return i[3] != 11 && i[3] != 271 ? 1.0 : 0.0; });
+    z.k.view().Set({0, 11, 1, 0}, NAN);
+    z.v.view().Set({0, 271, 1, 5}, kInf);
+    RunAndCompare(steps, z);
     Case side = {.type = type, .b = 8, .s_kv = 300, .h_q = 9, .h_kv = 3, .d_qk = 64, .d_v = 64, .mask = 1};
     std::mt19937 numbers(3);
     Arrays y = Make(side, numbers);

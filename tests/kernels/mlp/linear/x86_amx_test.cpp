@@ -26,9 +26,14 @@ TEST_F(X86Amx, EqualsTheReferenceAtEveryRemainder) {
 }
 
 TEST_F(X86Amx, EqualsTheReferenceOverSeveralBlocksOfK) {
-  for (int64_t k : {511, 512, 513, 544, 1057})
-    for (int64_t rows : {35, 50})
-      ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = rows, .n = 9, .k = k, .bias = true});
+  for (int64_t k : {319, 320, 321, 352, 640, 641, 1057})
+    for (int64_t n : {9, 32, 65})
+      ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 35, .n = n, .k = k, .bias = true});
+}
+
+TEST_F(X86Amx, EqualsTheReferenceOverSeveralBlocksOfStrips) {
+  ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 1041, .n = 33, .k = 33});
+  ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 500, .n = 33, .k = 1057});
 }
 
 TEST_F(X86Amx, TakesPaddedRowsAndZeroSizes) { ExpectPaddedRowsAndZeroSizes(Kernel()); }
