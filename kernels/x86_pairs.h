@@ -2,19 +2,11 @@
 // For files of x86-64 only; the functions may be called from any code on a CPU with AVX-512.
 #pragma once
 
-// gcc 12 takes the undefined upper parts in its own intrinsics for a mistake.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
 #include <cstdint>
 
-namespace lz::x86 {
+#include "kernels/x86_intrinsics.h"
 
-#define LZ_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
-#define LZ_AVX512_INLINE LZ_AVX512 __attribute__((always_inline)) inline
+namespace lz::x86 {
 
 constexpr int64_t kStrip = 16;  // rows of a vector
 constexpr int64_t kStepK = 32;  // strips are padded with zeros to a multiple of it

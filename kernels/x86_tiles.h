@@ -63,4 +63,58 @@ class Tiles {
   Config before_;
 };
 
+// ---- products of blocks of 16 R rows and 16 C columns: tiles 0 to 3 hold the sums, 4 and 5 the rows, 6 and 7 the
+// columns
+inline constexpr uint16_t kWholeRowBytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
+inline constexpr uint8_t kWholeRows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
+
+// Strides in bytes.
+struct Sums {
+  float* p;
+  int64_t row;   // between rows
+  int64_t next;  // to the next 16 columns
+};
+struct Operand {
+  const void* p;
+  int64_t row;   // between a tile's rows
+  int64_t step;  // to the next 32 values
+  int64_t next;  // to the next 16 rows or columns
+};
+
+// visit<tile>(address) for each tile of sums.
+template <int R, int C, class Visit>
+void EachSum(const Sums& sums, const Visit& visit) {
+  char *p = reinterpret_cast<char*>(sums.p), *below = p + 16 * sums.row;
+  visit.template operator()<0>(p);
+  if constexpr (C > 1) visit.template operator()<1>(p + sums.next);
+  if constexpr (R > 1) visit.template operator()<2>(below);
+  if constexpr (R > 1 && C > 1) visit.template operator()<3>(below + sums.next);
+}
+template <int R, int C>
+void LoadSums(const Sums& sums) {
+  EachSum<R, C>(sums, [&]<int kTile>(const char* p) { Tiles::Load<kTile>(p, sums.row); });
+}
+template <int R, int C>
+void ZeroSums(const Sums& sums) {
+  EachSum<R, C>(sums, []<int kTile>(const char*) { Tiles::Zero<kTile>(); });
+}
+template <int R, int C>
+void StoreSums(const Sums& sums) {
+  EachSum<R, C>(sums, [&]<int kTile>(char* p) { Tiles::Store<kTile>(p, sums.row); });
+}
+
+// Adds the products in bf16 of so many steps of 32 values.
+template <int R, int C>
+void AddProducts(const Operand& a, const Operand& b, int64_t steps) {
+  const char *pa = static_cast<const char*>(a.p), *pb = static_cast<const char*>(b.p);
+  for (int64_t i = 0; i < steps; ++i, pa += a.step, pb += b.step) {
+    Tiles::Load<4>(pa, a.row);
+    Tiles::Load<6>(pb, b.row);
+    Tiles::AddDotBF16<0, 4, 6>();
+    if constexpr (C > 1) Tiles::Load<7>(pb + b.next, b.row), Tiles::AddDotBF16<1, 4, 7>();
+    if constexpr (R > 1) Tiles::Load<5>(pa + a.next, a.row), Tiles::AddDotBF16<2, 5, 6>();
+    if constexpr (R > 1 && C > 1) Tiles::AddDotBF16<3, 5, 7>();
+  }
+}
+
 }  // namespace lz::x86

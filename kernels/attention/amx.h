@@ -34,56 +34,18 @@ bool HasAmx() {
 #if HWY_ARCH_X86_64 && HWY_TARGET <= HWY_AVX3
 using x86::Tiles;
 static_assert(kBlock * sizeof(BF16) == kPackedBlock * sizeof(float));  // packed keys and values fill the same scratch
-inline constexpr uint16_t kAmxRowBytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
-inline constexpr uint8_t kAmxRows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
 
 // This thread's tiles while they are needed.
 class AmxScope {
  public:
   explicit AmxScope(bool used) {
-    if (used) tiles_.emplace(kAmxRowBytes, kAmxRows);
+    if (used) tiles_.emplace(x86::kWholeRowBytes, x86::kWholeRows);
   }
 
  private:
   std::optional<Tiles> tiles_;
 };
 
-// Products of 16 or 32 rows of a with 16 or 32 columns of b, so many steps of 32 values each. Tiles: sums in 0 to 3, a
-// in 4 and 5, b in 6 and 7.
-struct AmxOperand {
-  const void* p;
-  int64_t row_bytes;  // of a tile's rows; 64 in b
-  int64_t step;       // bytes between steps
-  int64_t next;       // bytes to the next 16 rows or columns
-};
-template <int R, int C>
-HWY_INLINE void AmxLoadSums(const float* c, int64_t row_bytes, bool init) {
-  const float* below = c + 16 * row_bytes / int64_t(sizeof(float));
-  init ? Tiles::Load<0>(c, row_bytes) : Tiles::Zero<0>();
-  if constexpr (C > 1) init ? Tiles::Load<1>(c + 16, row_bytes) : Tiles::Zero<1>();
-  if constexpr (R > 1) init ? Tiles::Load<2>(below, row_bytes) : Tiles::Zero<2>();
-  if constexpr (R > 1 && C > 1) init ? Tiles::Load<3>(below + 16, row_bytes) : Tiles::Zero<3>();
-}
-template <int R, int C>
-HWY_INLINE void AmxAdd(const AmxOperand& a, const AmxOperand& b, int64_t steps) {
-  const char *pa = static_cast<const char*>(a.p), *pb = static_cast<const char*>(b.p);
-  for (int64_t i = 0; i < steps; ++i, pa += a.step, pb += b.step) {
-    Tiles::Load<4>(pa, a.row_bytes);
-    Tiles::Load<6>(pb, 64);
-    Tiles::AddDotBF16<0, 4, 6>();
-    if constexpr (C > 1) Tiles::Load<7>(pb + b.next, 64), Tiles::AddDotBF16<1, 4, 7>();
-    if constexpr (R > 1) Tiles::Load<5>(pa + a.next, a.row_bytes), Tiles::AddDotBF16<2, 5, 6>();
-    if constexpr (R > 1 && C > 1) Tiles::AddDotBF16<3, 5, 7>();
-  }
-}
-template <int R, int C>
-HWY_INLINE void AmxStoreSums(float* c, int64_t row_bytes) {
-  float* below = c + 16 * row_bytes / int64_t(sizeof(float));
-  Tiles::Store<0>(c, row_bytes);
-  if constexpr (C > 1) Tiles::Store<1>(c + 16, row_bytes);
-  if constexpr (R > 1) Tiles::Store<2>(below, row_bytes);
-  if constexpr (R > 1 && C > 1) Tiles::Store<3>(below + 16, row_bytes);
-}
 // f<R, C>(r, c) over [0, rows) x [0, columns), both multiples of 16, 32 at a time.
 template <class F>
 HWY_INLINE void ForTiles(int64_t rows, int64_t columns, const F& f) {
@@ -125,11 +87,11 @@ inline void AmxLogits(const Tile<BF16>& t, int64_t n) {
   constexpr int64_t kRowBytes = kBlock * sizeof(float);
   const int64_t steps = (w.p.d_qk + 31) / 32;
   ForTiles(RoundUp(t.rows, 16), RoundUp(n, 16), [&]<int R, int C>(int64_t r, int64_t j) HWY_ATTR {
-    float* s = w.s + r * kBlock + j;
-    AmxLoadSums<R, C>(s, kRowBytes, false);
-    AmxAdd<R, C>({reinterpret_cast<const uint16_t*>(t.q) + r * w.dq, w.dq * 2, 64, 32 * w.dq},
-                 {keys + j * w.dq / 2, 64, 1024, 32 * w.dq}, steps);
-    AmxStoreSums<R, C>(s, kRowBytes);
+    const x86::Sums s = {w.s + r * kBlock + j, kRowBytes, 64};
+    x86::ZeroSums<R, C>(s);
+    x86::AddProducts<R, C>({reinterpret_cast<const uint16_t*>(t.q) + r * w.dq, w.dq * 2, 64, 32 * w.dq},
+                           {keys + j * w.dq / 2, 64, 1024, 32 * w.dq}, steps);
+    x86::StoreSums<R, C>(s);
   });
   const auto scale = hn::Set(kD, w.p.scale);
   for (int64_t r = 0; r < t.rows; ++r) {
@@ -195,11 +157,12 @@ inline void AmxValues(const Tile<BF16>& t, int64_t n) {
   constexpr int64_t kRowBytes = kBlock * sizeof(float);
   ForTiles(RoundUp(t.rows, 16), width, [&]<int R, int C>(int64_t r, int64_t c) HWY_ATTR {
     const float* weights = w.s + r * kBlock;
-    const AmxOperand b = {values + c * 16, 64, step * 4, 1024};
-    AmxLoadSums<R, C>(t.o + r * w.dv + c, w.dv * 4, true);
-    AmxAdd<R, C>({weights, kRowBytes, 128, 16 * kRowBytes}, b, (n + 31) / 32);
-    AmxAdd<R, C>({weights + 16, kRowBytes, 128, 16 * kRowBytes}, b, (n + 31) / 32);
-    AmxStoreSums<R, C>(t.o + r * w.dv + c, w.dv * 4);
+    const x86::Sums o = {t.o + r * w.dv + c, w.dv * 4, 64};
+    const x86::Operand b = {values + c * 16, 64, step * 4, 1024};
+    x86::LoadSums<R, C>(o);
+    x86::AddProducts<R, C>({weights, kRowBytes, 128, 16 * kRowBytes}, b, (n + 31) / 32);
+    x86::AddProducts<R, C>({weights + 16, kRowBytes, 128, 16 * kRowBytes}, b, (n + 31) / 32);
+    x86::StoreSums<R, C>(o);
   });
 }
 #else

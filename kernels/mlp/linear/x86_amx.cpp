@@ -16,13 +16,10 @@
 namespace {
 using namespace lz;
 using namespace lz::x86_strips;
-using x86::Tiles;
 
 constexpr int64_t kBlockK = 320;          // of kBlockColumns columns: 20 KiB of weights in a first-level cache
 constexpr int64_t kBlockBytes = 1 << 20;  // of input in a second-level cache
 constexpr int64_t kBlockStrips = 64;      // where sums of several blocks of k are kept
-constexpr uint16_t kRowBytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
-constexpr uint8_t kRows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
 
 // Sums of kBlockColumns columns with two strips.
 using Block = float[2][kBlockColumns][kStrip];
@@ -43,26 +40,14 @@ struct Panel {
   }
 };
 
-// block (+)= the products of 16 C rows of weights, `steps` x kStepK elements each, with S strips. Tiles: sums in 0 to
-// 3, weights in 4 and 5, strips in 6 and 7.
+// block (+)= the products of 16 C rows of weights, `steps` x kStepK elements each, with S strips.
 template <int C, int S>
-void Multiply(const uint16_t* w, const uint32_t* x, int64_t strip_size, int64_t steps, bool add, Block& block) {
-  const auto each_sum = [&](auto&& body) {
-    body.template operator()<0>(block[0][0]);
-    if constexpr (S > 1) body.template operator()<1>(block[1][0]);
-    if constexpr (C > 1) body.template operator()<2>(block[0][16]);
-    if constexpr (C > 1 && S > 1) body.template operator()<3>(block[1][16]);
-  };
-  each_sum([&]<int kTile>(const float* p) { add ? Tiles::Load<kTile>(p, 64) : Tiles::Zero<kTile>(); });
-  for (int64_t i = 0; i < steps; ++i, w += kBlockColumns * kStepK, x += kStepK / 2 * kStrip) {
-    Tiles::Load<4>(w, 64);
-    Tiles::Load<6>(x, 64);
-    Tiles::AddDotBF16<0, 4, 6>();
-    if constexpr (S > 1) Tiles::Load<7>(x + strip_size, 64), Tiles::AddDotBF16<1, 4, 7>();
-    if constexpr (C > 1) Tiles::Load<5>(w + 16 * kStepK, 64), Tiles::AddDotBF16<2, 5, 6>();
-    if constexpr (C > 1 && S > 1) Tiles::AddDotBF16<3, 5, 7>();
-  }
-  each_sum([&]<int kTile>(float* p) { Tiles::Store<kTile>(p, 64); });
+void Multiply(const Panel& panel, const uint32_t* x, int64_t strip_size, int64_t steps, bool add, Block& block) {
+  const x86::Sums sums = {block[0][0], 64, sizeof(block[0])};
+  add ? x86::LoadSums<C, S>(sums) : x86::ZeroSums<C, S>(sums);
+  x86::AddProducts<C, S>({panel.tiles, 64, sizeof(panel.tiles[0]), sizeof(panel.tiles[0]) / 2},
+                         {x, 64, kStepK / 2 * kStrip * 4, strip_size * 4}, steps);
+  x86::StoreSums<C, S>(sums);
 }
 
 // Columns [first, first + columns), at most kBlockColumns, of `strips` strips from `strip` on.
@@ -82,7 +67,7 @@ void RunPanel(const lz_tensor& weight, const uint32_t* packed, const OutputRows&
       Block& to = sums[blocks > 1 ? s / 2 : 0];
       const auto multiply = strips - s > 1 ? (columns > 16 ? &Multiply<2, 2> : &Multiply<1, 2>)
                                            : (columns > 16 ? &Multiply<2, 1> : &Multiply<1, 1>);
-      multiply(panel.tiles[0][0], x, strip_size, steps, from > 0, to);
+      multiply(panel, x, strip_size, steps, from > 0, to);
       if (from + size < k) continue;
       for (int64_t i = 0; i < std::min<int64_t>(2, strips - s); ++i)
         output.Store(to[i][0], kStrip, (strip + s + i) * kStrip, first, columns);
@@ -96,7 +81,7 @@ int32_t Launch(const lz_kernel_args* args) {
   const int64_t fitting = kBlockBytes / int64_t(sizeof(uint32_t)) / std::max<int64_t>(1, StripSize(k)) / 2 * 2;
   const int64_t block = std::clamp<int64_t>(fitting, 2, kBlockStrips);
   return Run(args, [&](int64_t begin, int64_t end) {
-    const Tiles tiles(kRowBytes, kRows);
+    const x86::Tiles tiles(x86::kWholeRowBytes, x86::kWholeRows);
     for (int64_t strip = 0; strip < strips; strip += block) {
       for (int64_t first = begin; first < end; first += kBlockColumns)
         RunPanel(args->tensors[ops::mlp_linear::kWeight], static_cast<const uint32_t*>(args->workspace), output, strip,

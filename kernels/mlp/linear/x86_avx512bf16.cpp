@@ -8,21 +8,12 @@
 #include "platform/device.h"
 
 #if defined(__x86_64__)
-// gcc 12 takes the undefined upper parts in its own intrinsics for a mistake.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
 #include "core/float_formats.h"
 #include "kernels/mlp/linear/blocks.h"
+#include "kernels/x86_intrinsics.h"
 
 namespace {
 using namespace lz;
-
-#define LZ_AVX512BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#define LZ_AVX512BF16_INLINE LZ_AVX512BF16 __attribute__((always_inline)) static inline
 
 // Lane c = the sum of all lanes of v[c].
 LZ_AVX512BF16_INLINE __m128 SumOfEach(const __m512* v) {
@@ -42,8 +33,8 @@ struct Tile {
 
   // The elements of `mask` at x[m] + i and w[c] + i.
   template <int M>
-  LZ_AVX512BF16_INLINE void Step(const uint16_t* const* x, const uint16_t* const* w, int64_t i, __mmask32 mask,
-                                 __m512 (*sums)[kColumns]) {
+  LZ_AVX512BF16_INLINE static void Step(const uint16_t* const* x, const uint16_t* const* w, int64_t i, __mmask32 mask,
+                                        __m512 (*sums)[kColumns]) {
     __m512bh xs[M];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) xs[m] = (__m512bh)_mm512_maskz_loadu_epi16(mask, x[m] + i);

@@ -25,9 +25,8 @@ constexpr int kTileColumns = 8;
 
 // One pair of k: of the weights, only the first element counts if kOdd.
 template <int S, bool kOdd>
-LZ_AVX512BF16 __attribute__((always_inline)) inline void Step(const uint32_t* x, int64_t strip_size,
-                                                              const uint16_t* const* w, int64_t pair,
-                                                              __m512 (*acc)[kTileColumns]) {
+LZ_AVX512BF16_INLINE void Step(const uint32_t* x, int64_t strip_size, const uint16_t* const* w, int64_t pair,
+                               __m512 (*acc)[kTileColumns]) {
   __m512bh xs[S];
 #pragma GCC unroll 8
   for (int s = 0; s < S; ++s) xs[s] = (__m512bh)_mm512_load_si512(x + s * strip_size + pair * kStrip);

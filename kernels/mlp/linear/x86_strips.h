@@ -1,6 +1,6 @@
 // Strips of 16 rows of input for the x86 kernels of linear in bf16: pairs of k side by side, so that weights are read
-// as they are stored and sums need no folding. Packing, the walk over blocks and the store of what was summed. For
-// files of x86-64 only.
+// as they are stored and sums need no folding. Packing, the share of each thread and the store of what was summed.
+// For files of x86-64 only.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,6 @@
 namespace lz::x86_strips {
 using x86::kStepK;
 using x86::kStrip;
-
-#define LZ_AVX512BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 
 constexpr int64_t kBlockColumns = 32;  // of output: a cache line, the unit in which threads share the work
 
@@ -49,7 +47,7 @@ struct OutputRows {
     for (int64_t r = 0; r < std::min(kStrip, rows - row); ++r)
       _mm512_mask_storeu_epi16(data + offsets[row + r] + first, mask, _mm512_castps_si512(v[r]));
   }
-  LZ_AVX512BF16 __attribute__((always_inline)) __m512 Bias(int64_t column) const {
+  LZ_AVX512BF16_INLINE __m512 Bias(int64_t column) const {
     return _mm512_castsi512_ps(_mm512_set1_epi32(int32_t(bias[column]) << 16));
   }
 

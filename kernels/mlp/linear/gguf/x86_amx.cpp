@@ -8,19 +8,13 @@
 #include "platform/device.h"
 
 #if defined(__x86_64__)
-// gcc 12 takes the undefined upper parts in its own intrinsics for a mistake.
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "core/view.h"
 #include "kernels/launch.h"
+#include "kernels/x86_intrinsics.h"
 #include "kernels/x86_tiles.h"
 #include "ops/mlp/linear/gguf.h"
 
@@ -28,9 +22,6 @@ namespace {
 using namespace lz;
 using namespace lz::ops::mlp_linear_gguf;
 using x86::Tiles;
-
-#define LZ_AMX __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
-#define LZ_AMX_INLINE LZ_AMX __attribute__((always_inline)) inline
 
 constexpr int64_t kStrip = 16;                // rows of a tile
 constexpr int64_t kPanelBlocks = 64;          // of 32 values: 32 KiB of codes
@@ -49,25 +40,25 @@ struct F16 {
 struct BF16 {
   uint16_t bits;
 };
-LZ_AMX_INLINE __m512 LoadFloats(const float* p) { return _mm512_loadu_ps(p); }
-LZ_AMX_INLINE __m512 LoadFloats(const F16* p) {
+LZ_AVX512BF16_INLINE __m512 LoadFloats(const float* p) { return _mm512_loadu_ps(p); }
+LZ_AVX512BF16_INLINE __m512 LoadFloats(const F16* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-LZ_AMX_INLINE __m512 LoadFloats(const BF16* p) {
+LZ_AVX512BF16_INLINE __m512 LoadFloats(const BF16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
 }
-LZ_AMX_INLINE void StoreFloats(__m512 v, __mmask16 mask, float* p) { _mm512_mask_storeu_ps(p, mask, v); }
-LZ_AMX_INLINE void StoreFloats(__m512 v, __mmask16 mask, F16* p) {
+LZ_AVX512BF16_INLINE void StoreFloats(__m512 v, __mmask16 mask, float* p) { _mm512_mask_storeu_ps(p, mask, v); }
+LZ_AVX512BF16_INLINE void StoreFloats(__m512 v, __mmask16 mask, F16* p) {
   _mm256_mask_storeu_epi16(p, mask, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
 }
-LZ_AMX_INLINE void StoreFloats(__m512 v, __mmask16 mask, BF16* p) {
+LZ_AVX512BF16_INLINE void StoreFloats(__m512 v, __mmask16 mask, BF16* p) {
   _mm256_mask_storeu_epi16(p, mask, (__m256i)_mm512_cvtneps_pbh(v));
 }
 
 // Row r of a block: its definition is the contract's.
 template <class T>
-LZ_AMX_INLINE void RoundToInt8(const T* x, ActivationBlock* block, int64_t r) {
+LZ_AVX512BF16_INLINE void RoundToInt8(const T* x, ActivationBlock* block, int64_t r) {
   const __m512 low = LoadFloats(x), high = LoadFloats(x + 16);
   const __m512 largest = _mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high));
   constexpr int kNotFinite = 0x99;  // NaN or infinite
@@ -90,18 +81,18 @@ struct Panel {
   alignas(64) float m[kPanelBlocks][kGroupRows];
 };
 
-LZ_AMX_INLINE __m512 Halves(const uint8_t* p) {
+LZ_AVX512BF16_INLINE __m512 Halves(const uint8_t* p) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
-LZ_AMX_INLINE __m512 Bytes(const uint8_t* p) {
+LZ_AVX512BF16_INLINE __m512 Bytes(const uint8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
-LZ_AMX_INLINE __m512 SignedBytes(const uint8_t* p) {
+LZ_AVX512BF16_INLINE __m512 SignedBytes(const uint8_t* p) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
 template <int F>
-LZ_AMX_INLINE void DecodeCodes(const uint8_t* p, int8_t (*codes)[64]) {
+LZ_AVX512BF16_INLINE void DecodeCodes(const uint8_t* p, int8_t (*codes)[64]) {
   if constexpr (F == kQ8_0) {
     for (int c = 0; c < 8; ++c) {
       const __m512i code = _mm512_xor_si512(_mm512_loadu_si512(p + 64 * c), _mm512_set1_epi8(char(0x80)));
@@ -125,7 +116,7 @@ LZ_AMX_INLINE void DecodeCodes(const uint8_t* p, int8_t (*codes)[64]) {
 
 // Blocks [first, first + blocks) of one group's.
 template <int F>
-LZ_AMX void Decode(const uint8_t* group, int64_t k, int64_t first, int64_t blocks, Panel* panel) {
+LZ_AVX512BF16 void Decode(const uint8_t* group, int64_t k, int64_t first, int64_t blocks, Panel* panel) {
   const uint8_t* scales = group + ScalesBegin(F, k);
   for (int64_t i = 0; i < blocks; ++i) {
     const int64_t block = first + i;
@@ -163,7 +154,8 @@ using Integers = int32_t[kStrip][kGroupRows];
 
 // Product i of a strip with a panel: its block, and the block's part.
 template <int kTile, int F>
-LZ_AMX_INLINE void Multiply(const ActivationBlock* a, const Panel& panel, int64_t i, int64_t count, Integers* out) {
+LZ_AVX512BF16_INLINE void Multiply(const ActivationBlock* a, const Panel& panel, int64_t i, int64_t count,
+                                   Integers* out) {
   if (i >= count) return;
   const int64_t block = i / Shape<F>::kParts, part = i % Shape<F>::kParts;
   constexpr int kA = 4 + kTile % 2, kB = 6 + kTile % 2;
@@ -174,8 +166,8 @@ LZ_AMX_INLINE void Multiply(const ActivationBlock* a, const Panel& panel, int64_
   Tiles::Store<kTile>(out[kTile], 64);
 }
 template <int F>
-LZ_AMX_INLINE void MultiplyBatch(const ActivationBlock* a, const Panel& panel, int64_t i, int64_t count,
-                                 Integers* out) {
+LZ_AVX512BF16_INLINE void MultiplyBatch(const ActivationBlock* a, const Panel& panel, int64_t i, int64_t count,
+                                        Integers* out) {
   Multiply<0, F>(a, panel, i, count, out);
   Multiply<1, F>(a, panel, i + 1, count, out);
   Multiply<2, F>(a, panel, i + 2, count, out);
@@ -183,8 +175,8 @@ LZ_AMX_INLINE void MultiplyBatch(const ActivationBlock* a, const Panel& panel, i
 }
 
 template <int F>
-LZ_AMX_INLINE void AddScaled(const Integers& v, const ActivationBlock& a, const Panel& panel, int64_t block, int part,
-                             __m512* totals) {
+LZ_AVX512BF16_INLINE void AddScaled(const Integers& v, const ActivationBlock& a, const Panel& panel, int64_t block,
+                                    int part, __m512* totals) {
   const __m512 d = _mm512_load_ps(panel.d[block][part]);
   constexpr bool kOffset = F == kQ4_1 || F == kQ4_K;
   const __m512 m = kOffset ? _mm512_load_ps(panel.m[block]) : d;
@@ -198,8 +190,8 @@ LZ_AMX_INLINE void AddScaled(const Integers& v, const ActivationBlock& a, const 
 
 // sums (+)= the products of a strip with a panel.
 template <int F>
-LZ_AMX void SumStrip(const ActivationBlock* a, const Panel& panel, int64_t blocks, bool add,
-                     float (*sums)[kGroupRows]) {
+LZ_AVX512BF16 void SumStrip(const ActivationBlock* a, const Panel& panel, int64_t blocks, bool add,
+                            float (*sums)[kGroupRows]) {
   __m512 totals[kStrip];
 #pragma GCC unroll 16
   for (int r = 0; r < kStrip; ++r) totals[r] = add ? _mm512_load_ps(sums[r]) : _mm512_setzero_ps();
@@ -219,8 +211,8 @@ LZ_AMX void SumStrip(const ActivationBlock* a, const Panel& panel, int64_t block
 }
 
 template <class T>
-LZ_AMX void StoreStrip(const lz_kernel_args* args, const RowOffsets& offsets, int64_t row, int64_t column,
-                       const float (*sums)[kGroupRows]) {
+LZ_AVX512BF16 void StoreStrip(const lz_kernel_args* args, const RowOffsets& offsets, int64_t row, int64_t column,
+                              const float (*sums)[kGroupRows]) {
   const lz_tensor &output = args->tensors[kOutput], &bias = args->tensors[kBias];
   const int64_t columns = std::min(kGroupRows, output.shape[output.ndim - 1] - column);
   const int64_t rows = std::min(kStrip, NumRows(output) - row);
@@ -234,7 +226,7 @@ LZ_AMX void StoreStrip(const lz_kernel_args* args, const RowOffsets& offsets, in
 }
 
 template <int F, class T>
-LZ_AMX void RunGroups(const lz_kernel_args* args, int64_t begin, int64_t end) {
+LZ_AVX512BF16 void RunGroups(const lz_kernel_args* args, int64_t begin, int64_t end) {
   const lz_tensor &packed = args->tensors[kPacked], &output = args->tensors[kOutput], &input = args->tensors[kInput];
   const int64_t k = input.shape[input.ndim - 1], blocks = k / kActivationBlock;
   const int64_t strips = (NumRows(output) + kStrip - 1) / kStrip;
@@ -260,7 +252,7 @@ LZ_AMX void RunGroups(const lz_kernel_args* args, int64_t begin, int64_t end) {
 }
 
 template <class T>
-LZ_AMX void RoundStrip(const lz_tensor& input, int64_t row, int64_t rows, int64_t blocks, ActivationBlock* out) {
+LZ_AVX512BF16 void RoundStrip(const lz_tensor& input, int64_t row, int64_t rows, int64_t blocks, ActivationBlock* out) {
   for (int64_t r = 0; r < kStrip; ++r) {
     const T* x = Data<const T>(input) + RowOffset(input, row + std::min(r, rows - 1));  // behind the last: the last
     for (int64_t b = 0; b < blocks; ++b) RoundToInt8(x + b * kActivationBlock, out + b, r);
