@@ -14,6 +14,8 @@ namespace lz::door {
 namespace {
 
 constexpr const char* kCapsule = "layerzero.watch";
+constexpr int32_t kAxes = 3;                          // weights have no more: of experts (experts, outputs, inputs)
+using AllSizes = std::array<int64_t, 1 + 2 * kAxes>;  // how many axes, their sizes, their strides
 
 class Watch {
  public:
@@ -33,8 +35,8 @@ class Watch {
     PyObject *dict, *key, *tensor;
     if (!PyArg_ParseTuple(triple, "O!OO", &PyDict_Type, &dict, &key, &tensor)) return false;
     lz_tensor view;
-    if (!IsTensor(tensor) || !ReadTensor(tensor, &view) || view.ndim > 2) {
-      PyErr_SetString(PyExc_TypeError, "watch: wanted plain tensors of one or two axes");
+    if (!IsTensor(tensor) || !ReadTensor(tensor, &view) || view.ndim > kAxes) {
+      PyErr_SetString(PyExc_TypeError, "watch: wanted plain tensors of at most three axes");
       return false;
     }
     tensors_.push_back({Keep(dict), Keep(key), Keep(tensor), First(view), DTypeOf(view), Sizes(view)});
@@ -71,13 +73,15 @@ class Watch {
     PyObject *dict, *key, *tensor;
     char* elements;
     DType dtype;
-    std::array<int64_t, 5> sizes;  // axes, then the first two sizes and strides: weights have no more
+    AllSizes sizes;
   };
   static char* First(const lz_tensor& t) { return static_cast<char*>(t.data) + t.byte_offset; }
-  static std::array<int64_t, 5> Sizes(const lz_tensor& t) {
-    std::array<int64_t, 5> sizes{t.ndim};
-    for (int32_t d = 0; d < t.ndim && d < 2; ++d)
-      sizes[1 + size_t(d)] = t.shape[d], sizes[3 + size_t(d)] = t.strides[d];
+  static AllSizes Sizes(const lz_tensor& t) {
+    AllSizes sizes{t.ndim};
+    for (int32_t d = 0; d < t.ndim && d < kAxes; ++d) {
+      sizes[1 + size_t(d)] = t.shape[d];
+      sizes[1 + size_t(kAxes + d)] = t.strides[d];
+    }
     return sizes;
   }
   PyObject* Keep(PyObject* object) {

@@ -12,8 +12,9 @@ import layerzero as lz  # noqa: E402
 from block_families import BY_NAME, TOLERANCE, build, error, holder_of, ids_of, plan_of  # noqa: E402
 from torch import nn  # noqa: E402
 
-# One with each kind of part: caps and four norms, packed products, heads that alternate, transposed weights, norms behind.
-NAMES = ["gemma2", "phi3", "gpt_neox", "gpt2", "bert"]
+# One with each kind of part: caps and four norms, packed products, heads that alternate, transposed weights, norms behind,
+# experts beside a shared one.
+NAMES = ["gemma2", "phi3", "gpt_neox", "gpt2", "bert", "qwen2_moe"]
 
 
 @pytest.fixture(params=NAMES)

@@ -23,7 +23,6 @@ from layerzero.models.families import first_output  # noqa: E402
 
 ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "siglip"]
 OTHERS = {
-    "mixtral": "layer 0: has 0 linear layers besides those of its attention",
     "deepseek_v3": "layer 0: its keys and values have different sizes",
     "gpt_oss": "layer 0: its attention has s_aux",
     "falcon": "attention: the model refuses another one",

@@ -115,7 +115,7 @@ def test_a_watch_owns_nothing():
         ([()], [], []),
         ([], [({}, "key")], []),
         ([], [], [({}, "weight", None)]),
-        ([], [], [({}, "weight", torch.ones(2, 2, 2))]),
+        ([], [], [({}, "weight", torch.ones(2, 2, 2, 2))]),
         ([], [], [({}, "weight", torch.ones(2, device="meta"))]),
     ],
 )

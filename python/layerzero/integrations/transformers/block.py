@@ -8,7 +8,7 @@ from transformers.cache_utils import StaticCache
 
 from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.blocks import add_product
-from layerzero.integrations.transformers.layers import Columns, Heads, Layer, Norm, Norms, Rope
+from layerzero.integrations.transformers.layers import Columns, Experts, Heads, Layer, Mlp, Norm, Norms, Rope
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.program import Program, ProgramBuilder, Rows
 
@@ -192,7 +192,9 @@ class _Builder:
         elif layer.mlp_norms.before != layer.attention_norms.before:
             before = layer.mlp_norms.before
             source = read if before is None else self._normed_of(read, before)
-        self._push(self._mlp(layer, source), layer.mlp_norms, layer)
+        mlp = layer.mlp
+        result = self._experts(mlp, source) if isinstance(mlp, Experts) else self._mlp(mlp, source)
+        self._push(result, layer.mlp_norms, layer)
 
     def _source(self, norms: Norms) -> Any:
         return self._add_up() if norms.before is None else self._normed_stream(norms.before)
@@ -207,8 +209,43 @@ class _Builder:
         if norms.behind is not None:
             self.stream = self._normed_stream(norms.behind)
 
-    def _mlp(self, layer: Layer, source: Any) -> Rows:
-        mlp = layer.mlp
+    def _experts(self, experts: Experts, source: Any) -> Rows:
+        router, held = self.tables[experts.router], self.tables[experts.name]
+        logits, out = self._rows(router["weight"].shape[0]), self._rows(self.width)
+        ids, weights = (Rows(self.make.rows(experts.chosen, t), (experts.chosen,)) for t in ("int32", "float32"))
+        given = {name: self.make.weight(router.get(name)) for name in ("weight", "bias")}
+        self.make.add("linear", [logits], input=source, **given)
+        rule = {"k": experts.chosen, "scoring": experts.scoring, "renormalize": experts.renormalize}
+        self.make.add("moe_route", [weights, ids], logits=logits, **rule)
+        self.make.add(
+            "fused_moe",
+            [out],
+            input=source,
+            expert_ids=ids,
+            expert_weights=weights,
+            gate_weight=self.make.weight(held["gate_up_proj"]),
+            down_weight=self.make.weight(held["down_proj"]),
+            gate_bias=self.make.weight(held.get("gate_up_proj_bias")),
+            down_bias=self.make.weight(held.get("down_proj_bias")),
+            activation=experts.activation,
+        )
+        if experts.shared is None:
+            return out
+        total = self._rows(self.width)
+        self.make.add("elementwise", [total], input=out, other=self._shared(experts, source), function="add")
+        return total
+
+    def _shared(self, experts: Experts, source: Any) -> Rows:
+        assert experts.shared is not None
+        result = self._mlp(experts.shared, source)
+        if experts.shared_gate is None:
+            return result
+        factor, weighted = self._rows(1), self._rows(self.width)
+        self.make.add("activation", [factor], input=self._linear(source, experts.shared_gate), function="sigmoid")
+        self.make.add("elementwise", [weighted], input=result, other=factor, function="mul")
+        return weighted
+
+    def _mlp(self, mlp: Mlp, source: Any) -> Rows:
         given = self._linears(source, mlp.linears)
 
         def part(columns: Columns) -> Rows:

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import rows_cache
-from layerzero.integrations.transformers.layers import Norms, Stack
+from layerzero.integrations.transformers.layers import Mlp, Norms, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.structure import count_call, looks_like_norm, norm_of
@@ -92,6 +92,7 @@ def _is_llama_layer(layer):
         and all(norm.operation == "rms_norm" for norm in layer.norms)
         and not layer.parallel
         and layer.factor == 1.0
+        and isinstance(layer.mlp, Mlp)
         and layer.mlp.operation == "swiglu"
         and len(layer.mlp.linears) == 2
     )

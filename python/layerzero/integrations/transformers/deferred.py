@@ -116,6 +116,8 @@ def _why_aside(holder: Any, plan: StackPlan) -> str | None:
         return "autocast is on"
     if getattr(plan.config, "_attn_implementation", NAME) != NAME:
         return "another attention implementation was chosen"
+    if plan.has_experts and getattr(plan.config, "_experts_implementation", NAME) != NAME:
+        return "another implementation of experts was chosen"
     if plan.stack.cache is not None and not getattr(plan.config, "is_causal", True):
         return "the configuration asks for attention that is not causal"
     return None

@@ -2,12 +2,17 @@
 
 Modules are named by their paths within the layer, so a description holds for any copy of the model and can be pickled.
 
-    attention = out(attention(q, k, v)) of its source, mlp = out(activation(gate) * up) or out(activation(up))
+    attention = out(attention(q, k, v)) of its source
+    mlp = out(activation(gate) * up), out(activation(up)), or the weighted sum of the chosen experts' own
     sequential: stream += factor * after(attention(before(stream))), `behind` normalises the sum; then the mlp alike
     parallel:   both read the stream that the layer got
 """
 
 import dataclasses
+
+
+class Unknown(Exception):
+    """Why layers are not what the operations compute."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +92,33 @@ class Mlp:
     def linears(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(part.linear for part in (self.gate, self.up) if part is not None))
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return (*self.linears, self.out)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """In the place of an Mlp: the weighted sum of `chosen` experts, whose weights one module holds.
+
+    router: the module whose weight makes logits; scoring, renormalize: what `moe_route` makes of them. shared: an MLP for
+    all rows, which is added, times the sigmoid of the linear layer `shared_gate` where there is one.
+    """
+
+    name: str
+    router: str
+    chosen: int
+    scoring: str
+    renormalize: bool
+    activation: str
+    shared: Mlp | None = None
+    shared_gate: str | None = None
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        gate = () if self.shared_gate is None else (self.shared_gate,)
+        return (self.router, self.name, *gate, *(self.shared.modules if self.shared else ()))
+
 
 @dataclasses.dataclass(frozen=True)
 class Norms:
@@ -105,7 +137,7 @@ class Layer:
     """
 
     attention: Attention
-    mlp: Mlp
+    mlp: Mlp | Experts
     attention_norms: Norms
     mlp_norms: Norms
     parallel: bool = False
@@ -122,8 +154,9 @@ class Layer:
         return tuple(norm for norm in found if norm is not None)
 
     @property
-    def linears(self) -> tuple[str, ...]:
-        return (*self.attention.linears, self.attention.out, *self.mlp.linears, self.mlp.out)
+    def modules(self) -> tuple[str, ...]:
+        """All whose parameters the layer multiplies with."""
+        return (*self.attention.linears, self.attention.out, *self.mlp.modules)
 
 
 @dataclasses.dataclass(frozen=True)

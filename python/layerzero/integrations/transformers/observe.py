@@ -1,8 +1,12 @@
 """Recognises the layers of a model: its own code runs once on a small input, and every tensor that a part of a layer
 reads or gives is kept. What flows where is told by equal numbers, what a part computes by a trial of it."""
 
+import ast
 import dataclasses
 import inspect
+import re
+import textwrap
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -10,10 +14,10 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import choices, probe, structure
+from layerzero.integrations.transformers import choices, experts, probe, structure
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
-from layerzero.integrations.transformers.layers import Norm, Stack
-from layerzero.integrations.transformers.recognise import LayerTrace, Unknown
+from layerzero.integrations.transformers.layers import Norm, Stack, Unknown
+from layerzero.integrations.transformers.recognise import LayerTrace
 
 NAME = "layerzero_observed"
 # What shows in no small input: a bound that only large numbers reach, a factor that grows with the position.
@@ -82,14 +86,31 @@ def _threshold_of(module):
     own = inspect.unwrap(type(module).forward)
     if type(module).__module__.startswith("torch.") or not hasattr(own, "__code__"):
         return None
-    names = set(own.__code__.co_names)
-    for name in own.__code__.co_names:  # and those of the functions of its file
+    names = set(_names_in(own, getattr(module, "config", None)))
+    for name in list(names):  # and those of the functions of its file
         known = own.__globals__.get(name)
         helper: Any = inspect.unwrap(known) if callable(known) else None
         if getattr(helper, "__module__", None) == type(module).__module__ and hasattr(helper, "__code__"):
             names |= set(helper.__code__.co_names)
     found = sorted(names & _THRESHOLDS)
     return f"its code calls {found[0]}: no small input shows what that does" if found else None
+
+
+_OPTION = re.compile(r"self\.config\.(\w+) is not None")
+
+
+def _names_in(function: Any, config: Any) -> Iterable[str]:
+    """The names in a method's code, without the branches for an option that its configuration leaves out."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return function.__code__.co_names
+    for node in ast.walk(tree):
+        option = _OPTION.fullmatch(ast.unparse(node.test)) if isinstance(node, ast.If) else None
+        if isinstance(node, ast.If) and option and getattr(config, option[1], 0) is None:
+            node.body = []  # a walk goes on with what is left
+    found = (getattr(node, "attr", getattr(node, "id", None)) for node in ast.walk(tree))
+    return [name for name in found if name is not None]
 
 
 class _Hooks:
@@ -103,7 +124,9 @@ class _Hooks:
         for trace in self.traces:
             for module in trace.layer.modules():
                 _recording[id(module)] = trace
-                if not module._modules:
+                if experts.looks_like_experts(module):
+                    self.handles.append(module.register_forward_hook(trace.calls_experts, with_kwargs=True))
+                elif not module._modules:
                     self.handles.append(module.register_forward_hook(trace.calls_leaf, with_kwargs=True))
             self.handles.append(trace.layer.register_forward_pre_hook(trace.begins, with_kwargs=True))
             self.handles.append(trace.layer.register_forward_hook(trace.ends))

@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 from layerzero import _layerzero
 from layerzero.integrations.transformers.block import DTYPES, BlockProgram
 from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
-from layerzero.integrations.transformers.layers import Layer, Stack
+from layerzero.integrations.transformers.layers import Experts, Layer, Stack
 from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
 
@@ -25,7 +25,7 @@ class BoundLayer:
 
     def __init__(self, shape: Layer, layer: Any) -> None:
         self.shape = shape
-        names = [*shape.linears, *(norm.name for norm in shape.norms)]
+        names = [*shape.modules, *(norm.name for norm in shape.norms)]
         self.tables = {name: layer.get_submodule(name)._parameters for name in names}
 
     def __getitem__(self, name: str) -> Any:
@@ -107,6 +107,10 @@ class StackPlan:
     def device(self):
         return self.layers[0][self.layers[0].shape.attention.out]["weight"].device
 
+    @property
+    def has_experts(self):
+        return any(isinstance(layer.mlp, Experts) for layer in self.stack.layers)
+
     def take_blocks(self, holder):
         """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
         self.watch = None
@@ -159,7 +163,8 @@ class StackPlan:
     def _look(self):
         parts = list(zip(self.parts, self.expected_parts, strict=True))
         forwards = [(table, "forward", table.get("forward")) for table in self.members]
-        given = [(table, name, table.get(name)) for table in self.weights for name in ("weight", "bias")]
+        names = [(table, name) for table in self.weights for name in {"weight", "bias", *table}]
+        given = [(table, name, table.get(name)) for table, name in names]
         tensors = [entry for entry in given if type(entry[2]) is Parameter]
         absent = [entry for entry in given if type(entry[2]) is not Parameter]  # or released
         facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
@@ -174,8 +179,8 @@ class StackPlan:
         forwards = [table.get("forward") for table in self.members]
         if forwards != self.expected_forwards and list(map(replaced_forward, self.members)) != self.expected_forwards:
             return "a forward was replaced after kernelize"
-        weights = [table.get("weight") for table in self.weights]
-        weights += [table["bias"] for table in self.weights if table.get("bias") is not None]
+        given = [(name, weight) for table in self.weights for name, weight in table.items()]
+        weights = [weight for name, weight in given if weight is not None or name == "weight"]
         weights = [weight for weight in weights if type(weight) is not ReleasedParameter]
         if any(type(w) is not Parameter or w.layout is not torch.strided or w.is_neg() for w in weights):
             return "a weight is no longer a plain parameter"
@@ -228,11 +233,13 @@ def _differs(value, expected):
 
 
 def _facts_of(module):
-    """[(table, name)] of what the module's own forward may read: its plain attributes, and what its file holds."""
+    """[(table, name)] of what the module's own forward may read: its plain attributes, those of its configuration, and
+    what its file holds.
+    """
     members = module.__dict__
     found = [(members, name) for name in members if not name.startswith("_") and name not in ("forward", "training")]
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     if code is not None:
-        table = inspect.unwrap(type(module).forward).__globals__
-        found += [(table, name) for name in code.co_names if name in table]
+        tables = inspect.unwrap(type(module).forward).__globals__, getattr(members.get("config"), "__dict__", {})
+        found += [(table, name) for table in tables for name in code.co_names if name in table]
     return found

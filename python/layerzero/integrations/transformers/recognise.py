@@ -15,14 +15,21 @@ from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import structure
-from layerzero.integrations.transformers.layers import Attention, Columns, Heads, Layer, Mlp, Norm, Norms, Rope
+from layerzero.integrations.transformers.layers import (
+    Attention,
+    Columns,
+    Heads,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    Rope,
+    Unknown,
+)
+from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
 _rope = _layerzero.ops["rope"]
 _GATED = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh": ("geglu", "tanh")}
-
-
-class Unknown(Exception):
-    """Why layers are not what the operations compute."""
 
 
 class _Call(NamedTuple):
@@ -78,6 +85,7 @@ class LayerTrace:
         self.result: Any = None
         self.calls: list[_Call] = []
         self.attended: list[_Attended] = []
+        self.dispatched: list[Dispatched] = []
         self.used: set[str] = set()
         self.transposed: tuple[str, ...] = ()
 
@@ -92,12 +100,18 @@ class LayerTrace:
 
     def calls_leaf(self, module, args, kwargs, result):
         given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
+        result = result[0] if isinstance(result, tuple) and result else result  # logits, of a router
         if given is not None and isinstance(result, torch.Tensor) and given.dim() and result.dim():
             name = self.names[id(module)]
             self.calls.append(_Call(name, module, given.clone(), result.clone(), (given, result)))
 
     def attends(self, module, heads, mask, result, further):
         self.attended.append(_Attended(module, tuple(h.clone() for h in heads), mask, result.clone(), further))
+
+    def calls_experts(self, module, args, kwargs, result):
+        given = dict(zip(("hidden_states", "top_k_index", "top_k_weights"), args, strict=False)) | kwargs
+        tensors = (given["hidden_states"], given["top_k_index"], given["top_k_weights"], result)
+        self.dispatched.append(Dispatched(self.names[id(module)], module, *(t.clone() for t in tensors)))
 
     # ---- between layers
 
@@ -256,8 +270,14 @@ class LayerTrace:
     # ---- MLP
 
     def _mlp(self):
-        """(Mlp, the call that reads for it, the rows that it gives)."""
-        rest = [call for call in self.linears if call.name not in self.used]
+        """(Mlp or Experts, the call that reads for it, the rows that it gives)."""
+        return self._experts() if self.dispatched else self._dense(self._unused())
+
+    def _unused(self):
+        return [call for call in self.linears if call.name not in self.used]
+
+    def _dense(self, rest):
+        """The same of an MLP that is these linear layers."""
         if len(rest) not in (2, 3):
             raise Unknown(f"has {len(rest)} linear layers besides those of its attention: no MLP")
         *into, out = rest
@@ -271,6 +291,26 @@ class LayerTrace:
                         self._use(call)
                     return mlp, into[0], out.result
         raise Unknown("mlp: its activation reads what no linear layer gives")
+
+    def _experts(self):
+        if len(self.dispatched) != 1:
+            raise Unknown(f"calls experts {len(self.dispatched)} times")
+        (dispatched,) = self.dispatched
+        readers = [call for call in self.calls if call.name not in self.used and _same(call.given, dispatched.rows)]
+        experts, router = experts_of(dispatched, readers)
+        self.used.add(router.name)
+        result, rest = dispatched.result, self._unused()
+        if not rest:
+            return experts, router, result
+        gate = next((call for call in rest if call.result.shape[-1] == 1 and call in readers), None)
+        shared, into, rows = self._dense([call for call in rest if call is not gate])
+        if not _same(into.given, dispatched.rows):
+            raise Unknown("its shared expert reads other rows than the experts")
+        if gate is not None:
+            rows = torch.sigmoid(gate.result) * rows
+            self._use(gate)
+        experts = dataclasses.replace(experts, shared=shared, shared_gate=gate and gate.name)
+        return experts, router, result + rows.reshape(result.shape)
 
     @staticmethod
     def _of(into, columns):

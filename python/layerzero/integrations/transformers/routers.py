@@ -1,0 +1,84 @@
+"""Recognises how the experts of a recorded call were chosen: `moe_route` is tried on what a router's weight makes of its rows."""
+
+import itertools
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.layers import Experts, Unknown
+
+_route = _layerzero.ops["moe_route"]
+_TIE = 1e-5  # logits that are nearer may have one score
+_RULES = [*itertools.product(("softmax", "sigmoid", "sqrt_softplus"), (False, True))]
+
+
+class Dispatched(NamedTuple):
+    """A call of experts: rows (tokens, d), ids and weights (tokens, k) of the chosen ones, and the weighted sums."""
+
+    name: str
+    module: nn.Module
+    rows: torch.Tensor
+    ids: torch.Tensor
+    weights: torch.Tensor
+    result: torch.Tensor
+
+
+def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any]:
+    """(Experts, the call of their router) among the calls that read the same rows; raises Unknown."""
+    reason = experts_interface.why_not_experts(dispatched.module)
+    if reason:
+        raise Unknown(f"{dispatched.name}: {reason}")
+    activation = structure.activation_of(dispatched.module.act_fn)
+    number, chosen = dispatched.module.down_proj.shape[0], dispatched.ids.shape[-1]
+    for call in readers:
+        weight = call.module._parameters.get("weight")
+        if weight is None or weight.shape != (number, dispatched.rows.shape[-1]):
+            continue
+        reason = _why_not_router(call)
+        if reason:
+            raise Unknown(f"{call.name}: {reason}")
+        with torch.inference_mode():
+            rule = _rule_of(
+                dispatched, nn.functional.linear(dispatched.rows, weight, call.module._parameters.get("bias"))
+            )
+        return Experts(dispatched.name, call.name, chosen, *rule, activation), call
+    raise Unknown(f"{dispatched.name}: no weight of {number} rows chooses among its experts")
+
+
+def _why_not_router(call):
+    if call.result.dtype != call.given.dtype:
+        return f"its logits are {call.result.dtype}, its rows {call.given.dtype}"
+    further = {*call.module._parameters, *call.module._buffers} - {"weight", "bias"}
+    return f"its choice depends on {min(further)} too" if further else structure.why_not_plain(call.module)
+
+
+def _rule_of(dispatched, logits):
+    """(scoring, renormalize) that give the same weights of the same experts, in all rows whose choice is no tie."""
+    chosen, number = dispatched.ids.shape[-1], logits.shape[-1]
+    best = logits.sort(descending=True).values
+    clear = best[:, 0] - best[:, -1] > _TIE  # and none between the last that is chosen and the next one
+    if chosen < number:
+        clear = best[:, chosen - 1] - best[:, chosen] > _TIE
+    if not clear.any():
+        raise Unknown("its router gives all experts the same: nothing tells how it chooses")
+    expected = _spread(dispatched.weights, dispatched.ids, number)[clear]
+    bound = max(torch.finfo(dispatched.weights.dtype).eps, 1e-5)
+    found = []
+    for scoring, renormalize in _RULES:
+        weights, ids = _route(logits, chosen, scoring=scoring, renormalize=renormalize)
+        if torch.allclose(_spread(weights, ids, number)[clear], expected, rtol=bound, atol=0):
+            found.append((scoring, renormalize))
+    if not found:
+        raise Unknown("its router chooses in a way that was not recognised")
+    if chosen > 1 and len({scoring for scoring, _ in found}) > 1:  # a single one has the weight 1 by any scoring
+        raise Unknown("its router gives all experts nearly the same: nothing tells how it weights them")
+    return found[0]
+
+
+def _spread(weights, ids, number):
+    """(tokens, experts): 0 for those that were not chosen."""
+    return torch.zeros(len(ids), number, dtype=torch.float32).scatter_(1, ids.long(), weights.float())
