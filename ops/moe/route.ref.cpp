@@ -22,7 +22,7 @@ std::vector<double> Scores(std::vector<double> x, int64_t scoring) {
     } else if (scoring == kSigmoid) {
       v = 1.0 / (1.0 + std::exp(-v));
     } else {
-      v = std::sqrt(std::max(v, 0.0) + std::log1p(std::exp(-std::fabs(v))) + (v - v));  // v - v: NaN stays NaN
+      v = std::isnan(v) ? v : std::sqrt(std::max(v, 0.0) + std::log1p(std::exp(-std::fabs(v))));
     }
   }
   if (scoring == kSoftmax) {
