@@ -53,6 +53,8 @@ def layerzero_attention(
         )
         return out, None
     length, total = query.shape[2], key.shape[2]
+    if key.shape[0] != query.shape[0]:  # one sequence of keys for all queries, as torch's own functions allow
+        key, value = (rows.expand(query.shape[0], -1, -1, -1) for rows in (key, value))
     if query.is_meta:  # shapes alone
         return query.new_empty(query.shape[0], length, query.shape[1], value.shape[-1]), None
     if is_causal is None:

@@ -8,7 +8,8 @@ from transformers.cache_utils import StaticCache
 
 from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.blocks import add_product
-from layerzero.integrations.transformers.layers import Columns, Experts, Heads, Layer, Mlp, Norm, Norms, Rope
+from layerzero.integrations.transformers.encoded import Encoded, keys_and_values
+from layerzero.integrations.transformers.layers import Attention, Columns, Experts, Heads, Layer, Mlp, Norm, Norms, Rope
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.program import Program, ProgramBuilder, Rows
 
@@ -32,12 +33,15 @@ class BlockProgram:
         self.ropes: list[Rope | None] = [None] * plan.stack.groups
         for layer in plan.stack.layers:
             self.ropes[layer.group] = self.ropes[layer.group] or layer.attention.rope
+        self.cross = plan.stack.cross  # attends to an encoder's rows too
         self.program = _Builder(plan, self).build()
         self.block_sizes = [(index, heads, size, size) for index, heads, size in self.layers]
         self._paged: Program | None = None  # the same over blocks
 
-    def run(self, hidden: Any, groups: Any, cache: Any, past: int, pads: Any = None) -> torch.Tensor:
-        """pads: of a PagedCache, what its `padding` says of the masks."""
+    def run(
+        self, hidden: Any, groups: Any, cache: Any, past: int, pads: Any = None, encoded: Encoded | None = None
+    ) -> torch.Tensor:
+        """pads: of a PagedCache, what its `padding` says of the masks. encoded: what an encoder gave."""
         length = hidden.shape[1]
         output = torch.empty_like(hidden, memory_format=torch.contiguous_format)
         if isinstance(cache, PagedCache):
@@ -48,7 +52,8 @@ class BlockProgram:
             rows = rows_cache.static_rows(cache, hidden, self.layers)
         else:
             rows = rows_cache.adopt(cache, hidden, self.layers, past, length)
-        self.program.run((hidden, *self._inputs(groups)), (output,), rows, past)
+        further = () if encoded is None else (encoded.mask, *keys_and_values(self.plan, encoded))
+        self.program.run((hidden, *self._inputs(groups), *further), (output,), rows, past)
         if cache is not None:
             rows_cache.appended(cache, length)
         return output
@@ -75,7 +80,9 @@ class BlockProgram:
         widths = [rope.width if rope else 0 for rope in self.ropes]
         groups = [(None, *[torch.empty(1, length, width, dtype=self.dtype)] * 2) for width in widths]
         rows = rows_cache.no_rows(hidden, self.layers, past + length)
-        return (hidden, *self._inputs(groups)), (torch.empty_like(hidden),), rows, past
+        seen = rows if self.cross else ()  # as many positions of an encoder
+        further = (None, *seen) if self.cross else ()
+        return (hidden, *self._inputs(groups), *further), (torch.empty_like(hidden),), rows, past
 
     def cache_bytes(self) -> int:
         """Keys and values of all layers for one token of one sequence."""
@@ -92,6 +99,7 @@ class _Builder:
         self.stream: Any = self.make.input()
         self.waiting: list[tuple[Rows, float]] = []
         self.groups = [tuple(self.make.input() for _ in range(3)) for _ in program.ropes]
+        self.encoded_mask = self.make.input() if program.cross else None
 
     def build(self) -> Program:
         for layer in self.plan.layers:
@@ -187,6 +195,9 @@ class _Builder:
         source = self._source(layer.attention_norms)
         read = self.stream
         self._push(self._attention(layer, source), layer.attention_norms, layer)
+        if layer.cross is not None:
+            source = self._source(layer.cross_norms)
+            self._push(self._attention_to_encoder(layer.cross, source), layer.cross_norms, layer)
         if not layer.parallel:
             source = self._source(layer.mlp_norms)
         elif layer.mlp_norms.before != layer.attention_norms.before:
@@ -301,6 +312,15 @@ class _Builder:
             "attn_mask": self.groups[layer.group][0],
         }
         self.make.add("attention", [mixed], **operands, **given, scale=own.scale * own.query.factor)
+
+    def _attention_to_encoder(self, own: Attention, source: Any) -> Rows:
+        query = self._heads(self._linears(source, (own.query.linear,)), own.query)
+        mixed = self._rows(*query.axes)
+        seen = {"key": self.make.input(), "value": self.make.input(), "attn_mask": self.encoded_mask}
+        softcap = {} if own.softcap is None else {"softcap": own.softcap}
+        scale = own.scale * own.query.factor
+        self.make.add("attention", [mixed], query=query, **seen, causal=False, scale=scale, **softcap)
+        return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
 
     def _heads(self, given: dict[str, Rows], part: Heads) -> Rows:
         rows = given[part.linear]

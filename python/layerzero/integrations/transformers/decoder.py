@@ -22,7 +22,6 @@ from layerzero.integrations.transformers.structure import count_call, looks_like
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
 _add_rms_norm = _OPS["fused_add_rms_norm"]
-_linear = _OPS["linear"]
 _rope = _OPS["rope"]
 _attention = _OPS["attention"]
 _swiglu = _OPS["swiglu"]
@@ -43,11 +42,6 @@ class DecoderPlan(StackPlan):
     def embed(self, ids):
         rows = self.blocks(self.embedding) if self.linears else None
         return _embedding(ids, self.embedding["weight"]) if rows is None else rows(ids)
-
-    def multiply(self, rows, table):
-        """The product of rows and a linear layer's weight, be it the parameter or in blocks."""
-        blocks = self.blocks(table) if self.linears else None
-        return _linear(rows, table["weight"], table["bias"]) if blocks is None else blocks(rows, table["bias"])
 
 
 _UNDONE = DecoderPlan(None)

@@ -10,12 +10,15 @@ import threading
 from typing import Any
 
 import torch
+from transformers.cache_utils import EncoderDecoderCache
 
-from layerzero.integrations.transformers import rows_cache
+from layerzero.integrations.transformers import encoded, rows_cache
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
+from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.padding import OTHER_MASK
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers.recognise import ENCODED, ENCODED_MASK
 from layerzero.integrations.transformers.structure import count_call
 
 _running = threading.local()  # .call: the one that is under way in this thread
@@ -31,6 +34,7 @@ class _Call:
         self.next = 0  # the layer that is to come
         self.hidden: Any = None
         self.cache: Any = None
+        self.encoded: Encoded | None = None
         self.past = 0
         self.given: list[Any] = [None] * plan.stack.groups  # (mask, tables) as the layers of a group got them
         self.aside: str | None = None
@@ -54,18 +58,26 @@ class _Call:
         if self.aside:
             return hidden
         self.done = True
-        return self.plan.program().run(hidden, groups, self.cache, self.past, pads)
+        return self.plan.program().run(hidden, groups, self.cache, self.past, pads, self.encoded)
 
     def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
             return _NO_PROGRAM
         if wants_outputs():
             return "attentions or hidden states are asked for"
-        name = self.plan.stack.cache
+        stack = self.plan.stack
+        known = _KNOWN | {ENCODED, ENCODED_MASK} if stack.cross else _KNOWN
         for key, value in arguments.items():
-            if key not in _KNOWN and key != name and value is not None and value is not False:
+            if key not in known and key != stack.cache and value is not None and value is not False:
                 return f"{key} is given"
-        self.cache = arguments.get(name) if name else None
+        self.cache = arguments.get(stack.cache) if stack.cache else None
+        if stack.cross:
+            both = self.cache if type(self.cache) is EncoderDecoderCache else None
+            self.encoded = Encoded(arguments.get(ENCODED), arguments.get(ENCODED_MASK), both)
+            self.cache = both.self_attention_cache if both is not None else self.cache
+            reason = encoded.why_not(self.encoded, hidden)
+            if reason or (self.cache is not None and both is None):
+                return reason or rows_cache.OTHER
         if self.cache is None:
             return None
         paged = isinstance(self.cache, PagedCache)
@@ -78,6 +90,11 @@ class _Call:
         """False where a layer gets something else than the others of its group."""
         group = self.plan.stack.layers[index].group
         mask, tables = arguments.get("attention_mask"), arguments.get("position_embeddings")
+        seen = self.encoded
+        if seen is not None and (
+            seen.rows is not arguments.get(ENCODED) or seen.mask is not arguments.get(ENCODED_MASK)
+        ):
+            return False
         kept = self.given[group]
         if kept is None:
             self.given[group] = mask, tables

@@ -265,7 +265,6 @@ def _replace_layers(layers, mark):
                 module.__dict__.pop(name, None)
         mark.report.left[stack.kind] = reason
         return
-    entry["calls"] = 0  # that was the trial
     mark.report.replaced[stack.kind] = entry
     if layers.whole:
         replace(holder, decoder_forward, entry)
@@ -354,7 +353,7 @@ def _kernelize(model):
     for config, name in choices.chosen(model, "attn"):
         attention_interface.remember((m for m in model.modules() if getattr(m, "config", None) is config), name)
     try:
-        layers = observe.ModelLayers(model)
+        layers = observe.layers_of(model)
     except BaseException:
         attention_interface.remember(model.modules(), None)
         raise
@@ -364,15 +363,18 @@ def _kernelize(model):
         _replace_attention(model, mark)
         _replace_experts(model, mark)
         _replace_mlps_and_linears(model, mark)
-        reason = layers.reason
-        if not reason and mark.attention is None:
-            reason = f"attention: {mark.report.left.get('attention')}"
-        if reason or not layers.whole:
+        if mark.attention is None:
+            kept = f"attention: {mark.report.left.get('attention')}"
+            layers = {called: found if isinstance(found, str) else kept for called, found in layers.items()}
+        if not any(isinstance(found, observe.ModelLayers) and found.whole for found in layers.values()):
             _replace_rotations(model, mark)
-        if reason:
-            mark.report.left["decoder"] = reason
-        else:
-            _replace_layers(layers, mark)
+        for called, found in layers.items():
+            if isinstance(found, str):
+                mark.report.left[called] = found
+            else:
+                _replace_layers(found, mark)
+        for kind in {"decoder", "encoder"} & mark.report.replaced.keys():
+            mark.report.replaced[kind]["calls"] = 0  # those were trials
     except BaseException:
         _restore(model)
         raise

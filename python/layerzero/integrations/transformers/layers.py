@@ -2,9 +2,9 @@
 
 Modules are named by their paths within the layer, so a description holds for any copy of the model and can be pickled.
 
-    attention = out(attention(q, k, v)) of its source
+    attention = out(attention(q, k, v)) of its source; cross alike, with keys and values of an encoder's rows
     mlp = out(activation(gate) * up), out(activation(up)), or the weighted sum of the chosen experts' own
-    sequential: stream += factor * after(attention(before(stream))), `behind` normalises the sum; then the mlp alike
+    sequential: stream += factor * after(attention(before(stream))), `behind` normalises the sum; cross and mlp alike
     parallel:   both read the stream that the layer got
 """
 
@@ -145,18 +145,22 @@ class Layer:
     index: int = 0
     group: int = 0
     transposed: tuple[str, ...] = ()
+    cross: Attention | None = None
+    cross_norms: Norms = Norms()
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        parts = (self.attention_norms, self.mlp_norms)
+        parts = (self.attention_norms, self.cross_norms, self.mlp_norms)
         found = [norm for part in parts for norm in (part.before, part.after, part.behind)]
         found += [self.attention.query.norm, self.attention.key.norm]
+        found += [] if self.cross is None else [self.cross.query.norm]
         return tuple(norm for norm in found if norm is not None)
 
     @property
     def modules(self) -> tuple[str, ...]:
         """All whose parameters the layer multiplies with."""
-        return (*self.attention.linears, self.attention.out, *self.mlp.modules)
+        cross = () if self.cross is None else (*self.cross.linears, self.cross.out)
+        return (*self.attention.linears, self.attention.out, *cross, *self.mlp.modules)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +168,7 @@ class Stack:
     """All layers of a model: `holder` is the path of the module whose forward calls those of its list `name`.
 
     cache: the argument by which a layer gets it, None in an encoder. norm: what the program of the layers ends with.
+    half: whether they are the same in float16, where some clamp what they give.
     """
 
     holder: str
@@ -171,10 +176,15 @@ class Stack:
     layers: tuple[Layer, ...]
     cache: str | None
     norm: Norm | None = None
+    half: bool = True
 
     @property
     def groups(self) -> int:
         return 1 + max(layer.group for layer in self.layers)
+
+    @property
+    def cross(self) -> bool:
+        return any(layer.cross is not None for layer in self.layers)
 
     @property
     def kind(self) -> str:

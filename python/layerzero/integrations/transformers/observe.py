@@ -55,15 +55,32 @@ def base_of(model):
     return None
 
 
-def _find_list(model: nn.Module, base: nn.Module | None) -> tuple[str, str]:
-    """(path of the holder, name of the list) of the model's layers; raises Unknown."""
+def _find_lists(model: nn.Module) -> list[tuple[str, str]]:
+    """[(path of the holder, name of the list)] of the model's layers: two of a model with an encoder and a decoder."""
+    base = base_of(model)
     if base is not None:
-        return next(path for path, module in model.named_modules() if module is base), "layers"
+        return [(next(path for path, module in model.named_modules() if module is base), "layers")]
     found = _outermost_lists(model)
-    if len(found) != 1:
+    two = len(found) == 2 and getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    if len(found) != 1 and not two:
         raise Unknown(f"has {len(found)} lists of layers" if found else "has no list of layers")
-    holder, _, name = found[0].rpartition(".")
-    return holder, name
+    return [(holder, name) for holder, _, name in (path.rpartition(".") for path in found)]
+
+
+def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":
+    """What a report calls them -> the layers of a model that lie behind each other, or why they cannot be one program."""
+    try:
+        lists = _find_lists(model)
+    except Unknown as unknown:
+        return {"decoder": str(unknown)}
+    found: dict[str, ModelLayers | str] = {}
+    for path, name in lists:
+        called = "decoder" if len(lists) == 1 else path.rpartition(".")[2]
+        try:
+            found[called] = ModelLayers(model, path, name)
+        except Unknown as unknown:
+            found[called] = str(unknown)
+    return found
 
 
 def _norm_behind(base: nn.Module) -> Norm:
@@ -72,21 +89,21 @@ def _norm_behind(base: nn.Module) -> Norm:
     return Norm("norm", found[0], structure.eps_of(base.norm), found[1].get("weight_offset", 0.0))
 
 
-def _why_not_layers(layers: Any) -> str | None:
-    """None, or what in the modules stands against any fused forward, whatever they compute."""
+def _why_not_layers(layers: Any, half: bool) -> str | None:
+    """None, or what in the modules stands against any fused forward, whatever they compute; `half`: in float16."""
     for index, layer in enumerate(layers):
         for name, module in layer.named_modules():
-            reason = structure.why_not_plain(module) or _threshold_of(module)
+            reason = structure.why_not_plain(module) or _threshold_of(module, half)
             if reason:
                 return f"layer {index}: {name + ': ' if name else ''}{reason}"
     return None
 
 
-def _threshold_of(module):
+def _threshold_of(module, half):
     own = inspect.unwrap(type(module).forward)
     if type(module).__module__.startswith("torch.") or not hasattr(own, "__code__"):
         return None
-    names = set(_names_in(own, getattr(module, "config", None)))
+    names = set(_names_in(own, getattr(module, "config", None), half))
     for name in list(names):  # and those of the functions of its file
         known = own.__globals__.get(name)
         helper: Any = inspect.unwrap(known) if callable(known) else None
@@ -97,20 +114,27 @@ def _threshold_of(module):
 
 
 _OPTION = re.compile(r"self\.config\.(\w+) is not None")
+_HALF = re.compile(r"\w+\.dtype == torch\.float16( and .*)?")
 
 
-def _names_in(function: Any, config: Any) -> Iterable[str]:
-    """The names in a method's code, without the branches for an option that its configuration leaves out."""
+def _names_in(function: Any, config: Any, half: bool) -> Iterable[str]:
+    """The names in a method's code, without the branches for options that its configuration leaves out, or for float16."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):
         return function.__code__.co_names
     for node in ast.walk(tree):
-        option = _OPTION.fullmatch(ast.unparse(node.test)) if isinstance(node, ast.If) else None
-        if isinstance(node, ast.If) and option and getattr(config, option[1], 0) is None:
-            node.body = []  # a walk goes on with what is left
+        if isinstance(node, ast.If) and _is_left_out(ast.unparse(node.test), config, half):
+            node.body = []  # the walk goes on with what is left
     found = (getattr(node, "attr", getattr(node, "id", None)) for node in ast.walk(tree))
     return [name for name in found if name is not None]
+
+
+def _is_left_out(test: str, config: Any, half: bool) -> bool:
+    option = _OPTION.fullmatch(test)
+    if option:
+        return getattr(config, option[1], 0) is None
+    return not half and bool(_HALF.fullmatch(test))
 
 
 class _Hooks:
@@ -176,33 +200,26 @@ def _describe(traces):
 
 
 class ModelLayers:
-    """The layers of a model, judged before any part of it is replaced, and what the model makes of a small input.
+    """The list `name` of layers in the module at `path`, judged before any part of a model is replaced, and what the model
+    makes of a small input. Raises Unknown where they cannot be one program.
 
-    stack: None where they cannot be one, and `reason` why. whole: as in a Llama, nothing is left around them for the
-    model's own code.
+    whole: as in a Llama, nothing is left around them for the model's own code.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, path: str, name: str) -> None:
         self.model, self.base = model, base_of(model)
-        self.stack: Any = None
-        self.reason: str | None = None
         self.whole = False
-        try:
-            self.stack = self._found()
-        except Unknown as unknown:
-            self.reason = str(unknown)
-            return
-        self.holder = model.get_submodule(self.stack.holder)
+        self.holder = model.get_submodule(path)
+        self.stack = self._found(path, name)
         if self.base is not None and why_not_llama(self.base, self.stack) is None and self._embeds():
             self.whole = True
             self.stack = dataclasses.replace(self.stack, norm=_norm_behind(self.base))
         self.expected = self.run(type(self.holder).forward)
 
-    def _found(self) -> Stack:
-        path, name = _find_list(self.model, self.base)
-        holder = self.model.get_submodule(path)
-        layers = getattr(holder, name)
-        reason = _why_not_layers(layers) or structure.why_not_plain(holder)
+    def _found(self, path: str, name: str) -> Stack:
+        layers = getattr(self.holder, name)
+        half = any(parameter.dtype == torch.float16 for parameter in self.holder.parameters())
+        reason = _why_not_layers(layers, half) or structure.why_not_plain(self.holder)
         devices = {parameter.device for parameter in self.model.parameters()}
         if not reason and (len(devices) != 1 or next(iter(devices)).type not in DEVICES):
             reason = "weights are not on one CPU or CUDA device; its parts are replaced one by one"
@@ -210,7 +227,7 @@ class ModelLayers:
         if reason:
             raise Unknown(reason)
         described, cache, self.first = _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
-        return Stack(path, name, described, cache)
+        return Stack(path, name, described, cache, half=_why_not_layers(layers, half=True) is None)
 
     def _embeds(self) -> bool:
         """Whether the first layer got what the embedding gives, without a factor or anything else."""

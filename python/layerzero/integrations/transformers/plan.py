@@ -14,6 +14,8 @@ from layerzero.integrations.transformers.layers import Experts, Layer, Stack
 from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
 
+_linear = _layerzero.ops["linear"]
+
 
 def _only_captures(hooks):
     """True for the hooks that Transformers leaves behind after a call with output_hidden_states: idle otherwise."""
@@ -136,6 +138,11 @@ class StackPlan:
             "bias": None if None in biases else torch.cat([bias.detach() for bias in biases]),
         }
 
+    def multiply(self, rows, table):
+        """The product of rows and a linear layer's weight, be it the parameter or in blocks."""
+        blocks = self.blocks(table) if self.linears else None
+        return _linear(rows, table["weight"], table["bias"]) if blocks is None else blocks(rows, table["bias"])
+
     def why_changed(self):
         """None, or what was done to the modules since kernelize that only their own forward honours."""
         # Every hook that is registered anywhere takes a new id: as long as there is none, no table has to be looked at.
@@ -201,7 +208,7 @@ class StackPlan:
     def takes_programs(self, hidden):
         if hidden.device.type != "cpu" or hidden.dtype not in DTYPES or not _layerzero.programs_may_run():
             return False
-        return hidden.dtype is self.dtype
+        return hidden.dtype is self.dtype and (self.stack.half or hidden.dtype is not torch.float16)
 
     def program(self):
         """That of the weights as they are; `why_changed` has said None."""
@@ -214,9 +221,10 @@ class StackPlan:
 
 def program_of(model):
     """(program of a kernelized model's layers, their kind); (None, None) where they run by themselves."""
-    holder = next((module for module in model.modules() if "_layerzero_decoder" in module.__dict__), None)
-    if holder is None:
+    holders = [module for module in model.modules() if "_layerzero_decoder" in module.__dict__]
+    if not holders:
         return None, None
+    holder = holders[-1]  # of an encoder and a decoder the latter
     plan = holder.__dict__["_layerzero_decoder"]
     if plan.layers is None:
         plan.build(holder)

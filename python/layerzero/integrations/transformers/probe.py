@@ -36,13 +36,20 @@ def tokens(embedding):
     return ids, mask
 
 
-def _inputs_of(model):
-    """Arguments of a forward, or None for models whose input is neither text nor an image."""
+def _inputs_of(model, decoder_alone=False):
+    """Arguments of a forward, or None for models whose input is neither text nor an image.
+
+    decoder_alone: rows as if of an encoder do where that takes something else, sound of half a minute perhaps.
+    """
     kind, config = getattr(model, "main_input_name", None), model.config
     if kind == "input_ids":
         ids, mask = tokens(model.get_input_embeddings())
         given = {"input_ids": ids, "attention_mask": mask}
         return given | {"decoder_input_ids": ids} if config.is_encoder_decoder else given
+    if decoder_alone and getattr(config, "is_encoder_decoder", False):
+        embedding = model.get_input_embeddings()
+        rows = structure.normal(2, 7, config.hidden_size).to(embedding.weight)
+        return {"encoder_outputs": (rows,), "decoder_input_ids": tokens(embedding)[0]}
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
     if kind == "pixel_values" and isinstance(size, int) and isinstance(channels, int):
         pixels = structure.normal(1, channels, size, size)
@@ -67,7 +74,7 @@ def run_model(model):
 def observed_call(model):
     """One call of a model without its head on a small padded input, by a cache if it takes one; None without an input."""
     base = getattr(model, "base_model", model)
-    given = _inputs_of(base)
+    given = _inputs_of(base, decoder_alone=True)
     if given is None:
         return None
     if "use_cache" in inspect.signature(type(base).forward).parameters:
@@ -88,14 +95,16 @@ def without_modes():
 def run_base(model):
     """The same of any model, of what it is without its head; None if no input can be made.
 
-    Of a padded prompt, of one token more where there is a cache, and without a mask.
+    Of a padded prompt, of one token more where there is a cache, and without a mask. Of two stacks what the second gives.
     """
     base = getattr(model, "base_model", model)
-    given = _inputs_of(base)
+    given = _inputs_of(base, decoder_alone=True)
     if given is None:
         return None
     mask = given.get("attention_mask")
     with torch.inference_mode(), structure.evaluating(model):
+        if "decoder_input_ids" in given:
+            return _run_two_stacks(base, given)
         first = base(**given)
         if mask is None:
             return first[0]
@@ -107,6 +116,18 @@ def run_base(model):
             rows.append(base(**further)[0][:, 0])
         del given["attention_mask"]
         return torch.cat([*rows, base(**given)[0][1]])
+
+
+def _run_two_stacks(base, given):
+    """Of a prompt, of one token more, and of padding."""
+    first = base(**given, use_cache=True)
+    encoded = {"encoder_outputs": given.get("encoder_outputs") or (first.encoder_last_hidden_state,)}
+    if "attention_mask" in given:
+        encoded["attention_mask"] = given["attention_mask"]
+    ids, (_, mask) = given["decoder_input_ids"], tokens(base.get_input_embeddings())
+    one = base(**encoded, decoder_input_ids=ids[:, :1], past_key_values=first.past_key_values)
+    padded = base(**encoded, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False)
+    return torch.cat([first[0].flatten(0, 1), one[0].flatten(0, 1), padded[0][mask.bool()]])
 
 
 def same(actual, expected):

@@ -29,6 +29,9 @@ from layerzero.integrations.transformers.layers import (
 from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
 _rope = _layerzero.ops["rope"]
+# The arguments by which a layer gets what an encoder made, and which of it is padding.
+ENCODED, ENCODED_MASK = "encoder_hidden_states", "encoder_attention_mask"
+_PARTS = {2: ("attention", "MLP"), 3: ("attention", "attention to an encoder", "MLP")}
 _GATED = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh": ("geglu", "tanh")}
 
 
@@ -127,7 +130,9 @@ class LayerTrace:
 
     def describe(self):
         """The Layer that this is; raises Unknown."""
-        if len(self.attended) != 1:
+        if self.given is None:
+            raise Unknown("was not reached by a small input")
+        if len(self.attended) not in (1, 2):
             raise Unknown(f"calls attention {len(self.attended)} times through Transformers' interface")
         if self.result is None:
             raise Unknown("gives more than rows")
@@ -139,9 +144,16 @@ class LayerTrace:
         alike = any(a.shape == b.shape and torch.equal(a, b) for a, b in itertools.combinations(results, 2))
         if alike or not all(result.any() for result in results):
             raise Unknown("its weights are zeros or the same in two linear layers: nothing tells where those stand")
-        attention, source, mixed = self._attention()
-        mlp, into, pushed = self._mlp()
-        layer = self._placed(attention, mlp, source, mixed, into, pushed)
+        attention, *first = self._attention(self.attended[0])
+        cross, *second = self._attention(self.attended[1], cross=True) if len(self.attended) > 1 else (None,)
+        mlp, *last = self._mlp()
+        parallel, factor, norms = self._placed([part for part in (first, second, last) if part])
+        index = getattr(self.attended[0].module, "layer_idx", None)
+        layer = Layer(
+            attention, mlp, norms[0], norms[-1], parallel, factor,
+            index=-1 if index is None else index, transposed=self.transposed,
+            cross=cross, cross_norms=norms[1] if cross else Norms(),
+        )  # fmt: skip
         unused = [c.name for c in self.calls if c.name not in self.used and any(True for _ in c.module.parameters())]
         if unused:
             raise Unknown(f"{unused[0]} has a part in it that was not recognised")
@@ -166,10 +178,9 @@ class LayerTrace:
 
     # ---- attention
 
-    def _attention(self):
-        """(Attention, the call that reads for it, the rows that it gives)."""
-        seen = self.attended[0]
-        if seen.mask is not None and seen.mask is not self.arguments.get("attention_mask"):
+    def _attention(self, seen, cross=False):
+        """(Attention, the call that reads for it, the rows that it gives). cross: its keys are of an encoder's rows."""
+        if seen.mask is not None and seen.mask is not self.arguments.get(ENCODED_MASK if cross else "attention_mask"):
             raise Unknown("its attention gets another mask than the layer")
         if seen.heads[1].shape != seen.heads[2].shape:
             raise Unknown("its keys and values have different sizes")
@@ -177,11 +188,13 @@ class LayerTrace:
         for name in ("s_aux", "position_bias"):
             if name in further:
                 raise Unknown(f"its attention has {name}")
-        (query, rope), (key, key_rope), (value, _) = (self._heads(index) for index in range(3))
+        (query, rope), (key, key_rope), (value, _) = (self._heads(seen, index) for index in range(3))
         if rope != key_rope:
             raise Unknown("its queries and keys are rotated in different ways")
-        sources = [call for call in self.linears if call.name in (query.linear, key.linear, value.linear)]
-        if not all(_same(source.given, sources[0].given) for source in sources):
+        calls = {call.name: call for call in self.linears}
+        source, *others = (calls[part.linear] for part in (query, key, value))
+        read = self.arguments.get(ENCODED) if cross else source.given
+        if read is None or not all(_same(call.given, read) for call in others):
             raise Unknown("its queries, keys and values come from different rows")
         mixed = seen.result.flatten(-2)
         out = next((call for call in self.linears if _same(call.given, mixed)), None)
@@ -196,18 +209,25 @@ class LayerTrace:
             window=further.get("sliding_window") if causal else None,  # of an encoder: its masks have it
             softcap=further.get("softcap"),
         )  # fmt: skip
-        self.index = getattr(seen.module, "layer_idx", None)
-        return attention, sources[0], out.result
+        if cross and (causal or rope or not all(map(self._is_plain, (key, value)))):
+            raise Unknown("its attention to an encoder's rows is of an unknown kind")
+        return attention, source, out.result
 
-    def _heads(self, index):
+    def _is_plain(self, heads):
+        whole = (heads.column, heads.step, heads.norm, heads.factor) == (0, heads.size, None, 1.0)
+        return whole and heads.linear not in self.transposed
+
+    def _heads(self, seen, index):
         """(Heads, Rope or None) of queries, keys or values."""
-        wanted = self.attended[0].heads[index].transpose(1, 2)
+        wanted = seen.heads[index].transpose(1, 2)
         shape = (*wanted.shape[:2], -1)
-        constants = vars(self.attended[0].module).values() if index == 0 else ()
+        constants = vars(seen.module).values() if index == 0 else ()
         factors = [1.0, *(value for value in constants if isinstance(value, float))]
         for call in self.linears:
+            if call.result.shape[:-1].numel() != wanted.shape[:2].numel():
+                continue
             rows = call.result.reshape(shape)
-            for column, step in self._columns(rows.shape[-1], index):
+            for column, step in self._columns(seen, rows.shape[-1], index):
                 part = Heads(call.name, column, wanted.shape[2], wanted.shape[3], step)
                 for normed, norm, whole in self._normed(rows, part):
                     for turned, rope in self._turned(normed) if index < 2 else [(normed, None)]:
@@ -224,9 +244,10 @@ class LayerTrace:
             return torch.equal(rows, wanted)
         return structure.agrees_by_row(rows.flatten(0, 1), wanted.flatten(0, 1))
 
-    def _columns(self, width, index):
+    @staticmethod
+    def _columns(seen, width, index):
         """(column, step) of where queries, keys or values may lie in so many columns."""
-        _, heads, _, size = zip(*(h.shape for h in self.attended[0].heads), strict=True)
+        _, heads, _, size = zip(*(h.shape for h in seen.heads), strict=True)
         widths = [h * s for h, s in zip(heads, size, strict=True)]
         if width == widths[index]:
             yield 0, size[index]
@@ -350,41 +371,39 @@ class LayerTrace:
 
     # ---- norms and sums
 
-    def _placed(self, attention, mlp, source, mixed, into, pushed):
-        """The Layer, once it is known where its norms stand and what is added to what."""
-        mixed, mixed_norm = self._after(mixed)
-        pushed, pushed_norm = self._after(pushed)
-        factors = [1.0, *(v for v in vars(self.layer).values() if isinstance(v, float))]
-        for part, rows in (("attention", mixed), ("MLP", pushed)):
+    def _placed(self, parts):
+        """(parallel, factor, the Norms of each part). parts: the call that reads, and the rows that it gives."""
+        afters = [self._after(rows) for _, rows in parts]
+        for name, (rows, _) in zip(_PARTS[len(parts)], afters, strict=True):
             if _same(self.given + rows.reshape(self.given.shape), self.given):
-                raise Unknown(f"its {part} adds nothing to its input, so that nothing tells where it stands")
-        for before in self._between((self.given,), source):
-            for factor in factors:
-                for placed in self._orders(mixed * factor, pushed * factor, into):
-                    parallel, behind, mlp_before, mlp_behind = placed
-                    first, second = (before, mixed_norm, behind), (mlp_before, pushed_norm, mlp_behind)
-                    index = -1 if self.index is None else self.index
-                    return Layer(
-                        attention, mlp, self._norms(first), self._norms(second), parallel, factor,
-                        index=index, transposed=self.transposed,
-                    )  # fmt: skip
+                raise Unknown(f"its {name} adds nothing to its input, so that nothing tells where it stands")
+        for factor in [1.0, *(v for v in vars(self.layer).values() if isinstance(v, float))]:
+            added = [(reader, rows * factor) for (reader, _), (rows, _) in zip(parts, afters, strict=True)]
+            for parallel, orders in ((True, self._side_by_side(added)), (False, self._in_turn((self.given,), added))):
+                for order in orders:
+                    calls = [(before, norm, behind) for (before, behind), (_, norm) in zip(order, afters, strict=True)]
+                    return parallel, factor, [self._norms(three) for three in calls]
         raise Unknown("its norms and sums stand in an order that was not recognised")
 
     def _norms(self, calls):
         return Norms(*(None if call is None else self._norm(call) for call in calls))
 
-    def _orders(self, mixed, pushed, into):
-        """(parallel, norm behind the attention, norm before the MLP, norm behind it): calls or None."""
-        x, result = self.given, self.result
-        for before in self._between((x,), into):
-            if _is_sum(result, x, mixed, pushed):
-                yield True, None, before, None
-        for behind, stream in self._behind((x, mixed)):
-            for before in self._between(stream, into):
-                terms = (before.given, pushed) if before is not None and len(stream) > 1 else (*stream, pushed)
-                for last, end in self._behind(terms):
-                    if _is_sum(result, *end):
-                        yield False, behind, before, last
+    def _side_by_side(self, parts):
+        """[(the call of the norm before, None)] of two parts that both read what the layer got."""
+        if len(parts) == 2 and _is_sum(self.result, self.given, *(rows for _, rows in parts)):
+            for pair in itertools.product(*(self._between((self.given,), reader) for reader, _ in parts)):
+                yield [(before, None) for before in pair]
+
+    def _in_turn(self, stream, parts):
+        """[(the calls of the norms before and behind)] of parts that read what the one before them left: its terms."""
+        (reader, rows), *rest = parts
+        for before in self._between(stream, reader):
+            terms = (before.given, rows) if before is not None and len(stream) > 1 else (*stream, rows)
+            for behind, end in self._behind(terms):
+                if rest:
+                    yield from ([(before, behind), *further] for further in self._in_turn(end, rest))
+                elif _is_sum(self.result, *end):
+                    yield [(before, behind)]
 
     def _behind(self, terms):
         """(norm or None, the terms of the stream after it) where a sum may be normalised."""

@@ -1,0 +1,57 @@
+"""What decoder layers attend to beside themselves: an encoder's rows, whose keys and values are computed once."""
+
+from typing import Any, NamedTuple
+
+import torch
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache, StaticCache
+
+from layerzero.integrations.transformers.layers import Heads
+
+
+class Encoded(NamedTuple):
+    """rows: (batch, positions, width). mask: (batch, 1, 1 or length, positions), or None. cache: the model's, or None."""
+
+    rows: torch.Tensor
+    mask: torch.Tensor | None
+    cache: EncoderDecoderCache | None
+
+
+def why_not(encoded: Encoded, hidden: torch.Tensor) -> str | None:
+    """None, or why layers cannot attend to these rows."""
+    rows, mask, cache = encoded
+    if type(rows) is not torch.Tensor or rows.dim() != 3 or rows.dtype != hidden.dtype:
+        return "the rows of the encoder are missing, or of another dtype"
+    if rows.shape[0] != hidden.shape[0] or rows.device != hidden.device:
+        return "the rows of the encoder are of another batch or device"
+    if mask is not None and (type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[1] != 1):
+        return "the mask of the encoder's rows is not one value for each row and key"
+    if cache is not None and type(cache.cross_attention_cache) not in (DynamicCache, StaticCache):
+        return "the cache of the encoder's keys is neither a plain DynamicCache nor a plain StaticCache"
+    return None
+
+
+def keys_and_values(plan: Any, encoded: Encoded) -> list[torch.Tensor]:
+    """Of each layer in turn, (batch, positions, heads, size); in the cache from the first call on."""
+    found = []
+    for layer in plan.layers:
+        for_both = (layer.shape.cross.key, layer.shape.cross.value)
+        pair = _cached(encoded.cache, layer.shape.index)
+        if pair is None:
+            pair = [_heads(plan.multiply(encoded.rows, layer[part.linear]), part) for part in for_both]
+            if encoded.cache is not None:
+                pair = encoded.cache.cross_attention_cache.update(*pair, layer.shape.index)
+                encoded.cache.is_updated[layer.shape.index] = True
+        found += [half.transpose(1, 2) for half in pair]
+    return found
+
+
+def _cached(cache: Any, index: int) -> Any:
+    if cache is None or not cache.is_updated.get(index):
+        return None
+    layer = cache.cross_attention_cache.layers[index]
+    return layer.keys, layer.values
+
+
+def _heads(rows: torch.Tensor, part: Heads) -> torch.Tensor:
+    """(batch, heads, positions, size), as caches keep it."""
+    return rows.unflatten(-1, (part.heads, part.size)).transpose(1, 2).contiguous()

@@ -1,0 +1,235 @@
+"""Models of an encoder and a decoder: two programs, the second over keys and values of what the first gives."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import layerzero as lz  # noqa: E402
+from block_families import TOLERANCE, error  # noqa: E402
+from torch import nn  # noqa: E402
+
+_SIZES = {
+    "d_model": 64,
+    "encoder_layers": 3,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 96,
+    "decoder_ffn_dim": 96,
+    "vocab_size": 131,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+    "init_std": 0.3,
+}
+_SOUND = {"max_source_positions": 20, "num_mel_bins": 8, "max_target_positions": 64, "suppress_tokens": None}
+# Each has something in its layers that no other one has.
+MODELS = {
+    "Bart": _SIZES,  # norms behind the sums
+    "MBart": _SIZES,  # norms before
+    "Pegasus": _SIZES,
+    "M2M100": _SIZES | {"activation_function": "relu"},
+    "Marian": _SIZES | {"activation_function": "silu"},
+    "Whisper": _SIZES | _SOUND,  # queries times a factor, no biases of keys; its encoder wants one length
+}
+CLASSES = {"Marian": "MarianMTModel"}
+GREEDY = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True}
+
+
+@pytest.fixture(params=MODELS)
+def name(request):
+    return request.param
+
+
+def build(name, dtype=torch.float32, seed=5):
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{name}Config")(**MODELS[name])
+    model = getattr(transformers, CLASSES.get(name, f"{name}ForConditionalGeneration"))(config).eval()
+    with torch.no_grad():  # norms away from one, biases away from zero
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model.to(dtype)
+
+
+def source(name, dtype=torch.float32, batch=2, padded=True):
+    """Arguments of an encoder; the first row ends in padding."""
+    generator = torch.Generator().manual_seed(3)
+    if name == "Whisper":
+        return {"input_features": torch.randn(batch, 8, 40, generator=generator).to(dtype)}
+    ids = torch.randint(3, 131, (batch, 9), generator=generator)
+    if not padded:
+        return {"input_ids": ids}
+    mask = torch.ones_like(ids)
+    mask[0, 6:] = 0
+    return {"input_ids": ids.where(mask.bool(), 0), "attention_mask": mask}
+
+
+def target(batch=2, length=7):
+    return torch.randint(3, 131, (batch, length), generator=torch.Generator().manual_seed(4))
+
+
+def run(model, name, **given):
+    given = {"decoder_input_ids": target()} | given
+    with torch.inference_mode():
+        return model(**source(name, model.dtype) | given)
+
+
+def plan_of(part):
+    return part.__dict__["_layerzero_decoder"]
+
+
+def decoder_of(model):
+    return model.get_decoder()
+
+
+def alike(model, own, name, **given):
+    actual, expected = (run(each, name, **given).logits for each in (model, own))
+    assert error(actual, expected) <= TOLERANCE
+    return expected
+
+
+def test_two_programs(name):
+    model, own = build(name), build(name)
+    plan = lz.compile(model)
+    assert plan.block == "block.decoder" and {row["operation"] for row in plan.phases["decode"]} >= {"attention"}
+    parts = {"decoder"} if name == "Whisper" else {"encoder", "decoder"}
+    assert parts == {"encoder", "decoder"} & plan.report.replaced.keys()
+    assert all(plan.report.replaced[part]["calls"] == 0 for part in parts)
+    mask = torch.ones_like(target())
+    mask[1, :2] = 0
+    for given, rows in (({}, slice(None)), ({"decoder_attention_mask": mask}, mask.bool())):
+        actual, expected = (run(each, name, **given).logits[rows] for each in (model, own))
+        assert error(actual, expected) <= TOLERANCE
+    assert all(plan.report.replaced[part]["calls"] == 2 for part in parts)
+    assert not plan_of(decoder_of(model)).why_aside
+    assert lz.unkernelize(model) and torch.equal(run(model, name).logits, run(own, name).logits)
+
+
+def test_errors_in_bf16(name):
+    """Over several models: those of one alone scatter by half of their size."""
+    sums = [0.0, 0.0]
+    for seed in range(6):
+        model = build(name, torch.bfloat16, seed)
+        exact = run(copy.deepcopy(model).float(), name).logits
+        sums[1] += error(run(model, name).logits, exact)
+        lz.kernelize(model)
+        sums[0] += error(run(model, name).logits, exact)
+        assert not plan_of(decoder_of(model)).why_aside
+    assert sums[0] <= 1.25 * sums[1]
+
+
+def generates_alike(model, own, name, batch=2, **options):
+    with torch.inference_mode():
+        ids = [each.generate(**source(name, batch=batch), **GREEDY | options) for each in (model, own)]
+    assert torch.equal(*ids)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"cache_implementation": "static"}, {"use_cache": False}])
+def test_generation(name, options):
+    model, own = build(name), build(name)
+    report = lz.kernelize(model)
+    generates_alike(model, own, name, **options)
+    assert report.replaced["decoder"]["calls"] >= 8 and not plan_of(decoder_of(model)).why_aside
+
+
+def test_a_draft_that_is_wrong_now_and_then(name):
+    model, own, draft = build(name), build(name), build(name)
+    with torch.no_grad():
+        for parameter in draft.parameters():
+            parameter.mul_(1.02)
+    lz.kernelize(model)
+    generates_alike(model, own, name, batch=1, assistant_model=draft)
+
+
+@pytest.mark.parametrize("first", ["program", "own"])
+def test_a_cache_that_changes_hands(name, first):
+    model, own, ids = build(name), build(name), target()
+    lz.kernelize(model)
+    order = (model, own) if first == "program" else (own, model)
+    result = run(order[0], name, decoder_input_ids=ids[:, :3], use_cache=True)
+    cache, encoded = result.past_key_values, (result.encoder_last_hidden_state,)
+    logits = [result.logits]
+    for at in range(3, 7):
+        given = {"encoder_outputs": encoded, "past_key_values": cache, "decoder_input_ids": ids[:, at : at + 1]}
+        logits.append(run(order[at % 2], name, **given).logits)
+    assert error(torch.cat(logits, dim=1), run(own, name).logits) <= TOLERANCE
+    keys, wanted = (run(each, name, use_cache=True).past_key_values for each in (model, own))
+    for mine, theirs in zip(keys.cross_attention_cache.layers[:2], wanted.cross_attention_cache.layers, strict=False):
+        assert mine.keys.shape == theirs.keys.shape and error(mine.values, theirs.values) <= TOLERANCE
+
+
+def test_weights_that_change(name):
+    """Of every part of a decoder's layer, by new parameters and in place; the program of the new ones runs."""
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    before = alike(model, own, name)
+    for path, _ in list(decoder_of(model).layers[0].named_parameters()):
+        for each in (model, own):
+            module = decoder_of(each).layers[0].get_submodule(path.rpartition(".")[0])
+            last = path.rpartition(".")[2]
+            setattr(module, last, nn.Parameter(getattr(module, last).detach().flip(0) * 1.5))
+        after = alike(model, own, name)
+        alone = path.endswith("k_proj.bias")  # adds one number to all scores of a row: none after the softmax
+        assert alone or not torch.equal(after, before), f"{path} changed nothing"
+        before = after
+    with torch.no_grad():
+        for each in (model, own):
+            for parameter in decoder_of(each).layers.parameters():
+                parameter.mul_(1.1)
+    assert error(alike(model, own, name), before) > 10 * TOLERANCE
+    assert not plan_of(decoder_of(model)).why_aside
+
+
+def test_what_the_program_steps_aside_for():
+    model, own = build("Bart"), build("Bart")
+    lz.kernelize(model)
+    asides = plan_of(decoder_of(model)).why_aside
+    expected = run(own, "Bart", output_attentions=True).cross_attentions
+    actual = run(model, "Bart", output_attentions=True).cross_attentions
+    assert all(error(mine, theirs) <= TOLERANCE for mine, theirs in zip(actual, expected, strict=True))
+    states = torch.randn(2, 9, 64, generator=torch.Generator().manual_seed(2))
+    for further in ({"encoder_hidden_states": None}, {"encoder_hidden_states": states[:1]}):
+        given = {"input_ids": target(), "use_cache": False} | further
+        results = []
+        for each in (model, own):
+            with torch.inference_mode():
+                results.append(decoder_of(each)(**given)[0])
+        assert error(*results) <= TOLERANCE
+    for each in (model, own):
+        decoder_of(each).layers[0].encoder_attn.k_proj.register_forward_hook(lambda _, arguments, result: result * 2)
+    alike(model, own, "Bart")
+    assert set(asides) == {
+        "attentions or hidden states are asked for",
+        "the rows of the encoder are missing, or of another dtype",
+        "the rows of the encoder are of another batch or device",
+        "a module has hooks",
+    }
+
+
+def test_an_encoder_that_clamps_in_float16():
+    """Its own code bounds infinities there: a model that becomes one runs part by part, and is right."""
+    model = build("Bart")
+    report = lz.kernelize(model)
+    model.half()
+    own = build("Bart").half()
+    actual, expected, exact = (run(each, "Bart").logits for each in (model, own, build("Bart")))
+    assert error(actual, exact) <= 2 * error(expected, exact)
+    assert report.replaced["encoder"]["calls"] == 0 and report.replaced["decoder"]["calls"] == 1
+    assert "its code calls clamp" in lz.kernelize(own).left["encoder"]
+
+
+def test_weights_in_blocks():
+    model, own = build("MBart"), build("MBart")
+    plan = lz.compile(model, "int8", max_perplexity_ratio=2, accuracy_ids=target(1, 12))
+    assert plan.report.weights.layers
+    operations = {row["operation"] for row in plan.phases["decode"]}
+    assert "linear_gguf" in operations and "linear" not in operations
+    assert 1e-3 < error(run(model, "MBart").logits, run(own, "MBart").logits) < 0.2
+    assert not plan_of(decoder_of(model)).why_aside
