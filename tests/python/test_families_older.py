@@ -21,6 +21,8 @@ FILES = [
     "test_families.py",
     "test_block_families.py",
     "test_block_changes.py",
+    "test_block_two_stacks.py",
+    "test_routers.py",
     "test_paged_cache.py",
     *(f"test_kernelize{name}.py" for name in ("", "_changes", "_checks", "_composite", "_generation")),
 ]

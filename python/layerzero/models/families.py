@@ -24,6 +24,7 @@ _TWO_STACKS = {
     "vocab_size": VOCABULARY,
 }
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_SHARED = {"shared_expert_intermediate_size": 32}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,8 +81,10 @@ FAMILIES = [
     Family("qwen2", "Qwen2Config", "Qwen2ForCausalLM", _GROUPED),
     Family("qwen3", "Qwen3Config", "Qwen3ForCausalLM", _GROUPED | {"head_dim": 16}),
     Family("qwen3_moe", "Qwen3MoeConfig", "Qwen3MoeForCausalLM", _GROUPED | _EXPERTS | {"head_dim": 16}),
+    Family("qwen2_moe", "Qwen2MoeConfig", "Qwen2MoeForCausalLM", _GROUPED | _EXPERTS | _SHARED),
     Family("mistral", "MistralConfig", "MistralForCausalLM", _GROUPED | {"sliding_window": 8}),
     Family("mixtral", "MixtralConfig", "MixtralForCausalLM", _GROUPED | {"num_local_experts": 4}),
+    Family("olmoe", "OlmoeConfig", "OlmoeForCausalLM", _GROUPED | _EXPERTS | {"num_experts": 8, "eos_token_id": 1}),
     Family("gemma2", "Gemma2Config", "Gemma2ForCausalLM", _GROUPED | {"head_dim": 16, "sliding_window": 8}),
     Family("gemma3", "Gemma3TextConfig", "Gemma3ForCausalLM", _GROUPED | {"head_dim": 16, "sliding_window": 8}),
     Family("phi3", "Phi3Config", "Phi3ForCausalLM", _GROUPED | {"pad_token_id": 0}),
@@ -152,9 +155,9 @@ FAMILIES = [
         "Qwen3NextForCausalLM",
         _GROUPED
         | _EXPERTS
+        | _SHARED
         | {
             "head_dim": 16,
-            "shared_expert_intermediate_size": 32,
             "linear_num_key_heads": 2,
             "linear_num_value_heads": 4,
             "linear_key_head_dim": 16,

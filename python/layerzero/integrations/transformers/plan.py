@@ -95,6 +95,7 @@ class StackPlan:
         self.weights = [table for layer in layers for table in layer.tables.values()]
         self.weights += [self.norm[1]] if self.norm else []
         self.weights += [self.embedding] if self.embedding else []
+        self.needed = [(table, name) for table in self.weights for name, held in table.items() if held is not None]
         self.places = {id(layer): index for index, layer in enumerate(own)}
         self.parameters = list(inspect.signature(type(own[0]).forward).parameters)[1:]
         configs = (getattr(module, "config", None) for module in [holder, *within])
@@ -186,8 +187,8 @@ class StackPlan:
         forwards = [table.get("forward") for table in self.members]
         if forwards != self.expected_forwards and list(map(replaced_forward, self.members)) != self.expected_forwards:
             return "a forward was replaced after kernelize"
-        given = [(name, weight) for table in self.weights for name, weight in table.items()]
-        weights = [weight for name, weight in given if weight is not None or name == "weight"]
+        weights = [table.get(name) for table, name in self.needed]
+        weights += [table["bias"] for table in self.weights if table.get("bias") is not None]
         weights = [weight for weight in weights if type(weight) is not ReleasedParameter]
         if any(type(w) is not Parameter or w.layout is not torch.strided or w.is_neg() for w in weights):
             return "a weight is no longer a plain parameter"
