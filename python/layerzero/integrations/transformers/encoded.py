@@ -11,8 +11,8 @@ from layerzero.integrations.transformers.layers import Heads
 class Encoded(NamedTuple):
     """rows: (batch, positions, width). mask: (batch, 1, 1 or length, positions), or None. cache: the model's, or None."""
 
-    rows: torch.Tensor
-    mask: torch.Tensor | None
+    rows: Any
+    mask: Any
     cache: EncoderDecoderCache | None
 
 

@@ -147,7 +147,7 @@ class LayerTrace:
         attention, *first = self._attention(self.attended[0])
         cross, *second = self._attention(self.attended[1], cross=True) if len(self.attended) > 1 else (None,)
         mlp, *last = self._mlp()
-        parallel, factor, norms = self._placed([part for part in (first, second, last) if part])
+        parallel, factor, norms = self._placed([first, second, last] if cross else [first, last])
         index = getattr(self.attended[0].module, "layer_idx", None)
         layer = Layer(
             attention, mlp, norms[0], norms[-1], parallel, factor,

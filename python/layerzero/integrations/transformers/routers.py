@@ -32,8 +32,8 @@ def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any
     reason = experts_interface.why_not_experts(dispatched.module)
     if reason:
         raise Unknown(f"{dispatched.name}: {reason}")
-    activation = structure.activation_of(dispatched.module.act_fn)
-    number, chosen = dispatched.module.down_proj.shape[0], dispatched.ids.shape[-1]
+    module: Any = dispatched.module
+    activation, number = structure.activation_of(module.act_fn), len(module.down_proj)
     for call in readers:
         weight = call.module._parameters.get("weight")
         if weight is None or weight.shape != (number, dispatched.rows.shape[-1]):
@@ -42,10 +42,10 @@ def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any
         if reason:
             raise Unknown(f"{call.name}: {reason}")
         with torch.inference_mode():
-            rule = _rule_of(
-                dispatched, nn.functional.linear(dispatched.rows, weight, call.module._parameters.get("bias"))
-            )
-        return Experts(dispatched.name, call.name, chosen, *rule, activation), call
+            logits = nn.functional.linear(dispatched.rows, weight, call.module._parameters.get("bias"))
+            scoring, renormalize = _rule_of(dispatched, logits)
+        chosen = dispatched.ids.shape[-1]
+        return Experts(dispatched.name, call.name, chosen, scoring, renormalize, activation), call
     raise Unknown(f"{dispatched.name}: no weight of {number} rows chooses among its experts")
 
 
