@@ -45,6 +45,22 @@ def test_cases_are_every_combination(folder):
     ]
 
 
+GGUF = """\
+for F,R in q4_0,18 q8_0,34; for B in 2
+  cold input=f32[1,64] weight=u8[16,{R}*{B}] packed=u8[1,16*{R}*{B}]~int(0,112) format={F} bias=f32[16]
+"""
+
+
+def test_packed_weights_are_read_in_place_of_rows(tmp_path):
+    (tmp_path / "linear_gguf.cases").write_text(GGUF)
+    case, _ = cases = ops_bench.all_cases(folder=tmp_path)
+    assert case.line.startswith("input=f32[1,64] weight=u8[16,36] packed=u8[1,576]~int(0,112) format=q4_0")
+    with torch.inference_mode():
+        ops_bench.measure(case, rounds=4)
+    assert case.about["bytes"] == 4 * 64 + 576 + 4 * 16 + 4 * 16  # input, packed, bias, output
+    assert len(case.stream) == 4 and ops_bench.records(cases) == []  # a record has no place for the format
+
+
 def test_every_shipped_case_is_a_call_with_an_own_kernel():
     for case in ops_bench.all_cases():
         if case.line.count(",") and any(len(n) > 4 for n in case.line.replace("]", ",").replace("[", ",").split(",")):
