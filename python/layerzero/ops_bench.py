@@ -130,7 +130,7 @@ def measure(case: Case, rounds: int) -> None:
     names = [p["name"] for p in contracts()[case.operation]["params"] if p["kind"] == "tensor"]
     while not isinstance(arguments.get(names[-1]), torch.Tensor):
         names.pop()  # a prepared call takes them in this order
-    tensors = {name: arguments.get(name) for name in names}
+    tensors: dict[str, Any] = {name: arguments.get(name) for name in names}
     report = lz.explain(case.operation, **arguments)
     admitted = [c for c in report.candidates if c.admissible]
     kernels = [c.kernel_id for c in admitted if not c.reference]

@@ -19,6 +19,7 @@ from block_families import (  # noqa: E402
     ids_of,
     plan_of,
 )
+from layerzero.integrations.transformers import block  # noqa: E402
 from layerzero.models.families import first_output  # noqa: E402
 
 ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "siglip"]
@@ -200,6 +201,44 @@ def test_a_long_text_in_pieces(name):
     expected = forward(own, input_ids=ids, attention_mask=mask).logits
     assert error(torch.cat(logits, dim=1)[mask.bool()], expected[mask.bool()]) <= TOLERANCE
     assert not plan_of(model).why_aside
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma3", "mixtral"], indirect=True)
+def test_a_mask_of_the_callers_own(name):
+    """It alone says what a row sees; a window would hide some of that."""
+    model, own, ids = build(name), build(name), ids_of(2, 12)
+    lz.kernelize(model)
+    both = torch.zeros(2, 1, 12, 12)  # also what comes later
+    prefix = torch.full((2, 1, 12, 12), torch.finfo(torch.float32).min).triu(1)
+    prefix[..., :5] = 0
+    for mask in (both, prefix, both == 0):
+        results = [forward(each, input_ids=ids, attention_mask=mask).logits for each in (model, own)]
+        assert error(*results) <= TOLERANCE
+    assert set(plan_of(model).why_aside) == {"the mask shows keys that are outside of the layers' window"}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2", "mixtral", "phi"], indirect=True)
+@pytest.mark.parametrize("kind", ["dynamic", "static", "masked", "two sequences", "without"])
+def test_a_prompt_in_parts(name, kind, monkeypatch):
+    """One sequence without padding goes through the program some rows at a time."""
+    monkeypatch.setattr(block, "PIECE", 5)
+    model, own, ids = build(name), build(name), ids_of(2 if kind == "two sequences" else 1, 23)
+    lz.kernelize(model)
+    given = {"input_ids": ids, "use_cache": kind != "without"}
+    if kind == "masked":
+        given["attention_mask"] = torch.full((1, 1, 23, 23), torch.finfo(torch.float32).min).triu(1)
+        given["attention_mask"][..., :3] = 0  # a prefix that each row sees
+    results = []
+    for each in (model, own):
+        further = (
+            {"past_key_values": transformers.StaticCache(each.config, max_cache_len=40)} if kind == "static" else {}
+        )
+        first = forward(each, **given, **further)
+        results.append(first.logits)
+        if kind in ("dynamic", "static", "two sequences"):
+            last = forward(each, input_ids=ids[:, :1], past_key_values=first.past_key_values)
+            results[-1] = torch.cat([first.logits, last.logits], dim=1)
+    assert error(*results) <= TOLERANCE
 
 
 def test_a_copied_cache(name):

@@ -233,3 +233,44 @@ def test_weights_in_blocks():
     assert "linear_gguf" in operations and "linear" not in operations
     assert 1e-3 < error(run(model, "MBart").logits, run(own, "MBart").logits) < 0.2
     assert not plan_of(decoder_of(model)).why_aside
+
+
+def test_cached_keys_of_one_source_for_all_targets():
+    """The model repeats the one; the program leaves that to it."""
+    model, own = build("MBart"), build("MBart")
+    lz.kernelize(model)
+    results = []
+    for each in (model, own):
+        with torch.inference_mode():
+            first = each(**source("MBart", batch=1, padded=False), decoder_input_ids=target(1, 3), use_cache=True)
+            cross = first.past_key_values.cross_attention_cache
+            cache = transformers.EncoderDecoderCache(transformers.DynamicCache(), cross)
+            rows = first.encoder_last_hidden_state.expand(2, -1, -1)
+            results.append(each(encoder_outputs=(rows,), decoder_input_ids=target(2, 4), past_key_values=cache).logits)
+    assert error(*results) <= TOLERANCE
+    assert set(plan_of(decoder_of(model)).why_aside) == {"the cached keys of the encoder are of another batch"}
+
+
+@pytest.mark.parametrize("part", ["get_encoder", "get_decoder"])
+def test_a_part_of_a_model(name, part):
+    """By itself it is no model of two stacks, whatever its configuration says."""
+    model, own = (getattr(build(name), part)() for _ in range(2))
+    lz.kernelize(model)
+    given = {"input_ids": target()} if part == "get_decoder" else source(name)
+    with torch.inference_mode():
+        assert error(model(**given)[0], own(**given)[0]) <= TOLERANCE
+
+
+def test_two_models_put_together():
+    """Both lists of layers lie in something that is called an encoder."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    bert = transformers.BertConfig(vocab_size=131, initializer_range=0.3, **sizes)
+    config = transformers.EncoderDecoderConfig.from_encoder_decoder_configs(bert, copy.deepcopy(bert))
+    torch.manual_seed(2)
+    model = transformers.EncoderDecoderModel(config).eval()
+    own = copy.deepcopy(model)
+    report = lz.kernelize(model)
+    assert {"encoder", "decoder"} <= report.replaced.keys() | report.left.keys()
+    given = source("Bart") | {"decoder_input_ids": target()}
+    with torch.inference_mode():
+        assert error(model(**given).logits, own(**given).logits) <= TOLERANCE

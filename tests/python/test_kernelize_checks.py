@@ -310,3 +310,27 @@ def test_code_from_elsewhere_is_tried_on_every_version():
     report = assert_same_function(model)
     assert "attention" in report.replaced and report.replaced["decoder"]["calls"] == 1
     assert not plan_of(model).why_aside
+
+
+def test_a_model_that_changes_itself_on_short_inputs():
+    """BigBird goes over to full attention for good; a trial by `kernelize` is none of its inputs."""
+    sizes = {"d_model": 64, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4}
+    sizes |= {"decoder_attention_heads": 4, "encoder_ffn_dim": 96, "decoder_ffn_dim": 96, "vocab_size": 131}
+    config = transformers.BigBirdPegasusConfig(**sizes, block_size=4, num_random_blocks=1, max_position_embeddings=128)
+    model = transformers.BigBirdPegasusForConditionalGeneration(config).eval()
+    kinds = [type(module) for module in model.modules()]
+    lz.kernelize(model)
+    assert model.model.encoder.attention_type == "block_sparse"
+    assert [type(module) for module in model.modules()] == kinds
+
+
+def test_norms_of_channels_are_not_norms_of_rows():
+    norms = torch.nn.Sequential(torch.nn.GroupNorm(1, 16), torch.nn.GroupNorm(4, 16))
+    report = lz.kernelize(norms)
+    assert not report.replaced and set(report.left) >= {"0", "1"}
+
+
+def test_a_head_whose_function_has_parameters():
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
+    model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=131, **sizes)).eval()
+    assert "encoder" in assert_same_function(model).replaced

@@ -92,7 +92,10 @@ def test_rows_whose_choice_is_a_tie_do_not_count():
         ({"factor": 2.5}, "in a way that was not recognised"),
         ({"size": 0.0}, "nothing tells how it chooses"),
         ({"size": 1e-9}, "nothing tells how it chooses"),
-        ({"size": 2e-6}, "nothing tells how it weights them"),
+        ({"size": 2e-6}, "nothing tells how it makes them of its logits"),
+        ({"size": 60.0}, "nothing tells how it makes them of its logits"),  # two that have all of the softmax
+        ({"size": 60.0, "renormalize": False}, "nothing tells how it makes them of its logits"),
+        ({"size": 60.0, "chosen": 1}, "nothing tells how it makes them of its logits"),
     ],
 )
 def test_what_no_rule_explains(change, reason):
@@ -109,8 +112,18 @@ def test_a_choice_that_depends_on_more():
     with pytest.raises(Unknown, match="depends on e_score_correction_bias too"):
         experts_of(dispatched, [call])
     dispatched, call = recorded(dtype=torch.bfloat16)
-    with pytest.raises(Unknown, match="its logits are torch.float32"):
+    with pytest.raises(Unknown, match="it gives torch.float32 for rows of torch.bfloat16"):
         experts_of(dispatched, [call._replace(result=call.result.float())])
+
+
+@pytest.mark.parametrize("part", ["mlp", "mlp.gate"])
+@pytest.mark.parametrize("register", ["register_buffer", "register_parameter"])
+def test_a_correction_that_is_held_around_the_experts(part, register):
+    """DeepSeek's routers and their like: zeros, say, which training has not changed yet."""
+    model = build("mixtral")
+    held = torch.zeros(5) if register == "register_buffer" else nn.Parameter(torch.zeros(5))
+    getattr(model.model.layers[1].get_submodule(part), register)("expert_bias", held)
+    assert "expert_bias" in lz.kernelize(model).left["decoder"]
 
 
 # ---- what is done to the model later
@@ -130,6 +143,24 @@ def test_another_implementation_of_experts():
         each.set_experts_implementation("eager")
     alike(model, own)
     assert plan_of(model).why_aside == {"another implementation of experts was chosen": 1}
+
+
+@pytest.mark.parametrize("where", ["the module", "its class"])
+def test_a_gate_that_is_replaced(where, monkeypatch):
+    model, own = build("mixtral"), build("mixtral")
+    lz.kernelize(model)
+    before = alike(model, own)
+    for each in (model, own):
+        for module in each.modules():
+            if experts_interface.looks_like_experts(module):
+                if where == "the module":
+                    module._apply_gate = lambda rows: rows.chunk(2, -1)[0]
+                else:
+                    monkeypatch.setattr(type(module), "_apply_gate", lambda self, rows: rows.chunk(2, -1)[0])
+    with torch.inference_mode():
+        actual, expected = (each(input_ids=ids_of()).logits for each in (model, own))
+    assert error(expected, before) > 10 * TOLERANCE and plan_of(model).why_aside
+    assert error(actual, expected) <= TOLERANCE
 
 
 def test_an_option_that_is_set_later():

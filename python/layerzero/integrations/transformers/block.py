@@ -13,6 +13,7 @@ from layerzero.integrations.transformers.layers import Attention, Columns, Exper
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.program import Program, ProgramBuilder, Rows
 
+PIECE = 512  # rows of a prompt of one sequence that a program takes at a time
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
@@ -21,7 +22,8 @@ class BlockProgram:
 
     Run with hidden states (batch, length, width) and for each group of layers (mask, cos, sin): a mask that the
     attention operation takes, or None for the causal one (of an encoder: none), tables (1 or batch, length, width) or
-    None where nothing rotates.
+    None where nothing rotates. The program's inputs are these in turn, then of an encoder's rows their mask, and keys
+    and values (batch, positions, heads, size) of each layer that attends to them.
     """
 
     def __init__(self, plan: Any) -> None:
@@ -53,10 +55,22 @@ class BlockProgram:
         else:
             rows = rows_cache.adopt(cache, hidden, self.layers, past, length)
         further = () if encoded is None else (encoded.mask, *keys_and_values(self.plan, encoded))
-        self.program.run((hidden, *self._inputs(groups), *further), (output,), rows, past)
+        for piece in self._pieces(hidden, groups, cache, encoded):
+            part = [(mask, *(t if t is None else t[:, piece] for t in tables)) for mask, *tables in groups]
+            given = (hidden[:, piece], *self._inputs(part), *further)
+            self.program.run(given, (output[:, piece],), rows, past + piece.start)
         if cache is not None:
             rows_cache.appended(cache, length)
         return output
+
+    @staticmethod
+    def _pieces(hidden: Any, groups: Any, cache: Any, encoded: Any) -> list[slice]:
+        """A long prompt in parts, whose rows alone the arena then holds: where the cache has all that the next part sees."""
+        length = hidden.shape[1]
+        masked = encoded is not None or any(mask is not None for mask, *_ in groups)
+        if cache is None or masked or hidden.shape[0] != 1:
+            return [slice(0, length)]
+        return [slice(begin, min(begin + PIECE, length)) for begin in range(0, length, PIECE)]
 
     def _run_paged(self, hidden: Any, groups: Any, cache: PagedCache, pads: Any, output: Any) -> torch.Tensor:
         if self._paged is None:
@@ -161,7 +175,7 @@ class _Builder:
         table, out = self.tables[name], self._rows(self.tables.sizes(name)[0])
         blocks = self.plan.blocks(table)
         if blocks is None:
-            weight, bias = self.make.weight(self.tables.weight(name)), self.make.weight(table["bias"])
+            weight, bias = self.make.weight(self.tables.weight(name)), self.make.weight(table.get("bias"))
             self.make.add("linear", [out], input=source, weight=weight, bias=bias)
         else:
             add_product(self.make, out, self._copied(source), blocks.product(table["bias"]), self.dtype)
@@ -221,11 +235,9 @@ class _Builder:
             self.stream = self._normed_stream(norms.behind)
 
     def _experts(self, experts: Experts, source: Any) -> Rows:
-        router, held = self.tables[experts.router], self.tables[experts.name]
-        logits, out = self._rows(router["weight"].shape[0]), self._rows(self.width)
+        held, out = self.tables[experts.name], self._rows(self.width)
         ids, weights = (Rows(self.make.rows(experts.chosen, t), (experts.chosen,)) for t in ("int32", "float32"))
-        given = {name: self.make.weight(router.get(name)) for name in ("weight", "bias")}
-        self.make.add("linear", [logits], input=source, **given)
+        logits = self._linear(source, experts.router)
         rule = {"k": experts.chosen, "scoring": experts.scoring, "renormalize": experts.renormalize}
         self.make.add("moe_route", [weights, ids], logits=logits, **rule)
         self.make.add(

@@ -15,7 +15,7 @@ from transformers.cache_utils import EncoderDecoderCache
 from layerzero.integrations.transformers import encoded, rows_cache
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
 from layerzero.integrations.transformers.encoded import Encoded
-from layerzero.integrations.transformers.padding import OTHER_MASK
+from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.recognise import ENCODED, ENCODED_MASK
@@ -53,7 +53,9 @@ class _Call:
         self.next = index + 1
         if self.aside or self.next < len(self.plan.layers):
             return hidden
-        groups = [self._group(*given) for given in self.given]
+        groups = [
+            self._group(mask, tables, self.plan.windows[group]) for group, (mask, tables) in enumerate(self.given)
+        ]
         pads = self._padding(groups) if isinstance(self.cache, PagedCache) else None
         if self.aside:
             return hidden
@@ -71,23 +73,27 @@ class _Call:
             if key not in known and key != stack.cache and value is not None and value is not False:
                 return f"{key} is given"
         self.cache = arguments.get(stack.cache) if stack.cache else None
-        if stack.cross:
-            both = self.cache if type(self.cache) is EncoderDecoderCache else None
-            self.encoded = Encoded(arguments.get(ENCODED), arguments.get(ENCODED_MASK), both)
-            self.cache = both.self_attention_cache if both is not None else self.cache
-            reason = encoded.why_not(self.encoded, hidden)
-            if reason or (self.cache is not None and both is None):
-                return reason or rows_cache.OTHER
-        if self.cache is None:
-            return None
+        reason = self._why_not_encoded(hidden, arguments) if stack.cross else None
+        if reason or self.cache is None:
+            return reason
         paged = isinstance(self.cache, PagedCache)
         if not paged and not rows_cache.is_known(self.cache):
             return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
         return None if paged else rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
 
+    def _why_not_encoded(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
+        """Takes what an encoder gave, and of the model's cache the part for the layers' own keys."""
+        both = self.cache
+        if both is not None:
+            if type(both) is not EncoderDecoderCache or isinstance(both.self_attention_cache, PagedCache):
+                return "the cache is no EncoderDecoderCache of plain ones"
+            self.cache = both.self_attention_cache
+        self.encoded = Encoded(arguments.get(ENCODED), arguments.get(ENCODED_MASK), both)
+        return encoded.why_not(self.encoded, hidden)
+
     def _keeps(self, index: int, arguments: dict[str, Any]) -> bool:
-        """False where a layer gets something else than the others of its group."""
+        """False where a layer gets something else of an encoder than the first, or than the others of its group."""
         group = self.plan.stack.layers[index].group
         mask, tables = arguments.get("attention_mask"), arguments.get("position_embeddings")
         seen = self.encoded
@@ -101,20 +107,21 @@ class _Call:
             return True
         return kept[0] is mask and kept[1] is tables
 
-    def _group(self, mask: Any, tables: Any) -> tuple[Any, Any, Any]:
-        """(mask, cos, sin) as the program takes them."""
+    def _group(self, mask: Any, tables: Any, window: int | None) -> tuple[Any, Any, Any]:
+        """(mask, cos, sin) as the program takes them, which applies the window too."""
         total = self.past + self.hidden.shape[1]
         if mask is not None:
             if type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[-1] < total:
                 self.aside = "the mask is not one value for each row and key"
             else:
                 mask = mask[..., :total]
+                if window is not None and shows_beyond(mask, self.past, self.hidden.shape[1], window):
+                    self.aside = "the mask shows keys that are outside of the layers' window"
         return mask, *(tables or (None, None))
 
     def _padding(self, groups: list[Any]) -> list[int] | None:
         """What the masks hide at the left, which is all that attention over blocks is told of them."""
-        windows = {layer.group: layer.attention.window for layer in self.plan.stack.layers}
-        masks = [(mask, windows[group]) for group, (mask, *_) in enumerate(groups)]
+        masks = [(mask, self.plan.windows[group]) for group, (mask, *_) in enumerate(groups)]
         pads = None if self.aside else self.cache.padding(masks, *self.hidden.shape[:2])
         if pads is None:
             self.aside = self.aside or OTHER_MASK

@@ -23,24 +23,29 @@ def why_not(encoded: Encoded, hidden: torch.Tensor) -> str | None:
         return "the rows of the encoder are missing, or of another dtype"
     if rows.shape[0] != hidden.shape[0] or rows.device != hidden.device:
         return "the rows of the encoder are of another batch or device"
-    if mask is not None and (type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[1] != 1):
-        return "the mask of the encoder's rows is not one value for each row and key"
     if cache is not None and type(cache.cross_attention_cache) not in (DynamicCache, StaticCache):
         return "the cache of the encoder's keys is neither a plain DynamicCache nor a plain StaticCache"
+    kept = [] if cache is None else [getattr(layer, "keys", None) for layer in cache.cross_attention_cache.layers]
+    if any(keys is not None and keys.numel() and keys.shape[0] != hidden.shape[0] for keys in kept):
+        return "the cached keys of the encoder are of another batch"
+    if mask is not None and (type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[1] != 1):
+        return "the mask of the encoder's rows is not one value for each row and key"
     return None
 
 
 def keys_and_values(plan: Any, encoded: Encoded) -> list[torch.Tensor]:
-    """Of each layer in turn, (batch, positions, heads, size); in the cache from the first call on."""
+    """Of each layer that attends to the rows, (batch, positions, heads, size); what is not in the cache is put there."""
     found = []
     for layer in plan.layers:
-        for_both = (layer.shape.cross.key, layer.shape.cross.value)
-        pair = _cached(encoded.cache, layer.shape.index)
+        cross, index = layer.shape.cross, layer.shape.index
+        if cross is None:
+            continue
+        pair = _cached(encoded.cache, index)
         if pair is None:
-            pair = [_heads(plan.multiply(encoded.rows, layer[part.linear]), part) for part in for_both]
+            pair = [_heads(plan.multiply(encoded.rows, layer[part.linear]), part) for part in (cross.key, cross.value)]
             if encoded.cache is not None:
-                pair = encoded.cache.cross_attention_cache.update(*pair, layer.shape.index)
-                encoded.cache.is_updated[layer.shape.index] = True
+                pair = encoded.cache.cross_attention_cache.update(*pair, index)
+                encoded.cache.is_updated[index] = True
         found += [half.transpose(1, 2) for half in pair]
     return found
 

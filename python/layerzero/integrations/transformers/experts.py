@@ -114,10 +114,16 @@ def _own(module):
 
 
 def _is_changed(module, dtype):
-    """True for what `judge` did not see: hooks on the activation, other tensors in the place of the weights."""
+    """True for what `judge` did not see: hooks on the activation, another gate, other tensors in place of the weights."""
     weights = module.gate_up_proj, module.down_proj
     plain = all(type(weight) is torch.nn.Parameter and weight.dtype == dtype for weight in weights)
-    return not plain or structure.is_heard(module.act_fn) or structure.has_global_hooks()
+    gate = module.__dict__.get("_apply_gate", getattr(type(module), "_apply_gate", None))
+    return (
+        not plain
+        or gate is not moe._default_apply_gate
+        or structure.is_heard(module.act_fn)
+        or structure.has_global_hooks()
+    )
 
 
 def _call(module, rows, ids, weights, activation):

@@ -244,8 +244,8 @@ def _replace_attention(model, mark):
             module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
 
 
-def _replace_layers(layers, mark):
-    """The forward over all layers, once it is proven to compute the same on a small input."""
+def _replace_layers(called, layers, mark):
+    """The forward over all layers, once it is proven to compute the same on a small input; `called` so if it does not."""
     stack, holder = layers.stack, layers.holder
     plan = DecoderPlan(stack) if layers.whole else StackPlan(stack)
     operation = "one fused forward over all layers" if layers.whole else f"block.{stack.kind}"
@@ -254,16 +254,19 @@ def _replace_layers(layers, mark):
     own = [] if layers.whole else [holder, *getattr(holder, stack.name)]
     for module in own:
         replace(module, deferred.deferring_forward if module is holder else deferred.deferred_layer, entry)
-    with probe.without_modes():
-        actual = layers.run(decoder_forward)
-    reason = next(iter(plan.why_aside), None)
-    if not reason and not structure.agrees(actual, layers.expected, slack=3):
-        reason = "its layers compute something else than the fused forward"
+    try:
+        with probe.without_modes():
+            actual = layers.run(decoder_forward)
+        reason = next(iter(plan.why_aside), None)
+        if not reason and not structure.agrees(actual, layers.expected, slack=3):
+            reason = "its layers compute something else than the fused forward"
+    except Exception as error:  # of code around the layers that nobody knows
+        reason = f"its layers could not be run as one: {error}"
     if reason:
         for module in (holder, *own):
             for name in ("forward", REPLICA, "_layerzero_decoder", "_layerzero_part", "_layerzero_own"):
                 module.__dict__.pop(name, None)
-        mark.report.left[stack.kind] = reason
+        mark.report.left[called] = reason
         return
     mark.report.replaced[stack.kind] = entry
     if layers.whole:
@@ -372,7 +375,7 @@ def _kernelize(model):
             if isinstance(found, str):
                 mark.report.left[called] = found
             else:
-                _replace_layers(found, mark)
+                _replace_layers(called, found, mark)
         for kind in {"decoder", "encoder"} & mark.report.replaced.keys():
             mark.report.replaced[kind]["calls"] = 0  # those were trials
     except BaseException:

@@ -3,6 +3,7 @@ reads or gives is kept. What flows where is told by equal numbers, what a part c
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import textwrap
@@ -73,9 +74,12 @@ def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":
         lists = _find_lists(model)
     except Unknown as unknown:
         return {"decoder": str(unknown)}
+    names = (
+        ["decoder"] if len(lists) == 1 else ["decoder" if "decoder" in p.split(".") else "encoder" for p, _ in lists]
+    )
+    names = names if len({*names}) == len(names) else [path for path, _ in lists]
     found: dict[str, ModelLayers | str] = {}
-    for path, name in lists:
-        called = "decoder" if len(lists) == 1 else path.rpartition(".")[2]
+    for called, (path, name) in zip(names, lists, strict=True):
         try:
             found[called] = ModelLayers(model, path, name)
         except Unknown as unknown:
@@ -114,20 +118,34 @@ def _threshold_of(module, half):
 
 
 _OPTION = re.compile(r"self\.config\.(\w+) is not None")
-_HALF = re.compile(r"\w+\.dtype == torch\.float16( and .*)?")
+_HALF = re.compile(r"\w+\.dtype == torch\.float16( and (?!.*\bor\b).*)?")
 
 
 def _names_in(function: Any, config: Any, half: bool) -> Iterable[str]:
     """The names in a method's code, without the branches for options that its configuration leaves out, or for float16."""
+    return {n for n, tests in _names_by_test(function) if not any(_is_left_out(test, config, half) for test in tests)}
+
+
+@functools.lru_cache(maxsize=1024)  # layers of one class have one code
+def _names_by_test(function: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """(name, the tests of the branches that it stands in) of a function's code."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):
-        return function.__code__.co_names
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and _is_left_out(ast.unparse(node.test), config, half):
-            node.body = []  # the walk goes on with what is left
-    found = (getattr(node, "attr", getattr(node, "id", None)) for node in ast.walk(tree))
-    return [name for name in found if name is not None]
+        return [(name, ()) for name in function.__code__.co_names]
+    found = []
+
+    def walk(node: ast.AST, tests: tuple[str, ...]) -> None:
+        name = getattr(node, "attr", getattr(node, "id", None))
+        if name is not None:
+            found.append((name, tests))
+        body: list[ast.stmt] = node.body if isinstance(node, ast.If) else []
+        inner = (*tests, ast.unparse(node.test)) if isinstance(node, ast.If) else tests
+        for part in ast.iter_child_nodes(node):
+            walk(part, inner if part in body else tests)
+
+    walk(tree, ())
+    return found
 
 
 def _is_left_out(test: str, config: Any, half: bool) -> bool:
@@ -214,7 +232,10 @@ class ModelLayers:
         if self.base is not None and why_not_llama(self.base, self.stack) is None and self._embeds():
             self.whole = True
             self.stack = dataclasses.replace(self.stack, norm=_norm_behind(self.base))
-        self.expected = self.run(type(self.holder).forward)
+        try:
+            self.expected = self.run(type(self.holder).forward)
+        except Exception as error:  # whatever a model of unknown code raises
+            raise Unknown(f"it could not be run on a small input: {error}") from error
 
     def _found(self, path: str, name: str) -> Stack:
         layers = getattr(self.holder, name)

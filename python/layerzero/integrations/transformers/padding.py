@@ -1,4 +1,4 @@
-"""Padding at the left of a batch's rows, told from the masks of a call."""
+"""What the masks of a call say: padding at the left of a batch's rows, and keys that a window hides."""
 
 from typing import Any
 
@@ -26,6 +26,13 @@ def shows(mask: Any, absent: list[int]) -> bool:
         seen = seen > torch.finfo(seen.dtype).min if seen.is_floating_point() else seen.bool()
     columns = torch.arange(seen.shape[-1], device=seen.device)
     return bool((seen & (columns < torch.tensor(absent, device=seen.device)[:, None])).any())
+
+
+def shows_beyond(mask: torch.Tensor, past: int, length: int, window: int) -> bool:
+    """Whether a mask (batch, 1, 1 or length, keys) shows one of the rows behind `past` what a causal window hides."""
+    lowest = torch.finfo(mask.dtype).min if mask.is_floating_point() else 0
+    row, key = torch.arange(past, past + length)[:, None], torch.arange(mask.shape[-1])
+    return bool(((mask > lowest) & ((key > row) | (key <= row - window))).any())
 
 
 def padding_of(

@@ -15,6 +15,7 @@ from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
 
 _linear = _layerzero.ops["linear"]
+_METHODS = ("forward", "_apply_gate")  # what a module computes, and the gate of experts
 
 
 def _only_captures(hooks):
@@ -79,13 +80,16 @@ class StackPlan:
         within = [part for layer in own for part in layer.modules()]
         modules += within
         kinds: set[Any] = {*map(type, modules), type(holder)}
-        self.kinds = [(kind, kind.forward) for kind in kinds]
+        self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
+        self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
+        self.has_experts = any(isinstance(layer.mlp, Experts) for layer in self.stack.layers)
         self.modules, self.expected_types = modules, [*map(type, modules)]
         facts = [fact for module in modules if type(module) is not Linear for fact in _facts_of(module)]
         once = {(id(table), name): (table, name, table.get(name)) for table, name in facts}
         self.facts = [*once.values()]
         others = [part for part in within if type(part) is not Linear]
         self.facts += [(part.__dict__, "training", False) for part in others]  # a dropout within
+        self.facts += [(part.__dict__, "_apply_gate", None) for part in others if hasattr(part, "_apply_gate")]
         # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
         self.hooks = [table for module in modules for table in hooks_of(module)]
         self.parts = [module._modules for module in [holder, *modules] if module._modules]
@@ -109,10 +113,6 @@ class StackPlan:
     @property
     def device(self):
         return self.layers[0][self.layers[0].shape.attention.out]["weight"].device
-
-    @property
-    def has_experts(self):
-        return any(isinstance(layer.mlp, Experts) for layer in self.stack.layers)
 
     def take_blocks(self, holder):
         """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
@@ -163,7 +163,7 @@ class StackPlan:
     def _why_other_classes(self):
         """The same for what no table of a module holds."""
         if [*map(type, self.modules)] != self.expected_types or any(
-            kind.forward is not own for kind, own in self.kinds
+            getattr(kind, name) is not own for kind, name, own in self.kinds
         ):
             return "a class was changed after kernelize"
         return None

@@ -6,6 +6,7 @@ import inspect
 import torch
 import transformers
 from transformers.cache_utils import DynamicCache
+from transformers.modeling_outputs import BaseModelOutput
 
 from layerzero.integrations.transformers import structure
 
@@ -36,20 +37,37 @@ def tokens(embedding):
     return ids, mask
 
 
-def _inputs_of(model, decoder_alone=False):
+@contextlib.contextmanager
+def _undisturbed(model):
+    """What a forward changes in a model's modules is as before: one kind of attention for short inputs, say."""
+    before = [(module, dict(module.__dict__), dict(module._modules)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, members, parts in before:
+            for name, value in members.items():
+                if module.__dict__.get(name) is not value:
+                    module.__dict__[name] = value
+            if module._modules != parts:
+                module._modules.clear()
+                module._modules.update(parts)
+
+
+def _inputs_of(model, without_encoder=False):
     """Arguments of a forward, or None for models whose input is neither text nor an image.
 
-    decoder_alone: rows as if of an encoder do where that takes something else, sound of half a minute perhaps.
+    without_encoder: of a model whose encoder takes something else (half a minute of sound), rows in place of its result.
     """
     kind, config = getattr(model, "main_input_name", None), model.config
+    two = "decoder_input_ids" in inspect.signature(type(model).forward).parameters
     if kind == "input_ids":
         ids, mask = tokens(model.get_input_embeddings())
         given = {"input_ids": ids, "attention_mask": mask}
-        return given | {"decoder_input_ids": ids} if config.is_encoder_decoder else given
-    if decoder_alone and getattr(config, "is_encoder_decoder", False):
+        return given | {"decoder_input_ids": ids} if two else given
+    if without_encoder and two:
         embedding = model.get_input_embeddings()
         rows = structure.normal(2, 7, config.hidden_size).to(embedding.weight)
-        return {"encoder_outputs": (rows,), "decoder_input_ids": tokens(embedding)[0]}
+        return {"encoder_outputs": BaseModelOutput(rows), "decoder_input_ids": tokens(embedding)[0]}
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
     if kind == "pixel_values" and isinstance(size, int) and isinstance(channels, int):
         pixels = structure.normal(1, channels, size, size)
@@ -63,7 +81,7 @@ def run_model(model):
         given = _inputs_of(model)
         if given is None:
             return None
-        with torch.inference_mode(), structure.evaluating(model):
+        with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
             rows = model(**given)[0]
     except Exception:  # what a model of unknown code raises on such an input
         return None
@@ -74,12 +92,12 @@ def run_model(model):
 def observed_call(model):
     """One call of a model without its head on a small padded input, by a cache if it takes one; None without an input."""
     base = getattr(model, "base_model", model)
-    given = _inputs_of(base, decoder_alone=True)
+    given = _inputs_of(base, without_encoder=True)
     if given is None:
         return None
     if "use_cache" in inspect.signature(type(base).forward).parameters:
         given["use_cache"] = True
-    with torch.inference_mode(), structure.evaluating(model):
+    with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
         return base(**given)
 
 
@@ -93,16 +111,16 @@ def without_modes():
 
 
 def run_base(model):
-    """The same of any model, of what it is without its head; None if no input can be made.
+    """Last hidden states of any model without its head; None if no input can be made.
 
-    Of a padded prompt, of one token more where there is a cache, and without a mask. Of two stacks what the second gives.
+    Of a padded prompt, of one token more where there is a cache, and without a mask.
     """
     base = getattr(model, "base_model", model)
-    given = _inputs_of(base, decoder_alone=True)
+    given = _inputs_of(base, without_encoder=True)
     if given is None:
         return None
     mask = given.get("attention_mask")
-    with torch.inference_mode(), structure.evaluating(model):
+    with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
         if "decoder_input_ids" in given:
             return _run_two_stacks(base, given)
         first = base(**given)
@@ -119,9 +137,10 @@ def run_base(model):
 
 
 def _run_two_stacks(base, given):
-    """Of a prompt, of one token more, and of padding."""
-    first = base(**given, use_cache=True)
-    encoded = {"encoder_outputs": given.get("encoder_outputs") or (first.encoder_last_hidden_state,)}
+    """The last hidden states of a decoder: of a prompt, of one token more, and of a prompt with padding."""
+    first = base(**given, use_cache=True, return_dict=True)
+    rows = given["encoder_outputs"][0] if "encoder_outputs" in given else first.encoder_last_hidden_state
+    encoded = {"encoder_outputs": BaseModelOutput(rows), "return_dict": True}
     if "attention_mask" in given:
         encoded["attention_mask"] = given["attention_mask"]
     ids, (_, mask) = given["decoder_input_ids"], tokens(base.get_input_embeddings())
@@ -139,7 +158,7 @@ def same(actual, expected):
 def run_decoder(base, forward):
     """Last hidden states of a base model under `forward`: of a padded prompt, of one token more, and without a mask."""
     ids, mask = tokens(base.embed_tokens)
-    with torch.inference_mode(), structure.evaluating(base):
+    with torch.inference_mode(), _undisturbed(base), structure.evaluating(base):
         cache = DynamicCache(config=base.config)
         first = forward(base, input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
         longer = torch.cat([mask, mask[:, -1:]], dim=1)

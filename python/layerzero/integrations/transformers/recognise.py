@@ -18,6 +18,7 @@ from layerzero.integrations.transformers import structure
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
+    Experts,
     Heads,
     Layer,
     Mlp,
@@ -103,7 +104,7 @@ class LayerTrace:
 
     def calls_leaf(self, module, args, kwargs, result):
         given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
-        result = result[0] if isinstance(result, tuple) and result else result  # logits, of a router
+        result = result[0] if isinstance(result, tuple) and result else result
         if given is not None and isinstance(result, torch.Tensor) and given.dim() and result.dim():
             name = self.names[id(module)]
             self.calls.append(_Call(name, module, given.clone(), result.clone(), (given, result)))
@@ -154,10 +155,26 @@ class LayerTrace:
             index=-1 if index is None else index, transposed=self.transposed,
             cross=cross, cross_norms=norms[1] if cross else Norms(),
         )  # fmt: skip
-        unused = [c.name for c in self.calls if c.name not in self.used and any(True for _ in c.module.parameters())]
+        unused = self._unused_tensors(layer)
         if unused:
-            raise Unknown(f"{unused[0]} has a part in it that was not recognised")
+            raise Unknown(f"{unused} has a part in it that was not recognised")
         return layer
+
+    def _unused_tensors(self, layer):
+        """The name of a tensor in the layer that may have a part in it and is in no description, or None."""
+        known = {*layer.modules, *(norm.name for norm in layer.norms)}
+        called = {call.name for call in self.calls}
+        experts = layer.mlp.name if isinstance(layer.mlp, Experts) else None
+        for name, module in self.layer.named_modules():
+            plain = isinstance(module, (nn.Linear, Conv1D)) or structure.looks_like_norm(module)
+            if plain and name not in called:  # of another way through the layer
+                continue
+            held = dict(module._parameters)
+            if experts is not None and f"{experts}.".startswith(f"{name}." if name else ""):
+                held |= module._buffers  # of what holds experts: what corrects their choice
+            if name not in known and any(tensor is not None for tensor in held.values()):
+                return ".".join(filter(None, (name, next(n for n, tensor in held.items() if tensor is not None))))
+        return None
 
     def _use(self, call):
         if call.name not in self.used:
@@ -323,7 +340,7 @@ class LayerTrace:
         result, rest = dispatched.result, self._unused()
         if not rest:
             return experts, router, result
-        gate = next((call for call in rest if call.result.shape[-1] == 1 and call in readers), None)
+        gate = next((call for call in readers if call.result.shape[-1] == 1), None)
         shared, into, rows = self._dense([call for call in rest if call is not gate])
         if not _same(into.given, dispatched.rows):
             raise Unknown("its shared expert reads other rows than the experts")

@@ -34,37 +34,43 @@ def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any
         raise Unknown(f"{dispatched.name}: {reason}")
     module: Any = dispatched.module
     activation, number = structure.activation_of(module.act_fn), len(module.down_proj)
+    reason = f"no weight of {number} rows chooses among its experts"
     for call in readers:
         weight = call.module._parameters.get("weight")
         if weight is None or weight.shape != (number, dispatched.rows.shape[-1]):
             continue
-        reason = _why_not_router(call)
-        if reason:
-            raise Unknown(f"{call.name}: {reason}")
-        with torch.inference_mode():
-            logits = nn.functional.linear(dispatched.rows, weight, call.module._parameters.get("bias"))
-            scoring, renormalize = _rule_of(dispatched, logits)
+        try:
+            scoring, renormalize = _rule_of(dispatched, call)
+        except Unknown as unknown:
+            reason = f"{call.name}: {unknown}"
+            continue
         chosen = dispatched.ids.shape[-1]
         return Experts(dispatched.name, call.name, chosen, scoring, renormalize, activation), call
-    raise Unknown(f"{dispatched.name}: no weight of {number} rows chooses among its experts")
+    raise Unknown(f"{dispatched.name}: {reason}")
 
 
 def _why_not_router(call):
     if call.result.dtype != call.given.dtype:
-        return f"its logits are {call.result.dtype}, its rows {call.given.dtype}"
+        return f"it gives {call.result.dtype} for rows of {call.given.dtype}"
     further = {*call.module._parameters, *call.module._buffers} - {"weight", "bias"}
     return f"its choice depends on {min(further)} too" if further else structure.why_not_plain(call.module)
 
 
-def _rule_of(dispatched, logits):
+def _rule_of(dispatched, call):
     """(scoring, renormalize) that give the same weights of the same experts, in all rows whose choice is no tie."""
+    reason = _why_not_router(call)
+    if reason:
+        raise Unknown(reason)
+    held = call.module._parameters
+    with torch.inference_mode():
+        logits = nn.functional.linear(dispatched.rows, held["weight"], held.get("bias"))
     chosen, number = dispatched.ids.shape[-1], logits.shape[-1]
     best = logits.sort(descending=True).values
     clear = best[:, 0] - best[:, -1] > _TIE  # and none between the last that is chosen and the next one
     if chosen < number:
         clear = best[:, chosen - 1] - best[:, chosen] > _TIE
     if not clear.any():
-        raise Unknown("its router gives all experts the same: nothing tells how it chooses")
+        raise Unknown("it gives all experts the same: nothing tells how it chooses")
     expected = _spread(dispatched.weights, dispatched.ids, number)[clear]
     bound = max(torch.finfo(dispatched.weights.dtype).eps, 1e-5)
     found = []
@@ -73,9 +79,11 @@ def _rule_of(dispatched, logits):
         if torch.allclose(_spread(weights, ids, number)[clear], expected, rtol=bound, atol=0):
             found.append((scoring, renormalize))
     if not found:
-        raise Unknown("its router chooses in a way that was not recognised")
-    if chosen > 1 and len({scoring for scoring, _ in found}) > 1:  # a single one has the weight 1 by any scoring
-        raise Unknown("its router gives all experts nearly the same: nothing tells how it weights them")
+        raise Unknown("it chooses in a way that was not recognised")
+    one = chosen == 1 and all(renormalize for _, renormalize in found)  # has the weight 1 by any scoring
+    every = chosen == number and {scoring for scoring, _ in found} == {"softmax"}  # sum to 1 by themselves
+    if len(found) > 1 and not one and not every:
+        raise Unknown("its weights are such that nothing tells how it makes them of its logits")
     return found[0]
 
 

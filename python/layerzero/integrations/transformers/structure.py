@@ -217,8 +217,9 @@ def norm_of(module):
     else:
         candidates = [("layer_norm", {"bias": bias.detach()})]
     with torch.no_grad():
-        expected = type(module).forward(module, rows)
-        for operation, further in candidates:
+        rows = rows[None]  # of three axes: what takes the second one for channels shows
+        expected = result_of(type(module).forward, module, rows)
+        for operation, further in candidates if expected is not None else ():
             if agrees(norm(operation, rows, weight, eps, **further), expected):
                 return (operation, {name: value for name, value in further.items() if name != "bias"}), None
     return None, "computes neither rms_norm nor layer_norm of its weight and epsilon"
@@ -274,7 +275,7 @@ def _parts_of(module):
     linears = [name for name, part in parts.items() if isinstance(part, nn.Linear)]
     dropouts = [name for name, part in parts.items() if isinstance(part, nn.Dropout)]
     functions = [name for name in parts if name not in (*linears, *dropouts)]
-    if len(linears) != 2 or len(functions) != 1 or any(parts[functions[0]].parameters()):
+    if len(linears) != 2 or len(functions) != 1 or any(True for _ in parts[functions[0]].parameters()):
         return None
     for into, out in (linears, reversed(linears)):
         if parts[into].out_features == 2 * parts[out].in_features:
