@@ -13,7 +13,7 @@ from layerzero.integrations.transformers.layers import Attention, Columns, Exper
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.program import Program, ProgramBuilder, Rows
 
-PIECE = 512  # rows of a prompt of one sequence that a program takes at a time
+PIECE = 256  # rows of a prompt of one sequence that a program takes at a time
 DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
 
 
