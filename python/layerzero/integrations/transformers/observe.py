@@ -74,12 +74,10 @@ def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":
         lists = _find_lists(model)
     except Unknown as unknown:
         return {"decoder": str(unknown)}
-    names = (
-        ["decoder"] if len(lists) == 1 else ["decoder" if "decoder" in p.split(".") else "encoder" for p, _ in lists]
-    )
-    names = names if len({*names}) == len(names) else [path for path, _ in lists]
+    paths = [path for path, _ in lists]
+    names = ["decoder" if len(paths) == 1 or "decoder" in path.split(".") else "encoder" for path in paths]
     found: dict[str, ModelLayers | str] = {}
-    for called, (path, name) in zip(names, lists, strict=True):
+    for called, (path, name) in zip(names if len({*names}) == len(paths) else paths, lists, strict=True):
         try:
             found[called] = ModelLayers(model, path, name)
         except Unknown as unknown:

@@ -137,14 +137,7 @@ class LayerTrace:
             raise Unknown(f"calls attention {len(self.attended)} times through Transformers' interface")
         if self.result is None:
             raise Unknown("gives more than rows")
-        self.linears = [call for call in self.calls if isinstance(call.module, (nn.Linear, Conv1D))]
-        self.all_norms = [call for call in self.calls if structure.looks_like_norm(call.module)]
-        functions = [call for call in self.calls if not any(True for _ in call.module.parameters())]
-        self.functions = [call for call in functions if not isinstance(call.module, nn.Dropout)]
-        results = [call.result for call in self.linears]
-        alike = any(a.shape == b.shape and torch.equal(a, b) for a, b in itertools.combinations(results, 2))
-        if alike or not all(result.any() for result in results):
-            raise Unknown("its weights are zeros or the same in two linear layers: nothing tells where those stand")
+        self._sort_calls()
         attention, *first = self._attention(self.attended[0])
         cross, *second = self._attention(self.attended[1], cross=True) if len(self.attended) > 1 else (None,)
         mlp, *last = self._mlp()
@@ -159,6 +152,17 @@ class LayerTrace:
         if unused:
             raise Unknown(f"{unused} has a part in it that was not recognised")
         return layer
+
+    def _sort_calls(self):
+        """By what the modules are; raises Unknown where numbers could not tell linear layers apart."""
+        self.linears = [call for call in self.calls if isinstance(call.module, (nn.Linear, Conv1D))]
+        self.all_norms = [call for call in self.calls if structure.looks_like_norm(call.module)]
+        functions = [call for call in self.calls if not any(True for _ in call.module.parameters())]
+        self.functions = [call for call in functions if not isinstance(call.module, nn.Dropout)]
+        results = [call.result for call in self.linears]
+        alike = any(a.shape == b.shape and torch.equal(a, b) for a, b in itertools.combinations(results, 2))
+        if alike or not all(result.any() for result in results):
+            raise Unknown("its weights are zeros or the same in two linear layers: nothing tells where those stand")
 
     def _unused_tensors(self, layer):
         """The name of a tensor in the layer that may have a part in it and is in no description, or None."""
