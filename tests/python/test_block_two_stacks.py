@@ -9,6 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from block_families import TOLERANCE, error  # noqa: E402
+from layerzero.models.families import as_trained  # noqa: E402
 from torch import nn  # noqa: E402
 
 _SIZES = {
@@ -51,11 +52,7 @@ def build(name, dtype=torch.float32, seed=5):
     torch.manual_seed(seed)
     config = getattr(transformers, f"{name}Config")(**MODELS[name])
     model = getattr(transformers, CLASSES.get(name, f"{name}ForConditionalGeneration"))(config).eval()
-    with torch.no_grad():  # norms away from one, biases away from zero
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.to(dtype)
+    return as_trained(model).to(dtype)
 
 
 def source(name, dtype=torch.float32, batch=2, padded=True):

@@ -48,12 +48,7 @@ class Family:
         torch.manual_seed(0)
         config = getattr(transformers, self.config)(**self.arguments)
         model = getattr(transformers, self.model)(config).eval()
-        # Weights of trained models are not all alike: norms away from one, biases away from zero.
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if parameter.dim() == 1:
-                    parameter.add_(torch.randn_like(parameter) * 0.1)
-        return model.to(dtype)
+        return as_trained(model).to(dtype)
 
     def example(self, dtype=torch.float32, padding=None):
         """Arguments of a forward; `padding`: "left" or "right", two rows of unlike length then."""
@@ -204,6 +199,15 @@ FAMILIES = [
         "siglip", "SiglipVisionConfig", "SiglipVisionModel", _ENCODER | {"image_size": 32, "patch_size": 8}, "image"
     ),
 ]
+
+
+def as_trained(model):
+    """The model, whose weights are not all alike any more: norms are away from one, biases from zero."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
 
 
 def paddings_of(family):

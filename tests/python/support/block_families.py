@@ -2,7 +2,7 @@
 
 import torch
 import transformers
-from layerzero.models.families import FAMILIES
+from layerzero.models.families import FAMILIES, as_trained
 
 BY_NAME = {family.name: family for family in FAMILIES}
 TOLERANCE = 2e-5  # relative L2 error of outputs in f32
@@ -62,11 +62,7 @@ def build(name, dtype=torch.float32):
     config = getattr(transformers, _CONFIGS.get(kind, f"{kind}Config"))(**arguments)
     torch.manual_seed(5)
     model = getattr(transformers, _MODELS.get(kind, f"{kind}ForCausalLM"))(config).eval()
-    with torch.no_grad():  # norms away from one, biases away from zero
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-    return model.to(dtype)
+    return as_trained(model).to(dtype)
 
 
 def ids_of(batch=2, length=11):

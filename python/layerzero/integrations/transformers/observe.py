@@ -7,7 +7,6 @@ import functools
 import inspect
 import re
 import textwrap
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -105,7 +104,7 @@ def _threshold_of(module, half):
     own = inspect.unwrap(type(module).forward)
     if type(module).__module__.startswith("torch.") or not hasattr(own, "__code__"):
         return None
-    names = set(_names_in(own, getattr(module, "config", None), half))
+    names = _names_in(own, getattr(module, "config", None), half)
     for name in list(names):  # and those of the functions of its file
         known = own.__globals__.get(name)
         helper: Any = inspect.unwrap(known) if callable(known) else None
@@ -119,7 +118,7 @@ _OPTION = re.compile(r"self\.config\.(\w+) is not None")
 _HALF = re.compile(r"\w+\.dtype == torch\.float16( and (?!.*\bor\b).*)?")
 
 
-def _names_in(function: Any, config: Any, half: bool) -> Iterable[str]:
+def _names_in(function: Any, config: Any, half: bool) -> set[str]:
     """The names in a method's code, without the branches for options that its configuration leaves out, or for float16."""
     return {n for n, tests in _names_by_test(function) if not any(_is_left_out(test, config, half) for test in tests)}
 
@@ -246,7 +245,7 @@ class ModelLayers:
         if reason:
             raise Unknown(reason)
         described, cache, self.first = _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
-        return Stack(path, name, described, cache, half=_why_not_layers(layers, half=True) is None)
+        return Stack(path, name, described, cache, half=half or _why_not_layers(layers, half=True) is None)
 
     def _embeds(self) -> bool:
         """Whether the first layer got what the embedding gives, without a factor or anything else."""

@@ -30,6 +30,8 @@ def shows(mask: Any, absent: list[int]) -> bool:
 
 def shows_beyond(mask: torch.Tensor, past: int, length: int, window: int) -> bool:
     """Whether a mask (batch, 1, 1 or length, keys) shows one of the rows behind `past` what a causal window hides."""
+    if length == 1 and past < window:  # a token whose window has everything before it
+        return False
     lowest = torch.finfo(mask.dtype).min if mask.is_floating_point() else 0
     row, key = torch.arange(past, past + length)[:, None], torch.arange(mask.shape[-1])
     return bool(((mask > lowest) & ((key > row) | (key <= row - window))).any())
