@@ -74,6 +74,19 @@ HWY_INLINE void StoreF32(D d, hn::Vec<D> v, BF16* p) {
 #else
 #define LZ_SIMD_HAS_F16 1
 #endif
+// From the bits of f16.
+template <class D>
+HWY_INLINE hn::Vec<D> PromoteF16(D d, hn::Vec<hn::Rebind<uint16_t, D>> bits) {
+#if LZ_SIMD_HAS_F16
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+#else
+  HWY_ALIGN uint16_t halves[hn::MaxLanes(d)];
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  hn::Store(bits, hn::Rebind<uint16_t, D>(), halves);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = F16ToFloat(halves[i]);
+  return hn::Load(d, lanes);
+#endif
+}
 // At any address: blocks of quantised weights are bytes, and may begin at an odd one.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadF32(D d, const F16* p) {

@@ -99,11 +99,17 @@ double LargestFinite(const Values& values, size_t begin, size_t end) {
 constexpr size_t kFew = 8;
 constexpr int kDraws = 8;  // of inputs nearby: each may cancel by chance
 
-// What inputs that differ by `relative` make of each element at most: |f(x + dx) - f(x)|, |dx| = relative |x|.
-Values Spread(const Values& wanted, double relative, const Nearby& nearby) {
+// f(x + dx), |dx| = relative |x|.
+std::vector<Values> Draws(double relative, const Nearby& nearby) {
+  std::vector<Values> draws;
+  for (int draw = 0; draw < kDraws; ++draw) draws.push_back(nearby(relative, draw));
+  return draws;
+}
+
+// What inputs nearby make of each element at most: |f(x + dx) - f(x)|.
+Values Spread(const Values& wanted, const std::vector<Values>& draws) {
   Values spread(wanted.size());
-  for (int draw = 0; draw < kDraws; ++draw) {
-    const Values moved = nearby(relative, draw);
+  for (const Values& moved : draws) {
     for (size_t i = 0; i < moved.size(); ++i) {
       const double distance = Distance(moved[i], wanted[i]);
       if (std::isfinite(distance)) spread[i] = std::max(spread[i], distance);
@@ -119,11 +125,9 @@ void Subtract(double factor, const Values& direction, Values* from) {
   for (size_t i = 0; i < direction.size(); ++i) (*from)[i] -= factor * direction[i];
 }
 
-// The reference's rows moved as near to `got` as inputs that differ by `relative` move them, along two directions: the
-// row's own, and the one in which such inputs move what is left of it most.
-Values Explained(const Values& got, const Values& wanted, size_t row, double relative, const Nearby& nearby) {
-  std::vector<Values> draws;
-  for (int draw = 0; draw < kDraws; ++draw) draws.push_back(nearby(relative, draw));
+// The reference's rows moved as near to `got` as inputs nearby move them, along two directions: the row's own, and the
+// one in which such inputs move what is left of it most.
+Values Explained(const Values& got, const Values& wanted, size_t row, const std::vector<Values>& draws) {
   Values explained = wanted;
   for (size_t begin = 0; begin < wanted.size(); begin += row) {
     const double largest = LargestFinite(wanted, begin, begin + row);
@@ -162,21 +166,24 @@ Values Explained(const Values& got, const Values& wanted, size_t row, double rel
 
 void RowMax(const Values& got, const Values& wanted, size_t row, double tolerance, DType dtype, const Nearby& nearby,
             OutputReport* report) {
+  const bool few = row < kFew;
   const auto measure = [&](std::string_view name, const Values& reference, const Values& spread) {
     report->measure = name;
     Worst worst(dtype, report);
     for (size_t begin = 0; begin < got.size(); begin += row) {
       const double bound = std::max(tolerance * LargestFinite(reference, begin, begin + row), Smallest(dtype));
-      const double moved = spread.empty() ? 0 : LargestFinite(spread, begin, begin + row);
+      const double moved = few ? LargestFinite(spread, begin, begin + row) : 0;
       for (size_t i = begin; i < begin + row; ++i) {
-        worst.Take(int64_t(i), reference[i], got[i], std::max(bound, moved), moved / tolerance);
+        worst.Take(int64_t(i), reference[i], got[i], std::max(bound, moved), (few ? moved : spread[i]) / tolerance);
       }
     }
   };
-  measure("row max", wanted, {});
+  measure("row max", wanted, Values(wanted.size()));
   if (report->ok || !nearby) return;
-  if (row < kFew) return measure("row max or spread", wanted, Spread(wanted, tolerance, nearby));
-  measure("row max or factors", Explained(got, wanted, row, tolerance, nearby), {});
+  const std::vector<Values> draws = Draws(tolerance, nearby);
+  const Values spread = Spread(wanted, draws);
+  if (few) return measure("row max or spread", wanted, spread);
+  measure("row max or factors", Explained(got, wanted, row, draws), spread);
 }
 
 double Norm(const Values& values) {
@@ -215,10 +222,10 @@ void RelativeNorm(const Values& got, const Values& wanted, size_t row, const Num
                      : bounds.f32.rel_f * norm;
   const double relative = dtype == DType::kBF16 ? bounds.bf16.rel_f : bounds.f32.rel_f;
   if (error > bound && nearby && row >= kFew) {
-    return RelativeNorm(got, Explained(got, wanted, row, relative, nearby), row, bounds, dtype, {}, report);
+    return RelativeNorm(got, Explained(got, wanted, row, Draws(relative, nearby)), row, bounds, dtype, {}, report);
   }
   if (error > bound && nearby) {
-    Values spread = Spread(wanted, relative, nearby);
+    Values spread = Spread(wanted, Draws(relative, nearby));
     for (size_t i = 0; i < spread.size(); ++i) spread[i] *= finite(i);
     bound = std::max(bound, Norm(spread));
   }

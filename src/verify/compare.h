@@ -17,8 +17,8 @@
 //                b.
 //   overflow     x is infinite and right if a value within the bound of r rounds to it: |r| + bound >= 2^emax (2 -
 //   2^-p);
-//                not finite and right in a row of few elements if |f(x + dx) - f(x)| / t, about the size of a sum's
-//                parts, is half of FP32's largest number or more
+//                not finite and right where r is finite if |f(x + dx) - f(x)| / t, about the size of a sum's parts
+//                (over the row where it has few elements), is half of FP32's largest number or more
 #pragma once
 
 #include <functional>

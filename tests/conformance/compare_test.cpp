@@ -61,6 +61,34 @@ TEST(Measures, ASumWhosePartsOverflowMayBeAnything) {
   }
 }
 
+// Of a long row each element is anything by its own parts alone, and an infinity in an input is none of them.
+TEST(Measures, ALongRowMayBeAnythingWhereItsOwnPartsOverflow) {
+  const double largest = std::numeric_limits<float>::max();
+  Values wanted(9, 1e30);
+  const Nearby nearby = [&](double relative, int draw) {
+    Values moved = wanted;
+    moved[4] += (draw % 2 ? relative * 2 : 0) * largest;
+    return moved;
+  };
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (const double r : {1e30, 1e39}) {
+      for (const double bad : {kInfinity, -kInfinity, std::nan("")}) {
+        wanted[4] = r;
+        Values got = wanted;
+        got[4] = bad;
+        EXPECT_TRUE(Agrees(kRowMax, dtype, got, wanted, 9, {}, nearby));
+        EXPECT_TRUE(Agrees(kRowMax, dtype, got, wanted, 9, "fp32", nearby));
+        got[5] = bad;
+        EXPECT_FALSE(Agrees(kRowMax, dtype, got, wanted, 9, {}, nearby));
+      }
+    }
+    wanted[4] = kInfinity;
+    Values got = wanted;
+    got[4] = std::nan("");
+    EXPECT_FALSE(Agrees(kRowMax, dtype, got, wanted, 9, {}, nearby));
+  }
+}
+
 TEST(Measures, ARowIsMeasuredByItsOwnLargestValue) {
   Values wanted(16, 1000);
   std::fill(wanted.begin() + 8, wanted.end(), 1.0);

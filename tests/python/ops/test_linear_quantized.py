@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 
-INT8, PACKED4 = "hwy.mlp.linear.quantized.gemv_int8", "hwy.mlp.linear.quantized.gemv_packed4"
+GEMV, GEMM = "hwy.mlp.linear.quantized.gemv", "hwy.mlp.linear.quantized.gemm"
 
 
 def quantised(format, n=64, k=256, group=32):
@@ -43,25 +43,16 @@ def test_equals_a_product_with_dequantised_weights(format, rows):
             assert (got - want).abs().max() <= 1e-5 * want.abs().max()
 
 
-def test_packed_weights_pick_the_kernel_that_wants_them():
-    args, options, _ = quantised("int4")
+def test_few_rows_pick_the_kernel_for_them_whatever_the_granularity_allows():
     x = torch.randn(1, 256)
-    packed = lz.linear_prepack(args[0])
-    assert lz.which("linear_quantized", x, *args, packed=packed)["kernel_id"] == PACKED4
-    assert "PACKED_WEIGHTS_REQUIRED" in reasons(PACKED4, x, *args)
-    assert reasons(PACKED4, x, *args, packed=packed) == set()
-
-
-def test_reasons_name_format_and_granularity():
-    x = torch.randn(1, 256)
-    args, options, _ = quantised("mxfp4")
-    assert "QUANT_FORMAT_UNSUPPORTED" in reasons(INT8, x, *args)
     args, options, _ = quantised("int8", group=8)
-    assert reasons(INT8, x, *args) == {"QUANT_GRANULARITY"}
-    args, options, _ = quantised("int8")
-    assert reasons(INT8, x, *args) == set()
-    assert "QUANT_FORMAT_UNSUPPORTED" in reasons(PACKED4, x, *args)
-    assert lz.which("linear_quantized", x, *args)["kernel_id"] == INT8
+    assert reasons(GEMV, x, *args) == {"QUANT_GRANULARITY"}
+    assert lz.which("linear_quantized", x, *args)["kernel_id"] == GEMM
+    for format in FORMATS:
+        args, options, _ = quantised(format)
+        assert reasons(GEMV, x, *args, **options) == set()
+        assert lz.which("linear_quantized", x, *args, **options)["kernel_id"] == GEMV
+        assert lz.which("linear_quantized", torch.randn(5, 256), *args, **options)["kernel_id"] == GEMM
 
 
 def test_the_cache_packs_once_and_stays_within_its_bound():

@@ -1,4 +1,4 @@
-// Quantised weights as f32: what codes mean and which scale is theirs, for the kernels of mlp.linear.quantized.
+// Quantised weights as f32: what codes mean, under scales.h's scales, for the kernels of mlp.linear.quantized.
 // Include inside HWY_NAMESPACE's file only (after hwy/highway.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_
@@ -8,10 +8,10 @@
 #endif
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "kernels/launch.h"
+#include "kernels/mlp/linear/quantized/scales.h"
 #include "kernels/simd.h"
 #include "ops/mlp/linear/quantized.h"
 
@@ -29,51 +29,6 @@ alignas(16) inline constexpr int8_t kE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1,
 inline const int8_t* MeaningOf(int64_t format) {
   return format == kInt4 ? kSigned : format == kUInt4 ? kUnsigned : kE2M1;
 }
-
-HWY_INLINE float ScaleOf(DType type, const void* scales, int64_t at) {
-  const auto byte = [&] { return static_cast<const uint8_t*>(scales)[at]; };
-  const auto half = [&] { return static_cast<const uint16_t*>(scales)[at]; };
-  switch (type) {
-    case DType::kF32: return static_cast<const float*>(scales)[at];
-    case DType::kBF16: return BF16ToFloat(half());
-    case DType::kF16: return F16ToFloat(half());
-    case DType::kF8E4M3: return F8E4M3ToFloat(byte());
-    default:  // e8m0
-      if (HWY_LIKELY(byte() != 0 && byte() != 255)) return std::bit_cast<float>(uint32_t{byte()} << 23);
-      return F8E8M0ToFloat(byte());
-  }
-}
-
-// Scales and zero points of one row of weights, by group of values.
-struct RowScales {
-  explicit RowScales(const lz_kernel_args* args, int64_t row) {
-    const lz_tensor &scale = args->tensors[kWeightScale], &zero = args->tensors[kZeroPoint];
-    const lz_tensor &outer = args->tensors[kTensorScale], &weight = args->tensors[kWeight];
-    const int64_t k = args->tensors[kInput].shape[args->tensors[kInput].ndim - 1];
-    const int64_t at = scale.shape[0] > 0 ? row / (weight.shape[0] / scale.shape[0]) : 0;
-    type = DTypeOf(scale);
-    data = Data<const char>(scale) + at * scale.strides[0] * ByteSize(type);
-    stride = scale.strides[1];
-    group = std::max<int64_t>(1, scale.shape[1] > 0 ? k / scale.shape[1] : k);
-    if (Given(zero)) {
-      zeros = Data<const int32_t>(zero) + at * zero.strides[0];
-      zero_stride = zero.strides[1];
-    }
-    const int64_t format = args->scalars[kFormat].value.i;
-    if (format == kMXFP4 || format == kNVFP4) factor = 0.5f;  // kE2M1 is doubled
-    if (Given(outer)) {
-      factor *= Data<const float>(outer)[outer.ndim > 0 && outer.shape[0] > 1 ? row * outer.strides[0] : 0];
-    }
-  }
-  float Scale(int64_t index) const { return ScaleOf(type, data, index * stride) * factor; }
-  float Zero(int64_t index) const { return zeros ? float(zeros[index * zero_stride]) : 0.0f; }
-
-  DType type;
-  const char* data;
-  const int32_t* zeros = nullptr;
-  int64_t stride, zero_stride = 0, group;  // `group`: values under one scale
-  float factor = 1;
-};
 
 // The layouts of codes that differ in how they become floats.
 enum class Codes : uint8_t { kSignedBytes, kBytes, kNibbles, kPackedNibbles, kE4M3, kE5M2 };
@@ -115,6 +70,20 @@ HWY_INLINE void StoreIntegers(const Byte* codes, float* out) {
   }
 }
 
+// What the 4-bit codes of a chunk mean.
+template <Codes kCodes>
+HWY_INLINE void ExpandNibbles(const uint8_t* codes, const int8_t* meaning, int8_t* out) {
+  const hn::FixedTag<uint8_t, 16> d16;
+  const hn::RebindToSigned<decltype(d16)> s16;
+  const auto table = hn::Load(s16, meaning);
+  const auto bytes = hn::LoadU(d16, codes);
+  const auto low = hn::TableLookupBytes(table, hn::BitCast(s16, hn::And(bytes, hn::Set(d16, 15))));
+  const auto high = hn::TableLookupBytes(table, hn::BitCast(s16, hn::ShiftRight<4>(bytes)));
+  constexpr bool kInOrder = kCodes == Codes::kPackedNibbles;  // 16 low halves, then the high ones
+  hn::StoreU(kInOrder ? low : hn::InterleaveLower(s16, low, high), s16, out);
+  hn::StoreU(kInOrder ? high : hn::InterleaveUpper(s16, low, high), s16, out + 16);
+}
+
 // out[0 .. kChunk) from as many codes.
 template <Codes kCodes>
 HWY_INLINE void DecodeChunk(const uint8_t* codes, const int8_t* meaning, float* out) {
@@ -123,16 +92,8 @@ HWY_INLINE void DecodeChunk(const uint8_t* codes, const int8_t* meaning, float* 
   } else if constexpr (kCodes == Codes::kBytes) {
     StoreIntegers(codes, out);
   } else if constexpr (kCodes == Codes::kNibbles || kCodes == Codes::kPackedNibbles) {
-    const hn::FixedTag<uint8_t, 16> d16;
-    const hn::RebindToSigned<decltype(d16)> s16;
-    const auto table = hn::Load(s16, meaning);
-    const auto bytes = hn::LoadU(d16, codes);
-    const auto low = hn::TableLookupBytes(table, hn::BitCast(s16, hn::And(bytes, hn::Set(d16, 15))));
-    const auto high = hn::TableLookupBytes(table, hn::BitCast(s16, hn::ShiftRight<4>(bytes)));
-    constexpr bool kInOrder = kCodes == Codes::kPackedNibbles;  // 16 low halves, then the high ones
-    alignas(16) int8_t integers[kChunk];
-    hn::Store(kInOrder ? low : hn::InterleaveLower(s16, low, high), s16, integers);
-    hn::Store(kInOrder ? high : hn::InterleaveUpper(s16, low, high), s16, integers + 16);
+    int8_t integers[kChunk];
+    ExpandNibbles<kCodes>(codes, meaning, integers);
     StoreIntegers(integers, out);
   } else {
     const hn::CappedTag<float, kChunk> d;
@@ -183,9 +144,13 @@ class Weights {
     per_byte_ = codes_ == Codes::kNibbles || codes_ == Codes::kPackedNibbles ? 2 : 1;
   }
 
+  Codes codes() const { return codes_; }
+  const int8_t* meaning() const { return meaning_; }
+  const uint8_t* Row(int64_t row) const { return data_ + row * stride_; }
+
   // out[0 .. size) = weights [row, from ..); `from` is a multiple of kChunk, `out` has room for whole chunks.
   void Decode(int64_t row, int64_t from, int64_t size, float* out) const {
-    const uint8_t* at = data_ + row * stride_ + from / per_byte_;
+    const uint8_t* at = Row(row) + from / per_byte_;
     switch (codes_) {
       case Codes::kSignedBytes: DecodeCodes<Codes::kSignedBytes>(at, meaning_, size, out); break;
       case Codes::kBytes: DecodeCodes<Codes::kBytes>(at, meaning_, size, out); break;

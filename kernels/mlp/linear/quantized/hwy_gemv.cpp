@@ -1,16 +1,17 @@
-// Linear with int8 or packed 4-bit weights for one to four rows, CPU SIMD: every weight is read and decoded once.
-//   input  [..., k]   f32|f16|bf16, last dim dense, at most 4 rows      weight [n, k] i8, last dim dense
-//   packed [n, k / 2] u8, last dim dense, as mlp.linear.prepack orders it, of int4, uint4, mxfp4 or nvfp4
+// Linear with weights in any quantised format for one to four rows, CPU SIMD: every weight is read and decoded once.
+//   input  [..., k]  f32|f16|bf16, last dim dense, at most 4 rows      weight [n, k / (1 or 2)]  last dim dense
+//   packed [n, k / 2] u8, optional, as mlp.linear.prepack orders it, read instead of weight
 //   weight_scale, zero_point, tensor_scale: as the contract has them, groups of a multiple of 16 values
-//   bias   [n]        dtype of input, optional                          output [..., n]
-// Workspace: none. Deterministic. Source: own. FP32 sums in one part for each lane, scales applied to sums of 16
-// values.
+//   bias   [n]        dtype of input, optional            output [..., n]
+// Workspace: the input as f32 where it is not. Deterministic. Source: own. FP32 weights and sums, one part of a sum for
+// each lane and, of few rows, several.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/quantized/hwy_gemv.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
+#include "kernels/mlp/linear/hwy_strips.h"
 #include "kernels/mlp/linear/quantized/decode.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,102 +20,185 @@ namespace HWY_NAMESPACE {
 namespace {
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
+using quantized::Codes;
+using quantized::kUnit;
 using quantized::RowScales;
 
 constexpr int64_t kMaxRows = 4;
-constexpr int64_t kUnit = 16;  // values under one scale that are summed before it is applied
-using Tag = hn::CappedTag<float, 16>;
+constexpr int64_t kUnits = 4;         // taken at a time, each with sums of its own where registers allow
+constexpr int64_t kBlockUnits = 256;  // whose scales are converted at a time
+using Tag = hn::CappedTag<float, kUnit>;
 using Vector = hn::Vec<Tag>;
 
-// total[r] += scale * sum of 16 codes times inputs.
-template <int R, class T>
-HWY_INLINE void AddUnit(const int8_t* codes, const T* const* x, int64_t at, float scale, float zero, Vector* total) {
+constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
+
+// The next values of a unit. E4M3 comes out 2^8 too small, as bits of f16 with another bias, and its NaN as 480 of it.
+template <Codes kCodes>
+HWY_INLINE Vector ValuesOf(const uint8_t* code) {
   const Tag tag;
-  const hn::Rebind<int32_t, Tag> di;
-  const hn::Rebind<int8_t, Tag> d8;
+  const hn::Rebind<uint8_t, Tag> d8;
+  const hn::Rebind<int32_t, Tag> d32;
+  if constexpr (kCodes == Codes::kE4M3 || kCodes == Codes::kE5M2) {
+    const hn::Rebind<int16_t, Tag> d16;
+    auto bits = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, code)));
+    if constexpr (kCodes == Codes::kE4M3) bits = hn::And(hn::ShiftRight<1>(bits), hn::Set(d16, int16_t(0xbfff)));
+    return PromoteF16(tag, hn::BitCast(hn::RebindToUnsigned<decltype(d16)>(), bits));
+  } else if constexpr (kCodes == Codes::kBytes) {
+    return hn::ConvertTo(tag, hn::PromoteTo(d32, hn::LoadU(d8, code)));
+  } else {
+    const hn::RebindToSigned<decltype(d8)> s8;
+    return hn::ConvertTo(tag, hn::PromoteTo(d32, hn::LoadU(s8, reinterpret_cast<const int8_t*>(code))));
+  }
+}
+
+// Whether a code of E4M3 is NaN.
+inline bool HasNaN(const uint8_t* codes, int64_t size) {
+  const hn::ScalableTag<uint8_t> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto nan = hn::Set(d, 0x7f);
+  auto largest = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + lanes <= size; i += lanes) largest = hn::Max(largest, hn::And(hn::LoadU(d, codes + i), nan));
+  bool found = !hn::AllFalse(d, hn::Eq(largest, nan));
+  for (; i < size; ++i) found |= (codes[i] & 0x7f) == 0x7f;
+  return found;
+}
+
+enum class Scaling : uint8_t { kRow, kUnits, kUnitsAndZeros };  // one scale; one for each unit; with zero points
+
+// sums[r] = sum over i of x[r][i] w[i], i < k, a multiple of kUnit.
+template <Codes kCodes, Scaling kScaling, int R>
+void DotRow(const uint8_t* codes, const int8_t* meaning, const RowScales& scales, const float* const* x, int64_t k,
+            float* sums) {
+  constexpr int kParts = R == 1 ? 4 : R == 2 ? 2 : 1;
+  constexpr int64_t kBytes = IsHalfByte(kCodes) ? kUnit / 2 : kUnit;  // of a unit
+  const Tag tag;
   const int64_t lanes = int64_t(hn::Lanes(tag));
-  const auto z = hn::Set(tag, zero), s = hn::Set(tag, scale);
-  for (int64_t i = 0; i < kUnit; i += lanes) {
-    const auto code = hn::ConvertTo(tag, hn::PromoteTo(di, hn::LoadU(d8, codes + i)));
-    const auto w = hn::Mul(s, hn::Sub(code, z));
-    for (int r = 0; r < R; ++r) total[r] = hn::MulAdd(w, LoadF32(tag, x[r] + at + i), total[r]);
-  }
-}
+  Vector total[kParts * R];
+  for (Vector& part : total) part = hn::Zero(tag);
+  const auto row_scale = hn::Set(tag, kScaling == Scaling::kRow && k > 0 ? scales.Scale(0) : 0.0f);
+  float scale[kBlockUnits], zero[kBlockUnits];
+  uint8_t expanded[kUnits * kUnit];
 
-template <int R, class T>
-HWY_INLINE void AddInt8(const int8_t* codes, const T* const* x, int64_t k, const RowScales& scales, Vector* total) {
-  const int64_t units = scales.group / kUnit;
-  for (int64_t unit = 0; unit < k / kUnit; ++unit) {
-    const int64_t group = unit / units;
-    AddUnit<R>(codes + unit * kUnit, x, unit * kUnit, scales.Scale(group), scales.Zero(group), total);
-  }
-}
-
-template <int R, class T>
-HWY_INLINE void AddPacked(const uint8_t* packed, const int8_t* table, const T* const* x, int64_t k,
-                          const RowScales& scales, Vector* total) {
-  const hn::FixedTag<uint8_t, 16> d16;
-  const hn::RebindToSigned<decltype(d16)> s16;
-  const auto meaning = hn::Load(s16, table);
-  const int64_t units = scales.group / kUnit;
-  for (int64_t chunk = 0; chunk < k / 32; ++chunk) {
-    const auto bytes = hn::LoadU(d16, packed + chunk * 16);
-    alignas(16) int8_t codes[32];
-    hn::Store(hn::TableLookupBytes(meaning, hn::BitCast(s16, hn::And(bytes, hn::Set(d16, 15)))), s16, codes);
-    hn::Store(hn::TableLookupBytes(meaning, hn::BitCast(s16, hn::ShiftRight<4>(bytes))), s16, codes + 16);
-    for (int64_t unit = 2 * chunk; unit < 2 * chunk + 2; ++unit) {
-      const int64_t group = unit / units;
-      AddUnit<R>(codes + unit % 2 * 16, x, unit * kUnit, scales.Scale(group), scales.Zero(group), total);
+  const auto add = [&](int part, const uint8_t* code, int64_t at, int64_t in_block) HWY_ATTR {
+    auto s = row_scale;
+    if constexpr (kScaling != Scaling::kRow) s = hn::Set(tag, scale[in_block]);
+    for (int64_t i = 0; i < kUnit; i += lanes) {
+      auto w = ValuesOf<kCodes>(code + i);
+      if constexpr (kScaling == Scaling::kUnitsAndZeros) w = hn::Sub(w, hn::Set(tag, zero[in_block]));
+      w = hn::Mul(w, s);
+      for (int r = 0; r < R; ++r)
+        total[part * R + r] = hn::MulAdd(w, hn::LoadU(tag, x[r] + at + i), total[part * R + r]);
     }
-  }
-}
+  };
+  const auto bytes_of = [&](const uint8_t* at, int64_t units) HWY_ATTR {
+    if constexpr (!IsHalfByte(kCodes)) return at;
+    for (int64_t u = 0; u < units; u += 2) {
+      uint8_t rest[2 * kBytes];
+      if (u + 1 == units) at = static_cast<const uint8_t*>(std::memcpy(rest, at, kBytes));
+      quantized::ExpandNibbles<kCodes>(at, meaning, reinterpret_cast<int8_t*>(expanded) + u * kUnit);
+      at += 2 * kBytes;
+    }
+    return static_cast<const uint8_t*>(expanded);
+  };
 
-template <int R, class T>
-void Columns(const lz_kernel_args* args, int64_t begin, int64_t end) {
-  const Tag tag;
-  const lz_tensor &input = args->tensors[kInput], &output = args->tensors[kOutput], &bias = args->tensors[kBias];
-  const lz_tensor &weight = args->tensors[kWeight], &packed = args->tensors[kPacked];
-  const int64_t k = input.shape[input.ndim - 1], format = args->scalars[kFormat].value.i;
-  const int8_t* table = quantized::MeaningOf(format);
-  const T* x[R];
-  T* out[R];
+  for (int64_t from = 0, units = k / kUnit; from < units; from += kBlockUnits) {
+    const int64_t count = std::min(kBlockUnits, units - from);
+    if constexpr (kScaling != Scaling::kRow) scales.ScalesOfUnits(from, count, scale);
+    if constexpr (kScaling == Scaling::kUnitsAndZeros) scales.ZerosOfUnits(from, count, zero);
+    int64_t u = 0;
+    for (; u + kUnits <= count; u += kUnits) {
+      const uint8_t* at = bytes_of(codes + (from + u) * kBytes, kUnits);
+      for (int j = 0; j < kUnits; ++j) add(j % kParts, at + j * kUnit, (from + u + j) * kUnit, u + j);
+    }
+    const uint8_t* at = bytes_of(codes + (from + u) * kBytes, count - u);
+    for (; u < count; ++u, at += kUnit) add(0, at, (from + u) * kUnit, u);
+  }
   for (int r = 0; r < R; ++r) {
-    x[r] = Data<const T>(input) + RowOffset(input, r);
-    out[r] = Data<T>(output) + RowOffset(output, r);
+    for (int part = 1; part < kParts; ++part) total[r] = hn::Add(total[r], total[part * R + r]);
+    sums[r] = hn::GetLane(hn::SumOfLanes(tag, total[r]));
   }
-  for (int64_t column = begin; column < end; ++column) {
-    const RowScales scales(args, column);
-    Vector total[R];
-    for (int r = 0; r < R; ++r) total[r] = hn::Zero(tag);
-    if (format == kInt8) {
-      AddInt8<R>(Data<const int8_t>(weight) + column * weight.strides[0], x, k, scales, total);
-    } else {
-      AddPacked<R>(Data<const uint8_t>(packed) + column * packed.strides[0], table, x, k, scales, total);
-    }
-    const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
-    for (int r = 0; r < R; ++r) FromFloat(hn::GetLane(hn::SumOfLanes(tag, total[r])) + add, out[r] + column);
+  if constexpr (kCodes == Codes::kE4M3) {
+    const float factor = HasNaN(codes, k) ? std::numeric_limits<float>::quiet_NaN() : 256.0f;
+    for (int r = 0; r < R; ++r) sums[r] *= factor;
+  }
+}
+
+using Dot = decltype(&DotRow<Codes::kBytes, Scaling::kRow, 1>);
+
+template <Codes kCodes, Scaling kScaling>
+Dot DotOfRows(int64_t rows) {
+  switch (rows) {
+    case 1: return &DotRow<kCodes, kScaling, 1>;
+    case 2: return &DotRow<kCodes, kScaling, 2>;
+    case 3: return &DotRow<kCodes, kScaling, 3>;
+    default: return &DotRow<kCodes, kScaling, 4>;
+  }
+}
+template <Codes kCodes>
+Dot DotOf(int64_t rows, Scaling scaling) {
+  if (scaling == Scaling::kRow) return DotOfRows<kCodes, Scaling::kRow>(rows);
+  if constexpr (kCodes != Codes::kE4M3 && kCodes != Codes::kE5M2) {  // which have no zero points
+    if (scaling == Scaling::kUnitsAndZeros) return DotOfRows<kCodes, Scaling::kUnitsAndZeros>(rows);
+  }
+  return DotOfRows<kCodes, Scaling::kUnits>(rows);
+}
+Dot DotOf(Codes codes, int64_t rows, Scaling scaling) {
+  switch (codes) {
+    case Codes::kSignedBytes: return DotOf<Codes::kSignedBytes>(rows, scaling);
+    case Codes::kBytes: return DotOf<Codes::kBytes>(rows, scaling);
+    case Codes::kNibbles: return DotOf<Codes::kNibbles>(rows, scaling);
+    case Codes::kPackedNibbles: return DotOf<Codes::kPackedNibbles>(rows, scaling);
+    case Codes::kE4M3: return DotOf<Codes::kE4M3>(rows, scaling);
+    default: return DotOf<Codes::kE5M2>(rows, scaling);
   }
 }
 
 template <class T>
 int32_t Run(const lz_kernel_args* args) {
-  const int64_t rows = NumRows(args->tensors[kOutput]), n = args->tensors[kWeight].shape[0];
-  const int64_t k = args->tensors[kInput].shape[args->tensors[kInput].ndim - 1];
+  const lz_tensor &input = args->tensors[kInput], &output = args->tensors[kOutput], &bias = args->tensors[kBias];
+  const lz_tensor& scale = args->tensors[kWeightScale];
+  const int64_t rows = NumRows(output), n = args->tensors[kWeight].shape[0], k = input.shape[input.ndim - 1];
   if (rows > kMaxRows) return 1;
+  if (rows == 0) return 0;
+  const float* x[kMaxRows];
+  T* out[kMaxRows];
+  for (int64_t r = 0; r < rows; ++r) {
+    const T* row = Data<const T>(input) + RowOffset(input, r);
+    out[r] = Data<T>(output) + RowOffset(output, r);
+    if constexpr (std::is_same_v<T, float>) {
+      x[r] = row;
+    } else {
+      float* wide = static_cast<float*>(args->workspace) + r * k;
+      strips::Widen(row, k, wide);
+      x[r] = wide;
+    }
+  }
+  const quantized::Weights weights(args);
+  const Scaling scaling = Given(args->tensors[kZeroPoint]) ? Scaling::kUnitsAndZeros
+                          : scale.shape[1] == 1            ? Scaling::kRow
+                                                           : Scaling::kUnits;
+  const Dot dot = DotOf(weights.codes(), rows, scaling);
   // 64k weights take about 5 us on one core: less is not worth waking another.
   ParallelFor(args, n, 65536 / (k + 1) + 1, [&](int64_t begin, int64_t end) {
-    switch (rows) {
-      case 0: return;
-      case 1: return Columns<1, T>(args, begin, end);
-      case 2: return Columns<2, T>(args, begin, end);
-      case 3: return Columns<3, T>(args, begin, end);
-      default: return Columns<4, T>(args, begin, end);
+    for (int64_t column = begin; column < end; ++column) {
+      float sums[kMaxRows];
+      dot(weights.Row(column), weights.meaning(), RowScales(args, column), x, k, sums);
+      const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
+      for (int64_t r = 0; r < rows; ++r) FromFloat(sums[r] + add, out[r] + column);
     }
   });
   return 0;
 }
 
+uint64_t Workspace(const lz_kernel_args* args) {
+  const lz_tensor& input = args->tensors[kInput];
+  if (DTypeOf(input) == DType::kF32) return 0;
+  return uint64_t(NumRows(input)) * uint64_t(input.shape[input.ndim - 1]) * sizeof(float);
+}
+
 int32_t Launch(const lz_kernel_args* args) {
+  if (args->workspace_bytes < Workspace(args)) return 1;
   return WithFloatType(DTypeOf(args->tensors[kInput]), [args](auto t) { return Run<decltype(t)>(args); });
 }
 
@@ -127,41 +211,25 @@ HWY_AFTER_NAMESPACE();
 namespace lz {
 namespace {
 HWY_EXPORT(Launch);
+HWY_EXPORT(Workspace);
 int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Workspace)(args); }
 
-constexpr std::array<int64_t, 4> kPackedFormats = {ops::kInt4, ops::kUInt4, ops::kMXFP4, ops::kNVFP4};
-constexpr auto kInt8Constraints = std::to_array<Constraint>({
+constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kLe, 4},
-    {"format", Rel::kEq, ops::kInt8, {}, ReasonCode::kQuantFormatUnsupported},
     {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
 });
-constexpr auto kPackedConstraints = std::to_array<Constraint>({
-    {"rows", Rel::kLe, 4},
-    {"format", Rel::kInSet, 0, kPackedFormats, ReasonCode::kQuantFormatUnsupported},
-    {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
-    {"packed.given", Rel::kEq, 1, {}, ReasonCode::kPackedWeightsRequired},
-});
-constexpr std::array<std::string_view, 2> kInt8Accepts = {"bias", "zero_point"};
-constexpr std::array<std::string_view, 4> kPackedAccepts = {"bias", "zero_point", "tensor_scale", "packed"};
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.linear.quantized.gemv_int8",
+    {.id = "hwy.mlp.linear.quantized.gemv",
      .operation = "mlp.linear.quantized",
      .dtypes = kF32F16BF16,
-     .constraints = kInt8Constraints,
-     .accepts = kInt8Accepts,
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 80,
      .deterministic = true,
-     .launch = &LaunchBest},
-    {.id = "hwy.mlp.linear.quantized.gemv_packed4",
-     .operation = "mlp.linear.quantized",
-     .dtypes = kF32F16BF16,
-     .constraints = kPackedConstraints,
-     .accepts = kPackedAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
+     .launch = &LaunchBest,
+     .workspace = &WorkspaceOfBest},
 });
 }  // namespace
 }  // namespace lz

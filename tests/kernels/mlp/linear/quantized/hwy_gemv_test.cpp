@@ -1,4 +1,4 @@
-// hwy.mlp.linear.quantized.gemv_*: like the reference on every instruction set, for each format, dtype and number of
+// hwy.mlp.linear.quantized.gemv: like the reference on every instruction set, for each format, dtype and number of
 // rows.
 #include "tests/kernels/mlp/linear/quantized/quantized_testing.h"
 #include "tests/kernels/targets.h"
@@ -14,12 +14,15 @@ class HwyQuantizedGemv : public testing::OnEachTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, HwyQuantizedGemv, testing::AllTargets(), testing::NameOfTarget);
 
 void ExpectLikeReference(QuantizedCall c) {
-  c.packed = kQuantInfo[size_t(c.format)].pack == 2;
-  ExpectLikeQuantizedReference(kernels::kernels_mlp_linear_quantized_hwy_gemv[c.packed ? 1 : 0], c);
+  const KernelSpec& kernel = kernels::kernels_mlp_linear_quantized_hwy_gemv[0];
+  ExpectLikeQuantizedReference(kernel, c);
+  if (kQuantInfo[size_t(c.format)].pack != 2 || c.k % 32 != 0) return;
+  c.packed = true;
+  ExpectLikeQuantizedReference(kernel, c);
 }
 
 TEST_P(HwyQuantizedGemv, EveryFormatDTypeAndNumberOfRows) {
-  for (const int64_t format : {int64_t{kInt8}, int64_t{kInt4}, int64_t{kUInt4}, int64_t{kMXFP4}})
+  for (const int64_t format : {kInt8, kUInt8, kInt4, kUInt4, kFP8E4M3, kFP8E5M2, kMXFP8E4M3, kMXFP8E5M2, kMXFP4})
     for (const DType type : {DType::kF32, DType::kF16, DType::kBF16})
       for (int64_t rows = 1; rows <= 4; ++rows)
         ExpectLikeReference({.format = format, .type = type, .rows = rows, .bias = rows % 2 == 0});
@@ -30,6 +33,36 @@ TEST_P(HwyQuantizedGemv, EveryGranularity) {
   for (const int64_t groups : {1, 2, 3, 6})
     for (const int64_t format : {int64_t{kInt8}, int64_t{kInt4}})
       ExpectLikeReference({.format = format, .rows = 2, .groups = groups, .zero_point = groups != 2});
+}
+
+// Whole units of 16 values, in blocks of 4096 and what is left; of 4-bit codes half a chunk of 32 at the end.
+TEST_P(HwyQuantizedGemv, EveryLengthOfRows) {
+  for (const int64_t k : {16, 48, 64, 112, 128, 4096, 4112, 4256})
+    for (const int64_t format : {kInt8, kUInt4, kFP8E4M3, kFP8E5M2})
+      for (const int64_t rows : {1, 2, 4})
+        for (const int64_t groups : {int64_t{1}, k / 16})
+          ExpectLikeReference({.format = format, .rows = rows, .n = 3, .k = k, .groups = groups});
+}
+
+TEST_P(HwyQuantizedGemv, NaNOfE4M3) {
+  for (const int64_t k : {16, 64, 80, 272}) {
+    for (const int64_t at : {int64_t{0}, k / 2, k - 1}) {
+      for (const double code : {0x7f, 0xff}) {
+        Array x(DType::kF32, {1, k}), weight(DType::kU8, {2, k}), scale(DType::kF32, {2, 1}), got(DType::kF32, {1, 2});
+        x.FillNormal(1);
+        std::vector<double> codes(size_t(2 * k), 0x7e);  // 448
+        codes[size_t(at)] = code;
+        weight.Set(codes);
+        weight.Become(DType::kF8E4M3);
+        scale.Set({1, 1});
+        ASSERT_EQ(Launch(kernels::kernels_mlp_linear_quantized_hwy_gemv[0],
+                         {&x, &weight, &scale, nullptr, nullptr, nullptr, nullptr, &got}, {Scalar(kFP8E4M3)}),
+                  0);
+        EXPECT_TRUE(std::isnan(got.Values()[0])) << k << " " << at;
+        EXPECT_TRUE(std::isfinite(got.Values()[1]));
+      }
+    }
+  }
 }
 
 TEST_P(HwyQuantizedGemv, PaddedRowsAndOddNumbersOfColumns) {
