@@ -30,6 +30,21 @@ _SIZES = {
     "init_std": 0.3,
 }
 _SOUND = {"max_source_positions": 20, "num_mel_bins": 8, "max_target_positions": 64, "suppress_tokens": None}
+_T5 = {
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 96,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "vocab_size": 131,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 20,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
 # Each has something in its layers that no other one has.
 MODELS = {
     "Bart": _SIZES,  # norms behind the sums
@@ -38,6 +53,8 @@ MODELS = {
     "M2M100": _SIZES | {"activation_function": "relu"},
     "Marian": _SIZES | {"activation_function": "silu"},
     "Whisper": _SIZES | _SOUND,  # queries times a factor, no biases of keys; its encoder wants one length
+    "T5": _T5,  # a bias of scores by distance, which the first layer hands on
+    "UMT5": _T5 | {"feed_forward_proj": "gated-gelu"},  # one of each layer's own
 }
 CLASSES = {"Marian": "MarianMTModel"}
 GREEDY = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True}
@@ -84,6 +101,10 @@ def plan_of(part):
 
 def decoder_of(model):
     return model.get_decoder()
+
+
+def layers_of(part):
+    return part.block if hasattr(part, "block") else part.layers
 
 
 def alike(model, own, name, **given):
@@ -167,9 +188,9 @@ def test_weights_that_change(name):
     model, own = build(name), build(name)
     lz.kernelize(model)
     before = alike(model, own, name)
-    for path, _ in list(decoder_of(model).layers[0].named_parameters()):
+    for path, _ in list(layers_of(decoder_of(model))[0].named_parameters()):
         for each in (model, own):
-            module = decoder_of(each).layers[0].get_submodule(path.rpartition(".")[0])
+            module = layers_of(decoder_of(each))[0].get_submodule(path.rpartition(".")[0])
             last = path.rpartition(".")[2]
             setattr(module, last, nn.Parameter(getattr(module, last).detach().flip(0) * 1.5))
         after = alike(model, own, name)
@@ -178,7 +199,7 @@ def test_weights_that_change(name):
         before = after
     with torch.no_grad():
         for each in (model, own):
-            for parameter in decoder_of(each).layers.parameters():
+            for parameter in layers_of(decoder_of(each)).parameters():
                 parameter.mul_(1.1)
     assert error(alike(model, own, name), before) > 10 * TOLERANCE
     assert not plan_of(decoder_of(model)).why_aside
@@ -271,3 +292,35 @@ def test_two_models_put_together():
     given = source("Bart") | {"decoder_input_ids": target()}
     with torch.inference_mode():
         assert error(model(**given).logits, own(**given).logits) <= TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["T5", "UMT5"])
+def test_a_bias_by_distance(name, monkeypatch):
+    """Beyond the distances that the trial saw, and when what makes it changes: its table, its constants, its code."""
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    decoder, asides = decoder_of(model), plan_of(decoder_of(model)).why_aside
+    alike(model, own, name, decoder_input_ids=target(2, 50))
+    generates_alike(model, own, name, max_new_tokens=40, min_new_tokens=40)
+    assert not asides
+    attentions = [layers_of(decoder_of(each))[0].layer[0].SelfAttention for each in (model, own)]
+    before = alike(model, own, name)
+    for attention in attentions:
+        with torch.no_grad():
+            attention.relative_attention_bias.weight.mul_(-2)
+    after = alike(model, own, name)
+    assert error(after, before) > 10 * TOLERANCE and not asides
+    for attention in attentions:
+        attention.relative_attention_num_buckets = 4
+    assert error(alike(model, own, name), after) > 10 * TOLERANCE
+    assert set(asides) == {"an attribute of a module was changed after kernelize"}
+    for attention in attentions:
+        attention.relative_attention_num_buckets = 8
+    alike(model, own, name)
+    calls = decoder.__dict__["_layerzero_part"]["calls"]
+    compute = type(attentions[0]).compute_bias
+    monkeypatch.setattr(
+        type(attentions[0]), "compute_bias", lambda self, *args, **given: 2 * compute(self, *args, **given)
+    )
+    alike(model, own, name)
+    assert decoder.__dict__["_layerzero_part"]["calls"] == calls and "a class was changed after kernelize" in asides

@@ -10,7 +10,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.utils import output_capturing
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import continuous, structure
+from layerzero.integrations.transformers import biases, continuous, structure
 
 NAME = "layerzero"
 _BEFORE = "_layerzero_attention_before"
@@ -64,9 +64,9 @@ def layerzero_attention(
         # Only a prefill into an empty static cache comes without a mask and with more keys than rows: the keys beyond
         # the rows are not written yet.
         key, value, total = key[:, :, :length], value[:, :, :length], length
-    mask = _mask(attention_mask, position_bias, total)
+    mask = biases.merged(attention_mask, position_bias, total)
     if mask is not None and causal:
-        mask, causal = _with_triangle(mask, length, total), False
+        mask, causal = biases.with_triangle(mask, 0), False
     if mask is None and not causal and length == 1 and is_causal:
         causal = True  # one row sees every key either way; a window counts from its position
     window = None
@@ -109,23 +109,6 @@ def _sdpa_leaves_softcap_out():
     except Exception:  # however it says so, it does not compute
         return False
     return True
-
-
-def _mask(attention_mask, position_bias, total):
-    mask = attention_mask
-    if mask is not None and mask.shape[-1] > total:
-        mask = mask[..., :total]
-    if position_bias is None:
-        return mask
-    bias = position_bias[..., :total]
-    if mask is None:
-        return bias
-    return torch.where(mask, bias, float("-inf")) if mask.dtype == torch.bool else mask + bias
-
-
-def _with_triangle(bias, length, total):
-    rows = torch.arange(length, device=bias.device)[:, None]
-    return torch.where(torch.arange(total, device=bias.device) <= rows, bias, float("-inf"))
 
 
 def _eager_of(module, arguments):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import EncoderDecoderCache
 
-from layerzero.integrations.transformers import encoded, rows_cache
+from layerzero.integrations.transformers import biases, encoded, rows_cache
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
@@ -53,9 +53,7 @@ class _Call:
         self.next = index + 1
         if self.aside or self.next < len(self.plan.layers):
             return hidden
-        groups = [
-            self._group(mask, tables, self.plan.windows[group]) for group, (mask, tables) in enumerate(self.given)
-        ]
+        groups = [self._group(group, *given) for group, given in enumerate(self.given)]
         pads = self._padding(groups) if isinstance(self.cache, PagedCache) else None
         if self.aside:
             return hidden
@@ -77,6 +75,8 @@ class _Call:
         if reason or self.cache is None:
             return reason
         paged = isinstance(self.cache, PagedCache)
+        if paged and self.plan.biases:
+            return "its attention has a bias, which attention over blocks does not take"
         if not paged and not rows_cache.is_known(self.cache):
             return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
@@ -107,16 +107,23 @@ class _Call:
             return True
         return kept[0] is mask and kept[1] is tables
 
-    def _group(self, mask: Any, tables: Any, window: int | None) -> tuple[Any, Any, Any]:
+    def _group(self, group: int, mask: Any, tables: Any) -> tuple[Any, Any, Any]:
         """(mask, cos, sin) as the program takes them, which applies the window too."""
-        total = self.past + self.hidden.shape[1]
+        window, bias = self.plan.windows[group], self.plan.biases.get(group)
+        length = self.hidden.shape[1]
+        total = self.past + length
         if mask is not None:
             if type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[-1] < total:
                 self.aside = "the mask is not one value for each row and key"
             else:
                 mask = mask[..., :total]
-                if window is not None and shows_beyond(mask, self.past, self.hidden.shape[1], window):
+                if window is not None and shows_beyond(mask, self.past, length, window):
                     self.aside = "the mask shows keys that are outside of the layers' window"
+        if bias is not None and self.aside is None:
+            shift = biases.compute(bias, self.past, length)
+            if mask is None and length > 1 and self.plan.stack.kind == "decoder":
+                shift = biases.with_triangle(shift, self.past)
+            mask = biases.merged(mask, shift, total)
         return mask, *(tables or (None, None))
 
     def _padding(self, groups: list[Any]) -> list[int] | None:
@@ -181,5 +188,6 @@ def deferred_layer(self, *args, **kwargs):
     if index >= 0:
         result = call.take(index, dict(zip(call.plan.parameters, args, strict=False)) | kwargs)
         if result is not None:
-            return result
+            values = call.plan.stack.tuples
+            return (result, *[None] * (values - 1)) if values else result
     return type(self).forward(self, *args, **kwargs)

@@ -79,6 +79,14 @@ class Attention:
 
 
 @dataclasses.dataclass(frozen=True)
+class Bias:
+    """Of attention scores, by distance: what `compute_bias` of the module `name` makes of the embedding `table`."""
+
+    name: str
+    table: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Mlp:
     """operation: swiglu, geglu or activation; kind: what the latter two are told."""
 
@@ -131,7 +139,7 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """index: in the cache. group: layers of one group get the same mask and tables.
+    """index: in the cache. group: layers of one group get the same mask, tables and bias; `bias` stands in its first.
 
     transposed: linear layers whose weights are stored as [inputs, outputs].
     """
@@ -147,6 +155,7 @@ class Layer:
     transposed: tuple[str, ...] = ()
     cross: Attention | None = None
     cross_norms: Norms = Norms()
+    bias: Bias | None = None
 
     @property
     def norms(self) -> tuple[Norm, ...]:
@@ -158,9 +167,10 @@ class Layer:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """All whose parameters the layer multiplies with."""
+        """All whose parameters the layer computes with, but for norms."""
         cross = () if self.cross is None else (*self.cross.linears, self.cross.out)
-        return (*self.attention.linears, self.attention.out, *cross, *self.mlp.modules)
+        bias = () if self.bias is None else (self.bias.table,)
+        return (*self.attention.linears, self.attention.out, *cross, *self.mlp.modules, *bias)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +178,8 @@ class Stack:
     """All layers of a model: `holder` is the path of the module whose forward calls those of its list `name`.
 
     cache: the argument by which a layer gets it, None in an encoder. norm: what the program of the layers ends with.
-    half: whether they are the same in float16, where some clamp what they give.
+    half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
+    gives, the rows first; what the others are is known.
     """
 
     holder: str
@@ -177,6 +188,7 @@ class Stack:
     cache: str | None
     norm: Norm | None = None
     half: bool = True
+    tuples: int = 0
 
     @property
     def groups(self) -> int:

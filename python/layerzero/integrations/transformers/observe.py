@@ -177,8 +177,10 @@ class _Hooks:
         _recording.clear()
 
 
-def _layers_of(model: nn.Module, layers: Any, run: Any) -> tuple[tuple[Any, ...], str | None, torch.Tensor]:
-    """(descriptions, name of the argument that is the cache, what the first layer got) by one `run()` of the model."""
+def _layers_of(model: nn.Module, layers: Any, run: Any) -> tuple[tuple[Any, ...], str | None, int, torch.Tensor]:
+    """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, what the first one got)
+    by one `run()` of the model.
+    """
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, attention_interface.layerzero_mask)
     before = choices.chosen(model, "attn")
@@ -209,9 +211,15 @@ def _describe(traces):
             raise Unknown(f"layer {index}: {unknown}") from None
         if layer.attention.causal != (cache is not None):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
-        given = tuple(id(trace.arguments.get(name)) for name in ("attention_mask", "position_embeddings"))
-        found.append(dataclasses.replace(layer, group=groups.setdefault(given, len(groups))))
-    return tuple(found), cache
+        given = (*(id(trace.arguments.get(name)) for name in ("attention_mask", "position_embeddings")), id(trace.bias))
+        first = given not in groups
+        if first and layer.bias is None and trace.bias is not None:
+            raise Unknown(f"layer {index}: its attention has a position_bias of which nothing tells what made it")
+        group = groups.setdefault(given, len(groups))
+        found.append(dataclasses.replace(layer, group=group, bias=layer.bias if first else None))
+    if len({trace.tuples for trace in traces}) > 1:
+        raise Unknown("its layers give different numbers of values")
+    return tuple(found), cache, traces[0].tuples
 
 
 class ModelLayers:
@@ -244,8 +252,9 @@ class ModelLayers:
         reason = reason or _why_not_attention(self.model)
         if reason:
             raise Unknown(reason)
-        described, cache, self.first = _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
-        return Stack(path, name, described, cache, half=half or _why_not_layers(layers, half=True) is None)
+        found, cache, tuples, self.first = _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
+        half = half or _why_not_layers(layers, half=True) is None
+        return Stack(path, name, found, cache, half=half, tuples=tuples)
 
     def _embeds(self) -> bool:
         """Whether the first layer got what the embedding gives, without a factor or anything else."""

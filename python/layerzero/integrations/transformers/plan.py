@@ -8,6 +8,7 @@ from torch.nn import Linear, Parameter
 from torch.utils.hooks import RemovableHandle
 
 from layerzero import _layerzero
+from layerzero.integrations.transformers import biases
 from layerzero.integrations.transformers.block import DTYPES, BlockProgram
 from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
 from layerzero.integrations.transformers.layers import Experts, Layer, Stack
@@ -15,7 +16,7 @@ from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
 
 _linear = _layerzero.ops["linear"]
-_METHODS = ("forward", "_apply_gate")  # what a module computes, and the gate of experts
+_METHODS = ("forward", "_apply_gate", *biases.METHODS)  # what a module computes, the gate of experts, its bias
 
 
 def _only_captures(hooks):
@@ -82,6 +83,11 @@ class StackPlan:
         kinds: set[Any] = {*map(type, modules), type(holder)}
         self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
         self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
+        self.biases = {
+            layer.group: part.get_submodule(layer.bias.name)
+            for layer, part in zip(self.stack.layers, own, strict=True)
+            if layer.bias is not None
+        }
         self.has_experts = any(isinstance(layer.mlp, Experts) for layer in self.stack.layers)
         self.modules, self.expected_types = modules, [*map(type, modules)]
         facts = [fact for module in modules if type(module) is not Linear for fact in _facts_of(module)]
@@ -89,7 +95,7 @@ class StackPlan:
         self.facts = [*once.values()]
         others = [part for part in within if type(part) is not Linear]
         self.facts += [(part.__dict__, "training", False) for part in others]  # a dropout within
-        self.facts += [(part.__dict__, "_apply_gate", None) for part in others if hasattr(part, "_apply_gate")]
+        self.facts += [(part.__dict__, name, None) for part in others for name in _METHODS[1:] if hasattr(part, name)]
         # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
         self.hooks = [table for module in modules for table in hooks_of(module)]
         self.parts = [module._modules for module in [holder, *modules] if module._modules]

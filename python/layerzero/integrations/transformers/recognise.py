@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers import biases, structure
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
@@ -87,6 +87,7 @@ class LayerTrace:
         self.arguments: dict[str, Any] = {}
         self.given: Any = None
         self.result: Any = None
+        self.tuples = 0
         self.calls: list[_Call] = []
         self.attended: list[_Attended] = []
         self.dispatched: list[Dispatched] = []
@@ -100,7 +101,12 @@ class LayerTrace:
         self.given = next(iter(self.arguments.values())).clone()
 
     def ends(self, _, args, result):
-        self.result = result.clone() if isinstance(result, torch.Tensor) else None
+        rows, further = result, ()
+        if isinstance(result, tuple) and result:
+            self.tuples, (rows, *further) = len(result), result
+        known = [None, *(seen.further.get("position_bias") for seen in self.attended)]
+        plain = isinstance(rows, torch.Tensor) and all(any(value is one for one in known) for value in further)
+        self.result = rows.clone() if plain else None
 
     def calls_leaf(self, module, args, kwargs, result):
         given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
@@ -124,6 +130,11 @@ class LayerTrace:
         """The name of the argument that is the cache."""
         return next((name for name, value in self.arguments.items() if isinstance(value, Cache)), None)
 
+    @property
+    def bias(self):
+        """What was added to the scores of its attention, or None."""
+        return self.attended[0].further.get("position_bias") if self.attended else None
+
     def follows(self, before):
         return before.result is not None and self.given is not None and _same(self.given, before.result)
 
@@ -146,7 +157,7 @@ class LayerTrace:
         layer = Layer(
             attention, mlp, norms[0], norms[-1], parallel, factor,
             index=-1 if index is None else index, transposed=self.transposed,
-            cross=cross, cross_norms=norms[1] if cross else Norms(),
+            cross=cross, cross_norms=norms[1] if cross else Norms(), bias=self._bias(),
         )  # fmt: skip
         unused = self._unused_tensors(layer)
         if unused:
@@ -199,6 +210,11 @@ class LayerTrace:
 
     # ---- attention
 
+    def _bias(self):
+        """The Bias that its attention makes itself; None, too, where it is given one."""
+        module = self.attended[0].module
+        return None if self.bias is None else biases.of_attention(module, self.names[id(module)], self.bias)
+
     def _attention(self, seen, cross=False):
         """(Attention, the call that reads for it, the rows that it gives). cross: its keys are of an encoder's rows."""
         if seen.mask is not None and seen.mask is not self.arguments.get(ENCODED_MASK if cross else "attention_mask"):
@@ -206,9 +222,8 @@ class LayerTrace:
         if seen.heads[1].shape != seen.heads[2].shape:
             raise Unknown("its keys and values have different sizes")
         further = {name: value for name, value in seen.further.items() if value is not None}
-        for name in ("s_aux", "position_bias"):
-            if name in further:
-                raise Unknown(f"its attention has {name}")
+        if "s_aux" in further or (cross and "position_bias" in further and further["position_bias"].any()):
+            raise Unknown(f"its attention has {'position_bias' if cross else 's_aux'}")
         (query, rope), (key, key_rope), (value, _) = (self._heads(seen, index) for index in range(3))
         if rope != key_rope:
             raise Unknown("its queries and keys are rotated in different ways")
