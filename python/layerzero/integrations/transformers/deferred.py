@@ -33,6 +33,7 @@ class _Call:
         self.plan = plan
         self.next = 0  # the layer that is to come
         self.hidden: Any = None
+        self.first: Any = None  # a copy of `hidden`, where it may be changed between the layers
         self.cache: Any = None
         self.encoded: Encoded | None = None
         self.past = 0
@@ -46,6 +47,7 @@ class _Call:
         if index == 0 and self.next == 0:
             self.aside = self._why_not(hidden, arguments)
             self.hidden = hidden
+            self.first = hidden.clone() if self.plan.stack.alone and self.aside is None else None
         if self.next == 0 and (self.aside or index):
             return None
         if index != self.next or hidden is not self.hidden or not self._keeps(index, arguments):
@@ -54,6 +56,8 @@ class _Call:
         if self.aside or self.next < len(self.plan.layers):
             return hidden
         groups = [self._group(group, *given) for group, given in enumerate(self.given)]
+        if self.first is not None and not torch.equal(self.first, hidden):
+            self.aside = "its rows were changed between the layers"
         pads = self._padding(groups) if isinstance(self.cache, PagedCache) else None
         if self.aside:
             return hidden
@@ -154,6 +158,26 @@ def _why_aside(holder: Any, plan: StackPlan) -> str | None:
     return None
 
 
+def _run(plan: StackPlan, forward: Any) -> tuple[_Call, Any]:
+    """(what became of the layers that `forward()` calls, its result)."""
+    call, before = _Call(plan), getattr(_running, "call", None)
+    _running.call = call
+    try:
+        return call, forward()
+    finally:
+        _running.call = before
+
+
+def as_one(holder: Any, forward: Any) -> Any:
+    """The result of `forward()`, which calls the layers of a holder one after the other; None if not as a program."""
+    plan = holder.__dict__["_layerzero_decoder"]
+    plan.build(holder)
+    if _why_aside(holder, plan) is not None:
+        return None
+    call, result = _run(plan, forward)
+    return result if call.done else None
+
+
 def deferring_forward(self, *args, **kwargs):
     """Takes the place of the forward of the module that holds the layers."""
     plan = self.__dict__.get("_layerzero_decoder")
@@ -163,12 +187,7 @@ def deferring_forward(self, *args, **kwargs):
         plan.build(self)
     reason = _why_aside(self, plan)
     if reason is None:
-        call, before = _Call(plan), getattr(_running, "call", None)
-        _running.call = call
-        try:
-            result = type(self).forward(self, *args, **kwargs)
-        finally:
-            _running.call = before
+        call, result = _run(plan, lambda: type(self).forward(self, *args, **kwargs))
         if call.done:
             count_call(self)
             return result

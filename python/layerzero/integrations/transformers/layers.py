@@ -15,6 +15,10 @@ class Unknown(Exception):
     """Why layers are not what the operations compute."""
 
 
+class NotReached(Unknown):
+    """A small input does not reach them."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Norm:
     """A norm by its operation, rms_norm or layer_norm; `offset` is added to the weight of the former."""
@@ -179,7 +183,8 @@ class Stack:
 
     cache: the argument by which a layer gets it, None in an encoder. norm: what the program of the layers ends with.
     half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
-    gives, the rows first; what the others are is known.
+    gives, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
+    with rows between them is not known.
     """
 
     holder: str
@@ -189,6 +194,7 @@ class Stack:
     norm: Norm | None = None
     half: bool = True
     tuples: int = 0
+    alone: bool = False
 
     @property
     def groups(self) -> int:

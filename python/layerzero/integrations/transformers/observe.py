@@ -14,9 +14,9 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import choices, experts, probe, structure
+from layerzero.integrations.transformers import choices, deferred, experts, probe, structure
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
-from layerzero.integrations.transformers.layers import Norm, Stack, Unknown
+from layerzero.integrations.transformers.layers import Norm, NotReached, Stack, Unknown
 from layerzero.integrations.transformers.recognise import LayerTrace
 
 NAME = "layerzero_observed"
@@ -208,7 +208,7 @@ def _describe(traces):
         try:
             layer = trace.describe()
         except Unknown as unknown:
-            raise Unknown(f"layer {index}: {unknown}") from None
+            raise type(unknown)(f"layer {index}: {unknown}") from None
         if layer.attention.causal != (cache is not None):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
         given = (*(id(trace.arguments.get(name)) for name in ("attention_mask", "position_embeddings")), id(trace.bias))
@@ -226,12 +226,12 @@ class ModelLayers:
     """The list `name` of layers in the module at `path`, judged before any part of a model is replaced, and what the model
     makes of a small input. Raises Unknown where they cannot be one program.
 
-    whole: as in a Llama, nothing is left around them for the model's own code.
+    whole: as in a Llama, nothing is left around them for the model's own code. alone: no small input reaches them.
     """
 
     def __init__(self, model: nn.Module, path: str, name: str) -> None:
         self.model, self.base = model, base_of(model)
-        self.whole = False
+        self.whole = self.alone = False
         self.holder = model.get_submodule(path)
         self.stack = self._found(path, name)
         if self.base is not None and why_not_llama(self.base, self.stack) is None and self._embeds():
@@ -252,9 +252,16 @@ class ModelLayers:
         reason = reason or _why_not_attention(self.model)
         if reason:
             raise Unknown(reason)
-        found, cache, tuples, self.first = _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
+        found, cache, tuples, self.first = self._described(layers)
         half = half or _why_not_layers(layers, half=True) is None
-        return Stack(path, name, found, cache, half=half, tuples=tuples)
+        return Stack(path, name, found, cache, half=half, tuples=tuples, alone=self.alone)
+
+    def _described(self, layers: Any) -> tuple[Any, ...]:
+        try:
+            return _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
+        except NotReached:
+            self.alone = True
+            return _layers_of(self.model, layers, lambda: probe.run_alone(self.model, layers))
 
     def _embeds(self) -> bool:
         """Whether the first layer got what the embedding gives, without a factor or anything else."""
@@ -264,6 +271,10 @@ class ModelLayers:
 
     def run(self, forward: Any) -> Any:
         """What the model makes of a small input; with `forward` in place of its base's, where that is all."""
+        if self.alone:
+            replaced = "_layerzero_decoder" in self.holder.__dict__
+            further = [functools.partial(deferred.as_one, self.holder)] if replaced else []
+            return probe.run_alone(self.model, getattr(self.holder, self.stack.name), *further)
         return probe.run_decoder(self.base, forward) if self.whole else probe.run_base(self.model)
 
 

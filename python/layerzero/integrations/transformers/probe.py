@@ -10,6 +10,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from layerzero.integrations.transformers import structure
 
+# What a layer may be given besides rows without computing anything else.
+_OPTIONAL = {"attention_mask", "output_attentions"}
 # The versions that the tests run. Of others only what agrees with the original in a call is replaced.
 TESTED = ("5.17", "5.23")
 
@@ -99,6 +101,29 @@ def observed_call(model):
         given["use_cache"] = True
     with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
         return base(**given)
+
+
+def run_alone(model, layers, around=lambda forward: forward()):
+    """What an encoder's layers make of rows made up, one after the other: of those that no small input reaches.
+
+    None where they take more than rows and a mask. around: calls what it is given, or does the same.
+    """
+    for layer in layers:
+        further = list(inspect.signature(type(layer).forward).parameters.values())[2:]
+        if any(p.name not in _OPTIONAL and p.kind is not p.VAR_KEYWORD for p in further):
+            return None
+    parameter = next(layers.parameters())
+    first = structure.normal(2, 7, model.config.hidden_size).to(parameter)
+
+    def forward():
+        rows = first
+        for layer in layers:
+            given = layer(rows, attention_mask=None)
+            rows = given[0] if isinstance(given, tuple) else given
+        return rows
+
+    with torch.inference_mode(), structure.evaluating(model):
+        return around(forward)
 
 
 @contextlib.contextmanager

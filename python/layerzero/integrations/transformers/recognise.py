@@ -24,6 +24,7 @@ from layerzero.integrations.transformers.layers import (
     Mlp,
     Norm,
     Norms,
+    NotReached,
     Rope,
     Unknown,
 )
@@ -143,7 +144,7 @@ class LayerTrace:
     def describe(self):
         """The Layer that this is; raises Unknown."""
         if self.given is None:
-            raise Unknown("was not reached by a small input")
+            raise NotReached("was not reached by a small input")
         if len(self.attended) not in (1, 2):
             raise Unknown(f"calls attention {len(self.attended)} times through Transformers' interface")
         if self.result is None:
