@@ -26,8 +26,7 @@ ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "sigli
 OTHERS = {
     "deepseek_v3": "layer 0: its keys and values have different sizes",
     "gpt_oss": "layer 0: its attention has s_aux",
-    "falcon": "attention: the model refuses another one",
-    "t5": "layer 0: gives more than rows",
+    "bloom": "attention: the model refuses another one than its own",
 }
 
 

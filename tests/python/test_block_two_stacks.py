@@ -56,6 +56,9 @@ MODELS = {
     "T5": _T5,  # a bias of scores by distance, which the first layer hands on
     "UMT5": _T5 | {"feed_forward_proj": "gated-gelu"},  # one of each layer's own
 }
+OLD = transformers.__version__.startswith("5.17.")
+if OLD:  # attention of its decoder is not causal there
+    del MODELS["UMT5"]
 CLASSES = {"Marian": "MarianMTModel"}
 GREEDY = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True}
 
@@ -157,6 +160,8 @@ def test_generation(name, options):
 
 
 def test_a_draft_that_is_wrong_now_and_then(name):
+    if OLD and name == "T5":
+        pytest.skip("Transformers 5.17 itself cannot crop the cache of such a draft")
     model, own, draft = build(name), build(name), build(name)
     with torch.no_grad():
         for parameter in draft.parameters():
@@ -319,7 +324,7 @@ def test_two_models_put_together():
         assert error(model(**given).logits, own(**given).logits) <= TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["T5", "UMT5"])
+@pytest.mark.parametrize("name", [name for name in MODELS if "T5" in name])
 def test_a_bias_by_distance(name, monkeypatch):
     """Beyond the distances that the trial saw, and when what makes it changes: its table, its constants, its code."""
     model, own = build(name), build(name)

@@ -21,7 +21,7 @@ def of_attention(module: nn.Module, name: str, seen: torch.Tensor) -> Bias | Non
     """That of the module `name` of a layer, whose attention got `seen` for rows without a past; None where it makes another."""
     tables = [path for path, part in module.named_modules() if type(part) is nn.Embedding and part.max_norm is None]
     own = getattr(module, "compute_bias", None)
-    if own is None or len(tables) != 1 or not _ARGUMENTS <= inspect.signature(own).parameters.keys():
+    if own is None or len(tables) != 1 or not inspect.signature(own).parameters.keys() >= _ARGUMENTS:
         return None
     with torch.inference_mode():
         made = compute(module, 0, seen.shape[-2])

@@ -149,7 +149,7 @@ def _why_aside(holder: Any, plan: StackPlan) -> str | None:
         return _NO_PROGRAM
     if torch.is_autocast_enabled("cpu"):
         return "autocast is on"
-    if getattr(plan.config, "_attn_implementation", NAME) != NAME:
+    if getattr(plan.config, "_attn_implementation", plan.stack.attention) != plan.stack.attention:
         return "another attention implementation was chosen"
     if plan.has_experts and getattr(plan.config, "_experts_implementation", NAME) != NAME:
         return "another implementation of experts was chosen"

@@ -368,7 +368,7 @@ def _kernelize(model):
         _replace_mlps_and_linears(model, mark)
         if mark.attention is None:
             kept = f"attention: {mark.report.left.get('attention')}"
-            layers = {called: found if isinstance(found, str) else kept for called, found in layers.items()}
+            layers = {called: kept if observe.wants_interface(found) else found for called, found in layers.items()}
         if not any(isinstance(found, observe.ModelLayers) and found.whole for found in layers.values()):
             _replace_rotations(model, mark)
         for called, found in layers.items():

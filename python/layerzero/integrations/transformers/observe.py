@@ -2,6 +2,7 @@
 reads or gives is kept. What flows where is told by equal numbers, what a part computes by a trial of it."""
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -11,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from layerzero.integrations.transformers import attention as attention_interface
@@ -33,6 +35,27 @@ def _attend(module, query, key, value, attention_mask, **further):
     if trace is not None:
         trace.attends(module, (query, key, value), attention_mask, result[0], further)
     return result
+
+
+class _OwnAttention(TorchFunctionMode):
+    """Sees the attention of models that call torch's function themselves."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            given = dict(zip(_SDPA, args, strict=False)) | kwargs
+            trace = next((trace for trace in _recording.values() if trace.within), None)
+            if trace is not None:
+                mask = given.get("attn_mask")
+                causal = given.get("is_causal", False) or (mask is not None and trace.cache is not None)
+                heads = tuple(given[name] for name in _SDPA[:3])
+                further = {"is_causal": causal, "scaling": given.get("scale")}
+                trace.attends(trace.within[-1], heads, mask, result.transpose(1, 2), further)
+        return result
+
+
+_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 def _outermost_lists(module: nn.Module, path: str = "") -> list[str]:
@@ -167,6 +190,9 @@ class _Hooks:
                     self.handles.append(module.register_forward_hook(trace.calls_experts, with_kwargs=True))
                 elif not module._modules:
                     self.handles.append(module.register_forward_hook(trace.calls_leaf, with_kwargs=True))
+                else:
+                    self.handles.append(module.register_forward_pre_hook(trace.enters))
+                    self.handles.append(module.register_forward_hook(trace.leaves))
             self.handles.append(trace.layer.register_forward_pre_hook(trace.begins, with_kwargs=True))
             self.handles.append(trace.layer.register_forward_hook(trace.ends))
         return self
@@ -177,16 +203,17 @@ class _Hooks:
         _recording.clear()
 
 
-def _layers_of(model: nn.Module, layers: Any, run: Any) -> tuple[tuple[Any, ...], str | None, int, torch.Tensor]:
+def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tuple[Any, ...]:
     """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, what the first one got)
-    by one `run()` of the model.
+    by one `run()` of the model. interface: by that it calls attention, else it calls torch's function.
     """
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, attention_interface.layerzero_mask)
     before = choices.chosen(model, "attn")
     try:
-        choices.choose(model, "attn", NAME)
-        with _Hooks(layers) as hooks:
+        if interface:
+            choices.choose(model, "attn", NAME)
+        with _Hooks(layers) as hooks, contextlib.nullcontext() if interface else _OwnAttention():
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
         raise Unknown(f"it could not be run on a small input: {error}") from error
@@ -249,19 +276,21 @@ class ModelLayers:
         devices = {parameter.device for parameter in self.model.parameters()}
         if not reason and (len(devices) != 1 or next(iter(devices)).type not in DEVICES):
             reason = "weights are not on one CPU or CUDA device; its parts are replaced one by one"
-        reason = reason or _why_not_attention(self.model)
-        if reason:
-            raise Unknown(reason)
-        found, cache, tuples, self.first = self._described(layers)
-        half = half or _why_not_layers(layers, half=True) is None
-        return Stack(path, name, found, cache, half=half, tuples=tuples, alone=self.alone)
+        implementation, why_not = _attention_of(self.model)
+        if reason or why_not:
+            raise Unknown(reason or why_not)
+        found, cache, tuples, self.first = self._described(layers, implementation == attention_interface.NAME)
+        return Stack(
+            path, name, found, cache, half=half or _why_not_layers(layers, half=True) is None,
+            tuples=tuples, alone=self.alone, attention=implementation,
+        )  # fmt: skip
 
-    def _described(self, layers: Any) -> tuple[Any, ...]:
+    def _described(self, layers: Any, interface: bool) -> tuple[Any, ...]:
         try:
-            return _layers_of(self.model, layers, lambda: probe.observed_call(self.model))
+            return _layers_of(self.model, layers, lambda: probe.observed_call(self.model), interface)
         except NotReached:
             self.alone = True
-            return _layers_of(self.model, layers, lambda: probe.run_alone(self.model, layers))
+            return _layers_of(self.model, layers, lambda: probe.run_alone(self.model, layers), interface)
 
     def _embeds(self) -> bool:
         """Whether the first layer got what the embedding gives, without a factor or anything else."""
@@ -278,9 +307,17 @@ class ModelLayers:
         return probe.run_decoder(self.base, forward) if self.whole else probe.run_base(self.model)
 
 
-def _why_not_attention(model):
-    config = getattr(model, "config", None)
-    if getattr(config, "_attn_implementation", None) is None or not hasattr(model, "set_attn_implementation"):
-        return "attention: the model has no attention interface"
-    can = getattr(model, "_can_set_attn_implementation", None)
-    return None if can is None or can() else "attention: the model refuses another one"
+def _attention_of(model: nn.Module) -> tuple[str, str | None]:
+    """(the implementation of attention under which the layers run as one, why not)."""
+    named = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    if named is None or not hasattr(model, "set_attn_implementation"):
+        return "", "attention: the model has no attention interface"
+    can: Any = getattr(model, "_can_set_attn_implementation", None)
+    if can is None or can():
+        return attention_interface.NAME, None
+    return named, None if named == "sdpa" else "attention: the model refuses another one than its own"
+
+
+def wants_interface(found: "ModelLayers | str") -> bool:
+    """Whether layers are one program only where the model calls LayerZero's attention."""
+    return isinstance(found, ModelLayers) and found.stack.attention == attention_interface.NAME

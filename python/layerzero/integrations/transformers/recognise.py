@@ -89,6 +89,7 @@ class LayerTrace:
         self.given: Any = None
         self.result: Any = None
         self.tuples = 0
+        self.within: list[nn.Module] = []  # the modules under way
         self.calls: list[_Call] = []
         self.attended: list[_Attended] = []
         self.dispatched: list[Dispatched] = []
@@ -102,12 +103,17 @@ class LayerTrace:
         self.given = next(iter(self.arguments.values())).clone()
 
     def ends(self, _, args, result):
-        rows, further = result, ()
-        if isinstance(result, tuple) and result:
-            self.tuples, (rows, *further) = len(result), result
+        self.tuples = len(result) if isinstance(result, tuple) else 0
+        rows, *further = result if self.tuples else (result,)
         known = [None, *(seen.further.get("position_bias") for seen in self.attended)]
         plain = isinstance(rows, torch.Tensor) and all(any(value is one for one in known) for value in further)
         self.result = rows.clone() if plain else None
+
+    def enters(self, module, _):
+        self.within.append(module)
+
+    def leaves(self, *_):
+        self.within.pop()
 
     def calls_leaf(self, module, args, kwargs, result):
         given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
