@@ -23,6 +23,7 @@ from layerzero.integrations.transformers.structure import count_call
 
 _running = threading.local()  # .call: the one that is under way in this thread
 _KNOWN = {"attention_mask", "position_embeddings", "position_ids", "cache_position", "use_cache"}
+_NOT_ALL = "its layers were not all called"
 _NO_PROGRAM = "its layers run part by part there: programs are for float32, bfloat16 and float16 on the CPU"
 
 
@@ -172,10 +173,14 @@ def as_one(holder: Any, forward: Any) -> Any:
     """The result of `forward()`, which calls the layers of a holder one after the other; None if not as a program."""
     plan = holder.__dict__["_layerzero_decoder"]
     plan.build(holder)
-    if _why_aside(holder, plan) is not None:
-        return None
-    call, result = _run(plan, forward)
-    return result if call.done else None
+    reason = _why_aside(holder, plan)
+    if reason is None:
+        call, result = _run(plan, forward)
+        if call.done:
+            return result
+        reason = call.aside or _NOT_ALL
+    plan.count_aside(reason)
+    return None
 
 
 def deferring_forward(self, *args, **kwargs):
@@ -191,7 +196,7 @@ def deferring_forward(self, *args, **kwargs):
         if call.done:
             count_call(self)
             return result
-        reason = call.aside or "its layers were not all called"
+        reason = call.aside or _NOT_ALL
         plan.count_aside(reason)
         if call.next == 0:  # each layer ran its own code
             return result
