@@ -249,7 +249,7 @@ def _replace_layers(called, layers, mark):
     stack, holder = layers.stack, layers.holder
     plan = DecoderPlan(stack) if layers.whole else StackPlan(stack)
     operation = "one fused forward over all layers" if layers.whole else f"block.{stack.kind}"
-    entry = {"count": 1, "operation": operation, "calls": 0}
+    entry = mark.report.replaced.get(stack.kind) or {"count": 0, "operation": operation, "calls": 0}
     holder.__dict__["_layerzero_decoder"] = plan
     own = [] if layers.whole else [holder, *getattr(holder, stack.name)]
     for module in own:
@@ -269,6 +269,7 @@ def _replace_layers(called, layers, mark):
         mark.report.left[called] = reason
         return
     mark.report.replaced[stack.kind] = entry
+    entry["count"] += 1
     if layers.whole:
         replace(holder, decoder_forward, entry)
 

@@ -16,7 +16,7 @@ class Unknown(Exception):
 
 
 class NotReached(Unknown):
-    """A small input does not reach them."""
+    """A small input does not reach them, or the model does not run on it."""
 
 
 @dataclasses.dataclass(frozen=True)

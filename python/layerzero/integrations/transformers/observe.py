@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import choices, deferred, experts, probe, structure
@@ -78,30 +79,34 @@ def base_of(model):
     return None
 
 
+def _multiplies(layers: Any) -> bool:
+    """True of what may attend and have an MLP: at least queries with keys and values, what mixes heads, and two more."""
+    return sum(isinstance(part, (nn.Linear, Conv1D)) for part in layers[0].modules()) >= 4
+
+
 def _find_lists(model: nn.Module) -> list[tuple[str, str]]:
-    """[(path of the holder, name of the list)] of the model's layers: two of a model with an encoder and a decoder."""
+    """[(path of the holder, name of the list)] of the model's layers: one for each model within it."""
     base = base_of(model)
     if base is not None:
         return [(next(path for path, module in model.named_modules() if module is base), "layers")]
     found = _outermost_lists(model)
-    two = len(found) == 2 and getattr(getattr(model, "config", None), "is_encoder_decoder", False)
-    if len(found) != 1 and not two:
-        raise Unknown(f"has {len(found)} lists of layers" if found else "has no list of layers")
+    found = [path for path in found if len(found) == 1 or _multiplies(model.get_submodule(path))]
     return [(holder, name) for holder, _, name in (path.rpartition(".") for path in found)]
 
 
 def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":
     """What a report calls them -> the layers of a model that lie behind each other, or why they cannot be one program."""
-    try:
-        lists = _find_lists(model)
-    except Unknown as unknown:
-        return {"decoder": str(unknown)}
+    lists = _find_lists(model)
+    if not lists:
+        return {"decoder": "has no list of layers"}
     paths = [path for path, _ in lists]
     names = ["decoder" if len(paths) == 1 or "decoder" in path.split(".") else "encoder" for path in paths]
+    two = len(paths) == 2 and getattr(getattr(model, "config", None), "is_encoder_decoder", False)
+    parts = len(paths) > 1 and not two
     found: dict[str, ModelLayers | str] = {}
     for called, (path, name) in zip(names if len({*names}) == len(paths) else paths, lists, strict=True):
         try:
-            found[called] = ModelLayers(model, path, name)
+            found[called] = ModelLayers(model, path, name, parts)
         except Unknown as unknown:
             found[called] = str(unknown)
     return found
@@ -216,7 +221,7 @@ def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tupl
         with _Hooks(layers) as hooks, contextlib.nullcontext() if interface else _OwnAttention():
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
-        raise Unknown(f"it could not be run on a small input: {error}") from error
+        raise NotReached(f"it could not be run on a small input: {error}") from error
     finally:
         choices.put_back(before, "attn")
     return *_describe(hooks.traces), hooks.traces[0].given
@@ -253,11 +258,12 @@ class ModelLayers:
     """The list `name` of layers in the module at `path`, judged before any part of a model is replaced, and what the model
     makes of a small input. Raises Unknown where they cannot be one program.
 
-    whole: as in a Llama, nothing is left around them for the model's own code. alone: no small input reaches them.
+    part: the model has others too, of images or sound. whole: as in a Llama, nothing is left around them for the model's
+    own code. alone: no small input reaches them.
     """
 
-    def __init__(self, model: nn.Module, path: str, name: str) -> None:
-        self.model, self.base = model, base_of(model)
+    def __init__(self, model: nn.Module, path: str, name: str, part: bool = False) -> None:
+        self.model, self.base, self.part = model, base_of(model), part
         self.whole = self.alone = False
         self.holder = model.get_submodule(path)
         self.stack = self._found(path, name)
@@ -288,9 +294,12 @@ class ModelLayers:
     def _described(self, layers: Any, interface: bool) -> tuple[Any, ...]:
         try:
             return _layers_of(self.model, layers, lambda: probe.observed_call(self.model), interface)
-        except NotReached:
+        except NotReached as unreached:
             self.alone = True
-            return _layers_of(self.model, layers, lambda: probe.run_alone(self.model, layers), interface)
+            try:
+                return _layers_of(self.model, layers, lambda: probe.run_alone(self.holder, layers), interface)
+            except NotReached:
+                raise unreached from None
 
     def _embeds(self) -> bool:
         """Whether the first layer got what the embedding gives, without a factor or anything else."""
@@ -303,7 +312,9 @@ class ModelLayers:
         if self.alone:
             replaced = "_layerzero_decoder" in self.holder.__dict__
             further = [functools.partial(deferred.as_one, self.holder)] if replaced else []
-            return probe.run_alone(self.model, getattr(self.holder, self.stack.name), *further)
+            return probe.run_alone(self.holder, getattr(self.holder, self.stack.name), *further)
+        if self.part:
+            return probe.run_held(self.model, self.holder)
         return probe.run_decoder(self.base, forward) if self.whole else probe.run_base(self.model)
 
 

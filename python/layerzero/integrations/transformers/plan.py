@@ -231,7 +231,8 @@ def program_of(model):
     holders = [module for module in model.modules() if "_layerzero_decoder" in module.__dict__]
     if not holders:
         return None, None
-    holder = holders[-1]  # of an encoder and a decoder the latter
+    decoders = [module for module in holders if module.__dict__["_layerzero_decoder"].stack.kind == "decoder"]
+    holder = (decoders or holders)[-1]
     plan = holder.__dict__["_layerzero_decoder"]
     if plan.layers is None:
         plan.build(holder)

@@ -68,7 +68,7 @@ def _inputs_of(model, without_encoder=False):
         return given | {"decoder_input_ids": ids} if two else given
     if without_encoder and two:
         embedding = model.get_input_embeddings()
-        rows = structure.normal(2, 7, config.hidden_size).to(embedding.weight)
+        rows = structure.normal(2, 7, getattr(config, "encoder", config).hidden_size).to(embedding.weight)
         return {"encoder_outputs": BaseModelOutput(rows), "decoder_input_ids": tokens(embedding)[0]}
     size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
     if kind == "pixel_values" and isinstance(size, int) and isinstance(channels, int):
@@ -103,26 +103,48 @@ def observed_call(model):
         return base(**given)
 
 
-def run_alone(model, layers, around=lambda forward: forward()):
+def run_held(model, holder):
+    """What a module within the model gives in runs of it: of a padded prompt, and of one token more where there is a cache."""
+    base = getattr(model, "base_model", model)
+    given = _inputs_of(base)
+    mask, rows = given["attention_mask"], []
+
+    def keep(_, arguments, result):
+        result = result if isinstance(result, torch.Tensor) else result[0]
+        rows.append(result[mask.bool()] if result.shape[:2] == mask.shape else result.flatten(0, -2))
+
+    handle = holder.register_forward_hook(keep)
+    try:
+        with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
+            cache = getattr(base(**given), "past_key_values", None)
+            if cache is not None:
+                further = {"attention_mask": torch.cat([mask, mask[:, -1:]], dim=1), "past_key_values": cache}
+                base(**given | {"input_ids": given["input_ids"][:, :1]} | further)
+    finally:
+        handle.remove()
+    return torch.cat(rows)
+
+
+def run_alone(holder, layers, around=lambda forward: forward()):
     """What an encoder's layers make of rows made up, one after the other: of those that no small input reaches.
 
     None where they take more than rows and a mask. around: calls what it is given, or does the same.
     """
-    for layer in layers:
-        further = list(inspect.signature(type(layer).forward).parameters.values())[2:]
-        if any(p.name not in _OPTIONAL and p.kind is not p.VAR_KEYWORD for p in further):
-            return None
+    taken = [inspect.signature(type(layer).forward).parameters for layer in layers]
+    if any(p.name not in _OPTIONAL and p.kind is not p.VAR_KEYWORD for each in taken for p in [*each.values()][2:]):
+        return None
     parameter = next(layers.parameters())
-    first = structure.normal(2, 7, model.config.hidden_size).to(parameter)
+    config = getattr(holder, "config", None) or layers[0].config
+    first = structure.normal(2, 7, config.hidden_size).to(parameter)
 
     def forward():
         rows = first
-        for layer in layers:
-            given = layer(rows, attention_mask=None)
+        for layer, parameters in zip(layers, taken, strict=True):
+            given = layer(rows, **{name: None for name in ("attention_mask",) if name in parameters})
             rows = given[0] if isinstance(given, tuple) else given
         return rows
 
-    with torch.inference_mode(), structure.evaluating(model):
+    with torch.inference_mode(), structure.evaluating(holder):
         return around(forward)
 
 
