@@ -277,3 +277,18 @@ def test_an_encoder_with_weights_in_bf16():
     plan = lz.compile(model, "bf16", accuracy_ids=ids_of(1, 20))
     assert plan.block == "block.encoder" and plan.report.weights.layers
     assert 1e-4 < error(forward(model, input_ids=ids_of()).logits, expected) < 2e-2 and not plan_of(model).why_aside
+
+
+@pytest.mark.parametrize("asks", ["argument", "configuration"])
+def test_hidden_states_that_a_model_gathers_itself(asks):
+    """Falcon does, and not through Transformers' hooks."""
+    model = build("falcon")
+    own, ids = copy.deepcopy(model), ids_of()
+    lz.kernelize(model)
+    given = {"input_ids": ids, "output_hidden_states": True} if asks == "argument" else {"input_ids": ids}
+    for each in (model, own) if asks == "configuration" else ():
+        each.config.output_hidden_states = True
+    actual, expected = (forward(each, **given).hidden_states for each in (model, own))
+    assert len(actual) == len(expected) == 4
+    assert all(error(mine, theirs) <= TOLERANCE for mine, theirs in zip(actual, expected, strict=True))
+    assert set(plan_of(model).why_aside) == {"attentions or hidden states are asked for"}

@@ -1,4 +1,4 @@
-"""Biases of attention scores that depend on distances, as T5 has them: a module's `compute_bias` makes them of an embedding."""
+"""Biases of attention scores by distance, as T5 has them: a module's `compute_bias` makes them of an embedding."""
 
 import inspect
 from typing import Any
@@ -8,7 +8,6 @@ from torch import nn
 
 from layerzero.integrations.transformers.layers import Bias
 
-METHODS = ("compute_bias", "_relative_position_bucket")
 _ARGUMENTS = {"query_length", "key_length", "past_seen_tokens"}
 
 
@@ -18,10 +17,10 @@ def compute(module: Any, past: int, length: int) -> torch.Tensor:
 
 
 def of_attention(module: nn.Module, name: str, seen: torch.Tensor) -> Bias | None:
-    """That of the module `name` of a layer, whose attention got `seen` for rows without a past; None where it makes another."""
+    """That of a layer's module `name`, whose attention got `seen` for rows without a past; None where it makes another."""
     tables = [path for path, part in module.named_modules() if type(part) is nn.Embedding and part.max_norm is None]
     own = getattr(module, "compute_bias", None)
-    if own is None or len(tables) != 1 or not inspect.signature(own).parameters.keys() >= _ARGUMENTS:
+    if own is None or not seen.any() or len(tables) != 1 or not inspect.signature(own).parameters.keys() >= _ARGUMENTS:
         return None
     with torch.inference_mode():
         made = compute(module, 0, seen.shape[-2])
@@ -35,7 +34,10 @@ def with_triangle(bias: torch.Tensor, past: int) -> torch.Tensor:
 
 
 def merged(mask: Any, bias: Any, total: int) -> Any:
-    """One tensor of a mask, bool or added, and a bias, of the first `total` keys; either may be None."""
+    """One tensor of a mask, bool or added, and a bias, of the first `total` keys; either may be None.
+
+    A row that sees nothing gives all keys one score, as where a mask of the smallest number is added.
+    """
     if mask is not None and mask.shape[-1] > total:
         mask = mask[..., :total]
     if bias is None:
@@ -43,4 +45,4 @@ def merged(mask: Any, bias: Any, total: int) -> Any:
     bias = bias[..., :total]
     if mask is None:
         return bias
-    return torch.where(mask, bias, float("-inf")) if mask.dtype == torch.bool else mask + bias
+    return torch.where(mask, bias, torch.finfo(bias.dtype).min) if mask.dtype == torch.bool else mask + bias

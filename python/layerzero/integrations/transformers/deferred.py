@@ -6,13 +6,15 @@ embeddings, positions, masks and norms around the layers stay the model's, whate
 be none for the program, the model's own forward runs again: nothing was written so far.
 """
 
+import functools
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers.cache_utils import EncoderDecoderCache
 
-from layerzero.integrations.transformers import biases, encoded, rows_cache
+from layerzero.integrations.transformers import biases, encoded, rows_cache, structure
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
@@ -23,6 +25,8 @@ from layerzero.integrations.transformers.structure import count_call
 
 _running = threading.local()  # .call: the one that is under way in this thread
 _KNOWN = {"attention_mask", "position_embeddings", "position_ids", "cache_position", "use_cache"}
+_ALONE = {"attention_mask", "use_cache"}
+_GATHERED = {"output_hidden_states", "output_attentions"}
 _NOT_ALL = "its layers were not all called"
 _NO_PROGRAM = "its layers run part by part there: programs are for float32, bfloat16 and float16 on the CPU"
 
@@ -34,7 +38,6 @@ class _Call:
         self.plan = plan
         self.next = 0  # the layer that is to come
         self.hidden: Any = None
-        self.first: Any = None  # a copy of `hidden`, where it may be changed between the layers
         self.cache: Any = None
         self.encoded: Encoded | None = None
         self.past = 0
@@ -44,11 +47,12 @@ class _Call:
 
     def take(self, index: int, arguments: dict[str, Any]) -> torch.Tensor | None:
         """What layer `index` gives back; None for what its own code makes of it."""
+        if self.done:
+            self._undo()
         hidden = arguments.pop(next(iter(arguments)))
         if index == 0 and self.next == 0:
             self.aside = self._why_not(hidden, arguments)
             self.hidden = hidden
-            self.first = hidden.clone() if self.plan.stack.alone and self.aside is None else None
         if self.next == 0 and (self.aside or index):
             return None
         if index != self.next or hidden is not self.hidden or not self._keeps(index, arguments):
@@ -57,13 +61,17 @@ class _Call:
         if self.aside or self.next < len(self.plan.layers):
             return hidden
         groups = [self._group(group, *given) for group, given in enumerate(self.given)]
-        if self.first is not None and not torch.equal(self.first, hidden):
-            self.aside = "its rows were changed between the layers"
         pads = self._padding(groups) if isinstance(self.cache, PagedCache) else None
         if self.aside:
             return hidden
         self.done = True
         return self.plan.program().run(hidden, groups, self.cache, self.past, pads, self.encoded)
+
+    def _undo(self) -> None:
+        """The layers are gone through again: no program."""
+        if self.cache is not None:
+            raise RuntimeError("layers are called twice in one forward over a cache: unkernelize this model")
+        self.done, self.aside = False, "its layers were called again"
 
     def _why_not(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         if type(hidden) is not torch.Tensor or hidden.dim() != 3 or not self.plan.takes_programs(hidden):
@@ -71,7 +79,7 @@ class _Call:
         if wants_outputs():
             return "attentions or hidden states are asked for"
         stack = self.plan.stack
-        known = _KNOWN | {ENCODED, ENCODED_MASK} if stack.cross else _KNOWN
+        known = _ALONE if stack.alone else _KNOWN | {ENCODED, ENCODED_MASK} if stack.cross else _KNOWN
         for key, value in arguments.items():
             if key not in known and key != stack.cache and value is not None and value is not False:
                 return f"{key} is given"
@@ -169,6 +177,40 @@ def _run(plan: StackPlan, forward: Any) -> tuple[_Call, Any]:
         _running.call = before
 
 
+def _why_not_rows_alone(plan: StackPlan, args: Any, kwargs: Any) -> str | None:
+    """None, or what a forward is asked for of single layers, which code of its own may gather."""
+    given = dict(zip(plan.holder_parameters, args, strict=False)) | kwargs
+    for name in _GATHERED & {*plan.holder_parameters, *kwargs}:
+        wanted = given.get(name)
+        if getattr(plan.config, name, False) if wanted is None else wanted:
+            return "attentions or hidden states are asked for"
+    return None
+
+
+def _is_proven(plan: StackPlan, call: _Call, result: Any, own: Any) -> bool:
+    """Whether the model's own code around layers that were tried alone makes the same of theirs: seen once for calls with a
+    mask, and for calls without.
+    """
+    kind = call.given[0][0] is None
+    if kind in plan.proven:
+        return True
+    pairs = list(zip(_tensors_of(result), expected := _tensors_of(own()), strict=False))
+    if not all(tensor.isfinite().all() for tensor in expected):
+        call.aside = "its result is not finite: nothing tells whether the program is right"
+    elif len(pairs) == len(expected) and all(structure.agrees(*pair, slack=3) for pair in pairs):
+        plan.proven.add(kind)
+    else:
+        plan.wrong = "the model's own code does something else with its layers"
+    return kind in plan.proven
+
+
+def _tensors_of(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result] if result.is_floating_point() else []
+    parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
+    return [tensor for part in parts for tensor in _tensors_of(part)]
+
+
 def as_one(holder: Any, forward: Any) -> Any:
     """The result of `forward()`, which calls the layers of a holder one after the other; None if not as a program."""
     plan = holder.__dict__["_layerzero_decoder"]
@@ -190,19 +232,20 @@ def deferring_forward(self, *args, **kwargs):
         return type(self).forward(self, *args, **kwargs)
     if plan.layers is None:
         plan.build(self)
-    reason = _why_aside(self, plan)
+    own = functools.partial(type(self).forward, self, *args, **kwargs)
+    reason = _why_aside(self, plan) or plan.wrong or _why_not_rows_alone(plan, args, kwargs)
     if reason is None:
-        call, result = _run(plan, lambda: type(self).forward(self, *args, **kwargs))
-        if call.done:
+        call, result = _run(plan, own)
+        if call.done and (not plan.stack.alone or _is_proven(plan, call, result, own)):
             count_call(self)
             return result
-        reason = call.aside or _NOT_ALL
+        reason = call.aside or plan.wrong or _NOT_ALL
         plan.count_aside(reason)
         if call.next == 0:  # each layer ran its own code
             return result
     else:
         plan.count_aside(reason)
-    return type(self).forward(self, *args, **kwargs)
+    return own()
 
 
 def deferred_layer(self, *args, **kwargs):

@@ -221,10 +221,14 @@ def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tupl
         with _Hooks(layers) as hooks, contextlib.nullcontext() if interface else _OwnAttention():
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
-        raise NotReached(f"it could not be run on a small input: {error}") from error
+        raise NotReached(f"it could not be run on a small input: {_first_line(error)}") from error
     finally:
         choices.put_back(before, "attn")
     return *_describe(hooks.traces), hooks.traces[0].given
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _describe(traces):
@@ -273,7 +277,7 @@ class ModelLayers:
         try:
             self.expected = self.run(type(self.holder).forward)
         except Exception as error:  # whatever a model of unknown code raises
-            raise Unknown(f"it could not be run on a small input: {error}") from error
+            raise Unknown(f"it could not be run on a small input: {_first_line(error)}") from error
 
     def _found(self, path: str, name: str) -> Stack:
         layers = getattr(self.holder, name)

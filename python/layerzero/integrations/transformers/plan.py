@@ -8,7 +8,6 @@ from torch.nn import Linear, Parameter
 from torch.utils.hooks import RemovableHandle
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import biases
 from layerzero.integrations.transformers.block import DTYPES, BlockProgram
 from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
 from layerzero.integrations.transformers.layers import Experts, Layer, Stack
@@ -16,7 +15,7 @@ from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
 
 _linear = _layerzero.ops["linear"]
-_METHODS = ("forward", "_apply_gate", *biases.METHODS)  # what a module computes, the gate of experts, its bias
+_METHODS = ("forward", "_apply_gate")  # what a module computes, and the gate of experts
 
 
 def _only_captures(hooks):
@@ -62,6 +61,8 @@ class StackPlan:
         self.why_aside = {}  # reason -> how often the model's own forward was taken
         self.norm: Any = None  # (Norm, its table) of the norm behind the layers
         self.embedding: Any = None
+        self.proven: set[bool] = set()  # of layers that were tried alone: the kinds of calls that were compared
+        self.wrong: str | None = None  # why none of them is a program
 
     def __deepcopy__(self, memo):
         return type(self)(self.stack)
@@ -95,7 +96,7 @@ class StackPlan:
         self.facts = [*once.values()]
         others = [part for part in within if type(part) is not Linear]
         self.facts += [(part.__dict__, "training", False) for part in others]  # a dropout within
-        self.facts += [(part.__dict__, name, None) for part in others for name in _METHODS[1:] if hasattr(part, name)]
+        self.facts += [(part.__dict__, "_apply_gate", None) for part in others if hasattr(part, "_apply_gate")]
         # The tables are the modules' own objects: a hook, a swapped part or a replaced forward shows in them.
         self.hooks = [table for module in modules for table in hooks_of(module)]
         self.parts = [module._modules for module in [holder, *modules] if module._modules]
@@ -108,6 +109,7 @@ class StackPlan:
         self.needed = [(table, name) for table in self.weights for name, held in table.items() if held is not None]
         self.places = {id(layer): index for index, layer in enumerate(own)}
         self.parameters = list(inspect.signature(type(own[0]).forward).parameters)[1:]
+        self.holder_parameters = list(inspect.signature(type(holder).forward).parameters)[1:]
         configs = (getattr(module, "config", None) for module in [holder, *within])
         self.config = next((config for config in configs if config is not None), None)
         self.layers = layers  # last: another thread takes it for the sign that all is there
