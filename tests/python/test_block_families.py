@@ -20,7 +20,7 @@ from block_families import (  # noqa: E402
     plan_of,
 )
 from layerzero.integrations.transformers import block  # noqa: E402
-from layerzero.models.families import first_output  # noqa: E402
+from layerzero.models.families import as_trained, first_output  # noqa: E402
 
 ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "siglip"]
 OTHERS = {
@@ -292,3 +292,24 @@ def test_hidden_states_that_a_model_gathers_itself(asks):
     assert len(actual) == len(expected) == 4
     assert all(error(mine, theirs) <= TOLERANCE for mine, theirs in zip(actual, expected, strict=True))
     assert set(plan_of(model).why_aside) == {"attentions or hidden states are asked for"}
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_layers_with_a_factor_for_each_column(gated):
+    """DINOv2 multiplies what each part gives."""
+    sizes = {"hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 28, "patch_size": 14}
+    config = transformers.Dinov2Config(**sizes, use_swiglu_ffn=gated, initializer_range=0.3)
+    torch.manual_seed(5)
+    model = as_trained(transformers.Dinov2Model(config).eval())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lambda1" in name:
+                parameter.normal_()
+    own, pixels = copy.deepcopy(model), torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(3))
+    report = lz.kernelize(model)
+    assert error(*(forward(each, pixel_values=pixels)[0] for each in (model, own))) <= TOLERANCE
+    with torch.no_grad():
+        for each in (model, own):
+            each.encoder.layer[1].layer_scale2.lambda1.mul_(-3)
+    assert error(*(forward(each, pixel_values=pixels)[0] for each in (model, own))) <= TOLERANCE
+    assert report.replaced["encoder"]["calls"] == 2

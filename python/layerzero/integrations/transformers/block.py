@@ -168,7 +168,11 @@ class _Builder:
         if norm is None:
             return source
         into = self._rows(*source.axes)
-        self.make.add(norm.operation, [into], input=source, **self._norm_arguments(norm, source.axes[-1]))
+        if norm.operation == "elementwise":
+            (factors,) = (held for held in self.tables[norm.name].values() if held is not None)
+            self.make.add("elementwise", [into], input=source, other=self.make.weight(factors), function="mul")
+        else:
+            self.make.add(norm.operation, [into], input=source, **self._norm_arguments(norm, source.axes[-1]))
         return into
 
     def _linear(self, source: Any, name: str) -> Rows:

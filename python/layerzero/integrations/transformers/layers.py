@@ -21,11 +21,13 @@ class NotReached(Unknown):
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """A norm by its operation, rms_norm or layer_norm; `offset` is added to the weight of the former."""
+    """A norm by its operation, rms_norm or layer_norm; `offset` is added to the weight of the former. Or, by the operation
+    elementwise, a factor for each column: the one vector that the module has.
+    """
 
     name: str
     operation: str
-    eps: float
+    eps: float = 0.0
     offset: float = 0.0
 
 

@@ -77,6 +77,13 @@ def _inputs_of(model, without_encoder=False):
     return None
 
 
+def _base_of(model):
+    """The model without its head: itself where that takes something else, as an encoder of embedded patches does."""
+    base = getattr(model, "base_model", model)
+    takes = getattr(base, "main_input_name", None) in inspect.signature(type(base).forward).parameters
+    return base if takes else model
+
+
 def run_model(model):
     """The model's first output on a small input without its padding, or None if no input can be made."""
     try:
@@ -93,7 +100,7 @@ def run_model(model):
 
 def observed_call(model):
     """One call of a model without its head on a small padded input, by a cache if it takes one; None without an input."""
-    base = getattr(model, "base_model", model)
+    base = _base_of(model)
     given = _inputs_of(base, without_encoder=True)
     if given is None:
         return None
@@ -105,7 +112,7 @@ def observed_call(model):
 
 def run_held(model, holder):
     """What a module within the model gives in runs of it: of a padded prompt, and of one token more where there is a cache."""
-    base = getattr(model, "base_model", model)
+    base = _base_of(model)
     given = _inputs_of(base)
     mask, rows = given["attention_mask"], []
 
@@ -162,7 +169,7 @@ def run_base(model):
 
     Of a padded prompt, of one token more where there is a cache, and without a mask.
     """
-    base = getattr(model, "base_model", model)
+    base = _base_of(model)
     given = _inputs_of(base, without_encoder=True)
     if given is None:
         return None

@@ -67,6 +67,14 @@ def _same(a, b):
     return a.shape == b.shape and torch.equal(a, b)
 
 
+def _is_scale(call):
+    """Whether a module did nothing but to multiply columns with the one vector that it has."""
+    vectors = [parameter for parameter in call.module._parameters.values() if parameter is not None]
+    if len(vectors) != 1 or vectors[0].dim() != 1 or structure.why_not_plain(call.module):
+        return False
+    return call.given.shape[-1] == vectors[0].shape[0] and _same(call.given * vectors[0].detach(), call.result)
+
+
 def _is_sum(total, *terms):
     """Whether `total` is the sum of the terms in any order; a single one is to be the same."""
     if len(terms) == 1:
@@ -175,6 +183,7 @@ class LayerTrace:
         """By what the modules are; raises Unknown where numbers could not tell linear layers apart."""
         self.linears = [call for call in self.calls if isinstance(call.module, (nn.Linear, Conv1D))]
         self.all_norms = [call for call in self.calls if structure.looks_like_norm(call.module)]
+        self.scales = [call for call in self.calls if _is_scale(call)]
         functions = [call for call in self.calls if not any(True for _ in call.module.parameters())]
         self.functions = [call for call in functions if not isinstance(call.module, nn.Dropout)]
         results = [call.result for call in self.linears]
@@ -209,6 +218,9 @@ class LayerTrace:
         return call.name
 
     def _norm(self, call):
+        if call in self.scales:
+            self.used.add(call.name)
+            return Norm(call.name, "elementwise")
         found, reason = structure.norm_of(call.module)
         if reason:
             raise Unknown(f"{call.name}: {reason}")
@@ -465,6 +477,6 @@ class LayerTrace:
         yield from found[:1]
 
     def _after(self, rows):
-        """(rows, norm call or None): normalised where a norm reads them."""
-        call = next((call for call in self.all_norms if _same(call.given, rows)), None)
+        """(rows, norm call or None): normalised, or times a factor for each column, where a module does that with them."""
+        call = next((call for call in (*self.all_norms, *self.scales) if _same(call.given, rows)), None)
         return (rows, None) if call is None else (call.result, call)
