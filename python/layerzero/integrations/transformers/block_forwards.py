@@ -5,7 +5,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
-from layerzero.integrations.transformers import replacing, structure, weights
+from layerzero.integrations.transformers import accuracy, replacing, structure, weights
 from layerzero.integrations.transformers.blocks import BlockLinear
 from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse
 
@@ -49,9 +49,17 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
         raise InvalidRequestError(
             f"activations: wanted 'input' with weights='bf16', got {activations!r}; they are rounded to bf16 likewise"
         )
-    text = weights.probe_ids(model) if ids is None else ids
-    before = weights.log_probabilities(model, text)
-    served = {name: module for name, module in model.named_modules() if replacing.is_served(module, linear_forward)}
+    given = accuracy.input_for(model, ids)
+    before = accuracy.outcome_of(model, given)
+    untold = accuracy.unreached(model, given)
+    mark.report.left |= dict.fromkeys(
+        untold, "weights: nothing tells what others would cost: no text goes through them"
+    )
+    served = {
+        name: module
+        for name, module in model.named_modules()
+        if replacing.is_served(module, linear_forward) and not name.startswith(tuple(f"{path}." for path in untold))
+    }
     looked_up = weights.embeddings_of(model, served, kind) if release else {}
     found = weights.block_weights(model, served | looked_up, kind, mark.report.left)
     for name, module in served.items():
@@ -59,8 +67,8 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
             module.__dict__["_layerzero_blocks"] = BlockLinear(found.weights[name], activations, module.weight)
     for module, plan in _plans(model):
         plan.take_blocks(module)
-    after = weights.log_probabilities(model, text)
-    report = weights.WeightsReport.of(kind, activations, found, weights.compare(before, after, ids))
+    after = accuracy.outcome_of(model, given)
+    report = weights.WeightsReport.of(kind, activations, found, accuracy.compare(before, after, ids))
     if not report.worse <= max_perplexity_ratio:
         raise InvalidRequestError(
             f"weights: wanted a perplexity of at most {max_perplexity_ratio} times the model's own, got {report.worse:.4f}; "

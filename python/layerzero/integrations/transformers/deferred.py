@@ -8,7 +8,6 @@ be none for the program, the model's own forward runs again: nothing was written
 
 import functools
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -194,7 +193,7 @@ def _is_proven(plan: StackPlan, call: _Call, result: Any, own: Any) -> bool:
     kind = call.given[0][0] is None
     if kind in plan.proven:
         return True
-    pairs = list(zip(_tensors_of(result), expected := _tensors_of(own()), strict=False))
+    pairs = list(zip(structure.tensors_of(result), expected := structure.tensors_of(own()), strict=False))
     if not all(tensor.isfinite().all() for tensor in expected):
         call.aside = "its result is not finite: nothing tells whether the program is right"
     elif len(pairs) == len(expected) and all(structure.agrees(*pair, slack=3) for pair in pairs):
@@ -202,13 +201,6 @@ def _is_proven(plan: StackPlan, call: _Call, result: Any, own: Any) -> bool:
     else:
         plan.wrong = "the model's own code does something else with its layers"
     return kind in plan.proven
-
-
-def _tensors_of(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result] if result.is_floating_point() else []
-    parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
-    return [tensor for part in parts for tensor in _tensors_of(part)]
 
 
 def as_one(holder: Any, forward: Any) -> Any:

@@ -89,9 +89,13 @@ def _find_lists(model: nn.Module) -> list[tuple[str, str]]:
     base = base_of(model)
     if base is not None:
         return [(next(path for path, module in model.named_modules() if module is base), "layers")]
+    return [(holder, name) for holder, _, name in (path.rpartition(".") for path in lists_of(model))]
+
+
+def lists_of(model: nn.Module) -> list[str]:
+    """Paths of the model's lists of layers."""
     found = _outermost_lists(model)
-    found = [path for path in found if len(found) == 1 or _multiplies(model.get_submodule(path))]
-    return [(holder, name) for holder, _, name in (path.rpartition(".") for path in found)]
+    return [path for path in found if len(found) == 1 or _multiplies(model.get_submodule(path))]
 
 
 def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":

@@ -55,7 +55,7 @@ def _undisturbed(model):
                 module._modules.update(parts)
 
 
-def _inputs_of(model, without_encoder=False):
+def inputs_of(model, without_encoder=False):
     """Arguments of a forward, or None for models whose input is neither text nor an image.
 
     without_encoder: of a model whose encoder takes something else (half a minute of sound), rows in place of its result.
@@ -87,7 +87,7 @@ def _base_of(model):
 def run_model(model):
     """The model's first output on a small input without its padding, or None if no input can be made."""
     try:
-        given = _inputs_of(model)
+        given = inputs_of(model)
         if given is None:
             return None
         with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
@@ -101,7 +101,7 @@ def run_model(model):
 def observed_call(model):
     """One call of a model without its head on a small padded input, by a cache if it takes one; None without an input."""
     base = _base_of(model)
-    given = _inputs_of(base, without_encoder=True)
+    given = inputs_of(base, without_encoder=True)
     if given is None:
         return None
     if "use_cache" in inspect.signature(type(base).forward).parameters:
@@ -113,7 +113,7 @@ def observed_call(model):
 def run_held(model, holder):
     """What a module within the model gives in runs of it: of a padded prompt, and of one token more where there is a cache."""
     base = _base_of(model)
-    given = _inputs_of(base)
+    given = inputs_of(base)
     mask, rows = given["attention_mask"], []
 
     def keep(_, arguments, result):
@@ -170,7 +170,7 @@ def run_base(model):
     Of a padded prompt, of one token more where there is a cache, and without a mask.
     """
     base = _base_of(model)
-    given = _inputs_of(base, without_encoder=True)
+    given = inputs_of(base, without_encoder=True)
     if given is None:
         return None
     mask = given.get("attention_mask")

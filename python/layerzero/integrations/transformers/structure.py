@@ -5,6 +5,7 @@ import copy
 import functools
 import inspect
 import types
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -59,6 +60,14 @@ def evaluating(module):
     finally:
         for part, training in before:
             part.training = training
+
+
+def tensors_of(result):
+    """The floating point tensors in what a model gives."""
+    if isinstance(result, torch.Tensor):
+        return [result] if result.is_floating_point() else []
+    parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
+    return [tensor for part in parts for tensor in tensors_of(part)]
 
 
 def agrees_by_row(actual, expected):

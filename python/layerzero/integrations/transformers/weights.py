@@ -287,7 +287,8 @@ def _leave_files(model: nn.Module, most: int) -> None:
 
 @dataclasses.dataclass
 class WeightsReport:
-    """What `kernelize(weights=)` did. The errors are those of the model's logits against its own.
+    """What `kernelize(weights=)` did. The errors are those of the model's logits against its own; where it has none, of
+    its first result, whose relative error + 1 stands in the ratio's place.
 
     bytes: packed; cached: they were on disk already; seconds: to have them; why_not_kept: what the disk said;
     released_bytes: of the parameters that release_originals gave back.
@@ -327,32 +328,3 @@ class WeightsReport:
             if self.perplexity is None
             else f"{text}, of the given text {self.perplexity[0]:.4g} -> {self.perplexity[1]:.4g}"
         )
-
-
-def probe_ids(model: nn.Module) -> torch.Tensor:
-    """64 ids all over the vocabulary, the same at every call."""
-    config: Any = model.config
-    generator = torch.Generator("cpu").manual_seed(7)
-    return torch.randint(0, config.vocab_size, (1, 64), generator=generator, device="cpu")
-
-
-def log_probabilities(model: nn.Module, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    with torch.inference_mode():
-        logits = model(input_ids=ids, use_cache=False).logits.float()
-    return logits, logits.log_softmax(-1)
-
-
-def compare(
-    before: tuple[torch.Tensor, torch.Tensor], after: tuple[torch.Tensor, torch.Tensor], ids: torch.Tensor | None
-) -> tuple[float, float, tuple[float, float] | None]:
-    """(largest difference of a logit, exp of the mean KL divergence, perplexities of `ids` if they are a text)."""
-    error = (before[0] - after[0]).abs().max().item()
-    own, ours = before[1].double(), after[1].double()
-    ratio = (own.exp() * (own - ours)).sum(-1).mean().exp().item()
-    if ids is None:
-        return error, ratio, None
-
-    def perplexity(log_p: torch.Tensor) -> float:
-        return (-log_p[:, :-1].gather(-1, ids[:, 1:, None])).mean().exp().item()
-
-    return error, ratio, (perplexity(own), perplexity(ours))

@@ -1,0 +1,100 @@
+"""What other weights cost: a model's results before and after, for one input that reaches them."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from layerzero.errors import InvalidRequestError
+from layerzero.integrations.transformers import observe, probe, structure
+
+
+class Outcome(NamedTuple):
+    """rows: logits, or the first thing that a model without them gives. log_p: of logits."""
+
+    rows: torch.Tensor
+    log_p: torch.Tensor | None
+
+
+def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
+    """The arguments of a forward: `ids` (1, n) or 64 made up, for an encoder and its decoder alike; or an image.
+
+    Raises InvalidRequestError for models that read something else.
+    """
+    try:
+        given = probe.inputs_of(model, without_encoder=True)
+        size = model.get_input_embeddings().weight.shape[0] if given and given.keys() & _IDS else 0  # type: ignore[operator]
+    except Exception as error:  # whatever a model of unknown code raises
+        raise InvalidRequestError(f"weights: no input can be made up to tell what they cost: {error}") from error
+    if given is None:
+        raise InvalidRequestError(
+            "weights: wanted a model that reads text or images, to tell what they cost; "
+            f"got one of {getattr(model, 'main_input_name', 'unknown input')}: kernelize the part that reads text"
+        )
+    if ids is not None and not size:
+        raise InvalidRequestError("accuracy_ids: wanted none for a model that reads images, got ids; leave them out")
+    if size and ids is None:
+        ids = torch.randint(0, size, (1, 64), generator=torch.Generator("cpu").manual_seed(7), device="cpu")
+    encoder = given.get("encoder_outputs")
+    if encoder is not None:
+        encoder["last_hidden_state"] = encoder[0][:1]
+    given.pop("attention_mask", None)
+    return given | dict.fromkeys(_IDS & given.keys(), ids)
+
+
+_IDS = {"input_ids", "decoder_input_ids"}
+
+
+def outcome_of(model: nn.Module, given: dict[str, Any]) -> Outcome:
+    if "use_cache" in inspect.signature(type(model).forward).parameters:
+        given = given | {"use_cache": False}
+    with torch.inference_mode():
+        result: Any = model(**given)
+    logits = getattr(result, "logits", None)
+    if isinstance(logits, torch.Tensor):
+        return Outcome(logits.float(), logits.float().log_softmax(-1))
+    return Outcome(structure.tensors_of(result)[0].float(), None)
+
+
+def compare(
+    before: Outcome, after: Outcome, ids: torch.Tensor | None
+) -> tuple[float, float, tuple[float, float] | None]:
+    """(largest difference of a value, exp of the mean KL divergence, perplexities of `ids` if they are a text).
+
+    Without logits 1 + the relative L2 error of the rows stands in the place of the divergence.
+    """
+    difference = after.rows - before.rows
+    error = difference.abs().max().item()
+    if before.log_p is None or after.log_p is None:
+        return error, 1 + (difference.norm() / before.rows.norm()).item(), None
+    own, ours = before.log_p.double(), after.log_p.double()
+    ratio = (own.exp() * (own - ours)).sum(-1).mean().exp().item()
+    if ids is None or own.shape[:-1] != ids.shape:
+        return error, ratio, None
+
+    def perplexity(log_p: torch.Tensor) -> float:
+        return (-log_p[:, :-1].gather(-1, ids[:, 1:, None])).mean().exp().item()
+
+    return error, ratio, (perplexity(own), perplexity(ours))
+
+
+def unreached(model: nn.Module, given: dict[str, Any]) -> list[str]:
+    """Paths of the lists of layers that this input does not go through: what their weights cost would not be told."""
+    paths = [path for path in observe.lists_of(model) if len(observe.lists_of(model)) > 1]
+    reached: set[str] = set()
+    handles = [
+        model.get_submodule(path)[0].register_forward_pre_hook(lambda *_, path=path: reached.add(path))  # type: ignore[index]
+        for path in paths
+    ]
+    plans = [plan for m in model.modules() if (plan := m.__dict__.get("_layerzero_decoder")) is not None]
+    counted = [dict(plan.why_aside) for plan in plans]
+    try:
+        if paths:
+            outcome_of(model, given)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for plan, before in zip(plans, counted, strict=True):
+            plan.why_aside = before
+    return [path for path in paths if path not in reached]
