@@ -115,3 +115,14 @@ def test_the_memory_of_outputs_is_in_torchs_statistics():
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         out = lz.rms_norm(rows, None)
     assert sum(event.self_cpu_memory_usage for event in profiler.events()) == out.nbytes
+
+
+def test_a_program_is_one_event():
+    """Of its steps nothing is seen: no Python and no torch runs between them."""
+    small_llama = pytest.importorskip("small_llama")
+    model = small_llama.tiny()
+    steps = sum(row["count"] for row in lz.compile(model).phases["decode"])
+    with torch.inference_mode():
+        found = events(lambda: model(small_llama.ids_of(2)))
+    (ours,) = [event.name for event in found if event.name.startswith("layerzero::block")]
+    assert ours == f"layerzero::block.decoder [{steps} steps]"

@@ -58,10 +58,17 @@ class BlockProgram:
         for piece in self._pieces(hidden, groups, cache, encoded):
             part = [(mask, *(t if t is None else t[:, piece] for t in tables)) for mask, *tables in groups]
             given = (hidden[:, piece], *self._inputs(part), *further)
-            self.program.run(given, (output[:, piece],), rows, past + piece.start)
+            self._call(self.program, given, (output[:, piece],), rows, past + piece.start)
         if cache is not None:
             rows_cache.appended(cache, length)
         return output
+
+    def _call(self, program: Program, *arguments: Any) -> None:
+        if not torch.autograd._profiler_enabled():
+            return program.run(*arguments)
+        name = f"layerzero::block.{self.plan.stack.kind} [{len(program.operations)} steps]"
+        with torch.profiler.record_function(name):
+            return program.run(*arguments)
 
     @staticmethod
     def _pieces(hidden: Any, groups: Any, cache: Any, encoded: Any) -> list[slice]:
@@ -77,7 +84,7 @@ class BlockProgram:
             self._paged = _PagedBuilder(self.plan, self).build()
         groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do
         with cache.extended(self.block_sizes, hidden, pads) as blocks:
-            self._paged.run((hidden, *self._inputs(groups), *blocks), (output,))
+            self._call(self._paged, (hidden, *self._inputs(groups), *blocks), (output,))
         return output
 
     def _inputs(self, groups: Any) -> Any:
