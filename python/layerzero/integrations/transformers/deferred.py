@@ -79,6 +79,9 @@ class _Call:
             return "attentions or hidden states are asked for"
         stack = self.plan.stack
         known = _ALONE if stack.alone else _KNOWN | {ENCODED, ENCODED_MASK} if stack.cross else _KNOWN
+        causal = stack.layers[0].attention.causal and stack.cache is None  # as the model's own code asks for each time
+        if bool(arguments.pop("is_causal", False)) != causal:
+            return f"is_causal is {'not ' if causal else ''}given"
         for key, value in arguments.items():
             if key not in known and key != stack.cache and value is not None and value is not False:
                 return f"{key} is given"

@@ -249,7 +249,7 @@ def _describe(traces):
             layer = trace.describe()
         except Unknown as unknown:
             raise type(unknown)(f"layer {index}: {unknown}") from None
-        if layer.attention.causal != (cache is not None):
+        if layer.attention.causal != (cache is not None or trace.arguments.get("is_causal") is True):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
         given = (*(id(trace.arguments.get(name)) for name in ("attention_mask", "position_embeddings")), id(trace.bias))
         first = given not in groups
