@@ -11,7 +11,7 @@ import layerzero as lz  # noqa: E402
 from block_families import TOLERANCE, build, error, ids_of, plan_of  # noqa: E402
 from layerzero.integrations.transformers import experts as experts_interface  # noqa: E402
 from layerzero.integrations.transformers.layers import Unknown  # noqa: E402
-from layerzero.integrations.transformers.recognise import _Call  # noqa: E402
+from layerzero.integrations.transformers.recorded import Call  # noqa: E402
 from layerzero.integrations.transformers.routers import Dispatched, experts_of  # noqa: E402
 from torch import nn  # noqa: E402
 
@@ -50,7 +50,7 @@ def recorded(
         logits = nn.functional.linear(rows, router.weight)
         weights, ids = SCORES[scoring](logits).topk(chosen)
         weights = (factor * (weights / weights.sum(-1, keepdim=True) if renormalize else weights)).to(dtype)
-    call = _Call("gate", router, rows, logits, (rows, logits))
+    call = Call("gate", router, rows, logits, (rows, logits))
     return Dispatched("experts", module, rows, ids, weights, rows), call
 
 

@@ -54,6 +54,7 @@ DECODERS = {
     "qwen2_moe": ("Qwen2Moe", _EXPERTS | {"shared_expert_intermediate_size": 48, "norm_topk_prob": True}),
     "falcon": ("Falcon", _FALCON),  # calls torch's attention itself
     "falcon, sequential": ("Falcon", _FALCON | {"multi_query": False, "parallel_attn": False, "bias": True}),
+    "hunyuan": ("HunYuanDenseV1", _GROUPED | {"head_dim": 16}),  # heads are normalised behind their rotation
     "olmoe, every expert": ("Olmoe", _EXPERTS | {"num_experts_per_tok": 6}),
 }
 _MODELS = {"Bert": "BertLMHeadModel", "GPT2": "GPT2LMHeadModel"}

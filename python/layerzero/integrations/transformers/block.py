@@ -171,10 +171,10 @@ class _Builder:
             return given | {"weight_offset": norm.offset}
         return given | {"normalized_shape": width, "bias": self.make.weight(table.get("bias"))}
 
-    def _normed(self, source: Rows, norm: Norm | None) -> Rows:
+    def _normed(self, source: Rows, norm: Norm | None, into: Rows | None = None) -> Rows:
         if norm is None:
             return source
-        into = self._rows(*source.axes)
+        into = into or self._rows(*source.axes)
         if norm.operation == "elementwise":
             (factors,) = (held for held in self.tables[norm.name].values() if held is not None)
             self.make.add("elementwise", [into], input=source, other=self.make.weight(factors), function="mul")
@@ -298,19 +298,22 @@ class _Builder:
         own = layer.attention
         given = self._linears(source, own.linears)
         query, key, value = (self._heads(given, part) for part in (own.query, own.key, own.value))
-        if own.rope is not None:
-            query = self._turned(query, layer)
+        query = self._turned(query, own.query, layer)
         mixed = self._rows(*query.axes)
         self._attend(layer, query, key, value, mixed)
         return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
 
-    def _turned(self, rows: Rows, layer: Layer, into: Rows | None = None) -> Rows:
+    def _turned(self, rows: Rows, part: Heads, layer: Layer, into: Rows | None = None) -> Rows:
+        """Heads as they go into attention, in `into` where that is given: rotated, and normalised behind that."""
         rope, (_, cos, sin) = layer.attention.rope, self.groups[layer.group]
-        assert rope is not None
-        into = into or self._rows(*rows.axes)
-        tables = {"cos": cos, "sin": sin, "interleaved": rope.interleaved, "rotary_dim": rope.rotary_dim}
-        self.make.add("rope", [into], input=rows, **tables)
-        return into
+        if rope is not None:
+            out = into if into is not None and not part.behind else self._rows(*rows.axes)
+            tables = {"cos": cos, "sin": sin, "interleaved": rope.interleaved, "rotary_dim": rope.rotary_dim}
+            self.make.add("rope", [out], input=rows, **tables)
+            return self._normed(out, part.norm, into) if part.behind else out
+        if into is not None:
+            self.make.add("cast", [into], input=rows, dtype=self.dtype)
+        return into or rows
 
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
         """Attention of rows; a decoder's keys and values go into its cache."""
@@ -318,13 +321,10 @@ class _Builder:
         if own.causal:
             keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
             self.program.layers.append((layer.index, own.key.heads, own.key.size))
-            if own.rope is not None:
-                self._turned(key, layer, keys)
-            else:
-                self.make.add("cast", [keys], input=key, dtype=self.dtype)
+            self._turned(key, own.key, layer, keys)
             self.make.add("cast", [values], input=value, dtype=self.dtype)
         else:
-            keys, values = self._turned(key, layer) if own.rope is not None else key, value
+            keys, values = self._turned(key, own.key, layer), value
         keys, values = (dataclasses.replace(rows, past=own.causal) for rows in (keys, values))
         further = {"window": own.window, "softcap": own.softcap, "causal": None if own.causal else False}
         given = {name: value for name, value in further.items() if value is not None}
@@ -351,7 +351,7 @@ class _Builder:
             rows = self._normed(rows, part.norm)
         step = part.step if part.step != part.size else 0
         heads = Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
-        return self._normed(heads, part.norm) if part.norm is not None and not part.whole else heads
+        return heads if part.whole or part.behind else self._normed(heads, part.norm)
 
 
 class _PagedBuilder(_Builder):
@@ -365,7 +365,7 @@ class _PagedBuilder(_Builder):
         own = layer.attention
         slots, queries, offsets, pages, last = self.tables_of_blocks
         key_cache, value_cache = self.make.input(), self.make.input()
-        key = self._turned(key, layer) if own.rope is not None else key
+        key = self._turned(key, own.key, layer)
         query, key, value, mixed = (dataclasses.replace(rows, packed=True) for rows in (query, key, value, mixed))
         stored = {"key_cache": key_cache, "value_cache": value_cache}
         self.make.add("kv_append_paged", [], **stored, key=key, value=value, slots=slots)

@@ -77,7 +77,7 @@ def _is_llama_layer(layer):
     return (
         plain
         and len(own.linears) == 3
-        and not (own.query.whole or own.key.whole)
+        and not (own.query.whole or own.key.whole or own.query.behind or own.key.behind)
         and (own.query.norm is None) == (own.key.norm is None)
         and own.rope is not None
         and (own.rope.interleaved, own.rope.rotary_dim, own.rope.width) == (False, own.query.size, own.query.size)

@@ -44,7 +44,7 @@ class Columns:
 class Heads:
     """Queries, keys or values: columns of a linear layer, `step` apart from head to head.
 
-    norm: of each head, or, `whole`, of all columns at once. factor: of the result.
+    norm: of each head, or, `whole`, of all columns at once; before a rotation, or behind it. factor: of the result.
     """
 
     linear: str
@@ -54,6 +54,7 @@ class Heads:
     step: int
     norm: Norm | None = None
     whole: bool = False
+    behind: bool = False
     factor: float = 1.0
 
 

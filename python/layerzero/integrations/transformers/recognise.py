@@ -6,7 +6,7 @@ Tensors that flow from part to part are told by equal numbers, bit for bit; sums
 import dataclasses
 import inspect
 import itertools
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -28,6 +28,7 @@ from layerzero.integrations.transformers.layers import (
     Rope,
     Unknown,
 )
+from layerzero.integrations.transformers.recorded import Attended, Call, is_scale, is_sum, same, with_heads_first
 from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
 _rope = _layerzero.ops["rope"]
@@ -35,55 +36,6 @@ _rope = _layerzero.ops["rope"]
 ENCODED, ENCODED_MASK = "encoder_hidden_states", "encoder_attention_mask"
 _PARTS = {2: ("attention", "MLP"), 3: ("attention", "attention to an encoder", "MLP")}
 _GATED = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh": ("geglu", "tanh")}
-
-
-class _Call(NamedTuple):
-    """Of a part without parts of its own: what it read and gave, and the tensors themselves, which may be written since."""
-
-    name: str
-    module: nn.Module
-    given: torch.Tensor
-    result: torch.Tensor
-    own: tuple[torch.Tensor, torch.Tensor]
-
-    def reads(self, other: "_Call") -> bool:
-        return self.own[0].data_ptr() == other.own[1].data_ptr()
-
-
-class _Attended(NamedTuple):
-    module: nn.Module
-    heads: tuple[torch.Tensor, ...]  # query, key, value: (batch, heads, positions, size)
-    mask: Any
-    result: torch.Tensor  # (batch, positions, heads, size)
-    further: dict[str, Any]
-
-
-def _rows(tensor):
-    return tensor.reshape(-1, tensor.shape[-1])
-
-
-def _same(a, b):
-    a, b = _rows(a), _rows(b)
-    return a.shape == b.shape and torch.equal(a, b)
-
-
-def _is_scale(call):
-    """Whether a module did nothing but to multiply columns with the one vector that it has."""
-    vectors = [parameter for parameter in call.module._parameters.values() if parameter is not None]
-    if len(vectors) != 1 or vectors[0].dim() != 1 or structure.why_not_plain(call.module):
-        return False
-    return call.given.shape[-1] == vectors[0].shape[0] and _same(call.given * vectors[0].detach(), call.result)
-
-
-def _is_sum(total, *terms):
-    """Whether `total` is the sum of the terms in any order; a single one is to be the same."""
-    if len(terms) == 1:
-        return _same(total, terms[0])
-    rows = [_rows(term).double() for term in terms]
-    if any(term.shape != _rows(total).shape for term in rows):
-        return False
-    bound = 2 * torch.finfo(total.dtype).eps * sum(term.abs() for term in rows)
-    return bool(((_rows(total).double() - sum(rows)).abs() <= bound).all())
 
 
 class LayerTrace:
@@ -98,8 +50,8 @@ class LayerTrace:
         self.result: Any = None
         self.tuples = 0
         self.within: list[nn.Module] = []  # the modules under way
-        self.calls: list[_Call] = []
-        self.attended: list[_Attended] = []
+        self.calls: list[Call] = []
+        self.attended: list[Attended] = []
         self.dispatched: list[Dispatched] = []
         self.used: set[str] = set()
         self.transposed: tuple[str, ...] = ()
@@ -128,10 +80,10 @@ class LayerTrace:
         result = result[0] if isinstance(result, tuple) and result else result
         if given is not None and isinstance(result, torch.Tensor) and given.dim() and result.dim():
             name = self.names[id(module)]
-            self.calls.append(_Call(name, module, given.clone(), result.clone(), (given, result)))
+            self.calls.append(Call(name, module, given.clone(), result.clone(), (given, result)))
 
     def attends(self, module, heads, mask, result, further):
-        self.attended.append(_Attended(module, tuple(h.clone() for h in heads), mask, result.clone(), further))
+        self.attended.append(Attended(module, tuple(h.clone() for h in heads), mask, result.clone(), further))
 
     def calls_experts(self, module, args, kwargs, result):
         given = dict(zip(("hidden_states", "top_k_index", "top_k_weights"), args, strict=False)) | kwargs
@@ -151,7 +103,7 @@ class LayerTrace:
         return self.attended[0].further.get("position_bias") if self.attended else None
 
     def follows(self, before):
-        return before.result is not None and self.given is not None and _same(self.given, before.result)
+        return before.result is not None and self.given is not None and same(self.given, before.result)
 
     # ---- within the layer
 
@@ -183,7 +135,7 @@ class LayerTrace:
         """By what the modules are; raises Unknown where numbers could not tell linear layers apart."""
         self.linears = [call for call in self.calls if isinstance(call.module, (nn.Linear, Conv1D))]
         self.all_norms = [call for call in self.calls if structure.looks_like_norm(call.module)]
-        self.scales = [call for call in self.calls if _is_scale(call)]
+        self.scales = [call for call in self.calls if is_scale(call)]
         functions = [call for call in self.calls if not any(True for _ in call.module.parameters())]
         self.functions = [call for call in functions if not isinstance(call.module, nn.Dropout)]
         results = [call.result for call in self.linears]
@@ -249,10 +201,10 @@ class LayerTrace:
         calls = {call.name: call for call in self.linears}
         source, *others = (calls[part.linear] for part in (query, key, value))
         read = self.arguments.get(ENCODED) if cross else source.given
-        if read is None or not all(_same(call.given, read) for call in others):
+        if read is None or not all(same(call.given, read) for call in others):
             raise Unknown("its queries, keys and values come from different rows")
         mixed = seen.result.flatten(-2)
-        out = next((call for call in self.linears if _same(call.given, mixed)), None)
+        out = next((call for call in self.linears if same(call.given, mixed)), None)
         if out is None:
             raise Unknown("what its attention gives goes into no linear layer")
         causal = further.get("is_causal", getattr(seen.module, "is_causal", True))
@@ -291,7 +243,25 @@ class LayerTrace:
                                 self._use(call)
                                 norm = None if norm is None else self._norm(norm)
                                 return dataclasses.replace(part, norm=norm, whole=whole, factor=factor), rope
+                found = self._normed_behind(rows, part, wanted) if index < 2 else None
+                if found is not None:
+                    self._use(call)
+                    return dataclasses.replace(part, norm=self._norm(found[0]), behind=True), found[1]
         raise Unknown(f"its {('queries', 'keys', 'values')[index]} come about in a way that was not recognised")
+
+    def _normed_behind(self, rows, part, wanted):
+        """(the call of the norm, Rope) of heads that are rotated first, or None."""
+        heads = next(self._normed(rows, part))[0]
+        for turned, rope in self._turned(heads):
+            for call in self.all_norms if rope is not None else ():
+                for given, result in ((call.given, call.result), *with_heads_first(call)):
+                    if (
+                        given.shape == turned.shape
+                        and torch.equal(result, wanted)
+                        and self._matches(turned, given, rope)
+                    ):
+                        return call, rope
+        return None
 
     @staticmethod
     def _matches(rows, wanted, rope):
@@ -319,11 +289,10 @@ class LayerTrace:
         yield heads, None, False
         for call in self.all_norms:
             if call.given.dim() == 4 and call.given.shape[-1] == part.size:
-                for turned in (False, True):
-                    given, result = (t.transpose(1, 2) if turned else t for t in (call.given, call.result))
+                for given, result in ((call.given, call.result), *with_heads_first(call)):
                     if given.shape == heads.shape and torch.equal(given, heads):
                         yield result, call, False
-            elif _same(call.given, rows) and width == part.heads * part.size:
+            elif same(call.given, rows) and width == part.heads * part.size:
                 yield call.result.reshape(heads.shape), call, True
 
     def _turned(self, heads):
@@ -357,11 +326,11 @@ class LayerTrace:
         if len(rest) not in (2, 3):
             raise Unknown(f"has {len(rest)} linear layers besides those of its attention: no MLP")
         *into, out = rest
-        if not all(_same(call.given, into[0].given) for call in into):
+        if not all(same(call.given, into[0].given) for call in into):
             raise Unknown("the linear layers of its MLP read different rows")
         for function in self.functions:
             for gate, up in self._gates(into, out.given.shape[-1]):
-                if _same(function.given, self._of(into, gate)):
+                if same(function.given, self._of(into, gate)):
                     mlp = self._through(function, gate, up, into, out)
                     for call in rest:
                         self._use(call)
@@ -372,7 +341,7 @@ class LayerTrace:
         if len(self.dispatched) != 1:
             raise Unknown(f"calls experts {len(self.dispatched)} times")
         (dispatched,) = self.dispatched
-        readers = [call for call in self.calls if call.name not in self.used and _same(call.given, dispatched.rows)]
+        readers = [call for call in self.calls if call.name not in self.used and same(call.given, dispatched.rows)]
         experts, router = experts_of(dispatched, readers)
         self.used.add(router.name)
         result, rest = dispatched.result, self._unused()
@@ -380,7 +349,7 @@ class LayerTrace:
             return experts, router, result
         gate = next((call for call in readers if call.result.shape[-1] == 1), None)
         shared, into, rows = self._dense([call for call in rest if call is not gate])
-        if not _same(into.given, dispatched.rows):
+        if not same(into.given, dispatched.rows):
             raise Unknown("its shared expert reads other rows than the experts")
         if gate is not None:
             rows = torch.sigmoid(gate.result) * rows
@@ -415,7 +384,7 @@ class LayerTrace:
         expected = (
             function.result if up is None else function.result * self._of(into, up).reshape(function.result.shape)
         )
-        if not _is_sum(out.given, expected, torch.zeros_like(expected)):
+        if not is_sum(out.given, expected, torch.zeros_like(expected)):
             raise Unknown("mlp: it computes something else than out(activation(gate) * up)")
         if up is None:
             return Mlp(gate, out.name, "activation", kind)
@@ -430,7 +399,7 @@ class LayerTrace:
         """(parallel, factor, the Norms of each part). parts: the call that reads, and the rows that it gives."""
         afters = [self._after(rows) for _, rows in parts]
         for name, (rows, _) in zip(_PARTS[len(parts)], afters, strict=True):
-            if _same(self.given + rows.reshape(self.given.shape), self.given):
+            if same(self.given + rows.reshape(self.given.shape), self.given):
                 raise Unknown(f"its {name} adds nothing to its input, so that nothing tells where it stands")
         for factor in [1.0, *(v for v in vars(self.layer).values() if isinstance(v, float))]:
             added = [(reader, rows * factor) for (reader, _), (rows, _) in zip(parts, afters, strict=True)]
@@ -445,7 +414,7 @@ class LayerTrace:
 
     def _side_by_side(self, parts):
         """[(the call of the norm before, None)] of two parts that both read what the layer got."""
-        if len(parts) == 2 and _is_sum(self.result, self.given, *(rows for _, rows in parts)):
+        if len(parts) == 2 and is_sum(self.result, self.given, *(rows for _, rows in parts)):
             for pair in itertools.product(*(self._between((self.given,), reader) for reader, _ in parts)):
                 yield [(before, None) for before in pair]
 
@@ -457,26 +426,26 @@ class LayerTrace:
             for behind, end in self._behind(terms):
                 if rest:
                     yield from ([(before, behind), *further] for further in self._in_turn(end, rest))
-                elif _is_sum(self.result, *end):
+                elif is_sum(self.result, *end):
                     yield [(before, behind)]
 
     def _behind(self, terms):
         """(norm or None, the terms of the stream after it) where a sum may be normalised."""
         yield None, terms
         for call in self.all_norms:
-            if _is_sum(call.given, *terms):
+            if is_sum(call.given, *terms):
                 yield call, (call.result,)
 
     def _between(self, terms, reader):
         """The norm, or None, that makes what `reader` reads of the sum of the terms."""
-        if _is_sum(reader.given, *terms):
+        if is_sum(reader.given, *terms):
             yield None
-        found = [call for call in self.all_norms if _same(call.result, reader.given) and _is_sum(call.given, *terms)]
+        found = [call for call in self.all_norms if same(call.result, reader.given) and is_sum(call.given, *terms)]
         # Norms of a new model are alike: then the memory tells which one it was.
         found = found if len(found) < 2 else [call for call in found if reader.reads(call)]
         yield from found[:1]
 
     def _after(self, rows):
         """(rows, norm call or None): normalised, or times a factor for each column, where a module does that with them."""
-        call = next((call for call in (*self.all_norms, *self.scales) if _same(call.given, rows)), None)
+        call = next((call for call in (*self.all_norms, *self.scales) if same(call.given, rows)), None)
         return (rows, None) if call is None else (call.result, call)

@@ -1,0 +1,62 @@
+"""What was seen of the parts of a layer in one forward, and what equal numbers say of it."""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from layerzero.integrations.transformers import structure
+
+
+class Call(NamedTuple):
+    """Of a part without parts of its own: what it read and gave, and the tensors themselves, which may be written since."""
+
+    name: str
+    module: nn.Module
+    given: torch.Tensor
+    result: torch.Tensor
+    own: tuple[torch.Tensor, torch.Tensor]
+
+    def reads(self, other: "Call") -> bool:
+        return self.own[0].data_ptr() == other.own[1].data_ptr()
+
+
+class Attended(NamedTuple):
+    module: nn.Module
+    heads: tuple[torch.Tensor, ...]  # query, key, value: (batch, heads, positions, size)
+    mask: Any
+    result: torch.Tensor  # (batch, positions, heads, size)
+    further: dict[str, Any]
+
+
+def _rows(tensor):
+    return tensor.reshape(-1, tensor.shape[-1])
+
+
+def same(a, b):
+    a, b = _rows(a), _rows(b)
+    return a.shape == b.shape and torch.equal(a, b)
+
+
+def is_scale(call):
+    """Whether a module did nothing but to multiply columns with the one vector that it has."""
+    vectors = [parameter for parameter in call.module._parameters.values() if parameter is not None]
+    if len(vectors) != 1 or vectors[0].dim() != 1 or structure.why_not_plain(call.module):
+        return False
+    return call.given.shape[-1] == vectors[0].shape[0] and same(call.given * vectors[0].detach(), call.result)
+
+
+def with_heads_first(call):
+    """What a call read and gave, with positions before heads, if there are such axes."""
+    return [(call.given.transpose(1, 2), call.result.transpose(1, 2))] if call.given.dim() == 4 else []
+
+
+def is_sum(total, *terms):
+    """Whether `total` is the sum of the terms in any order; a single one is to be the same."""
+    if len(terms) == 1:
+        return same(total, terms[0])
+    rows = [_rows(term).double() for term in terms]
+    if any(term.shape != _rows(total).shape for term in rows):
+        return False
+    bound = 2 * torch.finfo(total.dtype).eps * sum(term.abs() for term in rows)
+    return bool(((_rows(total).double() - sum(rows)).abs() <= bound).all())
