@@ -248,6 +248,13 @@ def _scaled_and_back(rows, layers):
     return rows
 
 
+def _scaled_for_some(rows, layers):
+    factor = 2 if rows.mean() > 1 else 1
+    for layer in layers:
+        rows = layer(rows, None).mul_(factor)
+    return rows
+
+
 def _gathered(rows, layers):
     kept = []
     for layer in layers:
@@ -268,7 +275,17 @@ def _in_turn(rows, layers):
     return rows
 
 
-@pytest.mark.parametrize("through", [_in_turn, _scaled, _scaled_and_back, _gathered, _twice])
+_ASIDE = {
+    _in_turn: set(),
+    _scaled: {"its rows were changed between the layers"},
+    _scaled_for_some: {"its rows were changed between the layers"},
+    _scaled_and_back: {WRONG},
+    _gathered: {WRONG},
+    _twice: {"its layers were called again"},
+}
+
+
+@pytest.mark.parametrize("through", _ASIDE)
 def test_layers_that_no_small_input_reaches(through):
     """What is done with them shows in no trial: the first call is compared with the model's own code."""
     whisper = transformers.models.whisper.modeling_whisper
@@ -285,14 +302,33 @@ def test_layers_that_no_small_input_reaches(through):
     for each in (model, own):
         each.get_encoder().__class__ = Encoder
     report = lz.kernelize(model)
+    for level in (-5.0, 5.0):
+        alike(model, own, "Whisper", input_features=torch.full((2, 8, 40), level))
+    assert set(plan_of(model.get_encoder()).why_aside) == _ASIDE[through]
+    assert report.replaced["encoder"]["calls"] == {_in_turn: 2, _scaled_for_some: 1}.get(through, 0)
+
+
+def test_what_the_model_writes_before_its_layers():
+    """Into what it was given: the first call, which is computed in both ways, does it once."""
+    whisper = transformers.models.whisper.modeling_whisper
+
+    class Encoder(whisper.WhisperEncoder):
+        __module__ = whisper.__name__
+
+        def forward(self, input_features, **_):
+            rows = self.embed_positions.weight + input_features.mul_(2).mean(dim=(1, 2), keepdim=True)
+            return transformers.modeling_outputs.BaseModelOutput(_in_turn(rows, self.layers))
+
+    model, own = build("Whisper"), build("Whisper")
+    for each in (model, own):
+        each.get_encoder().__class__ = Encoder
+    lz.kernelize(model)
     for _ in range(2):
-        alike(model, own, "Whisper")
-    asides = plan_of(model.get_encoder()).why_aside
-    if through is _in_turn:
-        assert report.replaced["encoder"]["calls"] == 2 and not asides
-    else:
-        reason = "its layers were called again" if through is _twice else WRONG
-        assert report.replaced["encoder"]["calls"] == 0 and set(asides) == {reason}
+        given = [torch.ones(2, 8, 40) for _ in range(2)]
+        actual, expected = (
+            run(each, "Whisper", input_features=x).logits for each, x in zip((model, own), given, strict=True)
+        )
+        assert error(actual, expected) <= TOLERANCE and torch.equal(*given)
 
 
 def test_an_encoder_that_clamps_in_float16():

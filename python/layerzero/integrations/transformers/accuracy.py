@@ -17,6 +17,9 @@ class Outcome(NamedTuple):
     log_p: torch.Tensor | None
 
 
+_IDS = {"input_ids", "decoder_input_ids"}
+
+
 def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
     """The arguments of a forward: `ids` (1, n) or 64 made up, for an encoder and its decoder alike; or an image.
 
@@ -24,9 +27,9 @@ def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
     """
     try:
         given = probe.inputs_of(model, without_encoder=True)
-        size = model.get_input_embeddings().weight.shape[0] if given and given.keys() & _IDS else 0  # type: ignore[operator]
+        size = _vocabulary(model) if given and given.keys() & _IDS else 0
     except Exception as error:  # whatever a model of unknown code raises
-        raise InvalidRequestError(f"weights: no input can be made up to tell what they cost: {error}") from error
+        raise _no_input(error) from error
     if given is None:
         raise InvalidRequestError(
             "weights: wanted a model that reads text or images, to tell what they cost; "
@@ -38,12 +41,23 @@ def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
         ids = torch.randint(0, size, (1, 64), generator=torch.Generator("cpu").manual_seed(7), device="cpu")
     encoder = given.get("encoder_outputs")
     if encoder is not None:
-        encoder["last_hidden_state"] = encoder[0][:1]
+        given["encoder_outputs"] = type(encoder)(encoder[0][:1])
     given.pop("attention_mask", None)
     return given | dict.fromkeys(_IDS & given.keys(), ids)
 
 
-_IDS = {"input_ids", "decoder_input_ids"}
+def _vocabulary(model: Any) -> int:
+    """Of an encoder and a decoder the smaller one."""
+    parts = [model, *(part for part in (getattr(model, name, None) for name in ("encoder", "decoder")) if part)]
+    parts += [model.get_decoder()] if hasattr(model, "get_decoder") else []
+    tables = [part.get_input_embeddings() for part in parts if hasattr(part, "get_input_embeddings")]
+    return min(table.weight.shape[0] for table in tables if isinstance(table, nn.Embedding))
+
+
+def _no_input(error: Exception) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"weights: no input can be made up to tell what they cost: {structure.first_line(error)}"
+    )
 
 
 def outcome_of(model: nn.Module, given: dict[str, Any]) -> Outcome:
@@ -52,9 +66,33 @@ def outcome_of(model: nn.Module, given: dict[str, Any]) -> Outcome:
     with torch.inference_mode():
         result: Any = model(**given)
     logits = getattr(result, "logits", None)
-    if isinstance(logits, torch.Tensor):
+    if isinstance(logits, torch.Tensor) and logits.shape[-1] > 1:
         return Outcome(logits.float(), logits.float().log_softmax(-1))
     return Outcome(structure.tensors_of(result)[0].float(), None)
+
+
+def first_outcome(model: nn.Module, given: dict[str, Any]) -> tuple[Outcome, set[str]]:
+    """(outcome, paths of the linear layers that this input does not go through). Of a list of layers that it goes through
+    none counts as such: which of a layer's experts rows go to is their choice.
+    """
+    lists = observe.lists_of(model)
+    watched: dict[str, Any] = {path: model.get_submodule(path)[0] for path in lists if len(lists) > 1}  # type: ignore[index]
+    within = tuple(f"{path}." for path in lists)
+    watched |= {p: m for p, m in model.named_modules() if isinstance(m, nn.Linear) and not p.startswith(within)}
+    reached: set[str] = set()
+    handles = [m.register_forward_pre_hook(lambda *_, path=path: reached.add(path)) for path, m in watched.items()]
+    plans = [plan for m in model.modules() if (plan := m.__dict__.get("_layerzero_decoder")) is not None]
+    counted = [dict(plan.why_aside) for plan in plans]
+    try:
+        outcome = outcome_of(model, given)
+    except Exception as error:  # whatever a model of unknown code raises
+        raise _no_input(error) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+        for plan, before in zip(plans, counted, strict=True):
+            plan.why_aside = before
+    return outcome, watched.keys() - reached
 
 
 def compare(
@@ -70,31 +108,10 @@ def compare(
         return error, 1 + (difference.norm() / before.rows.norm()).item(), None
     own, ours = before.log_p.double(), after.log_p.double()
     ratio = (own.exp() * (own - ours)).sum(-1).mean().exp().item()
-    if ids is None or own.shape[:-1] != ids.shape:
+    if ids is None or own.shape[:-1] != ids.shape or own.shape[-1] <= ids.max():
         return error, ratio, None
 
     def perplexity(log_p: torch.Tensor) -> float:
         return (-log_p[:, :-1].gather(-1, ids[:, 1:, None])).mean().exp().item()
 
     return error, ratio, (perplexity(own), perplexity(ours))
-
-
-def unreached(model: nn.Module, given: dict[str, Any]) -> list[str]:
-    """Paths of the lists of layers that this input does not go through: what their weights cost would not be told."""
-    paths = [path for path in observe.lists_of(model) if len(observe.lists_of(model)) > 1]
-    reached: set[str] = set()
-    handles = [
-        model.get_submodule(path)[0].register_forward_pre_hook(lambda *_, path=path: reached.add(path))  # type: ignore[index]
-        for path in paths
-    ]
-    plans = [plan for m in model.modules() if (plan := m.__dict__.get("_layerzero_decoder")) is not None]
-    counted = [dict(plan.why_aside) for plan in plans]
-    try:
-        if paths:
-            outcome_of(model, given)
-    finally:
-        for handle in handles:
-            handle.remove()
-        for plan, before in zip(plans, counted, strict=True):
-            plan.why_aside = before
-    return [path for path in paths if path not in reached]

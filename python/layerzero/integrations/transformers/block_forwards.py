@@ -50,15 +50,16 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
             f"activations: wanted 'input' with weights='bf16', got {activations!r}; they are rounded to bf16 likewise"
         )
     given = accuracy.input_for(model, ids)
-    before = accuracy.outcome_of(model, given)
-    untold = accuracy.unreached(model, given)
+    before, unreached = accuracy.first_outcome(model, given)
     mark.report.left |= dict.fromkeys(
-        untold, "weights: nothing tells what others would cost: no text goes through them"
+        unreached, "weights: nothing tells what others would cost: not reached by the trial"
     )
     served = {
         name: module
         for name, module in model.named_modules()
-        if replacing.is_served(module, linear_forward) and not name.startswith(tuple(f"{path}." for path in untold))
+        if replacing.is_served(module, linear_forward)
+        and name not in unreached
+        and not name.startswith(tuple(f"{path}." for path in unreached))
     }
     looked_up = weights.embeddings_of(model, served, kind) if release else {}
     found = weights.block_weights(model, served | looked_up, kind, mark.report.left)

@@ -326,7 +326,7 @@ def kernelize(
     too. Linear layers multiply with them as long as their parameters are neither replaced nor written. activations:
     "input", or "int8" to round what is multiplied to 8 bits by 32 as well. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
     max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write. Of a model
-    without logits, 1 + the relative error of what it gives counts; layers that no text reaches keep their weights.
+    without logits, 1 + the relative error of what it gives counts; layers that the trial does not reach keep their weights.
     release_originals: gives back the memory of all parameters that blocks stand for. Gradients, state_dict, moving the
     model, and unkernelize then raise ReleasedWeightError; loading it anew is the way back.
 

@@ -187,7 +187,7 @@ class Stack:
     cache: the argument by which a layer gets it, None in an encoder. norm: what the program of the layers ends with.
     half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
     gives, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
-    with them is compared when it first calls them. attention: the implementation that the model's configuration has to name.
+    with them is compared when it first calls them. part: the model has other layers too. attention: the implementation that the model's configuration has to name.
     """
 
     holder: str
@@ -198,6 +198,7 @@ class Stack:
     half: bool = True
     tuples: int = 0
     alone: bool = False
+    part: bool = False
     attention: str = "layerzero"
 
     @property

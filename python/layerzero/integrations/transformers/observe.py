@@ -65,7 +65,7 @@ def _outermost_lists(module: nn.Module, path: str = "") -> list[str]:
     for name, part in module.named_children():
         inner = f"{path}.{name}" if path else name
         if isinstance(part, nn.ModuleList):
-            found += [inner] if len(part) else []
+            found += [inner] if len(part) and None not in part._modules.values() else []
         else:
             found += _outermost_lists(part, inner)
     return found
@@ -93,8 +93,9 @@ def _find_lists(model: nn.Module) -> list[tuple[str, str]]:
 
 
 def lists_of(model: nn.Module) -> list[str]:
-    """Paths of the model's lists of layers."""
-    found = _outermost_lists(model)
+    """Paths of the model's lists of layers, each once."""
+    once = {id(model.get_submodule(path)): path for path in reversed(_outermost_lists(model))}
+    found = [*reversed(once.values())]
     return [path for path in found if len(found) == 1 or _multiplies(model.get_submodule(path))]
 
 
@@ -113,6 +114,8 @@ def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":
             found[called] = ModelLayers(model, path, name, parts)
         except Unknown as unknown:
             found[called] = str(unknown)
+        except Exception as error:  # of code that nobody knows: a model is left as it is
+            found[called] = f"its layers could not be read: {structure.first_line(error)}"
     return found
 
 
@@ -225,14 +228,10 @@ def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tupl
         with _Hooks(layers) as hooks, contextlib.nullcontext() if interface else _OwnAttention():
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
-        raise NotReached(f"it could not be run on a small input: {_first_line(error)}") from error
+        raise NotReached(f"it could not be run on a small input: {structure.first_line(error)}") from error
     finally:
         choices.put_back(before, "attn")
     return *_describe(hooks.traces), hooks.traces[0].given
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def _describe(traces):
@@ -281,7 +280,7 @@ class ModelLayers:
         try:
             self.expected = self.run(type(self.holder).forward)
         except Exception as error:  # whatever a model of unknown code raises
-            raise Unknown(f"it could not be run on a small input: {_first_line(error)}") from error
+            raise Unknown(f"it could not be run on a small input: {structure.first_line(error)}") from error
 
     def _found(self, path: str, name: str) -> Stack:
         layers = getattr(self.holder, name)
@@ -296,7 +295,7 @@ class ModelLayers:
         found, cache, tuples, self.first = self._described(layers, implementation == attention_interface.NAME)
         return Stack(
             path, name, found, cache, half=half or _why_not_layers(layers, half=True) is None,
-            tuples=tuples, alone=self.alone, attention=implementation,
+            tuples=tuples, alone=self.alone, part=self.part, attention=implementation,
         )  # fmt: skip
 
     def _described(self, layers: Any, interface: bool) -> tuple[Any, ...]:

@@ -111,14 +111,16 @@ def observed_call(model):
 
 
 def run_held(model, holder):
-    """What a module within the model gives in runs of it: of a padded prompt, and of one token more where there is a cache."""
+    """All that a module within the model gives in runs of it: of a padded prompt, and of one token more where there is a
+    cache.
+    """
     base = _base_of(model)
     given = inputs_of(base)
     mask, rows = given["attention_mask"], []
 
     def keep(_, arguments, result):
-        result = result if isinstance(result, torch.Tensor) else result[0]
-        rows.append(result[mask.bool()] if result.shape[:2] == mask.shape else result.flatten(0, -2))
+        for tensor in structure.tensors_of(result):
+            rows.append((tensor[mask.bool()] if tensor.shape[:2] == mask.shape else tensor).flatten())
 
     handle = holder.register_forward_hook(keep)
     try:
@@ -147,7 +149,7 @@ def run_alone(holder, layers, around=lambda forward: forward()):
     def forward():
         rows = first
         for layer, parameters in zip(layers, taken, strict=True):
-            given = layer(rows, **{name: None for name in ("attention_mask",) if name in parameters})
+            given = layer(rows, **{"attention_mask": None} if "attention_mask" in parameters else {})
             rows = given[0] if isinstance(given, tuple) else given
         return rows
 

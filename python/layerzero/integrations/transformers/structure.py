@@ -62,6 +62,10 @@ def evaluating(module):
             part.training = training
 
 
+def first_line(error):
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
 def tensors_of(result):
     """The floating point tensors in what a model gives."""
     if isinstance(result, torch.Tensor):
