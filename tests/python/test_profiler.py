@@ -119,10 +119,12 @@ def test_the_memory_of_outputs_is_in_torchs_statistics():
 
 def test_a_program_is_one_event():
     """Of its steps nothing is seen: no Python and no torch runs between them."""
-    small_llama = pytest.importorskip("small_llama")
-    model = small_llama.tiny()
+    pytest.importorskip("transformers")
+    from small_llama import ids_of, tiny
+
+    model = tiny()
     steps = sum(row["count"] for row in lz.compile(model).phases["decode"])
     with torch.inference_mode():
-        found = events(lambda: model(small_llama.ids_of(2)))
+        found = events(lambda: model(ids_of(2)))
     (ours,) = [event.name for event in found if event.name.startswith("layerzero::block")]
     assert ours == f"layerzero::block.decoder [{steps} steps]"

@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+import block_parts as parts  # noqa: E402
 import layerzero as lz  # noqa: E402
-import test_block_parts as parts  # noqa: E402
-import test_block_two_stacks as stacks  # noqa: E402
+import two_stacks as stacks  # noqa: E402
 from block_families import error  # noqa: E402
 from layerzero.errors import InvalidRequestError  # noqa: E402
 from layerzero.models.families import as_trained  # noqa: E402
