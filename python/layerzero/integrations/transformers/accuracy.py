@@ -8,6 +8,7 @@ from torch import nn
 
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import observe, probe, structure
+from layerzero.integrations.transformers.plan import plans_of
 
 
 class Outcome(NamedTuple):
@@ -81,7 +82,7 @@ def first_outcome(model: nn.Module, given: dict[str, Any]) -> tuple[Outcome, set
     watched |= {p: m for p, m in model.named_modules() if isinstance(m, nn.Linear) and not p.startswith(within)}
     reached: set[str] = set()
     handles = [m.register_forward_pre_hook(lambda *_, path=path: reached.add(path)) for path, m in watched.items()]
-    plans = [plan for m in model.modules() if (plan := m.__dict__.get("_layerzero_decoder")) is not None]
+    plans = [plan for _, plan in plans_of(model)]
     counted = [dict(plan.why_aside) for plan in plans]
     try:
         outcome = outcome_of(model, given)

@@ -7,6 +7,7 @@ from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import accuracy, replacing, structure, weights
 from layerzero.integrations.transformers.blocks import BlockLinear
+from layerzero.integrations.transformers.plan import plans_of
 from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse
 
 _OPS = _layerzero.ops
@@ -66,7 +67,7 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
     for name, module in served.items():
         if name in found.weights:
             module.__dict__["_layerzero_blocks"] = BlockLinear(found.weights[name], activations, module.weight)
-    for module, plan in _plans(model):
+    for module, plan in plans_of(model):
         plan.take_blocks(module)
     after = accuracy.outcome_of(model, given)
     report = weights.WeightsReport.of(kind, activations, found, accuracy.compare(before, after, ids))
@@ -80,11 +81,6 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
         _release(model, found.weights, report, mark.report.left)
 
 
-def _plans(model):
-    plans = [(module, module.__dict__.get("_layerzero_decoder")) for module in model.modules()]
-    return [(module, plan) for module, plan in plans if plan is not None]
-
-
 def _release(model, found, report, left):
     """From here on nothing may fail: there is no way back."""
     freed, report.released_bytes = weights.release(model, found, left, report.kind == "gguf")
@@ -96,5 +92,5 @@ def _release(model, found, report, left):
     for module in model.modules():
         if any(type(parameter) is ReleasedParameter for parameter in module.parameters()):
             module.__dict__["_apply"] = structure.Bound(apply_or_refuse, module)
-    for module, plan in _plans(model):
+    for module, plan in plans_of(model):
         plan.build(module)  # forwards are others now

@@ -247,10 +247,11 @@ def deferring_forward(self, *args, **kwargs):
     own = functools.partial(type(self).forward, self, *args, **kwargs)
     reason = _why_aside(self, plan) or plan.wrong or _why_not_rows_alone(plan, args, kwargs)
     if reason is None:
+        first = own
         if plan.stack.alone and len(plan.proven) < 2:  # what runs again finds what the first run found
             copies = {name: _copied(value) for name, value in kwargs.items()}
             own = functools.partial(type(self).forward, self, *map(_copied, args), **copies)
-        call, result = _run(plan, functools.partial(type(self).forward, self, *args, **kwargs))
+        call, result = _run(plan, first)
         if call.done and plan.stack.alone and call.is_masked not in plan.proven:
             expected = own()
             reason = _prove(plan, call, result, expected)

@@ -228,14 +228,18 @@ class StackPlan:
         return programs[0]
 
 
+def plans_of(model):
+    """[(module that holds layers, their plan)] of a kernelized model."""
+    plans = [(module, module.__dict__.get("_layerzero_decoder")) for module in model.modules()]
+    return [(module, plan) for module, plan in plans if plan is not None]
+
+
 def program_of(model):
     """(program of a kernelized model's layers, their kind); (None, None) where they run by themselves."""
-    holders = [module for module in model.modules() if "_layerzero_decoder" in module.__dict__]
-    if not holders:
+    found = plans_of(model)
+    if not found:
         return None, None
-    decoders = [module for module in holders if module.__dict__["_layerzero_decoder"].stack.kind == "decoder"]
-    holder = (decoders or holders)[-1]
-    plan = holder.__dict__["_layerzero_decoder"]
+    holder, plan = ([pair for pair in found if pair[1].stack.kind == "decoder"] or found)[-1]
     if plan.layers is None:
         plan.build(holder)
     if plan.device.type != "cpu" or plan.dtype not in DTYPES or plan.why_changed():

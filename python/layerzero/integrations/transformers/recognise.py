@@ -28,7 +28,7 @@ from layerzero.integrations.transformers.layers import (
     Rope,
     Unknown,
 )
-from layerzero.integrations.transformers.recorded import Attended, Call, is_scale, is_sum, same, with_heads_first
+from layerzero.integrations.transformers.recorded import Attended, Call, in_both_layouts, is_scale, is_sum, same
 from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
 _rope = _layerzero.ops["rope"]
@@ -254,7 +254,7 @@ class LayerTrace:
         heads = next(self._normed(rows, part))[0]
         for turned, rope in self._turned(heads):
             for call in self.all_norms if rope is not None else ():
-                for given, result in ((call.given, call.result), *with_heads_first(call)):
+                for given, result in in_both_layouts(call):
                     if (
                         given.shape == turned.shape
                         and torch.equal(result, wanted)
@@ -289,7 +289,7 @@ class LayerTrace:
         yield heads, None, False
         for call in self.all_norms:
             if call.given.dim() == 4 and call.given.shape[-1] == part.size:
-                for given, result in ((call.given, call.result), *with_heads_first(call)):
+                for given, result in in_both_layouts(call):
                     if given.shape == heads.shape and torch.equal(given, heads):
                         yield result, call, False
             elif same(call.given, rows) and width == part.heads * part.size:

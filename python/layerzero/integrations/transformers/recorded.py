@@ -46,9 +46,10 @@ def is_scale(call):
     return call.given.shape[-1] == vectors[0].shape[0] and same(call.given * vectors[0].detach(), call.result)
 
 
-def with_heads_first(call):
-    """What a call read and gave, with positions before heads, if there are such axes."""
-    return [(call.given.transpose(1, 2), call.result.transpose(1, 2))] if call.given.dim() == 4 else []
+def in_both_layouts(call):
+    """[(given, result)] of a call: as they were, and of heads also with heads and positions changed over."""
+    pair = call.given, call.result
+    return [pair, tuple(tensor.transpose(1, 2) for tensor in pair)] if call.given.dim() == 4 else [pair]
 
 
 def is_sum(total, *terms):
