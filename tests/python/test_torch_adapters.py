@@ -89,11 +89,11 @@ def test_rows_that_see_no_key_are_zero(adapter):
 def test_bias_is_aligned_and_means_the_mask():
     q, k = torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 7, 8)
     mask = torch.randn(5, 9)[:, 1:8]
-    bias = adapters._bias(q, k, mask)
+    bias = adapters.additive(q, k, mask)
     assert bias.shape == (2, 4, 5, 7)
     assert torch.equal(bias[1, 3], mask)
     assert bias.data_ptr() % 16 == 0 and bias.stride(2) * 4 % 16 == 0
-    boolean = adapters._bias(q, k, mask > 0)
+    boolean = adapters.additive(q, k, mask > 0)
     assert torch.equal(boolean[0, 0] == 0, mask > 0)
 
 

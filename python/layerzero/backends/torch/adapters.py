@@ -42,7 +42,7 @@ def _four_axes(mask):
     return mask if mask is None else mask[(None,) * (4 - mask.dim())]
 
 
-def _bias(query, key, mask):
+def additive(query, key, mask):
     """A mask as a float bias of the query's dtype whose rows start at multiples of 16 bytes."""
     if mask is None:
         return None
@@ -90,31 +90,40 @@ def _cross(adapter):
     return cross
 
 
-def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    """torch's CPU flash kernel: the choice of `scaled_dot_product_attention` wherever its rows hold."""
-    layout = rest[-1]
+def attend(function, query, key, value, causal, scale, attn_mask, dropout_p, layout):
+    """The operation by a function whose causal is top-left: function(q, k, v, mask, is_causal, scale), heads first.
+
+    Any such function will do, of other libraries too: what it makes of NaN and infinity in hidden keys is put right.
+    """
     scaled, factor = _positive_scale(query, scale)
     q, k, v = _heads_first(layout, scaled, key, value)
     aligned, mask = _alignment(q, k, causal, attn_mask)
-    output = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=_four_axes(mask), is_causal=aligned, scale=factor, enable_gqa=q.shape[1] != k.shape[1]
+    output = _as_given(layout, function(q, k, v, mask, aligned, factor))
+    return _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
+
+
+def _cpu(q, k, v, mask, causal, scale):
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=_four_axes(mask), is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
     )
-    return _exact(_as_given(layout, output), query, key, value, causal, scale, attn_mask, layout)
+
+
+def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    """torch's CPU flash kernel: the choice of `scaled_dot_product_attention` wherever its rows hold."""
+    return attend(_cpu, query, key, value, causal, scale, attn_mask, dropout_p, rest[-1])
 
 
 def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """The composite formula, on any device."""
-    layout = rest[-1]
-    scaled, factor = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, scaled, key, value)
-    aligned, mask = _alignment(q, k, causal, attn_mask)
-    if mask is not None and mask.dtype == torch.bool:  # the aten function would add it as 0 and 1
-        mask = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
-    output = torch._scaled_dot_product_attention_math(
-        q, k, v, mask, dropout_p or 0.0, aligned, scale=factor, enable_gqa=q.shape[1] != k.shape[1]
-    )[0]
-    output = _as_given(layout, output)
-    return _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
+
+    def math(q, k, v, mask, causal, scale):
+        if mask is not None and mask.dtype == torch.bool:  # the aten function would add it as 0 and 1
+            mask = q.new_zeros(mask.shape).masked_fill_(~mask, float("-inf"))
+        return torch._scaled_dot_product_attention_math(
+            q, k, v, mask, dropout_p or 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+        )[0]
+
+    return attend(math, query, key, value, causal, scale, attn_mask, dropout_p, rest[-1])
 
 
 def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
@@ -132,7 +141,7 @@ def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest
     q, k, v = _heads_first(layout, scaled, key, value)
     aligned, mask = _alignment(q, k, causal, attn_mask)
     output = torch._scaled_dot_product_efficient_attention(
-        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, scale=factor
+        q, k, v, additive(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, scale=factor
     )[0]
     output = _as_given(layout, output)
     if mask is None and not aligned:  # every row sees every key
@@ -146,7 +155,7 @@ def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     q, k, v = _heads_first(layout, scaled, key, value)
     aligned, mask = _alignment(q, k, causal, attn_mask)
     output = torch._scaled_dot_product_cudnn_attention(
-        q, k, v, _bias(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, False, scale=factor
+        q, k, v, additive(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, False, scale=factor
     )[0]
     output = _as_given(layout, output)
     return output if mask is None else _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
