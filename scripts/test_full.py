@@ -4,7 +4,7 @@
   make test-full STAGES="asan tsan"    some of them
 Each stage's outcome goes to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the tree of
 the files that it looks at; that record is what the next run goes on from, in another clone too. `not_run` names the
-stages that have not run on the present files.
+stages that have not run on the present files here, `passed_elsewhere` the types of machine on which one of them passed.
 """
 
 import argparse
@@ -77,9 +77,10 @@ def record() -> Path:
     return ROOT / f"bench/results/test-full-{machine()}.json"
 
 
-def last_runs() -> dict[str, dict]:
-    """The newest outcome of every stage, whichever files it ran on."""
-    known = json.loads(record().read_text())["stages"] if record().exists() else []
+def last_runs(of: Path | None = None) -> dict[str, dict]:
+    """The newest outcome of every stage in a record, this machine's by default, whichever files it ran on."""
+    path = of or record()
+    known = json.loads(path.read_text())["stages"] if path.exists() else []
     return {run["stage"]: run for run in known if "tree" in run}
 
 
@@ -89,12 +90,24 @@ def is_current(name: str, run: dict) -> bool:
     return run.get("command") == stage.command and run["tree"] == tree_id(stage.ignores)
 
 
+def passed_elsewhere(name: str) -> list[str]:
+    """Other types of machine whose records say that the stage passed on these very files."""
+    prefix, found = "test-full-", []
+    for path in sorted(record().parent.glob(prefix + "*.json")):
+        run = last_runs(path).get(name)
+        if path != record() and run and run["passed"] and is_current(name, run):
+            found.append(path.stem.removeprefix(prefix))
+    return found
+
+
 def write_record(runs: dict[str, dict]) -> None:
     current = {name for name in STAGES if name in runs and is_current(name, runs[name])}
+    not_run = [name for name in STAGES if name not in current]
     summary = {
         "tree": tree_id(),
         "passed": all(name in current and runs[name]["passed"] for name in STAGES),
-        "not_run": [name for name in STAGES if name not in current],
+        "not_run": not_run,
+        "passed_elsewhere": {name: there for name in not_run if (there := passed_elsewhere(name))},
         "stages": [runs[name] for name in STAGES if name in runs],
     }
     record().parent.mkdir(parents=True, exist_ok=True)

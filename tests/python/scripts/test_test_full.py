@@ -131,3 +131,17 @@ def test_an_unknown_stage_is_refused(repository, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         run(monkeypatch, "three")
     assert "one, two" in capsys.readouterr().err
+
+
+def test_names_the_machines_on_which_the_rest_passed(repository, monkeypatch):
+    for name, stages in {"first": ("one", "two"), "second": ("one",)}.items():
+        monkeypatch.setattr(test_full, "machine", lambda name=name: name)
+        assert run(monkeypatch, *stages) == 0
+    records = repository / "bench/results"
+    second = json.loads((records / "test-full-second.json").read_text())
+    assert (second["passed"], second["not_run"]) == (False, ["two"])  # a machine's record is of that machine
+    assert second["passed_elsewhere"] == {"two": ["first"]}
+
+    (repository / "source").write_text("2")  # of other files it says nothing
+    assert run(monkeypatch, "one") == 0
+    assert json.loads((records / "test-full-second.json").read_text())["passed_elsewhere"] == {}
