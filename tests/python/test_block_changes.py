@@ -13,8 +13,8 @@ from block_families import BY_NAME, TOLERANCE, build, error, holder_of, ids_of, 
 from torch import nn  # noqa: E402
 
 # One with each kind of part: caps and four norms, packed products, heads that alternate, transposed weights, norms behind,
-# experts beside a shared one.
-NAMES = ["gemma2", "phi3", "gpt_neox", "gpt2", "bert", "qwen2_moe"]
+# experts beside a shared one, sinks.
+NAMES = ["gemma2", "phi3", "gpt_neox", "gpt2", "bert", "qwen2_moe", "gpt_oss"]
 
 
 @pytest.fixture(params=NAMES)
@@ -122,9 +122,12 @@ def test_an_activation_that_is_replaced(pair):
             for name, part in list(module._modules.items()):
                 if not list(part.parameters()) and not isinstance(part, nn.Dropout):
                     setattr(module, name, nn.Tanh())
+                    changed.append(name)
 
-    before = alike(*pair)
+    changed, before = [], alike(*pair)
     in_both(pair, change)
+    if not changed:
+        pytest.skip("its activation is no module")
     assert error(alike(*pair)[1], before[1]) > 10 * TOLERANCE
 
 

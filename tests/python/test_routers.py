@@ -60,7 +60,12 @@ def test_each_rule_is_told_from_the_others(rule, dtype):
     dispatched, call = recorded(*rule, dtype=dtype)
     experts, router = experts_of(dispatched, [call])
     assert (experts.scoring, experts.renormalize) == rule and router is call
-    assert (experts.name, experts.router, experts.chosen, experts.activation) == ("experts", "gate", CHOSEN, "silu")
+    assert (experts.name, experts.router, experts.chosen, experts.gate.activation) == (
+        "experts",
+        "gate",
+        CHOSEN,
+        "silu",
+    )
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -204,8 +204,8 @@ FAMILIES = [
 def as_trained(model):
     """The model, whose weights are not all alike any more: norms are away from one, biases from zero."""
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 1 or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
 

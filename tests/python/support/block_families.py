@@ -23,6 +23,7 @@ _MIXED = _SLIDING | {"use_sliding_window": True, "max_window_layers": 1}  # the 
 _GPT2 = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.3} | _TOKENS
 _OPT = _PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.3}
 _EXPERTS = _GROUPED | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+_GPT_OSS = {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2, "initializer_range": 0.1}
 _FALCON = {name: value for name, value in (_PLAIN | _TOKENS).items() if name != "intermediate_size"}
 _OPT = {name: value for name, value in _OPT.items() if name not in ("intermediate_size", "initializer_range")}
 
@@ -55,6 +56,7 @@ DECODERS = {
     "falcon": ("Falcon", _FALCON),  # calls torch's attention itself
     "falcon, sequential": ("Falcon", _FALCON | {"multi_query": False, "parallel_attn": False, "bias": True}),
     "hunyuan": ("HunYuanDenseV1", _GROUPED | {"head_dim": 16}),  # heads are normalised behind their rotation
+    "gpt_oss": ("GptOss", _SLIDING | _GPT_OSS),  # sinks, experts of transposed weights, a clamped gate
     "olmoe, every expert": ("Olmoe", _EXPERTS | {"num_experts_per_tok": 6}),
 }
 _MODELS = {"Bert": "BertLMHeadModel", "GPT2": "GPT2LMHeadModel"}

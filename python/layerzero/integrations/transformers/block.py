@@ -9,6 +9,7 @@ from transformers.cache_utils import StaticCache
 from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.blocks import add_product
 from layerzero.integrations.transformers.encoded import Encoded, keys_and_values
+from layerzero.integrations.transformers.experts import weights_of
 from layerzero.integrations.transformers.layers import Attention, Columns, Experts, Heads, Layer, Mlp, Norm, Norms, Rope
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.program import Program, ProgramBuilder, Rows
@@ -257,11 +258,8 @@ class _Builder:
             input=source,
             expert_ids=ids,
             expert_weights=weights,
-            gate_weight=self.make.weight(held["gate_up_proj"]),
-            down_weight=self.make.weight(held["down_proj"]),
-            gate_bias=self.make.weight(held.get("gate_up_proj_bias")),
-            down_bias=self.make.weight(held.get("down_proj_bias")),
-            activation=experts.activation,
+            **{name: self.make.weight(tensor) for name, tensor in weights_of(held, experts.transposed).items()},
+            **experts.gate.arguments,
         )
         if experts.shared is None:
             return out
@@ -333,8 +331,12 @@ class _Builder:
             "key": keys,
             "value": values,
             "attn_mask": self.groups[layer.group][0],
+            "sinks": self._sinks(own),
         }
         self.make.add("attention", [mixed], **operands, **given, scale=own.scale * own.query.factor)
+
+    def _sinks(self, own: Attention) -> Any:
+        return None if own.sinks is None else self.make.weight(self.tables[own.sinks[0]][own.sinks[1]])
 
     def _attention_to_encoder(self, own: Attention, source: Any) -> Rows:
         query = self._heads(self._linears(source, (own.query.linear,)), own.query)
@@ -382,5 +384,6 @@ class _PagedBuilder(_Builder):
             kv_last_page_len=last,
             sm_scale=own.scale * own.query.factor,
             window_left=-1 if own.window is None else own.window - 1,
+            sinks=self._sinks(own),
             **given,
         )

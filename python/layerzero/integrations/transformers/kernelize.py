@@ -183,7 +183,7 @@ def _replace_experts(model, mark):
 def _replace_gates(experts, mark):
     """The gates alone of experts whose weights no kernel takes as they are."""
     for module in experts.values():
-        given = experts_interface.gate_of(module)
+        given = experts_interface.own_gate_of(module)
         if given:
             experts_interface.replace_gate(module, given, mark.report._add("experts' gate", "activation.gated"))
 

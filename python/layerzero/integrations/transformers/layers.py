@@ -9,6 +9,7 @@ Modules are named by their paths within the layer, so a description holds for an
 """
 
 import dataclasses
+from typing import Any
 
 
 class Unknown(Exception):
@@ -78,6 +79,7 @@ class Attention:
     rope: Rope | None = None
     window: int | None = None
     softcap: float | None = None
+    sinks: tuple[str, str] | None = None  # the module and its one parameter: a logit for each head
 
     @property
     def linears(self) -> tuple[str, ...]:
@@ -113,11 +115,27 @@ class Mlp:
 
 
 @dataclasses.dataclass(frozen=True)
+class Gate:
+    """What experts make of gate and up, by the names that the operations have for it."""
+
+    activation: str
+    limit: float | None = None
+    alpha: float = 1.0
+    up_offset: float = 0.0
+    interleaved: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
 class Experts:
     """In the place of an Mlp: the weighted sum of `chosen` experts, whose weights one module holds.
 
-    router: the module whose weight makes logits; scoring, renormalize: what `moe_route` makes of them. shared: an MLP for
-    all rows, which is added, times the sigmoid of the linear layer `shared_gate` where there is one.
+    router: the module whose weight makes logits; scoring, renormalize: what `moe_route` makes of them. transposed: weights
+    are stored as [experts, inputs, outputs]. shared: an MLP for all rows, which is added, times the sigmoid of the linear
+    layer `shared_gate` where there is one.
     """
 
     name: str
@@ -125,7 +143,8 @@ class Experts:
     chosen: int
     scoring: str
     renormalize: bool
-    activation: str
+    gate: Gate
+    transposed: bool = False
     shared: Mlp | None = None
     shared_gate: str | None = None
 
@@ -177,7 +196,8 @@ class Layer:
         """All whose parameters the layer computes with, but for norms."""
         cross = () if self.cross is None else (*self.cross.linears, self.cross.out)
         bias = () if self.bias is None else (self.bias.table,)
-        return (*self.attention.linears, self.attention.out, *cross, *self.mlp.modules, *bias)
+        sinks = () if self.attention.sinks is None else (self.attention.sinks[0],)
+        return (*self.attention.linears, self.attention.out, *sinks, *cross, *self.mlp.modules, *bias)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -86,8 +86,9 @@ class LayerTrace:
         self.attended.append(Attended(module, tuple(h.clone() for h in heads), mask, result.clone(), further))
 
     def calls_experts(self, module, args, kwargs, result):
-        given = dict(zip(("hidden_states", "top_k_index", "top_k_weights"), args, strict=False)) | kwargs
-        tensors = (given["hidden_states"], given["top_k_index"], given["top_k_weights"], result)
+        own = inspect.unwrap(type(module).forward)
+        given = list(inspect.signature(own).bind(module, *args, **kwargs).arguments.values())[1:4]
+        tensors = (*given, result)
         self.dispatched.append(Dispatched(self.names[id(module)], module, *(t.clone() for t in tensors)))
 
     # ---- between layers
@@ -193,8 +194,8 @@ class LayerTrace:
         if seen.heads[1].shape != seen.heads[2].shape:
             raise Unknown("its keys and values have different sizes")
         further = {name: value for name, value in seen.further.items() if value is not None}
-        if "s_aux" in further or (cross and "position_bias" in further and further["position_bias"].any()):
-            raise Unknown(f"its attention has {'position_bias' if cross else 's_aux'}")
+        if cross and "position_bias" in further and further["position_bias"].any():
+            raise Unknown("its attention to an encoder's rows has position_bias")
         (query, rope), (key, key_rope), (value, _) = (self._heads(seen, index) for index in range(3))
         if rope != key_rope:
             raise Unknown("its queries and keys are rotated in different ways")
@@ -215,10 +216,18 @@ class LayerTrace:
             rope=rope,
             window=further.get("sliding_window") if causal else None,  # of an encoder: its masks have it
             softcap=further.get("softcap"),
+            sinks=self._sinks(further["s_aux"]) if "s_aux" in further else None,
         )  # fmt: skip
-        if cross and (causal or rope or not all(map(self._is_plain, (key, value)))):
+        if cross and (causal or rope or attention.sinks or not all(map(self._is_plain, (key, value)))):
             raise Unknown("its attention to an encoder's rows is of an unknown kind")
         return attention, source, out.result
+
+    def _sinks(self, seen):
+        """(module, its parameter) that its attention was given as sinks."""
+        for module, name in ((m, n) for m in self.layer.modules() for n, held in m._parameters.items() if held is seen):
+            if [n for n, held in module._parameters.items() if held is not None] == [name]:
+                return self.names[id(module)], name
+        raise Unknown("its attention has sinks that are no parameter of their own")
 
     def _is_plain(self, heads):
         whole = (heads.column, heads.step, heads.norm, heads.factor) == (0, heads.size, None, 1.0)

@@ -29,11 +29,11 @@ class Dispatched(NamedTuple):
 
 def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any]:
     """(Experts, the call of their router) among the calls that read the same rows; raises Unknown."""
-    reason = experts_interface.why_not_experts(dispatched.module)
+    module: Any = dispatched.module
+    gate, reason = experts_interface.gate_of(module)
     if reason:
         raise Unknown(f"{dispatched.name}: {reason}")
-    module: Any = dispatched.module
-    activation, number = structure.activation_of(module.act_fn), len(module.down_proj)
+    number = experts_interface.sizes_of(module)[0]
     reason = f"no weight of {number} rows chooses among its experts"
     for call in readers:
         weight = call.module._parameters.get("weight")
@@ -45,7 +45,8 @@ def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any
             reason = f"{call.name}: {unknown}"
             continue
         chosen = dispatched.ids.shape[-1]
-        return Experts(dispatched.name, call.name, chosen, scoring, renormalize, activation), call
+        transposed = bool(module.is_transposed)
+        return Experts(dispatched.name, call.name, chosen, scoring, renormalize, gate, transposed), call
     raise Unknown(f"{dispatched.name}: {reason}")
 
 
