@@ -15,6 +15,7 @@ run() { # NAME COMMAND...: of the result, and of `layerzero bench`
 }
 run select select
 run host host
+run threads threads
 run e2e e2e --model smollm2
 [ ! -d .venv/peers ] || run e2e-peers e2e --peers # after `make peers`
 run models models

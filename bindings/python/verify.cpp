@@ -2,7 +2,9 @@
 
 #include <cstring>
 
+#include "base/usable_cpus.h"
 #include "call.h"
+#include "torch_bridge.h"
 #include "verify/random.h"
 #include "verify/roofline.h"
 #include "verify/run.h"
@@ -178,19 +180,35 @@ PyObject* VerifyRandom(PyObject*, PyObject* args) {
   return PyUnicode_FromStringAndSize(line.data(), Py_ssize_t(line.size()));
 }
 
+// As calls have them: torch's where it is attached. Ours beside them would wait for cores on which those spin.
+static lz_parallel Threads() {
+  const lz_parallel torch = TorchParallel();
+  return torch.run ? torch : Engine::Get().selector().parallel();
+}
+
 PyObject* ReadStream(PyObject*, PyObject* args) {
   unsigned long long address;
   long long bytes;
   if (!PyArg_ParseTuple(args, "KL", &address, &bytes)) return nullptr;
-  const auto sum =
-      verify::ReadStream(reinterpret_cast<const void*>(address), bytes, Engine::Get().selector().parallel());
+  const auto sum = verify::ReadStream(reinterpret_cast<const void*>(address), bytes, Threads());
   return PyLong_FromUnsignedLongLong(sum);
 }
 
 PyObject* MultiplyAdds(PyObject*, PyObject* args) {
   long long rounds;
   if (!PyArg_ParseTuple(args, "L", &rounds)) return nullptr;
-  return PyLong_FromLongLong(verify::MultiplyAdds(rounds, Engine::Get().selector().parallel()));
+  return PyLong_FromLongLong(verify::MultiplyAdds(rounds, Threads()));
+}
+
+PyObject* UsableProcessors(PyObject*, PyObject*) { return PyLong_FromLong(UsableCpus()); }
+
+PyObject* ForkJoin(PyObject*, PyObject* args) {
+  long long loops;
+  int team = 0;
+  if (!PyArg_ParseTuple(args, "L|p", &loops, &team)) return nullptr;
+  const lz_parallel parallel = Threads();
+  const double seconds = verify::ForkJoin(loops, parallel, team != 0);
+  return Py_BuildValue("(id)", int(parallel.num_threads), seconds);
 }
 
 }  // namespace lz::door

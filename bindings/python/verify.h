@@ -19,5 +19,10 @@ PyObject* VerifyRandom(PyObject* self, PyObject* args);
 // Python: read_stream(address, bytes) reads memory once, by all threads; multiply_adds(rounds) -> how many were done.
 PyObject* ReadStream(PyObject* self, PyObject* args);
 PyObject* MultiplyAdds(PyObject* self, PyObject* args);
+// Python: usable_cpus() -> processors that this process may keep busy, by affinity and by quota.
+PyObject* UsableProcessors(PyObject* self, PyObject* args);
+// Python: fork_join(loops, team=False) -> (threads, seconds of one parallel loop in which all meet), through the
+// threads that calls get; with `team` as the steps of one program's run do it.
+PyObject* ForkJoin(PyObject* self, PyObject* args);
 
 }  // namespace lz::door

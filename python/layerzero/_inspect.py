@@ -73,7 +73,7 @@ def list_kernels(op: Any = None) -> list[Record]:
 
 
 def doctor() -> Record:
-    """What LayerZero sees: versions, devices, libraries with what is missing and what fixes it, policy, counters, problems."""
+    """What LayerZero sees: versions, devices, threads, libraries with what is missing and what fixes it, policy, counters, problems."""
     from layerzero.backends.report import report
 
     backends.ensure_registered()
@@ -95,6 +95,7 @@ def doctor() -> Record:
             "python": platform.python_version(),
             "torch": getattr(sys.modules.get("torch"), "__version__", None),
             "devices": json.loads(_layerzero.devices()),
+            "threads": _threads(),
             "libraries": {library.pop("name"): library for library in report()},
             "policy": {"hash": policy["hash"], "changed": changed},
             "counters": counters,
@@ -102,6 +103,20 @@ def doctor() -> Record:
             "ok": not problems,
         }
     )
+
+
+def _threads() -> dict[str, Any]:
+    """Processors that the process may keep busy, the threads of torch, which kernels share, and what to do about more."""
+    usable = _layerzero.usable_cpus()
+    torch = sys.modules.get("torch")
+    threads = None if torch is None else torch.get_num_threads()
+    advice = None
+    if threads is not None and threads > usable:
+        advice = (
+            f"torch has {threads} threads where affinity and CPU quota allow {usable} at a time: they wait for each other; "
+            f"torch.set_num_threads({usable}) or OMP_NUM_THREADS={usable}"
+        )
+    return {"usable": usable, "torch": threads, "advice": advice}
 
 
 def _as_tensors(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:

@@ -31,8 +31,6 @@ COLD_BYTES = 96 << 20  # more than a share of the last cache: what is read comes
 PROTOCOL = 1
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative L2 norm
 FOLDS = 5  # of held-out calls
-# Which kernel is best depends on the format, and a record has no place for it.
-WITHOUT_RECORDS = ("linear_gguf", "linear_quantized")
 
 
 def cases_folder() -> Path:
@@ -52,7 +50,7 @@ class Case:
     samples: dict[str, list[float]] = field(default_factory=dict)  # kernel id -> us of each round
     stream: list[float] = field(default_factory=list)  # us of reading the same bytes, of a cold call
     again: list[float] = field(default_factory=list)  # the first kernel once more
-    about: dict[str, Any] = field(default_factory=dict)  # "operation" (the id), "axes", "dtype", "bytes"
+    about: dict[str, Any] = field(default_factory=dict)  # "operation" (the id), "axes", "options", "dtype", "bytes"
     call: dict[str, Any] = field(default_factory=dict)  # its arguments
     chosen: str = ""  # what runs on this machine as it is
     regrets: dict[str, float] = field(default_factory=dict)  # by how the kernel was chosen
@@ -140,7 +138,8 @@ def measure(case: Case, rounds: int) -> None:
     read = {name for name, t in tensors.items() if t is not None} - unread
     size = sum(tensors[name].nbytes for name in read) + wanted.nbytes
     axes = {name: int(report.key[name]) for name in contracts()[case.operation]["axes"] if name in report.key}
-    case.about = {"operation": report.operation, "dtype": report.key["dtype"], "axes": axes, "bytes": size}
+    case.about = {"operation": report.operation, "dtype": report.key["dtype"], "axes": axes}
+    case.about |= {"options": report.options.to_dict(), "bytes": size}
     case.call = arguments
     _check(case, {k: _first(function(**arguments, kernel=k)) for k in kernels}, wanted)
     count = max(1, min(16, -(-COLD_BYTES // size))) if case.cold else 1
@@ -171,7 +170,7 @@ def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, An
     versions = {k.kernel_id: str(k.version) for k in lz.list_kernels()}
     made = {}
     for case in cases:
-        if len(case.samples) < 2 or case.operation in WITHOUT_RECORDS:
+        if len(case.samples) < 2:
             continue
         for kernel, samples in case.samples.items():
             us = samples[rounds]
@@ -186,6 +185,7 @@ def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, An
                 "seq_bucket": axes.get("s_kv", 0),
                 "batch_bucket": axes.get("b", axes.get("...", 0)),
                 "axes": axes,
+                "options": case.about["options"],
                 "cache_state": "cold" if case.cold else "warm",
                 "execution": "eager",
                 "median_us": statistics.median(us),
@@ -203,7 +203,7 @@ def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, An
                 "torch_version": torch.__version__,
                 "measured_at": now,
             }
-            made[(kernel, *(str(row[k]) for k in ("operation", "dtype", "axes", "cache_state")))] = row
+            made[(kernel, *(str(row[k]) for k in ("operation", "dtype", "axes", "options", "cache_state")))] = row
     return list(made.values())
 
 
@@ -271,12 +271,30 @@ def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, float]:
         _layerzero.read_stream(data.data_ptr(), data.nbytes)
         stream.append(data.nbytes / (time.perf_counter() - start) / 1e9)
         start = time.perf_counter()
-        count = _layerzero.multiply_adds(200_000)
+        count = _layerzero.multiply_adds(1_000_000)
         gflops.append(2 * count / (time.perf_counter() - start) / 1e9)
     return {"stream_gb_s": max(stream), "f32_gflop_s": max(gflops)}
 
 
-def _row(case: Case) -> dict[str, Any]:
+def _multiply_adds(about: dict[str, Any]) -> int:
+    """What a call has to multiply, 0 where that is not what bounds it."""
+    axes, operation = about["axes"], about["operation"]
+    if operation.startswith("mlp.linear"):
+        return axes["..."] * axes["n"] * axes["k"]
+    if not operation.startswith("attention."):
+        return 0
+    hidden = (axes["s_q"] - 1) / 2 if about["options"].get("causal") == "true" else 0
+    return int(axes["b"] * axes["h_q"] * axes["s_q"] * (axes["s_kv"] - hidden) * (axes["d_qk"] + axes["d_v"]))
+
+
+def _shares(case: Case, best_us: float, f32_gflop_s: float) -> dict[str, float | None]:
+    """Of the best kernel: the time to read the same bytes, and the larger of that and of the arithmetic in float32."""
+    stream = statistics.median(case.stream) if case.cold else 0.0
+    roof = max(stream, 2 * _multiply_adds(case.about) / f32_gflop_s / 1e3)
+    return {"share_of_stream": stream / best_us if case.cold else None, "share_of_roof": roof / best_us or None}
+
+
+def _row(case: Case, f32_gflop_s: float) -> dict[str, Any]:
     medians = {kernel: statistics.median(samples) for kernel, samples in case.samples.items()}
     best = min(medians, key=lambda kernel: medians[kernel])
     return {
@@ -288,7 +306,7 @@ def _row(case: Case) -> dict[str, Any]:
         "us": medians,
         "best": best,
         "chosen": case.chosen,
-        "share_of_stream": statistics.median(case.stream) / medians[best] if case.cold else None,
+        **_shares(case, medians[best], f32_gflop_s),
         "regret": case.regrets,
     }
 
@@ -314,7 +332,7 @@ def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None
         "rounds": rounds,
         "roofs": roof,
         "regret": chosen,
-        "calls": [_row(case) for case in measured],
+        "calls": [_row(case, roof["f32_gflop_s"]) for case in measured],
         **interrupted,
     }
 

@@ -81,7 +81,7 @@ class Candidate(Record):
 
 
 class SelectionReport(Record):
-    """A selection: operation, kernel_id, score, candidates, plan, key, policy_hash, device, locked."""
+    """A selection: operation, kernel_id, score, candidates, plan, key, options, policy_hash, device, locked."""
 
     __slots__ = ()
 

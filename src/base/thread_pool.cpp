@@ -1,20 +1,15 @@
 #include "base/thread_pool.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
+
+#include "base/usable_cpus.h"
 
 namespace lz {
 namespace {
 thread_local bool t_inside = false;
 constexpr int kSpins = 2000;  // about 10 us: the next operation of a model usually comes sooner
-
-int UsableCpus() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
-}
 
 inline void Relax() {
 #if defined(__x86_64__)

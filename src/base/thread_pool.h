@@ -15,7 +15,7 @@ namespace lz {
 
 class ThreadPool {
  public:
-  // num_threads: the caller counts as one. 0: as many as the process may run on.
+  // num_threads: the caller counts as one. 0: as many as `UsableCpus` says.
   explicit ThreadPool(int num_threads = 0);
   ~ThreadPool();
 

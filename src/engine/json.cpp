@@ -4,6 +4,7 @@
 
 #include "core/reason_pending.h"
 #include "engine/engine.h"
+#include "pipeline/request_facts.h"
 
 namespace lz {
 namespace {
@@ -342,6 +343,7 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
                    {"source", kLayoutSourceNames[size_t(request.layout_source)]}};
   }
   j["key"] = FactsJson(request);
+  j["options"] = OptionsOf(request);
   char hash[17];
   static constexpr char kHex[] = "0123456789abcdef";
   for (int i = 0; i < 16; ++i) hash[i] = kHex[report.policy_hash >> (60 - 4 * i) & 15];

@@ -38,7 +38,7 @@ std::optional<Measurement> Engine::Measured(const KernelEntry& kernel, const Req
   const std::shared_ptr<const perfdb::Prior> prior = PriorInForce();
   const Device& device = selector_.context().device(r.device);
   if (!prior || r.op->num_inputs() == 0 || device.platform != Platform::kCpu || device.simulated) return std::nullopt;
-  const auto time = prior->Find(kernel, EffectiveDType(r, 0), r.axes());
+  const auto time = prior->Find(kernel, EffectiveDType(r, 0), r.axes(), OptionsOf(r));
   if (!time) return std::nullopt;
   return Measurement{time->median_us, time->noise, time->confidence};
 }

@@ -23,6 +23,17 @@ double NoiseOf(const Record& r) {
   return std::max(kLeastNoise, 1.96 * 1.2533 * std::sqrt(*r.variance_us / double(r.samples)) / r.median_us);
 }
 
+// The condition under which a call has this option; none: the contract has no such option.
+std::optional<Constraint> ConditionOf(const Operation& op, const std::string& name, const std::string& value) {
+  const std::optional<uint16_t> field = op.FindField(value == "given" ? name + ".given" : name);
+  if (!field) return std::nullopt;
+  const Field& f = op.fields()[*field];
+  if (f.type == FieldType::kBool) return Constraint{f.name, Rel::kEq, value == "given" || value == "true"};
+  if (f.type != FieldType::kChoice) return std::nullopt;
+  const int64_t index = ChoiceIndex(op.contract().params[size_t(f.param)].choices, value);
+  return index < 0 ? std::nullopt : std::optional(Constraint{f.name, Rel::kEq, index});
+}
+
 std::string KernelKey(std::string_view id, std::string_view version) {
   return std::string(id) + " " + std::string(version);
 }
@@ -57,13 +68,29 @@ void Prior::Take(const Registry& registry, const Record& r, double confidence) {
     if (given == r.axes.end()) return;  // of another version of the contract
     at.push_back(Log2(given->second));
   }
+  std::vector<Constraint> conditions;
+  for (const auto& [name, value] : r.options) {
+    const auto condition = ConditionOf(*op, name, value);
+    if (!condition) return;  // likewise
+    conditions.push_back(*condition);
+  }
+  options_[op].insert(options_[op].end(), conditions.begin(), conditions.end());
   for (size_t a = 0; a < axes.size(); ++a) axes[a].values.push_back(r.axes.at(op->axes()[a]));
-  std::vector<Call>& calls = calls_[{r.operation, dtype}];
+  std::vector<Call>& calls = CallsOf(r, dtype);
   auto call = std::ranges::find_if(calls, [&](const Call& c) { return c.at == at; });
   if (call == calls.end()) call = calls.insert(calls.end(), Call{at, {}});
   call->times.insert_or_assign(KernelKey(r.kernel_id, r.kernel_version),
                                PriorTime{r.median_us, NoiseOf(r), confidence});
   ++num_records_;
+}
+
+std::vector<Prior::Call>& Prior::CallsOf(const Record& r, DType dtype) {
+  CallsByOptions& known = calls_[{r.operation, dtype}];
+  const auto same = std::ranges::find_if(known, [&](const auto& group) { return group.first == r.options; });
+  if (same != known.end()) return same->second;
+  const auto fewer =
+      std::ranges::find_if(known, [&](const auto& group) { return group.first.size() < r.options.size(); });
+  return known.insert(fewer, {r.options, {}})->second;
 }
 
 void Prior::Axis::Cut() {
@@ -88,36 +115,46 @@ Status Prior::Watch(Registry& registry) const {
     for (size_t a = 0; a < axes.size(); ++a) {
       for (const int64_t cut : axes[a].cuts) conditions.push_back({op->axes()[a], Rel::kGe, cut});
     }
+    const auto options = options_.find(op);
+    if (options != options_.end()) {
+      conditions.insert(conditions.end(), options->second.begin(), options->second.end());
+    }
     auto rows = registry.Watch(*op, conditions);
     if (!rows.ok()) return rows.TakeStatus();
   }
   return {};
 }
 
-std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, const int64_t* axes) const {
-  const auto calls = calls_.find({kernel.operation, dtype});
-  if (calls == calls_.end()) return std::nullopt;
+std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
+                                     const Options& options) const {
+  const auto known = calls_.find({kernel.operation, dtype});
+  if (known == calls_.end()) return std::nullopt;
   std::vector<double> at;
-  const std::vector<Axis>& known = axes_.at(kernel.op);
-  for (size_t a = 0; a < known.size(); ++a) {
-    const std::vector<int64_t>& cuts = known[a].cuts;
-    const auto cell = std::ranges::upper_bound(cuts, axes[a]) - cuts.begin() - 1;
-    if (cell < 0 || size_t(cell) == known[a].values.size()) return std::nullopt;
-    at.push_back(Log2(known[a].values[size_t(cell)]));
+  for (size_t a = 0; const Axis& axis : axes_.at(kernel.op)) {
+    const auto cell = std::ranges::upper_bound(axis.cuts, axes[a++]) - axis.cuts.begin() - 1;
+    if (cell < 0 || size_t(cell) == axis.values.size()) return std::nullopt;
+    at.push_back(Log2(axis.values[size_t(cell)]));
   }
-  const Call* nearest = nullptr;
-  double least = kFar;
-  for (const Call& call : calls->second) {
-    double distance = 0;
-    for (size_t a = 0; a < at.size(); ++a) distance += std::fabs(call.at[a] - at[a]);
-    if (distance < least) least = distance, nearest = &call;
+  for (const auto& [wanted, calls] : known->second) {
+    if (!std::ranges::includes(options, wanted)) continue;
+    const Call* nearest = nullptr;
+    double least = kFar;
+    for (const Call& call : calls) {
+      double distance = 0;
+      for (size_t a = 0; a < at.size(); ++a) distance += std::fabs(call.at[a] - at[a]);
+      if (distance < least) least = distance, nearest = &call;
+    }
+    if (nearest) return TimeAt(*nearest, kernel, least);
   }
-  if (!nearest) return std::nullopt;
-  const auto time = nearest->times.find(KernelKey(kernel.id, std::to_string(kernel.spec.version)));
-  if (time == nearest->times.end()) return std::nullopt;
+  return std::nullopt;
+}
+
+std::optional<PriorTime> Prior::TimeAt(const Call& call, const KernelEntry& kernel, double distance) {
+  const auto time = call.times.find(KernelKey(kernel.id, std::to_string(kernel.spec.version)));
+  if (time == call.times.end()) return std::nullopt;
   PriorTime found = time->second;
-  found.noise += kNoiseOfDistance * least;
-  if (least > kNear) found.confidence *= 0.5;
+  found.noise += kNoiseOfDistance * distance;
+  if (distance > kNear) found.confidence *= 0.5;
   return found;
 }
 

@@ -3,9 +3,12 @@
 // Each axis is cut into cells halfway (geometrically) between the values that were measured, and a call stands for the
 // values of its cells. So all calls of one class have the same nearest measured call, and a cached plan holds for its
 // class. Calls more than kReach beyond every measured value have no time.
+//
+// What a call says beside its axes (a format, causal, a bias) tells calls apart where it was measured: of the records
+// whose options a call has all, those with the most answer.
 //   Prior prior(registry, records, DeviceId(cpu));
 //   LZ_RETURN_IF_ERROR(prior.Watch(registry));        // from here on classes are cut
-//   auto time = prior.Find(kernel, DType::kF32, request.axes());
+//   auto time = prior.Find(kernel, DType::kF32, request.axes(), OptionsOf(request));
 #pragma once
 
 #include <map>
@@ -31,7 +34,8 @@ struct PriorTime {
 
 class Prior {
  public:
-  static constexpr int64_t kReach = 4;  // times the outermost measured value of an axis
+  static constexpr int64_t kReach = 4;                 // times the outermost measured value of an axis
+  using Options = std::map<std::string, std::string>;  // as records have them
 
   // Takes the valid records of eager calls that were measured on devices of this type; the others are for the database.
   // Of two groups the first that has an operation has it alone: the user's before those that the library carries.
@@ -39,7 +43,8 @@ class Prior {
 
   // Cuts the classes of every operation that was measured.
   Status Watch(Registry& registry) const;
-  std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes) const;
+  std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
+                                const Options& options) const;
   size_t num_records() const { return num_records_; }
 
  private:
@@ -53,11 +58,16 @@ class Prior {
     void Cut();                   // values as they were measured -> both
   };
   using Key = std::pair<std::string, DType>;  // operation id, of the first tensor
+  // Calls by their options, the most options first.
+  using CallsByOptions = std::vector<std::pair<Options, std::vector<Call>>>;
 
   void Take(const Registry& registry, const Record& record, double confidence);
+  std::vector<Call>& CallsOf(const Record& record, DType dtype);
+  static std::optional<PriorTime> TimeAt(const Call& call, const KernelEntry& kernel, double distance);
 
-  std::map<Key, std::vector<Call>> calls_;
+  std::map<Key, CallsByOptions> calls_;
   std::map<const Operation*, std::vector<Axis>> axes_;
+  std::map<const Operation*, std::vector<Constraint>> options_;  // that some record has: what classes are cut by
   size_t num_records_ = 0;
 };
 

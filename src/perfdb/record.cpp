@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kMaxText = 256, kMaxAxes = 32;
+constexpr size_t kMaxText = 256, kMaxNames = 32;
 constexpr int64_t kMaxNumber = int64_t{1} << 53;  // what every JSON reader keeps exactly
 
 Status Bad(const std::string& field, std::string wanted, std::string got) {
@@ -72,6 +72,7 @@ void Columns(Row& r, Column&& column) {
   column("quant_scale_granularity", r.quant_scale_granularity, kIdentityKnown);
   column("quant_zero_point", r.quant_zero_point, kIdentityKnown);
   column("axes", r.axes, kIdentityKnown);
+  column("options", r.options, kIdentityKnown);
   column("cache_state", r.cache_state, Limits{.identity = true, .choices = "warm|cold"});
   column("execution", r.execution, Limits{.identity = true, .choices = "eager|graph"});
 
@@ -153,13 +154,14 @@ Status Read(const std::string& field, const json& value, const Limits& limits, d
   *out = number;
   return {};
 }
-Status Read(const std::string& field, const json& value, const Limits&, std::map<std::string, int64_t>* out) {
-  if (!value.is_object() || value.size() > kMaxAxes) {
-    return Bad(field, "an object of at most " + std::to_string(kMaxAxes) + " axes", JsonText(value));
+template <class T>
+Status Read(const std::string& field, const json& value, const Limits&, std::map<std::string, T>* out) {
+  if (!value.is_object() || value.size() > kMaxNames) {
+    return Bad(field, "an object of at most " + std::to_string(kMaxNames) + " names", JsonText(value));
   }
-  for (const auto& [name, size] : value.items()) {
-    if (name.empty() || name.size() > kMaxText) return Bad(field, "names of axes", "\"" + name + "\"");
-    LZ_RETURN_IF_ERROR(Read(field + "." + name, size, Limits{}, &(*out)[name]));
+  for (const auto& [name, one] : value.items()) {
+    if (name.empty() || name.size() > kMaxText) return Bad(field, "names of parameters or axes", "\"" + name + "\"");
+    LZ_RETURN_IF_ERROR(Read(field + "." + name, one, Limits{}, &(*out)[name]));
   }
   return {};
 }

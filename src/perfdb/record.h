@@ -31,8 +31,10 @@ struct Record {
   std::optional<std::string> quant_format, quant_dtype, quant_scale_granularity;
   std::optional<bool> quant_zero_point;
   std::map<std::string, int64_t> axes;  // the contract's axes by name, as they were in the measurement
-  std::string cache_state = "warm";     // of the data: warm, cold
-  std::string execution = "eager";      // eager, graph
+  // What the call said beside them, as OptionsOf has it: {"format": "int8", "bias": "given"}.
+  std::map<std::string, std::string> options;
+  std::string cache_state = "warm";  // of the data: warm, cold
+  std::string execution = "eager";   // eager, graph
 
   // Measurement.
   double median_us = 0, p95_us = 0;

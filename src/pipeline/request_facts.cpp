@@ -59,6 +59,26 @@ DType EffectiveDType(const Request& r, size_t input) {
   return mixed ? r.promoted : DTypeOf(r.tensors[input]);
 }
 
+std::map<std::string, std::string> OptionsOf(const Request& r) {
+  const Operation& op = *r.op;
+  std::map<std::string, std::string> options;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    if (op.input(i).optional && r.tensors[i].ndim >= 0) options.emplace(op.input(i).name, "given");
+  }
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    const Param& p = op.scalar(i);
+    const int64_t value = r.scalars[i].value.i;
+    const bool usual = p.has_default && value == p.int_default;
+    if (p.kind == ParamKind::kBool || p.kind == ParamKind::kChoice) {
+      if (!r.scalars[i].given || usual) continue;
+      options.emplace(p.name, p.kind == ParamKind::kChoice ? ChoiceName(p.choices, value) : value ? "true" : "false");
+    } else if (p.optional && (r.scalars_given >> op.scalar_given_bit(i) & 1)) {
+      options.emplace(p.name, "given");
+    }
+  }
+  return options;
+}
+
 void RefreshFacts(Request& r) {
   const Operation& op = *r.op;
   const OperationState& state = op.state();

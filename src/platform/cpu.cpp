@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "base/usable_cpus.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -74,7 +75,7 @@ void ProbeCaches(Device* device) {
 #endif
 }
 
-// Physical cores among the processors that this process may run on.
+// Physical cores among the processors that this process may run on, and no more than its quota pays for.
 int64_t NumCores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -87,7 +88,7 @@ int64_t NumCores() {
     if (core.empty()) return CPU_COUNT(&allowed);
     cores.emplace(FirstLine(folder + "physical_package_id"), core);
   }
-  return std::max<int64_t>(1, int64_t(cores.size()));
+  return std::clamp<int64_t>(int64_t(cores.size()), 1, UsableCpus());
 }
 
 #if defined(__x86_64__)

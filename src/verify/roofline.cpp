@@ -1,46 +1,69 @@
+// The loops of both roofs. Sums lie in registers and do not wait for each other: arrays that a compiler keeps in memory
+// would measure that.
 #include "verify/roofline.h"
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 
+#include "base/team.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "verify/roofline.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz::verify {
+namespace HWY_NAMESPACE {
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr int kSums = HWY_CAP_GE512 ? 16 : 10;  // of 32 and of 16 registers
+
+uint64_t Sum(const uint64_t* words, int64_t count) {
+  const hn::ScalableTag<uint64_t> d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), step = kSums * lanes;
+  hn::Vec<decltype(d)> sums[kSums];
+  for (auto& sum : sums) sum = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + step <= count; i += step) {
+    HWY_UNROLL(16)
+    for (int s = 0; s < kSums; ++s) sums[s] = hn::Add(sums[s], hn::LoadU(d, words + i + s * lanes));
+  }
+  uint64_t sum = 0;
+  for (const auto& part : sums) sum += hn::GetLane(hn::SumOfLanes(d, part));
+  for (; i < count; ++i) sum += words[i];
+  return sum;
+}
+
+// The number of multiply-adds, and their result, which nobody needs.
+int64_t Multiply(int64_t rounds, float* last) {
+  const hn::ScalableTag<float> d;
+  hn::Vec<decltype(d)> sums[kSums];
+  for (int s = 0; s < kSums; ++s) sums[s] = hn::Set(d, float(s));
+  const auto factor = hn::Set(d, 0.999f), added = hn::Set(d, 0.5f);
+  for (int64_t round = 0; round < rounds; ++round) {
+    HWY_UNROLL(16)
+    for (int s = 0; s < kSums; ++s) sums[s] = hn::MulAdd(sums[s], factor, added);
+  }
+  *last = 0;
+  for (const auto& part : sums) *last += hn::GetLane(part);
+  return rounds * kSums * int64_t(hn::Lanes(d));
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz::verify
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 namespace lz::verify {
 namespace {
-
-// Not with the thread sanitizer: what picks a clone runs while the program is loaded, before the sanitizer can.
-#if defined(__SANITIZE_THREAD__)
-#define LZ_EVERY_TARGET
-#elif defined(__x86_64__)
-#define LZ_EVERY_TARGET __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define LZ_EVERY_TARGET
-#endif
-
-constexpr int kLanes = 32;  // 8-byte words: four registers of 64 bytes, whose additions do not wait for each other
-LZ_EVERY_TARGET uint64_t Sum(const uint64_t* words, int64_t count) {
-  uint64_t sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) sums[lane] += words[i + lane];
-  }
-  for (; i < count; ++i) sums[0] += words[i];
-  uint64_t sum = 0;
-  for (const uint64_t s : sums) sum += s;
-  return sum;
-}
-
-constexpr int kAccumulators = 256;  // 16 registers of 64 bytes
-LZ_EVERY_TARGET float Multiply(int64_t rounds) {
-  float sums[kAccumulators];
-  for (int i = 0; i < kAccumulators; ++i) sums[i] = float(i);
-  for (int64_t round = 0; round < rounds; ++round) {
-    for (int i = 0; i < kAccumulators; ++i) sums[i] = __builtin_fmaf(sums[i], 0.999f, 0.5f);
-  }
-  float sum = 0;
-  for (const float s : sums) sum += s;
-  return sum;
-}
-
+HWY_EXPORT(Sum);
+HWY_EXPORT(Multiply);
 }  // namespace
 
 uint64_t ReadStream(const void* data, int64_t bytes, const lz_parallel& parallel) {
@@ -50,7 +73,7 @@ uint64_t ReadStream(const void* data, int64_t bytes, const lz_parallel& parallel
   } job{static_cast<const uint64_t*>(data)};
   const auto body = [](int64_t begin, int64_t end, void* context) {
     Job& job = *static_cast<Job*>(context);
-    job.sum.fetch_add(Sum(job.words + begin, end - begin), std::memory_order_relaxed);
+    job.sum.fetch_add(HWY_DYNAMIC_DISPATCH(Sum)(job.words + begin, end - begin), std::memory_order_relaxed);
   };
   parallel.run(parallel.self, 0, bytes / 8, 1 << 15, body, &job);
   return job.sum;
@@ -59,15 +82,48 @@ uint64_t ReadStream(const void* data, int64_t bytes, const lz_parallel& parallel
 int64_t MultiplyAdds(int64_t rounds, const lz_parallel& parallel) {
   struct Job {
     int64_t rounds;
+    std::atomic<int64_t> done{0};
     std::atomic<float> last{0};
   } job{rounds};
   const auto body = [](int64_t begin, int64_t end, void* context) {
     Job& job = *static_cast<Job*>(context);
-    for (int64_t i = begin; i < end; ++i) job.last.store(Multiply(job.rounds), std::memory_order_relaxed);
+    for (int64_t i = begin; i < end; ++i) {
+      float last = 0;
+      job.done.fetch_add(HWY_DYNAMIC_DISPATCH(Multiply)(job.rounds, &last), std::memory_order_relaxed);
+      job.last.store(last, std::memory_order_relaxed);
+    }
   };
-  const int64_t threads = std::max(1, parallel.num_threads);
-  parallel.run(parallel.self, 0, threads, 1, body, &job);
-  return std::isfinite(job.last.load()) ? rounds * kAccumulators * threads : 0;
+  parallel.run(parallel.self, 0, std::max(1, parallel.num_threads), 1, body, &job);
+  return std::isfinite(job.last.load()) ? job.done.load() : 0;
+}
+
+double ForkJoin(int64_t loops, const lz_parallel& parallel, bool team) {
+  using Clock = std::chrono::steady_clock;
+  struct Meeting {
+    int32_t threads;
+    std::atomic<int32_t> here{0};
+  };
+  const auto meet = [](int64_t begin, int64_t end, void* context) {
+    auto& meeting = *static_cast<Meeting*>(context);
+    meeting.here.fetch_add(int32_t(end - begin), std::memory_order_acq_rel);
+    const auto patience = Clock::now() + std::chrono::milliseconds(10);
+    while (meeting.here.load(std::memory_order_acquire) < meeting.threads && Clock::now() < patience) {
+    }
+  };
+  const auto seconds_of = [&](const lz_parallel& threads) {
+    const auto start = Clock::now();
+    for (int64_t i = 0; i < loops; ++i) {
+      Meeting meeting{.threads = threads.num_threads};
+      threads.run(threads.self, 0, threads.num_threads, 1, meet, &meeting);
+    }
+    return std::chrono::duration<double>(Clock::now() - start).count() / double(std::max<int64_t>(loops, 1));
+  };
+  if (!team) return seconds_of(parallel);
+  double seconds = 0;
+  Team together;
+  together.Run(parallel, [&] { seconds = seconds_of(together.AsParallel()); });
+  return seconds;
 }
 
 }  // namespace lz::verify
+#endif  // HWY_ONCE

@@ -1,5 +1,5 @@
 // What this machine can do at most, measured: reading memory, and multiplying. The roofs beside which kernels are
-// judged (Williams, Waterman, Patterson 2009, Roofline).
+// judged (Williams, Waterman, Patterson 2009, Roofline). And what it costs to share work among its threads.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,13 @@ namespace lz::verify {
 // Reads `bytes` from `data` once, split over the threads; gives the sum of the words, so that nothing is left out.
 LZ_VERIFY_API uint64_t ReadStream(const void* data, int64_t bytes, const lz_parallel& parallel);
 
-// f32 multiply-adds that every thread does in registers, of which `rounds` are 256 each; gives their number.
+// `rounds` of f32 multiply-adds in registers, by every thread: as many a round as keep its units busy. Gives their
+// number.
 LZ_VERIFY_API int64_t MultiplyAdds(int64_t rounds, const lz_parallel& parallel);
+
+// Seconds that one parallel loop takes whose parts, one for each thread, wait for each other and do nothing else: the
+// mean of `loops`. With `team` the loops are those of one `Team`, as a program's steps have them. A part that waits for
+// 10 ms goes on alone.
+LZ_VERIFY_API double ForkJoin(int64_t loops, const lz_parallel& parallel, bool team);
 
 }  // namespace lz::verify

@@ -42,7 +42,7 @@ class PriorTest : public testing::Test {
   }
   double At(const Prior& prior, int64_t rows, int64_t hidden, DType dtype = DType::kF32) {
     const int64_t axes[] = {rows, hidden};
-    const auto time = prior.Find(kernel, dtype, axes);
+    const auto time = prior.Find(kernel, dtype, axes, {});
     return time ? time->median_us : 0;
   }
 };
@@ -98,11 +98,59 @@ TEST_F(PriorTest, ANeighbourIsTrustedLess) {
   const Prior prior = Make({{RowOf(1, 64, 1), RowOf(8, 512, 2)}});
   const auto confidence = [&](int64_t rows, int64_t hidden) {
     const int64_t axes[] = {rows, hidden};
-    const auto time = prior.Find(kernel, DType::kF32, axes);
+    const auto time = prior.Find(kernel, DType::kF32, axes, {});
     return time ? time->confidence : 0;
   };
   EXPECT_EQ(confidence(1, 64), 1);
   EXPECT_EQ(confidence(1, 512), 0.5);  // three doublings from either
+}
+
+// Of linear_quantized with one row and a weight of 64 x 64.
+Record FormatRow(std::map<std::string, std::string> options, double us) {
+  Record r = RowOf(1, 64, us);
+  r.kernel_id = "hwy.mlp.linear.quantized.gemv";
+  r.operation = "mlp.linear.quantized";
+  r.axes = {{"...", 1}, {"k", 64}, {"n", 64}, {"scale_rows", 64}, {"scale_columns", 1}};
+  r.options = std::move(options);
+  return r;
+}
+
+TEST_F(PriorTest, OfTheOptionsThatACallHasTheMostAnswer) {
+  const Operation& linear = *registry.Find("linear_quantized");
+  const KernelEntry& gemv = *registry.FindKernel("mlp.linear.quantized", "hwy.mlp.linear.quantized.gemv");
+  Record plain = FormatRow({{"format", "int8"}}, 1), biased = FormatRow({{"bias", "given"}, {"format", "int8"}}, 2);
+  Record other = FormatRow({{"format", "nvfp4"}}, 3);
+  for (Record* r : {&plain, &biased, &other}) r->kernel_version = std::to_string(gemv.spec.version);
+  const Prior prior = Make({{plain, biased, other}});
+  EXPECT_EQ(prior.num_records(), 3u);
+  std::vector<int64_t> axes;
+  for (const std::string& axis : linear.axes()) axes.push_back(plain.axes.at(axis));
+  const auto at = [&](const Prior::Options& options) {
+    const auto time = prior.Find(gemv, DType::kF32, axes.data(), options);
+    return time ? time->median_us : 0;
+  };
+  EXPECT_EQ(at({{"format", "int8"}}), 1);
+  EXPECT_EQ(at({{"bias", "given"}, {"format", "int8"}}), 2);
+  EXPECT_EQ(at({{"bias", "given"}, {"format", "nvfp4"}}), 3);  // a bias alone was not measured with it
+  EXPECT_EQ(at({{"format", "mxfp4"}}), 0);
+  EXPECT_EQ(at({}), 0);
+
+  ASSERT_TRUE(prior.Watch(registry).ok());
+  const int32_t* masks = linear.state().classifier.masks();
+  const auto watched = [&](const char* name) {
+    const Field& field = linear.fields()[*linear.FindField(name)];
+    return (masks[field.slot] & field.mask) == field.mask;
+  };
+  EXPECT_TRUE(watched("format"));
+  EXPECT_TRUE(watched("bias.given"));
+}
+
+TEST_F(PriorTest, OptionsThatTheContractDoesNotHaveAreOfAnotherVersion) {
+  Record options[] = {RowOf(1, 64, 1), RowOf(1, 64, 1), RowOf(1, 64, 1)};
+  options[0].options = {{"no_such", "given"}};
+  options[1].options = {{"eps", "0.1"}};  // a number is given or not
+  options[2].options = {{"weight", "true"}};
+  for (const Record& r : options) EXPECT_EQ(Make({{r}}).num_records(), 0u);
 }
 
 TEST_F(PriorTest, OnlyThisDeviceAndThisVersionCount) {
@@ -118,8 +166,8 @@ TEST_F(PriorTest, OnlyThisDeviceAndThisVersionCount) {
   cores.device_id = "AMD EPYC, AVX-512, L1d 48 KiB, 64 cores";
   const int64_t axes[] = {1, 64};
   const Prior prior = Make({{cores}});
-  ASSERT_TRUE(prior.Find(kernel, DType::kF32, axes));
-  EXPECT_EQ(prior.Find(kernel, DType::kF32, axes)->confidence, 0.5);
+  ASSERT_TRUE(prior.Find(kernel, DType::kF32, axes, {}));
+  EXPECT_EQ(prior.Find(kernel, DType::kF32, axes, {})->confidence, 0.5);
 }
 
 TEST_F(PriorTest, TheFirstGroupThatHasAnOperationHasItAlone) {

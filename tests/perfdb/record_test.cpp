@@ -27,6 +27,7 @@ TEST(Records, AValidFileIsReadAndWrittenAgain) {
   ASSERT_EQ(records->size(), 2u);
   const Record &cpu = (*records)[0], &gpu = (*records)[1];
   EXPECT_EQ(cpu.axes.at("hidden"), 576);
+  EXPECT_EQ(cpu.options.at("weight"), "given");
   EXPECT_FALSE(cpu.is_causal.has_value());
   EXPECT_TRUE(cpu.valid);
   EXPECT_EQ(gpu.num_kv_heads, 8);
@@ -73,6 +74,7 @@ TEST(Records, IdentityIsWhatWasMeasured) {
   EXPECT_TRUE(with([](Record& r) { r.cache_state = "cold"; }));
   EXPECT_TRUE(with([](Record& r) { r.execution = "graph"; }));
   EXPECT_TRUE(with([](Record& r) { r.axes["hidden"] = 577; }));
+  EXPECT_TRUE(with([](Record& r) { r.options.clear(); }));
   EXPECT_TRUE(with([](Record& r) { r.quant_format = "mxfp4"; }));
 }
 

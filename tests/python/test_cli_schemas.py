@@ -64,6 +64,7 @@ CALLS = {
     "validate refused": (["validate", "flashinfer.rmsnorm", *NORM], 1),
     "policy_show": (["policy", "show", "--all"], 0),
     "bench_host": (HOST, 0),
+    "bench_threads": (["bench", "threads", "--rounds", "2"], 0),
     "bench_ops": (["bench", "ops", "--operations", "cast", "--rounds", "4"], 0),
     "error": (["explain", "no_such"], 2),
     "error of the work": (["which", "rms_norm", *NORM, "--kernel", "flashinfer.rmsnorm"], 1),
@@ -176,6 +177,7 @@ RESULTS = {
     "ops": "bench_ops",
     "select": "bench_select",
     "host": "bench_host",
+    "threads": "bench_threads",
     "e2e": "bench_e2e",
     "models": "bench_models",
 }

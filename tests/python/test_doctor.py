@@ -191,3 +191,14 @@ def test_backends_say_no_where_one_is_ill(monkeypatch, capsys):
     monkeypatch.setitem(backends._problems, "sick", "sick: CAPABILITIES_SCHEMA_MISMATCH")
     assert cli.run(["backends"]) == 1 and "problem: sick" in capsys.readouterr().out
     assert cli.run(["doctor"]) == 1
+
+
+def test_more_threads_than_the_process_may_use_are_named(monkeypatch):
+    threads = lz.doctor().threads
+    assert threads.usable >= 1 and threads.advice is None
+    monkeypatch.setattr(lz._layerzero, "usable_cpus", lambda: threads.torch - 1 or 1)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 16)
+    usable = lz._layerzero.usable_cpus()
+    advice = lz.doctor().threads.advice
+    assert "torch has 16 threads" in advice and f"OMP_NUM_THREADS={usable}" in advice
+    assert lz.doctor().ok  # advice, not a problem

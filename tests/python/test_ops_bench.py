@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,14 +52,43 @@ for F,R in q4_0,18 q8_0,34; for B in 2
 """
 
 
-def test_packed_weights_are_read_in_place_of_rows(tmp_path):
+def test_packed_weights_are_read_in_place_of_rows(tmp_path, monkeypatch):
     (tmp_path / "linear_gguf.cases").write_text(GGUF)
     case, _ = cases = ops_bench.all_cases(folder=tmp_path)
     assert case.line.startswith("input=f32[1,64] weight=u8[16,36] packed=u8[1,576]~int(0,112) format=q4_0")
     with torch.inference_mode():
         ops_bench.measure(case, rounds=4)
     assert case.about["bytes"] == 4 * 64 + 576 + 4 * 16 + 4 * 16  # input, packed, bias, output
-    assert len(case.stream) == 4 and ops_bench.records(cases) == []  # a record has no place for the format
+    assert len(case.stream) == 4
+    options = {"packed": "given", "format": "q4_0", "bias": "given"}
+    assert case.about["options"] == options
+    case.samples["another"] = case.samples[next(iter(case.samples))]  # records are of calls with rivals
+    known = {kernel.kernel_id for kernel in lz.list_kernels()}
+    monkeypatch.setattr(
+        lz, "list_kernels", lambda: [SimpleNamespace(kernel_id=k, version=1) for k in {*known, "another"}]
+    )
+    assert [row["options"] for row in ops_bench.records(cases)] == [options] * len(case.samples)
+
+
+def test_the_roof_is_what_takes_longer(tmp_path):
+    (tmp_path / "linear.cases").write_text("cold input=f32[2,64] weight=f32[32,64]\n")
+    (case,) = ops_bench.all_cases(folder=tmp_path)
+    with torch.inference_mode():
+        ops_bench.measure(case, rounds=4)
+    case.stream = [3.0] * 4
+    products = 2 * 2 * 64 * 32  # floating point operations
+    slow, fast = products / 12e3, products / 1e3  # GFLOP/s at which they take 12 us and 1 us
+    assert ops_bench._shares(case, 24.0, slow) == {"share_of_stream": 0.125, "share_of_roof": pytest.approx(0.5)}
+    assert ops_bench._shares(case, 24.0, fast) == {"share_of_stream": 0.125, "share_of_roof": 0.125}
+    case.cold = False
+    assert ops_bench._shares(case, 24.0, slow) == {"share_of_stream": None, "share_of_roof": pytest.approx(0.5)}
+
+
+def test_causal_attention_multiplies_half():
+    axes = {"b": 1, "h_q": 2, "h_kv": 2, "s_q": 3, "s_kv": 3, "d_qk": 4, "d_v": 4}
+    about = {"operation": "attention.standard.prefill", "axes": axes, "options": {"causal": "true"}}
+    assert ops_bench._multiply_adds(about) == 2 * (1 + 2 + 3) * 8
+    assert ops_bench._multiply_adds(about | {"options": {}}) == 2 * 9 * 8
 
 
 def test_every_shipped_case_is_a_call_with_an_own_kernel():
@@ -113,7 +143,7 @@ def test_a_written_prior_is_read_by_the_next_process(folder, tmp_path, capfd, mo
     assert code == 0
     assert len(report["calls"]) == 5
     assert report["regret"]["priorities"]["calls"] == 5
-    assert report["calls"][-1]["share_of_stream"] > 0
+    assert report["calls"][-1]["share_of_stream"] == report["calls"][-1]["share_of_roof"] > 0
     cases = ops_bench.all_cases(folder=folder)
     for case in cases:
         ops_bench.measure(case, 4)

@@ -41,11 +41,11 @@ def _print(report: dict) -> None:
     for call in report["calls"]:
         best = call["us"][call["best"]]
         others = ", ".join(f"{k} {t / best:.2f}x" for k, t in call["us"].items() if k != call["best"])
-        share = "" if call["share_of_stream"] is None else f"{call['share_of_stream']:.0%}"
+        share = "" if call["share_of_roof"] is None else f"{call['share_of_roof']:.0%}"
         rows.append(
             [call["name"], call["call"], call["best"], f"{best:.1f}", others, share, f"{call['aa_spread']:.2f}"]
         )
-    columns = ["operation", "call", "best", "us", "the others", "of the stream", "A/A spread"]
+    columns = ["operation", "call", "best", "us", "the others", "of the roof", "A/A spread"]
     print_table("Kernels of each call", columns, rows)
     roofs = report["roofs"]
     print(f"roofs: {roofs['stream_gb_s']:.1f} GB/s read, {roofs['f32_gflop_s']:.0f} GFLOP/s in float32")

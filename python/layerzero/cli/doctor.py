@@ -29,6 +29,10 @@ def _print(report: dict) -> None:
     print_table("Devices", ["name", "model", "what kernels ask for"], _devices(devices["devices"]))
     if devices["why_no_cuda"]:
         print(f"no CUDA device: {devices['why_no_cuda']}")
+    threads = report["threads"]
+    print(f"threads: {threads['usable']} of this process, {threads['torch'] or 'none'} of torch")
+    if threads["advice"]:
+        print(f"  {threads['advice']}")
     print(f"simulated for explain --device: {', '.join(d['name'] for d in devices['simulated'])}\n")
     print_backends([{"name": name, **library} for name, library in report["libraries"].items()])
     changed = report["policy"]["changed"]

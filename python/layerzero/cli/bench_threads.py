@@ -1,0 +1,24 @@
+"""layerzero bench threads."""
+
+from typing import Annotated
+
+import typer
+
+from layerzero.cli._output import Json, finish, print_table
+
+
+def command(
+    rounds: Annotated[int, typer.Option(help="how often each way is measured", min=1)] = 21, json: Json = False
+) -> None:
+    """What sharing work among threads costs: a loop in which all meet, beside torch, within a program, without torch."""
+    from layerzero._thread_bench import fork_join
+
+    finish(fork_join(rounds), json, _print)
+
+
+def _print(report: dict) -> None:
+    rows = [
+        [row["way"], f"{row['us']:.2f}", f"{row['least_us']:.2f} to {row['most_us']:.2f}", f"{row['bar_us']:g}"]
+        for row in report["ways"]
+    ]
+    print_table(f"A loop in which all meet, on {report['threads']} threads", ["way", "us", "spread", "bar"], rows)
