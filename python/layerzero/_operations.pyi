@@ -879,6 +879,16 @@ def fused_mlp(
 ) -> T:
     """A feed-forward block: SwiGLU, GeGLU, the clamped SwiGLU and their like, or an MLP without a gate."""
 
+def head_linear(
+    input: T,
+    weight: T,
+    dtype: Literal["float32", "float16", "bfloat16"],
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Matrix products of the heads of each row, each with a weight of its own."""
+
 def linear(
     input: T,
     weight: T,

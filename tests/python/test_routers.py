@@ -1,4 +1,4 @@
-"""What a recorded call of experts tells of the router that chose them, and what a program of it does after changes."""
+"""What a trial of the code around experts tells of how they are chosen, and what a program of it does after changes."""
 
 import copy
 
@@ -15,7 +15,7 @@ from layerzero.integrations.transformers.recorded import Call  # noqa: E402
 from layerzero.integrations.transformers.routers import Dispatched, experts_of  # noqa: E402
 from torch import nn  # noqa: E402
 
-EXPERTS, CHOSEN = 6, 2
+EXPERTS = 12
 RULES = [(scoring, renormalize) for scoring in ("softmax", "sigmoid", "sqrt_softplus") for renormalize in (False, True)]
 SCORES = {
     "softmax": lambda logits: torch.softmax(logits.float(), -1),
@@ -25,106 +25,127 @@ SCORES = {
 
 
 class Router(nn.Module):
-    def __init__(self, weight):
+    """As models write it; `further` is added to the sum of the weights, `grouped` (groups, top, what a group counts)."""
+
+    def __init__(self, width, rule=("softmax", True), chosen=2, factor=1.0, further=0.0, grouped=None, wide=False):
         super().__init__()
-        self.weight = nn.Parameter(weight)
+        self.weight = nn.Parameter(torch.zeros(EXPERTS, width))  # as of a new model: nothing is told by it
+        self.rule, self.chosen, self.factor, self.further, self.wide = rule, chosen, factor, further, wide
+        self.groups, self.top, self.best = grouped or (1, 1, 1)
+
+    def forward(self, rows, correction=None):
+        kind = torch.float32 if self.wide else self.weight.dtype
+        logits = nn.functional.linear(rows.to(kind), self.weight.to(kind))
+        scores = SCORES[self.rule[0]](logits)
+        choice = scores if correction is None else scores + correction
+        grouped = choice.unflatten(-1, (self.groups, -1))
+        stay = grouped.topk(self.best, -1)[0].sum(-1).topk(self.top, -1)[1]
+        left_out = torch.ones(len(rows), self.groups).scatter_(1, stay, 0).bool()
+        ids = grouped.masked_fill(left_out[..., None], -torch.inf).flatten(-2).topk(self.chosen, -1)[1]
+        weights = scores.gather(1, ids)
+        if self.rule[1]:
+            weights = weights / (weights.sum(-1, keepdim=True) + self.further)
+        return (weights * self.factor).to(logits.dtype), ids
 
 
-def experts_module():
-    model = build("mixtral")
-    return next(module for module in model.modules() if experts_interface.looks_like_experts(module))
+class Moe(nn.Module):
+    def __init__(self, correction=False, **router):
+        super().__init__()
+        model = build("mixtral")
+        found = next(module for module in model.modules() if experts_interface.looks_like_experts(module))
+        with torch.no_grad():
+            for name in ("gate_up_proj", "down_proj"):
+                held = getattr(found, name)
+                setattr(found, name, nn.Parameter(torch.randn(EXPERTS, *held.shape[1:]) * 0.1))
+        found.num_experts = EXPERTS
+        self.experts = found
+        self.gate = Router(found.gate_up_proj.shape[-1], **router)
+        self.register_buffer("correction", torch.zeros(EXPERTS) if correction else None)
+
+    def forward(self, rows):
+        flat = rows.flatten(0, 1)
+        weights, ids = self.gate(flat, self.correction)
+        return self.experts(flat, ids, weights).view_as(rows)
 
 
-def recorded(
-    scoring="softmax", renormalize=True, chosen=CHOSEN, dtype=torch.float32, weight=None, factor=1.0, size=0.3
-):
-    """(Dispatched, the call of its router) as a model's own code would make them."""
-    module = experts_module().to(dtype)
-    width, number = module.gate_up_proj.shape[-1], module.down_proj.shape[0]
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(12, width, generator=generator).to(dtype)
-    if weight is None:
-        weight = torch.randn(number, width, generator=generator) * size
-    router = Router(weight.to(dtype))
-    with torch.inference_mode():
-        logits = nn.functional.linear(rows, router.weight)
-        weights, ids = SCORES[scoring](logits).topk(chosen)
-        weights = (factor * (weights / weights.sum(-1, keepdim=True) if renormalize else weights)).to(dtype)
-    call = Call("gate", router, rows, logits, (rows, logits))
-    return Dispatched("experts", module, rows, ids, weights, rows), call
+class Layer(nn.Module):
+    def __init__(self, **moe):
+        super().__init__()
+        self.moe = Moe(**moe)
+
+
+def found_in(layer):
+    moe = layer.moe
+    rows = torch.ones(3, moe.gate.weight.shape[1], dtype=moe.gate.weight.dtype)
+    chosen = torch.zeros(3, moe.gate.chosen, dtype=torch.long)
+    call = Call("moe.gate", moe.gate, rows, rows, (rows, rows))
+    return experts_of(Dispatched("moe.experts", moe.experts, rows, chosen, chosen.to(rows), rows), [call], layer)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("rule", RULES)
-def test_each_rule_is_told_from_the_others(rule, dtype):
-    dispatched, call = recorded(*rule, dtype=dtype)
-    experts, router = experts_of(dispatched, [call])
-    assert (experts.scoring, experts.renormalize) == rule and router is call
-    assert (experts.name, experts.router, experts.chosen, experts.gate.activation) == (
-        "experts",
-        "gate",
-        CHOSEN,
-        "silu",
+def test_each_rule_is_told_from_the_others(rule, wide, dtype):
+    experts, router = found_in(Layer(rule=rule, wide=wide).to(dtype))
+    assert (experts.route.scoring, experts.route.renormalize, experts.route.wide) == (*rule, wide)
+    assert (experts.name, experts.router, experts.chosen) == ("moe.experts", router.name, 2)
+    assert experts.route.correction is None and experts.route.scale == experts.route.num_groups == 1
+
+
+@pytest.mark.parametrize("grouped", [(4, 1, 1), (4, 2, 2), (3, 1, 2), (2, 1, 1)])
+@pytest.mark.parametrize("rule", RULES)
+def test_corrections_groups_and_a_factor(rule, grouped):
+    experts, _ = found_in(Layer(correction=True, rule=rule, grouped=grouped, factor=2.5))
+    route = experts.route
+    assert (route.scoring, route.renormalize, route.scale) == (*rule, 2.5)
+    assert (route.num_groups, route.top_groups, route.group_score) == (
+        *grouped[:2],
+        ("max", "top2_sum")[grouped[2] - 1],
     )
+    assert route.correction == ("moe", "correction")
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_all_or_one_of_the_experts(rule):
+@pytest.mark.parametrize("chosen", [1, EXPERTS])
+def test_all_or_one_of_the_experts(rule, chosen):
     """A single one that is normalised weighs 1 by any scoring; the softmax of all sums to 1 by itself."""
-    for chosen in (1, 5):
-        experts, _ = experts_of(recorded(*rule, chosen=chosen)[0], [recorded(*rule, chosen=chosen)[1]])
-        sums_to_one = rule[1] or (rule[0] == "softmax" and chosen == 5)
-        assert sums_to_one == (experts.renormalize or (experts.scoring == "softmax" and chosen == 5))
-        if chosen > 1 or not sums_to_one:
-            assert experts.scoring == rule[0]
+    route = found_in(Layer(rule=rule, chosen=chosen))[0].route
+    sums_to_one = rule[1] or (rule[0] == "softmax" and chosen > 1)
+    assert sums_to_one == (route.renormalize or (route.scoring == "softmax" and chosen > 1))
+    assert route.scoring == rule[0] or (chosen == 1 and sums_to_one)
 
 
-def test_rows_whose_choice_is_a_tie_do_not_count():
-    """Two experts alike: which one torch takes is its own affair."""
-    dispatched, call = recorded(chosen=1)
-    weight = call.module.weight.detach().clone()
-    weight[3] = weight[1]
-    dispatched, call = recorded(chosen=1, weight=weight)
-    flipped = torch.where(dispatched.ids == 1, 3, torch.where(dispatched.ids == 3, 1, dispatched.ids))
-    assert (flipped != dispatched.ids).any()
-    for ids in (dispatched.ids, flipped):
-        assert experts_of(dispatched._replace(ids=ids), [call])[0].renormalize in (True, False)
+def test_the_model_stays_as_it_is():
+    layer = Layer(correction=True)
+    before = copy.deepcopy(layer.state_dict())
+    found_in(layer)
+    assert all(torch.equal(before[name], held) for name, held in layer.state_dict().items())
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"factor": 2.5}, "in a way that was not recognised"),
-        ({"size": 0.0}, "nothing tells how it chooses"),
-        ({"size": 1e-9}, "nothing tells how it chooses"),
-        ({"size": 2e-6}, "nothing tells how it makes them of its logits"),
-        ({"size": 60.0}, "nothing tells how it makes them of its logits"),  # two that have all of the softmax
-        ({"size": 60.0, "renormalize": False}, "nothing tells how it makes them of its logits"),
-        ({"size": 60.0, "chosen": 1}, "nothing tells how it makes them of its logits"),
-    ],
+    "change", [{"further": 1e-6, "rule": ("sigmoid", True)}, {"factor": torch.tensor(2.5)}, {"grouped": (4, 2, 3)}]
 )
-def test_what_no_rule_explains(change, reason):
-    dispatched, call = recorded(**change)
-    with pytest.raises(Unknown, match=reason):
-        experts_of(dispatched, [call])
+def test_what_no_rule_explains(change):
+    """Scores that are added to, a factor that no attribute is, and groups by three of their scores."""
+    with pytest.raises(Unknown, match="in a way that was not recognised"):
+        found_in(Layer(**change))
 
 
-def test_a_choice_that_depends_on_more():
-    dispatched, call = recorded()
-    with pytest.raises(Unknown, match="no weight of 5 rows"):
-        experts_of(dispatched, [call._replace(module=Router(torch.ones(4, 64)))])
-    call.module.register_buffer("e_score_correction_bias", torch.zeros(5))
-    with pytest.raises(Unknown, match="depends on e_score_correction_bias too"):
-        experts_of(dispatched, [call])
-    dispatched, call = recorded(dtype=torch.bfloat16)
-    with pytest.raises(Unknown, match="it gives torch.float32 for rows of torch.bfloat16"):
-        experts_of(dispatched, [call._replace(result=call.result.float())])
+def test_routers_that_cannot_be_tried():
+    layer = Layer()
+    layer.moe.gate.register_forward_hook(print)
+    with pytest.raises(Unknown, match="has forward or backward hooks"):
+        found_in(layer)
+    layer = Layer()
+    layer.moe.gate.groups = 5  # no part of the experts
+    with pytest.raises(Unknown, match="it could not be tried alone"):
+        found_in(layer)
 
 
 @pytest.mark.parametrize("part", ["mlp", "mlp.gate"])
 @pytest.mark.parametrize("register", ["register_buffer", "register_parameter"])
-def test_a_correction_that_is_held_around_the_experts(part, register):
-    """DeepSeek's routers and their like: zeros, say, which training has not changed yet."""
+def test_a_tensor_that_nothing_reads(part, register):
+    """What is held around experts and has no part in their choice may get one later."""
     model = build("mixtral")
     held = torch.zeros(5) if register == "register_buffer" else nn.Parameter(torch.zeros(5))
     getattr(model.model.layers[1].get_submodule(part), register)("expert_bias", held)
@@ -195,3 +216,39 @@ def test_logits_of_the_router_that_are_asked_for():
         actual, expected = (each(input_ids=ids_of(), output_router_logits=True).router_logits for each in (model, own))
     assert len(actual) == len(expected) == 3
     assert all(error(mine, theirs) <= TOLERANCE for mine, theirs in zip(actual, expected, strict=True))
+
+
+CORRECTED = ["glm4_moe", "minimax_m2"]
+
+
+@pytest.mark.parametrize("name", CORRECTED)
+def test_a_correction_that_changes(name):
+    """Written, replaced by another buffer, or its memory by other memory: the choice follows, by a program."""
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    before = alike(model, own)
+
+    def corrections():
+        for each in (model, own):
+            for module in each.modules():
+                held = module._buffers.get("e_score_correction_bias")
+                if held is not None:
+                    yield module, held
+
+    numbers = torch.linspace(1, -1, 8)
+    changes = [
+        lambda module, held: held.copy_(numbers[: len(held)]),
+        lambda module, held: setattr(module, "e_score_correction_bias", held.flip(0)),
+        lambda module, held: held.set_(held * numbers[: len(held)].flip(0)),
+    ]
+    for change in changes:
+        for module, held in list(corrections()):
+            change(module, held)
+        after = alike(model, own)
+        assert error(after, before) > 10 * TOLERANCE
+        before = after
+    assert not plan_of(model).why_aside
+    for module, _ in list(corrections()):
+        module.routed_scaling_factor = module.top_k = 1
+    alike(model, own)
+    assert plan_of(model).why_aside == {"an attribute of a module was changed after kernelize": 1}

@@ -24,6 +24,8 @@ _GPT2 = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "initialize
 _OPT = _PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.3}
 _EXPERTS = _GROUPED | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 _GPT_OSS = {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2, "initializer_range": 0.1}
+_CORRECTED = _GROUPED | {"num_experts_per_tok": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
+_CORRECTED |= {"routed_scaling_factor": 1.5, "initializer_range": 0.15}
 _FALCON = {name: value for name, value in (_PLAIN | _TOKENS).items() if name != "intermediate_size"}
 _OPT = {name: value for name, value in _OPT.items() if name not in ("intermediate_size", "initializer_range")}
 
@@ -57,6 +59,11 @@ DECODERS = {
     "falcon, sequential": ("Falcon", _FALCON | {"multi_query": False, "parallel_attn": False, "bias": True}),
     "hunyuan": ("HunYuanDenseV1", _GROUPED | {"head_dim": 16}),  # heads are normalised behind their rotation
     "gpt_oss": ("GptOss", _SLIDING | _GPT_OSS),  # sinks, experts of transposed weights, a clamped gate
+    "glm4_moe": (
+        "Glm4Moe",
+        _CORRECTED | {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 2, "head_dim": 16},
+    ),
+    "minimax_m2": ("MiniMaxM2", _GROUPED | {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16}),
     "olmoe, every expert": ("Olmoe", _EXPERTS | {"num_experts_per_tok": 6}),
 }
 _MODELS = {"Bert": "BertLMHeadModel", "GPT2": "GPT2LMHeadModel"}
@@ -68,6 +75,9 @@ def build(name, dtype=torch.float32):
     config = getattr(transformers, _CONFIGS.get(kind, f"{kind}Config"))(**arguments)
     torch.manual_seed(5)
     model = getattr(transformers, _MODELS.get(kind, f"{kind}ForCausalLM"))(config).eval()
+    for name, held in model.named_buffers():
+        if "correction" in name:
+            held.normal_(std=0.1)
     return as_trained(model).to(dtype)
 
 

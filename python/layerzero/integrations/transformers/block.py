@@ -249,9 +249,11 @@ class _Builder:
     def _experts(self, experts: Experts, source: Any) -> Rows:
         held, out = self.tables[experts.name], self._rows(self.width)
         ids, weights = (Rows(self.make.rows(experts.chosen, t), (experts.chosen,)) for t in ("int32", "float32"))
-        logits = self._linear(source, experts.router)
-        rule = {"k": experts.chosen, "scoring": experts.scoring, "renormalize": experts.renormalize}
-        self.make.add("moe_route", [weights, ids], logits=logits, **rule)
+        bias = self.make.weight(self.tables.correction())
+        logits = self._logits(experts, source)
+        self.make.add(
+            "moe_route", [weights, ids], logits=logits, bias=bias, k=experts.chosen, **experts.route.arguments
+        )
         self.make.add(
             "fused_moe",
             [out],
@@ -266,6 +268,17 @@ class _Builder:
         total = self._rows(self.width)
         self.make.add("elementwise", [total], input=out, other=self._shared(experts, source), function="add")
         return total
+
+    def _logits(self, experts: Experts, source: Any) -> Rows:
+        table = self.tables[experts.router]
+        if self.dtype == "float32" or not experts.route.wide or self.plan.blocks(table) is not None:
+            return self._linear(source, experts.router)
+        rows, number = self._copied(source), self.tables.sizes(experts.router)[0]
+        logits = Rows(self.make.rows(number, "float32"), (1, number))
+        weight = self.make.weight(self.tables.weight(experts.router)[None])
+        one = dataclasses.replace(rows, axes=(1, rows.size))
+        self.make.add("head_linear", [logits], input=one, weight=weight, dtype="float32")
+        return dataclasses.replace(logits, axes=(number,))
 
     def _shared(self, experts: Experts, source: Any) -> Rows:
         assert experts.shared is not None

@@ -9,7 +9,8 @@ Modules are named by their paths within the layer, so a description holds for an
 """
 
 import dataclasses
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 
 class Unknown(Exception):
@@ -114,6 +115,27 @@ class Mlp:
         return (*self.linears, self.out)
 
 
+class Route(NamedTuple):
+    """What `moe_route` is told. correction: (module, name) of the tensor that is added to the scores for the choice.
+
+    wide: the logits are made in float32 whatever the weights are.
+    """
+
+    scoring: str
+    renormalize: bool
+    scale: float = 1.0
+    num_groups: int = 1
+    top_groups: int = 1
+    group_score: str = "max"
+    correction: tuple[str, str] | None = None
+    wide: bool = False
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """But for the tensors."""
+        return dict(itertools.islice(self._asdict().items(), 6))
+
+
 @dataclasses.dataclass(frozen=True)
 class Gate:
     """What experts make of gate and up, by the names that the operations have for it."""
@@ -133,16 +155,14 @@ class Gate:
 class Experts:
     """In the place of an Mlp: the weighted sum of `chosen` experts, whose weights one module holds.
 
-    router: the module whose weight makes logits; scoring, renormalize: what `moe_route` makes of them. transposed: weights
-    are stored as [experts, inputs, outputs]. shared: an MLP for all rows, which is added, times the sigmoid of the linear
-    layer `shared_gate` where there is one.
+    router: the module whose weight makes logits. transposed: weights are stored as [experts, inputs, outputs]. shared: an
+    MLP for all rows, which is added, times the sigmoid of the linear layer `shared_gate` where there is one.
     """
 
     name: str
     router: str
     chosen: int
-    scoring: str
-    renormalize: bool
+    route: Route
     gate: Gate
     transposed: bool = False
     shared: Mlp | None = None

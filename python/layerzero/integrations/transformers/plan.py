@@ -30,9 +30,19 @@ class BoundLayer:
         self.shape = shape
         names = [*shape.modules, *(norm.name for norm in shape.norms)]
         self.tables = {name: layer.get_submodule(name)._parameters for name in names}
+        self.corrected: Any = None  # (table, name) of what corrects a choice of experts
+        found = shape.mlp.route.correction if isinstance(shape.mlp, Experts) else None
+        if found is not None:
+            module = layer.get_submodule(found[0])
+            table = module._buffers if found[1] in module._buffers else module._parameters
+            self.corrected = table, found[1]
 
     def __getitem__(self, name: str) -> Any:
         return self.tables[name]
+
+    def correction(self) -> torch.Tensor | None:
+        """One number for each expert, or None."""
+        return None if self.corrected is None else self.corrected[0][self.corrected[1]].detach().flatten()
 
     def sizes(self, name: str) -> tuple[int, int]:
         """Outputs and inputs of a linear layer."""
@@ -107,6 +117,7 @@ class StackPlan:
         self.weights += [self.norm[1]] if self.norm else []
         self.weights += [self.embedding] if self.embedding else []
         self.needed = [(table, name) for table in self.weights for name, held in table.items() if held is not None]
+        self.corrections = [layer.corrected for layer in layers if layer.corrected is not None]
         self.places = {id(layer): index for index, layer in enumerate(own)}
         self.parameters = list(inspect.signature(type(own[0]).forward).parameters)[1:]
         self.holder_parameters = list(inspect.signature(type(holder).forward).parameters)[1:]
@@ -183,6 +194,7 @@ class StackPlan:
         given = [(table, name, table.get(name)) for table, name in names]
         tensors = [entry for entry in given if type(entry[2]) is Parameter]
         absent = [entry for entry in given if type(entry[2]) is not Parameter]  # or released
+        tensors += [(table, name, table[name]) for table, name in self.corrections]
         facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
         watched = (parts, forwards + absent + facts, tensors)
         return _layerzero.watch(*watched), watched, []  # all three have to live as long as the watch
@@ -200,7 +212,10 @@ class StackPlan:
         weights = [weight for weight in weights if type(weight) is not ReleasedParameter]
         if any(type(w) is not Parameter or w.layout is not torch.strided or w.is_neg() for w in weights):
             return "a weight is no longer a plain parameter"
-        if len({weight.device for weight in weights}) > 1:
+        corrections = [table.get(name) for table, name in self.corrections]
+        if any(not isinstance(held, torch.Tensor) or type(held) is ReleasedParameter for held in corrections):
+            return "what corrects the choice of experts is no tensor any more"
+        if len({held.device for held in (*weights, *corrections)}) > 1:
             return "the weights are not on one device"
         classes = self._why_other_classes()
         if classes:

@@ -148,16 +148,24 @@ class LayerTrace:
         """The name of a tensor in the layer that may have a part in it and is in no description, or None."""
         known = {*layer.modules, *(norm.name for norm in layer.norms)}
         called = {call.name for call in self.calls}
-        experts = layer.mlp.name if isinstance(layer.mlp, Experts) else None
+        experts = layer.mlp if isinstance(layer.mlp, Experts) else None
         for name, module in self.layer.named_modules():
             plain = isinstance(module, (nn.Linear, Conv1D)) or structure.looks_like_norm(module)
             if plain and name not in called:  # of another way through the layer
                 continue
             held = dict(module._parameters)
-            if experts is not None and f"{experts}.".startswith(f"{name}." if name else ""):
+            if experts is not None and (
+                name == experts.router or f"{experts.name}.".startswith(f"{name}." if name else "")
+            ):
                 held |= module._buffers  # of what holds experts: what corrects their choice
-            if name not in known and any(tensor is not None for tensor in held.values()):
-                return ".".join(filter(None, (name, next(n for n, tensor in held.items() if tensor is not None))))
+            if name in known:
+                part = {"weight", "bias"} if experts is not None and name == experts.router else held.keys()
+                held = {key: tensor for key, tensor in held.items() if key not in part}
+            if experts is not None and experts.route.correction is not None and experts.route.correction[0] == name:
+                held.pop(experts.route.correction[1])
+            further = [key for key, tensor in held.items() if tensor is not None]
+            if further:
+                return ".".join(filter(None, (name, further[0])))
         return None
 
     def _use(self, call):
@@ -351,7 +359,7 @@ class LayerTrace:
             raise Unknown(f"calls experts {len(self.dispatched)} times")
         (dispatched,) = self.dispatched
         readers = [call for call in self.calls if call.name not in self.used and same(call.given, dispatched.rows)]
-        experts, router = experts_of(dispatched, readers)
+        experts, router = experts_of(dispatched, readers, self.layer)
         self.used.add(router.name)
         result, rest = dispatched.result, self._unused()
         if not rest:

@@ -1,6 +1,8 @@
-"""Recognises how the experts of a recorded call were chosen: `moe_route` is tried on what a router's weight makes of its rows."""
+"""Recognises how experts are chosen: the code around them runs on weights made up, and `moe_route` is tried on the same."""
 
+import copy
 import itertools
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -9,10 +11,10 @@ from torch import nn
 from layerzero import _layerzero
 from layerzero.integrations.transformers import experts as experts_interface
 from layerzero.integrations.transformers import structure
-from layerzero.integrations.transformers.layers import Experts, Unknown
+from layerzero.integrations.transformers.layers import Experts, Route, Unknown
 
 _route = _layerzero.ops["moe_route"]
-_TIE = 1e-5  # logits that are nearer may have one score
+_ROWS = 96
 _RULES = [*itertools.product(("softmax", "sigmoid", "sqrt_softplus"), (False, True))]
 
 
@@ -27,7 +29,31 @@ class Dispatched(NamedTuple):
     result: torch.Tensor
 
 
-def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any]:
+class _Recorder(nn.Module):
+    """Stands for experts: keeps what it is called with, and gives zeros."""
+
+    def __init__(self, experts: nn.Module) -> None:
+        super().__init__()
+        self.__dict__.update({name: value for name, value in vars(experts).items() if not name.startswith("_")})
+        self.seen: list[Any] = []
+
+    def forward(self, hidden_states, top_k_index, top_k_weights):
+        self.seen.append((hidden_states, top_k_index, top_k_weights))
+        return torch.zeros_like(hidden_states)
+
+
+class _Trial(NamedTuple):
+    """What the code around experts chose for made-up weights: `held` are its vectors of one number for each expert."""
+
+    rows: torch.Tensor
+    weight: torch.Tensor
+    held: dict[tuple[str, str], torch.Tensor]
+    ids: torch.Tensor
+    weights: torch.Tensor
+    numbers: set[float]  # that its modules keep, of which the constants of a rule are some
+
+
+def experts_of(dispatched: Dispatched, readers: list[Any], layer: nn.Module) -> tuple[Experts, Any]:
     """(Experts, the call of their router) among the calls that read the same rows; raises Unknown."""
     module: Any = dispatched.module
     gate, reason = experts_interface.gate_of(module)
@@ -40,52 +66,129 @@ def experts_of(dispatched: Dispatched, readers: list[Any]) -> tuple[Experts, Any
         if weight is None or weight.shape != (number, dispatched.rows.shape[-1]):
             continue
         try:
-            scoring, renormalize = _rule_of(dispatched, call)
+            route = _route_of(layer, call, dispatched)
         except Unknown as unknown:
             reason = f"{call.name}: {unknown}"
             continue
-        chosen = dispatched.ids.shape[-1]
-        transposed = bool(module.is_transposed)
-        return Experts(dispatched.name, call.name, chosen, scoring, renormalize, gate, transposed), call
+        chosen, transposed = dispatched.ids.shape[-1], bool(module.is_transposed)
+        return Experts(dispatched.name, call.name, chosen, route, gate, transposed), call
     raise Unknown(f"{dispatched.name}: {reason}")
 
 
-def _why_not_router(call):
-    if call.result.dtype != call.given.dtype:
-        return f"it gives {call.result.dtype} for rows of {call.given.dtype}"
-    further = {*call.module._parameters, *call.module._buffers} - {"weight", "bias"}
-    return f"its choice depends on {min(further)} too" if further else structure.why_not_plain(call.module)
-
-
-def _rule_of(dispatched, call):
-    """(scoring, renormalize) that give the same weights of the same experts, in all rows whose choice is no tie."""
-    reason = _why_not_router(call)
+def _route_of(layer: nn.Module, call: Any, dispatched: Dispatched) -> Route:
+    """By trials in float32, and in bfloat16 for whether it makes its logits in float32 then too."""
+    reason = structure.why_not_plain(call.module)
     if reason:
         raise Unknown(reason)
-    held = call.module._parameters
-    with torch.inference_mode():
-        logits = nn.functional.linear(dispatched.rows, held["weight"], held.get("bias"))
-    chosen, number = dispatched.ids.shape[-1], logits.shape[-1]
-    best = logits.sort(descending=True).values
-    clear = best[:, 0] - best[:, -1] > _TIE  # and none between the last that is chosen and the next one
-    if chosen < number:
-        clear = best[:, chosen - 1] - best[:, chosen] > _TIE
-    if not clear.any():
-        raise Unknown("it gives all experts the same: nothing tells how it chooses")
-    expected = _spread(dispatched.weights, dispatched.ids, number)[clear]
-    bound = max(torch.finfo(dispatched.weights.dtype).eps, 1e-5)
-    found = []
-    for scoring, renormalize in _RULES:
-        weights, ids = _route(logits, chosen, scoring=scoring, renormalize=renormalize)
-        if torch.allclose(_spread(weights, ids, number)[clear], expected, rtol=bound, atol=0):
-            found.append((scoring, renormalize))
-    if not found:
+    names = [path.split(".") for path in (call.name, dispatched.name)]
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*names, strict=False))
+    block = ".".join(first for first, _ in same)
+    router, experts = (path[len(block) + 1 :] for path in (call.name, dispatched.name))
+    if not block or not router or not experts:
+        raise Unknown("it stands in no module together with its experts")
+    bare = _without(layer.get_submodule(block), experts, _Recorder(dispatched.module))
+    exact = _tried(bare, router, experts, torch.float32)
+    found = next(_fitting(exact, (router, "bias")), None)
+    if found is None:
         raise Unknown("it chooses in a way that was not recognised")
-    one = chosen == 1 and all(renormalize for _, renormalize in found)  # has the weight 1 by any scoring
-    every = chosen == number and {scoring for scoring, _ in found} == {"softmax"}  # sum to 1 by themselves
-    if len(found) > 1 and not one and not every:
-        raise Unknown("its weights are such that nothing tells how it makes them of its logits")
-    return found[0]
+    route, correction = found
+    half = _tried(bare, router, experts, torch.bfloat16)
+    wide, narrow = (_distance(half, route, correction, _logits(half, router, w)) for w in (True, False))
+    if wide < narrow and (router, "bias") in exact.held:
+        raise Unknown("it adds a bias to logits that are made in float32")
+    held = None if correction is None else (f"{block}.{correction[0]}".rstrip("."), correction[1])
+    return route._replace(wide=wide < narrow, correction=held)
+
+
+def _without(module: nn.Module, path: str, stand_in: nn.Module) -> nn.Module:
+    """The same module, whose part at `path` is another one; they share everything else."""
+    same = copy.copy(module)
+    same.__dict__["_modules"] = dict(module._modules)
+    head, _, rest = path.partition(".")
+    same._modules[head] = _without(module.get_submodule(head), rest, stand_in) if rest else stand_in
+    return same
+
+
+def _tried(bare: nn.Module, router: str, experts: str, dtype: torch.dtype) -> _Trial:
+    block: Any = copy.deepcopy(bare).to("cpu", dtype)
+    own: Any = block.get_submodule(router)
+    recorder: Any = block.get_submodule(experts)
+    number, width = own.weight.shape
+    weight = structure.normal(number, width, seed=8) * 2 * width**-0.5
+    rows = structure.normal(2, _ROWS // 2, width, seed=9)
+    # Some rows give all logits near -30: what is added to a sum of scores shows there.
+    weight[:, 0] = 1
+    rows[0, ::8, 0] = -30
+    held: dict[tuple[str, str], torch.Tensor] = {}
+    with torch.no_grad():
+        own.weight.copy_(weight)
+        for name, module in block.named_modules():
+            for tensors in (module._parameters, module._buffers):
+                for key, tensor in tensors.items():
+                    if (
+                        tensor is not None
+                        and tensor.is_floating_point()
+                        and tensor.numel() == tensor.shape[-1] == number
+                    ):
+                        tensor.copy_(structure.normal(number, seed=10 + len(held)).view(tensor.shape) / 4)
+                        held[name, key] = tensor.detach().flatten().clone()
+    try:
+        with torch.inference_mode(), structure.evaluating(block):
+            block(rows.to(dtype))
+        ((given, ids, weights),) = recorder.seen
+    except Exception as error:
+        raise Unknown(f"it could not be tried alone: {structure.first_line(error)}") from error
+    tables = [vars(module) for module in block.modules()]
+    tables += [vars(table["config"]) for table in tables if hasattr(table.get("config"), "__dict__")]
+    numbers = {float(v) for table in tables for v in table.values() if type(v) in (int, float)}
+    return _Trial(given.flatten(0, -2), own.weight.detach(), held, ids, weights, numbers)
+
+
+def _logits(trial: _Trial, router: str, wide: bool) -> torch.Tensor:
+    rows, weight, bias = trial.rows, trial.weight, trial.held.get((router, "bias"))
+    if wide:
+        rows, weight, bias = rows.float(), weight.float(), None if bias is None else bias.float()
+    return nn.functional.linear(rows, weight, bias)
+
+
+def _fitting(trial: _Trial, bias: tuple[str, str]) -> Iterator[tuple[Route, tuple[str, str] | None]]:
+    """(Route, where its correction is held) of those that choose the same experts for each row, and weigh them alike."""
+    number, chosen = len(trial.weight), trial.ids.shape[-1]
+    logits = _logits(trial, bias[0], wide=True)
+    expected = _spread(trial.weights, trial.ids, number)
+    for correction in (None, *(key for key in trial.held if key != bias)):
+        for groups in _groupings(number, chosen, trial.numbers):
+            for scoring, renormalize in _RULES:
+                route = Route(scoring, renormalize, 1.0, *groups)
+                actual = _chosen(route, logits, chosen, None if correction is None else trial.held[correction])
+                if torch.equal(actual != 0, expected != 0):
+                    scales = (1.0, *sorted(trial.numbers - {0.0, 1.0}))
+                    for scale in scales:
+                        if torch.allclose(actual * scale, expected, rtol=1e-5, atol=0):
+                            yield route._replace(scale=scale), correction
+                            break
+
+
+def _groupings(number: int, chosen: int, numbers: set[float]) -> Iterator[tuple[int, int, str]]:
+    """(number of groups, of those that experts are chosen from, by what): no groups first."""
+    yield 1, 1, "max"
+    for groups in range(2, number):
+        for top in range(1, groups):
+            if number % groups == 0 and {groups, top} <= numbers and chosen <= number // groups * top:
+                yield groups, top, "max"
+                yield groups, top, "top2_sum"
+
+
+def _chosen(route: Route, logits: torch.Tensor, chosen: int, correction: torch.Tensor | None) -> torch.Tensor:
+    weights, ids = _route(logits, chosen, bias=correction, **route.arguments)
+    return _spread(weights, ids, logits.shape[-1])
+
+
+def _distance(trial: _Trial, route: Route, correction: Any, logits: torch.Tensor) -> float:
+    """How far the weights are from those of the trial, in most rows."""
+    expected = _spread(trial.weights, trial.ids, logits.shape[-1])
+    actual = _chosen(route, logits, trial.ids.shape[-1], trial.held.get(correction))
+    return float((actual.to(trial.weights.dtype) - expected).norm(dim=-1).median())
 
 
 def _spread(weights, ids, number):
