@@ -1,8 +1,9 @@
 """Every kernel that may serve a call, beside each other: times, roofs, what selection costs, and measured priors.
 
 Interleaved: each round times all kernels of a call in turns, and the first one again (A/A). Kernels are compared with the
-operation's torch reference before they are timed. Selection is judged on rounds that it has not seen: records are made
-of the even rounds, the regret of what is then chosen, its time / that of the best, of the odd ones.
+operation's torch reference before they are timed; a kernel without a rival is timed beside it. Selection is judged on
+rounds that it has not seen: records are made of the even rounds, the regret of what is then chosen, its time / that of
+the best, of the odd ones.
 """
 
 import datetime
@@ -50,6 +51,7 @@ class Case:
     samples: dict[str, list[float]] = field(default_factory=dict)  # kernel id -> us of each round
     stream: list[float] = field(default_factory=list)  # us of reading the same bytes, of a cold call
     again: list[float] = field(default_factory=list)  # the first kernel once more
+    reference: list[float] = field(default_factory=list)  # torch's expression, where one kernel alone serves the call
     about: dict[str, Any] = field(default_factory=dict)  # "operation" (the id), "axes", "options", "dtype", "bytes"
     call: dict[str, Any] = field(default_factory=dict)  # its arguments
     chosen: str = ""  # what runs on this machine as it is
@@ -133,7 +135,8 @@ def measure(case: Case, rounds: int) -> None:
     admitted = [c for c in report.candidates if c.admissible]
     kernels = [c.kernel_id for c in admitted if not c.reference]
     function = getattr(lz, case.operation)
-    wanted = _first(function(**arguments, kernel=next(c.kernel_id for c in admitted[::-1] if c.reference)))
+    reference = next(c.kernel_id for c in admitted[::-1] if c.reference)
+    wanted = _first(function(**arguments, kernel=reference))
     unread = {"weight"} if tensors.get("packed") is not None else set()
     read = {name for name, t in tensors.items() if t is not None} - unread
     size = sum(tensors[name].nbytes for name in read) + wanted.nbytes
@@ -152,12 +155,15 @@ def measure(case: Case, rounds: int) -> None:
     for kernel, call in calls.items():
         _loop(call, turns, count)
         loops[kernel] = max(1, int(SAMPLE_SECONDS * 1e6 / _loop(call, turns, count)))
+    beside = lz.prepare(case.operation, **arguments, kernel=reference) if len(kernels) == 1 else None
     case.samples = {kernel: [] for kernel in calls}
     for number in range(rounds if calls else 0):
         for kernel in list(calls) if number % 2 else list(calls)[::-1]:
             case.samples[kernel].append(_loop(calls[kernel], turns, loops[kernel]))
         if case.cold:
             case.stream.append(_loop(_read, large, max(loops.values())))
+        if beside:
+            case.reference.append(_loop(beside, turns, 1))
         first = next(iter(calls))
         case.again.append(_loop(calls[first], turns, loops[first]))
     case.chosen = report.kernel_id
@@ -306,6 +312,7 @@ def _row(case: Case, f32_gflop_s: float) -> dict[str, Any]:
         "us": medians,
         "best": best,
         "chosen": case.chosen,
+        "reference_us": statistics.median(case.reference) if case.reference else None,
         **_shares(case, medians[best], f32_gflop_s),
         "regret": case.regrets,
     }

@@ -40,7 +40,9 @@ def _print(report: dict) -> None:
     rows = []
     for call in report["calls"]:
         best = call["us"][call["best"]]
-        others = ", ".join(f"{k} {t / best:.2f}x" for k, t in call["us"].items() if k != call["best"])
+        beside = {k: t for k, t in call["us"].items() if k != call["best"]}
+        beside |= {"the reference": call["reference_us"]} if call["reference_us"] else {}
+        others = ", ".join(f"{k} {t / best:.2f}x" for k, t in beside.items())
         share = "" if call["share_of_roof"] is None else f"{call['share_of_roof']:.0%}"
         rows.append(
             [call["name"], call["call"], call["best"], f"{best:.1f}", others, share, f"{call['aa_spread']:.2f}"]
