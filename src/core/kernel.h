@@ -22,11 +22,11 @@ namespace lz {
 // One hard rule: `field rel operand`. Fields of an operation:
 //   axes and derived facts by name ("s_kv", "group"); integer expressions of axes ("b * h_q");
 //   "dtype" (the first tensor's) and "<tensor>.dtype"; "<tensor>.given", "<tensor>.ndim", "<tensor>.contiguous",
-//   "<tensor>.last_dim_stride1", "<tensor>.alignment" (log2 of the largest power of two that divides address and
-//   outer strides in bytes, at most 7), "<tensor>.broadcast" (some stride is 0), "<tensor>.one_element";
-//   scalars: bool and choice by name, integers by name, "<scalar>.given";
-//   "device.type", "device.sm", "device.isa", "device.generation", ... (see platform/device.h);
-//   "capturing", "requires_grad"; "policy.deterministic", "policy.strict_mode".
+//   "<tensor>.last_dim_stride1", "<tensor>.columns_dense" (the last axis but one has stride 1: a matrix that is stored
+//   by columns), "<tensor>.alignment" (log2 of the largest power of two that divides address and outer strides in
+//   bytes, at most 7), "<tensor>.broadcast" (some stride is 0), "<tensor>.one_element"; scalars: bool and choice by
+//   name, integers by name, "<scalar>.given"; "device.type", "device.sm", "device.isa", "device.generation", ... (see
+//   platform/device.h); "capturing", "requires_grad"; "policy.deterministic", "policy.strict_mode".
 struct Constraint {
   std::string_view field;
   Rel rel;

@@ -17,7 +17,7 @@ int32_t AlignmentCode(const lz_tensor& t, int64_t item_size) {
 
 int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
   if (t.ndim < 0) {
-    return kTensorLastDimStride1 | kTensorContiguous | kTensorSameDType | kTensorOneElement |
+    return kTensorLastDimStride1 | kTensorContiguous | kTensorSameDType | kTensorOneElement | kTensorColumnsDense |
            7 << kTensorAlignmentShift;
   }
   const DType dtype = DTypeOf(t);
@@ -36,6 +36,7 @@ int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
   if (broadcast) word |= kTensorBroadcast;
   if (expected == 1) word |= kTensorOneElement;
   if (t.ndim == 0 || empty || t.shape[t.ndim - 1] == 1 || t.strides[t.ndim - 1] == 1) word |= kTensorLastDimStride1;
+  if (t.ndim > 1 && (empty || t.shape[t.ndim - 2] == 1 || t.strides[t.ndim - 2] == 1)) word |= kTensorColumnsDense;
   if (used & kTensorAlignmentMask) word |= AlignmentCode(t, ByteSize(dtype)) << kTensorAlignmentShift;
   return word;
 }
@@ -43,9 +44,10 @@ int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
 // A cast makes a dense copy.
 int32_t CastTensorWord(const lz_tensor& t, DType promoted, DType first_dtype) {
   const bool one = std::all_of(t.shape, t.shape + t.ndim, [](int64_t size) { return size == 1; });
-  return int32_t(promoted) | kTensorGiven | (one ? kTensorOneElement : 0) | kTensorCast | kTensorLastDimStride1 |
-         kTensorContiguous | (promoted == first_dtype ? kTensorSameDType : 0) | 6 << kTensorAlignmentShift |
-         t.ndim << kTensorNdimShift;
+  const bool one_column = t.ndim > 1 && t.shape[t.ndim - 2] == 1;
+  return int32_t(promoted) | kTensorGiven | (one_column ? kTensorColumnsDense : 0) | (one ? kTensorOneElement : 0) |
+         kTensorCast | kTensorLastDimStride1 | kTensorContiguous | (promoted == first_dtype ? kTensorSameDType : 0) |
+         6 << kTensorAlignmentShift | t.ndim << kTensorNdimShift;
 }
 
 int32_t Saturate(int64_t v) {

@@ -254,6 +254,7 @@ Status Operation::AssignSlots() {
     bit("same_dtype", kTensorSameDType);
     bit("cast", kTensorCast);
     bit("one_element", kTensorOneElement);
+    bit("columns_dense", kTensorColumnsDense);
     AddField({.name = n + ".alignment",
               .slot = uint8_t(slot),
               .shift = kTensorAlignmentShift,

@@ -51,6 +51,7 @@ enum TensorBit : int32_t {
   kTensorSameDType = 1 << 16,
   kTensorCast = 1 << 17,  // the plan casts it: every other bit is about the result
   kTensorOneElement = 1 << 18,
+  kTensorColumnsDense = 1 << 19,  // the last axis but one is dense: a matrix that is stored by columns
 };
 
 enum class FieldHome : uint8_t { kSlot, kDevice, kPolicy };

@@ -95,6 +95,7 @@ ReasonCode DefaultCode(const Operation& op, std::string_view name, Rel rel) {
   if (ends("dtype")) return ReasonCode::kDtypeUnsupported;
   if (ends(".contiguous")) return ReasonCode::kNotContiguous;
   if (ends(".last_dim_stride1")) return ReasonCode::kStrideLastDim;
+  if (ends(".columns_dense")) return ReasonCode::kLayoutUnsupported;
   if (ends(".alignment")) return ReasonCode::kAlignment;
   if (name.starts_with("attn_mask.")) return ReasonCode::kAttnMaskUnsupported;
   if (name.starts_with("dropout_p")) return ReasonCode::kDropoutUnsupported;

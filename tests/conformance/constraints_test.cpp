@@ -73,6 +73,9 @@ std::optional<FactsArray> Satisfy(const KernelEntry& k, FieldHome home, const Ro
   return facts;
 }
 
+// Its last two axes are swapped in memory.
+bool IsByColumns(const lz_tensor& t) { return t.ndim > 1 && t.shape[t.ndim - 1] > 1 && t.strides[t.ndim - 2] == 1; }
+
 // A case's request as a draft that can be changed.
 std::optional<Draft> DraftOf(Case& c) {
   Request r = c.MakeRequest();
@@ -84,7 +87,7 @@ std::optional<Draft> DraftOf(Case& c) {
   for (size_t i = 0; i < c.tensors.size(); ++i) {
     d.given.push_back(c.tensors[i].given());
     d.dtypes.push_back(c.tensors[i].given() ? c.tensors[i].dtype() : DTypesOf(c.op->input(i).dtypes)[0]);
-    d.strides.push_back(0);
+    d.strides.push_back(c.tensors[i].given() && IsByColumns(c.tensors[i].tensor()) ? 2 : 0);
     d.offsets.push_back(0);
     const ShapeProgram& program = c.op->input_shapes()[i];
     const auto& shape = c.tensors[i].shape();
@@ -137,12 +140,13 @@ class Search {
       Try(seed);
       for (size_t i = 0; i < seed.strides.size(); ++i) {  // each input alone with another layout
         const bool given = seed.given[i];
+        const int own = seed.strides[i];
         seed.given[i] = true;
         for (int strides = 1; strides <= 4; ++strides) {
           seed.strides[i] = strides;
           Try(seed);
         }
-        seed.strides[i] = 0;
+        seed.strides[i] = own;
         seed.given[i] = given;
       }
     }

@@ -65,6 +65,15 @@ def test_a_decoder_is_one_program(name, dtype):
     assert lz.unkernelize(model) and torch.equal(forward(model, **given).logits, forward(own, **given).logits)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_are_stored_by_columns_are_no_step_outside_of_cpp(dtype):
+    plan = lz.compile(build("gpt2", dtype))
+    kernels = {row["kernel_id"] for rows in plan.phases.values() for row in rows}
+    assert "hwy.mlp.linear.by_columns" in kernels
+    assert not [kernel for kernel in kernels if kernel.startswith("torch.")]
+    assert plan.report.replaced["Conv1D"]["count"] == 8 and not plan.report.left
+
+
 @pytest.mark.parametrize("family", ENCODERS)
 def test_an_encoder_is_one_program(family):
     family = BY_NAME[family]

@@ -1,5 +1,5 @@
 // Feed-forward block, CPU SIMD: gate, up and activation in one pass over their weights, then the down projection.
-//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/mlp/fused.h, dtype of input
+//   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/mlp/fused.h, dtype of input
 //   last axes dense
 // Workspace: the hidden rows in the dtype of input. Deterministic. Source: own. FP32 sums as in hwy.mlp.linear.gemm;
 // g and u stay in FP32, h is rounded to the dtype.
@@ -22,7 +22,7 @@ namespace {
 using namespace lz::ops::mlp_fused;
 
 template <class T>
-int32_t Run(const lz_kernel_args* args) {
+void Run(const lz_kernel_args* args) {
   const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput], &down = args->tensors[kDownWeight];
   const int64_t rows = NumRows(out), n = down.shape[1], m = down.shape[0];
   const RowOffsets x_row(x), out_row(out);
@@ -44,11 +44,11 @@ int32_t Run(const lz_kernel_args* args) {
       }
     });
   }
-  return 0;
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  return DTypeOf(args->tensors[kInput]) == DType::kF32 ? Run<float>(args) : Run<BF16>(args);
+  WithFloatType(DTypeOf(args->tensors[kInput]), [&](auto type) { Run<decltype(type)>(args); });
+  return 0;
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ uint64_t Workspace(const lz_kernel_args* args) {
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.fused",
      .operation = "mlp.fused",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,

@@ -72,11 +72,10 @@ HWY_INLINE void Transpose(hn::Vec<Four>* r) {
   r[3] = hn::BitCast(d, hn::InterleaveUpper(d64, ef, gh));
 }
 
-// One strip of k columns, out[i][lane], of x's `rows` rows; the lanes behind them are zero.
+// One strip of k columns, out[i][lane], of x's `rows` rows; the lanes behind them are zero. `lanes`: a multiple of 4.
 template <class T>
-void PackStrip(const T* const* x, int64_t rows, int64_t k, float* out) {
+void PackStrip(const T* const* x, int64_t rows, int64_t k, float* out, int64_t lanes = RowsOfStrip()) {
   const Four d;
-  const int64_t lanes = RowsOfStrip();
   for (int64_t lane = 0; lane < lanes; lane += 4) {
     int64_t i = 0;
     for (; i + 4 <= k; i += 4) {

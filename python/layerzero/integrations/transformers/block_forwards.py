@@ -24,6 +24,13 @@ def linear_forward(self, rows):
     return _OPS["linear"](rows, weight, self.bias) if plain else None
 
 
+@replacing.of_rows
+def conv1d_forward(self, rows):
+    weight = self.weight
+    plain = type(weight) is nn.Parameter and weight.layout is torch.strided
+    return _OPS["linear"](rows, weight.t(), self.bias) if plain else None
+
+
 def _released(self):
     """The blocks that are all there is of a module's weight, with gradients or traced too; None if that has changed."""
     return BlockLinear.of(self.__dict__) if self.__dict__["_layerzero_own"].is_still(type(self)) else None
@@ -42,7 +49,7 @@ def released_embedding_forward(self, ids):
     return type(self).forward(self, ids) if rows is None else rows(ids)
 
 
-FORWARDS = (linear_forward, released_linear_forward, released_embedding_forward)
+FORWARDS = (linear_forward, conv1d_forward, released_linear_forward, released_embedding_forward)
 
 
 def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
@@ -61,6 +68,11 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
         if replacing.is_served(module, linear_forward)
         and name not in unreached
         and not name.startswith(tuple(f"{path}." for path in unreached))
+    }
+    mark.report.left |= {
+        name: "weights: stored as [inputs, outputs], and blocks are of rows: multiplied with as it is"
+        for name, module in model.named_modules()
+        if replacing.is_served(module, conv1d_forward)
     }
     looked_up = weights.embeddings_of(model, served, kind) if release else {}
     found = weights.block_weights(model, served | looked_up, kind, mark.report.left)

@@ -142,9 +142,10 @@ def _replace_mlps_and_linears(model, mark):
             replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
     for name, module in model.named_modules():
         if isinstance(module, Conv1D):
-            mark.report.left[name] = (
-                "its weight is stored transposed: the kernels read rows, and a copy would double it"
-            )
+            if reason := structure.why_not_conv1d(module):
+                mark.report.left[name] = reason
+            else:
+                replace(module, block_forwards.conv1d_forward, mark.report._add("Conv1D", "mlp.linear"))
         elif packed := structure.packed_weight(module):
             mark.report.left[name] = packed
         if not isinstance(module, nn.Linear):

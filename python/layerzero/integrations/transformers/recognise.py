@@ -171,7 +171,7 @@ class LayerTrace:
     def _use(self, call):
         if call.name not in self.used:
             transposed = type(call.module) is Conv1D
-            reason = structure.why_not_plain(call.module) if transposed else structure.why_not_linear(call.module)
+            reason = (structure.why_not_conv1d if transposed else structure.why_not_linear)(call.module)
             self.transposed += (call.name,) if transposed else ()
             if reason:
                 raise Unknown(f"{call.name}: {reason}")

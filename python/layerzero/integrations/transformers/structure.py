@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
 
@@ -189,6 +190,13 @@ def why_not_linear(module):
         if not agrees_by_row(nn.functional.linear(rows, module.weight, module.bias), own):
             return f"{name} and computes something else"
     return None
+
+
+def why_not_conv1d(module):
+    """None, or why a module is not a plain linear layer whose weight is stored as [inputs, outputs]."""
+    if type(module) is Conv1D:
+        return why_not_plain(module)
+    return f"{type(module).__module__}.{type(module).__name__} is not exactly Conv1D"
 
 
 def packed_weight(module):

@@ -45,13 +45,14 @@ class GuardedBytes {
   size_t total_;
 };
 
-// A matrix [rows, columns] with `pad` unused elements behind each row but the last.
+// A matrix [rows, columns] with `pad` unused elements behind each row but the last, or, if it is stored by columns,
+// behind each column but the last.
 class Matrix {
  public:
-  Matrix(DType type, int64_t rows, int64_t columns, int64_t pad = 0)
+  Matrix(DType type, int64_t rows, int64_t columns, int64_t pad = 0, bool by_columns = false)
       : shape_{rows, columns},
-        strides_{columns + pad, 1},
-        bytes_(size_t(rows == 0 ? 0 : (rows - 1) * (columns + pad) + columns) * size_t(ByteSize(type))),
+        strides_{by_columns ? 1 : columns + pad, by_columns ? rows + pad : 1},
+        bytes_(Elements(by_columns ? columns : rows, by_columns ? rows : columns, pad) * size_t(ByteSize(type))),
         memory_(bytes_) {
     const DTypeInfo& info = Info(type);
     tensor_ = {.data = memory_.data(),
@@ -82,6 +83,10 @@ class Matrix {
   std::string bytes() const { return std::string(memory_.data(), bytes_); }
 
  private:
+  static size_t Elements(int64_t lines, int64_t each, int64_t pad) {
+    return size_t(lines == 0 ? 0 : (lines - 1) * (each + pad) + each);
+  }
+
   int64_t shape_[2], strides_[2];
   size_t bytes_;
   GuardedBytes memory_;
@@ -92,8 +97,9 @@ struct LinearCall {
   DType type = DType::kF32;
   int64_t rows = 1, n = 1, k = 1;
   bool bias = false;
-  int64_t pad = 0;    // of input, weight and output rows
-  int64_t parts = 1;  // of the parallel-for
+  int64_t pad = 0;          // of input, weight and output rows
+  int64_t parts = 1;        // of the parallel-for
+  bool by_columns = false;  // the weight
 };
 
 // Splits into `parts` parts, run in turn: what a kernel computes must not depend on it.
@@ -106,7 +112,7 @@ struct LinearData {
   explicit LinearData(const LinearCall& call)
       : random(unsigned(call.rows * 7919 + call.n * 31 + call.k)),
         input(call.type, call.rows, call.k, call.pad),
-        weight(call.type, call.n, call.k, call.pad),
+        weight(call.type, call.n, call.k, call.pad, call.by_columns),
         bias(call.type, 1, call.n),
         output(call.type, call.rows, call.n, call.pad),
         wanted(DType::kF64, call.rows, call.n) {

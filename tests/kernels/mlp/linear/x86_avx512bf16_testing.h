@@ -16,22 +16,25 @@ class Avx512Bf16Test : public ::testing::Test {
   }
 };
 
-inline void ExpectPaddedRowsAndZeroSizes(const KernelSpec& kernel) {
-  for (int64_t rows : {3, 53})
-    ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = rows, .n = 37, .k = 75, .bias = true, .pad = 5});
-  for (bool bias : {false, true})
-    ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 9, .n = 9, .k = 0, .bias = bias});
-  ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 9, .n = 0, .k = 16});
-  ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 0, .n = 9, .k = 16});
+inline void ExpectPaddedRowsAndZeroSizes(const KernelSpec& kernel, bool by_columns = false) {
+  const auto expect = [&](LinearCall call) {
+    call.by_columns = by_columns;
+    ExpectLikeReference(kernel, call);
+  };
+  for (int64_t rows : {3, 53}) expect({.type = DType::kBF16, .rows = rows, .n = 37, .k = 75, .bias = true, .pad = 5});
+  for (bool bias : {false, true}) expect({.type = DType::kBF16, .rows = 9, .n = 9, .k = 0, .bias = bias});
+  expect({.type = DType::kBF16, .rows = 9, .n = 0, .k = 16});
+  expect({.type = DType::kBF16, .rows = 0, .n = 9, .k = 16});
 }
 
-inline void ExpectTheSameInEveryPartition(const KernelSpec& kernel) {
+inline void ExpectTheSameInEveryPartition(const KernelSpec& kernel, bool by_columns = false) {
   for (int64_t rows : {1, 50})
-    ExpectSameInParts(kernel, {.type = DType::kBF16, .rows = rows, .n = 403, .k = 700, .bias = true});
+    ExpectSameInParts(kernel,
+                      {.type = DType::kBF16, .rows = rows, .n = 403, .k = 700, .bias = true, .by_columns = by_columns});
 }
 
-inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel) {
-  const LinearCall call = {.type = DType::kBF16, .rows = 2, .n = 6, .k = 70};
+inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel, bool by_columns = false) {
+  const LinearCall call = {.type = DType::kBF16, .rows = 2, .n = 6, .k = 70, .by_columns = by_columns};
   LinearData data(call);
   data.input.view().Set({1, 69}, NAN);
   ASSERT_EQ(data.Run(kernel, call, data.output), 0);

@@ -1,0 +1,88 @@
+// Linear with weights that are stored by columns (GPT-2's), CPU SIMD, for any number of rows.
+//   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, first dim dense
+//   bias   [n]       dtype of input, optional     output [..., n]
+// Workspace: of more than four rows at most 192 as f32. Deterministic. Source: own. FP32 sums over k in order, in
+// blocks of at most 8 values for up to four rows, of 128 for more.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_by_columns.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "core/kernel.h"
+#include "hwy/highway.h"
+#include "kernels/mlp/linear/hwy_by_columns.h"
+#include "kernels/rows.h"
+#include "ops/mlp/linear.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::mlp_linear;
+
+uint64_t Workspace(const lz_kernel_args* args) {
+  const int64_t size = by_columns::PackedSize(NumRows(args->tensors[kOutput]), args->tensors[kWeight].shape[1]);
+  return uint64_t(size) * sizeof(float);
+}
+
+template <class T>
+void Run(const lz_kernel_args* args) {
+  const lz_tensor &input = args->tensors[kInput], &bias = args->tensors[kBias], &output = args->tensors[kOutput];
+  const RowOffsets in(input), out(output);
+  const by_columns::Weight<T> weight(args->tensors[kWeight]);
+  const auto x = [&](int64_t row) { return Data<const T>(input) + in[row]; };
+  const by_columns::Operands<T, decltype(x)> operands = {x, NumRows(output), &weight, 1,
+                                                         args->tensors[kWeight].shape[0]};
+  by_columns::Multiply(args, operands, static_cast<float*>(args->workspace),
+                       [&](int64_t row, int64_t first, int64_t columns, const float* sums, const float*) {
+                         T* to = Data<T>(output) + out[row] + first;
+                         if (Given(bias)) {
+                           MapRow(
+                               to, columns, [](auto, auto sum, auto b) HWY_ATTR { return hn::Add(sum, b); }, sums,
+                               Data<const T>(bias) + first);
+                         } else {
+                           MapRow(
+                               to, columns, [](auto, auto sum) HWY_ATTR { return sum; }, sums);
+                         }
+                       });
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  if (args->workspace_bytes < Workspace(args)) return 1;
+  WithFloatType(DTypeOf(args->tensors[kInput]), [&](auto type) { Run<decltype(type)>(args); });
+  return 0;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+HWY_EXPORT(Launch);
+HWY_EXPORT(Workspace);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Workspace)(args); }
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"input.last_dim_stride1", Rel::kEq, 1},
+    {"weight.columns_dense", Rel::kEq, 1},
+    {"bias.last_dim_stride1", Rel::kEq, 1},
+});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.mlp.linear.by_columns",
+     .operation = "mlp.linear",
+     .dtypes = kF32F16BF16,
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest,
+     .workspace = &WorkspaceOfBest},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE

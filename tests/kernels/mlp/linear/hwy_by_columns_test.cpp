@@ -1,0 +1,92 @@
+// hwy.mlp.linear.by_columns: equals the reference at odd sizes, stays inside its tensors, does not depend on the
+// partition.
+#include "tests/kernels/mlp/linear/linear_testing.h"
+#include "tests/kernels/targets.h"
+
+namespace lz::kernels {
+extern const KernelFamily kernels_mlp_linear_hwy_by_columns;
+}  // namespace lz::kernels
+
+namespace lz::testing {
+namespace {
+
+const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_by_columns[0]; }
+constexpr std::array<DType, 3> kTypes = {DType::kF32, DType::kBF16, DType::kF16};
+
+// Every test runs with each instruction set that this CPU has.
+class HwyByColumns : public OnEachTarget {};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyByColumns, AllTargets(), NameOfTarget);
+
+TEST_P(HwyByColumns, EqualsTheReferenceForFewRows) {
+  for (DType type : kTypes)
+    for (int64_t rows = 1; rows <= 4; ++rows)
+      for (int64_t n : {1, 3, 4, 7, 8, 15, 16, 17, 33, 70, 530})
+        for (int64_t k : {1, 2, 3, 7, 8, 9, 16, 21})
+          ExpectLikeReference(Kernel(),
+                              {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0, .by_columns = true});
+}
+
+TEST_P(HwyByColumns, EqualsTheReferenceForManyRows) {
+  for (DType type : kTypes)
+    for (int64_t rows : {5, 6, 7, 8, 9, 13, 31, 32})
+      for (int64_t n : {1, 5, 11, 12, 13, 24, 25, 47, 48, 49, 100})
+        for (int64_t k : {1, 3, 4, 9, 127, 130})
+          ExpectLikeReference(Kernel(),
+                              {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0, .by_columns = true});
+  ExpectLikeReference(Kernel(), {.rows = 389, .n = 50, .k = 300, .bias = true, .by_columns = true});
+}
+
+TEST_P(HwyByColumns, TakesPaddedMatrices) {
+  for (DType type : kTypes)
+    for (int64_t rows : {1, 3, 4, 12})
+      ExpectLikeReference(Kernel(),
+                          {.type = type, .rows = rows, .n = 75, .k = 13, .bias = true, .pad = 5, .by_columns = true});
+}
+
+TEST_P(HwyByColumns, WithoutWeightsGivesTheBias) {
+  for (DType type : kTypes)
+    for (int64_t rows : {2, 9})
+      for (bool bias : {false, true})
+        ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = 9, .k = 0, .bias = bias, .by_columns = true});
+}
+
+TEST_P(HwyByColumns, TakesEmptyOutputs) {
+  ExpectLikeReference(Kernel(), {.rows = 0, .n = 9, .k = 16, .by_columns = true});
+  ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 2, .n = 0, .k = 16, .by_columns = true});
+  ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 9, .n = 0, .k = 16, .by_columns = true});
+}
+
+TEST_P(HwyByColumns, DoesNotDependOnThePartition) {
+  for (DType type : kTypes)
+    for (int64_t rows : {1, 3, 37})
+      ExpectSameInParts(Kernel(), {.type = type, .rows = rows, .n = 1403, .k = 275, .bias = true, .by_columns = true});
+}
+
+TEST_P(HwyByColumns, ANaNReachesItsRowOnly) {
+  for (DType type : kTypes) {
+    for (int64_t rows : {2, 9}) {
+      const LinearCall call = {.type = type, .rows = rows, .n = 6, .k = 70, .by_columns = true};
+      LinearData data(call);
+      data.input.view().Set({1, 69}, NAN);
+      ASSERT_EQ(data.Run(Kernel(), call, data.output), 0);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < call.n; ++c) EXPECT_EQ(std::isnan(data.output.view().Get({r, c})), r == 1);
+    }
+  }
+}
+
+TEST_P(HwyByColumns, AnInfinityReachesItsColumnOnly) {
+  for (DType type : kTypes) {
+    for (int64_t rows : {2, 9}) {
+      const LinearCall call = {.type = type, .rows = rows, .n = 50, .k = 70, .by_columns = true};
+      LinearData data(call);
+      data.weight.view().Set({49, 3}, INFINITY);
+      ASSERT_EQ(data.Run(Kernel(), call, data.output), 0);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < call.n; ++c) EXPECT_EQ(std::isinf(data.output.view().Get({r, c})), c == 49);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lz::testing
