@@ -26,7 +26,6 @@ from layerzero.models.families import as_trained, first_output  # noqa: E402
 ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "siglip"]
 OTHERS = {
     "deepseek_v3": "layer 0: its keys and values have different sizes",
-    "bloom": "attention: the model refuses another one than its own",
 }
 
 

@@ -23,6 +23,7 @@ _MIXED = _SLIDING | {"use_sliding_window": True, "max_window_layers": 1}  # the 
 _GPT2 = {"vocab_size": 131, "n_embd": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.3} | _TOKENS
 _OPT = _PLAIN | {"ffn_dim": 96, "word_embed_proj_dim": 64, "init_std": 0.3}
 _EXPERTS = _GROUPED | {"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+_BLOOM = {"vocab_size": 131, "hidden_size": 96, "n_layer": 3, "n_head": 6, "initializer_range": 0.3} | _TOKENS
 _GPT_OSS = {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2, "initializer_range": 0.1}
 _CORRECTED = _GROUPED | {"num_experts_per_tok": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
 _CORRECTED |= {"routed_scaling_factor": 1.5, "initializer_range": 0.15}
@@ -57,6 +58,7 @@ DECODERS = {
     "qwen2_moe": ("Qwen2Moe", _EXPERTS | {"shared_expert_intermediate_size": 48, "norm_topk_prob": True}),
     "falcon": ("Falcon", _FALCON),  # calls torch's attention itself
     "falcon, sequential": ("Falcon", _FALCON | {"multi_query": False, "parallel_attn": False, "bias": True}),
+    "bloom": ("Bloom", _BLOOM),  # attention of its own, with ALiBi
     "hunyuan": ("HunYuanDenseV1", _GROUPED | {"head_dim": 16}),  # heads are normalised behind their rotation
     "gpt_oss": ("GptOss", _SLIDING | _GPT_OSS),  # sinks, experts of transposed weights, a clamped gate
     "glm4_moe": (

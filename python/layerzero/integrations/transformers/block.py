@@ -42,13 +42,22 @@ class BlockProgram:
         self._paged: Program | None = None  # the same over blocks
 
     def run(
-        self, hidden: Any, groups: Any, cache: Any, past: int, pads: Any = None, encoded: Encoded | None = None
+        self,
+        hidden: Any,
+        groups: Any,
+        cache: Any,
+        past: int,
+        pads: Any = None,
+        encoded: Encoded | None = None,
+        slopes: Any = None,
     ) -> torch.Tensor:
-        """pads: of a PagedCache, what its `padding` says of the masks. encoded: what an encoder gave."""
+        """pads: of a PagedCache, what its `padding` says of the masks. encoded: what an encoder gave. slopes: by group,
+        where its layers have ALiBi and the mask has not.
+        """
         length = hidden.shape[1]
         output = torch.empty_like(hidden, memory_format=torch.contiguous_format)
         if isinstance(cache, PagedCache):
-            return self._run_paged(hidden, groups, cache, pads, output)
+            return self._run_paged(hidden, groups, cache, pads, output, slopes)
         if cache is None:
             rows = rows_cache.no_rows(hidden, self.layers, length)
         elif type(cache) is StaticCache:
@@ -58,7 +67,7 @@ class BlockProgram:
         further = () if encoded is None else (encoded.mask, *keys_and_values(self.plan, encoded))
         for piece in self._pieces(hidden, groups, cache, encoded):
             part = [(mask, *(t if t is None else t[:, piece] for t in tables)) for mask, *tables in groups]
-            given = (hidden[:, piece], *self._inputs(part), *further)
+            given = (hidden[:, piece], *self._inputs(part, slopes), *further)
             self._call(self.program, given, (output[:, piece],), rows, past + piece.start)
         if cache is not None:
             rows_cache.appended(cache, length)
@@ -80,21 +89,22 @@ class BlockProgram:
             return [slice(0, length)]
         return [slice(begin, min(begin + PIECE, length)) for begin in range(0, length, PIECE)]
 
-    def _run_paged(self, hidden: Any, groups: Any, cache: PagedCache, pads: Any, output: Any) -> torch.Tensor:
+    def _run_paged(self, hidden: Any, groups: Any, cache: PagedCache, pads: Any, output: Any, slopes: Any) -> Any:
         if self._paged is None:
             self._paged = _PagedBuilder(self.plan, self).build()
         groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do
         with cache.extended(self.block_sizes, hidden, pads) as blocks:
-            self._call(self._paged, (hidden, *self._inputs(groups), *blocks), (output,))
+            self._call(self._paged, (hidden, *self._inputs(groups, slopes), *blocks), (output,))
         return output
 
-    def _inputs(self, groups: Any) -> Any:
+    def _inputs(self, groups: Any, slopes: Any) -> Any:
         for (mask, cos, sin), rope in zip(groups, self.ropes, strict=True):
             yield mask
             if rope is None:
                 yield from (None, None)
             else:
                 yield from (table[..., : rope.width] for table in (cos, sin))
+        yield from (slopes.get(group) for group in self.plan.alibis)
 
     def arguments(self, batch: int, length: int, past: int) -> tuple[Any, Any, Any, int]:
         """Tensors of a run of these sizes, for questions about it: their contents mean nothing."""
@@ -104,7 +114,8 @@ class BlockProgram:
         rows = rows_cache.no_rows(hidden, self.layers, past + length)
         seen = rows if self.cross else ()  # as many positions of an encoder
         further = (None, *seen) if self.cross else ()
-        return (hidden, *self._inputs(groups), *further), (torch.empty_like(hidden),), rows, past
+        slopes = {group: slopes for group, (_, slopes, _) in self.plan.alibis.items()}
+        return (hidden, *self._inputs(groups, slopes), *further), (torch.empty_like(hidden),), rows, past
 
     def cache_bytes(self) -> int:
         """Keys and values of all layers for one token of one sequence."""
@@ -121,6 +132,7 @@ class _Builder:
         self.stream: Any = self.make.input()
         self.waiting: list[tuple[Rows, float]] = []
         self.groups = [tuple(self.make.input() for _ in range(3)) for _ in program.ropes]
+        self.slopes = {group: self.make.input() for group in plan.alibis}
         self.encoded_mask = self.make.input() if program.cross else None
 
     def build(self) -> Program:
@@ -345,6 +357,7 @@ class _Builder:
             "value": values,
             "attn_mask": self.groups[layer.group][0],
             "sinks": self._sinks(own),
+            "alibi_slopes": self.slopes.get(layer.group),
         }
         self.make.add("attention", [mixed], **operands, **given, scale=own.scale * own.query.factor)
 
@@ -398,5 +411,6 @@ class _PagedBuilder(_Builder):
             sm_scale=own.scale * own.query.factor,
             window_left=-1 if own.window is None else own.window - 1,
             sinks=self._sinks(own),
+            alibi_slopes=self.slopes.get(layer.group),
             **given,
         )

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import EncoderDecoderCache
 
-from layerzero.integrations.transformers import biases, encoded, rows_cache, structure
+from layerzero.integrations.transformers import biases, encoded, linear_biases, rows_cache, structure
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
@@ -41,7 +41,8 @@ class _Call:
         self.cache: Any = None
         self.encoded: Encoded | None = None
         self.past = 0
-        self.given: list[Any] = [None] * plan.stack.groups  # (mask, tables) as the layers of a group got them
+        self.given: list[Any] = [None] * plan.stack.groups  # (mask, tables, alibi) as the layers of a group got them
+        self.slopes: dict[int, Any] = {}
         self.aside: str | None = None
         self.done = False
 
@@ -70,10 +71,12 @@ class _Call:
             self.aside = "its rows were changed between the layers"
         groups = [self._group(group, *given) for group, given in enumerate(self.given)]
         pads = self._padding(groups) if isinstance(self.cache, PagedCache) else None
+        if pads is not None and None in self.slopes.values():
+            self.aside = "its attention has a bias, which attention over blocks does not take"
         if self.aside:
             return hidden
         self.done = True
-        return self.plan.program().run(self.rows, groups, self.cache, self.past, pads, self.encoded)
+        return self.plan.program().run(self.rows, groups, self.cache, self.past, pads, self.encoded, self.slopes)
 
     def _undo(self) -> None:
         """The layers are gone through again: no program."""
@@ -89,6 +92,7 @@ class _Call:
             return "attentions or hidden states are asked for"
         stack = self.plan.stack
         known = _ALONE if stack.alone else _KNOWN | {ENCODED, ENCODED_MASK} if stack.cross else _KNOWN
+        known = known | stack.unread | {alibi.argument for alibi, _, _ in self.plan.alibis.values()}
         causal = stack.layers[0].attention.causal and stack.cache is None  # as the model's own code asks for each time
         if bool(arguments.pop("is_causal", False)) != causal:
             return f"is_causal is {'not ' if causal else ''}given"
@@ -127,20 +131,22 @@ class _Call:
         ):
             return False
         kept = self.given[group]
+        alibi = self.plan.alibis.get(group)
+        given = mask, tables, None if alibi is None else arguments.get(alibi[0].argument)
         if kept is None:
-            self.given[group] = mask, tables
+            self.given[group] = given
             return True
-        return kept[0] is mask and kept[1] is tables
+        return all(one is other for one, other in zip(kept, given, strict=True))
 
-    def _group(self, group: int, mask: Any, tables: Any) -> tuple[Any, Any, Any]:
+    def _group(self, group: int, mask: Any, tables: Any, slanted: Any) -> tuple[Any, Any, Any]:
         """(mask, cos, sin) as the program takes them, which applies the window too."""
         window, bias = self.plan.windows[group], self.plan.biases.get(group)
         length = self.hidden.shape[1]
         total = self.past + length
         if mask is not None:
-            if type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[1] != 1 or mask.shape[-1] < total:
+            if self._is_of_other_shape(mask, window, total):
                 self.aside = "the mask is not one value for each row and key"
-            else:
+            elif group not in self.plan.alibis:
                 mask = mask[..., :total]
                 if window is not None and shows_beyond(mask, self.past, length, window):
                     self.aside = "the mask shows keys that are outside of the layers' window"
@@ -149,7 +155,19 @@ class _Call:
             if mask is None and length > 1 and self.plan.stack.kind == "decoder":
                 shift = biases.with_triangle(shift, self.past)
             mask = biases.merged(mask, shift, total)
+        if group in self.plan.alibis and self.aside is None:
+            found = linear_biases.applied(*self.plan.alibis[group], mask, slanted, self.past, length)
+            if found is None:
+                self.aside = "its bias by distance has another shape"
+            else:
+                mask, self.slopes[group] = found
         return mask, *(tables or (None, None))
+
+    def _is_of_other_shape(self, mask: Any, window: int | None, total: int) -> bool:
+        """A mask may differ between heads where no window has to be compared with it."""
+        if type(mask) is not torch.Tensor or mask.dim() != 4 or mask.shape[-1] < total:
+            return True
+        return mask.shape[1] != 1 and (window is not None or mask.shape[1] != self.plan.heads)
 
     def _padding(self, groups: list[Any]) -> list[int] | None:
         """What the masks hide at the left, which is all that attention over blocks is told of them."""

@@ -70,6 +70,18 @@ class Rope:
 
 
 @dataclasses.dataclass(frozen=True)
+class Alibi:
+    """A bias of scores that a layer is given as `argument`: slopes by distance, one for each head, where they are known.
+
+    inverted: the mask beside it, where it is one of booleans, says what is hidden.
+    """
+
+    argument: str
+    slopes: tuple[float, ...] | None
+    inverted: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Attention:
     query: Heads
     key: Heads
@@ -81,6 +93,7 @@ class Attention:
     window: int | None = None
     softcap: float | None = None
     sinks: tuple[str, str] | None = None  # the module and its one parameter: a logit for each head
+    alibi: Alibi | None = None
 
     @property
     def linears(self) -> tuple[str, ...]:
@@ -228,6 +241,7 @@ class Stack:
     half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
     gives, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
     with them is compared when it first calls them. part: the model has other layers too. attention: the implementation that the model's configuration has to name.
+    unread: arguments that the layers get beside those, and that nothing depends on.
     """
 
     holder: str
@@ -240,6 +254,7 @@ class Stack:
     alone: bool = False
     part: bool = False
     attention: str = "layerzero"
+    unread: frozenset[str] = frozenset()
 
     @property
     def groups(self) -> int:

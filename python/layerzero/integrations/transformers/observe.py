@@ -17,10 +17,11 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import choices, deferred, experts, probe, structure
+from layerzero.integrations.transformers import choices, deferred, experts, linear_biases, probe, structure
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
 from layerzero.integrations.transformers.layers import Norm, NotReached, Stack, Unknown
 from layerzero.integrations.transformers.recognise import LayerTrace
+from layerzero.integrations.transformers.recorded import is_same
 
 NAME = "layerzero_observed"
 # What shows in no small input: a bound that only large numbers reach, a factor that grows with the position.
@@ -39,11 +40,48 @@ def _attend(module, query, key, value, attention_mask, **further):
 
 
 class _OwnAttention(TorchFunctionMode):
-    """Sees the attention of models that call torch's function themselves."""
+    """Sees the attention of models that call torch's function themselves, or what it is made of: a product of queries and
+    keys, a softmax, and a product of that with values.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.product: Any = None  # the last: (left, right)
+        self.softmax: Any = None  # (the product before it, its input, its result)
+
+    def _sees_softmax(self, func, given, result):
+        trace = next((trace for trace in _recording.values() if trace.within), None)
+        if trace is None:
+            return
+        tensors = [value for value in given if isinstance(value, torch.Tensor)]
+        if func in _SOFTMAX and self.product is not None:
+            self.softmax = (*self.product, tensors[0].clone(), result.clone())
+        elif func in _PRODUCTS:
+            self.product = left, right = tensors[-2:]  # behind what they are added to
+            if self.softmax is not None and is_same(left, self.softmax[-1]):
+                self._attends(trace, right, result)
+                self.softmax = None
+
+    def _attends(self, trace, value, result):
+        """The product with values is done."""
+        left, right, scores, weights = self.softmax
+        batch = trace.given.shape[0]
+        query, key, value, result, scores = (
+            tensor.reshape(batch, -1, *tensor.shape[-2:])
+            for tensor in (left, right.transpose(-1, -2), value, result, scores)
+        )
+        module = trace.within[-1]
+        constants = [number for number in vars(module).values() if isinstance(number, float)]
+        found = linear_biases.scores_of(scores, query, key, constants, trace.arguments)
+        if found is not None:
+            mask, causal = trace.arguments["attention_mask"], trace.cache is not None
+            further = {"is_causal": causal, "scaling": found.scale, "alibi": found.alibi, "weights": weights}
+            trace.attends(module, (query, key, value), mask, result.transpose(1, 2), further)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
+        self._sees_softmax(func, [*args, *kwargs.values()], result)
         if func is torch.nn.functional.scaled_dot_product_attention:
             given = dict(zip(_SDPA, args, strict=False)) | kwargs
             trace = next((trace for trace in _recording.values() if trace.within), None)
@@ -56,6 +94,9 @@ class _OwnAttention(TorchFunctionMode):
         return result
 
 
+_PRODUCTS = (torch.baddbmm, torch.Tensor.baddbmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__,
+             torch.bmm, torch.Tensor.bmm)  # fmt: skip
+_SOFTMAX = (torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax)
 _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
@@ -139,7 +180,7 @@ def _threshold_of(module, half):
     own = inspect.unwrap(type(module).forward)
     if type(module).__module__.startswith("torch.") or not hasattr(own, "__code__"):
         return None
-    names = _names_in(own, getattr(module, "config", None), half)
+    names = _names_in(own, module, half)
     for name in list(names):  # and those of the functions of its file
         known = own.__globals__.get(name)
         helper: Any = inspect.unwrap(known) if callable(known) else None
@@ -149,13 +190,14 @@ def _threshold_of(module, half):
     return f"its code calls {found[0]}: no small input shows what that does" if found else None
 
 
+_SWITCH = re.compile(r"self\.(\w+)")
 _OPTION = re.compile(r"self\.config\.(\w+) is not None")
 _HALF = re.compile(r"\w+\.dtype == torch\.float16( and (?!.*\bor\b).*)?")
 
 
-def _names_in(function: Any, config: Any, half: bool) -> set[str]:
-    """The names in a method's code, without the branches for options that its configuration leaves out, or for float16."""
-    return {n for n, tests in _names_by_test(function) if not any(_is_left_out(test, config, half) for test in tests)}
+def _names_in(function: Any, module: Any, half: bool) -> set[str]:
+    """The names in a method's code, without the branches for options that it or its configuration leaves out, or for float16."""
+    return {n for n, tests in _names_by_test(function) if not any(_is_left_out(test, module, half) for test in tests)}
 
 
 @functools.lru_cache(maxsize=1024)  # layers of one class have one code
@@ -180,10 +222,12 @@ def _names_by_test(function: Any) -> list[tuple[str, tuple[str, ...]]]:
     return found
 
 
-def _is_left_out(test: str, config: Any, half: bool) -> bool:
-    option = _OPTION.fullmatch(test)
+def _is_left_out(test: str, module: Any, half: bool) -> bool:
+    option, switch = _OPTION.fullmatch(test), _SWITCH.fullmatch(test)
     if option:
-        return getattr(config, option[1], 0) is None
+        return getattr(getattr(module, "config", None), option[1], 0) is None
+    if switch:
+        return module.__dict__.get(switch[1], 0) in (None, False)
     return not half and bool(_HALF.fullmatch(test))
 
 
@@ -216,8 +260,8 @@ class _Hooks:
 
 
 def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tuple[Any, ...]:
-    """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, what the first one got)
-    by one `run()` of the model. interface: by that it calls attention, else it calls torch's function.
+    """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, arguments that nothing
+    depends on, what the first one got) by one `run()` of the model. interface: by that it calls attention, else it calls torch's function.
     """
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, attention_interface.layerzero_mask)
@@ -250,7 +294,9 @@ def _describe(traces):
             raise type(unknown)(f"layer {index}: {unknown}") from None
         if layer.attention.causal != (cache is not None or trace.arguments.get("is_causal") is True):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
-        given = (*(id(trace.arguments.get(name)) for name in ("attention_mask", "position_embeddings")), id(trace.bias))
+        names = ["attention_mask", "position_embeddings"]
+        names += [] if layer.attention.alibi is None else [layer.attention.alibi.argument]
+        given = (*(id(trace.arguments.get(name)) for name in names), id(trace.bias))
         first = given not in groups
         if first and layer.bias is None and trace.bias is not None:
             raise Unknown(f"layer {index}: its attention has a position_bias of which nothing tells what made it")
@@ -258,7 +304,16 @@ def _describe(traces):
         found.append(dataclasses.replace(layer, group=group, bias=layer.bias if first else None))
     if len({trace.tuples for trace in traces}) > 1:
         raise Unknown("its layers give different numbers of values")
-    return tuple(found), cache, traces[0].tuples
+    return tuple(found), cache, traces[0].tuples, _unread(traces, found)
+
+
+def _unread(traces, layers):
+    """The tensors that every layer was given, and that its description does without."""
+    used = {"attention_mask", "position_embeddings"}
+    used |= {layer.attention.alibi.argument for layer in layers if layer.attention.alibi is not None}
+    arguments = [[*trace.arguments.items()][1:] for trace in traces]
+    tensors = [{name for name, value in given if isinstance(value, torch.Tensor)} for given in arguments]
+    return frozenset(set.intersection(*tensors) - used)
 
 
 class ModelLayers:
@@ -292,10 +347,12 @@ class ModelLayers:
         implementation, why_not = _attention_of(self.model)
         if reason or why_not:
             raise Unknown(reason or why_not)
-        found, cache, tuples, self.first = self._described(layers, implementation == attention_interface.NAME)
+        interface = implementation == attention_interface.NAME
+        found, cache, tuples, unread, self.first = self._described(layers, interface)
         return Stack(
             path, name, found, cache, half=half or _why_not_layers(layers, half=True) is None,
             tuples=tuples, alone=self.alone, part=self.part, attention=implementation,
+            unread=frozenset() if interface else unread,
         )  # fmt: skip
 
     def _described(self, layers: Any, interface: bool) -> tuple[Any, ...]:
@@ -333,7 +390,7 @@ def _attention_of(model: nn.Module) -> tuple[str, str | None]:
     can: Any = getattr(model, "_can_set_attn_implementation", None)
     if can is None or can():
         return attention_interface.NAME, None
-    return named, None if named == "sdpa" else "attention: the model refuses another one than its own"
+    return named, None if named in ("sdpa", "eager") else "attention: the model refuses another one than its own"
 
 
 def wants_interface(found: "ModelLayers | str") -> bool:

@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 from layerzero import _layerzero
 from layerzero.integrations.transformers.block import DTYPES, BlockProgram
 from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
-from layerzero.integrations.transformers.layers import Experts, Layer, Stack
+from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
 from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
 
@@ -94,11 +94,18 @@ class StackPlan:
         kinds: set[Any] = {*map(type, modules), type(holder)}
         self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
         self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
+        self.heads = self.stack.layers[0].attention.query.heads
         self.biases = {
             layer.group: part.get_submodule(layer.bias.name)
             for layer, part in zip(self.stack.layers, own, strict=True)
             if layer.bias is not None
         }
+        self.alibis: dict[int, tuple[Alibi, Any, int]] = {}  # group -> (Alibi, its slopes or None, heads)
+        for layer in self.stack.layers:
+            alibi = layer.attention.alibi
+            if alibi is not None:
+                slopes = None if alibi.slopes is None else torch.tensor(alibi.slopes)
+                self.alibis[layer.group] = alibi, slopes, layer.attention.query.heads
         self.has_experts = any(isinstance(layer.mlp, Experts) for layer in self.stack.layers)
         self.modules, self.expected_types = modules, [*map(type, modules)]
         facts = [fact for module in modules if type(module) is not Linear for fact in _facts_of(module)]

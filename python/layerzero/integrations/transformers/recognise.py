@@ -28,7 +28,15 @@ from layerzero.integrations.transformers.layers import (
     Rope,
     Unknown,
 )
-from layerzero.integrations.transformers.recorded import Attended, Call, in_both_layouts, is_scale, is_sum, same
+from layerzero.integrations.transformers.recorded import (
+    Attended,
+    Call,
+    in_both_layouts,
+    is_same,
+    is_scale,
+    is_sum,
+    same,
+)
 from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
 _rope = _layerzero.ops["rope"]
@@ -65,8 +73,8 @@ class LayerTrace:
     def ends(self, _, args, result):
         self.tuples = len(result) if isinstance(result, tuple) else 0
         rows, *further = result if self.tuples else (result,)
-        known = [None, *(seen.further.get("position_bias") for seen in self.attended)]
-        plain = isinstance(rows, torch.Tensor) and all(any(value is one for one in known) for value in further)
+        known = [None, *(seen.further.get(name) for seen in self.attended for name in ("position_bias", "weights"))]
+        plain = isinstance(rows, torch.Tensor) and all(any(is_same(value, one) for one in known) for value in further)
         self.result = rows.clone() if plain else None
 
     def enters(self, module, _):
@@ -225,8 +233,11 @@ class LayerTrace:
             window=further.get("sliding_window") if causal else None,  # of an encoder: its masks have it
             softcap=further.get("softcap"),
             sinks=self._sinks(further["s_aux"]) if "s_aux" in further else None,
+            alibi=further.get("alibi"),
         )  # fmt: skip
-        if cross and (causal or rope or attention.sinks or not all(map(self._is_plain, (key, value)))):
+        if cross and (
+            causal or rope or attention.sinks or attention.alibi or not all(map(self._is_plain, (key, value)))
+        ):
             raise Unknown("its attention to an encoder's rows is of an unknown kind")
         return attention, source, out.result
 

@@ -1,0 +1,123 @@
+"""Attention that a model computes itself, told by its softmax; and ALiBi, the bias of its scores by a factor for each head.
+
+A model makes the bias once and hands it to each layer. A program gets the slopes alone, where what a call was given is
+slope * position on all keys that are seen, up to a number for each head; else the bias as a part of the mask.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+
+import layerzero as lz
+from layerzero.integrations.transformers import biases
+from layerzero.integrations.transformers.layers import Alibi
+
+
+class Scores(NamedTuple):
+    """What tells of scores how they come about: scale * query key^T, and `alibi` where they have it."""
+
+    scale: float
+    alibi: Alibi | None
+
+
+def hidden_by(scores: torch.Tensor) -> torch.Tensor:
+    """Where a mask of the smallest number was added, perhaps before the scores were divided."""
+    return scores <= torch.finfo(scores.dtype).min / 64
+
+
+def scores_of(seen: torch.Tensor, query: Any, key: Any, constants: list[float], arguments: dict[str, Any]) -> Any:
+    """The Scores that `seen` (batch, heads, rows, keys) is, of what a layer was given and constants of its own; or None."""
+    mask, hidden = arguments.get("attention_mask"), hidden_by(seen)
+    if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
+        return None
+    hides = mask if mask.dtype == torch.bool else hidden_by(mask)
+    inverted = mask.dtype == torch.bool and torch.equal(hides.expand_as(hidden), hidden)
+    if not inverted and not torch.equal((~hides if mask.dtype == torch.bool else hides).expand_as(hidden), hidden):
+        return None
+    if mask.dtype != torch.bool and mask[~hides].any():
+        return None
+    product = query.double() @ key.double().transpose(-1, -2)
+    summed = query.double().abs() @ key.double().abs().transpose(-1, -2)
+    known = [1.0, query.shape[-1] ** 0.5, *constants]
+    scales = {value for number in known if number for value in (number, 1 / number)}
+    given = [(None, torch.zeros(1, 1, 1, 1)), *_biases_in(arguments, seen.shape)]
+    for name, bias in given:
+        for scale in sorted(scales):
+            size = summed * abs(scale) + bias.abs()
+            near = (seen.double() - product * scale - bias).abs() <= 4 * torch.finfo(query.dtype).eps * size
+            if bool((near | hidden).all()):
+                return Scores(scale, None if name is None else Alibi(name, _slopes_of(bias, ~hidden), inverted))
+    return None
+
+
+def _biases_in(arguments: dict[str, Any], shape: Any) -> Any:
+    for name, value in [*arguments.items()][1:]:
+        plain = isinstance(value, torch.Tensor) and value.is_floating_point() and name != "attention_mask"
+        if plain and value.dim() > 1 and value.shape[-1] >= shape[-1]:
+            rows = rows_of(value, shape[1], shape[-1], shape[-1])
+            if rows is not None and rows.shape[0] in (1, shape[0]):
+                yield name, rows.double()
+
+
+def rows_of(given: torch.Tensor, heads: int, keys: int, total: int) -> torch.Tensor | None:
+    """(batch or 1, heads, 1, total) of a bias for as many keys or more: the last `keys`, of these the first `total`."""
+    if given.shape[-1] < total or given.numel() % (heads * given.shape[-1]):
+        return None
+    return given.reshape(-1, heads, 1, given.shape[-1])[..., max(given.shape[-1] - keys, 0) :][..., :total]
+
+
+def _slopes_of(bias: torch.Tensor, seen: torch.Tensor) -> tuple[float, ...] | None:
+    """The published ones of so many heads, or what the numbers say; None where they are neither."""
+    seen = seen.any(dim=(1, 2))
+    last = bias[-1, :, 0]  # of a sequence without padding
+    for slopes in (lz.alibi_slopes(last.shape[0]).double(), (last[:, -1] - last[:, 0]) / max(last.shape[-1] - 1, 1)):
+        exact = bias.float() if bool((bias.float().double() == bias).all()) else bias
+        if are_linear(exact.to(torch.float32), slopes.float(), seen):
+            return tuple(slopes.float().tolist())
+    return None
+
+
+def are_linear(rows: torch.Tensor, slopes: torch.Tensor, seen: Any) -> bool:
+    """Whether a bias is slope * position and a number for each head, on the keys that are seen; within its rounding."""
+    positions = torch.arange(rows.shape[-1])
+    if seen is None:
+        seen = torch.ones(1, rows.shape[-1], dtype=torch.bool)
+    first = seen.int().argmax(-1)[:, None, None, None]
+    rows = rows.expand(max(rows.shape[0], seen.shape[0]), -1, -1, -1)
+    origin = rows.float().gather(-1, first.expand(rows.shape[0], rows.shape[1], 1, 1))
+    expected = slopes[:, None, None] * (positions - first)
+    bound = 2 * torch.finfo(rows.dtype).eps * (rows.float().abs() + origin.abs())
+    away = (rows.float() - origin - expected).abs() > bound
+    return not bool((away & seen[:, None, None]).any())
+
+
+def simplified(mask: Any, inverted: bool, past: int) -> Any:
+    """A mask as the operation takes it: True where it shows; None where that is what causal attention shows."""
+    if mask is None:
+        return None
+    if mask.dtype == torch.bool:
+        shown = ~mask if inverted else mask
+    else:
+        hidden = hidden_by(mask)
+        if bool((mask != 0).logical_and(~hidden).any()):
+            return mask
+        shown = ~hidden
+    keys, rows = torch.arange(mask.shape[-1]), torch.arange(past, past + mask.shape[-2])
+    return None if torch.equal(shown, (keys <= rows[:, None]).expand_as(shown)) else shown
+
+
+def applied(alibi: Alibi, slopes: Any, heads: int, mask: Any, given: Any, past: int, length: int) -> Any:
+    """(mask, slopes or None) for `length` rows behind `past` of layers that were given so; None where they cannot be."""
+    total = past + length
+    keys = total if mask is None else mask.shape[-1]
+    rows = rows_of(given, heads, keys, total) if isinstance(given, torch.Tensor) else None
+    if rows is None:
+        return None
+    shown = simplified(None if mask is None else mask[..., :total], alibi.inverted, past)
+    if shown is None or shown.dtype == torch.bool:
+        seen = None if shown is None else shown[:, 0, -1]
+        if slopes is not None and are_linear(rows, slopes, seen):
+            return shown, slopes
+    if shown is None:
+        return biases.with_triangle(rows.expand(-1, -1, length, -1), past), None
+    return biases.merged(shown, rows, total), None

@@ -1,0 +1,206 @@
+"""Layers whose attention is code of their own, with a bias by distance: slopes where the numbers allow it, else a mask."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import layerzero as lz  # noqa: E402
+from block_families import TOLERANCE, error, plan_of  # noqa: E402
+from layerzero.integrations.transformers import linear_biases  # noqa: E402
+from layerzero.integrations.transformers.layers import Alibi  # noqa: E402
+from layerzero.models.families import as_trained  # noqa: E402
+from layerzero.program import Program  # noqa: E402
+
+_SIZES = {"vocab_size": 131, "initializer_range": 0.3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+MODELS = {
+    "bloom": ("Bloom", {"hidden_size": 96, "n_layer": 2, "n_head": 6}),  # more heads than a power of two
+    "falcon": ("Falcon", {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "alibi": True}),
+    "mpt": ("Mpt", {"d_model": 96, "n_layers": 2, "n_heads": 6, "max_seq_len": 512}),  # says what a mask hides
+}
+LENGTH = 310  # beyond the integers that bf16 holds, in which Falcon makes its bias
+
+
+def build(name, dtype=torch.float32):
+    kind, arguments = MODELS[name]
+    torch.manual_seed(5)
+    config = getattr(transformers, f"{kind}Config")(**arguments, **_SIZES)
+    return as_trained(getattr(transformers, f"{kind}ForCausalLM")(config).eval()).to(dtype)
+
+
+def forward(model, **given):
+    with torch.inference_mode():
+        return model(**given)
+
+
+def ids_and_masks(length=LENGTH):
+    ids = torch.randint(3, 131, (2, length), generator=torch.Generator().manual_seed(3))
+    left, right = torch.ones_like(ids), torch.ones_like(ids)
+    left[0, :37] = 0
+    right[1, -50:] = 0
+    hole = left.clone()
+    hole[1, 5:9] = 0
+    return ids, {"none": None, "left": left, "right": right, "hole": hole}
+
+
+@pytest.fixture(params=MODELS)
+def name(request):
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["none", "left", "right", "hole"])
+def test_a_long_prompt(name, kind, dtype):
+    model = build(name, dtype)
+    own, exact = copy.deepcopy(model), copy.deepcopy(model).float()
+    assert lz.compile(model).block == "block.decoder"
+    ids, masks = ids_and_masks()
+    seen = torch.ones_like(ids).bool() if masks[kind] is None else masks[kind].bool()
+    results = [forward(each, input_ids=ids, attention_mask=masks[kind]).logits[seen] for each in (model, own, exact)]
+    if dtype == torch.float32:
+        assert error(*results[:2]) <= TOLERANCE
+    else:
+        assert error(results[0], results[2]) <= 1.25 * error(results[1], results[2])
+    assert not plan_of(model).why_aside
+
+
+def test_tokens_behind_a_padded_prompt(name):
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    ids, masks = ids_and_masks()
+    mask, cache = masks["left"], None
+    logits = []
+    for begin, end in ((0, LENGTH - 3), *((at, at + 1) for at in range(LENGTH - 3, LENGTH))):
+        given = {"input_ids": ids[:, begin:end], "attention_mask": mask[:, :end], "past_key_values": cache}
+        result = forward(model, **given, use_cache=True)
+        cache = result.past_key_values
+        logits.append(result.logits)
+    expected = forward(own, input_ids=ids, attention_mask=mask).logits[mask.bool()]
+    assert error(torch.cat(logits, dim=1)[mask.bool()], expected) <= TOLERANCE
+    assert not plan_of(model).why_aside
+
+
+def test_a_paged_cache(name):
+    """Attention over blocks takes slopes; a bias that is a part of the mask goes with the model's own code."""
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    ids, masks = ids_and_masks(40)
+    given = {"input_ids": ids, "attention_mask": masks["left"], "use_cache": True}
+    cache = lz.PagedCache(lz.KVCacheManager(num_blocks=64, block_size=16))
+    last = {"input_ids": ids[:, :1], "attention_mask": torch.nn.functional.pad(masks["left"], (0, 1), value=1)}
+    results = [forward(each, **given, past_key_values=kept) for each, kept in ((model, cache), (own, None))]
+    tokens = [
+        forward(each, **last, past_key_values=first.past_key_values).logits
+        for each, first in zip((model, own), results, strict=True)
+    ]
+    seen = masks["left"].bool()
+    assert error(*(first.logits[seen] for first in results)) <= TOLERANCE and error(*tokens) <= TOLERANCE
+    assert bool(plan_of(model).why_aside) == (name == "falcon")
+
+
+def test_slopes_go_into_the_program(name, monkeypatch):
+    """Not a mask for each head, where the bias is what slopes give."""
+    model, ran, run = build(name), [], Program.run
+    lz.kernelize(model)
+    monkeypatch.setattr(Program, "run", lambda self, *args: (ran.append(args[0]), run(self, *args))[1])
+    ids, _ = ids_and_masks(20)
+    forward(model, input_ids=ids)
+    (given,) = ran
+    if name == "falcon":
+        assert given[1].shape == (2, 4, 20, 20)  # it is a part of the mask already
+    else:
+        assert given[1] is None
+        torch.testing.assert_close(given[4], lz.alibi_slopes(6))
+
+
+def test_hidden_states_and_weights_that_are_asked_for(name):
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    ids, _ = ids_and_masks(12)
+    for asked in ("output_hidden_states", "output_attentions"):
+        if name == "falcon" and asked == "output_attentions":
+            continue  # not under the attention that it has at first
+        results = [forward(each, input_ids=ids, **{asked: True}) for each in (model, own)]
+        for mine, theirs in zip(*(result[asked.removeprefix("output_")] for result in results), strict=True):
+            assert error(mine, theirs) <= TOLERANCE
+    assert set(plan_of(model).why_aside) == {"attentions or hidden states are asked for"}
+
+
+def test_queries_that_are_bounded():
+    """MPT clamps them where its configuration says so: what no small input shows."""
+    config = transformers.MptConfig(**MODELS["mpt"][1], **_SIZES, attn_config={"clip_qkv": 6.0})
+    model = transformers.MptForCausalLM(config).eval()
+    assert "its code calls clamp" in lz.kernelize(model).left["decoder"]
+    model = build("mpt")
+    lz.kernelize(model)
+    model.transformer.blocks[1].attn.clip_qkv = 0.1
+    own, ids = build("mpt"), ids_and_masks(12)[0]
+    own.transformer.blocks[1].attn.clip_qkv = 0.1
+    assert error(*(forward(each, input_ids=ids).logits for each in (model, own))) <= TOLERANCE
+    assert set(plan_of(model).why_aside) == {"an attribute of a module was changed after kernelize"}
+
+
+# ---- what numbers tell
+
+
+def recorded(scale=0.3, bias=None, mask=None):
+    query, key = torch.randn(2, 2, 4, 5, 8, generator=torch.Generator().manual_seed(1))
+    if mask is None:
+        mask = torch.full((2, 1, 5, 5), torch.finfo(torch.float32).min).triu(1)
+    seen = scale * (query @ key.transpose(-1, -2)) + (0 if bias is None else bias) + mask
+    return seen, query, key, {"rows": query, "attention_mask": mask}
+
+
+def alibi(factor=1.0, shift=0.0):
+    return factor * lz.alibi_slopes(4)[:, None, None] * (torch.arange(5.0) + shift)
+
+
+def test_scores_are_told_by_the_constants_of_a_module():
+    seen, query, key, given = recorded()
+    assert linear_biases.scores_of(seen, query, key, [0.7], given) is None
+    assert linear_biases.scores_of(seen, query, key, [0.3], given) == (0.3, None)
+    assert linear_biases.scores_of(seen, query, key, [1 / 0.3], given)[0] == pytest.approx(0.3)
+    seen[0, 1, 3, 2] += 1e-3
+    assert linear_biases.scores_of(seen, query, key, [0.3], given) is None
+
+
+@pytest.mark.parametrize(
+    ("bias", "slopes"),
+    [
+        (alibi(), lz.alibi_slopes(4)),
+        (alibi(shift=-4.0), lz.alibi_slopes(4)),
+        (alibi(3.0), 3 * lz.alibi_slopes(4)),
+        (alibi() ** 2, None),
+    ],
+)
+def test_slopes_are_told_by_the_bias(bias, slopes):
+    seen, query, key, given = recorded(bias=bias)
+    found = linear_biases.scores_of(seen, query, key, [0.3], given | {"bias": bias})
+    assert found.scale == 0.3 and found.alibi.argument == "bias" and not found.alibi.inverted
+    if slopes is None:
+        assert found.alibi.slopes is None
+    else:
+        torch.testing.assert_close(torch.tensor(found.alibi.slopes), slopes)
+    assert linear_biases.scores_of(seen, query, key, [0.3], given | {"bias": bias + 0.1}) is None
+
+
+def test_a_mask_with_numbers_between_is_no_mask():
+    mask = torch.zeros(2, 1, 5, 5)
+    mask[..., 0] = -3
+    seen, query, key, given = recorded(mask=mask)
+    assert linear_biases.scores_of(seen, query, key, [0.3], given) is None
+    assert linear_biases.simplified(mask, False, 0) is mask
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.01])
+def test_a_bias_of_other_slopes_becomes_a_part_of_the_mask(factor):
+    own, slopes = Alibi("bias", None, False), lz.alibi_slopes(4)
+    mask, given = linear_biases.applied(own, slopes, 4, None, alibi(factor), 2, 3)
+    if factor == 1.0:
+        assert mask is None and given is slopes
+    else:
+        assert given is None and mask.shape == (1, 4, 3, 5) and mask[0, :, 2].equal(alibi(factor)[:, 0])
+        assert mask[..., 0, 3:].isneginf().all()
+    assert linear_biases.applied(own, slopes, 4, None, alibi()[..., :4], 2, 3) is None
