@@ -133,6 +133,7 @@ int64_t ProbeIsa() {
   constexpr uint32_t kNeeded = kF | kDQ | kCD | kBW | kVL;
   if (zmm && (seven.ebx & kNeeded) == kNeeded) {
     isa |= kIsaAvx512;
+    if (Bit(seven.ecx, 1)) isa |= kIsaAvx512Vbmi;
     if (Bit(seven.ecx, 11)) isa |= kIsaAvx512Vnni;
     if (Bit(seven_one.eax, 5)) isa |= kIsaAvx512Bf16;
     if (Bit(seven.edx, 23)) isa |= kIsaAvx512Fp16;

@@ -29,6 +29,7 @@ enum IsaBit : int64_t {
   kIsaNeonBf16 = 1 << 9,
   kIsaNeonDot = 1 << 10,
   kIsaSve = 1 << 11,
+  kIsaAvx512Vbmi = 1 << 12,
 };
 
 struct IsaName {
@@ -43,6 +44,7 @@ inline constexpr auto kIsaNames = std::to_array<IsaName>({
     {kIsaAvx512Vnni, "avx512_vnni", "AVX-512 VNNI"},
     {kIsaAvx512Bf16, "avx512_bf16", "AVX-512 BF16"},
     {kIsaAvx512Fp16, "avx512_fp16", "AVX-512 FP16"},
+    {kIsaAvx512Vbmi, "avx512_vbmi", "AVX-512 VBMI"},
     {kIsaAmxBf16, "amx_bf16", "AMX BF16"},
     {kIsaAmxInt8, "amx_int8", "AMX INT8"},
     {kIsaNeon, "neon", "NEON"},

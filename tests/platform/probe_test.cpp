@@ -33,6 +33,7 @@ TEST(HostCpu, AgreesWithTheOperatingSystemsFlags) {
   expect(kIsaAvx512Vnni, {"avx512_vnni"});
   expect(kIsaAvx512Bf16, {"avx512_bf16"});
   expect(kIsaAvx512Fp16, {"avx512_fp16"});
+  expect(kIsaAvx512Vbmi, {"avx512vbmi"});
   expect(kIsaAmxBf16, {"amx_tile", "amx_bf16"});
   expect(kIsaAmxInt8, {"amx_tile", "amx_int8"});
   EXPECT_EQ(isa & (kIsaNeon | kIsaSve), 0);

@@ -1,4 +1,5 @@
-// Linear with weights in any quantised format for one to four rows, CPU SIMD: every weight is read and decoded once.
+// Linear with weights in any quantised format for one to four rows, CPU SIMD: every weight is decoded once, and read
+// from memory once; E4M3 is read once more from the first-level cache, to find its NaN.
 //   input  [..., k]  f32|f16|bf16, last dim dense, at most 4 rows      weight [n, k / (1 or 2)]  last dim dense
 //   packed [n, k / 2] u8, optional, as mlp.linear.prepack orders it, read instead of weight
 //   weight_scale, zero_point, tensor_scale: as the contract has them, groups of a multiple of 16 values
@@ -9,10 +10,13 @@
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/quantized/hwy_gemv.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
+#include <cmath>
+
 #include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/mlp/linear/hwy_strips.h"
 #include "kernels/mlp/linear/quantized/decode.h"
+#include "kernels/mlp/linear/quantized/exact.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
@@ -32,7 +36,8 @@ using Vector = hn::Vec<Tag>;
 
 constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
 
-// The next values of a unit. E4M3 comes out 2^8 too small, as bits of f16 with another bias, and its NaN as 480 of it.
+// The next values of a unit. E4M3 comes out 2^8 too small, as bits of f16 with another bias, and its NaN as 480 of it:
+// its scales are 2^8 too large.
 template <Codes kCodes>
 HWY_INLINE Vector ValuesOf(const uint8_t* code) {
   const Tag tag;
@@ -119,8 +124,8 @@ void DotRow(const uint8_t* codes, const int8_t* meaning, const RowScales& scales
     sums[r] = hn::GetLane(hn::SumOfLanes(tag, total[r]));
   }
   if constexpr (kCodes == Codes::kE4M3) {
-    const float factor = HasNaN(codes, k) ? std::numeric_limits<float>::quiet_NaN() : 256.0f;
-    for (int r = 0; r < R; ++r) sums[r] *= factor;
+    if (!HasNaN(codes, k)) return;
+    for (int r = 0; r < R; ++r) sums[r] = std::numeric_limits<float>::quiet_NaN();
   }
 }
 
@@ -179,13 +184,20 @@ int32_t Run(const lz_kernel_args* args) {
                           : scale.shape[1] == 1            ? Scaling::kRow
                                                            : Scaling::kUnits;
   const Dot dot = DotOf(weights.codes(), rows, scaling);
+  const bool e4m3 = weights.codes() == Codes::kE4M3;
+  const lz::quantized::ExactSums exact(args);
   // 64k weights take about 5 us on one core: less is not worth waking another.
   ParallelFor(args, n, 65536 / (k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t column = begin; column < end; ++column) {
       float sums[kMaxRows];
-      dot(weights.Row(column), weights.meaning(), RowScales(args, column), x, k, sums);
+      RowScales scales(args, column);
+      if (e4m3) scales.factor *= 256;
+      dot(weights.Row(column), weights.meaning(), scales, x, k, sums);
       const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
-      for (int64_t r = 0; r < rows; ++r) FromFloat(sums[r] + add, out[r] + column);
+      for (int64_t r = 0; r < rows; ++r) {
+        if (e4m3 && !std::isfinite(sums[r])) sums[r] = float(exact.At(r, column));  // 2^8 may have been too much
+        FromFloat(sums[r] + add, out[r] + column);
+      }
     }
   });
   return 0;

@@ -65,6 +65,24 @@ TEST_P(HwyQuantizedGemv, NaNOfE4M3) {
   }
 }
 
+// Scales at both ends of FP32's range, times codes whose values bring the products back into it.
+TEST_P(HwyQuantizedGemv, ExtremeScalesOfE4M3) {
+  const auto one = [](double code, double scale_value, double x_value) {
+    Array x(DType::kF32, {1, 16}), weight(DType::kU8, {1, 16}), scale(DType::kF32, {1, 1}), got(DType::kF32, {1, 1});
+    x.Set(std::vector<double>(16, x_value));
+    weight.Set(std::vector<double>(16, code));
+    weight.Become(DType::kF8E4M3);
+    scale.Set({scale_value});
+    EXPECT_EQ(Launch(kernels::kernels_mlp_linear_quantized_hwy_gemv[0],
+                     {&x, &weight, &scale, nullptr, nullptr, nullptr, nullptr, &got}, {Scalar(kFP8E4M3)}),
+              0);
+    return got.Values()[0];
+  };
+  EXPECT_EQ(one(0x01, 0x1p126, 1), 0x1p121);                                                   // 2^-9
+  EXPECT_EQ(one(0x38, 0x1p-145, 0x1p100), 0x1p-41);                                            // 1
+  EXPECT_EQ(one(0x3b, 0x1.9p-130, 1), 16 * double(float(1.375 * double(float(0x1.9p-130)))));  // a denormal scale
+}
+
 TEST_P(HwyQuantizedGemv, PaddedRowsAndOddNumbersOfColumns) {
   for (const int64_t n : {1, 2, 5, 64})
     for (const int64_t format : {int64_t{kInt8}, int64_t{kUInt4}})

@@ -1,0 +1,165 @@
+// Codes of quantised weights as bf16 in registers, exactly, for the kernels with AVX512-BF16 and AVX512-VBMI; and the
+// order in which they come out. For files of x86-64 only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/float_formats.h"
+#include "kernels/x86_intrinsics.h"
+#include "ops/common/quant_math.h"
+
+namespace lz::quantized {
+
+// Layouts of codes that differ in how they become numbers. A step is 64 bytes: 128 or 64 values.
+enum class Codes : uint8_t { kNibbles, kPackedNibbles, kIntegers, kFloats };
+constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
+constexpr int VectorsOf(Codes codes) { return IsHalfByte(codes) ? 4 : 2; }
+
+// Which of 128 values is word `word` of vector `vector`. A step of bytes has two vectors, of 64 values.
+constexpr int PositionOf(Codes codes, int vector, int word) {
+  if (codes == Codes::kNibbles) return 4 * word + vector;
+  if (codes == Codes::kPackedNibbles) return word / 8 * 32 + word % 8 * 2 + vector % 2 * 16 + vector / 2;
+  return vector / 2 * 64 + word / 8 * 16 + vector % 2 * 8 + word % 8;
+}
+
+// Puts 128 values in that order.
+class Order {
+ public:
+  explicit Order(Codes codes) {
+    for (int v = 0; v < 4; ++v) {
+      upper_[v] = 0;
+      for (int word = 0; word < 32; ++word) {
+        const int position = PositionOf(codes, v, word);
+        index_[v][word] = uint16_t(position % 64);
+        upper_[v] |= uint32_t(position / 64) << word;
+      }
+    }
+  }
+  static const Order& Of(Codes codes) {
+    static const Order all[] = {Order(Codes::kNibbles), Order(Codes::kPackedNibbles), Order(Codes::kIntegers)};
+    return all[codes == Codes::kFloats ? 2 : int(codes)];
+  }
+  // `count` values of x, then zeros; vectors `stride` values apart.
+  LZ_AVX512BF16_VBMI void Put(const uint16_t* x, int64_t count, uint16_t* out, int64_t stride) const {
+    __m512i in[4];
+    for (int v = 0; v < 4; ++v) {
+      const int64_t left = count - 32 * v;
+      const __mmask32 mask = left >= 32 ? ~__mmask32{0} : left <= 0 ? 0 : (__mmask32{1} << left) - 1;
+      in[v] = _mm512_maskz_loadu_epi16(mask, x + (left > 0 ? 32 * v : 0));
+    }
+    for (int v = 0; v < 4; ++v) {
+      const __m512i index = _mm512_load_si512(index_[v]);
+      const __m512i low = _mm512_permutex2var_epi16(in[0], index, in[1]);
+      const __m512i high = _mm512_permutex2var_epi16(in[2], index, in[3]);
+      _mm512_storeu_si512(out + v * stride, _mm512_mask_blend_epi16(upper_[v], low, high));
+    }
+  }
+
+ private:
+  alignas(64) uint16_t index_[4][32];
+  uint32_t upper_[4];
+};
+
+// The bf16 of bytes below 128, as two tables of bytes; or, of half bytes, one of words.
+struct Tables {
+  // Codes of a format. What stands for the byte w of an integer is w + 1/2, which is as far from 0 as that of ~w.
+  explicit Tables(int64_t format) {
+    if (ops::kQuantInfo[size_t(format)].pack == 2) {
+      for (int i = 0; i < 32; ++i) words[i] = Bits(NibbleValue(format, uint8_t(i % 16)));
+      return;
+    }
+    for (int i = 0; i < 128; ++i) {
+      const uint16_t bits = Bits(ops::IsInteger(format) ? float(i) + 0.5f : ops::CodeValue(format, uint8_t(i), 0));
+      low[i] = uint8_t(bits), high[i] = uint8_t(bits >> 8);
+    }
+  }
+  static const Tables& Of(int64_t format) {
+    using namespace ops;
+    static const Tables all[kQuantFormats] = {
+        Tables(kInt8),    Tables(kUInt8),     Tables(kInt4),      Tables(kUInt4), Tables(kFP8E4M3),
+        Tables(kFP8E5M2), Tables(kMXFP8E4M3), Tables(kMXFP8E5M2), Tables(kMXFP4), Tables(kNVFP4)};
+    return all[format];
+  }
+  static uint16_t Bits(float exact) { return FloatToBF16(exact); }
+  static float NibbleValue(int64_t format, uint8_t code) {
+    return ops::IsUnsigned(format) ? float(code - 8) : ops::CodeValue(format, code, 0);
+  }
+
+  alignas(64) uint16_t words[32] = {};
+  alignas(64) uint8_t low[128] = {}, high[128] = {};
+};
+
+// Tables in registers.
+template <Codes kCodes>
+class Decoder {
+ public:
+  // flip: 128 where integers have no sign.
+  LZ_AVX512BF16_VBMI_INLINE Decoder(const Tables& t, int flip) {
+    if constexpr (IsHalfByte(kCodes)) {
+      table_[0] = _mm512_load_si512(t.words);
+    } else {
+      table_[0] = _mm512_load_si512(t.low), table_[1] = _mm512_load_si512(t.low + 64);
+      table_[2] = _mm512_load_si512(t.high), table_[3] = _mm512_load_si512(t.high + 64);
+      flip_ = _mm512_set1_epi8(char(flip));
+    }
+  }
+  LZ_AVX512BF16_VBMI_INLINE void operator()(__m512i codes, __m512bh* out) const {
+    if constexpr (IsHalfByte(kCodes)) {  // the bit above the index selects one of two equal halves of the table
+      out[0] = (__m512bh)_mm512_permutexvar_epi16(codes, table_[0]);
+      out[1] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table_[0]);
+      out[2] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table_[0]);
+      out[3] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table_[0]);
+      return;
+    }
+    __m512i index = codes;
+    if constexpr (kCodes == Codes::kIntegers) {
+      codes = _mm512_xor_si512(codes, flip_);
+      index = _mm512_max_epi8(codes, _mm512_ternarylogic_epi32(codes, codes, codes, 0x55));  // w or ~w
+    }
+    const __m512i low = _mm512_permutex2var_epi8(table_[0], index, table_[1]);
+    const __m512i high = WithSign(_mm512_permutex2var_epi8(table_[2], index, table_[3]), codes);
+    out[0] = (__m512bh)_mm512_unpacklo_epi8(low, high);
+    out[1] = (__m512bh)_mm512_unpackhi_epi8(low, high);
+  }
+
+ private:
+  LZ_AVX512BF16_VBMI_INLINE static __m512i WithSign(__m512i high, __m512i codes) {
+    return _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(char(0x80)), 0xf8);  // high | (codes & 0x80)
+  }
+  __m512i table_[4], flip_;
+};
+
+// 64 scales of one byte as the upper two bytes of their floats.
+class PairScales {
+ public:
+  explicit PairScales(bool e8m0) : e8m0_(e8m0) {}
+  LZ_AVX512BF16_VBMI_INLINE void Load(const uint8_t* codes, __mmask64 mask) {
+    const __m512i v = _mm512_maskz_loadu_epi8(mask, codes), top = _mm512_set1_epi8(char(0x80));
+    if (e8m0_) {  // the exponent's eight bits; 0 is the denormal 2^-127, 255 comes out infinite
+      high_ = _mm512_and_si512(_mm512_srli_epi16(v, 1), _mm512_set1_epi8(0x7f));
+      low_ = _mm512_and_si512(_mm512_slli_epi16(v, 7), top);
+      low_ = _mm512_mask_blend_epi8(_mm512_testn_epi8_mask(v, v), low_, _mm512_set1_epi8(0x40));
+    } else {
+      const Tables& t = Tables::Of(ops::kFP8E4M3);
+      low_ = _mm512_permutex2var_epi8(_mm512_load_si512(t.low), v, _mm512_load_si512(t.low + 64));
+      high_ = _mm512_permutex2var_epi8(_mm512_load_si512(t.high), v, _mm512_load_si512(t.high + 64));
+      high_ = _mm512_ternarylogic_epi32(high_, v, top, 0xf8);
+    }
+  }
+  // Scale index[l] in lane l, from IndexOf and what is added to its bytes.
+  LZ_AVX512BF16_VBMI_INLINE __m512 operator()(__m512i index) const {
+    return (__m512)_mm512_maskz_permutex2var_epi8(0xccccccccccccccccull, low_, index, high_);
+  }
+  // Bytes of `lanes`: where the two of each are.
+  LZ_AVX512BF16_VBMI_INLINE static __m512i IndexOf(__m512i lanes) {
+    const __m512i both = _mm512_or_si512(_mm512_slli_epi32(lanes, 16), _mm512_slli_epi32(lanes, 24));
+    return _mm512_or_si512(both, _mm512_set1_epi32(0x40000000));
+  }
+
+ private:
+  __m512i low_, high_;
+  bool e8m0_;
+};
+
+}  // namespace lz::quantized
