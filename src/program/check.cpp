@@ -92,7 +92,12 @@ class Checker {
       LZ_RETURN_IF_ERROR(Output(step, o, Name(s, step.op->contract().outputs[o].name)));
     }
     for (const Operand& out : step.outputs) {
-      if (out.value >= 0) written_[size_t(out.value)].Add(out.column, out.column + Width(out));
+      if (out.value < 0) continue;
+      const int64_t parts = out.step ? out.axes[0] : 1;  // others may lie between
+      for (int64_t p = 0; p < parts; ++p) {
+        const int64_t from = out.column + p * out.step;
+        written_[size_t(out.value)].Add(from, from + Width(out) / parts);
+      }
     }
     return {};
   }
@@ -114,7 +119,7 @@ class Checker {
     if (out.value == -1) return {};
     LZ_RETURN_IF_ERROR(Fits(out, name));
     const Kind kind = values_[size_t(out.value)].kind;
-    if (kind == Kind::kWeight || kind == Kind::kInput || out.past || out.step) {
+    if (kind == Kind::kWeight || kind == Kind::kInput || out.past) {
       return WrongProgram(name, "rows, an output or the new rows of a cache", Name(size_t(out.value)));
     }
     const auto touches = [&](const Operand& other) { return Overlap(out, other); };

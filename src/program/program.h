@@ -42,7 +42,7 @@ struct Operand {
   int64_t column = 0;         // of a row: where its elements begin
   std::vector<int64_t> axes;  // and what they are, e.g. {heads, head_dim}; not of weights and inputs
   bool past = false;          // of a cache: all positions so far, else those of this run
-  int64_t step = 0;           // of a row that is read: elements between entries of the first axis, 0: none between them
+  int64_t step = 0;           // of a row: elements between entries of the first axis, 0: none between them
   bool packed = false;        // of rows: batch and length are one axis, as operations on packed sequences have it
 };
 

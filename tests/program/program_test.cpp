@@ -421,7 +421,7 @@ TEST_F(ProgramRefusal, OperandsOutsideOfTheirValues) {
     Step("elementwise", {x, wrong}, {y});
     EXPECT_THAT(WhyNot(), HasSubstr("step 0 (elementwise): other: wanted"));
   }
-  // Steps: within the row, of rows that were written, none for outputs, caches, weights and inputs.
+  // Steps: within the row, of rows that were written, none for caches, weights and inputs.
   for (const Operand& wrong :
        {Apart(a, 0, {2, 4}, 13), Apart(a, 1, {3, 4}, 6), Apart(a, 0, {2, 4}, 3), Apart(a, 0, {2, 4}, -8),
         Apart(a, 0, {2, 4}, INT64_MAX), Apart(cache, 0, {2, 4}, 8), Apart(x, 0, {}, 8), Apart(weight, 0, {}, 8)}) {
@@ -431,8 +431,9 @@ TEST_F(ProgramRefusal, OperandsOutsideOfTheirValues) {
     EXPECT_THAT(WhyNot(), HasSubstr("step 1 (elementwise): input: wanted"));
   }
   steps.clear();
-  Step("elementwise", {x, x}, {Apart(a, 0, {2, 4}, 8)});
-  EXPECT_THAT(WhyNot(), HasSubstr("step 0 (elementwise): output: wanted"));
+  Step("elementwise", {x, x}, {Apart(a, 0, {2, 4}, 8)});  // of a step's output the columns between stay as they were
+  Step("elementwise", {a, x}, {y});
+  EXPECT_THAT(WhyNot(), HasSubstr("step 1 (elementwise): input: wanted what an earlier step wrote"));
   steps.clear();
   Step("elementwise", {x, x}, {Part(a, 0, {8})});
   Step("elementwise", {Apart(a, 0, {2, 4}, 8), x}, {y});

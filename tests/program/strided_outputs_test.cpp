@@ -9,7 +9,8 @@ namespace {
 
 using verify::CaseLine;
 using verify::CasesOf;
-constexpr size_t kCases = 40;  // of an operation, at equal distances among all of them
+constexpr int kAdd = 0, kMul = 2;  // functions of `elementwise`
+constexpr size_t kCases = 40;      // of an operation, at equal distances among all of them
 
 // Last axis dense; the axes before lie in memory in reverse, each with room behind.
 OwnedTensor WithGaps(const OutputShape& shape) {
@@ -86,6 +87,26 @@ TEST_F(StridedOutputs, AreWrittenAsDenseOnesAre) {
     }
   }
   EXPECT_GT(tried, 500u);
+}
+
+class StepsApart : public ProgramFixture {};
+
+// Two parts of each of 3 heads, made by a step each: a head's rotated columns behind the others.
+TEST_F(StepsApart, EntriesThatLieApartAreWrittenOneByOne) {
+  const Operand x = Input(), both = Rows(24), y = Output(24);
+  Step("elementwise", {x, x}, {Apart(both, 0, {3, 4}, 8)}, {{"function", kAdd}});
+  Step("elementwise", {x, x}, {Apart(both, 4, {3, 4}, 8)}, {{"function", kMul}});
+  Step("elementwise", {both, both}, {y}, {{"function", kAdd}});
+  const auto program = Make();
+  OwnedTensor &in = Tensor({2, 3, 3, 4}, 5), &out = Tensor({2, 3, 24});
+  const Status status = Run(*program, {&in}, {&out});
+  ASSERT_TRUE(status.ok()) << status.Text();
+  const auto a = Values(in), b = Values(out);
+  for (size_t i = 0; i < a.size(); ++i) {
+    const size_t at = i / 4 * 8 + i % 4;
+    EXPECT_EQ(b[at], float(2 * float(2 * float(a[i]))));
+    EXPECT_EQ(b[at + 4], float(2 * float(float(a[i]) * float(a[i]))));
+  }
 }
 
 }  // namespace

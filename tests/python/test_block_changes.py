@@ -13,8 +13,8 @@ from block_families import BY_NAME, TOLERANCE, build, error, holder_of, ids_of, 
 from torch import nn  # noqa: E402
 
 # One with each kind of part: caps and four norms, packed products, heads that alternate, transposed weights, norms behind,
-# experts beside a shared one, sinks.
-NAMES = ["gemma2", "phi3", "gpt_neox", "gpt2", "bert", "qwen2_moe", "gpt_oss"]
+# experts beside a shared one, sinks, latents.
+NAMES = ["gemma2", "phi3", "gpt_neox", "gpt2", "bert", "qwen2_moe", "gpt_oss", "deepseek_v3"]
 
 
 @pytest.fixture(params=NAMES)

@@ -25,7 +25,7 @@ from layerzero.models.families import as_trained, first_output  # noqa: E402
 
 ENCODERS = ["bert", "roberta", "distilbert", "modernbert", "vit", "clip", "siglip"]
 OTHERS = {
-    "deepseek_v3": "layer 0: its keys and values have different sizes",
+    "qwen3_next": "layer 0: calls attention 0 times",
 }
 
 
@@ -274,6 +274,37 @@ def test_weights_in_blocks(name):
     with torch.device("cpu"):  # a mode, under which no program runs: part by part, by the same blocks
         assert error(logits, forward(model, **given).logits) <= TOLERANCE
     assert len(plan_of(model).why_aside) == 1
+
+
+def test_latents_keep_the_weight_that_makes_keys_and_values():
+    model, own = build("deepseek_v3"), build("deepseek_v3")
+    plan = lz.compile(model, "int8", max_perplexity_ratio=2, release_originals=True)
+    operations = {row["operation"] for row in plan.phases["decode"]}
+    assert plan.block == "block.decoder" and {"linear_gguf", "head_linear"} <= operations
+    left = [name for name, reason in plan.report.left.items() if "latents" in reason]
+    assert left == [f"model.layers.{index}.self_attn.kv_b_proj" for index in range(3)]
+    given = padded(ids_of())
+    assert 1e-4 < error(forward(model, **given).logits, forward(own, **given).logits) < 0.2
+    assert not plan_of(model).why_aside
+
+
+@pytest.mark.parametrize("where", ["static", "paged"])
+def test_latents_and_rotated_keys_in_two_memories(where):
+    """A static cache that the model's own code has begun, and blocks that somebody has attached."""
+    model, own, ids = build("deepseek_v3"), build("deepseek_v3"), ids_of(2)
+    if where == "static":
+        cache = transformers.StaticCache(config=model.config, max_cache_len=20)
+    else:
+        manager = lz.KVCacheManager(num_blocks=16, block_size=4)
+        for _ in range(3):
+            manager.attach(torch.zeros(16, 4, 1, 24), torch.zeros(16, 4, 1, 8))
+        cache = lz.PagedCache(manager)
+    first = forward(own, input_ids=ids[:, :6], past_key_values=cache, use_cache=True).logits
+    lz.kernelize(model)
+    rest = forward(model, input_ids=ids[:, 6:], past_key_values=cache, use_cache=True).logits
+    assert error(torch.cat([first, rest], dim=1), forward(own, input_ids=ids).logits) <= TOLERANCE
+    asides = {"its latents and rotated keys lie in two memories": 1} if where == "paged" else {}
+    assert plan_of(model).why_aside == asides
 
 
 def test_an_encoder_with_weights_in_bf16():

@@ -27,6 +27,9 @@ _BLOOM = {"vocab_size": 131, "hidden_size": 96, "n_layer": 3, "n_head": 6, "init
 _GPT_OSS = {"head_dim": 16, "num_local_experts": 5, "num_experts_per_tok": 2, "initializer_range": 0.1}
 _CORRECTED = _GROUPED | {"num_experts_per_tok": 3, "moe_intermediate_size": 32, "first_k_dense_replace": 1}
 _CORRECTED |= {"routed_scaling_factor": 1.5, "initializer_range": 0.15}
+_LATENT = _CORRECTED | {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 2}
+_LATENT |= {"num_key_value_heads": 4, "n_shared_experts": 1, "kv_lora_rank": 24, "qk_rope_head_dim": 8}
+_LATENT |= {"qk_nope_head_dim": 16, "v_head_dim": 12}
 _FALCON = {name: value for name, value in (_PLAIN | _TOKENS).items() if name != "intermediate_size"}
 _OPT = {name: value for name, value in _OPT.items() if name not in ("intermediate_size", "initializer_range")}
 
@@ -65,6 +68,12 @@ DECODERS = {
         "Glm4Moe",
         _CORRECTED | {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 2, "head_dim": 16},
     ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        _LATENT | {"q_lora_rank": None, "head_dim": 8, "topk_method": "group_limited_greedy"},
+    ),
+    "deepseek_v3": ("DeepseekV3", _LATENT | {"q_lora_rank": 32}),
+    "deepseek_v3, halves": ("DeepseekV3", _LATENT | {"q_lora_rank": 32, "rope_interleave": False, "v_head_dim": 24}),
     "minimax_m2": ("MiniMaxM2", _GROUPED | {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16}),
     "olmoe, every expert": ("Olmoe", _EXPERTS | {"num_experts_per_tok": 6}),
 }

@@ -10,7 +10,19 @@ from layerzero.integrations.transformers import rows_cache
 from layerzero.integrations.transformers.blocks import add_product
 from layerzero.integrations.transformers.encoded import Encoded, keys_and_values
 from layerzero.integrations.transformers.experts import weights_of
-from layerzero.integrations.transformers.layers import Attention, Columns, Experts, Heads, Layer, Mlp, Norm, Norms, Rope
+from layerzero.integrations.transformers.latents import gathered
+from layerzero.integrations.transformers.layers import (
+    Attention,
+    Columns,
+    Experts,
+    Heads,
+    Latent,
+    Layer,
+    Mlp,
+    Norm,
+    Norms,
+    Rope,
+)
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.program import Program, ProgramBuilder, Rows
 
@@ -29,7 +41,7 @@ class BlockProgram:
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
-        self.layers: list[tuple[int, int, int]] = []  # index in the cache, key heads, head size: of decoders
+        self.layers: rows_cache.Sizes = []  # of decoders
         self.dtype = plan.dtype
         first = plan.layers[0]
         self.width = first.sizes(first.shape.attention.linears[0])[1]
@@ -38,7 +50,6 @@ class BlockProgram:
             self.ropes[layer.group] = self.ropes[layer.group] or layer.attention.rope
         self.cross = plan.stack.cross  # attends to an encoder's rows too
         self.program = _Builder(plan, self).build()
-        self.block_sizes = [(index, heads, size, size) for index, heads, size in self.layers]
         self._paged: Program | None = None  # the same over blocks
 
     def run(
@@ -93,7 +104,7 @@ class BlockProgram:
         if self._paged is None:
             self._paged = _PagedBuilder(self.plan, self).build()
         groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do
-        with cache.extended(self.block_sizes, hidden, pads) as blocks:
+        with cache.extended(self.layers, hidden, pads) as blocks:
             self._call(self._paged, (hidden, *self._inputs(groups, slopes), *blocks), (output,))
         return output
 
@@ -119,7 +130,7 @@ class BlockProgram:
 
     def cache_bytes(self) -> int:
         """Keys and values of all layers for one token of one sequence."""
-        return sum(2 * heads * head_dim for _, heads, head_dim in self.layers) * self.dtype.itemsize
+        return sum(heads * (key + value) for _, heads, key, value in self.layers) * self.dtype.itemsize
 
 
 class _Builder:
@@ -320,11 +331,68 @@ class _Builder:
     def _attention(self, layer: Layer, source: Any) -> Rows:
         own = layer.attention
         given = self._linears(source, own.linears)
+        if own.latent is not None:
+            return self._linear(self._over_latents(layer, own.latent, given), own.out)
         query, key, value = (self._heads(given, part) for part in (own.query, own.key, own.value))
         query = self._turned(query, own.query, layer)
         mixed = self._rows(*query.axes)
         self._attend(layer, query, key, value, mixed)
         return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
+
+    def _over_latents(self, layer: Layer, latent: Latent, given: dict[str, Rows]) -> Rows:
+        """Each head's part of `up` is multiplied with its queries and with what it mixes: keys and values are the latents."""
+        own, down = layer.attention, given[latent.down]
+        rows = given[own.linears[0]]
+        if latent.query_down is not None:
+            rows = self._linear(self._normed(rows, latent.query_norm), own.query.linear)
+        heads, size, wide = own.query.heads, own.query.size, latent.width + latent.shared
+        weight = self.tables.weight(latent.up).unflatten(0, (heads, -1))
+        query, kept = self._rows(heads, wide), self._rows(1, wide)
+        self._multiply_heads(
+            Rows(rows.value, (heads, latent.unturned), rows.column, step=size),
+            weight[:, : latent.unturned].transpose(1, 2),
+            Rows(query.value, (heads, latent.width), step=wide),
+        )
+        turned = Rows(rows.value, (heads, latent.shared), rows.column + latent.unturned, step=size)
+        self._turn(layer, latent, turned, Rows(query.value, turned.axes, latent.width, step=wide))
+        latents = Rows(kept.value, (latent.width,))
+        self._normed(Rows(down.value, latents.axes, down.column), latent.norm, latents)
+        turned = Rows(down.value, (1, latent.shared), down.column + latent.width)
+        self._turn(layer, latent, turned, Rows(kept.value, turned.axes, latent.width))
+        mixed, result = self._rows(heads, latent.width), self._rows(heads, latent.size)
+        self._attend_latents(layer, latent, query, kept, mixed)
+        self._multiply_heads(mixed, weight[:, latent.unturned :], result)
+        return Rows(result.value, (result.size,))
+
+    def _multiply_heads(self, source: Rows, weight: torch.Tensor, into: Rows) -> None:
+        self.make.add("head_linear", [into], input=source, weight=self.make.weight(weight), dtype=self.dtype)
+
+    def _turn(self, layer: Layer, latent: Latent, source: Rows, into: Rows) -> None:
+        """The rotated part of heads; gathered first by a product with ones and zeros."""
+        if latent.gathers:
+            order = gathered(torch.eye(latent.shared, dtype=self.program.dtype)).t()
+            rows = self._rows(*source.axes)
+            self._multiply_heads(source, order.expand(source.axes[0], -1, -1), rows)
+            source = rows
+        rope, (_, cos, sin) = layer.attention.rope, self.groups[layer.group]
+        assert rope is not None
+        tables = {"cos": cos, "sin": sin, "interleaved": rope.interleaved, "rotary_dim": rope.rotary_dim}
+        self.make.add("rope", [into], input=source, **tables)
+
+    def _attend_latents(self, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
+        """The cache is given twice: the latents with what lies beside them, and alone."""
+        self.program.layers.append((layer.index, 1, latent.width, latent.shared))
+        keys, values = (Rows(self.make.cache(self.dtype), (1, n)) for n in (kept.size, latent.width))
+        for rows in (keys, values):
+            self.make.add("cast", [rows], input=dataclasses.replace(kept, axes=rows.axes), dtype=self.dtype)
+        operands: dict[str, Any] = {"query": query, "attn_mask": self.groups[layer.group][0]}
+        operands |= {n: dataclasses.replace(r, past=True) for n, r in {"key": keys, "value": values}.items()}
+        self.make.add("attention", [mixed], **operands, **self._limits(layer.attention))
+
+    @staticmethod
+    def _limits(own: Attention) -> dict[str, Any]:
+        further = {"window": own.window, "softcap": own.softcap}
+        return {"scale": own.scale} | {name: value for name, value in further.items() if value is not None}
 
     def _turned(self, rows: Rows, part: Heads, layer: Layer, into: Rows | None = None) -> Rows:
         """Heads as they go into attention, in `into` where that is given: rotated, and normalised behind that."""
@@ -343,7 +411,7 @@ class _Builder:
         own = layer.attention
         if own.causal:
             keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
-            self.program.layers.append((layer.index, own.key.heads, own.key.size))
+            self.program.layers.append((layer.index, own.key.heads, own.key.size, own.value.size))
             self._turned(key, own.key, layer, keys)
             self.make.add("cast", [values], input=value, dtype=self.dtype)
         else:
@@ -413,4 +481,28 @@ class _PagedBuilder(_Builder):
             sinks=self._sinks(own),
             alibi_slopes=self.slopes.get(layer.group),
             **given,
+        )
+
+    def _attend_latents(self, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
+        own = layer.attention
+        slots, queries, offsets, pages, last = self.tables_of_blocks
+        key_cache, value_cache, whole = (self.make.input() for _ in range(3))
+        key = Rows(kept.value, (1, latent.width), packed=True)
+        value = Rows(kept.value, (1, latent.shared), latent.width, packed=True)
+        self.make.add(
+            "kv_append_paged", [], key_cache=key_cache, value_cache=value_cache, key=key, value=value, slots=slots
+        )
+        self.make.add(
+            "paged_prefill_attention",
+            [dataclasses.replace(mixed, packed=True)],
+            query=dataclasses.replace(query, packed=True),
+            paged_k_cache=whole,
+            paged_v_cache=key_cache,
+            qo_indptr=queries,
+            kv_indptr=offsets,
+            kv_indices=pages,
+            kv_last_page_len=last,
+            sm_scale=own.scale,
+            window_left=-1 if own.window is None else own.window - 1,
+            **({"softcap": own.softcap} if own.softcap is not None else {}),
         )

@@ -62,11 +62,13 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
     mark.report.left |= dict.fromkeys(
         unreached, "weights: nothing tells what others would cost: not reached by the trial"
     )
+    absorbed = _absorbed(model)
+    mark.report.left |= dict.fromkeys(absorbed, "weights: attention over latents reads it in both directions")
     served = {
         name: module
         for name, module in model.named_modules()
         if replacing.is_served(module, linear_forward)
-        and name not in unreached
+        and name not in {*unreached, *absorbed}
         and not name.startswith(tuple(f"{path}." for path in unreached))
     }
     mark.report.left |= {
@@ -91,6 +93,17 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
     mark.report.weights = report
     if release:
         _release(model, found.weights, report, mark.report.left)
+
+
+def _absorbed(model):
+    """Paths of the linear layers that programs multiply with head by head."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    return [
+        paths[id(layer.get_submodule(shape.attention.latent.up))]
+        for holder, plan in plans_of(model)
+        for shape, layer in zip(plan.stack.layers, getattr(holder, plan.stack.name), strict=True)
+        if shape.attention.latent is not None
+    ]
 
 
 def _release(model, found, report, left):

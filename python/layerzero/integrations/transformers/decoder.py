@@ -76,6 +76,7 @@ def _is_llama_layer(layer):
     around = [Norms(before=norms.before) for norms in (layer.attention_norms, layer.mlp_norms) if norms.before]
     return (
         plain
+        and own.latent is None
         and len(own.linears) == 3
         and not (own.query.whole or own.key.whole or own.query.behind or own.key.behind)
         and (own.query.norm is None) == (own.key.norm is None)

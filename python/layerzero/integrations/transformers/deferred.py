@@ -16,10 +16,12 @@ from transformers.cache_utils import EncoderDecoderCache
 from layerzero.integrations.transformers import biases, encoded, linear_biases, rows_cache, structure
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
 from layerzero.integrations.transformers.encoded import Encoded
+from layerzero.integrations.transformers.latents import joined
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.recognise import ENCODED, ENCODED_MASK
+from layerzero.integrations.transformers.recorded import tables_of
 from layerzero.integrations.transformers.structure import count_call
 
 _running = threading.local()  # .call: the one that is under way in this thread
@@ -106,6 +108,10 @@ class _Call:
         paged = isinstance(self.cache, PagedCache)
         if paged and self.plan.biases:
             return "its attention has a bias, which attention over blocks does not take"
+        if paged and stack.layers[0].attention.latent is not None:
+            manager = self.cache.manager
+            if any(joined(*manager.storage(index)) is None for index in range(manager.num_layers)):
+                return "its latents and rotated keys lie in two memories"
         if not paged and not rows_cache.is_known(self.cache):
             return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
@@ -161,7 +167,7 @@ class _Call:
                 self.aside = "its bias by distance has another shape"
             else:
                 mask, self.slopes[group] = found
-        return mask, *(tables or (None, None))
+        return mask, *tables_of(tables)
 
     def _is_of_other_shape(self, mask: Any, window: int | None, total: int) -> bool:
         """A mask may differ between heads where no window has to be compared with it."""

@@ -82,6 +82,28 @@ class Alibi:
 
 
 @dataclasses.dataclass(frozen=True)
+class Latent:
+    """Keys and values of all heads as products of one row. `down` gives `width` columns, which go through `norm` and then
+    `up`, and `shared` more, which are rotated and end each head's key. `up` gives for each head `unturned` columns of
+    its key and `size` of its value.
+
+    gathers: neighbours become columns half a row apart before the rotation. query_down, query_norm: what the queries'
+    linear layer reads, where that is not what `down` reads.
+    """
+
+    down: str
+    width: int
+    shared: int
+    unturned: int
+    size: int
+    norm: Norm
+    up: str
+    gathers: bool
+    query_down: str | None = None
+    query_norm: Norm | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Attention:
     query: Heads
     key: Heads
@@ -94,10 +116,13 @@ class Attention:
     softcap: float | None = None
     sinks: tuple[str, str] | None = None  # the module and its one parameter: a logit for each head
     alibi: Alibi | None = None
+    latent: Latent | None = None
 
     @property
     def linears(self) -> tuple[str, ...]:
-        """Each once, in the order of their use."""
+        """Those that read what the attention reads, each once, in the order of their use."""
+        if self.latent is not None:
+            return self.latent.query_down or self.query.linear, self.latent.down
         return tuple(dict.fromkeys(part.linear for part in (self.query, self.key, self.value)))
 
 
@@ -222,6 +247,8 @@ class Layer:
         found = [norm for part in parts for norm in (part.before, part.after, part.behind)]
         found += [self.attention.query.norm, self.attention.key.norm]
         found += [] if self.cross is None else [self.cross.query.norm]
+        latent = self.attention.latent
+        found += [] if latent is None else [latent.norm, latent.query_norm]
         return tuple(norm for norm in found if norm is not None)
 
     @property
@@ -230,7 +257,9 @@ class Layer:
         cross = () if self.cross is None else (*self.cross.linears, self.cross.out)
         bias = () if self.bias is None else (self.bias.table,)
         sinks = () if self.attention.sinks is None else (self.attention.sinks[0],)
-        return (*self.attention.linears, self.attention.out, *sinks, *cross, *self.mlp.modules, *bias)
+        parts = (self.attention.query, self.attention.key)  # of latents they read no rows of the stream
+        further = [part.linear for part in parts if part.linear not in self.attention.linears]
+        return (*self.attention.linears, *further, self.attention.out, *sinks, *cross, *self.mlp.modules, *bias)
 
 
 @dataclasses.dataclass(frozen=True)

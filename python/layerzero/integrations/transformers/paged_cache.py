@@ -23,6 +23,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError, LayerZeroError
+from layerzero.integrations.transformers.latents import halves, joined
 from layerzero.integrations.transformers.padding import left_padding, padding_of, shows
 from layerzero.kv_cache import KVCacheHandle, KVCacheManager
 
@@ -273,7 +274,7 @@ class PagedCache(Cache):
         batch, length, past = like.shape[0], like.shape[1], self.get_seq_length()
         absent = self._absent
         if self._storage is None or self._storage[0] is not sizes or self._storage[1] is not like.dtype:
-            self._storage = sizes, like.dtype, [half for layer in self.storage(sizes, like) for half in layer]
+            self._storage = sizes, like.dtype, self._inputs(sizes, like)
         self._extend(batch, past + length, pads)
         try:
             yield (*self._tables(past, length), *self._storage[2])
@@ -285,17 +286,23 @@ class PagedCache(Cache):
             self._layer(index)
         self._set_length(past + length)
 
+    def _inputs(self, sizes: list[Sizes], like: torch.Tensor) -> list[torch.Tensor]:
+        """Keys and values of each layer; of latents, too, both beside each other."""
+        found = []
+        for keys, values in self.storage(sizes, like):
+            whole = joined(keys, values) if keys.shape[-1] != values.shape[-1] else None
+            found += [keys, values] if whole is None else [keys, values, whole]
+        return found
+
     def storage(self, sizes: list[Sizes], like: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(keys, values) of layers: (blocks, block_size, heads, size) each, of the dtype and on the device of `like`."""
         manager, found = self.manager, []
-        for index, heads, *widths in sizes:
+        for index, heads, key, value in sizes:
             with _storage_lock:
                 while manager.num_layers <= index:
-                    shapes = [(manager.num_blocks, manager.block_size, heads, width) for width in widths]
-                    keys, values = (torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes)
-                    manager.attach(keys, values)
+                    manager.attach(*halves((manager.num_blocks, manager.block_size, heads), key, value, like))
             layer = manager.storage(index)
-            for memory, width in zip(layer, widths, strict=True):
+            for memory, width in zip(layer, (key, value), strict=True):
                 given = (*memory.shape[2:], memory.dtype, memory.device)
                 if given != (heads, width, like.dtype, like.device):
                     wanted = f"{heads} heads of {width} elements, {like.dtype} on {like.device}"

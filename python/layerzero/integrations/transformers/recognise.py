@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import biases, structure
+from layerzero.integrations.transformers import biases, latents, structure
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
@@ -36,6 +36,7 @@ from layerzero.integrations.transformers.recorded import (
     is_scale,
     is_sum,
     same,
+    tables_of,
 )
 from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
@@ -207,19 +208,14 @@ class LayerTrace:
         """(Attention, the call that reads for it, the rows that it gives). cross: its keys are of an encoder's rows."""
         if seen.mask is not None and seen.mask is not self.arguments.get(ENCODED_MASK if cross else "attention_mask"):
             raise Unknown("its attention gets another mask than the layer")
-        if seen.heads[1].shape != seen.heads[2].shape:
-            raise Unknown("its keys and values have different sizes")
         further = {name: value for name, value in seen.further.items() if value is not None}
         if cross and "position_bias" in further and further["position_bias"].any():
             raise Unknown("its attention to an encoder's rows has position_bias")
-        (query, rope), (key, key_rope), (value, _) = (self._heads(seen, index) for index in range(3))
-        if rope != key_rope:
-            raise Unknown("its queries and keys are rotated in different ways")
-        calls = {call.name: call for call in self.linears}
-        source, *others = (calls[part.linear] for part in (query, key, value))
-        read = self.arguments.get(ENCODED) if cross else source.given
-        if read is None or not all(same(call.given, read) for call in others):
-            raise Unknown("its queries, keys and values come from different rows")
+        if not cross and self._keeps_latents(seen):
+            query, key, value, latent, rope, source = latents.of_attention(self, seen)
+        else:
+            query, key, value, rope, source = self._whole(seen, cross)
+            latent = None
         mixed = seen.result.flatten(-2)
         out = next((call for call in self.linears if same(call.given, mixed)), None)
         if out is None:
@@ -234,12 +230,40 @@ class LayerTrace:
             softcap=further.get("softcap"),
             sinks=self._sinks(further["s_aux"]) if "s_aux" in further else None,
             alibi=further.get("alibi"),
+            latent=latent,
         )  # fmt: skip
         if cross and (
             causal or rope or attention.sinks or attention.alibi or not all(map(self._is_plain, (key, value)))
         ):
             raise Unknown("its attention to an encoder's rows is of an unknown kind")
+        if latent and (not causal or attention.sinks or attention.alibi):
+            raise Unknown("its attention over latents is of an unknown kind")
         return attention, source, out.result
+
+    def _whole(self, seen, cross):
+        """(queries, keys, values, Rope, the call that reads for them): columns of what linear layers give."""
+        if seen.heads[1].shape != seen.heads[2].shape:
+            raise Unknown("its keys and values have different sizes")
+        (query, rope), (key, key_rope), (value, _) = (self._heads(seen, index) for index in range(3))
+        if rope != key_rope:
+            raise Unknown("its queries and keys are rotated in different ways")
+        calls = {call.name: call for call in self.linears}
+        source, *others = (calls[part.linear] for part in (query, key, value))
+        read = self.arguments.get(ENCODED) if cross else source.given
+        if read is None or not all(same(call.given, read) for call in others):
+            raise Unknown("its queries, keys and values come from different rows")
+        return query, key, value, rope, source
+
+    def kept(self, seen):
+        """(keys, values) as the cache has them after this call, or None."""
+        layers = getattr(self.arguments.get(self.cache), "layers", ())
+        index = getattr(seen.module, "layer_idx", None)
+        found = layers[index] if index is not None and 0 <= index < len(layers) else None
+        return None if getattr(found, "keys", None) is None else (found.keys, found.values)
+
+    def _keeps_latents(self, seen):
+        kept = self.kept(seen)
+        return kept is not None and kept[0].shape[1] == 1 and kept[0].shape[1:] != seen.heads[1].shape[1:]
 
     def _sinks(self, seen):
         """(module, its parameter) that its attention was given as sinks."""
@@ -326,8 +350,8 @@ class LayerTrace:
     def _turned(self, heads):
         """(rotated heads, Rope), as they are first."""
         yield heads, None
-        tables = self.arguments.get("position_embeddings")
-        if not isinstance(tables, tuple) or len(tables) != 2 or any(t.dim() != 3 for t in tables):
+        tables = tables_of(self.arguments.get("position_embeddings"))
+        if any(t is None or t.dim() != 3 for t in tables):
             return
         width = tables[0].shape[-1]
         kinds = [(False, width, width), (True, width, width), (False, 2 * width, width), (True, 2 * width, width)]

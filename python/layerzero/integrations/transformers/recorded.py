@@ -29,6 +29,13 @@ class Attended(NamedTuple):
     further: dict[str, Any]
 
 
+def tables_of(embeddings):
+    """(cos, sin) of what layers get as position_embeddings, which may be one complex tensor; (None, None) of anything else."""
+    if isinstance(embeddings, torch.Tensor) and embeddings.is_complex():
+        return embeddings.real.contiguous(), embeddings.imag.contiguous()
+    return embeddings if isinstance(embeddings, tuple) and len(embeddings) == 2 else (None, None)
+
+
 def _rows(tensor):
     return tensor.reshape(-1, tensor.shape[-1])
 

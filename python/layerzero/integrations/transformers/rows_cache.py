@@ -20,21 +20,27 @@ from transformers.cache_utils import (
     StaticSlidingWindowLayer,
 )
 
+from layerzero.integrations.transformers.latents import halves, joined
+
+Sizes = list[tuple[int, int, int, int]]  # of each decoder layer: index in the cache, heads, sizes of keys and values
 _ROOM = 256  # positions ahead of the first prompt; later the memory doubles
 
 
-class RowsMemory:
-    """Keys and values of all layers: one (2, batch, heads, capacity, head_dim) tensor for each."""
+def _as_rows(keys: torch.Tensor, values: torch.Tensor) -> list[Any]:
+    """As programs take them, (batch, positions, heads, size): keys and values, or of latents both beside each other and
+    the latents alone."""
+    pair = (keys, values) if keys.shape[-1] == values.shape[-1] else (joined(keys, values), keys)
+    return [half.transpose(1, 2) for half in pair if half is not None]
 
-    def __init__(self, like: torch.Tensor, sizes: list[tuple[int, int, int]], capacity: int) -> None:
+
+class RowsMemory:
+    """Keys and values of all layers: a pair (batch, heads, capacity, size) for each."""
+
+    def __init__(self, like: torch.Tensor, sizes: Sizes, capacity: int) -> None:
         self.capacity = capacity
         self.batch = like.shape[0]
-        self.layers = [
-            torch.empty(2, self.batch, heads, capacity, head_dim, dtype=like.dtype, device=like.device)
-            for _, heads, head_dim in sizes
-        ]
-        # As programs take them: (batch, capacity, heads, head_dim), keys and values in turn.
-        self.rows = tuple(half.transpose(1, 2) for memory in self.layers for half in memory)
+        self.layers = [halves((self.batch, heads, capacity), key, value, like) for _, heads, key, value in sizes]
+        self.rows = tuple(half for memory in self.layers for half in _as_rows(*memory))
 
     def holds(self, layers: list[Any], past: int) -> bool:
         """Whether what these layers keep is here, and more may be written behind `past`."""
@@ -53,7 +59,7 @@ class RowsLayer(DynamicLayer):
     """One layer. `_seen`: keys and values that are not in the shared memory, or None."""
 
     def __init__(self) -> None:
-        self._memory: Any = None  # its (2, batch, heads, capacity, head_dim)
+        self._memory: Any = None  # its keys and values, (batch, heads, capacity, size)
         self._length = 0
         self._shown = 0  # so many positions of the memory somebody may hold
         self._seen: Any = [None, None]
@@ -78,7 +84,7 @@ class RowsLayer(DynamicLayer):
         if self._seen is not None:
             return self._seen[index]
         self._shown = max(self._shown, self._length)
-        return self._memory[index, :, :, : self._length]
+        return self._memory[index][:, :, : self._length]
 
     def _leave(self, index: int, value: Any) -> None:
         if self._seen is None:
@@ -110,18 +116,18 @@ class RowsLayer(DynamicLayer):
         else:
             super().crop(tokens_to_remove)
 
-    def in_place(self, memory: torch.Tensor, past: int) -> bool:
+    def in_place(self, memory: Any, past: int) -> bool:
         return self._seen is None and self._memory is memory and self._length == past >= self._shown
 
-    def move_into(self, memory: torch.Tensor, past: int) -> None:
+    def move_into(self, memory: Any, past: int) -> None:
         """Takes over `memory` with a copy of the positions so far."""
         if self.get_seq_length() != past:
             raise ValueError(f"wanted {past} positions in each layer of the cache, got {self.get_seq_length()}")
         if past:
-            memory[0, :, :, :past].copy_(self.keys)
-            memory[1, :, :, :past].copy_(self.values)
+            memory[0][:, :, :past].copy_(self.keys)
+            memory[1][:, :, :past].copy_(self.values)
         self._memory, self._length, self._shown, self._seen = memory, past, 0, None
-        self.dtype, self.device, self.is_initialized = memory.dtype, memory.device, True
+        self.dtype, self.device, self.is_initialized = memory[0].dtype, memory[0].device, True
 
 
 def is_known(cache: Any) -> bool:
@@ -149,10 +155,10 @@ def why_not_rows(cache: Any, past: int, length: int) -> str | None:
 OTHER = "the cache is neither a plain DynamicCache nor a plain StaticCache"
 
 
-def adopt(cache: DynamicCache, like: torch.Tensor, sizes: list[tuple[int, int, int]], past: int, length: int) -> Any:
+def adopt(cache: DynamicCache, like: torch.Tensor, sizes: Sizes, past: int, length: int) -> Any:
     """Keys and values of each layer as a program takes them, with room for `length` positions behind `past`.
 
-    sizes: (index in the cache, heads, head_dim) of each decoder layer. Every layer becomes a RowsLayer.
+    Every layer becomes a RowsLayer.
     """
     memory: Any = cache.__dict__.get("_layerzero_rows")
     layers: list[Any] = cache.layers
@@ -164,30 +170,36 @@ def adopt(cache: DynamicCache, like: torch.Tensor, sizes: list[tuple[int, int, i
     while len(layers) < len(sizes):
         layers.append(RowsLayer())
     memory = RowsMemory(like, sizes, max(past + length + _ROOM, 2 * past))
-    for (index, _, _), own in zip(sizes, memory.layers, strict=True):
+    for (index, *_), own in zip(sizes, memory.layers, strict=True):
         layers[index].move_into(own, past)
     cache.__dict__["_layerzero_rows"] = memory
     return memory.rows
 
 
-def static_rows(cache: Any, like: torch.Tensor, sizes: list[tuple[int, int, int]]) -> Any:
-    """The same of a StaticCache, whose memory is its own."""
+def static_rows(cache: Any, like: torch.Tensor, sizes: Sizes) -> Any:
+    """The same of a StaticCache, whose memory is its own; latents get another one, in which they lie side by side."""
     rows = []
-    for index, heads, head_dim in sizes:
+    for index, heads, key, value in sizes:
         layer = cache.layers[index]
         if not layer.is_initialized:
-            first = torch.empty(like.shape[0], heads, 1, head_dim, dtype=like.dtype)
-            layer.lazy_initialization(first, first)
-        rows += [layer.keys.transpose(1, 2), layer.values.transpose(1, 2)]
+            first = (torch.empty(like.shape[0], heads, 1, size, dtype=like.dtype) for size in (key, value))
+            layer.lazy_initialization(*first)
+        if key != value and joined(layer.keys, layer.values) is None:
+            pair = halves(layer.keys.shape[:3], key, value, like)
+            for memory, own in zip(pair, (layer.keys, layer.values), strict=True):
+                memory.copy_(own)
+            layer.keys, layer.values = pair
+        rows += _as_rows(layer.keys, layer.values)
     return tuple(rows)
 
 
-def no_rows(like: torch.Tensor, sizes: list[tuple[int, int, int]], length: int) -> Any:
+def no_rows(like: torch.Tensor, sizes: Sizes, length: int) -> Any:
     """Without a cache: memory for one call, which layers of one size share: none looks at it after its own turn."""
-    once: dict[tuple[int, ...], list[torch.Tensor]] = {}
-    for _, *size in sizes:
-        if tuple(size) not in once:
-            once[tuple(size)] = [torch.empty(like.shape[0], length, *size, dtype=like.dtype) for _ in range(2)]
+    once: dict[tuple[int, ...], Any] = {}
+    for _, heads, key, value in sizes:
+        if (heads, key, value) not in once:
+            pair = halves((like.shape[0], length, heads), key, value, like)
+            once[heads, key, value] = _as_rows(*(half.transpose(1, 2) for half in pair))
     return tuple(half for _, *size in sizes for half in once[tuple(size)])
 
 
