@@ -17,7 +17,7 @@ from small_llama import TOLERANCE, error, ids_of, plan_of, tiny  # noqa: E402
 from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache  # noqa: E402
 
 HEADS, DIM, LAYERS = 2, 8, 3
-SIZES = [(index, HEADS, DIM) for index in range(LAYERS)]
+SIZES = [(index, HEADS, DIM, DIM) for index in range(LAYERS)]
 
 
 def normal(*shape, seed=1):
@@ -233,7 +233,7 @@ def test_programs_see_only_what_is_in_place():
 
 def test_memory_of_one_call_is_shared_by_layers_of_one_size():
     like = normal(2, 3, 16)
-    rows = rows_cache.no_rows(like, [(0, 2, 8), (1, 1, 8), (2, 2, 8)], 3)
+    rows = rows_cache.no_rows(like, [(0, 2, 8, 8), (1, 1, 8, 8), (2, 2, 8, 8)], 3)
     assert [tuple(memory.shape) for memory in rows[::2]] == [(2, 3, 2, 8), (2, 3, 1, 8), (2, 3, 2, 8)]
     assert rows[0] is rows[4] and rows[0] is not rows[1] and rows[2] is not rows[0]
     assert rows_cache.no_rows(like, [], 3) == ()

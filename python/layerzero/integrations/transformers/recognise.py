@@ -258,7 +258,7 @@ class LayerTrace:
         """(keys, values) as the cache has them after this call, or None."""
         layers = getattr(self.arguments.get(self.cache), "layers", ())
         index = getattr(seen.module, "layer_idx", None)
-        found = layers[index] if index is not None and 0 <= index < len(layers) else None
+        found: Any = layers[index] if index is not None and 0 <= index < len(layers) else None
         return None if getattr(found, "keys", None) is None else (found.keys, found.values)
 
     def _keeps_latents(self, seen):
