@@ -33,6 +33,20 @@ def halves(shape: tuple[int, ...], key: int, value: int, like: torch.Tensor) -> 
     return whole[..., :key], whole[..., key:]
 
 
+def are_kept(trace: Any, seen: Any) -> bool:
+    """Whether the cache has other rows of a recorded layer than the keys of its attention, of one head."""
+    kept = _kept(trace, seen)
+    return kept is not None and kept[0].shape[1] == 1 and kept[0].shape[1:] != seen.heads[1].shape[1:]
+
+
+def _kept(trace: Any, seen: Any) -> Any:
+    """(keys, values) as the cache has them after the call, or None."""
+    layers = getattr(trace.arguments.get(trace.cache), "layers", ())
+    index = getattr(seen.module, "layer_idx", None)
+    found: Any = layers[index] if index is not None and 0 <= index < len(layers) else None
+    return None if getattr(found, "keys", None) is None else (found.keys, found.values)
+
+
 def of_attention(trace: Any, seen: Any) -> tuple[Heads, Heads, Heads, Latent, Rope, Any]:
     """(queries, keys and values but for their rotated part, Latent, Rope, the call that reads for them) of a recorded layer; raises Unknown."""
     query, key, value = (heads.transpose(1, 2) for heads in seen.heads)
@@ -114,6 +128,6 @@ def _below(trace: Any, call: Any) -> tuple[Any, Norm | None]:
 
 
 def _check_cache(trace: Any, seen: Any, latents: torch.Tensor, turned: torch.Tensor) -> None:
-    keys, values = trace.kept(seen)
+    keys, values = _kept(trace, seen)
     if keys.shape[1] != 1 or values.shape[1] != 1 or not same(keys, latents) or not same(values, turned):
         raise Unknown("its cache keeps something else than its latents")

@@ -211,7 +211,7 @@ class LayerTrace:
         further = {name: value for name, value in seen.further.items() if value is not None}
         if cross and "position_bias" in further and further["position_bias"].any():
             raise Unknown("its attention to an encoder's rows has position_bias")
-        if not cross and self._keeps_latents(seen):
+        if not cross and latents.are_kept(self, seen):
             query, key, value, latent, rope, source = latents.of_attention(self, seen)
         else:
             query, key, value, rope, source = self._whole(seen, cross)
@@ -253,17 +253,6 @@ class LayerTrace:
         if read is None or not all(same(call.given, read) for call in others):
             raise Unknown("its queries, keys and values come from different rows")
         return query, key, value, rope, source
-
-    def kept(self, seen):
-        """(keys, values) as the cache has them after this call, or None."""
-        layers = getattr(self.arguments.get(self.cache), "layers", ())
-        index = getattr(seen.module, "layer_idx", None)
-        found: Any = layers[index] if index is not None and 0 <= index < len(layers) else None
-        return None if getattr(found, "keys", None) is None else (found.keys, found.values)
-
-    def _keeps_latents(self, seen):
-        kept = self.kept(seen)
-        return kept is not None and kept[0].shape[1] == 1 and kept[0].shape[1:] != seen.heads[1].shape[1:]
 
     def _sinks(self, seen):
         """(module, its parameter) that its attention was given as sinks."""
