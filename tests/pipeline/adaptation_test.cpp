@@ -94,8 +94,8 @@ TEST_F(AdaptationTest, ACastHasItsCostAndItsOwnClass) {
 }
 
 TEST_F(AdaptationTest, ACopyCostsByItsShareOfTheCall) {
-  const char* kShort = "input=f32[1,64] weight=f32[64,64]@transposed";
-  const char* kLong = "input=f32[4096,64] weight=f32[64,64]@transposed";
+  const char* kShort = "input=f32[1,64] weight=f32[64,64]@strided";  // own kernels want rows or columns that are dense
+  const char* kLong = "input=f32[4096,64] weight=f32[64,64]@strided";
   Register({.id = "any.k", .operation = "mlp.linear", .strides = Strides::kAny, .priority = 10, .launch = &DenseOnly});
   Register({.id = "dense.k", .operation = "mlp.linear", .priority = 90, .launch = &DenseOnly});
   const auto winner = [&](const char* line) {

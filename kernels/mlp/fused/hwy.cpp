@@ -1,5 +1,5 @@
 // Feed-forward block, CPU SIMD: gate, up and activation in one pass over their weights, then the down projection.
-//   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/mlp/fused.h, dtype of input
+//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/mlp/fused.h, dtype of input
 //   last axes dense
 // Workspace: the hidden rows in the dtype of input. Deterministic. Source: own. FP32 sums as in hwy.mlp.linear.gemm;
 // g and u stay in FP32, h is rounded to the dtype.
@@ -47,7 +47,7 @@ void Run(const lz_kernel_args* args) {
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  WithFloatType(DTypeOf(args->tensors[kInput]), [&](auto type) { Run<decltype(type)>(args); });
+  DTypeOf(args->tensors[kInput]) == DType::kF32 ? Run<float>(args) : Run<BF16>(args);
   return 0;
 }
 
@@ -71,7 +71,7 @@ uint64_t Workspace(const lz_kernel_args* args) {
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.fused",
      .operation = "mlp.fused",
-     .dtypes = kF32F16BF16,
+     .dtypes = kF32BF16,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,

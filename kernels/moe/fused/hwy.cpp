@@ -1,5 +1,5 @@
 // Mixture of experts, CPU SIMD, weights that are stored by rows.
-//   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/moe/fused.h, dtype of input
+//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/moe/fused.h, dtype of input
 //   expert_ids [..., k]  i32|i64     expert_weights [..., k]  any float dtype; last axes dense
 // Workspace: order of the rows, hidden rows, FP32 sums. Deterministic: a token's experts are summed in ascending order.
 // Source: own. FP32 sums as in hwy.mlp.linear.gemm; g and u stay in FP32, h is rounded to the dtype.
@@ -45,8 +45,8 @@ class Expert {
 };
 
 int32_t Launch(const lz_kernel_args* args) {
-  WithFloatType(DTypeOf(args->tensors[kInput]),
-                [&](auto type) { moe::RunExperts<decltype(type), Expert<decltype(type)>>(args); });
+  const bool wide = DTypeOf(args->tensors[kInput]) == DType::kF32;
+  wide ? moe::RunExperts<float, Expert<float>>(args) : moe::RunExperts<BF16, Expert<BF16>>(args);
   return 0;
 }
 uint64_t Workspace(const lz_kernel_args* args) { return moe::WorkspaceOf<Expert<float>>(args); }
@@ -67,7 +67,7 @@ uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPAT
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.moe.fused",
      .operation = "moe.fused",
-     .dtypes = kF32F16BF16,
+     .dtypes = kF32BF16,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,

@@ -1,5 +1,5 @@
 // Mixture of experts, CPU SIMD, weights that are stored by columns (gpt_oss's).
-//   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/moe/fused.h, dtype of input
+//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/moe/fused.h, dtype of input
 //   expert_ids [..., k]  i32|i64     expert_weights [..., k]  any float dtype
 //   The rows axis of the weights is dense, of all else the last one.
 // Workspace: order of the rows, hidden rows, FP32 sums; of more than four rows of an expert at most 192 as f32.
@@ -107,8 +107,8 @@ class Expert {
 };
 
 int32_t Launch(const lz_kernel_args* args) {
-  WithFloatType(DTypeOf(args->tensors[kInput]),
-                [&](auto type) { moe::RunExperts<decltype(type), Expert<decltype(type)>>(args); });
+  const bool wide = DTypeOf(args->tensors[kInput]) == DType::kF32;
+  wide ? moe::RunExperts<float, Expert<float>>(args) : moe::RunExperts<BF16, Expert<BF16>>(args);
   return 0;
 }
 uint64_t Workspace(const lz_kernel_args* args) { return moe::WorkspaceOf<Expert<float>>(args); }
@@ -138,7 +138,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.moe.fused_by_columns",
      .operation = "moe.fused",
-     .dtypes = kF32F16BF16,
+     .dtypes = kF32BF16,
      .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kAny,
