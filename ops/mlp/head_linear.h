@@ -28,7 +28,7 @@ inline constexpr Contract kContract = {
         "float32 "
         "it is the product of rows that are narrower than their result, as routers of experts take it",
     .source = "DeepSeek-V2, arXiv:2405.04434, section 2.1: the up projections, absorbed in queries and output",
-    .replaces = "torch.einsum('...hk,hnk->...hn', input, weight)",
+    .replaces = "torch.einsum('...hk,hnk->...hn', input, weight).to(dtype)",
     .variants = kVariants,
     .params = kParams,
     .outputs = kOutputs,

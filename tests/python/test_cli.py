@@ -46,7 +46,7 @@ def test_doctor(run_json, run):
     code, report = run_json("doctor")
     assert code == (0 if report["ok"] else 1)
     assert set(report) == {
-        "layerzero", "python", "torch", "devices", "libraries", "policy", "counters", "problems", "ok",
+        "layerzero", "python", "torch", "devices", "threads", "libraries", "policy", "counters", "problems", "ok",
     }  # fmt: skip
     assert report["libraries"]["torch"]["installed"]
     assert "layerzero" in run("doctor")[1]
