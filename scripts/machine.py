@@ -11,6 +11,7 @@ INSTRUCTION_SETS = (
     ("amx_int8", "amx-int8"),
     ("amx_bf16", "amx-bf16"),
     ("avx512_fp16", "avx512-fp16"),
+    ("avx512_vp2intersect", "avx512-vp2intersect"),  # Zen 5, which differs from Zen 4 in nothing wider
     ("avx512_bf16", "avx512-bf16"),
     ("avx512_vnni", "avx512-vnni"),
     ("avx512f", "avx512"),
