@@ -15,6 +15,12 @@ int32_t AlignmentCode(const lz_tensor& t, int64_t item_size) {
   return bits == 0 ? 7 : std::min(7, std::countr_zero(bits));
 }
 
+bool RowsDense(const lz_tensor& t) {
+  const int last = t.ndim - 1;
+  const bool empty = std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim;
+  return last < 0 || empty || t.shape[last] == 1 || t.strides[last] == 1;
+}
+
 int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
   if (t.ndim < 0) {
     return kTensorLastDimStride1 | kTensorContiguous | kTensorSameDType | kTensorOneElement | kTensorColumnsDense |
@@ -35,7 +41,7 @@ int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {
   if (contiguous || empty) word |= kTensorContiguous;
   if (broadcast) word |= kTensorBroadcast;
   if (expected == 1) word |= kTensorOneElement;
-  if (t.ndim == 0 || empty || t.shape[t.ndim - 1] == 1 || t.strides[t.ndim - 1] == 1) word |= kTensorLastDimStride1;
+  if (RowsDense(t)) word |= kTensorLastDimStride1;
   if (t.ndim > 1 && (empty || t.shape[t.ndim - 2] == 1 || t.strides[t.ndim - 2] == 1)) word |= kTensorColumnsDense;
   if (used & kTensorAlignmentMask) word |= AlignmentCode(t, ByteSize(dtype)) << kTensorAlignmentShift;
   return word;
@@ -65,7 +71,9 @@ std::map<std::string, std::string> OptionsOf(const Request& r) {
   const Operation& op = *r.op;
   std::map<std::string, std::string> options;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
-    if (op.input(i).optional && r.tensors[i].ndim >= 0) options.emplace(op.input(i).name, "given");
+    if (r.tensors[i].ndim < 0) continue;
+    if (op.input(i).optional) options.emplace(op.input(i).name, "given");
+    if (!RowsDense(r.tensors[i])) options.emplace(std::string(op.input(i).name) + ".last_dim_stride1", "false");
   }
   for (size_t i = 0; i < op.num_scalars(); ++i) {
     const Param& p = op.scalar(i);

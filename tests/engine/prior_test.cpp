@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/engine.h"
+#include "pipeline/request_facts.h"
 #include "verify/case.h"
 
 namespace lz {
@@ -91,6 +92,19 @@ TEST_F(EnginePrior, TimeDecidesClassByClass) {
     EXPECT_EQ(Chosen(513), "a.k");
     EXPECT_EQ(Chosen(4096), "a.k");
   }
+}
+
+TEST_F(EnginePrior, TimesOfWeightsByColumnsAreNotThoseOfWeightsByRows) {
+  const auto options = [&](const char* weight) {
+    auto c = verify::ParseCase(*engine.Find("linear"), std::string("input=f32[4,64] weight=f32[64,64]") + weight);
+    EXPECT_TRUE(c.ok());
+    Request r = c->MakeRequest();
+    EXPECT_TRUE(engine.Prepare(r).ok());
+    return OptionsOf(r);
+  };
+  using Options = std::map<std::string, std::string>;
+  EXPECT_EQ(options(""), Options());
+  EXPECT_EQ(options("@transposed"), (Options{{"weight.last_dim_stride1", "false"}}));
 }
 
 TEST_F(EnginePrior, TimesWithinNoiseLeaveItToPriorities) {

@@ -145,6 +145,16 @@ TEST_F(PriorTest, OfTheOptionsThatACallHasTheMostAnswer) {
   EXPECT_TRUE(watched("bias.given"));
 }
 
+TEST_F(PriorTest, RowsThatAreNotDenseAreAnOption) {
+  Record r = RowOf(1, 64, 1);
+  r.options = {{"weight.last_dim_stride1", "false"}};
+  const Prior prior = Make({{r}});
+  EXPECT_EQ(prior.num_records(), 1u);
+  const int64_t axes[] = {1, 64};
+  EXPECT_FALSE(prior.Find(kernel, DType::kF32, axes, {}));
+  EXPECT_TRUE(prior.Find(kernel, DType::kF32, axes, r.options));
+}
+
 TEST_F(PriorTest, OptionsThatTheContractDoesNotHaveAreOfAnotherVersion) {
   Record options[] = {RowOf(1, 64, 1), RowOf(1, 64, 1), RowOf(1, 64, 1)};
   options[0].options = {{"no_such", "given"}};
