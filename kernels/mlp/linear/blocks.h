@@ -22,6 +22,8 @@ constexpr int64_t kBlockBytes = 4096;   // of each row of input and weight: ten 
 constexpr int64_t kWholeBytes = 24576;  // of input that is not cut into blocks of k: half a first-level cache
 constexpr int64_t kGrainBytes = 65536;  // of weights at one row: about 1 us, less is not worth waking another thread
 
+constexpr int64_t kAheadBytes = 12288;  // of weights that are asked for beforehand, in whole tiles
+
 // One value of k for each block, all but the last a multiple of 64 elements and nearly equal.
 inline int64_t BlockK(int64_t k, int64_t element_bytes) {
   const int64_t blocks = std::max<int64_t>(1, (k * element_bytes + kBlockBytes - 1) / kBlockBytes);
@@ -53,7 +55,9 @@ void RunTile(int rows, const T* const* x, const T* const* w, int64_t k, int64_t 
 template <class Tile, class T>
 void SumBlock(const lz_tensor& weight, const T* const* x, int rows, int64_t first, int64_t columns, float* sums) {
   const int64_t k = weight.shape[1], stride = weight.strides[0];
-  const int64_t ahead = Tile::kColumns * stride * int64_t(sizeof(T));  // the same place of the next tile
+  const int64_t tile = Tile::kColumns * stride * int64_t(sizeof(T));
+  const int64_t tiles = (kAheadBytes + tile / 2) / std::max<int64_t>(1, tile);
+  const int64_t ahead = tile * std::max<int64_t>(1, tiles);  // the same place of a later tile
   const int groups = (rows + Tile::kMaxRows - 1) / Tile::kMaxRows;
   // Weights that are used once are read as they lie in memory, unless the input would not stay in a first-level cache.
   const bool whole = groups == 1 && rows * k * int64_t(sizeof(T)) <= kWholeBytes;
