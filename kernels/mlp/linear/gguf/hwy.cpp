@@ -17,6 +17,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/launch.h"
+#include "kernels/mlp/linear/gguf/exact.h"
 #include "kernels/simd.h"
 #include "ops/mlp/linear/gguf.h"
 
@@ -33,8 +34,8 @@ using VF = hn::Vec<DF>;
 using VI = hn::Vec<DI>;
 constexpr int kLanes = int(hn::MaxLanes(DF()));
 constexpr int kVectors = int(kGroupRows) / kLanes;
-constexpr int kMaxTile = 4;       // rows of input at once
-constexpr int64_t kAhead = 2048;  // bytes of codes asked for early
+constexpr int kMaxTile = 4;           // rows of input at once
+constexpr int64_t kBlocksAhead = 16;  // asked for early
 
 // 32 values of one row of input, and their sums; sum1 is of the last 16.
 struct IntBlock {
@@ -161,6 +162,34 @@ HWY_INLINE VF SignedBytes(const uint8_t* p) {
   return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
 }
 
+// Codes in a register. With 16 lanes the compiler would load them anew for each use, and loads bound the rest.
+HWY_INLINE hn::Vec<DU8> LoadCodes(const uint8_t* p) {
+  auto codes = hn::LoadU(DU8(), p);
+#if HWY_TARGET <= HWY_AVX3
+  asm("" : "+v"(codes.raw));
+#endif
+  return codes;
+}
+
+#if HWY_TARGET <= HWY_AVX3
+// A lane's eight codes of four bits by look-up: its index is the lowest four bits, so that nothing is masked.
+template <int M>
+HWY_INLINE void AddNibbles(hn::Vec<DU8> codes, int part, const FloatBlock* const* a, int64_t block,
+                           FloatSum (*sums)[2]) {
+  const VF meaning = hn::Iota(DF(), 0);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i index = i ? _mm512_srli_epi32(codes.raw, unsigned(4 * i)) : codes.raw;
+    const VF w{_mm512_permutexvar_ps(index, meaning.raw)};
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      VF& sum = sums[m][i % 2].v;
+      sum = hn::MulAdd(w, hn::Set(DF(), a[m][block].x[i % 2 * 16 + 4 * part + i / 2]), sum);
+    }
+  }
+}
+#endif
+
 // One vector of a group's columns: codes at `p`, which is the vector's first byte of the block's first part.
 template <int F, class Sum, int M>
 HWY_INLINE void SumCodes(const uint8_t* p, const typename Sum::Block* const* a, int64_t block, Sum (*sums)[2]) {
@@ -168,18 +197,25 @@ HWY_INLINE void SumCodes(const uint8_t* p, const typename Sum::Block* const* a, 
   if constexpr (F == kQ8_0) {
 #pragma GCC unroll 8
     for (int c = 0; c < 8; ++c) {
-      const auto codes = hn::LoadU(du8, p + c * 64);
+      const auto codes = LoadCodes(p + c * 64);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sums[m][c / 4].Add(codes, a[m][block], c);
     }
     return;
   }
+#if HWY_TARGET <= HWY_AVX3
+  if constexpr (std::is_same_v<Sum, FloatSum> && F != kQ6_K) {
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) AddNibbles<M>(LoadCodes(p + c * 64), c, a, block, sums);
+    return;
+  }
+#endif
   hn::Vec<DU8> high[2];
-  if constexpr (F == kQ6_K) high[0] = hn::LoadU(du8, p + 256), high[1] = hn::LoadU(du8, p + 320);
+  if constexpr (F == kQ6_K) high[0] = LoadCodes(p + 256), high[1] = LoadCodes(p + 320);
   const auto low_bits = hn::Set(du8, 15), two_bits = hn::Set(du8, 0x30);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const auto bytes = hn::LoadU(du8, p + c * 64);
+    const auto bytes = LoadCodes(p + c * 64);
     auto first = hn::And(bytes, low_bits), second = hn::ShiftRight<4>(bytes);
     if constexpr (F == kQ6_K) {
       const auto place = [&](hn::Vec<DU8> v) HWY_ATTR {
@@ -242,17 +278,20 @@ HWY_INLINE void AddBlock(const uint8_t* scales, int64_t block, int lane, const t
 template <int F, class Sum, int M>
 HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::Block* const* a,
                            float (*out)[kGroupRows]) {
-  constexpr int64_t kCodes = kPackedCodes[F];
-  const uint8_t* scales = group + ScalesBegin(F, k);
+  constexpr int64_t kCodes = kPackedCodes[F], kScales = kPackedScales[F];
+  const uint8_t *scales = group + ScalesBegin(F, k), *next = group + PackedBytes(F, k);
   VF total[kVectors][M];
 #pragma GCC unroll 4
   for (int v = 0; v < kVectors; ++v) {
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) total[v][m] = hn::Zero(DF());
   }
-  for (int64_t block = 0; block < k / 32; ++block) {
+  for (int64_t block = 0, blocks = k / 32; block < blocks; ++block) {
     const uint8_t* codes = group + block * kCodes;
-    for (int64_t line = 0; line < kCodes; line += 64) hwy::Prefetch(codes + kAhead + line);
+    const int64_t beyond = block + kBlocksAhead - blocks;
+    const uint8_t* early = beyond < 0 ? codes + kBlocksAhead * kCodes : next + beyond * kCodes;
+    for (int64_t line = 0; line < kCodes; line += 64) hwy::Prefetch(early + line);
+    hwy::Prefetch(next + (scales - group) + block * kScales);
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
       Sum sums[M][2];
@@ -269,12 +308,15 @@ HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::
   }
 }
 
+// A sum that left FP32 is taken again as the definition has it.
 template <class T>
-void StoreColumns(const lz_kernel_args* args, int64_t row, int64_t column, const float* sums) {
+void StoreColumns(const lz_kernel_args* args, int64_t row, int64_t column, float* sums) {
   const lz_tensor &output = args->tensors[kOutput], &bias = args->tensors[kBias];
   const int64_t count = std::min(kGroupRows, output.shape[output.ndim - 1] - column);
   T* to = Data<T>(output) + RowOffset(output, row) + column;
   for (int64_t c = 0; c < count; ++c) {
+    if (!std::isfinite(sums[c]) && args->scalars[kActivations].value.i == kAsGiven)
+      sums[c] = float(gguf::ExactSums(args).At(row, column + c));
     const float add = Given(bias) ? ToFloat(Data<T>(bias)[(column + c) * bias.strides[0]]) : 0.0f;
     FromFloat(sums[c] + add, to + c);
   }

@@ -44,4 +44,24 @@ inline void ExpectLikeReference(const KernelSpec& kernel, int64_t format, int64_
   }
 }
 
+// Inputs near both ends of FP32 (bf16: its normal numbers): sums that leave FP32 before their scale brings them back.
+inline void ExpectExtremesLikeReference(const KernelSpec& kernel, DType type) {
+  const int64_t k = 32, n = 16;
+  for (const double input : {0x1p125, 0x1p-122}) {
+    Array x(type, {1, k}), weight(DType::kU8, {n, 18}), packed(DType::kU8, {1, PackedBytes(kQ4_0, k)});
+    Array got(type, {1, n}), want(type, {1, n});
+    x.Set(std::vector<double>(size_t(k), input));
+    std::vector<double> bytes(size_t(n * 18), 0xff);                                                     // codes of 7
+    for (int64_t row = 0; row < n; ++row) bytes[size_t(row * 18)] = 1, bytes[size_t(row * 18 + 1)] = 0;  // 2^-24
+    weight.Set(bytes);
+    ASSERT_EQ(
+        Launch(kernels::ops_mlp_linear_gguf_prepack_ref[0], {&weight, &packed}, {Scalar(k), Scalar(int64_t{kQ4_0})}),
+        0);
+    const std::vector<lz_scalar> scalars = {Scalar(int64_t{kQ4_0}), Scalar(int64_t{kAsGiven})};
+    ASSERT_EQ(Launch(kernels::ops_mlp_linear_gguf_ref[0], {&x, &weight, nullptr, &packed, &want}, scalars), 0);
+    ASSERT_EQ(Launch(kernel, {&x, &weight, nullptr, &packed, &got}, scalars), 0);
+    EXPECT_EQ(got.Values(), want.Values()) << input;
+  }
+}
+
 }  // namespace lz::testing_call

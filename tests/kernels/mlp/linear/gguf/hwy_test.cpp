@@ -23,5 +23,10 @@ TEST_P(HwyGguf, LikeTheReference) {
   }
 }
 
+TEST_P(HwyGguf, SumsBeyondFloats) {
+  for (const DType type : {DType::kF32, DType::kBF16})
+    ExpectExtremesLikeReference(kernels::kernels_mlp_linear_gguf_hwy[1], type);
+}
+
 }  // namespace
 }  // namespace lz::testing_call
