@@ -2,6 +2,8 @@
 // where a sum in FP32 may have left its range.
 #pragma once
 
+#include <cmath>
+
 #include "core/view.h"
 #include "ops/mlp/linear/gguf.h"
 
@@ -19,8 +21,11 @@ class ExactSums {
     using namespace ops::gguf;
     const auto byte = [&](int64_t at) { return int(uint8_t(packed_.GetInt({column / kGroupRows, at}))); };
     double sum = 0;
-    for (int64_t i = 0, k = input_.size(-1); i < k; ++i)
-      sum += input_.GetRow(row, i) * Value<double>(format_, PackedAt(format_, k, column, i, byte));
+    for (int64_t i = 0, k = input_.size(-1); i < k; ++i) {
+      const double x = input_.GetRow(row, i);
+      if (std::isnan(x)) return x;  // rows of NaN alone would take long
+      sum += x * Value<double>(format_, PackedAt(format_, k, column, i, byte));
+    }
     return sum;
   }
 

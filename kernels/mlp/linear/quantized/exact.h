@@ -2,6 +2,8 @@
 // FP32 may have left its range.
 #pragma once
 
+#include <cmath>
+
 #include "ops/common/quantize_reference.h"
 #include "ops/mlp/linear/quantized.h"
 
@@ -26,7 +28,11 @@ class ExactSums {
 
   double At(int64_t row, int64_t column) const {
     double sum = 0;
-    for (int64_t i = 0, k = input_.size(-1); i < k; ++i) sum += input_.GetRow(row, i) * Weight(column, i);
+    for (int64_t i = 0, k = input_.size(-1); i < k; ++i) {
+      const double x = input_.GetRow(row, i);
+      if (std::isnan(x)) return x;  // rows of NaN alone would take long
+      sum += x * Weight(column, i);
+    }
     return sum;
   }
 

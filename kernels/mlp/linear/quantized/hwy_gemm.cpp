@@ -4,10 +4,13 @@
 //   packed [n, k / 2] u8, optional, as mlp.linear.prepack orders it, read instead of weight
 //   weight_scale, zero_point, tensor_scale: as the contract has them
 //   bias   [n]       dtype of input, optional            output [..., n]
-// Workspace: at most 192 rows of input as f32. Deterministic. Source: own. FP32 weights and sums.
+// Workspace: at most 192 rows of input as f32. Deterministic. Source: own. FP32 weights and sums; a
+// sum that leaves FP32 is taken again as the definition has it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/quantized/hwy_gemm.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include <cmath>
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
@@ -15,6 +18,7 @@
 #include "kernels/mlp/linear/hwy_strips.h"
 #include "kernels/mlp/linear/hwy_tile.h"
 #include "kernels/mlp/linear/quantized/decode.h"
+#include "kernels/mlp/linear/quantized/exact.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
@@ -57,6 +61,42 @@ void RunFew(const lz_kernel_args* args, const quantized::Weights& weights) {
   });
 }
 
+template <class T>
+bool AllFinite(const T* x, int64_t size) {
+  using Bits = hwy::UnsignedFromSize<sizeof(T)>;
+  const hn::ScalableTag<Bits> d;
+  const Bits infinite = sizeof(T) == 4 ? Bits(0x7f800000) : std::is_same_v<T, F16> ? Bits(0x7c00) : Bits(0x7f80);
+  const auto* bits = reinterpret_cast<const Bits*>(x);
+  const auto mask = hn::Set(d, infinite);
+  auto largest = hn::Zero(d);
+  int64_t i = 0;
+  for (; i + int64_t(hn::Lanes(d)) <= size; i += int64_t(hn::Lanes(d)))
+    largest = hn::Max(largest, hn::And(hn::LoadU(d, bits + i), mask));
+  bool finite = hn::AllFalse(d, hn::Eq(largest, mask));
+  for (; i < size; ++i) finite &= (bits[i] & infinite) != infinite;
+  return finite;
+}
+
+// Outputs that are not finite are taken again as the definition has them: a part of a sum may have left FP32.
+template <class T>
+void TakeExtremesAgain(const lz_kernel_args* args) {
+  const lz_tensor &output = args->tensors[kOutput], &bias = args->tensors[kBias];
+  const int64_t n = output.shape[output.ndim - 1];
+  // 64k values take about 2 us on one core.
+  ParallelFor(args, NumRows(output), 65536 / (n + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      T* out = Data<T>(output) + RowOffset(output, row);
+      if (AllFinite(out, n)) continue;
+      const lz::quantized::ExactSums exact(args);
+      for (int64_t column = 0; column < n; ++column) {
+        if (std::isfinite(ToFloat(out[column]))) continue;
+        const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
+        FromFloat(float(exact.At(row, column) + double(add)), out + column);
+      }
+    }
+  });
+}
+
 uint64_t Workspace(const lz_kernel_args* args) {
   const lz_tensor& input = args->tensors[kInput];
   return strips::PackedBytes(NumRows(input), input.shape[input.ndim - 1]);
@@ -68,8 +108,13 @@ int32_t Launch(const lz_kernel_args* args) {
   if (NumRows(input) == 0) return 0;
   const quantized::Weights weights(args);
   WithFloatType(DTypeOf(input), [&](auto type) {
-    if (NumRows(input) <= kFewRows) return RunFew<decltype(type)>(args, weights);
-    strips::Run<decltype(type)>(args, input, weights, args->tensors[kBias], args->tensors[kOutput]);
+    using T = decltype(type);
+    if (NumRows(input) <= kFewRows) {
+      RunFew<T>(args, weights);
+    } else {
+      strips::Run<T>(args, input, weights, args->tensors[kBias], args->tensors[kOutput]);
+    }
+    TakeExtremesAgain<T>(args);
   });
   return 0;
 }

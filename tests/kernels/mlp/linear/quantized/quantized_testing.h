@@ -1,6 +1,8 @@
 // Calls of kernels of mlp.linear.quantized on random codes and scales, compared with the reference.
 #pragma once
 
+#include <limits>
+
 #include "ops/mlp/linear/quantized.h"
 #include "tests/kernels/call.h"
 
@@ -72,6 +74,34 @@ inline void ExpectLikeQuantizedReference(const KernelSpec& kernel, const Quantiz
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_NEAR(values[i], expected[i], bound) << ChoiceName(kQuantNames, c.format) << " element " << i << " rows "
                                                << c.rows << " n " << c.n << " k " << c.k << " groups " << c.groups;
+  }
+}
+
+// Ones times 32 weights of each group of MXFP8 E5M2, for the codes and scales of two groups.
+inline std::vector<double> SumsOfTwoGroups(const KernelSpec& kernel, DType type, int64_t rows,
+                                           std::array<double, 2> codes, std::array<double, 2> scales) {
+  const int64_t k = 64, n = 3;
+  Array x(type, {rows, k}), weight(DType::kU8, {n, k}), scale(DType::kU8, {n, 2}), got(type, {rows, n});
+  x.Set(std::vector<double>(size_t(rows * k), 1));
+  std::vector<double> all(size_t(n * k)), all_scales;
+  for (size_t i = 0; i < all.size(); ++i) all[i] = codes[i / 32 % 2];
+  for (int64_t column = 0; column < n; ++column) all_scales.insert(all_scales.end(), scales.begin(), scales.end());
+  weight.Set(all);
+  weight.Become(DType::kF8E5M2);
+  scale.Set(all_scales);
+  EXPECT_EQ(
+      Launch(kernel, {&x, &weight, &scale, nullptr, nullptr, nullptr, nullptr, &got}, {Scalar(int64_t{kMXFP8E5M2})}),
+      0);
+  return got.Values();
+}
+// Infinite weights beside sums that only FP32 takes for infinite; sums beyond FP32 that cancel.
+inline void ExpectExtremeScalesOfE5M2(const KernelSpec& kernel, std::initializer_list<int64_t> numbers_of_rows) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const int64_t rows : numbers_of_rows) {
+      for (const double v : SumsOfTwoGroups(kernel, type, rows, {0x7b, 0xfb}, {254, 239})) EXPECT_EQ(v, kInfinite);
+      for (const double v : SumsOfTwoGroups(kernel, type, rows, {0x7b, 0xfb}, {239, 239})) EXPECT_EQ(v, 0);
+    }
   }
 }
 
