@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "core/dtype.h"
 #include "core/float_formats.h"
@@ -26,6 +27,10 @@ struct BF16 {
 struct F16 {
   uint16_t bits;
 };
+
+// What a kernel keeps between two products of tensors of T: not in f16, whose subnormal numbers have too few bits left.
+template <class T>
+using Kept = std::conditional_t<std::is_same_v<T, F16>, float, T>;
 
 // body(T{}) with the element type T of `type`, one of f32, f16, bf16; its result.
 template <class Body>

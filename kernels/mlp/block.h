@@ -32,14 +32,15 @@ struct Product {
 
   // sums[m][kBlockColumns] of weight rows [first, first + columns) times x[0 .. count): count <= kBlockRows. `scale`:
   // of each x, nullptr for 1.
-  void Block(const T* const* x, const float* scale, int count, int64_t first, int64_t columns, float* sums) const {
+  template <class X>
+  void Block(const X* const* x, const float* scale, int count, int64_t first, int64_t columns, float* sums) const {
     int64_t shape[2] = {rows, k}, strides[2] = {stride, 1};
     lz_tensor w = {};
     w.data = const_cast<T*>(weight);
     w.ndim = 2;
     w.shape = shape;
     w.strides = strides;
-    linear::SumBlock<Tile<T>>(w, x, count, first, columns, sums);
+    linear::SumBlock<Tile<T, X>, T>(w, x, count, first, columns, sums);
     for (int m = 0; m < count && (scale || bias); ++m) {
       for (int64_t c = 0; c < columns; ++c) {
         float& sum = sums[m * linear::kBlockColumns + c];
@@ -93,14 +94,14 @@ class HiddenRows {
             Step(activation), n_) {}
 
   // h [rows, n] of x[0 .. rows), each times scale (nullptr: 1) before the bias.
-  void Run(const lz_kernel_args* args, const T* const* x, const float* scale, int64_t rows, T* h) const {
+  void Run(const lz_kernel_args* args, const T* const* x, const float* scale, int64_t rows, Kept<T>* h) const {
     ForBlocks<T>(args, rows, n_, 2 * gate_.k, [&](int64_t row, int count, int64_t first, int64_t columns) {
       BlockSums g, u;
       const float* scales = scale ? scale + row : nullptr;
       gate_.Block(x + row, scales, count, first, columns, g);
       if (gated_) up_.Block(x + row, scales, count, first, columns, u);
       for (int m = 0; m < count; ++m) {
-        T* out = h + (row + m) * n_ + first;
+        Kept<T>* out = h + (row + m) * n_ + first;
         const float *gate = g + m * linear::kBlockColumns, *up = u + m * linear::kBlockColumns;
         if (gated_) {
           MapRow(out, columns, function_, gate, up);

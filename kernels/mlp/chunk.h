@@ -1,10 +1,14 @@
-// How many rows go through a feed-forward block at once: what its hidden rows need of workspace.
+// What the hidden rows of a feed-forward block need of workspace: how many go through it at once, and their elements.
 #pragma once
 
+#include "core/dtype.h"
 #include "kernels/mlp/linear/blocks.h"
 
 namespace lz {
 
 constexpr int64_t kMlpChunk = 10 * linear::kBlockRows;
+
+// Of an element of a hidden row: `Kept` of kernels/simd.h.
+inline int64_t HiddenBytes(DType input) { return input == DType::kF16 ? 4 : int64_t(ByteSize(input)); }
 
 }  // namespace lz

@@ -44,7 +44,7 @@ inline constexpr Contract kContract = {
     .definition =
         "With x a row of input: g = Wg x + bg, u = Wu x + bu; output = down_weight h + down_bias, "
         "rounded once, " LZ_GATED_DEFINITION LZ_MLP_FORMS LZ_ACTIVATION_DEFINITIONS
-        "A kernel may round g, u and h to the dtype of input",
+        "A kernel may round g, u and h to the dtype of input, but not to f16",
     .source = "Shazeer 2020, arXiv:2002.05202, eq. 6; the clamped form: OpenAI 2025, arXiv:2508.10925, section 2.2",
     .replaces = "linear(silu(linear(input, gate)) * linear(input, up), down)",
     .variants = kVariants,

@@ -1,8 +1,8 @@
 // Feed-forward block, CPU SIMD: gate, up and activation in one pass over their weights, then the down projection.
-//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/mlp/fused.h, dtype of input
+//   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/mlp/fused.h, dtype of input
 //   last axes dense
-// Workspace: the hidden rows in the dtype of input. Deterministic. Source: own. FP32 sums as in hwy.mlp.linear.gemm;
-// g and u stay in FP32, h is rounded to the dtype.
+// Workspace: the hidden rows. Deterministic. Source: own. FP32 sums as in hwy.mlp.linear.gemm; g and u stay in FP32, h
+// in bf16 is rounded to that.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/fused/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -28,16 +28,17 @@ void Run(const lz_kernel_args* args) {
   const RowOffsets x_row(x), out_row(out);
   const HiddenRows<T> hidden(&args->tensors[kGateWeight], &args->scalars[kActivation], 0);
   const Product<T> product(down, args->tensors[kDownBias], 0, 0, 1, m);
-  const T** pointers = static_cast<const T**>(args->workspace);
-  T* h = reinterpret_cast<T*>(pointers + kMlpChunk);
+  const T** inputs = static_cast<const T**>(args->workspace);
+  const Kept<T>** hidden_rows = reinterpret_cast<const Kept<T>**>(inputs + kMlpChunk);
+  Kept<T>* h = reinterpret_cast<Kept<T>*>(hidden_rows + kMlpChunk);
+  for (int64_t r = 0; r < std::min(kMlpChunk, rows); ++r) hidden_rows[r] = h + r * n;
   for (int64_t base = 0; base < rows; base += kMlpChunk) {
     const int64_t count = std::min(kMlpChunk, rows - base);
-    for (int64_t r = 0; r < count; ++r) pointers[r] = Data<const T>(x) + x_row[base + r];
-    hidden.Run(args, pointers, nullptr, count, h);
-    for (int64_t r = 0; r < count; ++r) pointers[r] = h + r * n;
+    for (int64_t r = 0; r < count; ++r) inputs[r] = Data<const T>(x) + x_row[base + r];
+    hidden.Run(args, inputs, nullptr, count, h);
     ForBlocks<T>(args, count, m, n, [&](int64_t row, int height, int64_t first, int64_t columns) {
       BlockSums sums;
-      product.Block(pointers + row, nullptr, height, first, columns, sums);
+      product.Block(hidden_rows + row, nullptr, height, first, columns, sums);
       for (int i = 0; i < height; ++i) {
         T* to = Data<T>(out) + out_row[base + row + i] + first;
         Tile<T>::Store(sums + i * linear::kBlockColumns, nullptr, columns, to);
@@ -47,7 +48,7 @@ void Run(const lz_kernel_args* args) {
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  DTypeOf(args->tensors[kInput]) == DType::kF32 ? Run<float>(args) : Run<BF16>(args);
+  WithFloatType(DTypeOf(args->tensors[kInput]), [&](auto type) { Run<decltype(type)>(args); });
   return 0;
 }
 
@@ -65,13 +66,13 @@ int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Lau
 uint64_t Workspace(const lz_kernel_args* args) {
   const int64_t rows = std::min(kMlpChunk, NumRows(args->tensors[ops::mlp_fused::kInput]));
   const int64_t n = args->tensors[ops::mlp_fused::kDownWeight].shape[1];
-  return uint64_t(kMlpChunk * int64_t(sizeof(void*)) + rows * n * ByteSize(DTypeOf(args->tensors[0])));
+  return uint64_t(kMlpChunk * 2 * int64_t(sizeof(void*)) + rows * n * HiddenBytes(DTypeOf(args->tensors[0])));
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.fused",
      .operation = "mlp.fused",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,

@@ -30,8 +30,8 @@ inline int64_t BlockK(int64_t k, int64_t element_bytes) {
   return std::max<int64_t>(1, ((k + blocks - 1) / blocks + 63) / 64 * 64);
 }
 
-template <class Tile, class T>
-void RunTile(int rows, const T* const* x, const T* const* w, int64_t k, int64_t ahead, bool add, float* sums) {
+template <class Tile, class T, class X>
+void RunTile(int rows, const X* const* x, const T* const* w, int64_t k, int64_t ahead, bool add, float* sums) {
   constexpr int64_t kStride = kBlockColumns;
   switch (rows) {
     case 1: return Tile::template Run<1>(x, w, k, ahead, add, sums, kStride);
@@ -52,21 +52,21 @@ void RunTile(int rows, const T* const* x, const T* const* w, int64_t k, int64_t 
 }
 
 // sums[rows][kBlockColumns] of `columns` columns from `first` on; x: the rows of input.
-template <class Tile, class T>
-void SumBlock(const lz_tensor& weight, const T* const* x, int rows, int64_t first, int64_t columns, float* sums) {
+template <class Tile, class T, class X>
+void SumBlock(const lz_tensor& weight, const X* const* x, int rows, int64_t first, int64_t columns, float* sums) {
   const int64_t k = weight.shape[1], stride = weight.strides[0];
   const int64_t tile = Tile::kColumns * stride * int64_t(sizeof(T));
   const int64_t tiles = (kAheadBytes + tile / 2) / std::max<int64_t>(1, tile);
   const int64_t ahead = tile * std::max<int64_t>(1, tiles);  // the same place of a later tile
   const int groups = (rows + Tile::kMaxRows - 1) / Tile::kMaxRows;
   // Weights that are used once are read as they lie in memory, unless the input would not stay in a first-level cache.
-  const bool whole = groups == 1 && rows * k * int64_t(sizeof(T)) <= kWholeBytes;
-  const int64_t block = whole ? std::max<int64_t>(1, k) : BlockK(k, sizeof(T));
+  const bool whole = groups == 1 && rows * k * int64_t(sizeof(X)) <= kWholeBytes;
+  const int64_t block = whole ? std::max<int64_t>(1, k) : BlockK(k, sizeof(X));
   for (int64_t from = 0; from < k || from == 0; from += block) {
     const int64_t size = std::min(block, k - from);
     for (int group = 0; group < groups; ++group) {  // of nearly equal numbers of rows
       const int begin = rows * group / groups, end = rows * (group + 1) / groups;
-      const T* xs[Tile::kMaxRows];
+      const X* xs[Tile::kMaxRows];
       for (int m = begin; m < end; ++m) xs[m - begin] = x[m] + from;
       for (int64_t column = 0; column < columns; column += Tile::kColumns) {
         const T* ws[Tile::kColumns];  // the last tile may be narrower: it repeats the last column
@@ -92,7 +92,7 @@ void RunColumns(const lz_kernel_args* args, int64_t first, int64_t columns) {
     const T* x[kBlockRows];
     for (int m = 0; m < count; ++m)
       x[m] = Data<const T>(args->tensors[kInput]) + RowOffset(args->tensors[kInput], row + m);
-    SumBlock<Tile>(args->tensors[kWeight], x, count, first, columns, sums);
+    SumBlock<Tile, T>(args->tensors[kWeight], x, count, first, columns, sums);
     for (int m = 0; m < count; ++m)
       Tile::Store(sums + m * kBlockColumns, pbias, columns, Data<T>(output) + RowOffset(output, row + m) + first);
   }

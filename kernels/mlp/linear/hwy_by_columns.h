@@ -37,7 +37,7 @@ struct Operands {
 
 template <class T, class X, class Body>
 void MultiplyFew(const lz_kernel_args* args, const Operands<T, X>& of, const Body& body) {
-  const T* x[kFewRows];
+  decltype(of.x(0)) x[kFewRows];
   for (int64_t r = 0; r < of.rows; ++r) x[r] = of.x(r);
   const int64_t bytes = kUnit * (of.weights[0].k + 16) * of.parts * int64_t(sizeof(T));
   ParallelFor(args, (of.outputs + kUnit - 1) / kUnit, kGrainBytes / bytes + 1, [&](int64_t begin, int64_t end) {
@@ -57,7 +57,7 @@ void MultiplyMany(const lz_kernel_args* args, const Operands<T, X>& of, float* p
     const int64_t count = std::min(kBlockRows, of.rows - row);
     ParallelFor(args, StripsOf(count), 16384 / (k * kTileRows + 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t strip = begin; strip < end; ++strip) {
-        const T* x[kTileRows] = {};
+        decltype(of.x(0)) x[kTileRows] = {};
         const int64_t own = std::min<int64_t>(kTileRows, count - strip * kTileRows);
         for (int64_t j = 0; j < own; ++j) x[j] = of.x(row + strip * kTileRows + j);
         strips::PackStrip(x, own, k, packed + strip * kTileRows * k, kTileRows);

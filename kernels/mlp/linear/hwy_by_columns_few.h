@@ -44,8 +44,8 @@ template <int M>
 constexpr int kDepth = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON ? (M <= 2 ? 8 : 4) : (M == 1 ? 8 : 8 / M);
 
 // sums[m][c] (+)= the products of G values of k.
-template <int M, int G, class T>
-HWY_INLINE void AddValues(const T* const* x, const T* w, int64_t stride, int64_t columns, bool add,
+template <int M, int G, class T, class X>
+HWY_INLINE void AddValues(const X* const* x, const T* w, int64_t stride, int64_t columns, bool add,
                           float (*sums)[kWide]) {
   const DF d;
   const int64_t lanes = int64_t(hn::Lanes(d));
@@ -83,13 +83,13 @@ HWY_INLINE void AddValues(const T* const* x, const T* w, int64_t stride, int64_t
 }
 
 // sums[m][c] of outputs [first, first + columns), at most kWide.
-template <int M, class T>
-void SumFew(const Weight<T>& w, const T* const* x, int64_t first, int64_t columns, float (*sums)[kWide]) {
+template <int M, class T, class X>
+void SumFew(const Weight<T>& w, const X* const* x, int64_t first, int64_t columns, float (*sums)[kWide]) {
   constexpr int kG = kDepth<M>;
   if (w.k == 0) {
     for (int m = 0; m < M; ++m) std::fill_n(sums[m], columns, 0.0f);
   }
-  const T* xs[M];
+  const X* xs[M];
   int64_t i = 0;
   const auto add = [&]<int G>() HWY_ATTR {
     for (int m = 0; m < M; ++m) xs[m] = x[m] + i;
@@ -100,8 +100,8 @@ void SumFew(const Weight<T>& w, const T* const* x, int64_t first, int64_t column
   while (i < w.k) add.template operator()<1>();
 }
 
-template <class T>
-void SumFew(const Weight<T>& w, const T* const* x, int64_t rows, int64_t first, int64_t columns, float (*sums)[kWide]) {
+template <class T, class X>
+void SumFew(const Weight<T>& w, const X* const* x, int64_t rows, int64_t first, int64_t columns, float (*sums)[kWide]) {
   switch (rows) {
     case 1: return SumFew<1>(w, x, first, columns, sums);
     case 2: return SumFew<2>(w, x, first, columns, sums);

@@ -1,6 +1,6 @@
 // The register tile of the linear kernels: rows of input times four rows of weights, vectors along k.
-// Nothing is packed: both operands are read as they are stored, and each sum is folded at the end.
-// Include inside HWY_NAMESPACE's file only (after hwy/highway.h and kernels/simd.h).
+// Nothing is packed: both operands are read as they are stored, and each sum is folded at the end. Input of f32 goes
+// with weights of f16 too. Include inside HWY_NAMESPACE's file only (after hwy/highway.h and kernels/simd.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_
 #undef LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_
@@ -70,8 +70,9 @@ HWY_INLINE hn::Vec<hn::Full128<float>> SumOfEach(const VF* v) {
 #endif
 }
 
-template <class T>
+template <class T, class X = T>
 struct Tile {
+  static_assert(Parts<T>::kCount == Parts<X>::kCount);
   static constexpr int kColumns = 4;
   // What the vector registers hold; bf16 needs two for each row of input.
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
@@ -90,10 +91,10 @@ struct Tile {
   };
 
   template <int M>
-  static HWY_INLINE void Step(const T* const* x, const T* const* w, int64_t i, int64_t ahead, Sums<M>& sums) {
+  static HWY_INLINE void Step(const X* const* x, const T* const* w, int64_t i, int64_t ahead, Sums<M>& sums) {
     VF xs[M][kParts];
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m) Parts<T>::Load(x[m] + i, xs[m]);
+    for (int m = 0; m < M; ++m) Parts<X>::Load(x[m] + i, xs[m]);
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
       VF ws[kParts];
@@ -109,19 +110,23 @@ struct Tile {
     }
   }
 
-  // What is left of k at `from`, followed by zeros.
-  template <int M>
-  static HWY_NOINLINE void CopyRest(const T* const* x, const T* const* w, int64_t from, int64_t k, T (*rest)[kStep]) {
-    std::memset(rest, 0, sizeof(T) * kStep * (M + kColumns));
-    const size_t bytes = size_t(k - from) * sizeof(T);
-    for (int m = 0; m < M; ++m) std::memcpy(rest[m], x[m] + from, bytes);
-    for (int c = 0; c < kColumns; ++c) std::memcpy(rest[M + c], w[c] + from, bytes);
-  }
+  // The last values of N rows, fewer than kStep, followed by zeros.
+  template <int N, class E>
+  struct Rest {
+    HWY_NOINLINE Rest(const E* const* from, int64_t begin, int64_t end) {
+      for (int i = 0; i < N; ++i) {
+        std::memcpy(values[i], from[i] + begin, size_t(end - begin) * sizeof(E));
+        rows[i] = values[i];
+      }
+    }
+    E values[N][kStep] = {};
+    const E* rows[N];
+  };
 
   // sums[m * stride + c] = sum_i x[m][i] * w[c][i], added to what stands there if `add`. `ahead`: bytes from a weight
   // to the one to prefetch with it.
   template <int M>
-  static void Run(const T* const* x, const T* const* w, int64_t k, int64_t ahead, bool add, float* out,
+  static void Run(const X* const* x, const T* const* w, int64_t k, int64_t ahead, bool add, float* out,
                   int64_t stride) {
     Sums<M> sums;
 #pragma GCC unroll 8
@@ -133,11 +138,9 @@ struct Tile {
     int64_t i = 0;
     for (; i + kStep <= k; i += kStep) Step<M>(x, w, i, ahead, sums);
     if (i < k) {
-      T rest[M + kColumns][kStep];
-      CopyRest<M>(x, w, i, k, rest);
-      const T* ends[M + kColumns];
-      for (int r = 0; r < M + kColumns; ++r) ends[r] = rest[r];
-      Step<M>(ends, ends + M, 0, 0, sums);
+      const Rest<M, X> xs(x, i, k);
+      const Rest<kColumns, T> ws(w, i, k);
+      Step<M>(xs.rows, ws.rows, 0, 0, sums);
     }
     const hn::Full128<float> d4;
 #pragma GCC unroll 8

@@ -1,8 +1,8 @@
 // Mixture of experts, CPU SIMD, weights that are stored by rows.
-//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/moe/fused.h, dtype of input
+//   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/moe/fused.h, dtype of input
 //   expert_ids [..., k]  i32|i64     expert_weights [..., k]  any float dtype; last axes dense
 // Workspace: order of the rows, hidden rows, FP32 sums. Deterministic: a token's experts are summed in ascending order.
-// Source: own. FP32 sums as in hwy.mlp.linear.gemm; g and u stay in FP32, h is rounded to the dtype.
+// Source: own. FP32 sums as in hwy.mlp.linear.gemm; g and u stay in FP32, h in bf16 is rounded to that.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/moe/fused/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -27,11 +27,12 @@ class Expert {
       : hidden_(&args->tensors[kGateWeight], &args->scalars[kActivation], e),
         down_(args->tensors[kDownWeight], args->tensors[kDownBias], e, 0, 1, args->tensors[kDownWeight].shape[1]) {}
 
-  void Hidden(const lz_kernel_args* args, const T* const* x, const float* scales, int64_t count, float*, T* h) const {
+  void Hidden(const lz_kernel_args* args, const T* const* x, const float* scales, int64_t count, float*,
+              Kept<T>* h) const {
     hidden_.Run(args, x, scales, count, h);
   }
   template <class Body>
-  void Down(const lz_kernel_args* args, const T* const* h, int64_t count, float*, const Body& body) const {
+  void Down(const lz_kernel_args* args, const Kept<T>* const* h, int64_t count, float*, const Body& body) const {
     ForBlocks<T>(args, count, down_.rows, down_.k, [&](int64_t row, int height, int64_t first, int64_t columns) {
       BlockSums sums;
       down_.Block(h + row, nullptr, height, first, columns, sums);
@@ -45,8 +46,8 @@ class Expert {
 };
 
 int32_t Launch(const lz_kernel_args* args) {
-  const bool wide = DTypeOf(args->tensors[kInput]) == DType::kF32;
-  wide ? moe::RunExperts<float, Expert<float>>(args) : moe::RunExperts<BF16, Expert<BF16>>(args);
+  WithFloatType(DTypeOf(args->tensors[kInput]),
+                [&](auto type) { moe::RunExperts<decltype(type), Expert<decltype(type)>>(args); });
   return 0;
 }
 uint64_t Workspace(const lz_kernel_args* args) { return moe::WorkspaceOf<Expert<float>>(args); }
@@ -67,7 +68,7 @@ uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPAT
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.moe.fused",
      .operation = "moe.fused",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,

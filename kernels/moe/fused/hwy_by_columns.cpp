@@ -1,10 +1,10 @@
 // Mixture of experts, CPU SIMD, weights that are stored by columns (gpt_oss's).
-//   input [..., d], output [..., m]  f32|bf16     weights and biases as in ops/moe/fused.h, dtype of input
+//   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/moe/fused.h, dtype of input
 //   expert_ids [..., k]  i32|i64     expert_weights [..., k]  any float dtype
 //   The rows axis of the weights is dense, of all else the last one.
 // Workspace: order of the rows, hidden rows, FP32 sums; of more than four rows of an expert at most 192 as f32.
 // Deterministic: a token's experts are summed in ascending order. Source: own. FP32 sums as in
-// hwy.mlp.linear.by_columns; g and u stay in FP32, h is rounded to the dtype.
+// hwy.mlp.linear.by_columns; g and u stay in FP32, h in bf16 is rounded to that.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/moe/fused/hwy_by_columns.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -61,7 +61,7 @@ class Expert {
         down_bias_(BiasOf<T>(args->tensors[kDownBias], e)) {}
 
   void Hidden(const lz_kernel_args* args, const T* const* x, const float* scales, int64_t count, float* packed,
-              T* h) const {
+              Kept<T>* h) const {
     const auto row_of = [&](int64_t row) { return x[row]; };
     const int step = interleaved_ ? 2 : 1;
     const by_columns::Operands<T, decltype(row_of)> operands = {row_of, count, up_half_,
@@ -71,7 +71,7 @@ class Expert {
           float g[by_columns::kWide], u[by_columns::kWide];
           const int64_t own = columns / step;
           const float scale = scales ? scales[row] : 1.0f;
-          T* out = h + row * n_ + first / step;
+          Kept<T>* out = h + row * n_ + first / step;
           Finish(gates, step, own, scale, gate_bias_ ? gate_bias_ + first : nullptr, g);
           if (gated_) {
             Finish(interleaved_ ? gates + 1 : ups, step, own, scale, up_bias_ ? up_bias_ + first : nullptr, u);
@@ -84,7 +84,7 @@ class Expert {
   }
 
   template <class Body>
-  void Down(const lz_kernel_args* args, const T* const* h, int64_t count, float* packed, const Body& body) const {
+  void Down(const lz_kernel_args* args, const Kept<T>* const* h, int64_t count, float* packed, const Body& body) const {
     const auto row_of = [&](int64_t row) { return h[row]; };
     const by_columns::Operands<T, decltype(row_of)> operands = {row_of, count, &down_, 1, m_};
     by_columns::Multiply(args, operands, packed,
@@ -107,8 +107,8 @@ class Expert {
 };
 
 int32_t Launch(const lz_kernel_args* args) {
-  const bool wide = DTypeOf(args->tensors[kInput]) == DType::kF32;
-  wide ? moe::RunExperts<float, Expert<float>>(args) : moe::RunExperts<BF16, Expert<BF16>>(args);
+  WithFloatType(DTypeOf(args->tensors[kInput]),
+                [&](auto type) { moe::RunExperts<decltype(type), Expert<decltype(type)>>(args); });
   return 0;
 }
 uint64_t Workspace(const lz_kernel_args* args) { return moe::WorkspaceOf<Expert<float>>(args); }
@@ -138,7 +138,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.moe.fused_by_columns",
      .operation = "moe.fused",
-     .dtypes = kF32BF16,
+     .dtypes = kF32F16BF16,
      .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kAny,

@@ -1,7 +1,8 @@
 // Mixture of experts, CPU SIMD: the rows of each expert together, so that its weights are read once for a block of
 // tokens; a token's experts are summed in ascending order. What an expert computes is its kernel's:
 //   Expert(args, e)                               the weights of expert e
-//   Hidden(args, x, scales, count, packed, h)     h [count, n] of rows x[0 .. count), each times its scale (nullptr: 1)
+//   Hidden(args, x, scales, count, packed, h)     h [count, n], of Kept<T>, of rows x[0 .. count), each times its
+//                                                 scale (nullptr: 1)
 //   Down(args, h, count, packed, body)            body(row, first, columns, outputs) for parts of all outputs, once
 //   each PackedFloats(args)                            that it wants as `packed`
 // Include inside HWY_NAMESPACE's file only.
@@ -60,19 +61,21 @@ template <class T>
 struct Memory {
   Memory(const lz_kernel_args* args, const MoeSizes& s, int64_t packed_floats)
       : sums(static_cast<float*>(args->workspace)),
-        pointers(reinterpret_cast<const T**>(sums + s.tokens * s.m + (s.tokens * s.m) % 2)),
-        starts(reinterpret_cast<int64_t*>(pointers + kMlpChunk)),
+        inputs(reinterpret_cast<const T**>(sums + s.tokens * s.m + (s.tokens * s.m) % 2)),
+        hidden(reinterpret_cast<const Kept<T>**>(inputs + kMlpChunk)),
+        starts(reinterpret_cast<int64_t*>(hidden + kMlpChunk)),
         shares(reinterpret_cast<Share*>(starts + s.experts + 1)),
         scales(reinterpret_cast<float*>(shares + s.tokens * s.k)),
         packed(scales + kMlpChunk),
-        h(reinterpret_cast<T*>(packed + packed_floats)) {}
-  float* sums;         // [tokens, m]
-  const T** pointers;  // rows of a product
+        h(reinterpret_cast<Kept<T>*>(packed + packed_floats)) {}
+  float* sums;       // [tokens, m]
+  const T** inputs;  // rows of the products
+  const Kept<T>** hidden;
   int64_t* starts;
   Share* shares;
   float* scales;
   float* packed;  // what a product packs of its rows
-  T* h;           // [chunk, n]
+  Kept<T>* h;     // [chunk, n]
 };
 
 // Adds an expert's outputs for `count` of its shares to the sums of their tokens.
@@ -83,12 +86,12 @@ void AddExpert(const lz_kernel_args* args, const MoeSizes& s, const Expert& expe
   const lz_tensor& input = args->tensors[kInput];
   const bool scaled = of_input && input.shape[input.ndim - 1] > 0;  // an empty row has nothing to weight, even by NaN
   for (int64_t i = 0; i < count; ++i) {
-    memory.pointers[i] = Data<const T>(args->tensors[kInput]) + x_row[first_token + shares[i].token];
+    memory.inputs[i] = Data<const T>(args->tensors[kInput]) + x_row[first_token + shares[i].token];
     memory.scales[i] = shares[i].weight;
   }
-  expert.Hidden(args, memory.pointers, scaled ? memory.scales : nullptr, count, memory.packed, memory.h);
-  for (int64_t i = 0; i < count; ++i) memory.pointers[i] = memory.h + i * s.n;
-  expert.Down(args, memory.pointers, count, memory.packed,
+  expert.Hidden(args, memory.inputs, scaled ? memory.scales : nullptr, count, memory.packed, memory.h);
+  for (int64_t i = 0; i < count; ++i) memory.hidden[i] = memory.h + i * s.n;
+  expert.Down(args, memory.hidden, count, memory.packed,
               [&](int64_t row, int64_t first, int64_t columns, const float* outputs) {
                 const float weight = of_input ? 1.0f : shares[row].weight;
                 float* total = memory.sums + shares[row].token * s.m + first;
@@ -126,8 +129,8 @@ template <class Expert>
 uint64_t WorkspaceOf(const lz_kernel_args* args) {
   const MoeSizes s(args);
   const int64_t rows = std::min(kMlpChunk, s.tokens * s.k);
-  return uint64_t((s.tokens * s.m + 1) * 4 + kMlpChunk * 12 + (s.experts + 1) * 8 + s.tokens * s.k * 16 +
-                  Expert::PackedFloats(args) * 4 + rows * s.n * ByteSize(DTypeOf(args->tensors[0])));
+  return uint64_t((s.tokens * s.m + 1) * 4 + kMlpChunk * 20 + (s.experts + 1) * 8 + s.tokens * s.k * 16 +
+                  Expert::PackedFloats(args) * 4 + rows * s.n * HiddenBytes(DTypeOf(args->tensors[0])));
 }
 
 }  // namespace moe

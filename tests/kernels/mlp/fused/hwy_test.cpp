@@ -38,7 +38,7 @@ void Check(DType type, int64_t rows, int64_t d, int64_t n, int64_t m) {
 }
 
 TEST(HwyFusedMlp, AgreesWithFp64InEveryForm) {
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     Check(type, 1, 64, 33, 40);
     Check(type, 5, 37, 64, 31);
     Check(type, 49, 40, 35, 65);   // more than one block of rows

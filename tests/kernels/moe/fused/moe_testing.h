@@ -46,7 +46,7 @@ inline void Check(const Pair& pair, bool by_columns, DType type, int64_t tokens,
 }
 
 inline void CheckAll(const Pair& pair, bool by_columns) {
-  for (const DType type : {DType::kF32, DType::kBF16}) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
     Check(pair, by_columns, type, 1, 2, 4, 24, 16, 33);
     Check(pair, by_columns, type, 33, 4, 8, 37, 20, 40);
     Check(pair, by_columns, type, 130, 2, 2, 16, 9, 35);
