@@ -29,22 +29,18 @@ struct Block {
   uint32_t pairs[8][2];
 };
 
-// What four bits mean: of 4-bit codes, of the lower or upper half of a byte, of q6_k's two upper bits. Tables hold them
-// as often as 32 words do, so that a look-up's other bits need no mask.
-enum class Bits : uint8_t { kCode, kLow, kHigh, kTop };
+// What the words of a table stand for: four bits, which are there twice, so that a look-up's fifth bit needs no mask;
+// of q8_0 those of the lower and those of the upper half of a byte; of q6_k six bits in two tables.
 template <int F>
-constexpr float MeaningOf(Bits bits, int code) {
-  switch (bits) {
-    case Bits::kCode: return float(code % 16) - (F == kQ4_0 ? 8 : 0);
-    case Bits::kLow: return float(code % 16);
-    case Bits::kHigh: return 16 * float(code % 16) - 128;
-    default: return 16 * float(code % 4) - 32;
-  }
+constexpr float MeaningOf(int table, int word) {
+  if (F == kQ6_K) return float(32 * table + word - 32);
+  if (F == kQ8_0) return table == 0 ? float(word % 16) : float(16 * (word % 16) - 128);
+  return float(word % 16 - (F == kQ4_0 ? 8 : 0));
 }
 template <int F>
-LZ_AVX512BF16_INLINE __m512i TableOf(Bits bits) {
+LZ_AVX512BF16_INLINE __m512i TableOf(int table) {
   alignas(64) uint16_t words[32];
-  for (int i = 0; i < 32; ++i) words[i] = FloatToBF16(MeaningOf<F>(bits, i));
+  for (int i = 0; i < 32; ++i) words[i] = FloatToBF16(MeaningOf<F>(table, i));
   return _mm512_load_si512(words);
 }
 
@@ -58,15 +54,12 @@ struct Sums {
 #pragma GCC unroll 4
       for (int chain = 0; chain < kChains; ++chain) v[m][chain] = _mm512_setzero_ps();
   }
-  // Adds the codes at `shift` of each word, times pair [quad][odd] of the input.
-  LZ_AVX512BF16_INLINE void Add(__m512i codes, int shift, __m512i table, int chain, const Block* const* x,
-                                int64_t block, int quad, int odd) {
-    const __m512bh w =
-        (__m512bh)_mm512_permutexvar_epi16(shift ? _mm512_srli_epi16(codes, unsigned(shift)) : codes, table);
+  // Adds weights, times pair [quad][odd] of the input.
+  LZ_AVX512BF16_INLINE void Add(__m512i w, int chain, const Block* const* x, int64_t block, int quad, int odd) {
 #pragma GCC unroll 4
     for (int m = 0; m < M; ++m) {
       const __m512i pair = _mm512_set1_epi32(int(x[m][block].pairs[quad][odd]));
-      v[m][chain] = _mm512_dpbf16_ps(v[m][chain], w, (__m512bh)pair);
+      v[m][chain] = _mm512_dpbf16_ps(v[m][chain], (__m512bh)w, (__m512bh)pair);
     }
   }
 };
@@ -75,6 +68,11 @@ LZ_AVX512BF16_INLINE __m512i LoadCodes(const uint8_t* p) {
   __m512i codes = _mm512_loadu_si512(p);
   asm("" : "+v"(codes));  // the compiler would load them anew for each use, and loads are what there are few of
   return codes;
+}
+// Bit `from` of each word comes to bit `to`.
+LZ_AVX512BF16_INLINE __m512i Shift(__m512i v, int from, int to) {
+  if (from == to) return v;
+  return from > to ? _mm512_srli_epi16(v, unsigned(from - to)) : _mm512_slli_epi16(v, unsigned(to - from));
 }
 
 // The block's dot products.
@@ -86,23 +84,28 @@ LZ_AVX512BF16_INLINE void SumCodes(const uint8_t* p, const __m512i* tables, cons
     for (int c = 0; c < 8; ++c) {
       const __m512i codes = LoadCodes(p + 64 * c);
 #pragma GCC unroll 4
-      for (int s = 0; s < 4; ++s) sums->Add(codes, 4 * s, tables[s % 2], s, x, block, c, s / 2);
+      for (int s = 0; s < 4; ++s)
+        sums->Add(_mm512_permutexvar_epi16(Shift(codes, 4 * s, 0), tables[s % 2]), s, x, block, c, s / 2);
     }
     return;
   }
+  const __m512i four_bits = _mm512_set1_epi16(15);
+  __m512i high[2];
+  if constexpr (F == kQ6_K) high[0] = LoadCodes(p + 256), high[1] = LoadCodes(p + 320);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
     const __m512i codes = LoadCodes(p + 64 * c);
 #pragma GCC unroll 4
-    for (int s = 0; s < 4; ++s) sums->Add(codes, 4 * s, tables[0], s, x, block, c + s % 2 * 4, s / 2);
-  }
-  if constexpr (F == kQ6_K) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      const __m512i codes = LoadCodes(p + 256 + 64 * half);
-#pragma GCC unroll 8
-      for (int i = 0; i < 8; ++i)  // chains 0 and 2 are of the first 16 values
-        sums->Add(codes, 2 * i, tables[1], half + i / 4 * 2, x, block, half * 4 + i % 4, i / 4);
+    for (int s = 0; s < 4; ++s) {
+      const __m512i low = Shift(codes, 4 * s, 0);
+      __m512i w;
+      if constexpr (F == kQ6_K) {
+        const __m512i two = Shift(high[s % 2], s / 2 * 8 + 2 * c, 4);
+        w = _mm512_permutex2var_epi16(tables[0], _mm512_ternarylogic_epi32(four_bits, low, two, 0xca), tables[1]);
+      } else {
+        w = _mm512_permutexvar_epi16(low, tables[0]);
+      }
+      sums->Add(w, s, x, block, c + s % 2 * 4, s / 2);
     }
   }
 }
@@ -155,8 +158,7 @@ LZ_AVX512BF16 __attribute__((noinline)) void RunGroup(const uint8_t* group, int6
   constexpr int64_t kCodes = kPackedCodes[F], kScales = kPackedScales[F];
   const int64_t blocks = k / 32;
   const uint8_t *scales = group + ScalesBegin(F, k), *next = group + PackedBytes(F, k);
-  const __m512i tables[2] = {TableOf<F>(F == kQ8_0 || F == kQ6_K ? Bits::kLow : Bits::kCode),
-                             TableOf<F>(F == kQ8_0 ? Bits::kHigh : Bits::kTop)};
+  const __m512i tables[2] = {TableOf<F>(0), TableOf<F>(1)};
   __m512 total[M];
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) total[m] = _mm512_setzero_ps();
