@@ -1,9 +1,10 @@
-// Linear in bf16 with weights in any quantised format for few rows, with AVX512-BF16's dot products: codes become bf16
-// by look-ups in registers, exactly; scales multiply the FP32 sums of their groups.
-//   input  [..., k]  bf16, last dim dense              weight [n, k / (1 or 2)]  last dim dense
+// Linear with weights in any quantised format for few rows: codes become bf16 by look-ups in registers, exactly, for
+// AVX512-BF16's dot products with an input in bf16, or floats for multiply-adds with another; scales multiply the FP32
+// sums of their groups.
+//   input  [..., k]  f32|f16|bf16, last dim dense      weight [n, k / (1 or 2)]  last dim dense
 //   packed [n, k / 2] u8, optional, as mlp.linear.prepack orders it, read instead of weight
 //   weight_scale, zero_point, tensor_scale: as the contract has them, groups of a multiple of 16 values
-//   bias   [n]       bf16, optional                    output [..., n]
+//   bias   [n]       dtype of input, optional          output [..., n]
 // Workspace: the input in the order in which codes come out, and its sums. Deterministic. Source: own. VDPBF16PS takes
 // denormals for zero. A sum that is not an ordinary number is taken again as the definition has it.
 #include "core/kernel.h"
@@ -12,182 +13,79 @@
 #if defined(__x86_64__)
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/launch.h"
 #include "kernels/mlp/linear/quantized/exact.h"
-#include "kernels/mlp/linear/quantized/x86_codes.h"
+#include "kernels/mlp/linear/quantized/x86_job.h"
 
 namespace {
 using namespace lz;
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
 using quantized::Codes;
+using quantized::FloatPair;
+using quantized::Job;
 using quantized::PairScales;
+using quantized::RowScales;
+using quantized::Scaling;
 using quantized::Tables;
 
-constexpr int64_t kTileRows = 8;    // that share a decoded weight
-constexpr int64_t kColumns = 4;     // whose sums are folded at once
-constexpr int64_t kBlock = 128;     // values of the input that are put in order at a time
-constexpr int64_t kUnit = 16;       // values that always share a scale
-constexpr int64_t kChunk = 128;     // scales that are converted at a time
-constexpr int64_t kPairChunk = 64;  // of one byte
+constexpr int64_t kTileRows = 8;  // that share a decoded weight
+constexpr int64_t kColumns = 4;   // whose sums are folded at once
 
-enum class Scaling : uint8_t { kRow, kFloats, kFloatsAndOffsets, kPairs };
-
-// What all columns of a call share.
-struct Job {
-  explicit Job(const lz_kernel_args* args);
-  int64_t padded() const { return (k + kBlock - 1) / kBlock * kBlock; }
-  int64_t steps() const { return padded() / step; }
-  int64_t sets() const { return split ? 2 : 1; }
-
-  const lz_kernel_args* args;
-  int64_t format, rows, n, k;
-  Codes codes;
-  Scaling scaling;
-  int64_t step;                            // values of 64 bytes
-  int64_t group;                           // values under one scale, as the steps take them
-  int64_t stored_group;                    // as they lie
-  int64_t scales_of_step, steps_of_scale;  // one of them is 1
-  int64_t scales;                          // of a row, as the steps take them
-  int64_t chunk;                           // steps whose scales are converted at a time
-  int64_t row_block;                       // rows of weights under one row of scales
-  bool direct;                             // scales are read as they lie
-  DType scale_type;
-  const char* scale_data;
-  int64_t scale_bytes, scale_row_bytes;  // from one to the next
-  const int32_t* zeros = nullptr;        // zero points
-  int64_t zero_stride = 0, zero_row = 0;
-  const float* outer = nullptr;  // scales of the tensor or its rows
-  int64_t outer_row = 0;
-  bool split;        // packed half bytes whose 16 values have a scale of their own
-  float offset = 0;  // what codes count from, beside the zero point
-  int flip = 0;      // see Decoder
-  const uint8_t* weight;
-  int64_t weight_stride;
-  alignas(64) int32_t lanes[2][16];  // where each lane's scale is among those of a step; [1]: of the second set
-  // Of each tile of rows: the input in the order of the codes, and of offsets the sums of the values of a lane.
-  uint16_t* x = nullptr;  // [steps][vectors][height][32]
-  float* sums = nullptr;  // [steps][sets][height][16]
-};
-
-Job::Job(const lz_kernel_args* a) : args(a), format(a->scalars[kFormat].value.i) {
-  const lz_tensor &input = a->tensors[kInput], &scale = a->tensors[kWeightScale];
-  const bool packed = Given(a->tensors[kPacked]);
-  const lz_tensor& stored = a->tensors[packed ? kPacked : kWeight];
-  rows = NumRows(input), n = a->tensors[kWeight].shape[0], k = input.shape[input.ndim - 1];
-  weight = Data<const uint8_t>(stored), weight_stride = stored.strides[0];
-  const bool integer = IsInteger(format);
-  codes = kQuantInfo[size_t(format)].pack == 2 ? (packed ? Codes::kPackedNibbles : Codes::kNibbles)
-          : integer                            ? Codes::kIntegers
-                                               : Codes::kFloats;
-  step = quantized::IsHalfByte(codes) ? 128 : 64;
-  if (codes == Codes::kIntegers) offset = format == kUInt8 ? -127.5f : 0.5f, flip = format == kUInt8 ? 128 : 0;
-  if (format == kUInt4) offset = -8;
-  group = stored_group = std::max<int64_t>(1, scale.shape[1] > 0 ? k / scale.shape[1] : k);
-  row_block = scale.shape[0] > 0 ? std::max<int64_t>(1, n / scale.shape[0]) : 1;
-  const bool divides = step % group == 0 || group % step == 0;
-  const lz_tensor &zero = a->tensors[kZeroPoint], &outer_scale = a->tensors[kTensorScale];
-  scale_type = DTypeOf(scale);
-  scale_data = Data<const char>(scale);
-  scale_bytes = scale.strides[1] * ByteSize(scale_type), scale_row_bytes = scale.strides[0] * ByteSize(scale_type);
-  if (Given(zero)) zeros = Data<const int32_t>(zero), zero_stride = zero.strides[1], zero_row = zero.strides[0];
-  if (Given(outer_scale)) {
-    outer = Data<const float>(outer_scale);
-    if (outer_scale.ndim > 0 && outer_scale.shape[0] > 1) outer_row = outer_scale.strides[0];
-  }
-  const bool dense = divides && (scale.strides[1] == 1 || scale.shape[1] == 1);
-  scaling = scale.shape[1] == 1                                   ? Scaling::kRow
-            : offset != 0 || zeros                                ? Scaling::kFloatsAndOffsets
-            : ByteSize(scale_type) == 1 && dense && group <= step ? Scaling::kPairs
-                                                                  : Scaling::kFloats;
-  direct = scaling == Scaling::kPairs ||
-           (scale_type == DType::kF32 && dense && (!zeros || zero.strides[1] == 1 || zero.shape[1] == 1));
-  if (!divides && scaling != Scaling::kRow) group = kUnit;
-  split = codes == Codes::kPackedNibbles && group == kUnit && scaling != Scaling::kRow;
-  scales_of_step = std::max<int64_t>(1, step / group), steps_of_scale = std::max<int64_t>(1, group / step);
-  scales = (k + group - 1) / group;
-  for (int64_t lane = 0; lane < 16; ++lane) {
-    const int64_t value = codes == Codes::kNibbles ? lane * 8 : lane / 4 * (codes == Codes::kPackedNibbles ? 32 : 16);
-    for (int64_t set = 0; set < 2; ++set) lanes[set][lane] = int32_t((value + set * kUnit) / group);
-  }
-  chunk = (scaling == Scaling::kPairs ? kPairChunk : kChunk) / scales_of_step * steps_of_scale;
-}
-
-// Scales of one row of weights after the other.
-struct RowScales {
-  RowScales(const Job& job, int64_t row) : job(job), row(row), in_block(row % job.row_block) {
-    const int64_t at = row / job.row_block;
-    data = job.scale_data + at * job.scale_row_bytes;
-    zeros = job.zeros ? job.zeros + at * job.zero_row : nullptr;
-  }
-  void Next() {
-    ++row;
-    if (++in_block < job.row_block) return;
-    in_block = 0, data += job.scale_row_bytes, zeros += job.zero_row;
-  }
-  float factor() const { return job.outer ? job.outer[row * job.outer_row] : 1.0f; }
-  float Scale(int64_t i) const {
-    const char* at = data + i * job.scale_bytes;
-    switch (job.scale_type) {
-      case DType::kF32: return *reinterpret_cast<const float*>(at);
-      case DType::kF16: return F16ToFloat(*reinterpret_cast<const uint16_t*>(at));
-      case DType::kBF16: return BF16ToFloat(*reinterpret_cast<const uint16_t*>(at));
-      case DType::kF8E4M3: return F8E4M3ToFloat(uint8_t(*at));
-      default: return F8E8M0ToFloat(uint8_t(*at));
-    }
-  }
-  int32_t Zero(int64_t i) const { return job.zeros ? zeros[i * job.zero_stride] : 0; }
-  // Of groups from `first` on, as the steps take them.
-  void Convert(int64_t first, int64_t count, float* scales, int32_t* to) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t at = job.stored_group == job.group ? first + i : (first + i) * job.group / job.stored_group;
-      scales[i] = Scale(at);
-      if (to) to[i] = Zero(at);
-    }
-  }
-
-  const Job& job;
-  int64_t row, in_block;
-  const char* data;
-  const int32_t* zeros;
-};
-
-// One column's codes, and the rows that they meet.
-template <Codes kCodes>
+// One column's codes, and the rows that they meet: X is uint16_t of bf16, or float.
+template <Codes kCodes, class X>
 struct Operands {
   quantized::Decoder<kCodes> decode;
   const uint8_t* codes;
   int64_t bytes;
-  const uint16_t* x;
+  const X* x;
   const float* sums;
 };
 
+// Of a step.
+template <class X>
+struct Values {
+  FloatPair v[4];
+};
+template <>
+struct Values<uint16_t> {
+  __m512bh v[4];
+};
+
+// sum + 32 products, two in a lane.
+LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, __m512bh w, const uint16_t* x) {
+  return _mm512_dpbf16_ps(sum, w, (__m512bh)_mm512_loadu_si512(x));
+}
+LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, const FloatPair& w, const float* x) {
+  return _mm512_fmadd_ps(w.odd, _mm512_loadu_ps(x + 16), _mm512_fmadd_ps(w.even, _mm512_loadu_ps(x), sum));
+}
+
 // Sums of columns for R rows, in lanes.
-template <Codes kCodes, Scaling kScaling, bool kSplit, int R>
+template <class X, Codes kCodes, Scaling kScaling, bool kSplit, int R>
 struct Columns {
   static constexpr int kVectors = quantized::VectorsOf(kCodes), kSets = kSplit ? 2 : 1;
   static constexpr bool kOffsets = kScaling == Scaling::kFloatsAndOffsets;
 
   // total[r] += step `s`, whose scales and offsets are given. kRest: not all of its 64 bytes are the column's.
   template <bool kRest>
-  LZ_AVX512BF16_VBMI_INLINE static void Step(const Operands<kCodes>& of, int64_t s, const __m512* scale,
+  LZ_AVX512BF16_VBMI_INLINE static void Step(const Operands<kCodes, X>& of, int64_t s, const __m512* scale,
                                              const __m512* offset, __m512* total) {
     const uint8_t* at = of.codes + s * 64;
     __m512i codes =
         kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
     asm("" : "+v"(codes));  // the compiler would load them anew for each use: a core has one load of 64 bytes a cycle
-    __m512bh w[kVectors];
-    of.decode(codes, w);
-    const uint16_t* x = of.x + s * kVectors * R * 32;
+    Values<X> w;
+    of.decode(codes, w.v);
+    const X* x = of.x + s * kVectors * R * 32;
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
       for (int set = 0; set < kSets; ++set) {
         __m512 part = _mm512_setzero_ps();
 #pragma GCC unroll 4
-        for (int v = set; v < kVectors; v += kSets)
-          part = _mm512_dpbf16_ps(part, w[v], (__m512bh)_mm512_loadu_si512(x + (v * R + r) * 32));
+        for (int v = set; v < kVectors; v += kSets) part = AddDot(part, w.v[v], x + (v * R + r) * 32);
         if constexpr (kScaling == Scaling::kRow) {
           total[r] = _mm512_add_ps(total[r], part);
           continue;
@@ -207,7 +105,7 @@ struct Columns {
   }
 
   // Scales of one byte, at most a step's values under each.
-  LZ_AVX512BF16_VBMI_INLINE static void Pairs(const Job& job, const RowScales& scales, const Operands<kCodes>& of,
+  LZ_AVX512BF16_VBMI_INLINE static void Pairs(const Job& job, const RowScales& scales, const Operands<kCodes, X>& of,
                                               const __m512i* lanes, __m512* total) {
     const int64_t steps = (of.bytes + 63) / 64;
     PairScales pairs(job.format != kNVFP4);
@@ -229,9 +127,10 @@ struct Columns {
     }
   }
 
-  LZ_AVX512BF16_VBMI_INLINE static void Floats(const Job& job, const RowScales& scales, const Operands<kCodes>& of,
+  LZ_AVX512BF16_VBMI_INLINE static void Floats(const Job& job, const RowScales& scales, const Operands<kCodes, X>& of,
                                                const __m512i* lanes, __m512* total) {
     const int64_t steps = (of.bytes + 63) / 64;
+    constexpr int64_t kChunk = quantized::kChunk;
     float converted[kChunk];
     int32_t converted_zeros[kOffsets ? kChunk : 1];
     const __m512 base = _mm512_set1_ps(job.offset);
@@ -266,9 +165,13 @@ struct Columns {
   }
 
   // out[c * kTileRows + r]: `columns` of them from `first` on.
-  LZ_AVX512BF16_VBMI static void Run(const Job& job, int64_t first, int64_t columns, const uint16_t* x,
-                                     const float* sums, __m512* out) {
-    Operands<kCodes> of{{Tables::Of(job.format), job.flip}, nullptr, kVectors == 4 ? (job.k + 1) / 2 : job.k, x, sums};
+  LZ_AVX512BF16_VBMI static void Run(const Job& job, int64_t first, int64_t columns, const void* x, const float* sums,
+                                     __m512* out) {
+    Operands<kCodes, X> of{{Tables::Of(job.format), job.flip},
+                           nullptr,
+                           kVectors == 4 ? (job.k + 1) / 2 : job.k,
+                           static_cast<const X*>(x),
+                           sums};
     const __m512i lanes[2] = {_mm512_load_si512(job.lanes[0]), _mm512_load_si512(job.lanes[1])};
     RowScales scales(job, first);
     for (int64_t c = 0; c < columns; ++c, scales.Next()) {
@@ -290,30 +193,31 @@ struct Columns {
   }
 };
 
-using RunColumns = decltype(&Columns<Codes::kFloats, Scaling::kRow, false, 1>::Run);
-template <Codes kCodes, Scaling kScaling, bool kSplit>
+using RunColumns = decltype(&Columns<float, Codes::kFloats, Scaling::kRow, false, 1>::Run);
+template <class X, Codes kCodes, Scaling kScaling, bool kSplit>
 RunColumns ForRows(int64_t rows) {
-  if (rows == 1) return &Columns<kCodes, kScaling, kSplit, 1>::Run;
-  if (rows == 2) return &Columns<kCodes, kScaling, kSplit, 2>::Run;
-  return rows <= 4 ? &Columns<kCodes, kScaling, kSplit, 4>::Run : &Columns<kCodes, kScaling, kSplit, 8>::Run;
+  if (rows == 1) return &Columns<X, kCodes, kScaling, kSplit, 1>::Run;
+  if (rows == 2) return &Columns<X, kCodes, kScaling, kSplit, 2>::Run;
+  return rows <= 4 ? &Columns<X, kCodes, kScaling, kSplit, 4>::Run : &Columns<X, kCodes, kScaling, kSplit, 8>::Run;
 }
-template <Codes kCodes, bool kSplit = false>
+template <class X, Codes kCodes, bool kSplit = false>
 RunColumns ForScaling(Scaling scaling, int64_t rows) {
   switch (scaling) {
-    case Scaling::kRow: return ForRows<kCodes, Scaling::kRow, false>(rows);
-    case Scaling::kFloats: return ForRows<kCodes, Scaling::kFloats, kSplit>(rows);
-    case Scaling::kFloatsAndOffsets: return ForRows<kCodes, Scaling::kFloatsAndOffsets, kSplit>(rows);
-    default: return ForRows<kCodes, Scaling::kPairs, kSplit>(rows);
+    case Scaling::kRow: return ForRows<X, kCodes, Scaling::kRow, false>(rows);
+    case Scaling::kFloats: return ForRows<X, kCodes, Scaling::kFloats, kSplit>(rows);
+    case Scaling::kFloatsAndOffsets: return ForRows<X, kCodes, Scaling::kFloatsAndOffsets, kSplit>(rows);
+    default: return ForRows<X, kCodes, Scaling::kPairs, kSplit>(rows);
   }
 }
+template <class X>
 RunColumns RunFor(const Job& job, int64_t rows) {
   switch (job.codes) {
-    case Codes::kNibbles: return ForScaling<Codes::kNibbles>(job.scaling, rows);
+    case Codes::kNibbles: return ForScaling<X, Codes::kNibbles>(job.scaling, rows);
     case Codes::kPackedNibbles:
-      if (job.split) return ForScaling<Codes::kPackedNibbles, true>(job.scaling, rows);
-      return ForScaling<Codes::kPackedNibbles>(job.scaling, rows);
-    case Codes::kIntegers: return ForScaling<Codes::kIntegers>(job.scaling, rows);
-    default: return ForScaling<Codes::kFloats>(job.scaling, rows);
+      if (job.split) return ForScaling<X, Codes::kPackedNibbles, true>(job.scaling, rows);
+      return ForScaling<X, Codes::kPackedNibbles>(job.scaling, rows);
+    case Codes::kIntegers: return ForScaling<X, Codes::kIntegers>(job.scaling, rows);
+    default: return ForScaling<X, Codes::kFloats>(job.scaling, rows);
   }
 }
 
@@ -332,26 +236,53 @@ LZ_AVX512BF16_VBMI_INLINE __m128 SumOfEach(const __m512* v, int64_t stride) {
 // Rows that are taken at once of `left`.
 int64_t Height(int64_t left) { return left > 4 ? kTileRows : left > 2 ? 4 : left; }
 
-// Puts rows [row, row + height) in the order of the codes, rows that are not there as zeros, and sums them.
-LZ_AVX512BF16_VBMI void PutTile(const Job& job, int64_t row, int64_t height) {
+// Puts 128 values of a row in the order of the codes, `count` of them given and the others 0.
+LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int64_t count, uint16_t* x,
+                                 int64_t stride) {
   const lz_tensor& input = job.args->tensors[kInput];
-  const quantized::Order& order = quantized::Order::Of(job.codes);
-  uint16_t* x = job.x + row * job.padded();
+  const uint16_t* at = Data<const uint16_t>(input) + RowOffset(input, row) + from;
+  quantized::Order::Of(job.codes).Put(at, count, x, stride);
+}
+LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int64_t count, float* x, int64_t stride) {
+  const lz_tensor& input = job.args->tensors[kInput];
+  const int64_t offset = RowOffset(input, row) + from;
+  alignas(64) float block[quantized::kBlock];
+  for (int64_t i = 0; i < quantized::kBlock; i += 16) {
+    const int64_t left = count - i;
+    const __mmask16 mask = left >= 16 ? __mmask16(0xffff) : left <= 0 ? 0 : __mmask16((1u << left) - 1);
+    const int64_t at = offset + (left > 0 ? i : 0);
+    const __m512 v = DTypeOf(input) == DType::kF32
+                         ? _mm512_maskz_loadu_ps(mask, Data<const float>(input) + at)
+                         : _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, Data<const uint16_t>(input) + at));
+    _mm512_store_ps(block + i, v);
+  }
+  quantized::FloatOrder::Of(job.codes).Put(block, x, stride);
+}
+
+// The sums of two values in each lane.
+LZ_AVX512BF16_VBMI_INLINE __m512 AddPairs(__m512 sum, const uint16_t* x) {
+  return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(x), (__m512bh)_mm512_set1_epi16(0x3f80));
+}
+LZ_AVX512BF16_VBMI_INLINE __m512 AddPairs(__m512 sum, const float* x) {
+  return _mm512_add_ps(sum, _mm512_add_ps(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)));
+}
+
+// Puts rows [row, row + height) in the order of the codes, rows that are not there as zeros, and sums them.
+template <class X>
+LZ_AVX512BF16_VBMI void PutTile(const Job& job, int64_t row, int64_t height) {
+  X* x = static_cast<X*>(job.x) + row * job.padded();
   for (int64_t r = 0; r < height; ++r) {
     const bool given = row + r < job.rows;
-    const uint16_t* from = Data<const uint16_t>(input) + (given ? RowOffset(input, row + r) : 0);
-    for (int64_t i = 0; i < job.k; i += kBlock)
-      order.Put(from + i, given ? job.k - i : 0, x + i * height + r * 32, height * 32);
+    for (int64_t i = 0; i < job.k; i += quantized::kBlock)
+      PutBlock(job, given ? row + r : 0, i, given ? job.k - i : 0, x + i * height + r * 32, height * 32);
   }
   if (!job.sums) return;
   float* sums = job.sums + row * job.steps() * job.sets() * 16;
-  const __m512bh one = (__m512bh)_mm512_set1_epi16(0x3f80);
   const int64_t vectors = job.step / 32, sets = job.sets();
   for (int64_t i = 0; i < job.steps() * sets * height; ++i) {
     const int64_t r = i % height, set = i / height % sets, s = i / height / sets;
     __m512 sum = _mm512_setzero_ps();
-    for (int64_t v = set; v < vectors; v += sets)
-      sum = _mm512_dpbf16_ps(sum, (__m512bh)_mm512_loadu_si512(x + ((s * vectors + v) * height + r) * 32), one);
+    for (int64_t v = set; v < vectors; v += sets) sum = AddPairs(sum, x + ((s * vectors + v) * height + r) * 32);
     _mm512_storeu_ps(sums + i * 16, sum);
   }
 }
@@ -377,7 +308,7 @@ struct Tile {
   LZ_AVX512BF16_VBMI void Run(RunColumns run, int64_t row, int64_t height, int64_t first, int64_t count) const {
     __m512 total[kColumns * kTileRows];
     alignas(16) float scale[kColumns] = {}, offset[kColumns] = {};
-    run(job, first, count, job.x + row * job.padded(),
+    run(job, first, count, static_cast<const char*>(job.x) + row * job.padded() * job.x_bytes(),
         job.sums ? job.sums + row * job.steps() * job.sets() * 16 : nullptr, total);
     RowScales scales(job, first);
     for (int64_t c = 0; c < count; ++c, scales.Next()) {
@@ -403,11 +334,20 @@ struct Tile {
         if (rest >> c & 1) values[c] = float(exact.At(row, first + c));
       four = _mm_load_ps(values);
     }
-    if (Given(bias)) {
-      const __m128i bits = _mm_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, Data<const uint16_t>(bias) + first));
-      four = _mm_add_ps(four, _mm_castsi128_ps(_mm_slli_epi32(bits, 16)));
+    const int64_t at = rows[row] + first;
+    if (DTypeOf(output) == DType::kF32) {
+      if (Given(bias)) four = _mm_add_ps(four, _mm_maskz_loadu_ps(mask, Data<const float>(bias) + first));
+      return _mm_mask_storeu_ps(Data<float>(output) + at, mask, four);
     }
-    _mm_mask_storeu_epi16(Data<uint16_t>(output) + rows[row] + first, mask, (__m128i)_mm_cvtneps_pbh(four));
+    const bool f16 = DTypeOf(output) == DType::kF16;
+    if (Given(bias)) {
+      const __m128i bits = _mm_maskz_loadu_epi16(mask, Data<const uint16_t>(bias) + first);
+      four = _mm_add_ps(
+          four, f16 ? _mm_maskz_cvtph_ps(mask, bits) : _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(bits), 16)));
+    }
+    const __m128i halves =
+        f16 ? _mm_maskz_cvtps_ph(mask, four, _MM_FROUND_TO_NEAREST_INT) : (__m128i)_mm_cvtneps_pbh(four);
+    _mm_mask_storeu_epi16(Data<uint16_t>(output) + at, mask, halves);
   }
   // Lanes with 0 or a number far from where a product or a part of the sum may have left FP32.
   LZ_AVX512BF16_VBMI_INLINE static __mmask8 Ordinary(__m128 v) {
@@ -421,7 +361,7 @@ int64_t PaddedRows(const Job& job) {
   const int64_t rest = job.rows % kTileRows;
   return job.rows - rest + Height(rest);
 }
-uint64_t InputBytes(const Job& job) { return uint64_t(PaddedRows(job) * job.padded()) * sizeof(uint16_t); }
+uint64_t InputBytes(const Job& job) { return uint64_t(PaddedRows(job) * job.padded() * job.x_bytes()); }
 bool WantsSums(const Job& job) {
   return job.scaling == Scaling::kFloatsAndOffsets || (job.scaling == Scaling::kRow && (job.offset != 0 || job.zeros));
 }
@@ -435,7 +375,7 @@ int32_t Launch(const lz_kernel_args* args) {
   Job job(args);
   if (args->workspace_bytes < Workspace(args)) return 1;
   if (job.rows == 0 || job.n == 0) return 0;
-  job.x = static_cast<uint16_t*>(args->workspace);
+  job.x = args->workspace;
   float* row_sums = nullptr;
   if (WantsSums(job)) {
     job.sums = reinterpret_cast<float*>(static_cast<char*>(args->workspace) + InputBytes(job));
@@ -443,7 +383,7 @@ int32_t Launch(const lz_kernel_args* args) {
   }
   for (int64_t row = 0; row < job.rows; row += kTileRows) {
     const int64_t height = Height(job.rows - row);
-    PutTile(job, row, height);
+    job.floats ? PutTile<float>(job, row, height) : PutTile<uint16_t>(job, row, height);
     if (row_sums) SumRows(job, row, height, row_sums + row);
   }
   const quantized::ExactSums exact(args);
@@ -455,16 +395,23 @@ int32_t Launch(const lz_kernel_args* args) {
     for (int64_t t = begin; t < end; ++t) {
       for (int64_t row = 0; row < job.rows; row += kTileRows) {
         const int64_t height = Height(job.rows - row), first = t * kColumns;
-        tile.Run(RunFor(job, height), row, height, first, std::min(kColumns, job.n - first));
+        const RunColumns run = job.floats ? RunFor<float>(job, height) : RunFor<uint16_t>(job, height);
+        tile.Run(run, row, height, first, std::min(kColumns, job.n - first));
       }
     }
   });
   return 0;
 }
 
+constexpr int64_t kIsa = kIsaAvx512 | kIsaAvx512Bf16 | kIsaAvx512Vbmi;
 constexpr auto kConstraints = std::to_array<Constraint>({
-    {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16 | kIsaAvx512Vbmi},
+    {"device.isa", Rel::kHasBits, kIsa},
     {"rows", Rel::kLe, 64},
+    {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
+});
+constexpr auto kFloatConstraints = std::to_array<Constraint>({
+    {"device.isa", Rel::kHasBits, kIsa},
+    {"rows", Rel::kLe, 16},
     {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
@@ -472,6 +419,16 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .operation = "mlp.linear.quantized",
      .dtypes = Mask(DType::kBF16),
      .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = 85,
+     .deterministic = true,
+     .launch = &Launch,
+     .workspace = &Workspace},
+    {.id = "x86.mlp.linear.quantized.avx512vbmi",
+     .operation = "mlp.linear.quantized",
+     .dtypes = Mask(DType::kF32, DType::kF16),
+     .constraints = kFloatConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 85,

@@ -1,5 +1,5 @@
-// Codes of quantised weights as bf16 in registers, exactly, for the kernels with AVX512-BF16 and AVX512-VBMI; and the
-// order in which they come out. For files of x86-64 only.
+// Codes of quantised weights as bf16 or float in registers, exactly, for the kernels with AVX512-BF16 and AVX512-VBMI;
+// and the order in which they come out. For files of x86-64 only.
 #pragma once
 
 #include <array>
@@ -16,14 +16,16 @@ enum class Codes : uint8_t { kNibbles, kPackedNibbles, kIntegers, kFloats };
 constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
 constexpr int VectorsOf(Codes codes) { return IsHalfByte(codes) ? 4 : 2; }
 
-// Which of 128 values is word `word` of vector `vector`. A step of bytes has two vectors, of 64 values.
-constexpr int PositionOf(Codes codes, int vector, int word) {
+// Which of 128 values is word `word` of vector `vector`. A step of bytes has two vectors, of 64 values. As floats the
+// even words of a vector come before its odd ones, and integers are the bytes of their lanes.
+constexpr int PositionOf(Codes codes, int vector, int word, bool floats = false) {
+  if (floats && codes == Codes::kIntegers) return vector / 2 * 64 + word / 2 * 4 + vector % 2 * 2 + word % 2;
   if (codes == Codes::kNibbles) return 4 * word + vector;
   if (codes == Codes::kPackedNibbles) return word / 8 * 32 + word % 8 * 2 + vector % 2 * 16 + vector / 2;
   return vector / 2 * 64 + word / 8 * 16 + vector % 2 * 8 + word % 8;
 }
 
-// Puts 128 values in that order.
+// Puts 128 values of bf16 in that order.
 class Order {
  public:
   explicit Order(Codes codes) {
@@ -61,6 +63,30 @@ class Order {
   uint32_t upper_[4];
 };
 
+// Puts 128 floats in that order.
+class FloatOrder {
+ public:
+  explicit FloatOrder(Codes codes) {
+    for (int v = 0; v < 4; ++v)
+      for (int i = 0; i < 32; ++i) index_[v][i] = PositionOf(codes, v, i % 16 * 2 + i / 16, true);
+  }
+  static const FloatOrder& Of(Codes codes) {
+    static const FloatOrder all[] = {FloatOrder(Codes::kNibbles), FloatOrder(Codes::kPackedNibbles),
+                                     FloatOrder(Codes::kIntegers), FloatOrder(Codes::kFloats)};
+    return all[int(codes)];
+  }
+  // Vectors `stride` values apart.
+  LZ_AVX512BF16_VBMI void Put(const float* x, float* out, int64_t stride) const {
+    for (int v = 0; v < 4; ++v) {
+      for (int i = 0; i < 32; i += 16)
+        _mm512_storeu_ps(out + v * stride + i, _mm512_i32gather_ps(_mm512_load_si512(index_[v] + i), x, 4));
+    }
+  }
+
+ private:
+  alignas(64) int32_t index_[4][32];
+};
+
 // The bf16 of bytes below 128, as two tables of bytes; or, of half bytes, one of words.
 struct Tables {
   // Codes of a format. What stands for the byte w of an integer is w + 1/2, which is as far from 0 as that of ~w.
@@ -88,6 +114,11 @@ struct Tables {
 
   alignas(64) uint16_t words[32] = {};
   alignas(64) uint8_t low[128] = {}, high[128] = {};
+};
+
+// Two words of each lane as floats.
+struct FloatPair {
+  __m512 even, odd;
 };
 
 // Tables in registers.
@@ -122,8 +153,25 @@ class Decoder {
     out[0] = (__m512bh)_mm512_unpacklo_epi8(low, high);
     out[1] = (__m512bh)_mm512_unpackhi_epi8(low, high);
   }
+  // Integers as they are, of unsigned ones 128 less.
+  LZ_AVX512BF16_VBMI_INLINE void operator()(__m512i codes, FloatPair* out) const {
+    if constexpr (kCodes == Codes::kIntegers) {
+      const __m512i v = _mm512_xor_si512(codes, flip_);
+      out[0] = {ToFloats(_mm512_slli_epi32(v, 24)), ToFloats(_mm512_slli_epi32(v, 16))};
+      out[1] = {ToFloats(_mm512_slli_epi32(v, 8)), ToFloats(v)};
+      return;
+    }
+    __m512bh words[VectorsOf(kCodes)];
+    (*this)(codes, words);
+    for (int v = 0; v < VectorsOf(kCodes); ++v) {
+      const __m512i both = (__m512i)words[v], upper = _mm512_set1_epi32(int(0xffff0000));
+      out[v] = {(__m512)_mm512_slli_epi32(both, 16), (__m512)_mm512_and_si512(both, upper)};
+    }
+  }
 
  private:
+  // The upper bytes of lanes.
+  LZ_AVX512BF16_VBMI_INLINE static __m512 ToFloats(__m512i v) { return _mm512_cvtepi32_ps(_mm512_srai_epi32(v, 24)); }
   LZ_AVX512BF16_VBMI_INLINE static __m512i WithSign(__m512i high, __m512i codes) {
     return _mm512_ternarylogic_epi32(high, codes, _mm512_set1_epi8(char(0x80)), 0xf8);  // high | (codes & 0x80)
   }
