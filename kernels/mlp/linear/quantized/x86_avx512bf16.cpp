@@ -31,6 +31,7 @@ using quantized::RowScales;
 using quantized::Scaling;
 using quantized::Tables;
 
+constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for early
 constexpr int64_t kTileRows = 8;  // that share a decoded weight
 constexpr int64_t kColumns = 4;   // whose sums are folded at once
 
@@ -73,6 +74,7 @@ struct Columns {
   LZ_AVX512BF16_VBMI_INLINE static void Step(const Operands<kCodes, X>& of, int64_t s, const __m512* scale,
                                              const __m512* offset, __m512* total) {
     const uint8_t* at = of.codes + s * 64;
+    _mm_prefetch(at + kAhead, _MM_HINT_T0);
     __m512i codes =
         kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
     asm("" : "+v"(codes));  // the compiler would load them anew for each use: a core has one load of 64 bytes a cycle
@@ -149,6 +151,7 @@ struct Columns {
           const int64_t count = rest ? std::min(left, job.scales_of_step) : job.scales_of_step;
           const __mmask16 mask = __mmask16((1u << count) - 1);
           const __m512 some = _mm512_maskz_loadu_ps(mask, at);
+          _mm_prefetch(at + kAhead / 4, _MM_HINT_T0);
 #pragma GCC unroll 2
           for (int set = 0; set < kSets; ++set) scale[set] = _mm512_permutexvar_ps(lanes[set], some);
           if (kOffsets && job.zeros) {
@@ -241,12 +244,12 @@ LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int6
                                  int64_t stride) {
   const lz_tensor& input = job.args->tensors[kInput];
   const uint16_t* at = Data<const uint16_t>(input) + RowOffset(input, row) + from;
-  quantized::Order::Of(job.codes).Put(at, count, x, stride);
+  quantized::Order::Of(job.codes, false).Put(at, count, x, stride);
 }
 LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int64_t count, float* x, int64_t stride) {
   const lz_tensor& input = job.args->tensors[kInput];
   const int64_t offset = RowOffset(input, row) + from;
-  alignas(64) float block[quantized::kBlock];
+  alignas(64) uint16_t upper[quantized::kBlock], lower[quantized::kBlock];
   for (int64_t i = 0; i < quantized::kBlock; i += 16) {
     const int64_t left = count - i;
     const __mmask16 mask = left >= 16 ? __mmask16(0xffff) : left <= 0 ? 0 : __mmask16((1u << left) - 1);
@@ -254,9 +257,21 @@ LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int6
     const __m512 v = DTypeOf(input) == DType::kF32
                          ? _mm512_maskz_loadu_ps(mask, Data<const float>(input) + at)
                          : _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, Data<const uint16_t>(input) + at));
-    _mm512_store_ps(block + i, v);
+    const __m512i bits = _mm512_castps_si512(v);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(upper + i), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(lower + i), _mm512_cvtepi32_epi16(bits));
   }
-  quantized::FloatOrder::Of(job.codes).Put(block, x, stride);
+  const quantized::Order& order = quantized::Order::Of(job.codes, true);
+  alignas(64) uint16_t ordered[2][quantized::kBlock];
+  order.Put(upper, quantized::kBlock, ordered[0], 32);
+  order.Put(lower, quantized::kBlock, ordered[1], 32);
+  for (int64_t v = 0; v < 4; ++v) {
+    const __m512i high = _mm512_load_si512(ordered[0] + 32 * v), low = _mm512_load_si512(ordered[1] + 32 * v);
+    const __m512i even = _mm512_mask_blend_epi16(0xaaaaaaaa, low, _mm512_slli_epi32(high, 16));
+    const __m512i odd = _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(low, 16), high);
+    _mm512_storeu_ps(x + v * stride, _mm512_castsi512_ps(even));
+    _mm512_storeu_ps(x + v * stride + 16, _mm512_castsi512_ps(odd));
+  }
 }
 
 // The sums of two values in each lane.

@@ -16,31 +16,33 @@ enum class Codes : uint8_t { kNibbles, kPackedNibbles, kIntegers, kFloats };
 constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
 constexpr int VectorsOf(Codes codes) { return IsHalfByte(codes) ? 4 : 2; }
 
-// Which of 128 values is word `word` of vector `vector`. A step of bytes has two vectors, of 64 values. As floats the
-// even words of a vector come before its odd ones, and integers are the bytes of their lanes.
-constexpr int PositionOf(Codes codes, int vector, int word, bool floats = false) {
+// Which of 128 values is word `word` of vector `vector`. A step of bytes has two vectors, of 64 values. Integers as
+// floats are the bytes of their lanes.
+constexpr int PositionOf(Codes codes, int vector, int word, bool floats) {
   if (floats && codes == Codes::kIntegers) return vector / 2 * 64 + word / 2 * 4 + vector % 2 * 2 + word % 2;
   if (codes == Codes::kNibbles) return 4 * word + vector;
   if (codes == Codes::kPackedNibbles) return word / 8 * 32 + word % 8 * 2 + vector % 2 * 16 + vector / 2;
   return vector / 2 * 64 + word / 8 * 16 + vector % 2 * 8 + word % 8;
 }
 
-// Puts 128 values of bf16 in that order.
+// Puts 128 words in that order.
 class Order {
  public:
-  explicit Order(Codes codes) {
+  Order(Codes codes, bool floats) {
     for (int v = 0; v < 4; ++v) {
       upper_[v] = 0;
       for (int word = 0; word < 32; ++word) {
-        const int position = PositionOf(codes, v, word);
+        const int position = PositionOf(codes, v, word, floats);
         index_[v][word] = uint16_t(position % 64);
         upper_[v] |= uint32_t(position / 64) << word;
       }
     }
   }
-  static const Order& Of(Codes codes) {
-    static const Order all[] = {Order(Codes::kNibbles), Order(Codes::kPackedNibbles), Order(Codes::kIntegers)};
-    return all[codes == Codes::kFloats ? 2 : int(codes)];
+  static const Order& Of(Codes codes, bool floats) {
+    static const Order all[] = {Order(Codes::kNibbles, false), Order(Codes::kPackedNibbles, false),
+                                Order(Codes::kIntegers, false), Order(Codes::kIntegers, true)};
+    if (codes == Codes::kFloats) return all[2];
+    return all[int(codes) + (codes == Codes::kIntegers && floats)];
   }
   // `count` values of x, then zeros; vectors `stride` values apart.
   LZ_AVX512BF16_VBMI void Put(const uint16_t* x, int64_t count, uint16_t* out, int64_t stride) const {
@@ -61,30 +63,6 @@ class Order {
  private:
   alignas(64) uint16_t index_[4][32];
   uint32_t upper_[4];
-};
-
-// Puts 128 floats in that order.
-class FloatOrder {
- public:
-  explicit FloatOrder(Codes codes) {
-    for (int v = 0; v < 4; ++v)
-      for (int i = 0; i < 32; ++i) index_[v][i] = PositionOf(codes, v, i % 16 * 2 + i / 16, true);
-  }
-  static const FloatOrder& Of(Codes codes) {
-    static const FloatOrder all[] = {FloatOrder(Codes::kNibbles), FloatOrder(Codes::kPackedNibbles),
-                                     FloatOrder(Codes::kIntegers), FloatOrder(Codes::kFloats)};
-    return all[int(codes)];
-  }
-  // Vectors `stride` values apart.
-  LZ_AVX512BF16_VBMI void Put(const float* x, float* out, int64_t stride) const {
-    for (int v = 0; v < 4; ++v) {
-      for (int i = 0; i < 32; i += 16)
-        _mm512_storeu_ps(out + v * stride + i, _mm512_i32gather_ps(_mm512_load_si512(index_[v] + i), x, 4));
-    }
-  }
-
- private:
-  alignas(64) int32_t index_[4][32];
 };
 
 // The bf16 of bytes below 128, as two tables of bytes; or, of half bytes, one of words.
