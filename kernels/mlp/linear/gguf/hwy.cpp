@@ -34,8 +34,8 @@ using VF = hn::Vec<DF>;
 using VI = hn::Vec<DI>;
 constexpr int kLanes = int(hn::MaxLanes(DF()));
 constexpr int kVectors = int(kGroupRows) / kLanes;
-constexpr int kMaxTile = 4;           // rows of input at once
-constexpr int64_t kBlocksAhead = 16;  // asked for early
+constexpr int kMaxTile = 4;       // rows of input at once
+constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for early
 
 // 32 values of one row of input, and their sums; sum1 is of the last 16.
 struct IntBlock {
@@ -286,10 +286,11 @@ HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) total[v][m] = hn::Zero(DF());
   }
-  for (int64_t block = 0, blocks = k / 32; block < blocks; ++block) {
+  const int64_t blocks = k / 32, ahead = kAhead / kCodes;
+  for (int64_t block = 0; block < blocks; ++block) {
     const uint8_t* codes = group + block * kCodes;
-    const int64_t beyond = block + kBlocksAhead - blocks;
-    const uint8_t* early = beyond < 0 ? codes + kBlocksAhead * kCodes : next + beyond * kCodes;
+    const int64_t beyond = block + ahead - blocks;
+    const uint8_t* early = beyond < 0 ? codes + ahead * kCodes : next + beyond * kCodes;
     for (int64_t line = 0; line < kCodes; line += 64) hwy::Prefetch(early + line);
     hwy::Prefetch(next + (scales - group) + block * kScales);
 #pragma GCC unroll 4

@@ -20,9 +20,9 @@ namespace {
 using namespace lz;
 using namespace lz::ops::mlp_linear_gguf;
 
-constexpr int kMaxTile = 4;           // rows that share what is looked up
-constexpr int kChains = 4;            // of dot products of a block, two for each 16 values
-constexpr int64_t kBlocksAhead = 16;  // asked for early
+constexpr int kMaxTile = 4;       // rows that share what is looked up
+constexpr int kChains = 4;        // of dot products of a block, two for each 16 values
+constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for early
 
 // 32 values of a row: of each four the first and third, then the second and fourth, which is how the codes come out.
 struct Block {
@@ -156,7 +156,7 @@ template <int F, int M>
 LZ_AVX512BF16 __attribute__((noinline)) void RunGroup(const uint8_t* group, int64_t k, const Block* const* x,
                                                       const float* const* x_sums, __m512* out) {
   constexpr int64_t kCodes = kPackedCodes[F], kScales = kPackedScales[F];
-  const int64_t blocks = k / 32;
+  const int64_t blocks = k / 32, ahead = kAhead / kCodes;
   const uint8_t *scales = group + ScalesBegin(F, k), *next = group + PackedBytes(F, k);
   const __m512i tables[2] = {TableOf<F>(0), TableOf<F>(1)};
   __m512 total[M];
@@ -164,8 +164,8 @@ LZ_AVX512BF16 __attribute__((noinline)) void RunGroup(const uint8_t* group, int6
   for (int m = 0; m < M; ++m) total[m] = _mm512_setzero_ps();
   for (int64_t block = 0; block < blocks; ++block) {
     const uint8_t* codes = group + block * kCodes;
-    const int64_t beyond = block + kBlocksAhead - blocks;
-    const uint8_t* early = beyond < 0 ? codes + kBlocksAhead * kCodes : next + beyond * kCodes;
+    const int64_t beyond = block + ahead - blocks;
+    const uint8_t* early = beyond < 0 ? codes + ahead * kCodes : next + beyond * kCodes;
     for (int64_t line = 0; line < kCodes; line += 64) _mm_prefetch(early + line, _MM_HINT_T0);
     _mm_prefetch(next + (scales - group) + block * kScales, _MM_HINT_T0);
     Sums<M> sums;

@@ -32,7 +32,7 @@ using quantized::Scaling;
 using quantized::Tables;
 
 constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for early
-constexpr int64_t kTileRows = 8;  // that share a decoded weight
+constexpr int64_t kTileRows = 8;  // at most, that share a decoded weight
 constexpr int64_t kColumns = 4;   // whose sums are folded at once
 
 // One column's codes, and the rows that they meet: X is uint16_t of bf16, or float.
@@ -236,8 +236,10 @@ LZ_AVX512BF16_VBMI_INLINE __m128 SumOfEach(const __m512* v, int64_t stride) {
   return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
+// Rows that share a weight: eight of floats would leave the first-level cache.
+int64_t TileRows(const Job& job) { return job.floats ? 4 : kTileRows; }
 // Rows that are taken at once of `left`.
-int64_t Height(int64_t left) { return left > 4 ? kTileRows : left > 2 ? 4 : left; }
+int64_t Height(const Job& job, int64_t left) { return left > 4 ? TileRows(job) : left > 2 ? 4 : left; }
 
 // Puts 128 values of a row in the order of the codes, `count` of them given and the others 0.
 LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int64_t count, uint16_t* x,
@@ -373,8 +375,8 @@ struct Tile {
 };
 
 int64_t PaddedRows(const Job& job) {
-  const int64_t rest = job.rows % kTileRows;
-  return job.rows - rest + Height(rest);
+  const int64_t rest = job.rows % TileRows(job);
+  return job.rows - rest + Height(job, rest);
 }
 uint64_t InputBytes(const Job& job) { return uint64_t(PaddedRows(job) * job.padded() * job.x_bytes()); }
 bool WantsSums(const Job& job) {
@@ -396,8 +398,8 @@ int32_t Launch(const lz_kernel_args* args) {
     job.sums = reinterpret_cast<float*>(static_cast<char*>(args->workspace) + InputBytes(job));
     if (job.scaling == Scaling::kRow) row_sums = job.sums + PaddedRows(job) * job.steps() * job.sets() * 16;
   }
-  for (int64_t row = 0; row < job.rows; row += kTileRows) {
-    const int64_t height = Height(job.rows - row);
+  for (int64_t row = 0; row < job.rows; row += TileRows(job)) {
+    const int64_t height = Height(job, job.rows - row);
     job.floats ? PutTile<float>(job, row, height) : PutTile<uint16_t>(job, row, height);
     if (row_sums) SumRows(job, row, height, row_sums + row);
   }
@@ -408,8 +410,8 @@ int32_t Launch(const lz_kernel_args* args) {
   // 64k weights take about 2 us on one core.
   ParallelFor(args, tiles, 65536 / (kColumns * (job.k + 16) * job.rows) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      for (int64_t row = 0; row < job.rows; row += kTileRows) {
-        const int64_t height = Height(job.rows - row), first = t * kColumns;
+      for (int64_t row = 0; row < job.rows; row += TileRows(job)) {
+        const int64_t height = Height(job, job.rows - row), first = t * kColumns;
         const RunColumns run = job.floats ? RunFor<float>(job, height) : RunFor<uint16_t>(job, height);
         tile.Run(run, row, height, first, std::min(kColumns, job.n - first));
       }
