@@ -197,7 +197,7 @@ HWY_INLINE void SumCodes(const uint8_t* p, const typename Sum::Block* const* a, 
   if constexpr (F == kQ8_0) {
 #pragma GCC unroll 8
     for (int c = 0; c < 8; ++c) {
-      const auto codes = LoadCodes(p + c * 64);
+      const auto codes = hn::LoadU(du8, p + c * 64);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sums[m][c / 4].Add(codes, a[m][block], c);
     }
