@@ -22,6 +22,11 @@ _ANY = torch.nn.modules.module
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
+def tolerance_of(dtype):
+    """Relative L2 error within which a module and the operation agree."""
+    return _TOLERANCE[dtype]
+
+
 def agrees(actual, expected, slack=1.0):
     """True where two results are the same function's within the dtype's rounding; a whole model has more of it."""
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
