@@ -1,6 +1,7 @@
 """Layers whose attention is code of their own, with a bias by distance: slopes where the numbers allow it, else a mask."""
 
 import copy
+import sys
 
 import pytest
 
@@ -204,3 +205,44 @@ def test_a_bias_of_other_slopes_becomes_a_part_of_the_mask(factor):
         assert given is None and mask.shape == (1, 4, 3, 5) and mask[0, :, 2].equal(alibi(factor)[:, 0])
         assert mask[..., 0, 3:].isneginf().all()
     assert linear_biases.applied(own, slopes, 4, None, alibi()[..., :4], 2, 3) is None
+
+
+# ---- tensors that layers are given and do not read
+
+
+def falcon_that_reads(when):
+    """Whose last layer reads its bias by distance, which the mask holds already, `when` that is so."""
+    model = build("falcon")
+    layer = model.transformer.h[1]
+
+    class Reads(type(layer)):
+        def forward(self, hidden_states, alibi, *args, **kwargs):
+            rows, *others = super().forward(hidden_states, alibi, *args, **kwargs)
+            return (rows * 2 if when(alibi) else rows, *others)
+
+    layer.__class__ = Reads
+    return model
+
+
+def test_a_tensor_that_is_read_where_it_is_large():
+    """No small input shows it: other numbers do."""
+    model, own = (falcon_that_reads(lambda alibi: bool((alibi.abs() > 40).any())) for _ in range(2))
+    assert lz.kernelize(model).left["decoder"] == "alibi is given"
+    for length in (12, LENGTH):
+        ids = ids_and_masks(length)[0]
+        assert error(*(forward(each, input_ids=ids).logits for each in (model, own))) <= TOLERANCE
+
+
+def test_a_tensor_of_another_kind(monkeypatch):
+    file, integers = sys.modules[transformers.FalconModel.__module__], []
+    made = file.build_alibi_tensor
+    monkeypatch.setattr(file, "build_alibi_tensor", lambda *a, **k: made(*a, **k).long() if integers else made(*a, **k))
+    model, own = (falcon_that_reads(lambda alibi: not alibi.is_floating_point()) for _ in range(2))
+    lz.kernelize(model)
+    assert "alibi" in {unread.argument for unread in plan_of(model).stack.unread}
+    ids = ids_and_masks(12)[0]
+    for _ in range(2):
+        assert error(*(forward(each, input_ids=ids).logits for each in (model, own))) <= TOLERANCE
+        assert bool(plan_of(model).why_aside) == bool(integers)
+        integers.append(True)
+    assert set(plan_of(model).why_aside) == {"a tensor that its layers do not read is of another kind"}

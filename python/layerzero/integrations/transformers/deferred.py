@@ -94,7 +94,10 @@ class _Call:
             return "attentions or hidden states are asked for"
         stack = self.plan.stack
         known = _ALONE if stack.alone else _KNOWN | {ENCODED, ENCODED_MASK} if stack.cross else _KNOWN
-        known = known | stack.unread | {alibi.argument for alibi, _, _ in self.plan.alibis.values()}
+        if not all(unread.is_given(arguments) for unread in stack.unread):
+            return "a tensor that its layers do not read is of another kind"
+        known = known | {unread.argument for unread in stack.unread}
+        known = known | {alibi.argument for alibi, _, _ in self.plan.alibis.values()}
         causal = stack.layers[0].attention.causal and stack.cache is None  # as the model's own code asks for each time
         if bool(arguments.pop("is_causal", False)) != causal:
             return f"is_causal is {'not ' if causal else ''}given"

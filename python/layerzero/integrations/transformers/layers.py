@@ -12,6 +12,8 @@ import dataclasses
 import itertools
 from typing import Any, NamedTuple
 
+import torch
+
 
 class Unknown(Exception):
     """Why layers are not what the operations compute."""
@@ -262,6 +264,23 @@ class Layer:
         return (*self.attention.linears, *further, self.attention.out, *sinks, *cross, *self.mlp.modules, *bias)
 
 
+class Unread(NamedTuple):
+    """An argument of layers, and the kind of tensor that it has to be: code may read another kind."""
+
+    argument: str
+    kind: Any
+
+    def is_given(self, arguments: dict[str, Any]) -> bool:
+        return kind_of(arguments.get(self.argument)) == self.kind
+
+
+def kind_of(value: Any) -> Any:
+    """(axes, dtype, with all of floating point alike) of a tensor; None of anything else."""
+    if not isinstance(value, torch.Tensor):
+        return None
+    return value.dim(), "floating point" if value.is_floating_point() else str(value.dtype)
+
+
 @dataclasses.dataclass(frozen=True)
 class Stack:
     """All layers of a model: `holder` is the path of the module whose forward calls those of its list `name`.
@@ -270,7 +289,7 @@ class Stack:
     half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
     gives, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
     with them is compared when it first calls them. part: the model has other layers too. attention: the implementation that the model's configuration has to name.
-    unread: arguments that the layers get beside those, and that nothing depends on.
+    unread: tensors that the layers get beside those, and on whose numbers nothing depends.
     """
 
     holder: str
@@ -283,7 +302,7 @@ class Stack:
     alone: bool = False
     part: bool = False
     attention: str = "layerzero"
-    unread: frozenset[str] = frozenset()
+    unread: "tuple[Unread, ...]" = ()
 
     @property
     def groups(self) -> int:

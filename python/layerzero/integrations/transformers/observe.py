@@ -19,7 +19,7 @@ from transformers.pytorch_utils import Conv1D
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import choices, deferred, experts, linear_biases, probe, structure
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
-from layerzero.integrations.transformers.layers import Norm, NotReached, Stack, Unknown
+from layerzero.integrations.transformers.layers import Norm, NotReached, Stack, Unknown, Unread, kind_of
 from layerzero.integrations.transformers.recognise import LayerTrace
 from layerzero.integrations.transformers.recorded import is_same
 
@@ -260,8 +260,8 @@ class _Hooks:
 
 
 def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tuple[Any, ...]:
-    """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, arguments that nothing
-    depends on, what the first one got) by one `run()` of the model. interface: by that it calls attention, else it calls torch's function.
+    """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, tensors that the
+    descriptions do without, what the first one got) by one `run()` of the model. interface: by that it calls attention, else it calls torch's function.
     """
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, attention_interface.layerzero_mask)
@@ -311,9 +311,17 @@ def _unread(traces, layers):
     """The tensors that every layer was given, and that its description does without."""
     used = {"attention_mask", "position_embeddings"}
     used |= {layer.attention.alibi.argument for layer in layers if layer.attention.alibi is not None}
-    arguments = [[*trace.arguments.items()][1:] for trace in traces]
-    tensors = [{name for name, value in given if isinstance(value, torch.Tensor)} for given in arguments]
-    return frozenset(set.intersection(*tensors) - used)
+    given = [{Unread(name, kind_of(value)) for name, value in [*trace.arguments.items()][1:]} for trace in traces]
+    found = {unread for unread in set.intersection(*given) if unread.kind is not None and unread.argument not in used}
+    return tuple(sorted(found))
+
+
+def _other_numbers(tensor):
+    """Of its shape and dtype: of sizes from 1/100 to 1000, or the same integers in another order."""
+    if not tensor.is_floating_point():
+        return tensor.logical_not() if tensor.dtype == torch.bool else tensor.flatten().flip(0).reshape(tensor.shape)
+    exponents = structure.normal(*tensor.shape, seed=12).remainder(5) - 2
+    return (structure.normal(*tensor.shape, seed=11) * 10**exponents).to(tensor)
 
 
 class ModelLayers:
@@ -336,6 +344,8 @@ class ModelLayers:
             self.expected = self.run(type(self.holder).forward)
         except Exception as error:  # whatever a model of unknown code raises
             raise Unknown(f"it could not be run on a small input: {structure.first_line(error)}") from error
+        unread = tuple(filter(self._without_effect, self.stack.unread))
+        self.stack = dataclasses.replace(self.stack, unread=unread)
 
     def _found(self, path: str, name: str) -> Stack:
         layers = getattr(self.holder, name)
@@ -352,8 +362,24 @@ class ModelLayers:
         return Stack(
             path, name, found, cache, half=half or _why_not_layers(layers, half=True) is None,
             tuples=tuples, alone=self.alone, part=self.part, attention=implementation,
-            unread=frozenset() if interface else unread,
+            unread=() if interface else unread,
         )  # fmt: skip
+
+    def _without_effect(self, unread: Unread) -> bool:
+        """Whether the model gives the same, bit for bit, where its layers get other numbers in that tensor."""
+
+        def exchange(_, args, kwargs):
+            return args, kwargs | {unread.argument: _other_numbers(kwargs[unread.argument])}
+
+        layers = getattr(self.holder, self.stack.name)
+        handles = [layer.register_forward_pre_hook(exchange, with_kwargs=True) for layer in layers]
+        try:
+            return torch.equal(self.run(type(self.holder).forward), self.expected)
+        except Exception:  # as whatever a model of unknown code raises
+            return False
+        finally:
+            for handle in handles:
+                handle.remove()
 
     def _described(self, layers: Any, interface: bool) -> tuple[Any, ...]:
         try:
