@@ -202,7 +202,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
     if (out && out != Py_None && !CheckGivenOutputs(r, out)) return nullptr;
     return CallHostOrFallback(*plan, r, tensors, out);
   }
-  if (r.op->num_outputs() == 0 && !TellWritten(r, tensors)) return nullptr;
+  if (r.op->mutated_inputs() != 0 && !TellWritten(r, tensors)) return nullptr;
   PyObject* outputs = MakeOutputs(r, out);
   if (!outputs) return nullptr;
   const bool on_cpu = r.where.type == 1;

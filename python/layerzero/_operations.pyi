@@ -218,6 +218,24 @@ def attention(
 ) -> tuple[T, T]:
     """Scaled dot product attention: softmax(scale * query key^T + biases) value, per head."""
 
+def gated_delta_rule(
+    query: T,
+    key: T,
+    value: T,
+    g: T,
+    beta: T,
+    state: T,
+    *,
+    a_log: T | None = None,
+    dt_bias: T | None = None,
+    scale: float | None = None,
+    l2_eps: float | None = None,
+    beta_scale: float = 1.0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Linear attention by the gated delta rule over a state that is kept from call to call."""
+
 def merge_attention(
     v_a: T,
     s_a: T,
@@ -704,6 +722,18 @@ def convert_layout(
     out: T | tuple[T, ...] | None = None,
 ) -> T:
     """Copies a tensor of attention into another layout: BSHD, BHSD, NHD or HND."""
+
+def causal_conv1d(
+    input: T,
+    weight: T,
+    state: T,
+    *,
+    bias: T | None = None,
+    activation: Literal["none", "silu"] = "none",
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Causal convolution of each channel by itself, over a state that is kept from call to call."""
 
 def conv1d(
     input: T,
