@@ -77,12 +77,26 @@ DECODERS = {
     "minimax_m2": ("MiniMaxM2", _GROUPED | {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16}),
     "olmoe, every expert": ("Olmoe", _EXPERTS | {"num_experts_per_tok": 6}),
 }
+# Some of whose layers keep a state in place of keys and values.
+_STATES = {"head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}
+_STATES |= {"linear_value_head_dim": 24, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+_SHARED = _EXPERTS | {"shared_expert_intermediate_size": 48, "norm_topk_prob": True}
+HYBRIDS = {
+    "qwen3_next": ("Qwen3Next", _SHARED | _STATES),
+    "qwen3_5": ("Qwen3_5", _GROUPED | _STATES),
+    "qwen3_5, three taps": (
+        "Qwen3_5",
+        _GROUPED | _STATES | {"linear_num_key_heads": 4, "linear_conv_kernel_dim": 3},
+    ),
+    "qwen3_5_moe": ("Qwen3_5Moe", _SHARED | _STATES),
+    "olmo_hybrid": ("OlmoHybrid", _GROUPED | _STATES | {"linear_allow_neg_eigval": True}),
+}
 _MODELS = {"Bert": "BertLMHeadModel", "GPT2": "GPT2LMHeadModel"}
-_CONFIGS = {"Gemma3": "Gemma3TextConfig"}
+_CONFIGS = {"Gemma3": "Gemma3TextConfig", "Qwen3_5": "Qwen3_5TextConfig", "Qwen3_5Moe": "Qwen3_5MoeTextConfig"}
 
 
 def build(name, dtype=torch.float32):
-    kind, arguments = DECODERS[name]
+    kind, arguments = (DECODERS | HYBRIDS)[name]
     config = getattr(transformers, _CONFIGS.get(kind, f"{kind}Config"))(**arguments)
     torch.manual_seed(5)
     model = getattr(transformers, _MODELS.get(kind, f"{kind}ForCausalLM"))(config).eval()

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from transformers.cache_utils import StaticCache
 
-from layerzero.integrations.transformers import rows_cache
+from layerzero.integrations.transformers import rows_cache, states_cache
+from layerzero.integrations.transformers.block_deltas import DeltaSteps
 from layerzero.integrations.transformers.block_latents import LatentSteps
 from layerzero.integrations.transformers.blocks import add_product
 from layerzero.integrations.transformers.encoded import Encoded, keys_and_values
@@ -14,6 +15,7 @@ from layerzero.integrations.transformers.experts import weights_of
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
+    Delta,
     Experts,
     Heads,
     Latent,
@@ -36,12 +38,13 @@ class BlockProgram:
     Run with hidden states (batch, length, width) and for each group of layers (mask, cos, sin): a mask that the
     attention operation takes, or None for the causal one (of an encoder: none), tables (1 or batch, length, width) or
     None where nothing rotates. The program's inputs are these in turn, then of an encoder's rows their mask, and keys
-    and values (batch, positions, heads, size) of each layer that attends to them.
+    and values (batch, positions, heads, size) of each layer that attends to them; and two states of each that keeps some.
     """
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
         self.layers: rows_cache.Sizes = []  # of decoders
+        self.states: list[states_cache.State] = []
         self.dtype = plan.dtype
         first = plan.layers[0]
         self.width = first.sizes(first.shape.attention.linears[0])[1]
@@ -49,6 +52,8 @@ class BlockProgram:
         for layer in plan.stack.layers:
             self.ropes[layer.group] = self.ropes[layer.group] or layer.attention.rope
         self.cross = plan.stack.cross  # attends to an encoder's rows too
+        self.masked = {group for group, delta in plan.stack.deltas.items() if delta.masked}
+        self.shown = torch.ones(1, 1, 1, dtype=self.dtype)  # the mask of those where there is none
         self.program = _Builder(plan, self).build()
         self._paged: Program | None = None  # the same over blocks
 
@@ -76,6 +81,7 @@ class BlockProgram:
         else:
             rows = rows_cache.adopt(cache, hidden, self.layers, past, length)
         further = () if encoded is None else (encoded.mask, *keys_and_values(self.plan, encoded))
+        further = (*further, *self._states(cache, hidden))
         for piece in self._pieces(hidden, groups, cache, encoded):
             part = [(mask, *(t if t is None else t[:, piece] for t in tables)) for mask, *tables in groups]
             given = (hidden[:, piece], *self._inputs(part, slopes), *further)
@@ -83,6 +89,11 @@ class BlockProgram:
         if cache is not None:
             rows_cache.appended(cache, length)
         return output
+
+    def _states(self, cache: Any, hidden: Any) -> list[torch.Tensor]:
+        if cache is None or not self.states:
+            return states_cache.fresh(hidden, self.states)
+        return states_cache.of_cache(cache, hidden, self.states)
 
     def _call(self, program: Program, *arguments: Any) -> None:
         if not torch.autograd._profiler_enabled():
@@ -109,8 +120,8 @@ class BlockProgram:
         return output
 
     def _inputs(self, groups: Any, slopes: Any) -> Any:
-        for (mask, cos, sin), rope in zip(groups, self.ropes, strict=True):
-            yield mask
+        for group, ((mask, cos, sin), rope) in enumerate(zip(groups, self.ropes, strict=True)):
+            yield self.shown if mask is None and group in self.masked else mask
             if rope is None:
                 yield from (None, None)
             else:
@@ -126,14 +137,15 @@ class BlockProgram:
         seen = rows if self.cross else ()  # as many positions of an encoder
         further = (None, *seen) if self.cross else ()
         slopes = {group: slopes for group, (_, slopes, _) in self.plan.alibis.items()}
-        return (hidden, *self._inputs(groups, slopes), *further), (torch.empty_like(hidden),), rows, past
+        states = states_cache.fresh(hidden, self.states)
+        return (hidden, *self._inputs(groups, slopes), *further, *states), (torch.empty_like(hidden),), rows, past
 
     def cache_bytes(self) -> int:
         """Keys and values of all layers for one token of one sequence."""
         return sum(heads * (key + value) for _, heads, key, value in self.layers) * self.dtype.itemsize
 
 
-class _Builder(LatentSteps):
+class _Builder(LatentSteps, DeltaSteps):
     """Turns descriptions into steps. What is added to the stream waits until somebody reads it: a norm adds it itself."""
 
     def __init__(self, plan: Any, program: BlockProgram) -> None:
@@ -330,6 +342,8 @@ class _Builder(LatentSteps):
 
     def _attention(self, layer: Layer, source: Any) -> Rows:
         own = layer.attention
+        if isinstance(own, Delta):
+            return self._delta(layer, own, source)
         given = self._linears(source, own.linears)
         if own.latent is not None:
             return self._linear(self._over_latents(layer, own.latent, given), own.out)
@@ -337,7 +351,15 @@ class _Builder(LatentSteps):
         query = self._turned(query, own.query, layer)
         mixed = self._rows(*query.axes)
         self._attend(layer, query, key, value, mixed)
+        if own.gate is not None:
+            mixed = self._gated(mixed, self._heads(given, own.gate))
         return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
+
+    def _gated(self, mixed: Rows, gate: Rows) -> Rows:
+        factors, gated = self._rows(*mixed.axes), self._rows(*mixed.axes)
+        self.make.add("activation", [factors], input=gate, function="sigmoid")
+        self.make.add("elementwise", [gated], input=mixed, other=factors, function="mul")
+        return gated
 
     def _turned(self, rows: Rows, part: Heads, layer: Layer, into: Rows | None = None) -> Rows:
         """Heads as they go into attention, in `into` where that is given: rotated, and normalised behind that."""
@@ -353,7 +375,7 @@ class _Builder(LatentSteps):
 
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
         """Attention of rows; a decoder's keys and values go into its cache."""
-        own = layer.attention
+        own: Any = layer.attention
         if own.causal:
             keys, values = (Rows(self.make.cache(self.dtype), rows.axes) for rows in (key, value))
             self.program.layers.append((layer.index, own.key.heads, own.key.size, own.value.size))
@@ -403,7 +425,7 @@ class _PagedBuilder(_Builder):
         return super().build()
 
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
-        own = layer.attention
+        own: Any = layer.attention
         slots, queries, offsets, pages, last = self.tables_of_blocks
         key_cache, value_cache = self.make.input(), self.make.input()
         key = self._turned(key, own.key, layer)
@@ -429,7 +451,7 @@ class _PagedBuilder(_Builder):
         )
 
     def _attend_latents(self, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
-        own = layer.attention
+        own: Any = layer.attention
         slots, queries, offsets, pages, last = self.tables_of_blocks
         key_cache, value_cache, whole = (self.make.input() for _ in range(3))
         key = Rows(kept.value, (1, latent.width), packed=True)

@@ -14,7 +14,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import rows_cache
-from layerzero.integrations.transformers.layers import Mlp, Norms, Stack
+from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.structure import count_call, looks_like_norm, norm_of
@@ -71,6 +71,8 @@ _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 def _is_llama_layer(layer):
     own = layer.attention
+    if not isinstance(own, Attention) or own.gate is not None:
+        return False
     parts = (own.query, own.key, own.value)
     plain = all(part.column == 0 and part.step == part.size and part.factor == 1.0 for part in parts)
     around = [Norms(before=norms.before) for norms in (layer.attention_norms, layer.mlp_norms) if norms.before]

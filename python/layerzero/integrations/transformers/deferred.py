@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import EncoderDecoderCache
 
-from layerzero.integrations.transformers import biases, encoded, linear_biases, rows_cache, structure
+from layerzero.integrations.transformers import biases, encoded, linear_biases, rows_cache, states_cache, structure
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.latents import joined
@@ -111,6 +111,8 @@ class _Call:
         paged = isinstance(self.cache, PagedCache)
         if paged and self.plan.biases:
             return "its attention has a bias, which attention over blocks does not take"
+        if paged and stack.deltas:
+            return "some of its layers keep a state, and blocks hold keys and values"
         if paged and stack.layers[0].attention.latent is not None:
             manager = self.cache.manager
             if any(joined(*manager.storage(index)) is None for index in range(manager.num_layers)):
@@ -118,7 +120,10 @@ class _Call:
         if not paged and not rows_cache.is_known(self.cache):
             return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
-        return None if paged else rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
+        if paged:
+            return None
+        reason = rows_cache.why_not_rows(self.cache, self.past, hidden.shape[1])
+        return reason or states_cache.why_not(self.cache, hidden, self.plan.program().states, self.past)
 
     def _why_not_encoded(self, hidden: Any, arguments: dict[str, Any]) -> str | None:
         """Takes what an encoder gave, and of the model's cache the part for the layers' own keys."""
@@ -152,6 +157,8 @@ class _Call:
         window, bias = self.plan.windows[group], self.plan.biases.get(group)
         length = self.hidden.shape[1]
         total = self.past + length
+        if group in self.plan.stack.deltas:
+            return self._of_rows(mask), None, None
         if mask is not None:
             if self._is_of_other_shape(mask, window, total):
                 self.aside = "the mask is not one value for each row and key"
@@ -171,6 +178,15 @@ class _Call:
             else:
                 mask, self.slopes[group] = found
         return mask, *tables_of(tables)
+
+    def _of_rows(self, mask: Any) -> Any:
+        """A mask (batch, length) as factors of rows, (batch, length, 1)."""
+        if mask is None:
+            return None
+        if type(mask) is not torch.Tensor or mask.shape != self.hidden.shape[:2]:
+            self.aside = "the mask is not one value for each row"
+            return None
+        return mask[..., None].to(self.hidden.dtype)
 
     def _is_of_other_shape(self, mask: Any, window: int | None, total: int) -> bool:
         """A mask may differ between heads where no window has to be compared with it."""

@@ -92,6 +92,14 @@ def _norm_forward(self, rows):
 
 
 @of_rows
+def _gated_norm_forward(self, rows, gate):
+    if not self.weight.dtype == rows.dtype == gate.dtype or rows.shape != gate.shape:
+        return None
+    offset = self.__dict__["_layerzero_norm"]
+    return structure.gated_norm(rows, gate, self.weight, structure.eps_of(self), offset)
+
+
+@of_rows
 def _mlp_forward(self, rows):
     mlp, silent = self.__dict__["_layerzero_mlp"]
     return structure.run_mlp(self, rows, mlp) if structure.are_silent(self, mlp, silent) else None
@@ -101,6 +109,7 @@ _BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
     rotary.rotating_forward,
     _norm_forward,
+    _gated_norm_forward,
     *block_forwards.FORWARDS,
     _mlp_forward,
     decoder_forward,
@@ -118,7 +127,11 @@ def _replace_norms(model, mark):
             continue
         found, reason = structure.norm_of(module)
         if reason:
-            mark.report.left[name] = reason
+            offset, why_not = structure.gated_norm_of(module)
+            if why_not:
+                mark.report.left[name] = reason
+            else:
+                replace(module, _gated_norm_forward, mark.report._add("gated RMSNorm", "norm.rms"), norm=offset)
             continue
         operation, _ = found
         names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}

@@ -3,6 +3,7 @@
 Modules are named by their paths within the layer, so a description holds for any copy of the model and can be pickled.
 
     attention = out(attention(q, k, v)) of its source; cross alike, with keys and values of an encoder's rows
+    delta, in its place = out(norm(gated_delta_rule(causal_conv1d(q, k, v), g, beta)) * silu(gate)) over a state
     mlp = out(activation(gate) * up), out(activation(up)), or the weighted sum of the chosen experts' own
     sequential: stream += factor * after(attention(before(stream))), `behind` normalises the sum; cross and mlp alike
     parallel:   both read the stream that the layer got
@@ -10,7 +11,7 @@ Modules are named by their paths within the layer, so a description holds for an
 
 import dataclasses
 import itertools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -107,6 +108,8 @@ class Latent:
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
+    """gate: what is mixed is multiplied with the sigmoid of these columns."""
+
     query: Heads
     key: Heads
     value: Heads
@@ -119,13 +122,78 @@ class Attention:
     sinks: tuple[str, str] | None = None  # the module and its one parameter: a logit for each head
     alibi: Alibi | None = None
     latent: Latent | None = None
+    gate: Heads | None = None
 
     @property
     def linears(self) -> tuple[str, ...]:
         """Those that read what the attention reads, each once, in the order of their use."""
         if self.latent is not None:
             return self.latent.query_down or self.query.linear, self.latent.down
-        return tuple(dict.fromkeys(part.linear for part in (self.query, self.key, self.value)))
+        parts = (self.query, self.key, self.value, self.gate)
+        return tuple(dict.fromkeys(part.linear for part in parts if part is not None))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """All whose parameters it computes with, but for norms."""
+        further = (self.query.linear, self.key.linear)  # of latents they read no rows of the stream
+        sinks = () if self.sinks is None else (self.sinks[0],)
+        return tuple(dict.fromkeys((*self.linears, *further, self.out, *sinks)))
+
+    @property
+    def norms(self) -> tuple[Norm | None, ...]:
+        latent = () if self.latent is None else (self.latent.norm, self.latent.query_norm)
+        return self.query.norm, self.key.norm, *latent
+
+
+@dataclasses.dataclass(frozen=True)
+class Delta:
+    """In the place of an Attention: the gated delta rule, over a state in place of keys and values.
+
+    query, key, value: what goes through the convolution of the module `conv`, in this order, as they lie in linear layers;
+    heads and value_heads: (number, size) of what comes out of it. gate: what is normalised is multiplied with its silu.
+    decay, beta: logits. a_log, dt_bias: (module, its parameter). masked: rows of padding are zeros before all that.
+    """
+
+    query: Heads
+    key: Heads
+    value: Heads
+    gate: Heads
+    decay: Heads
+    beta: Heads
+    heads: tuple[int, int]
+    value_heads: tuple[int, int]
+    conv: str
+    taps: int
+    a_log: tuple[str, str]
+    dt_bias: tuple[str, str]
+    norm: Norm
+    out: str
+    beta_scale: float
+    masked: bool
+
+    # What else is asked of an Attention.
+    causal: ClassVar[bool] = True
+    rope: ClassVar[None] = None
+    window: ClassVar[None] = None
+    alibi: ClassVar[None] = None
+    latent: ClassVar[None] = None
+
+    @property
+    def linears(self) -> tuple[str, ...]:
+        parts = (self.query, self.key, self.value, self.gate, self.decay, self.beta)
+        return tuple(dict.fromkeys(part.linear for part in parts))
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.linears, self.conv, self.a_log[0], self.dt_bias[0], self.out)))
+
+    @property
+    def norms(self) -> tuple[Norm | None, ...]:
+        return (self.norm,)
+
+    @property
+    def channels(self) -> int:
+        return sum(part.heads * part.size for part in (self.query, self.key, self.value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,7 +298,7 @@ class Layer:
     transposed: linear layers whose weights are stored as [inputs, outputs].
     """
 
-    attention: Attention
+    attention: Attention | Delta
     mlp: Mlp | Experts
     attention_norms: Norms
     mlp_norms: Norms
@@ -247,10 +315,8 @@ class Layer:
     def norms(self) -> tuple[Norm, ...]:
         parts = (self.attention_norms, self.cross_norms, self.mlp_norms)
         found = [norm for part in parts for norm in (part.before, part.after, part.behind)]
-        found += [self.attention.query.norm, self.attention.key.norm]
+        found += self.attention.norms
         found += [] if self.cross is None else [self.cross.query.norm]
-        latent = self.attention.latent
-        found += [] if latent is None else [latent.norm, latent.query_norm]
         return tuple(norm for norm in found if norm is not None)
 
     @property
@@ -258,10 +324,7 @@ class Layer:
         """All whose parameters the layer computes with, but for norms."""
         cross = () if self.cross is None else (*self.cross.linears, self.cross.out)
         bias = () if self.bias is None else (self.bias.table,)
-        sinks = () if self.attention.sinks is None else (self.attention.sinks[0],)
-        parts = (self.attention.query, self.attention.key)  # of latents they read no rows of the stream
-        further = [part.linear for part in parts if part.linear not in self.attention.linears]
-        return (*self.attention.linears, *further, self.attention.out, *sinks, *cross, *self.mlp.modules, *bias)
+        return (*self.attention.modules, *cross, *self.mlp.modules, *bias)
 
 
 class Unread(NamedTuple):
@@ -307,6 +370,16 @@ class Stack:
     @property
     def groups(self) -> int:
         return 1 + max(layer.group for layer in self.layers)
+
+    @property
+    def attentions(self) -> tuple[Attention, ...]:
+        """Of those layers that have one."""
+        return tuple(layer.attention for layer in self.layers if isinstance(layer.attention, Attention))
+
+    @property
+    def deltas(self) -> dict[int, Delta]:
+        """By group."""
+        return {layer.group: layer.attention for layer in self.layers if isinstance(layer.attention, Delta)}
 
     @property
     def cross(self) -> bool:

@@ -2,7 +2,6 @@
 reads or gives is kept. What flows where is told by equal numbers, what a part computes by a trial of it."""
 
 import ast
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -19,7 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import choices, deferred, experts, linear_biases, probe, structure
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
-from layerzero.integrations.transformers.layers import Norm, NotReached, Stack, Unknown, Unread, kind_of
+from layerzero.integrations.transformers.layers import Attention, Norm, NotReached, Stack, Unknown, Unread, kind_of
 from layerzero.integrations.transformers.recognise import LayerTrace
 from layerzero.integrations.transformers.recorded import is_same
 
@@ -92,6 +91,19 @@ class _OwnAttention(TorchFunctionMode):
                 further = {"is_causal": causal, "scaling": given.get("scale")}
                 trace.attends(trace.within[-1], heads, mask, result.transpose(1, 2), further)
         return result
+
+
+class _Convolutions(TorchFunctionMode):
+    """Sees the convolutions over one axis within layers, which may take the weight of a module without calling it."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is torch.nn.functional.conv1d:
+            given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+            trace = next((trace for trace in _recording.values() if trace.within), None)
+            if trace is not None:
+                trace.convolves(given["input"], given["weight"])
+        return func(*args, **kwargs)
 
 
 _PRODUCTS = (torch.baddbmm, torch.Tensor.baddbmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__,
@@ -269,7 +281,7 @@ def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tupl
     try:
         if interface:
             choices.choose(model, "attn", NAME)
-        with _Hooks(layers) as hooks, contextlib.nullcontext() if interface else _OwnAttention():
+        with _Hooks(layers) as hooks, _Convolutions() if interface else _OwnAttention():
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
         raise NotReached(f"it could not be run on a small input: {structure.first_line(error)}") from error
@@ -296,12 +308,15 @@ def _describe(traces):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
         names = ["attention_mask", "position_embeddings"]
         names += [] if layer.attention.alibi is None else [layer.attention.alibi.argument]
-        given = (*(id(trace.arguments.get(name)) for name in names), id(trace.bias))
+        kind = type(layer.attention)
+        given = (id(kind), *(id(trace.arguments.get(name)) for name in names), id(trace.bias))
         first = given not in groups
         if first and layer.bias is None and trace.bias is not None:
             raise Unknown(f"layer {index}: its attention has a position_bias of which nothing tells what made it")
         group = groups.setdefault(given, len(groups))
         found.append(dataclasses.replace(layer, group=group, bias=layer.bias if first else None))
+    if not any(isinstance(layer.attention, Attention) for layer in found):
+        raise Unknown("none of its layers has keys and values, whose number says how long a text is")
     if len({trace.tuples for trace in traces}) > 1:
         raise Unknown("its layers give different numbers of values")
     return tuple(found), cache, traces[0].tuples, _unread(traces, found)

@@ -94,7 +94,7 @@ class StackPlan:
         kinds: set[Any] = {*map(type, modules), type(holder)}
         self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
         self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
-        self.heads = self.stack.layers[0].attention.query.heads
+        self.heads = self.stack.attentions[0].query.heads
         self.biases = {
             layer.group: part.get_submodule(layer.bias.name)
             for layer, part in zip(self.stack.layers, own, strict=True)

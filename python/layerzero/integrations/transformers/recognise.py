@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache
 from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import biases, latents, structure
+from layerzero.integrations.transformers import biases, deltas, gates, latents, structure
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
@@ -61,6 +61,7 @@ class LayerTrace:
         self.within: list[nn.Module] = []  # the modules under way
         self.calls: list[Call] = []
         self.attended: list[Attended] = []
+        self.convolved: list[deltas.Convolved] = []
         self.dispatched: list[Dispatched] = []
         self.used: set[str] = set()
         self.transposed: tuple[str, ...] = ()
@@ -85,14 +86,18 @@ class LayerTrace:
         self.within.pop()
 
     def calls_leaf(self, module, args, kwargs, result):
-        given = next((value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)), None)
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
         result = result[0] if isinstance(result, tuple) and result else result
-        if given is not None and isinstance(result, torch.Tensor) and given.dim() and result.dim():
-            name = self.names[id(module)]
-            self.calls.append(Call(name, module, given.clone(), result.clone(), (given, result)))
+        if tensors and isinstance(result, torch.Tensor) and tensors[0].dim() and result.dim():
+            given, *further = (tensor.clone() for tensor in tensors)
+            own = (tensors[0], result)
+            self.calls.append(Call(self.names[id(module)], module, given, result.clone(), own, tuple(further)))
 
     def attends(self, module, heads, mask, result, further):
         self.attended.append(Attended(module, tuple(h.clone() for h in heads), mask, result.clone(), further))
+
+    def convolves(self, given, weight):
+        self.convolved.append(deltas.Convolved(given.clone(), weight))
 
     def calls_experts(self, module, args, kwargs, result):
         own = inspect.unwrap(type(module).forward)
@@ -121,16 +126,18 @@ class LayerTrace:
         """The Layer that this is; raises Unknown."""
         if self.given is None:
             raise NotReached("was not reached by a small input")
-        if len(self.attended) not in (1, 2):
+        keeps_state = not self.attended and len(self.convolved) == 1
+        if not keeps_state and len(self.attended) not in (1, 2):
             raise Unknown(f"calls attention {len(self.attended)} times through Transformers' interface")
         if self.result is None:
             raise Unknown("gives more than rows")
         self._sort_calls()
-        attention, *first = self._attention(self.attended[0])
+        attention, *first = deltas.of_layer(self) if keeps_state else self._attention(self.attended[0])
         cross, *second = self._attention(self.attended[1], cross=True) if len(self.attended) > 1 else (None,)
         mlp, *last = self._mlp()
         parallel, factor, norms = self._placed([first, second, last] if cross else [first, last])
-        index = getattr(self.attended[0].module, "layer_idx", None)
+        module = self.layer.get_submodule(attention.a_log[0]) if keeps_state else self.attended[0].module
+        index = getattr(module, "layer_idx", None)
         layer = Layer(
             attention, mlp, norms[0], norms[-1], parallel, factor,
             index=-1 if index is None else index, transposed=self.transposed,
@@ -201,7 +208,7 @@ class LayerTrace:
 
     def _bias(self):
         """The Bias that its attention makes itself; None, too, where it is given one."""
-        module = self.attended[0].module
+        module = self.attended[0].module if self.attended else self.layer
         return None if self.bias is None else biases.of_attention(module, self.names[id(module)], self.bias)
 
     def _attention(self, seen, cross=False):
@@ -216,10 +223,7 @@ class LayerTrace:
         else:
             query, key, value, rope, source = self._whole(seen, cross)
             latent = None
-        mixed = seen.result.flatten(-2)
-        out = next((call for call in self.linears if same(call.given, mixed)), None)
-        if out is None:
-            raise Unknown("what its attention gives goes into no linear layer")
+        out, gate = gates.out_of(self, seen.result.flatten(-2), query, source)
         causal = further.get("is_causal", getattr(seen.module, "is_causal", True))
         attention = Attention(
             query, key, value, self._use(out),
@@ -231,12 +235,13 @@ class LayerTrace:
             sinks=self._sinks(further["s_aux"]) if "s_aux" in further else None,
             alibi=further.get("alibi"),
             latent=latent,
+            gate=gate,
         )  # fmt: skip
         if cross and (
-            causal or rope or attention.sinks or attention.alibi or not all(map(self._is_plain, (key, value)))
+            causal or rope or attention.sinks or attention.alibi or gate or not all(map(self._is_plain, (key, value)))
         ):
             raise Unknown("its attention to an encoder's rows is of an unknown kind")
-        if latent and (not causal or attention.sinks or attention.alibi):
+        if latent and (not causal or attention.sinks or attention.alibi or gate):
             raise Unknown("its attention over latents is of an unknown kind")
         return attention, source, out.result
 
@@ -317,6 +322,8 @@ class LayerTrace:
         widths = [h * s for h, s in zip(heads, size, strict=True)]
         if width == widths[index]:
             yield 0, size[index]
+        if width == 2 * widths[index]:  # beside a gate of each head
+            yield 0, 2 * size[index]
         if width == sum(widths):
             yield sum(widths[:index]), size[index]
             if len(set(widths)) == 1:  # of one head behind each other

@@ -16,6 +16,7 @@ class Call(NamedTuple):
     given: torch.Tensor
     result: torch.Tensor
     own: tuple[torch.Tensor, torch.Tensor]
+    further: tuple[torch.Tensor, ...] = ()  # what else it read
 
     def reads(self, other: "Call") -> bool:
         return self.own[0].data_ptr() == other.own[1].data_ptr()

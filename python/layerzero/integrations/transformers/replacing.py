@@ -1,6 +1,7 @@
 """How a module gets another forward, which `unkernelize` finds again by its function."""
 
 import functools
+import inspect
 
 from layerzero.integrations.transformers import structure
 
@@ -22,12 +23,14 @@ def replace(module, function, part, **facts):
 
 
 def of_rows(compute):
-    """The forward of a module that takes one tensor: `compute`, or the module's own code where that gives None."""
+    """The forward of a module that takes tensors: `compute`, or the module's own code where that gives None."""
+    count = len(inspect.signature(compute).parameters) - 1
 
     @functools.wraps(compute)
     def forward(self, *args, **kwargs):
-        if len(args) == 1 and not kwargs and not structure.takes_own_code(self) and structure.are_readable(args[0]):
-            result = compute(self, args[0])
+        given = len(args) == count and not kwargs
+        if given and not structure.takes_own_code(self) and all(map(structure.are_readable, args)):
+            result = compute(self, *args)
             if result is not None:
                 structure.count_call(self)
                 return result

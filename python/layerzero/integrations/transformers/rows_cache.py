@@ -15,6 +15,7 @@ from transformers.cache_utils import (
     DynamicCache,
     DynamicLayer,
     DynamicSlidingWindowLayer,
+    LinearAttentionLayer,
     StaticCache,
     StaticLayer,
     StaticSlidingWindowLayer,
@@ -147,6 +148,8 @@ def why_not_rows(cache: Any, past: int, length: int) -> str | None:
         elif type(layer) is StaticSlidingWindowLayer and type(cache) is StaticCache:
             if past + length > layer.max_cache_len:
                 return "the cache holds its window alone, and more positions were seen"
+        elif type(layer) is LinearAttentionLayer:  # states_cache looks at those
+            continue
         elif type(layer) not in ((StaticLayer,) if type(cache) is StaticCache else (DynamicLayer, RowsLayer)):
             return OTHER
     return "the cache is offloaded" if getattr(cache, "offloading", False) else None
@@ -162,7 +165,8 @@ def adopt(cache: DynamicCache, like: torch.Tensor, sizes: Sizes, past: int, leng
     """
     memory: Any = cache.__dict__.get("_layerzero_rows")
     layers: list[Any] = cache.layers
-    if memory is not None and memory.capacity >= past + length and memory.holds(layers, past):
+    held = [layers[index] for index, *_ in sizes if index < len(layers)]
+    if memory is not None and memory.capacity >= past + length and memory.holds(held, past):
         return memory.rows
     for index, layer in enumerate(layers):
         if type(layer) in (DynamicLayer, DynamicSlidingWindowLayer):
@@ -208,7 +212,7 @@ def appended(cache: Any, length: int) -> None:
     for layer in cache.layers:
         if type(layer) is RowsLayer:
             layer._length += length
-        else:
+        elif type(layer) is not LinearAttentionLayer:
             layer.cumulative_length.add_(length)
             if type(layer) is StaticSlidingWindowLayer:
                 layer.cumulative_length_int += length

@@ -231,24 +231,50 @@ def norm_of(module):
         return None, reason
     if len(inspect.signature(type(module).forward).parameters) != 2:
         return None, "its forward takes more than the rows"
-    if module.weight.dtype in (torch.bfloat16, torch.float16):
-        module = copy.deepcopy(module).float()  # its numbers tell more kinds apart
+    module, rows = _rows_for_norm(module)
     weight, bias, eps = module.weight.detach(), module._parameters.get("bias"), eps_of(module)
-    rows = normal(3, weight.numel()) + 0.5  # a mean, which one kind of norm takes away
-    # One row near zero: it shows the epsilon.
-    rows[2] *= eps**0.5
-    rows = rows.to(weight)
     if bias is None:
         candidates = [("rms_norm", {"weight_offset": 0.0}), ("rms_norm", {"weight_offset": 1.0}), ("layer_norm", {})]
     else:
         candidates = [("layer_norm", {"bias": bias.detach()})]
     with torch.no_grad():
-        rows = rows[None]  # of three axes: what takes the second one for channels shows
         expected = result_of(type(module).forward, module, rows)
         for operation, further in candidates if expected is not None else ():
             if agrees(norm(operation, rows, weight, eps, **further), expected):
                 return (operation, {name: value for name, value in further.items() if name != "bias"}), None
     return None, "computes neither rms_norm nor layer_norm of its weight and epsilon"
+
+
+def _rows_for_norm(module):
+    """(the module, in a dtype whose numbers tell more kinds apart; rows that do)."""
+    if module.weight.dtype in (torch.bfloat16, torch.float16):
+        module = copy.deepcopy(module).float()
+    weight = module.weight.detach()
+    rows = normal(3, weight.numel()) + 0.5  # a mean, which one kind of norm takes away
+    # One row near zero: it shows the epsilon.
+    rows[2] *= eps_of(module) ** 0.5
+    return module, rows.to(weight)[None]  # of three axes: what takes the second one for channels shows
+
+
+def gated_norm_of(module):
+    """(weight_offset, None) of a module that gives silu(gate) * rms_norm(rows) of rows and a gate, or (None, reason)."""
+    reason = why_not_plain(module)
+    if reason:
+        return None, reason
+    module, rows = _rows_for_norm(module)
+    gate = (4 * normal(*rows.shape, seed=8)).to(rows)
+    with torch.no_grad():
+        expected = result_of(type(module).forward, module, rows, gate)
+        for offset in (0.0, 1.0) if expected is not None and "bias" not in module._parameters else ():
+            if agrees(gated_norm(rows, gate, module.weight.detach(), eps_of(module), offset), expected):
+                return offset, None
+    return None, "computes no rms_norm times the silu of a gate"
+
+
+def gated_norm(rows, gate, weight, eps, offset):
+    """The norm that `gated_norm_of` found."""
+    factors = _OPS["activation"](gate, "silu")
+    return _OPS["elementwise"](_OPS["rms_norm"](rows, weight, eps, weight_offset=offset), factors, "mul")
 
 
 def norm(operation, rows, weight, eps, bias=None, **further):
