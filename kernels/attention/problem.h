@@ -81,6 +81,12 @@ inline Range VisibleTo(const Problem& p, const Sequence& seq, int64_t pos) {
   return {lo, std::max(lo, hi)};
 }
 
+// Keys [begin, end) of one sequence, from one KV head on.
+struct Stretch {
+  Sequence seq;
+  int64_t batch, kv_head, begin, end;
+};
+
 // False when the index data of sequence s would lead outside the tensors of a paged call.
 inline bool ValidSequence(const Problem& p, int64_t s) {
   if (p.paging == Paging::kCsr) {
@@ -121,10 +127,14 @@ struct Plan {
 };
 inline int64_t Padded(int64_t d) { return (d + kPad - 1) / kPad * kPad; }
 
+// Splits of about 512 keys; where that leaves few items, of at least 256.
 inline int64_t SplitsOf(const Problem& p, int64_t units) {
-  constexpr int64_t kSplitKeys = 512, kSplitItems = 32;  // a split has at least so many keys; so many items are enough
-  const int64_t by_keys = (p.s_kv + kSplitKeys - 1) / kSplitKeys, by_items = kSplitItems / std::max(units, int64_t{1});
-  return p.split_keys ? std::max(int64_t{1}, std::min(by_keys, by_items)) : 1;
+  constexpr int64_t kSplitKeys = 512, kSplitItems = 32;  // so many items are enough
+  constexpr int64_t kFewKeys = 256, kFewItems = 8;
+  if (!p.split_keys) return 1;
+  units = std::max(units, int64_t{1});
+  const int64_t splits = std::min((p.s_kv + kSplitKeys - 1) / kSplitKeys, kSplitItems / units);
+  return std::max({int64_t{1}, splits, std::min(p.s_kv / kFewKeys, kFewItems / units)});
 }
 
 // Whether an item takes several KV heads of a decode call that has work for many items. Heads mostly lie side by side:
@@ -137,7 +147,7 @@ inline bool WalksSideBySide(const Problem& p) {
 
 // As many heads to an item as leave every thread some items and fit the workspace.
 inline Plan MakePlan(const Problem& p, const lz_parallel* parallel, uint64_t workspace_bytes = UINT64_MAX) {
-  constexpr int64_t kItemsPerThread = 4;
+  constexpr int64_t kItemsPerThread = 2;
   const int64_t threads = parallel ? std::max(parallel->num_threads, 1) : 1;
   const int64_t units = p.b * p.h_kv * p.tiles(), rows = p.tile_rows(), d = Padded(p.d_qk) + Padded(p.d_v);
   const bool side_by_side = WalksSideBySide(p);

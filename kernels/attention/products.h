@@ -7,7 +7,7 @@
 #define LZ_KERNELS_ATTENTION_PRODUCTS_H_
 #endif
 
-#include "kernels/attention/pairs.h"
+#include "kernels/attention/softmax.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
@@ -39,6 +39,15 @@ template <int kLevel, class T>
 HWY_INLINE void PrefetchRow(const T* row, int64_t d) {
   for (int64_t i = 0; i < d; i += int64_t(64 / sizeof(T))) __builtin_prefetch(row + i, 0, kLevel);
 }
+
+// Asks for the next of `rows` rows, if one is left: every head's of a key, then the next key's.
+template <class T>
+HWY_INLINE void AskNext(const T* const* first, int64_t head_stride, int64_t d, int64_t heads, int64_t rows, Asked& a) {
+  if (a.key * heads >= rows) return;
+  PrefetchRow<2>(first[a.key] + a.head * head_stride, d);
+  if (++a.head == heads) a.head = 0, ++a.key;
+}
+inline constexpr auto kNothing = [](int64_t) {};
 
 // s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k[j] + at is a valid row up to the next
 // multiple. fetch(j) asks for what is needed later while key j is worked on.
@@ -79,10 +88,12 @@ HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* con
 }
 
 // o[r][col ..] = alpha[r] o[r][col ..] + sum over j < n of p[r][j] v[j][at + col ..], C pairs wide; tail: C == 1 and
-// only `tail` elements of the pair exist. U keys run in separate accumulators to hide latency.
-template <int R, int C, int U, bool kTail, class T>
+// only `tail` elements of the pair exist. U keys run in separate accumulators to hide latency. fetch(j): as in
+// Dots, once for every strip.
+template <int R, int C, int U, bool kTail, class T, class Fetch>
 HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, int64_t at, int64_t n, int64_t col,
-                              int64_t tail, float* HWY_RESTRICT o, int64_t o_stride, const float* alpha) {
+                              int64_t tail, float* HWY_RESTRICT o, int64_t o_stride, const float* alpha,
+                              const Fetch& fetch) {
   V acc[U][R][2 * C], lo, hi;
   LZ_UNROLL for (int r = 0; r < R; ++r) {
     const auto a = hn::Set(kD, alpha[r]);
@@ -93,6 +104,7 @@ HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, in
   }
   int64_t j = 0;
   const auto step = [&](int u, int64_t key) HWY_ATTR {
+    fetch(key);
     LZ_UNROLL for (int c = 0; c < C; ++c) {
       if constexpr (kTail) {
         LoadPairN(v[key] + at + col, tail, lo, hi);
@@ -119,17 +131,17 @@ HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, in
   }
 }
 
-template <int R, class T>
+template <int R, class T, class Fetch>
 HWY_INLINE void Weighted(const float* p, const T* const* v, int64_t at, int64_t n, int64_t d, float* o,
-                         int64_t o_stride, const float* alpha) {
+                         int64_t o_stride, const float* alpha, const Fetch& fetch) {
   constexpr int kU = R == 1 ? 2 : 1;
   constexpr int kC = R == 1 ? 2 : (R == 2 || kL >= 16 ? 2 : 1);
   int64_t col = 0;
   for (; col + kC * kPair <= d; col += kC * kPair) {
-    WeightedStrip<R, kC, kU, false>(p, v, at, n, col, 0, o, o_stride, alpha);
+    WeightedStrip<R, kC, kU, false>(p, v, at, n, col, 0, o, o_stride, alpha, fetch);
   }
-  for (; col + kPair <= d; col += kPair) WeightedStrip<R, 1, 2, false>(p, v, at, n, col, 0, o, o_stride, alpha);
-  if (col < d) WeightedStrip<R, 1, 1, true>(p, v, at, n, col, d - col, o, o_stride, alpha);
+  for (; col + kPair <= d; col += kPair) WeightedStrip<R, 1, 2, false>(p, v, at, n, col, 0, o, o_stride, alpha, fetch);
+  if (col < d) WeightedStrip<R, 1, 1, true>(p, v, at, n, col, d - col, o, o_stride, alpha, fetch);
 }
 
 }  // namespace attn

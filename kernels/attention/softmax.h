@@ -25,6 +25,7 @@ using attention::kRows;
 using attention::Problem;
 using attention::Range;
 using attention::Sequence;
+using attention::Stretch;
 inline constexpr float kInf = std::numeric_limits<float>::infinity();
 
 struct Row {
@@ -36,12 +37,18 @@ struct Row {
   double shift;  // slope * base: by so much its logits, and so m, are too large
 };
 
-// What a worker walks over the keys of one sequence with: KV heads [kv_head, kv_head + heads) side by side.
+// A row among those of the next step.
+struct Asked {
+  int64_t key = 0, head = 0;
+};
+
+// What a worker walks over its keys with, KV heads [at.kv_head, at.kv_head + heads) side by side.
 template <class T>
 struct Walk {
-  Walk(const Problem& problem, const Sequence& sequence, const attention::Plan& plan)
+  Walk(const Problem& problem, const attention::Plan& plan, const Stretch& keys, const Stretch& next)
       : p(problem),
-        seq(sequence),
+        at(keys),
+        after(next),
         packed(plan.packed),
         heads(plan.heads),
         step(plan.step),
@@ -49,17 +56,22 @@ struct Walk {
         dv(attention::Padded(problem.d_v)) {}
 
   const Problem& p;
-  Sequence seq;
+  Stretch at, after;         // after: what this worker walks next
   bool packed, amx = false;  // amx: packed tiles are multiplied as amx.h does
   int64_t heads, step;
-  int64_t batch, kv_head;
   int64_t dq, dv;
   float *s, *kt, *vf;  // [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]; amx.h packs kBlock keys into these
-  // The rows of one step's keys and values, and those behind them, of the first head.
-  const T* k[2 * kBlock];
-  const T* v[2 * kBlock];
-  // What to ask for next of those behind, up to the row next_end: every head's of a key, then the next key's.
-  int64_t next_key, next_head, next_end;
+  // The rows of one step's keys and values, and of kAhead keys behind them, of the first head.
+  const T* k[kBlock + kAhead];
+  const T* v[kBlock + kAhead];
+  // The rows of the next step: how many, the first head's, and which of them were asked for.
+  const T* next_k[kBlock];
+  const T* next_v[kBlock];
+  struct {
+    int64_t rows = 0;
+    Asked keys, values;
+  } next;
+  bool asked = false;  // this step's rows were asked for during the one before
 };
 
 // The rows of one KV head.

@@ -58,28 +58,38 @@ void StartTile(Tile<T>& t) {
   std::fill_n(t.o, padded * w.dv, 0.0f);
 }
 
-// Rows of keys [k0, k0 + n), of kAhead more, which repeat the last one where `end` comes first, and of the next step.
+// The rows of keys [k0, k0 + n) of a stretch.
 template <class T>
-void FindKeys(Walk<T>& w, int64_t k0, int64_t n, int64_t end) {
-  const int64_t padded = (n + kAhead - 1) / kAhead * kAhead + kAhead;
-  w.next_key = n, w.next_head = 0;
-  w.next_end = w.heads > 1 ? std::min(2 * n, end - k0) : 0;
-  n = std::max(w.next_end, std::min(padded, end - k0));
-  const Problem& p = w.p;
+void FindRows(const Problem& p, const Stretch& at, int64_t k0, int64_t n, const T** ks, const T** vs) {
   if (p.paging == attention::Paging::kNone) {
-    const T* k = RowPointer<T>(p.k, w.batch, k0, w.kv_head);
-    const T* v = RowPointer<T>(p.v, w.batch, k0, w.kv_head);
-    for (int64_t j = 0; j < n; ++j, k += p.k.seq, v += p.v.seq) w.k[j] = k, w.v[j] = v;
-  } else {
-    int64_t page = k0 / p.page_size, slot = k0 % p.page_size;
-    for (int64_t j = 0; j < n; ++page, slot = 0) {
-      const int64_t block = w.seq.pages[page * p.pages_stride];
-      const T* k = RowPointer<T>(p.k, block, slot, w.kv_head);
-      const T* v = RowPointer<T>(p.v, block, slot, w.kv_head);
-      for (; slot < p.page_size && j < n; ++slot, ++j, k += p.k.seq, v += p.v.seq) w.k[j] = k, w.v[j] = v;
-    }
+    const T* k = RowPointer<T>(p.k, at.batch, k0, at.kv_head);
+    const T* v = RowPointer<T>(p.v, at.batch, k0, at.kv_head);
+    for (int64_t j = 0; j < n; ++j, k += p.k.seq, v += p.v.seq) ks[j] = k, vs[j] = v;
+    return;
   }
-  for (int64_t j = n; j < padded; ++j) w.k[j] = w.k[n - 1], w.v[j] = w.v[n - 1];
+  int64_t page = k0 / p.page_size, slot = k0 % p.page_size;
+  for (int64_t j = 0; j < n; ++page, slot = 0) {
+    const int64_t block = at.seq.pages[page * p.pages_stride];
+    const T* k = RowPointer<T>(p.k, block, slot, at.kv_head);
+    const T* v = RowPointer<T>(p.v, block, slot, at.kv_head);
+    for (; slot < p.page_size && j < n; ++slot, ++j, k += p.k.seq, v += p.v.seq) ks[j] = k, vs[j] = v;
+  }
+}
+
+// Rows of keys [k0, k0 + n), of kAhead more, which repeat the last one where the walk ends, and of what comes next: the
+// next step, behind the last one the first of what the worker walks next.
+template <class T>
+void FindKeys(Walk<T>& w, int64_t k0, int64_t n) {
+  const int64_t padded = (n + kAhead - 1) / kAhead * kAhead + kAhead, found = std::min(padded, w.at.end - k0);
+  FindRows(w.p, w.at, k0, found, w.k, w.v);
+  for (int64_t j = found; j < padded; ++j) w.k[j] = w.k[found - 1], w.v[j] = w.v[found - 1];
+  w.next = {};
+  if (w.heads == 1) return;
+  const bool last = k0 + n >= w.at.end;
+  const Stretch& next = last ? w.after : w.at;
+  const int64_t begin = last ? next.begin : k0 + n;
+  w.next.rows = std::clamp(next.end - begin, int64_t{0}, w.step) * w.heads;
+  FindRows(w.p, next, begin, w.next.rows / w.heads, w.next_k, w.next_v);
 }
 
 // Calls f<R>(r) so that R consecutive rows from r are covered, R <= kMaxR.
@@ -103,7 +113,7 @@ void WeightedExact(Tile<T>& t, int64_t n) {
       const float weight = w.s[r * kBlock + j];
       if (weight != -1.0f) v[count] = w.v[j], weights[count++] = weight;
     }
-    Weighted<1>(weights, v, t.v_at, count, w.p.d_v, t.o + r * w.dv, w.dv, t.alpha + r);
+    Weighted<1>(weights, v, t.v_at, count, w.p.d_v, t.o + r * w.dv, w.dv, t.alpha + r, kNothing);
   }
 }
 
@@ -126,21 +136,18 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
     const int64_t depth = (p.d_qk + kPair - 1) / kPair * kPair;
     Gemm<false>(padded_rows, kPackedBlock, t.q, w.dq, w.kt, kPackedBlock, depth, w.s, kBlock, t.alpha);
   } else {
-    // Keys a few rows on; the values that come next; and of heads side by side what the next step reads.
+    // Keys a few rows on, values that nobody asked for yet, and the next step's keys.
     const auto fetch = [&](int64_t j) HWY_ATTR {
       PrefetchRow<3>(w.k[j + kAhead] + t.k_at, p.d_qk);
-      PrefetchRow<2>(w.v[j] + t.v_at, p.d_v);
-      if (w.next_key >= w.next_end) return;
-      PrefetchRow<2>(w.k[w.next_key] + w.next_head * p.k.head, p.d_qk);
-      PrefetchRow<2>(w.v[w.next_key] + w.next_head * p.v.head, p.d_v);
-      if (++w.next_head == w.heads) w.next_head = 0, ++w.next_key;
+      if (!w.asked) PrefetchRow<2>(w.v[j] + t.v_at, p.d_v);
+      AskNext(w.next_k, p.k.head, p.d_qk, w.heads, w.next.rows, w.next.keys);
     };
     ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
       constexpr int kG = R == 1 ? 2 : 1;
       const float* q = t.q + r * w.dq;
       float* s = w.s + r * kBlock;
       r == 0 ? Dots<R, kG>(q, w.dq, w.k, t.k_at, n, p.d_qk, s, fetch)
-             : Dots<R, kG>(q, w.dq, w.k, t.k_at, n, p.d_qk, s, [](int64_t) {});
+             : Dots<R, kG>(q, w.dq, w.k, t.k_at, n, p.d_qk, s, kNothing);
     });
   }
   for (int64_t r = 0; r < t.rows; ++r) SoftmaxRow(t, r, k0, n);
@@ -152,7 +159,12 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
     Gemm<true>(padded_rows, width, w.s, kBlock, w.vf, w.dv, n, t.o, w.dv, t.alpha);
   } else {
     ForRows(t.rows, [&]<int R>(int64_t r) HWY_ATTR {
-      Weighted<R>(w.s + r * kBlock, w.v, t.v_at, n, p.d_v, t.o + r * w.dv, w.dv, t.alpha + r);
+      const auto fetch = [&](int64_t)
+                             HWY_ATTR { AskNext(w.next_v, p.v.head, p.d_v, w.heads, w.next.rows, w.next.values); };
+      const float* s = w.s + r * kBlock;
+      float* o = t.o + r * w.dv;
+      r == 0 && w.next.rows > 0 ? Weighted<R>(s, w.v, t.v_at, n, p.d_v, o, w.dv, t.alpha + r, fetch)
+                                : Weighted<R>(s, w.v, t.v_at, n, p.d_v, o, w.dv, t.alpha + r, kNothing);
     });
   }
 }
@@ -167,17 +179,18 @@ bool Finite(const Tile<T>& t) {
   return hn::GetLane(hn::SumOfLanes(kD, bad)) == 0;
 }
 
-// The state of the rows of a walk's tiles, one for each of its heads, over keys [begin, end). An infinity or NaN in a
-// tile's result may stem from a hidden value that was weighted by 0: then once more, leaving hidden keys out.
+// The state of the rows of a walk's tiles, one for each of its heads. An infinity or NaN in a tile's result may stem
+// from a hidden value that was weighted by 0: then once more, leaving hidden keys out.
 template <class T>
-void RunTiles(Walk<T>& w, Tile<T>* tiles, int64_t begin, int64_t end) {
+void RunTiles(Walk<T>& w, Tile<T>* tiles) {
   const AmxScope tiles_of_thread(w.amx);
   const auto run = [&](Tile<T>* first, int64_t count) {
     for (int64_t i = 0; i < count; ++i) StartTile(first[i]);
-    for (int64_t k0 = begin; k0 < end; k0 += w.step) {
-      const int64_t n = std::min(w.step, end - k0);
-      FindKeys(w, k0, n, end);
+    for (int64_t k0 = w.at.begin; k0 < w.at.end; k0 += w.step) {
+      const int64_t n = std::min(w.step, w.at.end - k0);
+      FindKeys(w, k0, n);
       for (int64_t i = 0; i < count; ++i) Step(first[i], k0, n);
+      w.asked = w.next.rows > 0;
     }
   };
   run(tiles, w.heads);

@@ -47,14 +47,30 @@ float* PartOf(const Plan& plan, int64_t unit, int64_t head, int64_t split, float
 }
 
 // Items one after the other are the units' same share of the keys: where heads lie side by side, so do their rows.
+Stretch KeysOf(const Problem& p, const Plan& plan, int64_t item) {
+  if (item >= plan.items) return {};
+  const int64_t units = plan.items / plan.splits, split = item / units;
+  const Unit u = UnitOf(p, plan, item % units);
+  const Sequence seq = SequenceOf(p, u.batch);
+  Range keys = {seq.length, 0};
+  for (int64_t pos = u.row0 / p.group; pos <= (u.row0 + u.rows - 1) / p.group; ++pos) {
+    const Range seen = VisibleTo(p, seq, pos);
+    if (seen.lo < seen.hi) keys = {std::min(keys.lo, seen.lo), std::max(keys.hi, seen.hi)};
+  }
+  const int64_t blocks = (std::max(keys.hi - keys.lo, int64_t{0}) + kBlock - 1) / kBlock;
+  const int64_t share = (blocks + plan.splits - 1) / plan.splits * kBlock;
+  const int64_t begin = keys.lo + split * share;
+  return {seq, u.batch, u.kv_head, begin, std::min(keys.hi, begin + share)};
+}
+
+// `asked`: the item's first step was asked for. Gives whether that of the item `next` was.
 template <class T>
-void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, float* parts) {
+bool RunItem(const Problem& p, const Plan& plan, int64_t item, int64_t next, bool asked, float* scratch, float* parts) {
   const int64_t units = plan.items / plan.splits, unit = item % units, split = item / units;
   const Unit u = UnitOf(p, plan, unit);
-  Walk<T> walk(p, SequenceOf(p, u.batch), plan);
+  Walk<T> walk(p, plan, KeysOf(p, plan, item), KeysOf(p, plan, next));
   const int64_t rows = p.tile_rows(), dq = walk.dq, dv = walk.dv;
-  walk.batch = u.batch;
-  walk.kv_head = u.kv_head;
+  walk.asked = asked && walk.at.begin < walk.at.end;
   walk.amx = plan.packed && HasAmx<T>();
   if (walk.amx) walk.step = kBlock;
   walk.s = scratch + plan.heads * rows * (dq + dv);
@@ -62,7 +78,6 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
   walk.vf = walk.kt + dq * kPackedBlock;
   float state[2 * kMaxItemRows];
   Tile<T> tiles[kMaxHeads];
-  Range keys = {walk.seq.length, 0};
   for (int64_t i = 0; i < plan.heads; ++i) {
     Tile<T>& t = tiles[i];
     t.walk = &walk;
@@ -77,21 +92,15 @@ void RunItem(const Problem& p, const Plan& plan, int64_t item, float* scratch, f
       t.m = t.o + rows * dv;
     }
     t.l = t.m + rows;
-    for (int64_t r = 0; r < u.rows; ++r) {
-      t.row[r] = MakeRow(p, walk.seq, u.batch, u.kv_head + i, u.row0 + r);
-      if (t.row[r].keys.lo >= t.row[r].keys.hi) continue;
-      keys = {std::min(keys.lo, t.row[r].keys.lo), std::max(keys.hi, t.row[r].keys.hi)};
-    }
+    for (int64_t r = 0; r < u.rows; ++r) t.row[r] = MakeRow(p, walk.at.seq, u.batch, u.kv_head + i, u.row0 + r);
   }
-  const int64_t blocks = (std::max(keys.hi - keys.lo, int64_t{0}) + kBlock - 1) / kBlock;
-  const int64_t share = (blocks + plan.splits - 1) / plan.splits * kBlock;
-  const int64_t begin = keys.lo + split * share;
-  RunTiles(walk, tiles, begin, std::min(keys.hi, begin + share));
-  if (plan.splits > 1) return;
+  RunTiles(walk, tiles);
+  if (plan.splits > 1) return walk.asked;
   for (int64_t i = 0; i < plan.heads; ++i) {
     const Tile<T>& t = tiles[i];
     for (int64_t r = 0; r < u.rows; ++r) FinishRow<T>(p, t.row[r], t.o + r * dv, t.m[r], t.l[r]);
   }
+  return walk.asked;
 }
 
 // Joins the splits of one head of a unit in the first split's place.
@@ -138,13 +147,18 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
   float* parts = scratch + plan.slots * plan.slot_floats;
   const int64_t workers = std::clamp(int64_t(std::min(Nanoseconds(p) / kWorthwhile, 1e6)), int64_t{1}, plan.slots);
   if (workers == 1) {
-    for (int64_t i = 0; i < plan.items; ++i) RunItem<T>(p, plan, i, scratch, parts);
-  } else {  // workers take items one by one: their lengths differ
+    bool asked = false;
+    for (int64_t i = 0; i < plan.items; ++i) asked = RunItem<T>(p, plan, i, i + 1, asked, scratch, parts);
+  } else {  // workers take items one by one, and early: the next is asked for
     std::atomic<int64_t> next = 0;
+    const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
     ParallelFor(args, workers, 1, [&](int64_t begin, int64_t end) {
       for (int64_t w = begin; w < end; ++w) {
-        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < plan.items;) {
-          RunItem<T>(p, plan, i, scratch + w * plan.slot_floats, parts);
+        bool asked = false;
+        for (int64_t i = take(); i < plan.items;) {
+          const int64_t then = take();
+          asked = RunItem<T>(p, plan, i, then, asked, scratch + w * plan.slot_floats, parts);
+          i = then;
         }
       }
     });

@@ -233,10 +233,14 @@ TEST(DenseAttention, HeadsOfAnItem) {
   Case c = {.s_kv = 4096, .h_q = 32, .h_kv = 8, .d_qk = 64, .d_v = 64};
   EXPECT_EQ(PlanOf(c, 1).heads, 8);
   EXPECT_EQ(PlanOf(c, 2).heads, 8);
-  EXPECT_EQ(PlanOf(c, 8).heads, 2);
+  EXPECT_EQ(PlanOf(c, 8).heads, 4);
   EXPECT_EQ(PlanOf(c, 64).heads, 1);
   EXPECT_EQ(PlanOf(c, 64).splits, PlanOf(c, 2).splits);
   EXPECT_EQ(PlanOf(c, 64).step, PlanOf(c, 2).step);
+  c.s_kv = 1100;
+  EXPECT_EQ(PlanOf(c, 2).splits, 4) << "parts of 256 keys and more";
+  EXPECT_EQ(PlanOf(c, 2).heads, 8);
+  c.s_kv = 4096;
   c.bhsd = true;
   EXPECT_EQ(PlanOf(c, 2).heads, 1);
   c = {.s_kv = 300, .h_q = 32, .h_kv = 8, .d_qk = 64, .d_v = 64};
@@ -364,7 +368,7 @@ TEST(DenseAttention, ResultDoesNotDependOnThreads) {
     const uint8_t* out = x.out.view().data<uint8_t>();
     std::vector<uint8_t> one;
     std::vector<int64_t> heads;
-    for (int threads : {1, 4, 9}) {
+    for (int threads : {1, 5, 10}) {
       c.threads = threads;
       x.out.Each([](auto&) { return 0.0; });
       ASSERT_EQ(RunKernel(c, x), 0);
