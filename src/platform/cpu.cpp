@@ -79,13 +79,13 @@ void ProbeCaches(Device* device) {
 int64_t NumCores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return std::max<int64_t>(1, sysconf(_SC_NPROCESSORS_ONLN));
+  if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return UsableCpus();
   std::set<std::pair<std::string, std::string>> cores;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed)) continue;
     const std::string folder = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
     const std::string core = FirstLine(folder + "core_id");
-    if (core.empty()) return CPU_COUNT(&allowed);
+    if (core.empty()) return UsableCpus();
     cores.emplace(FirstLine(folder + "physical_package_id"), core);
   }
   return std::clamp<int64_t>(int64_t(cores.size()), 1, UsableCpus());

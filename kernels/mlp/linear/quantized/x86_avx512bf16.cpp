@@ -428,7 +428,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 });
 constexpr auto kFloatConstraints = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsa},
-    {"rows", Rel::kLe, 16},
+    {"rows", Rel::kLe, 8},
     {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
