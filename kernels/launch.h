@@ -56,6 +56,8 @@ class RowOffsets {
     }
     return offset;
   }
+  // One distance leads from each row to the next: offsets[1].
+  bool even() const { return n_ <= 1; }
   // All rows of `width` elements lie one behind the other.
   bool dense(int64_t width) const { return n_ == 0 || (n_ == 1 && stride_[0] == width); }
 

@@ -29,6 +29,7 @@ libbenchmark-dev  inc benchmark/benchmark.h
 # What some tests run with, and skip without: installed where that needs no question.
 test_packages='
 libopenblas0-pthread lib libopenblas.so.0
+libxsmm-dev       inc libxsmm.h
 '
 
 present() {
@@ -84,6 +85,10 @@ install_test_packages() { # once: `make` does not ask a network that is not ther
   say "not installed, some tests will be skipped: ${missing[*]}"
 }
 
+make_libxsmm() { # Debian has archives alone
+  if [ -f /usr/lib/libxsmm.a ] && [ ! -f .venv/lib/libxsmm.so ]; then scripts/libxsmm.sh .venv/lib/libxsmm.so; fi
+}
+
 install_python_packages() {
   local stamp=.venv/.layerzero-setup want
   want=$("$python" -c 'import sys; print(sys.version)' && cat requirements/*.txt)
@@ -114,3 +119,4 @@ mkdir -p build
 install_system_packages
 install_test_packages
 install_python_packages
+make_libxsmm

@@ -952,6 +952,24 @@ def linear_gguf_prepack(
 ) -> T:
     """Puts rows of GGUF blocks into the order that fast kernels of linear_gguf want."""
 
+def linear_panels(
+    input: T,
+    panels: T,
+    bias: T | None = None,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Matrix product with float weights that were put into panels of 64 columns once, plus a bias."""
+
+def linear_panels_prepack(
+    weight: T,
+    *,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> T:
+    """Puts float weights into the order that the fastest matrix products read, for linear_panels."""
+
 def linear_prepack(
     weight: T,
     *,

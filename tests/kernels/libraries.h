@@ -11,8 +11,10 @@
 
 namespace lz::libraries {
 
-inline const int kNamed =
-    setenv("LAYERZERO_LIBRARIES", "openblas=libopenblas.so.0,onednn=" LZ_SOURCE_DIR "/.venv/lib/libdnnl.so.3", 0);
+inline const int kNamed = setenv("LAYERZERO_LIBRARIES",
+                                 "openblas=libopenblas.so.0,onednn=" LZ_SOURCE_DIR
+                                 "/.venv/lib/libdnnl.so.3,libxsmm=" LZ_SOURCE_DIR "/.venv/lib/libxsmm.so",
+                                 0);
 
 // Opens the library of `kernel`; why it cannot be used here, or null.
 inline const char* OpenFor(const KernelSpec& kernel) {

@@ -25,6 +25,7 @@ WITHOUT_BATCHES = [
     "kv_block_table_update",
     "kv_compact",
     "linear_gguf_prepack",
+    "linear_panels_prepack",
     "sample_minp",
 ]
 
@@ -293,6 +294,17 @@ def test_gguf_prepack_beyond_2_to_the_31():
     got = lz.linear_gguf_prepack(group.expand(count, 16, 576).reshape(-1, 576), **call)
     assert got.numel() > MORE_THAN
     (want,) = lz.linear_gguf_prepack(group, **call)
+    for at in (0, 1, count // 2, count - 2, count - 1):
+        assert torch.equal(got[at], want)
+
+
+@pytest.mark.full
+def test_panels_prepack_beyond_2_to_the_31():
+    need(9 << 30)
+    weight = torch.randn(64, 1024).to(torch.bfloat16)  # one panel
+    count = MORE_THAN // weight.numel() + 2
+    got = lz.linear_panels_prepack(weight.expand(count, 64, 1024).reshape(-1, 1024))
+    (want,) = lz.linear_panels_prepack(weight)
     for at in (0, 1, count // 2, count - 2, count - 1):
         assert torch.equal(got[at], want)
 

@@ -1,230 +1,22 @@
-// Linear by oneDNN's matmul, version 3 of its C interface. Named by the user:
-// LAYERZERO_LIBRARIES="onednn=libdnnl.so.3".
+// Linear by oneDNN's matmul (onednn.h).
 //   input [..., k] f32|bf16 contiguous     weight [n, k]     bias [n], optional     output [..., n], all of input's
 //   dtype
-// Workspace: none of the caller's. Source: oneDNN, built sequential or for OpenMP; each thread of the call runs it
-// alone on columns of its own. FP32 sums in oneDNN's order.
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <limits>
-#include <memory>
-#include <string>
-
+// Workspace: the output of 2 to 64 rows. Source: oneDNN. FP32 sums in its order.
 #include "core/kernel.h"
-#include "kernels/library.h"
-#include "kernels/mlp/linear/columns.h"
+#include "kernels/mlp/linear/onednn_parts.h"
 #include "ops/mlp/linear.h"
-#include "platform/device.h"
 
 namespace lz {
 namespace {
 using namespace lz::ops::mlp_linear;
 
-// What is used of oneDNN's C interface; every function gives 0 for success.
-using Object = void*;
-struct Version {
-  int major, minor, patch;
-  const char* hash;
-  unsigned cpu_runtime, gpu_runtime;
-};
-struct Argument {
-  int index;
-  Object memory;
-};
-constexpr int kCpu = 1, kBF16 = 2, kF32 = 3;
-constexpr int kSource = 1, kDestination = 17, kWeights = 33, kBiases = 41;
-constexpr unsigned kInOrder = 1, kSequential = 1, kOpenMP = 2;
-
-struct Api {
-  const Version* (*version)();
-  int (*engine_create)(Object* engine, int kind, size_t index);
-  int (*stream_create)(Object* stream, Object engine, unsigned flags);
-  int (*stream_wait)(Object stream);
-  int (*stream_destroy)(Object stream);
-  int (*desc_create)(Object* desc, int ndims, const int64_t* dims, int type, const int64_t* strides);
-  int (*desc_destroy)(Object desc);
-  int (*matmul_create)(Object* matmul, Object engine, Object source, Object weights, Object bias, Object destination,
-                       Object attributes);
-  int (*matmul_destroy)(Object matmul);
-  int (*primitive_create)(Object* primitive, Object matmul);
-  int (*primitive_destroy)(Object primitive);
-  int (*memory_create)(Object* memory, Object desc, Object engine, void* data);
-  int (*memory_set)(Object memory, void* data);
-  int (*memory_destroy)(Object memory);
-  int (*execute)(Object primitive, Object stream, int count, const Argument* arguments);
-  int (*omp_get_max_threads)() = nullptr;  // none where it was built sequential
-  void (*omp_set_num_threads)(int) = nullptr;
-  Object engine = nullptr;
-};
-Api g_api;
-
-void Bind(Library& library) {
-  if (!library.Find("dnnl_version", &g_api.version)) return;
-  const Version& version = *g_api.version();
-  const std::string found = std::to_string(version.major) + "." + std::to_string(version.minor);
-  if (version.major != 3) return library.Refuse("oneDNN 3 is wanted, this is " + found);
-  if (version.cpu_runtime != kSequential && version.cpu_runtime != kOpenMP) {
-    return library.Refuse("oneDNN built sequential or for OpenMP is wanted, this one brings threads of its own");
-  }
-  bool all = library.Find("dnnl_engine_create", &g_api.engine_create) &&
-             library.Find("dnnl_stream_create", &g_api.stream_create) &&
-             library.Find("dnnl_stream_wait", &g_api.stream_wait) &&
-             library.Find("dnnl_stream_destroy", &g_api.stream_destroy) &&
-             library.Find("dnnl_memory_desc_create_with_strides", &g_api.desc_create) &&
-             library.Find("dnnl_memory_desc_destroy", &g_api.desc_destroy) &&
-             library.Find("dnnl_matmul_primitive_desc_create", &g_api.matmul_create) &&
-             library.Find("dnnl_primitive_desc_destroy", &g_api.matmul_destroy) &&
-             library.Find("dnnl_primitive_create", &g_api.primitive_create) &&
-             library.Find("dnnl_primitive_destroy", &g_api.primitive_destroy) &&
-             library.Find("dnnl_memory_create", &g_api.memory_create) &&
-             library.Find("dnnl_memory_set_data_handle", &g_api.memory_set) &&
-             library.Find("dnnl_memory_destroy", &g_api.memory_destroy) &&
-             library.Find("dnnl_primitive_execute", &g_api.execute);
-  if (version.cpu_runtime == kOpenMP) {
-    all = all && library.FindBound("omp_get_max_threads", &g_api.omp_get_max_threads) &&
-          library.FindBound("omp_set_num_threads", &g_api.omp_set_num_threads);
-  }
-  if (all && g_api.engine_create(&g_api.engine, kCpu, 0) != 0) library.Refuse("it gives no CPU engine");
+onednn::Operands Of(const lz_kernel_args* args) {
+  const lz_tensor* t = args->tensors;
+  const int64_t* shape = t[kWeight].shape;
+  return {t[kInput], t[kWeight], t[kBias], t[kOutput], shape[0], shape[1], /*panels=*/false};
 }
-
-const char* Open(const char* path) { return OpenLibrary<&Bind>("onednn", path); }
-
-// One thread of oneDNN's in this thread, for as long as this object lives.
-class OneThread {
- public:
-  OneThread() {
-    if (!g_api.omp_get_max_threads) return;
-    before_ = g_api.omp_get_max_threads();
-    g_api.omp_set_num_threads(1);
-  }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-  ~OneThread() {
-    if (g_api.omp_get_max_threads) g_api.omp_set_num_threads(before_);
-  }
-
- private:
-  int before_ = 1;
-};
-
-// What a primitive is made for: `columns` columns of a product whose output rows are `stride` apart.
-struct Shape {
-  int type;
-  int64_t rows, columns, k, stride;
-  bool bias;
-  bool operator==(const Shape&) const = default;
-};
-
-// A primitive and the memory objects of its arguments. Used by one thread at a time.
-class Matmul {
- public:
-  Matmul() = default;
-  Matmul(const Matmul&) = delete;
-  Matmul& operator=(const Matmul&) = delete;
-  ~Matmul() { Clear(); }
-
-  bool Is(const Shape& shape) const { return primitive_ && shape_ == shape; }
-  bool Make(const Shape& s) {
-    Clear();
-    shape_ = s;
-    std::array<Object, 4> descs{};
-    const auto desc = [&](size_t i, int64_t rows, int64_t columns, int64_t down, int64_t across) {
-      const int64_t dims[] = {rows, columns}, strides[] = {down, across};
-      return g_api.desc_create(&descs[i], 2, dims, s.type, strides) == 0;
-    };
-    Object matmul = nullptr;
-    bool made = desc(0, s.rows, s.k, s.k, 1) && desc(1, s.k, s.columns, 1, s.k) &&
-                (!s.bias || desc(2, 1, s.columns, s.columns, 1)) && desc(3, s.rows, s.columns, s.stride, 1) &&
-                g_api.matmul_create(&matmul, g_api.engine, descs[0], descs[1], descs[2], descs[3], nullptr) == 0 &&
-                g_api.primitive_create(&primitive_, matmul) == 0;
-    for (size_t i = 0; i < descs.size(); ++i) {
-      if (!descs[i]) continue;
-      made = made && g_api.memory_create(&memory_[i], descs[i], g_api.engine, nullptr) == 0;
-      g_api.desc_destroy(descs[i]);
-    }
-    if (matmul) g_api.matmul_destroy(matmul);
-    if (!made) Clear();
-    return made;
-  }
-  bool Run(Object stream, const std::array<void*, 4>& data) const {
-    constexpr std::array<int, 4> kIndices = {kSource, kWeights, kBiases, kDestination};
-    std::array<Argument, 4> arguments;
-    int count = 0;
-    for (size_t i = 0; i < data.size(); ++i) {
-      if (!memory_[i]) continue;
-      if (g_api.memory_set(memory_[i], data[i]) != 0) return false;
-      arguments[size_t(count++)] = {kIndices[i], memory_[i]};
-    }
-    return g_api.execute(primitive_, stream, count, arguments.data()) == 0 && g_api.stream_wait(stream) == 0;
-  }
-
- private:
-  void Clear() {
-    for (Object& memory : memory_) {
-      if (memory) g_api.memory_destroy(memory);
-      memory = nullptr;
-    }
-    if (primitive_) g_api.primitive_destroy(primitive_);
-    primitive_ = nullptr;
-  }
-
-  Shape shape_{};
-  Object primitive_ = nullptr;
-  std::array<Object, 4> memory_{};  // input, weight, bias, output
-};
-
-// The primitives that a thread made last. Making one takes oneDNN milliseconds the first time.
-class Recent {
- public:
-  Recent() = default;
-  Recent(const Recent&) = delete;
-  Recent& operator=(const Recent&) = delete;
-  ~Recent() {
-    if (stream_) g_api.stream_destroy(stream_);
-  }
-
-  const Matmul* Get(const Shape& shape) {
-    for (const Matmul& m : kept_) {
-      if (m.Is(shape)) return &m;
-    }
-    Matmul& oldest = kept_[next_++ % kept_.size()];
-    return oldest.Make(shape) ? &oldest : nullptr;
-  }
-  Object stream() {
-    if (!stream_) g_api.stream_create(&stream_, g_api.engine, kInOrder);
-    return stream_;
-  }
-
- private:
-  std::array<Matmul, 32> kept_;
-  size_t next_ = 0;
-  Object stream_ = nullptr;
-};
-
-int32_t Launch(const lz_kernel_args* args) {
-  const lz_tensor &input = args->tensors[kInput], &weight = args->tensors[kWeight], &bias = args->tensors[kBias];
-  const int64_t n = weight.shape[0], k = weight.shape[1], rows = NumRows(args->tensors[kOutput]);
-  if (rows == 0) return 0;
-  const int64_t size = ByteSize(DTypeOf(input));
-  std::atomic<bool> failed = false;
-  linear::ForColumns(args, rows, n, k, [&](int64_t first, int64_t columns) {
-    thread_local const auto recent = std::make_unique<Recent>();  // static TLS is scarce
-    const OneThread alone;
-    const Matmul* matmul = recent->Get({.type = DTypeOf(input) == DType::kF32 ? kF32 : kBF16,
-                                        .rows = rows,
-                                        .columns = columns,
-                                        .k = k,
-                                        .stride = n,
-                                        .bias = Given(bias)});
-    void* const biases = Given(bias) ? Data<char>(bias) + first * size : nullptr;
-    if (!matmul || !matmul->Run(recent->stream(), {Data<char>(input), Data<char>(weight) + first * k * size, biases,
-                                                   Data<char>(args->tensors[kOutput]) + first * size})) {
-      failed = true;
-    }
-  });
-  return failed ? 1 : 0;
-}
+uint64_t Workspace(const lz_kernel_args* args) { return onednn::WorkspaceOf(Of(args)); }
+int32_t Launch(const lz_kernel_args* args) { return onednn::MultiplyInParts(args, Of(args)); }
 
 constexpr auto kF32Constraints = std::to_array<Constraint>({{"k", Rel::kGt, 0}});
 constexpr auto kBF16Constraints = std::to_array<Constraint>({
@@ -238,7 +30,8 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .accepts = kAcceptsAll,
      .priority = kLibraryPriority,
      .launch = &Launch,
-     .open = &Open},
+     .workspace = &Workspace,
+     .open = &onednn::Open},
     {.id = "onednn.mlp.linear_bf16",
      .operation = "mlp.linear",
      .dtypes = Mask(DType::kBF16),
@@ -246,7 +39,8 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .accepts = kAcceptsAll,
      .priority = kLibraryPriority,
      .launch = &Launch,
-     .open = &Open},
+     .workspace = &Workspace,
+     .open = &onednn::Open},
 });
 }  // namespace
 }  // namespace lz

@@ -23,6 +23,13 @@ LIBRARIES = {
         f"{sys.prefix}/lib/libdnnl.so.3",
         "3.2",
     ),
+    "libxsmm": (
+        "libxsmm 1.17: products with weights that are stored by columns (GPT-2's) or in panels.",
+        f"sudo apt-get install libxsmm-dev gcc; gcc -shared -o {sys.prefix}/lib/libxsmm.so -Wl,--whole-archive -l:libxsmm.a"
+        " -Wl,--no-whole-archive -l:libxsmmnoblas.a -lm -ldl -lrt -lpthread",
+        f"{sys.prefix}/lib/libxsmm.so",
+        "1.17",
+    ),
     "openblas": (
         "OpenBLAS: products of float32 matrices.",
         "sudo apt-get install libopenblas0-pthread",

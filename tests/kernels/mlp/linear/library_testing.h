@@ -10,9 +10,15 @@ namespace lz::testing {
 
 class LibraryTest : public ::testing::Test {
  protected:
-  explicit LibraryTest(const KernelSpec& kernel, DType type = DType::kF32) : kernel_(kernel), type_(type) {}
+  struct Subject {
+    const KernelSpec& kernel;
+    DType type = DType::kF32;
+    bool by_columns = false;  // its weights
+  };
+  explicit LibraryTest(const Subject& subject) : subject_(subject) {}
+  const KernelSpec& kernel() const { return subject_.kernel; }
   void SetUp() override {
-    const char* why = libraries::OpenFor(kernel_);
+    const char* why = libraries::OpenFor(kernel());
     if (!why) return;
     GTEST_SKIP() << why;
   }
@@ -36,15 +42,18 @@ class LibraryTest : public ::testing::Test {
     for (std::thread& thread : threads) thread.join();
   }
   void ExpectLikeTheReferenceInParts() {
-    for (int64_t parts = 2; parts <= 5; ++parts) Expect({.rows = 50, .n = 203, .k = 300, .bias = true, .parts = parts});
+    for (int64_t rows : {50, 100})
+      for (int64_t parts = 2; parts <= 5; ++parts)
+        Expect({.rows = rows, .n = 203, .k = 300, .bias = true, .parts = parts});
   }
   void Expect(LinearCall call) {
-    call.type = type_;
-    ExpectLikeReference(kernel_, call);
+    call.type = subject_.type;
+    call.by_columns = subject_.by_columns;
+    ExpectLikeReference(kernel(), call);
   }
 
-  const KernelSpec& kernel_;
-  const DType type_;
+ private:
+  const Subject subject_;
 };
 
 }  // namespace lz::testing

@@ -124,8 +124,12 @@ struct LinearData {
     return Run(kernel, call, out, input.tensor());
   }
   int32_t Run(const KernelSpec& kernel, const LinearCall& call, const Matrix& out, const lz_tensor& x) {
+    return Run(kernel, call, out, x, weight.tensor());
+  }
+  int32_t Run(const KernelSpec& kernel, const LinearCall& call, const Matrix& out, const lz_tensor& x,
+              const lz_tensor& w) {
     const lz_tensor none = {.ndim = -1};
-    const lz_tensor tensors[] = {x, weight.tensor(), call.bias ? bias.row() : none, out.tensor()};
+    const lz_tensor tensors[] = {x, w, call.bias ? bias.row() : none, out.tensor()};
     int64_t parts = call.parts;
     const lz_parallel parallel = {&RunParts, &parts, int32_t(parts)};
     const int64_t axes[] = {call.k, call.n};

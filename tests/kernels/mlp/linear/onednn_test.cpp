@@ -10,7 +10,7 @@ namespace {
 
 class OneDnn : public LibraryTest {
  protected:
-  OneDnn() : LibraryTest(kernels::kernels_mlp_linear_onednn[0]) {}
+  OneDnn() : LibraryTest({.kernel = kernels::kernels_mlp_linear_onednn[0]}) {}
 };
 
 TEST_F(OneDnn, EqualsTheReference) { ExpectLikeTheReference(); }
@@ -19,7 +19,7 @@ TEST_F(OneDnn, EqualsTheReferenceOnManyThreads) { ExpectLikeTheReferenceOnManyTh
 
 class OneDnnBf16 : public LibraryTest {
  protected:
-  OneDnnBf16() : LibraryTest(kernels::kernels_mlp_linear_onednn[1], DType::kBF16) {}
+  OneDnnBf16() : LibraryTest({.kernel = kernels::kernels_mlp_linear_onednn[1], .type = DType::kBF16}) {}
   void SetUp() override {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512bw")) return LibraryTest::SetUp();

@@ -10,7 +10,7 @@ namespace {
 
 class OpenBlas : public LibraryTest {
  protected:
-  OpenBlas() : LibraryTest(kernels::kernels_mlp_linear_openblas[0]) {}
+  OpenBlas() : LibraryTest({.kernel = kernels::kernels_mlp_linear_openblas[0]}) {}
 };
 
 TEST_F(OpenBlas, EqualsTheReference) { ExpectLikeTheReference(); }

@@ -1,0 +1,67 @@
+// A product by oneDNN's matmul in parts for the caller's threads, whose outputs are dense: of few rows parts of the
+// columns, through the workspace; of many parts of the rows.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "kernels/mlp/linear/columns.h"
+#include "kernels/mlp/linear/onednn.h"
+#include "platform/device.h"
+
+namespace lz::onednn {
+
+struct Operands {
+  const lz_tensor &input, &weights, &bias, &output;  // contiguous
+  int64_t n, k;
+  bool panels;  // of 64 columns; else rows of k
+
+  int64_t rows() const { return NumRows(output); }
+  int64_t size() const { return ByteSize(DTypeOf(input)); }
+};
+
+inline constexpr int64_t kFewRows = 64;
+
+inline uint64_t WorkspaceOf(const Operands& o) {
+  return o.rows() > 1 && o.rows() <= kFewRows ? uint64_t(o.rows() * o.n * o.size()) : 0;
+}
+
+// [num_rows, columns] of the output, from (row, column) on, to `to`; columns before a part's are whole panels.
+inline bool MultiplyPart(const Operands& o, int64_t row, int64_t num_rows, int64_t column, int64_t columns, char* to) {
+  const Shape shape = {.type = DTypeOf(o.input) == DType::kF32 ? kF32 : kBF16,
+                       .rows = num_rows,
+                       .columns = columns,
+                       .k = o.k,
+                       .bias = Given(o.bias),
+                       .panels = o.panels};
+  return Multiply(shape, {Data<char>(o.input) + row * o.k * o.size(), Data<char>(o.weights) + column * o.k * o.size(),
+                          Given(o.bias) ? Data<char>(o.bias) + column * o.size() : nullptr, to});
+}
+
+inline int32_t MultiplyInParts(const lz_kernel_args* args, const Operands& o) {
+  if (args->workspace_bytes < WorkspaceOf(o)) return 1;
+  const int64_t rows = o.rows(), row_bytes = o.n * o.size();
+  std::atomic<bool> failed = false;
+  if (rows > kFewRows) {
+    constexpr int64_t kRows = 32;
+    ParallelFor(args, (rows + kRows - 1) / kRows, 1, [&](int64_t begin, int64_t end) {
+      const int64_t row = begin * kRows, num_rows = std::min(end * kRows, rows) - row;
+      if (!MultiplyPart(o, row, num_rows, 0, o.n, Data<char>(o.output) + row * row_bytes)) failed = true;
+    });
+  } else if (rows > 0) {
+    linear::ForColumns(args, rows, o.n, o.k, [&](int64_t first, int64_t columns) {
+      const bool dense = rows == 1 || columns == o.n;
+      char* const out = Data<char>(o.output) + first * o.size();
+      char* const part = dense ? out : static_cast<char*>(args->workspace) + rows * first * o.size();
+      if (!MultiplyPart(o, 0, rows, first, columns, part)) failed = true;
+      for (int64_t row = 0; !dense && row < rows; ++row) {
+        std::memcpy(out + row * row_bytes, part + row * columns * o.size(), size_t(columns * o.size()));
+      }
+    });
+  }
+  return failed ? 1 : 0;
+}
+
+}  // namespace lz::onednn

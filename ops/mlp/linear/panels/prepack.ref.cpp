@@ -1,0 +1,36 @@
+// Reference of mlp.linear.panels.prepack: value by value; any strides.
+#include "ops/mlp/linear/panels/prepack.h"
+
+#include "core/kernel.h"
+#include "core/view.h"
+
+namespace {
+using namespace lz;
+using namespace lz::ops::mlp_linear_panels_prepack;
+
+int32_t Launch(const lz_kernel_args* args) {
+  const View weight(args->tensors[kWeight]), out(args->tensors[kOutput]);
+  const bool pairs = weight.dtype() == DType::kBF16;
+  for (int64_t column = 0; column < weight.size(0); ++column) {
+    for (int64_t i = 0; i < weight.size(1); ++i) {
+      const int64_t place = PlaceInPanel(pairs, i, column % kPanel);
+      out.Set({column / kPanel, place / kPanel, place % kPanel}, weight.Get({column, i}));
+    }
+  }
+  return 0;
+}
+
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "ref.mlp.linear.panels.prepack",
+     .operation = "mlp.linear.panels.prepack",
+     .dtypes = kPanelTypes,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kAny,
+     .priority = 0,
+     .deterministic = true,
+     .reference = true,
+     .launch = &Launch},
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;
