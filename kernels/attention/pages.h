@@ -5,8 +5,12 @@
 
 namespace lz::attention {
 
+// What the kernels read, whatever the query's dtype.
+inline constexpr DTypeMask kCaches = kF32F16BF16 | Mask(DType::kF8E4M3, DType::kF8E5M2);
+
 // The caches [pages, page_size, h_kv, d] and the list or table of page numbers.
 inline Problem OverPages(Problem p, const lz_tensor& k_cache, const lz_tensor& v_cache, const lz_tensor& pages) {
+  p.cache = DTypeOf(k_cache);
   p.num_pages = k_cache.shape[0];
   p.page_size = k_cache.shape[1];
   p.h_kv = k_cache.shape[2];

@@ -1,7 +1,7 @@
-// Vectors of attention: head dimensions as pairs of vectors, loaded from and stored to f32, bf16 and f16.
+// Vectors of attention: head dimensions as pairs of vectors, loaded from f32, bf16, f16 and FP8, stored to all but FP8.
 //
-// Head dimensions are held in "pair order": blocks of two vectors (lo, hi). For f32 and f16 that is memory order; for
-// bf16 lo holds the even and hi the odd elements of the block, which a shift and a mask extract from one load.
+// Head dimensions are held in "pair order": blocks of two vectors (lo, hi). That is memory order, but for bf16, where
+// lo holds the even and hi the odd elements of the block, which a shift and a mask extract from one load.
 // Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_PAIRS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_PAIRS_H_
@@ -10,7 +10,9 @@
 #define LZ_KERNELS_ATTENTION_PAIRS_H_
 #endif
 
+#include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "kernels/attention/problem.h"
 #include "kernels/simd.h"
@@ -37,6 +39,18 @@ inline constexpr int kPair = 2 * kL;
 inline constexpr int64_t kAhead = 8;            // keys to ask for before they are needed; a multiple of Dots' 4 G
 inline constexpr int kMaxR = kL >= 16 ? 4 : 3;  // query rows that share the registers of one pass
 
+// Element types of caches alone; storage only.
+struct F8E4M3 {
+  uint8_t bits;
+};
+struct F8E5M2 {
+  uint8_t bits;
+};
+// What loaded numbers are multiples of; queries and outputs take the factor. Those of e4m3 come as the f16 of the same
+// digits, 2^8 times smaller.
+template <class T>
+inline constexpr float kUnit = std::is_same_v<T, F8E4M3> ? 256.0f : 1.0f;
+
 HWY_INLINE void LoadPair(const float* p, V& lo, V& hi) {
   lo = hn::LoadU(kD, p);
   hi = hn::LoadU(kD, p + kL);
@@ -52,6 +66,26 @@ HWY_INLINE void LoadPair(const BF16* p, V& lo, V& hi) {
 HWY_INLINE void LoadPair(const F16* p, V& lo, V& hi) {
   lo = LoadF32(kD, p);
   hi = LoadF32(kD, p + kL);
+}
+using DU16 = hn::Repartition<uint16_t, D>;
+HWY_INLINE void PromotePair(hn::Vec<DU16> bits, V& lo, V& hi) {  // of f16
+  const hn::Half<DU16> half;
+  lo = PromoteF16(kD, hn::LowerHalf(half, bits));
+  hi = PromoteF16(kD, hn::UpperHalf(half, bits));
+}
+HWY_INLINE void LoadPair(const F8E4M3* p, V& lo, V& hi) {
+  const DU16 d;
+  const hn::RebindToSigned<DU16> di;
+  const hn::Rebind<int8_t, DU16> d8;
+  const auto codes = hn::BitCast(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+  const auto bits = hn::And(hn::ShiftLeft<7>(codes), hn::Set(d, 0xbf80));
+  // NaN alone, all ones, carries into the exponent's first bit, and has then all of it.
+  PromotePair(hn::Or(bits, hn::And(hn::Add(bits, hn::Set(d, 0x80)), hn::Set(d, 0x4000))), lo, hi);
+}
+HWY_INLINE void LoadPair(const F8E5M2* p, V& lo, V& hi) {  // the upper byte of f16
+  const DU16 d;
+  const hn::Rebind<uint8_t, DU16> d8;
+  PromotePair(hn::ShiftLeft<8>(hn::PromoteTo(d, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p)))), lo, hi);
 }
 
 // The first n < kPair elements, zeros after them; nothing beyond is read.
@@ -75,9 +109,10 @@ HWY_INLINE void LoadPairN(const BF16* p, int64_t n, V& lo, V& hi) {
     LoadPair(buffer, lo, hi);
   }
 }
-HWY_INLINE void LoadPairN(const F16* p, int64_t n, V& lo, V& hi) {
-  F16 buffer[kPair] = {};
-  std::memcpy(buffer, p, size_t(n) * sizeof(F16));
+template <class T>
+HWY_INLINE void LoadPairN(const T* p, int64_t n, V& lo, V& hi) {
+  T buffer[kPair] = {};
+  std::memcpy(buffer, p, size_t(n) * sizeof(T));
   LoadPair(buffer, lo, hi);
 }
 
@@ -106,6 +141,34 @@ HWY_INLINE void StorePairN(V lo, V hi, T* p, int64_t n) {
   T buffer[kPair];
   StorePair(lo, hi, buffer);
   std::memcpy(p, buffer, size_t(n) * sizeof(T));
+}
+
+// The first min(n, kPair) elements in the order of T's pairs; loaded, zeros after them.
+template <class T, class From>
+HWY_INLINE void LoadAs(const From* p, int64_t n, V& lo, V& hi) {
+  if constexpr (std::is_same_v<From, T>) {
+    n >= kPair ? LoadPair(p, lo, hi) : LoadPairN(p, n, lo, hi);
+  } else {
+    From buffer[kPair] = {};
+    std::memcpy(buffer, p, size_t(std::min<int64_t>(n, kPair)) * sizeof(From));
+    const V first = LoadF32(kD, buffer), second = LoadF32(kD, buffer + kL);
+    constexpr bool kEvenOdd = std::is_same_v<T, BF16>;
+    lo = kEvenOdd ? hn::ConcatEven(kD, second, first) : first;
+    hi = kEvenOdd ? hn::ConcatOdd(kD, second, first) : second;
+  }
+}
+template <class T, class To>
+HWY_INLINE void StoreAs(V lo, V hi, To* p, int64_t n) {
+  if constexpr (std::is_same_v<To, T>) {
+    n >= kPair ? StorePair(lo, hi, p) : StorePairN(lo, hi, p, n);
+  } else {
+    float floats[kPair];
+    std::is_same_v<T, BF16> ? hn::StoreInterleaved2(lo, hi, kD, floats) : StorePair(lo, hi, floats);
+    To buffer[kPair];
+    StoreF32(kD, hn::LoadU(kD, floats), buffer);
+    StoreF32(kD, hn::LoadU(kD, floats + kL), buffer + kL);
+    std::memcpy(p, buffer, size_t(std::min<int64_t>(n, kPair)) * sizeof(To));
+  }
 }
 
 }  // namespace attn

@@ -31,7 +31,8 @@ struct Rows {  // [batch or page, position, head, d], last axis dense
 };
 
 struct Problem {
-  DType dtype;
+  DType dtype;                                 // of query and output
+  DType cache;                                 // of keys and values
   int64_t b, s_q, s_kv, h_q, h_kv, d_qk, d_v;  // s_kv: the longest that the shapes allow, if paged
   Rows q, k, v, out;
   float scale;
@@ -156,7 +157,7 @@ inline Plan MakePlan(const Problem& p, const lz_parallel* parallel, uint64_t wor
   plan.splits = SplitsOf(p, (units + most - 1) / most);
   plan.step = plan.packed ? kPackedBlock : kBlock;
   if (side_by_side) {
-    const int64_t bytes = most * std::max({p.d_qk, p.d_v, int64_t{1}}) * ByteSize(p.dtype);
+    const int64_t bytes = most * std::max({p.d_qk, p.d_v, int64_t{1}}) * ByteSize(p.cache);
     plan.step = std::clamp(kStepBytes / bytes / 16 * 16, int64_t{16}, kBlock);
   }
   plan.part_floats = rows * Padded(p.d_v) + (2 * rows + 15) / 16 * 16;
@@ -182,7 +183,7 @@ struct DenseTensors {
   const lz_tensor &query, &key, &value, &mask, &output, &lse;
 };
 inline Problem DenseProblem(const DenseTensors& t) {
-  Problem p = {.dtype = DTypeOf(t.query)};
+  Problem p = {.dtype = DTypeOf(t.query), .cache = DTypeOf(t.key)};
   p.b = t.query.shape[0];
   p.s_q = t.query.shape[1];
   p.s_kv = t.key.shape[1];

@@ -29,7 +29,7 @@ bool UsesAmx(const Tile<T>& t) {
   return t.walk->amx && !t.exact;
 }
 
-// Scaled queries in pair order, zeros behind them (amx.h: as they are); the empty state.
+// Scaled queries in the keys' pair order, zeros behind them (amx.h: as they are); the empty state.
 template <class T>
 void StartTile(Tile<T>& t) {
   const Walk<T>& w = *t.walk;
@@ -38,16 +38,18 @@ void StartTile(Tile<T>& t) {
   if constexpr (std::is_same_v<T, BF16>) {
     if (UsesAmx(t)) return AmxStart(t);
   }
-  const auto scale = hn::Set(kD, w.p.scale);
+  const auto scale = hn::Set(kD, w.p.scale * kUnit<T>);
   const int64_t d = w.p.d_qk;
-  for (int64_t r = 0; r < t.rows; ++r) {
-    const T* q = RowPointer<T>(w.p.q, t.row[r].batch, t.row[r].pos, t.row[r].head);
-    for (int64_t i = 0; i < d; i += kPair) {
-      V lo, hi;
-      i + kPair <= d ? LoadPair(q + i, lo, hi) : LoadPairN(q + i, d - i, lo, hi);
-      StorePair(hn::Mul(lo, scale), hn::Mul(hi, scale), t.q + r * w.dq + i);
+  WithFloatType(w.p.dtype, [&](auto type) HWY_ATTR {
+    for (int64_t r = 0; r < t.rows; ++r) {
+      const auto* q = RowPointer<decltype(type)>(w.p.q, t.row[r].batch, t.row[r].pos, t.row[r].head);
+      for (int64_t i = 0; i < d; i += kPair) {
+        V lo, hi;
+        LoadAs<T>(q + i, d - i, lo, hi);
+        StorePair(hn::Mul(lo, scale), hn::Mul(hi, scale), t.q + r * w.dq + i);
+      }
     }
-  }
+  });
   const int64_t padded = (t.rows + 3) / 4 * 4;
   if (w.packed) {  // Gemm works on whole groups of four rows
     for (int64_t r = t.rows; r < padded; ++r) {
@@ -208,11 +210,12 @@ inline float* LseOf(const Problem& p, const Row& row) {
 // Output and lse of one row from its state.
 template <class T>
 void FinishRow(const Problem& p, const Row& row, const float* o, float m, float l) {
-  T* out = const_cast<T*>(RowPointer<T>(p.out, row.batch, row.pos, row.head));
+  const int64_t size = ByteSize(p.dtype);
+  char* out = p.out.data + (row.batch * p.out.outer + row.pos * p.out.seq + row.head * p.out.head) * size;
   const float sink = p.sinks ? float(View(*p.sinks).Get({row.head}) + row.shift) : -kInf;
   float scale = 1.0f / l;
   if (l == 0 || (sink == kInf && !std::isnan(l))) {  // no key seen, or the sink takes all: 0 whatever the values hold
-    std::memset(static_cast<void*>(out), 0, size_t(p.d_v) * sizeof(T));
+    std::memset(out, 0, size_t(p.d_v * size));
     if (p.lse) *LseOf(p, row) = l == 0 ? -kInf : float(m + std::log(l) - row.shift);
     return;
   }
@@ -220,11 +223,14 @@ void FinishRow(const Problem& p, const Row& row, const float* o, float m, float 
     const float top = sink > m ? sink : m;
     scale = std::exp(m - top) / (l * std::exp(m - top) + std::exp(sink - top));
   }
-  const auto factor = hn::Set(kD, scale);
-  for (int64_t i = 0; i < p.d_v; i += kPair) {
-    const auto lo = hn::Mul(hn::Load(kD, o + i), factor), hi = hn::Mul(hn::Load(kD, o + i + kL), factor);
-    i + kPair <= p.d_v ? StorePair(lo, hi, out + i) : StorePairN(lo, hi, out + i, p.d_v - i);
-  }
+  const auto factor = hn::Set(kD, scale * kUnit<T>);
+  WithFloatType(p.dtype, [&](auto type) HWY_ATTR {
+    auto* to = reinterpret_cast<decltype(type)*>(out);
+    for (int64_t i = 0; i < p.d_v; i += kPair) {
+      const auto lo = hn::Mul(hn::Load(kD, o + i), factor), hi = hn::Mul(hn::Load(kD, o + i + kL), factor);
+      StoreAs<T>(lo, hi, to + i, p.d_v - i);
+    }
+  });
   if (p.lse) *LseOf(p, row) = float(m + std::log(l) - row.shift);
 }
 

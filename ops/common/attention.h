@@ -12,7 +12,8 @@
 namespace lz::ops::attention {
 
 inline constexpr auto kNumericsClasses = std::to_array<std::string_view>({"fp32", "bf16-p"});
-// Dtypes that a KV cache may have beside the query's; a kernel constrains "<cache>.dtype" to what it reads (L14).
+// Dtypes that a KV cache may have, whatever the query's; a kernel constrains "<cache>.dtype" to what it reads (L14).
+// They have no scales: that of the keys is a factor of the logits' `scale`, that of the values one of the output.
 inline constexpr DTypeMask kCacheDTypes = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2);
 inline constexpr DTypeMask kIndex = Mask(DType::kI32);
 

@@ -71,7 +71,7 @@ bool RunItem(const Problem& p, const Plan& plan, int64_t item, int64_t next, boo
   Walk<T> walk(p, plan, KeysOf(p, plan, item), KeysOf(p, plan, next));
   const int64_t rows = p.tile_rows(), dq = walk.dq, dv = walk.dv;
   walk.asked = asked && walk.at.begin < walk.at.end;
-  walk.amx = plan.packed && HasAmx<T>();
+  walk.amx = plan.packed && p.dtype == p.cache && HasAmx<T>();
   if (walk.amx) walk.step = kBlock;
   walk.s = scratch + plan.heads * rows * (dq + dv);
   walk.kt = walk.s + rows * kBlock;
@@ -134,7 +134,7 @@ double Nanoseconds(const Problem& p) {
   double keys = 0;
   for (int64_t s = 0; s < p.b; ++s) keys += double(SequenceOf(p, s).length);
   if (p.causal && p.s_q > 1) keys /= 2;
-  return keys * double(p.h_kv * (p.d_qk + p.d_v)) * double(std::max(p.rows(), ByteSize(p.dtype))) / 64.0;
+  return keys * double(p.h_kv * (p.d_qk + p.d_v)) * double(std::max(p.rows(), ByteSize(p.cache))) / 64.0;
 }
 
 template <class T>
@@ -172,7 +172,9 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
 }
 
 int32_t RunTarget(const Problem& p, const lz_kernel_args* args) {
-  return WithFloatType(p.dtype, [&](auto t) { return RunAll<decltype(t)>(p, args); });
+  if (p.cache == DType::kF8E4M3) return RunAll<F8E4M3>(p, args);
+  if (p.cache == DType::kF8E5M2) return RunAll<F8E5M2>(p, args);
+  return WithFloatType(p.cache, [&](auto t) { return RunAll<decltype(t)>(p, args); });
 }
 
 }  // namespace

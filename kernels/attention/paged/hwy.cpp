@@ -1,6 +1,6 @@
 // Decode attention over paged caches on the CPU, SIMD: CSR page lists and block tables. The computation is that of
 // kernels/attention/dense/hwy.cpp; here a call becomes its Problem.
-//   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] of the same dtype, last axis dense
+//   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
 #include "core/kernel.h"
 #include "kernels/attention/pages.h"
@@ -75,9 +75,11 @@ uint64_t Workspace(const lz_kernel_args* args) {
   return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
 }
 
-constexpr auto kConstraints = [](std::string_view field) { return std::to_array<Constraint>({{field, Rel::kEq, 1}}); };
-constexpr auto kCsrConstraints = kConstraints("paged_k_cache.same_dtype");
-constexpr auto kTableConstraints = kConstraints("key_cache.same_dtype");
+constexpr auto kConstraints = [](std::string_view field) {
+  return std::to_array<Constraint>({{field, Rel::kInMask, attention::kCaches}});
+};
+constexpr auto kCsrConstraints = kConstraints("paged_k_cache.dtype");
+constexpr auto kTableConstraints = kConstraints("key_cache.dtype");
 constexpr std::array<std::string_view, 6> kCsrAccepts = {"sm_scale", "window_left",  "softcap",
                                                          "sinks",    "alibi_slopes", "return_lse"};
 constexpr std::array<std::string_view, 6> kTableAccepts = {"scale", "window",       "softcap",

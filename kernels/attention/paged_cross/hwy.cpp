@@ -1,6 +1,6 @@
 // Cross attention over a paged cache on the CPU, SIMD: the computation of kernels/attention/dense/hwy.cpp over CSR
 // pages.
-//   query [b, s_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] of the same dtype, last axis dense
+//   query [b, s_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
 #include "ops/attention/paged_cross.h"
 
@@ -40,7 +40,7 @@ uint64_t Workspace(const lz_kernel_args* args) {
   return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.same_dtype", Rel::kEq, 1}});
+constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.dtype", Rel::kInMask, attention::kCaches}});
 constexpr std::array<std::string_view, 4> kAccepts = {"sm_scale", "softcap", "sinks", "return_lse"};
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
   return {.id = id,

@@ -1,6 +1,6 @@
 // Attention of packed queries over a paged cache on the CPU, SIMD: each sequence is a call of
 // kernels/attention/dense/hwy.cpp over its pages.
-//   query [total_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] of the same dtype, last axis dense
+//   query [total_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace: scratch per worker. Deterministic.
 #include "ops/attention/paged_prefill.h"
 
@@ -77,7 +77,7 @@ uint64_t Workspace(const lz_kernel_args* args) {
   return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.same_dtype", Rel::kEq, 1}});
+constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.dtype", Rel::kInMask, attention::kCaches}});
 constexpr std::array<std::string_view, 7> kAccepts = {"sm_scale", "causal",       "window_left", "softcap",
                                                       "sinks",    "alibi_slopes", "return_lse"};
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {

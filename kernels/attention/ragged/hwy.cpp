@@ -15,7 +15,7 @@ using attention::Problem;
 Problem MakeProblem(const lz_kernel_args* args) {
   const lz_tensor *t = args->tensors, &lse = t[kLse];
   const lz_scalar* s = args->scalars;
-  Problem p = {.dtype = DTypeOf(t[kQuery])};
+  Problem p = {.dtype = DTypeOf(t[kQuery]), .cache = DTypeOf(t[kKey])};
   p.b = args->axes[kOffsets] - 1;
   p.s_q = std::min(args->axes[kTotalQ], s[kMaxSeqlenQ].value.i);
   p.s_kv = std::min(args->axes[kTotalKV], s[kMaxSeqlenKV].value.i);

@@ -194,7 +194,8 @@ TEST(DenseAttention, Prefill) {
 
 attention::Plan PlanOf(const Case& c, int threads) {
   const lz_parallel parallel = {.num_threads = threads};
-  attention::Problem p = {.dtype = c.type, .b = c.b, .s_q = c.s_q, .s_kv = c.s_kv, .h_q = c.h_q, .h_kv = c.h_kv};
+  attention::Problem p = {
+      .dtype = c.type, .cache = c.type, .b = c.b, .s_q = c.s_q, .s_kv = c.s_kv, .h_q = c.h_q, .h_kv = c.h_kv};
   p.d_qk = c.d_qk, p.d_v = c.d_v, p.group = c.h_q / c.h_kv;
   p.k.head = c.bhsd ? c.s_kv * (c.d_qk + c.pad) : c.d_qk + c.pad;
   p.v.head = c.bhsd ? c.s_kv * (c.d_v + c.pad) : c.d_v + c.pad;

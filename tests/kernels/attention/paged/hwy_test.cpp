@@ -1,5 +1,6 @@
 // Paged SIMD attention (CSR lists and block tables) against a plain FP64 loop; unused slots hold NaN.
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "ops/attention/block_table.h"
@@ -22,6 +23,7 @@ struct Case {
   double softcap = 0;
   bool sinks = false, hnd = false;  // hnd: pages in memory as (h_kv, page_size, d)
   int threads = 1;
+  DType cache = DType::kUnknown;  // the query's
 };
 
 struct Paged {
@@ -46,8 +48,9 @@ Paged Make(const Case& c, std::mt19937& random) {
   std::shuffle(free.begin(), free.end(), random);
   const std::vector<int> order = c.hnd ? std::vector<int>{0, 2, 1, 3} : std::vector<int>{};
   const auto nan = [](auto&) { return double(NAN); };
-  x.k = Array(c.type, {x.num_pages, c.page_size, c.h_kv, c.d_qk}, order).Each(nan);
-  x.v = Array(c.type, {x.num_pages, c.page_size, c.h_kv, c.d_v}, order).Each(nan);
+  const DType cache = c.cache == DType::kUnknown ? c.type : c.cache;
+  x.k = Array(cache, {x.num_pages, c.page_size, c.h_kv, c.d_qk}, order).Each(nan);
+  x.v = Array(cache, {x.num_pages, c.page_size, c.h_kv, c.d_v}, order).Each(nan);
   x.q = Array(c.type, {b, c.h_q, c.d_qk}).Fill(random);  // the block-table form gets the same with an axis of 1
   x.out = Array(c.type, {b, c.h_q, c.d_v});
   x.lse = Array(DType::kF32, {b, c.h_q});
@@ -185,6 +188,67 @@ TEST(PagedAttention, SplitKeysOnThreads) {
   for (DType type : testing_call::kTestTypes) {
     Check({.type = type, .lengths = {2500}, .h_q = 3, .h_kv = 1, .d_qk = 64, .d_v = 64, .threads = 4});
     Check({.type = type, .lengths = {1900, 0, 7}, .h_q = 4, .h_kv = 2, .d_qk = 64, .d_v = 64, .window = 1000});
+  }
+}
+
+TEST(PagedAttention, CachesOfAnotherType) {
+  for (DType type : testing_call::kTestTypes) {
+    for (DType cache : testing_call::kTestTypes) {
+      for (int64_t d : {7, 33, 80}) Check({.type = type, .lengths = {3, 77}, .d_qk = d, .d_v = d, .cache = cache});
+    }
+  }
+}
+
+// Sequence i has one key: element e of its row of `codes` is code i + e.
+void FillCodes(Array& codes, const Paged& x, int64_t d) {
+  auto* bytes = codes.view().data<uint8_t>();
+  for (int64_t i = 0; i < 256; ++i) {
+    for (int64_t e = 0; e < d; ++e) bytes[x.pages[size_t(i)][0] * d + e] = uint8_t(i + e);
+  }
+}
+
+TEST(PagedAttention, EveryCodeOfFloat8Values) {
+  std::mt19937 random(1);
+  for (DType type : testing_call::kTestTypes) {
+    for (DType cache : {DType::kF8E4M3, DType::kF8E5M2}) {
+      const Case c = {.type = type, .lengths = std::vector<int64_t>(256, 1), .page_size = 1, .h_kv = 1, .d_v = 77};
+      Paged x = Make(c, random);
+      x.k = Array(cache, {x.num_pages, 1, 1, c.d_qk});
+      std::memset(x.k.view().data<uint8_t>(), 0, size_t(x.num_pages * c.d_qk));
+      x.v = Array(cache, {x.num_pages, 1, 1, c.d_v});
+      FillCodes(x.v, x, c.d_v);
+      testing_call::ForEachTarget([&] {
+        ASSERT_EQ(RunCsr(c, x), 0);
+        for (int64_t i = 0; i < 256; ++i) {
+          for (int64_t e = 0; e < c.d_v; ++e) {
+            const double want = x.v.view().Get({x.pages[size_t(i)][0], 0, 0, e}), got = x.out.view().Get({i, 3, e});
+            ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << i << " " << e << " " << got;
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST(PagedAttention, EveryCodeOfFloat8Keys) {
+  std::mt19937 random(1);
+  for (DType cache : {DType::kF8E4M3, DType::kF8E5M2}) {
+    const Case c = {.lengths = std::vector<int64_t>(256, 1), .page_size = 1, .h_kv = 1, .d_qk = 1};
+    Paged x = Make(c, random);
+    x.q.Each([](auto&) { return 1; });
+    x.k = Array(cache, {x.num_pages, 1, 1, 1});
+    FillCodes(x.k, x, 1);
+    testing_call::ForEachTarget([&] {
+      ASSERT_EQ(RunCsr(c, x), 0);
+      for (int64_t i = 0; i < 256; ++i) {
+        const double want = x.k.view().Get({x.pages[size_t(i)][0], 0, 0, 0});
+        if (std::isfinite(want)) {
+          ASSERT_EQ(x.lse.view().Get({i, 0}), want) << i;
+        } else if (std::isnan(want)) {
+          ASSERT_TRUE(std::isnan(x.out.view().Get({i, 0, 0}))) << i;
+        }
+      }
+    });
   }
 }
 
