@@ -1,6 +1,7 @@
 #include "base/usable_cpus.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -58,7 +59,8 @@ int CpuQuota(const std::string& groups, const std::string& mounted) {
 
 int UsableCpus() {
   cpu_set_t set;
-  const int allowed = sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
+  const int allowed = sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set))
+                                                                   : int(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   std::ifstream file("/proc/self/cgroup");
   const int quota = CpuQuota({std::istreambuf_iterator<char>(file), {}}, "/sys/fs/cgroup");
   return quota > 0 ? std::min(allowed, quota) : allowed;

@@ -61,7 +61,14 @@ void LoadRow(const T* from, int64_t size, const lz_scalar& l2_eps, float factor,
     const size_t rest = size_t(size - i);
     take(LoadF32N(d, from + i, rest), [&](V x) HWY_ATTR { StoreF32N(d, x, to + i, rest); });
   }
-  if (l2_eps.given) factor /= std::sqrt(hn::GetLane(hn::SumOfLanes(d, squares)) + float(l2_eps.value.f));
+  if (l2_eps.given) {
+    double length = hn::GetLane(hn::SumOfLanes(d, squares));
+    if (!(length > 0x1p-100 && length < 0x1p120)) {  // squares may have left FP32
+      length = 0;
+      for (i = 0; i < size; ++i) length += double(to[i]) * double(to[i]);
+    }
+    factor = float(factor / std::sqrt(length + l2_eps.value.f));
+  }
   for (i = 0; i < size; ++i) to[i] *= factor;
 }
 

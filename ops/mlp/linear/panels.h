@@ -51,7 +51,7 @@ inline constexpr Contract kContract = {
         "output[..., j] = sum_i input[..., i] * weight[j, i] + bias[j], rounded once; weight is what "
         "linear_panels_prepack was given",
     .source = "definition",
-    .replaces = "torch.nn.functional.linear(input, weight, bias)",
+    .replaces = "unpacking, then torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,
     .params = kParams,
     .outputs = kOutputs,

@@ -2,8 +2,7 @@
 // FP32 may have left its range.
 #pragma once
 
-#include <cmath>
-
+#include "kernels/mlp/linear/extremes.h"
 #include "ops/common/quantize_reference.h"
 #include "ops/mlp/linear/quantized.h"
 
@@ -16,7 +15,8 @@ class ExactSums {
       : format_(args->scalars[ops::mlp_linear_quantized::kFormat].value.i),
         pack_(ops::kQuantInfo[size_t(format_)].pack),
         shape_(ops::QuantShape::Of(tensor(args, ops::mlp_linear_quantized::kWeight), pack_)),
-        input_(tensor(args, ops::mlp_linear_quantized::kInput)),
+        input_tensor_(tensor(args, ops::mlp_linear_quantized::kInput)),
+        input_(input_tensor_),
         codes_(tensor(args, ops::mlp_linear_quantized::kWeight)),
         packed_(tensor(args, ops::mlp_linear_quantized::kPacked)),
         scale_(tensor(args, ops::mlp_linear_quantized::kWeightScale)),
@@ -27,13 +27,7 @@ class ExactSums {
         zeros_(shape_, tensor(args, ops::mlp_linear_quantized::kZeroPoint), std::nullopt) {}
 
   double At(int64_t row, int64_t column) const {
-    double sum = 0;
-    for (int64_t i = 0, k = input_.size(-1); i < k; ++i) {
-      const double x = input_.GetRow(row, i);
-      if (std::isnan(x)) return x;  // rows of NaN alone would take long
-      sum += x * Weight(column, i);
-    }
-    return sum;
+    return linear::ExactSum(input_tensor_, row, [&](int64_t i) { return input_.GetRow(row, i) * Weight(column, i); });
   }
 
  private:
@@ -53,6 +47,7 @@ class ExactSums {
 
   int64_t format_, pack_;
   ops::QuantShape shape_;
+  const lz_tensor& input_tensor_;
   View input_, codes_, packed_, scale_, zero_, outer_;
   const lz_tensor& outer_tensor_;
   ops::ScaleIndex scales_, zeros_;
