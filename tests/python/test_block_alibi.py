@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from block_families import TOLERANCE, error, plan_of  # noqa: E402
-from layerzero.integrations.transformers import linear_biases  # noqa: E402
+from layerzero.integrations.transformers import linear_biases, observe  # noqa: E402
 from layerzero.integrations.transformers.layers import Alibi  # noqa: E402
 from layerzero.models.families import as_trained  # noqa: E402
 from layerzero.program import Program  # noqa: E402
@@ -246,3 +246,16 @@ def test_a_tensor_of_another_kind(monkeypatch):
         assert bool(plan_of(model).why_aside) == bool(integers)
         integers.append(True)
     assert set(plan_of(model).why_aside) == {"a tensor that its layers do not read is of another kind"}
+
+
+def test_other_numbers_are_others():
+    """A trial with the same numbers again would show nothing."""
+    for tensor in (
+        torch.zeros(2, 6).long(),
+        torch.tensor(5),
+        torch.tensor([3, 4, 3]),
+        torch.ones(4).bool(),
+        torch.ones(3),
+    ):
+        other = observe._other_numbers(tensor)
+        assert (other.shape, other.dtype) == (tensor.shape, tensor.dtype) and not torch.equal(other, tensor)

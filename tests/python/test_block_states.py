@@ -191,3 +191,22 @@ def test_a_rule_of_another_kind():
         patch.setattr(modeling, "torch_chunk_gated_delta_rule", other)
         left = lz.kernelize(model).left
     assert left["decoder"] == "layer 0: its state comes about in a way that was not recognised"
+
+
+def test_long_keys_keep_their_direction():
+    """Squares that leave float32: 1e20 in each of 16 numbers."""
+    rows = torch.full((1, 1, 1, 16), 1e20)
+    state = torch.zeros(1, 1, 16, 16)
+    read = lz.gated_delta_rule(
+        rows, rows, torch.ones(1, 1, 1, 16), torch.zeros(1, 1, 1), torch.ones(1, 1, 1), state, l2_eps=1e-6
+    )
+    short = lz.gated_delta_rule(
+        rows / 1e20,
+        rows / 1e20,
+        torch.ones(1, 1, 1, 16),
+        torch.zeros(1, 1, 1),
+        torch.ones(1, 1, 1),
+        state * 0,
+        l2_eps=1e-6,
+    )
+    torch.testing.assert_close(read, short)

@@ -23,7 +23,20 @@ _SIZES = {
 }
 MODELS = {
     "gpt_oss": ("GptOss", {"num_local_experts": 32, "head_dim": 32, "sliding_window": 64}),
-    "exaone_moe": ("ExaoneMoe", {"num_experts": 32, "moe_intermediate_size": 64, "first_k_dense_replace": 1}),
+    "qwen3_next": (
+        "Qwen3Next",
+        {
+            "num_experts": 32,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 32,
+            "head_dim": 32,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "layer_types": ["linear_attention", "full_attention"] * 3,
+        },
+    ),
 }
 
 
@@ -42,10 +55,9 @@ def looked(monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_near_ties_are_no_fault(name, looked):
+def test_near_ties_are_no_fault(looked):
     for seed in range(2):
-        report = lz.kernelize(build(name, seed))
+        report = lz.kernelize(build("gpt_oss", seed))
         assert not report.left, report.left
         assert not any(part["calls"] for part in report.replaced.values())
     assert looked and all(looked)  # of at least one the plain comparison says no
@@ -56,7 +68,9 @@ FAULTS = {
     "weights of another sum": lambda layer: {
         "mlp": dataclasses.replace(layer.mlp, route=layer.mlp.route._replace(scale=1.5))
     },
-    "no rotation": lambda layer: {"attention": dataclasses.replace(layer.attention, rope=None)},
+    "no rotation": lambda layer: (
+        {"attention": dataclasses.replace(layer.attention, rope=None)} if getattr(layer.attention, "rope", None) else {}
+    ),
 }
 
 
@@ -70,9 +84,10 @@ def test_a_fault_is_none_of_them(fault, looked, monkeypatch):
         self.stack = dataclasses.replace(self.stack, layers=tuple(layers))
 
     monkeypatch.setattr(observe.ModelLayers, "__init__", faulty)
-    report = lz.kernelize(build("gpt_oss", 0))
-    assert report.left["decoder"] == "its layers compute something else than the fused forward"
-    assert looked[-1] is False
+    for name in MODELS:
+        report = lz.kernelize(build(name, 0))
+        assert report.left["decoder"] == "its layers compute something else than the fused forward", name
+        assert looked[-1] is False
 
 
 def test_rows_that_are_moved_by_rounding():
@@ -89,4 +104,15 @@ def test_rows_that_are_moved_by_rounding():
     assert 1e-3 < float(spread[0]) <= float(spread[-1]) < 2e-2
     assert not any(layer._forward_pre_hooks for layer in layers)
     assert noise.is_within(rows, rows, spread) and not noise.is_within(rows * 1.1, rows, spread)
+    assert not noise.is_within(rows, rows, None) and not noise.is_within(rows, rows, torch.ones(16))  # they hide faults
     assert not noise.is_within(rows * float("nan"), rows, spread) and not noise.is_within(None, rows, spread)
+
+
+def test_layers_may_be_called_by_keyword(monkeypatch):
+    given = []
+    layer = torch.nn.Identity()
+    layer.forward = lambda *, mask, rows: given.append(rows) or rows
+    rows = torch.randn(4, 64).bfloat16()
+    noise.spread_of(lambda: layer(mask=None, rows=rows), [layer])
+    assert given[0] is rows and not any(torch.equal(rows, moved) for moved in given[1:])
+    assert noise.spread_of(lambda: None, [layer]) is None

@@ -332,9 +332,11 @@ def _unread(traces, layers):
 
 
 def _other_numbers(tensor):
-    """Of its shape and dtype: of sizes from 1/100 to 1000, or the same integers in another order."""
+    """Of its shape and dtype, each another one: of sizes from 1/100 to 1000, or the next integers in another order."""
     if not tensor.is_floating_point():
-        return tensor.logical_not() if tensor.dtype == torch.bool else tensor.flatten().flip(0).reshape(tensor.shape)
+        return (
+            tensor.logical_not() if tensor.dtype == torch.bool else tensor.flatten().flip(0).reshape(tensor.shape) + 1
+        )
     exponents = structure.normal(*tensor.shape, seed=12).remainder(5) - 2
     return (structure.normal(*tensor.shape, seed=11) * 10**exponents).to(tensor)
 
