@@ -5,8 +5,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 
-GEMV, LOOK_UPS = "x86.mlp.linear.quantized.avx512vbmi"  # where the CPU has them
-GEMM = "hwy.mlp.linear.quantized.gemv", "hwy.mlp.linear.quantized.gemm"
+LOOK_UPS = "x86.mlp.linear.quantized.avx512vbmi"  # where the CPU has them
+GEMV, GEMM = "hwy.mlp.linear.quantized.gemv", "hwy.mlp.linear.quantized.gemm"
 
 
 def quantised(format, n=64, k=256, group=32):
