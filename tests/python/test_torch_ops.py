@@ -37,7 +37,7 @@ def test_same_values_as_the_door(name):
     for _, arguments in cases(name):
         function, given = operator(name, arguments)
         try:
-            want = _layerzero.ops[name](**arguments)
+            want = _layerzero.ops[name](**copied(arguments))  # it may write a state
         except lz.LayerZeroError as refusal:
             with pytest.raises(type(refusal)) as again:
                 function(**given)
@@ -115,7 +115,7 @@ def check(name, line, arguments):
     function, given = operator(name, arguments)
     with torch.no_grad():
         try:
-            results = as_tuple(function(**given))
+            results = as_tuple(function(**copied(given)))
         except lz.LayerZeroError:
             return
     if not beyond_opcheck([*given.values(), *results]):
