@@ -1,5 +1,6 @@
 """torch.ops.layerzero.*: schemas, fakes, gradients, tracing and compilation, on the operations' own cases."""
 
+import copy
 import re
 import subprocess
 
@@ -37,7 +38,7 @@ def test_same_values_as_the_door(name):
     for _, arguments in cases(name):
         function, given = operator(name, arguments)
         try:
-            want = _layerzero.ops[name](**copied(arguments))  # it may write a state
+            want = _layerzero.ops[name](**copy.deepcopy(arguments))  # it may write a state
         except lz.LayerZeroError as refusal:
             with pytest.raises(type(refusal)) as again:
                 function(**given)
