@@ -17,6 +17,7 @@
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/launch.h"
+#include "kernels/mlp/linear/codes.h"
 #include "kernels/mlp/linear/gguf/exact.h"
 #include "kernels/simd.h"
 #include "ops/mlp/linear/gguf.h"
@@ -34,8 +35,7 @@ using VF = hn::Vec<DF>;
 using VI = hn::Vec<DI>;
 constexpr int kLanes = int(hn::MaxLanes(DF()));
 constexpr int kVectors = int(kGroupRows) / kLanes;
-constexpr int kMaxTile = 4;       // rows of input at once
-constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for early
+constexpr int kMaxTile = 4;  // rows of input at once
 
 // 32 values of one row of input, and their sums; sum1 is of the last 16.
 struct IntBlock {
@@ -286,7 +286,7 @@ HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) total[v][m] = hn::Zero(DF());
   }
-  const int64_t blocks = k / 32, ahead = kAhead / kCodes;
+  const int64_t blocks = k / 32, ahead = linear::kCodesAhead / kCodes;
   for (int64_t block = 0; block < blocks; ++block) {
     const uint8_t* codes = group + block * kCodes;
     const int64_t beyond = block + ahead - blocks;

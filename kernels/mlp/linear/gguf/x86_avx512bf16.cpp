@@ -12,7 +12,9 @@
 #include <algorithm>
 
 #include "kernels/launch.h"
+#include "kernels/mlp/linear/codes.h"
 #include "kernels/mlp/linear/gguf/exact.h"
+#include "kernels/mlp/linear/x86_ordinary.h"
 #include "kernels/x86_intrinsics.h"
 #include "ops/mlp/linear/gguf.h"
 
@@ -20,9 +22,8 @@ namespace {
 using namespace lz;
 using namespace lz::ops::mlp_linear_gguf;
 
-constexpr int kMaxTile = 4;       // rows that share what is looked up
-constexpr int kChains = 4;        // of dot products of a block, two for each 16 values
-constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for early
+constexpr int kMaxTile = 4;  // rows that share what is looked up
+constexpr int kChains = 4;   // of dot products of a block, two for each 16 values
 
 // 32 values of a row: of each four the first and third, then the second and fourth, which is how the codes come out.
 struct Block {
@@ -156,7 +157,7 @@ template <int F, int M>
 LZ_AVX512BF16 __attribute__((noinline)) void RunGroup(const uint8_t* group, int64_t k, const Block* const* x,
                                                       const float* const* x_sums, __m512* out) {
   constexpr int64_t kCodes = kPackedCodes[F], kScales = kPackedScales[F];
-  const int64_t blocks = k / 32, ahead = kAhead / kCodes;
+  const int64_t blocks = k / 32, ahead = linear::kCodesAhead / kCodes;
   const uint8_t *scales = group + ScalesBegin(F, k), *next = group + PackedBytes(F, k);
   const __m512i tables[2] = {TableOf<F>(0), TableOf<F>(1)};
   __m512 total[M];
@@ -219,13 +220,6 @@ struct Job {
   float* sums;  // [rows][blocks]
 };
 
-// Lanes with 0 or a number far from where a product or a part of the sum may have left FP32.
-LZ_AVX512BF16_INLINE __mmask16 Ordinary(__m512 v) {
-  const __m512i bits = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
-  const __m512i low = _mm512_set1_epi32((127 - 100) << 23), width = _mm512_set1_epi32(200 << 23);
-  return _mm512_cmplt_epu32_mask(_mm512_sub_epi32(bits, low), width) | _mm512_testn_epi32_mask(bits, bits);
-}
-
 // Where the columns of a call go.
 struct Output {
   explicit Output(const lz_kernel_args* args)
@@ -234,13 +228,7 @@ struct Output {
   LZ_AVX512BF16 void Store(int64_t row, int64_t column, __m512 v) const {
     const int64_t left = tensor.shape[tensor.ndim - 1] - column;
     const __mmask16 mask = left >= kGroupRows ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
-    if (const __mmask16 rest = mask & ~Ordinary(v)) {
-      alignas(64) float values[kGroupRows];
-      _mm512_store_ps(values, v);
-      for (int64_t c = 0; c < kGroupRows; ++c)
-        if (rest >> c & 1) values[c] = float(exact.At(row, column + c));
-      v = _mm512_load_ps(values);
-    }
+    v = linear::WithExactSums(v, mask, [&](int64_t c) { return exact.At(row, column + c); });
     if (Given(bias)) {
       const __m256i bits = _mm256_maskz_loadu_epi16(mask, Data<const uint16_t>(bias) + column);
       v = _mm512_add_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));

@@ -16,8 +16,10 @@
 #include <type_traits>
 
 #include "kernels/launch.h"
+#include "kernels/mlp/linear/codes.h"
 #include "kernels/mlp/linear/quantized/exact.h"
 #include "kernels/mlp/linear/quantized/x86_job.h"
+#include "kernels/mlp/linear/x86_ordinary.h"
 
 namespace {
 using namespace lz;
@@ -31,7 +33,6 @@ using quantized::RowScales;
 using quantized::Scaling;
 using quantized::Tables;
 
-constexpr int64_t kAhead = 4096;  // bytes of codes that are asked for early
 constexpr int64_t kTileRows = 8;  // at most, that share a decoded weight
 constexpr int64_t kColumns = 4;   // whose sums are folded at once
 
@@ -74,7 +75,7 @@ struct Columns {
   LZ_AVX512BF16_VBMI_INLINE static void Step(const Operands<kCodes, X>& of, int64_t s, const __m512* scale,
                                              const __m512* offset, __m512* total) {
     const uint8_t* at = of.codes + s * 64;
-    _mm_prefetch(at + kAhead, _MM_HINT_T0);
+    _mm_prefetch(at + linear::kCodesAhead, _MM_HINT_T0);
     __m512i codes =
         kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
     asm("" : "+v"(codes));  // the compiler would load them anew for each use: a core has one load of 64 bytes a cycle
@@ -151,7 +152,7 @@ struct Columns {
           const int64_t count = rest ? std::min(left, job.scales_of_step) : job.scales_of_step;
           const __mmask16 mask = __mmask16((1u << count) - 1);
           const __m512 some = _mm512_maskz_loadu_ps(mask, at);
-          _mm_prefetch(at + kAhead / 4, _MM_HINT_T0);
+          _mm_prefetch(at + linear::kCodesAhead / 4, _MM_HINT_T0);
 #pragma GCC unroll 2
           for (int set = 0; set < kSets; ++set) scale[set] = _mm512_permutexvar_ps(lanes[set], some);
           if (kOffsets && job.zeros) {
@@ -343,14 +344,8 @@ struct Tile {
   LZ_AVX512BF16_VBMI void Store(int64_t row, int64_t first, int64_t count, __m128 four) const {
     const lz_tensor &output = job.args->tensors[kOutput], &bias = job.args->tensors[kBias];
     const __mmask8 mask = __mmask8((1u << count) - 1);
-    const __mmask8 rest = mask & ~Ordinary(four);
-    if (rest) {
-      alignas(16) float values[kColumns];
-      _mm_store_ps(values, four);
-      for (int64_t c = 0; c < count; ++c)
-        if (rest >> c & 1) values[c] = float(exact.At(row, first + c));
-      four = _mm_load_ps(values);
-    }
+    four = _mm512_castps512_ps128(
+        linear::WithExactSums(_mm512_castps128_ps512(four), mask, [&](int64_t c) { return exact.At(row, first + c); }));
     const int64_t at = rows[row] + first;
     if (DTypeOf(output) == DType::kF32) {
       if (Given(bias)) four = _mm_add_ps(four, _mm_maskz_loadu_ps(mask, Data<const float>(bias) + first));
@@ -365,12 +360,6 @@ struct Tile {
     const __m128i halves =
         f16 ? _mm_maskz_cvtps_ph(mask, four, _MM_FROUND_TO_NEAREST_INT) : (__m128i)_mm_cvtneps_pbh(four);
     _mm_mask_storeu_epi16(Data<uint16_t>(output) + at, mask, halves);
-  }
-  // Lanes with 0 or a number far from where a product or a part of the sum may have left FP32.
-  LZ_AVX512BF16_VBMI_INLINE static __mmask8 Ordinary(__m128 v) {
-    const __m128i bits = _mm_and_si128(_mm_castps_si128(v), _mm_set1_epi32(0x7fffffff));
-    const __m128i low = _mm_set1_epi32((127 - 100) << 23), width = _mm_set1_epi32(200 << 23);
-    return _mm_cmplt_epu32_mask(_mm_sub_epi32(bits, low), width) | _mm_testn_epi32_mask(bits, bits);
   }
 };
 
