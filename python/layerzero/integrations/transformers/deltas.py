@@ -42,7 +42,7 @@ def of_layer(trace: Any) -> tuple[Delta, Call, torch.Tensor]:
         raise Unknown("its state comes about in a way that was not recognised")
     for call in trace.linears:
         if call.name in (*delta.linears, delta.out):
-            trace._use(call)
+            trace.use(call)
     reader, masked = _reader(trace, delta)
     _check_cache(trace, rows, delta)
     return dataclasses.replace(delta, masked=masked), reader, out.result
@@ -183,6 +183,7 @@ class _Trial:
             self.rows = structure.normal(2, 7, width, seed=9)
             self.rows[1] *= 3e-4  # keys so short that their norm shows what is added to it
             self.expected = structure.result_of(type(self.module).forward, self.module, self.rows)
+        self.results: dict[str, torch.Tensor] = {}  # of its linear layers, by path
 
     def part(self, path: str) -> Any:
         return self.module if path == self.path else self.module.get_submodule(path[len(self.path) + 1 :])
@@ -191,8 +192,10 @@ class _Trial:
         if self.expected is None or not all(name.startswith(f"{self.path}.") for name in delta.linears):
             return False
         with torch.no_grad():
-            results = {name: self.part(name)(self.rows) for name in delta.linears}
-            taken = functools.partial(_taken, results)
+            for name in delta.linears:
+                if name not in self.results:
+                    self.results[name] = self.part(name)(self.rows)
+            taken = functools.partial(_taken, self.results)
             rows = torch.cat([taken(part) for part in (delta.query, delta.key, delta.value)], dim=-1)
             read, _ = _run(self.part, delta, rows, taken(delta.decay), taken(delta.beta))
             size = delta.value_heads[1]

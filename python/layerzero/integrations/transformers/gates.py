@@ -20,5 +20,5 @@ def out_of(trace: Any, mixed: torch.Tensor, query: Heads, source: Call) -> tuple
         gate = call.result.unflatten(-1, (query.heads, columns))[..., -query.size :]
         for out in trace.linears:
             if same(out.given, mixed * torch.sigmoid(gate.reshape(mixed.shape))):
-                return out, Heads(trace._use(call), columns - query.size, query.heads, query.size, columns)
+                return out, Heads(trace.use(call), columns - query.size, query.heads, query.size, columns)
     raise Unknown("what its attention gives goes into no linear layer")

@@ -70,11 +70,11 @@ def of_attention(trace: Any, seen: Any) -> tuple[Heads, Heads, Heads, Latent, Ro
                 if not same(source.given, down.given):
                     raise Unknown("its queries, keys and values come from different rows")
                 latent = Latent(
-                    trace._use(down), norm.given.shape[-1], shared, unturned, value.shape[-1], trace._norm(norm),
-                    trace._use(up), gathers, low and trace._use(low), low_norm,
+                    trace.use(down), norm.given.shape[-1], shared, unturned, value.shape[-1], trace._norm(norm),
+                    trace.use(up), gathers, low and trace.use(low), low_norm,
                 )  # fmt: skip
                 _check_cache(trace, seen, norm.result, key[:, :, :1, unturned:])
-                part = Heads(trace._use(call), 0, query.shape[2], query.shape[3], query.shape[3])
+                part = Heads(trace.use(call), 0, query.shape[2], query.shape[3], query.shape[3])
                 size = unturned + value.shape[-1]
                 parts = [
                     Heads(latent.up, at, query.shape[2], n, size)

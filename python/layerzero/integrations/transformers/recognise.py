@@ -184,7 +184,8 @@ class LayerTrace:
                 return ".".join(filter(None, (name, further[0])))
         return None
 
-    def _use(self, call):
+    def use(self, call):
+        """The name of a linear layer that the program reads; raises Unknown where it is no plain one."""
         if call.name not in self.used:
             transposed = type(call.module) is Conv1D
             reason = (structure.why_not_conv1d if transposed else structure.why_not_linear)(call.module)
@@ -226,7 +227,7 @@ class LayerTrace:
         out, gate = gates.out_of(self, seen.result.flatten(-2), query, source)
         causal = further.get("is_causal", getattr(seen.module, "is_causal", True))
         attention = Attention(
-            query, key, value, self._use(out),
+            query, key, value, self.use(out),
             scale=float(further.get("scaling", query.size**-0.5)),
             causal=bool(causal),
             rope=rope,
@@ -286,12 +287,12 @@ class LayerTrace:
                     for turned, rope in self._turned(normed) if index < 2 else [(normed, None)]:
                         for factor in factors:
                             if self._matches(turned * factor if factor != 1.0 else turned, wanted, rope):
-                                self._use(call)
+                                self.use(call)
                                 norm = None if norm is None else self._norm(norm)
                                 return dataclasses.replace(part, norm=norm, whole=whole, factor=factor), rope
                 found = self._normed_behind(rows, part, wanted) if index < 2 else None
                 if found is not None:
-                    self._use(call)
+                    self.use(call)
                     return dataclasses.replace(part, norm=self._norm(found[0]), behind=True), found[1]
         raise Unknown(f"its {('queries', 'keys', 'values')[index]} come about in a way that was not recognised")
 
@@ -381,7 +382,7 @@ class LayerTrace:
                 if same(function.given, self._of(into, gate)):
                     mlp = self._through(function, gate, up, into, out)
                     for call in rest:
-                        self._use(call)
+                        self.use(call)
                     return mlp, into[0], out.result
         raise Unknown("mlp: its activation reads what no linear layer gives")
 
@@ -401,7 +402,7 @@ class LayerTrace:
             raise Unknown("its shared expert reads other rows than the experts")
         if gate is not None:
             rows = torch.sigmoid(gate.result) * rows
-            self._use(gate)
+            self.use(gate)
         experts = dataclasses.replace(experts, shared=shared, shared_gate=gate and gate.name)
         return experts, router, result + rows.reshape(result.shape)
 
