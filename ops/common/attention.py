@@ -24,8 +24,11 @@ def weigh(z, v, sinks=None, shift=0.0):
     lse = torch.where(top == torch.inf, torch.nan, torch.logsumexp(z, -1, keepdim=True) + shift)
     # 0 * nan is nan: finite values first, then what each row sees of the others.
     out = (p / total) @ torch.where(v.isfinite(), v, 0.0)
+    seen = z != -torch.inf
+    if sink is not None:  # one that takes all leaves nothing of any value
+        seen = seen & ~((sink == torch.inf) & top.isfinite())
     special = torch.cat([v.isnan(), v == torch.inf, v == -torch.inf], -1).to(z.dtype)
-    nan, up, down = (((z != -torch.inf).to(z.dtype) @ special) > 0).chunk(3, -1)
+    nan, up, down = ((seen.to(z.dtype) @ special) > 0).chunk(3, -1)
     out = out + torch.where(up, torch.inf, 0.0) + torch.where(down, -torch.inf, 0.0)
     return torch.where(nan, torch.nan, out), lse.squeeze(-1)
 
