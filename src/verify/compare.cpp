@@ -220,6 +220,7 @@ void RelativeNorm(const Values& got, const Values& wanted, size_t row, const Num
   double bound = dtype == DType::kBF16
                      ? std::max(bounds.bf16.rel_f * norm, Norm(rounding) + 2 * bounds.f32.rel_f * norm)
                      : bounds.f32.rel_f * norm;
+  bound = std::max(bound, Smallest(dtype) * std::sqrt(double(got.size())));
   const double relative = dtype == DType::kBF16 ? bounds.bf16.rel_f : bounds.f32.rel_f;
   if (error > bound && nearby && row >= kFew) {
     return RelativeNorm(got, Explained(got, wanted, row, Draws(relative, nearby)), row, bounds, dtype, {}, report);

@@ -11,10 +11,10 @@
 //                - 8 and more do by factors that they share (hidden units, what a sink leaves to the keys): r's row may
 //                  move as far as f(x + dx) does along itself, and along the one further direction in which that moves
 //                  it most; what is left must be within t.
-//   rel F        |x - r|_2 <= b |r|_2 over the tensor; where it fails, the backward error too. A bf16 output is
-//                v rounded once, |round(v) - r| <= |round(r) - r| + 2 |v - r| for every element, so the norm of the
-//                exact result's rounding errors plus twice the FP32 bound is allowed too: of few elements it may exceed
-//                b.
+//   rel F        |x - r|_2 <= b |r|_2 over the tensor, or the norm of as many smallest normal numbers; where it fails,
+//                the backward error too. A bf16 output is v rounded once, |round(v) - r| <= |round(r) - r| + 2 |v - r|
+//                for every element, so the norm of the exact result's rounding errors plus twice the FP32 bound is
+//                allowed too: of few elements it may exceed b.
 //   overflow     x is infinite and right if a value within the bound of r rounds to it: |r| + bound >= 2^emax (2 -
 //   2^-p);
 //                not finite and right where r is finite if |f(x + dx) - f(x)| / t, about the size of a sum's parts

@@ -100,6 +100,13 @@ TEST(Measures, ARowIsMeasuredByItsOwnLargestValue) {
   EXPECT_FALSE(Agrees(kRowMax, DType::kF32, got, wanted, 4));
 }
 
+TEST(Measures, WhatIsBelowTheNormalNumbersMayBeZero) {
+  for (const std::string_view numerics : {"", "fp32"}) {
+    EXPECT_TRUE(Agrees(kRowMax, DType::kF32, {0, -0.0}, {2e-133, 1e-37}, 2, numerics));
+    EXPECT_FALSE(Agrees(kRowMax, DType::kF32, {0, 0}, {2e-133, 1e-35}, 2, numerics));
+  }
+}
+
 TEST(Measures, ARowThatCancelsMayErrAsItsInputsMay) {
   const double summand = 1000;  // r = summand - (summand - 0.001)
   const Nearby nearby = [&](double relative, int draw) {
