@@ -6,10 +6,15 @@
 namespace lz::attention {
 
 // What the kernels read, whatever the query's dtype.
-inline constexpr DTypeMask kCaches = kF32F16BF16 | Mask(DType::kF8E4M3, DType::kF8E5M2);
+inline constexpr DTypeMask kCaches = kF32F16BF16 | Mask(DType::kF8E4M3, DType::kF8E5M2, DType::kI8);
 
-// The caches [pages, page_size, h_kv, d] and the list or table of page numbers.
-inline Problem OverPages(Problem p, const lz_tensor& k_cache, const lz_tensor& v_cache, const lz_tensor& pages) {
+// Keys and values [pages, page_size, h_kv, d], and what their heads are stored in, if given.
+struct Caches {
+  const lz_tensor &k_cache, &v_cache, &k_scale, &v_scale;
+};
+// With the list or table of page numbers.
+inline Problem OverPages(Problem p, const Caches& t, const lz_tensor& pages) {
+  const auto& [k_cache, v_cache, k_scale, v_scale] = t;
   p.cache = DTypeOf(k_cache);
   p.num_pages = k_cache.shape[0];
   p.page_size = k_cache.shape[1];
@@ -18,6 +23,8 @@ inline Problem OverPages(Problem p, const lz_tensor& k_cache, const lz_tensor& v
   p.group = p.h_kv > 0 ? p.h_q / p.h_kv : 1;
   p.k = RowsOf(k_cache, 0, 1, 2);
   p.v = RowsOf(v_cache, 0, 1, 2);
+  p.k_scale = Optional(k_scale);
+  p.v_scale = Optional(v_scale);
   p.pages = Data<const int32_t>(pages);
   return p;
 }
@@ -28,11 +35,11 @@ inline Problem WithoutEmptyPages(Problem p) {
   return p;
 }
 
-struct CsrTensors {
-  const lz_tensor &k_cache, &v_cache, &indptr, &indices, &last_page_len;
+struct CsrLists {
+  const lz_tensor &indptr, &indices, &last_page_len;
 };
-inline Problem OverCsrPages(Problem p, const CsrTensors& t) {
-  p = OverPages(p, t.k_cache, t.v_cache, t.indices);
+inline Problem OverCsrPages(Problem p, const Caches& caches, const CsrLists& t) {
+  p = OverPages(p, caches, t.indices);
   p.paging = Paging::kCsr;
   p.pages_stride = t.indices.strides[0];
   p.num_indices = t.indices.shape[0];

@@ -1,4 +1,5 @@
-// Vectors of attention: head dimensions as pairs of vectors, loaded from f32, bf16, f16 and FP8, stored to all but FP8.
+// Vectors of attention: head dimensions as pairs of vectors, loaded from f32, bf16, f16, FP8 and int8, stored to floats
+// alone.
 //
 // Head dimensions are held in "pair order": blocks of two vectors (lo, hi). That is memory order, but for bf16, where
 // lo holds the even and hi the odd elements of the block, which a shift and a mask extract from one load.
@@ -86,6 +87,12 @@ HWY_INLINE void LoadPair(const F8E5M2* p, V& lo, V& hi) {  // the upper byte of 
   const DU16 d;
   const hn::Rebind<uint8_t, DU16> d8;
   PromotePair(hn::ShiftLeft<8>(hn::PromoteTo(d, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p)))), lo, hi);
+}
+HWY_INLINE void LoadPair(const int8_t* p, V& lo, V& hi) {
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<int8_t, D> d8;
+  lo = hn::ConvertTo(kD, hn::PromoteTo(di, hn::LoadU(d8, p)));
+  hi = hn::ConvertTo(kD, hn::PromoteTo(di, hn::LoadU(d8, p + kL)));
 }
 
 // The first n < kPair elements, zeros after them; nothing beyond is read.

@@ -41,7 +41,8 @@ struct Problem {
   bool split_keys = true;  // may cut the keys of one tile into parts that are merged
   int64_t window = -1;     // keys up to the row's own position; -1: all
   const lz_tensor *mask = nullptr, *sinks = nullptr, *slopes = nullptr;
-  int64_t mask_strides[4] = {};  // b, h_q, s_q, s_kv; 0 where it broadcasts
+  const lz_tensor *k_scale = nullptr, *v_scale = nullptr;  // what KV heads of a cache are stored in
+  int64_t mask_strides[4] = {};                            // b, h_q, s_q, s_kv; 0 where it broadcasts
   float* lse = nullptr;
   int64_t lse_b = 0, lse_h = 0, lse_s = 0;
   Paging paging = Paging::kNone;

@@ -15,6 +15,7 @@
 
 #include "kernels/attention/pairs.h"
 #include "kernels/simd_math.h"
+#include "ops/common/kv_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
@@ -100,6 +101,11 @@ inline Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t
       float(row.slope < 0 ? std::max(std::abs(before), std::abs(behind)) : std::max({before, behind, int64_t{0}}));
   row.shift = double(row.slope) * row.base;
   return row;
+}
+
+// What the KV head of a query head is stored in.
+inline float UnitOf(const Problem& p, const lz_tensor* scale, int64_t head) {
+  return scale ? ops::kv::ScaleOf(View(*scale), head / p.group) : 1.0f;
 }
 
 // mask[j] = what is added to logit k0 + j; -inf hides the key.

@@ -38,7 +38,7 @@ void StartTile(Tile<T>& t) {
   if constexpr (std::is_same_v<T, BF16>) {
     if (UsesAmx(t)) return AmxStart(t);
   }
-  const auto scale = hn::Set(kD, w.p.scale * kUnit<T>);
+  const auto scale = hn::Set(kD, w.p.scale * kUnit<T> * UnitOf(w.p, w.p.k_scale, t.row[0].head));
   const int64_t d = w.p.d_qk;
   WithFloatType(w.p.dtype, [&](auto type) HWY_ATTR {
     for (int64_t r = 0; r < t.rows; ++r) {
@@ -223,7 +223,7 @@ void FinishRow(const Problem& p, const Row& row, const float* o, float m, float 
     const float top = sink > m ? sink : m;
     scale = std::exp(m - top) / (l * std::exp(m - top) + std::exp(sink - top));
   }
-  const auto factor = hn::Set(kD, scale * kUnit<T>);
+  const auto factor = hn::Set(kD, scale * kUnit<T> * UnitOf(p, p.v_scale, row.head));
   WithFloatType(p.dtype, [&](auto type) HWY_ATTR {
     auto* to = reinterpret_cast<decltype(type)*>(out);
     for (int64_t i = 0; i < p.d_v; i += kPair) {

@@ -8,7 +8,19 @@
 
 namespace lz::ops::attention_block_table {
 
-enum Tensor { kQuery, kKeyCache, kValueCache, kBlockTables, kContextLens, kSinks, kAlibiSlopes, kOutput, kLse };
+enum Tensor {
+  kQuery,
+  kKeyCache,
+  kValueCache,
+  kBlockTables,
+  kContextLens,
+  kSinks,
+  kAlibiSlopes,
+  kKScale,
+  kVScale,
+  kOutput,
+  kLse
+};
 enum Scalar { kScale, kWindow, kSoftcap, kReturnLse };
 enum Axis { kB, kHQ, kDQK, kBlocks, kBlockSize, kHKV, kDV, kMaxBlocks };
 
@@ -20,9 +32,10 @@ inline constexpr auto kVariants = std::to_array<Variant>({
 
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("query", "b, 1, h_q, d_qk", kFloats, "one query per sequence, the last position"),
-    TensorParam("key_cache", "blocks, block_size, h_kv, d_qk", attention::kCacheDTypes, "key blocks"),
-    SameDType(TensorParam("value_cache", "blocks, block_size, h_kv, d_v", attention::kCacheDTypes, "value blocks"),
-              "key_cache"),
+    TensorParam("key_cache", "blocks, block_size, h_kv, d_qk", attention::kScaledCacheDTypes, "key blocks"),
+    SameDType(
+        TensorParam("value_cache", "blocks, block_size, h_kv, d_v", attention::kScaledCacheDTypes, "value blocks"),
+        "key_cache"),
     TensorParam("block_tables", "b, max_blocks", attention::kIndex, "block numbers of each sequence, in order"),
     TensorParam("context_lens", "b", attention::kIndex, "keys of each sequence, the query's own included"),
     attention::Scale("scale"),
@@ -30,6 +43,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::SoftcapParam(),
     attention::Sinks(),
     attention::AlibiSlopes(),
+    attention::KScale(),
+    attention::VScale(),
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -39,6 +54,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
+  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kKeyCache], args.tensors[kKScale], args.tensors[kVScale]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("key_cache", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("scale", args.axes[kDQK], args.scalars[kScale]));
   LZ_RETURN_IF_ERROR(attention::ResolveWindow(args.scalars[kWindow]));
@@ -51,7 +67,8 @@ inline constexpr Contract kContract = {
     .definition =
         "With L = context_lens[s], key j < L lies in block block_tables[s][j / block_size], slot j % block_size. The "
         "query is at position L - 1 and sees keys j > L - 1 - window, all without a window; logits, softcap, sinks, "
-        "empty rows (L = 0) and lse as in `attention`. Table entries and slots from L on are never read, whatever they "
+        "empty rows (L = 0) and lse as in `attention`, k_scale and v_scale as in `paged_decode_attention`. Table "
+        "entries and slots from L on are never read, whatever they "
         "hold. Index data is valid if 0 <= L <= max_blocks * block_size and every block that holds a visible key "
         "exists; "
         "on invalid index data the reference fails with code 1 and writes nothing, other kernels may do the same or "

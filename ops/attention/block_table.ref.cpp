@@ -30,8 +30,9 @@ int32_t Launch(const lz_kernel_args* args) {
     if (!list.Exist(cache, seen.begin, seen.end)) return 1;
   }
   for (int64_t s = 0; s < q.size(0); ++s) {
-    ops::attention::AttendPaged(options, {t[kQuery], t[kKeyCache], t[kValueCache]}, sequence(s), 1, s * q.stride(0), 0,
-                                q.stride(2), [&](int64_t, int64_t h, AttentionRow& row, double lse) {
+    ops::attention::AttendPaged(options, {t[kQuery], t[kKeyCache], t[kValueCache], &t[kKScale], &t[kVScale]},
+                                sequence(s), 1, s * q.stride(0), 0, q.stride(2),
+                                [&](int64_t, int64_t h, AttentionRow& row, double lse) {
                                   for (int64_t c = 0; c < out.size(3); ++c) {
                                     out.Set({s, 0, h, c}, row.output()[size_t(c)]);
                                   }

@@ -17,6 +17,8 @@ enum Tensor {
   kKVLastPageLen,
   kSinks,
   kAlibiSlopes,
+  kKScale,
+  kVScale,
   kOutput,
   kLse
 };
@@ -31,9 +33,10 @@ inline constexpr auto kVariants = std::to_array<Variant>({
 
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("query", "b, h_q, d_qk", kFloats, "one query per sequence, the last position"),
-    TensorParam("shared_k", "n_shared, h_kv, d_qk", attention::kCacheDTypes, "keys of the common prefix"),
-    SameDType(TensorParam("shared_v", "n_shared, h_kv, d_v", attention::kCacheDTypes, "values of the common prefix"),
-              "shared_k"),
+    TensorParam("shared_k", "n_shared, h_kv, d_qk", attention::kScaledCacheDTypes, "keys of the common prefix"),
+    SameDType(
+        TensorParam("shared_v", "n_shared, h_kv, d_v", attention::kScaledCacheDTypes, "values of the common prefix"),
+        "shared_k"),
     SameDType(attention::KCache(), "shared_k"),
     SameDType(attention::VCache(), "shared_k"),
     attention::KVIndptr(),
@@ -44,6 +47,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::SoftcapParam(),
     attention::Sinks(),
     attention::AlibiSlopes(),
+    attention::KScale(),
+    attention::VScale(),
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -53,6 +58,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
+  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kKCache], args.tensors[kKScale], args.tensors[kVScale]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("shared_k", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("sm_scale", args.axes[kDQK], args.scalars[kSmScale]));
   LZ_RETURN_IF_ERROR(attention::CheckWindowLeft(args.scalars[kWindowLeft]));
@@ -65,7 +71,9 @@ inline constexpr Contract kContract = {
     .definition =
         "The keys of sequence s are the n_shared shared ones, then the L of its pages (pages, L, validity and the "
         "result of invalid index data as in `paged_decode_attention`). The query is at position n_shared + L - 1; "
-        "window_left, softcap, sinks, alibi_slopes, empty rows and lse as there, so the result is that of one "
+        "window_left, softcap, sinks, alibi_slopes, empty rows and lse as there, k_scale and v_scale too, those of "
+        "prefix "
+        "and pages alike, so the result is that of one "
         "attention over both parts: a kernel may attend to each and merge as `merge_attention` does. A prefix of "
         "several levels is one call per level with return_lse and `merge_attention`. No attn_mask: decode sees its "
         "whole past",

@@ -10,6 +10,7 @@ using namespace lz::ops::attention_cascade;
 using ops::attention::Dot;
 using ops::attention::PageList;
 using ops::attention::ReferenceSpec;
+using ops::attention::UnitOf;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -33,12 +34,13 @@ int32_t Launch(const lz_kernel_args* args) {
           const View& k = in_prefix ? prefix_k : cache_k;
           const int64_t at =
               in_prefix ? j * k.stride(0) + kv * k.stride(1) : list.Offset(k, j - shared) + kv * k.stride(2);
-          return Dot(q, s * q.stride(0) + h * q.stride(1), k, at, q.size(2));
+          return Dot(q, s * q.stride(0) + h * q.stride(1), k, at, q.size(2), UnitOf(&t[kKScale], kv));
         },
         ops::attention::kNoBias,
         [&](int64_t j, int64_t kv, int64_t c) {
-          if (j < shared) return prefix_v.Get({j, kv, c});
-          return cache_v.Load(list.Offset(cache_v, j - shared) + kv * cache_v.stride(2) + c * cache_v.stride(3));
+          const double unit = UnitOf(&t[kVScale], kv);
+          if (j < shared) return unit * prefix_v.Get({j, kv, c});
+          return unit * cache_v.Load(list.Offset(cache_v, j - shared) + kv * cache_v.stride(2) + c * cache_v.stride(3));
         },
         [&](int64_t, int64_t h, ops::attention::AttentionRow& row, double lse) {
           for (int64_t c = 0; c < out.size(2); ++c) out.Set({s, h, c}, row.output()[size_t(c)]);

@@ -27,11 +27,14 @@ def reference(
     softcap=None,
     sinks=None,
     alibi_slopes=None,
+    k_scale=None,
+    v_scale=None,
     return_lse=False,
 ):
     window = _attention.window_of(window_left)
     lists = _attention.page_lists(kv_indptr, kv_indices, kv_last_page_len, paged_k_cache.shape[1])
     how = {"window": window, "softcap": softcap, "sinks": sinks, "slopes": alibi_slopes}
+    how |= {"k_scale": k_scale, "v_scale": v_scale}
     parts = []
     for s, (pages, length) in enumerate(lists):
         own = _attention.entries((paged_k_cache, paged_v_cache), pages, length, 1, window)

@@ -8,7 +8,20 @@
 
 namespace lz::ops::attention_paged {
 
-enum Tensor { kQuery, kKCache, kVCache, kKVIndptr, kKVIndices, kKVLastPageLen, kSinks, kAlibiSlopes, kOutput, kLse };
+enum Tensor {
+  kQuery,
+  kKCache,
+  kVCache,
+  kKVIndptr,
+  kKVIndices,
+  kKVLastPageLen,
+  kSinks,
+  kAlibiSlopes,
+  kKScale,
+  kVScale,
+  kOutput,
+  kLse
+};
 enum Scalar { kSmScale, kWindowLeft, kSoftcap, kReturnLse };
 enum Axis { kB, kHQ, kDQK, kPages, kPageSize, kHKV, kDV, kNumIndices };
 
@@ -30,6 +43,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::SoftcapParam(),
     attention::Sinks(),
     attention::AlibiSlopes(),
+    attention::KScale(),
+    attention::VScale(),
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -40,6 +55,7 @@ inline constexpr auto kAliases = std::to_array<std::string_view>({"attention.pag
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
+  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kKCache], args.tensors[kKScale], args.tensors[kVScale]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("paged_k_cache", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("sm_scale", args.axes[kDQK], args.scalars[kSmScale]));
   LZ_RETURN_IF_ERROR(attention::CheckWindowLeft(args.scalars[kWindowLeft]));
@@ -53,8 +69,10 @@ inline constexpr Contract kContract = {
         "n_s = kv_indptr[s+1] - kv_indptr[s] pages give sequence s the length L = (n_s - 1) page_size + "
         "kv_last_page_len[s] (0 without pages, whatever kv_last_page_len says). Key j < L lies in page "
         "kv_indices[kv_indptr[s] + j / page_size], slot j % page_size. The query is at position L - 1 and sees keys "
-        "j >= L - 1 - window_left, all with -1; logits, softcap, sinks, empty rows and lse as in `attention`. Unused "
-        "slots and pages are never read, whatever they hold. Index data is valid if kv_indptr starts at 0, never "
+        "j >= L - 1 - window_left, all with -1; logits, softcap, sinks, empty rows and lse as in `attention`. Keys and "
+        "values of KV head h are what the cache holds times k_scale[h] and v_scale[h], which an int8 cache must have. "
+        "Unused slots and pages are never read, whatever they hold. Index data is valid if kv_indptr starts at 0, "
+        "never "
         "decreases and ends at most at the number of indices, every listed page that holds a visible key exists, and 0 "
         "<= "
         "kv_last_page_len <= page_size where there are pages; on invalid index data the reference fails with code 1 "

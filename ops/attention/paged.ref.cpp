@@ -21,8 +21,9 @@ int32_t Launch(const lz_kernel_args* args) {
   const ops::attention::CsrPages pages(t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen], cache.size(1));
   if (!pages.Valid(cache, q.size(0), options, [](int64_t) { return 1; })) return 1;
   for (int64_t s = 0; s < q.size(0); ++s) {
-    ops::attention::AttendPaged(options, {t[kQuery], t[kKCache], t[kVCache]}, pages.Sequence(s), 1, s * q.stride(0), 0,
-                                q.stride(1), [&](int64_t, int64_t h, AttentionRow& row, double lse) {
+    ops::attention::AttendPaged(options, {t[kQuery], t[kKCache], t[kVCache], &t[kKScale], &t[kVScale]},
+                                pages.Sequence(s), 1, s * q.stride(0), 0, q.stride(1),
+                                [&](int64_t, int64_t h, AttentionRow& row, double lse) {
                                   for (int64_t c = 0; c < out.size(2); ++c) out.Set({s, h, c}, row.output()[size_t(c)]);
                                   if (lse_out.given()) lse_out.Set({s, h}, lse);
                                 });

@@ -5,7 +5,19 @@
 
 namespace lz::ops::attention_paged_cross {
 
-enum Tensor { kQuery, kKCache, kVCache, kKVIndptr, kKVIndices, kKVLastPageLen, kSinks, kOutput, kLse };
+enum Tensor {
+  kQuery,
+  kKCache,
+  kVCache,
+  kKVIndptr,
+  kKVIndices,
+  kKVLastPageLen,
+  kSinks,
+  kKScale,
+  kVScale,
+  kOutput,
+  kLse
+};
 enum Scalar { kSmScale, kSoftcap, kReturnLse };
 enum Axis { kB, kSQ, kHQ, kDQK, kPages, kPageSize, kHKV, kDV, kNumIndices };
 
@@ -25,6 +37,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::Scale("sm_scale"),
     attention::SoftcapParam(),
     attention::Sinks(),
+    attention::KScale(),
+    attention::VScale(),
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -34,6 +48,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
+  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kKCache], args.tensors[kKScale], args.tensors[kVScale]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("paged_k_cache", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("sm_scale", args.axes[kDQK], args.scalars[kSmScale]));
   return attention::ResolveSoftcap(args.scalars[kSoftcap]);
@@ -43,7 +58,8 @@ inline constexpr Contract kContract = {
     .name = "paged_cross_attention",
     .summary = "Attention of queries over another sequence's keys and values in a paged cache; never causal.",
     .definition =
-        "`cross_attention` over pages: pages, lengths, validity and the result of invalid index data as in "
+        "`cross_attention` over pages: pages, lengths, k_scale and v_scale, validity and the result of invalid index "
+        "data as in "
         "`paged_decode_attention`; every query of a sequence sees all its entries. As there, unused slots and pages "
         "are never read; there is no attn_mask because the lengths say what is padding. Sequences with unlike numbers "
         "of queries: paged_prefill_attention(causal=False) computes the same on packed queries",

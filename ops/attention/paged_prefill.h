@@ -18,6 +18,8 @@ enum Tensor {
   kKVLastPageLen,
   kSinks,
   kAlibiSlopes,
+  kKScale,
+  kVScale,
   kOutput,
   kLse
 };
@@ -44,6 +46,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::SoftcapParam(),
     attention::Sinks(),
     attention::AlibiSlopes(),
+    attention::KScale(),
+    attention::VScale(),
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -53,6 +57,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
+  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kKCache], args.tensors[kKScale], args.tensors[kVScale]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("paged_k_cache", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("sm_scale", args.axes[kDQK], args.scalars[kSmScale]));
   LZ_RETURN_IF_ERROR(attention::CheckWindowLeft(args.scalars[kWindowLeft]));
@@ -63,7 +68,8 @@ inline constexpr Contract kContract = {
     .name = "paged_prefill_attention",
     .summary = "Attention of packed queries over a paged cache whose pages are listed in CSR form.",
     .definition =
-        "Pages and the length L of each sequence as in `paged_decode_attention`. Row i of the n queries of a sequence "
+        "Pages, the length L of each sequence, k_scale and v_scale as in `paged_decode_attention`. Row i of the n "
+        "queries of a sequence "
         "is at position p = i + L - n; with window_left it sees keys p - window_left <= j <= p; causal, softcap, "
         "sinks, "
         "alibi_slopes, empty rows and lse as in `attention`. Queries of no sequence (after the last offset) give "

@@ -26,8 +26,8 @@ int32_t Launch(const lz_kernel_args* args) {
   if (!ops::attention::OffsetsValid(rows, q.size(0)) || !pages.Valid(cache, batch, options, count)) return 1;
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t first = rows.GetInt({b});
-    ops::attention::AttendPaged(options, {t[kQuery], t[kKCache], t[kVCache]}, pages.Sequence(b), count(b),
-                                first * q.stride(0), q.stride(0), q.stride(1),
+    ops::attention::AttendPaged(options, {t[kQuery], t[kKCache], t[kVCache], &t[kKScale], &t[kVScale]},
+                                pages.Sequence(b), count(b), first * q.stride(0), q.stride(0), q.stride(1),
                                 [&](int64_t i, int64_t h, AttentionRow& row, double lse) {
                                   for (int64_t c = 0; c < out.size(2); ++c) {
                                     out.Set({first + i, h, c}, row.output()[size_t(c)]);

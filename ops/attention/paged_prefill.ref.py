@@ -26,12 +26,15 @@ def reference(
     softcap=None,
     sinks=None,
     alibi_slopes=None,
+    k_scale=None,
+    v_scale=None,
     return_lse=False,
 ):
     window = _attention.window_of(window_left)
     rows = _attention.offsets(qo_indptr, query.shape[0], "qo_indptr")
     lists = _attention.page_lists(kv_indptr, kv_indices, kv_last_page_len, paged_k_cache.shape[1])
     how = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "slopes": alibi_slopes}
+    how |= {"k_scale": k_scale, "v_scale": v_scale}
     parts = []
     for (first, end), (pages, length) in zip(pairwise(rows), lists, strict=True):
         k, v = _attention.entries((paged_k_cache, paged_v_cache), pages, length, end - first, window)

@@ -8,13 +8,16 @@
 #include <string_view>
 
 #include "core/contract.h"
+#include "ops/common/kv_rows.h"
 
 namespace lz::ops::attention {
 
 inline constexpr auto kNumericsClasses = std::to_array<std::string_view>({"fp32", "bf16-p"});
 // Dtypes that a KV cache may have, whatever the query's; a kernel constrains "<cache>.dtype" to what it reads (L14).
-// They have no scales: that of the keys is a factor of the logits' `scale`, that of the values one of the output.
+// Where a contract has no scales, that of the keys is a factor of the logits' `scale`, that of the values one of the
+// output. int8 needs them (CheckScales).
 inline constexpr DTypeMask kCacheDTypes = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2);
+inline constexpr DTypeMask kScaledCacheDTypes = kv::kCacheDTypes;
 inline constexpr DTypeMask kIndex = Mask(DType::kI32);
 
 // ---- parameters and outputs
@@ -45,12 +48,11 @@ constexpr Param ReturnLse() {
   return KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials"));
 }
 // A paged cache and its CSR page lists, one per sequence of the axis b.
-constexpr Param KCache() {
-  return TensorParam("paged_k_cache", "pages, page_size, h_kv, d_qk", kCacheDTypes, "key pages");
+constexpr Param KCache(DTypeMask dtypes = kScaledCacheDTypes) {
+  return TensorParam("paged_k_cache", "pages, page_size, h_kv, d_qk", dtypes, "key pages");
 }
-constexpr Param VCache() {
-  return SameDType(TensorParam("paged_v_cache", "pages, page_size, h_kv, d_v", kCacheDTypes, "value pages"),
-                   "paged_k_cache");
+constexpr Param VCache(DTypeMask dtypes = kScaledCacheDTypes) {
+  return SameDType(TensorParam("paged_v_cache", "pages, page_size, h_kv, d_v", dtypes, "value pages"), "paged_k_cache");
 }
 constexpr Param KVIndptr() {
   return TensorParam("kv_indptr", "b + 1", kIndex, "first entry of each sequence in kv_indices, then the end");
@@ -58,6 +60,15 @@ constexpr Param KVIndptr() {
 constexpr Param KVIndices() { return TensorParam("kv_indices", "num_indices", kIndex, "page numbers"); }
 constexpr Param KVLastPageLen() {
   return TensorParam("kv_last_page_len", "b", kIndex, "entries in the last page of each sequence");
+}
+// Those that kv.append_paged stored the rows with.
+constexpr Param KScale() {
+  return KeywordOnly(
+      Broadcast(OptionalTensor("k_scale", "h_kv", Mask(DType::kF32), "unit of the stored keys; None: 1")));
+}
+constexpr Param VScale() {
+  return KeywordOnly(
+      Broadcast(OptionalTensor("v_scale", "h_kv", Mask(DType::kF32), "unit of the stored values; None: 1")));
 }
 constexpr Output Lse(std::string_view shape, std::string_view name = "lse") {
   return {.name = name,
@@ -78,6 +89,11 @@ inline Status CheckHeads(std::string_view key_name, int64_t h_q, int64_t h_kv) {
   if (h_kv == 0 ? h_q == 0 : h_q % h_kv == 0) return {};
   return Invalid(key_name, "a head count that divides the query's " + std::to_string(h_q), std::to_string(h_kv),
                  "pass as many query heads as a multiple of the key's heads");
+}
+
+inline Status CheckScales(const lz_tensor& cache, const lz_tensor& k_scale, const lz_tensor& v_scale) {
+  LZ_RETURN_IF_ERROR(kv::CheckScale("k_scale", cache, k_scale));
+  return kv::CheckScale("v_scale", cache, v_scale);
 }
 
 // None means causal where there is no mask; both together are refused (L13).

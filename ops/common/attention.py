@@ -58,17 +58,25 @@ def distance_bias(slopes, distance, gone, dtype):
     return -slopes * (far - base), torch.where(base == 0, 0.0, -slopes * base)
 
 
+def in_units(stored, unit):
+    """Rows (h, n, d) of a cache whose heads are stored in `unit`: (h), (1), () or None."""
+    return stored if unit is None else stored * unit.to(stored.dtype).reshape(-1, 1, 1)
+
+
 def default_scale(scale, d):
     return scale if scale is not None else d**-0.5 if d else 1.0
 
 
-def rows(q, k, v, *, scale=None, causal=False, window=None, softcap=None, sinks=None, slopes=None):
+def rows(
+    q, k, v, *, scale=None, causal=False, window=None, softcap=None, sinks=None, slopes=None, k_scale=None, v_scale=None
+):
     """One sequence: q (n_q, h_q, d), k (n_kv, h_kv, d), v (n_kv, h_kv, d_v) to (n_q, h_q, d_v) and lse (n_q, h_q)."""
     compute = torch.promote_types(q.dtype, torch.float32)
     scale = default_scale(scale, q.shape[-1])
     group = q.shape[1] // max(k.shape[1], 1)
     q = q.transpose(0, 1).to(compute)
-    k, v = (t.transpose(0, 1).to(compute).repeat_interleave(group, 0) for t in (k, v))
+    k, v = (in_units(t.transpose(0, 1).to(compute), unit) for t, unit in ((k, k_scale), (v, v_scale)))
+    k, v = (t.repeat_interleave(group, 0) for t in (k, v))
     distance = distances(q.shape[1], k.shape[1], q.device)
     z = q @ k.transpose(-1, -2) * scale
     z = softcap * torch.tanh(z / softcap) if softcap else z

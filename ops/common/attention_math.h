@@ -19,13 +19,13 @@ namespace lz::ops::attention {
 
 inline constexpr double kHidden = -std::numeric_limits<double>::infinity();  // the logit of a key that is not seen
 
-// sum of a[i] b[i] over the last axes, from element offsets on.
-inline double Dot(const View& a, int64_t a_offset, const View& b, int64_t b_offset, int64_t n) {
+// sum of a[i] b[i] over the last axes, from element offsets on; b is stored in `unit`.
+inline double Dot(const View& a, int64_t a_offset, const View& b, int64_t b_offset, int64_t n, double unit = 1) {
   double sum = 0;
   if (n == 0) return sum;
   const int64_t a_stride = a.stride(-1), b_stride = b.stride(-1);
   for (int64_t i = 0; i < n; ++i) sum += a.Load(a_offset + i * a_stride) * b.Load(b_offset + i * b_stride);
-  return sum;
+  return unit * sum;
 }
 
 inline double Softcap(double z, double cap) { return cap > 0 ? cap * std::tanh(z / cap) : z; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "ops/common/attention_math.h"
+#include "ops/common/kv_rows.h"
 
 namespace lz::ops::attention {
 
@@ -71,7 +72,11 @@ inline int64_t WindowOf(const lz_scalar& window_left) {
 
 struct PagedTensors {
   const lz_tensor &query, &k_cache, &v_cache;
+  const lz_tensor *k_scale = nullptr, *v_scale = nullptr;  // may be absent
 };
+// What KV head h of a cache is stored in.
+inline double UnitOf(const lz_tensor* scale, int64_t h) { return scale ? double(kv::ScaleOf(View(*scale), h)) : 1.0; }
+
 // n_q rows of one sequence over its pages. query_offset and row_stride, head_stride: elements.
 template <class Write>
 void AttendPaged(const AttentionOptions& o, const PagedTensors& t, const PageList& list, int64_t n_q,
@@ -81,10 +86,12 @@ void AttendPaged(const AttentionOptions& o, const PagedTensors& t, const PageLis
       o, {n_q, list.length, q.size(-2), k.size(2), v.size(3)},
       [&](int64_t i, int64_t h, int64_t j, int64_t kv) {
         return Dot(q, query_offset + i * row_stride + h * head_stride, k, list.Offset(k, j) + kv * k.stride(2),
-                   k.size(3));
+                   k.size(3), UnitOf(t.k_scale, kv));
       },
       kNoBias,
-      [&](int64_t j, int64_t kv, int64_t c) { return v.Load(list.Offset(v, j) + kv * v.stride(2) + c * v.stride(3)); },
+      [&](int64_t j, int64_t kv, int64_t c) {
+        return UnitOf(t.v_scale, kv) * v.Load(list.Offset(v, j) + kv * v.stride(2) + c * v.stride(3));
+      },
       write);
 }
 

@@ -33,7 +33,7 @@ class KVCacheHandle:
 @dataclass(frozen=True)
 class AttentionCacheInput:
     """What paged attention takes, in both conventions. Caches are (blocks, block_size, heads, head_dim) views of the
-    storage, or None where none is attached."""
+    storage, or None where none is attached; scales are those that it was attached with."""
 
     key_cache: Any
     value_cache: Any
@@ -42,6 +42,8 @@ class AttentionCacheInput:
     kv_indptr: Any  # paged_decode_attention
     kv_indices: Any
     kv_last_page_len: Any
+    k_scale: Any = None
+    v_scale: Any = None
 
 
 class KVCacheManager:
@@ -63,13 +65,17 @@ class KVCacheManager:
         self._cache = _layerzero.kv_create(_STRATEGIES.index(strategy), num_blocks, block_size, sharing)
         self._layers: list[tuple[Any, Any]] = []  # key and value caches as (blocks, block_size, heads, head_dim)
         self._stored: list[tuple[Any, Any]] = []  # as they were attached
+        self._scales: list[dict[str, Any]] = []
 
     # ---- storage
 
-    def attach(self, key_cache: Any, value_cache: Any, layout: str = "NHD") -> int:
+    def attach(
+        self, key_cache: Any, value_cache: Any, layout: str = "NHD", *, k_scale: Any = None, v_scale: Any = None
+    ) -> int:
         """Makes two tensors the storage of one more layer; returns the layer's number.
 
-        NHD is (num_blocks, block_size, heads, head_dim), HND (num_blocks, heads, block_size, head_dim).
+        NHD is (num_blocks, block_size, heads, head_dim), HND (num_blocks, heads, block_size, head_dim). Scales: the unit
+        that the rows are written in, float32 of one element or one for each head; int8 needs both.
         """
         if layout not in _LAYOUTS:
             raise InvalidRequestError(f"KVCacheManager: layout: wanted NHD or HND, got {layout!r}")
@@ -94,6 +100,7 @@ class KVCacheManager:
             )
         self._layers.append((views[0], views[1]))
         self._stored.append((key_cache, value_cache))
+        self._scales.append({"k_scale": k_scale, "v_scale": v_scale})
         return len(self._layers) - 1
 
     def allocate_storage(
@@ -106,15 +113,17 @@ class KVCacheManager:
         dtype: Any = None,
         device: Any = None,
         layout: str = "NHD",
+        k_scale: Any = None,
+        v_scale: Any = None,
     ) -> None:
-        """Attaches new torch tensors, two for each layer."""
+        """Attaches new torch tensors, two for each layer, all with the same scales."""
         torch = _torch()
         for _ in range(num_layers):
             caches: list[Any] = []
             for width in (head_dim, head_dim if value_dim is None else value_dim):
                 sizes = (self.block_size, num_kv_heads) if layout == "NHD" else (num_kv_heads, self.block_size)
                 caches.append(torch.empty(self.num_blocks, *sizes, width, dtype=dtype, device=device))
-            self.attach(caches[0], caches[1], layout=layout)
+            self.attach(caches[0], caches[1], layout=layout, k_scale=k_scale, v_scale=v_scale)
 
     @property
     def num_layers(self) -> int:
@@ -128,6 +137,11 @@ class KVCacheManager:
         raise InvalidRequestError(
             f"KVCacheManager: layer: wanted a number below {len(self._layers)}, got {layer}; attach its storage first"
         )
+
+    def scales(self, layer: int) -> dict[str, Any]:
+        """k_scale and v_scale of a layer, as it was attached with."""
+        self.storage(layer)
+        return dict(self._scales[layer])
 
     # ---- sequences
 
@@ -183,11 +197,12 @@ class KVCacheManager:
         self, handle: KVCacheHandle, key: Any, value: Any, *, layer: int = 0, begin: int | None = None, **scales: Any
     ) -> None:
         """Rows (tokens, heads, head_dim) of the last tokens, or of those from `begin` on, into the storage of a layer.
-        `k_scale` and `v_scale` as in kv_append_paged."""
+        `k_scale` and `v_scale` as in kv_append_paged, in place of those attached."""
         import layerzero
 
         begin = self.length(handle) - key.shape[0] if begin is None else begin
         slots = self.slots(handle, begin, begin + key.shape[0])
+        scales = self.scales(layer) | scales
         layerzero.kv_append_paged(*self.storage(layer), key, value, slots, layout="NHD", **scales)
 
     def get_attention_input(
@@ -205,6 +220,7 @@ class KVCacheManager:
             self._tensor(tables, "int32").reshape(len(serials), width),
             self._tensor(lens, "int32"),
             *(self._tensor(numbers, "int32") for numbers in lists),
+            **(self.scales(layer) if self._layers else {}),
         )
 
     def is_cuda_graph_compatible(self) -> bool:

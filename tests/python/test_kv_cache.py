@@ -84,6 +84,42 @@ def test_managed_attention_equals_dense(strategy, layout):
     assert manager.stats()["num_sequences"] == len(live)
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_storage_in_units(dtype, heads):
+    """What is written with scales is attended to with the same."""
+    most = 127 if dtype is torch.int8 else torch.finfo(dtype).max
+    units = {"k_scale": torch.tensor([7.0, 6.0])[:heads] / most, "v_scale": torch.tensor([7.0, 8.0])[:heads] / most}
+    manager = lz.KVCacheManager(num_blocks=40, block_size=4)
+    manager.allocate_storage(num_kv_heads=HEADS, head_dim=DIM, num_layers=2, dtype=dtype, **units)
+    tokens = [i % 64 for i in range(50)]
+    handle = manager.allocate(1, len(tokens))
+    key, value = rows(tokens)
+    manager.write(handle, key, value, layer=1)
+    x = manager.get_attention_input(handle, layer=1)
+    assert x.k_scale is units["k_scale"] and manager.scales(1) == units
+    query = torch.randn(1, HEADS * GROUP, DIM)
+    scales = {"k_scale": x.k_scale, "v_scale": x.v_scale}
+    table = lz.paged_attention(query[:, None], x.key_cache, x.value_cache, x.block_tables, x.context_lens, **scales)
+    lists = (x.kv_indptr, x.kv_indices, x.kv_last_page_len)
+    csr = lz.paged_decode_attention(query, x.key_cache, x.value_cache, *lists, **scales)
+    slots = manager.slots(handle)
+    stored = [
+        lz.kv_gather(cache, slots, scale=unit, dtype="float32", layout="NHD")
+        for cache, unit in zip(manager.storage(1), units.values(), strict=True)
+    ]
+    want = torch.nn.functional.scaled_dot_product_attention(
+        query[0, :, None], stored[0].transpose(0, 1), stored[1].transpose(0, 1), enable_gqa=True
+    )
+    torch.testing.assert_close(table[0, 0], want[:, 0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(csr[0], want[:, 0], rtol=1e-4, atol=1e-4)
+    rounding = {torch.int8: 0.03, torch.float8_e4m3fn: 0.3, torch.float8_e5m2: 0.6}[dtype]
+    torch.testing.assert_close(stored[0], key, rtol=0, atol=rounding)
+    if dtype is torch.int8:
+        with pytest.raises(lz.InvalidRequestError, match="v_scale"):
+            lz.paged_decode_attention(query, x.key_cache, x.value_cache, *lists, k_scale=x.k_scale)
+
+
 def test_shared_prefixes_are_not_computed_again():
     manager = lz.KVCacheManager(num_blocks=16, block_size=4)
     manager.allocate_storage(num_kv_heads=HEADS, head_dim=DIM)

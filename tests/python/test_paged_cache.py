@@ -106,6 +106,33 @@ def test_other_dtypes(dtype):
     assert not plan_of(model).why_aside
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+@pytest.mark.parametrize("kernelized", [True, False])
+def test_storage_in_units(dtype, kernelized):
+    """Close to exact rows, and the program gives what the model's own code gives over the same blocks."""
+    (model, own), ids, pieces = pair("gemma2"), ids_of(2, 22), (14, 1, 7)
+    exact, config = DynamicCache(), own.config
+    expected = forward_in_pieces(own, ids, exact, None, pieces)
+    heads, most = config.num_key_value_heads, 127 if dtype is torch.int8 else torch.finfo(dtype).max
+    keys, values = (max(getattr(layer, name).abs().max() for layer in exact.layers) for name in ("keys", "values"))
+    store = manager()
+    store.allocate_storage(
+        num_layers=config.num_hidden_layers,
+        num_kv_heads=heads,
+        head_dim=config.head_dim,
+        dtype=dtype,
+        k_scale=keys.reshape(1) / most,
+        v_scale=values.expand(heads) / most,
+    )
+    cache = lz.PagedCache(store)
+    actual = forward_in_pieces(model if kernelized else own, ids, cache, None, pieces)
+    assert not kernelized or not plan_of(model).why_aside
+    assert cache.layers[0].keys.dtype is torch.float32
+    other = forward_in_pieces(own, ids, lz.PagedCache(store), None, pieces)
+    assert 0 < error(actual, expected) <= 0.05
+    assert error(actual, other) <= 100 * TOLERANCE
+
+
 def test_a_llama():
     """Its forward is ours as a whole, masks included."""
     from small_llama import plan_of, tiny

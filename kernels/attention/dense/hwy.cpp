@@ -71,7 +71,7 @@ bool RunItem(const Problem& p, const Plan& plan, int64_t item, int64_t next, boo
   Walk<T> walk(p, plan, KeysOf(p, plan, item), KeysOf(p, plan, next));
   const int64_t rows = p.tile_rows(), dq = walk.dq, dv = walk.dv;
   walk.asked = asked && walk.at.begin < walk.at.end;
-  walk.amx = plan.packed && p.dtype == p.cache && HasAmx<T>();
+  walk.amx = plan.packed && p.dtype == p.cache && !p.k_scale && HasAmx<T>();
   if (walk.amx) walk.step = kBlock;
   walk.s = scratch + plan.heads * rows * (dq + dv);
   walk.kt = walk.s + rows * kBlock;
@@ -174,6 +174,7 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
 int32_t RunTarget(const Problem& p, const lz_kernel_args* args) {
   if (p.cache == DType::kF8E4M3) return RunAll<F8E4M3>(p, args);
   if (p.cache == DType::kF8E5M2) return RunAll<F8E5M2>(p, args);
+  if (p.cache == DType::kI8) return RunAll<int8_t>(p, args);
   return WithFloatType(p.cache, [&](auto t) { return RunAll<decltype(t)>(p, args); });
 }
 

@@ -40,7 +40,8 @@ Problem CsrProblem(const lz_kernel_args* args) {
   p.softcap = float(args->scalars[kSoftcap].value.f);
   const int64_t left = args->scalars[kWindowLeft].value.i;
   p.window = left < 0 ? -1 : std::min(left, attention::kMaxWindow) + 1;  // the query's own position counts
-  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
+  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKScale], t[kVScale]},
+                                 {t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
 }
 
 Problem TableProblem(const lz_kernel_args* args) {
@@ -50,7 +51,7 @@ Problem TableProblem(const lz_kernel_args* args) {
   p.scale = float(args->scalars[kScale].value.f);
   p.softcap = float(args->scalars[kSoftcap].value.f);
   p.window = args->scalars[kWindow].given ? std::min(args->scalars[kWindow].value.i, attention::kMaxWindow) : -1;
-  p = attention::OverPages(p, t[kKeyCache], t[kValueCache], table);
+  p = attention::OverPages(p, {t[kKeyCache], t[kValueCache], t[kKScale], t[kVScale]}, table);
   p.paging = Paging::kBlockTable;
   p.table_stride = table.strides[0];
   p.pages_stride = table.strides[1];
@@ -80,10 +81,10 @@ constexpr auto kConstraints = [](std::string_view field) {
 };
 constexpr auto kCsrConstraints = kConstraints("paged_k_cache.dtype");
 constexpr auto kTableConstraints = kConstraints("key_cache.dtype");
-constexpr std::array<std::string_view, 6> kCsrAccepts = {"sm_scale", "window_left",  "softcap",
-                                                         "sinks",    "alibi_slopes", "return_lse"};
-constexpr std::array<std::string_view, 6> kTableAccepts = {"scale", "window",       "softcap",
-                                                           "sinks", "alibi_slopes", "return_lse"};
+constexpr std::array<std::string_view, 8> kCsrAccepts = {"sm_scale",     "window_left", "softcap", "sinks",
+                                                         "alibi_slopes", "k_scale",     "v_scale", "return_lse"};
+constexpr std::array<std::string_view, 8> kTableAccepts = {"scale",        "window",  "softcap", "sinks",
+                                                           "alibi_slopes", "k_scale", "v_scale", "return_lse"};
 
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation, bool csr) {
   return {.id = id,

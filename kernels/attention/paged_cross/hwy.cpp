@@ -28,7 +28,8 @@ Problem MakeProblem(const lz_kernel_args* args) {
     p.lse = Data<float>(lse);
     p.lse_b = lse.strides[0], p.lse_h = lse.strides[1], p.lse_s = lse.strides[2];
   }
-  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
+  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKScale], t[kVScale]},
+                                 {t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
 }
 
 int32_t Launch(const lz_kernel_args* args) {
@@ -41,7 +42,8 @@ uint64_t Workspace(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.dtype", Rel::kInMask, attention::kCaches}});
-constexpr std::array<std::string_view, 4> kAccepts = {"sm_scale", "softcap", "sinks", "return_lse"};
+constexpr std::array<std::string_view, 6> kAccepts = {"sm_scale", "softcap", "sinks",
+                                                      "k_scale",  "v_scale", "return_lse"};
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
   return {.id = id,
           .operation = operation,

@@ -36,7 +36,8 @@ Problem MakeProblem(const lz_kernel_args* args) {
     p.lse = Data<float>(lse);
     p.lse_s = lse.strides[0], p.lse_h = lse.strides[1];
   }
-  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
+  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKScale], t[kVScale]},
+                                 {t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
 }
 
 Problem SequenceProblem(Problem p, const int32_t* rows, int64_t s) {
@@ -78,8 +79,8 @@ uint64_t Workspace(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.dtype", Rel::kInMask, attention::kCaches}});
-constexpr std::array<std::string_view, 7> kAccepts = {"sm_scale", "causal",       "window_left", "softcap",
-                                                      "sinks",    "alibi_slopes", "return_lse"};
+constexpr std::array<std::string_view, 9> kAccepts = {"sm_scale",     "causal",  "window_left", "softcap",   "sinks",
+                                                      "alibi_slopes", "k_scale", "v_scale",     "return_lse"};
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
   return {.id = id,
           .operation = operation,

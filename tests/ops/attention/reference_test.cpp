@@ -77,13 +77,13 @@ class AttentionReference : public ::testing::Test {
   int32_t Paged(const Values& indptr, const Values& pages, const Values& last, int64_t window_left = -1) {
     Array ptr = Ints({2}, indptr), indices = Ints({int64_t(pages.size())}, pages), len = Ints({1}, last);
     return Launch(kernels::ops_attention_paged_ref[0],
-                  {&q3_, &k_pool_, &v_pool_, &ptr, &indices, &len, &sinks_, nullptr, &out_, &lse_},
+                  {&q3_, &k_pool_, &v_pool_, &ptr, &indices, &len, &sinks_, nullptr, nullptr, nullptr, &out_, &lse_},
                   {Scalar(0.25), Scalar(window_left), kNone, Scalar(true)});
   }
   int32_t BlockTable(const Values& table, double length) {
     Array tables = Ints({1, int64_t(table.size())}, table), lens = Ints({1}, {length});
     return Launch(kernels::ops_attention_block_table_ref[0],
-                  {&q_, &k_pool_, &v_pool_, &tables, &lens, &sinks_, nullptr, &out4_, &lse_},
+                  {&q_, &k_pool_, &v_pool_, &tables, &lens, &sinks_, nullptr, nullptr, nullptr, &out4_, &lse_},
                   {Scalar(0.25), kNone, kNone, Scalar(true)});
   }
   static bool Untouched(const Array& a) {

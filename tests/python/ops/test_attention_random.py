@@ -129,6 +129,55 @@ def test_decode_over_pages_tables_and_a_shared_prefix(s, lengths, data):
     check("cascade_decode_attention", cascade | lists | keywords(how, window_left=True), want, lse)
 
 
+STORED = [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2, torch.bfloat16]
+
+
+def in_units(batch, dtype, scales):
+    """Keys and values as codes of `dtype`, and a batch of what they stand for."""
+    codes, meant = Batch(batch.sizes, batch.queries), Batch(batch.sizes, batch.queries)
+    for name, unit in zip(("keys", "values"), scales, strict=True):
+        stored = [(x.float() * 40).round().clamp(-127, 127).to(dtype) for x in getattr(batch, name)]
+        setattr(codes, name, stored)
+        factor = 1.0 if unit is None else unit.double().reshape(-1, 1)
+        setattr(meant, name, [x.double() * factor for x in stored])
+    return codes, meant
+
+
+@few
+@given(sizes(), lengths, st.sampled_from(STORED), st.data())
+def test_caches_in_units(s, lengths, dtype, data):
+    batch = Batch.of(s, lengths)
+    units = [data.draw(st.sampled_from([(), (1,), (s.kv_heads,)])) for _ in range(2)]
+    absent = dtype is not torch.int8 and data.draw(st.booleans())
+    scales = [None if absent else 0.005 + 0.02 * torch.rand(unit) for unit in units]
+    how, page_size = data.draw(hows(s.heads, s.d)), data.draw(st.integers(1, 9))
+    how.scale = how.scale / 40 if absent else how.scale
+    scale = {"sm_scale": how.scale, "k_scale": scales[0], "v_scale": scales[1]}
+
+    codes, meant = in_units(batch, dtype, scales)
+    k, v, indptr, indices, last = codes.pages(page_size, dtype)
+    pages = {"paged_k_cache": k, "paged_v_cache": v, "kv_indptr": indptr, "kv_indices": indices}
+    paged = {"query": batch.packed("queries"), **pages, "qo_indptr": batch.offsets(batch.queries)}
+    paged |= {"kv_last_page_len": last, "causal": how.causal}
+    check("paged_prefill_attention", paged | scale | keywords(how, window_left=True), *meant.expected(how))
+
+    codes, meant = in_units(Batch.of(s, [(1, n) for _, n in lengths]), dtype, scales)
+    k, v, indptr, indices, last = codes.pages(page_size, dtype)
+    how.causal, query = False, codes.packed("queries")
+    want, lse = meant.expected(how)
+    lists = {"paged_k_cache": k, "paged_v_cache": v, "kv_indptr": indptr, "kv_indices": indices}
+    lists |= {"kv_last_page_len": last}
+    check("paged_decode_attention", {"q": query} | lists | scale | keywords(how, window_left=True), want, lse)
+    shared = {"shared_k": k[:0, 0], "shared_v": v[:0, 0]}
+    cascade = {"query": query} | shared | lists | scale
+    check("cascade_decode_attention", cascade | keywords(how, window_left=True), want, lse)
+
+    how.window, how.slopes = None, None
+    want, lse = (t.unsqueeze(1) for t in meant.expected(how))
+    cross = {"query": query[:, None]} | lists | scale | {"softcap": how.softcap, "sinks": how.sinks}
+    check("paged_cross_attention", cross, want, lse.transpose(1, 2))
+
+
 @few
 @given(sizes(), lengths, lengths, st.data())
 def test_pod(s, prefill, decode, data):

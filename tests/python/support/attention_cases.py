@@ -139,13 +139,15 @@ class Batch:
     def offsets(parts):
         return torch.tensor([0, *torch.tensor([len(p) for p in parts], dtype=torch.int64).cumsum(0)], dtype=torch.int32)
 
-    def pages(self, page_size):
-        """k and v caches whose unused slots and pages are NaN, kv_indptr, kv_indices, kv_last_page_len."""
+    def pages(self, page_size, dtype=None):
+        """k and v caches whose unused slots and pages are NaN (int8: 99), kv_indptr, kv_indices, kv_last_page_len."""
+        dtype = dtype or self.sizes.dtype
         counts = [-(-len(k) // page_size) for k in self.keys]
         order = torch.randperm(sum(counts) + 2)
         caches = []
         for parts, d in ((self.keys, self.sizes.d), (self.values, self.sizes.d_v)):
-            cache = torch.full((len(order), page_size, self.sizes.kv_heads, d), torch.nan, dtype=self.sizes.dtype)
+            unused = torch.nan if dtype.is_floating_point else 99
+            cache = torch.full((len(order), page_size, self.sizes.kv_heads, d), unused, dtype=dtype)
             at = 0
             for part, count in zip(parts, counts, strict=True):
                 for j, entry in enumerate(part):

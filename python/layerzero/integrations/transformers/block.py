@@ -55,7 +55,7 @@ class BlockProgram:
         self.masked = {group for group, delta in plan.stack.deltas.items() if delta.masked}
         self.shown = torch.ones(1, 1, 1, dtype=self.dtype)  # the mask of those where there is none
         self.program = _Builder(plan, self).build()
-        self._paged: Program | None = None  # the same over blocks
+        self._paged: dict[bool, Program] = {}  # the same over blocks; True: with scales
 
     def run(
         self,
@@ -112,11 +112,12 @@ class BlockProgram:
         return [slice(begin, min(begin + PIECE, length)) for begin in range(0, length, PIECE)]
 
     def _run_paged(self, hidden: Any, groups: Any, cache: PagedCache, pads: Any, output: Any, slopes: Any) -> Any:
-        if self._paged is None:
-            self._paged = _PagedBuilder(self.plan, self).build()
+        scaled = cache.in_units()
+        if scaled not in self._paged:
+            self._paged[scaled] = _PagedBuilder(self.plan, self, scaled).build()
         groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do
         with cache.extended(self.layers, hidden, pads) as blocks:
-            self._call(self._paged, (hidden, *self._inputs(groups, slopes), *blocks), (output,))
+            self._call(self._paged[scaled], (hidden, *self._inputs(groups, slopes), *blocks), (output,))
         return output
 
     def _inputs(self, groups: Any, slopes: Any) -> Any:
@@ -418,20 +419,23 @@ class _Builder(LatentSteps, DeltaSteps):
 
 
 class _PagedBuilder(_Builder):
-    """The same layers over the blocks of a PagedCache: its tables, then keys and values of each layer, are inputs."""
+    """The same layers over the blocks of a PagedCache: its tables, then keys and values of each layer, with their scales
+    if `scaled`, are inputs."""
 
-    def build(self) -> Program:
+    def __init__(self, plan: Any, program: BlockProgram, scaled: bool) -> None:
+        super().__init__(plan, program)
+        self.scaled = scaled
         self.tables_of_blocks = [self.make.input() for _ in range(5)]
-        return super().build()
 
     def _attend(self, layer: Layer, query: Rows, key: Rows, value: Rows, mixed: Rows) -> None:
         own: Any = layer.attention
         slots, queries, offsets, pages, last = self.tables_of_blocks
         key_cache, value_cache = self.make.input(), self.make.input()
+        scales = {"k_scale": self.make.input(), "v_scale": self.make.input()} if self.scaled else {}
         key = self._turned(key, own.key, layer)
         query, key, value, mixed = (dataclasses.replace(rows, packed=True) for rows in (query, key, value, mixed))
         stored = {"key_cache": key_cache, "value_cache": value_cache}
-        self.make.add("kv_append_paged", [], **stored, key=key, value=value, slots=slots)
+        self.make.add("kv_append_paged", [], **stored, key=key, value=value, slots=slots, **scales)
         given: dict[str, Any] = {"softcap": own.softcap} if own.softcap is not None else {}
         self.make.add(
             "paged_prefill_attention",
@@ -447,6 +451,7 @@ class _PagedBuilder(_Builder):
             window_left=-1 if own.window is None else own.window - 1,
             sinks=self._sinks(own),
             alibi_slopes=self.slopes.get(layer.group),
+            **scales,
             **given,
         )
 

@@ -8,7 +8,7 @@
 
 Beams, copies and repeated rows are forks: they share blocks, and a block that is written is copied first. A model that
 runs as one program writes and reads the blocks where they are; any other code gets keys and values gathered, as it
-expects them of a cache. Padding at the left of a prompt takes no room where a program has seen the mask.
+expects them of a cache. Storage that the caller allocates with scales may be of 8 bits. Padding at the left of a prompt takes no room where a program has seen the mask.
 """
 
 import itertools
@@ -110,6 +110,7 @@ class PagedCache(Cache):
         self._begun = 0  # length of a layer that nothing was written into
         self._slots: dict[tuple[int, int], torch.Tensor] = {}  # of positions, as long as no block changes
         self._storage: tuple[Any, torch.dtype, list[torch.Tensor]] | None = None  # of which layers
+        self._dtype: Any = None  # of keys and values outside of the blocks
         self._finalizer = weakref.finalize(self, _free_all, manager, self._sequences)
         self._finalizer.atexit = False
 
@@ -187,7 +188,7 @@ class PagedCache(Cache):
             other._sequences.append(self._fork(own))
         other._absent, other._prompts, other._padding = list(self._absent), list(self._prompts), list(self._padding)
         other.layers = [PagedLayer(other, layer.index, layer.length) for layer in self.layers]
-        other._begun = self._begun
+        other._begun, other._dtype = self._begun, self._dtype
         return other
 
     def __copy__(self) -> "PagedCache":
@@ -221,7 +222,8 @@ class PagedCache(Cache):
         past = layer.length
         self._extend(batch, past + length, self._absent or [0] * batch)
         rows = (states.transpose(1, 2).flatten(0, 1) for states in (key_states, value_states))
-        _append_paged(keys, values, *rows, self._slots_of(past, past + length), layout="NHD")
+        scales = self.manager.scales(layer_idx)
+        _append_paged(keys, values, *rows, self._slots_of(past, past + length), layout="NHD", **scales)
         layer.length = past + length
         return layer.keys, layer.values
 
@@ -230,8 +232,9 @@ class PagedCache(Cache):
         length = self.layers[index].length
         if not length:
             return None
-        memory = self.manager.storage(index)[half]
-        rows = _gather(memory, self._slots_of(0, length), layout="NHD")
+        memory, unit = self.manager.storage(index)[half], list(self.manager.scales(index).values())[half]
+        stored = {} if unit is None else {"scale": unit, "dtype": str(self._dtype).removeprefix("torch.")}
+        rows = _gather(memory, self._slots_of(0, length), layout="NHD", **stored)
         return rows.view(len(self._sequences), length, *memory.shape[2:]).transpose(1, 2)
 
     def _no_states(self, *args: Any, **kwargs: Any) -> Any:
@@ -270,7 +273,8 @@ class PagedCache(Cache):
     @contextmanager
     def extended(self, sizes: list[Sizes], like: torch.Tensor, pads: list[int]) -> Iterator[tuple[Any, ...]]:
         """Room for `like` (batch, length, width) behind the positions so far: (slots, qo_indptr, kv_indptr, kv_indices,
-        kv_last_page_len, then keys and values of each layer of `sizes`). The rows are written when the context ends."""
+        kv_last_page_len, then keys and values of each layer of `sizes`, and their scales if `in_units`). The rows are
+        written when the context ends."""
         batch, length, past = like.shape[0], like.shape[1], self.get_seq_length()
         absent = self._absent
         if self._storage is None or self._storage[0] is not sizes or self._storage[1] is not like.dtype:
@@ -288,24 +292,34 @@ class PagedCache(Cache):
 
     def _inputs(self, sizes: list[Sizes], like: torch.Tensor) -> list[torch.Tensor]:
         """Keys and values of each layer; of latents, too, both beside each other."""
-        found = []
-        for keys, values in self.storage(sizes, like):
+        found, scaled, one = [], self.in_units(), torch.ones(1, device=like.device)
+        for (index, *_), (keys, values) in zip(sizes, self.storage(sizes, like), strict=True):
             whole = joined(keys, values) if keys.shape[-1] != values.shape[-1] else None
             found += [keys, values] if whole is None else [keys, values, whole]
+            if scaled:
+                found += [one if unit is None else unit for unit in self.manager.scales(index).values()]
         return found
 
+    def in_units(self) -> bool:
+        """Whether a layer's storage has scales."""
+        layers = range(self.manager.num_layers)
+        return any(unit is not None for index in layers for unit in self.manager.scales(index).values())
+
     def storage(self, sizes: list[Sizes], like: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """(keys, values) of layers: (blocks, block_size, heads, size) each, of the dtype and on the device of `like`."""
+        """(keys, values) of layers: (blocks, block_size, heads, size) each, on the device of `like`, and of its dtype where
+        there are no scales."""
         manager, found = self.manager, []
+        self._dtype = like.dtype
         for index, heads, key, value in sizes:
             with _storage_lock:
                 while manager.num_layers <= index:
                     manager.attach(*halves((manager.num_blocks, manager.block_size, heads), key, value, like))
-            layer = manager.storage(index)
-            for memory, width in zip(layer, (key, value), strict=True):
+            layer, units = manager.storage(index), manager.scales(index).values()
+            for memory, width, unit in zip(layer, (key, value), units, strict=True):
                 given = (*memory.shape[2:], memory.dtype, memory.device)
-                if given != (heads, width, like.dtype, like.device):
-                    wanted = f"{heads} heads of {width} elements, {like.dtype} on {like.device}"
+                dtype = like.dtype if unit is None else memory.dtype
+                if given != (heads, width, dtype, like.device):
+                    wanted = f"{heads} heads of {width} elements, {dtype} on {like.device}"
                     got = f"{given[0]} of {given[1]}, {given[2]} on {given[3]}"
                     raise refusal(f"storage of layer {index}", wanted, got, "a manager serves models of one shape")
             found.append(layer)

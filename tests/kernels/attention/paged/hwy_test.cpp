@@ -24,10 +24,11 @@ struct Case {
   bool sinks = false, hnd = false;  // hnd: pages in memory as (h_kv, page_size, d)
   int threads = 1;
   DType cache = DType::kUnknown;  // the query's
+  bool scales = false;
 };
 
 struct Paged {
-  Array q, k, v, indptr, indices, last, table, lens, sinks, slopes, out, lse;
+  Array q, k, v, indptr, indices, last, table, lens, sinks, slopes, k_scale, v_scale, out, lse;
   std::vector<std::vector<int64_t>> pages;  // of each sequence
   int64_t num_pages = 0;
 };
@@ -55,12 +56,17 @@ Paged Make(const Case& c, std::mt19937& random) {
   x.out = Array(c.type, {b, c.h_q, c.d_v});
   x.lse = Array(DType::kF32, {b, c.h_q});
   if (c.sinks) x.sinks = Array(DType::kF32, {c.h_q}).Fill(random);
+  if (c.scales) {
+    const auto near_a_hundredth = [](const std::vector<int64_t>& h) { return 0.01 * double(h[0] + 1); };
+    x.k_scale = Array(DType::kF32, {c.h_kv}).Each(near_a_hundredth);
+    x.v_scale = Array(DType::kF32, {c.h_kv}).Each(near_a_hundredth);
+  }
   x.indptr = Array(kInts, {b + 1}).Each([](auto&) { return 0; });
   x.indices = Array(kInts, {listed});
   x.last = Array(kInts, {b});
   x.lens = Array(kInts, {b});
   x.table = Array(kInts, {b, widest + 2}).Each([](auto&) { return -1; });
-  std::normal_distribution<double> normal;
+  std::normal_distribution<double> normal(0, cache == DType::kI8 ? 40 : 1);
   int64_t at = 0;
   for (int64_t s = 0; s < b; ++s) {
     const int64_t length = c.lengths[size_t(s)];
@@ -91,9 +97,10 @@ int32_t RunCsr(const Case& c, Paged& x) {
   scalars[kSmScale] = Real(1 / std::sqrt(double(c.d_qk)));
   scalars[kWindowLeft] = Whole(c.window < 0 ? -1 : c.window - 1);
   if (c.softcap > 0) scalars[kSoftcap] = Real(c.softcap);
-  return Call(kernels::kernels_attention_paged_hwy, "hwy.attention.gqa.decode.paged",
-              {&x.q, &x.k, &x.v, &x.indptr, &x.indices, &x.last, &x.sinks, &x.slopes, &x.out, &x.lse}, scalars, {},
-              c.threads);
+  return Call(
+      kernels::kernels_attention_paged_hwy, "hwy.attention.gqa.decode.paged",
+      {&x.q, &x.k, &x.v, &x.indptr, &x.indices, &x.last, &x.sinks, &x.slopes, &x.k_scale, &x.v_scale, &x.out, &x.lse},
+      scalars, {}, c.threads);
 }
 
 int32_t RunTable(const Case& c, Paged& x) {
@@ -103,7 +110,8 @@ int32_t RunTable(const Case& c, Paged& x) {
   scalars[kWindow] = c.window < 0 ? lz_scalar{.value = {.i = -1}, .given = 0} : Whole(c.window);
   if (c.softcap > 0) scalars[kSoftcap] = Real(c.softcap);
   return Call(kernels::kernels_attention_paged_hwy, "hwy.attention.gqa.decode.block_table",
-              {&x.q, &x.k, &x.v, &x.table, &x.lens, &x.sinks, &x.slopes, &x.out, &x.lse}, scalars, {}, c.threads);
+              {&x.q, &x.k, &x.v, &x.table, &x.lens, &x.sinks, &x.slopes, &x.k_scale, &x.v_scale, &x.out, &x.lse},
+              scalars, {}, c.threads);
 }
 
 void Compare(const Case& c, Paged& x) {
@@ -112,6 +120,8 @@ void Compare(const Case& c, Paged& x) {
     const int64_t length = c.lengths[size_t(s)], begin = c.window < 0 ? 0 : std::max<int64_t>(0, length - c.window);
     for (int64_t h = 0; h < c.h_q; ++h) {
       const int64_t kv = h / (c.h_q / c.h_kv);
+      const double k_unit = c.scales ? x.k_scale.view().Get({kv}) : 1,
+                   v_unit = c.scales ? x.v_scale.view().Get({kv}) : 1;
       std::vector<double> z, want(size_t(c.d_v), 0.0);
       double m = -kInf, l = 0;
       for (int64_t j = begin; j < length; ++j) {
@@ -119,7 +129,7 @@ void Compare(const Case& c, Paged& x) {
         double dot = 0;
         for (int64_t d = 0; d < c.d_qk; ++d)
           dot += x.q.view().Get({s, h, d}) * x.k.view().Get({page, j % c.page_size, kv, d});
-        dot /= std::sqrt(double(c.d_qk));
+        dot *= k_unit / std::sqrt(double(c.d_qk));
         z.push_back(c.softcap > 0 ? c.softcap * std::tanh(dot / c.softcap) : dot);
         m = std::max(m, z.back());
       }
@@ -138,7 +148,7 @@ void Compare(const Case& c, Paged& x) {
         if (c.sinks) l += std::exp(x.sinks.view().Get({h}) - m);
       }
       for (int64_t d = 0; d < c.d_v; ++d) {
-        const double expected = want[size_t(d)] / l;
+        const double expected = v_unit * want[size_t(d)] / l;
         ASSERT_NEAR(x.out.view().Get({s, h, d}), expected, tolerance * (1 + std::abs(expected)));
       }
     }
@@ -199,6 +209,24 @@ TEST(PagedAttention, CachesOfAnotherType) {
   }
 }
 
+TEST(PagedAttention, Scales) {
+  for (DType type : testing_call::kTestTypes) {
+    for (DType cache : {DType::kI8, DType::kBF16}) {
+      for (int64_t d : {7, 33, 80, 128}) {
+        Check({.type = type,
+               .lengths = {3, 77},
+               .h_q = 6,
+               .h_kv = 3,
+               .d_qk = d,
+               .d_v = d,
+               .cache = cache,
+               .scales = true});
+      }
+      Check({.type = type, .lengths = {2500}, .d_qk = 64, .d_v = 64, .threads = 4, .cache = cache, .scales = true});
+    }
+  }
+}
+
 // Sequence i has one key: element e of its row of `codes` is code i + e.
 void FillCodes(Array& codes, const Paged& x, int64_t d) {
   auto* bytes = codes.view().data<uint8_t>();
@@ -207,10 +235,10 @@ void FillCodes(Array& codes, const Paged& x, int64_t d) {
   }
 }
 
-TEST(PagedAttention, EveryCodeOfFloat8Values) {
+TEST(PagedAttention, EveryCodeOfValues) {
   std::mt19937 random(1);
   for (DType type : testing_call::kTestTypes) {
-    for (DType cache : {DType::kF8E4M3, DType::kF8E5M2}) {
+    for (DType cache : {DType::kF8E4M3, DType::kF8E5M2, DType::kI8}) {
       const Case c = {.type = type, .lengths = std::vector<int64_t>(256, 1), .page_size = 1, .h_kv = 1, .d_v = 77};
       Paged x = Make(c, random);
       x.k = Array(cache, {x.num_pages, 1, 1, c.d_qk});
@@ -230,9 +258,9 @@ TEST(PagedAttention, EveryCodeOfFloat8Values) {
   }
 }
 
-TEST(PagedAttention, EveryCodeOfFloat8Keys) {
+TEST(PagedAttention, EveryCodeOfKeys) {
   std::mt19937 random(1);
-  for (DType cache : {DType::kF8E4M3, DType::kF8E5M2}) {
+  for (DType cache : {DType::kF8E4M3, DType::kF8E5M2, DType::kI8}) {
     const Case c = {.lengths = std::vector<int64_t>(256, 1), .page_size = 1, .h_kv = 1, .d_qk = 1};
     Paged x = Make(c, random);
     x.q.Each([](auto&) { return 1; });

@@ -24,10 +24,11 @@ void RunBoth(DType type, int64_t s_q, int64_t page_size) {
       batch, s_q, kHeads, kDim, cache.k.view().size(0), page_size, kKVHeads, kDim, cache.indices.view().size(0)};
   const auto run = [&](KernelFamily family, std::string_view id, DType out_type, int threads) {
     Array out(out_type, {batch, s_q, kHeads, kDim}), lse(DType::kF32, {batch, kHeads, s_q});
-    EXPECT_EQ(
-        Call(family, id, {&q, &cache.k, &cache.v, &cache.indptr, &cache.indices, &cache.last, &absent, &out, &lse},
-             scalars, axes, threads),
-        0);
+    EXPECT_EQ(Call(family, id,
+                   {&q, &cache.k, &cache.v, &cache.indptr, &cache.indices, &cache.last, &absent, &absent, &absent, &out,
+                    &lse},
+                   scalars, axes, threads),
+              0);
     return std::pair(std::move(out), std::move(lse));
   };
   auto [want, want_lse] =

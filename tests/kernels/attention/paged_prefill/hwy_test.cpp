@@ -37,11 +37,11 @@ void RunBoth(const Case& c) {
       total, c.heads, kDim, cache.k.view().size(0), c.page_size, c.kv_heads, kDim, cache.indices.view().size(0), batch};
   const auto run = [&](KernelFamily family, std::string_view id, DType type, int threads) {
     Array out(type, {total, c.heads, kDim}), lse(DType::kF32, {total, c.heads});
-    EXPECT_EQ(
-        Call(family, id,
-             {&q, &cache.k, &cache.v, &rows, &cache.indptr, &cache.indices, &cache.last, &absent, &slopes, &out, &lse},
-             scalars, axes, threads),
-        0);
+    EXPECT_EQ(Call(family, id,
+                   {&q, &cache.k, &cache.v, &rows, &cache.indptr, &cache.indices, &cache.last, &absent, &slopes,
+                    &absent, &absent, &out, &lse},
+                   scalars, axes, threads),
+              0);
     return std::pair(std::move(out), std::move(lse));
   };
   auto [want, want_lse] =
