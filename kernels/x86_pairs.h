@@ -43,18 +43,22 @@ LZ_AVX512_INLINE void Transpose(__m512* r) {
 }
 
 // Strip [ceil(k / 32) * 16 pairs][16 rows] of x[0 .. rows), elements of two bytes: zeros where there is no row and
-// behind k.
+// behind k. Pairs are `stride` apart. What lies `ahead` elements behind x is asked for.
 template <class T>
-LZ_AVX512 void PackStrip(const T* const* x, int64_t rows, int64_t k, uint32_t* out) {
+LZ_AVX512 void PackStrip(const T* const* x, int64_t rows, int64_t k, uint32_t* out, int64_t stride = kStrip,
+                         int64_t ahead = 0) {
   for (int64_t i = 0; i < k; i += kStepK) {
     const __mmask32 mask = k - i >= kStepK ? ~__mmask32{0} : (__mmask32{1} << (k - i)) - 1;
     __m512 v[16];
 #pragma GCC unroll 16
-    for (int r = 0; r < 16; ++r)
-      v[r] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(r < rows ? mask : __mmask32{0}, x[r < rows ? r : 0] + i));
+    for (int r = 0; r < 16; ++r) {
+      const T* from = x[r < rows ? r : 0] + i;
+      v[r] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(r < rows ? mask : __mmask32{0}, from));
+      _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_T0);
+    }
     Transpose(v);
 #pragma GCC unroll 16
-    for (int p = 0; p < 16; ++p) _mm512_store_ps(out + (i / 2 + p) * kStrip, v[p]);
+    for (int p = 0; p < 16; ++p) _mm512_store_ps(out + (i / 2 + p) * stride, v[p]);
   }
 }
 

@@ -1,8 +1,8 @@
 // Linear with weights that are stored by columns (GPT-2's), CPU SIMD, for any number of rows.
 //   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, first dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
-// Workspace: of more than four rows at most 192 as f32. Deterministic. Source: own. FP32 sums over k in order, in
-// blocks of at most 8 values for up to four rows, of 128 for more.
+// Workspace: of more than four rows of f16 and bf16 at most 512 as f32. Deterministic. Source: own. FP32 sums over k in
+// order, in blocks of at most 8 values for up to four rows, of 256 for more.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_by_columns.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -10,7 +10,6 @@
 #include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/mlp/linear/hwy_by_columns.h"
-#include "kernels/rows.h"
 #include "ops/mlp/linear.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,8 +19,11 @@ namespace {
 using namespace lz::ops::mlp_linear;
 
 uint64_t Workspace(const lz_kernel_args* args) {
-  const int64_t size = by_columns::PackedSize(NumRows(args->tensors[kOutput]), args->tensors[kWeight].shape[1]);
-  return uint64_t(size) * sizeof(float);
+  const lz_tensor& output = args->tensors[kOutput];
+  return WithFloatType(DTypeOf(output), [&](auto type) {
+    return uint64_t(by_columns::InFP32::WideSize<decltype(type)>(NumRows(output), args->tensors[kWeight].shape[1])) *
+           sizeof(float);
+  });
 }
 
 template <class T>
@@ -34,15 +36,8 @@ void Run(const lz_kernel_args* args) {
                                                          args->tensors[kWeight].shape[0]};
   by_columns::Multiply(args, operands, static_cast<float*>(args->workspace),
                        [&](int64_t row, int64_t first, int64_t columns, const float* sums, const float*) {
-                         T* to = Data<T>(output) + out[row] + first;
-                         if (Given(bias)) {
-                           MapRow(
-                               to, columns, [](auto, auto sum, auto b) HWY_ATTR { return hn::Add(sum, b); }, sums,
-                               Data<const T>(bias) + first);
-                         } else {
-                           MapRow(
-                               to, columns, [](auto, auto sum) HWY_ATTR { return sum; }, sums);
-                         }
+                         panel_tiles::Store(sums, Given(bias) ? Data<const T>(bias) + first : nullptr, columns,
+                                            Data<T>(output) + out[row] + first);
                        });
 }
 

@@ -9,12 +9,13 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/launch.h"
 #include "kernels/mlp/linear/hwy_by_columns_few.h"
-#include "kernels/mlp/linear/hwy_by_columns_many.h"
-#include "kernels/mlp/linear/hwy_strips.h"
+#include "kernels/mlp/linear/panels/hwy_tile.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
@@ -23,7 +24,6 @@ namespace by_columns {
 
 constexpr int64_t kUnit = 64;           // of outputs of few rows, which threads share
 constexpr int64_t kGrainBytes = 65536;  // of weights: about 1 us, less is not worth waking another thread
-constexpr int64_t kGrain = 32768;       // products of many rows: some us
 
 // What a product is of: rows x(0), x(1), ..., and the weights of `parts` products with `outputs` outputs each.
 template <class T, class X>
@@ -34,6 +34,13 @@ struct Operands {
   int parts;
   int64_t outputs;
 };
+
+template <int kParts, class T>
+std::array<panels::Weights<T>, kParts> PanelsOf(const Weight<T>* weights) {
+  std::array<panels::Weights<T>, kParts> panels;
+  for (int p = 0; p < kParts; ++p) panels[p] = {weights[p].data, weights[p].stride, /*by_columns=*/true};
+  return panels;
+}
 
 template <class T, class X, class Body>
 void MultiplyFew(const lz_kernel_args* args, const Operands<T, X>& of, const Body& body) {
@@ -50,40 +57,29 @@ void MultiplyFew(const lz_kernel_args* args, const Operands<T, X>& of, const Bod
   });
 }
 
-template <class T, class X, class Body>
-void MultiplyMany(const lz_kernel_args* args, const Operands<T, X>& of, float* packed, const Body& body) {
-  const int64_t k = of.weights[0].k;
-  for (int64_t row = 0; row < of.rows; row += kBlockRows) {
-    const int64_t count = std::min(kBlockRows, of.rows - row);
-    ParallelFor(args, StripsOf(count), 16384 / (k * kTileRows + 1) + 1, [&](int64_t begin, int64_t end) {
-      for (int64_t strip = begin; strip < end; ++strip) {
-        decltype(of.x(0)) x[kTileRows] = {};
-        const int64_t own = std::min<int64_t>(kTileRows, count - strip * kTileRows);
-        for (int64_t j = 0; j < own; ++j) x[j] = of.x(row + strip * kTileRows + j);
-        strips::PackStrip(x, own, k, packed + strip * kTileRows * k, kTileRows);
-      }
-    });
-    const int64_t grain = kGrain / (kBlockColumns * count * of.parts * (k + 16)) + 1;
-    ParallelFor(args, (of.outputs + kBlockColumns - 1) / kBlockColumns, grain, [&](int64_t begin, int64_t end) {
-      HWY_ALIGN Panel panel;
-      HWY_ALIGN float sums[2][kBlockRows][kBlockColumns];
-      for (int64_t first = begin * kBlockColumns; first < std::min(end * kBlockColumns, of.outputs);
-           first += kBlockColumns) {
-        const int64_t columns = std::min(kBlockColumns, of.outputs - first);
-        for (int p = 0; p < of.parts; ++p) SumMany(of.weights[p], packed, count, first, columns, panel, sums[p]);
-        for (int64_t r = 0; r < count; ++r) body(row + r, first, columns, sums[0][r], sums[1][r]);
-      }
-    });
+// How many rows are multiplied: in FP32.
+struct InFP32 {
+  // Floats that a product of rows of T wants.
+  template <class T>
+  static int64_t WideSize(int64_t rows, int64_t k) {
+    return rows <= kFewRows ? 0 : panel_tiles::WideSize<T>(rows, k);
   }
-}
+  template <int kParts, class T, class X, class Body>
+  static void Multiply(const lz_kernel_args* args, const Operands<T, X>& of, float* wide, const Body& body) {
+    const panels::Size size = {of.rows, of.outputs, of.weights[0].k};
+    panel_tiles::Multiply<kParts, std::remove_cvref_t<decltype(*of.x(0))>>(
+        args, size, of.x, PanelsOf<kParts>(of.weights).data(), wide, body);
+  }
+};
 
 // body(row, first, columns, sums of the first product, sums of the second) for parts of all rows and outputs, once
-// each; `first` and, but for the last part, `columns` are even. `packed`: PackedSize() floats.
-template <class T, class X, class Body>
-void Multiply(const lz_kernel_args* args, const Operands<T, X>& of, float* packed, const Body& body) {
+// each; `first` and, but for the last part, `columns` are even. `wide`: WideSize() floats.
+template <class Many = InFP32, class T, class X, class Body>
+void Multiply(const lz_kernel_args* args, const Operands<T, X>& of, float* wide, const Body& body) {
   if (of.rows == 0) return;
   if (of.rows <= kFewRows) return MultiplyFew(args, of, body);
-  MultiplyMany(args, of, packed, body);
+  if (of.parts == 1) return Many::template Multiply<1>(args, of, wide, body);
+  Many::template Multiply<2>(args, of, wide, body);
 }
 
 }  // namespace by_columns

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "hwy/highway.h"
 #include "kernels/launch.h"
@@ -78,6 +79,22 @@ void PackStrip(const T* const* x, int64_t rows, int64_t k, float* out, int64_t l
   const Four d;
   for (int64_t lane = 0; lane < lanes; lane += 4) {
     int64_t i = 0;
+    if constexpr (std::is_same_v<T, BF16>) {  // in pairs, which are halves of f32
+      const hn::Repartition<uint16_t, Four> d16;
+      const hn::RebindToUnsigned<Four> d32;
+      for (; i + 8 <= k; i += 8) {
+        hn::Vec<Four> r[4];
+        for (int64_t j = 0; j < 4; ++j)
+          r[j] = lane + j < rows ? hn::BitCast(d, hn::LoadU(d16, &x[lane + j][i].bits)) : hn::Zero(d);
+        Transpose(r);
+        for (int64_t j = 0; j < 4; ++j) {
+          const auto pairs = hn::BitCast(d32, r[j]);
+          float* to = out + (i + 2 * j) * lanes + lane;
+          hn::StoreU(hn::BitCast(d, hn::ShiftLeft<16>(pairs)), d, to);
+          hn::StoreU(hn::BitCast(d, hn::And(pairs, hn::Set(d32, 0xffff0000u))), d, to + lanes);
+        }
+      }
+    }
     for (; i + 4 <= k; i += 4) {
       hn::Vec<Four> r[4];
       for (int64_t j = 0; j < 4; ++j) r[j] = lane + j < rows ? LoadF32(d, x[lane + j] + i) : hn::Zero(d);

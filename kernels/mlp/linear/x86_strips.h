@@ -1,4 +1,4 @@
-// Strips of 16 rows of input for the x86 kernels of linear in bf16: pairs of k side by side, so that weights are read
+// Strips of 16 rows of input for the AMX kernel of linear in bf16: pairs of k side by side, so that weights are read
 // as they are stored and sums need no folding. Packing, the share of each thread and the store of what was summed.
 // For files of x86-64 only.
 #pragma once

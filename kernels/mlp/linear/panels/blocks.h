@@ -1,69 +1,109 @@
-// How own kernels walk through a product with panels: blocks of rows share what a second-level cache holds of a panel,
-// tiles of rows what registers hold.
+// How own kernels walk through a product of many rows: weights in panels of 64 columns, in place or packed for a block
+// of rows; tiles of a few rows and a panel are what registers hold. Sums go over k in order, in blocks: their order
+// depends on k alone.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "kernels/launch.h"
-#include "ops/mlp/linear/panels.h"
 
 namespace lz::panels {
-using ops::mlp_linear_panels::kPanel;
 
-inline constexpr int64_t kBlockRows = 96, kBlockK = 256;
-inline constexpr int kTileRows = 6;  // times a panel: 24 vectors of 16 sums
-using Sums = float[kPanel];          // of one row
+inline constexpr int64_t kPanel = 64;       // columns
+inline constexpr int64_t kPackedK = 512;    // of a panel that is packed: as f32 128 KiB of a second-level cache
+inline constexpr int64_t kInPlaceK = 1024;  // of one that need not be written
+inline constexpr int64_t kBlockRows = 512;  // for which a panel is packed once
+inline constexpr int64_t kUnitRows = 64;    // the unit in which threads share the work of a panel
+inline constexpr int kTileRows = 6;         // with 64 columns 24 vectors of 16 sums
+using Sums = float[kPanel];                 // of one row
 
-// add(x, tile, w, size, sums): adds the products of tile <= kTileRows rows x with `size` values of k of a panel.
-// store(sums, bias, to): 64 columns of a row; bias may be null.
-template <class T, class Add, class Store>
-void ForBlocks(const lz_kernel_args* args, const Add& add, const Store& store) {
-  using namespace ops::mlp_linear_panels;
-  const lz_tensor &input = args->tensors[kInput], &panels = args->tensors[kPanels], &bias = args->tensors[kBias];
-  const lz_tensor& output = args->tensors[kOutput];
-  const RowOffsets in(input), out(output);
-  const int64_t rows = NumRows(output), k = panels.shape[1];
-  const int64_t blocks = (rows + kBlockRows - 1) / kBlockRows;
+struct Size {
+  int64_t rows, columns, k;
+};
 
-  const auto run_block = [&](int64_t panel, int64_t first, int64_t count) {
-    Sums sums[kBlockRows];
-    std::memset(sums, 0, size_t(count) * sizeof(Sums));
-    for (int64_t from = 0; from < k; from += kBlockK) {
-      for (int64_t row = 0; row < count; row += kTileRows) {
-        const int64_t tile = std::min<int64_t>(kTileRows, count - row);
-        const T* x[kTileRows];
-        for (int64_t r = 0; r < tile; ++r) x[r] = Data<const T>(input) + in[first + row + r] + from;
-        add(x, tile, Data<const T>(panels) + (panel * k + from) * kPanel, std::min(kBlockK, k - from), sums + row);
+// Blocks of k are nearly equal, at most `most`, and even. Long ones are faster: a CPU foresees long rows.
+inline int64_t BlockK(int64_t k, int64_t most) {
+  const int64_t blocks = std::max<int64_t>(1, (k + most - 1) / most);
+  return std::max<int64_t>(32, ((k + blocks - 1) / blocks + 31) / 32 * 32);
+}
+
+// Weights as a model stores them: the values of k of a column side by side, or the columns of a value of k.
+template <class T>
+struct Weights {
+  const T* At(int64_t column, int64_t from) const {
+    return by_columns ? data + from * stride + column : data + column * stride + from;
+  }
+
+  const T* data;
+  int64_t stride;
+  bool by_columns;
+};
+
+// Panels that are there, [columns / 64, k, 64], which a CPU foresees.
+template <class T>
+struct InPlace {
+  static constexpr int64_t kBlockK = kInPlaceK;
+  using Buffer = T[1];
+  const T* Panel(int, int64_t first, int64_t, int64_t from, int64_t, T*) const {
+    return data + first * k + from * kPanel;
+  }
+
+  const T* data;
+  int64_t k;
+};
+
+// The products of kParts weights with the same rows, whose elements are E.
+//   x(row)                                        where a row begins
+//   source.Panel(part, first, columns, from, size, buffer)     values [from, from + size) of k of a panel: what it
+//                                                 returns, in `buffer` or in place
+//   add(x, tile, panel, columns, size, more, sums)      sums of tile <= kTileRows rows, added to what stands there if
+//                                                 `more`
+//   store(row, first, columns, sums[0], sums[kParts - 1])      once for each row and panel
+template <int kParts, class E, class X, class Source, class Add, class Store>
+void Multiply(const lz_kernel_args* args, const Size& size, const X& x, const Source& source, const Add& add,
+              const Store& store) {
+  const int64_t block_k = BlockK(size.k, Source::kBlockK);
+  const auto sum_part = [&](int part, int64_t first, int64_t columns, int64_t begin, int64_t end, E* buffer,
+                            Sums* sums) {
+    const int64_t tiles = (end - begin + kTileRows - 1) / kTileRows;
+    for (int64_t from = 0; from < size.k || from == 0; from += block_k) {
+      const int64_t depth = std::min(block_k, size.k - from);
+      const E* w = source.Panel(part, first, columns, from, depth, buffer);
+      for (int64_t tile = 0; tile < tiles; ++tile) {  // of nearly equal numbers of rows
+        const int64_t row = (end - begin) * tile / tiles, next = (end - begin) * (tile + 1) / tiles;
+        const E* rows[kTileRows];
+        for (int64_t r = row; r < next; ++r) rows[r - row] = x(begin + r) + from;
+        add(rows, next - row, w, columns, depth, from > 0, sums + row);
       }
     }
-    const T* const biases = Given(bias) ? Data<const T>(bias) + panel * kPanel : nullptr;
-    for (int64_t row = 0; row < count; ++row)
-      store(sums[row], biases, Data<T>(output) + out[first + row] + panel * kPanel);
   };
+  const int64_t units = (size.rows + kUnitRows - 1) / kUnitRows, panels = (size.columns + kPanel - 1) / kPanel;
   constexpr int64_t kGrain = 64 * 4096;  // products: some 5 us
-  const int64_t products = std::min(rows, kBlockRows) * k * kPanel;
-  ParallelFor(args, panels.shape[0] * blocks, kGrain / (products + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t first = i % blocks * kBlockRows;
-      run_block(i / blocks, first, std::min(kBlockRows, rows - first));
+  const int64_t products = std::min(size.rows, kUnitRows) * size.k * kPanel * kParts;
+  ParallelFor(args, panels * units, kGrain / (products + 1) + 1, [&](int64_t begin, int64_t end) {
+    alignas(64) typename Source::Buffer buffer;
+    alignas(64) Sums sums[kParts][kBlockRows];
+    for (int64_t i = begin; i < end;) {
+      const int64_t unit = i % units, count = std::min({kBlockRows / kUnitRows, units - unit, end - i});
+      const int64_t first_row = size.rows * unit / units, last_row = size.rows * (unit + count) / units;
+      const int64_t first = i / units * kPanel, columns = std::min(kPanel, size.columns - first);
+      for (int part = 0; part < kParts; ++part) sum_part(part, first, columns, first_row, last_row, buffer, sums[part]);
+      for (int64_t row = first_row; row < last_row; ++row)
+        store(row, first, columns, sums[0][row - first_row], sums[kParts - 1][row - first_row]);
+      i += count;
     }
   });
 }
 
-// f(n) with n = std::integral_constant of `tile`, 1 to kTileRows.
-template <class F>
-void WithTile(int64_t tile, const F& f) {
-  switch (tile) {
-    case 1: return f(std::integral_constant<int, 1>());
-    case 2: return f(std::integral_constant<int, 2>());
-    case 3: return f(std::integral_constant<int, 3>());
-    case 4: return f(std::integral_constant<int, 4>());
-    case 5: return f(std::integral_constant<int, 5>());
-    default: return f(std::integral_constant<int, kTileRows>());
+// f(n) with n = std::integral_constant of `count`, 1 to kMax.
+template <int kMax, class F>
+void WithCount(int64_t count, const F& f) {
+  if constexpr (kMax > 1) {
+    if (count < kMax) return WithCount<kMax - 1>(count, f);
   }
+  f(std::integral_constant<int, kMax>());
 }
 
 }  // namespace lz::panels

@@ -8,95 +8,30 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/panels/blocks.h"
-#include "kernels/simd.h"
+#include "kernels/mlp/linear/panels/hwy_tile.h"
+#include "ops/mlp/linear/panels.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::mlp_linear_panels;
-using panels::Sums;
-
-using DF = hn::CappedTag<float, 16>;
-using VF = hn::Vec<DF>;
-// With panels::kTileRows rows, sums fill the registers.
-#if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
-constexpr int kVectors = 4;
-#else
-constexpr int kVectors = 2;
-#endif
-
-// A value of k of kVectors vectors of columns; in bf16 two, of which the even ones are the high halves of lanes.
-template <int R>
-HWY_INLINE void Step(const float* const* x, const float* w, int64_t i, VF (*acc)[kVectors]) {
-  VF ws[kVectors];
-#pragma GCC unroll 8
-  for (int v = 0; v < kVectors; ++v) ws[v] = hn::LoadU(DF(), w + i * kPanel + v * hn::Lanes(DF()));
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) {
-    const VF xs = hn::Set(DF(), x[r][i]);
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(xs, ws[v], acc[r][v]);
-  }
-}
-template <int R>
-HWY_INLINE void Step(const BF16* const* x, const BF16* w, int64_t i, VF (*acc)[kVectors]) {
-  const hn::RebindToUnsigned<DF> d32;
-  const hn::Repartition<uint16_t, DF> d16;
-#pragma GCC unroll 8
-  for (int half = 0; half < 2; ++half) {
-    VF ws[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const auto pairs = hn::BitCast(d32, hn::LoadU(d16, &w[i * kPanel + v * hn::Lanes(d16)].bits));
-      ws[v] = hn::BitCast(DF(), half == 0 ? hn::ShiftLeft<16>(pairs) : hn::And(pairs, hn::Set(d32, 0xffff0000u)));
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      const VF xs = hn::Set(DF(), ToFloat(x[r][i + half]));
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(xs, ws[v], acc[r][v]);
-    }
-  }
-}
-
-// Adds to `sums` the products of R rows with a panel, `size` values of k.
-template <int R, class T>
-HWY_NOINLINE void AddTile(const T* const* x, const T* w, int64_t size, Sums* sums) {
-  constexpr int kStep = sizeof(T) == 2 ? 2 : 1;  // values of k
-  const int64_t lanes = int64_t(hn::Lanes(DF()));
-  for (int64_t column = 0; column < kPanel; column += kVectors * lanes) {
-    VF acc[R][kVectors];
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::Zero(DF());
-    for (int64_t i = 0; i < size; i += kStep) Step<R>(x, w + column * kStep, i, acc);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) {
-        float* sum = sums[r] + column + v * lanes;
-        hn::StoreU(hn::Add(hn::LoadU(DF(), sum), acc[r][v]), DF(), sum);
-      }
-  }
-}
 
 template <class T>
 void Run(const lz_kernel_args* args) {
-  panels::ForBlocks<T>(
-      args,
-      [](const T* const* x, int64_t tile, const T* w, int64_t size, Sums* sums) {
-        panels::WithTile(tile, [&](auto rows) { AddTile<rows()>(x, w, size, sums); });
+  const lz_tensor &input = args->tensors[kInput], &weight = args->tensors[kPanels], &bias = args->tensors[kBias];
+  const lz_tensor& output = args->tensors[kOutput];
+  const RowOffsets in(input), out(output);
+  const int64_t k = weight.shape[1], next = panel_tiles::kTileColumns * (sizeof(T) == 2 ? 2 : 1);
+  panels::Multiply<1, T>(
+      args, {NumRows(output), weight.shape[0] * kPanel, k}, [&](int64_t row) { return Data<const T>(input) + in[row]; },
+      panels::InPlace<T>{Data<const T>(weight), k},
+      [&](const T* const* x, int64_t tile, const T* w, int64_t columns, int64_t size, bool more, panels::Sums* sums) {
+        panel_tiles::AddPanel(x, tile, w, kPanel, next, columns, size, more, sums);
       },
-      [](const float* sums, const T* bias, T* to) {
-        const DF d;
-        for (int64_t column = 0; column < kPanel; column += int64_t(hn::Lanes(d))) {
-          VF sum = hn::LoadU(d, sums + column);
-          if (bias) sum = hn::Add(sum, LoadF32(d, bias + column));
-          StoreF32(d, sum, to + column);
-        }
+      [&](int64_t row, int64_t first, int64_t columns, const float* sums, const float*) {
+        panel_tiles::Store(sums, Given(bias) ? Data<const T>(bias) + first : nullptr, columns,
+                           Data<T>(output) + out[row] + first);
       });
 }
 

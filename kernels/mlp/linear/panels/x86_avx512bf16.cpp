@@ -7,64 +7,26 @@
 #include "platform/device.h"
 
 #if defined(__x86_64__)
-#include <cstring>
-
-#include "kernels/mlp/linear/panels/blocks.h"
-#include "kernels/x86_intrinsics.h"
+#include "kernels/mlp/linear/panels/x86_tile.h"
+#include "ops/mlp/linear/panels.h"
 
 namespace {
 using namespace lz;
-using panels::Sums;
-
-constexpr int kVectors = 4;  // of 16 columns
-
-template <int R>
-LZ_AVX512BF16 void AddTile(const uint16_t* const* x, const uint16_t* w, int64_t size, Sums* sums) {
-  __m512 acc[R][kVectors];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = _mm512_setzero_ps();
-  for (int64_t i = 0; i < size; i += 2) {
-    __m512bh ws[kVectors];
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) ws[v] = (__m512bh)_mm512_loadu_si512(w + i * panels::kPanel + v * 32);
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-      int32_t pair;
-      std::memcpy(&pair, x[r] + i, 4);
-      const __m512bh xs = (__m512bh)_mm512_set1_epi32(pair);
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = _mm512_dpbf16_ps(acc[r][v], xs, ws[v]);
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r)
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      float* sum = sums[r] + v * 16;
-      _mm512_storeu_ps(sum, _mm512_add_ps(_mm512_loadu_ps(sum), acc[r][v]));
-    }
-}
-
-LZ_AVX512BF16 void Store(const float* sums, const uint16_t* bias, uint16_t* to) {
-  for (int v = 0; v < kVectors; ++v) {
-    __m512 sum = _mm512_loadu_ps(sums + v * 16);
-    if (bias) {
-      const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bias + v * 16));
-      sum = _mm512_add_ps(sum, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));
-    }
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + v * 16), (__m256i)_mm512_cvtneps_pbh(sum));
-  }
-}
+using namespace lz::ops::mlp_linear_panels;
 
 int32_t Launch(const lz_kernel_args* args) {
-  panels::ForBlocks<uint16_t>(
-      args,
-      [](const uint16_t* const* x, int64_t tile, const uint16_t* w, int64_t size, Sums* sums) {
-        panels::WithTile(tile, [&](auto rows) { AddTile<rows()>(x, w, size, sums); });
-      },
-      &Store);
+  const lz_tensor &input = args->tensors[kInput], &weight = args->tensors[kPanels], &bias = args->tensors[kBias];
+  const lz_tensor& output = args->tensors[kOutput];
+  const RowOffsets in(input), out(output);
+  const int64_t k = weight.shape[1];
+  panels::Multiply<1, uint16_t>(
+      args, {NumRows(output), weight.shape[0] * kPanel, k},
+      [&](int64_t row) { return Data<const uint16_t>(input) + in[row]; },
+      panels::InPlace<uint16_t>{Data<const uint16_t>(weight), k}, &panels::bf16::AddPanel,
+      [&](int64_t row, int64_t first, int64_t columns, const float* sums, const float*) {
+        panels::bf16::Store(sums, Given(bias) ? Data<const uint16_t>(bias) + first : nullptr, columns,
+                            Data<uint16_t>(output) + out[row] + first);
+      });
   return 0;
 }
 

@@ -17,21 +17,21 @@ INSTANTIATE_TEST_SUITE_P(Targets, HwyGemmPacked, AllTargets(), NameOfTarget);
 
 TEST_P(HwyGemmPacked, EqualsTheReferenceAtEveryRemainder) {
   for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
-    for (int64_t rows : {1, 4, 7, 8, 9, 16, 17, 33, 63, 65})
-      for (int64_t n : {1, 5, 6, 7, 12, 13, 24, 25, 49})
+    for (int64_t rows : {1, 5, 6, 7, 13, 64, 65})
+      for (int64_t n : {1, 7, 8, 9, 15, 17, 33, 63, 64, 65})
         for (int64_t k : {1, 3, 4, 5, 33, 71})
           ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0});
 }
 
 TEST_P(HwyGemmPacked, EqualsTheReferenceOverSeveralBlocksOfK) {
   for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
-    for (int64_t k : {255, 256, 257, 513, 4100})
+    for (int64_t k : {511, 512, 513, 4100})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 7, .n = 9, .k = k, .bias = true});
 }
 
 TEST_P(HwyGemmPacked, EqualsTheReferenceOverSeveralBlocksOfRows) {
   for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
-    for (int64_t rows : {191, 192, 193, 400})
+    for (int64_t rows : {511, 512, 513, 1100})
       ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = 25, .k = 9, .bias = true, .pad = 3});
 }
 
