@@ -49,6 +49,13 @@ HWY_INLINE void AskNext(const T* const* first, int64_t head_stride, int64_t d, i
 }
 inline constexpr auto kNothing = [](int64_t) {};
 
+// GCC would load a vector anew for each of its uses, and the loads would take longer than the arithmetic.
+HWY_INLINE void KeepLoaded(V& v) {
+#if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
+  if constexpr (kL >= 16) asm("" : "+v"(v.raw));
+#endif
+}
+
 // s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k[j] + at is a valid row up to the next
 // multiple. fetch(j) asks for what is needed later while key j is worked on.
 template <int R, int G, class T, class Fetch>
@@ -62,11 +69,18 @@ HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* con
     LZ_UNROLL for (int r = 0; r < R; ++r) { LZ_UNROLL for (int c = 0; c < 4 * G; ++c) acc[r][c] = hn::Zero(kD); }
     int64_t i = 0;
     for (; i + kPair <= d; i += kPair) {
+      V q_lo[R], q_hi[R];
+      LZ_UNROLL for (int r = 0; r < R; ++r) {
+        q_lo[r] = hn::Load(kD, q + r * q_stride + i);
+        q_hi[r] = hn::Load(kD, q + r * q_stride + i + kL);
+        KeepLoaded(q_lo[r]);
+        KeepLoaded(q_hi[r]);
+      }
       LZ_UNROLL for (int c = 0; c < 4 * G; ++c) {
         LoadPair(row[c] + i, lo, hi);
         LZ_UNROLL for (int r = 0; r < R; ++r) {
-          acc[r][c] = hn::MulAdd(lo, hn::Load(kD, q + r * q_stride + i), acc[r][c]);
-          acc[r][c] = hn::MulAdd(hi, hn::Load(kD, q + r * q_stride + i + kL), acc[r][c]);
+          acc[r][c] = hn::MulAdd(lo, q_lo[r], acc[r][c]);
+          acc[r][c] = hn::MulAdd(hi, q_hi[r], acc[r][c]);
         }
       }
     }
@@ -89,10 +103,10 @@ HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* con
 
 // o[r][col ..] = alpha[r] o[r][col ..] + sum over j < n of p[r][j] v[j][at + col ..], C pairs wide; tail: C == 1 and
 // only `tail` elements of the pair exist. U keys run in separate accumulators to hide latency. fetch(j): as in
-// Dots, once for every strip.
+// Dots, for each `strips`-th key: so many strips share what is to be asked for.
 template <int R, int C, int U, bool kTail, class T, class Fetch>
 HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, int64_t at, int64_t n, int64_t col,
-                              int64_t tail, float* HWY_RESTRICT o, int64_t o_stride, const float* alpha,
+                              int64_t tail, float* HWY_RESTRICT o, int64_t o_stride, const float* alpha, int64_t strips,
                               const Fetch& fetch) {
   V acc[U][R][2 * C], lo, hi;
   LZ_UNROLL for (int r = 0; r < R; ++r) {
@@ -102,9 +116,10 @@ HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, in
       LZ_UNROLL for (int u = 1; u < U; ++u) acc[u][r][c] = hn::Zero(kD);
     }
   }
-  int64_t j = 0;
+  int64_t j = 0, wait = 0;
   const auto step = [&](int u, int64_t key) HWY_ATTR {
-    fetch(key);
+    if (wait == 0) fetch(key), wait = strips;
+    --wait;
     LZ_UNROLL for (int c = 0; c < C; ++c) {
       if constexpr (kTail) {
         LoadPairN(v[key] + at + col, tail, lo, hi);
@@ -136,12 +151,15 @@ HWY_INLINE void Weighted(const float* p, const T* const* v, int64_t at, int64_t 
                          int64_t o_stride, const float* alpha, const Fetch& fetch) {
   constexpr int kU = R == 1 ? 2 : 1;
   constexpr int kC = R == 1 ? 2 : (R == 2 || kL >= 16 ? 2 : 1);
+  const int64_t strips = d / (kC * kPair) + (d % (kC * kPair) + kPair - 1) / kPair;
   int64_t col = 0;
   for (; col + kC * kPair <= d; col += kC * kPair) {
-    WeightedStrip<R, kC, kU, false>(p, v, at, n, col, 0, o, o_stride, alpha, fetch);
+    WeightedStrip<R, kC, kU, false>(p, v, at, n, col, 0, o, o_stride, alpha, strips, fetch);
   }
-  for (; col + kPair <= d; col += kPair) WeightedStrip<R, 1, 2, false>(p, v, at, n, col, 0, o, o_stride, alpha, fetch);
-  if (col < d) WeightedStrip<R, 1, 1, true>(p, v, at, n, col, d - col, o, o_stride, alpha, fetch);
+  for (; col + kPair <= d; col += kPair) {
+    WeightedStrip<R, 1, 2, false>(p, v, at, n, col, 0, o, o_stride, alpha, strips, fetch);
+  }
+  if (col < d) WeightedStrip<R, 1, 1, true>(p, v, at, n, col, d - col, o, o_stride, alpha, strips, fetch);
 }
 
 }  // namespace attn

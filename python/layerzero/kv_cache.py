@@ -66,6 +66,7 @@ class KVCacheManager:
         self._layers: list[tuple[Any, Any]] = []  # key and value caches as (blocks, block_size, heads, head_dim)
         self._stored: list[tuple[Any, Any]] = []  # as they were attached
         self._scales: list[dict[str, Any]] = []
+        self.has_scales = False  # those of a layer at least
 
     # ---- storage
 
@@ -101,6 +102,7 @@ class KVCacheManager:
         self._layers.append((views[0], views[1]))
         self._stored.append((key_cache, value_cache))
         self._scales.append({"k_scale": k_scale, "v_scale": v_scale})
+        self.has_scales |= k_scale is not None or v_scale is not None
         return len(self._layers) - 1
 
     def allocate_storage(

@@ -289,6 +289,8 @@ def _multiply_adds(about: dict[str, Any]) -> int:
         return axes["..."] * axes["n"] * axes["k"]
     if not operation.startswith("attention."):
         return 0
+    if "blocks" in axes:  # the sequences of a case fill all blocks of its cache
+        return axes["h_q"] * axes["blocks"] * axes["block_size"] * (axes["d_qk"] + axes["d_v"])
     hidden = (axes["s_q"] - 1) / 2 if about["options"].get("causal") == "true" else 0
     return int(axes["b"] * axes["h_q"] * axes["s_q"] * (axes["s_kv"] - hidden) * (axes["d_qk"] + axes["d_v"]))
 

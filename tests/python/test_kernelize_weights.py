@@ -10,7 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from layerzero.errors import InvalidRequestError  # noqa: E402
-from layerzero.integrations.transformers import kernelize, unkernelize, weights  # noqa: E402
+from layerzero.integrations.transformers import kernelize, rounding, unkernelize, weights  # noqa: E402
 
 
 @pytest.fixture
@@ -56,6 +56,25 @@ def test_gives_what_the_blocks_mean(model, kind, activations):
     actual = logits(model, ids)
     tolerance = 1e-5 if activations == "input" else 2e-2  # activations are rounded to 1/127 of the largest of 32
     assert (actual - expected).norm() <= tolerance * expected.norm()
+
+
+@pytest.mark.parametrize("slower, chosen", [({1: 0.9, 32: 1.05}, "int8"), ({1: 1.02, 32: 1.1}, "input")])
+def test_activations_are_rounded_where_that_is_allowed_and_faster(model, monkeypatch, slower, chosen):
+    monkeypatch.setattr(rounding, "_slower", lambda linears, rows: slower[rows])
+    ids = torch.arange(3, 15)[None]
+    report = kernelize(copy.deepcopy(model), "int8", activations="int8", max_perplexity_ratio=2)
+    assert report.weights.activations == chosen and f"{slower[1]:.2f} at 1 rows" in str(report)
+    served = copy.deepcopy(model)
+    kernelize(served, "int8", activations="int8", max_perplexity_ratio=2)
+    asked = copy.deepcopy(model)
+    monkeypatch.setattr(rounding, "choose", lambda allowed, linears: (chosen, ""))
+    kernelize(asked, "int8", activations=chosen, max_perplexity_ratio=2)
+    assert torch.equal(logits(served, ids), logits(asked, ids))
+
+
+def test_activations_are_never_rounded_unasked(model, monkeypatch):
+    monkeypatch.setattr(rounding, "_slower", lambda *_: pytest.fail("nothing to choose"))
+    assert kernelize(model, "int8", max_perplexity_ratio=2).weights.activations == "input"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

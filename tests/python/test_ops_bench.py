@@ -91,6 +91,12 @@ def test_causal_attention_multiplies_half():
     assert ops_bench._multiply_adds(about | {"options": {}}) == 2 * 9 * 8
 
 
+def test_attention_over_pages_multiplies_all_blocks():
+    axes = {"b": 1, "h_q": 2, "h_kv": 1, "blocks": 3, "block_size": 16, "max_blocks": 3, "d_qk": 4, "d_v": 4}
+    about = {"operation": "attention.gqa.decode.block_table", "axes": axes, "options": {}}
+    assert ops_bench._multiply_adds(about) == 2 * 3 * 16 * 8
+
+
 def test_every_shipped_case_is_a_call_with_an_own_kernel():
     for case in ops_bench.all_cases():
         if case.line.count(",") and any(len(n) > 4 for n in case.line.replace("]", ",").replace("[", ",").split(",")):

@@ -399,7 +399,7 @@ def test_a_full_manager_refuses_a_prompt():
 def test_a_run_that_fails_leaves_the_cache_as_it_was(monkeypatch):
     model, ids, cache = pair()[0], ids_of(2, 22), paged()
     forward_in_pieces(model, ids, cache, None, (10,))
-    program = plan_of(model).program()._paged
+    program = plan_of(model).program()._paged[False]
 
     def fails(*_):
         raise lz.KernelExecutionError("planted")

@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "kernels/launch.h"
+#include "kernels/mlp/linear/codes.h"
 #include "ops/mlp/linear.h"
 
 namespace lz::linear {
@@ -55,9 +56,7 @@ void RunTile(int rows, const X* const* x, const T* const* w, int64_t k, int64_t 
 template <class Tile, class T, class X>
 void SumBlock(const lz_tensor& weight, const X* const* x, int rows, int64_t first, int64_t columns, float* sums) {
   const int64_t k = weight.shape[1], stride = weight.strides[0];
-  const int64_t tile = Tile::kColumns * stride * int64_t(sizeof(T));
-  const int64_t tiles = (kAheadBytes + tile / 2) / std::max<int64_t>(1, tile);
-  const int64_t ahead = tile * std::max<int64_t>(1, tiles);  // the same place of a later tile
+  const int64_t ahead = WholeTiles(kAheadBytes, Tile::kColumns * stride * int64_t(sizeof(T)));
   const int groups = (rows + Tile::kMaxRows - 1) / Tile::kMaxRows;
   // Weights that are used once are read as they lie in memory, unless the input would not stay in a first-level cache.
   const bool whole = groups == 1 && rows * k * int64_t(sizeof(X)) <= kWholeBytes;

@@ -28,7 +28,7 @@ def command(
         str | None, typer.Option(help="gguf: the file's blocks as they are; bf16, int8 or int4: rounded")
     ] = None,
     activations: Annotated[
-        str, typer.Option(help="with --weights: input, or int8 to round what is multiplied")
+        str, typer.Option(help="with --weights: input, or int8 to allow rounding what is multiplied")
     ] = "input",
     release: Annotated[
         bool, typer.Option("--release", help="with --weights: give back the memory of what they replace")

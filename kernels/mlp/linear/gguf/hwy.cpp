@@ -172,10 +172,13 @@ HWY_INLINE hn::Vec<DU8> LoadCodes(const uint8_t* p) {
 }
 
 #if HWY_TARGET <= HWY_AVX3
-// A lane's eight codes of four bits by look-up: its index is the lowest four bits, so that nothing is masked.
+// A lane's eight codes of four bits by look-up: its index is the lowest four bits, so that nothing is masked. Few rows
+// have two sums for each half of a block: a look-up does not wait for the one before the last.
+template <int M>
+constexpr int kNibbleChains = M <= 2 ? 4 : 2;
 template <int M>
 HWY_INLINE void AddNibbles(hn::Vec<DU8> codes, int part, const FloatBlock* const* a, int64_t block,
-                           FloatSum (*sums)[2]) {
+                           VF (*sums)[kNibbleChains<M>]) {
   const VF meaning = hn::Iota(DF(), 0);
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -183,10 +186,27 @@ HWY_INLINE void AddNibbles(hn::Vec<DU8> codes, int part, const FloatBlock* const
     const VF w{_mm512_permutexvar_ps(index, meaning.raw)};
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
-      VF& sum = sums[m][i % 2].v;
+      VF& sum = sums[m][i % kNibbleChains<M>];
       sum = hn::MulAdd(w, hn::Set(DF(), a[m][block].x[i % 2 * 16 + 4 * part + i / 2]), sum);
     }
   }
+}
+// sums: those of a block.
+template <int M>
+HWY_INLINE void SumNibbles(const uint8_t* p, const FloatBlock* const* a, int64_t block, FloatSum (*sums)[2]) {
+  constexpr int kChains = kNibbleChains<M>;
+  VF parts[M][kChains];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 4
+    for (int chain = 0; chain < kChains; ++chain) parts[m][chain] = hn::Zero(DF());
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) AddNibbles<M>(LoadCodes(p + c * 64), c, a, block, parts);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half)
+      sums[m][half].v = kChains == 2 ? parts[m][half] : hn::Add(parts[m][half], parts[m][half + kChains - 2]);
 }
 #endif
 
@@ -205,8 +225,7 @@ HWY_INLINE void SumCodes(const uint8_t* p, const typename Sum::Block* const* a, 
   }
 #if HWY_TARGET <= HWY_AVX3
   if constexpr (std::is_same_v<Sum, FloatSum> && F != kQ6_K) {
-#pragma GCC unroll 4
-    for (int c = 0; c < 4; ++c) AddNibbles<M>(LoadCodes(p + c * 64), c, a, block, sums);
+    SumNibbles<M>(p, a, block, sums);
     return;
   }
 #endif
@@ -309,18 +328,32 @@ HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::
   }
 }
 
-// A sum that left FP32 is taken again as the definition has it.
+// Sums that left FP32 are taken again as the definition has it.
+HWY_NOINLINE void TakeAgain(const lz_kernel_args* args, int64_t row, int64_t column, int64_t count, float* sums) {
+  const gguf::ExactSums exact(args);
+  for (int64_t c = 0; c < count; ++c)
+    if (!std::isfinite(sums[c])) sums[c] = float(exact.At(row, column + c));
+}
+HWY_INLINE bool AllFinite(const float* sums) {
+  bool finite = true;
+  for (int c = 0; c < kGroupRows; c += kLanes)
+    finite = finite && hn::AllTrue(DF(), hn::IsFinite(hn::LoadU(DF(), sums + c)));
+  return finite;
+}
+
+// Columns of one group. to: their row of the output.
 template <class T>
-void StoreColumns(const lz_kernel_args* args, int64_t row, int64_t column, float* sums) {
+HWY_INLINE void StoreColumns(const lz_kernel_args* args, int64_t row, int64_t column, float* sums, T* to) {
   const lz_tensor &output = args->tensors[kOutput], &bias = args->tensors[kBias];
   const int64_t count = std::min(kGroupRows, output.shape[output.ndim - 1] - column);
-  T* to = Data<T>(output) + RowOffset(output, row) + column;
-  for (int64_t c = 0; c < count; ++c) {
-    if (!std::isfinite(sums[c]) && args->scalars[kActivations].value.i == kAsGiven)
-      sums[c] = float(gguf::ExactSums(args).At(row, column + c));
-    const float add = Given(bias) ? ToFloat(Data<T>(bias)[(column + c) * bias.strides[0]]) : 0.0f;
-    FromFloat(sums[c] + add, to + c);
+  const T* add = Given(bias) ? Data<const T>(bias) + column : nullptr;
+  if (args->scalars[kActivations].value.i == kAsGiven && !AllFinite(sums)) TakeAgain(args, row, column, count, sums);
+  int64_t c = 0;
+  for (; c + kLanes <= count; c += kLanes) {
+    const VF v = hn::LoadU(DF(), sums + c);
+    StoreF32(DF(), add ? hn::Add(v, LoadF32(DF(), add + c)) : v, to + column + c);
   }
+  for (; c < count; ++c) FromFloat(sums[c] + (add ? ToFloat(add[c]) : 0.0f), to + column + c);
 }
 
 template <int F, class Sum, class T>
@@ -328,6 +361,8 @@ void RunGroups(const lz_kernel_args* args, int64_t rows, int64_t k, int64_t begi
   using Block = typename Sum::Block;
   const lz_tensor& packed = args->tensors[kPacked];
   const auto* blocks = static_cast<const Block*>(args->workspace);
+  const lz_tensor& output = args->tensors[kOutput];
+  const RowOffsets offsets(output);
   float out[kMaxTile][kGroupRows];
   for (int64_t g = begin; g < end; ++g) {
     const uint8_t* group = Data<const uint8_t>(packed) + g * packed.strides[0];
@@ -340,7 +375,8 @@ void RunGroups(const lz_kernel_args* args, int64_t rows, int64_t k, int64_t begi
         case 2: RunGroup<F, Sum, 2>(group, k, a, out); break;
         default: RunGroup<F, Sum, kMaxTile>(group, k, a, out);
       }
-      for (int m = 0; m < count; ++m) StoreColumns<T>(args, row + m, g * kGroupRows, out[m]);
+      for (int m = 0; m < count; ++m)
+        StoreColumns(args, row + m, g * kGroupRows, out[m], Data<T>(output) + offsets[row + m]);
     }
   }
 }

@@ -36,14 +36,16 @@ using quantized::Tables;
 constexpr int64_t kTileRows = 8;  // at most, that share a decoded weight
 constexpr int64_t kColumns = 4;   // whose sums are folded at once
 
-// One column's codes, and the rows that they meet: X is uint16_t of bf16, or float.
-template <Codes kCodes, class X>
+// Codes of columns, and the rows that they meet: X is uint16_t of bf16, or float.
+template <Codes kCodes, class X, int C>
 struct Operands {
   quantized::Decoder<kCodes> decode;
-  const uint8_t* codes;
+  const uint8_t* codes[C];
   int64_t bytes;
   const X* x;
   const float* sums;
+  int64_t ahead;         // bytes from codes to those to ask for
+  int64_t rows[C] = {};  // of the weights
 };
 
 // Of a step.
@@ -56,12 +58,13 @@ struct Values<uint16_t> {
   __m512bh v[4];
 };
 
+// 32 values of the input.
+LZ_AVX512BF16_VBMI_INLINE __m512bh LoadRow(const uint16_t* x) { return (__m512bh)_mm512_load_si512(x); }
+LZ_AVX512BF16_VBMI_INLINE FloatPair LoadRow(const float* x) { return {_mm512_load_ps(x), _mm512_load_ps(x + 16)}; }
 // sum + 32 products, two in a lane.
-LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, __m512bh w, const uint16_t* x) {
-  return _mm512_dpbf16_ps(sum, w, (__m512bh)_mm512_loadu_si512(x));
-}
-LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, const FloatPair& w, const float* x) {
-  return _mm512_fmadd_ps(w.odd, _mm512_loadu_ps(x + 16), _mm512_fmadd_ps(w.even, _mm512_loadu_ps(x), sum));
+LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, __m512bh w, __m512bh x) { return _mm512_dpbf16_ps(sum, w, x); }
+LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, const FloatPair& w, const FloatPair& x) {
+  return _mm512_fmadd_ps(w.odd, x.odd, _mm512_fmadd_ps(w.even, x.even, sum));
 }
 
 // Sums of columns for R rows, in lanes.
@@ -69,33 +72,43 @@ template <class X, Codes kCodes, Scaling kScaling, bool kSplit, int R>
 struct Columns {
   static constexpr int kVectors = quantized::VectorsOf(kCodes), kSets = kSplit ? 2 : 1;
   static constexpr bool kOffsets = kScaling == Scaling::kFloatsAndOffsets;
+  static constexpr int C = R <= 2 ? 4 : R == 4 ? 2 : 1;  // columns side by side: what the registers hold
+  using Of = Operands<kCodes, X, C>;
 
-  // total[r] += step `s`, whose scales and offsets are given. kRest: not all of its 64 bytes are the column's.
+  struct Scales {
+    __m512 scale[kSets], offset[kSets];
+  };
+
+  // total[c][r] += step `s`, whose scales and offsets are given. kRest: not all of its 64 bytes are the columns'.
   template <bool kRest>
-  LZ_AVX512BF16_VBMI_INLINE static void Step(const Operands<kCodes, X>& of, int64_t s, const __m512* scale,
-                                             const __m512* offset, __m512* total) {
-    const uint8_t* at = of.codes + s * 64;
-    _mm_prefetch(at + linear::kCodesAhead, _MM_HINT_T0);
-    __m512i codes =
-        kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
-    asm("" : "+v"(codes));  // the compiler would load them anew for each use: a core has one load of 64 bytes a cycle
-    Values<X> w;
-    of.decode(codes, w.v);
+  LZ_AVX512BF16_VBMI_INLINE static void Step(const Of& of, int64_t s, const Scales* by, __m512 (*total)[R]) {
     const X* x = of.x + s * kVectors * R * 32;
-#pragma GCC unroll 8
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 2
-      for (int set = 0; set < kSets; ++set) {
-        __m512 part = _mm512_setzero_ps();
 #pragma GCC unroll 4
-        for (int v = set; v < kVectors; v += kSets) part = AddDot(part, w.v[v], x + (v * R + r) * 32);
-        if constexpr (kScaling == Scaling::kRow) {
-          total[r] = _mm512_add_ps(total[r], part);
-          continue;
+    for (int c = 0; c < C; ++c) {
+      const uint8_t* at = of.codes[c] + s * 64;
+      _mm_prefetch(at + of.ahead, _MM_HINT_T0);
+      __m512i codes =
+          kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
+      asm("" : "+v"(codes));  // the compiler would load them anew for each use: a core has one load of 64 bytes a cycle
+      Values<X> w;
+      of.decode(codes, w.v);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 2
+        for (int set = 0; set < kSets; ++set) {
+          __m512 part = _mm512_setzero_ps();
+#pragma GCC unroll 4
+          for (int v = set; v < kVectors; v += kSets) part = AddDot(part, w.v[v], LoadRow(x + (v * R + r) * 32));
+          if constexpr (kScaling == Scaling::kRow) {
+            total[c][r] = _mm512_add_ps(total[c][r], part);
+            continue;
+          }
+          if constexpr (kOffsets) {
+            const __m512 sums = _mm512_loadu_ps(of.sums + ((s * kSets + set) * R + r) * 16);
+            part = _mm512_fnmadd_ps(by[c].offset[set], sums, part);
+          }
+          total[c][r] = _mm512_fmadd_ps(part, by[c].scale[set], total[c][r]);
         }
-        if constexpr (kOffsets)
-          part = _mm512_fnmadd_ps(offset[set], _mm512_loadu_ps(of.sums + ((s * kSets + set) * R + r) * 16), part);
-        total[r] = _mm512_fmadd_ps(part, scale[set], total[r]);
       }
     }
   }
@@ -108,62 +121,75 @@ struct Columns {
   }
 
   // Scales of one byte, at most a step's values under each.
-  LZ_AVX512BF16_VBMI_INLINE static void Pairs(const Job& job, const RowScales& scales, const Operands<kCodes, X>& of,
-                                              const __m512i* lanes, __m512* total) {
+  LZ_AVX512BF16_VBMI_INLINE static void Pairs(const Job& job, const Of& of, const __m512i* lanes, __m512 (*total)[R]) {
     const int64_t steps = (of.bytes + 63) / 64;
-    PairScales pairs(job.format != kNVFP4);
     const __m512i next = _mm512_set1_epi8(char(job.scales_of_step));
     for (int64_t from = 0; from < steps; from += job.chunk) {
       const int64_t first = from * job.scales_of_step, left = job.scales - first;
-      pairs.Load(reinterpret_cast<const uint8_t*>(scales.data) + first,
-                 left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1);
+      const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+      PairScales pairs[C];
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c)
+        pairs[c].Load(reinterpret_cast<const uint8_t*>(RowScales(job, of.rows[c]).data) + first, mask,
+                      job.format != kNVFP4);
       __m512i index[2] = {PairScales::IndexOf(lanes[0]), PairScales::IndexOf(lanes[1])};
       ForSteps(of.bytes, from, std::min(from + job.chunk, steps), [&](int64_t s, auto rest) LZ_AVX512BF16_VBMI_LAMBDA {
-        __m512 scale[2];
+        Scales by[C];
 #pragma GCC unroll 2
         for (int set = 0; set < kSets; ++set) {
-          scale[set] = pairs(index[set]);
+#pragma GCC unroll 4
+          for (int c = 0; c < C; ++c) by[c].scale[set] = pairs[c](index[set]);
           index[set] = _mm512_add_epi8(index[set], next);
         }
-        Step<rest>(of, s, scale, nullptr, total);
+        Step<rest>(of, s, by, total);
       });
     }
   }
 
-  LZ_AVX512BF16_VBMI_INLINE static void Floats(const Job& job, const RowScales& scales, const Operands<kCodes, X>& of,
-                                               const __m512i* lanes, __m512* total) {
+  LZ_AVX512BF16_VBMI_INLINE static void Floats(const Job& job, const Of& of, const __m512i* lanes, __m512 (*total)[R]) {
     const int64_t steps = (of.bytes + 63) / 64;
     constexpr int64_t kChunk = quantized::kChunk;
-    float converted[kChunk];
-    int32_t converted_zeros[kOffsets ? kChunk : 1];
+    float converted[C][kChunk];
+    int32_t converted_zeros[C][kOffsets ? kChunk : 1];
     const __m512 base = _mm512_set1_ps(job.offset);
     for (int64_t from = 0; from < steps; from += job.chunk) {
       const int64_t first = from / job.chunk * kChunk, size = std::min(kChunk, job.scales - first);
-      const float* at = reinterpret_cast<const float*>(scales.data) + first;
-      const int32_t* zeros = scales.zeros + first;
-      if (!job.direct) {
-        scales.Convert(first, size, converted, kOffsets ? converted_zeros : nullptr);
-        at = converted, zeros = converted_zeros;
+      const float* values[C];
+      const int32_t* zeros[C];
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) {
+        const RowScales scales(job, of.rows[c]);
+        values[c] = reinterpret_cast<const float*>(scales.data) + first, zeros[c] = scales.zeros + first;
+        if (job.direct) continue;
+        scales.Convert(first, size, converted[c], kOffsets ? converted_zeros[c] : nullptr);
+        values[c] = converted[c], zeros[c] = converted_zeros[c];
       }
-      int64_t uses = job.steps_of_scale, left = size;
-      __m512 scale[2], offset[2] = {base, base};
+      int64_t uses = job.steps_of_scale, at = 0;
+      Scales by[C];
       ForSteps(of.bytes, from, std::min(from + job.chunk, steps), [&](int64_t s, auto rest) LZ_AVX512BF16_VBMI_LAMBDA {
         if (uses == job.steps_of_scale) {
-          const int64_t count = rest ? std::min(left, job.scales_of_step) : job.scales_of_step;
+          const int64_t count = rest ? std::min(size - at, job.scales_of_step) : job.scales_of_step;
           const __mmask16 mask = __mmask16((1u << count) - 1);
-          const __m512 some = _mm512_maskz_loadu_ps(mask, at);
-          _mm_prefetch(at + linear::kCodesAhead / 4, _MM_HINT_T0);
+#pragma GCC unroll 4
+          for (int c = 0; c < C; ++c) {
+            const __m512 some = _mm512_maskz_loadu_ps(mask, values[c] + at);
+            _mm_prefetch(values[c] + at + linear::kCodesAhead / 4, _MM_HINT_T0);
 #pragma GCC unroll 2
-          for (int set = 0; set < kSets; ++set) scale[set] = _mm512_permutexvar_ps(lanes[set], some);
-          if (kOffsets && job.zeros) {
-            const __m512 from_zero = _mm512_add_ps(base, _mm512_cvtepi32_ps(_mm512_maskz_loadu_epi32(mask, zeros)));
+            for (int set = 0; set < kSets; ++set) {
+              by[c].scale[set] = _mm512_permutexvar_ps(lanes[set], some);
+              if constexpr (kOffsets) by[c].offset[set] = base;
+            }
+            if (kOffsets && job.zeros) {
+              const __m512i from_zero = _mm512_maskz_loadu_epi32(mask, zeros[c] + at);
+              const __m512 offset = _mm512_add_ps(base, _mm512_cvtepi32_ps(from_zero));
 #pragma GCC unroll 2
-            for (int set = 0; set < kSets; ++set) offset[set] = _mm512_permutexvar_ps(lanes[set], from_zero);
+              for (int set = 0; set < kSets; ++set) by[c].offset[set] = _mm512_permutexvar_ps(lanes[set], offset);
+            }
           }
-          uses = 0, at += count, zeros += count, left -= count;
+          uses = 0, at += count;
         }
         ++uses;
-        Step<rest>(of, s, scale, offset, total);
+        Step<rest>(of, s, by, total);
       });
     }
   }
@@ -171,28 +197,31 @@ struct Columns {
   // out[c * kTileRows + r]: `columns` of them from `first` on.
   LZ_AVX512BF16_VBMI static void Run(const Job& job, int64_t first, int64_t columns, const void* x, const float* sums,
                                      __m512* out) {
-    Operands<kCodes, X> of{{Tables::Of(job.format), job.flip},
-                           nullptr,
-                           kVectors == 4 ? (job.k + 1) / 2 : job.k,
-                           static_cast<const X*>(x),
-                           sums};
+    const int64_t bytes = kVectors == 4 ? (job.k + 1) / 2 : job.k;
+    Of of{{Tables::Of(job.format), job.flip}, {},   bytes,
+          static_cast<const X*>(x),           sums, linear::WholeTiles(linear::kCodesAhead, C * job.weight_stride)};
     const __m512i lanes[2] = {_mm512_load_si512(job.lanes[0]), _mm512_load_si512(job.lanes[1])};
-    RowScales scales(job, first);
-    for (int64_t c = 0; c < columns; ++c, scales.Next()) {
-      of.codes = job.weight + (first + c) * job.weight_stride;
-      __m512 total[R];
+    for (int64_t begin = 0; begin < columns; begin += C, out += C * kTileRows) {
+      __m512 total[C][R];
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c) {  // those beyond the last repeat it
+        of.rows[c] = first + std::min(begin + c, columns - 1);
+        of.codes[c] = job.weight + of.rows[c] * job.weight_stride;
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) total[r] = _mm512_setzero_ps();
-      if constexpr (kScaling == Scaling::kRow) {
-        ForSteps(of.bytes, 0, (of.bytes + 63) / 64,
-                 [&](int64_t s, auto rest) LZ_AVX512BF16_VBMI_LAMBDA { Step<rest>(of, s, nullptr, nullptr, total); });
-      } else if constexpr (kScaling == Scaling::kPairs) {
-        Pairs(job, scales, of, lanes, total);
-      } else {
-        Floats(job, scales, of, lanes, total);
+        for (int r = 0; r < R; ++r) total[c][r] = _mm512_setzero_ps();
       }
+      if constexpr (kScaling == Scaling::kRow) {
+        ForSteps(bytes, 0, (bytes + 63) / 64,
+                 [&](int64_t s, auto rest) LZ_AVX512BF16_VBMI_LAMBDA { Step<rest>(of, s, nullptr, total); });
+      } else if constexpr (kScaling == Scaling::kPairs) {
+        Pairs(job, of, lanes, total);
+      } else {
+        Floats(job, of, lanes, total);
+      }
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c)
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) out[c * kTileRows + r] = total[r];
+        for (int r = 0; r < R; ++r) out[c * kTileRows + r] = total[c][r];
     }
   }
 };
@@ -325,21 +354,26 @@ struct Tile {
   // At most kColumns from `first` on.
   LZ_AVX512BF16_VBMI void Run(RunColumns run, int64_t row, int64_t height, int64_t first, int64_t count) const {
     __m512 total[kColumns * kTileRows];
-    alignas(16) float scale[kColumns] = {}, offset[kColumns] = {};
     run(job, first, count, static_cast<const char*>(job.x) + row * job.padded() * job.x_bytes(),
         job.sums ? job.sums + row * job.steps() * job.sets() * 16 : nullptr, total);
-    RowScales scales(job, first);
-    for (int64_t c = 0; c < count; ++c, scales.Next()) {
-      const bool whole = job.scaling == Scaling::kRow && job.k > 0;
-      scale[c] = whole ? scales.Scale(0) * scales.factor() : scales.factor();
-      if (row_sums && whole) offset[c] = job.offset + float(scales.Zero(0));
-    }
     for (int64_t c = count; c < kColumns; ++c) std::copy_n(total, kTileRows, total + c * kTileRows);
+    const bool whole = job.scaling == Scaling::kRow && job.k > 0;
+    __m128 scale = _mm_set1_ps(1), offset = _mm_set1_ps(job.offset);
+    if (whole) scale = OfColumns(first, count, [](const RowScales& of) { return of.Scale(0) * of.factor(); });
+    if (!whole && job.outer) scale = OfColumns(first, count, [](const RowScales& of) { return of.factor(); });
+    if (whole && job.zeros)
+      offset = _mm_add_ps(offset, OfColumns(first, count, [](const RowScales& of) { return float(of.Zero(0)); }));
     for (int64_t r = 0; r < std::min(height, job.rows - row); ++r) {
       __m128 four = SumOfEach(total + r, kTileRows);
-      if (row_sums) four = _mm_sub_ps(four, _mm_mul_ps(_mm_load_ps(offset), _mm_set1_ps(row_sums[row + r])));
-      Store(row + r, first, count, _mm_mul_ps(four, _mm_load_ps(scale)));
+      if (row_sums) four = _mm_sub_ps(four, _mm_mul_ps(offset, _mm_set1_ps(row_sums[row + r])));
+      Store(row + r, first, count, _mm_mul_ps(four, scale));
     }
+  }
+  // Lane c = the value of column first + c, beyond the last that of the last.
+  template <class Value>
+  __m128 OfColumns(int64_t first, int64_t count, const Value& value) const {
+    const auto at = [&](int64_t c) { return value(RowScales(job, first + std::min(c, count - 1))); };
+    return _mm_setr_ps(at(0), at(1), at(2), at(3));
   }
   LZ_AVX512BF16_VBMI void Store(int64_t row, int64_t first, int64_t count, __m128 four) const {
     const lz_tensor &output = job.args->tensors[kOutput], &bias = job.args->tensors[kBias];

@@ -159,10 +159,9 @@ class Decoder {
 // 64 scales of one byte as the upper two bytes of their floats.
 class PairScales {
  public:
-  explicit PairScales(bool e8m0) : e8m0_(e8m0) {}
-  LZ_AVX512BF16_VBMI_INLINE void Load(const uint8_t* codes, __mmask64 mask) {
+  LZ_AVX512BF16_VBMI_INLINE void Load(const uint8_t* codes, __mmask64 mask, bool e8m0) {
     const __m512i v = _mm512_maskz_loadu_epi8(mask, codes), top = _mm512_set1_epi8(char(0x80));
-    if (e8m0_) {  // the exponent's eight bits; 0 is the denormal 2^-127, 255 comes out infinite
+    if (e8m0) {  // the exponent's eight bits; 0 is the denormal 2^-127, 255 comes out infinite
       high_ = _mm512_and_si512(_mm512_srli_epi16(v, 1), _mm512_set1_epi8(0x7f));
       low_ = _mm512_and_si512(_mm512_slli_epi16(v, 7), top);
       low_ = _mm512_mask_blend_epi8(_mm512_testn_epi8_mask(v, v), low_, _mm512_set1_epi8(0x40));
@@ -185,7 +184,6 @@ class PairScales {
 
  private:
   __m512i low_, high_;
-  bool e8m0_;
 };
 
 }  // namespace lz::quantized

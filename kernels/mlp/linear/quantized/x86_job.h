@@ -103,17 +103,12 @@ inline Job::Job(const lz_kernel_args* a) : args(a), format(a->scalars[kFormat].v
   chunk = (scaling == Scaling::kPairs ? kPairChunk : kChunk) / scales_of_step * steps_of_scale;
 }
 
-// Scales of one row of weights after the other.
+// The scales of a row of weights.
 struct RowScales {
-  RowScales(const Job& job, int64_t row) : job(job), row(row), in_block(row % job.row_block) {
-    const int64_t at = row / job.row_block;
+  RowScales(const Job& job, int64_t row) : job(job), row(row) {
+    const int64_t at = job.row_block == 1 ? row : row / job.row_block;
     data = job.scale_data + at * job.scale_row_bytes;
     zeros = job.zeros ? job.zeros + at * job.zero_row : nullptr;
-  }
-  void Next() {
-    ++row;
-    if (++in_block < job.row_block) return;
-    in_block = 0, data += job.scale_row_bytes, zeros += job.zero_row;
   }
   float factor() const { return job.outer ? job.outer[row * job.outer_row] : 1.0f; }
   float Scale(int64_t i) const {
@@ -130,14 +125,15 @@ struct RowScales {
   // Of groups from `first` on, as the steps take them.
   void Convert(int64_t first, int64_t count, float* scales, int32_t* to) const {
     for (int64_t i = 0; i < count; ++i) {
-      const int64_t at = job.stored_group == job.group ? first + i : (first + i) * job.group / job.stored_group;
+      const int64_t group = job.group, stored = job.stored_group;
+      const int64_t at = stored == group ? first + i : (first + i) * group / stored;
       scales[i] = Scale(at);
       if (to) to[i] = Zero(at);
     }
   }
 
   const Job& job;
-  int64_t row, in_block;
+  int64_t row;
   const char* data;
   const int32_t* zeros;
 };

@@ -112,7 +112,7 @@ class BlockProgram:
         return [slice(begin, min(begin + PIECE, length)) for begin in range(0, length, PIECE)]
 
     def _run_paged(self, hidden: Any, groups: Any, cache: PagedCache, pads: Any, output: Any, slopes: Any) -> Any:
-        scaled = cache.in_units()
+        scaled = cache.manager.has_scales
         if scaled not in self._paged:
             self._paged[scaled] = _PagedBuilder(self.plan, self, scaled).build()
         groups = [(None, *tables) for _, *tables in groups]  # the lists of pages say what the masks do

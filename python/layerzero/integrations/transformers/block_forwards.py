@@ -1,11 +1,13 @@
 """Forwards of modules whose weights are in blocks, and how a kernelized model comes to use them."""
 
+import dataclasses
+
 import torch
 from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
-from layerzero.integrations.transformers import accuracy, replacing, structure, weights
+from layerzero.integrations.transformers import accuracy, replacing, rounding, structure, weights
 from layerzero.integrations.transformers.blocks import BlockLinear
 from layerzero.integrations.transformers.plan import plans_of
 from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse
@@ -78,13 +80,19 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
     }
     looked_up = weights.embeddings_of(model, served, kind) if release else {}
     found = weights.block_weights(model, served | looked_up, kind, mark.report.left)
-    for name, module in served.items():
-        if name in found.weights:
-            module.__dict__["_layerzero_blocks"] = BlockLinear(found.weights[name], activations, module.weight)
+    linears = {
+        module: BlockLinear(found.weights[name], activations, module.weight)
+        for name, module in served.items()
+        if name in found.weights
+    }
+    chosen, why = rounding.choose(activations, list(linears.values()))
+    for module, linear in linears.items():
+        module.__dict__["_layerzero_blocks"] = dataclasses.replace(linear, activations=chosen)
     for module, plan in plans_of(model):
         plan.take_blocks(module)
     after = accuracy.outcome_of(model, given)
-    report = weights.WeightsReport.of(kind, activations, found, accuracy.compare(before, after, ids))
+    report = weights.WeightsReport.of(kind, chosen, found, accuracy.compare(before, after, ids))
+    report.why_activations = why
     if not report.worse <= max_perplexity_ratio:
         raise InvalidRequestError(
             f"weights: wanted a perplexity of at most {max_perplexity_ratio} times the model's own, got {report.worse:.4f}; "

@@ -115,7 +115,7 @@ class _Call:
             return "some of its layers keep a state, and blocks hold keys and values"
         if paged and stack.layers[0].attention.latent is not None:
             manager = self.cache.manager
-            if self.cache.in_units():
+            if manager.has_scales:
                 return "its latents are stored with scales"
             if any(joined(*manager.storage(index)) is None for index in range(manager.num_layers)):
                 return "its latents and rotated keys lie in two memories"

@@ -273,8 +273,8 @@ class PagedCache(Cache):
     @contextmanager
     def extended(self, sizes: list[Sizes], like: torch.Tensor, pads: list[int]) -> Iterator[tuple[Any, ...]]:
         """Room for `like` (batch, length, width) behind the positions so far: (slots, qo_indptr, kv_indptr, kv_indices,
-        kv_last_page_len, then keys and values of each layer of `sizes`, and their scales if `in_units`). The rows are
-        written when the context ends."""
+        kv_last_page_len, then keys and values of each layer of `sizes`, and their scales if the manager has any). The
+        rows are written when the context ends."""
         batch, length, past = like.shape[0], like.shape[1], self.get_seq_length()
         absent = self._absent
         if self._storage is None or self._storage[0] is not sizes or self._storage[1] is not like.dtype:
@@ -292,18 +292,13 @@ class PagedCache(Cache):
 
     def _inputs(self, sizes: list[Sizes], like: torch.Tensor) -> list[torch.Tensor]:
         """Keys and values of each layer; of latents, too, both beside each other."""
-        found, scaled, one = [], self.in_units(), torch.ones(1, device=like.device)
+        found, one = [], torch.ones(1, device=like.device)
         for (index, *_), (keys, values) in zip(sizes, self.storage(sizes, like), strict=True):
             whole = joined(keys, values) if keys.shape[-1] != values.shape[-1] else None
             found += [keys, values] if whole is None else [keys, values, whole]
-            if scaled:
+            if self.manager.has_scales:
                 found += [one if unit is None else unit for unit in self.manager.scales(index).values()]
         return found
-
-    def in_units(self) -> bool:
-        """Whether a layer's storage has scales."""
-        layers = range(self.manager.num_layers)
-        return any(unit is not None for index in layers for unit in self.manager.scales(index).values())
 
     def storage(self, sizes: list[Sizes], like: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """(keys, values) of layers: (blocks, block_size, heads, size) each, on the device of `like`, and of its dtype where

@@ -291,7 +291,8 @@ class WeightsReport:
     its first result, whose relative error + 1 stands in the ratio's place.
 
     bytes: packed; cached: they were on disk already; seconds: to have them; why_not_kept: what the disk said;
-    released_bytes: of the parameters that release_originals gave back.
+    released_bytes: of the parameters that release_originals gave back; activations: what products do, and why_activations:
+    what was measured where rounding was allowed.
     """
 
     kind: str
@@ -304,6 +305,7 @@ class WeightsReport:
     max_logit_error: float
     perplexity_ratio: float  # of text that the model itself would write: exp of the mean KL divergence
     perplexity: tuple[float, float] | None  # of accuracy_ids, before and after
+    why_activations: str = ""
     released_bytes: int = 0
 
     @staticmethod
@@ -318,7 +320,9 @@ class WeightsReport:
         return self.perplexity_ratio if self.perplexity is None else self.perplexity[1] / self.perplexity[0]
 
     def __str__(self) -> str:
-        text = f"weights: {self.layers} in {self.kind}, activations {self.activations}, {self.bytes / 2**20:.1f} MiB packed"
+        text = f"weights: {self.layers} in {self.kind}, activations {self.activations}"
+        text += f" ({self.why_activations})" if self.why_activations else ""
+        text += f", {self.bytes / 2**20:.1f} MiB packed"
         text += f", {'from the cache' if self.cached else 'made'} in {self.seconds:.2f} s"
         text += f", not kept on disk: {self.why_not_kept}" if self.why_not_kept else ""
         text += f", {self.released_bytes / 2**20:.1f} MiB of parameters released" if self.released_bytes else ""
