@@ -61,9 +61,9 @@ HWY_INLINE Deviations SumDeviations(const T* x, int64_t n, float mean) {
   return {hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))), hn::GetLane(hn::SumOfLanes(d, hn::Add(q0, q1)))};
 }
 
-// `out` may be `x`; w == nullptr means 1, bias == nullptr means 0.
+// `out` may be `x`; w == nullptr means 1, bias == nullptr means 0. offset: added to w.
 template <class T>
-HWY_INLINE void LayerRow(const T* x, const T* w, const T* bias, T* out, int64_t n, float eps) {
+HWY_INLINE void LayerRow(const T* x, const T* w, const T* bias, T* out, int64_t n, float eps, float offset) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const float mean = SumOf(x, n) / float(n);
@@ -73,16 +73,16 @@ HWY_INLINE void LayerRow(const T* x, const T* w, const T* bias, T* out, int64_t 
   const float scale = 1.0f / std::sqrt(variance + eps);
   const auto centre = [vmean = hn::Set(d, mean), vrest = hn::Set(d, rest_of_mean)](auto v)
                           HWY_ATTR { return hn::Sub(hn::Sub(v, vmean), vrest); };
-  const auto vscale = hn::Set(d, scale), one = hn::Set(d, 1.0f), zero = hn::Zero(d);
+  const auto vscale = hn::Set(d, scale), voffset = hn::Set(d, offset), one = hn::Set(d, 1.0f), zero = hn::Zero(d);
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) {
-    const auto gain = hn::Mul(vscale, w ? LoadF32(d, w + i) : one);
+    const auto gain = hn::Mul(vscale, hn::Add(w ? LoadF32(d, w + i) : one, voffset));
     const auto shift = bias ? LoadF32(d, bias + i) : zero;
     StoreF32(d, hn::MulAdd(centre(LoadF32(d, x + i)), gain, shift), out + i);
   }
   if (i < n) {
     const size_t rest = size_t(n - i);
-    const auto gain = hn::Mul(vscale, w ? LoadF32N(d, w + i, rest) : one);
+    const auto gain = hn::Mul(vscale, hn::Add(w ? LoadF32N(d, w + i, rest) : one, voffset));
     const auto shift = bias ? LoadF32N(d, bias + i, rest) : zero;
     StoreF32N(d, hn::MulAdd(centre(LoadF32N(d, x + i, rest)), gain, shift), out + i, rest);
   }

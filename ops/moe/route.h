@@ -9,8 +9,8 @@
 namespace lz::ops::moe_route {
 
 enum Tensor { kLogits, kBias, kWeights, kExpertIds };
-enum Scalar { kK, kScoring, kRenormalize, kScale, kNumGroups, kTopGroups, kGroupScore };
-enum Scoring { kSoftmax, kSigmoid, kSqrtSoftplus };
+enum Scalar { kK, kScoring, kRenormalize, kScale, kNumGroups, kTopGroups, kGroupScore, kMinSum, kJitter };
+enum Scoring { kSoftmax, kSigmoid, kSqrtSoftplus, kSparsemixer };
 enum GroupScore { kMax, kTop2Sum };
 
 inline Status Canonicalize(BoundArgs& args) {
@@ -21,6 +21,13 @@ inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kNumGroups], "num_groups", 1));
   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kTopGroups], "top_groups", 1));
   LZ_RETURN_IF_ERROR(Finite(args.scalars[kScale], "scale"));
+  LZ_RETURN_IF_ERROR(Finite(args.scalars[kMinSum], "min_sum"));
+  LZ_RETURN_IF_ERROR(Finite(args.scalars[kJitter], "jitter"));
+  const bool plain = args.tensors[kBias].ndim < 0 && groups == 1 && !args.scalars[kRenormalize].value.i;
+  if (args.scalars[kScoring].value.i == kSparsemixer && !plain) {
+    return Invalid("scoring", "another one with bias, groups or renormalize", "sparsemixer",
+                   "it chooses one expert after the other, and each has a softmax of its own");
+  }
   if (experts % groups != 0 || groups > std::max<int64_t>(experts, 1)) {
     return Invalid("num_groups", "a divisor of the " + std::to_string(experts) + " experts", std::to_string(groups),
                    "groups are of equal size");
@@ -39,12 +46,15 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("logits", "..., experts", kFloats, "the router's output"),
     RequiredInt("k", "experts of a token"),
     KeywordOnly(OptionalTensor("bias", "experts", kFloats, "added to the scores for the choice, not for the weights")),
-    KeywordOnly(Choice("scoring", "softmax|sigmoid|sqrt_softplus", kSoftmax, "what makes scores of logits")),
+    KeywordOnly(
+        Choice("scoring", "softmax|sigmoid|sqrt_softplus|sparsemixer", kSoftmax, "what makes scores of logits")),
     KeywordOnly(Bool("renormalize", false, "divide the weights by their sum")),
     KeywordOnly(Float("scale", 1.0, "factor of the weights")),
     KeywordOnly(Int("num_groups", 1, "experts stand in so many groups of equal size")),
     KeywordOnly(Int("top_groups", 1, "groups that experts are chosen from")),
     KeywordOnly(Choice("group_score", "max|top2_sum", kMax, "what a group is chosen by")),
+    KeywordOnly(Float("min_sum", 0.0, "what the weights are divided by at least")),
+    KeywordOnly(Float("jitter", 0.0, "of sparsemixer: how far from the best an expert counts, relative to its size")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "weights", .shape = "..., k", .dtype = "float32", .doc = "of the chosen experts"},
@@ -58,9 +68,15 @@ inline constexpr Contract kContract = {
         "s = softmax(logits), 1 / (1 + exp(-logits)) or sqrt(log(1 + exp(logits))); c = s + bias. With more than one "
         "group the top_groups groups of the largest max(c) or sum of the two largest c stay, the others are left out. "
         "expert_ids: the k largest c that stay, in descending order; NaN counts as the largest, equal values go to the "
-        "lower index (of groups too). weights = scale * s[expert_ids], divided by their sum before scaling if "
-        "renormalize (a sum of 0 gives 0), rounded once",
-    .source = "Shazeer et al. 2017, arXiv:1701.06538; DeepSeek-AI 2024, arXiv:2412.19437, eq. 12 to 16 (bias, groups)",
+        "lower index (of groups too). weights = scale * s[expert_ids], divided by their sum, or min_sum where that is "
+        "more, "
+        "before scaling if renormalize (0 / 0 gives 0), rounded once. sparsemixer: c = logits; the weight of each "
+        "expert is "
+        "scale / sum exp(x - m), m its logit, over the logits x of it and those not chosen before it with "
+        "(m - x) / max(|x|, m) at most 2 jitter",
+    .source =
+        "Shazeer et al. 2017, arXiv:1701.06538; DeepSeek-AI 2024, arXiv:2412.19437, eq. 12 to 16 (bias, groups); Liu "
+        "et al. 2024, arXiv:2409.12136 (sparsemixer)",
     .replaces = "torch.topk(torch.softmax(logits, -1), k) and its variants",
     .variants = kVariants,
     .params = kParams,

@@ -61,6 +61,23 @@ std::vector<int64_t> Candidates(std::span<const double> choice, const lz_scalar*
   return experts;
 }
 
+// Of the experts `chosen` of these logits, one after the other.
+std::vector<double> SparseWeights(const std::vector<double>& x, std::span<const int64_t> chosen, double jitter) {
+  std::vector<double> weights(x.size());
+  std::vector<bool> gone(x.size());
+  for (const int64_t best : chosen) {
+    const double m = x[size_t(best)];
+    double sum = 0;
+    for (size_t e = 0; e < x.size(); ++e) {
+      const bool far = (m - x[e]) / std::max(std::fabs(x[e]), m) > 2 * jitter;
+      if (!gone[e] && !far) sum += std::exp(x[e] - m);
+    }
+    weights[size_t(best)] = 1 / sum;
+    gone[size_t(best)] = true;
+  }
+  return weights;
+}
+
 int32_t Launch(const lz_kernel_args* args) {
   const View logits(args->tensors[kLogits]), bias(args->tensors[kBias]);
   const View weights(args->tensors[kWeights]), ids(args->tensors[kExpertIds]);
@@ -69,14 +86,17 @@ int32_t Launch(const lz_kernel_args* args) {
   std::vector<double> x(size_t(logits.size(-1)));
   for (int64_t row = 0; row < ids.rows(); ++row) {
     for (size_t e = 0; e < x.size(); ++e) x[e] = logits.GetRow(row, int64_t(e));
-    const std::vector<double> score = Scores(x, s[kScoring].value.i);
+    const bool sparse = s[kScoring].value.i == kSparsemixer;
+    std::vector<double> score = sparse ? x : Scores(x, s[kScoring].value.i);
     std::vector<double> choice = score, left;
     for (size_t e = 0; bias.given() && e < x.size(); ++e) choice[e] += bias.Get({int64_t(e)});
     const std::vector<int64_t> candidates = Candidates(choice, s);
     for (const int64_t e : candidates) left.push_back(choice[size_t(e)]);
     const std::vector<int64_t> chosen = Top(left, k);
+    if (sparse) score = SparseWeights(x, chosen, s[kJitter].value.f);
     double sum = 0;
     for (const int64_t i : chosen) sum += score[size_t(candidates[size_t(i)])];
+    sum = std::max(sum, s[kMinSum].value.f);
     const double scale = !s[kRenormalize].value.i ? s[kScale].value.f : sum == 0 ? 0 : s[kScale].value.f / sum;
     for (int64_t i = 0; i < k; ++i) {
       const int64_t e = candidates[size_t(chosen[size_t(i)])];

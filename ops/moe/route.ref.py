@@ -11,6 +11,17 @@ def _top(values, k):
     return order.gather(-1, nan_first)[..., :k]
 
 
+def _sparse_weights(x, ids, jitter):
+    """Of each chosen expert a softmax over those not chosen before it that are near it."""
+    gone, weights = torch.zeros_like(x, dtype=torch.bool), []
+    for best in ids.split(1, dim=-1):
+        m = x.gather(-1, best)
+        far = ((m - x) / torch.maximum(x.abs(), m)).detach() > 2 * jitter
+        weights.append(1 / torch.where(gone | far, 0, (x - m).exp()).sum(-1, keepdim=True))
+        gone = gone.scatter(-1, best, True)
+    return torch.cat(weights, dim=-1) if weights else x[..., :0]
+
+
 def reference(
     logits,
     k,
@@ -22,8 +33,14 @@ def reference(
     num_groups=1,
     top_groups=1,
     group_score="max",
+    min_sum=0.0,
+    jitter=0.0,
 ):
     x = logits.double()
+    if scoring == "sparsemixer":
+        ids = _top(x, k)
+        weights = _sparse_weights(x, ids, jitter)
+        return (weights * scale).float(), ids.int()
     if scoring == "softmax":
         scores = x.softmax(-1) if x.shape[-1] else x
     elif scoring == "sigmoid":
@@ -43,6 +60,6 @@ def reference(
     ids = experts.gather(-1, _top(choice.gather(-1, experts), k))
     weights = scores.gather(-1, ids)
     if renormalize:
-        total = weights.sum(-1, keepdim=True)
+        total = weights.sum(-1, keepdim=True).clamp(min=min_sum)
         weights = weights / torch.where(total == 0, 1, total)  # a sum of 0 is one of zeros
     return (weights * scale).float(), ids.int()

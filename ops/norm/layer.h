@@ -9,7 +9,7 @@
 namespace lz::ops::norm_layer {
 
 enum Tensor { kInput, kWeight, kBias, kOutput };
-enum Scalar { kNormalizedShape, kEps };
+enum Scalar { kNormalizedShape, kEps, kWeightOffset };
 
 // normalized_shape repeats the last axis, as torch has it: a mismatch is a mistake of the caller.
 inline Status Canonicalize(BoundArgs& args) {
@@ -28,6 +28,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
     OptionalTensor("bias", "hidden", kFloats, "added at the end; None means 0"),
     Float("eps", 1e-5, "added to the variance"),
+    KeywordOnly(Float("weight_offset", 0.0, "added to the weight; Nemotron's form is 1")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "..., hidden", .dtype = "input", .doc = "same shape as input"},
@@ -37,8 +38,8 @@ inline constexpr Contract kContract = {
     .name = "layer_norm",
     .summary = "Layer normalisation over the last axis.",
     .definition =
-        "output = (input - mean(input, last)) / sqrt(mean((input - mean)^2, last) + eps) * weight + bias, "
-        "rounded once",
+        "output = (input - mean(input, last)) / sqrt(mean((input - mean)^2, last) + eps) * (weight + weight_offset) + "
+        "bias, rounded once",
     .source = "Ba, Kiros and Hinton 2016, arXiv:1607.06450, eq. 4",
     .replaces = "torch.nn.functional.layer_norm(input, (input.shape[-1],), weight, bias, eps)",
     .variants = kVariants,

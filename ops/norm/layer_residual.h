@@ -9,7 +9,7 @@
 namespace lz::ops::norm_layer_residual {
 
 enum Tensor { kInput, kResidual, kWeight, kBias, kOutput, kResidualOut };
-enum Scalar { kNormalizedShape, kEps };
+enum Scalar { kNormalizedShape, kEps, kWeightOffset };
 
 // normalized_shape repeats the last axis, as torch has it: a mismatch is a mistake of the caller.
 inline Status Canonicalize(BoundArgs& args) {
@@ -29,6 +29,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
     OptionalTensor("bias", "hidden", kFloats, "added at the end; None means 0"),
     Float("eps", 1e-5, "added to the variance"),
+    KeywordOnly(Float("weight_offset", 0.0, "added to the weight; Nemotron's form is 1")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "..., hidden", .dtype = "input", .doc = "the normalised sum"},
@@ -40,7 +41,8 @@ inline constexpr Contract kContract = {
     .summary = "Residual addition and layer normalisation of the sum over the last axis.",
     .definition =
         "residual_out = r = input + residual, rounded to the dtype; output = (r - mean(r, last)) / sqrt(mean((r - "
-        "mean)^2, last) + eps) * weight + bias, computed of the rounded sum, rounded once. output may alias input, "
+        "mean)^2, last) + eps) * (weight + weight_offset) + bias, computed of the rounded sum, rounded once. output "
+        "may alias input, "
         "residual_out may alias residual",
     .source = "Ba, Kiros and Hinton 2016, arXiv:1607.06450, eq. 4",
     .replaces = "residual = input + residual; torch.nn.functional.layer_norm(residual, (hidden,), weight, bias, eps)",

@@ -12,7 +12,7 @@ int32_t Launch(const lz_kernel_args* args) {
   const View a(args->tensors[kInput]), b(args->tensors[kResidual]), x(args->tensors[kResidualOut]),
       w(args->tensors[kWeight]), bias(args->tensors[kBias]);
   const View out(args->tensors[kOutput]);
-  const double eps = args->scalars[kEps].value.f;
+  const double eps = args->scalars[kEps].value.f, offset = args->scalars[kWeightOffset].value.f;
   const int64_t hidden = x.size(-1);
   for (int64_t row = 0; row < x.rows(); ++row) {
     double sum = 0, squares = 0;
@@ -22,7 +22,7 @@ int32_t Launch(const lz_kernel_args* args) {
     for (int64_t i = 0; i < hidden; ++i) squares += (x.GetRow(row, i) - mean) * (x.GetRow(row, i) - mean);
     const double scale = 1.0 / std::sqrt(squares / double(hidden) + eps);
     for (int64_t i = 0; i < hidden; ++i) {
-      const double gain = w.given() ? w.Get({i}) : 1.0, shift = bias.given() ? bias.Get({i}) : 0.0;
+      const double gain = (w.given() ? w.Get({i}) : 1.0) + offset, shift = bias.given() ? bias.Get({i}) : 0.0;
       out.SetRow(row, i, (x.GetRow(row, i) - mean) * scale * gain + shift);
     }
   }

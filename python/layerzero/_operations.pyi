@@ -1055,12 +1055,14 @@ def moe_route(
     k: int,
     *,
     bias: T | None = None,
-    scoring: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax",
+    scoring: Literal["softmax", "sigmoid", "sqrt_softplus", "sparsemixer"] = "softmax",
     renormalize: bool = False,
     scale: float = 1.0,
     num_groups: int = 1,
     top_groups: int = 1,
     group_score: Literal["max", "top2_sum"] = "max",
+    min_sum: float = 0.0,
+    jitter: float = 0.0,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
@@ -1073,6 +1075,7 @@ def layer_norm(
     bias: T | None = None,
     eps: float = 1e-05,
     *,
+    weight_offset: float = 0.0,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -1086,6 +1089,7 @@ def fused_add_layer_norm(
     bias: T | None = None,
     eps: float = 1e-05,
     *,
+    weight_offset: float = 0.0,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:

@@ -40,6 +40,7 @@ class Row {
   void Choose(int64_t row) {
     const int64_t offset = logits_.RowOffset(row);
     for (int64_t e = 0; e < experts_; ++e) score_[e] = logits_.Load(offset + e * logits_.stride(-1));
+    if (s_[kScoring].value.i == kSparsemixer) return ChooseSparsely();
     Score();
     for (int64_t e = 0; e < experts_; ++e) choice_[e] = score_[e] + (bias_.given() ? bias_.Get({e}) : 0.0);
     const int64_t left = s_[kNumGroups].value.i > 1 ? ExpertsOfBestGroups() : experts_;
@@ -50,6 +51,25 @@ class Row {
   double score(int32_t expert) const { return score_[expert]; }
 
  private:
+  // One after the other, each with a softmax over it and those left that are near it.
+  void ChooseSparsely() {
+    const int64_t k = s_[kK].value.i;
+    const double limit = 2 * s_[kJitter].value.f;
+    std::iota(order_, order_ + experts_, 0);
+    std::partial_sort(order_, order_ + k, order_ + experts_, Better{score_});
+    for (int64_t i = 0; i < k; ++i) {
+      const double m = score_[order_[i]];
+      double sum = 0;
+      for (int64_t j = i; j < experts_; ++j) {
+        const double x = score_[order_[j]];
+        const bool far = (m - x) / std::max(std::fabs(x), m) > limit;
+        if (!far) sum += std::exp(x - m);
+      }
+      choice_[order_[i]] = 1 / sum;
+    }
+    for (int64_t i = 0; i < k; ++i) score_[order_[i]] = choice_[order_[i]];
+  }
+
   void Score() {
     double* const end = score_ + experts_;
     if (s_[kScoring].value.i == kSigmoid) {
@@ -101,6 +121,7 @@ int32_t Launch(const lz_kernel_args* args) {
       row.Choose(r);
       double sum = 0;
       for (int64_t i = 0; i < k; ++i) sum += row.score(row.order()[i]);
+      sum = std::max(sum, s[kMinSum].value.f);
       const double scale = !s[kRenormalize].value.i ? s[kScale].value.f : sum == 0 ? 0 : s[kScale].value.f / sum;
       for (int64_t i = 0; i < k; ++i) {
         ids.StoreInt(ids.RowOffset(r) + i * ids.stride(-1), row.order()[i]);

@@ -32,11 +32,11 @@ int32_t Run(const lz_kernel_args* args) {
   const T* pw = Given(w) ? Data<const T>(w) : nullptr;
   const T* pb = Given(b) ? Data<const T>(b) : nullptr;
   T* pout = Data<T>(args->tensors[kOutput]);
-  const float eps = float(args->scalars[kEps].value.f);
+  const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
   const RowOffsets x_row(x), out_row(args->tensors[kOutput]);
   // 16k elements take about 3 us on one core: less is not worth waking another.
   ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) LayerRow(px + x_row[r], pw, pb, pout + out_row[r], hidden, eps);
+    for (int64_t r = begin; r < end; ++r) LayerRow(px + x_row[r], pw, pb, pout + out_row[r], hidden, eps, offset);
   });
   return 0;
 }
@@ -60,7 +60,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"weight.same_dtype", Rel::kEq, 1},
     {"bias.same_dtype", Rel::kEq, 1},
 });
-constexpr std::array<std::string_view, 2> kAccepts = {"weight", "bias"};
+constexpr std::array<std::string_view, 3> kAccepts = {"weight", "bias", "weight_offset"};
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.norm.layer",
      .operation = "norm.layer",

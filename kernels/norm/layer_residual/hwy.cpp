@@ -45,7 +45,7 @@ int32_t Run(const lz_kernel_args* args) {
   const T* pw = Given(w) ? Data<const T>(w) : nullptr;
   const T* pb = Given(b) ? Data<const T>(b) : nullptr;
   T* pout = Data<T>(args->tensors[kOutput]);
-  const float eps = float(args->scalars[kEps].value.f);
+  const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
   const T* pr = Data<const T>(args->tensors[kResidual]);
   T* psum = Data<T>(args->tensors[kResidualOut]);
   const RowOffsets x_row(x), r_row(args->tensors[kResidual]);
@@ -55,7 +55,7 @@ int32_t Run(const lz_kernel_args* args) {
     for (int64_t i = begin; i < end; ++i) {
       T* sum = psum + sum_row[i];
       AddRow(px + x_row[i], pr + r_row[i], sum, hidden);
-      LayerRow(sum, pw, pb, pout + out_row[i], hidden, eps);
+      LayerRow(sum, pw, pb, pout + out_row[i], hidden, eps, offset);
     }
   });
   return 0;
@@ -80,7 +80,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"weight.same_dtype", Rel::kEq, 1},
     {"bias.same_dtype", Rel::kEq, 1},
 });
-constexpr std::array<std::string_view, 2> kAccepts = {"weight", "bias"};
+constexpr std::array<std::string_view, 3> kAccepts = {"weight", "bias", "weight_offset"};
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.norm.layer.residual",
      .operation = "norm.layer.residual",

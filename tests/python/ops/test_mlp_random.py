@@ -167,13 +167,31 @@ def test_route(groups, size, scoring, group_score, bias, renormalize, data):
     ids = choice.masked_fill(~kept.repeat_interleave(size, -1), -torch.inf).topk(k).indices
     weights = score.gather(-1, ids)
     if renormalize:
-        weights = weights / weights.sum(-1, keepdim=True)
-    how = {"scoring": scoring, "group_score": group_score, "renormalize": renormalize, "scale": 1.5}
+        weights = weights / weights.sum(-1, keepdim=True).clamp(min=0.7)
+    how = {"scoring": scoring, "group_score": group_score, "renormalize": renormalize, "scale": 1.5, "min_sum": 0.7}
     extra = {"bias": b} if bias else {}
     call = {"logits": logits, "k": k, "num_groups": groups, "top_groups": top_groups, **how, **extra}
     for kernel, (got, got_ids) in every_kernel("moe_route", **call):
         assert torch.equal(got_ids.long(), ids), kernel
         assert_close(kernel, got, 1.5 * weights, torch.float32)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 9), st.sampled_from([0.0, 0.01, 0.3]), st.floats(0.01, 5))
+def test_a_sparse_mixer_of_two(experts, jitter, size):
+    """As PhiMoE's own code has it: each choice masks what is far below it, relative to the larger of both."""
+    x = size * torch.randn(9, experts, generator=torch.Generator().manual_seed(experts), dtype=torch.float64)
+    weights, ids, left = [], [], x
+    for _ in range(2):
+        best, index = left.max(dim=-1, keepdim=True)
+        far = (best - x) / x.abs().clamp(min=best) > 2 * jitter
+        weights.append(left.masked_fill(far, -torch.inf).softmax(-1).gather(-1, index))
+        ids.append(index)
+        left = left.scatter(-1, index, -torch.inf)
+    call = {"logits": x, "k": 2, "scoring": "sparsemixer", "jitter": jitter}
+    for kernel, (got, got_ids) in every_kernel("moe_route", **call):
+        assert torch.equal(got_ids.long(), torch.cat(ids, -1)), kernel
+        assert_close(kernel, got, torch.cat(weights, -1), torch.float32)
 
 
 @pytest.mark.parametrize("form", ["packed", "separate", "ungated"])

@@ -172,7 +172,7 @@ def rms_norm(input, weight, eps, weight_offset=None):
     return F.rms_norm(input, (input.shape[-1],), weight, eps)
 
 
-def layer_norm(input, normalized_shape, weight, bias, eps):
+def layer_norm(input, normalized_shape, weight, bias, eps, weight_offset=None):
     return F.layer_norm(input, (input.shape[-1],), weight, bias, eps)
 
 

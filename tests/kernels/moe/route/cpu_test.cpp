@@ -13,16 +13,17 @@ extern const KernelFamily kernels_moe_route_cpu, ops_moe_route_ref;
 namespace lz {
 namespace {
 using ops::moe_route::kMax, ops::moe_route::kTop2Sum;
-using ops::moe_route::kSoftmax, ops::moe_route::kSigmoid, ops::moe_route::kSqrtSoftplus;
+using ops::moe_route::kSoftmax, ops::moe_route::kSigmoid, ops::moe_route::kSqrtSoftplus, ops::moe_route::kSparsemixer;
 using namespace lz::testing_call;
 
 struct Rule {
   int64_t experts, k, scoring = kSoftmax, groups = 1, top_groups = 1, group_score = kMax;
   bool renormalize = false;
+  double min_sum = 0, jitter = 0;
 
   std::vector<lz_scalar> scalars() const {
-    return {Scalar(k),      Scalar(scoring),    Scalar(renormalize), Scalar(2.5),
-            Scalar(groups), Scalar(top_groups), Scalar(group_score)};
+    return {Scalar(k),          Scalar(scoring),     Scalar(renormalize), Scalar(2.5),   Scalar(groups),
+            Scalar(top_groups), Scalar(group_score), Scalar(min_sum),     Scalar(jitter)};
   }
 };
 
@@ -63,6 +64,27 @@ TEST(CpuMoeRoute, GivesTheReferencesChoiceOfEveryDType) {
       ExpectSameByEveryRule(logits, given);
       ExpectSameByEveryRule(turned, given);
     }
+  }
+}
+
+TEST(CpuMoeRoute, MixesSparsely) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  Array logits(DType::kF32, {40, 16}), odd(DType::kF32, {4, 4});
+  logits.FillNormal(1, 0.5);
+  odd.Set({1, 1, 1, 1, kNan, 1, kNan, 2, -kInf, -kInf, 0, -kInf, kInf, 1, kInf, 0});
+  for (const double jitter : {0.0, 0.01, 0.2, 1.0}) {
+    for (const int64_t k : {0, 1, 2, 4}) {
+      ExpectSame({.experts = 16, .k = k, .scoring = kSparsemixer, .jitter = jitter}, logits, nullptr);
+      ExpectSame({.experts = 4, .k = k, .scoring = kSparsemixer, .jitter = jitter}, odd, nullptr);
+    }
+  }
+}
+
+TEST(CpuMoeRoute, DividesByTheLeastSum) {
+  Array logits(DType::kF32, {5, 8});
+  logits.FillNormal(1, 2);
+  for (const double least : {0.3, 0.9, 2.0}) {
+    ExpectSame({.experts = 8, .k = 2, .renormalize = true, .min_sum = least}, logits, nullptr);
   }
 }
 

@@ -15,7 +15,7 @@ using namespace testing_call;
 
 const KernelSpec& Kernel() { return kernels::kernels_norm_layer_hwy[0]; }
 
-std::vector<double> Exact(Array& input, Array* w, Array* b, int64_t hidden) {
+std::vector<double> Exact(Array& input, Array* w, Array* b, int64_t hidden, double offset) {
   const auto x = input.Values();
   std::vector<double> out(x.size());
   for (size_t row = 0; row < x.size(); row += size_t(hidden)) {
@@ -25,15 +25,15 @@ std::vector<double> Exact(Array& input, Array* w, Array* b, int64_t hidden) {
     for (size_t i = row; i < row + size_t(hidden); ++i) squares += (x[i] - mean) * (x[i] - mean);
     const double deviation = std::sqrt(squares / double(hidden) + 1e-5);
     for (size_t i = row; i < row + size_t(hidden); ++i) {
-      out[i] = (x[i] - mean) / deviation * (w ? w->Values()[i - row] : 1) + (b ? b->Values()[i - row] : 0);
+      out[i] = (x[i] - mean) / deviation * ((w ? w->Values()[i - row] : 1) + offset) + (b ? b->Values()[i - row] : 0);
     }
   }
   return out;
 }
 
-void Check(DType type, Array& x, Array* w, Array* b, Array& out, int64_t hidden) {
-  const auto want = Exact(x, w, b, hidden);
-  ASSERT_EQ(Launch(Kernel(), {&x, w, b, &out}, {Scalar(hidden), Scalar(1e-5)}), 0);
+void Check(DType type, Array& x, Array* w, Array* b, Array& out, int64_t hidden, double offset = 0) {
+  const auto want = Exact(x, w, b, hidden, offset);
+  ASSERT_EQ(Launch(Kernel(), {&x, w, b, &out}, {Scalar(hidden), Scalar(1e-5), Scalar(offset)}), 0);
   ExpectClose(out.Values(), want, ToleranceOf(ops::norm_layer::kContract.tolerance, type));
   EXPECT_TRUE(out.PaddingUntouched());
 }
@@ -51,6 +51,8 @@ TEST(HwyNormLayer, AgreesWithFp64AtEverySizeAndDType) {
         Check(type, x, &w, nullptr, out, hidden);
         Check(type, x, nullptr, &b, out, hidden);
         Check(type, x, nullptr, nullptr, out, hidden);
+        Check(type, x, &w, &b, out, hidden, 1.0);
+        Check(type, x, nullptr, &b, out, hidden, 0.5);
       }
     }
   });
@@ -89,8 +91,8 @@ TEST(HwyNormLayer, CarriesNaNToItsRowAlone) {
 
 TEST(HwyNormLayer, TakesZeroSizesAndEqualValues) {
   Array none(DType::kF32, {0, 64}), narrow(DType::kF32, {4, 0});
-  EXPECT_EQ(Launch(Kernel(), {&none, nullptr, nullptr, &none}, {Scalar(int64_t{64}), Scalar(1e-5)}), 0);
-  EXPECT_EQ(Launch(Kernel(), {&narrow, nullptr, nullptr, &narrow}, {Scalar(int64_t{0}), Scalar(1e-5)}), 0);
+  EXPECT_EQ(Launch(Kernel(), {&none, nullptr, nullptr, &none}, {Scalar(int64_t{64}), Scalar(1e-5), Scalar(0.0)}), 0);
+  EXPECT_EQ(Launch(Kernel(), {&narrow, nullptr, nullptr, &narrow}, {Scalar(int64_t{0}), Scalar(1e-5), Scalar(0.0)}), 0);
   Array equal(DType::kF32, {2, 70}), out(DType::kF32, {2, 70});
   equal.Set(std::vector<double>(140, 3.7));
   Check(DType::kF32, equal, nullptr, nullptr, out, 70);

@@ -41,7 +41,7 @@ Wanted Exact(DType type, Array& x, Array& r, Array* w, Array* bias, int64_t hidd
 
 void Check(DType type, Array& x, Array& r, Array* w, Array* bias, Array& out, Array& sum, int64_t hidden) {
   const Wanted want = Exact(type, x, r, w, bias, hidden);
-  ASSERT_EQ(Launch(Kernel(), {&x, &r, w, bias, &out, &sum}, {Scalar(hidden), Scalar(1e-5)}), 0);
+  ASSERT_EQ(Launch(Kernel(), {&x, &r, w, bias, &out, &sum}, {Scalar(hidden), Scalar(1e-5), Scalar(0.0)}), 0);
   ExpectClose(sum.Values(), want.sum, 0);
   ExpectClose(out.Values(), want.out, ToleranceOf(ops::norm_layer_residual::kContract.tolerance, type));
   EXPECT_TRUE(out.PaddingUntouched());
@@ -94,9 +94,12 @@ TEST(HwyNormLayerResidual, CarriesNaNAndInfinity) {
 
 TEST(HwyNormLayerResidual, TakesZeroSizes) {
   Array none(DType::kBF16, {0, 64}), narrow(DType::kBF16, {4, 0});
-  EXPECT_EQ(Launch(Kernel(), {&none, &none, nullptr, nullptr, &none, &none}, {Scalar(int64_t{64}), Scalar(1e-5)}), 0);
-  EXPECT_EQ(
-      Launch(Kernel(), {&narrow, &narrow, nullptr, nullptr, &narrow, &narrow}, {Scalar(int64_t{0}), Scalar(1e-5)}), 0);
+  EXPECT_EQ(Launch(Kernel(), {&none, &none, nullptr, nullptr, &none, &none},
+                   {Scalar(int64_t{64}), Scalar(1e-5), Scalar(0.0)}),
+            0);
+  EXPECT_EQ(Launch(Kernel(), {&narrow, &narrow, nullptr, nullptr, &narrow, &narrow},
+                   {Scalar(int64_t{0}), Scalar(1e-5), Scalar(0.0)}),
+            0);
 }
 
 }  // namespace
