@@ -4,6 +4,7 @@ A model makes the bias once and hands it to each layer. A program gets the slope
 slope * position on all keys that are seen, up to a number for each head; else the bias as a part of the mask.
 """
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -106,6 +107,23 @@ def simplified(mask: Any, inverted: bool, past: int) -> Any:
     return None if torch.equal(shown, (keys <= rows[:, None]).expand_as(shown)) else shown
 
 
+def _shows_all(mask: Any, total: int, inverted: bool) -> bool:
+    if mask is None:
+        return True
+    shown = mask[..., :total]
+    return bool(shown.all()) if mask.dtype == torch.bool and not inverted else not bool(shown.any())
+
+
+def _products(slopes: Any, total: int, dtype: torch.dtype) -> torch.Tensor:
+    """slope * position, (1, heads, 1, total), as models make it where nothing is padding."""
+    return _table_of_products(slopes, 1 << (total - 1).bit_length(), dtype)[..., :total]
+
+
+@functools.lru_cache(maxsize=8)
+def _table_of_products(slopes: Any, positions: int, dtype: torch.dtype) -> torch.Tensor:
+    return (torch.tensor(slopes)[:, None, None] * torch.arange(positions))[None].to(dtype)
+
+
 def applied(alibi: Alibi, slopes: Any, heads: int, mask: Any, given: Any, past: int, length: int) -> Any:
     """(mask, slopes or None) for `length` rows behind `past` of layers that were given so; None where they cannot be."""
     total = past + length
@@ -113,10 +131,13 @@ def applied(alibi: Alibi, slopes: Any, heads: int, mask: Any, given: Any, past: 
     rows = rows_of(given, heads, keys, total) if isinstance(given, torch.Tensor) else None
     if rows is None:
         return None
+    exact = alibi.slopes is not None and torch.equal(rows, _products(alibi.slopes, total, rows.dtype).expand_as(rows))
+    if exact and length == 1 and _shows_all(mask, total, alibi.inverted):
+        return None, slopes
     shown = simplified(None if mask is None else mask[..., :total], alibi.inverted, past)
     if shown is None or shown.dtype == torch.bool:
         seen = None if shown is None else shown[:, 0, -1]
-        if slopes is not None and are_linear(rows, slopes, seen):
+        if exact or (slopes is not None and are_linear(rows, slopes, seen)):
             return shown, slopes
     if shown is None:
         return biases.with_triangle(rows.expand(-1, -1, length, -1), past), None

@@ -117,6 +117,15 @@ class RowsLayer(DynamicLayer):
         else:
             super().crop(tokens_to_remove)
 
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Within the memory, as long as nobody holds what is there."""
+        if self._seen is not None or self._shown or len(beam_idx) != len(self._memory[0]):
+            super().reorder_cache(beam_idx)  # type: ignore[arg-type]
+            return
+        for half in self._memory:
+            rows = half[:, :, : self._length]
+            rows.copy_(rows.index_select(0, beam_idx.to(rows.device)))
+
     def in_place(self, memory: Any, past: int) -> bool:
         return self._seen is None and self._memory is memory and self._length == past >= self._shown
 
