@@ -130,10 +130,12 @@ def test_hidden_states_and_weights_that_are_asked_for(name):
 
 
 def test_queries_that_are_bounded():
-    """MPT clamps them where its configuration says so: what no small input shows."""
-    config = transformers.MptConfig(**MODELS["mpt"][1], **_SIZES, attn_config={"clip_qkv": 6.0})
+    """MPT clamps them where its configuration says so, with keys and values beside them."""
+    config = transformers.MptConfig(**MODELS["mpt"][1], **_SIZES, attn_config={"clip_qkv": 0.3})
     model = transformers.MptForCausalLM(config).eval()
-    assert "its code calls clamp" in lz.kernelize(model).left["decoder"]
+    own, ids = copy.deepcopy(model), ids_and_masks(12)[0]
+    assert lz.kernelize(model).replaced["decoder"]
+    assert error(*(forward(each, input_ids=ids).logits for each in (model, own))) <= TOLERANCE
     model = build("mpt")
     lz.kernelize(model)
     model.transformer.blocks[1].attn.clip_qkv = 0.1

@@ -18,7 +18,7 @@ from layerzero.models.family_sites import OPERATIONS, SITES  # noqa: E402
 
 BY_NAME = {family.name: family for family in FAMILIES}
 # Families whose attention cannot be chosen by name in Transformers.
-OWN_ATTENTION = {"falcon", "bloom"}
+OWN_ATTENTION = {"falcon", "falcon_new", "gptj", "codegen", "bloom"}
 
 
 @pytest.fixture(params=sorted(BY_NAME))
@@ -98,8 +98,9 @@ def calls_of(model, example):
 
     def rotates(own):
         def rotate(*args, **kwargs):
-            counts.update(["rope"] * 2)  # query and key
-            return own(*args, **kwargs)
+            turned = own(*args, **kwargs)
+            counts.update(["rope"] * (len(turned) if isinstance(turned, tuple) else 1))  # query and key, or one of them
+            return turned
 
         return rotate
 

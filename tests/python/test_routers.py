@@ -205,8 +205,9 @@ def test_an_option_that_is_set_from_the_start():
     model = build("olmoe, every expert")
     model.config.clip_qkv = 0.1
     own = copy.deepcopy(model)
-    assert "its code calls clamp_" in lz.kernelize(model).left["decoder"]
+    assert lz.kernelize(model).replaced["decoder"]
     alike(model, own)
+    assert not plan_of(model).why_aside
 
 
 def test_logits_of_the_router_that_are_asked_for():

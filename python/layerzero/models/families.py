@@ -24,6 +24,9 @@ _TWO_STACKS = {
     "vocab_size": VOCABULARY,
 }
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+_GROUPED_EXPERTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1}
+_GROUPED_EXPERTS |= {"moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_shared_experts": 1}
+_GPTJ = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 64}
 _SHARED = {"shared_expert_intermediate_size": 32}
 
 
@@ -110,6 +113,15 @@ FAMILIES = [
         {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": VOCABULARY},
     ),
     Family(
+        "falcon_new",
+        "FalconConfig",
+        "FalconForCausalLM",
+        {name: value for name, value in _PLAIN.items() if name != "intermediate_size"}
+        | {"new_decoder_architecture": True, "num_kv_heads": 2},
+    ),
+    Family("gptj", "GPTJConfig", "GPTJForCausalLM", _GPTJ | {"rotary_dim": 8}),
+    Family("codegen", "CodeGenConfig", "CodeGenForCausalLM", _GPTJ | {"n_head": 8, "rotary_dim": 8, "n_ctx": 64}),
+    Family(
         "bloom",
         "BloomConfig",
         "BloomForCausalLM",
@@ -117,6 +129,9 @@ FAMILIES = [
     ),
     Family("cohere", "CohereConfig", "CohereForCausalLM", _GROUPED),
     Family("olmo2", "Olmo2Config", "Olmo2ForCausalLM", _GROUPED),
+    Family("olmo", "OlmoConfig", "OlmoForCausalLM", _GROUPED | {"clip_qkv": 2.0}),
+    Family("nemotron", "NemotronConfig", "NemotronForCausalLM", _GROUPED | {"head_dim": 16}),
+    Family("bitnet", "BitNetConfig", "BitNetForCausalLM", _GROUPED | {"bos_token_id": 1, "eos_token_id": 2}),
     Family("granite", "GraniteConfig", "GraniteForCausalLM", _GROUPED),
     Family(
         "deepseek_v3",
@@ -137,6 +152,14 @@ FAMILIES = [
             "moe_intermediate_size": 32,
             "first_k_dense_replace": 1,
         },
+    ),
+    Family("dots1", "Dots1Config", "Dots1ForCausalLM", _GROUPED | _GROUPED_EXPERTS | {"head_dim": 16}),
+    Family("phimoe", "PhimoeConfig", "PhimoeForCausalLM", _GROUPED | {"num_local_experts": 4}),
+    Family(
+        "ernie4_5_moe",
+        "Ernie4_5_MoeConfig",
+        "Ernie4_5_MoeForCausalLM",
+        _GROUPED | {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
     ),
     Family(
         "gpt_oss",

@@ -30,6 +30,8 @@ _CORRECTED |= {"routed_scaling_factor": 1.5, "initializer_range": 0.15}
 _LATENT = _CORRECTED | {"n_routed_experts": 8, "n_group": 4, "topk_group": 2, "num_experts_per_tok": 2}
 _LATENT |= {"num_key_value_heads": 4, "n_shared_experts": 1, "kv_lora_rank": 24, "qk_rope_head_dim": 8}
 _LATENT |= {"qk_nope_head_dim": 16, "v_head_dim": 12}
+_GPTJ = {"vocab_size": 131, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 64, "initializer_range": 0.3}
+_GPTJ |= _TOKENS
 _FALCON = {name: value for name, value in (_PLAIN | _TOKENS).items() if name != "intermediate_size"}
 _OPT = {name: value for name, value in _OPT.items() if name not in ("intermediate_size", "initializer_range")}
 
@@ -76,6 +78,28 @@ DECODERS = {
     "deepseek_v3, halves": ("DeepseekV3", _LATENT | {"q_lora_rank": 32, "rope_interleave": False, "v_head_dim": 24}),
     "minimax_m2": ("MiniMaxM2", _GROUPED | {"num_local_experts": 6, "num_experts_per_tok": 2, "head_dim": 16}),
     "olmoe, every expert": ("Olmoe", _EXPERTS | {"num_experts_per_tok": 6}),
+    "olmoe, clipped": ("Olmoe", _EXPERTS | {"clip_qkv": 2.0}),  # behind norms of all columns
+    "olmo": ("Olmo", _GROUPED),  # norms without parameters
+    "olmo, clipped": ("Olmo", _GROUPED | {"clip_qkv": 1.5}),
+    "nemotron": ("Nemotron", _GROUPED | {"head_dim": 16}),  # one is added to the weights of LayerNorm
+    "gptj": ("GPTJ", _GPTJ | {"rotary_dim": 8}),  # turned by rows of a buffer, attention of its own
+    "codegen": (
+        "CodeGen",
+        _GPTJ | {"n_head": 8, "rotary_dim": 4, "n_ctx": 64},
+    ),  # queries, values and keys in four groups
+    "codegen, a group for each head": ("CodeGen", _GPTJ | {"rotary_dim": 8, "n_ctx": 64}),
+    "falcon, new": (
+        "Falcon",
+        _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2},
+    ),  # one key for two queries
+    "falcon, new, one norm": (
+        "Falcon",
+        _FALCON | {"new_decoder_architecture": True, "num_kv_heads": 1, "num_ln_in_parallel_attn": 1},
+    ),
+    "phimoe": ("Phimoe", _GROUPED | {"num_local_experts": 5, "initializer_range": 0.15}),  # a sparse mixer chooses
+    "ernie4_5_moe": ("Ernie4_5_Moe", _CORRECTED | {"moe_num_experts": 6, "moe_k": 2, "moe_layer_start_index": 1}),
+    "dots1": ("Dots1", _LATENT | {"num_key_value_heads": 2, "head_dim": 16, "initializer_range": 0.1}),
+    "bitnet": ("BitNet", _GROUPED),  # norms of what attention and MLP multiply with last
 }
 # Some of whose layers keep a state in place of keys and values.
 _STATES = {"head_dim": 16, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16}

@@ -37,6 +37,7 @@ def _of(kind, vision, text, **further):
     return lambda: config(vision_config=vision, text_config=text, **further)
 
 
+_INTERNVL = _VISION | {"image_size": [28, 28], "patch_size": [14, 14], "layer_scale_init_value": 0.5}
 _CLIP = _VISION | {"model_type": "clip_vision_model"}
 _LLAMA = _TEXT | {"model_type": "llama"}
 # Name -> (class, its configuration, programs of encoders and of decoders, what the programs step aside for).
@@ -62,8 +63,14 @@ MODELS = {
     "paligemma": (
         "PaliGemmaForConditionalGeneration",
         _of("PaliGemma", _SIGLIP, _GEMMA, projection_dim=64, image_token_index=IMAGE),
-        (1, 0),
+        (1, 1),
         {},
+    ),
+    "internvl": (  # factors of columns are the layer's own parameters
+        "InternVLForConditionalGeneration",
+        _of("InternVL", _INTERNVL, _LLAMA, image_token_id=IMAGE),
+        (1, 1),
+        {"attentions or hidden states are asked for"},  # as LLaVA does
     ),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", _qwen2_vl, (0, 1), {}),
     "clip": ("CLIPModel", _of("CLIP", _VISION, _WORDS, projection_dim=32), (2, 0), {"is_causal is given"}),
@@ -106,7 +113,7 @@ def given(name, dtype=torch.float32):
     mask[0, :2] = 0
     if name == "qwen2_vl":  # of text alone
         return {"input_ids": ids, "attention_mask": mask}
-    ids[:, 4 : 5 if name == "idefics3" else 8] = IMAGE
+    ids[:, 4 : 5 if name in ("idefics3", "internvl") else 8] = IMAGE
     arguments = {
         "input_ids": ids,
         "attention_mask": mask,

@@ -8,10 +8,10 @@ from transformers.cache_utils import StaticCache
 
 from layerzero.integrations.transformers import rows_cache, states_cache
 from layerzero.integrations.transformers.block_deltas import DeltaSteps
+from layerzero.integrations.transformers.block_experts import ExpertSteps
 from layerzero.integrations.transformers.block_latents import LatentSteps
 from layerzero.integrations.transformers.blocks import add_product
 from layerzero.integrations.transformers.encoded import Encoded, keys_and_values
-from layerzero.integrations.transformers.experts import weights_of
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
@@ -146,7 +146,7 @@ class BlockProgram:
         return sum(heads * (key + value) for _, heads, key, value in self.layers) * self.dtype.itemsize
 
 
-class _Builder(LatentSteps, DeltaSteps):
+class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
     """Turns descriptions into steps. What is added to the stream waits until somebody reads it: a norm adds it itself."""
 
     def __init__(self, plan: Any, program: BlockProgram) -> None:
@@ -203,9 +203,9 @@ class _Builder(LatentSteps, DeltaSteps):
 
     def _norm_arguments(self, norm: Norm, width: int) -> dict[str, Any]:
         table = self.tables[norm.name]
-        given = {"weight": self.make.weight(table["weight"]), "eps": norm.eps}
+        given = {"weight": self.make.weight(table.get("weight")), "eps": norm.eps, "weight_offset": norm.offset}
         if norm.operation == "rms_norm":
-            return given | {"weight_offset": norm.offset}
+            return given
         return given | {"normalized_shape": width, "bias": self.make.weight(table.get("bias"))}
 
     def _normed(self, source: Rows, norm: Norm | None, into: Rows | None = None) -> Rows:
@@ -213,7 +213,7 @@ class _Builder(LatentSteps, DeltaSteps):
             return source
         into = into or self._rows(*source.axes)
         if norm.operation == "elementwise":
-            (factors,) = (held for held in self.tables[norm.name].values() if held is not None)
+            factors = self.tables[norm.name][norm.vector]
             self.make.add("elementwise", [into], input=source, other=self.make.weight(factors), function="mul")
         else:
             self.make.add(norm.operation, [into], input=source, **self._norm_arguments(norm, source.axes[-1]))
@@ -282,50 +282,6 @@ class _Builder(LatentSteps, DeltaSteps):
         if norms.behind is not None:
             self.stream = self._normed_stream(norms.behind)
 
-    def _experts(self, experts: Experts, source: Any) -> Rows:
-        held, out = self.tables[experts.name], self._rows(self.width)
-        ids, weights = (Rows(self.make.rows(experts.chosen, t), (experts.chosen,)) for t in ("int32", "float32"))
-        bias = self.make.weight(self.tables.correction())
-        logits = self._logits(experts, source)
-        self.make.add(
-            "moe_route", [weights, ids], logits=logits, bias=bias, k=experts.chosen, **experts.route.arguments
-        )
-        self.make.add(
-            "fused_moe",
-            [out],
-            input=source,
-            expert_ids=ids,
-            expert_weights=weights,
-            **{name: self.make.weight(tensor) for name, tensor in weights_of(held, experts.transposed).items()},
-            **experts.gate.arguments,
-        )
-        if experts.shared is None:
-            return out
-        total = self._rows(self.width)
-        self.make.add("elementwise", [total], input=out, other=self._shared(experts, source), function="add")
-        return total
-
-    def _logits(self, experts: Experts, source: Any) -> Rows:
-        table = self.tables[experts.router]
-        if self.dtype == "float32" or not experts.route.wide or self.plan.blocks(table) is not None:
-            return self._linear(source, experts.router)
-        rows, number = self._copied(source), self.tables.sizes(experts.router)[0]
-        logits = Rows(self.make.rows(number, "float32"), (1, number))
-        weight = self.make.weight(self.tables.weight(experts.router)[None])
-        one = dataclasses.replace(rows, axes=(1, rows.size))
-        self.make.add("head_linear", [logits], input=one, weight=weight, dtype="float32")
-        return dataclasses.replace(logits, axes=(number,))
-
-    def _shared(self, experts: Experts, source: Any) -> Rows:
-        assert experts.shared is not None
-        result = self._mlp(experts.shared, source)
-        if experts.shared_gate is None:
-            return result
-        factor, weighted = self._rows(1), self._rows(self.width)
-        self.make.add("activation", [factor], input=self._linear(source, experts.shared_gate), function="sigmoid")
-        self.make.add("elementwise", [weighted], input=result, other=factor, function="mul")
-        return weighted
-
     def _mlp(self, mlp: Mlp, source: Any) -> Rows:
         given = self._linears(source, mlp.linears)
 
@@ -334,12 +290,15 @@ class _Builder(LatentSteps, DeltaSteps):
             return Rows(rows.value, (columns.width,), column=rows.column + columns.column)
 
         hidden = self._rows(mlp.up.width)
-        if mlp.gate is None:
-            self.make.add("activation", [hidden], input=part(mlp.up), function=mlp.kind)
-        else:
+        if mlp.operation == "activation":
+            self.make.add("activation", [hidden], input=part(mlp.gate or mlp.up), function=mlp.kind)
+            if mlp.gate is not None:
+                gated, hidden = hidden, self._rows(mlp.up.width)
+                self.make.add("elementwise", [hidden], input=gated, other=part(mlp.up), function="mul")
+        elif mlp.gate is not None:
             further = {} if mlp.kind is None else {"approximate": mlp.kind}
             self.make.add(mlp.operation, [hidden], gate=part(mlp.gate), up=part(mlp.up), **further)
-        return self._linear(hidden, mlp.out)
+        return self._linear(self._normed(hidden, mlp.norm), mlp.out)
 
     def _attention(self, layer: Layer, source: Any) -> Rows:
         own = layer.attention
@@ -354,7 +313,7 @@ class _Builder(LatentSteps, DeltaSteps):
         self._attend(layer, query, key, value, mixed)
         if own.gate is not None:
             mixed = self._gated(mixed, self._heads(given, own.gate))
-        return self._linear(Rows(mixed.value, (mixed.size,)), own.out)
+        return self._linear(self._normed(Rows(mixed.value, (mixed.size,)), own.mixed), own.out)
 
     def _gated(self, mixed: Rows, gate: Rows) -> Rows:
         factors, gated = self._rows(*mixed.axes), self._rows(*mixed.axes)
@@ -413,9 +372,27 @@ class _Builder(LatentSteps, DeltaSteps):
         rows = given[part.linear]
         if part.norm is not None and part.whole:
             rows = self._normed(rows, part.norm)
-        step = part.step if part.step != part.size else 0
-        heads = Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
-        return heads if part.whole or part.behind else self._normed(heads, part.norm)
+        if part.groups > 1 or part.step == 0:
+            heads = self._beside_each_other(rows, part)
+        else:
+            step = part.step if part.step != part.size else 0
+            heads = Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
+        heads = heads if part.whole or part.behind else self._normed(heads, part.norm)
+        for bound, function in zip(part.clip or (), ("maximum", "minimum"), strict=False):
+            clipped, limit = self._rows(*heads.axes), torch.tensor([bound], dtype=self.program.dtype)
+            self.make.add("elementwise", [clipped], input=heads, other=self.make.weight(limit), function=function)
+            heads = clipped
+        return heads
+
+    def _beside_each_other(self, rows: Rows, part: Heads) -> Rows:
+        """Heads that lie in groups: copied, the first of each group, then the second of each and so on."""
+        into, each = self._rows(part.heads, part.size), part.heads // part.groups
+        for index in range(each):
+            column = rows.column + part.column + index * part.step
+            source = Rows(rows.value, (part.groups, part.size), column, step=part.group_step)
+            target = dataclasses.replace(into, axes=source.axes, column=index * part.size, step=each * part.size)
+            self.make.add("cast", [target], input=source, dtype=self.dtype)
+        return into
 
 
 class _PagedBuilder(_Builder):

@@ -5,6 +5,7 @@ the model's own forward, so the result is always the model's. Models that do som
 have `deferred`.
 """
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import rows_cache
-from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Stack
+from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Rope, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.structure import count_call, looks_like_norm, norm_of
@@ -71,10 +72,10 @@ _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 def _is_llama_layer(layer):
     own = layer.attention
-    if not isinstance(own, Attention) or own.gate is not None:
+    if not isinstance(own, Attention) or own.gate or own.mixed or own.needs_mask:
         return False
     parts = (own.query, own.key, own.value)
-    plain = all(part.column == 0 and part.step == part.size and part.factor == 1.0 for part in parts)
+    plain = all(dataclasses.replace(part, norm=None, whole=False, behind=False).is_plain for part in parts)
     around = [Norms(before=norms.before) for norms in (layer.attention_norms, layer.mlp_norms) if norms.before]
     return (
         plain
@@ -83,7 +84,7 @@ def _is_llama_layer(layer):
         and not (own.query.whole or own.key.whole or own.query.behind or own.key.behind)
         and (own.query.norm is None) == (own.key.norm is None)
         and own.rope is not None
-        and (own.rope.interleaved, own.rope.rotary_dim, own.rope.width) == (False, own.query.size, own.query.size)
+        and own.rope == Rope(False, own.query.size, own.query.size)
         and own.window is own.softcap is None
         and around == [layer.attention_norms, layer.mlp_norms]
         and all(norm.operation == "rms_norm" for norm in layer.norms)
@@ -91,6 +92,7 @@ def _is_llama_layer(layer):
         and layer.factor == 1.0
         and isinstance(layer.mlp, Mlp)
         and layer.mlp.operation == "swiglu"
+        and layer.mlp.norm is None
         and len(layer.mlp.linears) == 2
     )
 

@@ -141,6 +141,7 @@ class _Call:
         """False where a layer gets something else of an encoder than the first, or than the others of its group."""
         group = self.plan.stack.layers[index].group
         mask, tables = arguments.get("attention_mask"), arguments.get("position_embeddings")
+        tables = arguments.get("position_ids") if group in self.plan.position_tables else tables
         seen = self.encoded
         if seen is not None and (
             seen.rows is not arguments.get(ENCODED) or seen.mask is not arguments.get(ENCODED_MASK)
@@ -161,11 +162,15 @@ class _Call:
         total = self.past + length
         if group in self.plan.stack.deltas:
             return self._of_rows(mask), None, None
+        if mask is None and length > 1 and group in self.plan.need_masks:
+            self.aside = "its attention is not causal without a mask"
         if mask is not None:
             if self._is_of_other_shape(mask, window, total):
                 self.aside = "the mask is not one value for each row and key"
             elif group not in self.plan.alibis:
                 mask = mask[..., :total]
+                if isinstance(self.cache, PagedCache) and mask.is_floating_point():
+                    mask = linear_biases.simplified(mask, False, self.past)  # as code of a model's own adds it
                 if window is not None and shows_beyond(mask, self.past, length, window):
                     self.aside = "the mask shows keys that are outside of the layers' window"
         if bias is not None and self.aside is None:
@@ -179,7 +184,14 @@ class _Call:
                 self.aside = "its bias by distance has another shape"
             else:
                 mask, self.slopes[group] = found
-        return mask, *tables_of(tables)
+        return mask, *(self._rows_of_table(group, tables) if group in self.plan.position_tables else tables_of(tables))
+
+    def _rows_of_table(self, group: int, positions: Any) -> tuple[Any, Any]:
+        if type(positions) is not torch.Tensor or positions.dtype != torch.int64 or positions.dim() != 2:
+            self.aside = "its positions are none of two axes"
+            return None, None
+        table, buffers = self.plan.position_tables[group]
+        return table.at(buffers[table.name], positions)
 
     def _of_rows(self, mask: Any) -> Any:
         """A mask (batch, length) as factors of rows, (batch, length, 1)."""

@@ -84,11 +84,11 @@ class _Mark:
 
 @of_rows
 def _norm_forward(self, rows):
-    if self.weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
+    weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+    if weight is not None and weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
         return None
     operation, further = self.__dict__["_layerzero_norm"]
-    bias = self._parameters.get("bias")
-    return structure.norm(operation, rows, self.weight, structure.eps_of(self), bias, **further)
+    return structure.norm(operation, rows, weight, structure.eps_of(self), bias, **further)
 
 
 @of_rows

@@ -26,14 +26,15 @@ class NotReached(Unknown):
 
 @dataclasses.dataclass(frozen=True)
 class Norm:
-    """A norm by its operation, rms_norm or layer_norm; `offset` is added to the weight of the former. Or, by the operation
-    elementwise, a factor for each column: the one vector that the module has.
+    """A norm by its operation, rms_norm or layer_norm; `offset` is added to its weight. Or, by the operation elementwise, a
+    factor for each column: the module's parameter `vector`.
     """
 
     name: str
     operation: str
     eps: float = 0.0
     offset: float = 0.0
+    vector: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,9 @@ class Columns:
 class Heads:
     """Queries, keys or values: columns of a linear layer, `step` apart from head to head.
 
-    norm: of each head, or, `whole`, of all columns at once; before a rotation, or behind it. factor: of the result.
+    groups: so many parts of heads, each like this, `group_step` apart; a step of 0 gives all heads of one the same columns.
+    norm: of each head, or, `whole`, of all columns at once; before a rotation, or behind it. clip: bounds of what is
+    normalised, before a rotation. factor: of the result.
     """
 
     linear: str
@@ -61,15 +64,43 @@ class Heads:
     whole: bool = False
     behind: bool = False
     factor: float = 1.0
+    groups: int = 1
+    group_step: int = 0
+    clip: tuple[float, float] | None = None
+
+    @property
+    def starts(self) -> list[int]:
+        """The first column of each head."""
+        inner = range(self.heads // self.groups)
+        return [self.column + g * self.group_step + i * self.step for g in range(self.groups) for i in inner]
+
+    @property
+    def is_plain(self) -> bool:
+        """All columns of a linear layer, as they are."""
+        return self == Heads(self.linear, 0, self.heads, self.size, self.size)
+
+
+class Table(NamedTuple):
+    """A buffer of a module within a layer, with a row for each position: sines and cosines, or the other way round."""
+
+    module: str
+    name: str
+    cosines_first: bool
+
+    def at(self, buffer: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """(cosines, sines) of positions."""
+        first, second = buffer[positions].chunk(2, dim=-1)
+        return (first, second) if self.cosines_first else (second, first)
 
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """A rotation by tables of which the first `width` columns are read."""
+    """A rotation by tables of which the first `width` columns are read: those that layers are given, or `table`."""
 
     interleaved: bool
     rotary_dim: int
     width: int
+    table: Table | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +139,9 @@ class Latent:
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
-    """gate: what is mixed is multiplied with the sigmoid of these columns."""
+    """gate: what is mixed is multiplied with the sigmoid of these columns. mixed: a norm of it. needs_mask: that alone makes
+    it causal.
+    """
 
     query: Heads
     key: Heads
@@ -123,6 +156,8 @@ class Attention:
     alibi: Alibi | None = None
     latent: Latent | None = None
     gate: Heads | None = None
+    mixed: Norm | None = None
+    needs_mask: bool = False
 
     @property
     def linears(self) -> tuple[str, ...]:
@@ -142,7 +177,7 @@ class Attention:
     @property
     def norms(self) -> tuple[Norm | None, ...]:
         latent = () if self.latent is None else (self.latent.norm, self.latent.query_norm)
-        return self.query.norm, self.key.norm, *latent
+        return self.query.norm, self.key.norm, self.mixed, *latent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,6 +208,7 @@ class Delta:
 
     # What else is asked of an Attention.
     causal: ClassVar[bool] = True
+    needs_mask: ClassVar[bool] = False
     rope: ClassVar[None] = None
     window: ClassVar[None] = None
     alibi: ClassVar[None] = None
@@ -206,13 +242,16 @@ class Bias:
 
 @dataclasses.dataclass(frozen=True)
 class Mlp:
-    """operation: swiglu, geglu or activation; kind: what the latter two are told."""
+    """operation: swiglu, geglu or activation, whose result is multiplied with `up` where there is a gate; kind: what the
+    latter two are told. norm: of what `out` reads.
+    """
 
     up: Columns
     out: str
     operation: str
     kind: str | None = None
     gate: Columns | None = None
+    norm: Norm | None = None
 
     @property
     def linears(self) -> tuple[str, ...]:
@@ -235,13 +274,15 @@ class Route(NamedTuple):
     num_groups: int = 1
     top_groups: int = 1
     group_score: str = "max"
+    min_sum: float = 0.0
+    jitter: float = 0.0
     correction: tuple[str, str] | None = None
     wide: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:
         """But for the tensors."""
-        return dict(itertools.islice(self._asdict().items(), 6))
+        return dict(itertools.islice(self._asdict().items(), 8))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,6 +358,8 @@ class Layer:
         found = [norm for part in parts for norm in (part.before, part.after, part.behind)]
         found += self.attention.norms
         found += [] if self.cross is None else [self.cross.query.norm]
+        dense = self.mlp.shared if isinstance(self.mlp, Experts) else self.mlp
+        found += [] if dense is None else [dense.norm]
         return tuple(norm for norm in found if norm is not None)
 
     @property

@@ -1,12 +1,8 @@
 """Recognises the layers of a model: its own code runs once on a small input, and every tensor that a part of a layer
 reads or gives is kept. What flows where is told by equal numbers, what a part computes by a trial of it."""
 
-import ast
 import dataclasses
 import functools
-import inspect
-import re
-import textwrap
 from typing import Any
 
 import torch
@@ -16,15 +12,13 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import choices, deferred, experts, linear_biases, probe, structure
+from layerzero.integrations.transformers import choices, deferred, experts, linear_biases, probe, structure, thresholds
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
 from layerzero.integrations.transformers.layers import Attention, Norm, NotReached, Stack, Unknown, Unread, kind_of
 from layerzero.integrations.transformers.recognise import LayerTrace
 from layerzero.integrations.transformers.recorded import is_same
 
 NAME = "layerzero_observed"
-# What shows in no small input: a bound that only large numbers reach, a factor that grows with the position.
-_THRESHOLDS = {"clamp", "clamp_", "clip", "clip_", "floor", "maximum", "minimum"}
 _recording: dict[int, LayerTrace] = {}  # by id of the modules within a layer; kernelize has one model at a time
 
 
@@ -69,6 +63,7 @@ class _OwnAttention(TorchFunctionMode):
             tensor.reshape(batch, -1, *tensor.shape[-2:])
             for tensor in (left, right.transpose(-1, -2), value, result, scores)
         )
+        query, key = (_as_narrow(tensor, trace.given.dtype) for tensor in (query, key))
         module = trace.within[-1]
         constants = [number for number in vars(module).values() if isinstance(number, float)]
         found = linear_biases.scores_of(scores, query, key, constants, trace.arguments)
@@ -93,6 +88,12 @@ class _OwnAttention(TorchFunctionMode):
         return result
 
 
+def _clamps(given, least, most):
+    trace = next((trace for trace in _recording.values() if trace.within), None)
+    if trace is not None:
+        trace.clamps(given, least, most)
+
+
 class _Convolutions(TorchFunctionMode):
     """Sees the convolutions over one axis within layers, which may take the weight of a module without calling it."""
 
@@ -104,6 +105,12 @@ class _Convolutions(TorchFunctionMode):
             if trace is not None:
                 trace.convolves(given["input"], given["weight"])
         return func(*args, **kwargs)
+
+
+def _as_narrow(tensor, dtype):
+    """In the dtype of the rows, where it was widened for a product alone."""
+    narrow = tensor.to(dtype)
+    return narrow if torch.equal(narrow.to(tensor.dtype), tensor) else tensor
 
 
 _PRODUCTS = (torch.baddbmm, torch.Tensor.baddbmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__,
@@ -182,65 +189,10 @@ def _why_not_layers(layers: Any, half: bool) -> str | None:
     """None, or what in the modules stands against any fused forward, whatever they compute; `half`: in float16."""
     for index, layer in enumerate(layers):
         for name, module in layer.named_modules():
-            reason = structure.why_not_plain(module) or _threshold_of(module, half)
+            reason = structure.why_not_plain(module) or thresholds.why_not_shown(module, half)
             if reason:
                 return f"layer {index}: {name + ': ' if name else ''}{reason}"
     return None
-
-
-def _threshold_of(module, half):
-    own = inspect.unwrap(type(module).forward)
-    if type(module).__module__.startswith("torch.") or not hasattr(own, "__code__"):
-        return None
-    names = _names_in(own, module, half)
-    for name in list(names):  # and those of the functions of its file
-        known = own.__globals__.get(name)
-        helper: Any = inspect.unwrap(known) if callable(known) else None
-        if getattr(helper, "__module__", None) == type(module).__module__ and hasattr(helper, "__code__"):
-            names |= set(helper.__code__.co_names)
-    found = sorted(names & _THRESHOLDS)
-    return f"its code calls {found[0]}: no small input shows what that does" if found else None
-
-
-_SWITCH = re.compile(r"self\.(\w+)")
-_OPTION = re.compile(r"self\.config\.(\w+) is not None")
-_HALF = re.compile(r"\w+\.dtype == torch\.float16( and (?!.*\bor\b).*)?")
-
-
-def _names_in(function: Any, module: Any, half: bool) -> set[str]:
-    """The names in a method's code, without the branches for options that it or its configuration leaves out, or for float16."""
-    return {n for n, tests in _names_by_test(function) if not any(_is_left_out(test, module, half) for test in tests)}
-
-
-@functools.lru_cache(maxsize=1024)  # layers of one class have one code
-def _names_by_test(function: Any) -> list[tuple[str, tuple[str, ...]]]:
-    """(name, the tests of the branches that it stands in) of a function's code."""
-    try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    except (OSError, SyntaxError, TypeError):
-        return [(name, ()) for name in function.__code__.co_names]
-    found = []
-
-    def walk(node: ast.AST, tests: tuple[str, ...]) -> None:
-        name = getattr(node, "attr", getattr(node, "id", None))
-        if name is not None:
-            found.append((name, tests))
-        body: list[ast.stmt] = node.body if isinstance(node, ast.If) else []
-        inner = (*tests, ast.unparse(node.test)) if isinstance(node, ast.If) else tests
-        for part in ast.iter_child_nodes(node):
-            walk(part, inner if part in body else tests)
-
-    walk(tree, ())
-    return found
-
-
-def _is_left_out(test: str, module: Any, half: bool) -> bool:
-    option, switch = _OPTION.fullmatch(test), _SWITCH.fullmatch(test)
-    if option:
-        return getattr(getattr(module, "config", None), option[1], 0) is None
-    if switch:
-        return module.__dict__.get(switch[1], 0) in (None, False)
-    return not half and bool(_HALF.fullmatch(test))
 
 
 class _Hooks:
@@ -254,13 +206,12 @@ class _Hooks:
         for trace in self.traces:
             for module in trace.layer.modules():
                 _recording[id(module)] = trace
+                self.handles.append(module.register_forward_pre_hook(trace.enters))
                 if experts.looks_like_experts(module):
                     self.handles.append(module.register_forward_hook(trace.calls_experts, with_kwargs=True))
-                elif not module._modules:
+                elif not module._modules or module._parameters:
                     self.handles.append(module.register_forward_hook(trace.calls_leaf, with_kwargs=True))
-                else:
-                    self.handles.append(module.register_forward_pre_hook(trace.enters))
-                    self.handles.append(module.register_forward_hook(trace.leaves))
+                self.handles.append(module.register_forward_hook(trace.leaves))
             self.handles.append(trace.layer.register_forward_pre_hook(trace.begins, with_kwargs=True))
             self.handles.append(trace.layer.register_forward_hook(trace.ends))
         return self
@@ -281,7 +232,7 @@ def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tupl
     try:
         if interface:
             choices.choose(model, "attn", NAME)
-        with _Hooks(layers) as hooks, _Convolutions() if interface else _OwnAttention():
+        with _Hooks(layers) as hooks, thresholds.Clamps(_clamps), _Convolutions() if interface else _OwnAttention():
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
         raise NotReached(f"it could not be run on a small input: {structure.first_line(error)}") from error
@@ -296,6 +247,7 @@ def _describe(traces):
         raise Unknown("its layers get their cache in different ways")
     cache = next(iter(caches))
     groups: dict[tuple[int, ...], int] = {}
+    tables: dict[int, Any] = {}
     found = []
     for index, trace in enumerate(traces):
         if index and not trace.follows(traces[index - 1]):
@@ -304,16 +256,28 @@ def _describe(traces):
             layer = trace.describe()
         except Unknown as unknown:
             raise type(unknown)(f"layer {index}: {unknown}") from None
+        why_clamped = trace.why_clamped(layer)
+        if why_clamped:
+            raise Unknown(f"layer {index}: {why_clamped}")
+        if cache is not None and not layer.attention.causal and trace.arguments.get("attention_mask") is not None:
+            layer = dataclasses.replace(
+                layer, attention=dataclasses.replace(layer.attention, causal=True, needs_mask=True)
+            )
         if layer.attention.causal != (cache is not None or trace.arguments.get("is_causal") is True):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
         names = ["attention_mask", "position_embeddings"]
         names += [] if layer.attention.alibi is None else [layer.attention.alibi.argument]
+        table = None if layer.attention.rope is None else layer.attention.rope.table
+        names += [] if table is None else ["position_ids"]
         kind = type(layer.attention)
         given = (id(kind), *(id(trace.arguments.get(name)) for name in names), id(trace.bias))
         first = given not in groups
         if first and layer.bias is None and trace.bias is not None:
             raise Unknown(f"layer {index}: its attention has a position_bias of which nothing tells what made it")
         group = groups.setdefault(given, len(groups))
+        held = None if table is None else trace.layer.get_submodule(table.module)._buffers[table.name]
+        if not torch.equal(*(t if t is not None else torch.zeros(0) for t in (tables.setdefault(group, held), held))):
+            raise Unknown(f"layer {index}: its tables of positions are others than those of the layers before")
         found.append(dataclasses.replace(layer, group=group, bias=layer.bias if first else None))
     if not any(isinstance(layer.attention, Attention) for layer in found):
         raise Unknown("none of its layers has keys and values, whose number says how long a text is")

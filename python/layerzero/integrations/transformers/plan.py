@@ -36,6 +36,11 @@ class BoundLayer:
             module = layer.get_submodule(found[0])
             table = module._buffers if found[1] in module._buffers else module._parameters
             self.corrected = table, found[1]
+        rope = shape.attention.rope
+        place = None if rope is None else rope.table
+        self.table: Any = None  # (table, name) of what positions are told by, where the layer has that itself
+        if place is not None:
+            self.table = layer.get_submodule(place.module)._buffers, place.name
 
     def __getitem__(self, name: str) -> Any:
         return self.tables[name]
@@ -123,8 +128,17 @@ class StackPlan:
         self.weights = [table for layer in layers for table in layer.tables.values()]
         self.weights += [self.norm[1]] if self.norm else []
         self.weights += [self.embedding] if self.embedding else []
+        # Those of routers that make their logits in float32 may be kept in it.
+        mlps = [(layer, layer.shape.mlp) for layer in layers]
+        self.wide = {id(layer[mlp.router]) for layer, mlp in mlps if isinstance(mlp, Experts) and mlp.route.wide}
         self.needed = [(table, name) for table in self.weights for name, held in table.items() if held is not None]
-        self.corrections = [layer.corrected for layer in layers if layer.corrected is not None]
+        self.held = [held for layer in layers for held in (layer.corrected, layer.table) if held is not None]
+        self.position_tables: dict[int, Any] = {}  # group -> (Table, its module's buffers)
+        for bound in layers:
+            if bound.table is not None:
+                rope: Any = bound.shape.attention.rope
+                self.position_tables.setdefault(bound.shape.group, (rope.table, bound.table[0]))
+        self.need_masks = {layer.group for layer in self.stack.layers if layer.attention.needs_mask}
         self.places = {id(layer): index for index, layer in enumerate(own)}
         self.parameters = list(inspect.signature(type(own[0]).forward).parameters)[1:]
         self.holder_parameters = list(inspect.signature(type(holder).forward).parameters)[1:]
@@ -201,7 +215,7 @@ class StackPlan:
         given = [(table, name, table.get(name)) for table, name in names]
         tensors = [entry for entry in given if type(entry[2]) is Parameter]
         absent = [entry for entry in given if type(entry[2]) is not Parameter]  # or released
-        tensors += [(table, name, table[name]) for table, name in self.corrections]
+        tensors += [(table, name, table[name]) for table, name in self.held]
         facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
         watched = (parts, forwards + absent + facts, tensors)
         return _layerzero.watch(*watched), watched, []  # all three have to live as long as the watch
@@ -219,17 +233,21 @@ class StackPlan:
         weights = [weight for weight in weights if type(weight) is not ReleasedParameter]
         if any(type(w) is not Parameter or w.layout is not torch.strided or w.is_neg() for w in weights):
             return "a weight is no longer a plain parameter"
-        corrections = [table.get(name) for table, name in self.corrections]
-        if any(not isinstance(held, torch.Tensor) or type(held) is ReleasedParameter for held in corrections):
-            return "what corrects the choice of experts is no tensor any more"
-        if len({held.device for held in (*weights, *corrections)}) > 1:
+        buffers = [table.get(name) for table, name in self.held]
+        if any(not isinstance(held, torch.Tensor) or type(held) is ReleasedParameter for held in buffers):
+            return "what corrects the choice of experts, or tells positions, is no tensor any more"
+        if len({held.device for held in (*weights, *buffers)}) > 1:
             return "the weights are not on one device"
         classes = self._why_other_classes()
         if classes:
             return classes
         if any(_differs(table.get(name), value) for table, name, value in self.facts):
             return "an attribute of a module was changed after kernelize"
-        if len({weight.dtype for weight in weights}) > 1:
+        entries = [*self.needed, *((table, "bias") for table in self.weights)]
+        given = [(id(table) in self.wide, table.get(name)) for table, name in entries]
+        held = [(wide, tensor.dtype) for wide, tensor in given if type(tensor) is Parameter]
+        allowed = {torch.float32, self.dtype}
+        if len({dtype for wide, dtype in held if not wide}) > 1 or any(dtype not in allowed for _, dtype in held):
             return "the weights have different dtypes: the model promotes, the operations do not"
         return None
 

@@ -13,41 +13,38 @@ from torch import nn
 from transformers.cache_utils import Cache
 from transformers.pytorch_utils import Conv1D
 
-from layerzero import _layerzero
-from layerzero.integrations.transformers import biases, deltas, gates, latents, structure
+from layerzero.integrations.transformers import biases, deltas, gates, latents, structure, thresholds
+from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers.heads import SeesHeads
 from layerzero.integrations.transformers.layers import (
     Attention,
     Columns,
     Experts,
-    Heads,
     Layer,
     Mlp,
     Norm,
     Norms,
     NotReached,
-    Rope,
     Unknown,
 )
 from layerzero.integrations.transformers.recorded import (
     Attended,
     Call,
-    in_both_layouts,
+    Clamped,
     is_same,
     is_scale,
     is_sum,
     same,
-    tables_of,
 )
 from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
-_rope = _layerzero.ops["rope"]
 # The arguments by which a layer gets what an encoder made, and which of it is padding.
 ENCODED, ENCODED_MASK = "encoder_hidden_states", "encoder_attention_mask"
 _PARTS = {2: ("attention", "MLP"), 3: ("attention", "attention to an encoder", "MLP")}
 _GATED = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh": ("geglu", "tanh")}
 
 
-class LayerTrace:
+class LayerTrace(SeesHeads):
     """What went through one layer in one forward, and what can be told from it."""
 
     def __init__(self, layer):
@@ -62,8 +59,10 @@ class LayerTrace:
         self.calls: list[Call] = []
         self.attended: list[Attended] = []
         self.convolved: list[deltas.Convolved] = []
+        self.clamped: list[Clamped] = []
         self.dispatched: list[Dispatched] = []
         self.used: set[str] = set()
+        self.explained: list[Clamped] = []  # those of `clamped` that the description has
         self.transposed: tuple[str, ...] = ()
 
     # ---- recording
@@ -99,11 +98,26 @@ class LayerTrace:
     def convolves(self, given, weight):
         self.convolved.append(deltas.Convolved(given.clone(), weight))
 
+    def clamps(self, given, least, most):
+        self.clamped.append(Clamped(self.within[-1], given.clone(), least, most))
+
     def calls_experts(self, module, args, kwargs, result):
         own = inspect.unwrap(type(module).forward)
         given = list(inspect.signature(own).bind(module, *args, **kwargs).arguments.values())[1:4]
         tensors = (*given, result)
         self.dispatched.append(Dispatched(self.names[id(module)], module, *(t.clone() for t in tensors)))
+
+    def why_clamped(self, layer):
+        """None, or which clamp of its code the Layer does not have. A trial of a router tells what those in it do."""
+        router = self.layer.get_submodule(layer.mlp.router) if isinstance(layer.mlp, Experts) else None
+        for name, module in self.layer.named_modules():
+            seen = [clamp for clamp in self.clamped if clamp.module is module]
+            unknown = module is not router and not experts_interface.looks_like_experts(module)
+            if len(seen) < thresholds.clamps_of(module, half=False) or (
+                unknown and any(all(clamp is not one for one in self.explained) for clamp in seen)
+            ):
+                return f"{name}: its code calls clamp: no small input shows what that does"
+        return None
 
     # ---- between layers
 
@@ -162,7 +176,8 @@ class LayerTrace:
 
     def _unused_tensors(self, layer):
         """The name of a tensor in the layer that may have a part in it and is in no description, or None."""
-        known = {*layer.modules, *(norm.name for norm in layer.norms)}
+        vectors = {(norm.name, norm.vector) for norm in layer.norms}
+        known = {*layer.modules, *(norm.name for norm in layer.norms if norm.vector is None)}
         called = {call.name for call in self.calls}
         experts = layer.mlp if isinstance(layer.mlp, Experts) else None
         for name, module in self.layer.named_modules():
@@ -177,6 +192,7 @@ class LayerTrace:
             if name in known:
                 part = {"weight", "bias"} if experts is not None and name == experts.router else held.keys()
                 held = {key: tensor for key, tensor in held.items() if key not in part}
+            held = {key: tensor for key, tensor in held.items() if (name, key) not in vectors}
             if experts is not None and experts.route.correction is not None and experts.route.correction[0] == name:
                 held.pop(experts.route.correction[1])
             further = [key for key, tensor in held.items() if tensor is not None]
@@ -196,14 +212,17 @@ class LayerTrace:
         return call.name
 
     def _norm(self, call):
+        if isinstance(call, Norm):
+            return call
         if call in self.scales:
             self.used.add(call.name)
-            return Norm(call.name, "elementwise")
+            (vector,) = (key for key, held in call.module._parameters.items() if held is not None)
+            return Norm(call.name, "elementwise", vector=vector)
         found, reason = structure.norm_of(call.module)
         if reason:
             raise Unknown(f"{call.name}: {reason}")
         self.used.add(call.name)
-        return Norm(call.name, found[0], structure.eps_of(call.module), found[1].get("weight_offset", 0.0))
+        return Norm(call.name, found[0], structure.eps_of(call.module), found[1]["weight_offset"])
 
     # ---- attention
 
@@ -224,7 +243,11 @@ class LayerTrace:
         else:
             query, key, value, rope, source = self._whole(seen, cross)
             latent = None
-        out, gate = gates.out_of(self, seen.result.flatten(-2), query, source)
+        mixed = seen.result.flatten(-2)
+        norm = next((call for call in self.all_norms if same(call.given, mixed)), None)
+        out, gate = gates.out_of(self, mixed if norm is None else norm.result, query, source)
+        if gate is not None and norm is not None:
+            raise Unknown("its attention is normalised and has a gate")
         causal = further.get("is_causal", getattr(seen.module, "is_causal", True))
         attention = Attention(
             query, key, value, self.use(out),
@@ -237,12 +260,19 @@ class LayerTrace:
             alibi=further.get("alibi"),
             latent=latent,
             gate=gate,
+            mixed=None if norm is None else self._norm(norm),
         )  # fmt: skip
         if cross and (
-            causal or rope or attention.sinks or attention.alibi or gate or not all(map(self._is_plain, (key, value)))
+            causal
+            or rope
+            or attention.sinks
+            or attention.alibi
+            or gate
+            or norm
+            or not all(map(self._is_plain, (key, value)))
         ):
             raise Unknown("its attention to an encoder's rows is of an unknown kind")
-        if latent and (not causal or attention.sinks or attention.alibi or gate):
+        if latent and (not causal or attention.sinks or attention.alibi or gate or norm):
             raise Unknown("its attention over latents is of an unknown kind")
         return attention, source, out.result
 
@@ -268,98 +298,7 @@ class LayerTrace:
         raise Unknown("its attention has sinks that are no parameter of their own")
 
     def _is_plain(self, heads):
-        whole = (heads.column, heads.step, heads.norm, heads.factor) == (0, heads.size, None, 1.0)
-        return whole and heads.linear not in self.transposed
-
-    def _heads(self, seen, index):
-        """(Heads, Rope or None) of queries, keys or values."""
-        wanted = seen.heads[index].transpose(1, 2)
-        shape = (*wanted.shape[:2], -1)
-        constants = vars(seen.module).values() if index == 0 else ()
-        factors = [1.0, *(value for value in constants if isinstance(value, float))]
-        for call in self.linears:
-            if call.result.shape[:-1].numel() != wanted.shape[:2].numel():
-                continue
-            rows = call.result.reshape(shape)
-            for column, step in self._columns(seen, rows.shape[-1], index):
-                part = Heads(call.name, column, wanted.shape[2], wanted.shape[3], step)
-                for normed, norm, whole in self._normed(rows, part):
-                    for turned, rope in self._turned(normed) if index < 2 else [(normed, None)]:
-                        for factor in factors:
-                            if self._matches(turned * factor if factor != 1.0 else turned, wanted, rope):
-                                self.use(call)
-                                norm = None if norm is None else self._norm(norm)
-                                return dataclasses.replace(part, norm=norm, whole=whole, factor=factor), rope
-                found = self._normed_behind(rows, part, wanted) if index < 2 else None
-                if found is not None:
-                    self.use(call)
-                    return dataclasses.replace(part, norm=self._norm(found[0]), behind=True), found[1]
-        raise Unknown(f"its {('queries', 'keys', 'values')[index]} come about in a way that was not recognised")
-
-    def _normed_behind(self, rows, part, wanted):
-        """(the call of the norm, Rope) of heads that are rotated first, or None."""
-        heads = next(self._normed(rows, part))[0]
-        for turned, rope in self._turned(heads):
-            for call in self.all_norms if rope is not None else ():
-                for given, result in in_both_layouts(call):
-                    if (
-                        given.shape == turned.shape
-                        and torch.equal(result, wanted)
-                        and self._matches(turned, given, rope)
-                    ):
-                        return call, rope
-        return None
-
-    @staticmethod
-    def _matches(rows, wanted, rope):
-        if rope is None:
-            return torch.equal(rows, wanted)
-        return structure.agrees_by_row(rows.flatten(0, 1), wanted.flatten(0, 1))
-
-    @staticmethod
-    def _columns(seen, width, index):
-        """(column, step) of where queries, keys or values may lie in so many columns."""
-        _, heads, _, size = zip(*(h.shape for h in seen.heads), strict=True)
-        widths = [h * s for h, s in zip(heads, size, strict=True)]
-        if width == widths[index]:
-            yield 0, size[index]
-        if width == 2 * widths[index]:  # beside a gate of each head
-            yield 0, 2 * size[index]
-        if width == sum(widths):
-            yield sum(widths[:index]), size[index]
-            if len(set(widths)) == 1:  # of one head behind each other
-                yield index * size[index], 3 * size[index]
-
-    def _normed(self, rows, part):
-        """(heads, the call of their norm, whether it is one of all columns): without a norm first."""
-        batch, length, width = rows.shape
-        strides = (length * width, width, part.step, 1)
-        heads = rows.contiguous().as_strided((batch, length, part.heads, part.size), strides, part.column)
-        yield heads, None, False
-        for call in self.all_norms:
-            if call.given.dim() == 4 and call.given.shape[-1] == part.size:
-                for given, result in in_both_layouts(call):
-                    if given.shape == heads.shape and torch.equal(given, heads):
-                        yield result, call, False
-            elif same(call.given, rows) and width == part.heads * part.size:
-                yield call.result.reshape(heads.shape), call, True
-
-    def _turned(self, heads):
-        """(rotated heads, Rope), as they are first."""
-        yield heads, None
-        tables = tables_of(self.arguments.get("position_embeddings"))
-        if any(t is None or t.dim() != 3 for t in tables):
-            return
-        width = tables[0].shape[-1]
-        kinds = [(False, width, width), (True, width, width), (False, 2 * width, width), (True, 2 * width, width)]
-        kinds += [(True, width, width // 2)]
-        for interleaved, rotary_dim, read in kinds:
-            if rotary_dim <= heads.shape[-1]:
-                cos, sin = (table[..., :read] for table in tables)
-                turned = _rope(
-                    heads.contiguous(), cos, sin, interleaved=interleaved, rotary_dim=rotary_dim, layout="BSHD"
-                )
-                yield turned, Rope(interleaved, rotary_dim, read)
+        return heads.is_plain and heads.linear not in self.transposed
 
     # ---- MLP
 
@@ -427,26 +366,37 @@ class LayerTrace:
 
     def _through(self, function, gate, up, into, out):
         kind = structure.activation_of(function.module)
-        name = type(function.module).__name__
         if kind is None:
-            raise Unknown(f"mlp: its activation {name} is none that the operations know")
+            raise Unknown(f"mlp: its activation {type(function.module).__name__} is none that the operations know")
         expected = (
             function.result if up is None else function.result * self._of(into, up).reshape(function.result.shape)
         )
-        if not is_sum(out.given, expected, torch.zeros_like(expected)):
-            raise Unknown("mlp: it computes something else than out(activation(gate) * up)")
+        zeros = torch.zeros_like(expected)
+        norm = None if is_sum(out.given, expected, zeros) else self._norm_of_sum(out, expected, zeros)
         if up is None:
-            return Mlp(gate, out.name, "activation", kind)
-        if kind not in _GATED:
-            raise Unknown(f"mlp: its gate goes through {name}, and no operation has that")
-        operation, approximate = _GATED[kind]
-        return Mlp(up, out.name, operation, approximate, gate)
+            return Mlp(gate, out.name, "activation", kind, norm=norm)
+        operation, further = _GATED.get(kind, ("activation", kind))
+        return Mlp(up, out.name, operation, further, gate, norm)
+
+    def _norm_of_sum(self, out, *terms):
+        """What normalises a sum of the terms for `out`."""
+        for call in self.all_norms:
+            if same(call.result, out.given) and is_sum(call.given, *terms):
+                return self._norm(call)
+        raise Unknown("mlp: it computes something else than out(activation(gate) * up)")
 
     # ---- norms and sums
 
     def _placed(self, parts):
         """(parallel, factor, the Norms of each part). parts: the call that reads, and the rows that it gives."""
-        afters = [self._after(rows) for _, rows in parts]
+        for afters in itertools.product(*(self._after(rows) for _, rows in parts)):
+            found = self._placed_so(parts, afters)
+            if found is not None:
+                return found
+        raise Unknown("its norms and sums stand in an order that was not recognised")
+
+    def _placed_so(self, parts, afters):
+        """The same, or None, where `afters` are what is added."""
         for name, (rows, _) in zip(_PARTS[len(parts)], afters, strict=True):
             if same(self.given + rows.reshape(self.given.shape), self.given):
                 raise Unknown(f"its {name} adds nothing to its input, so that nothing tells where it stands")
@@ -456,7 +406,7 @@ class LayerTrace:
                 for order in orders:
                     calls = [(before, norm, behind) for (before, behind), (_, norm) in zip(order, afters, strict=True)]
                     return parallel, factor, [self._norms(three) for three in calls]
-        raise Unknown("its norms and sums stand in an order that was not recognised")
+        return None
 
     def _norms(self, calls):
         return Norms(*(None if call is None else self._norm(call) for call in calls))
@@ -495,6 +445,19 @@ class LayerTrace:
         yield from found[:1]
 
     def _after(self, rows):
-        """(rows, norm call or None): normalised, or times a factor for each column, where a module does that with them."""
+        """[(rows, norm call or None)]: normalised, or times a factor for each column, where a module does that with them;
+        else what they may be times a vector that a module with parts has, as that Norm.
+        """
         call = next((call for call in (*self.all_norms, *self.scales) if same(call.given, rows)), None)
-        return (rows, None) if call is None else (call.result, call)
+        yield (rows, None) if call is None else (call.result, call)
+        vectors = [] if call is not None else self._vectors(rows.shape[-1])
+        if any(torch.equal(a, b) for (*_, a), (*_, b) in itertools.combinations(vectors, 2)):
+            raise Unknown("two of its vectors are the same: nothing tells which one is the factor of what")
+        for name, key, held in vectors:
+            yield rows * held, Norm(name, "elementwise", vector=key)
+
+    def _vectors(self, size):
+        """[(module, name, vector)] of those of so many numbers that modules with parts have."""
+        modules = [(name, module) for name, module in self.layer.named_modules() if module._modules]
+        held = [(name, key, tensor) for name, module in modules for key, tensor in module._parameters.items()]
+        return [(name, key, t.detach()) for name, key, t in held if t is not None and t.shape == (size,)]

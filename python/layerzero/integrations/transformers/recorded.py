@@ -9,7 +9,7 @@ from layerzero.integrations.transformers import structure
 
 
 class Call(NamedTuple):
-    """Of a part without parts of its own: what it read and gave, and the tensors themselves, which may be written since."""
+    """Of a part without parts of its own, or with parameters: what it read and gave, and the tensors themselves, which may be written since."""
 
     name: str
     module: nn.Module
@@ -28,6 +28,15 @@ class Attended(NamedTuple):
     mask: Any
     result: torch.Tensor  # (batch, positions, heads, size)
     further: dict[str, Any]
+
+
+class Clamped(NamedTuple):
+    """What went through a clamp within a module, whose bounds are numbers, or tensors or None."""
+
+    module: nn.Module
+    given: torch.Tensor
+    least: Any
+    most: Any
 
 
 def tables_of(embeddings):

@@ -10,12 +10,13 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import experts as experts_interface
-from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers import structure, thresholds
 from layerzero.integrations.transformers.layers import Experts, Route, Unknown
 
 _route = _layerzero.ops["moe_route"]
 _ROWS = 96
 _RULES = [*itertools.product(("softmax", "sigmoid", "sqrt_softplus"), (False, True))]
+_SPARSE = "sparsemixer"
 
 
 class Dispatched(NamedTuple):
@@ -51,6 +52,7 @@ class _Trial(NamedTuple):
     ids: torch.Tensor
     weights: torch.Tensor
     numbers: set[float]  # that its modules keep, of which the constants of a rule are some
+    clamped: list[Any]  # (what went through a clamp, its bounds) of each clamp
 
 
 def experts_of(dispatched: Dispatched, readers: list[Any], layer: nn.Module) -> tuple[Experts, Any]:
@@ -132,8 +134,10 @@ def _tried(bare: nn.Module, router: str, experts: str, dtype: torch.dtype) -> _T
                     ):
                         tensor.copy_(structure.normal(number, seed=10 + len(held)).view(tensor.shape) / 4)
                         held[name, key] = tensor.detach().flatten().clone()
+    clamped: list[Any] = []
+    clamps = thresholds.Clamps(lambda given, *bounds: clamped.append((given.clone(), *bounds)))
     try:
-        with torch.inference_mode(), structure.evaluating(block):
+        with torch.inference_mode(), structure.evaluating(block), clamps:
             block(rows.to(dtype))
         ((given, ids, weights),) = recorder.seen
     except Exception as error:
@@ -141,7 +145,7 @@ def _tried(bare: nn.Module, router: str, experts: str, dtype: torch.dtype) -> _T
     tables = [vars(module) for module in block.modules()]
     tables += [vars(table["config"]) for table in tables if hasattr(table.get("config"), "__dict__")]
     numbers = {float(v) for table in tables for v in table.values() if type(v) in (int, float)}
-    return _Trial(given.flatten(0, -2), own.weight.detach(), held, ids, weights, numbers)
+    return _Trial(given.flatten(0, -2), own.weight.detach(), held, ids, weights, numbers, clamped)
 
 
 def _logits(trial: _Trial, router: str, wide: bool) -> torch.Tensor:
@@ -156,10 +160,17 @@ def _fitting(trial: _Trial, bias: tuple[str, str]) -> Iterator[tuple[Route, tupl
     number, chosen = len(trial.weight), trial.ids.shape[-1]
     logits = _logits(trial, bias[0], wide=True)
     expected = _spread(trial.weights, trial.ids, number)
+    sparse = [Route(_SPARSE, False, jitter=jitter) for jitter in sorted(trial.numbers)]
+    sparse = [r for r in sparse if _gives(r, logits, chosen, expected) and all(map(_are_sizes, trial.clamped))]
+    if len(sparse) == 1:
+        yield sparse[0], None
     for correction in (None, *(key for key in trial.held if key != bias)):
         for groups in _groupings(number, chosen, trial.numbers):
             for scoring, renormalize in _RULES:
-                route = Route(scoring, renormalize, 1.0, *groups)
+                least = _least_sum(trial, scoring, logits) if renormalize and trial.clamped else 0.0
+                if trial.clamped and not least:
+                    continue
+                route = Route(scoring, renormalize, 1.0, *groups, min_sum=least)
                 actual = _chosen(route, logits, chosen, None if correction is None else trial.held[correction])
                 if torch.equal(actual != 0, expected != 0):
                     scales = (1.0, *sorted(trial.numbers - {0.0, 1.0}))
@@ -167,6 +178,26 @@ def _fitting(trial: _Trial, bias: tuple[str, str]) -> Iterator[tuple[Route, tupl
                         if torch.allclose(actual * scale, expected, rtol=1e-5, atol=0):
                             yield route._replace(scale=scale), correction
                             break
+
+
+def _gives(route: Route, logits: torch.Tensor, chosen: int, expected: torch.Tensor) -> bool:
+    actual = _chosen(route, logits, chosen, None)
+    return torch.equal(actual != 0, expected != 0) and torch.allclose(actual, expected, rtol=1e-5, atol=0)
+
+
+def _are_sizes(clamped: Any) -> bool:
+    """Whether a clamp takes the larger of a logit's size and the best logit, as a sparse mixer does."""
+    given, least, most = clamped
+    return most is None and isinstance(least, torch.Tensor) and bool((given >= 0).all()) and least.shape[-1] == 1
+
+
+def _least_sum(trial: _Trial, scoring: str, logits: torch.Tensor) -> float:
+    """The bound of the one clamp of a trial, where that is of the sum of the chosen experts' scores; else 0."""
+    ((given, least, most), *further) = trial.clamped
+    if further or most is not None or not isinstance(least, float):
+        return 0.0
+    scores = _chosen(Route(scoring, False), logits, logits.shape[-1], None).gather(-1, trial.ids.long())
+    return least if torch.allclose(given.flatten(), scores.sum(-1), rtol=1e-5, atol=0) else 0.0
 
 
 def _groupings(number: int, chosen: int, numbers: set[float]) -> Iterator[tuple[int, int, str]]:

@@ -19,6 +19,7 @@ _OPS = _layerzero.ops
 _TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
 _LINEAR_STATE = {*nn.Linear(1, 1).__dict__, "_is_hf_initialized"}
 _ANY = torch.nn.modules.module
+_LARGEST_EPS = 1e-3
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -213,14 +214,24 @@ def packed_weight(module):
 
 
 def eps_of(module):
+    """An epsilon that a module keeps or, where it keeps no tensors, the one that stands in its code; or None."""
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if eps is None and not _keeps_tensors(module):
+        code = getattr(type(module).forward, "__code__", None)
+        small = [c for c in getattr(code, "co_consts", ()) if type(c) is float and 0 < c <= _LARGEST_EPS]
+        eps = small[0] if len(small) == 1 else None
     return float(eps) if isinstance(eps, (int, float)) else None
 
 
+def _keeps_tensors(module):
+    return any(held is not None for table in (module._parameters, module._buffers) for held in table.values())
+
+
 def looks_like_norm(module):
-    """A vector of weights, perhaps a bias, and an epsilon: enough to try whether it is one of the norms."""
+    """An epsilon and a vector of weights, perhaps a bias, or neither: enough to try whether it is one of the norms."""
     weight = module._parameters.get("weight")
-    plain = weight is not None and weight.dim() == 1 and set(module._parameters) <= {"weight", "bias"}
+    named = set(module._parameters) <= {"weight", "bias"}
+    plain = (named and weight.dim() == 1) if weight is not None else not _keeps_tensors(module)
     return plain and not module._modules and eps_of(module) is not None
 
 
@@ -232,28 +243,37 @@ def norm_of(module):
     if len(inspect.signature(type(module).forward).parameters) != 2:
         return None, "its forward takes more than the rows"
     module, rows = _rows_for_norm(module)
-    weight, bias, eps = module.weight.detach(), module._parameters.get("bias"), eps_of(module)
-    if bias is None:
-        candidates = [("rms_norm", {"weight_offset": 0.0}), ("rms_norm", {"weight_offset": 1.0}), ("layer_norm", {})]
-    else:
-        candidates = [("layer_norm", {"bias": bias.detach()})]
+    weight, bias, eps = module._parameters.get("weight"), module._parameters.get("bias"), eps_of(module)
+    offsets = (0.0,) if weight is None else (0.0, 1.0)
+    operations = ("rms_norm", "layer_norm") if bias is None else ("layer_norm",)
+    candidates = [(operation, {"weight_offset": offset}) for operation in operations for offset in offsets]
     with torch.no_grad():
         expected = result_of(type(module).forward, module, rows)
         for operation, further in candidates if expected is not None else ():
-            if agrees(norm(operation, rows, weight, eps, **further), expected):
-                return (operation, {name: value for name, value in further.items() if name != "bias"}), None
+            if agrees(norm(operation, rows, weight, eps, bias, **further), expected):
+                return (operation, further), None
     return None, "computes neither rms_norm nor layer_norm of its weight and epsilon"
 
 
 def _rows_for_norm(module):
     """(the module, in a dtype whose numbers tell more kinds apart; rows that do)."""
-    if module.weight.dtype in (torch.bfloat16, torch.float16):
+    weight = module._parameters.get("weight")
+    if weight is not None and weight.dtype in (torch.bfloat16, torch.float16):
         module = copy.deepcopy(module).float()
-    weight = module.weight.detach()
-    rows = normal(3, weight.numel()) + 0.5  # a mean, which one kind of norm takes away
+    rows = normal(3, _width_of(module)) + 0.5  # a mean, which one kind of norm takes away
     # One row near zero: it shows the epsilon.
     rows[2] *= eps_of(module) ** 0.5
-    return module, rows.to(weight)[None]  # of three axes: what takes the second one for channels shows
+    return module, (rows if weight is None else rows.to(module.weight))[
+        None
+    ]  # of three axes: what takes the second one for channels shows
+
+
+def _width_of(module):
+    """How many columns a norm takes: of one without weights what it says of it, else any number."""
+    if module._parameters.get("weight") is not None:
+        return module.weight.numel()
+    shape = getattr(module, "normalized_shape", (64,))
+    return shape if isinstance(shape, int) else shape[-1]
 
 
 def gated_norm_of(module):
@@ -261,6 +281,8 @@ def gated_norm_of(module):
     reason = why_not_plain(module)
     if reason:
         return None, reason
+    if module._parameters.get("weight") is None:
+        return None, "computes no rms_norm times the silu of a gate"
     module, rows = _rows_for_norm(module)
     gate = (4 * normal(*rows.shape, seed=8)).to(rows)
     with torch.no_grad():
@@ -280,7 +302,7 @@ def gated_norm(rows, gate, weight, eps, offset):
 def norm(operation, rows, weight, eps, bias=None, **further):
     """The norm that `norm_of` found."""
     if operation == "layer_norm":
-        return _OPS["layer_norm"](rows, weight.shape[0], weight, bias, eps)
+        return _OPS["layer_norm"](rows, rows.shape[-1], weight, bias, eps, **further)
     return _OPS["rms_norm"](rows, weight, eps, **further)
 
 

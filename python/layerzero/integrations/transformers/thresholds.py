@@ -1,0 +1,106 @@
+"""What shows in no small input: a bound that only large numbers reach, a factor that grows with the position. Found by the
+names in the code of modules; clamps that every forward calls, by their calls, which have the bounds.
+"""
+
+import ast
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_CLAMPS = {"clamp", "clamp_", "clip", "clip_"}
+_THRESHOLDS = {*_CLAMPS, "floor", "maximum", "minimum"}
+_SWITCH = re.compile(r"self\.(\w+)")
+_OPTION = re.compile(r"self\.config\.(\w+) is not None")
+_HALF = re.compile(r"\w+\.dtype == torch\.float16( and (?!.*\bor\b).*)?")
+
+
+class Clamps(TorchFunctionMode):
+    """Tells `seen` of each clamp before it is done: what goes through it, and its bounds."""
+
+    def __init__(self, seen: Callable[[torch.Tensor, Any, Any], None]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", None) in _CLAMPS:
+            given = dict(zip(("input", "min", "max"), args, strict=False)) | kwargs
+            self._seen(given["input"], given.get("min"), given.get("max"))
+        return func(*args, **kwargs)
+
+
+def why_not_shown(module: Any, half: bool) -> str | None:
+    """None, or why no small input shows what a module's code does; clamps that it calls each time are left to `Clamps`."""
+    found = sorted({name for name, tests in _sites_of(module, half) if name not in _CLAMPS or not _are_certain(tests)})
+    return f"its code calls {found[0]}: no small input shows what that does" if found else None
+
+
+def clamps_of(module: Any, half: bool) -> int:
+    """How many clamps a module's code calls in each forward."""
+    return sum(name in _CLAMPS for name, _ in _sites_of(module, half))
+
+
+def _sites_of(module, half):
+    """[(name, the tests of the branches that it stands in)] of the thresholds in its code, and in the functions of its file
+    that this calls."""
+    own = inspect.unwrap(type(module).forward)
+    if type(module).__module__.startswith("torch.") or not hasattr(own, "__code__"):
+        return []
+    sites = _sites_in(own, module, half)
+    for name, tests in list(sites):
+        known = own.__globals__.get(name)
+        helper: Any = inspect.unwrap(known) if callable(known) else None
+        if getattr(helper, "__module__", None) == type(module).__module__ and hasattr(helper, "__code__"):
+            sites += [(inner, (*tests, *more)) for inner, more in _names_by_test(helper)]
+    return [site for site in sites if site[0] in _THRESHOLDS]
+
+
+def _sites_in(function: Any, module: Any, half: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """Without the branches for options that it or its configuration leaves out, or for float16."""
+    return [
+        (name, tests)
+        for name, tests in _names_by_test(function)
+        if not any(_is_left_out(test, module, half) for test in tests)
+    ]
+
+
+def _are_certain(tests: tuple[str, ...]) -> bool:
+    """Whether the configuration alone decides on these branches."""
+    return all(_OPTION.fullmatch(test) or _SWITCH.fullmatch(test) for test in tests)
+
+
+@functools.lru_cache(maxsize=1024)  # layers of one class have one code
+def _names_by_test(function: Any) -> list[tuple[str, tuple[str, ...]]]:
+    """(name, the tests of the branches that it stands in) of a function's code."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError, TypeError):
+        return [(name, ()) for name in function.__code__.co_names]
+    found = []
+
+    def walk(node: ast.AST, tests: tuple[str, ...]) -> None:
+        name = getattr(node, "attr", getattr(node, "id", None))
+        if name is not None:
+            found.append((name, tests))
+        body: list[ast.stmt] = node.body if isinstance(node, ast.If) else []
+        inner = (*tests, ast.unparse(node.test)) if isinstance(node, ast.If) else tests
+        for part in ast.iter_child_nodes(node):
+            walk(part, inner if part in body else tests)
+
+    walk(tree, ())
+    return found
+
+
+def _is_left_out(test: str, module: Any, half: bool) -> bool:
+    option, switch = _OPTION.fullmatch(test), _SWITCH.fullmatch(test)
+    if option:
+        return getattr(getattr(module, "config", None), option[1], 0) is None
+    if switch:
+        return module.__dict__.get(switch[1], 0) in (None, False)
+    return not half and bool(_HALF.fullmatch(test))

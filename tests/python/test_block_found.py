@@ -1,0 +1,179 @@
+"""What is found by structure alone: bounds, tables of positions, vectors and routers of any kind; and what is refused."""
+
+import copy
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import layerzero as lz  # noqa: E402
+from block_families import TOLERANCE, build, error, ids_of, plan_of  # noqa: E402
+
+
+def logits(model, **given):
+    with torch.inference_mode():
+        return model(**{"input_ids": ids_of(2)} | given).logits
+
+
+def is_same_program(model, own):
+    report = lz.kernelize(model)
+    assert "decoder" in report.replaced, report.left["decoder"]
+    assert error(logits(model), logits(own)) <= TOLERANCE
+    assert not plan_of(model).why_aside
+
+
+def refusal(model):
+    own = copy.deepcopy(model)
+    reason = lz.kernelize(model).left["decoder"]
+    assert error(logits(model), logits(own)) <= TOLERANCE
+    return reason
+
+
+# ---- bounds
+
+
+class Bounded(transformers.models.llama.modeling_llama.LlamaMLP):
+    """Of what nothing in a program has a bound for."""
+
+    def forward(self, x):
+        return super().forward(x).clamp(-1e4, 1e4)
+
+
+class SometimesBounded(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        if x.shape[1] > 100:
+            x = x.clamp(-1, 1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", [Bounded, SometimesBounded])
+def test_bounds_that_no_program_has(kind):
+    config = transformers.LlamaConfig(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                      num_attention_heads=4)  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.model.layers[1].mlp.__class__ = kind
+    assert refusal(model).startswith("layer 1: mlp: its code calls clamp")
+
+
+@pytest.mark.parametrize("name", ["olmo", "olmoe, every expert"])
+@pytest.mark.parametrize("bound", [0.1, 1e6])
+def test_bounds_from_the_configuration(name, bound):
+    """The first is reached by every row, the second by none."""
+    model = build(name)
+    model.config.clip_qkv = bound
+    is_same_program(model, copy.deepcopy(model))
+    attention = plan_of(model).stack.layers[0].attention
+    assert {part.clip for part in (attention.query, attention.key, attention.value)} == {(-bound, bound)}
+
+
+# ---- routers
+
+
+def gates_of(model, attribute):
+    return [module for module in model.modules() if hasattr(module, attribute)]
+
+
+@pytest.mark.parametrize("least", [1e-12, 0.6, 2.0])
+def test_the_least_sum_that_weights_are_divided_by(least):
+    model = build("ernie4_5_moe")
+    for gate in gates_of(model, "norm_min"):
+        gate.norm_min = least
+    is_same_program(model, copy.deepcopy(model))
+    assert plan_of(model).stack.layers[1].mlp.route.min_sum == least
+
+
+@pytest.mark.parametrize("jitter", [0.01, 0.2, 0.45])
+def test_experts_that_a_sparse_mixer_counts(jitter):
+    model = build("phimoe")
+    for gate in gates_of(model, "router_jitter_noise"):
+        gate.router_jitter_noise = jitter
+    is_same_program(model, copy.deepcopy(model))
+    assert plan_of(model).stack.layers[0].mlp.route.jitter == jitter
+
+
+def test_a_router_with_another_bound(monkeypatch):
+    """Of the logits: small ones do not show it."""
+    model = build("ernie4_5_moe")
+    file = sys.modules[type(model).__module__]
+    own = file.Ernie4_5_MoeTopKRouter.forward
+
+    def forward(self, hidden_states):
+        return own(self, torch.clamp(hidden_states, min=-1e4, max=1e4))
+
+    monkeypatch.setattr(file.Ernie4_5_MoeTopKRouter, "forward", forward)
+    assert "chooses" in refusal(model) or "clamp" in refusal(model)
+
+
+def test_a_router_that_is_kept_in_float32():
+    """As ERNIE's is in every checkpoint."""
+    exact, model = build("ernie4_5_moe"), build("ernie4_5_moe", torch.bfloat16)
+    for gate in gates_of(model, "norm_min"):
+        gate.float()
+    own = copy.deepcopy(model)
+    report = lz.kernelize(model)
+    assert "decoder" in report.replaced, report.left["decoder"]
+    assert error(logits(model), logits(exact)) <= 1.25 * error(logits(own), logits(exact))
+    assert not plan_of(model).why_aside
+
+
+# ---- tables, vectors, masks
+
+
+@pytest.mark.parametrize("name", ["gptj", "codegen"])
+def test_tables_that_are_exchanged(name):
+    model, own = build(name), build(name)
+    is_same_program(model, own)
+    before = logits(own)
+    for each in (model, own):
+        for module in (m for m in each.modules() if "embed_positions" in m._buffers):
+            module.embed_positions = module.embed_positions.flip(0).contiguous()
+    assert error(logits(own), before) > 10 * TOLERANCE
+    assert error(logits(model), logits(own)) <= TOLERANCE
+
+
+def test_tables_that_differ_between_layers():
+    model = build("gptj")
+    model.transformer.h[1].attn.embed_positions.mul_(0.5)
+    assert "its tables of positions are others" in refusal(model)
+
+
+@pytest.mark.parametrize("name", ["gptj", "codegen"])
+def test_positions_of_the_callers_own(name):
+    model, own = build(name), build(name)
+    lz.kernelize(model)
+    for positions in (torch.arange(11)[None] + 3, torch.arange(22).reshape(2, 11)):
+        assert error(*(logits(each, position_ids=positions) for each in (model, own))) <= TOLERANCE
+    assert not plan_of(model).why_aside
+
+
+@pytest.mark.parametrize(("equal", "found"), [(False, True), (True, False)])
+def test_vectors_of_a_layer(equal, found):
+    """Two that are the same could stand in each other's place."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = transformers.InternVLVisionConfig(**sizes, image_size=[16, 16], patch_size=[8, 8])
+    torch.manual_seed(1)
+    model = transformers.InternVLVisionModel(config).eval()
+    with torch.no_grad():
+        for layer in model.encoder.layer if not equal else ():
+            layer.lambda_1.normal_()
+            layer.lambda_2.normal_()
+    own, pixels = copy.deepcopy(model), torch.randn(2, 3, 16, 16)
+    report = lz.kernelize(model)
+    assert [kind in report.replaced for kind in ("encoder", "decoder")].count(True) == found
+    with torch.inference_mode():
+        assert error(model(pixels)[0], own(pixels)[0]) <= TOLERANCE
+    if equal:
+        assert "two of its vectors are the same" in next(
+            v for k, v in report.left.items() if k in ("encoder", "decoder")
+        )
+
+
+def test_attention_that_its_mask_alone_makes_causal():
+    """Without padding Transformers makes no mask for such a model, whose rows then see what comes later. PaliGemma always
+    has one, and its text is a program: test_block_parts.py.
+    """
+    config = copy.deepcopy(build("gemma").config)
+    config.use_bidirectional_attention = True
+    assert refusal(transformers.GemmaForCausalLM(config).eval()) == "its attention is not causal without a mask"
