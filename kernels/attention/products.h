@@ -47,7 +47,10 @@ HWY_INLINE void AskNext(const T* const* first, int64_t head_stride, int64_t d, i
   PrefetchRow<2>(first[a.key] + a.head * head_stride, d);
   if (++a.head == heads) a.head = 0, ++a.key;
 }
-inline constexpr auto kNothing = [](int64_t) {};
+struct Nothing {
+  HWY_INLINE void operator()(int64_t) const {}
+};
+inline constexpr Nothing kNothing;
 
 // GCC would load a vector anew for each of its uses, and the loads would take longer than the arithmetic.
 HWY_INLINE void KeepLoaded(V& v) {
@@ -118,8 +121,10 @@ HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, in
   }
   int64_t j = 0, wait = 0;
   const auto step = [&](int u, int64_t key) HWY_ATTR {
-    if (wait == 0) fetch(key), wait = strips;
-    --wait;
+    if constexpr (!std::is_same_v<Fetch, Nothing>) {
+      if (wait == 0) fetch(key), wait = strips;
+      --wait;
+    }
     LZ_UNROLL for (int c = 0; c < C; ++c) {
       if constexpr (kTail) {
         LoadPairN(v[key] + at + col, tail, lo, hi);
