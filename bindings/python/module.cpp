@@ -167,6 +167,8 @@ PyMethodDef kMethods[] = {
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
     {"read_stream", ReadStream, METH_VARARGS, "read_stream(address, bytes): the sum of the words, by all threads."},
     {"multiply_adds", MultiplyAdds, METH_VARARGS, "multiply_adds(rounds): how many were done, in registers."},
+    {"multiply_weights", MultiplyWeights, METH_VARARGS,
+     "multiply_weights(stored, multiplied, rounds): how many weights, from a first-level cache."},
     {"usable_cpus", UsableProcessors, METH_NOARGS, "Processors that this process may keep busy."},
     {"fork_join", ForkJoin, METH_VARARGS,
      "fork_join(loops, team=False): (threads, seconds of a loop in which all meet)."},

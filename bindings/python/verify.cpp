@@ -200,6 +200,14 @@ PyObject* MultiplyAdds(PyObject*, PyObject* args) {
   return PyLong_FromLongLong(verify::MultiplyAdds(rounds, Threads()));
 }
 
+PyObject* MultiplyWeights(PyObject*, PyObject* args) {
+  int stored, multiplied;
+  long long rounds;
+  if (!PyArg_ParseTuple(args, "iiL", &stored, &multiplied, &rounds)) return nullptr;
+  return PyLong_FromLongLong(
+      verify::MultiplyWeights(verify::StoredAs(stored), verify::MultipliedAs(multiplied), rounds, Threads()));
+}
+
 PyObject* UsableProcessors(PyObject*, PyObject*) { return PyLong_FromLong(UsableCpus()); }
 
 PyObject* ForkJoin(PyObject*, PyObject* args) {

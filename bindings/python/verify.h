@@ -19,6 +19,8 @@ PyObject* VerifyRandom(PyObject* self, PyObject* args);
 // Python: read_stream(address, bytes) reads memory once, by all threads; multiply_adds(rounds) -> how many were done.
 PyObject* ReadStream(PyObject* self, PyObject* args);
 PyObject* MultiplyAdds(PyObject* self, PyObject* args);
+// Python: multiply_weights(stored, multiplied, rounds) -> how many weights: numbers of StoredAs and MultipliedAs.
+PyObject* MultiplyWeights(PyObject* self, PyObject* args);
 // Python: usable_cpus() -> processors that this process may keep busy, by affinity and by quota.
 PyObject* UsableProcessors(PyObject* self, PyObject* args);
 // Python: fork_join(loops, team=False) -> (threads, seconds of one parallel loop in which all meet), through the

@@ -49,7 +49,9 @@ class Case:
     line: str
     cold: bool
     samples: dict[str, list[float]] = field(default_factory=dict)  # kernel id -> us of each round
-    stream: list[float] = field(default_factory=list)  # us of reading the same bytes, of a cold call
+    stream: list[float] = field(
+        default_factory=list
+    )  # us of reading the same bytes, from caches or memory as the call does
     again: list[float] = field(default_factory=list)  # the first kernel once more
     reference: list[float] = field(default_factory=list)  # torch's expression, where one kernel alone serves the call
     about: dict[str, Any] = field(default_factory=dict)  # "operation" (the id), "axes", "options", "dtype", "bytes"
@@ -160,7 +162,7 @@ def measure(case: Case, rounds: int) -> None:
     for number in range(rounds if calls else 0):
         for kernel in list(calls) if number % 2 else list(calls)[::-1]:
             case.samples[kernel].append(_loop(calls[kernel], turns, loops[kernel]))
-        if case.cold:
+        if large[0]:
             case.stream.append(_loop(_read, large, max(loops.values())))
         if beside:
             case.reference.append(_loop(beside, turns, 1))
@@ -268,8 +270,15 @@ def selection(cases: list[Case]) -> dict[str, Any]:
     return {how: _summary([case.regrets[how] for case in rivals]) for how in chosen}
 
 
-def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, float]:
-    """{"stream_gb_s", "f32_gflop_s"}: the best of some rounds of reading memory, and of multiply-adds in registers."""
+_STORED = ("numbers", "half_bytes", "integers", "floats")  # StoredAs and MultipliedAs of verify/roofline.h
+_MULTIPLIED = ("f32", "bf16", "int8")
+_INTEGERS = {"int8", "uint8", "q8_0"}  # formats of a byte; fp8_e4m3 and its like are floats
+
+
+def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, Any]:
+    """The best of some rounds: "stream_gb_s" of reading memory, "f32_gflop_s" of multiply-adds in registers, "weights_g_s"
+    of products with weights that become numbers first, by how they are stored and multiplied, as far as this CPU has a loop.
+    """
     data = torch.ones(bytes_read // 4)
     stream, gflops = [], []
     for _ in range(rounds):
@@ -279,7 +288,19 @@ def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, float]:
         start = time.perf_counter()
         count = _layerzero.multiply_adds(1_000_000)
         gflops.append(2 * count / (time.perf_counter() - start) / 1e9)
-    return {"stream_gb_s": max(stream), "f32_gflop_s": max(gflops)}
+    weights = {
+        f"{stored} {multiplied}": rate
+        for s, stored in enumerate(_STORED)
+        for m, multiplied in enumerate(_MULTIPLIED)
+        if (rate := max(_weights_rate(s, m) for _ in range(rounds)))
+    }
+    return {"stream_gb_s": max(stream), "f32_gflop_s": max(gflops), "weights_g_s": weights}
+
+
+def _weights_rate(stored: int, multiplied: int) -> float:
+    start = time.perf_counter()
+    count = _layerzero.multiply_weights(stored, multiplied, 300)
+    return count / (time.perf_counter() - start) / 1e9
 
 
 def _multiply_adds(about: dict[str, Any]) -> int:
@@ -295,14 +316,42 @@ def _multiply_adds(about: dict[str, Any]) -> int:
     return int(axes["b"] * axes["h_q"] * axes["s_q"] * (axes["s_kv"] - hidden) * (axes["d_qk"] + axes["d_v"]))
 
 
-def _shares(case: Case, best_us: float, f32_gflop_s: float) -> dict[str, float | None]:
-    """Of the best kernel: the time to read the same bytes, and the larger of that and of the arithmetic in float32."""
-    stream = statistics.median(case.stream) if case.cold else 0.0
-    roof = max(stream, 2 * _multiply_adds(case.about) / f32_gflop_s / 1e3)
-    return {"share_of_stream": stream / best_us if case.cold else None, "share_of_roof": roof / best_us or None}
+def _compute_us(about: dict[str, Any], roof: dict[str, Any]) -> float:
+    """The least time of the arithmetic: every weight of a product becomes a number once and is multiplied with the first
+    row, further rows cost a multiply-add each.
+    """
+    adds, options = _multiply_adds(about), about["options"]
+    as_float = roof["f32_gflop_s"] * 1e3 / 2  # multiply-adds a us
+    multiplied = "int8" if options.get("activations") == "int8" else about["dtype"]
+    weights = {name: rate * 1e3 for name, rate in roof["weights_g_s"].items()}
+    if not about["operation"].startswith("mlp.linear") or "..." not in about["axes"]:
+        return adds / as_float
+    further = weights.get(
+        f"numbers {multiplied}", weights.get("integers int8", as_float) if multiplied == "int8" else as_float
+    )
+    rows = max(1, about["axes"]["..."])
+    first = weights.get(f"{_stored(options)} {'f32' if multiplied == 'f16' else multiplied}", further)
+    return adds / rows / min(first, further) + adds / rows * (rows - 1) / further
 
 
-def _row(case: Case, f32_gflop_s: float) -> dict[str, Any]:
+def _stored(options: dict[str, str]) -> str:
+    """Of a weight's format; q6_k counts as 4 bits, the other two come on top."""
+    name = options.get("format", "")
+    if not name:
+        return "numbers"
+    if name in _INTEGERS:
+        return "integers"
+    return "floats" if "fp8" in name else "half_bytes"
+
+
+def _shares(case: Case, best_us: float, roof: dict[str, Any]) -> dict[str, float | None]:
+    """Of the best kernel: the time to read the same bytes from where they are, and the larger of that and of the arithmetic."""
+    stream = statistics.median(case.stream)
+    least = max(stream, _compute_us(case.about, roof))
+    return {"share_of_stream": stream / best_us, "share_of_roof": least / best_us}
+
+
+def _row(case: Case, roof: dict[str, Any]) -> dict[str, Any]:
     medians = {kernel: statistics.median(samples) for kernel, samples in case.samples.items()}
     best = min(medians, key=lambda kernel: medians[kernel])
     return {
@@ -315,7 +364,7 @@ def _row(case: Case, f32_gflop_s: float) -> dict[str, Any]:
         "best": best,
         "chosen": case.chosen,
         "reference_us": statistics.median(case.reference) if case.reference else None,
-        **_shares(case, medians[best], f32_gflop_s),
+        **_shares(case, medians[best], roof),
         "regret": case.regrets,
     }
 
@@ -341,7 +390,7 @@ def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None
         "rounds": rounds,
         "roofs": roof,
         "regret": chosen,
-        "calls": [_row(case, roof["f32_gflop_s"]) for case in measured],
+        "calls": [_row(case, roof) for case in measured],
         **interrupted,
     }
 

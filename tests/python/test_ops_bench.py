@@ -77,11 +77,29 @@ def test_the_roof_is_what_takes_longer(tmp_path):
         ops_bench.measure(case, rounds=4)
     case.stream = [3.0] * 4
     products = 2 * 2 * 64 * 32  # floating point operations
-    slow, fast = products / 12e3, products / 1e3  # GFLOP/s at which they take 12 us and 1 us
+    slow, fast = ({"f32_gflop_s": products / us / 1e3, "weights_g_s": {}} for us in (12, 1))
     assert ops_bench._shares(case, 24.0, slow) == {"share_of_stream": 0.125, "share_of_roof": pytest.approx(0.5)}
     assert ops_bench._shares(case, 24.0, fast) == {"share_of_stream": 0.125, "share_of_roof": 0.125}
-    case.cold = False
-    assert ops_bench._shares(case, 24.0, slow) == {"share_of_stream": None, "share_of_roof": pytest.approx(0.5)}
+
+
+def test_a_weight_becomes_a_number_once():
+    about = {"operation": "mlp.linear.quantized", "dtype": "bf16", "axes": {"...": 3, "n": 100, "k": 100}}
+    roof = {"f32_gflop_s": 2, "weights_g_s": {"numbers bf16": 4.0, "half_bytes bf16": 2.0, "half_bytes int8": 8.0}}
+
+    def us(dtype, **options):
+        return ops_bench._compute_us(about | {"dtype": dtype, "options": options}, roof)
+
+    assert us("bf16", format="mxfp4") == pytest.approx(10000 / 2e3 + 20000 / 4e3)
+    assert us("bf16", format="fp8_e4m3") == us("bf16") == pytest.approx(30000 / 4e3)  # no loop: the products alone
+    assert us("f32", format="mxfp4") == us("f16") == pytest.approx(30000 / 1e3)
+    assert us("bf16", format="q4_0", activations="int8") <= 30000 / 1e3
+
+
+def test_roofs_are_of_this_machine():
+    roof = ops_bench.roofs(bytes_read=1 << 20, rounds=1)
+    assert roof["stream_gb_s"] > 0 and roof["f32_gflop_s"] > 0
+    assert all(rate > 0 for rate in roof["weights_g_s"].values())
+    assert {name.split()[1] for name in roof["weights_g_s"]} <= {"f32", "bf16", "int8"}
 
 
 def test_causal_attention_multiplies_half():

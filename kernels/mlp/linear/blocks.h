@@ -23,7 +23,7 @@ constexpr int64_t kBlockBytes = 4096;   // of each row of input and weight: ten 
 constexpr int64_t kWholeBytes = 24576;  // of input that is not cut into blocks of k: half a first-level cache
 constexpr int64_t kGrainBytes = 65536;  // of weights at one row: about 1 us, less is not worth waking another thread
 
-constexpr int64_t kAheadBytes = 12288;  // of weights that are asked for beforehand, in whole tiles
+constexpr int64_t kAheadBytes = 12288;  // of weights that are asked for beforehand, more than of codes (design 0011)
 
 // One value of k for each block, all but the last a multiple of 64 elements and nearly equal.
 inline int64_t BlockK(int64_t k, int64_t element_bytes) {
