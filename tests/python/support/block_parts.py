@@ -40,6 +40,8 @@ def _of(kind, vision, text, **further):
 _INTERNVL = _VISION | {"image_size": [28, 28], "patch_size": [14, 14], "layer_scale_init_value": 0.5}
 _CLIP = _VISION | {"model_type": "clip_vision_model"}
 _LLAMA = _TEXT | {"model_type": "llama"}
+# Of InternVL's tower: later versions always ask, as LLaVA does.
+_ASKED = set() if transformers.__version__.startswith("5.17.") else {"attentions or hidden states are asked for"}
 # Name -> (class, its configuration, programs of encoders and of decoders, what the programs step aside for).
 MODELS = {
     "llava": (
@@ -70,7 +72,7 @@ MODELS = {
         "InternVLForConditionalGeneration",
         _of("InternVL", _INTERNVL, _LLAMA, image_token_id=IMAGE),
         (1, 1),
-        {"attentions or hidden states are asked for"},  # as LLaVA does
+        _ASKED,
     ),
     "qwen2_vl": ("Qwen2VLForConditionalGeneration", _qwen2_vl, (0, 1), {}),
     "clip": ("CLIPModel", _of("CLIP", _VISION, _WORDS, projection_dim=32), (2, 0), {"is_causal is given"}),
