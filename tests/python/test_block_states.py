@@ -105,6 +105,24 @@ def test_a_copied_cache_and_one_that_begins_anew():
     assert not plan_of(model).why_aside
 
 
+def test_a_run_that_fails_begins_no_text(monkeypatch):
+    (model, own), ids = pair(), ids_of(2, 9)
+    program, cache = plan_of(model).program(), transformers.DynamicCache(config=model.config)
+
+    def fails(*_):
+        raise lz.KernelExecutionError("planted")
+
+    monkeypatch.setattr(program, "program", type("Program", (), {"run": fails}))
+    with pytest.raises(lz.KernelExecutionError, match="planted"):
+        forward(model, input_ids=ids, past_key_values=cache, use_cache=True)
+    assert not cache.has_previous_state()
+    monkeypatch.undo()
+    for each in (model, own):
+        given = {"input_ids": ids, "past_key_values": copy.deepcopy(cache), "use_cache": True}
+        assert error(forward(each, **given).logits, forward(own, input_ids=ids).logits) <= TOLERANCE
+    assert not plan_of(model).why_aside
+
+
 def test_weights_that_change():
     """What the gates are made of is read where it lies."""
     (model, own), ids = pair(), ids_of()

@@ -23,6 +23,7 @@ FILES = [
     "test_block_changes.py",
     "test_block_two_stacks.py",
     "test_block_parts.py",
+    "test_block_states.py",
     "test_routers.py",
     "test_paged_cache.py",
     *(f"test_kernelize{name}.py" for name in ("", "_changes", "_checks", "_composite", "_generation")),

@@ -88,6 +88,7 @@ class BlockProgram:
             self._call(self.program, given, (output[:, piece],), rows, past + piece.start)
         if cache is not None:
             rows_cache.appended(cache, length)
+            states_cache.begun(cache, self.states)
         return output
 
     def _states(self, cache: Any, hidden: Any) -> list[torch.Tensor]:

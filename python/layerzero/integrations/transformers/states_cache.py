@@ -52,14 +52,19 @@ def why_not(cache: Any, like: torch.Tensor, states: list[State], past: int) -> s
 
 
 def of_cache(cache: Any, like: torch.Tensor, states: list[State]) -> list[torch.Tensor]:
-    """The same as `fresh` where `why_not` has said None, in the memory of the cache."""
+    """The same as `fresh` where `why_not` has said None, in the memory of the cache; `begun` after the run."""
     held = []
-    begun = iter(fresh(like, [state for state in states if not cache.layers[state.index].has_previous_state[0]]))
+    zeros = iter(fresh(like, [state for state in states if not cache.layers[state.index].has_previous_state[0]]))
     for state in states:
         layer = cache.layers[state.index]
         if not layer.has_previous_state[0]:
-            layer.lazy_initialization(conv_states=next(begun), conv_kernel_size=state.taps)
-            layer.lazy_initialization(recurrent_states=next(begun))
-            layer.has_previous_state[0] = True
+            layer.lazy_initialization(conv_states=next(zeros), conv_kernel_size=state.taps)
+            layer.lazy_initialization(recurrent_states=next(zeros))
         held += [layer.conv_states[0], layer.recurrent_states[0]]
     return held
+
+
+def begun(cache: Any, states: list[State]) -> None:
+    """The cache holds the states of a text from here on."""
+    for state in states:
+        cache.layers[state.index].has_previous_state[0] = True
