@@ -149,6 +149,12 @@ def test_a_rotation_that_is_patched(name):
     assert_honoured(name, lambda model: Patched(modeling_of(model), function, scaled))
 
 
+@pytest.mark.parametrize("name", FUSED_AND_PARTS[:2])  # that of the third calls no other function
+def test_a_function_of_the_rotation_that_is_patched(name):
+    rotary._with_rotations.cache_clear()  # as in a process that has no other model
+    assert_honoured(name, lambda model: Patched(modeling_of(model), "rotate_half", scaled))
+
+
 @pytest.mark.parametrize("name", FUSED_AND_PARTS)
 def test_an_object_of_another_class(name):
     def change(model):
@@ -292,7 +298,7 @@ def test_surroundings_of_kernelize(name, around):
     family = BY_NAME[name]
     usual = lz.kernelize(family.build())
     model, expected = family.build(), first_output(family.build(), family.example())
-    rotary.rotation_of.cache_clear()
+    rotary._rotation_of.cache_clear()
     surroundings = {
         "device": lambda: torch.device("meta"),
         "dtype": lambda: default_dtype(torch.float64),

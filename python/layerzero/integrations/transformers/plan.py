@@ -12,7 +12,13 @@ from layerzero.integrations.transformers.block import DTYPES, BlockProgram
 from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
 from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
 from layerzero.integrations.transformers.released import ReleasedParameter
-from layerzero.integrations.transformers.structure import has_global_hooks, hooks_of, replaced_forward
+from layerzero.integrations.transformers.structure import (
+    functions_of,
+    globals_of,
+    has_global_hooks,
+    hooks_of,
+    replaced_forward,
+)
 
 _linear = _layerzero.ops["linear"]
 _METHODS = ("forward", "_apply_gate")  # what a module computes, and the gate of experts
@@ -99,7 +105,7 @@ class StackPlan:
         kinds: set[Any] = {*map(type, modules), type(holder)}
         self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
         self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
-        self.heads = self.stack.attentions[0].query.heads
+        self.heads = next((attention.query.heads for attention in self.stack.attentions), 0)
         self.biases = {
             layer.group: part.get_submodule(layer.bias.name)
             for layer, part in zip(self.stack.layers, own, strict=True)
@@ -113,7 +119,10 @@ class StackPlan:
                 self.alibis[layer.group] = alibi, slopes, layer.attention.query.heads
         self.has_experts = any(isinstance(layer.mlp, Experts) for layer in self.stack.layers)
         self.modules, self.expected_types = modules, [*map(type, modules)]
-        facts = [fact for module in modules if type(module) is not Linear for fact in _facts_of(module)]
+        functions = {kind: functions_of(kind.forward) for kind in kinds}
+        facts = [
+            f for module in modules if type(module) is not Linear for f in _facts_of(module, functions[type(module)])
+        ]
         once = {(id(table), name): (table, name, table.get(name)) for table, name in facts}
         self.facts = [*once.values()]
         others = [part for part in within if type(part) is not Linear]
@@ -294,14 +303,12 @@ def _differs(value, expected):
     return not isinstance(expected, (int, float, str)) or type(value) is not type(expected) or value != expected
 
 
-def _facts_of(module):
+def _facts_of(module, functions):
     """[(table, name)] of what the module's own forward may read: its plain attributes, those of its configuration, and
-    what its file holds.
+    what the files of its functions hold.
     """
     members = module.__dict__
     found = [(members, name) for name in members if not name.startswith("_") and name not in ("forward", "training")]
-    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-    if code is not None:
-        tables = inspect.unwrap(type(module).forward).__globals__, getattr(members.get("config"), "__dict__", {})
-        found += [(table, name) for table in tables for name in code.co_names if name in table]
-    return found
+    found += globals_of(functions)
+    config = getattr(members.get("config"), "__dict__", {})
+    return found + [(config, name) for f in functions[:1] for name in f.__code__.co_names if name in config]

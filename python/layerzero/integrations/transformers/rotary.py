@@ -66,10 +66,14 @@ def _fits(rotation, rows, cos):
     return width == rows.shape[-1] if rotation.gathers else width <= rows.shape[-1]
 
 
-@functools.lru_cache
-@torch.no_grad()
 def rotation_of(function):
     """The Rotation that a function(q, k, cos, sin) computes for whole and for half tables, or None."""
+    return _rotation_of(function, structure.functions_of(function))
+
+
+@functools.lru_cache
+@torch.no_grad()
+def _rotation_of(function, _):
     tries = [tried for tried in (_try(function, width, torch.float32) for width in (16, 8)) if tried[0]]
     for rotation in _KINDS:
         fitting = [tried for tried in tries if not rotation.pairwise or tried[0][2].shape[-1] == 8]
@@ -90,13 +94,16 @@ def _same(rotation, given, results):
 def _rotates(others, name, rotation):
     """What stands in the place of the function of this name in a file's globals; another one put there is called."""
     judged = others[name]
+    read = structure.globals_of(structure.functions_of(judged))
+    before = [table[name] for table, name in read]
 
     @functools.wraps(judged)
     def rotate(q, k, cos, sin, *rest, **further):
         own = others[name]
+        changed = any(table.get(name) is not value for (table, name), value in zip(read, before, strict=True))
         tables = cos.dim() == 3 and cos.dtype == sin.dtype and (rotation.casts or cos.dtype == q.dtype)
         plain = not rest and further in ({}, {"unsqueeze_dim": 1}) and q.dtype == k.dtype and q.dim() == 4
-        known = own is judged and structure.are_readable(q)
+        known = own is judged and not changed and structure.are_readable(q)
         if not known or not plain or not tables or not _fits(rotation, q, cos):
             return own(q, k, cos, sin, *rest, **further)
         _done.rotations = getattr(_done, "rotations", 0) + 1
@@ -137,7 +144,9 @@ def rotations_of(module):
     others = [name for name, rotation in found.items() if rotation is None]
     if others:
         return None, f"{', '.join(others)} computes another rotation than the operation"
-    return tuple(found.items()), structure.why_not_plain(module)
+    rotations = tuple(found.items())
+    _with_rotations(forward, rotations)  # holds what the files hold now
+    return rotations, structure.why_not_plain(module)
 
 
 def looks_like_rotating(module):

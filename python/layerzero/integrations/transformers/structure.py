@@ -138,6 +138,31 @@ class Bound(functools.partial):
         return self.args[0]
 
 
+def functions_of(function):
+    """A function, those of its package that it calls by a name of its file, and those that these call; of torch's the
+    function alone.
+    """
+    found = []
+
+    def add(each, package):
+        each = inspect.unwrap(each)
+        if type(each) is not types.FunctionType or each in found:
+            return
+        own = each.__module__.partition(".")[0]
+        if package in (None, own):
+            found.append(each)
+            for name in each.__code__.co_names if own != "torch" else ():
+                add(each.__globals__.get(name), own)
+
+    add(function, None)
+    return tuple(found)
+
+
+def globals_of(functions):
+    """[(table, name)] of what functions read in their files."""
+    return [(f.__globals__, name) for f in functions for name in f.__code__.co_names if name in f.__globals__]
+
+
 def has_global_hooks():
     """True while hooks for the calls of all modules are registered."""
     return bool(_ANY._global_forward_hooks or _ANY._global_forward_pre_hooks)
