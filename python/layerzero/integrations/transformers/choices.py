@@ -5,7 +5,7 @@ configuration for each model within it, and each may name another implementation
 """
 
 
-def _configs_of(model):
+def configs_of(model):
     """Every configuration that a part of the model reads, and those within, each once."""
     found: dict[int, object] = {}
 
@@ -23,7 +23,7 @@ def _configs_of(model):
 def chosen(model, kind):
     """[(configuration, what it names)] for `put_back`."""
     attribute = f"_{kind}_implementation"
-    return [(config, getattr(config, attribute)) for config in _configs_of(model) if hasattr(config, attribute)]
+    return [(config, getattr(config, attribute)) for config in configs_of(model) if hasattr(config, attribute)]
 
 
 def choose(model, kind, name):

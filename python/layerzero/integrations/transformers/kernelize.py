@@ -20,7 +20,7 @@ from layerzero.integrations.transformers import (
     choices,
     continuous,
     deferred,
-    noise,
+    layerwise,
     observe,
     probe,
     rotary,
@@ -226,21 +226,20 @@ def _why_not_chosen(model, before, untested, expected):
         return "the model kept its own attention"
     if untested:
         actual = probe.run_model(model)
-        if not probe.same(actual, expected) and not _is_noise(model, before, actual, expected):
+        if not probe.same(actual, expected) and not _attend_alike(model, before, expected):
             return f"{untested}, and on a small input the operation gives another result"
     return None
 
 
-def _is_noise(model, before, actual, expected):
-    """Whether the model's own attention differs as much under rounding."""
-    if not noise.may_choose_otherwise(model, expected):
+def _attend_alike(model, before, expected):
+    """Whether near ties of routers may be all that another attention makes of a model's result."""
+    if not layerwise.may_choose_otherwise(model, expected):
         return False
-    chosen = choices.chosen(model, "attn")
-    choices.put_back(before, "attn")
     layers = [layer for path in observe.lists_of(model) for layer in model.get_submodule(path)]
-    spread = noise.spread_of(functools.partial(probe.run_model, model), layers)
-    choices.put_back(chosen, "attn")
-    return noise.is_within(actual, expected, spread)
+    try:
+        return layerwise.attend_alike(model, layers, before, functools.partial(probe.run_model, model))
+    except Exception:  # of code that nobody knows, in another dtype than its own
+        return False
 
 
 def _replace_attention(model, mark):
@@ -274,14 +273,14 @@ def _replace_attention(model, mark):
             module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
 
 
-def _is_noise_of(layers, actual):
-    """Whether the layers one by one differ as much under rounding: with hooks the fused forward steps aside."""
-    if not noise.may_choose_otherwise(layers.model, layers.expected):
+def _agree_one_by_one(layers):
+    """Whether near ties of routers may be all that the layers differ by; with hooks the fused forward steps aside."""
+    if not layerwise.may_choose_otherwise(layers.model, layers.expected):
         return False
     own = functools.partial(layers.run, type(layers.holder).forward)
-    spread = noise.spread_of(own, getattr(layers.holder, layers.stack.name))
+    alike = layerwise.agree(layers.stack, getattr(layers.holder, layers.stack.name), own)
     layers.holder.__dict__["_layerzero_decoder"].why_aside.clear()
-    return noise.is_within(actual, layers.expected, spread)
+    return alike
 
 
 def _replace_layers(called, layers, mark):
@@ -298,7 +297,7 @@ def _replace_layers(called, layers, mark):
         with probe.without_modes():
             actual = layers.run(decoder_forward)
         reason = next(iter(plan.why_aside), None)
-        if not reason and not structure.agrees(actual, layers.expected, slack=3) and not _is_noise_of(layers, actual):
+        if not reason and not structure.agrees(actual, layers.expected, slack=3) and not _agree_one_by_one(layers):
             reason = "its layers compute something else than the fused forward"
     except Exception as error:  # of code around the layers that nobody knows
         reason = f"its layers could not be run as one: {error}"

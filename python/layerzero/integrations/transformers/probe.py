@@ -31,11 +31,14 @@ def why_untested(model):
     return None
 
 
+PADDED = 2  # places of padding
+
+
 def tokens(embedding):
-    """Ids in two rows, the first with two places of padding on its left."""
+    """Ids in two rows, the first with some places of padding on its left."""
     ids = torch.arange(3, 15, device=embedding.weight.device).reshape(2, 6) % embedding.weight.shape[0]
     mask = torch.ones_like(ids)
-    mask[0, :2] = 0
+    mask[0, :PADDED] = 0
     return ids, mask
 
 

@@ -1,0 +1,130 @@
+"""Whether layers compute the same one by one in float32, each on the rows that the model's own code gives it.
+
+Two right ways to compute a model with experts in 16 bits differ by rounding. Where the scores of two experts are nearly
+tied, that changes which one a row gets, and from there on the row is another one. A layer by itself has no noise of those
+before it, and float32 next to no ties: what is left is a fault.
+"""
+
+import copy
+import dataclasses
+
+import torch
+from torch import nn
+from transformers.cache_utils import Cache
+
+from layerzero.integrations.transformers import choices, deferred, experts, probe, structure
+from layerzero.integrations.transformers.plan import StackPlan
+
+_OF_DELTA = 1e-3  # error of a row, relative to what the layer adds to it
+_OF_ROWS = 1e-6  # and to the row itself, to which that is added
+
+
+def may_choose_otherwise(model, rows):
+    """Whether rounding may change the experts of `rows`, a result of the model."""
+    few_bits = rows is not None and rows.dtype in (torch.bfloat16, torch.float16)
+    return few_bits and any(map(experts.looks_like_experts, model.modules()))
+
+
+def agree(stack, layers, run):
+    """Whether a program of each layer alone gives what the layer's own code does, for all that it reads in `run()`."""
+    shapes = {layer: dataclasses.replace(shape, group=0) for layer, shape in zip(layers, stack.layers, strict=True)}
+
+    def by_program(layer, in_float32, args, kwargs):
+        return _by_program(dataclasses.replace(stack, layers=(shapes[layer],), norm=None), in_float32, args, kwargs)
+
+    return _agree(_calls_of(layers, run), _own_code, by_program)
+
+
+def attend_alike(model, layers, before, run):
+    """Whether layers give the same by the attention that the model has now and by the one that it had `before`."""
+    ours = choices.chosen(model, "attn")
+    choices.put_back(before, "attn")
+    calls = _calls_of(layers, run)
+    choices.put_back(ours, "attn")
+    masks = [kwargs.get("attention_mask") for given in _calls_of(layers, run).values() for _, kwargs in given]
+    left = iter(masks)  # each attention has its own
+
+    def by_theirs(*given):
+        choices.put_back(before, "attn")
+        try:
+            return _own_code(*given)
+        finally:
+            choices.put_back(ours, "attn")
+
+    def by_ours(layer, in_float32, args, kwargs):
+        return _own_code(layer, in_float32, args, kwargs | {"attention_mask": next(left)})
+
+    return len(masks) == sum(map(len, calls.values())) and _agree(calls, by_theirs, by_ours)
+
+
+def _agree(calls, own, other):
+    """own, other: give rows, or None, of (layer, its copy in float32, args, kwargs)."""
+    with torch.inference_mode():
+        for layer, given in calls.items():
+            configs = {id(config): config for config in choices.configs_of(layer)}  # the copy's too: they choose for it
+            in_float32 = copy.deepcopy(layer, configs).float().eval()
+            for args, kwargs in given:
+                expected = own(layer, in_float32, args, kwargs)
+                if not _are_alike(other(layer, in_float32, args, kwargs), expected, _given(args, kwargs)):
+                    return False
+    return all(calls.values())
+
+
+def _own_code(layer, in_float32, args, kwargs):
+    return _rows(type(layer).forward(in_float32, *args, **kwargs))
+
+
+def _calls_of(layers, run):
+    """Layer -> [(args, kwargs)] of its calls, in float32 and without a cache."""
+    calls: dict[nn.Module, list] = {layer: [] for layer in layers}
+
+    def keep(layer, args, kwargs):
+        if _given(args, kwargs).shape[1] > 1:  # a token alone reads the cache
+            calls[layer].append((_in_float32(args), _in_float32(kwargs)))
+
+    handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return calls
+
+
+def _by_program(stack, layer, args, kwargs):
+    """What a program of `stack`, which is one layer, gives; None where it steps aside."""
+    holder = nn.Module().eval()
+    setattr(holder, stack.name, nn.ModuleList([layer]))
+    holder.__dict__["_layerzero_decoder"] = StackPlan(stack)
+    layer.__dict__["forward"] = structure.Bound(deferred.deferred_layer, layer)
+    with probe.without_modes():  # programs run under none
+        return _rows(deferred.as_one(holder, lambda: layer(*args, **kwargs)))
+
+
+def _are_alike(actual, expected, rows):
+    """Row by row, but for places that may be padding."""
+    if actual is None or actual.shape != expected.shape:
+        return False
+    actual, expected, rows = (each[:, probe.PADDED :].double() for each in (actual, expected, rows))
+    error, delta, size = (each.norm(dim=-1) for each in (actual - expected, expected - rows, rows))
+    return bool((error <= _OF_DELTA * delta + _OF_ROWS * size).all())
+
+
+def _rows(result):
+    return result[0] if isinstance(result, tuple) else result
+
+
+def _given(args, kwargs):
+    """The first argument that is rows."""
+    given = (*args, *kwargs.values())
+    return next(value for value in given if isinstance(value, torch.Tensor) and value.is_floating_point())
+
+
+def _in_float32(value):
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.is_floating_point() else value
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_in_float32, value))
+    if isinstance(value, dict):
+        return {name: _in_float32(held) for name, held in value.items()}
+    return None if isinstance(value, Cache) else value
