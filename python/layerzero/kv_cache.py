@@ -99,9 +99,12 @@ class KVCacheManager:
                 f"KVCacheManager: value_cache: KV_CACHE_DTYPE_MISMATCH: wanted {views[0].dtype} like key_cache, got "
                 f"{views[1].dtype}; allocate both alike"
             )
+        scales = {"k_scale": k_scale, "v_scale": v_scale}
+        for name, scale in scales.items():
+            _check_scale(name, scale, views[0])
         self._layers.append((views[0], views[1]))
         self._stored.append((key_cache, value_cache))
-        self._scales.append({"k_scale": k_scale, "v_scale": v_scale})
+        self._scales.append(scales)
         self.has_scales |= k_scale is not None or v_scale is not None
         return len(self._layers) - 1
 
@@ -252,6 +255,21 @@ class KVCacheManager:
         kind = getattr(torch, dtype)
         tensor = torch.frombuffer(numbers, dtype=kind) if numbers else torch.empty(0, dtype=kind)
         return tensor.to(self._layers[0][0].device) if self._layers else tensor
+
+
+def _check_scale(name: str, scale: Any, cache: Any) -> None:
+    if scale is None:
+        return
+    heads, got = cache.shape[2], type(scale).__name__
+    if isinstance(scale, _torch().Tensor):
+        shape, dtype = tuple(scale.shape), str(scale.dtype)
+        if shape in ((), (1,), (heads,)) and dtype == "torch.float32" and scale.device == cache.device:
+            return
+        got = f"{shape} of {dtype} on {scale.device}"
+    raise InvalidRequestError(
+        f"KVCacheManager: {name}: wanted a float32 tensor of one element or {heads} on {cache.device}, got {got}; "
+        "give one scale for all heads or one for each"
+    )
 
 
 def _numbers(tokens: Any) -> Sequence[int] | None:

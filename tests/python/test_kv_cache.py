@@ -186,6 +186,10 @@ def test_refusals_say_what_was_wanted():
         manager.attach(torch.empty(2, 3, 1, 8), cache)
     with pytest.raises(lz.InvalidRequestError, match="KV_CACHE_DTYPE_MISMATCH"):
         manager.attach(cache, cache.half())
+    for scale in (0.1, torch.ones(3), torch.ones(1, 1), torch.ones(1).double(), torch.ones(1, device="meta")):
+        with pytest.raises(lz.InvalidRequestError, match="v_scale: wanted a float32 tensor of one element or 1 on cpu"):
+            manager.attach(cache, cache, v_scale=scale)
+    assert manager.num_layers == 0 and not manager.has_scales
     manager.free(handle)
     with pytest.raises(lz.InvalidRequestError, match="it was freed; allocate again"):
         manager.length(handle)
