@@ -133,6 +133,27 @@ def test_storage_in_units(dtype, kernelized):
     assert error(actual, other) <= 100 * TOLERANCE
 
 
+def test_storage_in_units_comes_later():
+    """A layer that no model of the cache has makes the next step one with scales."""
+    (model, own), ids = pair(), ids_of(2, 22)
+    cache, one = paged(), torch.ones(1)
+    actual = [forward_in_pieces(model, ids[:, :14], cache, None, (14,))]
+    cache.manager.allocate_storage(num_kv_heads=HEADS, head_dim=DIM, dtype=torch.int8, k_scale=one, v_scale=one)
+    with torch.inference_mode():
+        actual.append(model(ids[:, 14:], past_key_values=cache).logits)
+    expected = forward_in_pieces(own, ids, DynamicCache(), None, (14, 8))
+    assert error(torch.cat(actual, 1), expected) <= TOLERANCE
+    assert not plan_of(model).why_aside
+
+
+def test_storage_without_scales_is_of_the_models_dtype():
+    model, _ = pair()
+    store = manager()
+    store.allocate_storage(num_kv_heads=model.config.num_key_value_heads, head_dim=16, dtype=torch.int8)
+    with pytest.raises(lz.InvalidRequestError, match=r"storage of layer 0: .* got .*int8 .* has both scales"):
+        model(ids_of(), past_key_values=lz.PagedCache(store))
+
+
 def test_a_llama():
     """Its forward is ours as a whole, masks included."""
     from small_llama import plan_of, tiny

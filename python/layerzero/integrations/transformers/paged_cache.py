@@ -8,7 +8,8 @@
 
 Beams, copies and repeated rows are forks: they share blocks, and a block that is written is copied first. A model that
 runs as one program writes and reads the blocks where they are; any other code gets keys and values gathered, as it
-expects them of a cache. Storage that the caller allocates with scales may be of 8 bits. Padding at the left of a prompt takes no room where a program has seen the mask.
+expects them of a cache. Storage that the caller allocates with scales may be of 8 bits. Padding at the left of a prompt
+takes no room where a program has seen the mask.
 """
 
 import itertools
@@ -109,7 +110,7 @@ class PagedCache(Cache):
         self._padding: list[int] = []  # as `begin` was told it
         self._begun = 0  # length of a layer that nothing was written into
         self._slots: dict[tuple[int, int], torch.Tensor] = {}  # of positions, as long as no block changes
-        self._storage: tuple[Any, torch.dtype, list[torch.Tensor]] | None = None  # of which layers
+        self._storage: tuple[Any, list[torch.Tensor]] | None = None  # what for, and a program's inputs
         self._dtype: Any = None  # of keys and values outside of the blocks
         self._finalizer = weakref.finalize(self, _free_all, manager, self._sequences)
         self._finalizer.atexit = False
@@ -276,12 +277,12 @@ class PagedCache(Cache):
         kv_last_page_len, then keys and values of each layer of `sizes`, and their scales if the manager has any). The
         rows are written when the context ends."""
         batch, length, past = like.shape[0], like.shape[1], self.get_seq_length()
-        absent = self._absent
-        if self._storage is None or self._storage[0] is not sizes or self._storage[1] is not like.dtype:
-            self._storage = sizes, like.dtype, self._inputs(sizes, like)
+        absent, of = self._absent, (sizes, like.dtype, self.manager.has_scales)
+        if self._storage is None or self._storage[0] != of:
+            self._storage = of, self._inputs(sizes, like)
         self._extend(batch, past + length, pads)
         try:
-            yield (*self._tables(past, length), *self._storage[2])
+            yield (*self._tables(past, length), *self._storage[1])
         except BaseException:
             self._truncate(past)
             self._absent = absent or [0] * batch
@@ -316,7 +317,8 @@ class PagedCache(Cache):
                 if given != (heads, width, dtype, like.device):
                     wanted = f"{heads} heads of {width} elements, {dtype} on {like.device}"
                     got = f"{given[0]} of {given[1]}, {given[2]} on {given[3]}"
-                    raise refusal(f"storage of layer {index}", wanted, got, "a manager serves models of one shape")
+                    fix = "a manager serves models of one shape, and storage of another dtype has both scales"
+                    raise refusal(f"storage of layer {index}", wanted, got, fix)
             found.append(layer)
         return found
 
