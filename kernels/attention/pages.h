@@ -12,7 +12,7 @@ inline constexpr DTypeMask kCaches = kF32F16BF16 | Mask(DType::kF8E4M3, DType::k
 struct Caches {
   const lz_tensor &k_cache, &v_cache, &k_scale, &v_scale;
 };
-// With the list or table of page numbers.
+// `pages`: the list or table of page numbers.
 inline Problem OverPages(Problem p, const Caches& t, const lz_tensor& pages) {
   const auto& [k_cache, v_cache, k_scale, v_scale] = t;
   p.cache = DTypeOf(k_cache);

@@ -68,12 +68,9 @@ inline constexpr Contract kContract = {
         "With L = context_lens[s], key j < L lies in block block_tables[s][j / block_size], slot j % block_size. The "
         "query is at position L - 1 and sees keys j > L - 1 - window, all without a window; logits, softcap, sinks, "
         "empty rows (L = 0) and lse as in `attention`, k_scale and v_scale as in `paged_decode_attention`. Table "
-        "entries and slots from L on are never read, whatever they "
-        "hold. Index data is valid if 0 <= L <= max_blocks * block_size and every block that holds a visible key "
-        "exists; "
-        "on invalid index data the reference fails with code 1 and writes nothing, other kernels may do the same or "
-        "stay "
-        "within the tensors.",
+        "entries and slots from L on are never read, whatever they hold. Index data is valid if 0 <= L <= max_blocks * "
+        "block_size and every block that holds a visible key exists; on invalid index data the reference fails with "
+        "code 1 and writes nothing, other kernels may do the same or stay within the tensors.",
     .source = "Kwon et al. 2023, arXiv:2309.06180",
     .replaces = "gathering the blocks, then torch.nn.functional.scaled_dot_product_attention",
     .variants = kVariants,

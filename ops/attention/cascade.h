@@ -72,11 +72,9 @@ inline constexpr Contract kContract = {
         "The keys of sequence s are the n_shared shared ones, then the L of its pages (pages, L, validity and the "
         "result of invalid index data as in `paged_decode_attention`). The query is at position n_shared + L - 1; "
         "window_left, softcap, sinks, alibi_slopes, empty rows and lse as there, k_scale and v_scale too, those of "
-        "prefix "
-        "and pages alike, so the result is that of one "
-        "attention over both parts: a kernel may attend to each and merge as `merge_attention` does. A prefix of "
-        "several levels is one call per level with return_lse and `merge_attention`. No attn_mask: decode sees its "
-        "whole past",
+        "prefix and pages alike, so the result is that of one attention over both parts: a kernel may attend to each "
+        "and merge as `merge_attention` does. A prefix of several levels is one call per level with return_lse and "
+        "`merge_attention`. No attn_mask: decode sees its whole past",
     .source = "arXiv:2309.06180 (shared prefix), merging as in arXiv:2307.08691, section 2.3",
     .replaces = "joining prefix and pages, then torch.nn.functional.scaled_dot_product_attention",
     .variants = kVariants,

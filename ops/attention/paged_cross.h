@@ -59,10 +59,9 @@ inline constexpr Contract kContract = {
     .summary = "Attention of queries over another sequence's keys and values in a paged cache; never causal.",
     .definition =
         "`cross_attention` over pages: pages, lengths, k_scale and v_scale, validity and the result of invalid index "
-        "data as in "
-        "`paged_decode_attention`; every query of a sequence sees all its entries. As there, unused slots and pages "
-        "are never read; there is no attn_mask because the lengths say what is padding. Sequences with unlike numbers "
-        "of queries: paged_prefill_attention(causal=False) computes the same on packed queries",
+        "data as in `paged_decode_attention`; every query of a sequence sees all its entries. As there, unused slots "
+        "and pages are never read; there is no attn_mask because the lengths say what is padding. Sequences with "
+        "unlike numbers of queries: paged_prefill_attention(causal=False) computes the same on packed queries",
     .source = "arXiv:1706.03762, section 3.2.3, over paged storage (arXiv:2309.06180)",
     .replaces = "gathering the pages, then torch.nn.functional.scaled_dot_product_attention",
     .variants = kVariants,
