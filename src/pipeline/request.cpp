@@ -4,6 +4,7 @@
 #include <string>
 
 #include "pipeline/request_facts.h"
+#include "pipeline/request_memory.h"
 
 namespace lz {
 namespace {
@@ -201,19 +202,19 @@ Status OneDevice(Request& r) {
   return {};
 }
 
-// A tensor that is written in place has each element once, and is given once.
+// A tensor that is written in place has each element once, and shares none with another one.
 Status Written(const Request& r) {
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
-    if (!(r.op->mutated_inputs() >> i & 1) || t.ndim < 0 || std::count(t.shape, t.shape + t.ndim, 0) > 0) continue;
-    for (int32_t d = 0; d < t.ndim; ++d) {
-      if (t.shape[d] == 1 || t.strides[d] != 0) continue;
-      return Invalid(r, r.op->input(i).name, "memory for each element: it is written", "an expanded one", "clone it");
+    if (!(r.op->mutated_inputs() >> i & 1) || t.ndim < 0) continue;
+    if (RepeatsMemory(t)) {
+      return Invalid(r, r.op->input(i).name, "memory for each element: it is written", "one memory for several",
+                     "clone it");
     }
     for (size_t o = 0; t.data && o < r.op->num_inputs(); ++o) {  // a description has no memory
-      if (o == i || r.tensors[o].ndim < 0 || r.tensors[o].data != t.data) continue;
+      if (o == i || r.tensors[o].ndim < 0 || !SharesMemory(t, r.tensors[o])) continue;
       return Invalid(r, r.op->input(i).name, "memory of its own: it is written",
-                     "that of " + std::string(r.op->input(o).name), "pass another tensor");
+                     "memory of " + std::string(r.op->input(o).name), "pass another tensor");
     }
   }
   return {};

@@ -418,3 +418,17 @@ def test_invalid_indices_are_not_hidden_by_a_fallback():
     ids = torch.tensor([[0, -1]], dtype=torch.int32)
     with torch.no_grad(), pytest.raises(lz.KernelExecutionError, match="index"):
         lz.rope(x, cos, sin, position_ids=ids, layout="BSHD")
+
+
+def test_what_is_written_has_memory_of_its_own():
+    def call(x, state, weight):
+        with torch.no_grad():
+            return lz.causal_conv1d(x, weight, state)
+
+    x, weight, shared = torch.randn(1, 2, 3), torch.randn(3, 4), torch.randn(64)
+    with pytest.raises(lz.InvalidRequestError, match="state: wanted memory of its own.*input"):
+        call(shared[:6].view(1, 2, 3), shared[4:16].view(1, 3, 4), weight)
+    with pytest.raises(lz.InvalidRequestError, match="state: wanted memory for each element"):
+        call(x, shared.as_strided((1, 3, 4), (8, 2, 1)), weight)
+    states = torch.randn(1, 3, 2, 4)  # interleaved, as keys and values in one memory
+    assert torch.isfinite(call(x, states[:, :, 0], states[0, :, 1])).all()
