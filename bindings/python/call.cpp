@@ -245,6 +245,7 @@ PyObject* CallFallback(const Plan& plan, Request& r, PyObject* const* tensors, P
     Engine::Get().CountFallback();
     return IntoOut(RunHost(*plan.fallback, r, tensors, plan.fallback_transforms), out);
   }
+  if (!TellWritten(r, tensors)) return nullptr;
   PyObject* outputs = MakeOutputs(r, out);
   if (!outputs) return nullptr;
   const Status status = Engine::Get().RunFallback(plan, r);

@@ -420,6 +420,18 @@ def test_invalid_indices_are_not_hidden_by_a_fallback():
         lz.rope(x, cos, sin, position_ids=ids, layout="BSHD")
 
 
+def test_what_a_fallback_writes_is_told():
+    @lz.register_kernel("convolution.causal_conv1d", "tests.door.fails", supported_dtypes=["float32"], priority=100)
+    def fails(input, weight, state, bias, activation):
+        raise ValueError("not today")
+
+    x, weight, state = torch.randn(1, 2, 3), torch.randn(3, 4), torch.zeros(1, 3, 4)
+    before = state._version
+    with torch.no_grad(), lz.policy(fallback_enabled=True):
+        lz.causal_conv1d(x, weight, state)
+    assert torch.equal(state[0, :, 2:], x[0].T) and state._version > before
+
+
 def test_what_is_written_has_memory_of_its_own():
     def call(x, state, weight):
         with torch.no_grad():
