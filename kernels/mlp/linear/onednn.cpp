@@ -31,7 +31,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = kLibraryPriority,
      .launch = &Launch,
      .workspace = &Workspace,
-     .open = &onednn::Open},
+     .open = &onednn::OpenFor<onednn::kF32, /*panels=*/false>},
     {.id = "onednn.mlp.linear_bf16",
      .operation = "mlp.linear",
      .dtypes = Mask(DType::kBF16),
@@ -40,7 +40,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = kLibraryPriority,
      .launch = &Launch,
      .workspace = &Workspace,
-     .open = &onednn::Open},
+     .open = &onednn::OpenFor<onednn::kBF16, /*panels=*/false>},
 });
 }  // namespace
 }  // namespace lz

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
+#include "core/float_formats.h"
 #include "kernels/mlp/linear/columns.h"
 #include "kernels/mlp/linear/onednn.h"
+#include "ops/mlp/linear/panels.h"
 #include "platform/device.h"
 
 namespace lz::onednn {
@@ -62,6 +66,42 @@ inline int32_t MultiplyInParts(const lz_kernel_args* args, const Operands& o) {
     });
   }
   return failed ? 1 : 0;
+}
+
+// Whether matmul takes one panel of weights, in this dtype and order, for what it is: of rows with a single 1 the
+// product is the weights.
+template <int kType, bool kPanels>
+bool MultipliesRight() {
+  using namespace ops::mlp_linear_panels;
+  using T = std::conditional_t<kType == kF32, float, uint16_t>;
+  const auto stored = [](int64_t value) {
+    if constexpr (kType == kF32) return float(value);
+    return T(FloatToBF16(float(value)));
+  };
+  const auto weight = [&](int64_t i, int64_t column) { return stored(i % 3 * kPanel + column); };  // exact in bf16
+  std::array<T, kDepth * kDepth> x{};
+  std::array<T, kDepth * kPanel> weights{}, out{};
+  for (int64_t i = 0; i < kDepth; ++i) {
+    x[size_t(i * kDepth + i)] = stored(1);
+    for (int64_t column = 0; column < kPanel; ++column) {
+      const int64_t place = kPanels ? PlaceInPanel(kType == kBF16, i, column) : column * kDepth + i;
+      weights[size_t(place)] = weight(i, column);
+    }
+  }
+  const Shape shape = {.type = kType, .rows = kDepth, .columns = kPanel, .k = kDepth, .bias = false, .panels = kPanels};
+  if (!Multiply(shape, {x.data(), weights.data(), nullptr, out.data()})) return false;
+  for (int64_t i = 0; i < kDepth * kPanel; ++i) {
+    if (out[size_t(i)] != weight(i / kPanel, i % kPanel)) return false;
+  }
+  return true;
+}
+
+// Opens the library and tries what a row computes: the numbers of orders are part of the library's ABI.
+template <int kType, bool kPanels>
+const char* OpenFor(const char* path) {
+  if (const char* why = Open(path)) return why;
+  static const bool right = MultipliesRight<kType, kPanels>();
+  return right ? nullptr : "its matmul does not compute this on this CPU";
 }
 
 }  // namespace lz::onednn

@@ -18,29 +18,6 @@ onednn::Operands Of(const lz_kernel_args* args) {
 uint64_t Workspace(const lz_kernel_args* args) { return onednn::WorkspaceOf(Of(args)); }
 int32_t Launch(const lz_kernel_args* args) { return onednn::MultiplyInParts(args, Of(args)); }
 
-// Whether matmul takes this order for what it is: one panel of weights whose value is its place.
-bool ReadsPanels() {
-  constexpr int64_t kRow = 17;
-  std::array<float, kDepth> x{};
-  std::array<float, kDepth * kPanel> panel;
-  std::array<float, kPanel> out;
-  x[kRow] = 1;
-  for (size_t i = 0; i < panel.size(); ++i) panel[i] = float(i);
-  const onednn::Shape shape = {
-      .type = onednn::kF32, .rows = 1, .columns = kPanel, .k = kDepth, .bias = false, .panels = true};
-  if (!onednn::Multiply(shape, {x.data(), panel.data(), nullptr, out.data()})) return false;
-  for (int64_t column = 0; column < kPanel; ++column) {
-    if (out[size_t(column)] != float(kRow * kPanel + column)) return false;
-  }
-  return true;
-}
-
-const char* Open(const char* path) {
-  if (const char* why = onednn::Open(path)) return why;
-  static const bool reads = ReadsPanels();
-  return reads ? nullptr : "its matmul does not read panels on this CPU";
-}
-
 constexpr auto kF32Constraints = std::to_array<Constraint>({
     {"k", Rel::kGt, 0},
     {"device.isa", Rel::kHasBits, kIsaAvx512},
@@ -58,7 +35,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = kLibraryPriority,
      .launch = &Launch,
      .workspace = &Workspace,
-     .open = &Open},
+     .open = &onednn::OpenFor<onednn::kF32, /*panels=*/true>},
     {.id = "onednn.mlp.linear.panels_bf16",
      .operation = "mlp.linear.panels",
      .dtypes = Mask(DType::kBF16),
@@ -67,7 +44,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = kLibraryPriority,
      .launch = &Launch,
      .workspace = &Workspace,
-     .open = &Open},
+     .open = &onednn::OpenFor<onednn::kBF16, /*panels=*/true>},
 });
 }  // namespace
 }  // namespace lz
