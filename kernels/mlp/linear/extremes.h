@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "core/view.h"
 #include "kernels/launch.h"
 
 namespace lz::linear {
@@ -30,17 +31,26 @@ inline int64_t NextExtreme(const lz_tensor& input, int64_t row, int64_t i) {
   return NextExtreme<uint16_t>(Data<const uint16_t>(input) + at, infinite, i, k);
 }
 
-// The sum of product(i) over a row as its definition has it; over its extremes alone where there are some.
-template <class Product>
-double ExactSum(const lz_tensor& input, int64_t row, Product&& product) {
+// The sum of a row times weight(i) as its definition has it, where FP32 has found `found`. Of a row with extremes it is
+// that of these alone, unless a weight elsewhere is not finite either: then FP32 has found no infinity. Of `step`
+// weights one tells whether all are finite.
+template <class Weight>
+double ExactSum(const lz_tensor& input, int64_t row, float found, int64_t step, Weight&& weight) {
+  const View x(input);
   const int64_t k = input.shape[input.ndim - 1];
-  int64_t i = NextExtreme(input, row, 0);
-  double sum = 0;
-  if (i == k) {
-    for (i = 0; i < k; ++i) sum += product(i);
+  const auto whole = [&] {
+    double sum = 0;
+    for (int64_t i = 0; i < k; ++i) sum += x.GetRow(row, i) * weight(i);
     return sum;
+  };
+  int64_t i = NextExtreme(input, row, 0);
+  if (i == k) return whole();
+  double sum = 0;
+  for (; i < k && !std::isnan(sum); i = NextExtreme(input, row, i + 1)) sum += x.GetRow(row, i) * weight(i);
+  if (std::isnan(sum) || sum == double(found)) return sum;
+  for (i = 0; i < k; i += step) {
+    if (!std::isfinite(weight(i))) return whole();
   }
-  for (; i < k && !std::isnan(sum); i = NextExtreme(input, row, i + 1)) sum += product(i);
   return sum;
 }
 

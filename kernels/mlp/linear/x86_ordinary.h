@@ -7,8 +7,8 @@
 
 namespace lz::linear {
 
-// v, and exact(lane) in the lanes of `mask` that hold neither 0 nor a number far from where a product or a part of the
-// sum may have left FP32: from 2^-100 to 2^100.
+// v, and exact(lane, v's number) in the lanes of `mask` that hold neither 0 nor a number far from where a product or a
+// part of the sum may have left FP32: from 2^-100 to 2^100.
 template <class Exact>
 LZ_AVX512BF16_INLINE __m512 WithExactSums(__m512 v, __mmask16 mask, const Exact& exact) {
   const __m512i bits = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));
@@ -20,7 +20,7 @@ LZ_AVX512BF16_INLINE __m512 WithExactSums(__m512 v, __mmask16 mask, const Exact&
   alignas(64) float values[16];
   _mm512_store_ps(values, v);
   for (int64_t lane = 0; lane < 16; ++lane)
-    if (rest >> lane & 1) values[lane] = float(exact(lane));
+    if (rest >> lane & 1) values[lane] = float(exact(lane, values[lane]));
   return _mm512_load_ps(values);
 }
 

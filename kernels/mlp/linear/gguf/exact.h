@@ -13,23 +13,23 @@ class ExactSums {
  public:
   explicit ExactSums(const lz_kernel_args* args)
       : format_(args->scalars[ops::mlp_linear_gguf::kFormat].value.i),
-        input_tensor_(args->tensors[ops::mlp_linear_gguf::kInput]),
-        input_(input_tensor_),
+        input_(args->tensors[ops::mlp_linear_gguf::kInput]),
         packed_(args->tensors[ops::mlp_linear_gguf::kPacked]) {}
 
-  double At(int64_t row, int64_t column) const {
+  // found: what FP32 made of it.
+  double At(int64_t row, int64_t column, float found) const {
     using namespace ops::gguf;
+    constexpr int64_t kScaled = 16;  // values under one scale, at least
     const auto byte = [&](int64_t at) { return int(uint8_t(packed_.GetInt({column / kGroupRows, at}))); };
-    const int64_t k = input_.size(-1);
-    return linear::ExactSum(input_tensor_, row, [&](int64_t i) {
-      return input_.GetRow(row, i) * Value<double>(format_, PackedAt(format_, k, column, i, byte));
-    });
+    const int64_t k = input_.shape[input_.ndim - 1];
+    return linear::ExactSum(input_, row, found, kScaled,
+                            [&](int64_t i) { return Value<double>(format_, PackedAt(format_, k, column, i, byte)); });
   }
 
  private:
   int64_t format_;
-  const lz_tensor& input_tensor_;
-  View input_, packed_;
+  const lz_tensor& input_;
+  View packed_;
 };
 
 }  // namespace lz::gguf

@@ -332,7 +332,7 @@ HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::
 HWY_NOINLINE void TakeAgain(const lz_kernel_args* args, int64_t row, int64_t column, int64_t count, float* sums) {
   const gguf::ExactSums exact(args);
   for (int64_t c = 0; c < count; ++c)
-    if (!std::isfinite(sums[c])) sums[c] = float(exact.At(row, column + c));
+    if (!std::isfinite(sums[c])) sums[c] = float(exact.At(row, column + c, sums[c]));
 }
 HWY_INLINE bool AllFinite(const float* sums) {
   bool finite = true;

@@ -228,7 +228,7 @@ struct Output {
   LZ_AVX512BF16 void Store(int64_t row, int64_t column, __m512 v) const {
     const int64_t left = tensor.shape[tensor.ndim - 1] - column;
     const __mmask16 mask = left >= kGroupRows ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
-    v = linear::WithExactSums(v, mask, [&](int64_t c) { return exact.At(row, column + c); });
+    v = linear::WithExactSums(v, mask, [&](int64_t c, float found) { return exact.At(row, column + c, found); });
     if (Given(bias)) {
       const __m256i bits = _mm256_maskz_loadu_epi16(mask, Data<const uint16_t>(bias) + column);
       v = _mm512_add_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));

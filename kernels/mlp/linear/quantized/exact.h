@@ -2,6 +2,8 @@
 // FP32 may have left its range.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/mlp/linear/extremes.h"
 #include "ops/common/quantize_reference.h"
 #include "ops/mlp/linear/quantized.h"
@@ -16,7 +18,6 @@ class ExactSums {
         pack_(ops::kQuantInfo[size_t(format_)].pack),
         shape_(ops::QuantShape::Of(tensor(args, ops::mlp_linear_quantized::kWeight), pack_)),
         input_tensor_(tensor(args, ops::mlp_linear_quantized::kInput)),
-        input_(input_tensor_),
         codes_(tensor(args, ops::mlp_linear_quantized::kWeight)),
         packed_(tensor(args, ops::mlp_linear_quantized::kPacked)),
         scale_(tensor(args, ops::mlp_linear_quantized::kWeightScale)),
@@ -24,10 +25,14 @@ class ExactSums {
         outer_(tensor(args, ops::mlp_linear_quantized::kTensorScale)),
         outer_tensor_(tensor(args, ops::mlp_linear_quantized::kTensorScale)),
         scales_(shape_, tensor(args, ops::mlp_linear_quantized::kWeightScale), std::nullopt),
-        zeros_(shape_, tensor(args, ops::mlp_linear_quantized::kZeroPoint), std::nullopt) {}
+        zeros_(shape_, tensor(args, ops::mlp_linear_quantized::kZeroPoint), std::nullopt) {
+    const bool finite_codes = ops::IsInteger(format_) || pack_ == 2;
+    if (finite_codes && scale_.size(1) > 0) step_ = std::max<int64_t>(1, shape_.size[1] / scale_.size(1));
+  }
 
-  double At(int64_t row, int64_t column) const {
-    return linear::ExactSum(input_tensor_, row, [&](int64_t i) { return input_.GetRow(row, i) * Weight(column, i); });
+  // found: what FP32 made of it.
+  double At(int64_t row, int64_t column, float found) const {
+    return linear::ExactSum(input_tensor_, row, found, step_, [&](int64_t i) { return double(Weight(column, i)); });
   }
 
  private:
@@ -48,9 +53,10 @@ class ExactSums {
   int64_t format_, pack_;
   ops::QuantShape shape_;
   const lz_tensor& input_tensor_;
-  View input_, codes_, packed_, scale_, zero_, outer_;
+  View codes_, packed_, scale_, zero_, outer_;
   const lz_tensor& outer_tensor_;
   ops::ScaleIndex scales_, zeros_;
+  int64_t step_ = 1;  // of so many weights one tells whether all are finite
 };
 
 }  // namespace lz::quantized

@@ -92,7 +92,7 @@ void TakeExtremesAgain(const lz_kernel_args* args) {
         if (std::isfinite(ToFloat(out[column]))) continue;
         const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
         if (std::isnan(add) || ToFloat(out[column]) == add) continue;  // the bias is what is not finite
-        FromFloat(float(exact.At(row, column) + double(add)), out + column);
+        FromFloat(float(exact.At(row, column, ToFloat(out[column])) + double(add)), out + column);
       }
     }
   });

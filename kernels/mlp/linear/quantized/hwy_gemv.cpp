@@ -195,7 +195,7 @@ int32_t Run(const lz_kernel_args* args) {
       dot(weights.Row(column), weights.meaning(), scales, x, k, sums);
       const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
       for (int64_t r = 0; r < rows; ++r) {
-        if (!std::isfinite(sums[r])) sums[r] = float(exact.At(r, column));  // a part of it may have left FP32
+        if (!std::isfinite(sums[r])) sums[r] = float(exact.At(r, column, sums[r]));  // a part of it may have left FP32
         FromFloat(sums[r] + add, out[r] + column);
       }
     }

@@ -378,8 +378,8 @@ struct Tile {
   LZ_AVX512BF16_VBMI void Store(int64_t row, int64_t first, int64_t count, __m128 four) const {
     const lz_tensor &output = job.args->tensors[kOutput], &bias = job.args->tensors[kBias];
     const __mmask8 mask = __mmask8((1u << count) - 1);
-    four = _mm512_castps512_ps128(
-        linear::WithExactSums(_mm512_castps128_ps512(four), mask, [&](int64_t c) { return exact.At(row, first + c); }));
+    four = _mm512_castps512_ps128(linear::WithExactSums(
+        _mm512_castps128_ps512(four), mask, [&](int64_t c, float found) { return exact.At(row, first + c, found); }));
     const int64_t at = rows[row] + first;
     if (DTypeOf(output) == DType::kF32) {
       if (Given(bias)) four = _mm_add_ps(four, _mm_maskz_loadu_ps(mask, Data<const float>(bias) + first));

@@ -64,4 +64,28 @@ inline void ExpectExtremesLikeReference(const KernelSpec& kernel, DType type) {
   }
 }
 
+// An infinite input in the first block, a scale that is not finite in the second one.
+inline void ExpectScalesBesideInfiniteInput(const KernelSpec& kernel, DType type) {
+  const int64_t k = 64, n = 16;
+  for (const int high : {0x3c, 0x7c, 0x7e, 0xfc}) {  // 1, inf, NaN, -inf
+    Array x(type, {1, k}), weight(DType::kU8, {n, 40}), packed(DType::kU8, {1, PackedBytes(kQ4_1, k)});
+    Array got(type, {1, n}), want(type, {1, n});
+    std::vector<double> input(size_t(k), 1), bytes(size_t(n * 40), 0x22);
+    input[5] = std::numeric_limits<double>::infinity();
+    for (int64_t row = 0; row < n; ++row) {  // d and m of a block, then 16 bytes of codes
+      for (const int64_t at : {0, 2, 20, 22}) bytes[size_t(row * 40 + at)] = 0, bytes[size_t(row * 40 + at + 1)] = 0x3c;
+      bytes[size_t(row * 40 + 21)] = high;
+    }
+    x.Set(input), weight.Set(bytes);
+    ASSERT_EQ(
+        Launch(kernels::ops_mlp_linear_gguf_prepack_ref[0], {&weight, &packed}, {Scalar(k), Scalar(int64_t{kQ4_1})}),
+        0);
+    const std::vector<lz_scalar> scalars = {Scalar(int64_t{kQ4_1}), Scalar(int64_t{kAsGiven})};
+    ASSERT_EQ(Launch(kernels::ops_mlp_linear_gguf_ref[0], {&x, &weight, nullptr, &packed, &want}, scalars), 0);
+    ASSERT_EQ(Launch(kernel, {&x, &weight, nullptr, &packed, &got}, scalars), 0);
+    const double wanted = want.Values().back(), value = got.Values().back();
+    EXPECT_TRUE(std::isnan(wanted) ? std::isnan(value) : value == wanted) << high << ": " << value;
+  }
+}
+
 }  // namespace lz::testing_call

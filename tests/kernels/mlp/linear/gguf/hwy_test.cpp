@@ -28,5 +28,10 @@ TEST_P(HwyGguf, SumsBeyondFloats) {
     ExpectExtremesLikeReference(kernels::kernels_mlp_linear_gguf_hwy[1], type);
 }
 
+TEST_P(HwyGguf, ScalesBesideInfiniteInput) {
+  for (const DType type : {DType::kF32, DType::kBF16})
+    ExpectScalesBesideInfiniteInput(kernels::kernels_mlp_linear_gguf_hwy[1], type);
+}
+
 }  // namespace
 }  // namespace lz::testing_call

@@ -70,5 +70,9 @@ TEST_F(X86Gguf, SumsBeyondFloats) {
   ExpectExtremesLikeReference(kernels::kernels_mlp_linear_gguf_x86_avx512bf16[0], DType::kBF16);
 }
 
+TEST_F(X86Gguf, ScalesBesideInfiniteInput) {
+  ExpectScalesBesideInfiniteInput(kernels::kernels_mlp_linear_gguf_x86_avx512bf16[0], DType::kBF16);
+}
+
 }  // namespace
 }  // namespace lz::testing_call

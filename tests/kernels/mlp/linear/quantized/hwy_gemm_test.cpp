@@ -82,6 +82,7 @@ TEST_P(HwyQuantizedGemm, EveryCodeExactly) {
 }
 
 TEST_P(HwyQuantizedGemm, ExtremeScalesOfE5M2) { ExpectExtremeScalesOfE5M2(Kernel(), {1, 3, 40}); }
+TEST_P(HwyQuantizedGemm, WeightsBesideInfiniteInput) { ExpectWeightsBesideInfiniteInput(Kernel(), {1, 3, 40}); }
 
 }  // namespace
 }  // namespace lz::testing_call

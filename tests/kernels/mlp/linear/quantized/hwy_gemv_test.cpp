@@ -99,5 +99,9 @@ TEST_P(HwyQuantizedGemv, ExtremeScalesOfE5M2) {
   ExpectExtremeScalesOfE5M2(kernels::kernels_mlp_linear_quantized_hwy_gemv[0], {1, 2, 4});
 }
 
+TEST_P(HwyQuantizedGemv, WeightsBesideInfiniteInput) {
+  ExpectWeightsBesideInfiniteInput(kernels::kernels_mlp_linear_quantized_hwy_gemv[0], {1, 2, 4});
+}
+
 }  // namespace
 }  // namespace lz::testing_call

@@ -105,4 +105,32 @@ inline void ExpectExtremeScalesOfE5M2(const KernelSpec& kernel, std::initializer
   }
 }
 
+// An infinite input before weights of which one, elsewhere, may be NaN or the other infinity.
+inline void ExpectWeightsBesideInfiniteInput(const KernelSpec& kernel, DType type, int64_t rows) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr int64_t k = 64, n = 3;
+  const auto sum = [&](int64_t format, double code, double other_code, double other_scale) {
+    Array x(type, {rows, k}), weight(format == kInt8 ? DType::kI8 : DType::kU8, {n, k}), scale(DType::kF32, {n, 2});
+    Array got(type, {rows, n});
+    std::vector<double> input(size_t(rows * k), 1), codes(size_t(n * k), code), scales(size_t(2 * n), 1);
+    for (int64_t row = 0; row < rows; ++row) input[size_t(row * k + 3)] = kInfinite;
+    for (int64_t row = 0; row < n; ++row)
+      codes[size_t(row * k + 40)] = other_code, scales[size_t(2 * row + 1)] = other_scale;
+    x.Set(input), weight.Set(codes), scale.Set(scales);
+    weight.Become(kQuantInfo[size_t(format)].dtype);
+    EXPECT_EQ(Launch(kernel, {&x, &weight, &scale, nullptr, nullptr, nullptr, nullptr, &got}, {Scalar(format)}), 0);
+    return got.Values().back();
+  };
+  EXPECT_EQ(sum(kInt8, 2, 2, 1), kInfinite);
+  EXPECT_TRUE(std::isnan(sum(kInt8, 2, 2, kNan)));
+  EXPECT_EQ(sum(kFP8E4M3, 0x38, 0x38, 1), kInfinite);
+  EXPECT_TRUE(std::isnan(sum(kFP8E4M3, 0x38, 0x7f, 1)));
+  EXPECT_EQ(sum(kFP8E5M2, 0x3c, 0x7c, 1), kInfinite);
+  EXPECT_TRUE(std::isnan(sum(kFP8E5M2, 0x3c, 0xfc, 1)));
+}
+inline void ExpectWeightsBesideInfiniteInput(const KernelSpec& kernel, std::initializer_list<int64_t> numbers_of_rows) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kBF16})
+    for (const int64_t rows : numbers_of_rows) ExpectWeightsBesideInfiniteInput(kernel, type, rows);
+}
+
 }  // namespace lz::testing_call

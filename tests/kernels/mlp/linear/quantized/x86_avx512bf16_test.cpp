@@ -122,6 +122,10 @@ TEST_P(X86Quantized, EveryCodeExactly) {
   }
 }
 
+TEST_P(X86Quantized, WeightsBesideInfiniteInput) {
+  for (const int64_t rows : {1, 5}) ExpectWeightsBesideInfiniteInput(Kernel(), GetParam(), rows);
+}
+
 // Where FP32 has no number for a part of the sum, or none for a scale.
 TEST_P(X86Quantized, ExtremeScales) {
   if (GetParam() == DType::kF16) GTEST_SKIP() << "float16 has none of these numbers";
