@@ -25,7 +25,9 @@ inline constexpr auto kDerived = std::to_array<DerivedFact>({
 inline constexpr Contract kContract = {
     .name = "linear",
     .summary = "Matrix product with row-major weights, plus a bias.",
-    .definition = "output[..., j] = sum_i input[..., i] * weight[j, i] + bias[j], rounded once",
+    .definition =
+        "output[..., j] = sum_i input[..., i] * weight[j, i] + bias[j], rounded once; in bf16, factors and products "
+        "below 2^-126 may count as 0",
     .source = "definition",
     .replaces = "torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,

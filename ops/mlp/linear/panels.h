@@ -49,7 +49,7 @@ inline constexpr Contract kContract = {
     .summary = "Matrix product with float weights that were put into panels of 64 columns once, plus a bias.",
     .definition =
         "output[..., j] = sum_i input[..., i] * weight[j, i] + bias[j], rounded once; weight is what "
-        "linear_panels_prepack was given",
+        "linear_panels_prepack was given; in bf16, factors and products below 2^-126 may count as 0",
     .source = "definition",
     .replaces = "unpacking, then torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,

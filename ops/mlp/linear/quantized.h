@@ -56,7 +56,8 @@ inline constexpr Contract kContract = {
     .summary = "Matrix product with int8, int4, FP8, MXFP8, MXFP4 or NVFP4 weights, plus a bias.",
     .definition =
         "output[..., j] = sum_i input[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize gives "
-        "for weight, weight_scale, zero_point and tensor_scale",
+        "for weight, weight_scale, zero_point and tensor_scale; of an input in bf16, numbers and their products with "
+        "codes below 2^-126 may count as 0 before they are scaled",
     .source = "definition",
     .replaces = "dequantising the weight, then torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,

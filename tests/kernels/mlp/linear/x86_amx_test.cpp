@@ -39,6 +39,7 @@ TEST_F(X86Amx, EqualsTheReferenceOverSeveralBlocksOfStrips) {
 TEST_F(X86Amx, TakesPaddedRowsAndZeroSizes) { ExpectPaddedRowsAndZeroSizes(Kernel()); }
 TEST_F(X86Amx, DoesNotDependOnThePartition) { ExpectTheSameInEveryPartition(Kernel()); }
 TEST_F(X86Amx, ANaNReachesItsRowOnly) { ExpectANaNInItsRowOnly(Kernel()); }
+TEST_F(X86Amx, SubnormalsAsTheyAreOrZero) { ExpectSubnormalsAsTheyAreOrZero(Kernel()); }
 
 }  // namespace
 }  // namespace lz::testing

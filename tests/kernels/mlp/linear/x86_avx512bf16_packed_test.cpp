@@ -31,6 +31,7 @@ TEST_F(X86Avx512Bf16Packed, EqualsTheReferenceOverSeveralBlocksOfK) {
 TEST_F(X86Avx512Bf16Packed, TakesPaddedRowsAndZeroSizes) { ExpectPaddedRowsAndZeroSizes(Kernel()); }
 TEST_F(X86Avx512Bf16Packed, DoesNotDependOnThePartition) { ExpectTheSameInEveryPartition(Kernel()); }
 TEST_F(X86Avx512Bf16Packed, ANaNReachesItsRowOnly) { ExpectANaNInItsRowOnly(Kernel()); }
+TEST_F(X86Avx512Bf16Packed, SubnormalsAsTheyAreOrZero) { ExpectSubnormalsAsTheyAreOrZero(Kernel()); }
 
 }  // namespace
 }  // namespace lz::testing

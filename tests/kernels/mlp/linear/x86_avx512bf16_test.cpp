@@ -29,6 +29,7 @@ TEST_F(X86Avx512Bf16, EqualsTheReferenceOverSeveralBlocksOfK) {
 TEST_F(X86Avx512Bf16, TakesPaddedRowsAndZeroSizes) { ExpectPaddedRowsAndZeroSizes(Kernel()); }
 TEST_F(X86Avx512Bf16, DoesNotDependOnThePartition) { ExpectTheSameInEveryPartition(Kernel()); }
 TEST_F(X86Avx512Bf16, ANaNReachesItsRowOnly) { ExpectANaNInItsRowOnly(Kernel()); }
+TEST_F(X86Avx512Bf16, SubnormalsAsTheyAreOrZero) { ExpectSubnormalsAsTheyAreOrZero(Kernel()); }
 
 }  // namespace
 }  // namespace lz::testing

@@ -44,4 +44,25 @@ inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel, bool by_columns = f
   }
 }
 
+// Subnormal factors count as they are or, by the CPU's dot products, as 0: nothing else comes of them.
+inline void ExpectSubnormalsAsTheyAreOrZero(const KernelSpec& kernel, bool by_columns = false) {
+  for (const bool in_weight : {false, true}) {
+    const LinearCall call = {.type = DType::kBF16, .rows = 9, .n = 33, .k = 65, .by_columns = by_columns};
+    LinearData data(call);
+    const auto fill = [](const View& to, double first, double others) {
+      for (int64_t r = 0; r < to.size(0); ++r)
+        for (int64_t i = 0; i < to.size(1); ++i) to.Set({r, i}, i ? others : first);
+    };
+    fill(data.input.view(), 2, in_weight ? 0x1p124 : 0x1p-130);
+    fill(data.weight.view(), 1, in_weight ? 0x1p-130 : 0x1p124);
+    ASSERT_EQ(data.Run(kernel, call, data.output), 0);
+    for (int64_t r = 0; r < call.rows; ++r) {
+      for (int64_t c = 0; c < call.n; ++c) {
+        const double got = data.output.view().Get({r, c});
+        EXPECT_TRUE(got == 2 || got == 3) << got;  // 64 products of 2^-6
+      }
+    }
+  }
+}
+
 }  // namespace lz::testing
