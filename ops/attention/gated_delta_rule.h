@@ -52,7 +52,8 @@ inline constexpr Contract kContract = {
         "For each value head h, with q and k of head floor(h * h_k / h_v), divided by sqrt(their sum of squares + "
         "l2_eps) where that is given, and S = state[b, h]; for each position in turn: S = exp(g) S; S = S + beta k (v "
         "- S^T k)^T; output = scale S^T q. With a_log, g stands for -exp(a_log[h]) softplus(g + dt_bias[h]) and beta "
-        "for sigmoid(beta); beta_scale is a factor of it either way. state holds the last S afterwards",
+        "for sigmoid(beta); beta_scale is a factor of it either way. state holds the last S afterwards. What leaves "
+        "float32 on the way may stay infinite or NaN",
     .source = "Yang, Kautz and Hatamizadeh 2024, arXiv:2412.06464, equation 10",
     .replaces = "fla.ops.gated_delta_rule.fused_recurrent_gated_delta_rule and chunk_gated_delta_rule",
     .variants = kVariants,

@@ -194,6 +194,7 @@ class Head {
 
 int32_t Launch(const lz_kernel_args* args) {
   const int64_t heads = args->axes[kB] * args->axes[kHV], d_v = args->axes[kDV];
+  if (d_v == 0) return 0;
   const int64_t block = kVectors * int64_t(hn::Lanes(Tag()));
   const int64_t most = (d_v + block - 1) / block, threads = args->parallel ? args->parallel->num_threads : 1;
   const int64_t parts = std::clamp<int64_t>(heads > 0 ? 2 * threads / heads : 1, 1, std::max<int64_t>(most, 1));

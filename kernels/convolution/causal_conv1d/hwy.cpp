@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
@@ -41,15 +42,24 @@ void Turn(const T* from, int64_t stride, int64_t channels, int64_t positions, fl
   }
 }
 
+// The result of one channel from the `k` values that its window has: where a sum in FP32 may have left its range.
+template <class Value>
+double Exactly(const Block& block, int64_t c, int64_t k, bool silu, const Value& value) {
+  double sum = block.bias[c];
+  for (int64_t j = 0; j < k; ++j) sum += double(block.weight[j][c]) * value(j);
+  return silu ? sum / (1 + std::exp(-sum)) : sum;
+}
+
 template <class T>
 void Run(const lz_kernel_args* args, int64_t b, int64_t first, Block& block) {
   const lz_tensor &x = args->tensors[kInput], &w = args->tensors[kWeight], &state = args->tensors[kState];
   const lz_tensor &bias = args->tensors[kBias], &out = args->tensors[kOutput];
   const int64_t s = args->axes[kS], k = args->axes[kK], n = args->axes[kN];
   const int64_t channels = std::min(kChannels, args->axes[kC] - first);
-  T* const kept = Data<T>(state) + b * state.strides[0] + first * state.strides[1];
-  const T* const rows = Data<const T>(x) + b * x.strides[0] + first;
-  T* const results = Data<T>(out) + b * out.strides[0] + first;
+  // Without positions there may be no memory.
+  T* const kept = n > 0 ? Data<T>(state) + b * state.strides[0] + first * state.strides[1] : nullptr;
+  const T* const rows = s > 0 ? Data<const T>(x) + b * x.strides[0] + first : nullptr;
+  T* const results = s > 0 ? Data<T>(out) + b * out.strides[0] + first : nullptr;
   Turn(Data<const T>(w) + first * w.strides[0], w.strides[0], channels, k, block.weight);
   Turn(kept, state.strides[1], channels, n, block.before);
   for (int64_t c = 0; c < channels; ++c) block.bias[c] = Given(bias) ? ToFloat(Data<const T>(bias)[first + c]) : 0.0f;
@@ -62,15 +72,24 @@ void Run(const lz_kernel_args* args, int64_t b, int64_t first, Block& block) {
       V sum = hn::LoadU(d, block.bias + c);
       for (int64_t j = 0; j < k; ++j) {
         const int64_t at = t - k + 1 + j;
-        const T* const row = rows + at * x.strides[1] + c;
+        const auto row = [&] { return rows + at * x.strides[1] + c; };
         const V value = at < 0                  ? hn::LoadU(d, block.before[n + at] + c)
-                        : int64_t(rest) < lanes ? LoadF32N(d, row, rest)
-                                                : LoadF32(d, row);
+                        : int64_t(rest) < lanes ? LoadF32N(d, row(), rest)
+                                                : LoadF32(d, row());
         sum = hn::MulAdd(hn::LoadU(d, block.weight[j] + c), value, sum);
       }
+      const bool finite = hn::AllTrue(d, hn::IsFinite(sum));
       if (silu) sum = Silu(d, sum);
       T* const to = results + t * out.strides[1] + c;
-      if (int64_t(rest) < lanes) {
+      if (!finite) {
+        for (int64_t i = c; i < c + int64_t(rest); ++i) {
+          const double exact = Exactly(block, i, k, silu, [&](int64_t j) {
+            const int64_t at = t - k + 1 + j;
+            return double(at < 0 ? block.before[n + at][i] : ToFloat(rows[at * x.strides[1] + i]));
+          });
+          FromFloat(float(exact), results + t * out.strides[1] + i);
+        }
+      } else if (int64_t(rest) < lanes) {
         StoreF32N(d, sum, to, rest);
       } else {
         StoreF32(d, sum, to);
