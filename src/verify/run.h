@@ -48,6 +48,7 @@ class LZ_VERIFY_API Expected {
 
  private:
   struct One {
+    OwnedTensor given;          // of an input that is written in place: what it was, row-major
     OwnedTensor stored;         // in the output's dtype, row-major
     std::vector<double> exact;  // floats: with FP64 storage of this output alone
   };
