@@ -118,8 +118,9 @@ void PackRows(const T* w, int64_t stride, int64_t columns, int64_t size, float* 
   constexpr int64_t kWide = 128;  // values of a row that become f32 before they change places
   HWY_ALIGN float wide[x86::kStrip][kWide];
   const auto pack = [&](const float* const* from, int64_t count, int64_t depth, float* to, int64_t ahead) {
-    x86::PackStrip(reinterpret_cast<const uint16_t* const*>(from), count, 2 * depth, reinterpret_cast<uint32_t*>(to),
-                   kPanel, 2 * ahead);  // a value is a pair of halves
+    const uint16_t* halves[x86::kStrip];  // a value is a pair of them
+    for (int64_t r = 0; r < count; ++r) halves[r] = reinterpret_cast<const uint16_t*>(from[r]);
+    x86::PackStrip(halves, count, 2 * depth, reinterpret_cast<uint32_t*>(to), kPanel, 2 * ahead);
   };
   for (int64_t c = 0; c < columns; c += x86::kStrip) {
     const int64_t count = std::min(x86::kStrip, columns - c);
