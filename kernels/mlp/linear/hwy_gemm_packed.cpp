@@ -2,7 +2,7 @@
 //   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
 // Workspace: of f16 and bf16 at most 512 rows of input as f32. Deterministic. Source: own. FP32 sums over k in order,
-// in blocks of at most 256.
+// in blocks of at most 512.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemm_packed.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

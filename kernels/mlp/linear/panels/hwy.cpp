@@ -1,7 +1,7 @@
 // Linear with weights in panels of 64 columns, CPU SIMD, for any number of rows.
 //   input  [..., k]  f32|bf16, last dim dense     panels [n / 64, k, 64]  dtype of input, contiguous
 //   bias   [n]       dtype of input, optional     output [..., n]
-// Workspace: none. Deterministic. Source: own. FP32 sums over k in order, in blocks of 256.
+// Workspace: none. Deterministic. Source: own. FP32 sums over k in order, in blocks of at most 1,024.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/panels/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -2,7 +2,7 @@
 //   input  [..., k]  bf16, last dim dense     panels [n / 64, k, 64]  bf16, contiguous
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and takes denormals for zero;
-// FP32 sums over k in order, in blocks of 256.
+// FP32 sums over k in order, in blocks of at most 1,024.
 #include "core/kernel.h"
 #include "platform/device.h"
 
