@@ -4,20 +4,30 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/launch.h"
+#include "kernels/scratch.h"
 
 namespace lz::panels {
 
 inline constexpr int64_t kPanel = 64;       // columns
-inline constexpr int64_t kPackedK = 512;    // of a panel that is packed: as f32 128 KiB of a second-level cache
-inline constexpr int64_t kInPlaceK = 1024;  // of one that need not be written
+inline constexpr int64_t kInPlaceK = 1024;  // of a panel that need not be written
 inline constexpr int64_t kBlockRows = 512;  // for which a panel is packed once
 inline constexpr int64_t kUnitRows = 64;    // the unit in which threads share the work of a panel
 inline constexpr int kTileRows = 6;         // with 64 columns 24 vectors of 16 sums
 using Sums = float[kPanel];                 // of one row
+
+inline constexpr int64_t kPackedBytes = 128 << 10;  // of a panel that is packed: a part of a second-level cache
+template <class E>
+inline constexpr int64_t kPackedK = kPackedBytes / (kPanel * int64_t(sizeof(E)));
+// What a thread writes: a packed panel, and sums of at most two products.
+struct Scratch {
+  alignas(64) std::byte panel[kPackedBytes];
+  alignas(64) Sums sums[2][kBlockRows];
+};
 
 struct Size {
   int64_t rows, columns, k;
@@ -45,7 +55,6 @@ struct Weights {
 template <class T>
 struct InPlace {
   static constexpr int64_t kBlockK = kInPlaceK;
-  using Buffer = T[1];
   const T* Panel(int, int64_t first, int64_t, int64_t from, int64_t, T*) const {
     return data + first * k + from * kPanel;
   }
@@ -83,8 +92,9 @@ void Multiply(const lz_kernel_args* args, const Size& size, const X& x, const So
   constexpr int64_t kGrain = 64 * 4096;  // products: some 5 us
   const int64_t products = std::min(size.rows, kUnitRows) * size.k * kPanel * kParts;
   ParallelFor(args, panels * units, kGrain / (products + 1) + 1, [&](int64_t begin, int64_t end) {
-    alignas(64) typename Source::Buffer buffer;
-    alignas(64) Sums sums[kParts][kBlockRows];
+    Scratch& scratch = ScratchOfThread<Scratch>();
+    E* buffer = reinterpret_cast<E*>(scratch.panel);
+    Sums(&sums)[2][kBlockRows] = scratch.sums;
     for (int64_t i = begin; i < end;) {
       const int64_t unit = i % units, count = std::min({kBlockRows / kUnitRows, units - unit, end - i});
       const int64_t first_row = size.rows * unit / units, last_row = size.rows * (unit + count) / units;

@@ -168,8 +168,7 @@ int64_t WideSize(int64_t rows, int64_t k) {
 
 template <class T>
 struct Packed {
-  static constexpr int64_t kBlockK = panels::kPackedK;
-  using Buffer = float[kBlockK * kPanel];
+  static constexpr int64_t kBlockK = panels::kPackedK<float>;
   float* Panel(int part, int64_t first, int64_t columns, int64_t from, int64_t size, float* buffer) const {
     const panels::Weights<T>& w = weights[part];
     const auto pack = w.by_columns ? &PackColumns<T> : &PackRows<T>;

@@ -110,8 +110,7 @@ LZ_AVX512BF16 inline void Store(const float* sums, const uint16_t* bias, int64_t
 }
 
 struct Packed {
-  static constexpr int64_t kBlockK = kPackedK * 2;
-  using Buffer = uint16_t[kBlockK * kPanel];
+  static constexpr int64_t kBlockK = kPackedK<uint16_t>;
   uint16_t* Panel(int part, int64_t first, int64_t columns, int64_t from, int64_t size, uint16_t* buffer) const {
     const Weights<uint16_t>& w = weights[part];
     (w.by_columns ? &PackColumns : &PackRows)(w.At(first, from), w.stride, columns, size, buffer);

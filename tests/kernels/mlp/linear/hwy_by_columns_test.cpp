@@ -1,6 +1,7 @@
 // hwy.mlp.linear.by_columns: equals the reference at odd sizes, stays inside its tensors, does not depend on the
 // partition.
 #include "tests/kernels/mlp/linear/linear_testing.h"
+#include "tests/kernels/small_stack.h"
 #include "tests/kernels/targets.h"
 
 namespace lz::kernels {
@@ -60,6 +61,10 @@ TEST_P(HwyByColumns, DoesNotDependOnThePartition) {
   for (DType type : kTypes)
     for (int64_t rows : {1, 3, 37})
       ExpectSameInParts(Kernel(), {.type = type, .rows = rows, .n = 1403, .k = 275, .bias = true, .by_columns = true});
+}
+
+TEST_P(HwyByColumns, FitsASmallStack) {
+  OnSmallStack([] { ExpectLikeReference(Kernel(), {.rows = 70, .n = 70, .k = 70, .by_columns = true}); });
 }
 
 TEST_P(HwyByColumns, ANaNReachesItsRowOnly) {

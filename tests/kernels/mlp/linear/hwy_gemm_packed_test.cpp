@@ -1,5 +1,6 @@
 // hwy.mlp.linear.gemm_packed: equals the reference on both sides of every block and tile, stays inside its tensors.
 #include "tests/kernels/mlp/linear/linear_testing.h"
+#include "tests/kernels/small_stack.h"
 #include "tests/kernels/targets.h"
 
 namespace lz::kernels {
@@ -57,6 +58,10 @@ TEST_P(HwyGemmPacked, WithoutWeightsGivesTheBias) {
     for (bool bias : {false, true})
       ExpectLikeReference(Kernel(), {.type = type, .rows = 9, .n = 9, .k = 0, .bias = bias});
   ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 9, .n = 0, .k = 16});
+}
+
+TEST_P(HwyGemmPacked, FitsASmallStack) {
+  OnSmallStack([] { ExpectLikeReference(Kernel(), {.rows = 70, .n = 70, .k = 70}); });
 }
 
 TEST_P(HwyGemmPacked, DoesNotDependOnThePartition) {

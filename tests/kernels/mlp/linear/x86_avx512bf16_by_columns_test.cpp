@@ -32,6 +32,7 @@ TEST_F(X86Avx512Bf16ByColumns, EqualsTheReferenceOverSeveralBlocksOfK) {
 
 TEST_F(X86Avx512Bf16ByColumns, TakesPaddedRowsAndZeroSizes) { ExpectPaddedRowsAndZeroSizes(Kernel(), true); }
 TEST_F(X86Avx512Bf16ByColumns, DoesNotDependOnThePartition) { ExpectTheSameInEveryPartition(Kernel(), true); }
+TEST_F(X86Avx512Bf16ByColumns, FitsASmallStack) { ExpectItFitsASmallStack(Kernel(), true); }
 TEST_F(X86Avx512Bf16ByColumns, ANaNReachesItsRowOnly) { ExpectANaNInItsRowOnly(Kernel(), true); }
 TEST_F(X86Avx512Bf16ByColumns, SubnormalsAsTheyAreOrZero) { ExpectSubnormalsAsTheyAreOrZero(Kernel(), true); }
 

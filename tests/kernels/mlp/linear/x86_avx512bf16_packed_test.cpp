@@ -30,6 +30,7 @@ TEST_F(X86Avx512Bf16Packed, EqualsTheReferenceOverSeveralBlocksOfK) {
 
 TEST_F(X86Avx512Bf16Packed, TakesPaddedRowsAndZeroSizes) { ExpectPaddedRowsAndZeroSizes(Kernel()); }
 TEST_F(X86Avx512Bf16Packed, DoesNotDependOnThePartition) { ExpectTheSameInEveryPartition(Kernel()); }
+TEST_F(X86Avx512Bf16Packed, FitsASmallStack) { ExpectItFitsASmallStack(Kernel()); }
 TEST_F(X86Avx512Bf16Packed, ANaNReachesItsRowOnly) { ExpectANaNInItsRowOnly(Kernel()); }
 TEST_F(X86Avx512Bf16Packed, SubnormalsAsTheyAreOrZero) { ExpectSubnormalsAsTheyAreOrZero(Kernel()); }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "tests/kernels/mlp/linear/linear_testing.h"
+#include "tests/kernels/small_stack.h"
 
 namespace lz::testing {
 
@@ -31,6 +32,12 @@ inline void ExpectTheSameInEveryPartition(const KernelSpec& kernel, bool by_colu
   for (int64_t rows : {1, 50})
     ExpectSameInParts(kernel,
                       {.type = DType::kBF16, .rows = rows, .n = 403, .k = 700, .bias = true, .by_columns = by_columns});
+}
+
+inline void ExpectItFitsASmallStack(const KernelSpec& kernel, bool by_columns = false) {
+  OnSmallStack([&] {
+    ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 70, .n = 70, .k = 70, .by_columns = by_columns});
+  });
 }
 
 inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel, bool by_columns = false) {
