@@ -58,8 +58,16 @@ def test_gives_what_the_blocks_mean(model, kind, activations):
     assert (actual - expected).norm() <= tolerance * expected.norm()
 
 
-@pytest.mark.parametrize("slower, chosen", [({1: 0.9, 32: 1.05}, "int8"), ({1: 1.02, 32: 1.1}, "input")])
-def test_activations_are_rounded_where_that_is_allowed_and_faster(model, monkeypatch, slower, chosen):
+@pytest.mark.parametrize(
+    "slower, chosen",
+    [
+        ({1: 0.9, 32: 1.05}, "int8"),
+        ({1: 1.0, 32: rounding.CLEARLY}, "int8"),
+        ({1: 0.99, 32: 0.99}, "input"),  # as noise has it
+        ({1: 1.02, 32: 1.1}, "input"),
+    ],
+)
+def test_activations_are_rounded_where_that_is_allowed_and_clearly_faster(model, monkeypatch, slower, chosen):
     monkeypatch.setattr(rounding, "_slower", lambda linears, rows: slower[rows])
     ids = torch.arange(3, 15)[None]
     report = kernelize(copy.deepcopy(model), "int8", activations="int8", max_perplexity_ratio=2)

@@ -363,8 +363,8 @@ def kernelize(
     weights: None, the model's own parameters; "gguf", the blocks of the file that layerzero.models.gguf.load read, as
     they are; "int8" or "int4", the parameters rounded to blocks of 32; "bf16", rounded to that, and what is multiplied
     too. Linear layers multiply with them as long as their parameters are neither replaced nor written. activations:
-    "input", or "int8" to allow rounding what is multiplied to 8 bits by 32 too: done where that is faster, which is
-    measured once and told by the report. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
+    "input", or "int8" to allow rounding what is multiplied to 8 bits by 32 too: done where that is clearly faster, which
+    is measured once and told by the report. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
     max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write. Of a model
     without logits, 1 + the relative error of what it gives counts; layers that the trial does not reach keep their weights.
     release_originals: gives back the memory of all parameters that blocks stand for. Gradients, state_dict, moving the

@@ -12,20 +12,21 @@ from layerzero.integrations.transformers.blocks import BF16, BlockLinear
 ROUNDS = 3
 ROWS = (1, 32)  # a token, and a part of a prompt
 AT_MOST = 32 << 20  # bytes of weights that are multiplied with in turn: more than caches keep
+CLEARLY = 0.95  # what the ratios of both times come to at most where rounding is taken: noise alone does not choose
 
 
 def choose(allowed: str, linears: list[BlockLinear]) -> tuple[str, str]:
     """(what `linears` do with what they multiply, why): "input" or "int8".
 
-    Rounding is worth its error only where it is faster, which is not so on every CPU: the products that do not round
-    have kernels of their own. Both multiply with the model's own weights in turns.
+    Rounding is worth its error only where it is clearly faster, which is not so on every CPU: the products that do not
+    round have kernels of their own. Both multiply with the model's own weights in turns.
     """
     taken = _some(linears)
     if allowed != "int8" or not taken:
         return allowed, ""
     ratios = {rows: _slower(taken, rows) for rows in ROWS}
     said = ", ".join(f"{ratio:.2f} at {rows} rows" for rows, ratio in ratios.items())
-    return "int8" if math.prod(ratios.values()) < 1 else "input", f"int8 takes this many times as long: {said}"
+    return "int8" if math.prod(ratios.values()) <= CLEARLY else "input", f"int8 takes this many times as long: {said}"
 
 
 def _some(linears: list[BlockLinear]) -> list[BlockLinear]:
