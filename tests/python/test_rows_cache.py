@@ -187,6 +187,17 @@ def test_who_has_seen_keys_sees_them_stay():
     pair.check()
 
 
+@pytest.mark.parametrize("order", [[1, 0], [1, 1], [0, 1, 1]])
+def test_beams_change_their_order_outside_of_inference_mode(order):
+    pair = Pair()
+    with torch.inference_mode():
+        pair.append(3)
+    pair.both(lambda cache: cache.reorder_cache(torch.tensor(order)))
+    pair.batch = len(order)
+    pair.append(1)
+    pair.check()
+
+
 def test_appends_write_in_place_until_the_memory_is_full():
     pair = Pair()
     pair.append(3)

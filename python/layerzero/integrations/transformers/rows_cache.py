@@ -118,8 +118,9 @@ class RowsLayer(DynamicLayer):
             super().crop(tokens_to_remove)
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Within the memory, as long as nobody holds what is there."""
-        if self._seen is not None or self._shown or len(beam_idx) != len(self._memory[0]):
+        """Within the memory, as long as nobody holds what is there and torch lets it be written."""
+        moves = self._seen is not None or self._shown or len(beam_idx) != len(self._memory[0])
+        if moves or (self._memory[0].is_inference() and not torch.is_inference_mode_enabled()):
             super().reorder_cache(beam_idx)  # type: ignore[arg-type]
             return
         for half in self._memory:
