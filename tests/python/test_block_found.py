@@ -133,6 +133,24 @@ def test_tables_that_are_exchanged(name):
     assert error(logits(model), logits(own)) <= TOLERANCE
 
 
+@pytest.mark.parametrize("name", ["gptj", "codegen"])
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_table_of_one_layer_that_is_exchanged(name, layer, within):
+    model, own = build(name), build(name)
+    is_same_program(model, own)
+    before = logits(own)
+    for each in (model, own):
+        module = [m for m in each.modules() if "embed_positions" in m._buffers][layer]
+        if within:
+            module.embed_positions.mul_(0.5)
+        else:
+            module.embed_positions = module.embed_positions * 0.5
+    assert error(logits(own), before) > 10 * TOLERANCE
+    assert error(logits(model), logits(own)) <= TOLERANCE
+    assert plan_of(model).why_aside == {"tables of positions differ between layers": 1}
+
+
 def test_tables_that_differ_between_layers():
     model = build("gptj")
     model.transformer.h[1].attn.embed_positions.mul_(0.5)

@@ -76,6 +76,7 @@ class StackPlan:
         self.stack: Stack = stack
         self.layers: Any = None
         self.hooks_so_far = None
+        self.tables_so_far: list[Any] = []  # how often they were written when the watch began
         self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
         self.linears: dict[int, Any] = {}  # id of a parameter table -> the members of its layer, which has blocks
         self.written = watch_writes(())
@@ -142,11 +143,13 @@ class StackPlan:
         self.wide = {id(layer[mlp.router]) for layer, mlp in mlps if isinstance(mlp, Experts) and mlp.route.wide}
         self.needed = [(table, name) for table in self.weights for name, held in table.items() if held is not None]
         self.held = [held for layer in layers for held in (layer.corrected, layer.table) if held is not None]
-        self.position_tables: dict[int, Any] = {}  # group -> (Table, its module's buffers)
+        self.position_tables: dict[int, Any] = {}  # group -> (Table, its module's buffers), of its first layer
+        self.all_tables: list[Any] = []  # (group, its module's buffers, name) of each layer that has one
         for bound in layers:
             if bound.table is not None:
                 rope: Any = bound.shape.attention.rope
                 self.position_tables.setdefault(bound.shape.group, (rope.table, bound.table[0]))
+                self.all_tables.append((bound.shape.group, *bound.table))
         self.need_masks = {layer.group for layer in self.stack.layers if layer.attention.needs_mask}
         self.places = {id(layer): index for index, layer in enumerate(own)}
         self.parameters = list(inspect.signature(type(own[0]).forward).parameters)[1:]
@@ -199,15 +202,22 @@ class StackPlan:
         hooks = RemovableHandle.next_id
         watch = self.watch
         written = self.written()
-        if watch is not None and hooks == self.hooks_so_far and not written and _layerzero.unchanged(watch[0]):
+        same = watch is not None and hooks == self.hooks_so_far and not written and _layerzero.unchanged(watch[0])
+        if same and self.tables_so_far == self._writes_of_tables():
             return self._why_other_classes()
         self.watch = None
         self.written = watch_writes(self.linears.values())  # of the blocks that still hold
         self.hooks_so_far = hooks
         reason = self._why_changed()
         if reason is None and not any(self.hooks) and self.device.type == "cpu":
+            self.tables_so_far = self._writes_of_tables()
             self.watch = self._look()
         return reason
+
+    def _writes_of_tables(self):
+        """How often tables of positions were written: runs read those of one layer in place of all."""
+        tables = [table[name] for _, table, name in self.all_tables]
+        return [None if table.is_inference() else table._version for table in tables]
 
     def _why_other_classes(self):
         """The same for what no table of a module holds."""
@@ -247,6 +257,10 @@ class StackPlan:
             return "what corrects the choice of experts, or tells positions, is no tensor any more"
         if len({held.device for held in (*weights, *buffers)}) > 1:
             return "the weights are not on one device"
+        for group, table, name in self.all_tables:
+            first, buffers = self.position_tables[group]
+            if not _are_equal(table[name], buffers[first.name]):
+                return "tables of positions differ between layers"
         classes = self._why_other_classes()
         if classes:
             return classes
@@ -301,6 +315,10 @@ def _differs(value, expected):
     if value is expected:
         return False
     return not isinstance(expected, (int, float, str)) or type(value) is not type(expected) or value != expected
+
+
+def _are_equal(table, first):
+    return table is first or (table.dtype == first.dtype and torch.equal(table, first))
 
 
 def _facts_of(module, functions):
