@@ -48,13 +48,40 @@ class SometimesBounded(transformers.models.llama.modeling_llama.LlamaMLP):
         return super().forward(x)
 
 
-@pytest.mark.parametrize("kind", [Bounded, SometimesBounded])
-def test_bounds_that_no_program_has(kind):
+class BoundedByAMethod(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return self.bounded(super().forward(x))
+
+    def bounded(self, x):
+        return x if len(x) < 100 else x.clamp(-1, 1)
+
+
+class BoundedAbove(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return super().forward(x).clamp_max(1e4)
+
+
+class BoundedByAFunction(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return torch.nn.functional.hardtanh(super().forward(x), -1e4, 1e4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Bounded, "clamp"),
+        (SometimesBounded, "clamp"),
+        (BoundedByAMethod, "clamp"),
+        (BoundedAbove, "clamp_max"),
+        (BoundedByAFunction, "hardtanh"),
+    ],
+)
+def test_bounds_that_no_program_has(kind, name):
     config = transformers.LlamaConfig(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
                                       num_attention_heads=4)  # fmt: skip
     model = transformers.LlamaForCausalLM(config).eval()
     model.model.layers[1].mlp.__class__ = kind
-    assert refusal(model).startswith("layer 1: mlp: its code calls clamp")
+    assert refusal(model).startswith(f"layer 1: mlp: its code calls {name}:")
 
 
 @pytest.mark.parametrize("name", ["olmo", "olmoe, every expert"])

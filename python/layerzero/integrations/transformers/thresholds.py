@@ -14,7 +14,19 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 _CLAMPS = {"clamp", "clamp_", "clip", "clip_"}
-_THRESHOLDS = {*_CLAMPS, "floor", "maximum", "minimum"}
+_FURTHER = {
+    "floor",
+    "fmax",
+    "fmin",
+    "hardtanh",
+    "hardtanh_",
+    "maximum",
+    "minimum",
+    "nan_to_num",
+    "nan_to_num_",
+    "relu6",
+}
+_THRESHOLDS = {*_CLAMPS, "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", *_FURTHER}
 _SWITCH = re.compile(r"self\.(\w+)")
 _OPTION = re.compile(r"self\.config\.(\w+) is not None")
 _HALF = re.compile(r"\w+\.dtype == torch\.float16( and (?!.*\bor\b).*)?")
@@ -46,28 +58,28 @@ def clamps_of(module: Any, half: bool) -> int:
     return sum(name in _CLAMPS for name, _ in _sites_of(module, half))
 
 
-def _sites_of(module, half):
-    """[(name, the tests of the branches that it stands in)] of the thresholds in its code, and in the functions of its file
-    that this calls."""
+def _sites_of(module: Any, half: bool) -> list[tuple[str, tuple[str, ...]]]:
+    """[(name, the tests of the branches that it stands in)] of the thresholds in its code, in its methods and in the functions
+    of their files that these call; without the branches for options that it or its configuration leaves out, or for float16.
+    """
+    sites: list[tuple[str, tuple[str, ...]]] = []
+
+    def add(function: Any, tests: tuple[str, ...], callers: tuple[Any, ...]) -> None:
+        for name, inner in _names_by_test(function):
+            if any(_is_left_out(test, module, half) for test in inner):
+                continue
+            if name in _THRESHOLDS:
+                sites.append((name, (*tests, *inner)))
+            known = function.__globals__.get(name, getattr(type(module), name, None))
+            helper: Any = inspect.unwrap(known) if callable(known) else None
+            own = getattr(helper, "__module__", None) in (function.__module__, type(module).__module__)
+            if own and hasattr(helper, "__code__") and helper not in callers:
+                add(helper, (*tests, *inner), (*callers, helper))
+
     own = inspect.unwrap(type(module).forward)
-    if type(module).__module__.startswith("torch.") or not hasattr(own, "__code__"):
-        return []
-    sites = _sites_in(own, module, half)
-    for name, tests in list(sites):
-        known = own.__globals__.get(name)
-        helper: Any = inspect.unwrap(known) if callable(known) else None
-        if getattr(helper, "__module__", None) == type(module).__module__ and hasattr(helper, "__code__"):
-            sites += [(inner, (*tests, *more)) for inner, more in _names_by_test(helper)]
-    return [site for site in sites if site[0] in _THRESHOLDS]
-
-
-def _sites_in(function: Any, module: Any, half: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """Without the branches for options that it or its configuration leaves out, or for float16."""
-    return [
-        (name, tests)
-        for name, tests in _names_by_test(function)
-        if not any(_is_left_out(test, module, half) for test in tests)
-    ]
+    if not type(module).__module__.startswith("torch.") and hasattr(own, "__code__"):
+        add(own, (), (own,))
+    return sites
 
 
 def _are_certain(tests: tuple[str, ...]) -> bool:
