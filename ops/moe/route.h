@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "ops/common/checks.h"
 
@@ -13,6 +14,11 @@ enum Scalar { kK, kScoring, kRenormalize, kScale, kNumGroups, kTopGroups, kGroup
 enum Scoring { kSoftmax, kSigmoid, kSqrtSoftplus, kSparsemixer };
 enum GroupScore { kMax, kTop2Sum };
 
+inline Status NotNegative(const lz_scalar& s, std::string_view name) {
+  if (s.value.f >= 0 && std::isfinite(s.value.f)) return {};
+  return Invalid(name, "a finite number of at least 0", std::to_string(s.value.f), "leave it out for 0");
+}
+
 inline Status Canonicalize(BoundArgs& args) {
   const lz_tensor& logits = args.tensors[kLogits];
   const int64_t experts = logits.shape[logits.ndim - 1], k = args.scalars[kK].value.i;
@@ -21,8 +27,8 @@ inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kNumGroups], "num_groups", 1));
   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kTopGroups], "top_groups", 1));
   LZ_RETURN_IF_ERROR(Finite(args.scalars[kScale], "scale"));
-  LZ_RETURN_IF_ERROR(Finite(args.scalars[kMinSum], "min_sum"));
-  LZ_RETURN_IF_ERROR(Finite(args.scalars[kJitter], "jitter"));
+  LZ_RETURN_IF_ERROR(NotNegative(args.scalars[kMinSum], "min_sum"));
+  LZ_RETURN_IF_ERROR(NotNegative(args.scalars[kJitter], "jitter"));
   const bool plain = args.tensors[kBias].ndim < 0 && groups == 1 && !args.scalars[kRenormalize].value.i;
   if (args.scalars[kScoring].value.i == kSparsemixer && !plain) {
     return Invalid("scoring", "another one with bias, groups or renormalize", "sparsemixer",
@@ -69,11 +75,9 @@ inline constexpr Contract kContract = {
         "group the top_groups groups of the largest max(c) or sum of the two largest c stay, the others are left out. "
         "expert_ids: the k largest c that stay, in descending order; NaN counts as the largest, equal values go to the "
         "lower index (of groups too). weights = scale * s[expert_ids], divided by their sum, or min_sum where that is "
-        "more, "
-        "before scaling if renormalize (0 / 0 gives 0), rounded once. sparsemixer: c = logits; the weight of each "
-        "expert is "
-        "scale / sum exp(x - m), m its logit, over the logits x of it and those not chosen before it with "
-        "(m - x) / max(|x|, m) at most 2 jitter",
+        "more, before scaling if renormalize (0 / 0 gives 0), rounded once. sparsemixer: c = logits; the weight of "
+        "each expert is scale / sum exp(x - m), m its logit, over the logits x of it and those not chosen before it "
+        "with (m - x) / max(|x|, m) at most 2 jitter",
     .source =
         "Shazeer et al. 2017, arXiv:1701.06538; DeepSeek-AI 2024, arXiv:2412.19437, eq. 12 to 16 (bias, groups); Liu "
         "et al. 2024, arXiv:2409.12136 (sparsemixer)",

@@ -17,7 +17,7 @@ def _sparse_weights(x, ids, jitter):
     for best in ids.split(1, dim=-1):
         m = x.gather(-1, best)
         far = ((m - x) / torch.maximum(x.abs(), m)).detach() > 2 * jitter
-        weights.append(1 / torch.where(gone | far, 0, (x - m).exp()).sum(-1, keepdim=True))
+        weights.append(1 / (x - m).masked_fill(gone | far, -torch.inf).exp().sum(-1, keepdim=True))
         gone = gone.scatter(-1, best, True)
     return torch.cat(weights, dim=-1) if weights else x[..., :0]
 

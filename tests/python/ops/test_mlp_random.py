@@ -194,6 +194,17 @@ def test_a_sparse_mixer_of_two(experts, jitter, size):
         assert_close(kernel, got, torch.cat(weights, -1), torch.float32)
 
 
+def test_a_sparse_mixer_has_a_finite_gradient_of_distant_logits():
+    import layerzero as lz
+
+    x = torch.tensor([[2000.0, 3.0, 2.9, -700.0]], dtype=torch.float64, requires_grad=True)
+    weights, _ = lz.moe_route(x, 2, scoring="sparsemixer", jitter=0.3)
+    (gradient,) = torch.autograd.grad(weights[0, 1], x)
+    near = torch.tensor([3.0, 2.9], dtype=torch.float64).softmax(0)
+    slope = float(near[0] * near[1])
+    assert torch.allclose(gradient, torch.tensor([[0, slope, -slope, 0]], dtype=torch.float64), rtol=1e-6)
+
+
 @pytest.mark.parametrize("form", ["packed", "separate", "ungated"])
 def test_fused_mlp_has_a_right_gradient(form):
     import layerzero as lz
