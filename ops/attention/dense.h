@@ -59,16 +59,14 @@ inline constexpr Contract kContract = {
     .definition =
         "p = i + s_kv - s_q. z(i,j) = scale * (query_i . key_j); with softcap c: z = c tanh(z / c); with alibi_slopes "
         "a: z -= a[h] |p - j|; with a float attn_mask: z += mask. Key j is visible to row i if (not causal or j <= p) "
-        "and (no window or p - window < j <= p) and the mask is not False or -inf there and z(i,j) is not -inf. "
-        "m = max of visible z, l = sum of exp(z - m): output_i = sum exp(z - m) value_j / (l + exp(sinks[h] - m)), the "
+        "and (no window or p - window < j <= p) and the mask is not False or -inf there and z(i,j) is not -inf. m = "
+        "max of visible z, l = sum of exp(z - m): output_i = sum exp(z - m) value_j / (l + exp(sinks[h] - m)), the "
         "second term only with sinks; lse = m + ln l. A row without a visible key (rows with p < 0 of a causal call "
         "too) gives output 0 and lse -inf, with sinks as well; a sink of +inf gives output 0. Invisible keys and "
-        "values "
-        "are skipped, not weighted by 0, so a NaN there never reaches an output; a visible NaN makes the row NaN, and "
-        "so "
-        "does a visible z of +inf. h_q is a multiple of h_kv. causal=True together with attn_mask is refused. "
-        "dropout_p > 0 is served only by a kernel that accepts the argument; the references do not, so without such a "
-        "kernel the call has none.",
+        "values are skipped, not weighted by 0, so a NaN there never reaches an output; a visible NaN makes the row "
+        "NaN, and so does a visible z of +inf. h_q is a multiple of h_kv. causal=True together with attn_mask is "
+        "refused. dropout_p > 0 is served only by a kernel that accepts the argument; the references do not, so "
+        "without such a kernel the call has none.",
     .source = "Vaswani et al. 2017, arXiv:1706.03762, eq. 1; ALiBi arXiv:2108.12409; sinks arXiv:2508.10925",
     .replaces = "torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=causal)",
     .variants = kVariants,

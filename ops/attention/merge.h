@@ -28,10 +28,8 @@ inline constexpr Contract kContract = {
     .definition =
         "M = max(s_a, s_b), N = max(M, sinks): lse = M + ln(exp(s_a - M) + exp(s_b - M)); output = (exp(s_a - N) v_a + "
         "exp(s_b - N) v_b) / (exp(s_a - N) + exp(s_b - N) + exp(sinks - N)), the last term only with sinks. A part "
-        "with "
-        "s = -inf is not read, whatever it holds; both -inf: output 0 and lse -inf; a sink of +inf: output 0; a NaN in "
-        "s "
-        "makes the row NaN. Parts computed with a sink cannot be merged: give the sink to the last merge.",
+        "with s = -inf is not read, whatever it holds; both -inf: output 0 and lse -inf; a sink of +inf: output 0; a "
+        "NaN in s makes the row NaN. Parts computed with a sink cannot be merged: give the sink to the last merge.",
     .source = "section 2.3 of arXiv:2307.08691; lse in natural log",
     .replaces = "torch.logsumexp over the stacked lse and a weighted sum of the parts",
     .variants = kVariants,

@@ -67,9 +67,8 @@ inline constexpr Contract kContract = {
         "cu_seqlens_kv[s+1]; on it the operation is `attention` with the same arguments. Queries that belong to no "
         "sequence (after the last offset) give output 0 and lse -inf; keys that belong to none are never read. Index "
         "data is valid if each offsets tensor starts at 0, never decreases and ends at most at the number of tokens, "
-        "and "
-        "no sequence is longer than the given max_seqlen; on invalid index data the reference fails with code 1 and "
-        "writes nothing, other kernels may do the same or stay within the tensors.",
+        "and no sequence is longer than the given max_seqlen; on invalid index data the reference fails with code 1 "
+        "and writes nothing, other kernels may do the same or stay within the tensors.",
     .source = "arXiv:1706.03762, eq. 1, per sequence; packing as in arXiv:2307.08691's variable length form",
     .replaces = "a loop of torch.nn.functional.scaled_dot_product_attention over the sequences",
     .variants = kVariants,

@@ -51,14 +51,12 @@ inline constexpr Contract kContract = {
     .name = "block_sparse_attention",
     .summary = "Attention in which blocks of queries see listed blocks of keys (BSR).",
     .definition =
-        "Query i, in block i / R, sees the keys c C up to (c + 1) C for every c in indices[indptr[i/R] .. "
-        "indptr[i/R + 1]); a block listed twice counts twice. z(i,j) = sm_scale * (q_i . k_j); output_i = sum over the "
-        "seen keys of softmax(z)_j v_j; lse = ln sum exp(z). A block of queries without a listed block gives 0 and "
-        "-inf. "
-        "Keys that no list names are never read. h_q is a multiple of h_kv, m of R, n of C. Index data is valid if "
-        "indptr starts at 0, never decreases and ends at most at nnz, and every used index lies in [0, n / C); on "
-        "invalid index data the reference fails with code 1 and writes nothing, other kernels may do the same or stay "
-        "within the tensors.",
+        "Query i, in block i / R, sees the keys c C up to (c + 1) C for every c in indices[indptr[i/R] .. indptr[i/R + "
+        "1]); a block listed twice counts twice. z(i,j) = sm_scale * (q_i . k_j); output_i = sum over the seen keys of "
+        "softmax(z)_j v_j; lse = ln sum exp(z). A block of queries without a listed block gives 0 and -inf. Keys that "
+        "no list names are never read. h_q is a multiple of h_kv, m of R, n of C. Index data is valid if indptr starts "
+        "at 0, never decreases and ends at most at nnz, and every used index lies in [0, n / C); on invalid index data "
+        "the reference fails with code 1 and writes nothing, other kernels may do the same or stay within the tensors.",
     .source = "arXiv:1706.03762, eq. 1, with block visibility (arXiv:1904.10509)",
     .replaces = "torch.nn.functional.scaled_dot_product_attention with the blocks expanded to a boolean mask",
     .variants = kVariants,

@@ -25,8 +25,7 @@ inline constexpr Contract kContract = {
     .summary = "Matrix products of the heads of each row, each with a weight of its own.",
     .definition =
         "output[..., h, j] = sum_i input[..., h, i] * weight[h, j, i], rounded once, to dtype. With one head and "
-        "float32 "
-        "it is the product of rows that are narrower than their result, as routers of experts take it",
+        "float32 it is the product of rows that are narrower than their result, as routers of experts take it",
     .source = "DeepSeek-V2, arXiv:2405.04434, section 2.1: the up projections, absorbed in queries and output",
     .replaces = "torch.einsum('...hk,hnk->...hn', input, weight).to(dtype)",
     .variants = kVariants,

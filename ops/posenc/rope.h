@@ -104,13 +104,11 @@ inline constexpr Contract kContract = {
     .name = "rope",
     .summary = "Rotary position embedding of the first columns of each head, from cosine and sine tables.",
     .definition =
-        "r = rotary_dim, m = r / 2; pairs (j, k) of columns: (i, i + m), interleaved (2 i, 2 i + 1), i < m. "
-        "output[j] = input[j] cos_j - input[k] sin_j; output[k] = input[k] cos_k + input[j] sin_k; columns from r on "
-        "are "
-        "copied. Tables of width r hold a value for each column, of width r / 2 one for each pair (cos_j = cos_k = "
-        "cos[i]). inverse negates sin. rotary_dim not given: w = d or w = d / 2 means r = d, d / 2 < w < d means r = "
-        "w, "
-        "less is refused as ambiguous. FP32 or wider, rounded once; output may alias input",
+        "r = rotary_dim, m = r / 2; pairs (j, k) of columns: (i, i + m), interleaved (2 i, 2 i + 1), i < m. output[j] "
+        "= input[j] cos_j - input[k] sin_j; output[k] = input[k] cos_k + input[j] sin_k; columns from r on are copied. "
+        "Tables of width r hold a value for each column, of width r / 2 one for each pair (cos_j = cos_k = cos[i]). "
+        "inverse negates sin. rotary_dim not given: w = d or w = d / 2 means r = d, d / 2 < w < d means r = w, less is "
+        "refused as ambiguous. FP32 or wider, rounded once; output may alias input",
     .source = "Su et al. 2021, arXiv:2104.09864, eq. 34",
     .replaces = "input * cos + rotate_half(input) * sin",
     .variants = kVariants,
