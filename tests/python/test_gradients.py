@@ -206,3 +206,17 @@ def test_grad_mode_without_a_gradient_changes_nothing(name):
             continue
         same(results[1], results[0])
         same(tuple(t.clone() for t in as_tuple(results[2])), as_tuple(results[0]))
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_weights_of_layer_norm_with_an_offset_are_not_rounded(residual):
+    generator = torch.Generator().manual_seed(7)
+    x = torch.randn(4, 64, generator=generator).bfloat16().requires_grad_()
+    weight = (torch.randn(64, generator=generator) / 256).bfloat16()
+    if residual:
+        actual = lz.fused_add_layer_norm(x, torch.zeros_like(x), 64, weight, weight_offset=1.0)[0]
+    else:
+        actual = lz.layer_norm(x, 64, weight, weight_offset=1.0)
+    expected = torch.nn.functional.layer_norm(x.double(), (64,), weight.double() + 1)
+    assert actual.requires_grad
+    assert ((actual - expected).abs() <= 1.01 * 2**-8 * expected.abs()).all()
