@@ -288,9 +288,8 @@ def _rows_for_norm(module):
     rows = normal(3, _width_of(module)) + 0.5  # a mean, which one kind of norm takes away
     # One row near zero: it shows the epsilon.
     rows[2] *= eps_of(module) ** 0.5
-    return module, (rows if weight is None else rows.to(module.weight))[
-        None
-    ]  # of three axes: what takes the second one for channels shows
+    rows = rows if weight is None else rows.to(module.weight)
+    return module, rows[None]  # of three axes: what takes the second one for channels shows
 
 
 def _width_of(module):
