@@ -278,6 +278,7 @@ _INTEGERS = {"int8", "uint8", "q8_0"}  # formats of a byte; fp8_e4m3 and its lik
 def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, Any]:
     """The best of some rounds: "stream_gb_s" of reading memory, "f32_gflop_s" of multiply-adds in registers, "weights_g_s"
     of products with weights that become numbers first, by how they are stored and multiplied, as far as this CPU has a loop.
+    Loops take tens of milliseconds: threads that wait for others may take 4 to begin.
     """
     data = torch.ones(bytes_read // 4)
     stream, gflops = [], []
@@ -286,7 +287,7 @@ def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, Any]:
         _layerzero.read_stream(data.data_ptr(), data.nbytes)
         stream.append(data.nbytes / (time.perf_counter() - start) / 1e9)
         start = time.perf_counter()
-        count = _layerzero.multiply_adds(1_000_000)
+        count = _layerzero.multiply_adds(30_000_000)
         gflops.append(2 * count / (time.perf_counter() - start) / 1e9)
     weights = {
         f"{stored} {multiplied}": rate
@@ -299,7 +300,7 @@ def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, Any]:
 
 def _weights_rate(stored: int, multiplied: int) -> float:
     start = time.perf_counter()
-    count = _layerzero.multiply_weights(stored, multiplied, 300)
+    count = _layerzero.multiply_weights(stored, multiplied, 100_000)
     return count / (time.perf_counter() - start) / 1e9
 
 
