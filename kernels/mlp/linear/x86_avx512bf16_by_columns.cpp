@@ -7,26 +7,13 @@
 #include "platform/device.h"
 
 #if defined(__x86_64__)
-#include "kernels/mlp/linear/panels/x86_tile.h"
-#include "ops/mlp/linear.h"
+#include "kernels/mlp/linear/panels/x86_linear.h"
 
 namespace {
 using namespace lz;
-using namespace lz::ops::mlp_linear;
 
 int32_t Launch(const lz_kernel_args* args) {
-  const lz_tensor &input = args->tensors[kInput], &weight = args->tensors[kWeight], &bias = args->tensors[kBias];
-  const lz_tensor& output = args->tensors[kOutput];
-  const RowOffsets in(input), out(output);
-  const panels::Weights<uint16_t> weights = {Data<const uint16_t>(weight), weight.strides[1], /*by_columns=*/true};
-  panels::Multiply<1, uint16_t>(
-      args, {NumRows(output), weight.shape[0], weight.shape[1]},
-      [&](int64_t row) { return Data<const uint16_t>(input) + in[row]; }, panels::bf16::Packed{&weights},
-      &panels::bf16::AddPanel,
-      [&](int64_t row, int64_t first, int64_t columns, const float* sums, const float*) {
-        panels::bf16::Store(sums, Given(bias) ? Data<const uint16_t>(bias) + first : nullptr, columns,
-                            Data<uint16_t>(output) + out[row] + first);
-      });
+  panels::bf16::Linear(args, /*by_columns=*/true);
   return 0;
 }
 
