@@ -19,6 +19,7 @@
 #include "kernels/mlp/linear/codes.h"
 #include "kernels/mlp/linear/quantized/exact.h"
 #include "kernels/mlp/linear/quantized/x86_job.h"
+#include "kernels/mlp/linear/x86_fold.h"
 #include "kernels/mlp/linear/x86_ordinary.h"
 
 namespace {
@@ -31,10 +32,9 @@ using quantized::Job;
 using quantized::PairScales;
 using quantized::RowScales;
 using quantized::Scaling;
-using quantized::Tables;
 
 constexpr int64_t kTileRows = 8;  // at most, that share a decoded weight
-constexpr int64_t kColumns = 4;   // whose sums are folded at once
+constexpr int64_t kColumns = 16;  // whose sums are folded and stored at once
 
 // Codes of columns, and the rows that they meet: X is uint16_t of bf16, or float.
 template <Codes kCodes, class X, int C>
@@ -124,14 +124,13 @@ struct Columns {
   LZ_AVX512BF16_VBMI_INLINE static void Pairs(const Job& job, const Of& of, const __m512i* lanes, __m512 (*total)[R]) {
     const int64_t steps = (of.bytes + 63) / 64;
     const __m512i next = _mm512_set1_epi8(char(job.scales_of_step));
-    for (int64_t from = 0; from < steps; from += job.chunk) {
-      const int64_t first = from * job.scales_of_step, left = job.scales - first;
+    for (int64_t from = 0, first = 0; from < steps; from += job.chunk, first += quantized::kPairChunk) {
+      const int64_t left = job.scales - first;
       const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
       PairScales pairs[C];
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c)
-        pairs[c].Load(reinterpret_cast<const uint8_t*>(RowScales(job, of.rows[c]).data) + first, mask,
-                      job.format != kNVFP4);
+        pairs[c].Load(reinterpret_cast<const uint8_t*>(RowScales(job, of.rows[c]).data) + first, mask, job.e4m3);
       __m512i index[2] = {PairScales::IndexOf(lanes[0]), PairScales::IndexOf(lanes[1])};
       ForSteps(of.bytes, from, std::min(from + job.chunk, steps), [&](int64_t s, auto rest) LZ_AVX512BF16_VBMI_LAMBDA {
         Scales by[C];
@@ -152,8 +151,8 @@ struct Columns {
     float converted[C][kChunk];
     int32_t converted_zeros[C][kOffsets ? kChunk : 1];
     const __m512 base = _mm512_set1_ps(job.offset);
-    for (int64_t from = 0; from < steps; from += job.chunk) {
-      const int64_t first = from / job.chunk * kChunk, size = std::min(kChunk, job.scales - first);
+    for (int64_t from = 0, first = 0; from < steps; from += job.chunk, first += kChunk) {
+      const int64_t size = std::min(kChunk, job.scales - first);
       const float* values[C];
       const int32_t* zeros[C];
 #pragma GCC unroll 4
@@ -161,7 +160,7 @@ struct Columns {
         const RowScales scales(job, of.rows[c]);
         values[c] = reinterpret_cast<const float*>(scales.data) + first, zeros[c] = scales.zeros + first;
         if (job.direct) continue;
-        scales.Convert(first, size, converted[c], kOffsets ? converted_zeros[c] : nullptr);
+        quantized::Convert(job, of.rows[c], first, size, converted[c], kOffsets ? converted_zeros[c] : nullptr);
         values[c] = converted[c], zeros[c] = converted_zeros[c];
       }
       int64_t uses = job.steps_of_scale, at = 0;
@@ -194,14 +193,14 @@ struct Columns {
     }
   }
 
-  // out[c * kTileRows + r]: `columns` of them from `first` on.
+  // out[r * kColumns + c]: `columns` of them from `first` on.
   LZ_AVX512BF16_VBMI static void Run(const Job& job, int64_t first, int64_t columns, const void* x, const float* sums,
                                      __m512* out) {
     const int64_t bytes = kVectors == 4 ? (job.k + 1) / 2 : job.k;
-    Of of{{Tables::Of(job.format), job.flip}, {},   bytes,
-          static_cast<const X*>(x),           sums, linear::WholeTiles(linear::kCodesAhead, C * job.weight_stride)};
+    Of of{{*job.tables, job.flip},  {},   bytes,
+          static_cast<const X*>(x), sums, linear::WholeTiles(linear::kCodesAhead, C * job.weight_stride)};
     const __m512i lanes[2] = {_mm512_load_si512(job.lanes[0]), _mm512_load_si512(job.lanes[1])};
-    for (int64_t begin = 0; begin < columns; begin += C, out += C * kTileRows) {
+    for (int64_t begin = 0; begin < columns; begin += C, out += C) {
       __m512 total[C][R];
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {  // those beyond the last repeat it
@@ -221,7 +220,7 @@ struct Columns {
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c)
 #pragma GCC unroll 8
-        for (int r = 0; r < R; ++r) out[c * kTileRows + r] = total[c][r];
+        for (int r = 0; r < R; ++r) out[r * kColumns + c] = total[c][r];
     }
   }
 };
@@ -252,18 +251,6 @@ RunColumns RunFor(const Job& job, int64_t rows) {
     case Codes::kIntegers: return ForScaling<X, Codes::kIntegers>(job.scaling, rows);
     default: return ForScaling<X, Codes::kFloats>(job.scaling, rows);
   }
-}
-
-// Lane c = the sum of all lanes of v[c * stride].
-LZ_AVX512BF16_VBMI_INLINE __m128 SumOfEach(const __m512* v, int64_t stride) {
-  const __m512 a = v[0], b = v[stride], c = v[2 * stride], d = v[3 * stride];
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-  const __m512 sum = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
 }
 
 // Rows that share a weight: eight of floats would leave the first-level cache.
@@ -347,53 +334,66 @@ LZ_AVX512BF16_VBMI void SumRows(const Job& job, int64_t row, int64_t height, flo
 // Columns of a tile of rows.
 struct Tile {
   const Job& job;
-  const quantized::ExactSums& exact;
   const RowOffsets& rows;  // of the output
   const float* row_sums;   // of the input, for Scaling::kRow with offsets
 
   // At most kColumns from `first` on.
   LZ_AVX512BF16_VBMI void Run(RunColumns run, int64_t row, int64_t height, int64_t first, int64_t count) const {
-    __m512 total[kColumns * kTileRows];
+    __m512 total[kTileRows * kColumns];
+    if (count < kColumns)  // those beyond are summed, not stored
+      std::fill_n(total, kTileRows * kColumns, _mm512_setzero_ps());
     run(job, first, count, static_cast<const char*>(job.x) + row * job.padded() * job.x_bytes(),
         job.sums ? job.sums + row * job.steps() * job.sets() * 16 : nullptr, total);
-    for (int64_t c = count; c < kColumns; ++c) std::copy_n(total, kTileRows, total + c * kTileRows);
     const bool whole = job.scaling == Scaling::kRow && job.k > 0;
-    __m128 scale = _mm_set1_ps(1), offset = _mm_set1_ps(job.offset);
-    if (whole) scale = OfColumns(first, count, [](const RowScales& of) { return of.Scale(0) * of.factor(); });
-    if (!whole && job.outer) scale = OfColumns(first, count, [](const RowScales& of) { return of.factor(); });
+    __m512 scale = _mm512_set1_ps(1), offset = _mm512_set1_ps(job.offset);
+    if (job.outer) scale = Factors(first, count);
+    if (whole) scale = _mm512_mul_ps(scale, Scales(first, count));
     if (whole && job.zeros)
-      offset = _mm_add_ps(offset, OfColumns(first, count, [](const RowScales& of) { return float(of.Zero(0)); }));
+      offset = _mm512_add_ps(offset, OfColumns(first, count, [](const RowScales& of) { return float(of.Zero(0)); }));
     for (int64_t r = 0; r < std::min(height, job.rows - row); ++r) {
-      __m128 four = SumOfEach(total + r, kTileRows);
-      if (row_sums) four = _mm_sub_ps(four, _mm_mul_ps(offset, _mm_set1_ps(row_sums[row + r])));
-      Store(row + r, first, count, _mm_mul_ps(four, scale));
+      __m512 sums = linear::SumOf16(total + r * kColumns);
+      if (row_sums) sums = _mm512_sub_ps(sums, _mm512_mul_ps(offset, _mm512_set1_ps(row_sums[row + r])));
+      Store(row + r, first, count, _mm512_mul_ps(sums, scale));
     }
   }
-  // Lane c = the value of column first + c, beyond the last that of the last.
+  // Lane c = the value of column first + c, 0 beyond the last.
   template <class Value>
-  __m128 OfColumns(int64_t first, int64_t count, const Value& value) const {
-    const auto at = [&](int64_t c) { return value(RowScales(job, first + std::min(c, count - 1))); };
-    return _mm_setr_ps(at(0), at(1), at(2), at(3));
+  LZ_AVX512BF16_VBMI_INLINE __m512 OfColumns(int64_t first, int64_t count, const Value& value) const {
+    alignas(64) float values[kColumns] = {};
+    for (int64_t c = 0; c < count; ++c) values[c] = value(RowScales(job, first + c));
+    return _mm512_load_ps(values);
   }
-  LZ_AVX512BF16_VBMI void Store(int64_t row, int64_t first, int64_t count, __m128 four) const {
+  LZ_AVX512BF16_VBMI_INLINE __m512 Scales(int64_t first, int64_t count) const {
+    if (job.scale_type == DType::kF32 && job.own_scales && job.scale_row_bytes == sizeof(float))
+      return _mm512_maskz_loadu_ps(MaskOf(count), reinterpret_cast<const float*>(job.scale_data) + first);
+    return OfColumns(first, count, [](const RowScales& of) { return of.Scale(0); });
+  }
+  LZ_AVX512BF16_VBMI_INLINE __m512 Factors(int64_t first, int64_t count) const {
+    if (job.outer_row == 0) return _mm512_set1_ps(*job.outer);
+    return OfColumns(first, count, [](const RowScales& of) { return of.factor(); });
+  }
+  static __mmask16 MaskOf(int64_t count) { return __mmask16((1u << count) - 1); }
+  LZ_AVX512BF16_VBMI void Store(int64_t row, int64_t first, int64_t count, __m512 v) const {
     const lz_tensor &output = job.args->tensors[kOutput], &bias = job.args->tensors[kBias];
-    const __mmask8 mask = __mmask8((1u << count) - 1);
-    four = _mm512_castps512_ps128(linear::WithExactSums(
-        _mm512_castps128_ps512(four), mask, [&](int64_t c, float found) { return exact.At(row, first + c, found); }));
+    const __mmask16 mask = MaskOf(count);
+    v = linear::WithExactSums(
+        v, mask, [&](int64_t c, float found) { return quantized::ExactSums(job.args).At(row, first + c, found); });
     const int64_t at = rows[row] + first;
     if (DTypeOf(output) == DType::kF32) {
-      if (Given(bias)) four = _mm_add_ps(four, _mm_maskz_loadu_ps(mask, Data<const float>(bias) + first));
-      return _mm_mask_storeu_ps(Data<float>(output) + at, mask, four);
+      if (Given(bias)) v = _mm512_add_ps(v, _mm512_maskz_loadu_ps(mask, Data<const float>(bias) + first));
+      float* to = Data<float>(output) + at;
+      return count == kColumns ? _mm512_storeu_ps(to, v) : _mm512_mask_storeu_ps(to, mask, v);
     }
     const bool f16 = DTypeOf(output) == DType::kF16;
     if (Given(bias)) {
-      const __m128i bits = _mm_maskz_loadu_epi16(mask, Data<const uint16_t>(bias) + first);
-      four = _mm_add_ps(
-          four, f16 ? _mm_maskz_cvtph_ps(mask, bits) : _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(bits), 16)));
+      const __m256i bits = _mm256_maskz_loadu_epi16(mask, Data<const uint16_t>(bias) + first);
+      const __m512 as_bf16 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+      v = _mm512_add_ps(v, f16 ? _mm512_cvtph_ps(bits) : as_bf16);
     }
-    const __m128i halves =
-        f16 ? _mm_maskz_cvtps_ph(mask, four, _MM_FROUND_TO_NEAREST_INT) : (__m128i)_mm_cvtneps_pbh(four);
-    _mm_mask_storeu_epi16(Data<uint16_t>(output) + at, mask, halves);
+    const __m256i halves = f16 ? _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT) : (__m256i)_mm512_cvtneps_pbh(v);
+    uint16_t* to = Data<uint16_t>(output) + at;
+    if (count == kColumns) return _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), halves);
+    _mm256_mask_storeu_epi16(to, mask, halves);
   }
 };
 
@@ -405,15 +405,15 @@ uint64_t InputBytes(const Job& job) { return uint64_t(PaddedRows(job) * job.padd
 bool WantsSums(const Job& job) {
   return job.scaling == Scaling::kFloatsAndOffsets || (job.scaling == Scaling::kRow && (job.offset != 0 || job.zeros));
 }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const Job job(args);
+uint64_t WorkspaceOf(const Job& job) {
   const int64_t sums = WantsSums(job) ? PaddedRows(job) * (job.steps() * job.sets() * 16 + 1) : 0;
   return InputBytes(job) + uint64_t(sums) * sizeof(float);
 }
+uint64_t Workspace(const lz_kernel_args* args) { return WorkspaceOf(Job(args)); }
 
 int32_t Launch(const lz_kernel_args* args) {
   Job job(args);
-  if (args->workspace_bytes < Workspace(args)) return 1;
+  if (args->workspace_bytes < WorkspaceOf(job)) return 1;
   if (job.rows == 0 || job.n == 0) return 0;
   job.x = args->workspace;
   float* row_sums = nullptr;
@@ -426,9 +426,8 @@ int32_t Launch(const lz_kernel_args* args) {
     job.floats ? PutTile<float>(job, row, height) : PutTile<uint16_t>(job, row, height);
     if (row_sums) SumRows(job, row, height, row_sums + row);
   }
-  const quantized::ExactSums exact(args);
   const RowOffsets output(args->tensors[kOutput]);
-  const Tile tile{job, exact, output, row_sums};
+  const Tile tile{job, output, row_sums};
   const int64_t tiles = (job.n + kColumns - 1) / kColumns;
   // 64k weights take about 2 us on one core.
   ParallelFor(args, tiles, 65536 / (kColumns * (job.k + 16) * job.rows) + 1, [&](int64_t begin, int64_t end) {

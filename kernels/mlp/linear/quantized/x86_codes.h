@@ -159,16 +159,16 @@ class Decoder {
 // 64 scales of one byte as the upper two bytes of their floats.
 class PairScales {
  public:
-  LZ_AVX512BF16_VBMI_INLINE void Load(const uint8_t* codes, __mmask64 mask, bool e8m0) {
+  // e4m3: of such scales; null: they are E8M0.
+  LZ_AVX512BF16_VBMI_INLINE void Load(const uint8_t* codes, __mmask64 mask, const Tables* e4m3) {
     const __m512i v = _mm512_maskz_loadu_epi8(mask, codes), top = _mm512_set1_epi8(char(0x80));
-    if (e8m0) {  // the exponent's eight bits; 0 is the denormal 2^-127, 255 comes out infinite
+    if (!e4m3) {  // the exponent's eight bits; 0 is the denormal 2^-127, 255 comes out infinite
       high_ = _mm512_and_si512(_mm512_srli_epi16(v, 1), _mm512_set1_epi8(0x7f));
       low_ = _mm512_and_si512(_mm512_slli_epi16(v, 7), top);
       low_ = _mm512_mask_blend_epi8(_mm512_testn_epi8_mask(v, v), low_, _mm512_set1_epi8(0x40));
     } else {
-      const Tables& t = Tables::Of(ops::kFP8E4M3);
-      low_ = _mm512_permutex2var_epi8(_mm512_load_si512(t.low), v, _mm512_load_si512(t.low + 64));
-      high_ = _mm512_permutex2var_epi8(_mm512_load_si512(t.high), v, _mm512_load_si512(t.high + 64));
+      low_ = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3->low), v, _mm512_load_si512(e4m3->low + 64));
+      high_ = _mm512_permutex2var_epi8(_mm512_load_si512(e4m3->high), v, _mm512_load_si512(e4m3->high + 64));
       high_ = _mm512_ternarylogic_epi32(high_, v, top, 0xf8);
     }
   }

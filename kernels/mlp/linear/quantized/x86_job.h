@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 
 #include "kernels/launch.h"
 #include "kernels/mlp/linear/quantized/x86_codes.h"
@@ -30,6 +31,7 @@ struct Job {
   const lz_kernel_args* args;
   int64_t format, rows, n, k;
   Codes codes;
+  const Tables *tables, *e4m3;  // of the codes; of scales in one byte, null: they are E8M0
   Scaling scaling;
   int64_t step;                            // values of 64 bytes
   int64_t group;                           // values under one scale, as the steps take them
@@ -38,6 +40,7 @@ struct Job {
   int64_t scales;                          // of a row, as the steps take them
   int64_t chunk;                           // steps whose scales are converted at a time
   int64_t row_block;                       // rows of weights under one row of scales
+  bool own_scales;                         // each row has some: a division for each would take as long as its end
   bool direct;                             // scales are read as they lie
   bool floats;                             // the input is not bf16
   DType scale_type;
@@ -69,12 +72,14 @@ inline Job::Job(const lz_kernel_args* a) : args(a), format(a->scalars[kFormat].v
   codes = kQuantInfo[size_t(format)].pack == 2 ? (packed ? Codes::kPackedNibbles : Codes::kNibbles)
           : integer                            ? Codes::kIntegers
                                                : Codes::kFloats;
+  tables = &Tables::Of(format), e4m3 = format == kNVFP4 ? &Tables::Of(kFP8E4M3) : nullptr;
   step = IsHalfByte(codes) ? 128 : 64;
   if (codes == Codes::kIntegers) offset = (floats ? 0.0f : 0.5f) - (format == kUInt8 ? 128.0f : 0.0f);
   if (codes == Codes::kIntegers && format == kUInt8) flip = 128;
   if (format == kUInt4) offset = -8;
   group = stored_group = std::max<int64_t>(1, scale.shape[1] > 0 ? k / scale.shape[1] : k);
   row_block = scale.shape[0] > 0 ? std::max<int64_t>(1, n / scale.shape[0]) : 1;
+  own_scales = row_block == 1;
   const bool divides = step % group == 0 || group % step == 0;
   const lz_tensor &zero = a->tensors[kZeroPoint], &outer_scale = a->tensors[kTensorScale];
   scale_type = DTypeOf(scale);
@@ -98,7 +103,8 @@ inline Job::Job(const lz_kernel_args* a) : args(a), format(a->scalars[kFormat].v
   scales = (k + group - 1) / group;
   for (int64_t lane = 0; lane < 16; ++lane) {
     const int64_t value = codes == Codes::kNibbles ? lane * 8 : lane / 4 * (codes == Codes::kPackedNibbles ? 32 : 16);
-    for (int64_t set = 0; set < 2; ++set) lanes[set][lane] = int32_t((value + set * kUnit) / group);
+    for (int64_t set = 0; set < 2; ++set)  // a group that is part of a step is a power of two
+      lanes[set][lane] = group < step ? int32_t((value + set * kUnit) >> std::countr_zero(uint64_t(group))) : 0;
   }
   chunk = (scaling == Scaling::kPairs ? kPairChunk : kChunk) / scales_of_step * steps_of_scale;
 }
@@ -106,7 +112,7 @@ inline Job::Job(const lz_kernel_args* a) : args(a), format(a->scalars[kFormat].v
 // The scales of a row of weights.
 struct RowScales {
   RowScales(const Job& job, int64_t row) : job(job), row(row) {
-    const int64_t at = job.row_block == 1 ? row : row / job.row_block;
+    const int64_t at = job.own_scales ? row : row / job.row_block;
     data = job.scale_data + at * job.scale_row_bytes;
     zeros = job.zeros ? job.zeros + at * job.zero_row : nullptr;
   }
@@ -122,20 +128,22 @@ struct RowScales {
     }
   }
   int32_t Zero(int64_t i) const { return job.zeros ? zeros[i * job.zero_stride] : 0; }
-  // Of groups from `first` on, as the steps take them.
-  void Convert(int64_t first, int64_t count, float* scales, int32_t* to) const {
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t group = job.group, stored = job.stored_group;
-      const int64_t at = stored == group ? first + i : (first + i) * group / stored;
-      scales[i] = Scale(at);
-      if (to) to[i] = Zero(at);
-    }
-  }
-
   const Job& job;
   int64_t row;
   const char* data;
   const int32_t* zeros;
 };
+
+// The scales and zero points of a row's groups from `first` on, as the steps take them.
+__attribute__((noinline)) inline void Convert(const Job& job, int64_t row, int64_t first, int64_t count, float* scales,
+                                              int32_t* zeros) {
+  const RowScales of(job, row);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t group = job.group, stored = job.stored_group;
+    const int64_t at = stored == group ? first + i : (first + i) * group / stored;
+    scales[i] = of.Scale(at);
+    if (zeros) zeros[i] = of.Zero(at);
+  }
+}
 
 }  // namespace lz::quantized
