@@ -10,21 +10,11 @@
 #if defined(__x86_64__)
 #include "core/float_formats.h"
 #include "kernels/mlp/linear/blocks.h"
+#include "kernels/mlp/linear/x86_fold.h"
 #include "kernels/x86_intrinsics.h"
 
 namespace {
 using namespace lz;
-
-// Lane c = the sum of all lanes of v[c].
-LZ_AVX512BF16_INLINE __m128 SumOfEach(const __m512* v) {
-  const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-  const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-  const __m512d low = _mm512_unpacklo_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-  const __m512d high = _mm512_unpackhi_pd(_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-  const __m512 sum = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
-  const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(sum), _mm512_extractf32x8_ps(sum, 1));
-  return _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
-}
 
 struct Tile {
   static constexpr int kColumns = 4;
@@ -33,14 +23,15 @@ struct Tile {
 
   // The elements of `mask` at x[m] + i and w[c] + i.
   template <int M>
-  LZ_AVX512BF16_INLINE static void Step(const uint16_t* const* x, const uint16_t* const* w, int64_t i, __mmask32 mask,
-                                        __m512 (*sums)[kColumns]) {
+  LZ_AVX512BF16_INLINE static void Step(const uint16_t* const* x, const uint16_t* const* w, int64_t i, int64_t ahead,
+                                        __mmask32 mask, __m512 (*sums)[kColumns]) {
     __m512bh xs[M];
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) xs[m] = (__m512bh)_mm512_maskz_loadu_epi16(mask, x[m] + i);
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
       const __m512bh ws = (__m512bh)_mm512_maskz_loadu_epi16(mask, w[c] + i);
+      _mm_prefetch(reinterpret_cast<const char*>(w[c] + i) + ahead, _MM_HINT_T0);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sums[m][c] = _mm512_dpbf16_ps(sums[m][c], xs[m], ws);
     }
@@ -50,22 +41,29 @@ struct Tile {
   template <int M>
   LZ_AVX512BF16 static void Run(const uint16_t* const* x, const uint16_t* const* w, int64_t k, int64_t ahead, bool add,
                                 float* out, int64_t stride) {
-    __m512 sums[M][kColumns];
+    // A product takes six cycles, and two begin in each: few rows have two chains of sums.
+    constexpr int kChains = M <= 2 ? 2 : 1;
+    __m512 sums[kChains][M][kColumns];
+#pragma GCC unroll 2
+    for (int chain = 0; chain < kChains; ++chain)
 #pragma GCC unroll 8
-    for (int m = 0; m < M; ++m)
+      for (int m = 0; m < M; ++m)
 #pragma GCC unroll 8
-      for (int c = 0; c < kColumns; ++c) sums[m][c] = _mm512_setzero_ps();
+        for (int c = 0; c < kColumns; ++c) sums[chain][m][c] = _mm512_setzero_ps();
     int64_t i = 0;
-    for (; i + kStep <= k; i += kStep) {
-#pragma GCC unroll 8
-      for (int c = 0; c < kColumns; ++c) _mm_prefetch(reinterpret_cast<const char*>(w[c] + i) + ahead, _MM_HINT_T0);
-      Step<M>(x, w, i, ~__mmask32{0}, sums);
+    for (; i + kChains * kStep <= k; i += kChains * kStep) {
+#pragma GCC unroll 2
+      for (int chain = 0; chain < kChains; ++chain) Step<M>(x, w, i + chain * kStep, ahead, ~__mmask32{0}, sums[chain]);
     }
-    if (i < k) Step<M>(x, w, i, (__mmask32{1} << (k - i)) - 1, sums);
+    for (; i < k; i += kStep)
+      Step<M>(x, w, i, ahead, k - i >= kStep ? ~__mmask32{0} : (__mmask32{1} << (k - i)) - 1, sums[0]);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 8
+      for (int c = 0; c < kColumns; ++c)
+        if constexpr (kChains == 2) sums[0][m][c] = _mm512_add_ps(sums[0][m][c], sums[1][m][c]);
       float* to = out + m * stride;
-      const __m128 four = SumOfEach(sums[m]);
+      const __m128 four = linear::SumOfFour(sums[0][m]);
       _mm_storeu_ps(to, add ? _mm_add_ps(four, _mm_loadu_ps(to)) : four);
     }
   }
