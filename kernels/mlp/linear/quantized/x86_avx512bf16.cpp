@@ -27,7 +27,6 @@ using namespace lz;
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
 using quantized::Codes;
-using quantized::FloatPair;
 using quantized::Job;
 using quantized::PairScales;
 using quantized::RowScales;
@@ -48,29 +47,17 @@ struct Operands {
   int64_t rows[C] = {};  // of the weights
 };
 
-// Of a step.
-template <class X>
-struct Values {
-  FloatPair v[4];
-};
-template <>
-struct Values<uint16_t> {
-  __m512bh v[4];
-};
-
-// 32 values of the input.
+// 32 values of the input as pairs, or 16.
 LZ_AVX512BF16_VBMI_INLINE __m512bh LoadRow(const uint16_t* x) { return (__m512bh)_mm512_load_si512(x); }
-LZ_AVX512BF16_VBMI_INLINE FloatPair LoadRow(const float* x) { return {_mm512_load_ps(x), _mm512_load_ps(x + 16)}; }
-// sum + 32 products, two in a lane.
-LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, __m512bh w, __m512bh x) { return _mm512_dpbf16_ps(sum, w, x); }
-LZ_AVX512BF16_VBMI_INLINE __m512 AddDot(__m512 sum, const FloatPair& w, const FloatPair& x) {
-  return _mm512_fmadd_ps(w.odd, x.odd, _mm512_fmadd_ps(w.even, x.even, sum));
-}
+LZ_AVX512BF16_VBMI_INLINE __m512 LoadRow(const float* x) { return _mm512_load_ps(x); }
+LZ_AVX512BF16_VBMI_INLINE __m512 AddProducts(__m512 sum, __m512bh w, __m512bh x) { return _mm512_dpbf16_ps(sum, w, x); }
+LZ_AVX512BF16_VBMI_INLINE __m512 AddProducts(__m512 sum, __m512 w, __m512 x) { return _mm512_fmadd_ps(w, x, sum); }
 
 // Sums of columns for R rows, in lanes.
 template <class X, Codes kCodes, Scaling kScaling, bool kSplit, int R>
 struct Columns {
   static constexpr int kVectors = quantized::VectorsOf(kCodes), kSets = kSplit ? 2 : 1;
+  static constexpr int kHalves = sizeof(X) == sizeof(float) ? 2 : 1;  // of a vector of codes
   static constexpr bool kOffsets = kScaling == Scaling::kFloatsAndOffsets;
   static constexpr int C = R <= 2 ? 4 : R == 4 ? 2 : 1;  // columns side by side: what the registers hold
   using Of = Operands<kCodes, X, C>;
@@ -83,6 +70,7 @@ struct Columns {
   template <bool kRest>
   LZ_AVX512BF16_VBMI_INLINE static void Step(const Of& of, int64_t s, const Scales* by, __m512 (*total)[R]) {
     const X* x = of.x + s * kVectors * R * 32;
+    typename quantized::Decoder<kCodes>::Taken taken[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
       const uint8_t* at = of.codes[c] + s * 64;
@@ -90,26 +78,41 @@ struct Columns {
       __m512i codes =
           kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
       asm("" : "+v"(codes));  // the compiler would load them anew for each use: a core has one load of 64 bytes a cycle
-      Values<X> w;
-      of.decode(codes, w.v);
-#pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
+      taken[c] = of.decode.template Take<X>(codes);
+    }
 #pragma GCC unroll 2
-        for (int set = 0; set < kSets; ++set) {
-          __m512 part = _mm512_setzero_ps();
+    for (int set = 0; set < kSets; ++set) {
+      __m512 part[C][R];
 #pragma GCC unroll 4
-          for (int v = set; v < kVectors; v += kSets) part = AddDot(part, w.v[v], LoadRow(x + (v * R + r) * 32));
+      for (int c = 0; c < C; ++c)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) part[c][r] = _mm512_setzero_ps();
+#pragma GCC unroll 4
+      for (int v = set; v < kVectors; v += kSets)
+#pragma GCC unroll 2
+        for (int half = 0; half < kHalves; ++half)
+#pragma GCC unroll 8
+          for (int r = 0; r < R; ++r) {
+            auto values = LoadRow(x + (v * R + r) * 32 + half * 16);
+            asm("" : "+v"(values));  // once for all columns
+#pragma GCC unroll 4
+            for (int c = 0; c < C; ++c)  // sums in turns: none waits for the one before
+              part[c][r] = AddProducts(part[c][r], of.decode.template Get<X>(taken[c], v, half), values);
+          }
+#pragma GCC unroll 4
+      for (int c = 0; c < C; ++c)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; ++r) {
           if constexpr (kScaling == Scaling::kRow) {
-            total[c][r] = _mm512_add_ps(total[c][r], part);
+            total[c][r] = _mm512_add_ps(total[c][r], part[c][r]);
             continue;
           }
           if constexpr (kOffsets) {
             const __m512 sums = _mm512_loadu_ps(of.sums + ((s * kSets + set) * R + r) * 16);
-            part = _mm512_fnmadd_ps(by[c].offset[set], sums, part);
+            part[c][r] = _mm512_fnmadd_ps(by[c].offset[set], sums, part[c][r]);
           }
-          total[c][r] = _mm512_fmadd_ps(part, by[c].scale[set], total[c][r]);
+          total[c][r] = _mm512_fmadd_ps(part[c][r], by[c].scale[set], total[c][r]);
         }
-      }
     }
   }
   // body(s, rest) for steps [from, to) of a column.

@@ -94,11 +94,6 @@ struct Tables {
   alignas(64) uint8_t low[128] = {}, high[128] = {};
 };
 
-// Two words of each lane as floats.
-struct FloatPair {
-  __m512 even, odd;
-};
-
 // Tables in registers.
 template <Codes kCodes>
 class Decoder {
@@ -113,41 +108,45 @@ class Decoder {
       flip_ = _mm512_set1_epi8(char(flip));
     }
   }
-  LZ_AVX512BF16_VBMI_INLINE void operator()(__m512i codes, __m512bh* out) const {
-    if constexpr (IsHalfByte(kCodes)) {  // the bit above the index selects one of two equal halves of the table
-      out[0] = (__m512bh)_mm512_permutexvar_epi16(codes, table_[0]);
-      out[1] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), table_[0]);
-      out[2] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 8), table_[0]);
-      out[3] = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 12), table_[0]);
-      return;
-    }
+  // 64 bytes of codes for X, which is uint16_t of bf16, or float: half bytes and integers for floats as they are, of
+  // others the lower and the upper bytes of their bf16.
+  struct Taken {
+    __m512i v[2];
+  };
+  template <class X>
+  LZ_AVX512BF16_VBMI_INLINE Taken Take(__m512i codes) const {
+    if constexpr (IsHalfByte(kCodes)) return {codes};
     __m512i index = codes;
     if constexpr (kCodes == Codes::kIntegers) {
       codes = _mm512_xor_si512(codes, flip_);
+      if constexpr (sizeof(X) == sizeof(float)) return {codes};
       index = _mm512_max_epi8(codes, _mm512_ternarylogic_epi32(codes, codes, codes, 0x55));  // w or ~w
     }
-    const __m512i low = _mm512_permutex2var_epi8(table_[0], index, table_[1]);
-    const __m512i high = WithSign(_mm512_permutex2var_epi8(table_[2], index, table_[3]), codes);
-    out[0] = (__m512bh)_mm512_unpacklo_epi8(low, high);
-    out[1] = (__m512bh)_mm512_unpackhi_epi8(low, high);
+    return {_mm512_permutex2var_epi8(table_[0], index, table_[1]),
+            WithSign(_mm512_permutex2var_epi8(table_[2], index, table_[3]), codes)};
   }
-  // Integers as they are, of unsigned ones 128 less.
-  LZ_AVX512BF16_VBMI_INLINE void operator()(__m512i codes, FloatPair* out) const {
-    if constexpr (kCodes == Codes::kIntegers) {
-      const __m512i v = _mm512_xor_si512(codes, flip_);
-      out[0] = {ToFloats(_mm512_slli_epi32(v, 24)), ToFloats(_mm512_slli_epi32(v, 16))};
-      out[1] = {ToFloats(_mm512_slli_epi32(v, 8)), ToFloats(v)};
-      return;
-    }
-    __m512bh words[VectorsOf(kCodes)];
-    (*this)(codes, words);
-    for (int v = 0; v < VectorsOf(kCodes); ++v) {
-      const __m512i both = (__m512i)words[v], upper = _mm512_set1_epi32(int(0xffff0000));
-      out[v] = {(__m512)_mm512_slli_epi32(both, 16), (__m512)_mm512_and_si512(both, upper)};
+  // Vector `v` of them: all of its bf16, or as floats the lower or the upper words (of integers, bytes) of lanes.
+  template <class X>
+  LZ_AVX512BF16_VBMI_INLINE auto Get(const Taken& taken, int v, int half) const {
+    if constexpr (sizeof(X) == sizeof(float)) {
+      if constexpr (kCodes == Codes::kIntegers)  // as they are, of unsigned ones 128 less
+        return ToFloats(_mm512_slli_epi32(taken.v[0], unsigned(24 - 16 * v - 8 * half)));
+      const __m512i both = Words(taken, v), upper = _mm512_set1_epi32(int(0xffff0000));
+      return (__m512)(half == 0 ? _mm512_slli_epi32(both, 16) : _mm512_and_si512(both, upper));
+    } else {
+      return (__m512bh)Words(taken, v);
     }
   }
 
  private:
+  LZ_AVX512BF16_VBMI_INLINE __m512i Words(const Taken& taken, int v) const {
+    if constexpr (IsHalfByte(kCodes)) {  // the bit above the index selects one of two equal halves of the table
+      const __m512i index = v == 0 ? taken.v[0] : _mm512_srli_epi16(taken.v[0], unsigned(4 * v));
+      return _mm512_permutexvar_epi16(index, table_[0]);
+    } else {
+      return v == 0 ? _mm512_unpacklo_epi8(taken.v[0], taken.v[1]) : _mm512_unpackhi_epi8(taken.v[0], taken.v[1]);
+    }
+  }
   // The upper bytes of lanes.
   LZ_AVX512BF16_VBMI_INLINE static __m512 ToFloats(__m512i v) { return _mm512_cvtepi32_ps(_mm512_srai_epi32(v, 24)); }
   LZ_AVX512BF16_VBMI_INLINE static __m512i WithSign(__m512i high, __m512i codes) {
