@@ -9,18 +9,14 @@
 
 #if defined(__x86_64__)
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
-#include "core/view.h"
-#include "kernels/launch.h"
-#include "kernels/x86_intrinsics.h"
+#include "kernels/mlp/linear/gguf/x86_int8.h"
+#include "kernels/scratch.h"
 #include "kernels/x86_tiles.h"
-#include "ops/mlp/linear/gguf.h"
 
 namespace {
 using namespace lz;
-using namespace lz::ops::mlp_linear_gguf;
+using namespace lz::gguf;
 using x86::Tiles;
 
 constexpr int64_t kStrip = 16;                // rows of a tile
@@ -34,110 +30,11 @@ struct ActivationBlock {
   float d[kStrip], sum[kStrip];
 };
 
-struct F16 {
-  uint16_t bits;
+using Codes = Panel<kPanelBlocks, 1>;
+struct Scratch {
+  Codes panel;
+  alignas(64) float sums[kMaxStrips][kStrip][1][kGroupRows];
 };
-struct BF16 {
-  uint16_t bits;
-};
-LZ_AVX512BF16_INLINE __m512 LoadFloats(const float* p) { return _mm512_loadu_ps(p); }
-LZ_AVX512BF16_INLINE __m512 LoadFloats(const F16* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-LZ_AVX512BF16_INLINE __m512 LoadFloats(const BF16* p) {
-  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
-}
-LZ_AVX512BF16_INLINE void StoreFloats(__m512 v, __mmask16 mask, float* p) { _mm512_mask_storeu_ps(p, mask, v); }
-LZ_AVX512BF16_INLINE void StoreFloats(__m512 v, __mmask16 mask, F16* p) {
-  _mm256_mask_storeu_epi16(p, mask, _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
-}
-LZ_AVX512BF16_INLINE void StoreFloats(__m512 v, __mmask16 mask, BF16* p) {
-  _mm256_mask_storeu_epi16(p, mask, (__m256i)_mm512_cvtneps_pbh(v));
-}
-
-// Row r of a block: its definition is the contract's.
-template <class T>
-LZ_AVX512BF16_INLINE void RoundToInt8(const T* x, ActivationBlock* block, int64_t r) {
-  const __m512 low = LoadFloats(x), high = LoadFloats(x + 16);
-  const __m512 largest = _mm512_max_ps(_mm512_abs_ps(low), _mm512_abs_ps(high));
-  constexpr int kNotFinite = 0x99;  // NaN or infinite
-  const bool finite = (_mm512_fpclass_ps_mask(low, kNotFinite) | _mm512_fpclass_ps_mask(high, kNotFinite)) == 0;
-  const float amax = finite ? _mm512_reduce_max_ps(largest) : 0.0f;
-  const __m512 inverse = _mm512_set1_ps(amax > 0 ? 127.0f / amax : 0.0f), zero = _mm512_setzero_ps();
-  const __m512i a = _mm512_cvtps_epi32(finite ? _mm512_mul_ps(low, inverse) : zero);
-  const __m512i b = _mm512_cvtps_epi32(finite ? _mm512_mul_ps(high, inverse) : zero);
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(block->codes[r]), _mm512_cvtsepi32_epi8(a));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(block->codes[r] + 16), _mm512_cvtsepi32_epi8(b));
-  block->d[r] = finite ? amax / 127.0f : std::numeric_limits<float>::quiet_NaN();
-  block->sum[r] = block->d[r] * float(_mm512_reduce_add_epi32(_mm512_add_epi32(a, b)));
-}
-
-// 16 columns' weights of up to kPanelBlocks blocks: codes as signed bytes, fours of k side by side; a value is code * d
-// (q6_k: each d for 16 of k) + m.
-struct Panel {
-  alignas(64) int8_t codes[kPanelBlocks][8][64];
-  alignas(64) float d[kPanelBlocks][2][kGroupRows];
-  alignas(64) float m[kPanelBlocks][kGroupRows];
-};
-
-LZ_AVX512BF16_INLINE __m512 Halves(const uint8_t* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-LZ_AVX512BF16_INLINE __m512 Bytes(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-LZ_AVX512BF16_INLINE __m512 SignedBytes(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-
-template <int F>
-LZ_AVX512BF16_INLINE void DecodeCodes(const uint8_t* p, int8_t (*codes)[64]) {
-  if constexpr (F == kQ8_0) {
-    for (int c = 0; c < 8; ++c) {
-      const __m512i code = _mm512_xor_si512(_mm512_loadu_si512(p + 64 * c), _mm512_set1_epi8(char(0x80)));
-      _mm512_store_si512(codes[c], code);
-    }
-    return;
-  }
-  const __m512i low = _mm512_set1_epi8(15), zero = _mm512_set1_epi8(F == kQ4_0 ? 8 : F == kQ6_K ? 32 : 0);
-  for (int c = 0; c < 4; ++c) {
-    const __m512i bytes = _mm512_loadu_si512(p + 64 * c);
-    __m512i parts[2] = {_mm512_and_si512(bytes, low), _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low)};
-    for (int h = 0; h < 2; ++h) {
-      if constexpr (F == kQ6_K) {
-        const __m512i two = _mm512_srl_epi16(_mm512_loadu_si512(p + 256 + 64 * h), _mm_cvtsi32_si128(2 * c));
-        parts[h] = _mm512_or_si512(parts[h], _mm512_slli_epi16(_mm512_and_si512(two, _mm512_set1_epi8(3)), 4));
-      }
-      _mm512_store_si512(codes[c + 4 * h], _mm512_sub_epi8(parts[h], zero));
-    }
-  }
-}
-
-// Blocks [first, first + blocks) of one group's.
-template <int F>
-LZ_AVX512BF16 void Decode(const uint8_t* group, int64_t k, int64_t first, int64_t blocks, Panel* panel) {
-  const uint8_t* scales = group + ScalesBegin(F, k);
-  for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t block = first + i;
-    DecodeCodes<F>(group + block * kPackedCodes[F], panel->codes[i]);
-    if constexpr (F == kQ4_0 || F == kQ8_0) {
-      _mm512_store_ps(panel->d[i][0], Halves(scales + block * 32));
-    } else if constexpr (F == kQ4_1) {
-      _mm512_store_ps(panel->d[i][0], Halves(scales + block * 64));
-      _mm512_store_ps(panel->m[i], Halves(scales + block * 64 + 32));
-    } else if constexpr (F == kQ4_K) {
-      const uint8_t *of256 = scales + block / 8 * 320, *own = of256 + 64 + block % 8 * 32;
-      _mm512_store_ps(panel->d[i][0], _mm512_mul_ps(Halves(of256), Bytes(own)));
-      const __m512 minimum = _mm512_mul_ps(Halves(of256 + 32), Bytes(own + 16));
-      _mm512_store_ps(panel->m[i], _mm512_sub_ps(_mm512_setzero_ps(), minimum));
-    } else {
-      const uint8_t *of256 = scales + block / 8 * 288, *own = of256 + 32 + block % 8 * 32;
-      _mm512_store_ps(panel->d[i][0], _mm512_mul_ps(Halves(of256), SignedBytes(own)));
-      _mm512_store_ps(panel->d[i][1], _mm512_mul_ps(Halves(of256), SignedBytes(own + 16)));
-    }
-  }
-}
 
 // How many values of k share a scale, and the tiles for them: integers in 0 to 3, a strip's codes in 4 and 5, a panel's
 // in 6 and 7.
@@ -154,19 +51,19 @@ using Integers = int32_t[kStrip][kGroupRows];
 
 // Product i of a strip with a panel: its block, and the block's part.
 template <int kTile, int F>
-LZ_AVX512BF16_INLINE void Multiply(const ActivationBlock* a, const Panel& panel, int64_t i, int64_t count,
+LZ_AVX512BF16_INLINE void Multiply(const ActivationBlock* a, const Codes& panel, int64_t i, int64_t count,
                                    Integers* out) {
   if (i >= count) return;
   const int64_t block = i / Shape<F>::kParts, part = i % Shape<F>::kParts;
   constexpr int kA = 4 + kTile % 2, kB = 6 + kTile % 2;
   Tiles::Zero<kTile>();
   Tiles::Load<kA>(a[block].codes[0] + 16 * part, kActivationBlock);
-  Tiles::Load<kB>(panel.codes[block][part * Shape<F>::kQuads], 64);
+  Tiles::Load<kB>(panel.codes[block][part * Shape<F>::kQuads][0], 64);
   Tiles::AddDotInt8<kTile, kA, kB>();
   Tiles::Store<kTile>(out[kTile], 64);
 }
 template <int F>
-LZ_AVX512BF16_INLINE void MultiplyBatch(const ActivationBlock* a, const Panel& panel, int64_t i, int64_t count,
+LZ_AVX512BF16_INLINE void MultiplyBatch(const ActivationBlock* a, const Codes& panel, int64_t i, int64_t count,
                                         Integers* out) {
   Multiply<0, F>(a, panel, i, count, out);
   Multiply<1, F>(a, panel, i + 1, count, out);
@@ -175,26 +72,25 @@ LZ_AVX512BF16_INLINE void MultiplyBatch(const ActivationBlock* a, const Panel& p
 }
 
 template <int F>
-LZ_AVX512BF16_INLINE void AddScaled(const Integers& v, const ActivationBlock& a, const Panel& panel, int64_t block,
+LZ_AVX512BF16_INLINE void AddScaled(const Integers& v, const ActivationBlock& a, const Codes& panel, int64_t block,
                                     int part, __m512* totals) {
-  const __m512 d = _mm512_load_ps(panel.d[block][part]);
-  constexpr bool kOffset = F == kQ4_1 || F == kQ4_K;
-  const __m512 m = kOffset ? _mm512_load_ps(panel.m[block]) : d;
+  const __m512 d = _mm512_load_ps(panel.d[block][part][0]);
+  const __m512 m = kHasOffset<F> ? _mm512_load_ps(panel.m[block][0]) : d;
 #pragma GCC unroll 16
   for (int r = 0; r < kStrip; ++r) {
     const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_load_si512(v[r])), d);
     totals[r] = _mm512_fmadd_ps(value, _mm512_set1_ps(a.d[r]), totals[r]);
-    if constexpr (kOffset) totals[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(a.sum[r]), totals[r]);
+    if constexpr (kHasOffset<F>) totals[r] = _mm512_fmadd_ps(m, _mm512_set1_ps(a.sum[r]), totals[r]);
   }
 }
 
 // sums (+)= the products of a strip with a panel.
 template <int F>
-LZ_AVX512BF16 void SumStrip(const ActivationBlock* a, const Panel& panel, int64_t blocks, bool add,
-                            float (*sums)[kGroupRows]) {
+LZ_AVX512BF16 void SumStrip(const ActivationBlock* a, const Codes& panel, int64_t blocks, bool add,
+                            float (*sums)[1][kGroupRows]) {
   __m512 totals[kStrip];
 #pragma GCC unroll 16
-  for (int r = 0; r < kStrip; ++r) totals[r] = add ? _mm512_load_ps(sums[r]) : _mm512_setzero_ps();
+  for (int r = 0; r < kStrip; ++r) totals[r] = add ? _mm512_load_ps(sums[r][0]) : _mm512_setzero_ps();
   alignas(64) Integers v[2][kBatch];
   const int64_t count = blocks * Shape<F>::kParts;
   MultiplyBatch<F>(a, panel, 0, count, v[0]);
@@ -207,22 +103,7 @@ LZ_AVX512BF16 void SumStrip(const ActivationBlock* a, const Panel& panel, int64_
     }
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kStrip; ++r) _mm512_store_ps(sums[r], totals[r]);
-}
-
-template <class T>
-LZ_AVX512BF16 void StoreStrip(const lz_kernel_args* args, const RowOffsets& offsets, int64_t row, int64_t column,
-                              const float (*sums)[kGroupRows]) {
-  const lz_tensor &output = args->tensors[kOutput], &bias = args->tensors[kBias];
-  const int64_t columns = std::min(kGroupRows, output.shape[output.ndim - 1] - column);
-  const int64_t rows = std::min(kStrip, NumRows(output) - row);
-  alignas(64) float add[kGroupRows] = {};
-  for (int64_t c = 0; Given(bias) && c < columns; ++c) add[c] = float(View(bias).Get({column + c}));
-  const __mmask16 mask = columns >= 16 ? __mmask16(0xffff) : __mmask16((1u << columns) - 1);
-  for (int64_t r = 0; r < rows; ++r) {
-    const __m512 v = _mm512_add_ps(_mm512_load_ps(sums[r]), _mm512_load_ps(add));
-    StoreFloats(v, mask, Data<T>(output) + offsets[row + r] + column);
-  }
+  for (int r = 0; r < kStrip; ++r) _mm512_store_ps(sums[r][0], totals[r]);
 }
 
 template <int F, class T>
@@ -233,18 +114,17 @@ LZ_AVX512BF16 void RunGroups(const lz_kernel_args* args, int64_t begin, int64_t 
   const int64_t at_once =
       std::clamp<int64_t>(kStripsBytes / int64_t(blocks * sizeof(ActivationBlock) + 1), 1, kMaxStrips);
   const auto* activations = static_cast<const ActivationBlock*>(args->workspace);
-  const RowOffsets offsets(output);
+  const OutputColumns<T> sink(args);
+  auto& [panel, sums] = ScratchOfThread<Scratch>();
   const Tiles tiles(Shape<F>::kRowBytes, Shape<F>::kRows);
-  Panel panel;
-  alignas(64) float sums[kMaxStrips][kStrip][kGroupRows];
   for (int64_t strip = 0; strip < strips; strip += at_once) {
     for (int64_t group = begin; group < end; ++group) {
       for (int64_t block = 0; block < blocks || block == 0; block += kPanelBlocks) {
         const int64_t count = std::min(kPanelBlocks, blocks - block);
-        Decode<F>(Data<const uint8_t>(packed) + group * packed.strides[0], k, block, count, &panel);
+        Decode<F, true>(Data<const uint8_t>(packed) + group * packed.strides[0], k, block, count, 0, &panel);
         for (int64_t s = 0; s < std::min(at_once, strips - strip); ++s) {
           SumStrip<F>(activations + (strip + s) * blocks + block, panel, count, block > 0, sums[s]);
-          if (block + count == blocks) StoreStrip<T>(args, offsets, (strip + s) * kStrip, group * kGroupRows, sums[s]);
+          if (block + count == blocks) sink.Store((strip + s) * kStrip, kStrip, group, sums[s]);
         }
       }
     }
@@ -253,9 +133,16 @@ LZ_AVX512BF16 void RunGroups(const lz_kernel_args* args, int64_t begin, int64_t 
 
 template <class T>
 LZ_AVX512BF16 void RoundStrip(const lz_tensor& input, int64_t row, int64_t rows, int64_t blocks, ActivationBlock* out) {
-  for (int64_t r = 0; r < kStrip; ++r) {
-    const T* x = Data<const T>(input) + RowOffset(input, row + std::min(r, rows - 1));  // behind the last: the last
-    for (int64_t b = 0; b < blocks; ++b) RoundToInt8(x + b * kActivationBlock, out + b, r);
+  const T* x[kStrip];
+  for (int64_t r = 0; r < kStrip; ++r)  // behind the last: the last
+    x[r] = Data<const T>(input) + RowOffset(input, row + std::min(r, rows - 1));
+  for (int64_t b = 0; b < blocks; ++b) {
+    for (int64_t r = 0; r < kStrip; r += 4) {
+      const FourScales scales = RoundFour(x + r, b * kActivationBlock, out[b].codes + r);
+      const __m128 sum = _mm_cvtepi32_ps(_mm_add_epi32(scales.low, scales.high));
+      _mm_storeu_ps(out[b].d + r, scales.d);
+      _mm_storeu_ps(out[b].sum + r, _mm_mul_ps(scales.d, sum));
+    }
   }
 }
 
