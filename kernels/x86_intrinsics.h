@@ -10,6 +10,7 @@
 
 #define LZ_AVX512 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define LZ_AVX512_INLINE LZ_AVX512 __attribute__((always_inline)) inline
+#define LZ_AVX512VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 #define LZ_AVX512BF16 __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 #define LZ_AVX512BF16_INLINE LZ_AVX512BF16 __attribute__((always_inline)) inline
 #define LZ_AVX512BF16_VBMI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi")))

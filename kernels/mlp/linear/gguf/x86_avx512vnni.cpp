@@ -1,0 +1,252 @@
+// Linear with packed GGUF weights and activations in int8 for many rows, with AVX512-VNNI's dot products of bytes.
+//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, as linear_gguf_prepack has it
+//   bias   [n]       dtype of input, optional          output [..., n], last dim dense
+// Workspace: the input's codes in strips of four rows. Deterministic: a sum depends neither on the threads nor on rows
+// and columns beside it. Source: own. Codes of 48 columns become bytes once for all rows. A tile of four rows and 48
+// columns has twelve sums of integers, and twelve of floats, which the former are scaled to after each block of 32.
+#include "core/kernel.h"
+#include "platform/device.h"
+
+#if defined(__x86_64__)
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/mlp/linear/gguf/x86_int8.h"
+#include "kernels/scratch.h"
+
+namespace {
+using namespace lz;
+using namespace lz::gguf;
+
+constexpr int kStrip = 4;                     // rows of a tile
+constexpr int kGroups = 3;                    // of 16 columns in a tile
+constexpr int64_t kPanelBlocks = 32;          // of 32 values
+constexpr int64_t kStripsBytes = 512 * 1024;  // of input in a second-level cache
+constexpr int64_t kMaxStrips = 128;           // whose sums are kept over several panels
+
+// 32 values of a strip. sum: of the row's values, d times its codes; start: what the first and the last 16 codes add to
+// integers for what the weights' codes count from.
+struct ActivationBlock {
+  int8_t codes[kStrip][kActivationBlock];
+  float d[kStrip], sum[kStrip];
+  int32_t start[2][kStrip];
+};
+
+using TileSums = float[kStrip][kGroups][kGroupRows];
+struct Scratch {
+  Panel<kPanelBlocks, kGroups> panel;
+  alignas(64) TileSums sums[kMaxStrips];
+};
+
+// Memory that is asked for while a tile is summed: `step` bytes for each block. All at once they would hold up the
+// tile's own loads.
+struct Ahead {
+  const uint8_t* p;
+  int64_t step;
+};
+
+// The first C groups of a tile. sums (+)= the products of a strip with a panel.
+template <int F, int C>
+LZ_AVX512VNNI __attribute__((noinline)) void SumTile(const ActivationBlock* a,
+                                                     const Panel<kPanelBlocks, kGroups>& panel, int64_t blocks,
+                                                     bool more, Ahead ahead, TileSums* sums) {
+  constexpr int kParts = F == kQ6_K ? 2 : 1, kFours = 8 / kParts;
+  __m512 totals[kStrip][C];
+#pragma GCC unroll 4
+  for (int r = 0; r < kStrip; ++r)
+#pragma GCC unroll 3
+    for (int c = 0; c < C; ++c) totals[r][c] = more ? _mm512_load_ps((*sums)[r][c]) : _mm512_setzero_ps();
+  for (int64_t i = 0; i < blocks; ++i, ++a, ahead.p += ahead.step) {
+    for (int64_t at = 0; at < ahead.step; at += 64)
+      _mm_prefetch(reinterpret_cast<const char*>(ahead.p + at), _MM_HINT_T1);
+#pragma GCC unroll 2
+    for (int part = 0; part < kParts; ++part) {
+      __m512i v[kStrip][C];
+#pragma GCC unroll 4
+      for (int r = 0; r < kStrip; ++r)
+#pragma GCC unroll 3
+        for (int c = 0; c < C; ++c) v[r][c] = kZero<F> ? _mm512_set1_epi32(a->start[part][r]) : _mm512_setzero_si512();
+#pragma GCC unroll 8
+      for (int four = part * kFours; four < (part + 1) * kFours; ++four) {
+        __m512i w[C];
+#pragma GCC unroll 3
+        for (int c = 0; c < C; ++c) w[c] = _mm512_load_si512(panel.codes[i][four][c]);
+#pragma GCC unroll 4
+        for (int r = 0; r < kStrip; ++r) {
+          int32_t codes;
+          std::memcpy(&codes, a->codes[r] + 4 * four, 4);
+#pragma GCC unroll 3
+          for (int c = 0; c < C; ++c) v[r][c] = _mm512_dpbusd_epi32(v[r][c], w[c], _mm512_set1_epi32(codes));
+        }
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < kStrip; ++r)
+#pragma GCC unroll 3
+        for (int c = 0; c < C; ++c) {
+          const __m512 value = _mm512_mul_ps(_mm512_cvtepi32_ps(v[r][c]), _mm512_load_ps(panel.d[i][part][c]));
+          totals[r][c] = _mm512_fmadd_ps(value, _mm512_set1_ps(a->d[r]), totals[r][c]);
+        }
+    }
+    if constexpr (kHasOffset<F>) {
+#pragma GCC unroll 4
+      for (int r = 0; r < kStrip; ++r)
+#pragma GCC unroll 3
+        for (int c = 0; c < C; ++c)
+          totals[r][c] = _mm512_fmadd_ps(_mm512_load_ps(panel.m[i][c]), _mm512_set1_ps(a->sum[r]), totals[r][c]);
+    }
+  }
+#pragma GCC unroll 4
+  for (int r = 0; r < kStrip; ++r)
+#pragma GCC unroll 3
+    for (int c = 0; c < C; ++c) _mm512_store_ps((*sums)[r][c], totals[r][c]);
+}
+
+// A call's sizes, and the input's codes.
+struct Job {
+  explicit Job(const lz_kernel_args* args)
+      : args(args),
+        rows(NumRows(args->tensors[kOutput])),
+        k(args->tensors[kInput].shape[args->tensors[kInput].ndim - 1]),
+        blocks(k / kActivationBlock),
+        strips((rows + kStrip - 1) / kStrip),
+        groups(args->tensors[kPacked].shape[0]),
+        codes(static_cast<ActivationBlock*>(args->workspace)) {}
+  uint64_t workspace() const { return uint64_t(strips * blocks) * sizeof(ActivationBlock); }
+
+  const lz_kernel_args* args;
+  int64_t rows, k, blocks, strips, groups;
+  ActivationBlock* codes;  // [strips][blocks]
+};
+
+template <int F, class T>
+LZ_AVX512VNNI void RoundStrip(const Job& job, int64_t strip) {
+  const lz_tensor& input = job.args->tensors[kInput];
+  const T* x[kStrip];
+  for (int64_t r = 0; r < kStrip; ++r)  // behind the last: the last
+    x[r] = Data<const T>(input) + RowOffset(input, std::min(strip * kStrip + r, job.rows - 1));
+  ActivationBlock* out = job.codes + strip * job.blocks;
+  for (int64_t b = 0; b < job.blocks; ++b) {
+    const FourScales scales = RoundFour(x, b * kActivationBlock, out[b].codes);
+    const __m128i zero = _mm_set1_epi32(-kZero<F>);
+    _mm_storeu_ps(out[b].d, scales.d);
+    _mm_storeu_ps(out[b].sum, _mm_mul_ps(scales.d, _mm_cvtepi32_ps(_mm_add_epi32(scales.low, scales.high))));
+    const __m128i all = F == kQ6_K ? scales.low : _mm_add_epi32(scales.low, scales.high);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out[b].start[0]), _mm_mullo_epi32(zero, all));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out[b].start[1]), _mm_mullo_epi32(zero, scales.high));
+  }
+}
+
+template <int F>
+void SumGroups(const ActivationBlock* a, const Panel<kPanelBlocks, kGroups>& panel, int64_t blocks, bool more,
+               int64_t groups, const Ahead& ahead, TileSums* sums) {
+  switch (groups) {
+    case 1: return SumTile<F, 1>(a, panel, blocks, more, ahead, sums);
+    case 2: return SumTile<F, 2>(a, panel, blocks, more, ahead, sums);
+    default: return SumTile<F, kGroups>(a, panel, blocks, more, ahead, sums);
+  }
+}
+
+// Strips [begin, end) times the groups from `first` on that make one panel; the next panel's are asked for meanwhile.
+template <int F, class T>
+LZ_AVX512VNNI void RunPanel(const Job& job, const OutputColumns<T>& output, int64_t first, int64_t begin, int64_t end) {
+  auto& scratch = ScratchOfThread<Scratch>();
+  const lz_tensor& packed = job.args->tensors[kPacked];
+  const int64_t groups = std::min<int64_t>(kGroups, job.groups - first);
+  const int64_t next_groups = std::clamp<int64_t>(job.groups - first - kGroups, 0, kGroups);
+  const int64_t times = std::max<int64_t>((end - begin) * job.blocks, 1);
+  Ahead ahead = {Data<const uint8_t>(packed) + (first + kGroups) * packed.strides[0],
+                 (next_groups * packed.strides[0] + times - 1) / times};
+  for (int64_t block = 0; block < job.blocks || block == 0; block += kPanelBlocks) {
+    const int64_t count = std::min(kPanelBlocks, job.blocks - block);
+    for (int64_t g = 0; g < groups; ++g) {
+      const uint8_t* group = Data<const uint8_t>(packed) + (first + g) * packed.strides[0];
+      Decode<F, false>(group, job.k, block, count, int(g), &scratch.panel);
+    }
+    for (int64_t s = begin; s < end; ++s) {
+      TileSums& sums = scratch.sums[job.blocks <= kPanelBlocks ? 0 : s - begin];
+      SumGroups<F>(job.codes + s * job.blocks + block, scratch.panel, count, block > 0, groups, ahead, &sums);
+      ahead.p += count * ahead.step;
+      if (block + count >= job.blocks) output.Store(s * kStrip, kStrip, first, sums);
+    }
+  }
+}
+
+// How many strips are multiplied with a panel at once: as many as a cache holds, fewer where threads would have nothing
+// to do. Parts have one size, because each thread takes as many of them.
+int64_t StripsAtOnce(const Job& job, int64_t panels) {
+  constexpr int64_t kFewest = 8;  // a panel takes less than a strip's time to decode
+  const int64_t most =
+      std::clamp<int64_t>(kStripsBytes / int64_t(job.blocks * sizeof(ActivationBlock) + 1), 1, kMaxStrips);
+  const int64_t threads = job.args->parallel ? job.args->parallel->num_threads : 1;
+  const int64_t for_threads = std::min((2 * threads - 1) / panels + 1, (job.strips - 1) / kFewest + 1);
+  const int64_t parts = std::max((job.strips - 1) / most + 1, for_threads);
+  return (job.strips - 1) / parts + 1;
+}
+
+template <int F, class T>
+int32_t Run(const lz_kernel_args* args) {
+  const Job job(args);
+  if (args->workspace_bytes < job.workspace()) return 1;
+  // 16k values take about 1 us on one core.
+  ParallelFor(args, job.strips, 16384 / (kStrip * job.k + 1) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) RoundStrip<F, T>(job, s);
+  });
+  if (job.strips == 0 || job.groups == 0) return 0;
+  const int64_t panels = (job.groups + kGroups - 1) / kGroups, at_once = StripsAtOnce(job, panels);
+  const OutputColumns<T> output(args);
+  ParallelFor(args, (job.strips + at_once - 1) / at_once * panels, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t strip = i / panels * at_once;
+      RunPanel<F>(job, output, i % panels * kGroups, strip, std::min(strip + at_once, job.strips));
+    }
+  });
+  return 0;
+}
+
+template <class T>
+int32_t RunFormat(const lz_kernel_args* args) {
+  switch (args->scalars[kFormat].value.i) {
+    case kQ4_0: return Run<kQ4_0, T>(args);
+    case kQ4_1: return Run<kQ4_1, T>(args);
+    case kQ8_0: return Run<kQ8_0, T>(args);
+    case kQ4_K: return Run<kQ4_K, T>(args);
+    default: return Run<kQ6_K, T>(args);
+  }
+}
+
+uint64_t Workspace(const lz_kernel_args* args) { return Job(args).workspace(); }
+
+int32_t Launch(const lz_kernel_args* args) {
+  switch (DTypeOf(args->tensors[kInput])) {
+    case DType::kF32: return RunFormat<float>(args);
+    case DType::kF16: return RunFormat<F16>(args);
+    default: return RunFormat<BF16>(args);
+  }
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Vnni},
+    {"packed.given", Rel::kEq, 1, {}, ReasonCode::kPackedWeightsRequired},
+    {"activations", Rel::kEq, kInt8, {}, ReasonCode::kQuantFormatUnsupported},
+    {"rows", Rel::kGt, 16},
+});
+constexpr std::array<std::string_view, 3> kAccepts = {"bias", "packed", "activations"};
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "x86.mlp.linear.gguf.avx512vnni",
+     .operation = "mlp.linear.gguf",
+     .dtypes = kF32F16BF16,
+     .constraints = kConstraints,
+     .accepts = kAccepts,
+     .strides = Strides::kLastDimDense,
+     .priority = 85,
+     .deterministic = true,
+     .numerics = "w4a8-int",
+     .launch = &Launch,
+     .workspace = &Workspace},
+});
+}  // namespace
+LZ_KERNEL_FAMILY = kFamily;
+
+#else  // not x86-64
+LZ_KERNEL_FAMILY = {};
+#endif
