@@ -49,8 +49,10 @@ void MultiplyFew(const lz_kernel_args* args, const Operands<T, X>& of, const Bod
   const int64_t bytes = kUnit * (of.weights[0].k + 16) * of.parts * int64_t(sizeof(T));
   ParallelFor(args, (of.outputs + kUnit - 1) / kUnit, kGrainBytes / bytes + 1, [&](int64_t begin, int64_t end) {
     HWY_ALIGN float sums[2][kFewRows][kWide];
-    for (int64_t first = begin * kUnit; first < std::min(end * kUnit, of.outputs); first += kWide) {
-      const int64_t columns = std::min(kWide, std::min(end * kUnit, of.outputs) - first);
+    const int64_t parts = ((end - begin) * kUnit + kWide - 1) / kWide;  // of nearly equal numbers of outputs
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t first = (begin + (end - begin) * part / parts) * kUnit;
+      const int64_t columns = std::min((begin + (end - begin) * (part + 1) / parts) * kUnit, of.outputs) - first;
       for (int p = 0; p < of.parts; ++p) SumFew(of.weights[p], x, of.rows, first, columns, sums[p]);
       for (int64_t r = 0; r < of.rows; ++r) body(r, first, columns, sums[0][r], sums[1][r]);
     }

@@ -25,7 +25,7 @@ using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
 constexpr int64_t kFewRows = 4;
-constexpr int64_t kWide = 512;  // outputs of few rows: their sums take at most 8 KiB
+constexpr int64_t kWide = 1024;  // outputs of few rows: their sums take at most 16 KiB
 
 // Value i of output c: data[i * stride + c].
 template <class T>
