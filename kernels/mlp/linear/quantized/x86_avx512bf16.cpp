@@ -43,7 +43,8 @@ struct Operands {
   int64_t bytes;
   const X* x;
   const float* sums;
-  int64_t ahead;         // bytes from codes to those to ask for
+  int64_t rows_ahead;    // from rows of weights to those to ask for
+  int64_t ahead;         // bytes of codes between the two
   int64_t rows[C] = {};  // of the weights
 };
 
@@ -132,8 +133,11 @@ struct Columns {
       const __mmask64 mask = left >= 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
       PairScales pairs[C];
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c)
-        pairs[c].Load(reinterpret_cast<const uint8_t*>(RowScales(job, of.rows[c]).data) + first, mask, job.e4m3);
+      for (int c = 0; c < C; ++c) {
+        const char* scales = RowScales(job, of.rows[c]).data + first;
+        _mm_prefetch(scales + of.rows_ahead * job.scale_row_bytes, _MM_HINT_T0);
+        pairs[c].Load(reinterpret_cast<const uint8_t*>(scales), mask, job.e4m3);
+      }
       __m512i index[2] = {PairScales::IndexOf(lanes[0]), PairScales::IndexOf(lanes[1])};
       ForSteps(of.bytes, from, std::min(from + job.chunk, steps), [&](int64_t s, auto rest) LZ_AVX512BF16_VBMI_LAMBDA {
         Scales by[C];
@@ -200,8 +204,9 @@ struct Columns {
   LZ_AVX512BF16_VBMI static void Run(const Job& job, int64_t first, int64_t columns, const void* x, const float* sums,
                                      __m512* out) {
     const int64_t bytes = kVectors == 4 ? (job.k + 1) / 2 : job.k;
-    Of of{{*job.tables, job.flip},  {},   bytes,
-          static_cast<const X*>(x), sums, linear::WholeTiles(linear::kCodesAhead, C * job.weight_stride)};
+    const int64_t ahead = linear::WholeTiles(linear::kCodesAhead, C * job.weight_stride);
+    const int64_t rows_ahead = ahead / std::max<int64_t>(1, job.weight_stride);
+    Of of{{*job.tables, job.flip}, {}, bytes, static_cast<const X*>(x), sums, rows_ahead, ahead};
     const __m512i lanes[2] = {_mm512_load_si512(job.lanes[0]), _mm512_load_si512(job.lanes[1])};
     for (int64_t begin = 0; begin < columns; begin += C, out += C) {
       __m512 total[C][R];
