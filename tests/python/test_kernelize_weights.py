@@ -61,10 +61,10 @@ def test_gives_what_the_blocks_mean(model, kind, activations):
 @pytest.mark.parametrize(
     "slower, chosen",
     [
-        ({1: 0.9, 32: 1.05}, "int8"),
-        ({1: 1.0, 32: rounding.CLEARLY}, "int8"),
-        ({1: 0.99, 32: 0.99}, "input"),  # as noise has it
-        ({1: 1.02, 32: 1.1}, "input"),
+        ({1: 0.9, 64: 1.05}, "int8"),
+        ({1: 1.0, 64: rounding.CLEARLY}, "int8"),
+        ({1: 0.99, 64: 0.99}, "input"),  # as noise has it
+        ({1: 1.02, 64: 1.1}, "input"),
     ],
 )
 def test_activations_are_rounded_where_that_is_allowed_and_clearly_faster(model, monkeypatch, slower, chosen):

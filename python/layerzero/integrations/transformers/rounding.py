@@ -10,7 +10,7 @@ import torch
 from layerzero.integrations.transformers.blocks import BF16, BlockLinear
 
 ROUNDS = 3
-ROWS = (1, 32)  # a token, and a part of a prompt
+ROWS = (1, 64)  # a token, and a part of a prompt that is long enough for the kernels of prompts
 AT_MOST = 32 << 20  # bytes of weights that are multiplied with in turn: more than caches keep
 CLEARLY = 0.95  # what the ratios of both times come to at most where rounding is taken: noise alone does not choose
 
