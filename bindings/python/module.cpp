@@ -166,6 +166,7 @@ PyMethodDef kMethods[] = {
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
     {"read_stream", ReadStream, METH_VARARGS, "read_stream(address, bytes): the sum of the words, by all threads."},
+    {"copy_stream", CopyStream, METH_VARARGS, "copy_stream(from, to, bytes): copies whole words, by all threads."},
     {"multiply_adds", MultiplyAdds, METH_VARARGS, "multiply_adds(rounds): how many were done, in registers."},
     {"multiply_weights", MultiplyWeights, METH_VARARGS,
      "multiply_weights(stored, multiplied, rounds): how many weights, from a first-level cache."},

@@ -194,6 +194,14 @@ PyObject* ReadStream(PyObject*, PyObject* args) {
   return PyLong_FromUnsignedLongLong(sum);
 }
 
+PyObject* CopyStream(PyObject*, PyObject* args) {
+  unsigned long long from, to;
+  long long bytes;
+  if (!PyArg_ParseTuple(args, "KKL", &from, &to, &bytes)) return nullptr;
+  verify::CopyStream(reinterpret_cast<const void*>(from), reinterpret_cast<void*>(to), bytes, Threads());
+  Py_RETURN_NONE;
+}
+
 PyObject* MultiplyAdds(PyObject*, PyObject* args) {
   long long rounds;
   if (!PyArg_ParseTuple(args, "L", &rounds)) return nullptr;

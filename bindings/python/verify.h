@@ -16,8 +16,10 @@ PyObject* VerifyCompare(PyObject* self, PyObject* args);
 // broken one that must be refused, or "".
 PyObject* VerifyRandom(PyObject* self, PyObject* args);
 
-// Python: read_stream(address, bytes) reads memory once, by all threads; multiply_adds(rounds) -> how many were done.
+// Python: read_stream(address, bytes) reads memory once, copy_stream(from, to, bytes) copies it, by all threads;
+// multiply_adds(rounds) -> how many were done.
 PyObject* ReadStream(PyObject* self, PyObject* args);
+PyObject* CopyStream(PyObject* self, PyObject* args);
 PyObject* MultiplyAdds(PyObject* self, PyObject* args);
 // Python: multiply_weights(stored, multiplied, rounds) -> how many weights: numbers of StoredAs and MultipliedAs.
 PyObject* MultiplyWeights(PyObject* self, PyObject* args);

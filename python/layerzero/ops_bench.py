@@ -52,6 +52,7 @@ class Case:
     stream: list[float] = field(
         default_factory=list
     )  # us of reading the same bytes, from caches or memory as the call does
+    copy: list[float] = field(default_factory=list)  # us of reading them and writing as many as the call writes
     again: list[float] = field(default_factory=list)  # the first kernel once more
     reference: list[float] = field(default_factory=list)  # torch's expression, where one kernel alone serves the call
     about: dict[str, Any] = field(default_factory=dict)  # "operation" (the id), "axes", "options", "dtype", "bytes"
@@ -101,6 +102,13 @@ def _first(result: Any) -> torch.Tensor:
     return result[0] if isinstance(result, tuple) else result
 
 
+def _written(results: Any, arguments: dict[str, Any]) -> int:
+    """Bytes of the results that are not arguments changed in place."""
+    given = {a.data_ptr() for a in arguments.values() if isinstance(a, torch.Tensor)}
+    results = results if isinstance(results, tuple) else (results,)
+    return sum(t.nbytes for t in results if isinstance(t, torch.Tensor) and t.data_ptr() not in given)
+
+
 def _loop(function: Callable[..., Any], copies: list[tuple[Any, ...]], loops: int) -> float:
     """us of one call."""
     turns = [copies[i % len(copies)] for i in range(loops)]
@@ -113,6 +121,31 @@ def _loop(function: Callable[..., Any], copies: list[tuple[Any, ...]], loops: in
 def _read(*tensors: tuple[int, int]) -> None:
     for address, size in tensors:
         _layerzero.read_stream(address, size)
+
+
+def _steps(read: list[tuple[int, int]], to: int, left: int) -> list[tuple[int, int, int]]:
+    """(from, to, bytes) that read all of `read` and write `left` bytes from `to` on; to = 0: is only read.
+
+    Where more is written than read, memory is copied again.
+    """
+    steps, again = [], False
+    while True:
+        for address, size in read:
+            copied = min(size, left)
+            steps.append((address, to, copied))
+            steps.append((address + copied, 0, 0 if again else size - copied))
+            to, left = to + copied, left - copied
+        if left == 0:
+            return [step for step in steps if step[2]]
+        again = True
+
+
+def _copy(*steps: tuple[int, int, int]) -> None:
+    for start, to, size in steps:
+        if to:
+            _layerzero.copy_stream(start, to, size)
+        else:
+            _layerzero.read_stream(start, size)
 
 
 def _check(case: Case, results: dict[str, torch.Tensor], wanted: torch.Tensor) -> None:
@@ -138,10 +171,12 @@ def measure(case: Case, rounds: int) -> None:
     kernels = [c.kernel_id for c in admitted if not c.reference]
     function = getattr(lz, case.operation)
     reference = next(c.kernel_id for c in admitted[::-1] if c.reference)
-    wanted = _first(function(**arguments, kernel=reference))
+    results = function(**arguments, kernel=reference)
+    wanted = _first(results)
     unread = {"weight"} if tensors.get("packed") is not None else set()
     read = {name for name, t in tensors.items() if t is not None} - unread
-    size = sum(tensors[name].nbytes for name in read) + wanted.nbytes
+    written = _written(results, arguments)
+    size = sum(tensors[name].nbytes for name in read) + written
     axes = {name: int(report.key[name]) for name in contracts()[case.operation]["axes"] if name in report.key}
     case.about = {"operation": report.operation, "dtype": report.key["dtype"], "axes": axes}
     case.about |= {"options": report.options.to_dict(), "bytes": size}
@@ -151,6 +186,8 @@ def measure(case: Case, rounds: int) -> None:
     copies = [tensors] + [{k: None if t is None else t.clone() for k, t in tensors.items()} for _ in range(count - 1)]
     parts = [[turn[name] for name in read] for turn in copies]
     large = [tuple((t.data_ptr(), t.nbytes) for t in part if t.nbytes * 64 > size) for part in parts]
+    output = torch.empty(written, dtype=torch.uint8)  # one for all turns, as an allocator gives the last one again
+    copied = [tuple(_steps(list(part), output.data_ptr(), written)) for part in large if written * 64 > size and part]
     turns = [tuple(turn.values()) for turn in copies]
     calls = {k: lz.prepare(case.operation, **arguments, kernel=k) for k in kernels}
     loops = {}
@@ -164,6 +201,8 @@ def measure(case: Case, rounds: int) -> None:
             case.samples[kernel].append(_loop(calls[kernel], turns, loops[kernel]))
         if large[0]:
             case.stream.append(_loop(_read, large, max(loops.values())))
+        if copied:
+            case.copy.append(_loop(_copy, copied, max(loops.values())))
         if beside:
             case.reference.append(_loop(beside, turns, 1))
         first = next(iter(calls))
@@ -346,10 +385,14 @@ def _stored(options: dict[str, str]) -> str:
 
 
 def _shares(case: Case, best_us: float, roof: dict[str, Any]) -> dict[str, float | None]:
-    """Of the best kernel: the time to read the same bytes from where they are, and the larger of that and of the arithmetic."""
+    """Of the best kernel: the time to read the same bytes from where they are; that and to write what the call writes; the
+    larger of the latter and of the arithmetic.
+    """
     stream = statistics.median(case.stream)
-    least = max(stream, _compute_us(case.about, roof))
-    return {"share_of_stream": stream / best_us, "share_of_roof": least / best_us}
+    copy = statistics.median(case.copy) if case.copy else stream
+    least = max(copy, _compute_us(case.about, roof))
+    shares = {"share_of_stream": stream, "share_of_copy": copy, "share_of_roof": least}
+    return {name: us / best_us for name, us in shares.items()}
 
 
 def _row(case: Case, roof: dict[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,17 @@ uint64_t Sum(const uint64_t* words, int64_t count) {
   return sum;
 }
 
+void Copy(const uint64_t* from, uint64_t* to, int64_t count) {
+  const hn::ScalableTag<uint64_t> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    HWY_UNROLL(4)
+    for (int s = 0; s < 4; ++s) hn::StoreU(hn::LoadU(d, from + i + s * lanes), d, to + i + s * lanes);
+  }
+  std::copy(from + i, from + count, to + i);
+}
+
 // The number of multiply-adds, and their result, which nobody needs.
 int64_t Multiply(int64_t rounds, float* last) {
   const hn::ScalableTag<float> d;
@@ -63,6 +74,7 @@ HWY_AFTER_NAMESPACE();
 namespace lz::verify {
 namespace {
 HWY_EXPORT(Sum);
+HWY_EXPORT(Copy);
 HWY_EXPORT(Multiply);
 }  // namespace
 
@@ -77,6 +89,18 @@ uint64_t ReadStream(const void* data, int64_t bytes, const lz_parallel& parallel
   };
   parallel.run(parallel.self, 0, bytes / 8, 1 << 15, body, &job);
   return job.sum;
+}
+
+void CopyStream(const void* from, void* to, int64_t bytes, const lz_parallel& parallel) {
+  struct Job {
+    const uint64_t* from;
+    uint64_t* to;
+  } job{static_cast<const uint64_t*>(from), static_cast<uint64_t*>(to)};
+  const auto body = [](int64_t begin, int64_t end, void* context) {
+    const Job& job = *static_cast<Job*>(context);
+    HWY_DYNAMIC_DISPATCH(Copy)(job.from + begin, job.to + begin, end - begin);
+  };
+  parallel.run(parallel.self, 0, bytes / 8, 1 << 15, body, &job);
 }
 
 int64_t MultiplyAdds(int64_t rounds, const lz_parallel& parallel) {

@@ -1,5 +1,5 @@
-// What this machine can do at most, measured: reading memory, and multiplying. The roofs beside which kernels are
-// judged (Williams, Waterman, Patterson 2009, Roofline). And what it costs to share work among its threads.
+// What this machine can do at most, measured: reading and copying memory, and multiplying. The roofs beside which
+// kernels are judged (Williams, Waterman, Patterson 2009, Roofline). And what it costs to share work among its threads.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,9 @@ namespace lz::verify {
 
 // Reads `bytes` from `data` once, split over the threads; gives the sum of the words, so that nothing is left out.
 LZ_VERIFY_API uint64_t ReadStream(const void* data, int64_t bytes, const lz_parallel& parallel);
+
+// Copies `bytes` from `from` to `to` once, split over the threads, with ordinary stores as kernels have them.
+LZ_VERIFY_API void CopyStream(const void* from, void* to, int64_t bytes, const lz_parallel& parallel);
 
 // `rounds` of f32 multiply-adds in registers, by every thread: as many a round as keep its units busy. Gives their
 // number.

@@ -75,11 +75,32 @@ def test_the_roof_is_what_takes_longer(tmp_path):
     (case,) = ops_bench.all_cases(folder=tmp_path)
     with torch.inference_mode():
         ops_bench.measure(case, rounds=4)
-    case.stream = [3.0] * 4
+    assert len(case.copy) == 4
+    case.stream, case.copy = [3.0] * 4, [6.0] * 4
     products = 2 * 2 * 64 * 32  # floating point operations
     slow, fast = ({"f32_gflop_s": products / us / 1e3, "weights_g_s": {}} for us in (12, 1))
-    assert ops_bench._shares(case, 24.0, slow) == {"share_of_stream": 0.125, "share_of_roof": pytest.approx(0.5)}
-    assert ops_bench._shares(case, 24.0, fast) == {"share_of_stream": 0.125, "share_of_roof": 0.125}
+    assert ops_bench._shares(case, 24.0, slow) == {
+        "share_of_stream": 0.125,
+        "share_of_copy": 0.25,
+        "share_of_roof": pytest.approx(0.5),
+    }
+    assert ops_bench._shares(case, 24.0, fast) == {
+        "share_of_stream": 0.125,
+        "share_of_copy": 0.25,
+        "share_of_roof": 0.25,
+    }
+    case.copy = []  # a call that writes next to nothing
+    assert ops_bench._shares(case, 24.0, fast)["share_of_copy"] == 0.125
+
+
+@pytest.mark.parametrize("written", [0, 3, 8, 16, 20, 45])
+def test_a_copy_reads_all_once_and_writes_what_the_call_writes(written):
+    steps = ops_bench._steps([(1000, 16), (2000, 4)], 5000, written)
+    assert sum(size for _, to, size in steps if to) == written
+    seen = [address for start, _, size in steps for address in range(start, start + size)]
+    assert {*range(1000, 1016), *range(2000, 2004)} == set(seen) and len(seen) == max(20, written)
+    targets = [address for _, to, size in steps if to for address in range(to, to + size)]
+    assert targets == list(range(5000, 5000 + written))
 
 
 def test_a_weight_becomes_a_number_once():
@@ -167,7 +188,8 @@ def test_a_written_prior_is_read_by_the_next_process(folder, tmp_path, capfd, mo
     assert code == 0
     assert len(report["calls"]) == 5
     assert report["regret"]["priorities"]["calls"] == 5
-    assert report["calls"][-1]["share_of_stream"] == report["calls"][-1]["share_of_roof"] > 0
+    assert report["calls"][-1]["share_of_stream"] > 0
+    assert report["calls"][-1]["share_of_copy"] == report["calls"][-1]["share_of_roof"] > 0
     cases = ops_bench.all_cases(folder=folder)
     for case in cases:
         ops_bench.measure(case, 4)
