@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/rows.h"
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,10 +25,11 @@ HWY_INLINE float SumOf(const T* x, int64_t n) {
   auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
   int64_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    s0 = hn::Add(s0, LoadF32(d, x + i));
-    s1 = hn::Add(s1, LoadF32(d, x + i + lanes));
-    s2 = hn::Add(s2, LoadF32(d, x + i + 2 * lanes));
-    s3 = hn::Add(s3, LoadF32(d, x + i + 3 * lanes));
+    const auto v = LoadTwo(d, x + i), u = LoadTwo(d, x + i + 2 * lanes);
+    s0 = hn::Add(s0, v.a);
+    s1 = hn::Add(s1, v.b);
+    s2 = hn::Add(s2, u.a);
+    s3 = hn::Add(s3, u.b);
   }
   for (; i + lanes <= n; i += lanes) s0 = hn::Add(s0, LoadF32(d, x + i));
   if (i < n) s1 = hn::Add(s1, LoadF32N(d, x + i, size_t(n - i)));
@@ -46,7 +48,8 @@ HWY_INLINE Deviations SumDeviations(const T* x, int64_t n, float mean) {
   auto s0 = hn::Zero(d), s1 = hn::Zero(d), q0 = hn::Zero(d), q1 = hn::Zero(d);
   int64_t i = 0;
   for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    const auto a = hn::Sub(LoadF32(d, x + i), m), b = hn::Sub(LoadF32(d, x + i + lanes), m);
+    const auto v = LoadTwo(d, x + i);
+    const auto a = hn::Sub(v.a, m), b = hn::Sub(v.b, m);
     s0 = hn::Add(s0, a);
     s1 = hn::Add(s1, b);
     q0 = hn::MulAdd(a, a, q0);
@@ -64,28 +67,23 @@ HWY_INLINE Deviations SumDeviations(const T* x, int64_t n, float mean) {
 // `out` may be `x`; w == nullptr means 1, bias == nullptr means 0. offset: added to w.
 template <class T>
 HWY_INLINE void LayerRow(const T* x, const T* w, const T* bias, T* out, int64_t n, float eps, float offset) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
   const float mean = SumOf(x, n) / float(n);
   const Deviations deviations = SumDeviations(x, n, mean);
   const float rest_of_mean = deviations.sum / float(n);
   const float variance = HWY_MAX(deviations.squares / float(n) - rest_of_mean * rest_of_mean, 0.0f);
   const float scale = 1.0f / std::sqrt(variance + eps);
-  const auto centre = [vmean = hn::Set(d, mean), vrest = hn::Set(d, rest_of_mean)](auto v)
-                          HWY_ATTR { return hn::Sub(hn::Sub(v, vmean), vrest); };
-  const auto vscale = hn::Set(d, scale), voffset = hn::Set(d, offset), one = hn::Set(d, 1.0f), zero = hn::Zero(d);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto gain = hn::Mul(vscale, hn::Add(w ? LoadF32(d, w + i) : one, voffset));
-    const auto shift = bias ? LoadF32(d, bias + i) : zero;
-    StoreF32(d, hn::MulAdd(centre(LoadF32(d, x + i)), gain, shift), out + i);
-  }
-  if (i < n) {
-    const size_t rest = size_t(n - i);
-    const auto gain = hn::Mul(vscale, hn::Add(w ? LoadF32N(d, w + i, rest) : one, voffset));
-    const auto shift = bias ? LoadF32N(d, bias + i, rest) : zero;
-    StoreF32N(d, hn::MulAdd(centre(LoadF32N(d, x + i, rest)), gain, shift), out + i, rest);
-  }
+  const auto scaled = [=](auto d, auto v, auto gain, auto shift) HWY_ATTR {
+    const auto centred = hn::Sub(hn::Sub(v, hn::Set(d, mean)), hn::Set(d, rest_of_mean));
+    return hn::MulAdd(centred, hn::Mul(hn::Set(d, scale), hn::Add(gain, hn::Set(d, offset))), shift);
+  };
+  if (w && bias) return MapRow(out, n, scaled, x, w, bias);
+  const auto without_bias = [&](auto d, auto v, auto gain) HWY_ATTR { return scaled(d, v, gain, hn::Zero(d)); };
+  const auto without_weight = [&](auto d, auto v, auto shift)
+                                  HWY_ATTR { return scaled(d, v, hn::Set(d, 1.0f), shift); };
+  if (w) return MapRow(out, n, without_bias, x, w);
+  if (bias) return MapRow(out, n, without_weight, x, bias);
+  MapRow(
+      out, n, [&](auto d, auto v) HWY_ATTR { return without_bias(d, v, hn::Set(d, 1.0f)); }, x);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/rows.h"
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,12 +26,11 @@ HWY_INLINE float SumOfSquares(const T* HWY_RESTRICT x, int64_t n) {
   auto s0 = hn::Zero(d), s1 = hn::Zero(d), s2 = hn::Zero(d), s3 = hn::Zero(d);
   int64_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    const auto a = LoadF32(d, x + i), b = LoadF32(d, x + i + lanes);
-    const auto c = LoadF32(d, x + i + 2 * lanes), e = LoadF32(d, x + i + 3 * lanes);
-    s0 = hn::MulAdd(a, a, s0);
-    s1 = hn::MulAdd(b, b, s1);
-    s2 = hn::MulAdd(c, c, s2);
-    s3 = hn::MulAdd(e, e, s3);
+    const auto v = LoadTwo(d, x + i), u = LoadTwo(d, x + i + 2 * lanes);
+    s0 = hn::MulAdd(v.a, v.a, s0);
+    s1 = hn::MulAdd(v.b, v.b, s1);
+    s2 = hn::MulAdd(u.a, u.a, s2);
+    s3 = hn::MulAdd(u.b, u.b, s3);
   }
   for (; i + lanes <= n; i += lanes) {
     const auto a = LoadF32(d, x + i);
@@ -46,19 +46,12 @@ HWY_INLINE float SumOfSquares(const T* HWY_RESTRICT x, int64_t n) {
 // out[i] = x[i] * scale * (w[i] + offset); w == nullptr means 1. `out` may be `x`.
 template <class T>
 HWY_INLINE void ScaleRow(const T* x, const T* w, T* out, int64_t n, float scale, float offset) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto vscale = hn::Set(d, scale), voffset = hn::Set(d, offset), one = hn::Set(d, 1.0f);
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto gain = hn::Add(w ? LoadF32(d, w + i) : one, voffset);
-    StoreF32(d, hn::Mul(hn::Mul(LoadF32(d, x + i), vscale), gain), out + i);
-  }
-  if (i < n) {
-    const size_t rest = size_t(n - i);
-    const auto gain = hn::Add(w ? LoadF32N(d, w + i, rest) : one, voffset);
-    StoreF32N(d, hn::Mul(hn::Mul(LoadF32N(d, x + i, rest), vscale), gain), out + i, rest);
-  }
+  const auto scaled = [=](auto d, auto v, auto gain) HWY_ATTR {
+    return hn::Mul(hn::Mul(v, hn::Set(d, scale)), hn::Add(gain, hn::Set(d, offset)));
+  };
+  if (w) return MapRow(out, n, scaled, x, w);
+  MapRow(
+      out, n, [&](auto d, auto v) HWY_ATTR { return scaled(d, v, hn::Set(d, 1.0f)); }, x);
 }
 
 // One row of the norm: `out` may be `x`.

@@ -13,6 +13,7 @@
 #include "hwy/highway.h"
 #include "kernels/launch.h"
 #include "kernels/norm/layer_row.h"
+#include "kernels/rows.h"
 #include "kernels/simd.h"
 #include "ops/norm/layer_residual.h"
 
@@ -21,19 +22,6 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::norm_layer_residual;
-
-// sum[i] = x[i] + r[i] rounded to T.
-template <class T>
-HWY_INLINE void AddRow(const T* x, const T* r, T* sum, int64_t n) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) StoreF32(d, hn::Add(LoadF32(d, x + i), LoadF32(d, r + i)), sum + i);
-  if (i < n) {
-    const size_t rest = size_t(n - i);
-    StoreF32N(d, hn::Add(LoadF32N(d, x + i, rest), LoadF32N(d, r + i, rest)), sum + i, rest);
-  }
-}
 
 template <class T>
 int32_t Run(const lz_kernel_args* args) {
@@ -54,7 +42,8 @@ int32_t Run(const lz_kernel_args* args) {
   ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* sum = psum + sum_row[i];
-      AddRow(px + x_row[i], pr + r_row[i], sum, hidden);
+      const auto add = [](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
+      MapRow(sum, hidden, add, px + x_row[i], pr + r_row[i]);
       LayerRow(sum, pw, pb, pout + out_row[i], hidden, eps, offset);
     }
   });

@@ -28,9 +28,9 @@ HWY_INLINE float AddRow(const T* x, const T* r, T* sum, int64_t n) {
   auto s0 = hn::Zero(d), s1 = hn::Zero(d);
   int64_t i = 0;
   for (; i + 2 * lanes <= n; i += 2 * lanes) {
-    StoreF32(d, hn::Add(LoadF32(d, x + i), LoadF32(d, r + i)), sum + i);
-    StoreF32(d, hn::Add(LoadF32(d, x + i + lanes), LoadF32(d, r + i + lanes)), sum + i + lanes);
-    const auto a = LoadF32(d, sum + i), b = LoadF32(d, sum + i + lanes);
+    const auto v = LoadTwo(d, x + i), u = LoadTwo(d, r + i);
+    StoreTwo(d, hn::Add(v.a, u.a), hn::Add(v.b, u.b), sum + i);
+    const auto [a, b] = LoadTwo(d, sum + i);
     s0 = hn::MulAdd(a, a, s0);
     s1 = hn::MulAdd(b, b, s1);
   }

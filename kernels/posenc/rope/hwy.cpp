@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/launch.h"
+#include "kernels/rows.h"
 #include "kernels/simd.h"
 #include "ops/common/rope.h"
 #include "ops/posenc/rope.h"
@@ -73,23 +75,51 @@ void MakeFactors(const T* cos, const T* sin, const Form& form, Factors* f) {
   }
 }
 
+// bf16 is read as its even and its odd elements (LoadTwo).
+template <class T>
+inline constexpr bool kEvenAndOdd = hn::MaxLanes(Tag()) > 1 && std::is_same_v<T, BF16>;
+
+// n factors in the order in which LoadTwo reads elements of T.
+template <class T>
+HWY_INLINE void OrderFactors(float* p, int64_t n) {
+  if constexpr (kEvenAndOdd<T>) {
+    const Tag d;
+    const int64_t lanes = int64_t(hn::Lanes(d));
+    for (int64_t i = 0; i + 2 * lanes <= n; i += 2 * lanes) {
+      hn::Vec<Tag> even, odd;
+      hn::LoadInterleaved2(d, p + i, even, odd);
+      hn::StoreU(even, d, p + i);
+      hn::StoreU(odd, d, p + i + lanes);
+    }
+  }
+}
+
+// a C + b S with the factors from `i` on.
+HWY_INLINE hn::Vec<Tag> Turned(hn::Vec<Tag> a, hn::Vec<Tag> b, const Factors& f, int64_t i) {
+  const Tag d;
+  return hn::MulAdd(b, hn::LoadU(d, f.s + i), hn::Mul(a, hn::LoadU(d, f.c + i)));
+}
+
 template <class T>
 HWY_INLINE void RotateHalves(const T* x, T* out, int64_t m, const Factors& f) {
   const Tag d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto first = [&](auto a, auto b, int64_t i)
-                         HWY_ATTR { return hn::MulAdd(b, hn::LoadU(d, f.s + i), hn::Mul(a, hn::LoadU(d, f.c + i))); };
   int64_t i = 0;
+  for (; i + 2 * lanes <= m; i += 2 * lanes) {
+    const auto a = LoadTwo(d, x + i), b = LoadTwo(d, x + m + i);
+    StoreTwo(d, Turned(a.a, b.a, f, i), Turned(a.b, b.b, f, i + lanes), out + i);
+    StoreTwo(d, Turned(b.a, a.a, f, m + i), Turned(b.b, a.b, f, m + i + lanes), out + m + i);
+  }
   for (; i + lanes <= m; i += lanes) {
     const auto a = LoadF32(d, x + i), b = LoadF32(d, x + m + i);
-    StoreF32(d, first(a, b, i), out + i);
-    StoreF32(d, first(b, a, m + i), out + m + i);
+    StoreF32(d, Turned(a, b, f, i), out + i);
+    StoreF32(d, Turned(b, a, f, m + i), out + m + i);
   }
   if (i < m) {
     const size_t rest = size_t(m - i);
     const auto a = LoadF32N(d, x + i, rest), b = LoadF32N(d, x + m + i, rest);
-    StoreF32N(d, first(a, b, i), out + i, rest);
-    StoreF32N(d, first(b, a, m + i), out + m + i, rest);
+    StoreF32N(d, Turned(a, b, f, i), out + i, rest);
+    StoreF32N(d, Turned(b, a, f, m + i), out + m + i, rest);
   }
 }
 
@@ -97,14 +127,18 @@ template <class T>
 HWY_INLINE void RotatePairs(const T* x, T* out, int64_t r, const Factors& f) {
   const Tag d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto rotate = [&](auto v, int64_t i) HWY_ATTR {
-    return hn::MulAdd(hn::Reverse2(d, v), hn::LoadU(d, f.s + i), hn::Mul(v, hn::LoadU(d, f.c + i)));
-  };
   int64_t i = 0;
-  for (; i + lanes <= r; i += lanes) StoreF32(d, rotate(LoadF32(d, x + i), i), out + i);
+  if constexpr (kEvenAndOdd<T>) {
+    for (; i + 2 * lanes <= r; i += 2 * lanes) {
+      const auto v = LoadTwo(d, x + i);
+      StoreTwo(d, Turned(v.a, v.b, f, i), Turned(v.b, v.a, f, i + lanes), out + i);
+    }
+  }
+  const auto rotate = [&](auto v) HWY_ATTR { return Turned(v, hn::Reverse2(d, v), f, i); };
+  for (; i + lanes <= r; i += lanes) StoreF32(d, rotate(LoadF32(d, x + i)), out + i);
   if (i < r) {
     const size_t rest = size_t(r - i);
-    StoreF32N(d, rotate(LoadF32N(d, x + i, rest), i), out + i, rest);
+    StoreF32N(d, rotate(LoadF32N(d, x + i, rest)), out + i, rest);
   }
 }
 
@@ -142,7 +176,15 @@ int32_t Launch(const lz_kernel_args* args) {
         using T = decltype(t);
         MakeFactors(Data<const T>(cos) + rows.Offset(cos, b, s), Data<const T>(sin) + rows.Offset(sin, b, s), form, &f);
       });
-      WithFloatType(DTypeOf(x), [&](auto t) { RotatePosition<decltype(t)>(args, b, s, form, f); });
+      WithFloatType(DTypeOf(x), [&](auto t) {
+        using T = decltype(t);
+        const int64_t part = form.interleaved ? form.r : form.r / 2;
+        for (int64_t at = 0; at < form.r; at += part) {
+          OrderFactors<T>(f.c + at, part);
+          OrderFactors<T>(f.s + at, part);
+        }
+        RotatePosition<T>(args, b, s, form, f);
+      });
     }
   });
   return 0;
