@@ -11,6 +11,7 @@
 #include "core/kernel.h"
 #include "core/view.h"
 #include "hwy/highway.h"
+#include "kernels/rows.h"
 #include "kernels/sampling/common/vectors.h"
 #include "kernels/sampling/common/workspace.h"
 #include "ops/sampling/softmax.h"
@@ -23,37 +24,53 @@ using namespace lz::ops::sampling_softmax;
 
 void StoreUpTo(sampler::Tag d, sampler::Vec v, float* p, int64_t i, int64_t n) {
   if (HWY_LIKELY(i + int64_t(hn::Lanes(d)) <= n)) return hn::StoreU(v, d, p + i);
-  alignas(64) float lanes[hn::MaxLanes(d)];
-  hn::Store(v, d, lanes);
-  for (int64_t j = 0; i + j < n; ++j) p[i + j] = lanes[j];
+  StoreF32N(d, v, p + i, size_t(n - i));
 }
 
+// The largest element; of a row with a NaN any one.
+template <class T>
+float MaxOf(const T* x, int64_t n) {
+  const sampler::Tag d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  auto m0 = hn::Set(d, -sampler::kInf), m1 = m0;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    const auto v = LoadTwo(d, x + i);
+    m0 = hn::Max(m0, v.a);
+    m1 = hn::Max(m1, v.b);
+  }
+  for (; i < n; i += lanes) m0 = hn::Max(m0, sampler::LoadUpTo(d, x, i, n, -sampler::kInf));
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(m0, m1)));
+}
+
+// A NaN, an inf or no finite element make a weight NaN, the sum and so the whole row.
 template <class T>
 void Row(const T* x, float* out, int64_t n, float inverse_temperature) {
   const sampler::Tag d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const sampler::ScanResult scan = sampler::ScanRow(d, x, n, nullptr);
-  if (scan.nan || std::isinf(scan.max)) {
-    std::fill(out, out + n, std::numeric_limits<float>::quiet_NaN());
-    return;
-  }
-  const auto max = hn::Set(d, scan.max), scale = hn::Set(d, inverse_temperature);
+  const auto weight = [max = hn::Set(d, MaxOf(x, n)), scale = hn::Set(d, inverse_temperature)](auto d, auto v)
+                          HWY_ATTR { return Exp(d, hn::Mul(hn::Sub(v, max), scale)); };
   double total = 0;
-  for (int64_t begin = 0; begin < n; begin += sampler::kBlock) {
-    const int64_t end = std::min(n, begin + sampler::kBlock);
-    auto sum = hn::Zero(d);
-    for (int64_t i = begin; i < end; i += lanes) {
-      const auto v = sampler::LoadUpTo(d, x, i, n, -sampler::kInf);
-      const auto w = Exp(d, hn::Mul(hn::Sub(v, max), scale));
-      sum = hn::Add(sum, w);
-      StoreUpTo(d, w, out, i, n);
+  for (int64_t i = 0; i < n;) {
+    const int64_t end = std::min(n, i + sampler::kBlock);
+    auto s0 = hn::Zero(d), s1 = s0;
+    for (; i + 2 * lanes <= end; i += 2 * lanes) {
+      const auto a = weight(d, LoadF32(d, x + i)), b = weight(d, LoadF32(d, x + i + lanes));
+      hn::StoreU(a, d, out + i);
+      hn::StoreU(b, d, out + i + lanes);
+      s0 = hn::Add(s0, a);
+      s1 = hn::Add(s1, b);
     }
-    total += double(hn::GetLane(hn::SumOfLanes(d, sum)));
+    for (; i < end; i += lanes) {
+      const auto a = weight(d, sampler::LoadUpTo(d, x, i, end, -sampler::kInf));
+      StoreUpTo(d, a, out, i, end);
+      s0 = hn::Add(s0, a);
+    }
+    total += double(hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))));
   }
-  const auto factor = hn::Set(d, float(1.0 / total));
-  for (int64_t i = 0; i < n; i += lanes) {
-    StoreUpTo(d, hn::Mul(sampler::LoadUpTo(d, out, i, n, 0.0f), factor), out, i, n);
-  }
+  const float factor = float(1.0 / total);
+  MapRow(
+      out, n, [factor](auto d, auto v) HWY_ATTR { return hn::Mul(v, hn::Set(d, factor)); }, out);
 }
 
 template <class T>
