@@ -60,13 +60,41 @@ HWY_INLINE void StoreTwo(D d, hn::Vec<D> a, hn::Vec<D> b, BF16* p) {
 }
 #endif
 
+// A function of many instructions. Its results become bf16 in a loop of their own: at the end of a long chain, rounding
+// would wait in the CPU's schedulers, which then see too few elements ahead.
+constexpr bool kLongFunction = true;
+
+// MapRow of as many elements as come in whole chunks, from their number on; the number.
+template <class F, class... In>
+HWY_INLINE int64_t MapChunks(BF16* out, int64_t n, const F& f, const In*... in) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  constexpr int64_t kChunk = 512;
+  HWY_ALIGN float results[kChunk];
+  int64_t i = 0;
+  for (; i + kChunk <= n; i += kChunk) {
+    for (int64_t j = 0; j < kChunk; j += 2 * lanes) {
+      const auto keep = [&](auto... v) HWY_ATTR {
+        hn::Store(f(d, v.a...), d, results + j);
+        hn::Store(f(d, v.b...), d, results + j + lanes);
+      };
+      keep(LoadTwo(d, in + i + j)...);
+    }
+    for (int64_t j = 0; j < kChunk; j += 2 * lanes) {
+      StoreTwo(d, hn::Load(d, results + j), hn::Load(d, results + j + lanes), out + i + j);
+    }
+  }
+  return i;
+}
+
 // out[i] = f(d, in[i]...) in FP32, rounded once. `out` may be one of `in`.
-template <class T, class F, class... In>
+template <bool kLong = false, class T, class F, class... In>
 HWY_INLINE void MapRow(T* out, int64_t n, const F& f, const In*... in) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   int64_t i = 0;
   if constexpr ((std::is_same_v<T, In> && ...)) {  // one order of elements
+    if constexpr (kLong && std::is_same_v<T, BF16>) i = MapChunks(out, n, f, in...);
     const auto store = [&](auto... v) HWY_ATTR { StoreTwo(d, f(d, v.a...), f(d, v.b...), out + i); };
     for (; i + 2 * lanes <= n; i += 2 * lanes) store(LoadTwo(d, in + i)...);
   }
@@ -89,7 +117,7 @@ Rows<T> RowsOf(const lz_tensor& t) {
 }
 
 // All rows of n elements. 16k elements take about 4 us on one core: less is not worth waking another.
-template <class T, class F, class... In>
+template <bool kLong = false, class T, class F, class... In>
 void MapRows(const lz_kernel_args* args, int64_t rows, int64_t n, const F& f, const Rows<T>& out,
              const Rows<const In>&... in) {
   constexpr int64_t kBlock = 2048, kGrain = 16384;
@@ -97,12 +125,12 @@ void MapRows(const lz_kernel_args* args, int64_t rows, int64_t n, const F& f, co
     const int64_t total = rows * n;
     ParallelFor(args, (total + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t begin, int64_t end) {
       const int64_t first = begin * kBlock, count = std::min(end * kBlock, total) - first;
-      MapRow(out.data + first, count, f, (in.data + first)...);
+      MapRow<kLong>(out.data + first, count, f, (in.data + first)...);
     });
     return;
   }
   ParallelFor(args, rows, kGrain / (n + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) MapRow(out.data + out.offsets[r], n, f, (in.data + in.offsets[r])...);
+    for (int64_t r = begin; r < end; ++r) MapRow<kLong>(out.data + out.offsets[r], n, f, (in.data + in.offsets[r])...);
   });
 }
 

@@ -12,32 +12,27 @@
 #include "hwy/highway.h"
 #include "kernels/simd.h"
 #include "kernels/simd_math.h"
+#include "kernels/simd_math_bf16.h"
 #include "ops/common/activation.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 
-// x / (1 + e^(-alpha x)).
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V ScaledSilu(D d, V x, float alpha) {
-  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Mul(x, hn::Set(d, -alpha)))));
-}
-
 // The branch is the same for all vectors of a call: predicted, and much cheaper than a loop of its own for each
-// function in code size.
-template <class D, class V = hn::Vec<D>>
+// function in code size. Out: what the result is rounded to.
+template <class Out = float, class D, class V = hn::Vec<D>>
 HWY_INLINE V Activate(D d, V x, int64_t function, float alpha) {
   using namespace ops::activation;
   const auto negative = hn::Lt(x, hn::Zero(d));
   switch (function) {
-    case kSilu: return ScaledSilu(d, x, alpha);
-    case kGelu: return GeluErf(d, x);
-    case kGeluTanh: return GeluTanh(d, x);
+    case kSilu: return ScaledSiluTo<Out>(d, x, alpha);
+    case kGelu: return GeluErfTo<Out>(d, x);
+    case kGeluTanh: return GeluTanhTo<Out>(d, x);
     case kRelu: return hn::IfThenZeroElse(negative, x);
     case kRelu2: return hn::IfThenZeroElse(negative, hn::Mul(x, x));
-    case kQuickGelu: return ScaledSilu(d, x, 1.702f);
-    case kSigmoid: return Sigmoid(d, x);
+    case kQuickGelu: return ScaledSiluTo<Out>(d, x, 1.702f);
+    case kSigmoid: return SigmoidTo<Out>(d, x);
     case kTanh: return Tanh(d, x);
     default: return x;
   }
@@ -47,17 +42,21 @@ HWY_INLINE V Activate(D d, V x, int64_t function, float alpha) {
 struct GateFunction {
   explicit GateFunction(const lz_scalar* activation) : gate(activation) {}
 
-  template <class D, class V = hn::Vec<D>>
+  template <class Out = float, class D, class V = hn::Vec<D>>
   HWY_INLINE V Activated(D d, V g) const {
     const V limit = hn::Set(d, float(gate.limit));
-    return Activate(d, hn::IfThenElse(hn::Gt(g, limit), limit, g), gate.function, float(gate.alpha));
+    return Activate<Out>(d, hn::IfThenElse(hn::Gt(g, limit), limit, g), gate.function, float(gate.alpha));
   }
-  template <class D, class V = hn::Vec<D>>
-  HWY_INLINE V operator()(D d, V g, V u) const {
+  template <class Out = float, class D, class V = hn::Vec<D>>
+  HWY_INLINE V Gated(D d, V g, V u) const {
     const V limit = hn::Set(d, float(gate.limit)), least = hn::Neg(limit);
     u = hn::IfThenElse(hn::Gt(u, limit), limit, u);
     u = hn::IfThenElse(hn::Lt(u, least), least, u);
-    return hn::Mul(Activated(d, g), hn::Add(u, hn::Set(d, float(gate.up_offset))));
+    return hn::Mul(Activated<Out>(d, g), hn::Add(u, hn::Set(d, float(gate.up_offset))));
+  }
+  template <class D, class V = hn::Vec<D>>
+  HWY_INLINE V operator()(D d, V g, V u) const {
+    return Gated(d, g, u);
   }
 
   ops::activation::Gate gate;

@@ -13,14 +13,15 @@ HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 
-// out = f(d, gate, up): tensors gate, up [..., n] and out, all of one dtype; out may be gate or up.
+// out = f(T{}, d, gate, up): tensors gate, up [..., n] and out, all of T; out may be gate or up.
 template <class F>
 int32_t RunGated(const lz_kernel_args* args, const lz_tensor& gate, const lz_tensor& up, const lz_tensor& out,
                  const F& f) {
   return WithFloatType(DTypeOf(gate), [&](auto t) {
     using T = decltype(t);
-    MapRows(args, NumRows(gate), gate.shape[gate.ndim - 1], f, RowsOf<T>(out), RowsOf<const T>(gate),
-            RowsOf<const T>(up));
+    MapRows<kLongFunction>(
+        args, NumRows(gate), gate.shape[gate.ndim - 1], [&](auto d, auto g, auto u) HWY_ATTR { return f(t, d, g, u); },
+        RowsOf<T>(out), RowsOf<const T>(gate), RowsOf<const T>(up));
     return int32_t{0};
   });
 }
@@ -32,7 +33,9 @@ int32_t RunPackedGated(const lz_kernel_args* args, const lz_tensor& packed, cons
     using T = decltype(t);
     const int64_t n = packed.shape[packed.ndim - 1] / 2;
     const Rows<const T> gate = RowsOf<const T>(packed), up = {gate.data + n, gate.offsets};
-    MapRows(args, NumRows(packed), n, f, RowsOf<T>(out), gate, up);
+    MapRows<kLongFunction>(
+        args, NumRows(packed), n, [&](auto d, auto g, auto u) HWY_ATTR { return f(t, d, g, u); }, RowsOf<T>(out), gate,
+        up);
     return int32_t{0};
   });
 }

@@ -50,6 +50,17 @@ void RoundBF16(const std::vector<float>& in, std::vector<uint16_t>* first, std::
   }
 }
 
+// f of a row of bf16 as a long function and as any other.
+void MapBothWays(const std::vector<uint16_t>& in, std::vector<uint16_t>* as_long, std::vector<uint16_t>* as_any) {
+  std::vector<BF16> from(in.size()), to(in.size());
+  for (size_t i = 0; i < in.size(); ++i) from[i].bits = in[i];
+  const auto f = [](auto d, auto v, auto u) { return hn::MulAdd(v, u, hn::Set(d, 0.5f)); };
+  MapRow(to.data(), int64_t(in.size()), f, from.data(), from.data());
+  for (size_t i = 0; i < in.size(); ++i) (*as_any)[i] = to[i].bits;
+  MapRow<kLongFunction>(from.data(), int64_t(in.size()), f, from.data(), from.data());  // in place
+  for (size_t i = 0; i < in.size(); ++i) (*as_long)[i] = from[i].bits;
+}
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace lz
@@ -60,6 +71,7 @@ namespace lz {
 namespace {
 HWY_EXPORT(CopyBF16);
 HWY_EXPORT(RoundBF16);
+HWY_EXPORT(MapBothWays);
 
 class RowPairs : public testing::OnEachTarget {};
 
@@ -85,6 +97,15 @@ TEST_P(RowPairs, RoundToNearestEven) {
     const uint16_t want = FloatToBF16(in[i]);
     ASSERT_EQ(first[i], want) << std::hex << std::bit_cast<uint32_t>(in[i]);
     ASSERT_EQ(second[i], want) << std::hex << std::bit_cast<uint32_t>(in[i]);
+  }
+}
+
+TEST_P(RowPairs, TakeLongFunctionsInChunks) {
+  for (const size_t n : {1, 31, 511, 512, 513, 1024, 1600}) {
+    std::vector<uint16_t> in(n), as_long(n), as_any(n);
+    for (size_t i = 0; i < n; ++i) in[i] = FloatToBF16(0.01f * float(i) - 3.0f);
+    HWY_DYNAMIC_DISPATCH(MapBothWays)(in, &as_long, &as_any);
+    EXPECT_EQ(as_long, as_any) << n;
   }
 }
 

@@ -19,7 +19,9 @@ namespace {
 using namespace lz::ops::activation_gated;
 
 int32_t Launch(const lz_kernel_args* args) {
-  return RunPackedGated(args, args->tensors[kInput], args->tensors[kOutput], GateFunction(&args->scalars[kActivation]));
+  const GateFunction function(&args->scalars[kActivation]);
+  return RunPackedGated(args, args->tensors[kInput], args->tensors[kOutput],
+                        [&](auto t, auto d, auto g, auto u) HWY_ATTR { return function.Gated<decltype(t)>(d, g, u); });
 }
 }  // namespace
 }  // namespace HWY_NAMESPACE

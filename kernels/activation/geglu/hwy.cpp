@@ -11,7 +11,7 @@
 #include "kernels/activation/gated.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
-#include "kernels/simd_math.h"
+#include "kernels/simd_math_bf16.h"
 #include "ops/activation/geglu.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,9 +23,11 @@ using namespace lz::ops::activation_geglu;
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor &gate = args->tensors[kGate], &up = args->tensors[kUp], &out = args->tensors[kOutput];
   if (args->scalars[kApproximate].value.i == kTanh) {
-    return RunGated(args, gate, up, out, [](auto d, auto g, auto u) HWY_ATTR { return hn::Mul(GeluTanh(d, g), u); });
+    return RunGated(args, gate, up, out,
+                    [](auto t, auto d, auto g, auto u) HWY_ATTR { return hn::Mul(GeluTanhTo<decltype(t)>(d, g), u); });
   }
-  return RunGated(args, gate, up, out, [](auto d, auto g, auto u) HWY_ATTR { return hn::Mul(GeluErf(d, g), u); });
+  return RunGated(args, gate, up, out,
+                  [](auto t, auto d, auto g, auto u) HWY_ATTR { return hn::Mul(GeluErfTo<decltype(t)>(d, g), u); });
 }
 
 }  // namespace

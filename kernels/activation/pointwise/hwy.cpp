@@ -22,9 +22,9 @@ int32_t Launch(const lz_kernel_args* args) {
   const int64_t function = args->scalars[kFunction].value.i;
   return WithFloatType(DTypeOf(x), [&](auto t) {
     using T = decltype(t);
-    MapRows(
+    MapRows<kLongFunction>(
         args, NumRows(x), x.ndim > 0 ? x.shape[x.ndim - 1] : 1,
-        [function](auto d, auto v) HWY_ATTR { return Activate(d, v, function, 1.0f); }, RowsOf<T>(out),
+        [function](auto d, auto v) HWY_ATTR { return Activate<T>(d, v, function, 1.0f); }, RowsOf<T>(out),
         RowsOf<const T>(x));
     return int32_t{0};
   });

@@ -11,7 +11,7 @@
 #include "kernels/activation/gated.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
-#include "kernels/simd_math.h"
+#include "kernels/simd_math_bf16.h"
 #include "ops/activation/silu_and_mul.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -22,7 +22,7 @@ using namespace lz::ops::activation_silu_and_mul;
 
 int32_t Launch(const lz_kernel_args* args) {
   return RunPackedGated(args, args->tensors[kInput], args->tensors[kOutput],
-                        [](auto d, auto g, auto u) HWY_ATTR { return hn::Mul(Silu(d, g), u); });
+                        [](auto t, auto d, auto g, auto u) HWY_ATTR { return hn::Mul(SiluTo<decltype(t)>(d, g), u); });
 }
 
 }  // namespace
