@@ -80,7 +80,7 @@ HWY_INLINE V Tanh(D d, V x) {
   const V small = hn::MulAdd(
       hn::Mul(x, x2), Poly(d, x2, -0.3333325985f, 0.1333083037f, -0.0536880245f, 0.0204694235f, -0.0055151672f), x);
   const V large = hn::Sub(one, hn::Div(two, hn::Add(one, Exp(d, hn::Add(a, a)))));
-  return hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.65f)), small, hn::CopySign(large, x));
+  return hn::CopySign(hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.65f)), small, large), x);
 }
 
 // erfc(a) for a >= 0: e^(-a^2) times a polynomial in 1 / (1 + 0.42 a) (the form of Abramowitz and Stegun 7.1.26).

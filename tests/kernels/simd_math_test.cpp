@@ -142,6 +142,7 @@ TEST_P(SimdMath, TreatsNaNAndInfinityAsTheFormulaDoes) {
         EXPECT_TRUE(std::isnan(y[0])) << special << " gave " << y[0];
       } else {
         EXPECT_EQ(y[0], want) << special;
+        EXPECT_EQ(std::signbit(y[0]), std::signbit(want)) << special;
       }
     }
   });
