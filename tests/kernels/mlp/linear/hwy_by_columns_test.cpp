@@ -21,7 +21,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, HwyByColumns, AllTargets(), NameOfTarget);
 TEST_P(HwyByColumns, EqualsTheReferenceForFewRows) {
   for (DType type : kTypes)
     for (int64_t rows = 1; rows <= 4; ++rows)
-      for (int64_t n : {1, 3, 4, 7, 8, 15, 16, 17, 33, 70, 530})
+      for (int64_t n : {1, 3, 4, 7, 8, 15, 16, 17, 33, 70, 530, 1090})
         for (int64_t k : {1, 2, 3, 7, 8, 9, 16, 21})
           ExpectLikeReference(Kernel(),
                               {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0, .by_columns = true});
@@ -65,6 +65,7 @@ TEST_P(HwyByColumns, DoesNotDependOnThePartition) {
 
 TEST_P(HwyByColumns, FitsASmallStack) {
   OnSmallStack([] { ExpectLikeReference(Kernel(), {.rows = 70, .n = 70, .k = 70, .by_columns = true}); });
+  OnSmallStack([] { ExpectLikeReference(Kernel(), {.rows = 4, .n = 1090, .k = 70, .by_columns = true}); });
 }
 
 TEST_P(HwyByColumns, ANaNReachesItsRowOnly) {
