@@ -14,12 +14,14 @@
 #include "kernels/launch.h"
 #include "kernels/mlp/linear/codes.h"
 #include "kernels/mlp/linear/gguf/exact.h"
+#include "kernels/mlp/linear/gguf/x86_scales.h"
 #include "kernels/mlp/linear/x86_ordinary.h"
 #include "kernels/x86_intrinsics.h"
 #include "ops/mlp/linear/gguf.h"
 
 namespace {
 using namespace lz;
+using namespace lz::gguf;
 using namespace lz::ops::mlp_linear_gguf;
 
 constexpr int kMaxTile = 4;  // rows that share what is looked up
@@ -109,16 +111,6 @@ LZ_AVX512BF16_INLINE void SumCodes(const uint8_t* p, const __m512i* tables, cons
       sums->Add(w, s, x, block, c + s % 2 * 4, s / 2);
     }
   }
-}
-
-LZ_AVX512BF16_INLINE __m512 Halves(const uint8_t* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-LZ_AVX512BF16_INLINE __m512 Bytes(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-LZ_AVX512BF16_INLINE __m512 SignedBytes(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 }
 
 // total[m] += the block's sums under its scales; x_sums: of the rows' blocks.

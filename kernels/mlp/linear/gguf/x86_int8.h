@@ -9,6 +9,7 @@
 
 #include "core/view.h"
 #include "kernels/launch.h"
+#include "kernels/mlp/linear/gguf/x86_scales.h"
 #include "kernels/x86_intrinsics.h"
 #include "ops/mlp/linear/gguf.h"
 
@@ -119,16 +120,6 @@ inline constexpr int kZero = F == kQ4_0   ? 8
                              : F == kQ6_K ? 32
                              : F == kQ8_0 ? 128
                                           : 0;
-
-LZ_AVX512_INLINE __m512 Halves(const uint8_t* p) {
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-LZ_AVX512_INLINE __m512 Bytes(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
-LZ_AVX512_INLINE __m512 SignedBytes(const uint8_t* p) {
-  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
-}
 
 // stride: in bytes, between fours of k.
 template <int F, bool kSigned>
