@@ -187,7 +187,8 @@ Parts PackedAt(int64_t format, int64_t columns, int64_t row, int64_t i, Byte byt
 }
 
 // ---- activations in int8, by 32: a[i] = round(x[i] * (127 / amax)), ties to even, and d = amax / 127, in float32.
-// A block with an infinite value or NaN has d = NaN.
+// A block with an infinite value or NaN has d = NaN; one whose 127 / amax could leave float32 has codes of 0.
 inline constexpr int64_t kActivationBlock = 32;
+inline constexpr float kLeastActivation = 0x1p-120f;  // the least amax of other codes
 
 }  // namespace lz::ops::gguf

@@ -44,9 +44,9 @@ inline constexpr Contract kContract = {
     .definition =
         "output[..., j] = sum_i a[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize_gguf gives for the "
         "weight, before any rounding. a is the input; with activations=int8, for each 32 values of a row in float32: d "
-        "= amax / 127, a = d * round(input * (127 / amax)), ties to even; 0 where amax is 0, NaN where a value is not "
-        "finite. Of an input in bf16, numbers and their products with codes below 2^-126 may count as 0 before they "
-        "are scaled",
+        "= amax / 127, a = d * round(input * (127 / amax)), ties to even; 0 where amax is below 2^-120, NaN where a "
+        "value is not finite. Of an input in bf16, numbers and their products with codes below 2^-126 may count as 0 "
+        "before they are scaled",
     .source = "definition; rounding to 8 bits: block_q8_0 of ggml's quantize_row_q8_0_ref, d kept in float32",
     .replaces = "dequantize_gguf(weight), then torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,

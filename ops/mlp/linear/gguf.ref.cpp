@@ -18,7 +18,7 @@ void RoundToInt8(double* a) {
     finite = finite && std::isfinite(a[i]);
     amax = std::max(amax, std::fabs(float(a[i])));
   }
-  const float d = amax / 127.0f, inverse = amax > 0 ? 127.0f / amax : 0.0f;
+  const float d = amax / 127.0f, inverse = amax < kLeastActivation ? 0.0f : 127.0f / amax;
   for (int64_t i = 0; i < kActivationBlock; ++i) {
     a[i] = finite ? double(d) * double(std::nearbyint(float(a[i]) * inverse)) : NAN;
   }

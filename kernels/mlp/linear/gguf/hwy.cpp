@@ -72,7 +72,7 @@ HWY_INLINE void MakeBlock(const T* x, IntBlock* block) {
     largest = hn::Max(largest, hn::Abs(v));
   }
   const float amax = finite ? hn::GetLane(hn::MaxOfLanes(DF(), largest)) : 0.0f;
-  const VF inverse = hn::Set(DF(), amax > 0 ? 127.0f / amax : 0.0f), zero = hn::Zero(DF());
+  const VF inverse = hn::Set(DF(), amax < kLeastActivation ? 0.0f : 127.0f / amax), zero = hn::Zero(DF());
   const hn::Rebind<int8_t, DF> d8;
   auto* codes = reinterpret_cast<int8_t*>(block->quads);
   int sums[2];

@@ -74,8 +74,8 @@ LZ_AVX512_INLINE FourScales RoundFour(const T* const* x, int64_t at, int8_t (*co
   const __m128i amax_bits = LargestOfEach(largest);  // NaN and infinity are the largest integers
   const __m128 amax = _mm_castsi128_ps(amax_bits), most = _mm_set1_ps(127.0f);
   const __mmask8 finite = _mm_cmplt_epi32_mask(amax_bits, _mm_set1_epi32(0x7f800000));
-  const __m512 inverse = _mm512_castps128_ps512(
-      _mm_maskz_div_ps(__mmask8(finite & _mm_test_epi32_mask(amax_bits, amax_bits)), most, amax));
+  const __mmask8 large = _mm_cmp_ps_mask(amax, _mm_set1_ps(kLeastActivation), _CMP_GE_OQ);
+  const __m512 inverse = _mm512_castps128_ps512(_mm_maskz_div_ps(__mmask8(finite & large), most, amax));
 
   // Of the vectors of two rows, which are packed lane by lane, to fours of k in order.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
