@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -18,10 +19,12 @@
 #include "core/kernel.h"
 #include "core/view.h"
 #include "hwy/highway.h"
+#include "tests/kernels/guarded_bytes.h"
 
 namespace lz::testing_call {
 
-// Owns its memory, every byte of which starts as 0xAA. Values are read and set in logical row-major order.
+// Owns its memory, every byte of which starts as 0xAA and behind which none can be read. Values are read and set in
+// logical row-major order.
 class Array {
  public:
   // `pad` elements lie between rows; `order` lists the axes from outermost to innermost in memory (empty: as they are).
@@ -36,12 +39,16 @@ class Array {
       strides_[size_t(order[i])] = stride;
       stride = stride * shape_[size_t(order[i])] + (i + 1 == order.size() ? pad : 0);
     }
-    bytes_.assign(size_t((stride + 1) * ByteSize(type)), '\xAA');
+    int64_t last = numel() == 0 ? -1 : 0;
+    for (size_t i = 0; i < shape_.size() && last >= 0; ++i) last += (shape_[i] - 1) * strides_[i];
+    size_ = size_t((last + 1) * ByteSize(type));
+    memory_ = std::make_unique<testing::GuardedBytes>(size_);
+    std::memset(memory_->data(), 0xAA, size_);
   }
 
   lz_tensor tensor() {
     const DTypeInfo& info = Info(type_);
-    return {bytes_.data(),   {1, 0}, int32_t(shape_.size()), {info.dlpack_code, info.bits, info.lanes}, shape_.data(),
+    return {memory_->data(), {1, 0}, int32_t(shape_.size()), {info.dlpack_code, info.bits, info.lanes}, shape_.data(),
             strides_.data(), 0};
   }
   DType type() const { return type_; }
@@ -49,7 +56,7 @@ class Array {
   void Become(DType type) { type_ = type; }
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t numel() const { return std::accumulate(shape_.begin(), shape_.end(), int64_t{1}, std::multiplies<>()); }
-  const std::vector<char>& bytes() const { return bytes_; }
+  std::vector<char> bytes() const { return {memory_->data(), memory_->data() + size_}; }
 
   std::vector<double> Values() {
     std::vector<double> values;
@@ -73,7 +80,7 @@ class Array {
   }
   // Bytes that belong to no element are still as they were.
   bool PaddingUntouched() {
-    std::vector<char> rest = bytes_;
+    std::vector<char> rest = bytes();
     ForEach([&](const View&, int64_t offset) {
       std::memset(rest.data() + offset * ByteSize(type_), 0xAA, size_t(ByteSize(type_)));
     });
@@ -97,7 +104,8 @@ class Array {
 
   DType type_;
   std::vector<int64_t> shape_, strides_;
-  std::vector<char> bytes_;
+  size_t size_;
+  std::unique_ptr<testing::GuardedBytes> memory_;
 };
 
 inline lz_scalar Scalar(double v) { return {.value = {.f = v}, .given = 1}; }
@@ -121,8 +129,10 @@ inline int32_t Launch(const KernelSpec& kernel, const std::vector<Array*>& array
                          .axes = axes.data(),
                          .parallel = &kParallel};
   args.workspace_bytes = kernel.workspace ? kernel.workspace(&args) : 0;
-  std::vector<char> workspace(args.workspace_bytes + 64, char(0xff));  // NaN: nothing is read before it is written
-  args.workspace = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
+  const size_t aligned = (args.workspace_bytes + 63) / 64 * 64;
+  const testing::GuardedBytes workspace(aligned);
+  std::memset(workspace.data(), 0xff, aligned);  // NaN: nothing is read before it is written
+  args.workspace = workspace.data();
   return kernel.launch(&args);
 }
 
