@@ -124,10 +124,12 @@ def _read(*tensors: tuple[int, int]) -> None:
 
 
 def _steps(read: list[tuple[int, int]], to: int, left: int) -> list[tuple[int, int, int]]:
-    """(from, to, bytes) that read all of `read` and write `left` bytes from `to` on; to = 0: is only read.
+    """(from, to, bytes) that read all of `read` and write `left` bytes from `to` on, in words; to = 0: is only read.
 
     Where more is written than read, memory is copied again.
     """
+    read = [(address, size // 8 * 8) for address, size in read if size >= 8]
+    left = left // 8 * 8 if read else 0
     steps, again = [], False
     while True:
         for address, size in read:
@@ -174,7 +176,7 @@ def measure(case: Case, rounds: int) -> None:
     results = function(**arguments, kernel=reference)
     wanted = _first(results)
     unread = {"weight"} if tensors.get("packed") is not None else set()
-    read = {name for name, t in tensors.items() if t is not None} - unread
+    read = [name for name, t in tensors.items() if t is not None and name not in unread]
     written = _written(results, arguments)
     size = sum(tensors[name].nbytes for name in read) + written
     axes = {name: int(report.key[name]) for name in contracts()[case.operation]["axes"] if name in report.key}

@@ -93,14 +93,16 @@ def test_the_roof_is_what_takes_longer(tmp_path):
     assert ops_bench._shares(case, 24.0, fast)["share_of_copy"] == 0.125
 
 
-@pytest.mark.parametrize("written", [0, 3, 8, 16, 20, 45])
-def test_a_copy_reads_all_once_and_writes_what_the_call_writes(written):
-    steps = ops_bench._steps([(1000, 16), (2000, 4)], 5000, written)
-    assert sum(size for _, to, size in steps if to) == written
+@pytest.mark.parametrize("written", [0, 3, 8, 16, 24, 28, 61])
+def test_a_copy_reads_all_once_and_writes_what_the_call_writes_in_words(written):
+    steps = ops_bench._steps([(1000, 16), (2000, 12), (3000, 4)], 5000, written)
+    words = written // 8 * 8
+    assert all(number % 8 == 0 for step in steps for number in step)
     seen = [address for start, _, size in steps for address in range(start, start + size)]
-    assert {*range(1000, 1016), *range(2000, 2004)} == set(seen) and len(seen) == max(20, written)
+    assert {*range(1000, 1016), *range(2000, 2008)} == set(seen) and len(seen) == max(24, words)
     targets = [address for _, to, size in steps if to for address in range(to, to + size)]
-    assert targets == list(range(5000, 5000 + written))
+    assert targets == list(range(5000, 5000 + words))
+    assert ops_bench._steps([(3000, 4)], 5000, 16) == []
 
 
 def test_a_weight_becomes_a_number_once():
