@@ -29,6 +29,10 @@ template <size_t kDims>
 Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& axes) {
   const lz_tensor& x = args.tensors[kInput];
   const lz_scalar *window = args.scalars, *stride = window + kDims, *padding = stride + kDims;
+  const lz_scalar *mode = padding + kDims, *count_include_pad = mode + 1;
+  if (mode->value.i == kMax && !count_include_pad->value.i) {
+    return Invalid("count_include_pad", "true with mode=max, which counts nothing", "false", "leave it out");
+  }
   for (size_t i = 0; i < kDims; ++i) {
     const std::string name(axes[i]);
     LZ_RETURN_IF_ERROR(Places(window[i], "window" + name, 1));

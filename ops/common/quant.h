@@ -94,15 +94,19 @@ inline Status CheckScale(const QuantShape& shape, const lz_tensor& scale, std::s
     fits = s == n || s == 1 || (s > 0 && n > 0 && n % s == 0);
     if (group > 0) fits &= i + 1 == scale.ndim ? s * group == n : s == n;
   }
-  if (axis && scale.ndim == 1 && shape.ndim > 1) fits = scale.shape[0] == shape.size[*axis];
-  if (fits || (one && group == 0)) return {};
+  if (axis && (group > 0 || scale.ndim != 1)) {
+    return BadQuant("axis", group > 0 ? "none where groups share scales" : "none unless the scale has one dimension",
+                    std::to_string(*axis), "leave it out: the scale's shape says what shares it");
+  }
+  if (axis) fits = scale.shape[0] == shape.size[*axis];
+  if (fits || (one && group == 0 && !axis)) return {};
   const std::string of = SizesText(shape.size, shape.ndim);
   const bool empty = std::find(shape.size, shape.size + shape.ndim, 0) != shape.size + shape.ndim;
   return BadQuant(
       field,
       group > 0 ? "one scale for each " + std::to_string(group) + " values of the last axis of " + of
-                : "one element, or axes that divide those of " + of + (empty ? ", 0 or 1 for the empty one" : "") +
-                      (axis ? ", or [" + std::to_string(shape.size[*axis]) + "]" : ""),
+      : axis ? "[" + std::to_string(shape.size[*axis]) + "], one scale for each index of axis " + std::to_string(*axis)
+             : "one element, or axes that divide those of " + of + (empty ? ", 0 or 1 for the empty one" : ""),
       SizesText(scale.shape, scale.ndim), axis || scale.ndim != 1 ? "" : "with a one-dimensional scale, pass axis=");
 }
 

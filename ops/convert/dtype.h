@@ -10,7 +10,7 @@ namespace lz::ops::convert_dtype {
 
 enum Tensor { kInput, kOutput };
 enum Scalar { kDType, kSource, kSaturate };
-enum Target { kF64, kF32, kTF32, kF16, kBF16, kFirstCode };  // then the values of Source, without kAsIs
+enum Target { kF64, kF32, kTF32, kF16, kBF16, kFirstCode, kFirstAlways = kFirstCode + 4 };  // Source's, without kAsIs
 enum Source { kAsIs, kFirstFormat, kE8M0 = 8 };
 
 inline constexpr DTypeMask kInputs = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2, DType::kF8E8M0) | Mask(DType::kU8);
@@ -26,7 +26,8 @@ inline constexpr auto kParams = std::to_array<Param>({
                        "input|float8_e4m3fn|float8_e5m2|float8_e4m3fnuz|float8_e5m2fnuz|float6_e2m3fn|float6_e3m2fn|"
                        "float4_e2m1fn|float8_e8m0fnu",
                        0, "what the bytes of a uint8 input are; `input`: what its dtype says")),
-    KeywordOnly(Bool("saturate", true, "formats of at most 8 bits: clamp what is too large, infinities too")),
+    KeywordOnly(
+        OptionalBool("saturate", "clamp what is too large, infinities too; None: formats of at most 8 bits do")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output",
@@ -40,7 +41,22 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 // The choice `dtype` under a name of its own, for constraints: "dtype" there is the input's.
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"target", "dtype"}});
 
+// Wide formats have infinity for what is too large, those of float6 and float4 have nothing but their largest value.
+inline Status CheckSaturate(int64_t target, const lz_scalar& saturate) {
+  const bool always = target >= kFirstAlways;
+  if (!saturate.given || (saturate.value.i ? target >= kFirstCode : !always)) return {};
+  return Status(
+      StatusCode::kInvalidRequest,
+      {.field = "saturate",
+       .wanted = always ? "true for a format without infinity and NaN" : "false for a format of 16 bits or more",
+       .got = saturate.value.i ? "true" : "false",
+       .fix = always ? "leave it out" : "leave it out, or clamp the input first"});
+}
+
 inline Status Canonicalize(BoundArgs& args) {
+  const int64_t target = args.scalars[kDType].value.i;
+  LZ_RETURN_IF_ERROR(CheckSaturate(target, args.scalars[kSaturate]));
+  if (!args.scalars[kSaturate].given) args.scalars[kSaturate].value.i = target >= kFirstCode;
   const DType dtype = DTypeOf(args.tensors[kInput]);
   const bool named = args.scalars[kSource].value.i != kAsIs;
   if (named == (dtype == DType::kU8)) return {};

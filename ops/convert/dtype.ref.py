@@ -22,12 +22,12 @@ def _round_once(values, dtype):
     return torch.where(inexact, odd.view(torch.float32), single).to(dtype)
 
 
-def reference(input, dtype, *, source="input", saturate=True):
+def reference(input, dtype, *, source="input", saturate=None):
     name = str(input.dtype).removeprefix("torch.") if source == "input" else source
     coded = name in _small.FORMATS or name == "float8_e8m0fnu"
     values = _small.decode(input, name) if coded else input
     if dtype in _small.FORMATS:
-        codes = _small.encode(values, dtype, saturate)
+        codes = _small.encode(values, dtype, saturate is not False)
         return codes.view(getattr(torch, dtype)) if dtype in ("float8_e4m3fn", "float8_e5m2") else codes
     if dtype == "tf32":
         return _small.round_tf32(values.double()).float()

@@ -19,6 +19,22 @@ inline Status NotNegative(const lz_scalar& s, std::string_view name) {
   return Invalid(name, "a finite number of at least 0", std::to_string(s.value.f), "leave it out for 0");
 }
 
+// What only other arguments give a meaning.
+inline Status NoneWithoutEffect(const BoundArgs& args) {
+  const lz_scalar* s = args.scalars;
+  if (s[kMinSum].value.f != 0 && !s[kRenormalize].value.i) {
+    return Invalid("min_sum", "renormalize beside it", "none",
+                   "what is bounded is the sum that renormalize divides by");
+  }
+  if (s[kJitter].value.f != 0 && s[kScoring].value.i != kSparsemixer) {
+    return Invalid("jitter", "scoring=sparsemixer beside it", "another scoring", "leave it out");
+  }
+  if (s[kGroupScore].value.i != kMax && s[kNumGroups].value.i == 1) {
+    return Invalid("group_score", "num_groups beside it", "no groups", "leave it out");
+  }
+  return {};
+}
+
 inline Status Canonicalize(BoundArgs& args) {
   const lz_tensor& logits = args.tensors[kLogits];
   const int64_t experts = logits.shape[logits.ndim - 1], k = args.scalars[kK].value.i;
@@ -34,6 +50,7 @@ inline Status Canonicalize(BoundArgs& args) {
     return Invalid("scoring", "another one with bias, groups or renormalize", "sparsemixer",
                    "it chooses one expert after the other, and each has a softmax of its own");
   }
+  LZ_RETURN_IF_ERROR(NoneWithoutEffect(args));
   if (experts % groups != 0 || groups > std::max<int64_t>(experts, 1)) {
     return Invalid("num_groups", "a divisor of the " + std::to_string(experts) + " experts", std::to_string(groups),
                    "groups are of equal size");
@@ -58,8 +75,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     KeywordOnly(Float("scale", 1.0, "factor of the weights")),
     KeywordOnly(Int("num_groups", 1, "experts stand in so many groups of equal size")),
     KeywordOnly(Int("top_groups", 1, "groups that experts are chosen from")),
-    KeywordOnly(Choice("group_score", "max|top2_sum", kMax, "what a group is chosen by")),
-    KeywordOnly(Float("min_sum", 0.0, "what the weights are divided by at least")),
+    KeywordOnly(Choice("group_score", "max|top2_sum", kMax, "what a group is chosen by; without groups max alone")),
+    KeywordOnly(Float("min_sum", 0.0, "with renormalize: what the weights are divided by at least")),
     KeywordOnly(Float("jitter", 0.0, "of sparsemixer: how far from the best an expert counts, relative to its size")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({

@@ -726,7 +726,7 @@ def convert(
         "float4_e2m1fn",
         "float8_e8m0fnu",
     ] = "input",
-    saturate: bool = True,
+    saturate: bool | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:

@@ -168,8 +168,10 @@ def test_route(groups, size, scoring, group_score, bias, renormalize, data):
     weights = score.gather(-1, ids)
     if renormalize:
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=0.7)
-    how = {"scoring": scoring, "group_score": group_score, "renormalize": renormalize, "scale": 1.5, "min_sum": 0.7}
+    how = {"scoring": scoring, "renormalize": renormalize, "scale": 1.5}
     extra = {"bias": b} if bias else {}
+    extra |= {"min_sum": 0.7} if renormalize else {}
+    extra |= {"group_score": group_score} if groups > 1 else {}
     call = {"logits": logits, "k": k, "num_groups": groups, "top_groups": top_groups, **how, **extra}
     for kernel, (got, got_ids) in every_kernel("moe_route", **call):
         assert torch.equal(got_ids.long(), ids), kernel

@@ -78,7 +78,8 @@ def test_rounding_is_that_of_ml_dtypes(name, seed):
     ties = (table[1:] + table[:-1]) / 2
     x = torch.cat([x, table, ties, torch.nextafter(ties, torch.tensor(torch.inf)), torch.tensor([-0.0])])
     want = torch.from_numpy(x.numpy().astype(getattr(ml_dtypes, name)).view(np.uint8))
-    assert same_bits(both("convert", x, name, saturate=False), want)
+    further = {"saturate": False} if name.startswith("float8") else {}  # others have nothing else
+    assert same_bits(both("convert", x, name, **further), want)
     top = table.max()
     want = torch.from_numpy(x.clamp(-top, top).numpy().astype(getattr(ml_dtypes, name)).view(np.uint8))
     assert same_bits(both("convert", x, name), want)
