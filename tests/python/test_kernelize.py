@@ -121,6 +121,35 @@ def test_twice_is_once():
     assert "forward" not in model.model.__dict__
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("activations", "int8"),
+        ("accuracy_ids", torch.ones(1, 4, dtype=torch.int64)),
+        ("max_perplexity_ratio", 2.0),
+        ("release_originals", True),
+    ],
+)
+def test_options_of_weights_want_weights(name, option):
+    model = tiny()
+    with pytest.raises(lz.InvalidRequestError, match=f"{name}: wanted weights= beside it, got none"):
+        lz.kernelize(model, **{name: option})
+    assert not lz.unkernelize(model)
+
+
+def test_twice_with_other_weights_is_refused():
+    model = tiny()
+    lz.kernelize(model)
+    for call in (lz.kernelize, lz.dry_run, lz.compile):
+        with pytest.raises(lz.InvalidRequestError, match="unkernelize it first"):
+            call(model, "int8", max_perplexity_ratio=2)
+    lz.unkernelize(model)
+    report = lz.kernelize(model, "int8", max_perplexity_ratio=2)
+    assert lz.kernelize(model, "int8", max_perplexity_ratio=2) is lz.kernelize(model) is report
+    with pytest.raises(lz.InvalidRequestError, match="unkernelize it first"):
+        lz.kernelize(model, "int4", max_perplexity_ratio=2)
+
+
 def test_follows_weights_dtype_and_copies():
     model = tiny()
     lz.kernelize(model)

@@ -84,7 +84,7 @@ def _open(model, dtype, threads, no_layerzero, weights, activations, release):
     loaded, tokenizer = load(model, dtype)
     if not no_layerzero:
         lz.kernelize(loaded, weights, activations=activations, release_originals=release)
-    elif weights or release:
+    elif weights or release or activations != "input":
         raise InvalidRequestError("weights: wanted none with --no-layerzero, got some; leave one of the two out")
     return Session(loaded, tokenizer)
 

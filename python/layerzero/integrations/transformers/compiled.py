@@ -99,7 +99,7 @@ def dry_run(model: nn.Module, weights: str | None = None, **options: Any) -> Mod
     if options.get("release_originals"):
         raise InvalidRequestError("release_originals: wanted none for dry_run, which changes nothing; leave it out")
     if is_kernelized(model):
-        return _plan(model, kernelize(model))
+        return _plan(model, kernelize(model, weights, **options))
     try:
         with torch.inference_mode():
             return _plan(model, kernelize(model, weights, **options))

@@ -67,6 +67,9 @@ class KernelizeReport:
         return "\n".join(lines)
 
 
+_MAX_PERPLEXITY_RATIO = 1.1
+
+
 class _Mark:
     """Says in the model that it is kernelized, and what `unkernelize` cannot see: the attention and experts it had."""
 
@@ -74,6 +77,7 @@ class _Mark:
         self.report = KernelizeReport()
         self.attention = None
         self.experts = None
+        self.asked = None  # what it was kernelized with
 
     def __setstate__(self, state):
         """A kernelized model that was pickled names our attention and experts."""
@@ -355,7 +359,7 @@ def kernelize(
     *,
     activations: str = "input",
     accuracy_ids: torch.Tensor | None = None,
-    max_perplexity_ratio: float = 1.1,
+    max_perplexity_ratio: float = _MAX_PERPLEXITY_RATIO,
     release_originals: bool = False,
 ) -> KernelizeReport:
     """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
@@ -376,17 +380,35 @@ def kernelize(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
-    if release_originals and weights is None:
-        raise InvalidRequestError(
-            "release_originals: wanted weights= too, got none; the parameters are all there is without blocks"
-        )
+    asked = (weights, activations, release_originals)
+    if weights is None:
+        _refuse_without_weights(activations, accuracy_ids, max_perplexity_ratio, release_originals)
     with _LOCK, torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
         if _MARK not in model.__dict__:
             with torch.device("cpu"):  # trials are made without what the caller may have around: another default device
                 _kernelize(model)
             if weights is not None:  # compared as it will run: under a default device nothing runs as a program
                 _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio, release_originals)
+            model.__dict__[_MARK].asked = asked
+        elif weights is not None and model.__dict__[_MARK].asked != asked:
+            raise InvalidRequestError(
+                f"weights: wanted (weights, activations, release_originals) as the model is kernelized with, "
+                f"{model.__dict__[_MARK].asked}, got {asked}; unkernelize it first"
+            )
         return model.__dict__[_MARK].report
+
+
+def _refuse_without_weights(activations, accuracy_ids, max_perplexity_ratio, release_originals):
+    given = {
+        "activations": activations != "input",
+        "accuracy_ids": accuracy_ids is not None,
+        "max_perplexity_ratio": max_perplexity_ratio != _MAX_PERPLEXITY_RATIO,
+        "release_originals": release_originals,
+    }
+    for name in (name for name, is_given in given.items() if is_given):
+        raise InvalidRequestError(
+            f"{name}: wanted weights= beside it, got none; the model's own parameters need no {name}"
+        )
 
 
 def _kernelize(model):
