@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
-from layerzero.integrations.transformers import layerwise, observe, structure  # noqa: E402
+from layerzero.integrations.transformers import deferred, layerwise, observe, rows_cache, states_cache, structure  # noqa: E402
 
 _SIZES = {
     "vocab_size": 131,
@@ -104,6 +104,66 @@ def test_a_fault_of_one_layer_is_seen(name, fault, looked, monkeypatch):
         return slack <= 1 and agrees(actual, expected, slack)
 
     monkeypatch.setattr(structure, "agrees", other)
+    report = lz.kernelize(build(name, 0))
+    assert report.left["decoder"] == "its layers compute something else than the fused forward"
+    assert looked[-1] is False
+
+
+def another_place(own):
+    """Of a token alone: the tables of the place behind its own."""
+
+    def group(call, *given):
+        mask, cos, sin = own(call, *given)
+        if call.past and cos is not None:
+            cos, sin = cos.roll(1, -1), sin.roll(1, -1)
+        return mask, cos, sin
+
+    return group
+
+
+def other_keys(own):
+    """Of a token alone: keys that were moved by one place."""
+
+    def adopt(cache, like, sizes, past, length):
+        rows = own(cache, like, sizes, past, length)
+        for keys in rows[::2] if past else ():
+            keys[:, :past] = keys[:, :past].roll(1, 1)
+        return rows
+
+    return adopt
+
+
+def other_states(own):
+    """Of a token alone: a state that was transposed."""
+
+    def of_cache(cache, like, states):
+        held = own(cache, like, states)
+        if cache.get_seq_length():
+            for state in held[1::2]:
+                state.copy_(state.transpose(-1, -2).clone())
+        return held
+
+    return of_cache
+
+
+STEPS = {
+    "another place": (deferred._Call, "_group", another_place),
+    "other keys": (rows_cache, "adopt", other_keys),
+    "other states": (states_cache, "of_cache", other_states),
+}
+
+
+@pytest.mark.parametrize(
+    "name,fault", [(name, fault) for name in MODELS for fault in STEPS if "states" not in fault or name == "qwen3_next"]
+)
+def test_a_fault_in_the_step_that_reads_a_cache_is_seen(name, fault, looked, monkeypatch):
+    agrees = structure.agrees
+    monkeypatch.setattr(
+        structure, "agrees", lambda actual, expected, slack=1.0: slack <= 1 and agrees(actual, expected, slack)
+    )
+    place, attribute, make = STEPS[fault]
+    assert not lz.kernelize(build(name, 0)).left and looked and all(looked)
+    monkeypatch.setattr(place, attribute, make(getattr(place, attribute)))
     report = lz.kernelize(build(name, 0))
     assert report.left["decoder"] == "its layers compute something else than the fused forward"
     assert looked[-1] is False

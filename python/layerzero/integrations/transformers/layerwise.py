@@ -2,15 +2,17 @@
 
 Two right ways to compute a model with experts in 16 bits differ by rounding. Where the scores of two experts are nearly
 tied, that changes which one a row gets, and from there on the row is another one. A layer by itself has no noise of those
-before it, and float32 next to no ties: what is left is a fault.
+before it, and float32 next to no ties: what is left is a fault. Of a cache each layer gets its own part, once for each
+of the two ways, so that a token alone reads what the same way has written for the prompt.
 """
 
 import copy
 import dataclasses
+from typing import Any
 
 import torch
 from torch import nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from layerzero.integrations.transformers import choices, deferred, experts, probe, structure
 from layerzero.integrations.transformers.plan import StackPlan
@@ -27,7 +29,10 @@ def may_choose_otherwise(model, rows):
 
 def agree(stack, layers, run):
     """Whether a program of each layer alone gives what the layer's own code does, for all that it reads in `run()`."""
-    shapes = {layer: dataclasses.replace(shape, group=0) for layer, shape in zip(layers, stack.layers, strict=True)}
+    shapes = {
+        layer: dataclasses.replace(shape, group=0, index=min(shape.index, 0))  # in a cache of its part alone
+        for layer, shape in zip(layers, stack.layers, strict=True)
+    }
 
     def by_program(layer, in_float32, args, kwargs):
         return _by_program(dataclasses.replace(stack, layers=(shapes[layer],), norm=None), in_float32, args, kwargs)
@@ -63,9 +68,11 @@ def _agree(calls, own, other):
         for layer, given in calls.items():
             configs = {id(config): config for config in choices.configs_of(layer)}  # the copy's too: they choose for it
             in_float32 = copy.deepcopy(layer, configs).float().eval()
-            for args, kwargs in given:
-                expected = own(layer, in_float32, args, kwargs)
-                if not _are_alike(other(layer, in_float32, args, kwargs), expected, _given(args, kwargs)):
+            with_own, with_other = _Caches(), _Caches()
+            for call in given:
+                expected = own(layer, in_float32, *with_own.of(call))
+                actual = other(layer, in_float32, *with_other.of(call))
+                if not _are_alike(actual, expected, _given(*call)):
                     return False
     return all(calls.values())
 
@@ -75,12 +82,22 @@ def _own_code(layer, in_float32, args, kwargs):
 
 
 def _calls_of(layers, run):
-    """Layer -> [(args, kwargs)] of its calls, in float32 and without a cache."""
+    """Layer -> [(args, kwargs)] of its calls, in float32 and with a _Part for a cache."""
     calls: dict[nn.Module, list] = {layer: [] for layer in layers}
+    parts: dict[tuple[nn.Module, int], Any] = {}  # of each layer and cache
 
     def keep(layer, args, kwargs):
-        if _given(args, kwargs).shape[1] > 1:  # a token alone reads the cache
-            calls[layer].append((_in_float32(args), _in_float32(kwargs)))
+        def kept(value):
+            if not isinstance(value, Cache):
+                return value.float() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+            if (layer, id(value)) not in parts:
+                parts[layer, id(value)] = _part_of(layer, value)
+            return parts[layer, id(value)]
+
+        call = _mapped((args, kwargs), kept)
+        reads = any(part in call[1].values() for part in parts.values() if part)
+        if reads or _given(args, kwargs).shape[1] > 1:  # a token alone reads the cache
+            calls[layer].append(call)
 
     handles = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layers]
     try:
@@ -89,6 +106,55 @@ def _calls_of(layers, run):
         for handle in handles:
             handle.remove()
     return calls
+
+
+class _Part:
+    """A layer's part of a cache in which there is nothing yet. cache: that of the model, which it keeps alive."""
+
+    def __init__(self, cache, index):
+        self.cache, self.index = cache, index
+        self.held = copy.deepcopy(cache.layers[index]) if index < len(cache.layers) else DynamicLayer()
+
+    def alone(self):
+        """A cache of it alone, where the layer's own code and a program look for it."""
+        cache = DynamicCache()
+        cache.layers = [copy.deepcopy(self.held)] * (self.index + 1)
+        if not self.has_length:
+            cache.layers.append(DynamicLayer())
+        return cache
+
+    @property
+    def has_length(self):
+        """Whether it says how many positions there are: states do not."""
+        return isinstance(self.held, CacheLayerMixin)
+
+
+class _Caches:
+    """Those of one layer in one of two ways to compute it."""
+
+    def __init__(self):
+        self._made = {}  # _Part -> [its cache, positions in it]
+
+    def of(self, call):
+        """A recorded call with them."""
+        length = _given(*call).shape[1]
+        return _mapped(call, lambda value: self._at(value, length) if isinstance(value, _Part) else value)
+
+    def _at(self, part, length):
+        cache, past = self._made.setdefault(part, [part.alone(), 0])
+        missing = 0 if part.has_length else past - cache.layers[-1].get_seq_length()
+        if missing:
+            cache.layers[-1].update(*torch.zeros(2, 1, 1, missing, 1))
+        self._made[part][1] += length
+        return cache
+
+
+def _part_of(layer, cache):
+    """None of a cache that is not known, or that the layer has no place in."""
+    indices = [part.layer_idx for part in layer.modules() if isinstance(getattr(part, "layer_idx", None), int)]
+    if type(cache) is not DynamicCache or not indices:
+        return None
+    return _Part(cache, indices[0])
 
 
 def _by_program(stack, layer, args, kwargs):
@@ -105,7 +171,8 @@ def _are_alike(actual, expected, rows):
     """Row by row, but for places that may be padding."""
     if actual is None or actual.shape != expected.shape:
         return False
-    actual, expected, rows = (each[:, probe.PADDED :].double() for each in (actual, expected, rows))
+    padded = probe.PADDED if rows.shape[1] > 1 else 0
+    actual, expected, rows = (each[:, padded:].double() for each in (actual, expected, rows))
     error, delta, size = (each.norm(dim=-1) for each in (actual - expected, expected - rows, rows))
     return bool((error <= _OF_DELTA * delta + _OF_ROWS * size).all())
 
@@ -120,11 +187,10 @@ def _given(args, kwargs):
     return next(value for value in given if isinstance(value, torch.Tensor) and value.is_floating_point())
 
 
-def _in_float32(value):
-    if isinstance(value, torch.Tensor):
-        return value.float() if value.is_floating_point() else value
+def _mapped(value, change):
+    """The same tuples, lists and dictionaries of what `change` makes of what they hold."""
     if isinstance(value, (tuple, list)):
-        return type(value)(map(_in_float32, value))
+        return type(value)(_mapped(held, change) for held in value)
     if isinstance(value, dict):
-        return {name: _in_float32(held) for name, held in value.items()}
-    return None if isinstance(value, Cache) else value
+        return {name: _mapped(held, change) for name, held in value.items()}
+    return change(value)
