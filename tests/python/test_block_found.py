@@ -31,6 +31,12 @@ def refusal(model):
     return reason
 
 
+def small_llama(**further):
+    config = transformers.LlamaConfig(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+                                      num_attention_heads=4, **further)  # fmt: skip
+    return transformers.LlamaForCausalLM(config).eval()
+
+
 # ---- bounds
 
 
@@ -66,22 +72,104 @@ class BoundedByAFunction(transformers.models.llama.modeling_llama.LlamaMLP):
         return torch.nn.functional.hardtanh(super().forward(x), -1e4, 1e4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        (Bounded, "clamp"),
-        (SometimesBounded, "clamp"),
-        (BoundedByAMethod, "clamp"),
-        (BoundedAbove, "clamp_max"),
-        (BoundedByAFunction, "hardtanh"),
-    ],
-)
+class BoundedWhere(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return torch.where(x > 1e4, 1e4, x)
+
+
+class BoundedByAMask(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return x.masked_fill_(x.gt(1e4), 1e4)
+
+
+class BoundedByAProduct(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return x * (x <= 1e4)
+
+
+class BoundedByABranch(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return x / 2 if float(x.amax()) > 1e4 else x
+
+
+class BoundedWhereInfinite(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return x.new_zeros(x.shape) if torch.isinf(x).any() else x
+
+
+class BoundedByTheSmaller(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return torch.min(super().forward(x), torch.tensor(1e4))
+
+
+BOUNDS = [
+    (Bounded, "clamp"),
+    (SometimesBounded, "clamp"),
+    (BoundedByAMethod, "clamp"),
+    (BoundedAbove, "clamp_max"),
+    (BoundedByAFunction, "hardtanh"),
+    (BoundedWhere, "gt"),
+    (BoundedByAMask, "gt"),
+    (BoundedByAProduct, "le"),
+    (BoundedByABranch, "__float__"),
+    (BoundedWhereInfinite, "isinf"),
+    (BoundedByTheSmaller, "min"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), BOUNDS)
 def test_bounds_that_no_program_has(kind, name):
-    config = transformers.LlamaConfig(vocab_size=131, hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-                                      num_attention_heads=4)  # fmt: skip
-    model = transformers.LlamaForCausalLM(config).eval()
+    model = small_llama()
     model.model.layers[1].mlp.__class__ = kind
     assert refusal(model).startswith(f"layer 1: mlp: its code calls {name}:")
+    assert any("trial" in reason for reason in lz.kernelize(model).left.values())
+    # The part by itself is none either: it shows beyond the bound.
+    rows = 1e9 * torch.randn(1, 3, 64)
+    with torch.no_grad():
+        assert torch.equal(model.model.layers[1].mlp(rows), kind.forward(model.model.layers[1].mlp, rows))
+
+
+class NormWithABound(transformers.models.llama.modeling_llama.LlamaRMSNorm):
+    def forward(self, rows):
+        return super().forward(torch.where(rows > 1e4, 0, rows))
+
+
+class LinearWithABound(torch.nn.Linear):
+    def forward(self, rows):
+        rows = super().forward(rows)
+        return rows.masked_fill(rows > 1e4, 0)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("layers.1.input_layernorm", NormWithABound), ("layers.0.mlp.up_proj", LinearWithABound)]
+)
+def test_bounds_of_smaller_parts(path, kind):
+    model = small_llama()
+    part = model.model.get_submodule(path)
+    part.__class__ = kind
+    assert "its code calls gt" in refusal(model)
+    lz.kernelize(model)
+    rows = 1e9 * torch.randn(1, 3, 64)
+    with torch.no_grad():
+        assert torch.equal(part(rows), kind.forward(part, rows))
+
+
+@pytest.mark.parametrize("activation", ["gelu_10", "xielu", "relu6", "laplace"])
+def test_activations_with_bounds_are_the_models_own(activation):
+    """gelu_10 is gelu up to 10."""
+    model = small_llama(hidden_act=activation)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mlp.gate_proj.weight *= 300
+        ids = torch.randint(3, 131, (2, 9))
+        expected = model(ids).logits
+        lz.kernelize(model)
+        torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["olmo", "olmoe, every expert"])

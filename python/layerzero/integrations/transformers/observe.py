@@ -94,6 +94,12 @@ def _clamps(given, least, most):
         trace.clamps(given, least, most)
 
 
+def _compares(name):
+    trace = next((trace for trace in _recording.values() if trace.within), None)
+    if trace is not None:
+        trace.compares(name)
+
+
 class _Convolutions(TorchFunctionMode):
     """Sees the convolutions over one axis within layers, which may take the weight of a module without calling it."""
 
@@ -232,7 +238,8 @@ def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tupl
     try:
         if interface:
             choices.choose(model, "attn", NAME)
-        with _Hooks(layers) as hooks, thresholds.Clamps(_clamps), _Convolutions() if interface else _OwnAttention():
+        own = _Convolutions() if interface else _OwnAttention()
+        with _Hooks(layers) as hooks, own, thresholds.Calls(_clamps, _compares):
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
         raise NotReached(f"it could not be run on a small input: {structure.first_line(error)}") from error
@@ -256,9 +263,9 @@ def _describe(traces):
             layer = trace.describe()
         except Unknown as unknown:
             raise type(unknown)(f"layer {index}: {unknown}") from None
-        why_clamped = trace.why_clamped(layer)
-        if why_clamped:
-            raise Unknown(f"layer {index}: {why_clamped}")
+        why_bounded = trace.why_bounded(layer)
+        if why_bounded:
+            raise Unknown(f"layer {index}: {why_bounded}")
         if cache is not None and not layer.attention.causal and trace.arguments.get("attention_mask") is not None:
             layer = dataclasses.replace(
                 layer, attention=dataclasses.replace(layer.attention, causal=True, needs_mask=True)

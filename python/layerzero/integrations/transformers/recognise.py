@@ -60,6 +60,7 @@ class LayerTrace(SeesHeads):
         self.attended: list[Attended] = []
         self.convolved: list[deltas.Convolved] = []
         self.clamped: list[Clamped] = []
+        self.compared: list[Any] = []  # (module, the function that its code calls)
         self.dispatched: list[Dispatched] = []
         self.used: set[str] = set()
         self.explained: list[Clamped] = []  # those of `clamped` that the description has
@@ -101,14 +102,17 @@ class LayerTrace(SeesHeads):
     def clamps(self, given, least, most):
         self.clamped.append(Clamped(self.within[-1], given.clone(), least, most))
 
+    def compares(self, name):
+        self.compared.append((self.within[-1], name))
+
     def calls_experts(self, module, args, kwargs, result):
         own = inspect.unwrap(type(module).forward)
         given = list(inspect.signature(own).bind(module, *args, **kwargs).arguments.values())[1:4]
         tensors = (*given, result)
         self.dispatched.append(Dispatched(self.names[id(module)], module, *(t.clone() for t in tensors)))
 
-    def why_clamped(self, layer):
-        """None, or which clamp of its code the Layer does not have. A trial of a router tells what those in it do."""
+    def why_bounded(self, layer):
+        """None, or which bound of its code the Layer does not have. A trial of a router tells what those in it do."""
         router = self.layer.get_submodule(layer.mlp.router) if isinstance(layer.mlp, Experts) else None
         for name, module in self.layer.named_modules():
             seen = [clamp for clamp in self.clamped if clamp.module is module]
@@ -117,6 +121,9 @@ class LayerTrace(SeesHeads):
                 unknown and any(all(clamp is not one for one in self.explained) for clamp in seen)
             ):
                 return f"{name}: its code calls clamp: no small input shows what that does"
+            compared = [called for where, called in self.compared if where is module]
+            if compared and unknown:
+                return f"{name}: its code calls {compared[0]}: no small input shows what that does"
         return None
 
     # ---- between layers

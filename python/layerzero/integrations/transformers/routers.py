@@ -53,6 +53,7 @@ class _Trial(NamedTuple):
     weights: torch.Tensor
     numbers: set[float]  # that its modules keep, of which the constants of a rule are some
     clamped: list[Any]  # (what went through a clamp, its bounds) of each clamp
+    compared: list[str]  # the functions by which it compares numbers
 
 
 def experts_of(dispatched: Dispatched, readers: list[Any], layer: nn.Module) -> tuple[Experts, Any]:
@@ -135,9 +136,10 @@ def _tried(bare: nn.Module, router: str, experts: str, dtype: torch.dtype) -> _T
                         tensor.copy_(structure.normal(number, seed=10 + len(held)).view(tensor.shape) / 4)
                         held[name, key] = tensor.detach().flatten().clone()
     clamped: list[Any] = []
-    clamps = thresholds.Clamps(lambda given, *bounds: clamped.append((given.clone(), *bounds)))
+    compared: list[str] = []
+    calls = thresholds.Calls(lambda given, *bounds: clamped.append((given.clone(), *bounds)), compared.append)
     try:
-        with torch.inference_mode(), structure.evaluating(block), clamps:
+        with torch.inference_mode(), structure.evaluating(block), calls:
             block(rows.to(dtype))
         ((given, ids, weights),) = recorder.seen
     except Exception as error:
@@ -145,7 +147,7 @@ def _tried(bare: nn.Module, router: str, experts: str, dtype: torch.dtype) -> _T
     tables = [vars(module) for module in block.modules()]
     tables += [vars(table["config"]) for table in tables if hasattr(table.get("config"), "__dict__")]
     numbers = {float(v) for table in tables for v in table.values() if type(v) in (int, float)}
-    return _Trial(given.flatten(0, -2), own.weight.detach(), held, ids, weights, numbers, clamped)
+    return _Trial(given.flatten(0, -2), own.weight.detach(), held, ids, weights, numbers, clamped, compared)
 
 
 def _logits(trial: _Trial, router: str, wide: bool) -> torch.Tensor:
@@ -164,6 +166,8 @@ def _fitting(trial: _Trial, bias: tuple[str, str]) -> Iterator[tuple[Route, tupl
     sparse = [r for r in sparse if _gives(r, logits, chosen, expected) and all(map(_are_sizes, trial.clamped))]
     if len(sparse) == 1:
         yield sparse[0], None
+    if trial.compared:  # as a sparse mixer alone does
+        return
     for correction in (None, *(key for key in trial.held if key != bias)):
         for groups in _groupings(number, chosen, trial.numbers):
             for scoring, renormalize in _RULES:

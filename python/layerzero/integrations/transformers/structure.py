@@ -13,6 +13,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
+from layerzero.integrations.transformers import thresholds
 
 _OPS = _layerzero.ops
 # Relative L2 error within which a module and the operation agree, by dtype; two correct bf16 models differ this much.
@@ -55,6 +56,13 @@ def result_of(forward, *arguments):
     except Exception:
         return None
     return result if isinstance(result, torch.Tensor) else None
+
+
+def _tried(module, *rows):
+    """(`result_of` a module's own forward, None or what in its code shows on no small rows)."""
+    results = []
+    bound = thresholds.why_bounded(module, lambda: results.append(result_of(type(module).forward, module, *rows)))
+    return *results, bound
 
 
 @contextlib.contextmanager
@@ -217,10 +225,10 @@ def why_not_linear(module):
         return name
     rows = rows_for(module.weight, module.in_features)
     with torch.no_grad():
-        own = result_of(type(module).forward, module, rows)
+        own, bound = _tried(module, rows)
         if not agrees_by_row(nn.functional.linear(rows, module.weight, module.bias), own):
             return f"{name} and computes something else"
-    return None
+    return f"{name}: {bound}" if bound else None
 
 
 def why_not_conv1d(module):
@@ -273,10 +281,10 @@ def norm_of(module):
     operations = ("rms_norm", "layer_norm") if bias is None else ("layer_norm",)
     candidates = [(operation, {"weight_offset": offset}) for operation in operations for offset in offsets]
     with torch.no_grad():
-        expected = result_of(type(module).forward, module, rows)
+        expected, bound = _tried(module, rows)
         for operation, further in candidates if expected is not None else ():
             if agrees(norm(operation, rows, weight, eps, bias, **further), expected):
-                return (operation, further), None
+                return (None, bound) if bound else ((operation, further), None)
     return None, "computes neither rms_norm nor layer_norm of its weight and epsilon"
 
 
@@ -310,10 +318,10 @@ def gated_norm_of(module):
     module, rows = _rows_for_norm(module)
     gate = (4 * normal(*rows.shape, seed=8)).to(rows)
     with torch.no_grad():
-        expected = result_of(type(module).forward, module, rows, gate)
+        expected, bound = _tried(module, rows, gate)
         for offset in (0.0, 1.0) if expected is not None and "bias" not in module._parameters else ():
             if agrees(gated_norm(rows, gate, module.weight.detach(), eps_of(module), offset), expected):
-                return offset, None
+                return (None, bound) if bound else (offset, None)
     return None, "computes no rms_norm times the silu of a gate"
 
 
@@ -336,8 +344,11 @@ def activation_of(function):
     gelu = nn.functional.gelu
     kinds = {"silu": nn.functional.silu(x), "gelu": gelu(x), "gelu_tanh": gelu(x, approximate="tanh")}
     kinds |= {"relu": x.relu(), "relu2": x.relu().square(), "quick_gelu": x * torch.sigmoid(1.702 * x)}
+    results: list[torch.Tensor] = []
     with torch.no_grad():
-        actual = function(x)
+        if thresholds.why_bounded(function, lambda: results.append(function(x))) or not results:
+            return None
+    (actual,) = results
     # The two forms of gelu differ by 5e-4: the numbers of a bf16 model would not tell them apart.
     return next((name for name, kind in kinds.items() if torch.allclose(actual, kind, rtol=0, atol=1e-6)), None)
 
@@ -406,9 +417,10 @@ def mlp_of(module):
     projection = module._modules[into[0]]
     rows = rows_for(projection.weight, projection.in_features)
     with torch.no_grad(), evaluating(module):
-        if not agrees_by_row(run_mlp(module, rows, mlp), result_of(type(module).forward, module, rows)):
+        expected, bound = _tried(module, rows)
+        if not agrees_by_row(run_mlp(module, rows, mlp), expected):
             return None, f"computes something else than {out}({silent[0]}(gate) * up) by {' and '.join(into)}"
-    return mlp, None
+    return (None, bound) if bound else (mlp, None)
 
 
 def are_silent(module, mlp, before):
