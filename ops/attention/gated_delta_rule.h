@@ -53,7 +53,8 @@ inline constexpr Contract kContract = {
         "l2_eps) where that is given, and S = state[b, h]; for each position in turn: S = exp(g) S; S = S + beta k (v "
         "- S^T k)^T; output = scale S^T q. With a_log, g stands for -exp(a_log[h]) softplus(g + dt_bias[h]) and beta "
         "for sigmoid(beta); beta_scale is a factor of it either way. state holds the last S afterwards. What leaves "
-        "float32 on the way may stay infinite or NaN",
+        "float32 on the way may stay infinite or NaN, in its own head; of a recursion that grows, as with keys longer "
+        "than 1, rounding counts from the largest state on the way",
     .source = "Yang, Kautz and Hatamizadeh 2024, arXiv:2412.06464, equation 10",
     .replaces = "fla.ops.gated_delta_rule.fused_recurrent_gated_delta_rule and chunk_gated_delta_rule",
     .variants = kVariants,
