@@ -375,3 +375,15 @@ def test_a_head_whose_function_has_parameters():
     sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 96}
     model = transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=131, **sizes)).eval()
     assert "encoder" in assert_same_function(model).replaced
+
+
+def test_a_classifier_whose_attention_is_tried():
+    """MPNet does not support sdpa; what its classifier gives has no positions."""
+    config = transformers.MPNetConfig(vocab_size=131, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+                                      intermediate_size=48, max_position_embeddings=64)  # fmt: skip
+    model = transformers.MPNetForSequenceClassification(config).eval()
+    ids = torch.randint(3, 131, (2, 9))
+    with torch.no_grad():
+        expected = model(ids).logits
+        lz.kernelize(model)
+        torch.testing.assert_close(model(ids).logits, expected, rtol=1e-4, atol=1e-5)
