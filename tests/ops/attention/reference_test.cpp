@@ -87,7 +87,8 @@ class AttentionReference : public ::testing::Test {
                   {Scalar(0.25), kNone, kNone, Scalar(true)});
   }
   static bool Untouched(const Array& a) {
-    return std::all_of(a.bytes().begin(), a.bytes().end(), [](char c) { return c == '\xAA'; });
+    const std::vector<char> bytes = a.bytes();
+    return std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == '\xAA'; });
   }
 
   Array q3_ = [this] {
