@@ -60,8 +60,9 @@ def _values(packed, n, k, format):
 def _rounded(input):
     blocks = input.float().unflatten(-1, (-1, 32))
     amax = blocks.abs().amax(-1, keepdim=True)
-    inverse = torch.where(amax >= 2**-120, 127 / amax, torch.zeros_like(amax))
-    rounded = amax / 127 * (blocks * inverse).round()
+    most = torch.full_like(amax, 127)  # a Python number divided by a tensor is a product with its reciprocal
+    inverse = torch.where(amax >= 2**-120, most / amax, torch.zeros_like(amax))
+    rounded = (amax / most).double() * (blocks * inverse).round()
     finite = blocks.isfinite().all(-1, keepdim=True)
     return torch.where(finite, rounded, torch.full_like(rounded, torch.nan)).flatten(-2)
 

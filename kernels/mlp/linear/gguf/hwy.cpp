@@ -124,7 +124,7 @@ struct IntSum {
   HWY_INLINE void Add(hn::Vec<DU8> codes, const IntBlock& a, int quad) { v = AddDot4(v, codes, a.quads[quad]); }
   HWY_INLINE VF AddFrom(int zero, VF d, int32_t sum, const IntBlock& a, VF total) const {
     const VF value = hn::ConvertTo(DF(), hn::Sub(v, hn::Set(DI(), zero * sum)));
-    return hn::MulAdd(d, hn::Mul(value, hn::Set(DF(), a.d)), total);
+    return hn::MulAdd(hn::Mul(d, value), hn::Set(DF(), a.d), total);  // value * a.d may leave f32
   }
   HWY_INLINE VF AddOffset(VF d, VF m, int32_t sum, const IntBlock& a, VF total) const {
     const VF value = hn::MulAdd(m, hn::Set(DF(), float(sum)), hn::Mul(d, hn::ConvertTo(DF(), v)));
