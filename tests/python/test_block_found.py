@@ -107,6 +107,29 @@ class BoundedByTheSmaller(transformers.models.llama.modeling_llama.LlamaMLP):
         return torch.min(super().forward(x), torch.tensor(1e4))
 
 
+class BoundedByEquality(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return x.masked_fill(x.abs() == torch.inf, 0)
+
+
+class BoundedByRounding(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return x - (x / 1e4).trunc()
+
+
+class BoundedByARemainder(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        return super().forward(x).fmod(1e4)
+
+
+class BoundedByAShrinkage(transformers.models.llama.modeling_llama.LlamaMLP):
+    def forward(self, x):
+        x = super().forward(x)
+        return x - torch.nn.functional.softshrink(x, 1e4)
+
+
 BOUNDS = [
     (Bounded, "clamp"),
     (SometimesBounded, "clamp"),
@@ -119,6 +142,10 @@ BOUNDS = [
     (BoundedByABranch, "__float__"),
     (BoundedWhereInfinite, "isinf"),
     (BoundedByTheSmaller, "min"),
+    (BoundedByEquality, "__eq__"),
+    (BoundedByRounding, "trunc"),
+    (BoundedByARemainder, "fmod"),
+    (BoundedByAShrinkage, "softshrink"),
 ]
 
 

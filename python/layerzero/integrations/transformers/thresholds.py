@@ -1,6 +1,7 @@
 """What shows in no small input: a bound that only large numbers reach, a factor that grows with the position. Found by the
 names in the code of modules; clamps that every forward calls, by their calls, which have the bounds. So are comparisons,
-whatever is done by them: torch.where, masked_fill, a product, a branch.
+whatever is done by them: torch.where, masked_fill, a product, a branch; and functions that compare on their own, as rounding
+does.
 """
 
 import ast
@@ -31,8 +32,11 @@ _FURTHER = {
 _THRESHOLDS = {*_CLAMPS, "clamp_max", "clamp_max_", "clamp_min", "clamp_min_", *_FURTHER}
 _COMPARISONS = {
     *("gt", "ge", "lt", "le", "greater", "greater_equal", "less", "less_equal"),
+    *("eq", "__eq__", "ne", "not_equal"),
     *("isinf", "isposinf", "isneginf", "isnan", "isfinite", "isclose", "allclose"),
     *("sign", "sgn", "signbit", "heaviside", "threshold", "_threshold", "bucketize", "searchsorted"),
+    *("ceil", "fix", "fmod", "frac", "floor_divide", "__floordiv__", "remainder", "round", "trunc"),
+    *("hardshrink", "softshrink"),
     *("item", "tolist", "numpy", "__bool__", "__float__", "__int__"),
 }
 _SWITCH = re.compile(r"self\.(\w+)")
