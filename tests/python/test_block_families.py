@@ -215,6 +215,19 @@ def test_a_mask_of_the_callers_own(name):
     assert set(plan_of(model).why_aside) == {"the mask shows keys that are outside of the layers' window"}
 
 
+@pytest.mark.parametrize("name", ["qwen2 mixed", "qwen3 mixed", "gemma3"], indirect=True)
+def test_layers_with_a_window_and_without_a_mask(name):
+    """Attention by `sdpa` knows a window by its mask alone: without one it sees all keys, as many as there are."""
+    model, own, ids = build(name), build(name), ids_of(2, WINDOW + 4)
+    report = lz.kernelize(model)
+    masks = {"full_attention": None, "sliding_attention": None}
+    for length in (WINDOW, WINDOW + 4):
+        given = {"input_ids": ids[:, :length], "attention_mask": masks, "use_cache": False}
+        assert error(forward(model, **given).logits, forward(own, **given).logits) <= TOLERANCE
+    assert plan_of(model).why_aside == {"no mask is given, and the layers' window would hide keys": 1}
+    assert report.replaced["decoder"]["calls"] == 1
+
+
 @pytest.mark.parametrize("name", ["gpt2", "gemma2", "mixtral", "phi"], indirect=True)
 @pytest.mark.parametrize("kind", ["dynamic", "static", "masked", "two sequences", "without"])
 def test_a_prompt_in_parts(name, kind, monkeypatch):

@@ -63,6 +63,40 @@ def test_sliding_window_cache(cache):
     assert set(plan_of(model).why_aside) == asides[cache]
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("window", [None, 6])
+@pytest.mark.parametrize(("implementation", "padding"), [("sdpa", 0), ("sdpa", 3), ("eager", 0)])
+def test_masks_that_measure_another_layer(implementation, window, padding):
+    """Transformers sizes MiniMax's masks by the cache of its first layer. One with a state has no keys there, so a token
+    comes without a mask, whatever the window, or with that of the first key alone: its attention then sees everything,
+    or nothing. A kernelized model does the same.
+    """
+    settings = {"vocab_size": 131, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "block_size": 4}
+    settings |= {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "initializer_range": 0.3}
+    kinds = ["linear_attention", "full_attention"] * 2
+    torch.manual_seed(5)
+    config = transformers.MiniMaxConfig(**settings, layer_types=kinds, sliding_window=window)
+    model = transformers.MiniMaxForCausalLM(config).eval()
+    model.set_attn_implementation(implementation)
+    own, ids = copy.deepcopy(model), ids_of(2, 16)
+    report = lz.kernelize(model)
+    mask = torch.ones_like(ids)
+    mask[1, :padding] = 0
+
+    def steps(each):
+        cache, logits = None, []
+        for begin, end in ((0, 9), *((at, at + 1) for at in range(9, 16))):
+            given = {"attention_mask": mask[:, :end], "past_key_values": cache, "use_cache": True}
+            with torch.inference_mode():
+                result = each(ids[:, begin:end], **given)
+            cache = result.past_key_values
+            logits.append(result.logits)
+        return torch.cat(logits, dim=1)[mask.bool()]
+
+    assert error(steps(model), steps(own)) <= 1e-4
+    assert report.replaced["attention"]["calls"] == 16
+
+
 def test_quantised_cache():
     pytest.importorskip("hqq")
     model, options = tiny(), {"backend": "hqq", "nbits": 4, "q_group_size": 16, "residual_length": 4}

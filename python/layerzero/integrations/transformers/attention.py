@@ -14,6 +14,7 @@ from layerzero.integrations.transformers import biases, continuous, structure
 
 NAME = "layerzero"
 _BEFORE = "_layerzero_attention_before"
+_MASKED = ("sdpa", "eager", "flex_attention")  # they know a window by the mask alone
 _attention = _layerzero.ops["attention"]
 
 
@@ -70,7 +71,7 @@ def layerzero_attention(
     if mask is None and not causal and length == 1 and is_causal:
         causal = True  # one row sees every key either way; a window counts from its position
     window = None
-    if sliding_window is not None and attention_mask is None and causal:
+    if sliding_window is not None and attention_mask is None and causal and _takes_windows(module):
         window = int(sliding_window)
     out = _attention(
         query.transpose(1, 2),
@@ -94,6 +95,14 @@ def remember(modules, name):
         module.__dict__.pop(_BEFORE, None)
         if name is not None:
             module.__dict__[_BEFORE] = name
+
+
+def _takes_windows(module):
+    """Whether the attention before `kernelize` hid what lies before a window also where no mask did.
+
+    Masks of Transformers hide it, except where they are sized by the cache of a layer that holds no keys (MiniMax).
+    """
+    return module.__dict__.get(_BEFORE) not in _MASKED
 
 
 def leaves_softcap_out(module):

@@ -164,6 +164,8 @@ class _Call:
             return self._of_rows(mask), None, None
         if mask is None and length > 1 and group in self.plan.need_masks:
             self.aside = "its attention is not causal without a mask"
+        if mask is None and window is not None and total > window:  # what the model's own attention then sees, it knows
+            self.aside = "no mask is given, and the layers' window would hide keys"
         if mask is not None:
             if self._is_of_other_shape(mask, window, total):
                 self.aside = "the mask is not one value for each row and key"
