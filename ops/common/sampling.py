@@ -77,7 +77,7 @@ def sample(
         return torch.full(logits.shape[:-1], -1, dtype=torch.int64, device=x.device)
     x = torch.where(valid[:, None], x, 0.0)
     top = x.amax(-1, keepdim=True)
-    weights = torch.where(x == top, 1.0, ((x - top) / temperature).exp())
+    weights = torch.where(x == top, 1.0, ((x / 2 - top / 2) / temperature * 2).exp())
     order = x.sort(dim=-1, descending=True, stable=True).indices
     ordered = weights.gather(-1, order)
     keep = torch.arange(vocab, device=x.device) < k

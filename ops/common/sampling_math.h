@@ -21,6 +21,9 @@ struct Filters {
   double min_p = 0;  // keep probabilities >= min_p times the largest
 };
 
+// (logit - max) / temperature, of halves: no difference of finite numbers is infinite.
+inline double Exponent(double logit, double max, double temperature) { return (logit / 2 - max / 2) / temperature * 2; }
+
 // One token's part of [0, 1): a draw u in [lo, hi) gives the token. lo == hi for what is not kept.
 struct Interval {
   double lo = 0;
@@ -41,7 +44,7 @@ class Row {
     valid_ = finite && !nan;
     if (!valid_) return;
     for (size_t i = 0; i < logits.size(); ++i) {
-      weights_[i] = logits[i] == max ? 1.0 : std::exp((logits[i] - max) / filters.temperature);
+      weights_[i] = logits[i] == max ? 1.0 : std::exp(Exponent(logits[i], max, filters.temperature));
     }
     order_.resize(logits.size());
     std::iota(order_.begin(), order_.end(), int64_t{0});

@@ -6,6 +6,7 @@
 #include "core/kernel.h"
 #include "core/view.h"
 #include "ops/common/index.h"
+#include "ops/common/sampling_math.h"
 
 namespace {
 using namespace lz;
@@ -20,9 +21,9 @@ int32_t Launch(const lz_kernel_args* args) {
     if (!sampling::IsTemperature(temperature)) return LZ_LAUNCH_INVALID_DATA;
     double max = -std::numeric_limits<double>::infinity(), sum = 0;
     for (int64_t i = 0; i < x.size(-1); ++i) max = std::fmax(max, x.GetRow(row, i));
-    for (int64_t i = 0; i < x.size(-1); ++i) sum += std::exp((x.GetRow(row, i) - max) / temperature);
+    for (int64_t i = 0; i < x.size(-1); ++i) sum += std::exp(sampling::Exponent(x.GetRow(row, i), max, temperature));
     for (int64_t i = 0; i < x.size(-1); ++i) {
-      out.SetRow(row, i, std::exp((x.GetRow(row, i) - max) / temperature) / sum);
+      out.SetRow(row, i, std::exp(sampling::Exponent(x.GetRow(row, i), max, temperature)) / sum);
     }
   }
   return 0;

@@ -25,9 +25,6 @@ namespace sampler {
 
 using sampling::Filters;
 
-// 1 / T within f32's normal range, so that 0 * it is 0 and -inf * it is -inf.
-inline float InverseTemperature(double temperature) { return float(std::clamp(1.0 / temperature, 0x1p-126, 0x1p127)); }
-
 // A row whose maximum is +inf: its infinite logits share the probability equally. -1 if no logit is finite.
 inline int64_t SampleInfinite(const float* x, int64_t n, const Filters& f, double u) {
   int64_t infinite = 0;
@@ -113,7 +110,7 @@ int64_t SampleRow(const T* row, int64_t n, const Filters& f, double u, const Row
     x = ws.candidates;
     index = ws.index;
   }
-  double total = ExpWeights(d, x, n, scan.max, InverseTemperature(f.temperature), ws.w, ws.blocks);
+  double total = ExpWeights(d, x, n, scan.max, f.temperature, ws.w, ws.blocks);
   if (f.p < 1) {
     const Threshold t = SelectThreshold(d, x, ws.w, n, total, f.p * total, buffers);
     total = ZeroBelow(d, x, n, t, ws.w, ws.blocks);

@@ -107,13 +107,28 @@ HWY_INLINE double FillWeights(Tag d, int64_t n, float* HWY_RESTRICT w, double* H
   return total;
 }
 
-// w[i] = exp((x[i] - max) * inverse_temperature): the largest is exactly 1, -inf gives 0. Returns the total.
-inline double ExpWeights(Tag d, const float* HWY_RESTRICT x, int64_t n, float max, float inverse_temperature,
+// (x - max) / temperature. Above 1 both are made smaller first, so that no difference of finite logits is infinite; the
+// factor stays within f32's normal range, so that 0 * it is 0 and -inf * it is -inf.
+class Exponent {
+ public:
+  Exponent(float max, double temperature) : Exponent(max, temperature, temperature > 1 ? 0x1p-64 : 1) {}
+  HWY_INLINE Vec operator()(Tag d, Vec x) const { return hn::Mul(hn::MulSub(x, scale_, max_), factor_); }
+
+ private:
+  Exponent(float max, double temperature, double scale)
+      : scale_(hn::Set(Tag(), float(scale))),
+        max_(hn::Set(Tag(), float(max * scale))),
+        factor_(hn::Set(Tag(), float(std::clamp(1 / (temperature * scale), 0x1p-126, 0x1p127)))) {}
+
+  Vec scale_, max_, factor_;
+};
+
+// w[i] = exp((x[i] - max) / temperature): the largest is exactly 1, -inf gives 0. Returns the total.
+inline double ExpWeights(Tag d, const float* HWY_RESTRICT x, int64_t n, float max, double temperature,
                          float* HWY_RESTRICT w, double* HWY_RESTRICT blocks) {
-  const Vec vmax = hn::Set(d, max), scale = hn::Set(d, inverse_temperature);
-  return FillWeights(d, n, w, blocks, [&](int64_t i) HWY_ATTR {
-    return Exp(d, hn::Mul(hn::Sub(LoadUpTo(d, x, i, n, -kInf), vmax), scale));
-  });
+  const Exponent exponent(max, temperature);
+  return FillWeights(d, n, w, blocks,
+                     [&](int64_t i) HWY_ATTR { return Exp(d, exponent(d, LoadUpTo(d, x, i, n, -kInf))); });
 }
 
 // First index whose running weight exceeds u * total. The blocks' sums find the block, f64 sums the index in it.

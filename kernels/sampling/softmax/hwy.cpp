@@ -45,11 +45,11 @@ float MaxOf(const T* x, int64_t n) {
 
 // A NaN, an inf or no finite element make a weight NaN, the sum and so the whole row.
 template <class T>
-void Row(const T* x, float* out, int64_t n, float inverse_temperature) {
+void Row(const T* x, float* out, int64_t n, double temperature) {
   const sampler::Tag d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto weight = [max = hn::Set(d, MaxOf(x, n)), scale = hn::Set(d, inverse_temperature)](auto d, auto v)
-                          HWY_ATTR { return Exp(d, hn::Mul(hn::Sub(v, max), scale)); };
+  const auto weight = [exponent = sampler::Exponent(MaxOf(x, n), temperature)](auto d, auto v)
+                          HWY_ATTR { return Exp(d, exponent(d, v)); };
   double total = 0;
   for (int64_t i = 0; i < n;) {
     const int64_t end = std::min(n, i + sampler::kBlock);
@@ -87,9 +87,7 @@ int32_t Run(const lz_kernel_args* args) {
       const double temperature =
           Given(rows) ? View(rows).Load(StridedOffset(rows, r, rows.ndim)) : args->scalars[kTemperature].value.f;
       if (!sampling::IsTemperature(temperature)) return valid.store(false, std::memory_order_relaxed);
-      // Within f32's normal range, so that 0 * it is 0.
-      const float inverse = float(std::clamp(1.0 / temperature, 0x1p-126, 0x1p127));
-      Row(x + StridedOffset(logits, r, logits.ndim - 1), out + StridedOffset(probs, r, probs.ndim - 1), n, inverse);
+      Row(x + StridedOffset(logits, r, logits.ndim - 1), out + StridedOffset(probs, r, probs.ndim - 1), n, temperature);
     }
   });
   return valid ? LZ_LAUNCH_DONE : LZ_LAUNCH_INVALID_DATA;

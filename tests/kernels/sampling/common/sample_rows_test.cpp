@@ -47,6 +47,24 @@ TEST(SampleRows, ResultDependsOnSeedOffsetAndRowOnly) {
   EXPECT_NE(Token(a, 0), Token(a, 1));
 }
 
+TEST(SampleRows, DifferencesMayLeaveFloat32) {
+  constexpr int64_t kRows = 200, kVocab = 300;
+  const Operation op = TopP(0.95);
+  for (const DType type : {DType::kF32, DType::kBF16}) {
+    Owned logits(type, {kRows, kVocab}, {0, 1}), out(DType::kI64, {kRows});
+    for (int64_t i = 0; i < kVocab; ++i) logits.view().SetRow(0, i, 3.3e38 * (2.0 * double(i) / (kVocab - 1) - 1));
+    logits.view().SetRow(0, 7, -kHuge);
+    for (const double temperature : {1e37, 1e38, 3e38, 1e300}) {
+      Call call(Tensors(op, logits, out), Scalars(op, temperature, 9, 4));
+      ASSERT_EQ(call.Run(*op.kernel), 0);
+      for (int64_t r = 0; r < kRows; ++r) {
+        ASSERT_TRUE(sampling::RowAgrees(*op.contract, call.args, r, op.contract->tolerance.f32))
+            << Info(type).name << " temperature " << temperature << " row " << r << " got " << Token(out, r);
+      }
+    }
+  }
+}
+
 TEST(SampleRows, WithoutWorkspaceFailsInsteadOfSkipping) {
   const Operation op = TopP(0.9);
   Owned logits(DType::kF32, {1, 8}), out(DType::kI64, {1});

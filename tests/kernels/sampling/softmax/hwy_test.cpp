@@ -57,6 +57,34 @@ TEST(Softmax, IsWithinToleranceOfFp64) {
   hwy::GetChosenTarget().DeInit();
 }
 
+TEST(Softmax, DifferencesMayLeaveFloat32) {
+  constexpr int64_t kVocab = 40;
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kF64}) {
+    const double largest = type == DType::kF64 ? 1.7e308 : 3.3e38;
+    Owned logits(type, {1, kVocab}), probs(DType::kF32, {1, kVocab});
+    for (int64_t i = 0; i < kVocab; ++i) logits.view().SetRow(0, i, largest * (2.0 * double(i) / (kVocab - 1) - 1));
+    logits.view().SetRow(0, 5, -std::numeric_limits<double>::infinity());
+    for (const double temperature : {1.5, largest / 100, largest / 3, largest, 1e300, 1.7e308}) {
+      std::vector<double> wanted(kVocab);
+      double sum = 0;
+      for (int64_t i = 0; i < kVocab; ++i) {
+        wanted[i] =
+            std::exp(logits.view().GetRow(0, i) / temperature - logits.view().GetRow(0, kVocab - 1) / temperature);
+        sum += wanted[i];
+      }
+      Call call({&logits, nullptr, &probs}, {F(temperature)});
+      for (const KernelSpec* kernel : {&Kernel(), &Reference()}) {
+        if (kernel == &Kernel() && type == DType::kF64) continue;
+        ASSERT_EQ(call.Run(*kernel), 0);
+        for (int64_t i = 0; i < kVocab; ++i) {
+          ASSERT_NEAR(probs.view().GetRow(0, i), wanted[i] / sum, 1e-5)
+              << kernel->id << " " << Info(type).name << " temperature " << temperature << " element " << i;
+        }
+      }
+    }
+  }
+}
+
 TEST(Softmax, RowsWithoutAProbabilityAreNaN) {
   constexpr double kHuge = std::numeric_limits<double>::infinity();
   for (const KernelSpec* kernel : {&Kernel(), &Reference()}) {
