@@ -4,7 +4,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
+#include <system_error>
 
 namespace lz::testing {
 
@@ -16,7 +18,9 @@ class GuardedBytes {
     const size_t used = (bytes + page - 1) / page * page;
     total_ = used + page;
     base_ = static_cast<char*>(mmap(nullptr, total_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    mprotect(base_ + used, page, PROT_NONE);
+    if (base_ == MAP_FAILED || mprotect(base_ + used, page, PROT_NONE) != 0) {  // no guard, no test
+      throw std::system_error(errno, std::generic_category(), "memory with a page without access behind it");
+    }
     data_ = base_ + used - bytes;
   }
   GuardedBytes(const GuardedBytes&) = delete;
