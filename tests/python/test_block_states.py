@@ -98,6 +98,8 @@ def test_a_copied_cache_and_one_that_begins_anew():
     for other in (copy.deepcopy(cache), cache):
         given = {"input_ids": ids[:, -1:], "past_key_values": other, "use_cache": True}
         assert error(forward(model, **given).logits, expected) <= TOLERANCE
+    assert not plan_of(model).why_aside
+
     own_cache = forward(own, input_ids=ids, use_cache=True).past_key_values
     with torch.inference_mode():
         cache.reset()
@@ -108,6 +110,7 @@ def test_a_copied_cache_and_one_that_begins_anew():
         for each, begun in ((model, cache), (own, own_cache))
     )
     assert error(again, expected) <= TOLERANCE
+    assert stays or error(again, forward(own, input_ids=ids).logits) <= TOLERANCE
     assert bool(plan_of(model).why_aside) == stays
 
 

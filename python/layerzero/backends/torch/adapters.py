@@ -192,10 +192,10 @@ def embedding(input, weight):
 def softmax(logits, temperature, row_temperature=None):
     x = logits if logits.dtype == torch.float64 else logits.float()
     if temperature != 1.0 and x.numel():
-        scale = 2.0**-64 if temperature > 1 else 1.0  # no difference of finite logits is then infinite
-        limits = torch.finfo(x.dtype)
-        x = x * scale
-        x = (x - x.detach().amax(-1, keepdim=True)) / min(max(temperature * scale, limits.tiny), limits.max / 4)
+        if temperature > 1:  # no difference of finite logits is then infinite
+            x, temperature = x * 2.0**-64, temperature * 2.0**-64
+        limits = torch.finfo(x.dtype)  # within which the temperature and its reciprocal are normal numbers
+        x = (x - x.detach().amax(-1, keepdim=True)) / min(max(temperature, limits.tiny), limits.max / 4)
     return torch.softmax(x, dim=-1).float()
 
 

@@ -164,7 +164,7 @@ class _Call:
             return self._of_rows(mask), None, None
         if mask is None and length > 1 and group in self.plan.need_masks:
             self.aside = "its attention is not causal without a mask"
-        if mask is None and window is not None and total > window:  # what the model's own attention then sees, it knows
+        if mask is None and window is not None and total > window:  # SDPA would hide nothing
             self.aside = "no mask is given, and the layers' window would hide keys"
         if mask is not None:
             if self._is_of_other_shape(mask, window, total):
