@@ -19,6 +19,7 @@ def load(path):
 
 
 adapters = load(ROOT / "python/layerzero/backends/torch/adapters.py")
+attention = load(ROOT / "python/layerzero/backends/torch/attention.py")
 dense = load(ROOT / "ops/attention/dense.ref.py")
 
 
@@ -47,7 +48,7 @@ SHAPES = [  # b, s_q, s_kv, h_q, h_kv, d
 ]
 
 
-@pytest.mark.parametrize("adapter", [adapters.sdpa_cpu, adapters.sdpa_math], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("adapter", [attention.sdpa_cpu, attention.sdpa_math], ids=lambda a: a.__name__)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention(adapter, shape, causal):
@@ -58,7 +59,7 @@ def test_attention(adapter, shape, causal):
     check(swapped.transpose(1, 2), want)
 
 
-@pytest.mark.parametrize("adapter", [adapters.sdpa_cpu, adapters.sdpa_math], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("adapter", [attention.sdpa_cpu, attention.sdpa_math], ids=lambda a: a.__name__)
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_attention_dtypes_scale_and_gradient(adapter, dtype):
     q, k, v = tensors(2, 5, 5, 4, 2, 16, dtype)
@@ -67,7 +68,7 @@ def test_attention_dtypes_scale_and_gradient(adapter, dtype):
     assert call(adapter, q, k, v).requires_grad
 
 
-@pytest.mark.parametrize("adapter", [adapters.sdpa_cpu, adapters.sdpa_math], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("adapter", [attention.sdpa_cpu, attention.sdpa_math], ids=lambda a: a.__name__)
 @pytest.mark.parametrize("shape", [(5, 7), (1, 1, 5, 7), (2, 1, 1, 7), (1, 4, 5, 1), (2, 4, 5, 7), (1, 7)], ids=str)
 @pytest.mark.parametrize("boolean", [True, False])
 def test_attention_masks(adapter, shape, boolean):
@@ -77,7 +78,7 @@ def test_attention_masks(adapter, shape, boolean):
     check(call(adapter, q, k, v, attn_mask=mask), want)
 
 
-@pytest.mark.parametrize("adapter", [adapters.sdpa_cpu, adapters.sdpa_math], ids=lambda a: a.__name__)
+@pytest.mark.parametrize("adapter", [attention.sdpa_cpu, attention.sdpa_math], ids=lambda a: a.__name__)
 def test_rows_that_see_no_key_are_zero(adapter):
     q, k, v = tensors(1, 3, 4, 2, 2, 8)
     mask = torch.ones(3, 4, dtype=torch.bool)
@@ -89,11 +90,11 @@ def test_rows_that_see_no_key_are_zero(adapter):
 def test_bias_is_aligned_and_means_the_mask():
     q, k = torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 7, 8)
     mask = torch.randn(5, 9)[:, 1:8]
-    bias = adapters.additive(q, k, mask)
+    bias = attention.additive(q, k, mask)
     assert bias.shape == (2, 4, 5, 7)
     assert torch.equal(bias[1, 3], mask)
     assert bias.data_ptr() % 16 == 0 and bias.stride(2) * 4 % 16 == 0
-    boolean = adapters.additive(q, k, mask > 0)
+    boolean = attention.additive(q, k, mask > 0)
     assert torch.equal(boolean[0, 0] == 0, mask > 0)
 
 

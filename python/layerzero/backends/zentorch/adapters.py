@@ -3,7 +3,7 @@
 import torch
 import zentorch  # noqa: F401  # registers torch.ops.zentorch
 
-from layerzero.backends.torch.adapters import additive, attend
+from layerzero.backends.torch.attention import additive, attend
 
 ops = torch.ops.zentorch
 
