@@ -14,7 +14,7 @@ _spec.loader.exec_module(_quant)
 
 def _make_scale(x, dtype, counts, rule, tensor_scale):
     low, high = _quant.block_range(x, counts)
-    amax = torch.maximum(low.abs(), high)
+    amax = torch.maximum(low.abs(), high.abs())
     if dtype == "nvfp4":
         if tensor_scale.numel() > 1:
             tensor_scale = tensor_scale.expand(counts)

@@ -43,19 +43,6 @@ def softmax(logits, temperature, row_temperature=None):
     return torch.softmax(x, dim=-1).float()
 
 
-def _gelu(x):
-    return torch.where(x == float("inf"), x, F.gelu(x))  # torch's float32 form gives NaN there
-
-
-_ACTIVATIONS: dict[str, Any] = {
-    "silu": F.silu,
-    "gelu": _gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "relu": F.relu,
-    "sigmoid": torch.sigmoid,
-    "tanh": torch.tanh,
-    "identity": torch.clone,
-}
 _ARITHMETIC: dict[str, Any] = {
     "add": torch.add,
     "sub": torch.sub,
@@ -64,10 +51,6 @@ _ARITHMETIC: dict[str, Any] = {
     "maximum": torch.maximum,
     "minimum": torch.minimum,
 }
-
-
-def activation(input, function):
-    return _ACTIVATIONS[function](input)
 
 
 def elementwise(input, other, function, scale):
@@ -82,13 +65,23 @@ def convert(input, dtype, source, saturate):
     return cast(input, dtype)
 
 
+_POOLS: dict[Any, Any] = {
+    ("max", 1): F.max_pool1d,
+    ("max", 2): F.max_pool2d,
+    ("mean", 1): F.avg_pool1d,
+    ("mean", 2): F.avg_pool2d,
+}
+
+
 def _pool(axes, input, window, stride, padding, mode, count_include_pad):
-    x = input.reshape(input.shape[:-axes].numel(), 1, *input.shape[-axes:])
+    given = input.dim() == axes + 2 and input.numel() > 0  # torch's own form
+    x = input if given else input.reshape(input.shape[:-axes].numel(), 1, *input.shape[-axes:])
+    function = _POOLS[mode, axes]
     if mode == "max":
-        output = (F.max_pool1d, F.max_pool2d)[axes - 1](x, window, stride, padding)
+        output = function(x, window, stride, padding)
     else:
-        output = (F.avg_pool1d, F.avg_pool2d)[axes - 1](x, window, stride, padding, False, count_include_pad)
-    return output.reshape(*input.shape[:-axes], *output.shape[2:])
+        output = function(x, window, stride, padding, False, count_include_pad)
+    return output if given else output.reshape(*input.shape[:-axes], *output.shape[2:])
 
 
 def pool1d(input, window, stride, padding, mode, count_include_pad):
@@ -122,13 +115,3 @@ def conv2d(input, weight, bias, *steps):
 def conv3d(input, weight, bias, *steps):
     with _full_precision(input):
         return F.conv3d(input, weight, bias, steps[:3], steps[3:6], steps[6:9], steps[9])
-
-
-def grouped_mm(input, weight, offsets, bias):
-    begin, *ends = offsets.tolist()
-    if [begin, *ends] != sorted([0, begin, *ends, input.shape[0]])[1:-1]:
-        wanted = f"numbers from 0 to {input.shape[0]} that do not decrease"
-        refuse_values("grouped_gemm: offsets", wanted, str([begin, *ends]))
-    output = torch._grouped_mm(input, weight.transpose(1, 2), offs=offsets[1:].int())
-    row = torch.arange(input.shape[0])
-    return output.masked_fill(((row < begin) | (row >= ([begin, *ends])[-1]))[:, None], 0)

@@ -1,0 +1,55 @@
+"""What adapters share: small tensors kept on a device, results rounded as they are stored, checks that only CPUs make."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from layerzero._refusals import refuse_values
+
+_kept: dict[tuple[Any, torch.device], torch.Tensor] = {}
+
+
+def constant(key: Any, device: torch.device, make: Callable[[torch.device], torch.Tensor]) -> torch.Tensor:
+    """`make(device)`, kept under (key, device). Every stream may read it: it is complete before it is kept."""
+    kept = _kept.get((key, device))
+    if kept is not None:
+        return kept
+    with torch.inference_mode(False), torch.no_grad():
+        made = make(device)
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            return made  # its memory is the graph's
+        ready = torch.cuda.Event()
+        ready.record(torch.cuda.current_stream(device))
+        ready.synchronize()
+    _kept[(key, device)] = made
+    return made
+
+
+def number(value: float, device: torch.device) -> torch.Tensor:
+    """A float32 tensor [1]. torch multiplies by the reciprocal where a divisor is a Python number."""
+    return constant(value, device, lambda d: torch.full((1,), value, dtype=torch.float32, device=d))
+
+
+def wants_grad(*tensors: torch.Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def rounded(function: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Any:
+    """function(a, b) in the dtype that both promote to, rounded once to `dtype`: one kernel on CUDA."""
+    if torch.promote_types(a.dtype, b.dtype) == dtype:
+        return function(a, b)
+    if wants_grad(a, b):
+        return function(a, b).to(dtype)
+    shape = torch.broadcast_shapes(a.shape, b.shape)
+    return function(a, b, out=torch.empty(shape, dtype=dtype, device=a.device))
+
+
+def check_below(name: str, values: torch.Tensor, limit: int) -> None:
+    """An index outside [.., limit) is an error. On CUDA nothing is read: there torch's own check stops the kernel."""
+    if values.is_cuda or not values.numel():
+        return
+    largest = int(values.max())
+    if largest >= limit:
+        refuse_values(name, f"numbers below {limit}", str(largest))

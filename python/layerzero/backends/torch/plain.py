@@ -1,0 +1,13 @@
+"""Operations whose torch reference is already the expression that a user would write: a few views, one copy."""
+
+from collections.abc import Callable
+from typing import Any
+
+from layerzero._contracts import contracts
+from layerzero._references import host_kernel
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    if name in contracts():
+        return host_kernel(name)
+    raise AttributeError(name)

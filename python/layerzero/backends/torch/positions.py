@@ -1,0 +1,44 @@
+"""Rotary embedding and distance biases by torch's kernels."""
+
+import torch
+from torch.nn import functional as F
+
+from layerzero.backends.torch.common import rounded
+
+
+def _table(table, position_ids, columns, interleaved, head_axis):
+    if position_ids is not None:
+        table = F.embedding(position_ids, table)
+    if table.dim() == 2:
+        table = table[None]
+    if table.shape[-1] != columns:  # one column for a pair
+        table = table.repeat_interleave(2, -1) if interleaved else torch.cat((table, table), -1)
+    return table.unsqueeze(head_axis)
+
+
+def rope(input, cos, sin, interleaved, position_ids, inverse, rotary_dim, layout):
+    d, wide = input.shape[-1], torch.promote_types(input.dtype, torch.float32)
+    columns = rotary_dim
+    if position_ids is not None and not position_ids.is_cuda and position_ids.numel():
+        from layerzero._refusals import refuse_values
+
+        low, high = (int(t) for t in position_ids.aminmax())
+        if low < 0 or high >= cos.shape[0]:
+            refuse_values("rope: position_ids", f"numbers from 0 to {cos.shape[0] - 1}", f"{low} to {high}")
+    head_axis = 1 if layout == "BHSD" else 2
+    cos, sin = (_table(t.to(wide), position_ids, columns, interleaved, head_axis) for t in (cos, sin))
+    x = input if columns == d else input[..., :columns]
+    if interleaved:
+        swapped = torch.stack((-x[..., 1::2], x[..., 0::2]), -1).flatten(-2)
+    else:
+        swapped = torch.cat((-x[..., columns // 2 :], x[..., : columns // 2]), -1)
+    output = torch.addcmul(x * cos, swapped.to(wide), sin, value=-1 if inverse else 1).to(input.dtype)
+    return output if columns == d else torch.cat((output, input[..., columns:]), -1)
+
+
+def alibi(slopes, s_q, s_kv, causal):
+    wide = torch.promote_types(slopes.dtype, torch.float32 if max(s_q, s_kv) < 2**24 else torch.float64)
+    row, column = (torch.arange(n, dtype=wide, device=slopes.device) for n in (s_q, s_kv))
+    distance = (row + (s_kv - s_q))[:, None] - column
+    bias = rounded(torch.mul, distance.abs(), -slopes.to(wide)[:, None, None], slopes.dtype)
+    return bias.masked_fill_(distance < 0, -torch.inf) if causal else bias
