@@ -91,11 +91,13 @@ def test_bias_is_aligned_and_means_the_mask():
     q, k = torch.zeros(2, 4, 5, 8), torch.zeros(2, 4, 7, 8)
     mask = torch.randn(5, 9)[:, 1:8]
     bias = attention.additive(q, k, mask)
-    assert bias.shape == (2, 4, 5, 7)
-    assert torch.equal(bias[1, 3], mask)
+    assert bias.shape == (1, 1, 5, 7) and torch.equal(bias[0, 0], mask)
     assert bias.data_ptr() % 16 == 0 and bias.stride(2) * 4 % 16 == 0
     boolean = attention.additive(q, k, mask > 0)
     assert torch.equal(boolean[0, 0] == 0, mask > 0)
+    assert torch.equal(boolean[0, 0] == -torch.inf, mask <= 0)
+    one_column = attention.additive(q, k, mask[:, :1] > 0)
+    assert one_column.shape == (1, 1, 5, 7) and one_column.stride(-1) == 1
 
 
 def test_functions():

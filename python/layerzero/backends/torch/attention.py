@@ -1,18 +1,23 @@
-"""PyTorch's attention as kernels: rows of attention.{standard,gqa,cross}.{prefill,decode}.
+"""torch.nn.functional.scaled_dot_product_attention and its backends as kernels of dense and cross attention.
 
-What an adapter does beside the call is what the rows of capabilities.json leave to it: views between layouts, causal
-alignment (bottom-right here, top-left in torch), masks in the form that the kernel reads.
+Adapters do what the rows of capabilities.json leave to them: views between layouts, causal alignment (bottom-right here,
+top-left in torch), masks in the form that a kernel reads. On CUDA none reads a value of a tensor, because that waits for
+the device: a NaN of a hidden key or value may then reach the output, which the rows declare. A backend that
+`torch.nn.attention.sdpa_kernel` or a flag of torch.backends.cuda forbids is not run: torch chooses among the others.
 """
 
 import torch
+from torch.backends import cuda
 from torch.nn import functional as F
 
+_sdpa = F.scaled_dot_product_attention
 
-def _heads_first(layout, *tensors):
+
+def heads_first(layout, *tensors):
     return tensors if layout == "BHSD" else tuple(t.transpose(1, 2) for t in tensors)
 
 
-def _as_given(layout, output):
+def as_given(layout, output):
     return output if layout == "BHSD" else output.transpose(1, 2)
 
 
@@ -26,81 +31,193 @@ def _alignment(query, key, causal, attn_mask):
     return False, torch.ones(s_q, s_kv, dtype=torch.bool, device=query.device).tril(s_kv - s_q)
 
 
-def _positive_scale(query, scale):
-    """torch's CPU kernel multiplies the -inf of hidden keys by the scale: the query takes its sign, or its 0."""
+def positive_scale(query, scale):
+    """Kernels take the maximum before they multiply by the scale: the query takes its sign, or its 0."""
     if scale is None or scale > 0:
         return query, scale
     return (query * 0, 1.0) if scale == 0 else (-query, -scale)
 
 
-def _four_axes(mask):
+def four_axes(mask):
     return mask if mask is None else mask[(None,) * (4 - mask.dim())]
 
 
 def additive(query, key, mask):
-    """A mask as a float bias of the query's dtype whose rows start at multiples of 16 bytes."""
-    if mask is None:
-        return None
-    shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
-    mask = _four_axes(mask)
-    width = -(-shape[3] // 16) * 16
-    bias = query.new_empty((*mask.shape[:2], mask.shape[2], width))[..., : shape[3]]
-    if mask.dtype == torch.bool:
-        bias.zero_().masked_fill_(~mask, float("-inf"))
-    else:
-        bias.copy_(mask)
-    return bias.expand(shape)
+    """A mask as a float bias of the query's dtype, 0 and -inf for a boolean one, with rows of whole 16 bytes.
 
-
-def _wants_grad(*tensors):
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-
-
-def _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p=0.0):
-    """The output, or the reference's where torch's may be wrong.
-
-    torch adds masks to logits and weights hidden values by 0, so that a NaN of a hidden key or an infinity of a hidden
-    value shows; its CPU kernel gives 0 for a row whose logits are all NaN. Whether they show is read from the device;
-    within a capture nothing may be read, and the reference's is recorded.
+    (b or 1, h or 1, s_q or 1, s_kv). For a boolean mask itself cuDNN fills in a finite number: a row that sees no key
+    would get the mean of the values (torch 2.11). A mask with one column for all keys ends the CUDA context there.
     """
-    if dropout_p or not output.numel():  # the reference knows no dropout
-        return output
-    if not (output.is_cuda and torch.cuda.is_current_stream_capturing()):
-        out, q, k = (t.detach() for t in (output, query, key))
-        finite = bool((out.sum(dtype=torch.float32) + q.sum(dtype=torch.float32)).isfinite())
-        if finite and (not bool((out[..., 0] == 0).any()) or bool(k.sum(dtype=torch.float32).isfinite())):
-            return output
+    mask = four_axes(mask)
+    s_kv = key.shape[2]
+    bias = query.new_empty((*mask.shape[:3], -(-s_kv // 16) * 16))[..., :s_kv]
+    bias.copy_(mask)
+    return bias.log_() if mask.dtype == torch.bool else bias
+
+
+def _bias(query, key, mask):
+    """The mask as torch's kernels read it rightly: itself where it may stay."""
+    if mask.dtype == torch.bool or mask.shape[-1] != key.shape[2] or mask.stride(-1) != 1 or mask.data_ptr() % 16:
+        return additive(query, key, mask)
+    return mask if mask.dim() in (2, 4) else four_axes(mask)
+
+
+def wants_grad(*tensors):
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+# ---- torch's own choice of a backend
+
+
+def sdpa_auto(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    """Calls without a mask whose causal triangle is square, where torch's alignment is the operation's."""
+    if scale <= 0:
+        query, scale = positive_scale(query, scale)
+    if rest[-1] == "BHSD":
+        causal = causal and query.shape[2] > 1
+        grouped = query.shape[1] != key.shape[1]
+        return _sdpa(query, key, value, None, dropout_p, causal, scale=scale, enable_gqa=grouped)
+    causal = causal and query.shape[1] > 1
+    grouped = query.shape[2] != key.shape[2]
+    query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    return _sdpa(query, key, value, None, dropout_p, causal, scale=scale, enable_gqa=grouped).transpose(1, 2)
+
+
+def sdpa_auto_window(query, key, value, causal, scale, attn_mask, dropout_p, window, *rest):
+    """One query: it sees the last `window` keys, a view of them."""
+    axis = 2 if rest[-1] == "BHSD" else 1
+    if window < key.shape[axis]:
+        start = key.shape[axis] - window
+        key, value = key.narrow(axis, start, window), value.narrow(axis, start, window)
+    return sdpa_auto(query, key, value, False, scale, None, dropout_p, *rest)
+
+
+def sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    """Any call without window, cap, sinks and ALiBi: a triangle that is not square is a mask for torch."""
+    query, scale = positive_scale(query, scale)
+    q, k, v = heads_first(rest[-1], query, key, value)
+    is_causal, mask = _alignment(q, k, causal, attn_mask)
+    if mask is not None:
+        mask = _bias(q, k, mask)
+    grouped = q.shape[1] != k.shape[1]
+    return as_given(rest[-1], _sdpa(q, k, v, mask, dropout_p or 0.0, is_causal, scale=scale, enable_gqa=grouped))
+
+
+def sdpa_auto_band(query, key, value, causal, scale, attn_mask, dropout_p, window, *rest):
+    """A window as a mask: every row sees its own position and the window - 1 before it."""
+    axis = 2 if rest[-1] == "BHSD" else 1
+    s_q, s_kv = query.shape[axis], key.shape[axis]
+    band = torch.ones(s_q, s_kv, dtype=torch.bool, device=query.device).tril_(s_kv - s_q)
+    return sdpa_auto_mask(query, key, value, False, scale, band.triu_(s_kv - s_q - window + 1), dropout_p, *rest)
+
+
+def aligned(tensor):
+    """The tensor, or a copy where its address or strides are no multiples of 16 bytes.
+
+    Head dimensions that are none are left to torch, which pads them for a fused kernel or takes none.
+    """
+    size = tensor.element_size()
+    fits = tensor.data_ptr() % 16 == 0 and all(s * size % 16 == 0 for s in tensor.stride()[:-1])
+    if fits or tensor.shape[-1] * size % 16:
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def sdpa_auto_unaligned(query, key, value, *rest):
+    return sdpa_auto_mask(aligned(query), aligned(key), aligned(value), *rest)
+
+
+# ---- one backend by name
+
+
+def _expanded(q, k, causal, attn_mask):
+    """(is_causal, bias of every batch and head) for the aten functions."""
+    is_causal, mask = _alignment(q, k, causal, attn_mask)
+    if mask is None:
+        return is_causal, None
+    return is_causal, additive(q, k, mask).expand(q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+
+
+def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    """The aten function aligns causal bottom-right, as the operation does."""
+    if not cuda.flash_sdp_enabled():
+        return sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest)
+    query, scale = positive_scale(query, scale)
+    q, k, v = heads_first(rest[-1], query, key, value)
+    output = torch._scaled_dot_product_flash_attention(q, k, v, dropout_p or 0.0, bool(causal), False, scale=scale)[0]
+    return as_given(rest[-1], output)
+
+
+def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    if not cuda.mem_efficient_sdp_enabled():
+        return sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest)
+    query, scale = positive_scale(query, scale)
+    q, k, v = heads_first(rest[-1], query, key, value)
+    is_causal, bias = _expanded(q, k, causal, attn_mask)
+    grad = wants_grad(q, k, v, attn_mask)
+    output = torch._scaled_dot_product_efficient_attention(
+        q, k, v, bias, grad, dropout_p or 0.0, is_causal, scale=scale
+    )[0]
+    return as_given(rest[-1], output)
+
+
+def _cudnn_allowed(mask):
+    """torch refuses cuDNN under deterministic algorithms; its backward gives masks no gradient."""
+    strict = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
+    return cuda.cudnn_sdp_enabled() and not strict and not wants_grad(mask)
+
+
+def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
+    if not _cudnn_allowed(attn_mask):
+        return sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest)
+    query, scale = positive_scale(query, scale)
+    q, k, v = heads_first(rest[-1], query, key, value)
+    is_causal, bias = _expanded(q, k, causal, attn_mask)
+    output = torch._scaled_dot_product_cudnn_attention(
+        q, k, v, bias, wants_grad(q, k, v), dropout_p or 0.0, is_causal, False, scale=scale
+    )[0]
+    return as_given(rest[-1], output)
+
+
+# ---- the CPU's kernel and the composite formula, exact for hidden NaN
+
+
+def _reference(query, key, value, causal, scale, attn_mask, layout):
     from layerzero._references import call_reference
 
     given = {"query": query, "key": key, "value": value, "causal": bool(causal), "scale": scale, "attn_mask": attn_mask}
     return call_reference("attention", given, layout)
 
 
-def _cross(adapter):
-    """The adapter of `attention` as one of `cross_attention`, which has no causal."""
+def _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p):
+    """The output, or the reference's where torch's may be wrong. For memory of the host, whose values may be read.
 
-    def cross(query, key, value, *rest):
-        return adapter(query, key, value, False, *rest)
-
-    return cross
+    torch adds masks to logits and weights hidden values by 0, so that a NaN of a hidden key or an infinity of a hidden
+    value shows; its CPU kernel gives 0 for a row whose logits are all NaN.
+    """
+    if dropout_p or not output.numel():  # the reference knows no dropout
+        return output
+    out, q, k = (t.detach() for t in (output, query, key))
+    finite = bool((out.sum(dtype=torch.float32) + q.sum(dtype=torch.float32)).isfinite())
+    if finite and (not bool((out[..., 0] == 0).any()) or bool(k.sum(dtype=torch.float32).isfinite())):
+        return output
+    return _reference(query, key, value, causal, scale, attn_mask, layout)
 
 
 def attend(function, query, key, value, causal, scale, attn_mask, dropout_p, layout):
-    """The operation by a function whose causal is top-left: function(q, k, v, mask, is_causal, scale), heads first.
+    """The operation on the host by a function whose causal is top-left: function(q, k, v, mask, is_causal, scale).
 
     Any such function will do, of other libraries too: what it makes of NaN and infinity in hidden keys is put right.
     """
-    scaled, factor = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, scaled, key, value)
-    aligned, mask = _alignment(q, k, causal, attn_mask)
-    output = _as_given(layout, function(q, k, v, mask, aligned, factor))
+    scaled, factor = positive_scale(query, scale)
+    q, k, v = heads_first(layout, scaled, key, value)
+    is_causal, mask = _alignment(q, k, causal, attn_mask)
+    output = as_given(layout, function(q, k, v, mask, is_causal, factor))
     return _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
 
 
 def _cpu(q, k, v, mask, causal, scale):
-    return F.scaled_dot_product_attention(
-        q, k, v, attn_mask=_four_axes(mask), is_causal=causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-    )
+    return _sdpa(q, k, v, four_axes(mask), 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1])
 
 
 def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
@@ -110,6 +227,9 @@ def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
 
 def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """The composite formula, on any device."""
+    layout = rest[-1]
+    if not cuda.math_sdp_enabled():
+        return sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, layout)
 
     def math(q, k, v, mask, causal, scale):
         if mask is not None and mask.dtype == torch.bool:  # the aten function would add it as 0 and 1
@@ -118,44 +238,30 @@ def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
             q, k, v, mask, dropout_p or 0.0, causal, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
         )[0]
 
-    return attend(math, query, key, value, causal, scale, attn_mask, dropout_p, rest[-1])
+    if query.device.type == "cpu":
+        return attend(math, query, key, value, causal, scale, attn_mask, dropout_p, layout)
+    hides = attn_mask is not None or (causal and query.shape[2 if layout == "BHSD" else 1] > 1)
+    if hides and not dropout_p:  # exact without a look at the output, which would wait for the device
+        return _reference(query, key, value, causal, scale, attn_mask, layout)
+    query, scale = positive_scale(query, scale)
+    q, k, v = heads_first(layout, query, key, value)
+    is_causal, mask = _alignment(q, k, causal, attn_mask)
+    return as_given(layout, math(q, k, v, four_axes(mask), is_causal, scale))
 
 
-def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    """The aten function aligns causal bottom-right, as the operation does."""
-    layout = rest[-1]
-    query, scale = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, query, key, value)
-    output = torch._scaled_dot_product_flash_attention(q, k, v, dropout_p or 0.0, bool(causal), False, scale=scale)[0]
-    return _as_given(layout, output)
+# ---- cross attention, which has no causal
 
 
-def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    layout = rest[-1]
-    scaled, factor = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, scaled, key, value)
-    aligned, mask = _alignment(q, k, causal, attn_mask)
-    output = torch._scaled_dot_product_efficient_attention(
-        q, k, v, additive(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, scale=factor
-    )[0]
-    output = _as_given(layout, output)
-    if mask is None and not aligned:  # every row sees every key
-        return output
-    return _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
+def _cross(adapter):
+    def cross(query, key, value, *rest):
+        return adapter(query, key, value, False, *rest)
+
+    return cross
 
 
-def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    layout = rest[-1]
-    scaled, factor = _positive_scale(query, scale)
-    q, k, v = _heads_first(layout, scaled, key, value)
-    aligned, mask = _alignment(q, k, causal, attn_mask)
-    output = torch._scaled_dot_product_cudnn_attention(
-        q, k, v, additive(q, k, mask), _wants_grad(q, k, v), dropout_p or 0.0, aligned, False, scale=factor
-    )[0]
-    output = _as_given(layout, output)
-    return output if mask is None else _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p)
-
-
+cross_sdpa_auto = _cross(sdpa_auto)
+cross_sdpa_auto_mask = _cross(sdpa_auto_mask)
+cross_sdpa_auto_unaligned = _cross(sdpa_auto_unaligned)
 cross_sdpa_cpu = _cross(sdpa_cpu)
 cross_sdpa_math = _cross(sdpa_math)
 cross_sdpa_flash = _cross(sdpa_flash)

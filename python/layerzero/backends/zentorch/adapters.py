@@ -19,7 +19,8 @@ def rms_norm(input, weight, eps, weight_offset=None):
 def _sdpa(q, k, v, mask, causal, scale):
     if not q.numel():
         return torch.empty_like(q)
-    mask = None if mask is None else additive(q, k, mask).contiguous()
+    if mask is not None:
+        mask = additive(q, k, mask).expand(*q.shape[:3], k.shape[2]).contiguous()
     return ops.zentorch_sdpa(q, k, v, is_causal=causal, attn_mask=mask, scale=scale)[0]
 
 
