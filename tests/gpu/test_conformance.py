@@ -22,7 +22,9 @@ def on_device(tensor):
 
 
 def call(name, line, kernel):
-    result = calls.call_door(name, line, kernel, place=on_device)
+    """Where a case has NaN or infinities, rows that say that a hidden one may show step aside: that is strict mode."""
+    with lz.policy(strict_mode=any(text in line for text in ("nan", "inf"))):
+        result = calls.call_door(name, line, kernel, place=on_device)
     moved = tuple(None if t is None else t.cpu() for t in as_tuple(result))
     return moved if isinstance(result, tuple) else moved[0]
 

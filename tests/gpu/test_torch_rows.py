@@ -31,8 +31,10 @@ def exact(q, k, v, causal, mask=None):
 
 
 def row_of(kernel, q, k, mask=None):
-    """cuDNN's rows take masks, and triangles that are not square, under a name of their own."""
+    """Float masks, and for cuDNN boolean masks and triangles that are not square, have rows of their own."""
     square = q.shape[1] == 1 or q.shape[1] == k.shape[1]
+    if mask is not None and mask.dtype != torch.bool and kernel in (CUDNN, EFFICIENT):
+        return f"{kernel}.bias"
     return f"{kernel}.mask" if kernel in (CUDNN, WIDE) and (mask is not None or not square) else kernel
 
 
@@ -118,9 +120,11 @@ def test_masks(dtype, shape, boolean):
 
 
 def test_masks_of_another_dtype_are_refused():
-    qkv, mask = tensors(), torch.randn(33, 65, device="cuda")
-    for kernel in (EFFICIENT, CUDNN, FLASH):
-        refused(kernel, "ATTN_MASK_UNSUPPORTED", *qkv, attn_mask=mask, causal=False)
+    qkv = tensors()
+    for dtype in (torch.float32, torch.float16):
+        mask = torch.randn(33, 65, device="cuda", dtype=dtype)
+        for kernel in (EFFICIENT, f"{EFFICIENT}.bias", f"{CUDNN}.mask", f"{CUDNN}.bias", FLASH):
+            refused(kernel, "ATTN_MASK_UNSUPPORTED", *qkv, attn_mask=mask, causal=False)
 
 
 def test_rows_that_see_no_key():
@@ -148,6 +152,10 @@ def test_strided_heads_and_sequences():
     q, k, v = (t.transpose(1, 2).contiguous().transpose(1, 2) for t in tensors())
     for kernel in (FLASH, EFFICIENT, CUDNN):
         check(kernel, q, k, v)
+    heads_first = tuple(t.transpose(1, 2) for t in (q, k, v))
+    for kernel in (FLASH, EFFICIENT, f"{CUDNN}.mask"):
+        got = lz.attention(*heads_first, layout="BHSD", kernel=kernel)
+        torch.testing.assert_close(got.transpose(1, 2).double(), exact(q, k, v, True), rtol=1.6e-2, atol=1.6e-2)
 
 
 def test_batches_beyond_the_grid_are_refused():
