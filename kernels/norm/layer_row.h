@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/norm/range.h"
 #include "kernels/rows.h"
 #include "kernels/simd.h"
 
@@ -64,14 +65,33 @@ HWY_INLINE Deviations SumDeviations(const T* x, int64_t n, float mean) {
   return {hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))), hn::GetLane(hn::SumOfLanes(d, hn::Add(q0, q1)))};
 }
 
+// The norm of one row in FP64: for rows whose squares FP32 cannot hold. Arguments as in LayerRow.
+template <class T>
+HWY_NOINLINE void LayerRowInDouble(const T* x, const T* w, const T* bias, T* out, int64_t n, double eps,
+                                   double offset) {
+  double sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) sum += double(ToFloat(x[i]));
+  const double mean = sum / double(n);
+  for (int64_t i = 0; i < n; ++i) squares += (ToFloat(x[i]) - mean) * (ToFloat(x[i]) - mean);
+  const double scale = 1.0 / std::sqrt(squares / double(n) + eps);
+  for (int64_t i = 0; i < n; ++i) {
+    const double gain = (w ? double(ToFloat(w[i])) : 1.0) + offset, shift = bias ? double(ToFloat(bias[i])) : 0.0;
+    FromFloat(float((ToFloat(x[i]) - mean) * scale * gain + shift), out + i);
+  }
+}
+
 // `out` may be `x`; w == nullptr means 1, bias == nullptr means 0. offset: added to w.
 template <class T>
 HWY_INLINE void LayerRow(const T* x, const T* w, const T* bias, T* out, int64_t n, float eps, float offset) {
   const float mean = SumOf(x, n) / float(n);
   const Deviations deviations = SumDeviations(x, n, mean);
   const float rest_of_mean = deviations.sum / float(n);
-  const float variance = HWY_MAX(deviations.squares / float(n) - rest_of_mean * rest_of_mean, 0.0f);
-  const float scale = 1.0f / std::sqrt(variance + eps);
+  const float centred = deviations.squares / float(n) - rest_of_mean * rest_of_mean;
+  const float variance = (centred < 0 ? 0.0f : centred) + eps;  // NaN stays NaN
+  if (!(variance > kSmallestSquare && variance < kLargestSquare)) [[unlikely]] {
+    return LayerRowInDouble(x, w, bias, out, n, eps, offset);
+  }
+  const float scale = 1.0f / std::sqrt(variance);
   const auto scaled = [=](auto d, auto v, auto gain, auto shift) HWY_ATTR {
     const auto centred = hn::Sub(hn::Sub(v, hn::Set(d, mean)), hn::Set(d, rest_of_mean));
     return hn::MulAdd(centred, hn::Mul(hn::Set(d, scale), hn::Add(gain, hn::Set(d, offset))), shift);

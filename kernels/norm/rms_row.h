@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "hwy/highway.h"
+#include "kernels/norm/range.h"
 #include "kernels/rows.h"
 #include "kernels/simd.h"
 
@@ -54,11 +55,31 @@ HWY_INLINE void ScaleRow(const T* x, const T* w, T* out, int64_t n, float scale,
       out, n, [&](auto d, auto v) HWY_ATTR { return scaled(d, v, hn::Set(d, 1.0f)); }, x);
 }
 
+// The norm of one row in FP64: for rows whose squares FP32 cannot hold. `out` may be `x`.
+template <class T>
+HWY_NOINLINE void RmsRowInDouble(const T* x, const T* w, T* out, int64_t hidden, double eps, double offset) {
+  double squares = 0;
+  for (int64_t i = 0; i < hidden; ++i) squares += double(ToFloat(x[i])) * double(ToFloat(x[i]));
+  const double scale = 1.0 / std::sqrt(squares / double(hidden) + eps);
+  for (int64_t i = 0; i < hidden; ++i) {
+    FromFloat(float(ToFloat(x[i]) * scale * ((w ? double(ToFloat(w[i])) : 1.0) + offset)), out + i);
+  }
+}
+
+// The norm of one row whose sum of squares is known. `out` may be `x`.
+template <class T>
+HWY_INLINE void NormRow(const T* x, const T* w, T* out, int64_t hidden, float squares, float eps, float offset) {
+  const float mean = squares / float(hidden) + eps;
+  if (!(mean > kSmallestSquare && mean < kLargestSquare)) [[unlikely]] {
+    return RmsRowInDouble(x, w, out, hidden, eps, offset);
+  }
+  ScaleRow(x, w, out, hidden, 1.0f / std::sqrt(mean), offset);
+}
+
 // One row of the norm: `out` may be `x`.
 template <class T>
 HWY_INLINE void RmsRow(const T* x, const T* w, T* out, int64_t hidden, float eps, float offset) {
-  const float scale = 1.0f / std::sqrt(SumOfSquares(x, hidden) / float(hidden) + eps);
-  ScaleRow(x, w, out, hidden, scale, offset);
+  NormRow(x, w, out, hidden, SumOfSquares(x, hidden), eps, offset);
 }
 
 }  // namespace HWY_NAMESPACE

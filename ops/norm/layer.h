@@ -39,7 +39,7 @@ inline constexpr Contract kContract = {
     .summary = "Layer normalisation over the last axis.",
     .definition =
         "output = (input - mean(input, last)) / sqrt(mean((input - mean)^2, last) + eps) * (weight + weight_offset) + "
-        "bias, rounded once",
+        "bias, rounded once. CUDA kernels and torch's sum squares in FP32, which hold variances from 1e-38 to 1e38",
     .source = "Ba, Kiros and Hinton 2016, arXiv:1607.06450, eq. 4",
     .replaces = "torch.nn.functional.layer_norm(input, (input.shape[-1],), weight, bias, eps)",
     .variants = kVariants,

@@ -42,7 +42,9 @@ inline constexpr Contract kContract = {
     .definition =
         "residual_out = r = input + residual, rounded to the dtype; output = (r - mean(r, last)) / sqrt(mean((r - "
         "mean)^2, last) + eps) * (weight + weight_offset) + bias, computed of the rounded sum, rounded once. output "
-        "may alias input, residual_out may alias residual",
+        "may alias input, residual_out may alias residual. Torch's kernels sum squares in FP32, which hold variances "
+        "from "
+        "1e-38 to 1e38",
     .source = "Ba, Kiros and Hinton 2016, arXiv:1607.06450, eq. 4",
     .replaces = "residual = input + residual; torch.nn.functional.layer_norm(residual, (hidden,), weight, bias, eps)",
     .variants = kVariants,

@@ -24,7 +24,9 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline constexpr Contract kContract = {
     .name = "rms_norm",
     .summary = "Root mean square normalisation over the last axis.",
-    .definition = "output = input / sqrt(mean(input^2, last) + eps) * (weight + weight_offset), rounded once",
+    .definition =
+        "output = input / sqrt(mean(input^2, last) + eps) * (weight + weight_offset), rounded once. "
+        "CUDA kernels and torch's sum squares in FP32, which hold mean squares from 1e-38 to 1e38",
     .source = "Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4",
     .replaces = "torch.nn.functional.rms_norm(input, (input.shape[-1],), weight, eps)",
     .variants = kVariants,

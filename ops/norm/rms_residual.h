@@ -29,7 +29,9 @@ inline constexpr Contract kContract = {
     .definition =
         "residual_out = input + residual, rounded to the dtype; output = residual_out / sqrt(mean("
         "residual_out^2, last) + eps) * (weight + weight_offset), computed of the rounded sum, rounded once. "
-        "output may alias input, residual_out may alias residual",
+        "output may alias input, residual_out may alias residual. CUDA kernels sum squares in FP32, which hold mean "
+        "squares "
+        "from 1e-38 to 1e38",
     .source = "Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4",
     .replaces = "residual = input + residual; torch.nn.functional.rms_norm(residual, (hidden,), weight, eps)",
     .variants = kVariants,

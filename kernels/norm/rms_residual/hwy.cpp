@@ -61,7 +61,7 @@ int32_t Run(const lz_kernel_args* args) {
     for (int64_t r = begin; r < end; ++r) {
       T* sum = psum + sum_row[r];
       const float squares = AddRow(px + x_row[r], pr + r_row[r], sum, hidden);
-      ScaleRow(sum, pw, pout + out_row[r], hidden, 1.0f / std::sqrt(squares / float(hidden) + eps), offset);
+      NormRow(sum, pw, pout + out_row[r], hidden, squares, eps, offset);
     }
   });
   return 0;
