@@ -97,11 +97,11 @@ int32_t Launch(const lz_kernel_args* args) {
     double sum = 0;
     for (const int64_t i : chosen) sum += score[size_t(candidates[size_t(i)])];
     sum = std::max(sum, s[kMinSum].value.f);
-    const double scale = !s[kRenormalize].value.i ? s[kScale].value.f : sum == 0 ? 0 : s[kScale].value.f / sum;
+    const double divisor = s[kRenormalize].value.i && sum != 0 ? sum : 1;  // a sum of 0 is one of zeros
     for (int64_t i = 0; i < k; ++i) {
       const int64_t e = candidates[size_t(chosen[size_t(i)])];
       ids.StoreInt(ids.RowOffset(row) + i * ids.stride(-1), e);
-      weights.SetRow(row, i, score[size_t(e)] * scale);
+      weights.SetRow(row, i, score[size_t(e)] / divisor * s[kScale].value.f);
     }
   }
   return 0;

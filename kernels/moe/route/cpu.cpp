@@ -122,10 +122,10 @@ int32_t Launch(const lz_kernel_args* args) {
       double sum = 0;
       for (int64_t i = 0; i < k; ++i) sum += row.score(row.order()[i]);
       sum = std::max(sum, s[kMinSum].value.f);
-      const double scale = !s[kRenormalize].value.i ? s[kScale].value.f : sum == 0 ? 0 : s[kScale].value.f / sum;
+      const double divisor = s[kRenormalize].value.i && sum != 0 ? sum : 1;  // a sum of 0 is one of zeros
       for (int64_t i = 0; i < k; ++i) {
         ids.StoreInt(ids.RowOffset(r) + i * ids.stride(-1), row.order()[i]);
-        weights.SetRow(r, i, row.score(row.order()[i]) * scale);
+        weights.SetRow(r, i, row.score(row.order()[i]) / divisor * s[kScale].value.f);
       }
     }
   });
