@@ -20,13 +20,13 @@ class TableRows {
   // Offset in elements of the row of `table` (cos or sin) for position (b, s).
   int64_t Offset(const lz_tensor& table, int64_t b, int64_t s) const {
     if (ids_.ndim >= 0) return Id(b, s) * table.strides[0];
-    const bool batched = table.ndim == 3 && table.shape[0] > 1;
+    const bool batched = table.ndim == 3 && table.shape[0] != 1;
     return (batched ? b * table.strides[0] : 0) + s * table.strides[table.ndim - 2];
   }
 
   bool AllInRange() const {
     if (ids_.ndim < 0) return true;
-    const int64_t rows = ids_.ndim == 2 && ids_.shape[0] > 1 ? batch_ : 1;
+    const int64_t rows = ids_.ndim == 2 && ids_.shape[0] != 1 ? batch_ : 1;
     for (int64_t b = 0; b < rows; ++b) {
       for (int64_t s = 0; s < sequence_; ++s) {
         const int64_t id = Id(b, s);
@@ -38,7 +38,7 @@ class TableRows {
 
  private:
   int64_t Id(int64_t b, int64_t s) const {
-    const bool batched = ids_.ndim == 2 && ids_.shape[0] > 1;
+    const bool batched = ids_.ndim == 2 && ids_.shape[0] != 1;
     const int64_t at = (batched ? b * ids_.strides[0] : 0) + s * ids_.strides[ids_.ndim - 1];
     const char* base = static_cast<const char*>(ids_.data) + ids_.byte_offset;
     if (DTypeOf(ids_) == DType::kI32) return reinterpret_cast<const int32_t*>(base)[at];

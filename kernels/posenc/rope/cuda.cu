@@ -106,7 +106,7 @@ Heads StridesOf(const lz_tensor& t) { return {t.strides[kB], t.strides[kS], t.st
 
 // Strides of a table's rows by batch and by sequence, or by id.
 void TableStrides(const lz_tensor& t, bool by_id, int64_t* b, int64_t* s) {
-  *b = !by_id && t.ndim == 3 && t.shape[0] > 1 ? t.strides[0] : 0;
+  *b = !by_id && t.ndim == 3 && t.shape[0] != 1 ? t.strides[0] : 0;
   *s = t.strides[t.ndim - 2];
 }
 
@@ -137,7 +137,7 @@ int32_t Launch(const lz_kernel_args* args) {
   TableStrides(cos, p.ids != nullptr, &p.cos_b, &p.cos_s);
   TableStrides(sin, p.ids != nullptr, &p.sin_b, &p.sin_s);
   if (p.ids) {
-    p.id_b = ids.ndim == 2 && ids.shape[0] > 1 ? ids.strides[0] : 0;
+    p.id_b = ids.ndim == 2 && ids.shape[0] != 1 ? ids.strides[0] : 0;
     p.id_s = ids.strides[ids.ndim - 1];
   }
   const bool interleaved = args->scalars[kInterleaved].value.i != 0;
