@@ -57,6 +57,8 @@ def call_reference(name: str, arguments: dict[str, Any], layout: str | None = No
             raise
         refuse_values(name, "indices within the tensors whose places they name", f"'{error}'")
     except RuntimeError as error:
+        if "indexing axis dim should be positive" in str(error):
+            refuse_values(name, "indices within the tensors whose places they name", f"'{error}'")
         if "at::autocast" not in str(error):
             raise
         fix = "convert them to its dtype or float32, or call under torch.autocast(..., enabled=False)"

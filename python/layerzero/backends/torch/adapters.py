@@ -29,7 +29,9 @@ def linear(input, weight, bias):
 def embedding(input, weight):
     try:
         return F.embedding(input, weight)
-    except IndexError as error:
+    except (IndexError, RuntimeError) as error:
+        if weight.shape[0] and not isinstance(error, IndexError):  # a table without rows is a RuntimeError
+            raise
         refuse_values("embedding: input", f"numbers from 0 to {weight.shape[0] - 1}", f"'{error}'")
 
 
