@@ -47,8 +47,7 @@ def tokenizer_digests(tokenizer: Any) -> TokenizerDigests:
     if library == "tiktoken":
         return _of_tiktoken(backend)
     if hasattr(backend, "serialized_model_proto"):
-        model = hashlib.sha256(backend.serialized_model_proto()).hexdigest()
-        return _of_parts(["sentencepiece", model], model=model)
+        return _of_sentencepiece(backend)
     try:
         state = backend.__getstate__() if hasattr(backend, "__getstate__") else None
         if state:
@@ -81,6 +80,27 @@ def _of_json(parts: dict[str, Any]) -> TokenizerDigests:
         added=added,
         special=[[token for token in added if token.get("special")], parts.get("post_processor")],
     )
+
+
+# What a SentencePieceProcessor is told at its creation and then does at every call, with the values that change nothing.
+_SENTENCEPIECE_DEFAULTS = {
+    "add_bos": False,
+    "add_eos": False,
+    "reverse": False,
+    "emit_unk_piece": False,
+    "enable_sampling": False,
+    "nbest_size": -1,
+    "alpha": 0.1,
+}
+
+
+def _of_sentencepiece(processor: Any) -> TokenizerDigests:
+    model = hashlib.sha256(processor.serialized_model_proto()).hexdigest()
+    options = {name: getattr(processor, f"_{name}", default) for name, default in _SENTENCEPIECE_DEFAULTS.items()}
+    if not options["enable_sampling"]:
+        options |= {name: _SENTENCEPIECE_DEFAULTS[name] for name in ("nbest_size", "alpha")}  # read by sampling alone
+    changed = {name: value for name, value in options.items() if value != _SENTENCEPIECE_DEFAULTS[name]}
+    return _of_parts(["sentencepiece", model, *([changed] if changed else [])], model=model, special=changed or None)
 
 
 def _of_tiktoken(encoding: Any) -> TokenizerDigests:

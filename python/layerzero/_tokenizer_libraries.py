@@ -1,6 +1,8 @@
 """One face for the tokenizers of three libraries: ids of texts, texts of ids, offsets where the library gives them."""
 
-from collections.abc import Sequence
+import contextlib
+import operator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from layerzero.errors import InvalidRequestError, NotInstalledError, WrongTypeError
@@ -14,6 +16,20 @@ def tokenizers_library() -> Any:
     except ImportError as error:
         raise NotInstalledError("tokenize needs the package tokenizers: pip install tokenizers") from error
     return tokenizers
+
+
+@contextlib.contextmanager
+def typed_errors(what: str, wanted: str, fix: str) -> Iterator[None]:
+    """Whatever a library raises becomes one InvalidRequestError. Panics of Rust derive from BaseException alone."""
+    try:
+        yield
+    except InvalidRequestError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        got = f"{type(error).__name__}: {error}"[:300]
+        raise InvalidRequestError(f"{what}: wanted {wanted}, got an error of its library: {got}; {fix}") from error
 
 
 class HfTokenizer:
@@ -103,9 +119,20 @@ def wrap(tokenizer: Any) -> Tokenizer:
     )
 
 
-def check_ids(row: Sequence[Any], size: int, field: str) -> None:
-    for token in row:
-        if type(token) is not int or not 0 <= token < size:
+def checked_ids(row: Any, size: int, field: str) -> list[int]:
+    """The ids of a list or an array as Python integers; NumPy's integers and the like are accepted, booleans are not."""
+    tokens = row.tolist() if hasattr(row, "tolist") else row
+    if not isinstance(tokens, Iterable):
+        raise InvalidRequestError(f"{field}: wanted a list of ids, got {type(row).__name__}; pass a list for each text")
+    ids = []
+    for token in tokens:
+        try:
+            number = -1 if type(token).__name__ in ("bool", "bool_") else operator.index(token)
+        except TypeError:
+            number = -1
+        if not 0 <= number < size:
             raise InvalidRequestError(
                 f"{field}: wanted ids from 0 to {size - 1}, got {token!r}; pass ids of this tokenizer"
             )
+        ids.append(number)
+    return ids

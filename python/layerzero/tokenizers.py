@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from layerzero._tokenizer_identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
-from layerzero._tokenizer_libraries import check_ids, tokenizers_library, wrap
+from layerzero._tokenizer_libraries import checked_ids, tokenizers_library, typed_errors, wrap
 from layerzero.errors import NotInstalledError, UnknownNameError, WrongTypeError
 
 __all__ = [
@@ -43,12 +43,15 @@ def tokenizer_identity(tokenizer: Any) -> str:
 
 def _read(path: pathlib.Path) -> Any:
     if path.suffix != ".model":
-        return tokenizers_library().Tokenizer.from_file(str(path))
+        library = tokenizers_library()
+        with typed_errors(f"tokenizer: {path}", "a tokenizer.json that the library reads", "fetch the file again"):
+            return library.Tokenizer.from_file(str(path))
     try:
         import sentencepiece
     except ImportError as error:
         raise NotInstalledError(f"{path} needs the package sentencepiece: pip install sentencepiece") from error
-    return sentencepiece.SentencePieceProcessor(model_file=str(path))
+    with typed_errors(f"tokenizer: {path}", "a SentencePiece model that the library reads", "fetch the file again"):
+        return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
 
 def register_tokenizer(tokenizer: Any) -> str:
@@ -100,7 +103,8 @@ def tokenize(
     for index, text in enumerate(batch):
         if not isinstance(text, str):
             raise WrongTypeError(f"texts[{index}]: wanted a str, got {type(text).__name__}; decode bytes first")
-    ids, offsets = tokenizer.encode(batch, return_offsets, add_special_tokens)
+    with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
+        ids, offsets = tokenizer.encode(batch, return_offsets, add_special_tokens)
     result = {"input_ids": ids, "offsets": offsets} if return_offsets else {"input_ids": ids}
     return {name: rows[0] for name, rows in result.items()} if single else result
 
@@ -109,10 +113,9 @@ def detokenize(tokens: Any, tokenizer_id: str, *, skip_special_tokens: bool = Tr
     """The text of a list of ids, or the texts of a list of such lists."""
     tokenizer = _find(tokenizer_id)
     rows = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
-    if not rows or isinstance(rows[0], int):
-        check_ids(rows, tokenizer.vocab_size, "tokens")
-        return tokenizer.decode([rows], skip_special_tokens)[0]
-    rows = [row.tolist() if hasattr(row, "tolist") else list(row) for row in rows]
-    for index, row in enumerate(rows):
-        check_ids(row, tokenizer.vocab_size, f"tokens[{index}]")
-    return tokenizer.decode(rows, skip_special_tokens)
+    nested = bool(rows) and (hasattr(rows[0], "__iter__") or getattr(rows[0], "ndim", 0) > 0)
+    named = {f"tokens[{index}]": row for index, row in enumerate(rows)} if nested else {"tokens": rows}
+    batch = [checked_ids(row, tokenizer.vocab_size, name) for name, row in named.items()]
+    with typed_errors("tokens", "ids of this tokenizer's vocabulary", "pass ids that tokenize returned"):
+        texts = tokenizer.decode(batch, skip_special_tokens)
+    return texts if nested else texts[0]

@@ -67,7 +67,14 @@ def _read_prompts(path: pathlib.Path | None) -> list[str] | None:
         return None
     if not path.is_file():
         raise InvalidRequestError(f"prompts-file: wanted a text file, got {path}, which does not exist; check the path")
-    texts = [line for line in path.read_text().splitlines() if line.strip()]
+    try:
+        content = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(
+            f"prompts-file: wanted text in UTF-8, got {path}, which is not ({error.reason} at byte {error.start}); "
+            "convert it"
+        ) from error
+    texts = [line for line in content.splitlines() if line.strip()]
     if not texts:
         raise InvalidRequestError(f"prompts-file: wanted one prompt a line, got an empty {path}; add a line")
     return texts

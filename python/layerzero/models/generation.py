@@ -7,10 +7,13 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
+from layerzero._tokenizer_libraries import typed_errors
 from layerzero.errors import InvalidRequestError
+from layerzero.models.time_limit import within
 from layerzero.tokenizers import detokenize, register_tokenizer, tokenize
 
 _OPS = _layerzero.ops
+TEMPLATE_SECONDS = 10.0  # a chat template takes milliseconds; one that loops is stopped
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +87,11 @@ class Session:
         """Ids of a conversation ({"role", "content"}) in the model's chat template; the plain text without one."""
         if not self.tokenizer.chat_template:
             return tokenize("\n".join(m["content"] for m in messages), self.tokenizer_id)["input_ids"]
-        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        with typed_errors("chat template", "one that renders these messages", "mend it, or pass --raw"):
+            text = within(
+                TEMPLATE_SECONDS,
+                lambda: self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False),
+            )
         return tokenize(text, self.tokenizer_id, add_special_tokens=False)["input_ids"]
 
     def text(self, ids):

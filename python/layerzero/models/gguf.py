@@ -15,10 +15,12 @@ import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
-from layerzero.errors import InvalidRequestError, NotInstalledError
+from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError
 from layerzero.models.disk_cache import cache_dir, touch
 
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
@@ -101,16 +103,41 @@ def _plain(model):
     return model
 
 
+@contextlib.contextmanager
+def _readable(path: pathlib.Path) -> Iterator[None]:
+    """Whatever its readers raise over a damaged file becomes one error that names the file."""
+    try:
+        yield
+    except (LayerZeroError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        got = f"an error of its reader: {type(error).__name__}: {error}"[:400]
+        raise _invalid("a model whose files are whole", f"{path}, {got}", "fetch the file again") from error
+
+
+def _refuse_incomplete(path, loading):
+    """Transformers fills tensors that a file lacks with random numbers; `loading` is its record of what it filled."""
+    lacking = sorted({*loading.get("missing_keys", ()), *(key for key, *_ in loading.get("mismatched_keys", ()))})
+    if lacking:
+        names = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+        raise _invalid("a file with every tensor of its model", f"{path} without {names}", "fetch the file again")
+
+
 def _convert(path, dtype, folder):
     import transformers
 
     if importlib.util.find_spec("gguf") is None:
         raise NotInstalledError("reading a .gguf file for the first time needs the package gguf: pip install gguf")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     options = {}
     if hasattr(transformers, "GgufConfig"):  # newer versions may keep the blocks packed
         options["quantization_config"] = transformers.GgufConfig(gguf_file=path.name, dequantize=True)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=dtype, **options)
+    with _readable(path), _bar_on_terminals_alone():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=dtype, output_loading_info=True, **options
+        )
+    model, loading = loaded
+    _refuse_incomplete(path, loading)
     _plain(model).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -136,6 +163,8 @@ def converted_folder(path, dtype_name):
                 raise
     finally:
         shutil.rmtree(made, ignore_errors=True)
+        with contextlib.suppress(OSError):  # of a file that could not be read nothing stays
+            final.parent.rmdir()
     return final
 
 
@@ -146,6 +175,22 @@ def _converted_for_now(path, dtype_name, error):
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     _convert(pathlib.Path(path), DTYPES[dtype_name], made)
     return made
+
+
+@contextlib.contextmanager
+def _bar_on_terminals_alone():
+    """Transformers' bar over a GGUF's tensors obeys no setting of its own: `disable=None` leaves it out off terminals."""
+    from transformers import modeling_gguf_pytorch_utils as reader
+
+    bar = getattr(reader, "tqdm", None)
+    if bar is None:
+        yield
+        return
+    reader.tqdm = functools.partial(bar, disable=None)
+    try:
+        yield
+    finally:
+        reader.tqdm = bar
 
 
 @contextlib.contextmanager
@@ -176,8 +221,13 @@ def load(model=None, dtype="bf16", quiet=True):
     path, is_gguf = resolve_model(model)
     with _offline(), _quiet(quiet):
         folder = converted_folder(path, dtype) if is_gguf else path
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True)
+        with _readable(folder):
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            result: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, dtype=DTYPES[dtype], local_files_only=True, output_loading_info=True
+            )
+        loaded, loading = result
+        _refuse_incomplete(path, loading)
     if is_gguf:
         loaded.__dict__["_gguf_path"] = str(path)  # whose blocks `kernelize(weights="gguf")` uses as they are
     return loaded.eval(), tokenizer

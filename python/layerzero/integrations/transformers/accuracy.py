@@ -36,6 +36,8 @@ def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
             "weights: wanted a model that reads text or images, to tell what they cost; "
             f"got one of {getattr(model, 'main_input_name', 'unknown input')}: kernelize the part that reads text"
         )
+    if ids is not None:
+        _check_ids(ids)
     if ids is not None and not size:
         raise InvalidRequestError("accuracy_ids: wanted none for a model that reads images, got ids; leave them out")
     if size and ids is None:
@@ -45,6 +47,16 @@ def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
         given["encoder_outputs"] = type(encoder)(encoder[0][:1])
     given.pop("attention_mask", None)
     return given | dict.fromkeys(_IDS & given.keys(), ids)
+
+
+def _check_ids(ids: Any) -> None:
+    if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.dim() != 2 or ids.shape[0] != 1:
+        got = f"shape {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else type(ids).__name__
+        raise InvalidRequestError(
+            f"accuracy_ids: wanted token ids, a tensor of shape (1, n), got {got}; tokenize a text"
+        )
+    if ids.shape[1] < 2:
+        raise InvalidRequestError(f"accuracy_ids: wanted at least 2 tokens, got {ids.shape[1]}; tokenize a longer text")
 
 
 def _vocabulary(model: Any) -> int:
