@@ -58,8 +58,9 @@ class Generation:
             options["assistant_model"] = self.draft
             example = {name: given[:1] for name, given in example.items()}
         elif ours:
+            from layerzero.integrations.transformers.arguments import cache_argument
             from layerzero.integrations.transformers.paged_cache import PagedCache
 
-            options["past_key_values"] = PagedCache(KVCacheManager(num_blocks=64, block_size=16))
+            options |= cache_argument(model, PagedCache(KVCacheManager(num_blocks=64, block_size=16)))
         with torch.inference_mode():
             return model.generate(**example, **options)

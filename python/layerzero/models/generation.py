@@ -139,6 +139,8 @@ class Session:
         """Yields the ids of each step: one for each prompt."""
         from transformers.cache_utils import DynamicCache
 
+        from layerzero.integrations.transformers.arguments import cache_argument
+
         single = len(prompts) == 1
         width = max(map(len, prompts))
         mask: Any = None
@@ -158,9 +160,9 @@ class Session:
                 input_ids=ids,
                 attention_mask=mask,
                 position_ids=positions,
-                past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
+                **cache_argument(self.model, cache),
             )
             if single:  # what the cache holds now, for the next turn
                 self._cache, self._cached = cache, list(fed)

@@ -24,6 +24,7 @@ from transformers.cache_utils import DynamicCache, StaticCache
 
 from layerzero.integrations.transformers import compile as compile_model
 from layerzero.integrations.transformers import kernelize
+from layerzero.integrations.transformers.arguments import cache_argument
 from layerzero.models.gguf import load, resolve_model
 
 PROMPT = "Why is the sky blue? Answer in two sentences."
@@ -59,7 +60,7 @@ class TorchSide:
     def decode(self, ids: torch.Tensor, tokens: int) -> tuple[list[int], float]:
         out, cache = [], self.new_cache(ids.shape[1] + tokens)
         with torch.inference_mode():
-            logits = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+            logits = self._forward(ids, cache).logits
             start = time.perf_counter()
             for index in range(tokens):
                 step = logits[:, -1].argmax(-1)
@@ -67,11 +68,14 @@ class TorchSide:
                 logits = self.step(step[:, None], cache, ids.shape[1] + index)
             return out, time.perf_counter() - start
 
+    def _forward(self, ids: torch.Tensor, cache: Any) -> Any:
+        return self.model(input_ids=ids, use_cache=True, logits_to_keep=1, **cache_argument(self.model, cache))
+
     def new_cache(self, length: int) -> Any:
         return DynamicCache(config=self.model.config)
 
     def step(self, ids: torch.Tensor, cache: Any, position: int) -> torch.Tensor:
-        return self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        return self._forward(ids, cache).logits
 
 
 class CompiledSide(TorchSide):
@@ -96,10 +100,10 @@ class CompiledSide(TorchSide):
     def step(self, ids: torch.Tensor, cache: Any, position: int) -> torch.Tensor:
         return self._step(
             input_ids=ids,
-            past_key_values=cache,
             position_ids=torch.tensor([[position]]),
             use_cache=True,
             logits_to_keep=1,
+            **cache_argument(self.model, cache),
         ).logits
 
 

@@ -1,6 +1,5 @@
 """What other weights cost: a model's results before and after, for one input that reaches them."""
 
-import inspect
 from typing import Any, NamedTuple
 
 import torch
@@ -8,6 +7,7 @@ from torch import nn
 
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import observe, probe, structure
+from layerzero.integrations.transformers.arguments import without_cache
 from layerzero.integrations.transformers.plan import plans_of
 
 
@@ -74,8 +74,7 @@ def _no_input(error: Exception) -> InvalidRequestError:
 
 
 def outcome_of(model: nn.Module, given: dict[str, Any]) -> Outcome:
-    if "use_cache" in inspect.signature(type(model).forward).parameters:
-        given = given | {"use_cache": False}
+    given = given | without_cache(model)
     with torch.inference_mode():
         result: Any = model(**given)
     logits = getattr(result, "logits", None)

@@ -36,11 +36,12 @@ def layerzero_attention(
 ):
     """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights.
 
-    With `cache`, that of continuous batching: packed sequences, see `continuous.paged_attention`. A call that asks for
+    A call of continuous batching has packed sequences, see `continuous.paged_attention`. A call that asks for
     the weights gets them where the model gave them before `kernelize`, by the model's own code. A soft-cap is left out
     where the model's own attention did.
     """
-    eager = _eager_of(module, kwargs) if cache is None else None
+    packed = continuous.is_packed(kwargs)
+    eager = None if packed else _eager_of(module, kwargs)
     if eager:
         further = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux, "position_bias": position_bias}
         kwargs |= {name: value for name, value in further.items() if value is not None}
@@ -48,7 +49,7 @@ def layerzero_attention(
     if softcap is not None and leaves_softcap_out(module):
         softcap = None
     structure.count_call(module, "_layerzero_attention_part")
-    if cache is not None:
+    if packed:
         out = continuous.paged_attention(
             module, query, key, value, cache, scaling, sliding_window, softcap, s_aux, kwargs
         )

@@ -16,11 +16,17 @@ def has_prefix():
     return "paged|sdpa" in AttentionInterface().valid_keys()
 
 
+def is_packed(arguments):
+    """True in a call of continuous batching, by the arguments of an attention: where the cache is to be written, or read."""
+    return arguments.get("write_index") is not None or arguments.get("block_table") is not None
+
+
 # The cache writes to views of one storage, which a traced copy of the graph would not see.
 @torch.compiler.disable
 def paged_attention(module, query, key, value, cache, scaling, sliding_window, softcap, s_aux, arguments):
     """query (1, Hq, total_q, D), key and value (1, Hkv, total_q, D): the output (1, total_q, Hq, D).
 
+    cache: None where the model's own code has written keys and values into it, and read all of them, as from 5.24 on.
     There is no mask: row i of a sequence sees the keys of the sequence up to its own, by cu_seq_lens_q and cu_seq_lens_k.
     """
     if arguments.get("block_table") is not None:
@@ -44,6 +50,8 @@ def paged_attention(module, query, key, value, cache, scaling, sliding_window, s
 
 def _update(module, key, value, cache, arguments, window):
     """Keys and values (total_kv, Hkv, D) of all sequences, the new ones in the cache now, and their offsets."""
+    if cache is None:
+        return key[0].transpose(0, 1), value[0].transpose(0, 1), arguments["cu_seq_lens_k"]
     if "read_index" in inspect.signature(cache.update).parameters:
         indices = {name: arguments[name] for name in ("read_index", "write_index")}
         key, value = cache.update(key_states=key, value_states=value, layer_idx=module.layer_idx, **indices)

@@ -14,7 +14,8 @@ from transformers.cache_utils import DynamicCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import rows_cache
+from layerzero.integrations.transformers import arguments, rows_cache
+from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
 from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Rope, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
@@ -28,6 +29,7 @@ _attention = _OPS["attention"]
 _swiglu = _OPS["swiglu"]
 _embedding = _OPS["embedding"]
 DEVICES = ("cpu", "cuda")
+_READ = {IDS, MASK, POSITIONS, CACHE, EMBEDDED, USE_CACHE}
 # Keyword arguments that mean nothing to a plain forward; any other one is for the model's own forward.
 _IGNORED = {"cache_position", "return_dict", "output_attentions", "output_hidden_states"}
 
@@ -43,10 +45,6 @@ class DecoderPlan(StackPlan):
     def embed(self, ids):
         rows = self.blocks(self.embedding) if self.linears else None
         return _embedding(ids, self.embedding["weight"]) if rows is None else rows(ids)
-
-
-_UNDONE = DecoderPlan(None)
-_UNDONE.layers = []
 
 
 def why_not_llama(base: Any, stack: Stack) -> str | None:
@@ -110,27 +108,29 @@ def _capturing(tensor):
     return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
-def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs):
-    if plan is _UNDONE:
-        return "kernelize was undone, a wrapper kept its forward"
+def _why_aside(base, plan, given):
+    """given: the arguments by role, or None where the forward's own code has to see them."""
+    if given is None:
+        return "an argument is given twice, or there are more than the forward takes"
     if torch.is_grad_enabled() or base.training:
         return "gradients are recorded, or the model is in training mode"
-    if torch.compiler.is_compiling():
-        return "the call is being traced"
+    ids, embeds = given.get(IDS), given.get(EMBEDDED)
     if (ids is None) == (embeds is None):
         return "neither or both of input_ids and inputs_embeds are given"
     changed = plan.why_changed()
     if changed:
         return changed
-    given = ids if embeds is None else embeds
-    if type(given) is not torch.Tensor or given.dim() != (2 if embeds is None else 3):
+    rows = ids if embeds is None else embeds
+    if type(rows) is not torch.Tensor or rows.dim() != (2 if embeds is None else 3):
         return "inputs are no plain tensors of rows"
-    device = given.device
+    device = rows.device
     if device.type not in DEVICES or plan.embedding["weight"].device != device:
         return "inputs and weights are not on one CPU or CUDA device"
     if torch.is_autocast_enabled(device.type):
         return "autocast is on"
-    for name, value in kwargs.items():
+    for name, value in given.items():
+        if name in _READ:
+            continue
         if name not in _IGNORED or (value and name.startswith("output_")) or (value is False and name == "return_dict"):
             return f"{name} is given"
     config = base.config
@@ -140,11 +140,14 @@ def _why_aside(base, plan, ids, embeds, mask, position_ids, cache, past, kwargs)
         return "another attention implementation was chosen"
     if not getattr(config, "is_causal", True):
         return "the configuration asks for attention that is not causal"
-    return _why_aside_positions(given.shape[1], mask, position_ids, cache, past)
+    return _why_aside_positions(rows.shape[1], given.get(MASK), given.get(POSITIONS), given.get(CACHE))
 
 
-def _why_aside_positions(length, mask, position_ids, cache, past):
+def _why_aside_positions(length, mask, position_ids, cache):
     plain = cache is None or isinstance(cache, PagedCache)
+    if not plain and not rows_cache.is_known(cache):
+        return rows_cache.OTHER
+    past = _length_of(cache)
     reason = None if plain else rows_cache.why_not_rows(cache, past, length)
     if reason:
         return reason
@@ -166,59 +169,56 @@ def _consecutive(position_ids):
     return not _capturing(position_ids) and bool((position_ids.diff(dim=-1) == 1).all())
 
 
-def decoder_forward(
-    self,
-    input_ids=None,
-    attention_mask=None,
-    position_ids=None,
-    past_key_values=None,
-    inputs_embeds=None,
-    use_cache=None,
-    **kwargs,
-):
+def _length_of(cache):
+    return int(cache.get_seq_length()) if cache is not None else 0
+
+
+def decoder_forward(self, *args, **kwargs):
     """Takes the place of a base model's forward; see `kernelize`."""
-    plan = self.__dict__.get("_layerzero_decoder") or _UNDONE
+    plan = self.__dict__.get("_layerzero_decoder")
+    if plan is None or torch.compiler.is_compiling():  # undone, and a wrapper kept the forward; or traced
+        return type(self).forward(self, *args, **kwargs)
     if plan.layers is None:
         plan.build(self)
-    past = int(past_key_values.get_seq_length()) if past_key_values is not None else 0
-    reason = _why_aside(
-        self, plan, input_ids, inputs_embeds, attention_mask, position_ids, past_key_values, past, kwargs
-    )
+    given = plan.signature.bind(args, kwargs)
+    reason = _why_aside(self, plan, given)
     if reason:
         plan.count_aside(reason)
-        return type(self).forward(
-            self,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
-    hidden = inputs_embeds if input_ids is None else plan.embed(input_ids)
-    if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
-        past_key_values = DynamicCache(config=self.config)
+        return type(self).forward(self, *args, **kwargs)
+    hidden, cache = _run_decoder(self, plan, given)
+    count_call(self)
+    return BaseModelOutputWithPast(last_hidden_state=hidden, **{_CACHE_FIELD: cache})
+
+
+_CACHE_FIELD = arguments.cache_field(BaseModelOutputWithPast)
+
+
+def _run_decoder(base, plan, given):
+    """(last hidden states, the cache) for arguments by role, for which `_why_aside` has returned None."""
+    attention_mask, position_ids, cache = given.get(MASK), given.get(POSITIONS), given.get(CACHE)
+    past, ids, use_cache = _length_of(cache), given.get(IDS), given.get(USE_CACHE)
+    hidden = given[EMBEDDED] if ids is None else plan.embed(ids)
+    if cache is None and (base.config.use_cache if use_cache is None else use_cache):
+        cache = DynamicCache(config=base.config)
     length = hidden.shape[1]
     if position_ids is None:
         position_ids = torch.arange(past, past + length, device=hidden.device).unsqueeze(0)
     mask = pads = None
-    paged = isinstance(past_key_values, PagedCache)
+    paged = isinstance(cache, PagedCache)
     if paged and plan.takes_programs(hidden):
-        pads = past_key_values.padding([(attention_mask, None)], *hidden.shape[:2])
+        pads = cache.padding([(attention_mask, None)], *hidden.shape[:2])
     if pads is not None:
         pass  # all that the mask says
     elif attention_mask is not None and attention_mask.dim() == 4:
         mask = attention_mask[..., : past + length]
     elif attention_mask is not None and (_capturing(hidden) or not bool(attention_mask.all())):
         mask = _visible(attention_mask, past, length)
-    cos, sin = self.rotary_emb(hidden, position_ids=position_ids)
+    cos, sin = base.rotary_emb(hidden, position_ids=position_ids)
     if plan.takes_programs(hidden) and paged == (pads is not None):
-        hidden = plan.program().run(hidden, [(mask, cos, sin)], past_key_values, past, pads)
+        hidden = plan.program().run(hidden, [(mask, cos, sin)], cache, past, pads)
     else:
-        hidden = _run_layers(plan, hidden, cos, sin, past_key_values, past + length, mask)
-    count_call(self)
-    return BaseModelOutputWithPast(last_hidden_state=hidden, past_key_values=past_key_values)
+        hidden = _run_layers(plan, hidden, cos, sin, cache, past + length, mask)
+    return hidden, cache
 
 
 def _run_layers(plan, hidden, cos, sin, cache, total, mask):

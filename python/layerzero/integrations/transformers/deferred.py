@@ -14,19 +14,19 @@ import torch
 from transformers.cache_utils import EncoderDecoderCache
 
 from layerzero.integrations.transformers import biases, encoded, linear_biases, rows_cache, states_cache, structure
+from layerzero.integrations.transformers.arguments import ENCODED, ENCODED_MASK, MASK, POSITIONS, TABLES, USE_CACHE
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.latents import joined
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
-from layerzero.integrations.transformers.recognise import ENCODED, ENCODED_MASK
 from layerzero.integrations.transformers.recorded import tables_of
 from layerzero.integrations.transformers.structure import count_call
 
 _running = threading.local()  # .call: the one that is under way in this thread
-_KNOWN = {"attention_mask", "position_embeddings", "position_ids", "cache_position", "use_cache"}
-_ALONE = {"attention_mask", "use_cache"}
+_KNOWN = {MASK, TABLES, POSITIONS, "cache_position", USE_CACHE}
+_ALONE = {MASK, USE_CACHE}
 _GATHERED = {"output_hidden_states", "output_attentions"}
 _NOT_ALL = "its layers were not all called"
 _NO_PROGRAM = "its layers run part by part there: programs are for float32, bfloat16 and float16 on the CPU"
@@ -140,8 +140,8 @@ class _Call:
     def _keeps(self, index: int, arguments: dict[str, Any]) -> bool:
         """False where a layer gets something else of an encoder than the first, or than the others of its group."""
         group = self.plan.stack.layers[index].group
-        mask, tables = arguments.get("attention_mask"), arguments.get("position_embeddings")
-        tables = arguments.get("position_ids") if group in self.plan.position_tables else tables
+        mask, tables = arguments.get(MASK), arguments.get(TABLES)
+        tables = arguments.get(POSITIONS) if group in self.plan.position_tables else tables
         seen = self.encoded
         if seen is not None and (
             seen.rows is not arguments.get(ENCODED) or seen.mask is not arguments.get(ENCODED_MASK)
@@ -250,8 +250,10 @@ def _run(plan: StackPlan, forward: Any) -> tuple[_Call, Any]:
 
 def _why_not_rows_alone(plan: StackPlan, args: Any, kwargs: Any) -> str | None:
     """None, or what a forward is asked for of single layers, which code of its own may gather."""
-    given = dict(zip(plan.holder_parameters, args, strict=False)) | kwargs
-    for name in _GATHERED & {*plan.holder_parameters, *kwargs}:
+    given = plan.signature.bind(args, kwargs)
+    if given is None:
+        return "an argument is given twice, or there are more than the forward takes"
+    for name in _GATHERED & {*plan.signature.names, *kwargs}:
         wanted = given.get(name)
         if getattr(plan.config, name, False) if wanted is None else wanted:
             return "attentions or hidden states are asked for"
@@ -333,8 +335,9 @@ def deferred_layer(self, *args, **kwargs):
     """Takes the place of the forward of each layer."""
     call: Any = None if torch.compiler.is_compiling() else getattr(_running, "call", None)
     index = -1 if call is None else call.plan.places.get(id(self), -1)
-    if index >= 0:
-        result = call.take(index, dict(zip(call.plan.parameters, args, strict=False)) | kwargs)
+    given = call.plan.layer_signature.bind(args, kwargs) if index >= 0 else None
+    if given:
+        result = call.take(index, given)
         if result is not None:
             values = call.plan.stack.tuples
             return (result, *[None] * (values - 1)) if values else result

@@ -16,6 +16,7 @@ from transformers.cache_utils import LinearAttentionLayer
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import Delta, Heads, Norm, Unknown
 from layerzero.integrations.transformers.recorded import Call, same
 
@@ -77,7 +78,7 @@ def _reader(trace: Any, delta: Delta) -> tuple[Call, bool]:
     reader, *others = (call for call in trace.linears if call.name in delta.linears)
     if not all(same(call.given, reader.given) for call in others):
         raise Unknown("the linear layers before its state read different rows")
-    mask = trace.arguments.get("attention_mask")
+    mask = trace.arguments.get(MASK)
     sources = [(call.result, call.own[1]) for call in trace.all_norms] + [(trace.given, trace.given)]
     for rows, own in sources:
         if same(rows, reader.given):

@@ -7,6 +7,7 @@ import torch
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.arguments import POSITIONS, TABLES
 from layerzero.integrations.transformers.layers import Heads, Rope, Table, Unknown, kind_of
 from layerzero.integrations.transformers.recorded import in_both_layouts, same, tables_of
 
@@ -142,10 +143,10 @@ class SeesHeads:
 
     def _tables(self):
         """(cosines, sines, where they are from): what the layer was given, else the rows of buffers within it."""
-        cos, sin = tables_of(self.arguments.get("position_embeddings"))
+        cos, sin = tables_of(self.arguments.get(TABLES))
         if cos is not None and cos.dim() == sin.dim() == 3:
             yield cos, sin, None
-        positions: Any = self.arguments.get("position_ids")
+        positions: Any = self.arguments.get(POSITIONS)
         if cos is not None or kind_of(positions) != (2, "torch.int64"):
             return
         for name, module in self.layer.named_modules():

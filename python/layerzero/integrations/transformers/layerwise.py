@@ -15,6 +15,7 @@ from torch import nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from layerzero.integrations.transformers import choices, deferred, experts, probe, structure
+from layerzero.integrations.transformers.arguments import MASK, signature_of
 from layerzero.integrations.transformers.plan import StackPlan
 
 _OF_DELTA = 1e-3  # error of a row, relative to what the layer adds to it
@@ -46,7 +47,7 @@ def attend_alike(model, layers, before, run):
     choices.put_back(before, "attn")
     calls = _calls_of(layers, run)
     choices.put_back(ours, "attn")
-    masks = [kwargs.get("attention_mask") for given in _calls_of(layers, run).values() for _, kwargs in given]
+    masks = [_mask_of(layer, *call) for layer, given in _calls_of(layers, run).items() for call in given]
     left = iter(masks)  # each attention has its own
 
     def by_theirs(*given):
@@ -57,9 +58,17 @@ def attend_alike(model, layers, before, run):
             choices.put_back(ours, "attn")
 
     def by_ours(layer, in_float32, args, kwargs):
-        return _own_code(layer, in_float32, args, kwargs | {"attention_mask": next(left)})
+        return _own_code(layer, in_float32, args, kwargs | {_name_of_mask(layer): next(left)})
 
     return len(masks) == sum(map(len, calls.values())) and _agree(calls, by_theirs, by_ours)
+
+
+def _name_of_mask(layer):
+    return signature_of(type(layer).forward).name_of(MASK) or MASK
+
+
+def _mask_of(layer, args, kwargs):
+    return (signature_of(type(layer).forward).bind(args, kwargs) or {}).get(MASK)
 
 
 def _agree(calls, own, other):

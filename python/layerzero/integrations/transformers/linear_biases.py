@@ -11,6 +11,7 @@ import torch
 
 import layerzero as lz
 from layerzero.integrations.transformers import biases
+from layerzero.integrations.transformers.arguments import MASK
 from layerzero.integrations.transformers.layers import Alibi
 
 
@@ -28,7 +29,7 @@ def hidden_by(scores: torch.Tensor) -> torch.Tensor:
 
 def scores_of(seen: torch.Tensor, query: Any, key: Any, constants: list[float], arguments: dict[str, Any]) -> Any:
     """The Scores that `seen` (batch, heads, rows, keys) is, of what a layer was given and constants of its own; or None."""
-    mask, hidden = arguments.get("attention_mask"), hidden_by(seen)
+    mask, hidden = arguments.get(MASK), hidden_by(seen)
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4:
         return None
     hides = mask if mask.dtype == torch.bool else hidden_by(mask)
@@ -53,7 +54,7 @@ def scores_of(seen: torch.Tensor, query: Any, key: Any, constants: list[float], 
 
 def _biases_in(arguments: dict[str, Any], shape: Any) -> Any:
     for name, value in [*arguments.items()][1:]:
-        plain = isinstance(value, torch.Tensor) and value.is_floating_point() and name != "attention_mask"
+        plain = isinstance(value, torch.Tensor) and value.is_floating_point() and name != MASK
         if plain and value.dim() > 1 and value.shape[-1] >= shape[-1]:
             rows = rows_of(value, shape[1], shape[-1], shape[-1])
             if rows is not None and rows.shape[0] in (1, shape[0]):

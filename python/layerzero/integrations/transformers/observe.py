@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import choices, deferred, experts, linear_biases, probe, structure, thresholds
+from layerzero.integrations.transformers.arguments import MASK, POSITIONS, TABLES
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
 from layerzero.integrations.transformers.layers import Attention, Norm, NotReached, Stack, Unknown, Unread, kind_of
 from layerzero.integrations.transformers.recognise import LayerTrace
@@ -68,7 +69,7 @@ class _OwnAttention(TorchFunctionMode):
         constants = [number for number in vars(module).values() if isinstance(number, float)]
         found = linear_biases.scores_of(scores, query, key, constants, trace.arguments)
         if found is not None:
-            mask, causal = trace.arguments["attention_mask"], trace.cache is not None
+            mask, causal = trace.arguments[MASK], trace.cache is not None
             further = {"is_causal": causal, "scaling": found.scale, "alibi": found.alibi, "weights": weights}
             trace.attends(module, (query, key, value), mask, result.transpose(1, 2), further)
 
@@ -266,16 +267,16 @@ def _describe(traces):
         why_bounded = trace.why_bounded(layer)
         if why_bounded:
             raise Unknown(f"layer {index}: {why_bounded}")
-        if cache is not None and not layer.attention.causal and trace.arguments.get("attention_mask") is not None:
+        if cache is not None and not layer.attention.causal and trace.arguments.get(MASK) is not None:
             layer = dataclasses.replace(
                 layer, attention=dataclasses.replace(layer.attention, causal=True, needs_mask=True)
             )
         if layer.attention.causal != (cache is not None or trace.arguments.get("is_causal") is True):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
-        names = ["attention_mask", "position_embeddings"]
+        names = [MASK, TABLES]
         names += [] if layer.attention.alibi is None else [layer.attention.alibi.argument]
         table = None if layer.attention.rope is None else layer.attention.rope.table
-        names += [] if table is None else ["position_ids"]
+        names += [] if table is None else [POSITIONS]
         kind = type(layer.attention)
         given = (id(kind), *(id(trace.arguments.get(name)) for name in names), id(trace.bias))
         first = given not in groups
@@ -295,7 +296,7 @@ def _describe(traces):
 
 def _unread(traces, layers):
     """The tensors that every layer was given, and that its description does without."""
-    used = {"attention_mask", "position_embeddings"}
+    used = {MASK, TABLES}
     used |= {layer.attention.alibi.argument for layer in layers if layer.attention.alibi is not None}
     given = [{Unread(name, kind_of(value)) for name, value in [*trace.arguments.items()][1:]} for trace in traces]
     found = {unread for unread in set.intersection(*given) if unread.kind is not None and unread.argument not in used}

@@ -1,6 +1,5 @@
 """The layers of one model as the fused forwards see them: parameter tables, and whether all of it still holds."""
 
-import inspect
 from typing import Any
 
 import torch
@@ -8,6 +7,7 @@ from torch.nn import Linear, Parameter
 from torch.utils.hooks import RemovableHandle
 
 from layerzero import _layerzero
+from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.block import DTYPES, BlockProgram
 from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
 from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
@@ -152,8 +152,8 @@ class StackPlan:
                 self.all_tables.append((bound.shape.group, *bound.table))
         self.need_masks = {layer.group for layer in self.stack.layers if layer.attention.needs_mask}
         self.places = {id(layer): index for index, layer in enumerate(own)}
-        self.parameters = list(inspect.signature(type(own[0]).forward).parameters)[1:]
-        self.holder_parameters = list(inspect.signature(type(holder).forward).parameters)[1:]
+        self.layer_signature = signature_of(type(own[0]).forward)
+        self.signature = signature_of(type(holder).forward)
         configs = (getattr(module, "config", None) for module in [holder, *within])
         self.config = next((config for config in configs if config is not None), None)
         self.layers = layers  # last: another thread takes it for the sign that all is there

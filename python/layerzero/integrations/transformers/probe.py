@@ -9,11 +9,12 @@ from transformers.cache_utils import DynamicCache
 from transformers.modeling_outputs import BaseModelOutput
 
 from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.arguments import USE_CACHE, cache_argument, cache_of, signature_of
 
 # What a layer may be given besides rows without computing anything else.
 _OPTIONAL = {"attention_mask", "output_attentions"}
 # The versions that the tests run. Of others only what agrees with the original in a call is replaced.
-TESTED = ("5.17", "5.23")
+TESTED = ("5.17", "5.23", "5.24")
 
 
 def why_untested(model):
@@ -64,7 +65,7 @@ def inputs_of(model, without_encoder=False):
     without_encoder: of a model whose encoder takes something else (half a minute of sound), rows in place of its result.
     """
     kind, config = getattr(model, "main_input_name", None), model.config
-    two = "decoder_input_ids" in inspect.signature(type(model).forward).parameters
+    two = "decoder_input_ids" in signature_of(type(model).forward).names
     if kind == "input_ids":
         ids, mask = tokens(model.get_input_embeddings())
         given = {"input_ids": ids, "attention_mask": mask}
@@ -83,7 +84,7 @@ def inputs_of(model, without_encoder=False):
 def _base_of(model):
     """The model without its head: itself where that takes something else, as an encoder of embedded patches does."""
     base = getattr(model, "base_model", model)
-    takes = getattr(base, "main_input_name", None) in inspect.signature(type(base).forward).parameters
+    takes = getattr(base, "main_input_name", None) in signature_of(type(base).forward).names
     return base if takes else model
 
 
@@ -108,7 +109,7 @@ def observed_call(model):
     given = inputs_of(base, without_encoder=True)
     if given is None:
         return None
-    if "use_cache" in inspect.signature(type(base).forward).parameters:
+    if USE_CACHE in signature_of(type(base).forward).names:
         given["use_cache"] = True
     with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
         return base(**given)
@@ -129,9 +130,9 @@ def run_held(model, holder):
     handle = holder.register_forward_hook(keep)
     try:
         with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
-            cache = getattr(base(**given), "past_key_values", None)
+            cache = cache_of(base(**given))
             if cache is not None:
-                further = {"attention_mask": torch.cat([mask, mask[:, -1:]], dim=1), "past_key_values": cache}
+                further = {"attention_mask": torch.cat([mask, mask[:, -1:]], dim=1)} | cache_argument(base, cache)
                 base(**given | {"input_ids": given["input_ids"][:, :1]} | further)
     finally:
         handle.remove()
@@ -187,10 +188,10 @@ def run_base(model):
         if mask is None:
             return first[0]
         rows = [first[0][mask.bool()]]
-        cache = getattr(first, "past_key_values", None)
+        cache = cache_of(first)
         if cache is not None:
             given["attention_mask"] = torch.cat([mask, mask[:, -1:]], dim=1)
-            further = given | {"input_ids": given["input_ids"][:, :1], "past_key_values": cache}
+            further = given | {"input_ids": given["input_ids"][:, :1]} | cache_argument(base, cache)
             rows.append(base(**further)[0][:, 0])
         del given["attention_mask"]
         return torch.cat([*rows, base(**given)[0][1]])
@@ -204,7 +205,7 @@ def _run_two_stacks(base, given):
     if "attention_mask" in given:
         encoded["attention_mask"] = given["attention_mask"]
     ids, (_, mask) = given["decoder_input_ids"], tokens(base.get_input_embeddings())
-    one = base(**encoded, decoder_input_ids=ids[:, :1], past_key_values=first.past_key_values)
+    one = base(**encoded, decoder_input_ids=ids[:, :1], **cache_argument(base, cache_of(first)))
     padded = base(**encoded, decoder_input_ids=ids, decoder_attention_mask=mask, use_cache=False)
     return torch.cat([first[0].flatten(0, 1), one[0].flatten(0, 1), padded[0][mask.bool()]])
 
@@ -219,10 +220,10 @@ def run_decoder(base, forward):
     """Last hidden states of a base model under `forward`: of a padded prompt, of one token more, and without a mask."""
     ids, mask = tokens(base.embed_tokens)
     with torch.inference_mode(), _undisturbed(base), structure.evaluating(base):
-        cache = DynamicCache(config=base.config)
-        first = forward(base, input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True)
+        cache = cache_argument(base, DynamicCache(config=base.config))
+        first = forward(base, input_ids=ids, attention_mask=mask, use_cache=True, **cache)
         longer = torch.cat([mask, mask[:, -1:]], dim=1)
-        second = forward(base, input_ids=ids[:, :1], attention_mask=longer, past_key_values=cache, use_cache=True)
+        second = forward(base, input_ids=ids[:, :1], attention_mask=longer, use_cache=True, **cache)
         third = forward(base, input_ids=ids, use_cache=False)
         return torch.cat(
             # Of the last call the row that has no padding: what other tokens make of it, bf16 alone knows.

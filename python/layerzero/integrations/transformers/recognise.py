@@ -15,6 +15,7 @@ from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import biases, deltas, gates, latents, structure, thresholds
 from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers.arguments import ENCODED, ENCODED_MASK, MASK, signature_of
 from layerzero.integrations.transformers.heads import SeesHeads
 from layerzero.integrations.transformers.layers import (
     Attention,
@@ -38,8 +39,6 @@ from layerzero.integrations.transformers.recorded import (
 )
 from layerzero.integrations.transformers.routers import Dispatched, experts_of
 
-# The arguments by which a layer gets what an encoder made, and which of it is padding.
-ENCODED, ENCODED_MASK = "encoder_hidden_states", "encoder_attention_mask"
 _PARTS = {2: ("attention", "MLP"), 3: ("attention", "attention to an encoder", "MLP")}
 _GATED = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh": ("geglu", "tanh")}
 
@@ -50,7 +49,7 @@ class LayerTrace(SeesHeads):
     def __init__(self, layer):
         self.layer = layer
         self.names = {id(module): name for name, module in layer.named_modules()}
-        self.parameters = list(inspect.signature(type(layer).forward).parameters)[1:]
+        self.signature = signature_of(type(layer).forward)
         self.arguments: dict[str, Any] = {}
         self.given: Any = None
         self.result: Any = None
@@ -69,7 +68,7 @@ class LayerTrace(SeesHeads):
     # ---- recording
 
     def begins(self, _, args, kwargs):
-        self.arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
+        self.arguments = self.signature.bind(args, kwargs) or {}
         self.given = next(iter(self.arguments.values())).clone()
 
     def ends(self, _, args, result):
@@ -240,7 +239,7 @@ class LayerTrace(SeesHeads):
 
     def _attention(self, seen, cross=False):
         """(Attention, the call that reads for it, the rows that it gives). cross: its keys are of an encoder's rows."""
-        if seen.mask is not None and seen.mask is not self.arguments.get(ENCODED_MASK if cross else "attention_mask"):
+        if seen.mask is not None and seen.mask is not self.arguments.get(ENCODED_MASK if cross else MASK):
             raise Unknown("its attention gets another mask than the layer")
         further = {name: value for name, value in seen.further.items() if value is not None}
         if cross and "position_bias" in further and further["position_bias"].any():

@@ -13,6 +13,7 @@ import torch
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.arguments import is_former, without_renaming
 
 _rope = _layerzero.ops["rope"]
 _done = threading.local()  # .rotations: calls that the operation answered in this thread
@@ -136,7 +137,7 @@ def _with_rotations(forward, rotations):
 
 def rotations_of(module):
     """(((name, Rotation) ...), None) of the functions that a module's forward rotates by, or (None, reason)."""
-    forward = type(module).forward
+    forward = without_renaming(type(module).forward)
     if not isinstance(forward, types.FunctionType) or hasattr(forward, "__wrapped__"):
         return None, "its forward is no plain function"
     names = [name for name in forward.__code__.co_names if name.startswith(PREFIX)]
@@ -150,7 +151,7 @@ def rotations_of(module):
 
 
 def looks_like_rotating(module):
-    forward = getattr(type(module), "forward", None)
+    forward = without_renaming(getattr(type(module), "forward", None))
     code = getattr(forward, "__code__", None)
     return code is not None and any(name.startswith(PREFIX) for name in code.co_names)
 
@@ -158,10 +159,10 @@ def looks_like_rotating(module):
 def rotating_forward(self, *args, **kwargs):
     """Takes the place of an attention module's forward: the module's own code with the operation's rotation."""
     rotations = self.__dict__.get("_layerzero_rotations")
-    if rotations is None or structure.takes_own_code(self):
+    if rotations is None or structure.takes_own_code(self) or any(map(is_former, kwargs)):
         return type(self).forward(self, *args, **kwargs)
     before = getattr(_done, "rotations", 0)
-    result = _with_rotations(type(self).forward, rotations)(self, *args, **kwargs)
+    result = _with_rotations(without_renaming(type(self).forward), rotations)(self, *args, **kwargs)
     if getattr(_done, "rotations", 0) != before:
         structure.count_call(self)
     return result

@@ -71,7 +71,7 @@ class RowsLayer(DynamicLayer):
         """The same content."""
         rows = RowsLayer()
         if layer.is_initialized:
-            rows.dtype, rows.device, rows.is_initialized = layer.dtype, layer.device, True
+            rows.dtype, rows.device, rows.is_initialized = layer.keys.dtype, layer.device, True
             rows.keys, rows.values = layer.keys, layer.values
         return rows
 
