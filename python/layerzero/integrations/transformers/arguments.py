@@ -67,7 +67,8 @@ def without_cache(model: Any) -> dict[str, Any]:
 
 def cache_of(result: Any) -> Any:
     """The cache in what a forward returned, or None."""
-    return getattr(result, cache_field(type(result)) or "", None)
+    kind: Any = type(result)
+    return getattr(result, cache_field(kind) or "", None)
 
 
 @functools.lru_cache(maxsize=256)

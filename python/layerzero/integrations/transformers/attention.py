@@ -10,7 +10,7 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.utils import output_capturing
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import biases, continuous, structure
+from layerzero.integrations.transformers import biases, continuous, counts
 
 NAME = "layerzero"
 _BEFORE = "_layerzero_attention_before"
@@ -48,7 +48,7 @@ def layerzero_attention(
         return eager(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
     if softcap is not None and leaves_softcap_out(module):
         softcap = None
-    structure.count_call(module, "_layerzero_attention_part")
+    counts.count_call(module, "_layerzero_attention_part")
     if packed:
         out = continuous.paged_attention(
             module, query, key, value, cache, scaling, sliding_window, softcap, s_aux, kwargs

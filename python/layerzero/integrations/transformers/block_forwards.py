@@ -7,7 +7,7 @@ from torch import nn
 
 from layerzero import _layerzero
 from layerzero.errors import InvalidRequestError
-from layerzero.integrations.transformers import accuracy, replacing, rounding, structure, weights
+from layerzero.integrations.transformers import accuracy, counts, replacing, rounding, structure, weights
 from layerzero.integrations.transformers.blocks import BlockLinear
 from layerzero.integrations.transformers.plan import plans_of
 from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse
@@ -42,7 +42,7 @@ def released_linear_forward(self, rows):
     blocks = _released(self)
     if blocks is None:
         return linear_forward(self, rows)
-    structure.count_call(self)
+    counts.count_call(self)
     return blocks(rows, self.bias)
 
 

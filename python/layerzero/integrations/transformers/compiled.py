@@ -22,6 +22,7 @@ class ModelPlan:
 
     report: what `kernelize` replaced and left, with reasons
     block: "block.decoder" or "block.encoder" where all layers run as one program, else None: the parts run one by one
+    why_not: why no program runs though the report has one: what was changed since, training mode, the device; or None
     phases: phase -> [{"operation", "kernel_id", "count"}] in order of first use, for batch 1
     memory: bytes: {"parameters": that are left, "blocks": of weights=, "cache": of a token of a sequence, "arena": {phase:
     of a run}}; the last two are of a model that runs as one program
@@ -31,6 +32,7 @@ class ModelPlan:
     block: str | None
     phases: dict[str, list[dict[str, Any]]]
     memory: dict[str, Any]
+    why_not: str | None = None
     _program: Any = dataclasses.field(default=None, repr=False)
 
     def steps(self, batch: int = 1, length: int = 1, past: int = 0) -> list[dict[str, Any]]:
@@ -45,7 +47,7 @@ class ModelPlan:
 
     def _required(self) -> Any:
         if self._program is None:
-            why = self.report.left.get("decoder", "it runs part by part")
+            why = self.why_not or self.report.left.get("decoder", "it runs part by part")
             raise InvalidRequestError(f"plan: wanted a model that runs as one program, got one that does not: {why}")
         return self._program.program
 
@@ -54,6 +56,7 @@ class ModelPlan:
 
     def __str__(self) -> str:
         lines = [str(self.report)]
+        lines += [] if self.why_not is None else [f"no program runs: {self.why_not}"]
         for phase, rows in self.phases.items():
             batch, length, past = PHASES[phase]
             lines.append(f"{phase} (batch {batch}, {length} tokens, {past} before), {self.block}:")
@@ -77,8 +80,9 @@ def _memory(model: nn.Module, report: KernelizeReport, program: Any) -> dict[str
 
 
 def _plan(model: nn.Module, report: KernelizeReport) -> ModelPlan:
-    program, kind = program_of(model)
-    plan = ModelPlan(report, f"block.{kind}" if program else None, {}, _memory(model, report, program), program)
+    program, why_not = program_of(model)
+    block = f"block.{program.plan.stack.kind}" if program else None
+    plan = ModelPlan(report, block, {}, _memory(model, report, program), why_not, program)
     for phase, sizes in PHASES.items() if program else ():
         counts = Counter((step["operation"], step["kernel_id"]) for step in plan.steps(*sizes))
         plan.phases[phase] = [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in counts.items()]

@@ -16,10 +16,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from layerzero import _layerzero
 from layerzero.integrations.transformers import arguments, rows_cache
 from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
+from layerzero.integrations.transformers.counts import count_aside, count_program
 from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Rope, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
-from layerzero.integrations.transformers.structure import count_call, looks_like_norm, norm_of
+from layerzero.integrations.transformers.structure import looks_like_norm, norm_of
 
 _OPS = _layerzero.ops
 _rms_norm = _OPS["rms_norm"]
@@ -183,14 +184,14 @@ def decoder_forward(self, *args, **kwargs):
     given = plan.signature.bind(args, kwargs)
     reason = _why_aside(self, plan, given)
     if reason:
-        plan.count_aside(reason)
+        count_aside(self, plan, reason)
         return type(self).forward(self, *args, **kwargs)
     hidden, cache = _run_decoder(self, plan, given)
-    count_call(self)
+    count_program(self)
     return BaseModelOutputWithPast(last_hidden_state=hidden, **{_CACHE_FIELD: cache})
 
 
-_CACHE_FIELD = arguments.cache_field(BaseModelOutputWithPast)
+_CACHE_FIELD: str = arguments.cache_field(BaseModelOutputWithPast) or CACHE
 
 
 def _run_decoder(base, plan, given):

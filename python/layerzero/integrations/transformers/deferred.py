@@ -16,13 +16,13 @@ from transformers.cache_utils import EncoderDecoderCache
 from layerzero.integrations.transformers import biases, encoded, linear_biases, rows_cache, states_cache, structure
 from layerzero.integrations.transformers.arguments import ENCODED, ENCODED_MASK, MASK, POSITIONS, TABLES, USE_CACHE
 from layerzero.integrations.transformers.attention import NAME, wants_outputs
+from layerzero.integrations.transformers.counts import count_aside, count_program
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.latents import joined
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.recorded import tables_of
-from layerzero.integrations.transformers.structure import count_call
 
 _running = threading.local()  # .call: the one that is under way in this thread
 _KNOWN = {MASK, TABLES, POSITIONS, "cache_position", USE_CACHE}
@@ -186,7 +186,9 @@ class _Call:
                 self.aside = "its bias by distance has another shape"
             else:
                 mask, self.slopes[group] = found
-        return mask, *(self._rows_of_table(group, tables) if group in self.plan.position_tables else tables_of(tables))
+        if group in self.plan.position_tables:
+            return mask, *self._rows_of_table(group, tables)
+        return mask, *tables_of(tables)[:: -1 if group in self.plan.sines_first else 1]
 
     def _rows_of_table(self, group: int, positions: Any) -> tuple[Any, Any]:
         if type(positions) is not torch.Tensor or positions.dtype != torch.int64 or positions.dim() != 2:
@@ -317,17 +319,17 @@ def deferring_forward(self, *args, **kwargs):
             expected = own()
             reason = _prove(plan, call, result, expected)
             if reason is not None:
-                plan.count_aside(reason)
+                count_aside(self, plan, reason)
                 return expected
         if call.done:
-            count_call(self)
+            count_program(self)
             return result
         reason = call.aside or _NOT_ALL
-        plan.count_aside(reason)
+        count_aside(self, plan, reason)
         if call.next == 0:  # each layer ran its own code
             return result
     else:
-        plan.count_aside(reason)
+        count_aside(self, plan, reason)
     return own()
 
 

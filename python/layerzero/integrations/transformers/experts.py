@@ -4,7 +4,7 @@ import torch
 from transformers.integrations import moe
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers import counts, structure
 from layerzero.integrations.transformers.layers import Gate
 
 NAME = "layerzero"
@@ -80,7 +80,7 @@ def apply_gate(self, gate_up):
     changed = given is None or given.limit != self.limit or given.alpha != self.alpha
     if changed or structure.takes_own_code(self) or not structure.are_readable(gate_up):
         return type(self)._apply_gate(self, gate_up)
-    structure.count_call(self)
+    counts.count_call(self)
     return _gated_activation(gate_up, **given.arguments)
 
 
@@ -118,7 +118,7 @@ def layerzero_experts(self, hidden_states, top_k_index, top_k_weights):
         facts = judge(self)
     if facts["reason"] or _is_changed(self, hidden_states.dtype, facts["own"]):
         return _own(self)(self, hidden_states, top_k_index, top_k_weights)
-    structure.count_call(self)
+    counts.count_call(self)
     return _call(self, hidden_states, top_k_index, top_k_weights, facts["gate"])
 
 

@@ -129,7 +129,7 @@ class SeesHeads:
     def _turned(self, heads):
         """(rotated heads, Rope), as they are first."""
         yield heads, None
-        for *tables, table in self._tables():
+        for *tables, place in self._tables():
             width = tables[0].shape[-1]
             kinds = [(False, width, width), (True, width, width), (False, 2 * width, width), (True, 2 * width, width)]
             kinds += [(True, width, width // 2)]
@@ -139,13 +139,16 @@ class SeesHeads:
                     turned = _rope(
                         heads.contiguous(), cos, sin, interleaved=interleaved, rotary_dim=rotary_dim, layout="BSHD"
                     )
-                    yield turned, Rope(interleaved, rotary_dim, read, table)
+                    yield turned, Rope(interleaved, rotary_dim, read, **place)
 
     def _tables(self):
-        """(cosines, sines, where they are from): what the layer was given, else the rows of buffers within it."""
+        """(cosines, sines, what a Rope says of where they are from): what the layer was given, else the rows of buffers
+        within it.
+        """
         cos, sin = tables_of(self.arguments.get(TABLES))
         if cos is not None and cos.dim() == sin.dim() == 3:
-            yield cos, sin, None
+            yield cos, sin, {}
+            yield sin, cos, {"sines_first": True}
         positions: Any = self.arguments.get(POSITIONS)
         if cos is not None or kind_of(positions) != (2, "torch.int64"):
             return
@@ -154,4 +157,4 @@ class SeesHeads:
                 rows = held if kind_of(held) == (2, "floating point") else None
                 if rows is not None and rows.shape[1] % 2 == 0 and positions.max() < len(rows):
                     for table in (Table(name, key, False), Table(name, key, True)):
-                        yield *table.at(rows, positions), table
+                        yield *table.at(rows, positions), {"table": table}

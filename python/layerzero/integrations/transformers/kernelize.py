@@ -1,12 +1,11 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
-import dataclasses
+import contextlib
 import functools
 import sys
 import threading
 import traceback
 import types
-from typing import Any
 
 import torch
 from torch import nn
@@ -25,9 +24,9 @@ from layerzero.integrations.transformers import (
     probe,
     rotary,
     structure,
-    weights,
 )
 from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
 from layerzero.integrations.transformers.decoder import DecoderPlan, decoder_forward
 from layerzero.integrations.transformers.plan import StackPlan
 from layerzero.integrations.transformers.released import refuse_if_released
@@ -36,35 +35,6 @@ from layerzero.integrations.transformers.replacing import REPLICA, of_rows, repl
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
 _LOCK = threading.RLock()  # one model is changed at a time
-
-
-@dataclasses.dataclass
-class KernelizeReport:
-    """What `kernelize` did; `replaced` goes on counting while the model runs.
-
-    replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far}
-    left: part -> why it stays with the model's own code
-    weights: what weights= did
-    """
-
-    replaced: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
-    left: dict[str, str] = dataclasses.field(default_factory=dict)
-    weights: "weights.WeightsReport | None" = None
-
-    def _add(self, part, operation):
-        entry = self.replaced.setdefault(part, {"count": 0, "operation": operation, "calls": 0})
-        entry["count"] += 1
-        return entry
-
-    def __str__(self):
-        lines = [
-            f"{part}: {e['count']} through {e['operation']}, "
-            + (f"{e['calls']} calls" if e["calls"] else "not called yet")
-            for part, e in self.replaced.items()
-        ]
-        lines += [f"{part}: left, {reason}" for part, reason in self.left.items()]
-        lines += [] if self.weights is None else [str(self.weights)]
-        return "\n".join(lines)
 
 
 _MAX_PERPLEXITY_RATIO = 1.1
@@ -135,11 +105,11 @@ def _replace_norms(model, mark):
             if why_not:
                 mark.report.left[name] = reason
             else:
-                replace(module, _gated_norm_forward, mark.report._add("gated RMSNorm", "norm.rms"), norm=offset)
+                replace(module, _gated_norm_forward, mark.report.add("gated RMSNorm", "norm.rms"), norm=offset)
             continue
         operation, _ = found
         names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
-        replace(module, _norm_forward, mark.report._add(*names[operation]), norm=found)
+        replace(module, _norm_forward, mark.report.add(*names[operation]), norm=found)
 
 
 _MLP_REPORTED = {
@@ -157,14 +127,14 @@ def _replace_mlps_and_linears(model, mark):
             if reason:
                 mark.report.left[name] = reason
                 continue
-            part = mark.report._add(*_MLP_REPORTED[mlp.operation])
+            part = mark.report.add(*_MLP_REPORTED[mlp.operation])
             replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
     for name, module in model.named_modules():
         if isinstance(module, Conv1D):
             if reason := structure.why_not_conv1d(module):
                 mark.report.left[name] = reason
             else:
-                replace(module, block_forwards.conv1d_forward, mark.report._add("Conv1D", "mlp.linear"))
+                replace(module, block_forwards.conv1d_forward, mark.report.add("Conv1D", "mlp.linear"))
         elif packed := structure.packed_weight(module):
             mark.report.left[name] = packed
         if not isinstance(module, nn.Linear):
@@ -173,7 +143,7 @@ def _replace_mlps_and_linears(model, mark):
         if reason:
             mark.report.left[name] = reason
         else:
-            replace(module, block_forwards.linear_forward, mark.report._add("Linear", "mlp.linear"))
+            replace(module, block_forwards.linear_forward, mark.report.add("Linear", "mlp.linear"))
 
 
 def _replace_experts(model, mark):
@@ -197,7 +167,7 @@ def _replace_experts(model, mark):
     chosen = {id(config): name for config, name in before}
     for module in experts.values():
         module.__dict__["_layerzero_own_experts"] = chosen.get(id(module.config))
-        module.__dict__["_layerzero_part"] = mark.report._add("experts", "moe.fused")
+        module.__dict__["_layerzero_part"] = mark.report.add("experts", "moe.fused")
 
 
 def _replace_gates(experts, mark):
@@ -205,7 +175,7 @@ def _replace_gates(experts, mark):
     for module in experts.values():
         given = experts_interface.own_gate_of(module)
         if given:
-            experts_interface.replace_gate(module, given, mark.report._add("experts' gate", "activation.gated"))
+            experts_interface.replace_gate(module, given, mark.report.add("experts' gate", "activation.gated"))
 
 
 def _replace_rotations(model, mark):
@@ -217,7 +187,7 @@ def _replace_rotations(model, mark):
         if reason:
             mark.report.left[f"{name}: rope"] = reason
         else:
-            replace(module, rotary.rotating_forward, mark.report._add("RoPE", "posenc.rope"), rotations=rotations)
+            replace(module, rotary.rotating_forward, mark.report.add("RoPE", "posenc.rope"), rotations=rotations)
 
 
 def _why_not_chosen(model, before, untested, expected):
@@ -270,7 +240,7 @@ def _replace_attention(model, mark):
         mark.report.left["attention"] = reason
         return
     mark.attention = before
-    part = mark.report._add("attention", "attention")
+    part = mark.report.add("attention", "attention")
     for module in model.modules():
         module.__dict__["_layerzero_attention_part"] = part  # the one that calls the interface counts
         if hasattr(type(module), _BATCHING.__name__) and not continuous.has_prefix():
@@ -287,12 +257,22 @@ def _agree_one_by_one(layers):
     return alike
 
 
+def _why_aside_in_a_call(layers, plan):
+    """None, or why a call of the whole model with a cache, as of `generate`, is none for the program."""
+    if layers.alone:
+        return None
+    with contextlib.suppress(Exception), probe.without_modes():  # of code around the layers that nobody knows
+        probe.observed_call(layers.model, head=True)
+    reason = next(iter(plan.why_aside), None)
+    return reason and f"a call of the model is none for the program of its layers: {reason}"
+
+
 def _replace_layers(called, layers, mark):
     """The forward over all layers, once it is proven to compute the same on a small input; `called` so if it does not."""
     stack, holder = layers.stack, layers.holder
     plan = DecoderPlan(stack) if layers.whole else StackPlan(stack)
     operation = "one fused forward over all layers" if layers.whole else f"block.{stack.kind}"
-    entry = mark.report.replaced.get(stack.kind) or {"count": 0, "operation": operation, "calls": 0}
+    entry = mark.report.add_program(stack.kind, operation)
     holder.__dict__["_layerzero_decoder"] = plan
     own = [] if layers.whole else [holder, *getattr(holder, stack.name)]
     for module in own:
@@ -301,6 +281,9 @@ def _replace_layers(called, layers, mark):
         with probe.without_modes():
             actual = layers.run(decoder_forward)
         reason = next(iter(plan.why_aside), None)
+        if layers.whole:
+            replace(holder, decoder_forward, entry)
+        reason = reason or _why_aside_in_a_call(layers, plan)
         if not reason and not structure.agrees(actual, layers.expected, slack=3) and not _agree_one_by_one(layers):
             reason = "its layers compute something else than the fused forward"
     except Exception as error:  # of code around the layers that nobody knows
@@ -313,8 +296,7 @@ def _replace_layers(called, layers, mark):
         return
     mark.report.replaced[stack.kind] = entry
     entry["count"] += 1
-    if layers.whole:
-        replace(holder, decoder_forward, entry)
+    find_parts(holder, plan, mark.report.replaced.get("attention"))
 
 
 def _marked(model):
@@ -389,6 +371,7 @@ def kernelize(
                 _kernelize(model)
             if weights is not None:  # compared as it will run: under a default device nothing runs as a program
                 _use_blocks(model, weights, activations, accuracy_ids, max_perplexity_ratio, release_originals)
+                model.__dict__[_MARK].report.start_counting()
             model.__dict__[_MARK].asked = asked
         elif weights is not None and model.__dict__[_MARK].asked != asked:
             raise InvalidRequestError(
@@ -416,6 +399,7 @@ def _kernelize(model):
     unkernelize(model)
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
+    probe.warn_of_untested_version()
     mark = _Mark()
     for config, name in choices.chosen(model, "attn"):
         attention_interface.remember((m for m in model.modules() if getattr(m, "config", None) is config), name)
@@ -440,8 +424,7 @@ def _kernelize(model):
                 mark.report.left[called] = found
             else:
                 _replace_layers(called, found, mark)
-        for part in mark.report.replaced.values():
-            part["calls"] = 0  # those were trials
+        mark.report.start_counting()
     except BaseException:
         _restore(model)
         raise

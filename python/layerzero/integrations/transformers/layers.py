@@ -95,12 +95,15 @@ class Table(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-    """A rotation by tables of which the first `width` columns are read: those that layers are given, or `table`."""
+    """A rotation by tables of which the first `width` columns are read: those that layers are given, cosines before sines
+    unless `sines_first`, or `table`.
+    """
 
     interleaved: bool
     rotary_dim: int
     width: int
     table: Table | None = None
+    sines_first: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,6 +150,8 @@ class StackPlan:
                 rope: Any = bound.shape.attention.rope
                 self.position_tables.setdefault(bound.shape.group, (rope.table, bound.table[0]))
                 self.all_tables.append((bound.shape.group, *bound.table))
+        ropes = {layer.group: layer.attention.rope for layer in self.stack.layers}
+        self.sines_first = {group for group, rope in ropes.items() if rope is not None and rope.sines_first}
         self.need_masks = {layer.group for layer in self.stack.layers if layer.attention.needs_mask}
         self.places = {id(layer): index for index, layer in enumerate(own)}
         self.layer_signature = signature_of(type(own[0]).forward)
@@ -298,16 +300,19 @@ def plans_of(model):
 
 
 def program_of(model):
-    """(program of a kernelized model's layers, their kind); (None, None) where they run by themselves."""
+    """(program of a kernelized model's layers, None), or (None, why the next call without gradients runs none)."""
     found = plans_of(model)
     if not found:
         return None, None
     holder, plan = ([pair for pair in found if pair[1].stack.kind == "decoder"] or found)[-1]
     if plan.layers is None:
         plan.build(holder)
-    if plan.device.type != "cpu" or plan.dtype not in DTYPES or plan.why_changed():
-        return None, None
-    return plan.program(), plan.stack.kind
+    if plan.device.type != "cpu" or plan.dtype not in DTYPES:
+        return None, "programs are for float32, bfloat16 and float16 on the CPU"
+    if holder.training:
+        return None, "the model is in training mode"
+    reason = plan.why_changed() or plan.wrong
+    return (None, reason) if reason else (plan.program(), None)
 
 
 def _differs(value, expected):

@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import warnings
 
 import torch
 import transformers
@@ -17,10 +18,14 @@ _OPTIONAL = {"attention_mask", "output_attentions"}
 TESTED = ("5.17", "5.23", "5.24")
 
 
+def _is_tested(version):
+    return ".".join(version.split(".")[:2]) in TESTED
+
+
 def why_untested(model):
     """None, or why the model's use of Transformers' attention interface is not known from the tests."""
     version = transformers.__version__
-    if ".".join(version.split(".")[:2]) not in TESTED:
+    if not _is_tested(version):
         return f"Transformers {version} is none of the tested versions {', '.join(TESTED)}"
     for part in model.modules():
         if not hasattr(part, "set_attn_implementation"):
@@ -30,6 +35,22 @@ def why_untested(model):
         if not getattr(part, "_supports_sdpa", False):
             return f"{type(part).__name__} says that it does not support sdpa, whose meaning the operation has"
     return None
+
+
+_warned: set[str] = set()
+
+
+def warn_of_untested_version():
+    """Once for each version that the tests do not run."""
+    version = transformers.__version__
+    if version in _warned or _is_tested(version):
+        return
+    _warned.add(version)
+    warnings.warn(
+        f"layerzero is tested with Transformers {', '.join(TESTED)}, and this is {version}: attention is replaced only where "
+        "a trial gives what the model's own gives, and the report of kernelize says what is left and why",
+        stacklevel=2,
+    )
 
 
 PADDED = 2  # places of padding
@@ -103,9 +124,11 @@ def run_model(model):
     return rows[mask.bool()] if padded else rows  # classes of a text have none
 
 
-def observed_call(model):
-    """One call of a model without its head on a small padded input, by a cache if it takes one; None without an input."""
-    base = _base_of(model)
+def observed_call(model, head=False):
+    """One call of a model, without its head unless asked, on a small padded input, by a cache if it takes one; None without
+    an input.
+    """
+    base = model if head else _base_of(model)
     given = inputs_of(base, without_encoder=True)
     if given is None:
         return None

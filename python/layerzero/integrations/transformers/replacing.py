@@ -3,7 +3,7 @@
 import functools
 import inspect
 
-from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers import counts, structure
 
 REPLICA = "_replicate_for_data_parallel"
 
@@ -32,7 +32,7 @@ def of_rows(compute):
         if given and not structure.takes_own_code(self) and all(map(structure.are_readable, args)):
             result = compute(self, *args)
             if result is not None:
-                structure.count_call(self)
+                counts.count_call(self)
                 return result
         return type(self).forward(self, *args, **kwargs)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers import counts, structure
 from layerzero.integrations.transformers.arguments import is_former, without_renaming
 
 _rope = _layerzero.ops["rope"]
@@ -164,5 +164,5 @@ def rotating_forward(self, *args, **kwargs):
     before = getattr(_done, "rotations", 0)
     result = _with_rotations(without_renaming(type(self).forward), rotations)(self, *args, **kwargs)
     if getattr(_done, "rotations", 0) != before:
-        structure.count_call(self)
+        counts.count_call(self)
     return result

@@ -71,8 +71,9 @@ class RowsLayer(DynamicLayer):
         """The same content."""
         rows = RowsLayer()
         if layer.is_initialized:
-            rows.dtype, rows.device, rows.is_initialized = layer.keys.dtype, layer.device, True
-            rows.keys, rows.values = layer.keys, layer.values
+            keys: Any = layer.keys
+            rows.dtype, rows.device, rows.is_initialized = keys.dtype, layer.device, True
+            rows.keys, rows.values = keys, layer.values
         return rows
 
     def __reduce__(self) -> Any:

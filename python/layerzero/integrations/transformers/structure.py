@@ -94,13 +94,6 @@ def agrees_by_row(actual, expected):
     return expected is not None and actual.shape == expected.shape and all(map(agrees, actual, expected))
 
 
-def count_call(module, part="_layerzero_part"):
-    """Counts an answered call in the report of `kernelize`; a module that has no such part is only being tried."""
-    entry = module.__dict__.get(part)
-    if entry is not None:
-        entry["calls"] += 1
-
-
 class Own:
     """The method that a module's class had when the module was replaced; a copy takes that of its first call."""
 

@@ -1,0 +1,95 @@
+"""The report of `kernelize`, and the counts in it that go on while the model runs."""
+
+import collections
+import dataclasses
+from typing import Any
+
+from layerzero.integrations.transformers.layers import Attention
+
+_PART = "_layerzero_part"
+_WITHIN = "_layerzero_within"  # of a holder of layers: (entry, how many modules of it a run of the program stands for)
+
+
+@dataclasses.dataclass
+class KernelizeReport:
+    """What `kernelize` did; `replaced` goes on counting while the model runs.
+
+    replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far,
+    "in_program": how often a program ran in place of one of them}; of a program {"count", "operation", "calls", "aside":
+    {why the model's own code ran instead: how often}}
+    left: part -> why it stays with the model's own code
+    weights: what weights= did
+    """
+
+    replaced: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    left: dict[str, str] = dataclasses.field(default_factory=dict)
+    weights: Any = None  # a weights.WeightsReport
+
+    def add(self, part: str, operation: str) -> dict[str, Any]:
+        """The entry of one module more."""
+        entry = self.replaced.setdefault(part, {"count": 0, "operation": operation, "calls": 0, "in_program": 0})
+        entry["count"] += 1
+        return entry
+
+    def add_program(self, kind: str, operation: str) -> dict[str, Any]:
+        """The entry of one program more, which is in the report once `count` is raised."""
+        return self.replaced.get(kind) or {"count": 0, "operation": operation, "calls": 0, "aside": {}}
+
+    def start_counting(self) -> None:
+        """From here on: what was counted so far were trials."""
+        for entry in self.replaced.values():
+            entry["calls"] = 0
+            if "aside" in entry:
+                entry["aside"].clear()
+            else:
+                entry["in_program"] = 0
+
+    def __str__(self) -> str:
+        lines = [f"{part}: {e['count']} through {e['operation']}, {_counted(e)}" for part, e in self.replaced.items()]
+        lines += [f"{part}: left, {reason}" for part, reason in self.left.items()]
+        lines += [] if self.weights is None else [str(self.weights)]
+        return "\n".join(lines)
+
+
+def _counted(entry: dict[str, Any]) -> str:
+    found = [f"{entry['calls']} calls"] if entry["calls"] else []
+    found += [f"{entry['in_program']} in a program"] if entry.get("in_program") else []
+    found += [f"stepped aside {times} times: {reason}" for reason, times in entry.get("aside", {}).items()]
+    return ", ".join(found) or "not called yet"
+
+
+def count_call(module: Any, part: str = _PART) -> None:
+    """Counts an answered call in the report; a module that has no such part is only being tried."""
+    entry = module.__dict__.get(part)
+    if entry is not None:
+        entry["calls"] += 1
+
+
+def count_program(holder: Any) -> None:
+    """Counts a run of the program of a holder's layers, and of the parts in whose place it ran."""
+    count_call(holder)
+    for entry, number in holder.__dict__.get(_WITHIN, ()):
+        entry["in_program"] += number
+
+
+def count_aside(holder: Any, plan: Any, reason: str) -> None:
+    """Counts a call that was none for the program."""
+    plan.count_aside(reason)
+    entry = holder.__dict__.get(_PART)
+    if entry is not None:
+        entry["aside"][reason] = entry["aside"].get(reason, 0) + 1
+
+
+def find_parts(holder: Any, plan: Any, attention: dict[str, Any] | None) -> None:
+    """Notes for which parts in the report the program of a holder runs. attention: the entry of that, which is of a model."""
+    modules = [*plan.further_modules(holder), *getattr(holder, plan.stack.name).modules()]
+    once = {id(module): module.__dict__.get(_PART) for module in modules}.values()
+    found = [(entry, 1) for entry in once if entry is not None and "in_program" in entry]
+    layers = plan.stack.layers
+    number = sum(isinstance(layer.attention, Attention) + (layer.cross is not None) for layer in layers)
+    found += [(attention, number)] if attention is not None and number else []
+    entries = {id(entry): entry for entry, _ in found}
+    numbers: collections.Counter[int] = collections.Counter()
+    for entry, count in found:
+        numbers[id(entry)] += count
+    holder.__dict__[_WITHIN] = [(entries[key], count) for key, count in numbers.items()]
