@@ -18,13 +18,22 @@ FOLDER = Path(__file__).parent / "_reference"
 @functools.cache
 def reference_function(name: str) -> Callable[..., Any]:
     """The function `reference` of the operation with this flat name; tensors in the contract's order of axes."""
-    path = FOLDER / f"{contracts()[name]['path']}.ref.py"
-    spec = importlib.util.spec_from_file_location(f"layerzero_reference_{name}", path)
+    return _load(FOLDER / f"{contracts()[name]['path']}.ref.py", f"layerzero_reference_{name}").reference
+
+
+@functools.cache
+def reference_helpers(name: str) -> Any:
+    """The module ops/common/<name>.py, whose functions several references share."""
+    return _load(FOLDER / "common" / f"{name}.py", f"layerzero_ops_common_{name}")
+
+
+def _load(path: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path}: wanted the torch reference of {name}")
+        raise ImportError(f"{path}: wanted a file of the torch references")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.reference
+    return module
 
 
 @functools.cache
