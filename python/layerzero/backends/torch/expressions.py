@@ -1,0 +1,43 @@
+"""What the attention rows written as torch expressions share. Nothing here reads a value from a CUDA device."""
+
+import torch
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def wants_grad(*tensors):
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def products_dtype(query, *others):
+    """The dtype of the operands of matrix products: half precision on CUDA, where `product` adds up in float32."""
+    half = query.is_cuda and query.dtype in HALF and not wants_grad(query, *others)
+    return query.dtype if half else torch.promote_types(query.dtype, torch.float32)
+
+
+def product(a, b):
+    """a (..., rows, n) @ b (..., n, columns) with equal leading axes; float32 at least, whatever the operands are."""
+    if a.dtype not in HALF:
+        return a @ b
+    lead = a.shape[:-2]
+    if not a.is_cuda:
+        return a.float() @ b.float()
+    return torch.bmm(a.flatten(0, -3), b.flatten(0, -3), out_dtype=torch.float32).unflatten(0, lead)
+
+
+def no_minus_inf(tensor):
+    """0 for -inf: what may be subtracted from numbers of which none is larger."""
+    return torch.where(tensor == -torch.inf, 0.0, tensor)
+
+
+def weighted(weights, seen, value):
+    """weights (..., rows, keys) @ value (..., keys, d), float32 at least; a key that a row does not see adds nothing to
+    it, whatever its value holds. seen: bool like weights; None: each row sees all keys."""
+    out = product(weights.to(value.dtype), value)
+    if seen is None or out.device.type == "cpu" and bool(out.isfinite().all()):
+        return out
+    special = torch.cat([value.isnan(), value == torch.inf, value == -torch.inf], -1).to(value.dtype)
+    nan, up, down = (product(seen.to(value.dtype), special) > 0).chunk(3, -1)
+    out = product(weights.to(value.dtype), value.masked_fill(~value.isfinite(), 0))
+    out = out + torch.where(up, torch.inf, 0.0) + torch.where(down, -torch.inf, 0.0)
+    return out.masked_fill(nan, torch.nan)

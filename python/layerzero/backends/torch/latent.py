@@ -1,0 +1,79 @@
+"""Multi-head latent attention as expressions of torch on any device."""
+
+import torch
+from torch.nn import functional as F
+
+from layerzero._references import call_reference
+from layerzero.backends.torch import pages
+from layerzero.backends.torch.expressions import product
+from layerzero.backends.torch.paged import dtype_of_products, exponentials, finished, gathered, over_blocks
+
+LOGITS = 1 << 26  # held at once
+
+
+def mla_decode_paged(
+    q_nope, q_pe, ckv_cache, kpe_cache, indptr, indices, last_page_len, sm_scale, return_lse
+):  # fmt: skip
+    """Latents are gathered once: they are the keys and the values of all heads."""
+    operation = "mla_decode_paged"
+    entries = pages.csr(operation, indptr, indices, last_page_len, ckv_cache.shape[1])
+    dtype = dtype_of_products(q_nope, ckv_cache)
+    nope, pe = (t.unsqueeze(1).to(dtype) for t in (q_nope, q_pe))
+    ckv_cache, kpe_cache = ckv_cache.unsqueeze(2), kpe_cache.unsqueeze(2)
+
+    block = pages.blocks(operation, entries, ckv_cache.shape[0])
+    ckv, kpe = (gathered(cache, block.page, block.slot, dtype) for cache in (ckv_cache, kpe_cache))
+    z = product(nope[block.sequence], ckv.transpose(-1, -2))
+    z = z.add_(product(pe[block.sequence], kpe.transpose(-1, -2))).mul_(sm_scale)
+    parts = over_blocks(z, lambda: ckv, block)
+    output, lse = (t.squeeze(1) for t in finished(parts))
+    output = output.to(q_nope.dtype)
+    return (output, lse.float()) if return_lse else output
+
+
+def mla_decode(q_nope, q_pe, ckv, kpe, sm_scale, causal, return_lse):
+    """The heads of some tokens are the rows of one product with all latents."""
+    dtype = dtype_of_products(q_nope, ckv)
+    tokens, heads, _ = q_nope.shape
+    length = ckv.shape[0]
+    latents, rotated = (t.transpose(0, 1).to(dtype) for t in (ckv, kpe))
+    position = torch.arange(length, device=ckv.device)
+    step = max(1, LOGITS // (heads * length))
+    outputs, lses = [], []
+    for first in range(0, tokens, step):
+        nope, pe = (t[first : first + step].flatten(0, 1)[None].to(dtype) for t in (q_nope, q_pe))
+        z = (product(nope, latents.transpose(1, 2)) + product(pe, rotated.transpose(1, 2))) * sm_scale
+        seen = None
+        if causal and tokens > 1:
+            last = torch.arange(first, first + nope.shape[1] // heads, device=ckv.device) + (length - tokens)
+            seen = (position <= last[:, None]).repeat_interleave(heads, 0)[None]
+            z = z.masked_fill(~seen, -torch.inf)
+        output, lse = finished(exponentials(z, latents, seen))
+        outputs.append(output.unflatten(1, (-1, heads))[0])
+        lses.append(lse.unflatten(1, (-1, heads))[0])
+    output = torch.cat(outputs).to(q_nope.dtype)
+    return (output, torch.cat(lses).float()) if return_lse else output
+
+
+def _hides_nan(*tensors):
+    """On the CPU, where torch's kernels add -inf to a hidden key's logit: whether any logit or value may be NaN."""
+    return tensors[0].device.type == "cpu" and not all(bool(t.detach().sum().isfinite()) for t in tensors)
+
+
+def mla_prefill(q_nope, q_pe, k_nope, k_pe, value, causal, sm_scale, return_lse, layout):
+    """The parts are joined for torch's own choice of a kernel, which takes values narrower than keys."""
+    if sm_scale <= 0 or _hides_nan(q_nope, q_pe, k_nope, k_pe, value):
+        names = ("q_nope", "q_pe", "k_nope", "k_pe", "value", "causal", "sm_scale")
+        given = dict(zip(names, (q_nope, q_pe, k_nope, k_pe, value, causal, sm_scale), strict=True))
+        return call_reference("mla_prefill", given, layout)
+    if layout != "BHSD":
+        q_nope, q_pe, k_nope, k_pe, value = (t.transpose(1, 2) for t in (q_nope, q_pe, k_nope, k_pe, value))
+    q = torch.cat([q_nope, q_pe], -1)
+    k = torch.cat([k_nope, k_pe.expand(-1, q.shape[1], -1, -1)], -1)
+    s_q, s_kv, mask = q.shape[2], k.shape[2], None
+    if causal and s_q not in (1, s_kv):
+        mask = torch.ones(s_q, s_kv, dtype=torch.bool, device=q.device).tril(s_kv - s_q)
+    output = F.scaled_dot_product_attention(q, k, value, mask, 0.0, causal and s_q == s_kv, scale=sm_scale)
+    if causal and s_q > s_kv:  # rows before the first key
+        output = F.pad(output[:, :, s_q - s_kv :], (0, 0, s_q - s_kv, 0))
+    return output if layout == "BHSD" else output.transpose(1, 2)

@@ -1,0 +1,110 @@
+"""Where the keys of sequences are in a paged cache, as index tensors on its device: no length is read on the host.
+
+A CUDA tensor with invalid index data is not refused: page numbers, offsets and lengths are limited to what the tensors
+hold, so nothing outside them is read. On the CPU, where reading is free, the call is refused.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+from layerzero._refusals import refuse_values
+
+
+class Entries(NamedTuple):
+    """Sequence s has the entries [begin[s], end[s]) of its pages pages[first[s]], pages[first[s] + 1], ...
+
+    All in int64 on the cache's device; entries are numbered from the sequence's first, also where begin is not 0.
+    """
+
+    pages: torch.Tensor  # (n) page numbers, not limited to those that exist
+    first: torch.Tensor  # (b)
+    begin: torch.Tensor  # (b)
+    end: torch.Tensor  # (b)
+    size: int  # entries of a page
+    longest: int  # entries that a sequence has at most
+    name: str  # of the parameter with the page numbers
+
+
+def refuse_offsets(operation, name, offsets, limit):
+    """On the CPU: offsets start at 0, never decrease and end at most at `limit`."""
+    if offsets.device.type != "cpu" or not offsets.numel():
+        return
+    values = offsets.tolist()
+    if values[0] != 0 or values != sorted(values) or values[-1] > limit:
+        refuse_values(f"{operation}: {name}", f"offsets from 0, never decreasing, up to {limit}", str(values))
+
+
+def csr(operation, indptr, indices, last_page_len, size):
+    """The sequences of a page list in CSR form."""
+    refuse_offsets(operation, "kv_indptr", indptr, indices.shape[0])
+    offsets = indptr.long().clamp(0, indices.shape[0])
+    whole = offsets.diff() * size
+    if indptr.device.type == "cpu" and bool(((whole > 0) & ((last_page_len < 0) | (last_page_len > size))).any()):
+        refuse_values(f"{operation}: kv_last_page_len", f"0 to {size}", str(last_page_len.tolist()))
+    end = torch.minimum(whole, whole + (last_page_len - size)).clamp(min=0)
+    return Entries(indices, offsets[:-1], torch.zeros_like(end), end, size, indices.shape[0] * size, "kv_indices")
+
+
+def block_table(operation, tables, lengths, size):
+    """The sequences of a padded table of blocks."""
+    most = tables.shape[1] * size
+    if lengths.device.type == "cpu" and bool(((lengths < 0) | (lengths > most)).any()):
+        refuse_values(f"{operation}: context_lens", f"0 to {most}", str(lengths.tolist()))
+    end = lengths.long().clamp(0, most)
+    first = torch.arange(0, tables.numel(), max(tables.shape[1], 1), device=tables.device)
+    return Entries(tables.flatten(), first, torch.zeros_like(end), end, size, most, "block_tables")
+
+
+def windowed(entries, window, queries=1):
+    """Without the entries that `queries` rows at the end of each sequence do not see; window: own position included."""
+    if window is None:
+        return entries
+    seen = window + queries - 1
+    return entries._replace(begin=(entries.end - seen).clamp(min=0), longest=min(entries.longest, seen))
+
+
+class Blocks(NamedTuple):
+    """The entries of all sequences in blocks of equal length, those of one sequence next to each other."""
+
+    sequence: torch.Tensor | slice  # (blocks) of each block; slice(None): each sequence is one block
+    page: torch.Tensor  # (blocks, length) page of each entry, one that exists
+    slot: torch.Tensor  # (blocks, length) and its place in the page
+    position: torch.Tensor  # (blocks, length) number of the entry in its sequence
+    seen: torch.Tensor  # (blocks, length) bool: False where the block holds no entry of its sequence
+    missing: torch.Tensor  # (blocks) bool: a page of an entry does not exist
+    ends: torch.Tensor | None  # (b + 1) first block of each sequence, then the end of the last; None: one each
+
+
+def block_length(entries):
+    """A power of two, an eighth of the mean number of listed entries: few blocks are then partly empty."""
+    mean = entries.pages.shape[0] * entries.size // max(entries.first.shape[0], 1)
+    return 1 << min(max((mean // 8).bit_length() - 1, 4), 9)
+
+
+def blocks(operation, entries, page_count):
+    """As many blocks as the sequences could need at most: the number is known from shapes alone."""
+    batch, listed = entries.first.shape[0], entries.pages.shape[0]
+    length, device = block_length(entries), entries.pages.device
+    if batch * entries.longest <= listed * entries.size + batch * length:  # padding to the longest costs no more
+        sequence: torch.Tensor | slice = slice(None)
+        ends = None
+        first = entries.begin
+        length = entries.longest
+    else:
+        count = listed * entries.size // length + batch
+        needed = (entries.end - entries.begin).add_(length - 1).floor_divide_(length)
+        ends = torch.nn.functional.pad(needed.cumsum(0), (1, 0))
+        number = torch.arange(count, device=device)
+        sequence = torch.searchsorted(ends[1:], number, right=True).clamp_(max=batch - 1)
+        first = (number - ends[sequence]).mul_(length).add_(entries.begin[sequence])
+        ends = ends.clamp_(max=count)
+    position = first[:, None] + torch.arange(length, device=device)
+    seen = position < entries.end[sequence][:, None]
+    place = (position // entries.size).add_(entries.first[sequence][:, None])
+    page = entries.pages[place.clamp_(0, listed - 1)].long()
+    existing = page.clamp(0, page_count - 1)
+    missing = ((page != existing) & seen).any(-1)
+    if device.type == "cpu" and bool(missing.any()):
+        refuse_values(f"{operation}: {entries.name}", f"pages below {page_count}", str(entries.pages.tolist()))
+    return Blocks(sequence, existing, position % entries.size, position, seen, missing, ends)

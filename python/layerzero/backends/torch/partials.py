@@ -1,0 +1,137 @@
+"""Attention over runs of keys and the merging of such parts, as expressions of torch on any device."""
+
+import torch
+from torch.nn import functional as F
+
+from layerzero._references import reference_helpers
+from layerzero.backends.torch.expressions import no_minus_inf, product, products_dtype, wants_grad, weighted
+
+LOGITS = 1 << 26  # held at once
+SLICES = 16  # runs whose values are read in place
+
+
+def _hidden_and_bias(s_q, s_kv, first, rows, device, causal, window, slopes, dtype):
+    """Keys that causality and window hide from rows `first` on, (rows, s_kv); the distance bias (h, rows, s_kv) and what
+    it was lowered by, (h, rows, 1)."""
+    shared = reference_helpers("attention")
+    distance = shared.distances(s_q, s_kv, device)[first : first + rows]
+    gone = shared.hidden(distance, causal, window)
+    return (gone, None, None) if slopes is None else (gone, *shared.distance_bias(slopes, distance, gone, dtype))
+
+
+def _logits(q, k, first, s_q, causal, scale, attn_mask, window, softcap, slopes):
+    """q (b, h_kv, group, rows, d), k (b, h_kv, s_kv, d) to logits (b, h_kv, group, rows, s_kv), -inf where hidden, and
+    what is to be added to them."""
+    heads, rows, s_kv = q.shape[1:3], q.shape[3], k.shape[2]
+    z = product(q.flatten(2, 3), k.transpose(-1, -2)).unflatten(2, q.shape[2:4]) * scale
+    z = softcap * torch.tanh(z / softcap) if softcap else z
+    gone, bias, shift = _hidden_and_bias(s_q, s_kv, first, rows, q.device, causal, window, slopes, z.dtype)
+    if bias is not None:
+        z = z + bias.unflatten(0, heads)
+        shift = shift.unflatten(0, heads) if isinstance(shift, torch.Tensor) else None
+    if attn_mask is not None:
+        full = attn_mask.expand(q.shape[0], heads[0] * heads[1], s_q, s_kv)
+        mask = full[:, :, first : first + rows].unflatten(1, heads)
+        z = z if mask.dtype == torch.bool else z + mask.to(z.dtype)
+        gone = gone | (~mask if mask.dtype == torch.bool else mask == -torch.inf)
+    return z.masked_fill(gone, -torch.inf), shift
+
+
+def _values_of_runs(p, seen, value, run):
+    """p and seen (b, h_kv, group, rows, splits, run), value (b, h_kv, s_kv, d) to (b, h_kv, group, rows, splits, d)."""
+    shape, splits = p.shape[2:4], p.shape[4]
+    p, seen = (None if t is None else t.flatten(2, 3) for t in (p, seen))
+    if splits > SLICES:  # one product over a padded copy of the values
+        value = F.pad(value, (0, 0, 0, run * splits - value.shape[2])).unflatten(2, (splits, run))
+        p, seen = (None if t is None else t.transpose(2, 3) for t in (p, seen))
+        return weighted(p, seen, value).transpose(2, 3).unflatten(2, shape)
+    outs = []
+    for t in range(splits):
+        part = value[:, :, t * run : (t + 1) * run]
+        one, of_one = (None if x is None else x[:, :, :, t, : part.shape[2]] for x in (p, seen))
+        outs.append(weighted(one, of_one, part))
+    return torch.stack(outs, 3).unflatten(2, shape)
+
+
+def _runs(z, value, splits, run, raw, shift, all_seen):
+    """Logits (b, h_kv, group, rows, s_kv) to the parts of some rows: outputs (b, h_kv, group, rows, splits, d), lse and
+    sums (b, h_kv, group, rows, splits)."""
+    rest = run * splits - z.shape[-1]
+    z = (F.pad(z, (0, rest), value=-torch.inf) if rest else z).unflatten(-1, (splits, run))
+    top = z.amax(-1)
+    p = torch.exp(z - no_minus_inf(top)[..., None])
+    total = p.sum(-1)
+    out = _values_of_runs(p, None if all_seen else z != -torch.inf, value, run)
+    lse = top if raw else no_minus_inf(top) + torch.log(total)
+    lse = lse if shift is None else lse + shift
+    return (out, lse, total) if raw else (out / torch.where(total == 0, 1.0, total)[..., None], lse)
+
+
+def attention_partials(
+    query, key, value, num_splits, raw, causal, scale, attn_mask, window, softcap, alibi_slopes, layout
+):
+    """One matrix product for the logits of some rows and all keys, one a run for the values."""
+    q, k, v = (query, key, value) if layout == "BHSD" else (t.transpose(1, 2) for t in (query, key, value))
+    dtype, heads, s_q = products_dtype(q, k, v), k.shape[1], q.shape[2]
+    run = -(-k.shape[2] // num_splits)
+    q, k, v = q.unflatten(1, (heads, q.shape[1] // heads)).to(dtype), k.to(dtype), v.to(dtype)
+    all_seen = attn_mask is None and window is None and (s_q == 1 or not causal) and run * num_splits == k.shape[2]
+    step = max(1, LOGITS // (q.shape[:3].numel() * k.shape[2]))
+    parts = []
+    for first in range(0, s_q, step):
+        rows = q[:, :, :, first : first + step]
+        z, shift = _logits(rows, k, first, s_q, causal, scale, attn_mask, window, softcap, alibi_slopes)
+        parts.append(_runs(z, v, num_splits, run, raw, shift, all_seen))
+    outputs = (torch.cat(one, 3) for one in zip(*parts, strict=True))
+    # (b, h_kv, group, s_q, splits, ...) to (splits, b * s_q, h_q, ...)
+    return tuple(t.flatten(1, 2).movedim(3, 0).transpose(2, 3).flatten(1, 2).float() for t in outputs)
+
+
+def _readable(part, empty):
+    """A part without what its empty rows hold, which may be NaN."""
+    if part.device.type == "cpu" and not bool(empty.any()):
+        return part
+    return part.masked_fill(empty[..., None], 0)
+
+
+def _with_sink(top, total, sinks):
+    """Sums of exp(logit - top) with a sink's term: the factor of the sums for a common maximum, and the denominator."""
+    if sinks is None:
+        return None, torch.where(total == 0, 1.0, total)
+    sink = sinks.to(top.dtype)
+    peak = torch.maximum(top, sink.detach())
+    factor = torch.exp(top - peak)
+    total = total * factor + torch.where(sink == torch.inf, 1.0, torch.exp(sink - peak))
+    return factor, torch.where(total == 0, 1.0, total)
+
+
+def merge_attention(v_a, s_a, v_b, s_b, sinks):
+    compute = torch.promote_types(v_a.dtype, torch.float32)
+    s_a, s_b = s_a.to(compute), s_b.to(compute)
+    top = no_minus_inf(torch.maximum(s_a, s_b).detach())
+    a, b = torch.exp(s_a - top), torch.exp(s_b - top)
+    total = a + b
+    factor, denominator = _with_sink(top, total, sinks)
+    share = 1 / denominator if factor is None else factor / denominator
+    a, b = (a * share)[..., None], (b * share)[..., None]
+    v_a, v_b = _readable(v_a, s_a == -torch.inf), _readable(v_b, s_b == -torch.inf)
+    lse = (top + torch.log(total)).float()
+    if wants_grad(v_a, s_a, v_b, s_b, *([] if sinks is None else [sinks])):
+        return (v_a * a + v_b * b).to(v_a.dtype), lse
+    return torch.addcmul(v_a * a, v_b, b, out=torch.empty_like(v_a, memory_format=torch.contiguous_format)), lse
+
+
+def merge_partials(partials, part_lse, row_sum, sinks, dtype):
+    output = getattr(torch, dtype)
+    compute = torch.promote_types(torch.promote_types(partials.dtype, torch.float32), output)
+    s = part_lse.to(compute)
+    empty = s == -torch.inf
+    top = no_minus_inf(s.detach().amax(0))
+    weights = torch.exp(s - top)
+    sums = weights if row_sum is None else weights * row_sum.to(compute).masked_fill(empty, 0)
+    total = sums.sum(0)
+    factor, denominator = _with_sink(top, total, sinks)
+    weights = weights * (1 / denominator if factor is None else factor / denominator)
+    parts = _readable(partials.to(compute), empty)
+    out = torch.einsum("snh,snhd->nhd", weights, parts) if parts.is_cuda else (weights[..., None] * parts).sum(0)
+    return out.to(output), (top + torch.log(total)).float()

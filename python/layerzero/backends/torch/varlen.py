@@ -1,0 +1,216 @@
+"""Packed and paged attention by torch's flash kernel for sequences of unlike length, on CUDA in half precision.
+
+Listed pages are gathered in the order of the list, which is packed: sequence s begins at kv_indptr[s] * page_size, and
+`seqused_k` ends it before the slots in use end, so nothing is padded and no length is read on the host. Index data is
+limited to what the tensors hold: invalid data reads other entries of the same tensors, never anything outside them.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+
+class Keys(NamedTuple):
+    """Packed keys and values (tokens, h_kv, d) and where each sequence has its own."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+    begin: torch.Tensor  # (b + 1) int32 first token of each sequence
+    used: torch.Tensor | None  # (b) int32 tokens of each sequence; None: up to the next one's first
+
+
+def forward(query, keys, cu_q, max_q, causal, scale, window=None, lse=False):
+    """Output (rows, h_q, d) and lse (rows, h_q) or None; window: own position included. Rows without a key: 0, -inf."""
+    output, sums, *_ = torch.ops.aten._flash_attention_forward(
+        query,
+        keys.key,
+        keys.value,
+        cu_q,
+        keys.begin,
+        max_q,
+        keys.key.shape[0],
+        0.0,
+        causal or window is not None,
+        False,
+        scale=scale,
+        window_size_left=None if window is None else window - 1,
+        window_size_right=None if window is None else 0,
+        seqused_k=keys.used,
+    )
+    if not lse:
+        return output, None
+    # The kernel gives +inf for a row without a key and for one with NaN.
+    sums = sums.transpose(0, 1)
+    return output, torch.where(sums == torch.inf, output[..., 0].float() * 0 - torch.inf, sums)
+
+
+def listed(cache, page, dtype):
+    """The pages (n) of a cache (pages, size, h, d) as packed tokens (n * size, h, d)."""
+    if cache.dtype.itemsize > 1:
+        return cache.index_select(0, page).flatten(0, 1)
+    return cache.view(torch.uint8).index_select(0, page).view(cache.dtype).flatten(0, 1).to(dtype)
+
+
+def cached(dtype, k_cache, v_cache, pages, begin, used):
+    page = pages.clamp(0, k_cache.shape[0] - 1)
+    return Keys(listed(k_cache, page, dtype), listed(v_cache, page, dtype), begin, used)
+
+
+def csr(query, k_cache, v_cache, indptr, indices, last_page_len):
+    size = k_cache.shape[1]
+    begin = indptr.clamp(0, indices.shape[0]).mul_(size)
+    used = (last_page_len - size).clamp_(max=0).add_(begin[1:]).sub_(begin[:-1]).clamp_(min=0)
+    return cached(query.dtype, k_cache, v_cache, indices, begin, used)
+
+
+def without_hidden(keys, window, queries=1):
+    """Without the keys before every window of a sequence's `queries` last rows."""
+    if window is None:
+        return keys
+    skipped = (keys.used - (queries + window - 1)).clamp_(min=0)
+    return keys._replace(begin=keys.begin + F.pad(skipped, (0, 1)), used=keys.used - skipped)
+
+
+def in_units(query, k_scale, h_kv):
+    """The query times the unit of the keys of its head."""
+    if k_scale is None:
+        return query
+    return (query.unflatten(-2, (h_kv, -1)) * k_scale.reshape(-1, 1, 1)).flatten(-3, -2).to(query.dtype)
+
+
+def completed(output, lse, sinks, v_scale, h_kv):
+    """Sinks and the unit of the values, which are factors of the output (rows, h_q, d)."""
+    if v_scale is not None:
+        output = (output.unflatten(-2, (h_kv, -1)) * v_scale.reshape(-1, 1, 1)).flatten(-3, -2)
+    empty, whole = lse == -torch.inf, output.float()
+    if sinks is not None:
+        whole = whole / (1 + torch.exp(sinks.float() - lse.masked_fill(empty, 0)))[..., None]
+        empty = empty | ((sinks == torch.inf) & lse.isfinite())
+    return whole.masked_fill(empty[..., None], 0)
+
+
+def each(batch, rows, device):
+    """Offsets of sequences with as many rows each."""
+    return torch.arange(0, (batch + 1) * rows, rows, device=device, dtype=torch.int32)
+
+
+def attend(query, keys, cu_q, max_q, causal, scale, window, sinks, k_scale, v_scale, return_lse):
+    """Output, and lse if it is wanted, with all that the kernel does not know itself."""
+    h_kv, extra = keys.key.shape[1], sinks is not None or v_scale is not None
+    scaled = in_units(query, k_scale, h_kv)
+    output, lse = forward(scaled, keys, cu_q, max_q, causal, scale, window, return_lse or extra)
+    return completed(output, lse, sinks, v_scale, h_kv).to(query.dtype) if extra else output, lse
+
+
+def decode(query, keys, n, scale, sinks, k_scale, v_scale, return_lse):
+    """n rows of each sequence (b * n, h_q, d), all of which see all its keys."""
+    cu_q = each(keys.used.shape[0], n, query.device)
+    return attend(query, keys, cu_q, n, False, scale, None, sinks, k_scale, v_scale, return_lse)
+
+
+def _results(both, return_lse):
+    return both if return_lse else both[0]
+
+
+def _window(window_left):
+    return None if window_left < 0 else window_left + 1
+
+
+def paged_decode_attention(
+    q, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, window_left, softcap, sinks, slopes, k_scale, v_scale,
+    return_lse,
+):  # fmt: skip
+    keys = csr(q, k_cache, v_cache, indptr, indices, last_page_len)
+    keys = without_hidden(keys, _window(window_left))
+    return _results(decode(q, keys, 1, sm_scale, sinks, k_scale, v_scale, return_lse), return_lse)
+
+
+def paged_attention(
+    query, k_cache, v_cache, tables, lengths, scale, window, softcap, sinks, slopes, k_scale, v_scale, return_lse
+):
+    most = tables.shape[1] * k_cache.shape[1]
+    begin = each(tables.shape[0], most, query.device)
+    keys = cached(query.dtype, k_cache, v_cache, tables.flatten(), begin, lengths.clamp(0, most))
+    keys = without_hidden(keys, window)
+    output, lse = decode(query.squeeze(1), keys, 1, scale, sinks, k_scale, v_scale, return_lse)
+    return _results((output.unsqueeze(1), lse), return_lse)
+
+
+def paged_cross_attention(
+    query, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, softcap, sinks, k_scale, v_scale, return_lse
+):
+    b, n = query.shape[:2]
+    keys = csr(query, k_cache, v_cache, indptr, indices, last_page_len)
+    output, lse = decode(query.flatten(0, 1), keys, n, sm_scale, sinks, k_scale, v_scale, return_lse)
+    output = output.unflatten(0, (b, n))
+    return (output, lse.unflatten(0, (b, n)).transpose(1, 2)) if return_lse else output
+
+
+def cascade_decode_attention(
+    query, shared_k, shared_v, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, window_left, softcap, sinks,
+    slopes, k_scale, v_scale, return_lse,
+):  # fmt: skip
+    """All queries are rows of one sequence over the prefix; the two results are merged."""
+    h_kv, dtype, (b, n) = shared_k.shape[1], query.dtype, (query.shape[0], shared_k.shape[0])
+    scaled, whole = in_units(query, k_scale, h_kv), each(1, n, query.device)
+    prefix = Keys(shared_k.to(dtype), shared_v.to(dtype), whole, whole[1:])
+    first, lse_a = forward(scaled, prefix, each(1, b, query.device), b, False, sm_scale, None, True)
+    suffix = csr(query, k_cache, v_cache, indptr, indices, last_page_len)
+    second, lse_b = forward(scaled, suffix, each(b, 1, query.device), 1, False, sm_scale, None, True)
+    share = torch.sigmoid(lse_b - lse_a)[..., None]
+    output, lse = torch.lerp(first.float(), second.float(), share), torch.logaddexp(lse_a, lse_b)
+    if sinks is not None or v_scale is not None:
+        output = completed(output, lse, sinks, v_scale, h_kv)
+    return _results((output.to(dtype), lse), return_lse)
+
+
+def packed_offsets(offsets, total):
+    """Offsets that never decrease, with one sequence more for the rows of none: (b + 2)."""
+    inner = offsets[1:].clamp(0, total).cummax(0).values
+    return F.pad(F.pad(inner, (1, 0)), (0, 1), value=total)
+
+
+def paged_prefill_attention(
+    query, k_cache, v_cache, qo_indptr, indptr, indices, last_page_len, sm_scale, causal, window_left, softcap, sinks,
+    slopes, k_scale, v_scale, return_lse,
+):  # fmt: skip
+    window, cu_q = _window(window_left), packed_offsets(qo_indptr, query.shape[0])
+    keys = csr(query, k_cache, v_cache, indptr, indices, last_page_len)
+    keys = without_hidden(keys, window, cu_q.diff()[:-1])
+    keys = keys._replace(begin=F.pad(keys.begin, (0, 1)), used=F.pad(keys.used, (0, 1)))
+    how = (query.shape[0], causal, sm_scale, window, sinks, k_scale, v_scale)
+    return _results(attend(query, keys, cu_q, *how, return_lse), return_lse)
+
+
+def ragged(query, key, value, cu_q, cu_k, causal, scale, window, sinks, return_lse):
+    """Output and lse. Two sequences more: the queries of none, without a key, and the keys of none, without a query."""
+    total = query.shape[0]
+    cu_q, begin = packed_offsets(cu_q, total), packed_offsets(cu_k, key.shape[0])
+    cu_q, begin = F.pad(cu_q, (0, 1), value=total), torch.cat([begin[:-1], begin[-2:]])
+    keys = Keys(key, value, begin, None)
+    return attend(query, keys, cu_q, total, causal, scale, window, sinks, None, None, return_lse)
+
+
+def ragged_attention(
+    query, key, value, cu_q, cu_k, causal, scale, window, softcap, sinks, slopes, max_q, max_k, return_lse
+):
+    return _results(ragged(query, key, value, cu_q, cu_k, causal, scale, window, sinks, return_lse), return_lse)
+
+
+def pod_attention(
+    query_p, key_p, value_p, cu_q, cu_k, query_d, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, causal,
+    window_left, softcap, sinks, return_lse,
+):  # fmt: skip
+    window = _window(window_left)
+    output_p, lse_p = ragged(query_p, key_p, value_p, cu_q, cu_k, causal, sm_scale, window, sinks, return_lse)
+    keys = without_hidden(csr(query_d, k_cache, v_cache, indptr, indices, last_page_len), window)
+    output_d, lse_d = decode(query_d, keys, 1, sm_scale, sinks, None, None, return_lse)
+    return (output_p, output_d, lse_p, lse_d) if return_lse else (output_p, output_d)
+
+
+def block_sparse_attention(q, k, v, indptr, indices, R, C, sm_scale, return_lse):  # noqa: N803
+    """A block of queries is a sequence whose pages are the listed blocks of keys."""
+    keys, values = (t.unflatten(0, (-1, C)) for t in (k, v))
+    found = csr(q, keys, values, indptr, indices, torch.full_like(indptr[1:], C))
+    return _results(decode(q, found, R, sm_scale, None, None, None, return_lse), return_lse)

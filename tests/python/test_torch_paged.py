@@ -1,0 +1,81 @@
+"""The expressions over paged caches beyond the conformance cases: blocks of few entries, one sequence of many pages."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import layerzero as lz  # noqa: E402
+from conformance_calls import call_door, engine_accepts, problems  # noqa: E402
+from layerzero.backends.torch import pages  # noqa: E402
+from operation_cases import lines  # noqa: E402
+
+ROWS = {
+    "paged_decode_attention": "torch.paged",
+    "paged_attention": "torch.paged",
+    "paged_cross_attention": "torch.paged",
+    "cascade_decode_attention": "torch.paged",
+    "mla_decode_paged": "torch.mla_paged",
+    "block_sparse_attention": "torch.block_sparse",
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_conformance_in_blocks_of_two(name, monkeypatch):
+    """The cases are small: by themselves they are padded. In blocks of two most sequences have several."""
+    used = set()
+
+    def counted(*arguments, found=pages.blocks):
+        block = found(*arguments)
+        used.add(block.ends is not None)
+        return block
+
+    monkeypatch.setattr(pages, "block_length", lambda entries: 2)
+    monkeypatch.setattr(pages, "blocks", counted)
+    failures = []
+    for line in lines(name):
+        if not engine_accepts(name, line):
+            continue
+        try:
+            result = call_door(name, line, kernel=ROWS[name])
+        except lz.NoKernelFoundError:
+            continue
+        failures += [f"{line}\n    {text}" for text in problems(name, line, result)]
+    assert not failures, "\n".join(failures)
+    assert True in used or name == "paged_attention", "no case in blocks"
+
+
+@pytest.mark.parametrize("size", [1, 4, 16])
+def test_sequences_of_unlike_length(size):
+    """One long sequence among short and empty ones; unused slots hold NaN; the same as the engine's own kernel."""
+    generator = torch.Generator().manual_seed(size)
+    lengths = [700, 0, 3, 64, 1, 129]
+    counts = [-(-n // size) for n in lengths]
+    total = sum(counts)
+    caches = [torch.randn(total, size, 2, 16, generator=generator) for _ in range(2)]
+    indices = torch.randperm(total, generator=generator).int()
+    indptr = torch.tensor([0, *torch.tensor(counts).cumsum(0).tolist()], dtype=torch.int32)
+    last = torch.tensor([n - (c - 1) * size if c else 9 for n, c in zip(lengths, counts, strict=True)]).int()
+    for s, n in enumerate(lengths):
+        for cache in caches:
+            if n:
+                cache[indices[indptr[s + 1] - 1].item(), last[s] :] = torch.nan
+    q = torch.randn(len(lengths), 6, 16, generator=generator)
+    arguments = (q, *caches, indptr, indices, last)
+    for options in ({}, {"softcap": 2.0}, {"window_left": 40}, {"alibi_slopes": torch.linspace(-0.2, 0.5, 6)}):
+        how = {"return_lse": True, "sinks": torch.linspace(-2, 2, 6), **options}
+        got, want = (
+            lz.paged_decode_attention(*arguments, **how, kernel=kernel)
+            for kernel in ("torch.paged", "ref.attention.gqa.decode.paged")
+        )
+        for a, b in zip(got, want, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_page_that_does_not_exist_poisons_its_sequence_alone():
+    """What a CUDA tensor gives, where nothing is read on the host: the check for the CPU is taken away."""
+    entries = pages.Entries(
+        torch.tensor([0, 7, 1, -3, 2]), torch.tensor([0, 2, 4]), torch.zeros(3).long(), torch.tensor([2, 2, 1]), 1, 2, "x"
+    )  # fmt: skip
+    with pytest.raises(lz.KernelExecutionError, match="x: wanted pages below 3"):
+        pages.blocks("operation", entries, 3)
+    meta = pages.Entries(*(t.to("meta") if isinstance(t, torch.Tensor) else t for t in entries))
+    assert pages.blocks("operation", meta, 3).missing.device.type == "meta"  # nothing is read
