@@ -26,10 +26,27 @@ def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
 
 
 def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
-    """The selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor()."""
+    """The selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor().
+
+    Where torch chooses a backend of its own, `notes` has which, and torch's reasons against the others.
+    """
     function, params = call_of(op, params)
     args, kwargs = _as_tensors(op, tensors, params)
-    return SelectionReport(json.loads(_layerzero.explain(function, args, kwargs, device)))
+    report = json.loads(_layerzero.explain(function, args, kwargs, device))
+    if (report["kernel_id"] or "").startswith("torch.sdpa.auto") and not report["device"]["simulated"]:
+        report["notes"] = _notes_of_torch(
+            report, dict(zip(parameter_names(report["name"]), args, strict=False)) | kwargs
+        )
+    return SelectionReport(report)
+
+
+def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    from layerzero.backends.torch import can_use
+
+    tensors = (given["query"], given["key"], given["value"])
+    causal = report["key"].get("causal") == "true"
+    mask, dropout_p = given.get("attn_mask"), given.get("dropout_p") or 0.0
+    return can_use.notes(*tensors, causal, mask, dropout_p, report["layout"]["name"])
 
 
 def which(op: Any, *tensors: Any, **params: Any) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Candidate(Record):
 
 
 class SelectionReport(Record):
-    """A selection: operation, kernel_id, score, candidates, plan, key, options, policy_hash, device, locked."""
+    """A selection: operation, kernel_id, score, candidates, plan, key, options, policy_hash, device, locked; notes."""
 
     __slots__ = ()
 
@@ -97,6 +97,7 @@ class SelectionReport(Record):
                 why = "; ".join(str(reason) for reason in candidate.reasons)
             mark = "*" if candidate.kernel_id == self.kernel_id else " "
             lines.append(f" {mark} {candidate.kernel_id}: {why}")
+        lines += [f"   {note}" for note in self.to_dict().get("notes", [])]
         return "\n".join(lines)
 
     def rows(self) -> list[tuple[str, str, str, str]]:

@@ -348,3 +348,12 @@ def test_sdpa_kernel_is_obeyed(kernel, allowed):
         ran = kernels_run(lambda: lz.attention(*qkv, layout="BSHD", kernel=f"torch.{kernel}", causal=False))
     for name, mark in marks.items():
         assert (mark in ran) == (name == allowed), ran
+
+
+def test_explain_says_what_torch_chooses():
+    report = lz.explain("attention", *tensors(d=264, h_kv=4), layout="BSHD")
+    assert report.notes[0] == "torch chooses efficient_attention"
+    assert any(note.startswith("torch refuses flash: ") and "256" in note for note in report.notes)
+    with sdpa_kernel(SDPBackend.MATH):
+        report = lz.explain("attention", *tensors(), layout="BSHD")
+    assert report.notes[0] == "torch chooses math" and "runtime disabled" in " ".join(report.notes)

@@ -270,3 +270,50 @@ def test_cudnn_is_left_out_under_deterministic_algorithms_and_for_gradients_of_m
     assert mask.grad is not None and seen == ["choice", "choice"]
     call(attention.sdpa_cudnn, tensors(1), attn_mask=mask.detach())
     assert seen[-1] == "_scaled_dot_product_cudnn_attention"
+
+
+# ---- what torch says about its backends
+
+
+def test_explain_has_torch_s_choice_and_its_reasons_against_the_others(monkeypatch):
+    import warnings
+
+    from layerzero.backends.torch import can_use
+
+    def refuses(params, debug):
+        warnings.warn("head_dim should be no more than 128 (Triggered internally at /x/sdp_utils.cpp:1.)", stacklevel=1)
+        return False
+
+    checks = {"flash": lambda params, debug: True, "cudnn": refuses, "efficient": lambda params, debug: False}
+    monkeypatch.setattr(can_use, "_CHECKS", checks)
+    monkeypatch.setattr(torch, "_fused_sdp_choice", lambda *args, **kwargs: int(SDPBackend.FLASH_ATTENTION))
+    for layout, mask in (("BSHD", None), ("BHSD", torch.ones(9))):
+        assert can_use.notes(*tensors(1), True, mask, 0.0, layout) == [
+            "torch chooses flash_attention",
+            "torch refuses cudnn: head_dim should be no more than 128",
+            "torch refuses efficient: no reason given",
+        ]
+
+
+def test_notes_are_those_of_the_call(monkeypatch):
+    import json
+
+    import layerzero as lz
+    from layerzero import _inspect
+    from layerzero.backends.torch import can_use
+
+    asked = []
+    monkeypatch.setattr(can_use, "notes", lambda *args: asked.append(args) or ["torch chooses math"])
+    q, k, v = tensors(1)
+    plain = lz.explain("attention", q, k, v, layout="BSHD")
+    assert "notes" not in plain.to_dict()
+    answer = _inspect._layerzero.explain
+
+    def on_a_device(*args):
+        return json.dumps(json.loads(answer(*args)) | {"kernel_id": "torch.sdpa.auto"})
+
+    monkeypatch.setattr(_inspect._layerzero, "explain", on_a_device)
+    report = lz.explain("attention", q, k, value=v, layout="BSHD", causal=False, dropout_p=0.25)
+    assert report.notes == ["torch chooses math"] and str(report).endswith("torch chooses math")
+    assert [a is b for a, b in zip(asked[0], (q, k, v), strict=False)] == [True] * 3
+    assert asked[0][3:] == (False, None, 0.25, "BSHD")
