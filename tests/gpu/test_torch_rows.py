@@ -60,7 +60,10 @@ def refused(kernel, code, *qkv, **options):
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("s_q", "s_kv"), [(1, 1), (1, 513), (33, 65), (128, 128), (1, 4096), (700, 700)])
 def test_lengths_and_alignment_of_causal(kernel, dtype, causal, s_q, s_kv):
-    check(kernel, *tensors(s_q=s_q, s_kv=s_kv, dtype=dtype), causal=causal)
+    if kernel == CUDNN and s_kv == 1:  # torch refuses it
+        refused(CUDNN, "SHAPE_UNSUPPORTED", *tensors(s_q=s_q, s_kv=s_kv, dtype=dtype))
+    else:
+        check(kernel, *tensors(s_q=s_q, s_kv=s_kv, dtype=dtype), causal=causal)
 
 
 @pytest.mark.parametrize("dtype", HALF)

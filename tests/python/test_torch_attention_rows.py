@@ -154,3 +154,27 @@ def test_cudnn_refuses_what_torch_refuses_for_it():
     assert "DROPOUT_UNSUPPORTED" in codes(tensors(), dropout_p=0.1)
     assert "HEAD_DIM_TOO_LARGE" in codes(tensors(d=136))
     assert "ATTN_MASK_UNSUPPORTED" in codes(tensors(s_q=32))
+
+
+NEEDS = {
+    "torch.sdpa.auto.window": "window",
+    "torch.sdpa.auto.band": "window",
+    "torch.sdpa.flash.window": "window",
+    "torch.sdpa.flash.alibi": "alibi_slopes",
+    "torch.sdpa.auto.mask": "attn_mask",
+    "torch.sdpa.auto.bias": "attn_mask",
+    "torch.sdpa.cudnn.bias": "attn_mask",
+    "torch.sdpa.efficient.bias": "attn_mask",
+}
+
+
+@pytest.mark.parametrize("name", ["attention", "cross_attention"])
+@pytest.mark.parametrize("kernel", NEEDS)
+def test_a_row_for_an_argument_wants_it(kernel, name):
+    """Locked too: its adapter reads the argument."""
+    reports = [lz.explain(name, *tensors(s_q=s, h_kv=4), layout="BSHD", device="h100") for s in (1, 96)]
+    found = [c for report in reports for c in report.candidates if c.kernel_id == kernel]
+    assert found or (name == "cross_attention" and NEEDS[kernel] in ("window", "alibi_slopes"))
+    for candidate in found:
+        assert not candidate.admissible
+        assert any(reason.field == f"{NEEDS[kernel]}.given" for reason in candidate.reasons)

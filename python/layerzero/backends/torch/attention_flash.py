@@ -63,15 +63,15 @@ def _slope_columns(slopes, scale, dtype):
     """(h, 8): slope / scale as the sum of two 16-bit numbers, each twice, then zeros."""
     slopes = slopes.float() / scale
     high = slopes.to(dtype)
-    low = (slopes - high.float()).to(dtype)
-    return F.pad(torch.stack((high, high, low, low), -1), (0, EXTRA - 4))
+    low, zero = (slopes - high).to(dtype), torch.zeros_like(high)
+    return torch.stack((high, high, low, low, *[zero] * 4), -1)
 
 
 def _distance_columns(s_kv, dtype, device):
-    """(s_kv, 8): how far each key lies before the last, negated, as a multiple of 256 and the rest, twice, then zeros."""
+    """(s_kv, 8): how far each key lies before the last, negated, as a multiple of 256 and the rest, four times."""
     far = torch.arange(1 - s_kv, 1, device=device)
     rest = far.fmod(256)
-    return F.pad(torch.stack((far - rest, rest, far - rest, rest), -1).to(dtype), (0, EXTRA - 4))
+    return torch.stack((far.sub_(rest), rest) * 4, -1).to(dtype)
 
 
 def alibi(query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, lse, layout):

@@ -22,33 +22,50 @@ def _product(a, b, plain):
 
 
 class _Rows:
-    """Positions of some query rows and of the keys [begin, end) that one of them sees."""
+    """Some query rows, [first, first + count), and the keys [begin, end) that one of them sees."""
 
     def __init__(self, first, count, s_q, s_kv, causal, window, device):
-        self.offset = s_kv - s_q
-        self.rows = slice(first, first + count)
-        directed = causal or window is not None
-        self.end = min(s_kv, self.offset + first + count) if directed else s_kv
-        self.begin = max(0, self.offset + first - window + 1) if window is not None else 0
-        self.position = torch.arange(first, first + count, device=device)[:, None] + self.offset
-        key = torch.arange(self.begin, self.end, device=device)
-        self.distance = self.position - key
-        self.gone = self.distance < 0 if directed and self.offset + first + 1 < self.end else None
-        if window is not None and self.begin < self.offset + first + count - window:
-            far = self.distance >= window
-            self.gone = far if self.gone is None else self.gone | far
-        self.reach = (self.position if directed else torch.maximum(self.position, s_kv - 1 - self.position), window)
+        self.rows, self.count, self.device = slice(first, first + count), count, device
+        self.start = s_kv - s_q + first  # the position of the first row
+        self.last_key, self.directed, self.window = s_kv - 1, causal, window
+        self.end = min(s_kv, self.start + count) if causal else s_kv
+        self.begin = 0 if window is None else max(0, self.start - window + 1)
+
+    def distance(self):
+        """(rows, keys): how far each key lies before each row."""
+        top, keys = self.start - self.begin, self.end - self.begin
+        if self.count == 1:
+            return torch.arange(top, top - keys, -1, device=self.device)[None]
+        row = torch.arange(top, top + self.count, device=self.device)
+        return row[:, None] - torch.arange(keys, device=self.device)
+
+    def gone(self, distance):
+        """What causality and the window hide of these keys, None where that is nothing; distance() calculates."""
+        early = self.directed and self.start + 1 < self.end
+        late = self.window is not None and self.begin < self.start + self.count - self.window
+        if not early and not late:
+            return None
+        distance = self.distance() if distance is None else distance
+        if not late:
+            return distance < 0
+        return (distance < 0) | (distance >= self.window) if early else distance >= self.window
+
+    def weightiest(self, negative):
+        """The distance of the key to which a slope gives most: the nearest, the farthest if it is negative."""
+        position = torch.arange(self.start, self.start + self.count, device=self.device)[:, None]
+        if self.directed:
+            farthest = position if self.window is None else position.clamp(max=self.window - 1)
+            return negative * farthest
+        return torch.where(negative, torch.maximum(position, self.last_key - position), (-position).clamp(min=0))
 
 
-def _with_alibi(z, slopes, rows):
+def _with_alibi(z, slopes, rows, distance):
     """z - slopes |distance|, less the term of the key that weighs most in a row, so that no difference is rounded away;
     and that term, (h_kv, group, rows, 1)."""
     slopes = slopes.to(z.dtype).view(*z.shape[1:3], 1, 1)
-    nearest = (-rows.position).clamp(min=0)
-    farthest, window = rows.reach
-    farthest = farthest if window is None else farthest.clamp(max=window - 1)
-    base = torch.where(slopes < 0, farthest, nearest).to(z.dtype)
-    return torch.addcmul(z, slopes, rows.distance.abs() - base, value=-1.0), -slopes * base
+    base = rows.weightiest(slopes < 0).to(z.dtype)
+    far = distance if rows.directed else distance.abs()  # what lies after a row is hidden
+    return torch.addcmul(z, slopes, far - base, value=-1.0), -slopes * base
 
 
 def _with_mask(z, mask, rows):
@@ -63,13 +80,15 @@ def _part(q, k, v, rows, *, scale, mask, softcap, sinks, slopes, lse, grad):
     queries = q[:, :, :, rows.rows].reshape(b * h_kv, group * n, d)
     z = _product(queries, k[:, rows.begin : rows.end].mT, not grad).view(b, h_kv, group, n, -1)
     z = torch.tanh(z * (scale / softcap)) * softcap if softcap else z * scale
-    shift = 0.0
+    shift, distance = 0.0, None
     if slopes is not None:
-        z, shift = _with_alibi(z, slopes, rows)
+        distance = rows.distance()
+        z, shift = _with_alibi(z, slopes, rows, distance)
     if mask is not None:
         z = _with_mask(z, mask, rows)
-    if rows.gone is not None:
-        z = z.masked_fill(rows.gone, -INF)
+    gone = rows.gone(distance)
+    if gone is not None:
+        z = z.masked_fill(gone, -INF)
     top = z.detach().amax(-1, keepdim=True)
     empty = top == -INF  # no visible key
     if grad:  # the derivative of a softmax over -inf is NaN
@@ -82,14 +101,14 @@ def _part(q, k, v, rows, *, scale, mask, softcap, sinks, slopes, lse, grad):
         found = torch.where(empty, -INF, top - torch.log(p.amax(-1, keepdim=True)) + shift)
     if sinks is not None:
         out = out * torch.sigmoid(found - sinks.to(found.dtype).view(h_kv, group, 1, 1))
-    return torch.where(empty, 0.0, out).to(q.dtype), found
+    return (out.masked_fill if grad else out.masked_fill_)(empty, 0.0).to(q.dtype), found
 
 
 def attend(query, key, value, causal, scale, attn_mask, window, softcap, sinks, alibi_slopes, return_lse, layout):
     q, k, v = heads_first(layout, query, key, value)
     b, h, s_q, d = q.shape
     h_kv, s_kv = k.shape[1:3]
-    causal = causal or window is not None  # a window ends at the row's own position
+    causal = causal or window is not None or s_q == 1  # a window ends at the row's position, one row at the last key
     if attn_mask is not None:
         attn_mask = attn_mask.expand(b, h, s_q, s_kv)
     how = {"scale": scale, "mask": attn_mask, "softcap": softcap, "sinks": sinks, "slopes": alibi_slopes}
