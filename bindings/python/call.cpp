@@ -110,12 +110,63 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   return result;
 }
 
+namespace {
+
+// The pending Python exception, taken out.
+class Exception {
+ public:
+  Exception() {
+    PyErr_Fetch(&type_, &value_, &trace_);
+    PyErr_NormalizeException(&type_, &value_, &trace_);
+    if (value_ && trace_) PyException_SetTraceback(value_, trace_);
+  }
+  ~Exception() {
+    for (PyObject* object : {type_, value_, trace_}) Py_XDECREF(object);
+  }
+  Exception(const Exception&) = delete;
+  Exception& operator=(const Exception&) = delete;
+
+  PyObject* value() const { return value_; }
+  // Pending again, in place of any other.
+  PyObject* Raise() {
+    PyErr_Restore(type_, value_, trace_);
+    type_ = value_ = trace_ = nullptr;
+    return nullptr;
+  }
+  // The one that is pending now has this one as its cause.
+  void Cause() {
+    Exception raised;
+    PyException_SetCause(raised.value(), value_);
+    value_ = nullptr;
+    raised.Raise();
+  }
+
+ private:
+  PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
+};
+
+// After a kernel has failed.
+PyObject* RaiseWritten(const KernelEntry& kernel, const Request& r) {
+  if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
+  Exception error;
+  Status failed = StatusOf(error.value(), std::string(r.op->name()) + ": kernel " + kernel.id);
+  if (failed.code() != StatusCode::kKernelFailed) return error.Raise();
+  const std::string before = failed.parts().fix;
+  failed = Engine::WithWrittenInputs(kernel, r, std::move(failed));
+  if (failed.parts().fix == before) return error.Raise();  // it writes none
+  Raise(failed);
+  error.Cause();
+  return nullptr;
+}
+
+}  // namespace
+
 PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms) {
   PyObject* result = CallHost(kernel, r, tensors, transforms);
-  if (!result) return nullptr;
+  if (!result) return RaiseWritten(kernel, r);
   if (Status status = CheckResults(kernel, r, result); !status.ok()) {
     Py_DecRef(result);
-    return Raise(status);
+    return Raise(Engine::WithWrittenInputs(kernel, r, std::move(status)));
   }
   return result;
 }
@@ -259,16 +310,15 @@ PyObject* CallFallback(const Plan& plan, Request& r, PyObject* const* tensors, P
 PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out) {
   PyObject* result = RunHost(*plan.kernel, r, tensors, plan.transforms);
   if (result || !plan.fallback || !PyErr_ExceptionMatches(PyExc_Exception)) return IntoOut(result, out);
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
+  Exception error;
+  const Status failed = StatusOf(error.value(), plan.kernel->id);
+  if (!Engine::MayFallBack(plan, r, failed)) return error.Raise();
   result = CallFallback(plan, r, tensors, out);
   if (!result) {  // both fail: what the chosen kernel said counts
     PyErr_Clear();
-    PyErr_Restore(type, value, trace);
-    return nullptr;
+    return error.Raise();
   }
-  PyErr_NormalizeException(&type, &value, &trace);
-  PyObject* repr = value ? PyObject_Repr(value) : nullptr;
+  PyObject* repr = PyObject_Repr(error.value());
   const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : nullptr;
   if (!why) PyErr_Clear();
   TellFailed(r, plan, why ? why : "a Python error");

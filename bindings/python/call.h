@@ -50,10 +50,12 @@ class Gil {
 
 // Calls a kernel that lives in Python on copies and casts of its inputs; nullptr with a Python error.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
-// The same; its results are checked against the contract.
+// The same; its results are checked against the contract. A failure that may have left inputs half written is a
+// KernelExecutionError that says so, caused by what the kernel raised.
 PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
-// A plan's host kernel, or, when it raises and was an automatic choice, the plan's fallback: counted, with a line of
-// log.
+// What a kernel raised, as a status: LayerZero's own exceptions keep their code, all others are kKernelFailed.
+Status StatusOf(PyObject* error, const std::string& field);
+// A plan's host kernel, or, when it raises and MayFallBack allows it, the plan's fallback: counted, with a line of log.
 PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out);
 // What the other libraries of the process get from Python: see HostRuntime.
 const HostRuntime* PythonRuntime();

@@ -21,29 +21,38 @@ std::string TextOf(PyObject* object, const char* attribute) {
   return TextOf(PyObject_GetAttrString(object, attribute));
 }
 
-// LayerZero's own exceptions are statuses again: their class has a code, they have the parts.
-Status OwnStatus(PyObject* error) {
+// LayerZero's own exceptions are statuses again: their class has a code. Those that the engine raised have parts too,
+// those of Python code only a text.
+Status OwnStatus(PyObject* error, const std::string& field) {
   PyObject* number = PyObject_GetAttrString(error, "code");
   const long code = number && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
   PyErr_Clear();
   Py_XDECREF(number);
+  const bool own = PyObject_HasAttrString(error, "field") && PyObject_HasAttrString(error, "fix");
+  if (!own || code <= 0 || code > long(kKernelRefusedCode)) return {};
   ErrorParts parts{TextOf(error, "field"), TextOf(error, "wanted"), TextOf(error, "got"), TextOf(error, "fix")};
-  const bool known = code > 0 && code <= long(StatusCode::kCacheFull) && !parts.field.empty() && !parts.wanted.empty();
-  return known ? Status(StatusCode(code), std::move(parts)) : Status();
+  if (parts.field.empty()) parts = {.field = field, .got = TextOf(PyObject_Str(error))};
+  return Status(StatusCode(code), std::move(parts));
 }
 
+}  // namespace
+
+Status StatusOf(PyObject* error, const std::string& field) {
+  Status status = error ? OwnStatus(error, field) : Status();
+  if (!status.ok()) return status;
+  std::string text = error ? TextOf(PyObject_Repr(error)) : "";
+  if (text.empty()) text = "a Python error";
+  return Status(StatusCode::kKernelFailed, {.field = field, .wanted = "a result", .got = std::move(text)});
+}
+
+namespace {
+
 // The pending Python error, which is cleared.
-Status PythonFailure(std::string field) {
+Status PythonFailure(const std::string& field) {
   PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
   PyErr_Fetch(&type, &value, &trace);
   PyErr_NormalizeException(&type, &value, &trace);
-  Status status = value ? OwnStatus(value) : Status();
-  if (status.ok()) {
-    std::string text = value ? TextOf(PyObject_Repr(value)) : "";
-    if (text.empty()) text = "a Python error";
-    status =
-        Status(StatusCode::kKernelFailed, {.field = std::move(field), .wanted = "a result", .got = std::move(text)});
-  }
+  Status status = StatusOf(value, field);
   for (PyObject* object : {type, value, trace}) Py_XDECREF(object);
   return status;
 }
@@ -78,7 +87,7 @@ Status CopyResults(const KernelEntry& kernel, PyObject* result, PyObject* const*
     if (!outputs[o]) continue;
     PyObject* one = PyTuple_Check(result) ? PyTuple_GetItem(result, next++) : result;
     PyObject* copied = PyObject_CallMethod(outputs[o], "copy_", "O", one);
-    if (!copied) return PythonFailure(kernel.id);
+    if (!copied) return Status(StatusCode::kInternal, PythonFailure(kernel.id).parts());
     Py_DecRef(copied);
   }
   return {};
@@ -90,10 +99,10 @@ Status Call(const KernelEntry& kernel, const Request& r, const Transforms& trans
   Borrowed borrowed(tensors, inputs + r.op->num_outputs());
   if (!borrowed.Make()) return PythonFailure(kernel.id);
   PyObject* result = CallHost(kernel, r, borrowed.objects, transforms);
-  if (!result) return PythonFailure(kernel.id);
-  Status status = CheckResults(kernel, r, result);
+  Status status = result ? CheckResults(kernel, r, result) : PythonFailure(kernel.id);
+  if (status.code() == StatusCode::kKernelFailed) status = Engine::WithWrittenInputs(kernel, r, std::move(status));
   if (status.ok()) status = CopyResults(kernel, result, borrowed.objects + inputs, r.op->num_outputs());
-  Py_DecRef(result);
+  Py_XDECREF(result);
   return status;
 }
 
@@ -108,6 +117,12 @@ Status Context(Request& r) {
 }
 
 }  // namespace
+Status Guessed(const Request& r) {
+  Gil gil;
+  if (TellLayout(r)) return {};
+  return Status(StatusCode::kInvalidRequest, PythonFailure(std::string(r.op->name()) + ": layout").parts());
+}
+
 
 const HostRuntime* PythonRuntime() {
   static const HostRuntime runtime = {&Call, &Context};

@@ -6,27 +6,10 @@
 namespace lz::door {
 namespace {
 
-struct Range {
-  const char* begin;
-  const char* end;
-  bool Overlaps(const Range& o) const { return begin < o.end && o.begin < end; }
-};
-Range BytesOf(const lz_tensor& t) {
-  const int64_t item = int64_t{t.dtype.bits} * t.dtype.lanes / 8;
-  const char* base = static_cast<const char*>(t.data) + t.byte_offset;
-  int64_t low = 0, high = item;
-  for (int32_t d = 0; d < t.ndim; ++d) {
-    if (t.shape[d] == 0) return {base, base};
-    (t.strides[d] < 0 ? low : high) += (t.shape[d] - 1) * t.strides[d] * item;
-  }
-  return {base + low, base + high};
-}
-
 // Kernels may read an input after they have written part of an output.
 bool SharesMemory(const Request& r, size_t o, const lz_tensor& out) {
-  const Range range = BytesOf(out);
   for (size_t i = 0; i < r.op->num_inputs() + o; ++i) {
-    if (r.tensors[i].ndim >= 0 && range.Overlaps(BytesOf(r.tensors[i]))) return true;
+    if (r.tensors[i].ndim >= 0 && Engine::SharesMemory(out, r.tensors[i])) return true;
   }
   return false;
 }

@@ -194,6 +194,12 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   if (!native && !status.ok() && p.fallback) {
     Status answered = engine.RunFallback(p, r);
     if (answered.ok() || answered.code() == StatusCode::kHostKernel) status = std::move(answered);
+  } else if (!native && Engine::MayFallBack(p, r, status)) {
+    Status answered = engine.RunFallback(p, r);
+    if (answered.code() == StatusCode::kHostKernel) {
+      answered = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
+    }
+    status = Engine::OutcomeOf(std::move(status), std::move(answered));
   }
   if (status.code() == StatusCode::kHostKernel && p.fallback) {
     status = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);

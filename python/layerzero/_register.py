@@ -32,6 +32,9 @@ def register_kernel(
     that gives an optional parameter which the function does not name is not for it. `supported_dtypes`: of every
     floating tensor of a call, and of the first tensor whatever it is; a row of `constraints` on "<tensor>.dtype" says
     otherwise for one of them. Tensors arrive in one of `requires_layouts`; calls in another layout are permuted.
+
+    A function that raises is answered for by the operation's reference; where the operation writes its inputs only if it
+    raises `KernelRefusedError`, before it has written anything.
     """
 
     def decorate(function: F) -> F:
@@ -61,7 +64,10 @@ def register_kernel(
             "platform": platform,
             "ops": {operation: [row]},
         }
-        backends.add_function(adapter, _adapter(name, function, taken, tuple(requires_layouts)), descriptor)
+        accepted = tuple(n for n in requires_layouts if n in layouts) or tuple(
+            layouts[:1]
+        )  # no BSHD: the contract's first
+        backends.add_function(adapter, _adapter(name, function, taken, accepted), descriptor)
         return function
 
     return decorate

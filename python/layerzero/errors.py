@@ -52,6 +52,13 @@ class KernelExecutionError(LayerZeroError, RuntimeError):
     code = 7
 
 
+class KernelRefusedError(KernelExecutionError):
+    """A kernel did not serve a call and wrote nothing. A Python kernel raises it before it writes anything: then the
+    operation's reference answers, even where the operation writes its inputs."""
+
+    code = 13
+
+
 class VersionMismatchError(LayerZeroError, RuntimeError):
     """Two parts that must be of one build or version are not."""
 
@@ -104,6 +111,7 @@ _BY_CODE: dict[int, type[LayerZeroError]] = {
         ConfigError,
         NotInstalledError,
         KernelExecutionError,
+        KernelRefusedError,
         VersionMismatchError,
         CudaGraphUnsafeError,
         KVCacheFullError,

@@ -11,6 +11,7 @@
 
 #include "build_id.h"
 #include "engine/cuda_library.h"
+#include "pipeline/request_memory.h"
 
 namespace lz {
 
@@ -108,6 +109,16 @@ uint64_t Engine::WorkspaceBytes(const Plan& plan, const Request& request) const 
 }
 Status Engine::Run(const Plan& plan, Request& request) { return selector_.Run(plan, request); }
 Status Engine::RunFallback(const Plan& plan, Request& request) { return selector_.RunFallback(plan, request); }
+bool Engine::MayFallBack(const Plan& plan, const Request& request, const Status& failed) {
+  return lz::MayFallBack(plan, request, failed);
+}
+Status Engine::WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed) {
+  return lz::WithWrittenInputs(kernel, request, std::move(failed));
+}
+Status Engine::OutcomeOf(Status failed, Status answered) {
+  return lz::OutcomeOf(std::move(failed), std::move(answered));
+}
+bool Engine::SharesMemory(const lz_tensor& a, const lz_tensor& b) { return lz::SharesMemory(a, b); }
 
 std::string Engine::LayoutWarning(const Request& r) {
   if (r.layout_source != LayoutSource::kAssumed) return {};

@@ -63,6 +63,11 @@ class LZ_OWN Engine {
   Status RunFallback(const Plan& plan, Request& request);
   void CountFallback() { selector_.CountFallback(); }  // the door has called a host kernel as a fallback
   // Whether a bound request's layout was assumed and it is time to say so, in these words. Empty: no.
+  // See pipeline/dispatch.h and pipeline/request_memory.h.
+  static bool MayFallBack(const Plan& plan, const Request& request, const Status& failed);
+  static Status WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed);
+  static Status OutcomeOf(Status failed, Status answered);
+  static bool SharesMemory(const lz_tensor& a, const lz_tensor& b);
   std::string LayoutWarning(const Request& request);
 
   // ---- policy

@@ -1,9 +1,11 @@
 #include "pipeline/dispatch.h"
 
+#include <optional>
 #include <string>
 
 #include "base/arena.h"
 #include "pipeline/dispatch_check.h"
+#include "pipeline/request_memory.h"
 #include "platform/cuda_driver.h"
 
 namespace lz {
@@ -11,7 +13,6 @@ namespace {
 
 constexpr uint64_t kSmall = 1 << 20;                // bytes that no headroom is worth a question
 constexpr int32_t kDeviceCpu = 1, kDeviceCuda = 2;  // lz_device.type
-constexpr int32_t kNoDevice = -2;                   // a launch's answer where its device could not be made current
 
 lz_kernel_args Arguments(const Request& r, const lz_tensor* tensors, const lz_parallel& threads) {
   lz_kernel_args args{};
@@ -30,24 +31,40 @@ uint64_t KernelBytes(const KernelEntry& kernel, const Request& r, const lz_paral
   return AlignWorkspace(kernel.spec.workspace(&args));
 }
 
+// What a launch that did not succeed is called.
 Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
-  return Status(
-      StatusCode::kKernelFailed,
-      {.field = std::string(r.op->name()) + ": kernel " + kernel.id,
-       .wanted = "0 from its launch",
-       .got = std::to_string(code),
-       .fix = "check that index arguments lie within their tensors; `layerzero explain` shows other kernels"});
+  const std::string name = std::string(r.op->name()) + ": kernel " + kernel.id;
+  if (code == LZ_LAUNCH_REFUSED) {
+    return Status(kKernelRefusedCode, {.field = name,
+                                       .wanted = "a call that it serves",
+                                       .got = "a refusal, before anything was written",
+                                       .fix = "`layerzero explain` shows other kernels"});
+  }
+  return WithWrittenInputs(
+      kernel, r,
+      Status(StatusCode::kKernelFailed,
+             {.field = name,
+              .wanted = "0 from its launch",
+              .got = std::to_string(code),
+              .fix = "check that index arguments lie within their tensors; `layerzero explain` shows other kernels"}));
 }
 
 Status HostKernel(const KernelEntry& kernel) {
   return Status(StatusCode::kHostKernel, {.field = "kernel " + kernel.id, .wanted = "a call in the host language"});
 }
 
+// Before the launch: nothing is written.
 Status NoMemory(const KernelEntry& kernel, uint64_t bytes, const char* got, const char* fix) {
-  return Status(StatusCode::kKernelFailed, {.field = "kernel " + kernel.id + ": workspace",
-                                            .wanted = std::to_string(bytes) + " bytes",
-                                            .got = got,
-                                            .fix = fix});
+  return Status(kKernelRefusedCode, {.field = "kernel " + kernel.id + ": workspace",
+                                     .wanted = std::to_string(bytes) + " bytes",
+                                     .got = got,
+                                     .fix = fix});
+}
+Status NoDevice(const KernelEntry& kernel, const Request& r) {
+  return Status(kKernelRefusedCode, {.field = "kernel " + kernel.id,
+                                     .wanted = "CUDA device " + std::to_string(r.where.id) + " as the current one",
+                                     .got = "an error of the driver",
+                                     .fix = "see `layerzero doctor`"});
 }
 
 // The caller's workspace if it is large enough, else this thread's.
@@ -66,17 +83,10 @@ Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t by
   return NoMemory(kernel, bytes, "none", "free memory or choose a kernel that needs less");
 }
 
-// The tensors' device is current around the launch.
-int32_t LaunchOnDevice(const KernelEntry& kernel, const Request& r, const lz_kernel_args& args) {
-  if (r.where.type != kDeviceCuda) return kernel.spec.launch(&args);
-  const CudaDeviceGuard guard(r.where.id);
-  return guard.ok() ? kernel.spec.launch(&args) : kNoDevice;
-}
-
-// One kernel with its transforms. `*code`: what the launch returned; -1: it was not reached.
+// One kernel with its transforms. The tensors' device is current around the launch. `*code`: what the launch returned.
 Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& transforms, Request& r,
               const DispatchResources& resources, int32_t* code) {
-  *code = -1;
+  *code = LZ_LAUNCH_REFUSED;  // until it is reached
   if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) return HostKernel(kernel);
   const lz_parallel& parallel = r.parallel ? *r.parallel : resources.threads;
   const uint64_t own = KernelBytes(kernel, r, parallel);
@@ -98,7 +108,9 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   args.workspace = workspace;
   args.workspace_bytes = own;
   if (plan.checked) PlantGuard(workspace + own);
-  *code = LaunchOnDevice(kernel, r, args);
+  std::optional<CudaDeviceGuard> guard;
+  if (r.where.type == kDeviceCuda && !guard.emplace(r.where.id).ok()) return NoDevice(kernel, r);
+  *code = kernel.spec.launch(&args);
   if (*code != LZ_LAUNCH_DONE) [[unlikely]]
     return Failed(kernel, r, *code);
   if (transforms.outputs) transformed.Leave();
@@ -115,6 +127,45 @@ uint64_t WorkspaceBytes(const Plan& plan, const Request& r) {
   return WorkspaceBytes(*plan.kernel, plan.transforms, r) + CheckBytes(plan);
 }
 
+std::string WrittenInputs(const KernelEntry& kernel, const Request& r) {
+  std::string names;
+  const size_t inputs = r.op->num_inputs();
+  for (size_t i = 0; i < inputs; ++i) {
+    const lz_tensor& t = r.tensors[i];
+    if (t.ndim < 0) continue;
+    bool written = r.op->mutated_inputs() >> i & 1;
+    const bool native = kernel.spec.call == CallKind::kNative;  // results of others are copied into outputs afterwards
+    for (size_t o = 0; native && !written && o < r.op->num_outputs(); ++o) {
+      const lz_tensor& out = r.tensors[inputs + o];
+      written = out.ndim >= 0 && out.data && SharesMemory(out, t);
+    }
+    if (written) names += (names.empty() ? "" : ", ") + std::string(r.op->input(i).name);
+  }
+  return names;
+}
+
+Status WithWrittenInputs(const KernelEntry& kernel, const Request& r, Status status) {
+  const std::string names = WrittenInputs(kernel, r);
+  if (names.empty()) return status;
+  ErrorParts parts = status.parts();
+  parts.fix += (parts.fix.empty() ? "" : "; ") + names +
+               " may have been written in part: restore what was there before the call is repeated";
+  return Status(status.code(), std::move(parts));
+}
+
+bool MayFallBack(const Plan& plan, const Request& r, const Status& failed) {
+  if (!plan.fallback) return false;
+  if (failed.code() == kKernelRefusedCode) return true;
+  const bool of_kernel = failed.code() == StatusCode::kKernelFailed || failed.code() == StatusCode::kNotInstalled;
+  return of_kernel && WrittenInputs(*plan.kernel, r).empty();
+}
+
+Status OutcomeOf(Status failed, Status answered) {
+  const bool counts =
+      answered.ok() || answered.code() == StatusCode::kHostKernel || failed.code() == kKernelRefusedCode;
+  return counts ? std::move(answered) : std::move(failed);
+}
+
 Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources) {
   r.fell_back = false;
   int32_t code;
@@ -124,9 +175,9 @@ Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources
   // Data that the kernel found invalid (an index outside its tensor) is the caller's to mend: no fallback hides it.
   // Nor does one hide what debug mode has found.
   const bool failed = code != LZ_LAUNCH_DONE && code != LZ_LAUNCH_INVALID_DATA && code != LZ_LAUNCH_INVALID_INDEX;
-  if (!failed || status.code() != StatusCode::kKernelFailed || !plan.fallback) return status;
+  if (!failed || !MayFallBack(plan, r, status)) return status;
   Status answered = DispatchFallback(plan, r, resources);
-  return answered.ok() || answered.code() == StatusCode::kHostKernel ? std::move(answered) : std::move(status);
+  return OutcomeOf(std::move(status), std::move(answered));
 }
 
 Status DispatchFallback(const Plan& plan, Request& r, const DispatchResources& resources) {

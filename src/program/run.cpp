@@ -4,6 +4,7 @@
 #include <string>
 
 #include "core/view.h"
+#include "pipeline/dispatch.h"
 #include "pipeline/transform.h"
 #include "program/check.h"
 
@@ -208,7 +209,7 @@ Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
   }
   step.policy = arguments_->policy;
   LZ_RETURN_IF_ERROR(SetOutputs(what, step));
-  step.bound = num_places_;
+  step.bound = step.site.plan ? num_places_ : 0;  // 0: the choice was for this run alone
   return {};
 }
 
@@ -287,10 +288,10 @@ Status ProgramRun::RunHost(Step& step, Status native) {
   r.fell_back = !IsHost(plan);
   if (r.fell_back) return plan.fallback ? CallHost(*plan.fallback, plan.fallback_transforms, r) : std::move(native);
   Status status = CallHost(*plan.kernel, plan.transforms, r);
-  if (status.code() != StatusCode::kKernelFailed || !plan.fallback) return status;
+  if (!program_.engine().host() || !MayFallBack(plan, r, status)) return status;
   Status answered = program_.engine().RunFallback(plan, r);
-  if (answered.code() != StatusCode::kHostKernel) return answered;
-  return CallHost(*plan.fallback, plan.fallback_transforms, r);
+  if (answered.code() == StatusCode::kHostKernel) answered = CallHost(*plan.fallback, plan.fallback_transforms, r);
+  return OutcomeOf(std::move(status), std::move(answered));
 }
 
 // Native steps from *step on, by one team. kHostKernel: *step, which is bound, is for the host language.

@@ -75,6 +75,114 @@ TEST_F(DispatchTest, WhereBothFailTheFirstIsNamed) {
   EXPECT_NE(Ran().find("kernel bad.k"), std::string::npos);
 }
 
+// ---- what a failed kernel may have written
+
+// A call of each operation that writes its inputs.
+constexpr const char* kWriting[][2] = {
+    {"causal_conv1d", "input=f32[2,5,6] weight=f32[6,4] state=f32[2,6,4]"},
+    {"gated_delta_rule",
+     "query=f32[1,3,2,4] key=f32[1,3,2,4] value=f32[1,3,2,4] g=f32[1,3,2] beta=f32[1,3,2] state=f32[1,2,4,4]"},
+    {"kv_append_paged",
+     "key_cache=f32[4,8,2,16] value_cache=f32[4,8,2,16] key=f32[5,2,16] value=f32[5,2,16] slots=i64[5]{0,1,9,31,16}"},
+    {"kv_compact", "key_cache=f32[4,2,1,4] value_cache=f32[4,2,1,4] moves=i64[2,2]{0,3,1,2}"},
+    {"kv_block_table_update", "block_tables=i32[2,3] updates=i64[2,3]{0,1,7,1,2,5}"},
+};
+int32_t Refuses(const lz_kernel_args*) { return LZ_LAUNCH_REFUSED; }
+
+TEST_F(DispatchTest, EveryOperationThatWritesItsInputsIsAmongTheCalls) {
+  for (const auto& op : selector.registry().operations()) {
+    const bool known = std::ranges::any_of(kWriting, [&](const auto& call) { return op->name() == call[0]; });
+    EXPECT_EQ(known, op->mutated_inputs() != 0) << op->name();
+  }
+}
+
+TEST_F(DispatchTest, NoFallbackAnswersOverInputsThatWerePerhapsWritten) {
+  for (const auto& [name, line] : kWriting) {
+    SCOPED_TRACE(name);
+    const Operation& op = *selector.registry().Find(name);
+    const std::string operation(op.contract().variants[0].id), id = "half." + operation;
+    Register({.id = id,
+              .operation = operation,
+              .dtypes = ~DTypeMask{0},
+              .strides = Strides::kAny,
+              .priority = 100,
+              .launch = &Fails});
+    const uint64_t before = selector.num_fallbacks();
+    Call& c = MakeCall(name, line);
+    ASSERT_TRUE(Prepare(c).ok());
+    auto plan = selector.Select(c.r);
+    ASSERT_TRUE(plan.ok()) << plan.status().Text();
+    ASSERT_EQ((*plan)->kernel->id, id);
+    ASSERT_NE((*plan)->fallback, nullptr);
+    const Status status = selector.Run(**plan, c.r);
+    EXPECT_EQ(status.code(), StatusCode::kKernelFailed);
+    EXPECT_NE(status.Text().find("kernel " + id), std::string::npos) << status.Text();
+    EXPECT_NE(status.Text().find(" may have been written"), std::string::npos) << status.Text();
+    EXPECT_EQ(selector.num_fallbacks(), before);
+  }
+}
+
+TEST_F(DispatchTest, AKernelThatRefusesBeforeItWritesIsAnsweredFor) {
+  for (const auto& [name, line] : kWriting) {
+    SCOPED_TRACE(name);
+    Call& right = MakeCall(name, line);
+    ASSERT_TRUE(Run(right).ok());
+    const Operation& op = *selector.registry().Find(name);
+    const std::string operation(op.contract().variants[0].id), id = "refuses." + operation;
+    Register({.id = id,
+              .operation = operation,
+              .dtypes = ~DTypeMask{0},
+              .strides = Strides::kAny,
+              .priority = 100,
+              .launch = &Refuses});
+    const uint64_t before = selector.num_fallbacks();
+    Call& c = MakeCall(name, line);
+    auto plan = Run(c);
+    ASSERT_TRUE(plan.ok()) << plan.status().Text();
+    EXPECT_EQ((*plan)->kernel->id, id);
+    EXPECT_TRUE(c.r.fell_back);
+    EXPECT_EQ(selector.num_fallbacks(), before + 1);
+    for (size_t i = 0; i < op.num_inputs(); ++i) {
+      const lz_tensor &got = c.r.tensors[i], &want = right.r.tensors[i];
+      if (got.ndim < 0 || !(op.mutated_inputs() >> i & 1)) continue;
+      const View a(got), b(want);
+      for (int64_t k = 0; k < a.numel(); ++k) ASSERT_NEAR(a.Load(k), b.Load(k), 1e-5) << op.input(i).name << " " << k;
+    }
+  }
+}
+
+TEST_F(DispatchTest, ALockedKernelThatRefusesIsNamed) {
+  Kernel("no.k", &Refuses, {.priority = 100});
+  Configure(R"({"locks": {"norm.rms": "no.k"}})");
+  auto plan = Run(MakeCall("rms_norm", kCall));
+  EXPECT_EQ(plan.status().code(), kKernelRefusedCode);
+  EXPECT_NE(plan.status().Text().find("kernel no.k"), std::string::npos) << plan.status().Text();
+}
+
+TEST_F(DispatchTest, AFallbackAfterARefusalThatFailsIsWhatIsNamed) {
+  Kernel("no.k", &Refuses, {.priority = 100});
+  Kernel("bad.reference", &Fails, {.priority = 100, .reference = true});
+  EXPECT_NE(Ran().find("kernel bad.reference"), std::string::npos);
+}
+
+// An output that shares memory with an input: the fallback would read what the kernel has half written.
+TEST_F(DispatchTest, AnOutputInAnInputsMemoryIsLikeAWrittenInput) {
+  Kernel("half.k", &Fails, {.strides = Strides::kAny, .priority = 100});
+  for (const bool same : {false, true}) {
+    Call& c = MakeCall("rms_norm", kCall);
+    ASSERT_TRUE(Prepare(c).ok());
+    if (same) BindOutput(c.r, 0, c.r.tensors[0].data);
+    auto plan = selector.Select(c.r);
+    ASSERT_TRUE(plan.ok());
+    const uint64_t before = selector.num_fallbacks();
+    const Status status = selector.Run(**plan, c.r);
+    EXPECT_EQ(status.ok(), !same) << status.Text();
+    EXPECT_EQ(selector.num_fallbacks(), before + !same);
+    const bool says = status.Text().find("input may have been written") != std::string::npos;
+    EXPECT_EQ(says, same) << status.Text();
+  }
+}
+
 TEST_F(DispatchTest, KernelsAreToldOfStrictMode) {
   Kernel("a.k", &Zeros, {.priority = 100});
   EXPECT_EQ(Ran(), "a.k");

@@ -191,6 +191,7 @@ def test_exceptions():
         "NoKernelFoundError",
         "CudaGraphUnsafeError",
         "KernelExecutionError",
+        "KernelRefusedError",
         "ReleasedWeightError",
         "VersionMismatchError",
         "ConfigError",

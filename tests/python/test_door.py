@@ -423,7 +423,7 @@ def test_invalid_indices_are_not_hidden_by_a_fallback():
 def test_what_a_fallback_writes_is_told():
     @lz.register_kernel("convolution.causal_conv1d", "tests.door.fails", supported_dtypes=["float32"], priority=100)
     def fails(input, weight, state, bias, activation):
-        raise ValueError("not today")
+        raise lz.KernelRefusedError("not today")
 
     x, weight, state = torch.randn(1, 2, 3), torch.randn(3, 4), torch.zeros(1, 3, 4)
     before = state._version

@@ -105,11 +105,9 @@ def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
     try:
         return getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, OSError) as error:
-        from layerzero.errors import KernelExecutionError
+        from layerzero.errors import KernelRefusedError
 
-        raise KernelExecutionError(
-            f"{kernel_id}: its adapter {adapter} of {source} cannot be loaded: {error}"
-        ) from error
+        raise KernelRefusedError(f"{kernel_id}: its adapter {adapter} of {source} cannot be loaded: {error}") from error
 
 
 def problems() -> Iterator[str]:
