@@ -410,6 +410,7 @@ std::string Engine::Stats() const {
         {{"entries", s.entries}, {"inserted", s.inserted}, {"evicted", s.evicted}, {"invalidated", s.invalidated}}},
        {"kernels", selector_.registry().num_kernels()},
        {"operations", operations().size()},
+       {"selections", selector_.num_selections()},
        {"fallbacks", selector_.num_fallbacks()},
        {"measured_records", prior_ ? prior_->num_records() : 0},
        {"measured_records_problem", prior_problem_.empty() ? Json(nullptr) : Json(prior_problem_)}});

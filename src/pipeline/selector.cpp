@@ -61,15 +61,21 @@ Result<const Plan*> Selector::Select(Request& r) {
   uint64_t hash;
   const PlanCache& cache = *caches_[r.op->index()];
   if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) return plan;  // 4
-  return Miss(r, key, hash);
+  bool keep;
+  return Miss(r, key, hash, &keep);
 }
 
 Result<const Plan*> Selector::Select(Request& r, Box& site) {
   if (const Plan* plan = LookupBox(site, r.facts, epochs_)) return plan;  // 4
   if (before_selecting_) before_selecting_();
   const uint64_t generation = epochs_.Generation();  // before anything that it stands for is read
-  auto plan = Select(r);
-  if (plan.ok()) {
+  site.plan = nullptr;
+  Facts key;
+  uint64_t hash;
+  bool keep = true;  // what the table has may be kept
+  const Plan* cached = caches_[r.op->index()]->Find(r.state->classifier, r.facts, &key, &hash);
+  auto plan = cached ? Result<const Plan*>(cached) : Miss(r, key, hash, &keep);
+  if (plan.ok() && keep) {
     r.state->classifier.BoxOf(r.facts, &site.lo, &site.hi);
     site.generation = generation;
     site.plan = *plan;
@@ -77,13 +83,15 @@ Result<const Plan*> Selector::Select(Request& r, Box& site) {
   return plan;
 }
 
-Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash) {
+// `*keep`: whether the choice may be remembered, here and by the caller.
+Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash, bool* keep) {
   if (before_selecting_) before_selecting_();
   const EpochValues epochs = epochs_.Current();  // before anything that they stand for is read
   auto policy = policies_.For(r.policy, *r.op);  // 3; may cut classes finer
   if (!policy.ok()) return policy.TakeStatus();
   const Policy& p = *(*policy)->policy;
   RefreshFacts(r);
+  *keep = p.cache_enabled;
   PlanCache& cache = *caches_[r.op->index()];
   std::shared_ptr<SingleFlight::Flight> flight;
   if (p.cache_enabled) {
@@ -97,9 +105,11 @@ Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash) {
       }
     }
   }
+  selections_.fetch_add(1, std::memory_order_relaxed);
   auto report = Evaluate(r, **policy);
   Result<const Plan*> result = Choice(report);
-  if (result.ok() && p.cache_enabled && !report->passing) {
+  *keep = *keep && result.ok() && !report->passing;
+  if (*keep) {
     cache.Insert(key, hash, epochs, *result, size_t(p.cache_max_size));
   }
   if (flight) flights_.Land(flight);

@@ -39,7 +39,8 @@ class Selector {
   Status Prepare(Request& request);
   // Stages 3 to 7 of a prepared request: the cached plan or a new selection.
   Result<const Plan*> Select(Request& request);
-  // The same for a site that one thread owns: its box first, refilled on a miss.
+  // The same for a site that one thread owns: its box first, refilled on a miss. Empty afterwards: the choice holds for
+  // this call alone (cache.enabled: false, or memory was short).
   Result<const Plan*> Select(Request& request, Box& site);
   // Stage 4 alone: the cached plan of a prepared request, or nullptr.
   const Plan* Lookup(const Request& request) const {
@@ -77,10 +78,11 @@ class Selector {
   void set_parallel(const lz_parallel& parallel) { parallel_ = parallel; }
   const lz_parallel& parallel() const { return parallel_; }
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t num_selections() const { return selections_.load(std::memory_order_relaxed); }  // that no cache answered
   uint64_t num_fallbacks() const { return fallbacks_.load(std::memory_order_relaxed); }
 
  private:
-  Result<const Plan*> Miss(Request& request, Facts& key, uint64_t hash);
+  Result<const Plan*> Miss(Request& request, Facts& key, uint64_t hash, bool* keep);
   Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or why there is none
   Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy);
   bool ApplyHeadroom(Request& request, const Policy& policy, std::vector<Candidate>* candidates) const;
@@ -100,7 +102,7 @@ class Selector {
   std::function<void()> before_selecting_;
   std::function<int64_t()> free_memory_ = &FreeHostBytes;
   lz_parallel parallel_ = ThreadPool::ProcessParallel();
-  std::atomic<uint64_t> fallbacks_{0};
+  std::atomic<uint64_t> fallbacks_{0}, selections_{0};
 };
 
 }  // namespace lz

@@ -339,6 +339,43 @@ TEST_F(SelectorTest, TheCacheCanBeOff) {
     ASSERT_TRUE(selector.Select(r).ok());
   }
   EXPECT_EQ(selector.cache_stats().inserted, 0u);
+  EXPECT_EQ(selector.num_selections(), 3u);
+}
+// A place in the program (a call site of Python, of torch's operators, of a program, of the C ABI) keeps a choice too.
+TEST_F(SelectorTest, WhereTheCacheIsOffNoPlaceKeepsAChoice) {
+  auto c = verify::ParseCase(op, "input=f32[2,64]");
+  Box site;
+  const auto select = [&] {
+    Request r = c->MakeRequest();
+    ASSERT_TRUE(selector.Prepare(r).ok());
+    if (LookupBox(site, r.facts, selector.epochs())) return;
+    ASSERT_TRUE(selector.Select(r, site).ok());
+  };
+  for (int i = 0; i < 3; ++i) select();
+  EXPECT_EQ(selector.num_selections(), 1u);  // the control: it is kept
+  Configure(R"({"cache": {"enabled": false}})");
+  for (int i = 0; i < 3; ++i) select();
+  EXPECT_EQ(selector.num_selections(), 4u);
+  EXPECT_EQ(site.plan, nullptr);
+  Configure(R"({"cache": {"enabled": true}})");
+  for (int i = 0; i < 3; ++i) select();
+  EXPECT_EQ(selector.num_selections(), 5u);
+}
+// A choice that was made because memory was short is one call's.
+TEST_F(SelectorTest, APassingChoiceIsKeptNowhere) {
+  Register({{.id = "large.k", .priority = 100, .workspace = [](const lz_kernel_args*) { return uint64_t{64} << 20; }}});
+  selector.set_free_memory([] { return int64_t{1 << 20}; });
+  auto c = verify::ParseCase(op, "input=f32[2,64]");
+  Box site;
+  for (int i = 0; i < 3; ++i) {
+    Request r = c->MakeRequest();
+    ASSERT_TRUE(selector.Prepare(r).ok());
+    auto plan = selector.Select(r, site);
+    ASSERT_TRUE(plan.ok());
+    EXPECT_NE((*plan)->kernel->id, "large.k");
+    EXPECT_EQ(site.plan, nullptr);
+  }
+  EXPECT_EQ(selector.num_selections(), 3u);
 }
 
 TEST_F(SelectorTest, ARemovedKernelIsChosenNoMoreAndItsPlanStaysValid) {
