@@ -10,15 +10,18 @@ layerzero.paged_attention(query, x.key_cache, x.value_cache, x.block_tables, x.c
 """
 
 import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.errors import InvalidRequestError, NotInstalledError
+from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError, NotInstalledError
 
 _STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # places are lz_kv_strategy's numbers
 _LAYOUTS = ("NHD", "HND")
+_MOST_BATCHES = 1024  # whose tables stay at their addresses
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class KVCacheHandle:
 @dataclass(frozen=True)
 class AttentionCacheInput:
     """What paged attention takes, in both conventions. Caches are (blocks, block_size, heads, head_dim) views of the
-    storage, or None where none is attached; scales are those that it was attached with."""
+    storage, or None where none is attached; scales are those that it was attached with. Where
+    `is_cuda_graph_compatible()`, a later call for the same sequences writes into the same tables."""
 
     key_cache: Any
     value_cache: Any
@@ -67,6 +71,8 @@ class KVCacheManager:
         self._stored: list[tuple[Any, Any]] = []  # as they were attached
         self._scales: list[dict[str, Any]] = []
         self.has_scales = False  # those of a layer at least
+        self._fixed: OrderedDict[tuple[int, ...], _FixedTables] = OrderedDict()  # by the batch's serials
+        self._lock = threading.Lock()  # of _fixed
 
     # ---- storage
 
@@ -182,6 +188,9 @@ class KVCacheManager:
     def free(self, handle: KVCacheHandle) -> None:
         """Ends the sequence. What it has published stays until room is needed, least recently used first."""
         _layerzero.kv_release(self._cache, handle.serial)
+        with self._lock:
+            for batch in [batch for batch in self._fixed if handle.serial in batch]:
+                del self._fixed[batch]
 
     def forget_prefixes(self) -> None:
         """Nothing that was published is shared any more: for weights that have changed."""
@@ -213,23 +222,31 @@ class KVCacheManager:
     def get_attention_input(
         self, handles: KVCacheHandle | Sequence[KVCacheHandle], layer: int = 0
     ) -> AttentionCacheInput:
-        """The tables of one sequence or of a batch, with the caches of a layer."""
+        """The tables of one sequence or of a batch, with the caches of a layer.
+
+        Where `is_cuda_graph_compatible()`, the tables of the same sequences in the same order stay at their addresses:
+        each call writes what has changed into them, on the device's current stream, so that a captured graph that
+        reads them is replayed after it. They are kept for the last 1024 batches until one of their sequences is freed.
+        Raises CudaGraphUnsafeError inside a capture where something has changed: call it before."""
         batch = [handles] if isinstance(handles, KVCacheHandle) else handles
         serials = [handle.serial for handle in batch]
         width, tables, lens = _layerzero.kv_block_tables(self._cache, serials)
-        lists = _layerzero.kv_page_lists(self._cache, serials)
+        parts = (tables, lens, *_layerzero.kv_page_lists(self._cache, serials))
+        if self.is_cuda_graph_compatible():
+            tensors = self._fixed_tables(tuple(serials), parts)
+        else:
+            tensors = [self._tensor(numbers, "int32") for numbers in parts]
         key_cache, value_cache = self.storage(layer) if self._layers else (None, None)
         return AttentionCacheInput(
             key_cache,
             value_cache,
-            self._tensor(tables, "int32").reshape(len(serials), width),
-            self._tensor(lens, "int32"),
-            *(self._tensor(numbers, "int32") for numbers in lists),
+            tensors[0].view(len(serials), width),
+            *tensors[1:],
             **(self.scales(layer) if self._layers else {}),
         )
 
     def is_cuda_graph_compatible(self) -> bool:
-        """Whether block tables stay as they are while sequences grow."""
+        """Whether the tables of `get_attention_input` keep shape and address while their sequences grow."""
         return _layerzero.kv_is_graph_compatible(self._cache)
 
     def stats(self) -> dict[str, int]:
@@ -237,6 +254,18 @@ class KVCacheManager:
         return _layerzero.kv_stats(self._cache)
 
     # ---- parts
+
+    def _fixed_tables(self, serials: tuple[int, ...], parts: tuple[bytearray, ...]) -> list[Any]:
+        device = self._layers[0][0].device if self._layers else _torch().device("cpu")
+        with self._lock:
+            known = self._fixed.get(serials)
+            if known is None or known.device != device:
+                known = self._fixed[serials] = _FixedTables(parts, device)
+            self._fixed.move_to_end(serials)
+            if len(self._fixed) > _MOST_BATCHES:
+                self._fixed.popitem(last=False)
+            known.update(parts)
+            return known.tensors
 
     def _copy(self, source: int, target: int) -> list[tuple[int, int]]:
         if source < 0:
@@ -255,6 +284,51 @@ class KVCacheManager:
         kind = getattr(torch, dtype)
         tensor = torch.frombuffer(numbers, dtype=kind) if numbers else torch.empty(0, dtype=kind)
         return tensor.to(self._layers[0][0].device) if self._layers else tensor
+
+
+class _FixedTables:
+    """int32 tables at fixed addresses, all in one tensor: one copy brings them to a device."""
+
+    def __init__(self, parts: tuple[bytearray, ...], device: Any) -> None:
+        torch = _torch()
+        sizes = [len(part) // 4 for part in parts]
+        places = [0]
+        for size in sizes:
+            places.append(places[-1] + -(-size // 64) * 64)  # each as aligned as a tensor of its own
+        self.device = device
+        self._on_device = device.type != "cpu"
+        self._memory = torch.zeros(places[-1], dtype=torch.int32, device=device)
+        self._staged = self._memory
+        if self._on_device:
+            self._staged = torch.zeros(places[-1], dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.tensors, self._parts = (
+            [memory[place : place + size] for place, size in zip(places, sizes, strict=False)]
+            for memory in (self._memory, self._staged)
+        )
+        self._held: tuple[bytearray, ...] | None = None
+        self._copied: Any = None  # an event: the last copy to the device
+
+    def update(self, parts: tuple[bytearray, ...]) -> None:
+        """Makes the tensors hold `parts`, whose sizes are those of the first ones."""
+        if parts == self._held:
+            return
+        torch = _torch()
+        if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            raise CudaGraphUnsafeError(
+                "KVCacheManager: get_attention_input: wanted tables that are up to date inside a CUDA graph's capture, "
+                "got sequences that have changed since the last call; call it before the capture"
+            )
+        if self._copied is not None:
+            self._copied.synchronize()  # the memory that the last copy reads is written again
+        for target, part in zip(self._parts, parts, strict=True):
+            if part:
+                target.copy_(torch.frombuffer(part, dtype=torch.int32))
+        if self._on_device:
+            self._memory.copy_(self._staged, non_blocking=True)
+            if self.device.type == "cuda":
+                self._copied = torch.cuda.Event()
+                self._copied.record(torch.cuda.current_stream(self.device))
+        self._held = parts
 
 
 def _check_scale(name: str, scale: Any, cache: Any) -> None:

@@ -154,9 +154,56 @@ def test_without_storage_the_caller_copies():
     assert manager.get_attention_input([]).block_tables.shape == (0, 0)
 
 
-def test_graph_compatibility_is_the_strategy_s():
-    assert lz.KVCacheManager("contiguous", num_blocks=2, block_size=8).is_cuda_graph_compatible()
-    assert not lz.KVCacheManager("paged", num_blocks=2, block_size=8).is_cuda_graph_compatible()
+TABLES = ("block_tables", "context_lens", "kv_indptr", "kv_indices", "kv_last_page_len")
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("strategy", ["contiguous", "paged"])
+def test_graph_compatible_tables_stay_where_they_are(strategy, stored):
+    """What a captured graph needs: the same addresses and shapes, contents that move on."""
+    manager = lz.KVCacheManager(strategy, num_blocks=9, block_size=8 if strategy == "paged" else 64)
+    assert manager.is_cuda_graph_compatible() is (strategy == "contiguous")
+    if stored:
+        manager.allocate_storage(num_kv_heads=1, head_dim=4)
+    handles = [manager.allocate(1, 0), manager.allocate(2, 5)]
+    first = manager.get_attention_input(handles)
+    seen = {name: (getattr(first, name).data_ptr(), getattr(first, name).shape) for name in TABLES}
+    for length in range(1, 12):
+        for handle in handles:
+            manager.append(handle)
+        now = manager.get_attention_input(handles)
+        assert now.context_lens.tolist() == [length, 5 + length]
+        assert now.kv_last_page_len.tolist() == [(n - 1) % manager.block_size + 1 for n in (length, 5 + length)]
+        if manager.is_cuda_graph_compatible():
+            assert seen == {name: (getattr(now, name).data_ptr(), getattr(now, name).shape) for name in TABLES}
+            assert first.context_lens.tolist() == now.context_lens.tolist()  # the graph's own tensor
+
+
+def test_tables_of_other_batches_are_other_tables():
+    manager = lz.KVCacheManager("contiguous", num_blocks=3, block_size=8)
+    a, b = manager.allocate(1, 2), manager.allocate(2, 3)
+    one, both, turned = (manager.get_attention_input(batch) for batch in (a, [a, b], [b, a]))
+    manager.append(a)
+    assert manager.get_attention_input([b, a]).context_lens.tolist() == [3, 3]
+    assert one.context_lens.tolist() == [2]  # until it is asked for
+    assert manager.get_attention_input(a).context_lens.data_ptr() == one.context_lens.data_ptr()
+    assert one.context_lens.tolist() == [3] and both.context_lens.tolist() == [2, 3]
+    assert turned.context_lens.tolist() == [3, 3]
+    manager.free(a)
+    assert list(manager._fixed) == []  # tables of freed sequences go
+    c = manager.allocate(3, 1)
+    assert manager.get_attention_input(c).context_lens.tolist() == [1]
+    assert one.context_lens.tolist() == [3]
+
+
+def test_tables_that_are_kept_are_bounded(monkeypatch):
+    monkeypatch.setattr("layerzero.kv_cache._MOST_BATCHES", 4)
+    manager = lz.KVCacheManager("contiguous", num_blocks=9, block_size=8)
+    handles = [manager.allocate(i, 1) for i in range(9)]
+    for handle in handles:
+        manager.get_attention_input(handle)
+    assert len(manager._fixed) == 4
+    assert manager.get_attention_input(handles[0]).context_lens.tolist() == [1]
 
 
 @pytest.mark.parametrize("strategy", ["virtual", "unified"])
