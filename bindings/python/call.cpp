@@ -217,27 +217,16 @@ PyObject* IntoOut(PyObject* result, PyObject* out) {
   return copied;
 }
 
-// A line for what a user should know and no exception says. False: the user has made a warning an error.
-bool Notice(const char* kind, const Request& r, const std::string& text) {
-  if (!g_hooks.notice) return true;
-  const std::string name(r.op->name());
-  PyObject* told = PyObject_CallFunction(g_hooks.notice, "sss", kind, name.c_str(), text.c_str());
-  Py_XDECREF(told);
-  return told != nullptr;
-}
-
 }  // namespace
 
 void TellFailed(const Request& r, const Plan& plan, const std::string& why) {
+  if (!g_hooks.failed) return;
   const std::string text =
       plan.kernel->id + " failed" + (why.empty() ? "" : " (" + why + ")") + ", " + plan.fallback->id + " has answered";
-  if (!Notice("failed", r, text)) PyErr_Clear();
-}
-
-bool TellLayout(const Request& r) {
-  if (r.layout_source != LayoutSource::kAssumed) return true;
-  const std::string text = Engine::Get().LayoutWarning(r);
-  return text.empty() || Notice("layout", r, text);
+  const std::string name(r.op->name());
+  PyObject* told = PyObject_CallFunction(g_hooks.failed, "ss", name.c_str(), text.c_str());
+  if (!told) PyErr_Clear();
+  Py_XDECREF(told);
 }
 
 PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject* out) {
@@ -314,7 +303,8 @@ PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tens
   const Status failed = StatusOf(error.value(), plan.kernel->id);
   if (!Engine::MayFallBack(plan, r, failed)) return error.Raise();
   result = CallFallback(plan, r, tensors, out);
-  if (!result) {  // both fail: what the chosen kernel said counts
+  if (!result) {  // both fail
+    if (failed.code() == kKernelRefusedCode) return nullptr;
     PyErr_Clear();
     return error.Raise();
   }
@@ -322,7 +312,7 @@ PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tens
   const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : nullptr;
   if (!why) PyErr_Clear();
   TellFailed(r, plan, why ? why : "a Python error");
-  for (PyObject* object : {repr, type, value, trace}) Py_XDECREF(object);
+  Py_XDECREF(repr);
   return result;
 }
 

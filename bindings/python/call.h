@@ -31,7 +31,8 @@ struct Hooks {
   PyObject* resolve = nullptr;           // resolve(kernel_id, adapter, source) -> callable
   PyObject* scope_of_context = nullptr;  // () -> policy scope of the current context
   PyObject* selected = nullptr;          // selected(operation, kernel id, fallback): a choice that is worth a line
-  PyObject* notice = nullptr;            // notice(kind, operation, text): "layout" or "failed"; may raise for "layout"
+  PyObject* failed = nullptr;            // failed(operation, text): a kernel failed and another one has answered
+  PyObject* guessed = nullptr;           // guessed(text, seconds): a layout was guessed; may raise, as warnings do
 };
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
@@ -70,8 +71,10 @@ OpDoor* DoorOf(PyObject* callable);
 // A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
 void Tell(const Request& request, const Plan& plan);
 void TellFailed(const Request& request, const Plan& plan, const std::string& why);
-// Says once in a while that a layout was assumed. False: the user has made the warning an error.
-bool TellLayout(const Request& request);
+// Warns of a guessed layout, once for each place in the program and its shapes. False: the user has made the warning an
+// error.
+bool TellGuess(const Request& request);
+inline bool TellLayout(const Request& request) { return !request.layout_guessed || TellGuess(request); }
 // Selects with the GIL released: another thread may be selecting the same, or waiting for us.
 Result<const Plan*> SelectOutside(Request& request, Box* site);
 // Stages 3 to 8 of a prepared request. `tensors`: its inputs as objects; `out`: what the caller gave, or nullptr.

@@ -80,7 +80,8 @@ struct Borrowed {
   size_t n;
 };
 
-// The results have been checked: copy_ alone would broadcast and convert what does not fit.
+// The results have been checked: copy_ alone would broadcast and convert what does not fit. An error is none of the
+// kernel: no other one is asked after outputs are half written.
 Status CopyResults(const KernelEntry& kernel, PyObject* result, PyObject* const* outputs, size_t num_outputs) {
   Py_ssize_t next = 0;
   for (size_t o = 0; o < num_outputs; ++o) {
@@ -116,16 +117,16 @@ Status Context(Request& r) {
   return ReadContext(&r) ? Status() : PythonFailure("context");
 }
 
-}  // namespace
 Status Guessed(const Request& r) {
   Gil gil;
   if (TellLayout(r)) return {};
   return Status(StatusCode::kInvalidRequest, PythonFailure(std::string(r.op->name()) + ": layout").parts());
 }
 
+}  // namespace
 
 const HostRuntime* PythonRuntime() {
-  static const HostRuntime runtime = {&Call, &Context};
+  static const HostRuntime runtime = {&Call, &Context, &Guessed};
   return &runtime;
 }
 

@@ -117,12 +117,12 @@ PyObject* Invalidate(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// set_hooks(raise, slow, resolve, scope_of_context, selected, notice); None keeps one unset.
+// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed); None keeps one unset.
 PyObject* SetHooks(PyObject*, PyObject* args) {
-  PyObject** slots[] = {&g_hooks.raise,    &g_hooks.slow,  &g_hooks.resolve, &g_hooks.scope_of_context,
-                        &g_hooks.selected, &g_hooks.notice};
+  PyObject** slots[] = {&g_hooks.raise,    &g_hooks.slow,   &g_hooks.resolve, &g_hooks.scope_of_context,
+                        &g_hooks.selected, &g_hooks.failed, &g_hooks.guessed};
   PyObject* hooks[std::size(slots)];
-  if (!PyArg_ParseTuple(args, "OOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5)) {
+  if (!PyArg_ParseTuple(args, "OOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6)) {
     return nullptr;
   }
   for (size_t i = 0; i < std::size(slots); ++i) {
@@ -136,7 +136,8 @@ PyObject* SetHooks(PyObject*, PyObject* args) {
 PyMethodDef kMethods[] = {
     {"attach", Attach, METH_VARARGS, "attach(torch, states): opens the fast door for torch tensors."},
     {"dispatch_key_state", DispatchKeyState, METH_NOARGS, "The calling thread's dispatch keys, or None."},
-    {"set_hooks", SetHooks, METH_VARARGS, "set_hooks(raise, slow, resolve, scope_of_context, selected, notice)"},
+    {"set_hooks", SetHooks, METH_VARARGS,
+     "set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed)"},
     {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
     {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},

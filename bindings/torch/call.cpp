@@ -171,6 +171,7 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   if (const HostRuntime* host = engine.host()) Require(host->context(r));
   r.stream = CurrentStream(DeviceOf(r));
   Require(engine.Prepare(r));
+  if (r.layout_guessed && engine.host()) Require(engine.host()->guessed(r));
   auto plan = engine.Select(r, Site(index));
   if (!plan.ok()) {
     auto explanation = engine.Explain(r);
@@ -191,18 +192,14 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   const Handle workspace = native ? MakeWorkspace(p, r) : Handle();
   const ProfilerEvent event(*p.kernel);
   Status status = native ? engine.Run(p, r) : CallHost(*p.kernel, p.transforms, r, inputs, a, outputs);
-  if (!native && !status.ok() && p.fallback) {
-    Status answered = engine.RunFallback(p, r);
-    if (answered.ok() || answered.code() == StatusCode::kHostKernel) status = std::move(answered);
+  if (native && status.code() == StatusCode::kHostKernel && p.fallback) {
+    status = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
   } else if (!native && Engine::MayFallBack(p, r, status)) {
     Status answered = engine.RunFallback(p, r);
     if (answered.code() == StatusCode::kHostKernel) {
       answered = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
     }
     status = Engine::OutcomeOf(std::move(status), std::move(answered));
-  }
-  if (status.code() == StatusCode::kHostKernel && p.fallback) {
-    status = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
   }
   Require(status);
   size_t next = 0;

@@ -93,7 +93,8 @@ _layerzero.set_hooks(
     backends.resolve,
     scope_of_context,
     _log.selected,
-    _log.notice,
+    _log.failed,
+    _log.guessed,
 )
 _operations = tuple(_layerzero.ops)
 globals().update(_layerzero.ops)  # the C callables themselves
@@ -140,8 +141,8 @@ __all__ = [
     "InvalidRequestError",
     "KVCacheFullError",
     "KernelExecutionError",
-    "LayerZeroError",
     "KernelRefusedError",
+    "LayerZeroError",
     "LayerZeroLayoutWarning",
     "NoKernelFoundError",
     "NotInstalledError",

@@ -19,7 +19,8 @@ def set_hooks(
     resolve: Callable[..., Any] | None,
     scope_of_context: Callable[[], int] | None,
     selected: Callable[..., Any] | None,
-    notice: Callable[[str, str, str], None] | None,
+    failed: Callable[[str, str], None] | None,
+    guessed: Callable[[str, float], None] | None,
     /,
 ) -> None: ...
 def prepare(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> Callable[..., Any]: ...

@@ -1,6 +1,10 @@
 """One line for what a user should know of a selection; silent unless the logger `layerzero` is asked."""
 
 import logging
+import math
+import os
+import sys
+import time
 import warnings
 
 from layerzero.errors import LayerZeroLayoutWarning
@@ -8,6 +12,7 @@ from layerzero.errors import LayerZeroLayoutWarning
 _logger = logging.getLogger("layerzero")
 _logger.addHandler(logging.NullHandler())
 _told: set[tuple[str, str]] = set()
+_guessed: dict[tuple[str, int, str], float] = {}
 _MOST_TOLD = 1000  # then silence: messages may differ in every call
 
 
@@ -24,10 +29,28 @@ def selected(operation: str, kernel_id: str, fallback: bool) -> None:
         )
 
 
-def notice(kind: str, operation: str, text: str) -> None:
-    """What no exception says: a layout that was assumed, a kernel that failed and was answered for (once each)."""
-    if kind == "layout":
-        warnings.warn(text, LayerZeroLayoutWarning, stacklevel=2)  # the door's frame is C: the caller's is next
-    elif (operation, text) not in _told and len(_told) < _MOST_TOLD:
+def failed(operation: str, text: str) -> None:
+    """A kernel that failed and was answered for: one line for each message."""
+    if (operation, text) not in _told and len(_told) < _MOST_TOLD:
         _told.add((operation, text))
         _logger.warning("%s: %s", operation, text)
+
+
+def guessed(text: str, interval: float) -> None:
+    """Warns of a layout that was guessed: each place in the program once about these shapes, again after `interval` s."""
+    frame, level, internal = sys._getframe(1), 2, _internal()  # what called is C: the caller's frame is next
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(internal):
+        frame, level = frame.f_back, level + 1
+    place, now = (frame.f_code.co_filename, frame.f_lineno, text), time.monotonic()
+    if now - _guessed.get(place, -math.inf) < interval:
+        return
+    warnings.warn(text, LayerZeroLayoutWarning, stacklevel=level)  # raises where the user wants it to
+    if len(_guessed) >= _MOST_TOLD:
+        _guessed.clear()
+    _guessed[place] = now
+
+
+def _internal() -> tuple[str, ...]:
+    """Folders whose code calls operations for others."""
+    modules = [sys.modules.get(name) for name in ("layerzero", "torch")]
+    return tuple(os.path.dirname(m.__file__) + os.sep for m in modules if m is not None and m.__file__)

@@ -50,7 +50,7 @@ Engine& Engine::Get() {
 const char* Engine::BuildId() { return LZ_BUILD_ID; }
 const char* Engine::Version() { return LZ_VERSION; }
 
-Engine::Engine() : layout_warned_(selector_.registry().operations().size()) {
+Engine::Engine() {
   startup_ = selector_.registry().startup().ok()
                  ? Status()
                  : Status(StatusCode::kInternal, selector_.registry().startup().parts());
@@ -121,17 +121,26 @@ Status Engine::OutcomeOf(Status failed, Status answered) {
 bool Engine::SharesMemory(const lz_tensor& a, const lz_tensor& b) { return lz::SharesMemory(a, b); }
 
 std::string Engine::LayoutWarning(const Request& r) {
-  if (r.layout_source != LayoutSource::kAssumed) return {};
-  const double interval = selector_.LayoutRulesOf(r.policy).warn_interval_s;
-  const int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
-  std::atomic<int64_t>& last = layout_warned_[r.op->index()];
-  int64_t before = last.load(std::memory_order_relaxed);
-  if (before != 0 && double(now - before) < interval * 1e9) return {};
-  if (!last.compare_exchange_strong(before, now, std::memory_order_relaxed)) return {};  // another thread says it
   const std::vector<std::string>& names = r.op->layout_names();
-  return std::string(r.op->name()) + ": layout: assumed " + names[size_t(r.layout)] + ", got none, and shapes and " +
-         "strides allow " + names[size_t(1 - r.layout)] + " too; pass layout=";
+  std::string shapes;
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
+    const lz_tensor& t = r.tensors[i];
+    if (!r.op->input(i).layout || t.ndim < 0) continue;
+    shapes += (shapes.empty() ? "" : ", ") + std::string(r.op->input(i).name) + " [";
+    for (int32_t d = 0; d < t.ndim; ++d) {
+      const int32_t axis = r.layout > 0 ? int32_t(r.op->layouts()[size_t(r.layout)][size_t(d)]) : d;
+      shapes += (d ? ", " : "") + std::to_string(t.shape[axis]);
+    }
+    shapes += "]";
+  }
+  const std::string by = r.layout_source == LayoutSource::kAssumed
+                             ? ""
+                             : " by its " + std::string(kLayoutSourceNames[size_t(r.layout_source)]);
+  return std::string(r.op->name()) + ": layout: assumed " + names[size_t(r.layout)] + by + ", got none, and " + shapes +
+         " may be " + names[size_t(1 - r.layout)] + " too; pass layout=";
 }
+
+double Engine::LayoutWarnInterval(const Request& r) { return selector_.LayoutRulesOf(r.policy).warn_interval_s; }
 
 Status Engine::LoadConfig(const std::string& path) {
   std::ifstream file(path);

@@ -38,6 +38,8 @@ struct HostRuntime {
   Status (*call)(const KernelEntry& kernel, const Request& request, const Transforms& transforms, HostTensor* tensors);
   // Policy scope and flags of the calling context, into an unprepared request.
   Status (*context)(Request& request);
+  // Warns of a guessed layout. An error: the user has made the warning one.
+  Status (*guessed)(const Request& request);
 };
 
 class LZ_OWN Engine {
@@ -59,16 +61,17 @@ class LZ_OWN Engine {
   static void BindOutput(Request& request, size_t output, void* data);
   uint64_t WorkspaceBytes(const Plan& plan, const Request& request) const;
   Status Run(const Plan& plan, Request& request);  // request.fell_back: the plan's fallback answered
-  // For the door whose host kernel failed and whose plan has a fallback. kHostKernel: that is a host kernel too.
+  // For the door whose host kernel failed and whose fallback may answer. kHostKernel: that is a host kernel too.
   Status RunFallback(const Plan& plan, Request& request);
-  void CountFallback() { selector_.CountFallback(); }  // the door has called a host kernel as a fallback
-  // Whether a bound request's layout was assumed and it is time to say so, in these words. Empty: no.
   // See pipeline/dispatch.h and pipeline/request_memory.h.
   static bool MayFallBack(const Plan& plan, const Request& request, const Status& failed);
   static Status WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed);
   static Status OutcomeOf(Status failed, Status answered);
   static bool SharesMemory(const lz_tensor& a, const lz_tensor& b);
-  std::string LayoutWarning(const Request& request);
+  void CountFallback() { selector_.CountFallback(); }  // the door has called a host kernel as a fallback
+  // What to say of a bound request whose layout was guessed, and how many seconds apart to one place.
+  static std::string LayoutWarning(const Request& request);
+  double LayoutWarnInterval(const Request& request);
 
   // ---- policy
   Status LoadConfig(const std::string& path);  // replaces the project file's layer
@@ -125,7 +128,6 @@ class LZ_OWN Engine {
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;
   std::atomic<const HostRuntime*> host_{nullptr};
-  std::vector<std::atomic<int64_t>> layout_warned_;  // by operation: when last, in ns of the steady clock
   std::once_flag prior_read_;
   mutable std::mutex prior_mutex_;
   std::shared_ptr<const perfdb::Prior> prior_;

@@ -90,7 +90,8 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("compatibility.fail_on_incompatible", "true", kLater, "refuse incompatible backends"),
 
     IntList("layout.head_counts", "[8,12,16,32,40,64,80,96,128]", 1, 65536, kBuilt, "usual head counts"),
-    Float("layout.warn_interval_s", "60", 0, 1e9, kBuilt, "at most one layout warning in this time"),
+    Float("layout.warn_interval_s", "60", 0, 1e9, kBuilt,
+          "between two warnings of one place about one guessed layout, s"),
 
     Bool("tokenizer_cache.enable_namespace_isolation", "true", kLater, "entries of one tokenizer identity only"),
     Float("tokenizer_cache.validation_rate_initial", "0.1", 0, 1, kLater, "share of the first 100 hits checked"),

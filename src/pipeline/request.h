@@ -34,17 +34,18 @@ struct OutputShape {
   int64_t physical[kMaxRank];  // in the order of the caller's layout: what a door allocates, row-major
 };
 
-// Which reading of the axes a call means that does not say so. The first question that only one reading answers
-// decides: strides (two axes swapped in memory were swapped by a transpose to BHSD), the shapes that the contract
-// allows, those with the broadcast arguments, the head counts that are usual.
-enum class LayoutSource : uint8_t { kArgument, kStrides, kSchema, kMask, kHeadCounts, kAssumed, kCount };
+// Which reading of the axes a call means that does not say so. Readings that are impossible go first (by the contract's
+// shapes, then with the broadcast arguments), then those that are implausible: causal with more queries than keys, more
+// heads than the largest usual count. Between two that are left it is a guess: by strides (two axes swapped in memory
+// were swapped by a transpose to BHSD), by usual head counts, else the contract's order.
+enum class LayoutSource : uint8_t { kArgument, kSchema, kMask, kPlausibility, kStrides, kHeadCounts, kAssumed, kCount };
 inline constexpr std::array<std::string_view, size_t(LayoutSource::kCount)> kLayoutSourceNames = {
-    "argument", "strides", "schema", "mask", "head_counts", "assumed"};
+    "argument", "schema", "mask", "plausibility", "strides", "head_counts", "assumed"};
 inline constexpr int32_t kDetectLayout = -1;
 struct LayoutRules {
   std::vector<int64_t> head_counts{8, 12, 16, 32, 40, 64, 80, 96, 128};
-  bool strict = false;          // an undecided layout is refused
-  double warn_interval_s = 60;  // between two warnings about an assumed one
+  bool strict = false;          // a guess is refused
+  double warn_interval_s = 60;  // between two warnings of one place about one guess
 };
 
 struct Request {
@@ -75,6 +76,7 @@ struct Request {
   lz_device where{1, 0};
   const OperationState* state = nullptr;  // that the facts were made for
   LayoutSource layout_source = LayoutSource::kArgument;
+  bool layout_guessed = false;       // another reading is plausible too: worth a warning
   DType promoted = DType::kUnknown;  // of tensors that mix dtypes and may be cast; kUnknown: none do
   uint32_t cast_inputs = 0;          // bit i: input i has another dtype than `promoted`
   int32_t scalars_given = 0;         // bits of the fact word: what differs from the contract's defaults
@@ -90,7 +92,7 @@ struct Request {
 // Stage 1. On an error nothing of the request may be used. Allocates only to say what is wrong.
 Status Bind(Request& request);
 
-// Finds the layout of a request that does not give one, from shapes and strides alone. An error: strict, and undecided.
+// Finds the layout of a request that does not give one, from shapes and strides alone. An error: strict, and a guess.
 Status DetectLayout(Request& request);
 
 // Makes the facts of a bound request anew, after a registration has replaced the operation's state.

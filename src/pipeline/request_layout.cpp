@@ -1,4 +1,4 @@
-// The layout of a call that does not give one: what strides, the contract's shapes and usual head counts say.
+// The layout of a call that does not give one: what the contract's shapes, plausible sizes and strides say.
 #include <algorithm>
 #include <optional>
 
@@ -23,6 +23,13 @@ class Reading {
       if (!Binds(op_.input_shapes()[i], p, tensors_[i])) return false;
     }
     return Means();
+  }
+  // After Fits: whether anybody would mean it. Causal with more queries than keys hides every key from the first ones.
+  bool IsPlausible(int64_t most_heads) const {
+    if (NumHeads() > most_heads) return false;
+    const auto& causal = op_.causal();
+    if (!causal || !scalars_[size_t(causal->scalar)].value.i) return true;
+    return axes_[size_t(causal->s_q)] <= axes_[size_t(causal->s_kv)];
   }
   // Of the first tensor that is laid out; -1: the axis has no letter.
   int64_t NumHeads() const {
@@ -65,19 +72,19 @@ class Reading {
   }
 
   bool Means() {
-    if (!op_.contract().canonicalize) return true;
-    std::array<lz_scalar, kMaxScalars> scalars = r_.scalars;
+    scalars_ = r_.scalars;
     for (size_t i = 0; i < op_.num_scalars(); ++i) {
       const Param& p = op_.scalar(i);
-      if (scalars[i].given || !p.has_default) continue;
-      scalars[i].given = 1;
+      if (scalars_[i].given || !p.has_default) continue;
+      scalars_[i].given = 1;
       if (p.kind == ParamKind::kFloat) {
-        scalars[i].value.f = p.float_default;
+        scalars_[i].value.f = p.float_default;
       } else {
-        scalars[i].value.i = p.int_default;
+        scalars_[i].value.i = p.int_default;
       }
     }
-    BoundArgs args{tensors_.data(), scalars.data(), axes_.data()};
+    if (!op_.contract().canonicalize) return true;
+    BoundArgs args{tensors_.data(), scalars_.data(), axes_.data()};
     return op_.contract().canonicalize(args).ok();
   }
 
@@ -86,6 +93,7 @@ class Reading {
   const std::vector<uint8_t>& physical_of_;
   std::array<lz_tensor, kMaxTensors> tensors_;
   std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> views_;
+  std::array<lz_scalar, kMaxScalars> scalars_;
   std::array<int64_t, kMaxAxes + kMaxScalars + kMaxAxes> axes_{};
   uint32_t bound_ = 0;
 };
@@ -117,36 +125,53 @@ bool OneReadingAlone(const Request& r) {  // axes of size 1 may be read either w
   return true;
 }
 
+Status Undecided(const Operation& op) {
+  return Status(StatusCode::kInvalidRequest,
+                {.field = std::string(op.name()) + ": layout",
+                 .wanted = op.layout_names()[0] + " or " + op.layout_names()[1] + ", in strict mode",
+                 .got = "none, and shapes and strides allow both",
+                 .fix = "pass layout="});
+}
+
 }  // namespace
 
 Status DetectLayout(Request& r) {
   const Operation& op = *r.op;
   static const LayoutRules kDefaults;
   const LayoutRules& rules = r.layout_rules ? *r.layout_rules : kDefaults;
-  const auto decide = [&](size_t layout, LayoutSource source) {
+  const auto decide = [&](bool layout, LayoutSource source) {
     r.layout = int32_t(layout);
     r.layout_source = source;
+    r.layout_guessed = false;
     return Status();
   };
   if (op.layouts().size() != 2 || OneReadingAlone(r)) return decide(0, LayoutSource::kSchema);
   Reading readings[] = {{r, 0}, {r, 1}};
-  const bool usual[] = {std::ranges::count(rules.head_counts, readings[0].NumHeads()) > 0,
-                        std::ranges::count(rules.head_counts, readings[1].NumHeads()) > 0};
   const bool fit[] = {readings[0].Fits(false), readings[1].Fits(false)};
   if (fit[0] != fit[1] || !fit[0]) return decide(fit[1], LayoutSource::kSchema);
-  // Activations lie in memory as projections make them, heads innermost: a transposed view puts the heads first.
-  if (MemoryOrder(r) == Order::kSwapped && !(usual[0] && !usual[1])) return decide(1, LayoutSource::kStrides);
   const bool with_mask[] = {readings[0].Fits(true), readings[1].Fits(true)};
   if (with_mask[0] != with_mask[1]) return decide(with_mask[1], LayoutSource::kMask);
-  if (usual[0] != usual[1]) return decide(usual[1], LayoutSource::kHeadCounts);
-  if (rules.strict) {
-    return Status(StatusCode::kInvalidRequest,
-                  {.field = std::string(op.name()) + ": layout",
-                   .wanted = op.layout_names()[0] + " or " + op.layout_names()[1] + ", in strict mode",
-                   .got = "none, and shapes and strides allow both",
-                   .fix = "pass layout="});
+  const int64_t most = rules.head_counts.empty() ? INT64_MAX : *std::ranges::max_element(rules.head_counts);
+  const bool plausible[] = {readings[0].IsPlausible(most), readings[1].IsPlausible(most)};
+  if (plausible[0] != plausible[1]) return decide(plausible[1], LayoutSource::kPlausibility);
+
+  const int64_t heads[] = {readings[0].NumHeads(), readings[1].NumHeads()};  // of one reading: the other's positions
+  const bool usual[] = {std::ranges::count(rules.head_counts, heads[0]) > 0,
+                        std::ranges::count(rules.head_counts, heads[1]) > 0};
+  const auto guess = [&](bool layout, LayoutSource source) {
+    if (rules.strict) return Undecided(op);
+    (void)decide(layout, source);
+    r.layout_guessed = true;
+    return Status();
+  };
+  // Activations lie in memory as projections make them, heads innermost: a transposed view puts the heads first. Or it
+  // is a transposed cache, so strides need a second witness: usual heads, or fewer heads than positions.
+  if (MemoryOrder(r) == Order::kSwapped && !(usual[0] && !usual[1])) {
+    const bool agree = usual[0] != usual[1] || heads[1] < heads[0];
+    return agree ? decide(1, LayoutSource::kStrides) : guess(1, LayoutSource::kStrides);
   }
-  return decide(0, LayoutSource::kAssumed);
+  if (usual[0] != usual[1]) return guess(usual[1], LayoutSource::kHeadCounts);
+  return guess(0, LayoutSource::kAssumed);
 }
 
 }  // namespace lz

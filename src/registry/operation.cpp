@@ -185,6 +185,8 @@ Status Operation::CompileBlocks(std::string_view text, ShapeProgram* program) {
 // "BSHD: b s h d | BHSD: b h s d": the first is the order of the contract's shapes.
 Status Operation::CompileLayouts() {
   if (contract_->layouts.empty()) return {};
+  const Causal causal{int(ScalarIndex("causal").value_or(-1)), AxisIndex("s_q"), AxisIndex("s_kv")};
+  if (ScalarIndex("causal") && causal.s_q >= 0 && causal.s_kv >= 0) causal_ = causal;
   std::vector<std::string_view> logical;
   for (std::string_view entry : Split(contract_->layouts, '|')) {
     const size_t colon = entry.find(':');

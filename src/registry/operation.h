@@ -122,6 +122,11 @@ class Operation {
   bool promotes(size_t input) const { return promotes_ >> input & 1; }
   bool any_promotes() const { return promotes_ != 0; }
   int head_axis() const { return head_axis_; }  // which of a layout's axes counts heads ("h"); -1: none
+  // Of operations that may hide later keys: the scalar `causal` and the axes of queries and keys.
+  struct Causal {
+    int scalar = -1, s_q = -1, s_kv = -1;
+  };
+  const std::optional<Causal>& causal() const { return causal_; }
 
   // Fields by name. Expressions that are no known field are not found here: they become predicates.
   const std::vector<Field>& fields() const { return fields_; }
@@ -166,6 +171,7 @@ class Operation {
   std::vector<int> same_dtype_;
   uint32_t promotes_ = 0, mutated_inputs_ = 0;
   int head_axis_ = -1;
+  std::optional<Causal> causal_;
   std::vector<std::string> axes_;
   std::vector<ShapeProgram> input_shapes_, output_shapes_;
   std::vector<Expression> expressions_, derived_;

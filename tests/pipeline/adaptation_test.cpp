@@ -144,7 +144,8 @@ class LayoutTest : public SelectorFixture {
  protected:
   Call& Attention(const std::string& line) { return MakeCall("attention", line, kDetectLayout); }
   static std::string Found(const Request& r) {
-    return r.op->layout_names()[size_t(r.layout)] + " by " + std::string(kLayoutSourceNames[size_t(r.layout_source)]);
+    return (r.layout_guessed ? "perhaps " : "") + r.op->layout_names()[size_t(r.layout)] + " by " +
+           std::string(kLayoutSourceNames[size_t(r.layout_source)]);
   }
   std::string FoundIn(const std::string& line) {
     Call& c = Attention(line);
@@ -169,16 +170,33 @@ TEST_F(LayoutTest, TheMaskDecides) {
   EXPECT_EQ(FoundIn(Same("f32[1,5,7,8]") + " sinks=f32[5]"), "BHSD by schema");
 }
 TEST_F(LayoutTest, UsualHeadCountsDecide) {
-  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "BSHD by head_counts");
-  EXPECT_EQ(FoundIn(Same("f32[1,8,5,8]")), "BHSD by head_counts");
+  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "perhaps BSHD by head_counts");
+  EXPECT_EQ(FoundIn(Same("f32[1,8,5,8]")), "perhaps BHSD by head_counts");
+  Configure(R"({"layout": {"head_counts": [8, 5, 300]}})");
+  EXPECT_EQ(FoundIn(Same("f32[1,5,7,8]")), "perhaps BHSD by head_counts");
+}
+TEST_F(LayoutTest, MoreHeadsThanAnybodyHasAreImplausible) {
+  EXPECT_EQ(FoundIn(Same("f32[1,129,7,8]")), "BSHD by plausibility");
+  EXPECT_EQ(FoundIn(Same("f32[1,7,129,8]")), "BHSD by plausibility");
+  EXPECT_EQ(FoundIn(Same("f32[1,128,7,8]")), "perhaps BHSD by head_counts");
+  EXPECT_EQ(FoundIn(Same("f32[1,129,130,8]")), "perhaps BSHD by assumed");
   Configure(R"({"layout": {"head_counts": [5]}})");
-  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "BHSD by head_counts");
+  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "BHSD by plausibility");
+}
+TEST_F(LayoutTest, CausalWithMoreQueriesThanKeysIsImplausible) {
+  const std::string grouped = "query=f32[2,8,64,32] key=f32[2,2,64,32] value=f32[2,2,64,32]";  // GQA, 8 over 2
+  EXPECT_EQ(FoundIn(grouped), "BHSD by plausibility");
+  EXPECT_EQ(FoundIn(grouped + " causal=true"), "BHSD by plausibility");
+  EXPECT_EQ(FoundIn(grouped + " causal=false"), "perhaps BSHD by assumed");  // 8 and 64 are usual
+  EXPECT_EQ(FoundIn("query=f32[2,2,64,32] key=f32[2,2,64,32] value=f32[2,2,64,32]"), "perhaps BSHD by head_counts");
+  Configure(R"({"strict_mode": true})");
+  EXPECT_EQ(FoundIn(grouped), "BHSD by plausibility");
 }
 TEST_F(LayoutTest, TheLargerAxisDecidesNothing) {
-  EXPECT_EQ(FoundIn(Same("f32[1,100,7,8]")), "BSHD by assumed");
-  EXPECT_EQ(FoundIn(Same("f32[1,7,100,8]")), "BSHD by assumed");
-  EXPECT_EQ(FoundIn(Same("f32[1,8,16,8]")), "BSHD by assumed");  // both are usual
-  EXPECT_EQ(FoundIn(Same("f32[1,8,8,8]")), "BSHD by assumed");
+  EXPECT_EQ(FoundIn(Same("f32[1,100,7,8]")), "perhaps BSHD by assumed");
+  EXPECT_EQ(FoundIn(Same("f32[1,7,100,8]")), "perhaps BSHD by assumed");
+  EXPECT_EQ(FoundIn(Same("f32[1,8,16,8]")), "perhaps BSHD by assumed");  // both are usual
+  EXPECT_EQ(FoundIn(Same("f32[1,8,8,8]")), "perhaps BSHD by assumed");
 }
 TEST_F(LayoutTest, StridesOfATransposedViewDecide) {
   std::deque<std::array<int64_t, 4>> strides;
@@ -193,16 +211,25 @@ TEST_F(LayoutTest, StridesOfATransposedViewDecide) {
   Call& some = Attention(Same("f32[1,5,7,8]"));
   swap(some.r, 0);
   ASSERT_TRUE(selector.Prepare(some.r).ok());
-  EXPECT_EQ(Found(some.r), "BSHD by assumed");
+  EXPECT_EQ(Found(some.r), "perhaps BSHD by assumed");
   Call& against = Attention(Same("f32[1,5,8,8]"));  // 8 heads would be usual, 5 not
   for (size_t i = 0; i < 3; ++i) swap(against.r, i);
   ASSERT_TRUE(selector.Prepare(against.r).ok());
-  EXPECT_EQ(Found(against.r), "BSHD by head_counts");
+  EXPECT_EQ(Found(against.r), "perhaps BSHD by head_counts");
+  Call& turned = Attention(Same("f32[1,128,12,8]"));  // a cache of 12 heads, turned, or a projection of 128
+  for (size_t i = 0; i < 3; ++i) swap(turned.r, i);
+  ASSERT_TRUE(selector.Prepare(turned.r).ok());
+  EXPECT_EQ(Found(turned.r), "perhaps BHSD by strides");
+  Call& given = MakeCall("attention", Same("f32[1,128,12,8]"), 0);
+  for (size_t i = 0; i < 3; ++i) swap(given.r, i);
+  ASSERT_TRUE(selector.Prepare(given.r).ok());
+  EXPECT_EQ(Found(given.r), "BSHD by argument");
 }
 TEST_F(LayoutTest, StrictModeRefusesWhatNothingDecides) {
   Configure(R"({"strict_mode": true})");
   EXPECT_NE(FoundIn(Same("f32[1,5,7,8]")).find("attention: layout: wanted BSHD or BHSD"), std::string::npos);
-  EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "BSHD by head_counts");
+  EXPECT_NE(FoundIn(Same("f32[1,5,8,8]")).find("strict mode"), std::string::npos);
+  EXPECT_EQ(FoundIn(Same("f32[1,500,8,8]")), "BSHD by plausibility");
 }
 TEST_F(LayoutTest, AnArgumentIsObeyedAndOutputsFollowIt) {
   Call& c = MakeCall("attention", "query=f32[1,2,5,8] key=f32[1,2,5,8] value=f32[1,2,5,4]", 1);

@@ -58,7 +58,7 @@ Status HostCall(const KernelEntry& kernel, const Request& r, const Transforms&, 
   ReleaseAll(r, tensors);
   return code == 0 ? Status() : Status(StatusCode::kKernelFailed, {.field = kernel.id});
 }
-const HostRuntime kHost = {&HostCall, nullptr};
+const HostRuntime kHost = {&HostCall, nullptr, nullptr};
 
 class ProgramKernels : public ProgramFixture {
  protected:

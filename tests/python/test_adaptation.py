@@ -52,24 +52,16 @@ def test_modes_and_gradients_mean_the_same_layout():
 
 
 def test_an_undecided_layout_warns_and_in_strict_mode_raises():
-    lz.configure(layout={"warn_interval_s": 0})
-    try:
-        tensors = qkv(1, 5, 7, 16)
-        with pytest.warns(lz.LayerZeroLayoutWarning, match="assumed BSHD"):
+    tensors = qkv(1, 5, 7, 16)
+    with pytest.warns(lz.LayerZeroLayoutWarning, match="assumed BSHD"):
+        lz.attention(*tensors)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", lz.LayerZeroLayoutWarning)
+        with pytest.raises(lz.LayerZeroLayoutWarning):
             lz.attention(*tensors)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", lz.LayerZeroLayoutWarning)
-            with pytest.raises(lz.LayerZeroLayoutWarning):
-                lz.attention(*tensors)
-            lz.attention(*tensors, layout="BSHD")
-        with lz.policy(strict_mode=True), pytest.raises(lz.InvalidRequestError, match="layout"):
-            lz.attention(*tensors)
-        lz.configure(layout={"warn_interval_s": 3600})
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", lz.LayerZeroLayoutWarning)
-            lz.attention(*tensors)  # has been said within the hour
-    finally:
-        lz.configure(layout={"warn_interval_s": 60})
+        lz.attention(*tensors, layout="BSHD")
+    with lz.policy(strict_mode=True), pytest.raises(lz.InvalidRequestError, match="layout"):
+        lz.attention(*tensors)
 
 
 # ---- mixed dtypes
