@@ -249,6 +249,14 @@ def test_a_backend_that_sdpa_kernel_forbids_is_not_run(name, allowed, given, see
     assert seen[0] == (function if name == allowed else "choice")
 
 
+@pytest.mark.parametrize("name", ["flash", "efficient", "cudnn"])
+@pytest.mark.parametrize("given", [{}, {"causal": False}, {"attn_mask": torch.rand(5, 9) > 0.3}], ids=["c", "", "m"])
+def test_rows_of_one_backend_read_no_value(name, given, seen):
+    with NoReads():
+        call(BACKENDS[name][1], tensors(1), **given)
+    assert seen == [BACKENDS[name][2]]
+
+
 @pytest.mark.parametrize("given", [{"window": 3}, {"sinks": torch.ones(4), "return_lse": True}], ids=str)
 def test_flash_with_more_obeys_sdpa_kernel(given, monkeypatch):
     monkeypatch.setattr(attention_flash, "_forward", lambda *args: pytest.fail("flash was run"))
