@@ -4,9 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
+from adapter_calls import values_of  # noqa: E402
 from conformance_calls import call_door, engine_accepts, problems  # noqa: E402
-from layerzero.backends.torch import pages  # noqa: E402
-from operation_cases import lines  # noqa: E402
+from layerzero._contracts import parameter_names  # noqa: E402
+from layerzero.backends.torch import pages, partials  # noqa: E402
+from operation_cases import cases, lines  # noqa: E402
 
 ROWS = {
     "paged_decode_attention": "torch.paged",
@@ -70,12 +72,34 @@ def test_sequences_of_unlike_length(size):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_a_page_that_does_not_exist_poisons_its_sequence_alone():
-    """What a CUDA tensor gives, where nothing is read on the host: the check for the CPU is taken away."""
+@pytest.mark.parametrize("name", ["merge_attention", "merge_partials"])
+def test_merges_of_any_size(name):
+    """Their rows leave small tensors on the CPU to the references: the functions are called as they are."""
+    failures = []
+    for line, arguments in cases(name):
+        if any(isinstance(t, torch.Tensor) and t.shape[0] == 0 for t in arguments.values()):
+            continue
+        result = getattr(partials, name)(*values_of(name, arguments, parameter_names(name)))
+        failures += [f"{line}\n    {text}" for text in problems(name, line, result)]
+    assert not failures, "\n".join(failures)
+
+
+@pytest.mark.parametrize("size", [1e7, 1e8, -1e30])
+def test_merges_with_a_sink_as_large_as_the_sums(size):
+    """Three equal terms, two of them with the value 1."""
+    ones, sums, sinks = torch.ones(2, 4, 4, 8), torch.full((2, 4, 4), size), torch.full((4,), size)
+    output, lse = partials.merge_attention(ones[0], sums[0], ones[1], sums[1], sinks)
+    torch.testing.assert_close(output, ones[0] * 2 / 3)
+    torch.testing.assert_close(lse, sums[0])
+    torch.testing.assert_close(partials.merge_partials(ones, sums, None, sinks, "float32")[0], ones[0] * 2 / 3)
+
+
+def test_a_page_that_does_not_exist_is_refused_on_the_cpu_alone():
+    """Tensors of another device are not read."""
     entries = pages.Entries(
         torch.tensor([0, 7, 1, -3, 2]), torch.tensor([0, 2, 4]), torch.zeros(3).long(), torch.tensor([2, 2, 1]), 1, 2, "x"
     )  # fmt: skip
     with pytest.raises(lz.KernelExecutionError, match="x: wanted pages below 3"):
         pages.blocks("operation", entries, 3)
     meta = pages.Entries(*(t.to("meta") if isinstance(t, torch.Tensor) else t for t in entries))
-    assert pages.blocks("operation", meta, 3).missing.device.type == "meta"  # nothing is read
+    assert pages.blocks("operation", meta, 3).missing.device.type == "meta"

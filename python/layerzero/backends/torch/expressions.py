@@ -2,11 +2,9 @@
 
 import torch
 
+from layerzero.backends.torch.common import wants_grad
+
 HALF = (torch.float16, torch.bfloat16)
-
-
-def wants_grad(*tensors):
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def products_dtype(query, *others):

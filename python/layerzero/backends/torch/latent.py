@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from layerzero._references import call_reference
 from layerzero.backends.torch import pages
-from layerzero.backends.torch.expressions import product
+from layerzero.backends.torch.expressions import HALF, product
 from layerzero.backends.torch.paged import dtype_of_products, exponentials, finished, gathered, over_blocks
 
 LOGITS = 1 << 26  # held at once
@@ -18,17 +18,33 @@ def mla_decode_paged(
     operation = "mla_decode_paged"
     entries = pages.csr(operation, indptr, indices, last_page_len, ckv_cache.shape[1])
     dtype = dtype_of_products(q_nope, ckv_cache)
-    nope, pe = (t.unsqueeze(1).to(dtype) for t in (q_nope, q_pe))
+    nope, pe = (t.to(dtype) for t in (q_nope, q_pe))
     ckv_cache, kpe_cache = ckv_cache.unsqueeze(2), kpe_cache.unsqueeze(2)
 
     block = pages.blocks(operation, entries, ckv_cache.shape[0])
     ckv, kpe = (gathered(cache, block.page, block.slot, dtype) for cache in (ckv_cache, kpe_cache))
-    z = product(nope[block.sequence], ckv.transpose(-1, -2))
-    z = z.add_(product(pe[block.sequence], kpe.transpose(-1, -2))).mul_(sm_scale)
+    nope, pe = (t[block.sequence] for t in (nope, pe))
+    z = _logits(nope, pe, ckv[:, 0], kpe[:, 0], sm_scale).unsqueeze(1)
     parts = over_blocks(z, lambda: ckv, block)
     output, lse = (t.squeeze(1) for t in finished(parts))
     output = output.to(q_nope.dtype)
     return (output, lse.float()) if return_lse else output
+
+
+def _logits(nope, pe, ckv, kpe, sm_scale):
+    """sm_scale * (nope @ ckv.T + pe @ kpe.T) of (b, rows, d) and (b, keys, d), in float32 at least."""
+    ckv, kpe = ckv.transpose(1, 2), kpe.transpose(1, 2)
+    if nope.dtype not in HALF or not nope.is_cuda:
+        return (product(nope, ckv) + product(pe, kpe)).mul_(sm_scale)
+    rotated = product(pe, kpe)
+    return torch.baddbmm(rotated, nope, ckv, beta=sm_scale, alpha=sm_scale, out_dtype=torch.float32)
+
+
+def _weighed(z, value, return_lse):
+    """Softmax of logits (b, rows, keys) times value (b, keys, d), and the lse or None; a row of -inf alone gives 0."""
+    nothing = (z.amax(-1, keepdim=True) == -torch.inf).expand(*z.shape[:-1], value.shape[-1])
+    output = product(torch.softmax(z, -1).to(value.dtype), value)
+    return output.masked_fill_(nothing, 0), torch.logsumexp(z, -1) if return_lse else None
 
 
 def mla_decode(q_nope, q_pe, ckv, kpe, sm_scale, causal, return_lse):
@@ -37,22 +53,22 @@ def mla_decode(q_nope, q_pe, ckv, kpe, sm_scale, causal, return_lse):
     tokens, heads, _ = q_nope.shape
     length = ckv.shape[0]
     latents, rotated = (t.transpose(0, 1).to(dtype) for t in (ckv, kpe))
-    position = torch.arange(length, device=ckv.device)
     step = max(1, LOGITS // (heads * length))
-    outputs, lses = [], []
+    parts = []
     for first in range(0, tokens, step):
         nope, pe = (t[first : first + step].flatten(0, 1)[None].to(dtype) for t in (q_nope, q_pe))
-        z = (product(nope, latents.transpose(1, 2)) + product(pe, rotated.transpose(1, 2))) * sm_scale
-        seen = None
+        z = _logits(nope, pe, latents, rotated, sm_scale)
         if causal and tokens > 1:
+            position = torch.arange(length, device=ckv.device)
             last = torch.arange(first, first + nope.shape[1] // heads, device=ckv.device) + (length - tokens)
-            seen = (position <= last[:, None]).repeat_interleave(heads, 0)[None]
-            z = z.masked_fill(~seen, -torch.inf)
-        output, lse = finished(exponentials(z, latents, seen))
-        outputs.append(output.unflatten(1, (-1, heads))[0])
-        lses.append(lse.unflatten(1, (-1, heads))[0])
-    output = torch.cat(outputs).to(q_nope.dtype)
-    return (output, torch.cat(lses).float()) if return_lse else output
+            seen = (position <= last[:, None])[:, None].expand(-1, heads, -1).flatten(0, 1)[None]
+            both = finished(exponentials(z.masked_fill_(~seen, -torch.inf), latents, seen))
+        else:
+            both = _weighed(z, latents, return_lse)
+        parts.append(both)
+    outputs, lses = zip(*parts, strict=True)
+    output = (torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]).to(q_nope.dtype).view(tokens, heads, -1)
+    return (output, torch.cat(lses, 1).float().view(tokens, heads)) if return_lse else output
 
 
 def _hides_nan(*tensors):

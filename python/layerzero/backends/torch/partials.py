@@ -4,7 +4,8 @@ import torch
 from torch.nn import functional as F
 
 from layerzero._references import reference_helpers
-from layerzero.backends.torch.expressions import no_minus_inf, product, products_dtype, wants_grad, weighted
+from layerzero.backends.torch.common import wants_grad
+from layerzero.backends.torch.expressions import no_minus_inf, product, products_dtype, weighted
 
 LOGITS = 1 << 26  # held at once
 SLICES = 16  # runs whose values are read in place
@@ -25,6 +26,8 @@ def _logits(q, k, first, s_q, causal, scale, attn_mask, window, softcap, slopes)
     heads, rows, s_kv = q.shape[1:3], q.shape[3], k.shape[2]
     z = product(q.flatten(2, 3), k.transpose(-1, -2)).unflatten(2, q.shape[2:4]) * scale
     z = softcap * torch.tanh(z / softcap) if softcap else z
+    if rows == s_q == 1 and window is None and attn_mask is None and slopes is None:
+        return z, None
     gone, bias, shift = _hidden_and_bias(s_q, s_kv, first, rows, q.device, causal, window, slopes, z.dtype)
     if bias is not None:
         z = z + bias.unflatten(0, heads)
@@ -41,8 +44,9 @@ def _values_of_runs(p, seen, value, run):
     """p and seen (b, h_kv, group, rows, splits, run), value (b, h_kv, s_kv, d) to (b, h_kv, group, rows, splits, d)."""
     shape, splits = p.shape[2:4], p.shape[4]
     p, seen = (None if t is None else t.flatten(2, 3) for t in (p, seen))
-    if splits > SLICES:  # one product over a padded copy of the values
-        value = F.pad(value, (0, 0, 0, run * splits - value.shape[2])).unflatten(2, (splits, run))
+    rest = run * splits - value.shape[2]
+    if splits > SLICES or (value.is_cuda and not rest):  # one product, perhaps over a copy of the values
+        value = (F.pad(value, (0, 0, 0, rest)) if rest else value).unflatten(2, (splits, run))
         p, seen = (None if t is None else t.transpose(2, 3) for t in (p, seen))
         return weighted(p, seen, value).transpose(2, 3).unflatten(2, shape)
     outs = []
@@ -82,7 +86,7 @@ def attention_partials(
         rows = q[:, :, :, first : first + step]
         z, shift = _logits(rows, k, first, s_q, causal, scale, attn_mask, window, softcap, alibi_slopes)
         parts.append(_runs(z, v, num_splits, run, raw, shift, all_seen))
-    outputs = (torch.cat(one, 3) for one in zip(*parts, strict=True))
+    outputs = parts[0] if len(parts) == 1 else [torch.cat(one, 3) for one in zip(*parts, strict=True)]
     # (b, h_kv, group, s_q, splits, ...) to (splits, b * s_q, h_q, ...)
     return tuple(t.flatten(1, 2).movedim(3, 0).transpose(2, 3).flatten(1, 2).float() for t in outputs)
 
@@ -105,20 +109,35 @@ def _with_sink(top, total, sinks):
     return factor, torch.where(total == 0, 1.0, total)
 
 
+def _merged(v_a, a, v_b, b):
+    """v_a * a + v_b * b with weights (n, h) of float32 or more, rounded once."""
+    a, b = a[..., None], b[..., None]
+    if wants_grad(v_a, v_b, a, b):
+        return (v_a * a + v_b * b).to(v_a.dtype)
+    return torch.addcmul(v_a * a, v_b, b, out=torch.empty_like(v_a, memory_format=torch.contiguous_format))
+
+
 def merge_attention(v_a, s_a, v_b, s_b, sinks):
-    compute = torch.promote_types(v_a.dtype, torch.float32)
-    s_a, s_b = s_a.to(compute), s_b.to(compute)
+    v_a, v_b = _readable(v_a, s_a == -torch.inf), _readable(v_b, s_b == -torch.inf)
+    if v_a.dtype == torch.float64:
+        s_a, s_b = s_a.double(), s_b.double()
+    if sinks is None and not wants_grad(s_a, s_b):
+        a = torch.sigmoid(s_a - s_b.clamp(min=torch.finfo(torch.float32).min))  # -inf less -inf is no number
+        return _merged(v_a, a, v_b, 1 - a), torch.logaddexp(s_a, s_b).float()
     top = no_minus_inf(torch.maximum(s_a, s_b).detach())
     a, b = torch.exp(s_a - top), torch.exp(s_b - top)
     total = a + b
     factor, denominator = _with_sink(top, total, sinks)
     share = 1 / denominator if factor is None else factor / denominator
-    a, b = (a * share)[..., None], (b * share)[..., None]
-    v_a, v_b = _readable(v_a, s_a == -torch.inf), _readable(v_b, s_b == -torch.inf)
-    lse = (top + torch.log(total)).float()
-    if wants_grad(v_a, s_a, v_b, s_b, *([] if sinks is None else [sinks])):
-        return (v_a * a + v_b * b).to(v_a.dtype), lse
-    return torch.addcmul(v_a * a, v_b, b, out=torch.empty_like(v_a, memory_format=torch.contiguous_format)), lse
+    return _merged(v_a, a * share, v_b, b * share), (top + torch.log(total)).float()
+
+
+def _over_parts(weights, parts):
+    """weights (splits, n, h) and parts (splits, n, h, d) to their sums (n, h, d); on CUDA the parts are read once."""
+    if not parts.is_cuda:
+        return (weights[..., None] * parts).sum(0)
+    rows = torch.bmm(weights.flatten(1).T[:, None], parts.flatten(1, 2).transpose(0, 1))
+    return rows.view(parts.shape[1:])
 
 
 def merge_partials(partials, part_lse, row_sum, sinks, dtype):
@@ -126,12 +145,14 @@ def merge_partials(partials, part_lse, row_sum, sinks, dtype):
     compute = torch.promote_types(torch.promote_types(partials.dtype, torch.float32), output)
     s = part_lse.to(compute)
     empty = s == -torch.inf
+    parts = _readable(partials.to(compute), empty)
+    if row_sum is None and sinks is None and not wants_grad(partials, part_lse):
+        weights, lse = torch.softmax(s, 0).masked_fill_(empty, 0), torch.logsumexp(s, 0)
+        return _over_parts(weights, parts).to(output), lse.masked_fill_(lse == torch.inf, torch.nan).float()
     top = no_minus_inf(s.detach().amax(0))
     weights = torch.exp(s - top)
     sums = weights if row_sum is None else weights * row_sum.to(compute).masked_fill(empty, 0)
     total = sums.sum(0)
     factor, denominator = _with_sink(top, total, sinks)
     weights = weights * (1 / denominator if factor is None else factor / denominator)
-    parts = _readable(partials.to(compute), empty)
-    out = torch.einsum("snh,snhd->nhd", weights, parts) if parts.is_cuda else (weights[..., None] * parts).sum(0)
-    return out.to(output), (top + torch.log(total)).float()
+    return _over_parts(weights, parts).to(output), (top + torch.log(total)).float()
