@@ -188,7 +188,7 @@ def test_caches_of_eight_bits(dtype):
 
 
 def test_invalid_index_data_stay_within_the_tensors():
-    """Undefined numbers, no fault on the device; of a page that does not exist the expression makes NaN."""
+    """Undefined numbers, no fault on the device."""
     caches, (indptr, order, last) = paged(D, D)
     q, wrong = r(len(LENGTHS), H_Q, D), order.clone()
     wrong[0], wrong[7] = 1 << 30, -5
@@ -201,7 +201,6 @@ def test_invalid_index_data_stay_within_the_tensors():
         for kernel in ("torch.varlen", "torch.paged"):
             lz.paged_decode_attention(q, *caches, *lists, kernel=kernel)
             torch.cuda.synchronize()
-    assert lz.paged_decode_attention(q, *caches, indptr, wrong, last, kernel="torch.paged")[0].isnan().all()
 
 
 def test_gradients_of_packed_attention():

@@ -97,9 +97,9 @@ def test_merges_with_a_sink_as_large_as_the_sums(size):
 def test_a_page_that_does_not_exist_is_refused_on_the_cpu_alone():
     """Tensors of another device are not read."""
     entries = pages.Entries(
-        torch.tensor([0, 7, 1, -3, 2]), torch.tensor([0, 2, 4]), torch.zeros(3).long(), torch.tensor([2, 2, 1]), 1, 2, "x"
+        torch.tensor([0, 7, 1, -3, 2]), torch.tensor([0, 2, 4]), None, torch.tensor([2, 2, 1]), 1, 2, "x"
     )  # fmt: skip
     with pytest.raises(lz.KernelExecutionError, match="x: wanted pages below 3"):
         pages.blocks("operation", entries, 3)
     meta = pages.Entries(*(t.to("meta") if isinstance(t, torch.Tensor) else t for t in entries))
-    assert pages.blocks("operation", meta, 3).missing.device.type == "meta"
+    assert pages.blocks("operation", meta, 3).row.device.type == "meta"

@@ -25,7 +25,7 @@ def product(a, b):
 
 def no_minus_inf(tensor):
     """0 for -inf: what may be subtracted from numbers of which none is larger."""
-    return torch.where(tensor == -torch.inf, 0.0, tensor)
+    return tensor.masked_fill(tensor == -torch.inf, 0)
 
 
 def weighted(weights, seen, value):

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from layerzero._references import call_reference
 from layerzero.backends.torch import pages
 from layerzero.backends.torch.expressions import HALF, product
-from layerzero.backends.torch.paged import dtype_of_products, exponentials, finished, gathered, over_blocks
+from layerzero.backends.torch.paged import by_head, dtype_of_products, exponentials, finished, gathered, over_blocks
 
 LOGITS = 1 << 26  # held at once
 
@@ -22,7 +22,8 @@ def mla_decode_paged(
     ckv_cache, kpe_cache = ckv_cache.unsqueeze(2), kpe_cache.unsqueeze(2)
 
     block = pages.blocks(operation, entries, ckv_cache.shape[0])
-    ckv, kpe = (gathered(cache, block.page, block.slot, dtype) for cache in (ckv_cache, kpe_cache))
+    row = by_head(block, 1)
+    ckv, kpe = (gathered(cache, row, dtype) for cache in (ckv_cache, kpe_cache))
     nope, pe = (t[block.sequence] for t in (nope, pe))
     z = _logits(nope, pe, ckv[:, 0], kpe[:, 0], sm_scale).unsqueeze(1)
     parts = over_blocks(z, lambda: ckv, block)

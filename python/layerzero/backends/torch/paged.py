@@ -40,14 +40,20 @@ def queries_of(rows, n):
     return rows.unflatten(2, (n, rows.shape[2] // n)).transpose(1, 2).flatten(2, 3)
 
 
-def gathered(cache, page, slot, dtype):
-    """Entries (blocks, length) of a cache (pages, size, h, d), as (blocks, h, length, d)."""
-    heads = torch.arange(cache.shape[2], device=cache.device)[:, None]
+def by_head(block, heads):
+    """(blocks, heads, length): rows of a cache whose first three axes are one."""
+    head = torch.arange(heads, device=block.row.device)[:, None]
+    return torch.add(head, block.row[:, None], alpha=heads)
+
+
+def gathered(cache, row, dtype):
+    """Rows (blocks, h, length) of a cache (pages, size, h, d), as (blocks, h, length, d)."""
     if not cache.is_contiguous():
-        return cache[page[:, None], slot[:, None], heads].to(dtype)
-    row = ((page * cache.shape[1] + slot) * cache.shape[2])[:, None] + heads
+        size, heads = cache.shape[1:3]
+        entry = row // heads
+        return cache[entry // size, entry % size, row % heads].to(dtype)
     stored = cache.view(-1, cache.shape[3])
-    bits = stored.view(torch.uint8) if stored.dtype.itemsize == 1 else stored  # torch indexes no FP8
+    bits = stored.view(torch.uint8) if stored.dtype.itemsize == 1 else stored  # torch indexes no FP8 on the CPU
     return bits.index_select(0, row.flatten()).view(stored.dtype).unflatten(0, row.shape).to(dtype)
 
 
@@ -58,30 +64,27 @@ def exponentials(z, value, seen=None):
     return Parts(top, p.sum(-1), weighted(p, seen, value))
 
 
-def values_of(read, block):
-    """Values (blocks, h, length, d) that `read` gathers, 0 where a block holds no entry: NaN may be there."""
-    value = read()
+def cleared(value, block):
+    """Values (blocks, h, length, d) with 0 where a block holds no entry of its sequence: NaN may be there."""
     if block.ends is None:
-        return value.masked_fill_(~block.seen[:, None, :, None], 0)
+        return value.masked_fill_(block.hidden[:, None, :, None], 0)
     last = (block.ends[1:] - 1).clamp_(min=0)  # only these blocks are partly empty
-    held = value.index_select(0, last).masked_fill_(~block.seen[last][:, None, :, None], 0)
+    held = value.index_select(0, last).masked_fill_(block.hidden[last][:, None, :, None], 0)
     return value.index_copy_(0, last, held)
 
 
 def over_blocks(z, read, block):
-    """The parts of sequences from logits (blocks, h, rows, length), which are overwritten."""
+    """The parts of sequences from logits (blocks, h, rows, length), which are overwritten, and read(): the values."""
 
     def of_sequences(x, how):
         if block.ends is None:
             return x
         return torch.segment_reduce(x, how, offsets=block.ends, axis=0, unsafe=True)
 
-    z = z.masked_fill_(~block.seen[:, None, None], -torch.inf)
-    top = z.amax(-1).masked_fill_(block.missing[:, None, None], torch.nan)
-    top = of_sequences(top, "max")
+    top = of_sequences(z.masked_fill_(block.hidden[:, None, None], -torch.inf).amax(-1), "max")
     p = z.sub_(no_minus_inf(top)[block.sequence][..., None]).exp_()
     total = of_sequences(p.sum(-1), "sum")
-    value = values_of(read, block)
+    value = cleared(read(), block)
     return Parts(top, total, of_sequences(product(p.to(value.dtype), value), "sum"))
 
 
@@ -162,16 +165,15 @@ def attend(operation, query, k_cache, v_cache, entries, scale, softcap, sinks, s
     rows = rows_of(query, h_kv).to(dtype)
     furthest = None
     if slopes is not None:  # distance of each sequence's first visible key
-        begin = entries.begin if prefix is None else torch.zeros_like(entries.begin)
-        begin = begin if prefix is None or prefix[2] is None else entries.begin + prefix[2]
-        furthest = entries.end + (shared - 1) - begin
+        hidden = entries.begin if prefix is None else prefix[2]
+        hidden = hidden if prefix is None or hidden is None or entries.begin is None else hidden + entries.begin
+        furthest = entries.end + (shared - 1) - (0 if hidden is None else hidden)
     logits = Logits(h_kv, scale, softcap, slopes, k_scale, furthest)
     block = pages.blocks(operation, entries, k_cache.shape[0])
-    k = gathered(k_cache, block.page, block.slot, dtype)
-    z = product(rows[block.sequence], k.transpose(-1, -2))
-    distance = None if slopes is None else (entries.end - 1)[block.sequence][:, None] - block.position
-    z, k = logits(z, distance, block.sequence), None
-    parts = over_blocks(z, lambda: gathered(v_cache, block.page, block.slot, dtype), block)
+    row = by_head(block, h_kv)
+    z = product(rows[block.sequence], gathered(k_cache, row, dtype).transpose(-1, -2))
+    z = logits(z, block.before - 1 if slopes is not None else None, block.sequence)
+    parts = over_blocks(z, lambda: gathered(v_cache, row, dtype), block)
     if prefix is not None:
         key, value, begin = prefix
         last = entries.end + (shared - 1)

@@ -12,14 +12,14 @@ from layerzero._refusals import refuse_values
 
 
 class Entries(NamedTuple):
-    """Sequence s has the entries [begin[s], end[s]) of its pages pages[first[s]], pages[first[s] + 1], ...
+    """Sequence s has the entries [begin[s], end[s]) of those that start at first[s] of all listed entries.
 
-    All in int64 on the cache's device; entries are numbered from the sequence's first, also where begin is not 0.
+    Listed entry t is slot t % size of page pages[t // size]. In int64, on the cache's device.
     """
 
-    pages: torch.Tensor  # (n) page numbers, not limited to those that exist
+    pages: torch.Tensor  # (n) int32 page numbers, not limited to those that exist
     first: torch.Tensor  # (b)
-    begin: torch.Tensor  # (b)
+    begin: torch.Tensor | None  # (b); None: 0
     end: torch.Tensor  # (b)
     size: int  # entries of a page
     longest: int  # entries that a sequence has at most
@@ -38,12 +38,12 @@ def refuse_offsets(operation, name, offsets, limit):
 def csr(operation, indptr, indices, last_page_len, size):
     """The sequences of a page list in CSR form."""
     refuse_offsets(operation, "kv_indptr", indptr, indices.shape[0])
-    offsets = indptr.long().clamp(0, indices.shape[0])
-    whole = offsets.diff() * size
-    if indptr.device.type == "cpu" and bool(((whole > 0) & ((last_page_len < 0) | (last_page_len > size))).any()):
+    first = indptr.long().clamp_(0, indices.shape[0]).mul_(size)
+    used = first.diff() > 0 if indptr.device.type == "cpu" else None
+    if used is not None and bool((used & ((last_page_len < 0) | (last_page_len > size))).any()):
         refuse_values(f"{operation}: kv_last_page_len", f"0 to {size}", str(last_page_len.tolist()))
-    end = torch.minimum(whole, whole + (last_page_len - size)).clamp(min=0)
-    return Entries(indices, offsets[:-1], torch.zeros_like(end), end, size, indices.shape[0] * size, "kv_indices")
+    end = (last_page_len - size).clamp_(max=0).add(first[1:]).sub_(first[:-1]).clamp_(min=0)
+    return Entries(indices, first[:-1], None, end, size, indices.shape[0] * size, "kv_indices")
 
 
 def block_table(operation, tables, lengths, size):
@@ -52,8 +52,8 @@ def block_table(operation, tables, lengths, size):
     if lengths.device.type == "cpu" and bool(((lengths < 0) | (lengths > most)).any()):
         refuse_values(f"{operation}: context_lens", f"0 to {most}", str(lengths.tolist()))
     end = lengths.long().clamp(0, most)
-    first = torch.arange(0, tables.numel(), max(tables.shape[1], 1), device=tables.device)
-    return Entries(tables.flatten(), first, torch.zeros_like(end), end, size, most, "block_tables")
+    first = torch.arange(0, tables.numel() * size, max(most, 1), device=tables.device)
+    return Entries(tables.flatten(), first, None, end, size, most, "block_tables")
 
 
 def windowed(entries, window, queries=1):
@@ -68,11 +68,9 @@ class Blocks(NamedTuple):
     """The entries of all sequences in blocks of equal length, those of one sequence next to each other."""
 
     sequence: torch.Tensor | slice  # (blocks) of each block; slice(None): each sequence is one block
-    page: torch.Tensor  # (blocks, length) page of each entry, one that exists
-    slot: torch.Tensor  # (blocks, length) and its place in the page
-    position: torch.Tensor  # (blocks, length) number of the entry in its sequence
-    seen: torch.Tensor  # (blocks, length) bool: False where the block holds no entry of its sequence
-    missing: torch.Tensor  # (blocks) bool: a page of an entry does not exist
+    row: torch.Tensor  # (blocks, length) number of each entry in the cache, page * size + slot
+    before: torch.Tensor  # (blocks, length) how far it is before the end of its sequence; the last entry: 1
+    hidden: torch.Tensor  # (blocks, length) bool: True where the block holds no entry of its sequence
     ends: torch.Tensor | None  # (b + 1) first block of each sequence, then the end of the last; None: one each
 
 
@@ -84,27 +82,26 @@ def block_length(entries):
 
 def blocks(operation, entries, page_count):
     """As many blocks as the sequences could need at most: the number is known from shapes alone."""
-    batch, listed = entries.first.shape[0], entries.pages.shape[0]
+    batch, listed, size = entries.first.shape[0], entries.pages.shape[0], entries.size
     length, device = block_length(entries), entries.pages.device
-    if batch * entries.longest <= listed * entries.size + batch * length:  # padding to the longest costs no more
-        sequence: torch.Tensor | slice = slice(None)
-        ends = None
-        first = entries.begin
+    first, stop = entries.first, entries.first + entries.end
+    first = first if entries.begin is None else first + entries.begin
+    sequence: torch.Tensor | slice = slice(None)
+    ends = None
+    if batch * entries.longest <= listed * size + batch * length:  # padding to the longest costs no more
         length = entries.longest
     else:
-        count = listed * entries.size // length + batch
-        needed = (entries.end - entries.begin).add_(length - 1).floor_divide_(length)
-        ends = torch.nn.functional.pad(needed.cumsum(0), (1, 0))
+        count = listed * size // length + batch
+        needed = (stop - first).add_(length - 1).floor_divide_(length)
+        ends = torch.nn.functional.pad(needed.cumsum(0), (1, 0)).clamp_(max=count)
         number = torch.arange(count, device=device)
         sequence = torch.searchsorted(ends[1:], number, right=True).clamp_(max=batch - 1)
-        first = (number - ends[sequence]).mul_(length).add_(entries.begin[sequence])
-        ends = ends.clamp_(max=count)
-    position = first[:, None] + torch.arange(length, device=device)
-    seen = position < entries.end[sequence][:, None]
-    place = (position // entries.size).add_(entries.first[sequence][:, None])
-    page = entries.pages[place.clamp_(0, listed - 1)].long()
+        first = torch.sub(first, ends[:-1], alpha=length)[sequence].add_(number, alpha=length)
+    entry = first[:, None] + torch.arange(length, device=device)
+    before = stop[sequence][:, None] - entry
+    hidden = before <= 0
+    page = entries.pages[(entry // size).clamp_(0, listed - 1)]
     existing = page.clamp(0, page_count - 1)
-    missing = ((page != existing) & seen).any(-1)
-    if device.type == "cpu" and bool(missing.any()):
+    if device.type == "cpu" and bool(((page != existing) & ~hidden).any()):
         refuse_values(f"{operation}: {entries.name}", f"pages below {page_count}", str(entries.pages.tolist()))
-    return Blocks(sequence, existing, position % entries.size, position, seen, missing, ends)
+    return Blocks(sequence, torch.add(entry % size, existing, alpha=size), before, hidden, ends)
