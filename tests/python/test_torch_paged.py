@@ -7,7 +7,7 @@ import layerzero as lz  # noqa: E402
 from adapter_calls import values_of  # noqa: E402
 from conformance_calls import call_door, engine_accepts, problems  # noqa: E402
 from layerzero._contracts import parameter_names  # noqa: E402
-from layerzero.backends.torch import pages, partials  # noqa: E402
+from layerzero.backends.torch import pages, partials, sparse  # noqa: E402
 from operation_cases import cases, lines  # noqa: E402
 
 ROWS = {
@@ -103,3 +103,23 @@ def test_a_page_that_does_not_exist_is_refused_on_the_cpu_alone():
         pages.blocks("operation", entries, 3)
     meta = pages.Entries(*(t.to("meta") if isinstance(t, torch.Tensor) else t for t in entries))
     assert pages.blocks("operation", meta, 3).row.device.type == "meta"
+
+
+def test_blocks_of_unlike_size_by_the_fused_kernel():
+    """A NaN key makes the rows that see it NaN and no others; a row without a block gives 0."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(n, h, 64, generator=generator) for n, h in ((64, 8), (96, 2), (96, 2)))
+    k[5, 1] = torch.nan
+    mask = torch.rand(2, 4, 6, generator=generator) < 0.5
+    mask[0, 1] = False
+    mask[1, 0, 0], mask[1, 1, 0] = True, False
+    rows, columns = (
+        torch.tensor([[16] * 4, [10, 20, 4, 30]]).int(),
+        torch.tensor([[16] * 6, [6, 10, 20, 20, 20, 20]]).int(),
+    )
+    got = sparse.variable_block_sparse_sdpa(q, k, v, mask, rows, columns, 0.125, False)
+    want = lz.variable_block_sparse_attention(
+        q, k, v, mask, rows, columns, kernel="torch.ref.attention.sparse.variable_block"
+    )
+    assert want.isnan().any() and not want.isnan().all()
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4, equal_nan=True)

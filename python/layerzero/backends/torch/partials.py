@@ -109,7 +109,7 @@ def _with_sink(top, total, sinks):
     return factor, torch.where(total == 0, 1.0, total)
 
 
-def _merged(v_a, a, v_b, b):
+def merged(v_a, a, v_b, b):
     """v_a * a + v_b * b with weights (n, h) of float32 or more, rounded once."""
     a, b = a[..., None], b[..., None]
     if wants_grad(v_a, v_b, a, b):
@@ -123,13 +123,13 @@ def merge_attention(v_a, s_a, v_b, s_b, sinks):
         s_a, s_b = s_a.double(), s_b.double()
     if sinks is None and not wants_grad(s_a, s_b):
         a = torch.sigmoid(s_a - s_b.clamp(min=torch.finfo(torch.float32).min))  # -inf less -inf is no number
-        return _merged(v_a, a, v_b, 1 - a), torch.logaddexp(s_a, s_b).float()
+        return merged(v_a, a, v_b, 1 - a), torch.logaddexp(s_a, s_b).float()
     top = no_minus_inf(torch.maximum(s_a, s_b).detach())
     a, b = torch.exp(s_a - top), torch.exp(s_b - top)
     total = a + b
     factor, denominator = _with_sink(top, total, sinks)
     share = 1 / denominator if factor is None else factor / denominator
-    return _merged(v_a, a * share, v_b, b * share), (top + torch.log(total)).float()
+    return merged(v_a, a * share, v_b, b * share), (top + torch.log(total)).float()
 
 
 def _over_parts(weights, parts):

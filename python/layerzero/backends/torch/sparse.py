@@ -49,10 +49,10 @@ def variable_block_sparse_sdpa(q, k, v, block_mask, row_sizes, col_sizes, sm_sca
     """By torch's own choice of a kernel. It adds the mask to the logits, so a key that is not finite is taken out and
     the rows that see it are NaN."""
     seen = visible(block_mask, row_sizes, col_sizes, q.shape[0], k.shape[0])
-    usable = k.isfinite().all(-1)
+    broken = k.sum(-1, dtype=torch.float32) * 0 != 0  # (n, h_kv)
     query = q.unflatten(1, (k.shape[1], -1)).permute(1, 2, 0, 3)
-    key, value = (t.transpose(0, 1)[:, None] for t in (k.masked_fill(~usable[..., None], 0), v))
+    key, value = (t.transpose(0, 1)[:, None] for t in (k.masked_fill(broken[..., None], 0), v))
     output = F.scaled_dot_product_attention(query, key, value, seen[:, None], scale=sm_scale, enable_gqa=True)
     output = output.masked_fill(~seen.any(-1)[:, None, :, None], 0)
-    output = output.masked_fill((seen & ~usable.T[:, None]).any(-1)[:, None, :, None], torch.nan)
+    output = output.masked_fill((seen & broken.T[:, None]).any(-1)[:, None, :, None], torch.nan)
     return output.permute(2, 0, 1, 3).flatten(1, 2)

@@ -10,6 +10,9 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from layerzero.backends.torch.common import constant
+from layerzero.backends.torch.partials import merged
+
 
 class Keys(NamedTuple):
     """Packed keys and values (tokens, h_kv, d) and where each sequence has its own."""
@@ -20,8 +23,9 @@ class Keys(NamedTuple):
     used: torch.Tensor | None  # (b) int32 tokens of each sequence; None: up to the next one's first
 
 
-def forward(query, keys, cu_q, max_q, causal, scale, window=None, lse=False):
-    """Output (rows, h_q, d) and lse (rows, h_q) or None; window: own position included. Rows without a key: 0, -inf."""
+def forward(query, keys, cu_q, max_q, causal, scale, window=None):
+    """Output (rows, h_q, d) and the kernel's own lse (rows, h_q); window: own position included. A row without a key has
+    the output 0 and, as a row with NaN, the lse +inf."""
     output, sums, *_ = torch.ops.aten._flash_attention_forward(
         query,
         keys.key,
@@ -38,11 +42,12 @@ def forward(query, keys, cu_q, max_q, causal, scale, window=None, lse=False):
         window_size_right=None if window is None else 0,
         seqused_k=keys.used,
     )
-    if not lse:
-        return output, None
-    # The kernel gives +inf for a row without a key and for one with NaN.
-    sums = sums.transpose(0, 1)
-    return output, torch.where(sums == torch.inf, output[..., 0].float() * 0 - torch.inf, sums)
+    return output, sums.transpose(0, 1)
+
+
+def true_lse(output, lse):
+    """-inf for a row without a key, NaN for one with NaN."""
+    return torch.where(lse == torch.inf, output[..., 0].float() * 0 - torch.inf, lse)
 
 
 def listed(cache, page, dtype):
@@ -92,14 +97,16 @@ def completed(output, lse, sinks, v_scale, h_kv):
 
 def each(batch, rows, device):
     """Offsets of sequences with as many rows each."""
-    return torch.arange(0, (batch + 1) * rows, rows, device=device, dtype=torch.int32)
+    stop = (batch + 1) * rows
+    return constant(("offsets", stop, rows), device, lambda d: torch.arange(0, stop, rows, dtype=torch.int32, device=d))
 
 
 def attend(query, keys, cu_q, max_q, causal, scale, window, sinks, k_scale, v_scale, return_lse):
     """Output, and lse if it is wanted, with all that the kernel does not know itself."""
     h_kv, extra = keys.key.shape[1], sinks is not None or v_scale is not None
     scaled = in_units(query, k_scale, h_kv)
-    output, lse = forward(scaled, keys, cu_q, max_q, causal, scale, window, return_lse or extra)
+    output, lse = forward(scaled, keys, cu_q, max_q, causal, scale, window)
+    lse = true_lse(output, lse) if return_lse or extra else lse
     return completed(output, lse, sinks, v_scale, h_kv).to(query.dtype) if extra else output, lse
 
 
@@ -155,20 +162,25 @@ def cascade_decode_attention(
     h_kv, dtype, (b, n) = shared_k.shape[1], query.dtype, (query.shape[0], shared_k.shape[0])
     scaled, whole = in_units(query, k_scale, h_kv), each(1, n, query.device)
     prefix = Keys(shared_k.to(dtype), shared_v.to(dtype), whole, whole[1:])
-    first, lse_a = forward(scaled, prefix, each(1, b, query.device), b, False, sm_scale, None, True)
+    first, lse_a = forward(scaled, prefix, each(1, b, query.device), b, False, sm_scale)
     suffix = csr(query, k_cache, v_cache, indptr, indices, last_page_len)
-    second, lse_b = forward(scaled, suffix, each(b, 1, query.device), 1, False, sm_scale, None, True)
-    share = torch.sigmoid(lse_b - lse_a)[..., None]
-    output, lse = torch.lerp(first.float(), second.float(), share), torch.logaddexp(lse_a, lse_b)
-    if sinks is not None or v_scale is not None:
-        output = completed(output, lse, sinks, v_scale, h_kv)
-    return _results((output.to(dtype), lse), return_lse)
+    second, lse_b = forward(scaled, suffix, each(b, 1, query.device), 1, False, sm_scale)
+    extra = sinks is not None or v_scale is not None
+    if return_lse or extra:
+        lse_a, lse_b = true_lse(first, lse_a), true_lse(second, lse_b)
+    else:  # NaN comes through the outputs, whatever their shares are
+        lse_b = lse_b.masked_fill(lse_b == torch.inf, -torch.inf)
+    share = torch.sigmoid(lse_a - lse_b)
+    output, lse = merged(first, share, second, 1 - share), None
+    if return_lse or extra:
+        lse = torch.logaddexp(lse_a, lse_b)
+        output = completed(output, lse, sinks, v_scale, h_kv).to(dtype) if extra else output
+    return _results((output, lse), return_lse)
 
 
 def packed_offsets(offsets, total):
-    """Offsets that never decrease, with one sequence more for the rows of none: (b + 2)."""
-    inner = offsets[1:].clamp(0, total).cummax(0).values
-    return F.pad(F.pad(inner, (1, 0)), (0, 1), value=total)
+    """Offsets within 0 to `total` that never decrease, with one sequence more for the rows of none: (b + 2)."""
+    return F.pad(offsets, (0, 1), value=total).clamp_(0, total).cummax(0).values
 
 
 def paged_prefill_attention(
@@ -177,7 +189,7 @@ def paged_prefill_attention(
 ):  # fmt: skip
     window, cu_q = _window(window_left), packed_offsets(qo_indptr, query.shape[0])
     keys = csr(query, k_cache, v_cache, indptr, indices, last_page_len)
-    keys = without_hidden(keys, window, cu_q.diff()[:-1])
+    keys = keys if window is None else without_hidden(keys, window, cu_q.diff()[:-1])
     keys = keys._replace(begin=F.pad(keys.begin, (0, 1)), used=F.pad(keys.used, (0, 1)))
     how = (query.shape[0], causal, sm_scale, window, sinks, k_scale, v_scale)
     return _results(attend(query, keys, cu_q, *how, return_lse), return_lse)
