@@ -36,6 +36,8 @@ def embedding(input, weight):
 
 
 def softmax(logits, temperature, row_temperature=None):
+    if row_temperature is not None:
+        return _row_softmax(logits, row_temperature[..., None])
     x = logits if logits.dtype == torch.float64 else logits.float()
     if temperature != 1.0 and x.numel():
         if temperature > 1:  # no difference of finite logits is then infinite
@@ -43,6 +45,21 @@ def softmax(logits, temperature, row_temperature=None):
         limits = torch.finfo(x.dtype)  # within which the temperature and its reciprocal are normal numbers
         x = (x - x.detach().amax(-1, keepdim=True)) / min(max(temperature, limits.tiny), limits.max / 4)
     return torch.softmax(x, dim=-1).float()
+
+
+def _row_softmax(logits, temperature):
+    """Softmax with a temperature for each row; on a CUDA device, where none is read, one of 0 or less gives NaN."""
+    valid = temperature > 0
+    if not temperature.is_cuda and not bool((valid & temperature.isfinite()).all()):
+        refuse_values("softmax: row_temperature", "numbers above 0", str(temperature.flatten().tolist()))
+    if not logits.numel():
+        return torch.softmax(logits, dim=-1, dtype=torch.float32)
+    kind = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    limits = torch.finfo(kind)
+    half = torch.where(valid, temperature.to(kind).clamp(limits.tiny * 4, limits.max) * 0.5, float("nan"))
+    # No difference of finite halves is infinite.
+    x = torch.add(logits.detach().amax(-1, keepdim=True).to(kind) * -0.5, logits, alpha=0.5)
+    return torch.softmax(x / half if x.requires_grad else x.div_(half), dim=-1).float()
 
 
 _ARITHMETIC: dict[str, Any] = {

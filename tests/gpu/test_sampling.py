@@ -1,0 +1,228 @@
+"""The sampling operations on the device: the CPU's tokens for the same numbers, torch's generator, graphs, no waiting."""
+
+import contextlib
+
+import layerzero as lz
+import pytest
+import torch
+
+CALLS = {
+    "sample_topk": [{"k": 1}, {"k": 50}, {"k": 5000}, {"row_k": True}],
+    "sample_topp": [{"p": 0.9}, {"p": 1.0}, {"p": 0.0}, {"row_p": True}],
+    "sample_minp": [{"min_p": 0.1}, {"min_p": 0.0}, {"row_min_p": True}],
+    "sample_topk_topp": [{"k": 50, "p": 0.9}, {"k": 9000, "p": 0.7}, {"row_k": True, "p": 0.9}],
+}
+EVERY = [(name, filters) for name, all_filters in CALLS.items() for filters in all_filters]
+every = pytest.mark.parametrize(("name", "filters"), EVERY, ids=str)
+
+
+@contextlib.contextmanager
+def unread():
+    """Nothing inside may wait for the device."""
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def filters_of(filters, rows):
+    torch.manual_seed(3)
+    values = {
+        "row_k": torch.randint(1, 300, (rows,)),
+        "row_p": torch.rand(rows),
+        "row_min_p": torch.rand(rows).square(),
+    }
+    return {key: values[key] if value is True else value for key, value in filters.items()}
+
+
+def on_device(call):
+    return {key: value.cuda() if isinstance(value, torch.Tensor) else value for key, value in call.items()}
+
+
+def logits_of(kind, rows, vocab):
+    torch.manual_seed(1)
+    if kind == "ties":
+        return torch.randint(-3, 4, (rows, vocab)).float()
+    x = torch.randn(rows, vocab) * 3
+    if kind == "bad" and rows > 3:
+        x[0, 5], x[1], x[2, 7] = float("nan"), float("-inf"), float("inf")
+        x[3, ::2] = float("-inf")
+    return x.to(torch.bfloat16) if kind == "bf16" else x.half() if kind == "f16" else x.double() if kind == "f64" else x
+
+
+def agree(name, call, got):
+    """Equal tokens to the CPU's in float64, but for what rounding may move: looked at with both neighbours of u."""
+    want = getattr(lz, name)(**call, kernel=f"ref.sampling.{name.removeprefix('sample_')}")
+    got = got.cpu()
+    different = (got != want).flatten().nonzero().flatten().tolist()
+    assert len(different) <= max(1, got.numel() // 100), f"{len(different)} of {got.numel()}"
+    for row in different:
+        one = {key: value[row : row + 1] if isinstance(value, torch.Tensor) else value for key, value in call.items()}
+        near = []
+        for shift in (-2e-4, 2e-4):
+            moved = one | {"uniform": (one["uniform"] + shift).clamp(0, 1 - 2.0**-53)}
+            near.append(int(getattr(lz, name)(**moved, kernel=f"ref.sampling.{name.removeprefix('sample_')}")))
+        assert min(near) <= int(got[row]) <= max(near), (row, int(got[row]), int(want[row]), near)
+
+
+@every
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 128256), (7, 1000), (64, 32001), (130, 4097)])
+@pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f64", "ties", "bad"])
+def test_tokens_are_the_cpus(name, filters, rows, vocab, kind):
+    call = {"logits": logits_of(kind, rows, vocab)} | filters_of(filters, rows)
+    for temperature in (1.0, 0.7):
+        given = call | {"temperature": temperature, "uniform": torch.rand(rows, dtype=torch.float64)}
+        device = on_device(given)
+        with unread():
+            got = getattr(lz, name)(**device)
+        agree(name, given, got)
+
+
+@every
+def test_a_seed_draws_the_cpus_numbers(name, filters):
+    """One million numbers of two tokens of equal probability show every bit of a mistake in the numbers."""
+    call = {"logits": torch.zeros(5000, 2)} | filters_of(filters, 5000)
+    for seed, offset in ((0, 0), (7, 3), (-5, 2**40 + 1)):
+        device = on_device(call)
+        with unread():
+            got = getattr(lz, name)(**device, seed=seed, offset=offset)
+        want = getattr(lz, name)(**call, seed=seed, offset=offset)
+        assert int((got.cpu() != want).sum()) <= 1
+
+
+def test_greedy_takes_the_first_of_equal_logits():
+    for dtype in (torch.float32, torch.bfloat16):
+        x = torch.randint(0, 3, (64, 50001), device="cuda").to(dtype)
+        assert torch.equal(lz.sample_topk(x, 1), x.cpu().float().argmax(-1).cuda())
+
+
+@every
+def test_torchs_generators_govern_the_draws(name, filters):
+    call = on_device({"logits": torch.zeros(512, 4000)} | filters_of(filters, 512))
+    sample = getattr(lz, name)
+    generator = torch.Generator("cuda")
+    runs = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        generator.manual_seed(9)
+        with unread():
+            runs.append([sample(**call), sample(**call), sample(**call, generator=generator)])
+    for a, b in zip(*runs, strict=True):
+        assert torch.equal(a, b)
+    if filters not in ({"k": 1}, {"p": 0.0}):
+        assert not torch.equal(runs[0][0], runs[0][1])
+    torch.manual_seed(5)
+    uniform = torch.rand(512, dtype=torch.float64, device="cuda")
+    assert torch.equal(runs[0][0], sample(**call, uniform=uniform))
+    with pytest.raises(lz.InvalidRequestError, match="generator: wanted one of cuda:0"):
+        sample(**call, generator=torch.Generator())
+
+
+def captured(run):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = run()
+    return graph, result
+
+
+@every
+def test_each_replay_of_a_graph_draws(name, filters):
+    call = on_device({"logits": torch.zeros(512, 4000)} | filters_of(filters, 512))
+    graph, token = captured(lambda: getattr(lz, name)(**call))
+    seen = []
+    for _ in range(3):
+        graph.replay()
+        seen.append(token.clone())
+    if filters not in ({"k": 1}, {"p": 0.0}):
+        assert not torch.equal(seen[0], seen[1]) and not torch.equal(seen[1], seen[2])
+    torch.manual_seed(11)
+    graph.replay()
+    first = token.clone()
+    torch.manual_seed(11)
+    graph.replay()
+    assert torch.equal(first, token)
+
+
+@every
+def test_a_seed_in_a_graph_repeats(name, filters):
+    call = on_device({"logits": torch.randn(64, 4000)} | filters_of(filters, 64))
+    graph, token = captured(lambda: getattr(lz, name)(**call, seed=3, offset=2))
+    graph.replay()
+    assert torch.equal(token, getattr(lz, name)(**call, seed=3, offset=2))
+
+
+def speculation(b, n, vocab, dtype=torch.float32):
+    torch.manual_seed(2)
+    draft, target = torch.randn(b, n, vocab).softmax(-1).to(dtype), torch.randn(b, n + 1, vocab).softmax(-1).to(dtype)
+    return {"draft_probs": draft, "draft_token_ids": torch.randint(0, vocab, (b, n)), "target_probs": target}
+
+
+@pytest.mark.parametrize(("b", "n", "vocab"), [(1, 3, 32000), (64, 4, 5000), (9, 0, 300), (9, 2, 7)])
+def test_speculation_gives_the_cpus_tokens(b, n, vocab):
+    call = speculation(b, n, vocab)
+    call["draft_token_ids"][0, :1] = vocab
+    call["target_probs"][-1] = float("nan")
+    device = on_device(call)
+    for seed in range(20):
+        with unread():
+            tokens, count = lz.speculative_sample(**device, seed=seed)
+        want = lz.speculative_sample(**call, seed=seed, kernel="ref.sampling.speculative")
+        assert torch.equal(count.cpu(), want[1])
+        assert int((tokens.cpu() != want[0]).sum()) <= b // 20
+    torch.manual_seed(4)
+    with unread():
+        first, second = lz.speculative_sample(**device)[0], lz.speculative_sample(**device)[0]
+    torch.manual_seed(4)
+    assert torch.equal(first, lz.speculative_sample(**device)[0])
+    assert b == 1 or not torch.equal(first, second)
+
+
+@every
+def test_strict_mode_refuses_a_row_without_a_distribution(name, filters):
+    for bad in (float("nan"), float("-inf")):
+        logits = torch.zeros(4, 500, device="cuda")
+        logits[2] = bad
+        call = on_device({"logits": logits} | filters_of(filters, 4))
+        assert getattr(lz, name)(**call)[2] == -1
+        with lz.policy(strict_mode=True), pytest.raises(lz.KernelExecutionError, match=name):
+            getattr(lz, name)(**call)
+
+
+def test_numbers_of_rows_that_are_none_give_minus_one():
+    x = torch.zeros(3, 50, device="cuda")
+    with unread():
+        tokens = lz.sample_topk(x, row_k=torch.tensor([2, 0, -1]).cuda(non_blocking=True))
+        colder = lz.sample_topk(x, 3, row_temperature=torch.tensor([1.0, 0.0, float("nan")]).cuda(non_blocking=True))
+    assert (tokens >= 0).tolist() == [True, False, False]
+    assert (colder >= 0).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_softmax_with_a_temperature_for_each_row(dtype):
+    torch.manual_seed(1)
+    x, t = (torch.randn(33, 5000) * 10).to(dtype), torch.rand(33) + 0.05
+    device, temperature = x.cuda(), t.cuda()
+    with unread():
+        got = lz.softmax(device, row_temperature=temperature)
+    torch.testing.assert_close(got.cpu(), (x.double() / t.double()[:, None]).softmax(-1).float(), rtol=1e-5, atol=1e-7)
+
+
+def test_torch_rows_serve_the_device():
+    """Not the references, which compute in float64 and sort everything."""
+    x = torch.zeros(2, 1000, device="cuda")
+    for name, call in (
+        ("topk", {"k": 5}),
+        ("topp", {"p": 0.5}),
+        ("minp", {"min_p": 0.5}),
+        ("topk_topp", {"k": 5, "p": 0.5}),
+    ):
+        assert lz.which(f"sample_{name}", x, **call)["kernel_id"] == f"torch.sampling.{name}"
+    assert lz.which("softmax", x, row_temperature=torch.ones(2, device="cuda"))["kernel_id"] == "torch.softmax"
+    assert (
+        lz.which("speculative_sample", **on_device(speculation(2, 2, 50)))["kernel_id"] == "torch.sampling.speculative"
+    )
