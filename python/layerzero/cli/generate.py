@@ -22,7 +22,9 @@ def command(
     top_p: Annotated[float | None, typer.Option(help="sample from the most likely of this much probability")] = None,
     top_k: Annotated[int | None, typer.Option(help="sample from that many tokens")] = None,
     min_p: Annotated[float | None, typer.Option(help="sample from tokens at least this likely beside the best")] = None,
-    seed: Annotated[int, typer.Option(help="equal seeds give equal answers")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="equal seeds give equal answers; default: other ones each time")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="bf16, f16 or f32")] = "bf16",
     weights: Annotated[
         str | None, typer.Option(help="gguf: the file's blocks as they are; bf16, int8 or int4: rounded")
@@ -40,8 +42,12 @@ def command(
     """A local model answers: one --prompt, a batch from --prompts-file, or a conversation."""
     if prompt is not None and prompts_file is not None:
         raise InvalidRequestError("prompt: wanted --prompt or --prompts-file, got both; leave one out")
+    import torch
+
     from layerzero.models import Sampling
 
+    if seed is None:
+        torch.seed()
     sampling = Sampling.of(temperature, top_k, top_p, min_p, seed)
     texts = [prompt] if prompt is not None else _read_prompts(prompts_file)
     session = _open(model, dtype, threads, no_layerzero, weights, activations, release)

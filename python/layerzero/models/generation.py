@@ -24,7 +24,7 @@ class Sampling:
     top_k: int | None = None
     top_p: float | None = None
     min_p: float | None = None
-    seed: int = 0
+    seed: int | None = None
     greedy: bool = True
 
     def __post_init__(self):
@@ -32,7 +32,7 @@ class Sampling:
             raise InvalidRequestError("min_p: wanted it alone, got top_k or top_p too; choose one of the two ways")
 
     @staticmethod
-    def of(temperature=None, top_k=None, top_p=None, min_p=None, seed=0):
+    def of(temperature=None, top_k=None, top_p=None, min_p=None, seed=None):
         """Greedy if nothing but a seed is given, or at temperature 0."""
         asked = any(value is not None for value in (temperature, top_k, top_p, min_p))
         if temperature == 0:
@@ -40,10 +40,14 @@ class Sampling:
         return Sampling(1.0 if temperature is None else temperature, top_k, top_p, min_p, seed, not asked)
 
     def draw(self, logits, step):
-        """logits (batch, vocab) -> ids (batch,). `step` advances the generator: equal seeds repeat a run exactly."""
+        """logits (batch, vocab) -> ids (batch,). With a seed `step` is the offset: equal seeds repeat a run exactly.
+
+        Without one torch's default generator draws."""
         if self.greedy:
-            return _OPS["sample_topk"](logits, 1)
-        how = {"temperature": float(self.temperature), "seed": self.seed, "offset": step}
+            return _OPS["sample_topk"](logits, 1, seed=0)
+        how = {"temperature": float(self.temperature)}
+        if self.seed is not None:
+            how |= {"seed": self.seed, "offset": step}
         if self.min_p is not None:
             return _OPS["sample_minp"](logits, float(self.min_p), **how)
         if self.top_k is not None and self.top_p is not None:
