@@ -26,7 +26,7 @@ PyObject** Slot(const OpDoor& door, PyObject* name, Arguments* a) {
   if (!door.layouts.empty() && SameName(name, kLayout)) return &a->layout;
   if (SameName(name, kKernel)) return &a->kernel;
   if (SameName(name, kOut)) return &a->out;
-  if (door.seeded && SameName(name, kGenerator)) return &a->generator;
+  if (door.draws && SameName(name, kGenerator)) return &a->generator;
   return nullptr;
 }
 

@@ -10,7 +10,7 @@ struct Arguments {
   PyObject* layout = nullptr;
   PyObject* kernel = nullptr;
   PyObject* out = nullptr;
-  PyObject* generator = nullptr;  // a torch.Generator in the seed's place
+  PyObject* generator = nullptr;  // a torch.Generator that draws `uniform`
 };
 
 // Sizes and strides of described tensors, which have no memory.

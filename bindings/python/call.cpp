@@ -7,6 +7,7 @@
 #include "bindings/profiler_event.h"
 #include "docstring.h"
 #include "outputs.h"
+#include "random.h"
 #include "torch_bridge.h"
 
 namespace lz::door {
@@ -344,6 +345,8 @@ PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_ar
   if (!ParseArguments(*door, args, num_args, keywords, &a)) return nullptr;
   Request r(*door->op);
   if (ReadTensors(*door, a, &r) != Read::kOk) return SlowDoor(*door, args, num_args, keywords);
+  Drawn drawn;
+  if (LeavesDraw(*door, a) && !drawn.Into(*door, &a, &r)) return nullptr;
   if (!ReadScalars(*door, a, &r)) return nullptr;
   Engine& engine = Engine::Get();
   if (Status status = engine.Prepare(r); !status.ok()) return Raise(status, &r);
@@ -370,9 +373,8 @@ PyObject* MakeCallable(const Operation& op, PyObject* module) {
     if (!p.keyword_only) ++door->num_positional;
   }
   for (const std::string& name : op.layout_names()) door->layouts.push_back(PyUnicode_InternFromString(name.c_str()));
-  door->seeded = std::any_of(c.params.begin(), c.params.end(),
-                             [](const Param& p) { return p.name == "seed" && p.kind == ParamKind::kInt; });
-  door->doc = Docstring(c, !door->layouts.empty(), door->seeded);
+  door->draws = DrawParamsOf(op);
+  door->doc = Docstring(c, !door->layouts.empty(), door->draws.has_value());
   door->method.ml_name = c.name.data();  // contracts are string literals
   door->method.ml_meth = AsCFunction(&CallOperation);
   door->method.ml_flags = METH_FASTCALL | METH_KEYWORDS;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/draws.h"
 #include "engine/engine.h"
 
 namespace lz::door {
@@ -14,10 +15,10 @@ namespace lz::door {
 // The callable's state; lives as long as the process. The GIL guards it.
 struct OpDoor {
   const Operation* op;
-  std::vector<PyObject*> names;    // interned, in the contract's order of parameters
-  size_t num_positional = 0;       // parameters before the keyword-only ones
-  std::vector<PyObject*> layouts;  // interned names
-  bool seeded = false;             // has a `seed`, for which generator= may draw
+  std::vector<PyObject*> names;     // interned, in the contract's order of parameters
+  size_t num_positional = 0;        // parameters before the keyword-only ones
+  std::vector<PyObject*> layouts;   // interned names
+  std::optional<DrawParams> draws;  // which parameters are random numbers; generator= may draw them
   std::string doc;
   PyMethodDef method{};
   Box site;                                                  // the last choice
@@ -33,6 +34,7 @@ struct Hooks {
   PyObject* selected = nullptr;          // selected(operation, kernel id, fallback): a choice that is worth a line
   PyObject* failed = nullptr;            // failed(operation, text): a kernel failed and another one has answered
   PyObject* guessed = nullptr;           // guessed(text, seconds): a layout was guessed; may raise, as warnings do
+  PyObject* draw = nullptr;              // draw(tensor of rows, pairs) -> uniform numbers for a call without a seed
 };
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked

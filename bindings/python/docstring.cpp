@@ -89,7 +89,7 @@ std::string Docstring(const Contract& c, bool layouts, bool seeded) {
   }
   if (layouts)
     text += "  layout: one of " + std::string(c.layouts) + ": order of the axes; None: found from the tensors\n";
-  if (seeded) text += "  generator: torch.Generator: draws the seed\n";
+  if (seeded) text += "  generator: torch.Generator of the tensors' device: draws `uniform`; None: the default one\n";
   text += "  kernel: str: id of the one kernel to use; None: the best that is admissible\n";
   text += "  out: tensor or tuple of tensors: memory for the results, of exactly their shape and dtype\n";
   text += c.outputs.empty() ? "\nReturns: None\n" : "\nReturns:\n";

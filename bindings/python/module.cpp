@@ -2,8 +2,11 @@
 // and give JSON. The package layerzero/ is what people import.
 #include <Python.h>
 
+#include <cstring>
+
 #include "call.h"
 #include "kv_cache.h"
+#include "ops/common/philox.h"
 #include "perfdb/record.h"
 #include "program.h"
 #include "torch_bridge.h"
@@ -117,12 +120,29 @@ PyObject* Invalidate(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed); None keeps one unset.
+// philox(seed, offset, rows, first slot, slots): the sampling operations' numbers as doubles, slots of a row together.
+PyObject* Philox(PyObject*, PyObject* args) {
+  long long seed, offset, rows, first, slots;
+  if (!PyArg_ParseTuple(args, "LLLLL", &seed, &offset, &rows, &first, &slots)) return nullptr;
+  PyObject* memory = PyByteArray_FromStringAndSize(nullptr, Py_ssize_t(rows * slots * int64_t(sizeof(double))));
+  if (!memory) return nullptr;
+  char* next = PyByteArray_AsString(memory);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t slot = first; slot < first + slots; ++slot, next += sizeof(double)) {
+      const double u = PhiloxUniform(seed, offset, row, uint32_t(slot));
+      std::memcpy(next, &u, sizeof(u));
+    }
+  }
+  return memory;
+}
+
+// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw); None keeps one unset.
 PyObject* SetHooks(PyObject*, PyObject* args) {
   PyObject** slots[] = {&g_hooks.raise,    &g_hooks.slow,   &g_hooks.resolve, &g_hooks.scope_of_context,
-                        &g_hooks.selected, &g_hooks.failed, &g_hooks.guessed};
+                        &g_hooks.selected, &g_hooks.failed, &g_hooks.guessed, &g_hooks.draw};
   PyObject* hooks[std::size(slots)];
-  if (!PyArg_ParseTuple(args, "OOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6)) {
+  if (!PyArg_ParseTuple(args, "OOOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6,
+                        hooks + 7)) {
     return nullptr;
   }
   for (size_t i = 0; i < std::size(slots); ++i) {
@@ -136,8 +156,9 @@ PyObject* SetHooks(PyObject*, PyObject* args) {
 PyMethodDef kMethods[] = {
     {"attach", Attach, METH_VARARGS, "attach(torch, states): opens the fast door for torch tensors."},
     {"dispatch_key_state", DispatchKeyState, METH_NOARGS, "The calling thread's dispatch keys, or None."},
+    {"philox", Philox, METH_VARARGS, "philox(seed, offset, rows, first slot, slots) -> doubles in a bytearray"},
     {"set_hooks", SetHooks, METH_VARARGS,
-     "set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed)"},
+     "set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw)"},
     {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
     {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "question.h"
+#include "random.h"
 #include "torch_bridge.h"
 
 namespace lz::door {
@@ -16,6 +17,7 @@ struct Prepared {
   std::vector<lz_scalar> scalars;
   int32_t layout = 0;
   int64_t policy = 0;
+  bool draws = false;  // no seed was fixed: each call draws
   Box site;
 };
 
@@ -43,13 +45,15 @@ PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_arg
                  door.method.ml_name, door.method.ml_name);
     return nullptr;
   }
+  Drawn drawn;
+  if (prepared->draws && LeavesDraw(door, a) && !drawn.Into(door, &a, &r)) return nullptr;
   std::copy(prepared->scalars.begin(), prepared->scalars.end(), r.scalars.begin());
   r.layout = prepared->layout;
   if (!ReadContext(&r)) return nullptr;
   if (prepared->policy != 0) r.policy = prepared->policy;
   if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
   PyObject* tensors[kMaxTensors] = {};
-  for (Py_ssize_t i = 0; i < num_args; ++i) tensors[i] = args[i];
+  for (size_t i = 0; i < op.num_inputs(); ++i) tensors[i] = a.params[op.input_params()[i]];
   return SelectAndRun(r, &prepared->site, tensors, nullptr);
 }
 
@@ -61,11 +65,12 @@ PyObject* Prepare(PyObject*, PyObject* args) {
   Request& r = *q.request;
   if (q.arguments.generator && q.arguments.generator != Py_None) {
     return Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": generator",
-                                                      .wanted = "none in a prepared call, whose seed is fixed",
+                                                      .wanted = "none in a prepared call",
                                                       .got = "one",
-                                                      .fix = "pass seed="}));
+                                                      .fix = "pass seed= here or uniform to each call"}));
   }
-  auto prepared = std::make_unique<Prepared>(Prepared{.door = q.door, .policy = r.policy});
+  auto prepared = std::make_unique<Prepared>(
+      Prepared{.door = q.door, .policy = r.policy, .draws = LeavesDraw(*q.door, q.arguments)});
   prepared->scalars.assign(r.scalars.begin(), r.scalars.begin() + ptrdiff_t(r.op->num_scalars()));
   if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
   if (!TellLayout(r)) return nullptr;

@@ -2,6 +2,7 @@
 #include "question.h"
 
 #include "bindings/profiler_event.h"
+#include "random.h"
 #include "torch_bridge.h"
 
 namespace lz::door {
@@ -34,6 +35,7 @@ bool ReadQuestion(PyObject* args, Question* q) {
   if (read == Read::kSlow) {
     PyErr_SetString(PyExc_TypeError, "wanted plain tensors outside torch's modes and transforms");
   }
+  if (read == Read::kOk && LeavesDraw(*q->door, q->arguments)) DescribeDraw(*q->door, &*q->request, &q->descriptions);
   return read == Read::kOk && ReadScalars(*q->door, q->arguments, &*q->request);
 }
 

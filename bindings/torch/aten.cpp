@@ -2,9 +2,11 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <torch/csrc/stable/stableivalue_conversions.h>
 
 #include <array>
 #include <atomic>
+#include <optional>
 #include <stdexcept>
 
 namespace lz::torch_ops {
@@ -108,6 +110,14 @@ Handle NewTensor(const int64_t* shape, int32_t ndim, DType dtype, lz_device wher
                                  cuda ? aoti_torch_device_type_cuda() : aoti_torch_device_type_cpu(), where.id, &made),
         "empty_strided");
   return Handle(made);
+}
+
+void FillUniform(const Handle& tensor) {
+  namespace stable = torch::stable::detail;
+  StableIValue stack[] = {stable::from(Share(tensor)), stable::from(0.0), stable::from(1.0),
+                          stable::from(std::nullopt)};
+  Check(aoti_torch_call_dispatcher("aten::uniform_", "", stack), "uniform_");
+  Handle(stable::to<AtenTensorHandle>(stack[0]));
 }
 
 AtenTensorHandle Share(const Handle& tensor) {

@@ -55,6 +55,8 @@ class Handle {
 lz_tensor ViewOf(const Handle& tensor);
 // A new tensor with row-major strides of `shape`.
 Handle NewTensor(const int64_t* shape, int32_t ndim, DType dtype, lz_device where);
+// Fills a tensor of floats with numbers of [0, 1) from the default generator of its device.
+void FillUniform(const Handle& tensor);
 // A second handle of the same tensor.
 AtenTensorHandle Share(const Handle& tensor);
 

@@ -106,6 +106,19 @@ void FillRequest(const TorchOp& t, Arguments& a, Request& r) {
   if (t.layout) r.layout = LayoutIndex(op, a.layout);
 }
 
+// `uniform` of a call without a seed, as torch.rand draws it: from the default generator of the tensors' device.
+void DrawUniform(const TorchOp& t, Arguments& a, Request& r) {
+  const auto& draws = t.draws;
+  if (!draws || r.scalars[draws->seed].given || r.scalars[draws->offset].value.i != 0) return;
+  const lz_tensor& rows = r.tensors[draws->rows];
+  if (a.tensors[draws->uniform] || rows.ndim < 1 || rows.ndim > kMaxRank) return;
+  int64_t shape[kMaxRank + 1];
+  const int32_t ndim = draws->Shape(rows, shape);
+  Handle& uniform = a.tensors[draws->uniform] = NewTensor(shape, ndim, DType::kF64, rows.device);
+  FillUniform(uniform);
+  r.tensors[draws->uniform] = ViewOf(uniform);
+}
+
 void Require(const Status& status) {
   if (!status.ok()) Fail(status);
 }
@@ -166,6 +179,7 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   Arguments a(t, stack);
   Request r(op);
   FillRequest(t, a, r);
+  DrawUniform(t, a, r);
   lz_tensor inputs[kMaxTensors];
   std::copy(r.tensors.begin(), r.tensors.begin() + ptrdiff_t(op.num_inputs()), inputs);
   if (const HostRuntime* host = engine.host()) Require(host->context(r));

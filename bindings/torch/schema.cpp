@@ -38,7 +38,7 @@ std::string Default(const Param& p, bool decides) {
 bool HasDefault(const Param& p) { return p.optional || p.has_default; }
 
 TorchOp Overload(const Operation& op, bool condition, std::string_view name) {
-  TorchOp t{.op = &op, .overload = std::string(name), .condition = condition};
+  TorchOp t{.op = &op, .overload = std::string(name), .condition = condition, .draws = DrawParamsOf(op)};
   const Contract& c = op.contract();
   const int decides = op.output_condition();
   for (bool keyword_only : {false, true}) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "bindings/draws.h"
 #include "engine/engine.h"
 
 namespace lz::torch_ops {
@@ -16,6 +17,7 @@ struct TorchOp {
   std::vector<uint8_t> arguments;  // contract parameters in the schema's order; the layout follows them
   bool layout = false;             // the last argument is the layout's name
   size_t num_outputs = 0;
+  std::optional<DrawParams> draws;  // which arguments are random numbers
 
   std::string Name() const;    // "attention.lse"
   std::string Schema() const;  // "attention.lse(Tensor query, ..., *, float? scale=None) -> (Tensor, Tensor)"

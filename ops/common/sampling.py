@@ -19,6 +19,17 @@ def philox_uniform(seed, offset, rows, slot=0):
     return (c[0] << 21 | c[1] >> 11).double() * 2.0**-53
 
 
+def given_uniform(uniform):
+    """The caller's draws in float64; out of [0, 1) they are refused, on a CUDA device moved into it: nothing is read."""
+    uniform = uniform.double()
+    if uniform.is_cuda:
+        return uniform.nan_to_num(0.0).clamp(0.0, 1 - 2.0**-53)
+    valid = (uniform >= 0) & (uniform < 1)
+    if not bool(valid.all()):
+        raise ValueError(f"uniform: wanted numbers in [0, 1), got {uniform[~valid].tolist()}")
+    return uniform
+
+
 def draw(weights, u):
     """First index of each row whose running sum of `weights` exceeds u times the row's sum."""
     sums = weights.cumsum(-1)
@@ -51,8 +62,9 @@ def sample(
     p=None,
     min_p=None,
     temperature=1.0,
-    seed=0,
+    seed=None,
     offset=0,
+    uniform=None,
     row_k=None,
     row_p=None,
     row_min_p=None,
@@ -62,9 +74,9 @@ def sample(
     vocab = logits.shape[-1]
     x = logits.double().reshape(logits.shape[:-1].numel(), vocab)
     rows = torch.arange(x.shape[0], device=x.device)
-    valid = ~x.isnan().any(-1) & x.isfinite().any(-1)
+    valid = ~x.isnan().any(-1) & (x > -torch.inf).any(-1)
     if strict:
-        answered("logits", "a finite logit and no NaN in every row in strict mode", valid)
+        answered("logits", "a logit above -inf and no NaN in every row in strict mode", valid)
     k = column(k, row_k, x, max(vocab, 1))
     p = column(p, row_p, x, 1.0)
     min_p = column(min_p, row_min_p, x, 0.0)
@@ -86,5 +98,6 @@ def sample(
     keep[:, 1:] &= (sums[:, :-1] < p * sums[:, -1:]) | (p == 1)
     keep[:, 1:] &= ordered[:, 1:] >= min_p
     kept = torch.zeros_like(keep).scatter(-1, order, keep)
-    token = draw(torch.where(kept, weights, 0.0), philox_uniform(seed, offset, rows))
+    u = philox_uniform(seed, offset, rows) if uniform is None else given_uniform(uniform).flatten()
+    token = draw(torch.where(kept, weights, 0.0), u)
     return torch.where(valid, token, -1).reshape(logits.shape[:-1])

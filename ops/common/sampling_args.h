@@ -8,6 +8,7 @@
 #include "core/contract.h"
 #include "core/view.h"
 #include "ops/common/index.h"
+#include "ops/common/philox.h"
 #include "ops/common/sampling_contract.h"
 #include "ops/common/sampling_math.h"
 
@@ -34,13 +35,46 @@ inline const lz_tensor* FindTensor(const Contract& contract, const lz_kernel_arg
   return nullptr;
 }
 
+// The random numbers of one call: `uniform` where it was given, else Philox by (seed, offset).
+class Draws {
+ public:
+  Draws(const Contract& contract, const lz_kernel_args& args)
+      : uniform_(FindTensor(contract, args, "uniform")),
+        seed_(FindScalar(contract, args, "seed")->value.i),
+        offset_(FindScalar(contract, args, "offset")->value.i) {}
+
+  // Of a sample_* operation: the row's token.
+  double OfRow(int64_t row) const { return uniform_ ? Given(row) : PhiloxUniform(seed_, offset_, row, 0); }
+  // Of speculative_sample: what accepts draft i of the row, and what draws the token at position i.
+  double Accepting(int64_t row, int64_t i) const {
+    return uniform_ ? Given((row * uniform_->shape[1] + i) * 2)
+                    : PhiloxUniform(seed_, offset_, row, uint32_t(1 + 2 * i));
+  }
+  double Drawing(int64_t row, int64_t i) const {
+    return uniform_ ? Given((row * uniform_->shape[1] + i) * 2 + 1)
+                    : PhiloxUniform(seed_, offset_, row, uint32_t(2 + 2 * i));
+  }
+  // Whether every given number lies in [0, 1).
+  bool Valid() const {
+    int64_t count = uniform_ != nullptr;
+    for (int32_t d = 0; uniform_ && d < uniform_->ndim; ++d) count *= uniform_->shape[d];
+    while (count > 0 && IsUniform(Given(count - 1))) --count;
+    return count == 0;
+  }
+
+ private:
+  double Given(int64_t index) const { return View(*uniform_).Load(ElementOffset(*uniform_, index)); }
+
+  const lz_tensor* uniform_;
+  int64_t seed_, offset_;
+};
+
 class SampleArguments {
  public:
   SampleArguments(const Contract& contract, const lz_kernel_args& args)
       : logits(args.tensors[0]),
         token(args.tensors[CountTensors(contract)]),
-        seed(FindScalar(contract, args, "seed")->value.i),
-        offset(FindScalar(contract, args, "offset")->value.i),
+        draws(contract, args),
         temperature_(contract, args, "temperature", "row_temperature"),
         k_(contract, args, "k", "row_k"),
         p_(contract, args, "p", "row_p"),
@@ -59,7 +93,7 @@ class SampleArguments {
 
   const lz_tensor& logits;
   const lz_tensor& token;
-  const int64_t seed, offset;
+  const Draws draws;
 
  private:
   static size_t CountTensors(const Contract& contract) {

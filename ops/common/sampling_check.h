@@ -16,16 +16,14 @@ inline bool TokenAgrees(const Contract& contract, const lz_kernel_args& args, in
   const SampleArguments call(contract, args);
   const std::optional<Filters> filters = call.FiltersOf(row);
   const int64_t token = View(call.token).LoadInt(ElementOffset(call.token, row));
-  return filters && Row(ReadRow(View(call.logits), row), *filters)
-                        .Accepts(PhiloxUniform(call.seed, call.offset, row, 0), token, epsilon);
+  return filters && Row(ReadRow(View(call.logits), row), *filters).Accepts(call.draws.OfRow(row), token, epsilon);
 }
 
 // speculative_sample: acceptance may differ from FP64 only where both sides of its comparison lie within epsilon; the
 // drawn token's interval must hold the draw within epsilon; everything else is exact.
 inline bool ChainAgrees(const Contract& contract, const lz_kernel_args& args, int64_t row, double epsilon) {
-  const ChainArgs a = {View(args.tensors[0]), View(args.tensors[1]), View(args.tensors[2]),
-                       FindScalar(contract, args, "seed")->value.i, FindScalar(contract, args, "offset")->value.i};
-  const View out(args.tensors[3]), accepted(args.tensors[4]);
+  const ChainArgs a = {View(args.tensors[0]), View(args.tensors[1]), View(args.tensors[2]), Draws(contract, args)};
+  const View out(args.tensors[4]), accepted(args.tensors[5]);
   const int64_t n = a.ids.size(1), count = accepted.GetInt({row});
   if (count < 0 || count > n) return false;
   double margin;

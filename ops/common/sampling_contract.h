@@ -11,10 +11,12 @@ namespace lz::sampling {
 inline constexpr Param kLogits = TensorParam("logits", "..., vocab", kFloats, "unnormalised log-probabilities");
 inline constexpr Param kTemperatureParam =
     KeywordOnly(Float("temperature", 1.0, "logits are divided by it first; finite and above 0"));
-inline constexpr Param kSeedParam =
-    KeywordOnly(Int("seed", 0, "key of the random numbers; in Python a torch.Generator as `generator` draws it"));
+inline constexpr Param kSeedParam = KeywordOnly(OptionalInt(
+    "seed", "key of the random numbers; Python without `seed` and `uniform` draws `uniform` by torch.rand"));
 inline constexpr Param kOffsetParam =
-    KeywordOnly(Int("offset", 0, "counter of the generator: a new one for every step with the same seed"));
+    KeywordOnly(Int("offset", 0, "counter of the random numbers: a new one for every step with the same seed"));
+inline constexpr Param kUniformParam =
+    KeywordOnly(OptionalTensor("uniform", "...", kFloat32And64, "u of each row, in [0, 1), in the place of a seed"));
 inline constexpr Param kRowKParam =
     KeywordOnly(OptionalTensor("row_k", "...", kIndices, "k of each row, in k's place"));
 inline constexpr Param kRowPParam = KeywordOnly(OptionalTensor("row_p", "...", kFloats, "p of each row, in p's place"));
@@ -25,15 +27,14 @@ inline constexpr Param kRowTemperatureParam =
 inline constexpr Output kToken = {.name = "token",
                                   .shape = "...",
                                   .dtype = "int64",
-                                  .doc = "sampled index, or -1 for a row with a NaN or without a finite logit"};
+                                  .doc = "sampled index, or -1 for a row with a NaN or whose logits are all -inf"};
 
 // The part of every definition that says how one token is drawn from a kept set.
-#define LZ_SAMPLING_DRAW                                                                                               \
-  "With m = max(logits), w_i = exp((logits_i - m) / temperature) (1 where logits_i = m) and u = PhiloxUniform(seed, "  \
-  "offset, row, 0) (ops/common/philox.h), the token is the first index, in vocabulary order, at which the running "    \
-  "sum "                                                                                                               \
-  "of w over the kept set exceeds u times the kept set's total. A row with a NaN or without a finite logit gives -1, " \
-  "in strict mode an error. "
+#define LZ_SAMPLING_DRAW                                                                                              \
+  "With m = max(logits), w_i = exp((logits_i - m) / temperature) (1 where logits_i = m) and u = PhiloxUniform(seed, " \
+  "offset, row, 0) (ops/common/philox.h) or the row's `uniform`, the token is the first index, in vocabulary order, " \
+  "at which the running sum of w over the kept set exceeds u times the kept set's total. A row with a NaN or whose "  \
+  "logits are all -inf has no distribution: it gives -1, in strict mode an error. "
 
 // Results are exact tokens of FP64 arithmetic; a kernel may differ where its arithmetic moves a boundary by this much.
 inline constexpr Tolerance kTokenTolerance = {
@@ -41,6 +42,7 @@ inline constexpr Tolerance kTokenTolerance = {
 
 inline bool IsTemperature(double t) { return std::isfinite(t) && t > 0; }
 inline bool IsProbability(double p) { return p >= 0 && p <= 1; }
+inline bool IsUniform(double u) { return u >= 0 && u < 1; }
 
 // `rows`: the tensor that may stand in for the scalar.
 inline Status CheckOneOf(const lz_scalar& s, const lz_tensor& rows, std::string_view name) {
@@ -79,6 +81,15 @@ inline Status CheckProbability(const lz_scalar& s, const lz_tensor& rows, std::s
                                               .wanted = "a number in [0, 1]",
                                               .got = std::to_string(s.value.f),
                                               .fix = std::string(fix)});
+}
+// A draw has one source: a seed with its offset, or `uniform`.
+inline Status CheckDraw(const lz_scalar& seed, const lz_scalar& offset, const lz_tensor& uniform) {
+  const bool given = uniform.ndim >= 0;
+  if (bool(seed.given) != given && !(given && offset.value.i != 0)) return {};
+  return Status(StatusCode::kInvalidRequest, {.field = "seed",
+                                              .wanted = "a seed with its offset, or uniform: one of them",
+                                              .got = given ? "both" : "neither",
+                                              .fix = given ? "leave one of them out" : "pass one of them"});
 }
 inline Status CheckTopP(const lz_scalar& s, const lz_tensor& rows) {
   return CheckProbability(s, rows, "p", "p=1 keeps every token, p=0 the best");

@@ -35,13 +35,12 @@ class Row {
  public:
   Row(std::span<const double> logits, const Filters& filters) : filters_(filters), weights_(logits.size()) {
     double max = -std::numeric_limits<double>::infinity();
-    bool finite = false, nan = false;
+    bool nan = false;
     for (const double x : logits) {
       nan |= std::isnan(x);
-      finite |= std::isfinite(x);
       max = std::max(max, x);
     }
-    valid_ = finite && !nan;
+    valid_ = !nan && max > -std::numeric_limits<double>::infinity();
     if (!valid_) return;
     for (size_t i = 0; i < logits.size(); ++i) {
       weights_[i] = logits[i] == max ? 1.0 : std::exp(Exponent(logits[i], max, filters.temperature));
@@ -52,7 +51,7 @@ class Row {
     order_.resize(size_t(std::min<int64_t>(filters.k, int64_t(order_.size()))));
   }
 
-  // False: a NaN or no finite logit; the result is -1.
+  // False: a NaN, or no logit above -inf; the result is -1.
   bool valid() const { return valid_; }
 
   // The kept set as a mask, with p and min_p moved by the relative `slack` (negative: fewer tokens; positive: more).

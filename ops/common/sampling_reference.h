@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "core/view.h"
-#include "ops/common/philox.h"
 #include "ops/common/sampling_args.h"
 
 namespace lz::sampling {
@@ -19,11 +18,12 @@ inline std::vector<double> ReadRow(const View& t, int64_t row) {
 inline int32_t SampleRows(const Contract& contract, const lz_kernel_args* args) {
   const SampleArguments call(contract, *args);
   const View x(call.logits), out(call.token);
+  if (!call.draws.Valid()) return LZ_LAUNCH_INVALID_DATA;
   bool answered = true;
   for (int64_t row = 0; row < x.rows(); ++row) {
     const std::optional<Filters> filters = call.FiltersOf(row);
     if (!filters) return LZ_LAUNCH_INVALID_DATA;
-    const int64_t token = Row(ReadRow(x, row), *filters).Draw(PhiloxUniform(call.seed, call.offset, row, 0));
+    const int64_t token = Row(ReadRow(x, row), *filters).Draw(call.draws.OfRow(row));
     out.StoreInt(ElementOffset(call.token, row), token);
     answered &= token >= 0;
   }

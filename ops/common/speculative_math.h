@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/view.h"
-#include "ops/common/philox.h"
+#include "ops/common/sampling_args.h"
 
 namespace lz::sampling {
 
@@ -14,8 +14,7 @@ struct ChainArgs {
   View draft;   // [b, n, vocab]
   View ids;     // [b, n]
   View target;  // [b, n + 1, vocab]
-  int64_t seed;
-  int64_t offset;
+  Draws draws;
 };
 
 enum class Verdict { kAccepted, kRejected, kUndecided };
@@ -27,7 +26,7 @@ inline Verdict Judge(const ChainArgs& a, int64_t r, int64_t i, double* margin) {
   if (t < 0 || t >= a.draft.size(2)) return Verdict::kUndecided;
   const double q = a.draft.Get({r, i, t}), p = a.target.Get({r, i, t});
   if (std::isnan(q) || std::isnan(p)) return Verdict::kUndecided;
-  const double uq = PhiloxUniform(a.seed, a.offset, r, uint32_t(1 + 2 * i)) * q;
+  const double uq = a.draws.Accepting(r, i) * q;
   *margin = q > 0 ? std::fabs(uq - p) / q : 1;
   return uq < p ? Verdict::kAccepted : Verdict::kRejected;
 }
@@ -60,8 +59,6 @@ inline int64_t DrawFrom(const std::vector<double>& w, double u) {
   return -1;  // not reached
 }
 
-inline double ChainDraw(const ChainArgs& a, int64_t r, int64_t i) {
-  return PhiloxUniform(a.seed, a.offset, r, uint32_t(2 + 2 * i));
-}
+inline double ChainDraw(const ChainArgs& a, int64_t r, int64_t i) { return a.draws.Drawing(r, i); }
 
 }  // namespace lz::sampling

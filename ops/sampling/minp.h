@@ -8,7 +8,7 @@
 
 namespace lz::ops::sampling_minp {
 
-enum Tensor { kLogits, kRowMinP, kRowTemperature, kToken };
+enum Tensor { kLogits, kRowMinP, kRowTemperature, kUniform, kToken };
 enum Scalar { kMinP, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.minp"}});
@@ -20,12 +20,14 @@ inline constexpr auto kParams = std::to_array<Param>({
     sampling::kOffsetParam,
     sampling::kRowMinPParam,
     sampling::kRowTemperatureParam,
+    sampling::kUniformParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(sampling::CheckMinP(args.scalars[kMinP], args.tensors[kRowMinP]));
-  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]));
+  return sampling::CheckDraw(args.scalars[kSeed], args.scalars[kOffset], args.tensors[kUniform]);
 }
 
 inline constexpr Contract kContract = {

@@ -7,7 +7,16 @@ _sample = runpy.run_path(str(Path(__file__).parents[1] / "common" / "sampling.py
 
 
 def reference(
-    logits, min_p=None, *, temperature=1.0, seed=0, offset=0, row_min_p=None, row_temperature=None, strict=False
+    logits,
+    min_p=None,
+    *,
+    temperature=1.0,
+    seed=None,
+    offset=0,
+    uniform=None,
+    row_min_p=None,
+    row_temperature=None,
+    strict=False,
 ):
     return _sample(
         logits,
@@ -15,6 +24,7 @@ def reference(
         temperature=temperature,
         seed=seed,
         offset=offset,
+        uniform=uniform,
         row_min_p=row_min_p,
         row_temperature=row_temperature,
         strict=strict,

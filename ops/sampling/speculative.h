@@ -8,7 +8,7 @@
 
 namespace lz::ops::sampling_speculative {
 
-enum Tensor { kDraftProbs, kDraftTokenIds, kTargetProbs, kOutputTokenIds, kNumAccepted };
+enum Tensor { kDraftProbs, kDraftTokenIds, kTargetProbs, kUniform, kOutputTokenIds, kNumAccepted };
 enum Scalar { kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.speculative"}});
@@ -19,6 +19,9 @@ inline constexpr auto kParams = std::to_array<Param>({
               "draft_probs"),
     sampling::kSeedParam,
     sampling::kOffsetParam,
+    KeywordOnly(OptionalTensor("uniform", "b, n + 1, 2", kFloat32And64,
+                               "for each position, in [0, 1), what accepts its draft and what draws its token, in the "
+                               "place of a seed")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output_token_ids",
@@ -28,14 +31,19 @@ inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "num_accepted", .shape = "b", .dtype = "int64", .doc = "how many drafts were accepted"},
 });
 
+inline Status Canonicalize(BoundArgs& args) {
+  return sampling::CheckDraw(args.scalars[kSeed], args.scalars[kOffset], args.tensors[kUniform]);
+}
+
 inline constexpr Contract kContract = {
     .name = "speculative_sample",
     .summary = "Chain speculative sampling: verifies drafted tokens against the target's distributions.",
     .definition =
         "With q = draft_probs[r, i], p = target_probs[r, i], t = draft_token_ids[r, i]: draft i is accepted while "
-        "PhiloxUniform(seed, offset, r, 1 + 2 i) * q[t] < p[t] (ops/common/philox.h). The token after the accepted "
-        "ones is drawn at that position i with u = PhiloxUniform(seed, offset, r, 2 + 2 i) as the first index, in "
-        "vocabulary order, at which the running sum of w exceeds u times its total; w = max(p - q, 0) after a "
+        "u * q[t] < p[t], u = PhiloxUniform(seed, offset, r, 1 + 2 i) (ops/common/philox.h) or uniform[r, i, 0]. The "
+        "token after the accepted ones is drawn at that position i with u = PhiloxUniform(seed, offset, r, 2 + 2 i) or "
+        "uniform[r, i, 1] as the first index, in vocabulary order, at which the running sum of w exceeds u times its "
+        "total; w = max(p - q, 0) after a "
         "rejection (p itself if that has no mass), w = target_probs[r, n] when all n were accepted. A position that a "
         "NaN, a row without mass or a draft id outside [0, vocab) leaves undecided gives -1 and ends the row, in "
         "strict mode an error",
@@ -45,6 +53,7 @@ inline constexpr Contract kContract = {
     .params = kParams,
     .outputs = kOutputs,
     .tolerance = sampling::kTokenTolerance,
+    .canonicalize = &Canonicalize,
     .differentiable = false,
 };
 

@@ -11,8 +11,8 @@ using namespace lz::ops::sampling_speculative;
 
 int32_t Launch(const lz_kernel_args* args) {
   const sampling::ChainArgs a = {View(args->tensors[kDraftProbs]), View(args->tensors[kDraftTokenIds]),
-                                 View(args->tensors[kTargetProbs]), args->scalars[kSeed].value.i,
-                                 args->scalars[kOffset].value.i};
+                                 View(args->tensors[kTargetProbs]), sampling::Draws(kContract, *args)};
+  if (!a.draws.Valid()) return LZ_LAUNCH_INVALID_DATA;
   const View out(args->tensors[kOutputTokenIds]), accepted(args->tensors[kNumAccepted]);
   const int64_t n = a.ids.size(1);
   bool answered = true;

@@ -10,7 +10,7 @@ _sampling = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[1] / "co
 _ANSWER = "mass in every row and draft ids inside the vocabulary in strict mode"
 
 
-def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0, strict=False):
+def reference(draft_probs, draft_token_ids, target_probs, *, seed=None, offset=0, uniform=None, strict=False):
     (b, n, vocab), device = draft_probs.shape, draft_probs.device
     ids = draft_token_ids.long()
     rows = torch.arange(b, device=device)
@@ -23,7 +23,8 @@ def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0, s
     safe = torch.where(inside, ids, 0)[..., None]
     q = draft_probs.gather(-1, safe)[..., 0].double()
     p = target_probs[:, :n].gather(-1, safe)[..., 0].double()
-    u = _sampling.philox_uniform(seed, offset, rows[:, None], 1 + 2 * steps)
+    given = None if uniform is None else _sampling.given_uniform(uniform)
+    u = _sampling.philox_uniform(seed, offset, rows[:, None], 1 + 2 * steps) if given is None else given[:, :n, 0]
     decided = inside & ~q.isnan() & ~p.isnan()
     accepted = decided & (u * q < p)
     count = accepted.long().cumprod(-1).sum(-1)
@@ -32,7 +33,8 @@ def reference(draft_probs, draft_token_ids, target_probs, *, seed=0, offset=0, s
     draft = torch.cat([draft_probs, torch.zeros_like(target_probs[:, :1])], 1)[rows, count].double()
     weights = (target - draft).clamp(min=0)
     weights = torch.where(weights.sum(-1, keepdim=True) == 0, target, weights)
-    token = _sampling.draw(weights, _sampling.philox_uniform(seed, offset, rows, 2 + 2 * count))
+    u = _sampling.philox_uniform(seed, offset, rows, 2 + 2 * count) if given is None else given[rows, count, 1]
+    token = _sampling.draw(weights, u)
     total = weights.sum(-1)
     at = torch.cat([decided, torch.ones_like(decided[:, :1]) if n else decided.new_ones(b, 1)], 1)
     valid = at[rows, count] & (total > 0) & total.isfinite()

@@ -8,7 +8,7 @@
 
 namespace lz::ops::sampling_topk {
 
-enum Tensor { kLogits, kRowK, kRowTemperature, kToken };
+enum Tensor { kLogits, kRowK, kRowTemperature, kUniform, kToken };
 enum Scalar { kK, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.topk"}});
@@ -20,12 +20,14 @@ inline constexpr auto kParams = std::to_array<Param>({
     sampling::kOffsetParam,
     sampling::kRowKParam,
     sampling::kRowTemperatureParam,
+    sampling::kUniformParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(sampling::CheckTopK(args.scalars[kK], args.tensors[kRowK]));
-  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]));
+  return sampling::CheckDraw(args.scalars[kSeed], args.scalars[kOffset], args.tensors[kUniform]);
 }
 
 inline constexpr Contract kContract = {

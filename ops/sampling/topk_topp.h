@@ -8,7 +8,7 @@
 
 namespace lz::ops::sampling_topk_topp {
 
-enum Tensor { kLogits, kRowK, kRowP, kRowTemperature, kToken };
+enum Tensor { kLogits, kRowK, kRowP, kRowTemperature, kUniform, kToken };
 enum Scalar { kK, kP, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.topk_topp"}});
@@ -22,13 +22,15 @@ inline constexpr auto kParams = std::to_array<Param>({
     sampling::kRowKParam,
     sampling::kRowPParam,
     sampling::kRowTemperatureParam,
+    sampling::kUniformParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(sampling::CheckTopK(args.scalars[kK], args.tensors[kRowK]));
   LZ_RETURN_IF_ERROR(sampling::CheckTopP(args.scalars[kP], args.tensors[kRowP]));
-  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]));
+  return sampling::CheckDraw(args.scalars[kSeed], args.scalars[kOffset], args.tensors[kUniform]);
 }
 
 inline constexpr Contract kContract = {

@@ -9,7 +9,7 @@
 
 namespace lz::ops::sampling_topp {
 
-enum Tensor { kLogits, kRowP, kRowTemperature, kToken };
+enum Tensor { kLogits, kRowP, kRowTemperature, kUniform, kToken };
 enum Scalar { kP, kTemperature, kSeed, kOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"sampling.topp"}});
@@ -21,12 +21,14 @@ inline constexpr auto kParams = std::to_array<Param>({
     sampling::kOffsetParam,
     sampling::kRowPParam,
     sampling::kRowTemperatureParam,
+    sampling::kUniformParam,
 });
 inline constexpr auto kOutputs = std::to_array<Output>({sampling::kToken});
 
 inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(sampling::CheckTopP(args.scalars[kP], args.tensors[kRowP]));
-  return sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]);
+  LZ_RETURN_IF_ERROR(sampling::CheckTemperature(args.scalars[kTemperature], args.tensors[kRowTemperature]));
+  return sampling::CheckDraw(args.scalars[kSeed], args.scalars[kOffset], args.tensors[kUniform]);
 }
 
 inline constexpr Contract kContract = {

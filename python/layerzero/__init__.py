@@ -23,7 +23,7 @@ except ImportError as _error:
         "clone type: make build",
         name="layerzero",
     ) from None
-from layerzero import _log, _torch, backends, errors
+from layerzero import _log, _random, _torch, backends, errors
 from layerzero._inspect import doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero._policy import (
     configure,
@@ -95,6 +95,7 @@ _layerzero.set_hooks(
     _log.selected,
     _log.failed,
     _log.guessed,
+    _random.draw,
 )
 _operations = tuple(_layerzero.ops)
 globals().update(_layerzero.ops)  # the C callables themselves

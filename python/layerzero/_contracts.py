@@ -46,7 +46,7 @@ def no_derivative(contract: Contract) -> str:
 
 
 def is_seeded(contract: Contract) -> bool:
-    """Whether the operation draws random numbers from a seed, for which generator= may draw."""
+    """Whether the operation draws random numbers: it has `seed`, `offset`, `uniform` and, in Python, generator=."""
     return any(p["name"] == "seed" and p["kind"] == "int" for p in contract["params"])
 
 

@@ -9,7 +9,7 @@ import json
 import sys
 from typing import Any
 
-from layerzero import _layerzero, _nested, _torch
+from layerzero import _layerzero, _nested, _random, _torch
 from layerzero._arrays import call_on_arrays, is_foreign
 from layerzero._contracts import Contract, contracts, has_whole_outputs, parameter_names
 from layerzero._policy import has_locks
@@ -27,11 +27,11 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _check_required(contract, arguments)
     tensor_names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
     torch = _need_torch(name, arguments, tensor_names)
-    if (generator := options.pop("generator", None)) is not None:
-        seed = _drawn_seed(torch, name, arguments, generator)
-        return _layerzero.ops[name](**arguments | {"seed": seed}, **options)
     if any(is_foreign(torch, arguments.get(n)) for n in tensor_names):
         return call_on_arrays(torch, name, arguments, options, tensor_names)
+    if (generator := options.pop("generator", None)) is not None:
+        _check_not_traced(torch, name)
+        return _layerzero.ops[name](**_random.with_generator(torch, name, arguments, generator), **options)
     given = {n: arguments[n] for n in tensor_names if arguments.get(n) is not None}
     if name == "attention" and any(_nested.is_jagged(torch, t) for t in given.values()):
         return _nested.attention(torch, arguments, options)
@@ -44,6 +44,8 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if negated := _negated(torch, contract, given):
         return _layerzero.ops[name](**arguments | negated, **options)
     _check_device(name, given)
+    arguments = _random.with_draw(name, arguments)
+    tensor_names = [n for n in tensor_names if arguments.get(n) is not None]
     call = check_contract(torch, contract, arguments, options.get("layout"))
     if contract["layouts"] and options.get("layout") is None:
         options["layout"] = call["layout"] if call is not None else found_layout(torch, contract, arguments)
@@ -67,17 +69,10 @@ def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dic
     return arguments, options
 
 
-def _drawn_seed(torch: Any, name: str, arguments: dict[str, Any], generator: Any) -> int:
-    """A seed from `generator`, which moves on; a generator of another device than the CPU waits for it."""
-    if not isinstance(generator, torch.Generator):
-        refuse(f"{name}: generator", "a torch.Generator", type(generator).__name__)
-    if arguments.get("seed") is not None:
-        refuse_request(f"{name}: seed", "none beside generator", "both", "leave one of them out")
+def _check_not_traced(torch: Any, name: str) -> None:
     if _tracing(torch) or torch._C._functorch.peek_interpreter_stack() is not None:
-        fix = "draw a seed outside and pass seed="
+        fix = "draw outside with torch.rand and pass uniform="
         refuse_request(f"{name}: generator", "none while torch traces or transforms", "one", fix)
-    drawn = torch.empty((), dtype=torch.int64, device=generator.device).random_(generator=generator)
-    return int(drawn.item())
 
 
 def _check_required(contract: Contract, arguments: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from layerzero import _layerzero
+from layerzero import _layerzero, _random
 from layerzero._contracts import Contract, condition, contracts, has_whole_outputs, holds, is_seeded
 from layerzero._references import call_reference
 from layerzero._refusals import refuse_no_gradient, refuse_request
@@ -39,6 +39,7 @@ class Operator:
     differentiable: bool
     loses_gradients: bool  # where it is called on a tensor that needs one, without a derivative
     written: tuple[str, ...]  # tensors that it writes into
+    seeded: bool = False  # it draws random numbers
 
     @property
     def qualified(self) -> str:
@@ -65,6 +66,7 @@ def operators() -> list[Operator]:
                     differentiable=contract["differentiable"],
                     loses_gradients=not has_whole_outputs(contract),
                     written=tuple(p["name"] for p in contract["params"] if p.get("mutated")),
+                    seeded=is_seeded(contract),
                 )
             )
     return found
@@ -197,6 +199,8 @@ def _autograd(one: Operator) -> Any:
     forward = torch.autograd.forward_ad
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        if one.seeded:  # a draw that this call leaves open is a node of its own in a graph
+            args, kwargs = (), _random.with_draw(one.name, dict(zip(one.names, args, strict=False)) | kwargs)
         transformed = peek() is not None
         if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs) and not one.written:
             try:
@@ -315,7 +319,7 @@ def _traceable(name: str) -> Any:
     contract = contracts()[name]
     values: dict[str, Any] = {
         "refuse": _refuse_kernel,
-        "refuse_generator": _refuse_generator,
+        "draw": _random.draw,
         "copy_into": _copy_into,
     }
     signature, lines, has_default = [], [], False
@@ -332,7 +336,7 @@ def _traceable(name: str) -> Any:
     signature += ["kernel=None", "out=None"] if "*" in signature else ["*", "kernel=None", "out=None"]
     if is_seeded(contract):
         signature.append("generator=None")
-        lines.append("if generator is not None: refuse_generator()")
+        lines.append(_traceable_draw(name))
     if contract["layouts"]:
         signature.append("layout=None")
         lines.append("if layout is None: layout = ''")  # found by the operator, as the eager call finds it
@@ -360,8 +364,11 @@ def _refuse_kernel() -> None:
     refuse_request("kernel", "none in a compiled graph", "one", "use layerzero.configure or a policy file")
 
 
-def _refuse_generator() -> None:
-    refuse_request("generator", "none in a compiled graph", "one", "draw a seed outside it and pass seed=")
+def _traceable_draw(name: str) -> str:
+    """What a call without a seed draws, as source text: torch.compile traces torch.rand."""
+    rows, pairs = _random.source(name)
+    unseeded = "seed is None and uniform is None and not offset"
+    return f"if generator is not None or ({unseeded}): uniform = draw({rows}, {int(pairs)}, generator)"
 
 
 def _copy_into(out: Any, result: Any) -> Any:

@@ -85,6 +85,7 @@ class Checker {
         step.scalars.size() != step.op->num_scalars()) {
       return WrongProgram(Name(s, "operands"), "as many as the operation has", "another number");
     }
+    LZ_RETURN_IF_ERROR(Draw(s, step));
     for (size_t i = 0; i < step.inputs.size(); ++i) {
       LZ_RETURN_IF_ERROR(Input(step.inputs[i], step.op->input(i), Name(s, step.op->input(i).name)));
     }
@@ -100,6 +101,14 @@ class Checker {
       }
     }
     return {};
+  }
+
+  // A step that draws has a seed, the same in every run, or numbers that each run gives.
+  Status Draw(size_t s, const ProgramStep& step) const {
+    const auto seed = step.op->ScalarIndex("seed");
+    const auto uniform = step.op->InputIndex("uniform");
+    if (!seed || !uniform || step.scalars[*seed].given || step.inputs[*uniform].value >= 0) return {};
+    return WrongProgram(Name(s, "seed"), "a seed, or uniform as a value of each run", "neither");
   }
 
   Status Input(const Operand& in, const Param& param, const std::string& name) {

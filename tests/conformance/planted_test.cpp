@@ -105,8 +105,7 @@ int32_t TopK(const lz_kernel_args* args) {
     std::optional<sampling::Filters> filters = call.FiltersOf(row);
     if (!filters) return LZ_LAUNCH_INVALID_DATA;
     filters->k += kMore;
-    const int64_t token =
-        sampling::Row(sampling::ReadRow(x, row), *filters).Draw(PhiloxUniform(call.seed, call.offset, row, 0));
+    const int64_t token = sampling::Row(sampling::ReadRow(x, row), *filters).Draw(call.draws.OfRow(row));
     out.StoreInt(ElementOffset(call.token, row), token < 0 ? token : (token + kShift) % x.size(-1));
   }
   return 0;

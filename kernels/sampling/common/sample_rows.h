@@ -15,7 +15,6 @@
 #include "core/dtype.h"
 #include "kernels/sampling/common/select.h"
 #include "kernels/sampling/common/workspace.h"
-#include "ops/common/philox.h"
 #include "ops/common/sampling_args.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -25,15 +24,10 @@ namespace sampler {
 
 using sampling::Filters;
 
-// A row whose maximum is +inf: its infinite logits share the probability equally. -1 if no logit is finite.
+// A row whose maximum is +inf: its infinite logits share the probability equally.
 inline int64_t SampleInfinite(const float* x, int64_t n, const Filters& f, double u) {
   int64_t infinite = 0;
-  bool finite = false;
-  for (int64_t i = 0; i < n; ++i) {
-    infinite += x[i] == kInf;
-    finite |= std::isfinite(x[i]);
-  }
-  if (!finite) return -1;
+  for (int64_t i = 0; i < n; ++i) infinite += x[i] == kInf;
   int64_t kept = std::min(infinite, f.k);
   if (f.p < 1) kept = std::max<int64_t>(1, int64_t(std::ceil(f.p * double(kept))));
   int64_t rank = std::min(int64_t(u * double(kept)), kept - 1);
@@ -132,12 +126,13 @@ int32_t SampleRows(const lz_kernel_args* args, const sampling::SampleArguments& 
   const int64_t n = logits.shape[logits.ndim - 1];
   const T* x = Data<const T>(logits);
   int64_t* out = Data<int64_t>(token);
+  if (!call.draws.Valid()) return LZ_LAUNCH_INVALID_DATA;
   std::atomic<bool> valid = true, answered = true;
   const int32_t code = ParallelRows(args, NumRows(logits), n, [&](int64_t row, const RowWorkspace& ws) {
     const std::optional<Filters> filters = call.FiltersOf(row);
     if (!filters) return valid.store(false, std::memory_order_relaxed);
     const T* begin = x + StridedOffset(logits, row, logits.ndim - 1);
-    const int64_t id = SampleRow(begin, n, *filters, PhiloxUniform(call.seed, call.offset, row, 0), ws);
+    const int64_t id = SampleRow(begin, n, *filters, call.draws.OfRow(row), ws);
     out[StridedOffset(token, row, token.ndim)] = id;
     if (id < 0) answered.store(false, std::memory_order_relaxed);
   });

@@ -14,7 +14,6 @@
 #include "hwy/highway.h"
 #include "kernels/sampling/common/vectors.h"
 #include "kernels/sampling/common/workspace.h"
-#include "ops/common/philox.h"
 #include "ops/common/sampling_args.h"
 #include "ops/sampling/speculative.h"
 
@@ -27,8 +26,7 @@ using namespace lz::ops::sampling_speculative;
 struct Chain {
   int64_t n;
   int64_t vocab;
-  int64_t seed;
-  int64_t offset;
+  sampling::Draws draws;
 };
 
 // The token at a position: from max(p - q, 0), or from p when q is null or the residual has no mass; -1 if p has none.
@@ -62,10 +60,10 @@ int64_t Row(const Chain& c, int64_t r, const T* draft, const Id* ids, const T* t
     if (undecided) break;
     const double q = ToFloat(draft[i * c.vocab + t]), p = ToFloat(target[i * c.vocab + t]);
     undecided = std::isnan(q) || std::isnan(p);
-    if (undecided || !(PhiloxUniform(c.seed, c.offset, r, uint32_t(1 + 2 * i)) * q < p)) break;
+    if (undecided || !(c.draws.Accepting(r, i) * q < p)) break;
     out[i] = t;
   }
-  const double u = PhiloxUniform(c.seed, c.offset, r, uint32_t(2 + 2 * i));
+  const double u = c.draws.Drawing(r, i);
   const T* q = i < c.n ? draft + i * c.vocab : nullptr;
   out[i] = undecided ? -1 : DrawToken(target + i * c.vocab, q, c.vocab, u, ws);
   std::fill(out + i + 1, out + c.n + 1, int64_t{-1});
@@ -75,7 +73,8 @@ int64_t Row(const Chain& c, int64_t r, const T* draft, const Id* ids, const T* t
 template <class T, class Id>
 int32_t Run(const lz_kernel_args* args) {
   const lz_tensor& target = args->tensors[kTargetProbs];
-  const Chain c = {target.shape[1] - 1, target.shape[2], args->scalars[kSeed].value.i, args->scalars[kOffset].value.i};
+  const Chain c = {target.shape[1] - 1, target.shape[2], sampling::Draws(kContract, *args)};
+  if (!c.draws.Valid()) return LZ_LAUNCH_INVALID_DATA;
   const T *pd = Data<const T>(args->tensors[kDraftProbs]), *pt = Data<const T>(target);
   const Id* ids = Data<const Id>(args->tensors[kDraftTokenIds]);
   int64_t* out = Data<int64_t>(args->tensors[kOutputTokenIds]);
@@ -116,6 +115,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.sampling.speculative",
      .operation = "sampling.speculative",
      .dtypes = kF32F16BF16,
+     .accepts = kAcceptsAll,
      .strides = Strides::kContiguous,
      .priority = 80,
      .deterministic = true,

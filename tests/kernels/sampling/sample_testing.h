@@ -106,7 +106,8 @@ inline void ExpectMinusOneWithoutAnAnswer(const std::vector<Operation>& operatio
   std::vector<double> values(4 * 40, 0.5);
   values[7] = kNaN;
   std::fill(values.begin() + 40, values.begin() + 80, -kHuge);
-  std::fill(values.begin() + 80, values.begin() + 120, kHuge);
+  std::fill(values.begin() + 80, values.begin() + 119, -kHuge);
+  values[119] = kHuge;       // the limit too, without a finite logit
   values[120 + 39] = kHuge;  // the limit: all probability is there
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16}) {
     Owned logits(type, {4, 40}), out(DType::kI64, {4}), empty(type, {2, 0}), none(DType::kI64, {2});
@@ -115,8 +116,8 @@ inline void ExpectMinusOneWithoutAnAnswer(const std::vector<Operation>& operatio
       for (const KernelSpec* kernel : {op.kernel, op.reference}) {
         Call call(Tensors(op, logits, out), Scalars(op, 1, 3, 0));
         ASSERT_EQ(call.Run(*kernel), 0);
-        for (const int64_t r : {0, 1, 2}) EXPECT_EQ(Token(out, r), -1) << kernel->id << " row " << r;
-        EXPECT_EQ(Token(out, 3), 39) << kernel->id;
+        for (const int64_t r : {0, 1}) EXPECT_EQ(Token(out, r), -1) << kernel->id << " row " << r;
+        for (const int64_t r : {2, 3}) EXPECT_EQ(Token(out, r), 39) << kernel->id << " row " << r;
         Call no_vocabulary(Tensors(op, empty, none), Scalars(op, 1, 3, 0));
         ASSERT_EQ(no_vocabulary.Run(*kernel), 0);
         EXPECT_EQ(Token(none, 1), -1) << kernel->id;

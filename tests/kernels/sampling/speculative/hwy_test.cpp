@@ -38,7 +38,7 @@ struct Chain {
         out(DType::kI64, {b, n + 1}),
         accepted(DType::kI64, {b}) {}
   Call MakeCall(int64_t seed, int64_t offset) const {
-    return Call({&draft, &ids, &target, &out, &accepted}, {I(seed), I(offset)});
+    return Call({&draft, &ids, &target, nullptr, &out, &accepted}, {I(seed), I(offset)});
   }
   Owned draft, ids, target, out, accepted;
 };

@@ -1,0 +1,43 @@
+// Which parameters of an operation are random numbers, and the shape of `uniform` where a call leaves it to be drawn.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "registry/operation.h"
+
+namespace lz {
+
+struct DrawParams {
+  size_t seed, offset;  // by scalar
+  size_t uniform;       // by input: the numbers of each row
+  size_t rows;          // by input: the tensor (..., vocab) that has the rows
+  bool pairs;           // two numbers a row
+
+  // Of `uniform`, for this tensor of rows; returns its rank.
+  int32_t Shape(const lz_tensor& of, int64_t* shape) const {
+    int32_t ndim = 0;
+    for (; ndim + 1 < of.ndim; ++ndim) shape[ndim] = of.shape[ndim];
+    if (pairs) shape[ndim++] = 2;
+    return ndim;
+  }
+};
+
+// Empty: the operation draws nothing.
+inline std::optional<DrawParams> DrawParamsOf(const Operation& op) {
+  DrawParams found{};
+  int parts = 0;
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    if (op.scalar(i).name == "seed") found.seed = i, ++parts;
+    if (op.scalar(i).name == "offset") found.offset = i, ++parts;
+  }
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const Param& p = op.input(i);
+    if (p.name == "uniform") found.uniform = i, found.pairs = p.shape.ends_with('2'), ++parts;
+    if (p.shape.ends_with("vocab")) found.rows = i;
+  }
+  if (parts != 3) return std::nullopt;
+  return found;
+}
+
+}  // namespace lz
