@@ -31,6 +31,7 @@ TEST(SampleTopK, ValuesOutOfRangeAreRefusedByName) {
   EXPECT_EQ(RefusedField(contract, {I(5), F(0), I(0), I(0)}), "temperature");
   EXPECT_EQ(RefusedField(contract, {I(5), F(kHuge), I(0), I(0)}), "temperature");
   EXPECT_EQ(RefusedField(contract, {I(5), F(kNaN), I(0), I(0)}), "temperature");
+  EXPECT_EQ(RefusedField(contract, {I(5), F(1), lz_scalar{}, I(0)}), "seed") << "no source of random numbers";
 }
 
 }  // namespace
