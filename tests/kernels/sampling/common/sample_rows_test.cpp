@@ -90,7 +90,7 @@ TEST(SampleRows, RowValuesAreTheScalarsOfEachRow) {
   }
   std::vector<lz_scalar> scalars = Scalars(op, 1, 9, 4);
   scalars[0].given = 0;
-  Call call({&logits, &p, &temperature, &mixed}, scalars);
+  Call call({&logits, &p, &temperature, nullptr, &mixed}, scalars);
   for (const KernelSpec* kernel : {op.kernel, op.reference}) {
     ASSERT_EQ(call.Run(*kernel), 0);
     for (int64_t r = 0; r < kRows; ++r) {
@@ -103,6 +103,28 @@ TEST(SampleRows, RowValuesAreTheScalarsOfEachRow) {
   }
   p.view().Store(7, 1.5);
   for (const KernelSpec* kernel : {op.kernel, op.reference}) EXPECT_EQ(call.Run(*kernel), LZ_LAUNCH_INVALID_DATA);
+}
+
+TEST(SampleRows, UniformTakesThePlaceOfASeed) {
+  constexpr int64_t kRows = 60, kVocab = 300;
+  const Operation op = TopP(0.9);
+  Owned logits(DType::kF32, {kRows, kVocab}), uniform(DType::kF64, {kRows, 1}, {3, 1});
+  uniform.tensor.ndim = 1;
+  Owned by_seed(DType::kI64, {kRows}), by_uniform(DType::kI64, {kRows});
+  logits.Fill({0, 1, 2, 3, 2.5, 1.5, 0.5});
+  for (int64_t r = 0; r < kRows; ++r) uniform.view().Store(3 * r, PhiloxUniform(9, 4, r, 0));
+  Call seeded(Tensors(op, logits, by_seed), Scalars(op, 1, 9, 4));
+  Call given({&logits, nullptr, nullptr, &uniform, &by_uniform}, Scalars(op, 1, 0, 0));
+  for (const KernelSpec* kernel : {op.kernel, op.reference}) {
+    ASSERT_EQ(seeded.Run(*kernel), 0);
+    uniform.view().Store(3 * 7, PhiloxUniform(9, 4, 7, 0));
+    ASSERT_EQ(given.Run(*kernel), 0);
+    for (int64_t r = 0; r < kRows; ++r) EXPECT_EQ(Token(by_uniform, r), Token(by_seed, r)) << kernel->id << r;
+    for (const double bad : {1.0, -1e-9, kNaN, kHuge}) {
+      uniform.view().Store(3 * 7, bad);
+      EXPECT_EQ(given.Run(*kernel), LZ_LAUNCH_INVALID_DATA) << kernel->id << bad;
+    }
+  }
 }
 
 TEST(Philox, KnownAnswers) {
