@@ -1,7 +1,11 @@
-"""Transformers' attention interface over LayerZero's attention operation, registered under the name "layerzero"."""
+"""Transformers' attention interface over LayerZero's attention operation, registered under the name "layerzero".
+
+A model that had eager attention gets "layerzero_eager": what a call without a mask means differs between the two. Under SDPA
+`is_causal` decides, and masks that are plainly causal are not made; eager attention knows a mask alone, and reads no `is_causal`.
+"""
 
 import functools
-import sys
+import inspect
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -10,10 +14,12 @@ from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.utils import output_capturing
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import biases, continuous, counts
+from layerzero.integrations.transformers import biases, choices, continuous, counts
 
-NAME = "layerzero"
+NAME, EAGER = "layerzero", "layerzero_eager"
+NAMES = (NAME, EAGER)
 _BEFORE = "_layerzero_attention_before"
+_CAUSAL = "_layerzero_causal"  # in the __dict__ of a mask
 _MASKED = ("sdpa", "eager", "flex_attention")  # they know a window by the mask alone
 _attention = _layerzero.ops["attention"]
 
@@ -36,16 +42,10 @@ def layerzero_attention(
 ):
     """query (B, Hq, S, D), key and value (B, Hkv, T, D): the output (B, S, Hq, D), and None for the weights.
 
-    A call of continuous batching has packed sequences, see `continuous.paged_attention`. A call that asks for
-    the weights gets them where the model gave them before `kernelize`, by the model's own code. A soft-cap is left out
-    where the model's own attention did.
+    As Transformers' function over SDPA computes: without a mask it is causal where `is_causal` says so. A call of continuous
+    batching has packed sequences, see `continuous.paged_attention`. A soft-cap is left out where the model's own attention did.
     """
     packed = continuous.is_packed(kwargs)
-    eager = None if packed else _eager_of(module, kwargs)
-    if eager:
-        further = {"sliding_window": sliding_window, "softcap": softcap, "s_aux": s_aux, "position_bias": position_bias}
-        kwargs |= {name: value for name, value in further.items() if value is not None}
-        return eager(module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs)
     if softcap is not None and leaves_softcap_out(module):
         softcap = None
     counts.count_call(module, "_layerzero_attention_part")
@@ -90,6 +90,35 @@ def layerzero_attention(
     return out, None
 
 
+def eager_attention(module, query, key, value, attention_mask, is_causal=None, **kwargs):
+    """The same for models that had eager attention: the mask alone says what a row sees.
+
+    A call that asks for the weights gets them from the model's own code.
+    """
+    if continuous.is_packed(kwargs):
+        return layerzero_attention(module, query, key, value, attention_mask, **kwargs)
+    if _wants_weights(kwargs):
+        return _own_eager(module)(module, query, key, value, attention_mask, **kwargs)
+    causal = is_causal_mask(attention_mask)
+    kwargs.pop("sliding_window", None)
+    mask = None if causal else attention_mask
+    return layerzero_attention(module, query, key, value, mask, is_causal=causal, **kwargs)
+
+
+def _own_eager(module):
+    """The function of eager attention that the forward of a module names."""
+    forward = inspect.unwrap(type(module).forward)
+    return forward.__globals__["eager_attention_forward"]
+
+
+def choose(model, names=NAMES):
+    """Chooses LayerZero's attention for a model, by the second name where it has eager attention. Raises what Transformers raises."""
+    before = choices.chosen(model, "attn")
+    choices.choose(model, "attn", names[0])
+    had_eager = [(config, names[1]) for config, name in before if name == "eager"]
+    choices.put_back([pair for pair in had_eager if pair[0]._attn_implementation == names[0]], "attn")
+
+
 def remember(modules, name):
     """The attention that `modules` had before `kernelize`, by the name of its implementation; None forgets it."""
     for module in modules:
@@ -121,13 +150,6 @@ def _sdpa_leaves_softcap_out():
     return True
 
 
-def _eager_of(module, arguments):
-    """The function of the module's file that gives weights, if they are wanted and were given before `kernelize`."""
-    if module.__dict__.get(_BEFORE) != "eager" or not _wants_weights(arguments):
-        return None
-    return getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
-
-
 def _wants_weights(arguments=()):
     """True inside a call that was asked for attention weights; Transformers says so to the hooks that keep them."""
     if getattr(output_capturing, "_active_collector", None) is None:
@@ -143,14 +165,32 @@ def wants_outputs():
     return (collector.global_var if torch.compiler.is_compiling() else collector.get()) or ()
 
 
-def layerzero_mask(*args, **kwargs):
-    """The mask of sdpa, which the operation takes; for calls that want weights that of eager attention, which it takes too."""
-    return (eager_mask if _wants_weights() else sdpa_mask)(*args, **kwargs)
+def layerzero_eager_mask(*args, **kwargs):
+    """The mask of eager attention, marked where it is plainly causal."""
+    if not kwargs.get("allow_is_causal_skip", True) or torch.compiler.is_compiling():
+        return eager_mask(*args, **kwargs)
+    seen = sdpa_mask(*args, **(kwargs | {"allow_is_bidirectional_skip": False}))
+    if seen is None:
+        mask = eager_mask(*args, **kwargs)
+        if mask is not None:
+            mask.__dict__[_CAUSAL] = True
+        return mask
+    if kwargs.get("allow_is_bidirectional_skip"):
+        return eager_mask(*args, **kwargs)
+    dtype = kwargs.get("dtype", torch.float32)
+    return torch.where(seen, torch.zeros((), dtype=dtype, device=seen.device), torch.finfo(dtype).min)
+
+
+def is_causal_mask(mask):
+    """Whether a mask, as it came from `layerzero_eager_mask`, hides later keys and nothing else."""
+    return isinstance(mask, torch.Tensor) and _CAUSAL in mask.__dict__
 
 
 def register():
     """Makes attn_implementation="layerzero" known; twice is harmless. The mask comes from the same name's function."""
-    AttentionInterface.register(NAME, layerzero_attention)
-    AttentionMaskInterface.register(NAME, layerzero_mask)
-    if continuous.has_prefix():
-        AttentionInterface.register(continuous.PAGED, layerzero_attention)
+    functions = (layerzero_attention, eager_attention)
+    for name, attention, mask in zip(NAMES, functions, (sdpa_mask, layerzero_eager_mask), strict=True):
+        AttentionInterface.register(name, attention)
+        AttentionMaskInterface.register(name, mask)
+        if continuous.has_prefix():
+            AttentionInterface.register(f"{continuous.PREFIX}{name}", attention)

@@ -7,7 +7,8 @@ from transformers import AttentionInterface
 
 from layerzero import _layerzero
 
-PAGED = "paged|layerzero"
+PREFIX = "paged|"
+PAGED = f"{PREFIX}layerzero"
 _ragged_attention = _layerzero.ops["ragged_attention"]
 
 
@@ -69,7 +70,7 @@ def init_continuous_batching(self, *args, **kwargs):
     The batches are made later, for the attention that the model has then: without masks.
     """
     chosen = self.config._attn_implementation
-    if chosen != "layerzero":
+    if chosen not in ("layerzero", "layerzero_eager"):
         return type(self).init_continuous_batching(self, *args, **kwargs)
     self.set_attn_implementation("sdpa")
     try:

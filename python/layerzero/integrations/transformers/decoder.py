@@ -16,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from layerzero import _layerzero
 from layerzero.integrations.transformers import arguments, rows_cache
 from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
+from layerzero.integrations.transformers.attention import EAGER
 from layerzero.integrations.transformers.counts import count_aside, count_program
 from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Rope, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
@@ -62,16 +63,17 @@ def why_not_llama(base: Any, stack: Stack) -> str | None:
         getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
     ):
         return "has layers with a sliding window or another kind of attention"
-    plain = all(map(_is_llama_layer, stack.layers)) and stack.groups == 1
+    always = stack.attention == EAGER  # eager attention is given a mask in each call
+    plain = all(_is_llama_layer(layer, always) for layer in stack.layers) and stack.groups == 1
     return None if plain else "its layers are not those of a Llama"
 
 
 _PARTS = {"embed_tokens", "layers", "norm", "rotary_emb"}
 
 
-def _is_llama_layer(layer):
+def _is_llama_layer(layer, always_masked):
     own = layer.attention
-    if not isinstance(own, Attention) or own.gate or own.mixed or own.needs_mask:
+    if not isinstance(own, Attention) or own.gate or own.mixed or (own.needs_mask and not always_masked):
         return False
     parts = (own.query, own.key, own.value)
     plain = all(dataclasses.replace(part, norm=None, whole=False, behind=False).is_plain for part in parts)
@@ -137,7 +139,7 @@ def _why_aside(base, plan, given):
     config = base.config
     if getattr(config, "output_attentions", False) or getattr(config, "output_hidden_states", False):
         return "the configuration asks for attentions or hidden states"
-    if config._attn_implementation != "layerzero":
+    if config._attn_implementation != plan.stack.attention:
         return "another attention implementation was chosen"
     if not getattr(config, "is_causal", True):
         return "the configuration asks for attention that is not causal"

@@ -13,9 +13,17 @@ from typing import Any
 import torch
 from transformers.cache_utils import EncoderDecoderCache
 
-from layerzero.integrations.transformers import biases, encoded, linear_biases, rows_cache, states_cache, structure
+from layerzero.integrations.transformers import (
+    biases,
+    encoded,
+    experts,
+    linear_biases,
+    rows_cache,
+    states_cache,
+    structure,
+)
 from layerzero.integrations.transformers.arguments import ENCODED, ENCODED_MASK, MASK, POSITIONS, TABLES, USE_CACHE
-from layerzero.integrations.transformers.attention import NAME, wants_outputs
+from layerzero.integrations.transformers.attention import EAGER, is_causal_mask, wants_outputs
 from layerzero.integrations.transformers.counts import count_aside, count_program
 from layerzero.integrations.transformers.encoded import Encoded
 from layerzero.integrations.transformers.latents import joined
@@ -99,7 +107,8 @@ class _Call:
         known = known | {unread.argument for unread in stack.unread}
         known = known | {alibi.argument for alibi, _, _ in self.plan.alibis.values()}
         causal = stack.layers[0].attention.causal and stack.cache is None  # as the model's own code asks for each time
-        if bool(arguments.pop("is_causal", False)) != causal:
+        asked = bool(arguments.pop("is_causal", False))
+        if asked != causal and stack.attention != EAGER:  # which reads no is_causal
             return f"is_causal is {'not ' if causal else ''}given"
         for key, value in arguments.items():
             if key not in known and key != stack.cache and value is not None and value is not False:
@@ -162,7 +171,9 @@ class _Call:
         total = self.past + length
         if group in self.plan.stack.deltas:
             return self._of_rows(mask), None, None
-        if mask is None and length > 1 and group in self.plan.need_masks:
+        if is_causal_mask(mask) and self.plan.are_causal[group]:
+            mask = None
+        elif mask is None and length > 1 and group in self.plan.need_masks:
             self.aside = "its attention is not causal without a mask"
         if mask is None and window is not None and total > window:  # SDPA would hide nothing
             self.aside = "no mask is given, and the layers' window would hide keys"
@@ -233,7 +244,7 @@ def _why_aside(holder: Any, plan: StackPlan) -> str | None:
         return "autocast is on"
     if getattr(plan.config, "_attn_implementation", plan.stack.attention) != plan.stack.attention:
         return "another attention implementation was chosen"
-    if plan.has_experts and getattr(plan.config, "_experts_implementation", NAME) != NAME:
+    if plan.has_experts and getattr(plan.config, "_experts_implementation", experts.NAME) != experts.NAME:
         return "another implementation of experts was chosen"
     if plan.stack.cache is not None and not getattr(plan.config, "is_causal", True):
         return "the configuration asks for attention that is not causal"

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import sys
 import threading
 import traceback
@@ -190,14 +191,22 @@ def _replace_rotations(model, mark):
             replace(module, rotary.rotating_forward, mark.report.add("RoPE", "posenc.rope"), rotations=rotations)
 
 
-def _why_not_chosen(model, before, untested, expected):
+def _gives_weights(model, before):
+    """Whether eager attention may give weights that the model's code never asks for: some module takes the request itself."""
+    eager = any(name == "eager" for _, name in before)
+    return eager and any("output_attentions" in inspect.signature(type(m).forward).parameters for m in model.modules())
+
+
+def _why_not_chosen(model, before, untested, expected, weights):
     """None once the model calls our attention, or why it does not or must not."""
     try:
-        choices.choose(model, "attn", attention_interface.NAME)
+        attention_interface.choose(model)
     except (ValueError, KeyError) as error:
         return f"the model refuses another attention: {error}"
-    if model.config._attn_implementation != attention_interface.NAME:
+    if model.config._attn_implementation not in attention_interface.NAMES:
         return "the model kept its own attention"
+    if weights is not None and probe.shapes_with_weights(model) != weights:
+        return "it takes attention weights that it does not ask for"
     if untested:
         actual = probe.run_model(model)
         if not probe.same(actual, expected) and not _attend_alike(model, before, expected):
@@ -207,7 +216,7 @@ def _why_not_chosen(model, before, untested, expected):
 
 def _attend_alike(model, before, expected):
     """Whether near ties of routers may be all that another attention makes of a model's result."""
-    if not layerwise.may_choose_otherwise(model, expected):
+    if not layerwise.may_choose_otherwise(model, expected.rows[0]):
         return False
     layers = [layer for path in observe.lists_of(model) for layer in model.get_submodule(path)]
     try:
@@ -234,7 +243,8 @@ def _replace_attention(model, mark):
     if untested and expected is None:
         mark.report.left["attention"] = f"{untested}, and no input can be made to compare the two"
         return
-    reason = _why_not_chosen(model, before, untested, expected)
+    weights = probe.shapes_with_weights(model) if _gives_weights(model, before) else None
+    reason = _why_not_chosen(model, before, untested, expected, weights)
     if reason:
         choices.put_back(before, "attn")
         mark.report.left["attention"] = reason
@@ -280,11 +290,14 @@ def _replace_layers(called, layers, mark):
     try:
         with probe.without_modes():
             actual = layers.run(decoder_forward)
+            moved = layers.run_moved(decoder_forward)
         reason = next(iter(plan.why_aside), None)
         if layers.whole:
             replace(holder, decoder_forward, entry)
         reason = reason or _why_aside_in_a_call(layers, plan)
-        if not reason and not structure.agrees(actual, layers.expected, slack=3) and not _agree_one_by_one(layers):
+        same = structure.agrees(actual, layers.expected, slack=3)
+        same = same and (moved is None or probe.move_alike(moved, layers.moved))
+        if not reason and not same and not _agree_one_by_one(layers):
             reason = "its layers compute something else than the fused forward"
     except Exception as error:  # of code around the layers that nobody knows
         reason = f"its layers could not be run as one: {error}"

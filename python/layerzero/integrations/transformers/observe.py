@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import attention as attention_interface
@@ -19,18 +20,24 @@ from layerzero.integrations.transformers.layers import Attention, Norm, NotReach
 from layerzero.integrations.transformers.recognise import LayerTrace
 from layerzero.integrations.transformers.recorded import is_same
 
-NAME = "layerzero_observed"
+NAMES = ("layerzero_observed", "layerzero_observed_eager")
 _recording: dict[int, LayerTrace] = {}  # by id of the modules within a layer; kernelize has one model at a time
 
 
-def _attend(module, query, key, value, attention_mask, **further):
+def _attend(module, query, key, value, attention_mask, compute=attention_interface.layerzero_attention, **further):
     if attention_interface.leaves_softcap_out(module):
         further.pop("softcap", None)
-    result = attention_interface.layerzero_attention(module, query, key, value, attention_mask, **further)
+    result = compute(module, query, key, value, attention_mask, **further)
     trace = _recording.get(id(module))
     if trace is not None:
         trace.attends(module, (query, key, value), attention_mask, result[0], further)
     return result
+
+
+def _attend_eager(module, query, key, value, attention_mask, **further):
+    """Eager attention reads no is_causal: its mask alone may make it causal."""
+    further |= {"is_causal": False, "sliding_window": None}
+    return _attend(module, query, key, value, attention_mask, attention_interface.eager_attention, **further)
 
 
 class _OwnAttention(TorchFunctionMode):
@@ -229,16 +236,20 @@ class _Hooks:
         _recording.clear()
 
 
-def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tuple[Any, ...]:
+def _layers_of(model: nn.Module, layers: Any, run: Any, attention: str) -> tuple[Any, ...]:
     """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, tensors that the
-    descriptions do without, what the first one got) by one `run()` of the model. interface: by that it calls attention, else it calls torch's function.
+    descriptions do without, what the first one got) by one `run()` of the model. attention: the implementation that the layers will have; another one than those of
+    LayerZero where they call torch's function themselves.
     """
-    AttentionInterface.register(NAME, _attend)
-    AttentionMaskInterface.register(NAME, attention_interface.layerzero_mask)
+    interface = attention in attention_interface.NAMES
+    masks = (sdpa_mask, attention_interface.layerzero_eager_mask)
+    for name, attend, mask in zip(NAMES, (_attend, _attend_eager), masks, strict=True):
+        AttentionInterface.register(name, attend)
+        AttentionMaskInterface.register(name, mask)
     before = choices.chosen(model, "attn")
     try:
         if interface:
-            choices.choose(model, "attn", NAME)
+            attention_interface.choose(model, NAMES)
         own = _Convolutions() if interface else _OwnAttention()
         with _Hooks(layers) as hooks, own, thresholds.Calls(_clamps, _compares):
             run()
@@ -246,10 +257,10 @@ def _layers_of(model: nn.Module, layers: Any, run: Any, interface: bool) -> tupl
         raise NotReached(f"it could not be run on a small input: {structure.first_line(error)}") from error
     finally:
         choices.put_back(before, "attn")
-    return *_describe(hooks.traces), hooks.traces[0].given
+    return *_describe(hooks.traces, attention != attention_interface.EAGER), hooks.traces[0].given
 
 
-def _describe(traces):
+def _describe(traces, reads_is_causal):
     caches = {trace.cache for trace in traces}
     if len(caches) != 1:
         raise Unknown("its layers get their cache in different ways")
@@ -271,7 +282,8 @@ def _describe(traces):
             layer = dataclasses.replace(
                 layer, attention=dataclasses.replace(layer.attention, causal=True, needs_mask=True)
             )
-        if layer.attention.causal != (cache is not None or trace.arguments.get("is_causal") is True):
+        asked = reads_is_causal and trace.arguments.get("is_causal") is True
+        if layer.attention.causal != (cache is not None or asked):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
         names = [MASK, TABLES]
         names += [] if layer.attention.alibi is None else [layer.attention.alibi.argument]
@@ -331,6 +343,7 @@ class ModelLayers:
             self.stack = dataclasses.replace(self.stack, norm=_norm_behind(self.base))
         try:
             self.expected = self.run(type(self.holder).forward)
+            self.moved = self.run_moved(type(self.holder).forward)
         except Exception as error:  # whatever a model of unknown code raises
             raise Unknown(f"it could not be run on a small input: {structure.first_line(error)}") from error
         unread = tuple(filter(self._without_effect, self.stack.unread))
@@ -343,11 +356,11 @@ class ModelLayers:
         devices = {parameter.device for parameter in self.model.parameters()}
         if not reason and (len(devices) != 1 or next(iter(devices)).type not in DEVICES):
             reason = "weights are not on one CPU or CUDA device; its parts are replaced one by one"
-        implementation, why_not = _attention_of(self.model)
+        implementation, why_not = _attention_of(self.model, self.holder)
         if reason or why_not:
             raise Unknown(reason or why_not)
-        interface = implementation == attention_interface.NAME
-        found, cache, tuples, unread, self.first = self._described(layers, interface)
+        interface = implementation in attention_interface.NAMES
+        found, cache, tuples, unread, self.first = self._described(layers, implementation)
         return Stack(
             path, name, found, cache, half=half or _why_not_layers(layers, half=True) is None,
             tuples=tuples, alone=self.alone, part=self.part, attention=implementation,
@@ -370,13 +383,13 @@ class ModelLayers:
             for handle in handles:
                 handle.remove()
 
-    def _described(self, layers: Any, interface: bool) -> tuple[Any, ...]:
+    def _described(self, layers: Any, attention: str) -> tuple[Any, ...]:
         try:
-            return _layers_of(self.model, layers, lambda: probe.observed_call(self.model), interface)
+            return _layers_of(self.model, layers, lambda: probe.observed_call(self.model), attention)
         except NotReached as unreached:
             self.alone = True
             try:
-                return _layers_of(self.model, layers, lambda: probe.run_alone(self.holder, layers), interface)
+                return _layers_of(self.model, layers, lambda: probe.run_alone(self.holder, layers), attention)
             except NotReached:
                 raise unreached from None
 
@@ -397,17 +410,26 @@ class ModelLayers:
         return probe.run_decoder(self.base, forward) if self.whole else probe.run_base(self.model)
 
 
-def _attention_of(model: nn.Module) -> tuple[str, str | None]:
-    """(the implementation of attention under which the layers run as one, why not)."""
+    def run_moved(self, forward: Any) -> "tuple[Any, ...] | None":
+        """The same of a text whose last token is another one, before and after; None of layers that no text reaches."""
+        if self.alone or self.part:
+            return None
+        return probe.run_moved(self.base, forward) if self.whole else probe.run_moved(probe.base_of(self.model))
+
+
+def _attention_of(model: nn.Module, holder: nn.Module) -> tuple[str, str | None]:
+    """(the implementation of attention under which the layers of a holder run as one, why not)."""
     named = getattr(getattr(model, "config", None), "_attn_implementation", None)
     if named is None or not hasattr(model, "set_attn_implementation"):
         return "", "attention: the model has no attention interface"
     can: Any = getattr(model, "_can_set_attn_implementation", None)
     if can is None or can():
-        return attention_interface.NAME, None
+        configs = (getattr(module, "config", None) for module in holder.modules())
+        had = getattr(next(filter(None, configs), model.config), "_attn_implementation", None)
+        return attention_interface.EAGER if had == "eager" else attention_interface.NAME, None
     return named, None if named in ("sdpa", "eager") else "attention: the model refuses another one than its own"
 
 
 def wants_interface(found: "ModelLayers | str") -> bool:
     """Whether layers are one program only where the model calls LayerZero's attention."""
-    return isinstance(found, ModelLayers) and found.stack.attention == attention_interface.NAME
+    return isinstance(found, ModelLayers) and found.stack.attention in attention_interface.NAMES

@@ -105,6 +105,7 @@ class StackPlan:
         modules += within
         kinds: set[Any] = {*map(type, modules), type(holder)}
         self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
+        self.are_causal = {layer.group: layer.attention.causal for layer in self.stack.layers}
         self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
         self.heads = next((attention.query.heads for attention in self.stack.attentions), 0)
         self.biases = {

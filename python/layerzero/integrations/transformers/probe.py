@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import warnings
+from typing import NamedTuple
 
 import torch
 import transformers
@@ -64,6 +65,11 @@ def tokens(embedding):
     return ids, mask
 
 
+def with_other_last(ids):
+    """The same ids with another last one: rows before it change only where attention sees later tokens."""
+    return torch.cat([ids[:, :-1], ids[:, :1]], dim=1)
+
+
 @contextlib.contextmanager
 def _undisturbed(model):
     """What a forward changes in a model's modules is as before: one kind of attention for short inputs, say."""
@@ -102,33 +108,70 @@ def inputs_of(model, without_encoder=False):
     return None
 
 
-def _base_of(model):
+def shapes_with_weights(model):
+    """Shapes of all that a model gives when it is asked for attention weights; None if no input can be made.
+
+    Some models do not pass the request on to their attention, and take weights that eager attention gives in any case.
+    """
+    try:
+        given = inputs_of(model) or inputs_of(model, without_encoder=True)
+        if given is None:
+            return None
+        with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
+            return [tensor.shape for tensor in structure.tensors_of(model(**given, output_attentions=True))]
+    except Exception:  # what a model of unknown code raises
+        return None
+
+
+def base_of(model):
     """The model without its head: itself where that takes something else, as an encoder of embedded patches does."""
     base = getattr(model, "base_model", model)
     takes = getattr(base, "main_input_name", None) in signature_of(type(base).forward).names
     return base if takes else model
 
 
+class Runs(NamedTuple):
+    """A model's first output in several calls, without padding, and in each of `moved` the two that differ in the last token."""
+
+    rows: list[torch.Tensor]
+    moved: list[tuple[torch.Tensor, torch.Tensor]]
+
+
 def run_model(model):
-    """The model's first output on a small input without its padding, or None if no input can be made."""
+    """Runs of small inputs that tell one meaning of a mask from another, or None if no input can be made.
+
+    Of a text: with padding, without a mask, and with a mask of ones.
+    """
     try:
         given = inputs_of(model)
         if given is None:
             return None
         with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
-            rows = model(**given)[0]
+            return _runs_of(model, given)
     except Exception:  # what a model of unknown code raises on such an input
         return None
-    mask = given.get("attention_mask")
-    padded = mask is not None and "decoder_input_ids" not in given and rows.shape[:2] == mask.shape
-    return rows[mask.bool()] if padded else rows  # classes of a text have none
+
+
+def _runs_of(model, given):
+    mask, key = given.get("attention_mask"), "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
+    first = model(**given)[0]
+    if mask is None:
+        return Runs([first], [])
+    # Classes of a text have no padding.
+    padded = key == "input_ids" and first.shape[:2] == mask.shape
+    rows, moved = [first[mask.bool()] if padded else first], []
+    for seen in ({}, {"attention_mask": torch.ones_like(mask)}):
+        call = {name: value for name, value in given.items() if name != "attention_mask"} | seen
+        rows.append(model(**call)[0])
+        moved.append((rows[-1], model(**call | {key: with_other_last(call[key])})[0]))
+    return Runs(rows, moved)
 
 
 def observed_call(model, head=False):
     """One call of a model, without its head unless asked, on a small padded input, by a cache if it takes one; None without
     an input.
     """
-    base = model if head else _base_of(model)
+    base = model if head else base_of(model)
     given = inputs_of(base, without_encoder=True)
     if given is None:
         return None
@@ -142,7 +185,7 @@ def run_held(model, holder):
     """All that a module within the model gives in runs of it: of a padded prompt, and of one token more where there is a
     cache.
     """
-    base = _base_of(model)
+    base = base_of(model)
     given = inputs_of(base)
     mask, rows = given["attention_mask"], []
 
@@ -199,7 +242,7 @@ def run_base(model):
 
     Of a padded prompt, of one token more where there is a cache, and without a mask.
     """
-    base = _base_of(model)
+    base = base_of(model)
     given = inputs_of(base, without_encoder=True)
     if given is None:
         return None
@@ -234,9 +277,38 @@ def _run_two_stacks(base, given):
 
 
 def same(actual, expected):
-    """True for two results of one model; in f32 closely, because attention has little part in a model's first output."""
-    slack = 0.2 if expected.dtype in (torch.float32, torch.float64) else 1.0
-    return actual is not None and structure.agrees(actual, expected, slack)
+    """True for two Runs of one model; in f32 closely, because attention has little part in a model's first output."""
+    if actual is None or len(actual.rows) != len(expected.rows):
+        return False
+    slack = 0.2 if expected.rows[0].dtype in (torch.float32, torch.float64) else 1.0
+    agree = all(structure.agrees(a, b, slack) for a, b in zip(actual.rows, expected.rows, strict=True))
+    return agree and all(move_alike(*pairs) for pairs in zip(actual.moved, expected.moved, strict=True))
+
+
+def move_alike(actual, expected):
+    """Whether the same rows of two results change with a token. actual, expected: pairs, before and after it changed.
+
+    That a row does not change at all is exact, so this finds in any dtype who sees later tokens, however small their effect.
+    """
+    moves = [(after.double() - before.double()).norm(dim=-1) for before, after in (actual, expected)]
+    rounding = torch.finfo(expected[0].dtype).eps
+    floor = max(rounding / 2, 1e-6) * expected[0].double().norm(dim=-1)
+    mine, theirs = moves
+    return bool(((mine <= 4 * theirs + floor) & (theirs <= 4 * mine + floor)).all())
+
+
+def run_moved(base, forward=None):
+    """What a base model, under `forward` if that is given, makes of a text without a mask, and of the text with another last
+    token; None where no text can be made.
+    """
+    given = inputs_of(base, without_encoder=True)
+    key = next((name for name in ("decoder_input_ids", "input_ids") if name in (given or ())), None)
+    if key is None:
+        return None
+    call = {name: value for name, value in given.items() if name != "attention_mask"}
+    with torch.inference_mode(), _undisturbed(base), structure.evaluating(base):
+        both = call, call | {key: with_other_last(call[key])}
+        return tuple((base(**given) if forward is None else forward(base, **given, use_cache=False))[0] for given in both)
 
 
 def run_decoder(base, forward):
