@@ -42,7 +42,10 @@ def test_each_part_gets_its_own_attention_back(given):
     assert error(outputs_of(model), expected) <= TOLERANCE
     ours = {"sdpa": "layerzero", "eager": "layerzero_eager"}
     assert attentions_of(model) == [ours[name] for name in before]
-    assert report.replaced["encoder"]["calls"] == 1
+    programs = (
+        2 if "eager" in before else 1
+    )  # the text's layers are given is_causal, which SDPA reads and eager attention does not
+    assert report.replaced["encoder"]["calls"] == programs
     assert report.replaced["attention"]["calls"] == 4  # two of them to compare the program of the layers for images
     lz.unkernelize(model)
     assert attentions_of(model) == before

@@ -4,7 +4,6 @@ Each call is made of the original and of the copy with the same seed. What is co
 tensors but rows of padding, and which values are missing. A call that the original itself refuses tells nothing.
 """
 
-import copy
 import dataclasses
 import inspect
 import math
@@ -24,14 +23,21 @@ class Outcome:
     errors: dict = dataclasses.field(default_factory=dict)
     wrong: dict = dataclasses.field(default_factory=dict)
     refused: dict = dataclasses.field(default_factory=dict)
-    same: bool = True
 
     @property
     def error(self):
         return max(self.errors.values(), default=0.0)
 
+    def without(self, calls):
+        """The same of all but these calls."""
+        kept = (
+            {name: value for name, value in each.items() if name not in calls} for each in (self.errors, self.wrong)
+        )
+        return Outcome(*kept, self.refused)
+
 
 # ---- results
+
 
 def flat(result, path=""):
     """(path, leaf) of all that a call gave; of caches nothing, the step that follows reads them."""
@@ -50,7 +56,7 @@ def flat(result, path=""):
         yield path, result
 
 
-def _visible(tensor, mask, path):
+def _visible(tensor, mask):
     """Without rows of padding; of attention weights those queries."""
     if mask is None:
         return tensor
@@ -77,28 +83,39 @@ def distance(actual, expected):
 
 
 def compare(actual, expected, mask=None):
-    """(the largest relative error, None or what differs) of two results."""
-    a, b = dict(flat(actual)), dict(flat(expected))
-    if a.keys() != b.keys():
-        return math.inf, f"other parts: {sorted(a.keys() ^ b.keys())[:6]}"
+    """(the largest relative error, None or what differs) of two results. mask: rows where it is 0 do not count."""
+    mine, theirs = dict(flat(actual)), dict(flat(expected))
+    if mine.keys() != theirs.keys():
+        return math.inf, f"other parts: {sorted(mine.keys() ^ theirs.keys())[:6]}"
     largest, worst = 0.0, ""
-    for path, value in b.items():
-        other = a[path]
-        if not isinstance(value, torch.Tensor):
-            if type(other) is not type(value) or (isinstance(value, (int, float, str, bool)) and other != value and not (
-                isinstance(value, float) and math.isclose(value, other, rel_tol=ROUNDING))):
-                return math.inf, f"{path}: wanted {value!r}, got {type(other).__name__}"
-            continue
-        if not isinstance(other, torch.Tensor) or other.shape != value.shape or other.dtype != value.dtype:
-            got = f"{tuple(other.shape)} {other.dtype}" if isinstance(other, torch.Tensor) else type(other).__name__
-            return math.inf, f"{path}: wanted {tuple(value.shape)} {value.dtype}, got {got}"
-        found = distance(_visible(other, mask, path), _visible(value, mask, path))
-        if not found <= largest:
-            largest, worst = found, path
+    for path, value in theirs.items():
+        other = mine[path]
+        if not _alike(other, value):
+            return math.inf, f"{path}: wanted {_shown(value)}, got {_shown(other)}"
+        if isinstance(value, torch.Tensor):
+            found = distance(_visible(other, mask), _visible(value, mask))
+            if not found <= largest:
+                largest, worst = found, path
     return largest, (f"{worst}: relative error {largest:.2e}" if not largest <= ROUNDING else None)
 
 
+def _alike(actual, expected):
+    """Of one type, shape and dtype; of numbers and texts the value too."""
+    if type(actual) is not type(expected):
+        return False
+    if isinstance(expected, torch.Tensor):
+        return actual.shape == expected.shape and actual.dtype == expected.dtype
+    if isinstance(expected, float):
+        return math.isclose(actual, expected, rel_tol=ROUNDING)
+    return actual == expected if isinstance(expected, (int, str)) else True
+
+
+def _shown(value):
+    return f"{tuple(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else repr(value)[:80]
+
+
 # ---- calls
+
 
 def _masks(given):
     length = given["input_ids"].shape[1]
@@ -110,82 +127,86 @@ def _masks(given):
 
 def _changed(given):
     """The last token, or the last part of an image or a sound, is another one."""
+
     def other(name, value):
         if name in ("input_ids", "decoder_input_ids", "inputs"):
             value = value.clone()
             value[:, -1] = (value[:, -1] + 17) % 90 + 5
         elif isinstance(value, torch.Tensor) and value.is_floating_point():
             value = value.clone()
-            value[..., -(value.shape[-1] // 4 or 1):] += 1.5
+            value[..., -(value.shape[-1] // 4 or 1) :] += 1.5
         return value
 
     return {name: other(name, value) for name, value in given.items()}
 
 
 def calls_of(model, given):
-    """name -> (arguments, mask of rows that count or None, whether gradients are compared)."""
+    """(call -> its arguments, call -> the mask whose rows count) of a model that runs on `given`."""
     taken = inspect.signature(type(model).forward).parameters
-    var = any(p.kind is p.VAR_KEYWORD for p in taken.values())
-    takes = lambda name: name in taken or (var and "transformers." in type(model).__module__)
-    calls = {"plain": given, "changed": _changed(given)}
-    masks = {}
+    calls, masks = {"plain": given, "changed": _changed(given)}, {}
     text = isinstance(given.get("input_ids"), torch.Tensor) and given["input_ids"].dim() == 2
-    if text and "attention_mask" in taken:
-        ones, left, right = _masks(given)
-        calls |= {
-            "ones": given | {"attention_mask": ones},
-            "ones, changed": _changed(given) | {"attention_mask": ones},
-            "left padding": given | {"attention_mask": left},
-            "right padding": given | {"attention_mask": right},
-        }
-        two = "decoder_input_ids" in given
-        masks = {} if two else {"left padding": left, "right padding": right}
-        if two and "decoder_attention_mask" in taken:
-            decoder = torch.ones_like(given["decoder_input_ids"])
-            calls["decoder, ones"] = given | {"decoder_attention_mask": decoder}
-            calls["decoder, right padding"] = given | {"decoder_attention_mask": right}
-            masks["decoder, right padding"] = right
-    if "attention_mask" in taken and not text:
-        for name in ("input_values", "input_features"):
-            if name in given:
-                shape = given[name].shape
-                length = shape[1] if name == "input_values" else max(shape[1:])
-                mask = torch.ones(2, length, dtype=torch.long)
-                calls["ones"] = given | {"attention_mask": mask}
-                mask = mask.clone()
-                mask[1, -(length // 3):] = 0
-                calls["right padding"] = given | {"attention_mask": mask}
+    if "attention_mask" in taken:
+        more, masks = _padded_texts(given, taken) if text else (_padded_sounds(given), {})
+        calls |= more
     for name in ("output_attentions", "output_hidden_states"):
         calls[name] = given | {name: True}
-    if "left padding" in calls:
-        calls["output_attentions, left padding"] = calls["left padding"] | {"output_attentions": True}
-        calls["output_hidden_states, left padding"] = calls["left padding"] | {"output_hidden_states": True}
-        masks |= {f"{name}, left padding": masks.get("left padding") for name in ("output_attentions", "output_hidden_states")}
+        if "left padding" in calls:
+            calls[f"{name}, left padding"] = calls["left padding"] | {name: True}
+            masks |= {f"{name}, left padding": masks["left padding"]} if "left padding" in masks else {}
     calls["return_dict=False"] = given | {"return_dict": False}
-    if takes("use_cache"):
+    if "use_cache" in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values()):
         calls["use_cache=False"] = given | {"use_cache": False}
-    if text:
-        if "position_ids" in taken:
-            length = given["input_ids"].shape[1]
-            calls["position_ids"] = given | {"position_ids": torch.arange(length)[None].expand(2, -1) + 2}
-            packed = torch.cat([torch.arange(5), torch.arange(length - 5)])[None].expand(2, -1)
-            calls["packed"] = given | {"position_ids": packed}
-        if "inputs_embeds" in taken:
-            try:
-                with torch.no_grad():
-                    rows = model.get_input_embeddings()(given["input_ids"])
-                calls["inputs_embeds"] = {n: v for n, v in given.items() if n != "input_ids"} | {"inputs_embeds": rows}
-            except Exception:
-                pass
-        if "labels" in taken:
-            calls["labels"] = given | {"labels": given.get("decoder_input_ids", given["input_ids"])}
-            calls["labels of rows"] = given | {"labels": torch.tensor([0, 1])}
-        if "logits_to_keep" in taken:
-            calls["logits_to_keep"] = given | {"logits_to_keep": 2}
-        if "encoder_hidden_states" in taken and "decoder_input_ids" not in taken and getattr(model.config, "add_cross_attention", False):
-            rows = torch.randn(2, 7, model.config.hidden_size, generator=torch.Generator().manual_seed(9))
-            calls["encoder rows"] = given | {"encoder_hidden_states": rows}
-    return calls, masks
+    return calls | (_further_texts(model, given, taken) if text else {}), masks
+
+
+def _padded_texts(given, taken):
+    ones, left, right = _masks(given)
+    calls = {
+        "ones": given | {"attention_mask": ones},
+        "ones, changed": _changed(given) | {"attention_mask": ones},
+        "left padding": given | {"attention_mask": left},
+        "right padding": given | {"attention_mask": right},
+    }
+    if "decoder_input_ids" not in given:
+        return calls, {"left padding": left, "right padding": right}
+    if "decoder_attention_mask" not in taken:
+        return calls, {}
+    calls["decoder, ones"] = given | {"decoder_attention_mask": torch.ones_like(given["decoder_input_ids"])}
+    calls["decoder, right padding"] = given | {"decoder_attention_mask": right}
+    return calls, {"decoder, right padding": right}
+
+
+def _padded_sounds(given):
+    name = next((name for name in ("input_values", "input_features") if name in given), None)
+    if name is None:
+        return {}
+    shape = given[name].shape
+    ones = torch.ones(2, shape[1] if name == "input_values" else max(shape[1:]), dtype=torch.long)
+    right = ones.clone()
+    right[1, -(ones.shape[1] // 3) :] = 0
+    return {"ones": given | {"attention_mask": ones}, "right padding": given | {"attention_mask": right}}
+
+
+def _further_texts(model, given, taken):
+    length, calls = given["input_ids"].shape[1], {}
+    if "position_ids" in taken:
+        calls["position_ids"] = given | {"position_ids": torch.arange(length)[None].expand(2, -1) + 2}
+        packed = torch.cat([torch.arange(5), torch.arange(length - 5)])[None].expand(2, -1)
+        calls["packed"] = given | {"position_ids": packed}
+    embedding = model.get_input_embeddings() if "inputs_embeds" in taken else None
+    if isinstance(embedding, torch.nn.Embedding):
+        with torch.no_grad():
+            rows = embedding(given["input_ids"])
+        calls["inputs_embeds"] = {n: v for n, v in given.items() if n != "input_ids"} | {"inputs_embeds": rows}
+    if "labels" in taken:
+        calls["labels"] = given | {"labels": given.get("decoder_input_ids", given["input_ids"])}
+        calls["labels of rows"] = given | {"labels": torch.tensor([0, 1])}
+    if "logits_to_keep" in taken:
+        calls["logits_to_keep"] = given | {"logits_to_keep": 2}
+    if "encoder_hidden_states" in taken and getattr(model.config, "add_cross_attention", False):
+        rows = torch.randn(2, 7, model.config.hidden_size, generator=torch.Generator().manual_seed(9))
+        calls["encoder rows"] = given | {"encoder_hidden_states": rows}
+    return calls
 
 
 def _run(model, call, grad=False):
@@ -230,7 +251,7 @@ def _gradients(model, given):
         total = total + (rows * torch.randn(rows.shape, generator=generator) / max(rows.numel(), 1) ** 0.5).sum()
     named = [(n, p) for n, p in model.named_parameters() if p.requires_grad]
     found = torch.autograd.grad(total, [p for _, p in named], allow_unused=True)
-    return result, {n: g for (n, _), g in zip(named, found) if g is not None}
+    return result, {n: g for (n, _), g in zip(named, found, strict=True) if g is not None}
 
 
 def _compare_gradients(outcome, original, other, given):
@@ -275,7 +296,12 @@ def _steps(outcome, original, other, given):
         for step in range(2):
             if step and mask is not None:
                 more["attention_mask"] = torch.cat([more["attention_mask"], mask[:, -1:]], 1)
-            rows.append(_run(model, given | more | {"use_cache": True, "past_key_values": cache, key: given[key][:, step : step + 1]}))
+            rows.append(
+                _run(
+                    model,
+                    given | more | {"use_cache": True, "past_key_values": cache, key: given[key][:, step : step + 1]},
+                )
+            )
         return rows[1:]
 
     _both(outcome, "steps", original, other, run)
@@ -288,7 +314,12 @@ def _generates(outcome, original, other, given):
     def run(model):
         torch.manual_seed(11)
         return model.generate(
-            **given, max_new_tokens=4, min_new_tokens=4, do_sample=False, return_dict_in_generate=True, output_logits=True,
+            **given,
+            max_new_tokens=4,
+            min_new_tokens=4,
+            do_sample=False,
+            return_dict_in_generate=True,
+            output_logits=True,
             disable_compile=True,
         )
 

@@ -38,15 +38,25 @@ def classes():
 
 # ---- configurations
 
-_LAYERS = r"^(num_(\w+_)?layers|n_layers?|(\w+_)?layers|(\w+_)?depth|num_(hidden_)?blocks|num_layers_per_block|num_stacks)$"
+_LAYERS = (
+    r"^(num_(\w+_)?layers|n_layers?|(\w+_)?layers|(\w+_)?depth|num_(hidden_)?blocks|num_layers_per_block|num_stacks)$"
+)
 _HEADS = r"^(num_(\w+_)?heads|n_heads?|(\w+_)?attention_heads|(\w+_)?num_heads|num_(\w+_)?attention_heads)$"
 _WIDTHS = (
     r"^((\w+_)?hidden_size|(\w+_)?d_model|n_embd|dim|(\w+_)?embed_dim|(\w+_)?hidden_dim|embedding_size|(\w+_)?embed_size"
     r"|(\w+_)?projection_dim|word_embed_proj_dim|emb_dim|(\w+_)?hidden_channels|model_dim|(\w+_)?embedding_dim)$"
 )
-_INNER = r"^((\w+_)?intermediate_size|(\w+_)?ffn_dim|d_ff|n_inner|(\w+_)?feedforward_dim|hidden_dim|(\w+_)?ffn_hidden_size)$"
+_INNER = (
+    r"^((\w+_)?intermediate_size|(\w+_)?ffn_dim|d_ff|n_inner|(\w+_)?feedforward_dim|hidden_dim|(\w+_)?ffn_hidden_size)$"
+)
 _EXPERTS = r"^(num_(\w+_)?experts|n_routed_experts|moe_num_experts|num_local_experts)$"
-_NO_LAYERS = {"num_feat_extract_layers", "num_feature_levels", "num_hidden_layers_to_keep", "output_layers", "deepstack_layers"}
+_NO_LAYERS = {
+    "num_feat_extract_layers",
+    "num_feature_levels",
+    "num_hidden_layers_to_keep",
+    "output_layers",
+    "deepstack_layers",
+}
 
 
 def _shrunk(name, value, level):
@@ -104,7 +114,9 @@ def _overrides(config, level, source):
             found[name] = inner | ({"model_type": value.model_type} if value.model_type else {})
             continue
         if isinstance(value, (list, tuple)) and value and all(type(v) is int for v in value):
-            if name in ("depths", "num_block", "block_repeats") or re.search(r"^(encoder_|decoder_)?depths$|^layers$", name):
+            if name in ("depths", "num_block", "block_repeats") or re.search(
+                r"^(encoder_|decoder_)?depths$|^layers$", name
+            ):
                 found[name] = type(value)([1] * len(value)) if level < 3 else [min(v, 2) for v in value]
             elif "token_id" in name:
                 found[name] = [v if v < VOCABULARY else 140 for v in value]
@@ -124,7 +136,9 @@ _SPECIAL = {
     "perceiver": {"qk_channels": 64, "v_channels": 64},
     "esm": {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 3},
 }
-_SPECIAL |= dict.fromkeys(("longcat_flash", "glm_moe_dsa", "deepseek_v3", "youtu"), {"qk_rope_head_dim": 16, "head_dim": 16})
+_SPECIAL |= dict.fromkeys(
+    ("longcat_flash", "glm_moe_dsa", "deepseek_v3", "youtu"), {"qk_rope_head_dim": 16, "head_dim": 16}
+)
 
 
 def _further(config, overrides, source):
@@ -179,6 +193,7 @@ def _config(kind, level):
 
 # ---- weights
 
+
 def randomise(model, seed=0):
     """Weights of such sizes that each part of the model matters to what it gives."""
     generator = torch.Generator().manual_seed(seed)
@@ -202,6 +217,7 @@ def randomise(model, seed=0):
 
 
 # ---- inputs
+
 
 def _numbers(*shape, seed=3):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
@@ -246,10 +262,19 @@ def _images(config):
 
 
 def _sounds(config, name):
-    mels = _first(config, "num_mel_bins", "n_mels", "feature_size", "input_dim", "feature_projection_input_dim", default=80)
+    mels = _first(
+        config, "num_mel_bins", "n_mels", "feature_size", "input_dim", "feature_projection_input_dim", default=80
+    )
     source = _first(config, "max_source_positions", default=50)
     if name == "input_features":
-        for shape in ((2, mels, 2 * source), (2, 100, mels), (2, mels, 100), (2, 1, 256, mels), (2, 1, 1024, mels), (2, 3000, mels)):
+        for shape in (
+            (2, mels, 2 * source),
+            (2, 100, mels),
+            (2, mels, 100),
+            (2, 1, 256, mels),
+            (2, 1, 1024, mels),
+            (2, 3000, mels),
+        ):
             yield _numbers(*shape)
     else:
         for shape in ((2, 4000), (2, 1, 4000), (2, 100, mels), (2, 256, mels), (2, 1024, mels), (2, mels, 100)):
@@ -291,7 +316,10 @@ def candidates(model):
     if "past_values" in parameters:
         shape = (2, _first(config, "context_length", default=32), _first(config, "num_input_channels", default=1))
         yield {"past_values": _numbers(*shape)}
-        yield {"past_values": _numbers(*shape), "future_values": _numbers(2, _first(config, "prediction_length", default=8), shape[2])}
+        yield {
+            "past_values": _numbers(*shape),
+            "future_values": _numbers(2, _first(config, "prediction_length", default=8), shape[2]),
+        }
     if main == "inputs" or "inputs" in required:
         yield {"inputs": ids()}
     for name in ("pixel_values", "pixel_values_videos", "images", "pixel_values_images"):

@@ -188,9 +188,8 @@ def is_causal_mask(mask):
 
 def register():
     """Makes attn_implementation="layerzero" known; twice is harmless. The mask comes from the same name's function."""
-    functions = (layerzero_attention, eager_attention)
-    for name, attention, mask in zip(NAMES, functions, (sdpa_mask, layerzero_eager_mask), strict=True):
-        AttentionInterface.register(name, attention)
-        AttentionMaskInterface.register(name, mask)
-        if continuous.has_prefix():
-            AttentionInterface.register(f"{continuous.PREFIX}{name}", attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    AttentionMaskInterface.register(EAGER, layerzero_eager_mask)
+    for prefix in ("", continuous.PREFIX) if continuous.has_prefix() else ("",):
+        AttentionInterface.register(f"{prefix}{NAME}", layerzero_attention)
+        AttentionInterface.register(f"{prefix}{EAGER}", eager_attention)

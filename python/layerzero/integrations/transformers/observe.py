@@ -409,7 +409,6 @@ class ModelLayers:
             return probe.run_held(self.model, self.holder)
         return probe.run_decoder(self.base, forward) if self.whole else probe.run_base(self.model)
 
-
     def run_moved(self, forward: Any) -> "tuple[Any, ...] | None":
         """The same of a text whose last token is another one, before and after; None of layers that no text reaches."""
         if self.alone or self.part:

@@ -308,7 +308,9 @@ def run_moved(base, forward=None):
     call = {name: value for name, value in given.items() if name != "attention_mask"}
     with torch.inference_mode(), _undisturbed(base), structure.evaluating(base):
         both = call, call | {key: with_other_last(call[key])}
-        return tuple((base(**given) if forward is None else forward(base, **given, use_cache=False))[0] for given in both)
+        return tuple(
+            (base(**given) if forward is None else forward(base, **given, use_cache=False))[0] for given in both
+        )
 
 
 def run_decoder(base, forward):
