@@ -9,7 +9,7 @@ agree before anything is timed.
 
 A ratio is above 1 if the lower quartile of the paired ratios ours / theirs lies above 1 by more than the A/A ratios' own
 quartiles do, and by more than 2 %. A case is slower if its graphs' ratio is above 1, or if its calls' ratio is and they are
-behind by more than the host cost of a call that ends in torch's own function, 4 us.
+behind by more than the host cost of a call that ends in torch's own function: 6 us, on hosts where torch's relu takes 10.
 """
 
 import argparse
@@ -36,7 +36,7 @@ GROUPS = (
 )
 RUN_SECONDS = 0.004  # of one side in one round
 LEAST = 0.02  # a difference below it counts as none
-HOST_US = 4.0  # what a call of LayerZero's may cost beside torch's own function
+HOST_US = 6.0  # what a call of LayerZero's may cost beside torch's own function
 CAPTURED = 8  # calls in a graph
 BOUND = 3e-2  # of the two sides' results, relative to the largest value of a row
 
@@ -125,6 +125,13 @@ def compared(sides, rounds):
 def captured(call):
     """A CUDA graph of some calls; None where they cannot be captured (a copy to the host, a kernel not known as safe)."""
     graph = torch.cuda.CUDAGraph()
+    try:
+        torch.cuda.set_sync_debug_mode("error")  # a capture that fails leaves torch's generator within it
+        call()
+    except RuntimeError:
+        return None
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
     try:
         torch.cuda.synchronize()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
