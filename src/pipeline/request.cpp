@@ -372,8 +372,10 @@ Status Bind(Request& r) {
   if (op.contract().canonicalize) {
     BoundArgs args{r.tensors.data(), r.scalars.data(), r.axes()};
     if (const Status status = op.contract().canonicalize(args); !status.ok()) return Invalid(r, status.parts());
-    for (size_t i = 0; i < op.num_scalars(); ++i) {  // what it took for "not given" needs no kernel's support
-      if (!r.scalars[i].given) r.scalars_given &= ~int32_t(1u << op.scalar_given_bit(i));
+    for (size_t i = 0; i < op.num_scalars(); ++i) {
+      const lz_scalar& s = r.scalars[i];
+      if (!s.given) r.scalars_given &= ~int32_t(1u << op.scalar_given_bit(i));  // needs no kernel's support
+      if (op.scalar(i).kind != ParamKind::kFloat) r.variables[kMaxAxes + i] = s.given ? s.value.i : 0;
     }
   }
   LZ_RETURN_IF_ERROR(Outputs(r, binder.leading_input));
