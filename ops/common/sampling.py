@@ -85,6 +85,7 @@ def sample(
     p = _checked("p", p, (p >= 0) & (p <= 1), "numbers in [0, 1]")
     min_p = _checked("min_p", min_p, (min_p >= 0) & (min_p <= 1), "numbers in [0, 1]")
     temperature = _checked("temperature", temperature, temperature.isfinite() & (temperature > 0), "numbers above 0")
+    u = philox_uniform(seed, offset, rows) if uniform is None else given_uniform(uniform).flatten()
     if vocab == 0:
         return torch.full(logits.shape[:-1], -1, dtype=torch.int64, device=x.device)
     x = torch.where(valid[:, None], x, 0.0)
@@ -98,6 +99,5 @@ def sample(
     keep[:, 1:] &= (sums[:, :-1] < p * sums[:, -1:]) | (p == 1)
     keep[:, 1:] &= ordered[:, 1:] >= min_p
     kept = torch.zeros_like(keep).scatter(-1, order, keep)
-    u = philox_uniform(seed, offset, rows) if uniform is None else given_uniform(uniform).flatten()
     token = draw(torch.where(kept, weights, 0.0), u)
     return torch.where(valid, token, -1).reshape(logits.shape[:-1])

@@ -15,6 +15,7 @@ def reference(draft_probs, draft_token_ids, target_probs, *, seed=None, offset=0
     ids = draft_token_ids.long()
     rows = torch.arange(b, device=device)
     steps = torch.arange(n, device=device)
+    given = None if uniform is None else _sampling.given_uniform(uniform)
     if vocab == 0:
         if strict:
             _sampling.answered("target_probs", _ANSWER, rows < 0)
@@ -23,7 +24,6 @@ def reference(draft_probs, draft_token_ids, target_probs, *, seed=None, offset=0
     safe = torch.where(inside, ids, 0)[..., None]
     q = draft_probs.gather(-1, safe)[..., 0].double()
     p = target_probs[:, :n].gather(-1, safe)[..., 0].double()
-    given = None if uniform is None else _sampling.given_uniform(uniform)
     u = _sampling.philox_uniform(seed, offset, rows[:, None], 1 + 2 * steps) if given is None else given[:, :n, 0]
     decided = inside & ~q.isnan() & ~p.isnan()
     accepted = decided & (u * q < p)

@@ -197,6 +197,7 @@ std::string RandomCalls::FillText(const Draft& draft, std::string_view name, Gen
                                   int64_t numel) const {
   if (IsFloat(type)) {
     if (name.ends_with("probs")) return "~probs";
+    if (name == "uniform") return "~uniform(0,0.999)";
     return name.ends_with("_sum") ? "~uniform(0.1,4)" : FloatFill(g);  // a sum of exponentials is positive
   }
   if (type == DType::kBool) return g.Pick<const char*>({"", "", "~int(0,1)", "~int(1,2)"});
