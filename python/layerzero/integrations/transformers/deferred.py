@@ -22,7 +22,15 @@ from layerzero.integrations.transformers import (
     states_cache,
     structure,
 )
-from layerzero.integrations.transformers.arguments import ENCODED, ENCODED_MASK, MASK, POSITIONS, TABLES, USE_CACHE
+from layerzero.integrations.transformers.arguments import (
+    ENCODED,
+    ENCODED_MASK,
+    MASK,
+    POSITIONS,
+    TABLES,
+    USE_CACHE,
+    signature_of,
+)
 from layerzero.integrations.transformers.attention import EAGER, is_causal_mask, wants_outputs
 from layerzero.integrations.transformers.counts import count_aside, count_program
 from layerzero.integrations.transformers.encoded import Encoded
@@ -348,7 +356,7 @@ def deferred_layer(self, *args, **kwargs):
     """Takes the place of the forward of each layer."""
     call: Any = None if torch.compiler.is_compiling() else getattr(_running, "call", None)
     index = -1 if call is None else call.plan.places.get(id(self), -1)
-    given = call.plan.layer_signature.bind(args, kwargs) if index >= 0 else None
+    given = signature_of(type(self).forward).bind(args, kwargs) if index >= 0 else None
     if given:
         result = call.take(index, given)
         if result is not None:

@@ -209,6 +209,11 @@ class PagedCache(Cache):
         return self.get_seq_length(layer_idx) + int(query_length), 0
 
     @property
+    def is_linear(self) -> list[bool]:
+        """Of each layer whether it keeps a state; of a cache without layers that none will."""
+        return [False] * max(len(self.layers), 1)
+
+    @property
     def batch_size(self) -> int:
         """Rows of the batch; -1 before there are any."""
         return len(self._sequences) or -1

@@ -155,7 +155,6 @@ class StackPlan:
         self.sines_first = {group for group, rope in ropes.items() if rope is not None and rope.sines_first}
         self.need_masks = {layer.group for layer in self.stack.layers if layer.attention.needs_mask}
         self.places = {id(layer): index for index, layer in enumerate(own)}
-        self.layer_signature = signature_of(type(own[0]).forward)
         self.signature = signature_of(type(holder).forward)
         configs = (getattr(module, "config", None) for module in [holder, *within])
         self.config = next((config for config in configs if config is not None), None)
