@@ -99,7 +99,7 @@ def main() -> int:
     if crashed:
         print(f"{path}: crashed: {', '.join(crashed)}; no page is written", file=sys.stderr)
         return 1
-    versions = " and ".join(TESTED)
+    versions = f"{', '.join(TESTED[:-1])} and {TESTED[-1]}"
     head = PAGE.format(machine=result["measured_on"]["machine"], threads=result["threads"], versions=versions)
     (ROOT / "docs/guide/families.md").write_text(
         head

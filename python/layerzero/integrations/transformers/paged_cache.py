@@ -3,7 +3,7 @@
     manager = lz.KVCacheManager(num_blocks=2048, block_size=16)  # one for all requests of a model
     cache = lz.PagedCache(manager)
     cache.begin(input_ids)                                       # optional: takes what an equal prompt has left
-    model.generate(input_ids, past_key_values=cache)
+    model.generate(input_ids, cache=cache)                       # past_key_values=cache before Transformers 5.24
     cache.end()                                                  # blocks go back, those of the prompt stay known
 
 Beams, copies and repeated rows are forks: they share blocks, and a block that is written is copied first. A model that
