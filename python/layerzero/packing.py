@@ -1,11 +1,13 @@
 """Prepacked weights by id: made once, kept within a bound of bytes, the least recently used dropped first."""
 
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero._writes import Seen, are_counted
 from layerzero.errors import InvalidRequestError
 
 
@@ -21,12 +23,20 @@ class PackedWeights:
             raise InvalidRequestError(f"max_bytes: wanted at least 0, got {max_bytes}")
         self.max_bytes = max_bytes
         self._prepack = prepack or _layerzero.ops["linear_prepack"]
-        self._entries: OrderedDict[str, tuple[tuple[int, ...], Any]] = OrderedDict()
+        self._entries: OrderedDict[str, tuple[tuple[int, ...], Any, Any]] = OrderedDict()  # shape, contents, packed
         self._nbytes = 0
         self._lock = threading.Lock()
 
     def get(self, packed_weights_id: str, weight: Any) -> Any:
-        """The packed form of `weight`, made on the first call with this id. One larger than the bound is not kept."""
+        """The packed form of `weight`, made on the first call with this id, and made again where the weight was written since
+        or is another tensor. One larger than the bound is not kept. Raises InvalidRequestError for a weight of another shape
+        under the same id, and for an inference tensor, into which torch counts no writes.
+        """
+        if hasattr(weight, "is_inference") and not are_counted(weight):
+            raise InvalidRequestError(
+                f"weight: wanted a tensor whose writes torch counts for {packed_weights_id!r}, got an inference tensor: what is "
+                "packed from it would be used after a write; copy it under torch.inference_mode(False), or call linear_prepack"
+            )
         shape = tuple(weight.shape)
         with self._lock:
             entry = self._entries.get(packed_weights_id)
@@ -36,21 +46,24 @@ class PackedWeights:
                         f"packed_weights_id: wanted the weight of {packed_weights_id!r}, {list(entry[0])}, "
                         f"got one of {list(shape)}; give each weight its own id, or discard() the old one"
                     )
-                self._entries.move_to_end(packed_weights_id)
-                return entry[1]
+                if _holds(entry[1], weight):
+                    self._entries.move_to_end(packed_weights_id)
+                    return entry[2]
+                self._nbytes -= self._entries.pop(packed_weights_id)[2].nbytes
+            contents = _contents_of(weight)  # before it is packed: a write meanwhile shows
             packed = self._prepack(weight)
             if packed.nbytes <= self.max_bytes:
-                self._entries[packed_weights_id] = (shape, packed)
+                self._entries[packed_weights_id] = (shape, contents, packed)
                 self._nbytes += packed.nbytes
                 while self._nbytes > self.max_bytes:
-                    self._nbytes -= self._entries.popitem(last=False)[1][1].nbytes
+                    self._nbytes -= self._entries.popitem(last=False)[1][2].nbytes
             return packed
 
     def discard(self, packed_weights_id: str) -> None:
-        """Forgets one entry, for a weight that has changed; unknown ids are no error."""
+        """Forgets one entry, for a weight that is not used any more; unknown ids are no error."""
         with self._lock:
             entry = self._entries.pop(packed_weights_id, None)
-            self._nbytes -= entry[1].nbytes if entry else 0
+            self._nbytes -= entry[2].nbytes if entry else 0
 
     def clear(self) -> None:
         """Forgets every entry."""
@@ -68,3 +81,14 @@ class PackedWeights:
 
     def __contains__(self, packed_weights_id: str) -> bool:
         return packed_weights_id in self._entries
+
+
+def _contents_of(weight: Any) -> Any:
+    """What tells whether a weight is as it was; of arrays, whose writes nobody counts, a sum of all bytes."""
+    return Seen(weight) if hasattr(weight, "is_inference") else zlib.crc32(memoryview(weight).cast("B"))
+
+
+def _holds(contents: Any, weight: Any) -> bool:
+    if isinstance(contents, Seen):
+        return hasattr(weight, "is_inference") and contents.is_same(weight)
+    return not hasattr(weight, "is_inference") and contents == _contents_of(weight)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
+from layerzero._writes import are_counted
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import accuracy, counts, replacing, rounding, structure, weights
 from layerzero.integrations.transformers.blocks import BlockLinear
@@ -78,6 +79,8 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
         for name, module in model.named_modules()
         if replacing.is_served(module, conv1d_forward)
     }
+    if not release:
+        _refuse_uncounted(served)
     looked_up = weights.embeddings_of(model, served, kind) if release else {}
     found = weights.block_weights(model, served | looked_up, kind, mark.report.left)
     linears = {
@@ -101,6 +104,16 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
     mark.report.weights = report
     if release:
         _release(model, found.weights, report, mark.report.left)
+
+
+def _refuse_uncounted(served):
+    names = [name for name, module in served.items() if not are_counted(module.weight)]
+    if names:
+        raise InvalidRequestError(
+            f"weights: wanted parameters whose writes torch counts, got {len(names)} inference tensors, {names[0]}.weight first: "
+            "blocks of them would be used after a write; load or copy the model outside of torch.inference_mode() "
+            "(torch.no_grad() does), or pass release_originals=True"
+        )
 
 
 def _absorbed(model):

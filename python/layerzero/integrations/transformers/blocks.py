@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
+from layerzero._writes import Seen, are_counted
 from layerzero.program import ProgramBuilder, Rows
 
 _OPS = _layerzero.ops
@@ -53,10 +54,10 @@ class BlockLinear:
     weight: BlockWeight
     activations: str
     parameter: torch.Tensor
-    version: int | None = None  # of the parameter, when the blocks were made of it; None: it counts none
+    seen: Any = None  # the parameter as the blocks were made of it; None of a released one, which nobody can write
 
     def __post_init__(self) -> None:
-        self.version = version_of(self.parameter)
+        self.seen = _seen(self.parameter)
 
     @staticmethod
     def of(members: dict[str, Any]) -> Any:
@@ -66,16 +67,17 @@ class BlockLinear:
         found = members.get("_layerzero_blocks")
         if found is None or members["_parameters"]["weight"] is not found.parameter:
             return None
-        return found if found.version is None or found.parameter._version == found.version else None
+        return found if found.seen is None or found.seen.is_same(found.parameter) else None
 
     def __getstate__(self) -> dict[str, Any]:
-        same = self.version is None or self.parameter._version == self.version
-        return self.__dict__ | {"version": None if same else -1}
+        return self.__dict__ | {"seen": self.seen is None or self.seen.is_same(self.parameter)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy's parameter counts anew."""
+        """Of a copy, whose parameter has a count of its own: blocks of one that was written, or that counts none, are not used."""
         self.__dict__.update(state)
-        self.version = self.version or version_of(self.parameter)
+        held, self.seen = self.seen, _seen(self.parameter)
+        if self.seen is not None and not (held and are_counted(self.parameter)):
+            self.seen.forget()
 
     def __call__(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         w = self.weight
@@ -93,16 +95,23 @@ class BlockLinear:
         return {"weight": w.data, "packed": w.packed, "format": w.format, "activations": self.activations, "bias": bias}
 
 
-def version_of(tensor: torch.Tensor) -> int | None:
-    """How often a tensor was written; None where that is not counted: in inference mode's own, and released ones."""
-    return None if type(tensor) is not torch.nn.Parameter or tensor.is_inference() else tensor._version
+def _seen(parameter: torch.Tensor) -> Seen | None:
+    return Seen(parameter) if type(parameter) is torch.nn.Parameter else None
 
 
 def watch_writes(linears: Iterable[dict[str, Any]]) -> Callable[[], bool]:
     """Asks whether a parameter that blocks stand for was written since now; `linears`: members of their modules."""
-    found = [blocks for blocks in map(BlockLinear.of, linears) if blocks is not None and blocks.version is not None]
-    parameters, versions = [b.parameter for b in found], [b.version for b in found]
-    return lambda: [parameter._version for parameter in parameters] != versions
+    found = [blocks for blocks in map(BlockLinear.of, linears) if blocks is not None and blocks.seen is not None]
+    counted = [(b.parameter, b.seen.version) for b in found if b.seen.version is not None]
+    parameters, versions = [parameter for parameter, _ in counted], [version for _, version in counted]
+    everything, pointers = [b.parameter for b in found], [b.seen.pointer for b in found]
+    words = [word for b in found for word in b.seen.words]
+    values = [value for b in found for value in b.seen.values]
+    return lambda: (
+        [parameter._version for parameter in parameters] != versions
+        or [parameter.data_ptr() for parameter in everything] != pointers
+        or [word.value for word in words] != values
+    )
 
 
 def add_product(make: ProgramBuilder, out: Rows, source: Rows, product: dict[str, Any], dtype: str) -> None:

@@ -78,7 +78,7 @@ class BlockRows:
     def __init__(self, weight: BlockWeight, parameter: torch.Tensor) -> None:
         self.weight = weight
         self.parameter = parameter
-        self.version = None  # nobody can write into it
+        self.seen = None  # nobody can write into it
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         rows, columns = self.parameter.shape

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
+from layerzero._writes import Seen, are_counted
 from layerzero.errors import InvalidRequestError, NotInstalledError
 from layerzero.integrations.transformers.blocks import BlockWeight
 from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
@@ -271,9 +272,18 @@ def release(
                 module.__dict__["_layerzero_blocks"] = BlockRows(weight, released)
             else:
                 blocks = module.__dict__["_layerzero_blocks"]
-                blocks.parameter, blocks.version = released, None
+                blocks.parameter, blocks.seen = released, None
             freed.append(module)
     _leave_files(model, size)
+    for name, module in model.named_modules():
+        blocks = module.__dict__.get("_layerzero_blocks")
+        if blocks is None or blocks.seen is None:
+            continue
+        if are_counted(blocks.parameter):
+            blocks.seen = Seen(blocks.parameter)
+        else:
+            del module.__dict__["_layerzero_blocks"]
+            left[f"{name}: weights"] = "torch counts no writes into its parameter, which could not be released"
     return freed, size
 
 
