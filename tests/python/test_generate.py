@@ -2,6 +2,7 @@
 
 import io
 import json
+import warnings
 
 import pytest
 
@@ -14,6 +15,7 @@ import small_model  # noqa: E402
 from layerzero.cli import run  # noqa: E402
 from layerzero.errors import InvalidRequestError  # noqa: E402
 from layerzero.models import Sampling, Session  # noqa: E402
+from layerzero.models.families import FAMILIES  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,26 @@ def test_turns_reuse_the_cache(session):
     for text in ("zzz", "hellothere"):
         prompt = session.chat_ids([{"role": "user", "content": text}])
         assert session.generate([prompt], 8)[0].token_ids == own(session, prompt, 8)
+
+
+@pytest.mark.parametrize("kernelized", [False, True])
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3", "gpt_oss", "qwen3_next", "llama"])
+def test_a_prompt_that_leaves_the_cached_text(folder, name, kernelized):
+    """Behind their windows, and where a state is kept, caches of Transformers cannot go back."""
+    family = next(family for family in FAMILIES if family.name == name)
+    first = list(range(5, 30))
+    prompts = [first, [*first[:3], *range(60, 80)], [*first[:20], *range(40, 50)]]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = family.build()
+    expected = [Session(model, tokenizer).generate([prompt], 6)[0].token_ids for prompt in prompts]
+    if kernelized:
+        lz.kernelize(model)
+    session = Session(model, tokenizer)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert [session.generate([prompt], 6)[0].token_ids for prompt in prompts] == expected
+    told = [str(warning.message) for warning in seen if "cannot go back" in str(warning.message)]
+    assert len(told) == (name == "qwen3_next" or (name != "llama" and not kernelized))
 
 
 def test_stops(session):

@@ -185,10 +185,9 @@ def test_gguf_blocks_and_a_write():
     model = copy.deepcopy(model)  # others get the one that is kept
     model.__dict__["_gguf_path"] = str(path)
     lz.kernelize(model, "gguf")
-    for part_by_part in (False, True):
-        before = logits(model, part_by_part)
-        model.lm_head.weight.data.mul_(-3)
-        assert (logits(model, part_by_part) + 3 * before).norm() <= 0.05 * before.norm()
+    assert logits(model).abs().max() > 1
+    WRITES["data.zero_"](model)
+    assert not logits(model).any() and not logits(model, part_by_part=True).any()
 
 
 # ---- PackedWeights

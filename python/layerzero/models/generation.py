@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+import warnings
 from typing import Any
 
 import torch
@@ -86,6 +87,7 @@ class Session:
         self.tokenizer_id = register_tokenizer(tokenizer)
         self.stops = stop_ids(model, tokenizer)
         self._cache, self._cached = None, []
+        self._warned = False
 
     def chat_ids(self, messages):
         """Ids of a conversation ({"role", "content"}) in the model's chat template; the plain text without one."""
@@ -191,10 +193,35 @@ class Session:
         cache, self._cache = self._cache, None  # a failure on the way leaves no half cache behind
         if cache is None or shared == 0:
             cache, shared = DynamicCache(config=self.model.config), 0
-        elif shared < len(self._cached):
-            cache.crop(shared - len(self._cached))
+        elif shared < len(self._cached) and not _is_cut_back(cache, len(self._cached) - shared):
+            self._warn(len(self._cached) - shared)
+            cache, shared = DynamicCache(config=self.model.config), 0
         self._cached = []
         return cache, torch.tensor([prompt[shared:]])
+
+    def _warn(self, count):
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the prompt leaves the conversation so far {count} tokens before its end, and this model's cache cannot go back: the "
+                "whole prompt is computed again, as at each further turn of this kind",
+                stacklevel=2,
+            )
+
+
+def _is_cut_back(cache, count):
+    """Whether the last `count` positions could be dropped: not from states, nor from what has left a window behind."""
+    if any(cache.is_linear):
+        return False
+    try:
+        cache.crop(-count)
+    except (
+        RuntimeError,
+        ValueError,
+        NotImplementedError,
+    ):  # some layers may be cut back: the cache is of no use any more
+        return False
+    return True
 
 
 class _TextStream:
