@@ -250,3 +250,20 @@ def test_a_gguf_file_is_all_there_is():
     assert sum(p.nbytes for p in model.parameters() if type(p) is torch.nn.Parameter) < 1 << 20
     assert model.lm_head.weight is model.model.embed_tokens.weight
     assert report.weights.bytes <= 1.1 * models.default_model_path().stat().st_size
+
+
+GRADIENTS = {
+    "a forward": lambda model: model(IDS),
+    "a loss": lambda model: model(IDS, labels=IDS).loss.backward(),
+    "rows": lambda model: model(inputs_embeds=torch.randn(1, 5, 64, requires_grad=True)),
+    "training": lambda model: model.train()(IDS),
+    "a layer": lambda model: model.lm_head(torch.randn(2, 64, requires_grad=True)),
+}
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4", "bf16"])
+@pytest.mark.parametrize("asked", sorted(GRADIENTS))
+def test_gradients_are_refused_by_their_type(asked, kind):
+    model = run(make_model(), True, kind)
+    with pytest.raises(ReleasedWeightError, match=r"a gradient.*inference_mode"):
+        GRADIENTS[asked](model)

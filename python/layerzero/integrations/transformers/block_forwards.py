@@ -11,7 +11,7 @@ from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import accuracy, counts, replacing, rounding, structure, weights
 from layerzero.integrations.transformers.blocks import BlockLinear
 from layerzero.integrations.transformers.plan import plans_of
-from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse
+from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse, refuse_gradients
 
 _OPS = _layerzero.ops
 
@@ -43,6 +43,7 @@ def released_linear_forward(self, rows):
     blocks = _released(self)
     if blocks is None:
         return linear_forward(self, rows)
+    refuse_gradients(rows, self.bias)
     counts.count_call(self)
     return blocks(rows, self.bias)
 

@@ -41,6 +41,17 @@ def refusal(what: str, wanted: Any, got: Any, fix: str) -> InvalidRequestError:
     return InvalidRequestError(f"PagedCache: {what}: wanted {wanted}, got {got}; {fix}")
 
 
+class UnservedLayerError(InvalidRequestError, AttributeError):
+    """A model asks its cache for more than keys and values; for `hasattr` and `getattr` the same as a missing attribute."""
+
+
+def _keeps_more(name: str) -> UnservedLayerError:
+    refused = refusal(
+        "model", "layers that keep keys and values alone", f"one that asks for {name}", "use its own cache"
+    )
+    return UnservedLayerError(str(refused))
+
+
 class PagedLayer(CacheLayerMixin):
     """What Transformers may ask of one layer; the cache does it for all. `keys` and `values` are gathered copies."""
 
@@ -53,6 +64,11 @@ class PagedLayer(CacheLayerMixin):
         self._cache = weakref.proxy(cache)
         self.index = index
         self.length = length  # positions that are written, padding among them
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise _keeps_more(name)
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         self._cache.storage([_sizes(self.index, key_states, value_states)], key_states)
@@ -223,6 +239,9 @@ class PagedCache(Cache):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Writes (batch, heads, new, size) and returns all positions so far, with zeros for padding that has no slot."""
         batch, _, length, _ = key_states.shape
+        if layer_idx > len(self.layers):  # what a layer keeps elsewhere would be of other positions
+            got = f"one whose layer {len(self.layers)} wrote none before layer {layer_idx}"
+            raise refusal("model", "layers that keep keys and values alone, each its own", got, "use its own cache")
         ((keys, values),) = self.storage([_sizes(layer_idx, key_states, value_states)], key_states)
         layer = self._layer(layer_idx)
         past = layer.length
@@ -234,14 +253,14 @@ class PagedCache(Cache):
         return layer.keys, layer.values
 
     def gathered(self, index: int, half: int) -> Any:
-        """(batch, heads, positions, size) of a layer's keys (0) or values (1); None before there are any."""
+        """Contiguous (batch, heads, positions, size) of a layer's keys (0) or values (1); None before there are any."""
         length = self.layers[index].length
         if not length:
             return None
         memory, unit = self.manager.storage(index)[half], list(self.manager.scales(index).values())[half]
         stored = {} if unit is None else {"scale": unit, "dtype": str(self._dtype).removeprefix("torch.")}
         rows = _gather(memory, self._slots_of(0, length), layout="NHD", **stored)
-        return rows.view(len(self._sequences), length, *memory.shape[2:]).transpose(1, 2)
+        return rows.view(len(self._sequences), length, *memory.shape[2:]).transpose(1, 2).contiguous()
 
     def _no_states(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: this cache holds keys and values alone."""

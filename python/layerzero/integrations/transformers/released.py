@@ -16,6 +16,12 @@ def _refuse(what: str) -> NoReturn:
     )
 
 
+def refuse_gradients(*tensors: Any) -> None:
+    """Raises ReleasedWeightError where a product of these with packed blocks would have to be differentiated."""
+    if torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors):
+        _refuse("a gradient")
+
+
 class ReleasedParameter(torch.Tensor):
     """Shape, dtype and device of a parameter without its values: whatever would read or write those is refused."""
 
