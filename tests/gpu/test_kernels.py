@@ -3,6 +3,7 @@
 import layerzero as lz
 import pytest
 import torch
+from layerzero._references import call_reference
 from torch.nn import functional as F
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
@@ -37,6 +38,30 @@ def add_rms(x, residual, weight=None, eps=1e-6, offset=0.0):
     assert torch.equal(got[1], total)
 
 
+def layer(x, residual, weight=None, bias=None, eps=1e-5, offset=0.0):
+    options = dict(eps=eps, weight_offset=offset)
+    width = x.shape[-1]
+    gain = (1.0 if weight is None else weight.double()) + offset
+    shift = 0.0 if bias is None else bias.double()
+    total = (x.float() + residual.float()).to(x.dtype)
+    want = [F.layer_norm(t.double(), (width,), None, None, eps) * gain + shift for t in (x, total)]
+    check(lz.layer_norm(x, width, weight, bias, **options, kernel="cuda.norm.layer"), want[0])
+    got = lz.fused_add_layer_norm(x, residual, width, weight, bias, **options, kernel="cuda.norm.layer.residual")
+    check(got[0], want[1])
+    assert torch.equal(got[1], total)
+
+
+def activations(x):
+    for function in ("silu", "gelu", "gelu_tanh", "relu", "relu2", "quick_gelu", "sigmoid", "tanh", "identity"):
+        got = lz.activation(x, function, kernel="cuda.activation.pointwise")
+        check(got, call_reference("activation", {"input": x.double(), "function": function}))
+        if x.shape[-1] % 2 == 0:
+            for clamped in ({}, {"limit": 1.5, "up_offset": 1.0}):
+                given = {"activation": function, "interleaved": bool(clamped), **clamped}
+                got = lz.gated_activation(x, **given, kernel="cuda.activation.gated")
+                check(got, call_reference("gated_activation", {"input": x.double(), **given}))
+
+
 def silu_and_mul(x):
     n = x.shape[-1] // 2
     gate, up = x[..., :n].double(), x[..., n:].double()
@@ -60,7 +85,10 @@ def test_rows_of_every_width(dtype, width, rows):
     rms(x, weight, offset=1.0)
     rms(x)
     add_rms(x, y, weight, offset=1.0)
+    layer(x, y, weight, y[0])
+    layer(x, y, offset=0.5)
     gated(x, y)
+    activations(x)
     silu_and_mul(torch.cat((x, y), -1))
 
 
@@ -75,6 +103,7 @@ def test_leading_strides_and_unaligned_bases(dtype):
         rms(view)
         add_rms(view, partner)
         add_rms(partner, view)
+        layer(view, partner)
         gated(view, partner)
         gated(partner, view)
         if view.shape[-1] % 2 == 0:
@@ -142,3 +171,54 @@ def test_rope_by_position_ids_and_positions_outside_the_tables():
     outside = torch.zeros(2, 5, dtype=torch.bool, device="cuda")
     outside[1, 2] = outside[0, 0] = True
     assert got[outside].isnan().all() and not got[~outside].isnan().any()
+
+
+def test_many_rows_take_other_forms():
+    """From 512 rows on lanes and loads are others; each width of them, and what one row holds beyond them."""
+    for dtype in TOLERANCE:
+        for width in (64, 512, 1000, 2048, 4096, 5120, 8192, 16384, 40000):
+            x, y = normal(600, width, dtype=dtype), normal(600, width, dtype=dtype)
+            rms(x, y[0])
+            add_rms(x, y, y[0])
+            layer(x, y, y[0], y[1])
+
+
+@pytest.mark.parametrize("length", [8, 32, 48, 64, 128, 1000, 4096, 20000])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_runs_of_every_length_are_quantised_to_the_bit(dtype, length):
+    torch.manual_seed(length)
+    x = normal(70, length, dtype=dtype)
+    x[3, 5], x[4, 6] = torch.nan, torch.inf
+    for format in ("int8", "int4", "fp8_e4m3", "fp8_e5m2"):
+        for options, kernel in (({"axis": 0}, "rows"), ({"group_size": length}, "groups")):
+            kernel += ".int4" if (format, kernel) == ("int4", "groups") else ""
+            got = lz.quantize(x, format, **options, kernel=f"cuda.quantize.{kernel}")
+            same(got, call_reference("quantize", {"input": x.cpu(), "dtype": format, **options}))
+    if length % 32 == 0:
+        for format in ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4"):
+            for rule in ("ceil", "floor"):
+                given = {"dtype": format, "scale_rule": rule}
+                got = lz.quantize(x, **given, kernel="cuda.quantize.powers")
+                same(got, call_reference("quantize", {"input": x.cpu(), **given}))
+
+
+def same(got, want):
+    for one, expected in zip(got, want, strict=True):
+        a, b = (t.cpu().float() for t in (one, expected))
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+
+
+def test_routes_of_many_tokens():
+    for experts, k, groups in ((8, 2, 1), (128, 8, 1), (256, 8, 8), (512, 10, 1), (60, 4, 1)):
+        for scoring in ("softmax", "sigmoid", "sqrt_softplus"):
+            for ties in (False, True):
+                logits = normal(1030, experts)
+                logits = logits.round() if ties else logits
+                options = {"scoring": scoring, "renormalize": True, "scale": 2.5}
+                if groups > 1:
+                    options |= {"num_groups": groups, "top_groups": 4, "group_score": "top2_sum"}
+                weights, ids = lz.moe_route(logits, k, bias=logits[0], **options, kernel="cuda.moe.route")
+                given = {"logits": logits.cpu(), "k": k, "bias": logits[0].cpu(), **options}
+                want_weights, want_ids = call_reference("moe_route", given)
+                assert torch.equal(ids.cpu(), want_ids)
+                check(weights.cpu(), want_weights)

@@ -45,12 +45,17 @@ class CudaRow : public testing::Test {
             0};
   }
 
+  // A scalar that is given; Left() is one that is not.
+  static lz_scalar Int(int64_t value) { return {{.i = value}, 1}; }
+  static lz_scalar Left() { return {{.i = 0}, 0}; }
+
   // "" if the kernel is admissible for the call on that device, else the codes of its reasons.
   std::string Refusal(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,
-                      const char* device = "h100") {
+                      const char* device = "h100", const std::vector<lz_scalar>& scalars = {}) {
     Engine& engine = Engine::Get();
     Request request(*engine.Find(operation));
     std::copy(tensors.begin(), tensors.end(), request.tensors.begin());
+    std::copy(scalars.begin(), scalars.end(), request.scalars.begin());
     auto text = engine.Explain(request, device);
     if (!text.ok()) return text.status().Text();
     const auto report = nlohmann::json::parse(*text);
@@ -63,12 +68,13 @@ class CudaRow : public testing::Test {
     return "no candidate";
   }
 
-  void RunsOnHopperNotOnTuring(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors) {
-    EXPECT_EQ(Refusal(operation, kernel, tensors, "h100"), "");
-    EXPECT_EQ(Refusal(operation, kernel, tensors, "h200"), "");
-    EXPECT_EQ(Refusal(operation, kernel, tensors, "t4"), "DEVICE_CAPABILITY_UNSUPPORTED ");
-    EXPECT_NE(Refusal(operation, kernel, tensors, "cpu"), "");
-    EXPECT_NE(Refusal(operation, kernel, tensors, "mi300x"), "");
+  void RunsOnHopperNotOnTuring(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,
+                               const std::vector<lz_scalar>& scalars = {}) {
+    EXPECT_EQ(Refusal(operation, kernel, tensors, "h100", scalars), "");
+    EXPECT_EQ(Refusal(operation, kernel, tensors, "h200", scalars), "");
+    EXPECT_EQ(Refusal(operation, kernel, tensors, "t4", scalars), "DEVICE_CAPABILITY_UNSUPPORTED ");
+    EXPECT_NE(Refusal(operation, kernel, tensors, "cpu", scalars), "");
+    EXPECT_NE(Refusal(operation, kernel, tensors, "mi300x", scalars), "");
   }
 
  private:

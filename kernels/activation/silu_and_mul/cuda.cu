@@ -22,7 +22,7 @@ int32_t Launch(const lz_kernel_args* args) {
                                  .up_rows = rows,
                                  .rows = NumRows(x),
                                  .n = n};
-    return LaunchGated(halves, Silu(), args->stream);
+    return LaunchGated<GatedForm::kTwo>(halves, Times<Silu>(), args->stream);
   });
 }
 

@@ -33,6 +33,7 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
     {"weight.same_dtype", Rel::kEq, 1},
+    {"hidden", Rel::kLe, int64_t{1} << 30},
 });
 constexpr std::array<std::string_view, 2> kAccepts = {"weight", "weight_offset"};
 constexpr auto kFamily = std::to_array<KernelSpec>({

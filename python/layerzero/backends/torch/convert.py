@@ -54,4 +54,6 @@ def unswizzle_scales(scale, rows, columns):
     lead, tall, wide = scale.shape[:-1], -(-rows // 128), -(-columns // 4)
     tiles = scale.view(torch.uint8).reshape(*lead, tall, wide, 32, 4, 4)
     codes = tiles.transpose(-4, -2).reshape(*lead, tall * 128, wide * 4)
-    return codes[..., :rows, :columns].contiguous().view(scale.dtype)
+    if rows % 128 or columns % 4:
+        codes = codes[..., :rows, :columns].contiguous()
+    return codes.view(scale.dtype)

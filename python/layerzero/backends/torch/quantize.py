@@ -137,11 +137,13 @@ def _pack(codes):
 
 
 def _integers(quotient, dtype, zero_point):
-    """Codes of a float32 tensor that is reused. A NaN becomes 0 in the conversion."""
+    """Codes of a float32 tensor that is reused. A NaN becomes 0 in the conversion. A float zero point is exact."""
     low, high = _INTEGERS[dtype]
     quotient.round_()
     if zero_point is None:
         low = -high
+    elif zero_point.is_floating_point():
+        quotient.add_(zero_point)
     else:
         near = zero_point.float()  # and what it lacks of a number beyond 2^24: such sums are exact where they count
         quotient.add_(near).add_((zero_point - near.double()).float())
@@ -216,8 +218,8 @@ def quantize_asymmetric(input, dtype, axis, group_size, block_rows):
         low, high = (_finite(t.reshape(counts).float()) for t in (low.clamp(max=0), high.clamp(min=0)))
     scale = (high - low).div_(number(float(high_code - low_code), x.device)).clamp_(min=_LEAST)
     zero = low.div(scale).round_().neg_().add_(low_code).clamp_(low_code, high_code)
-    zero_point = zero.masked_fill_(scale.isnan(), 0).to(torch.int32)
-    return _codes(x, dtype, scale, None, zero_point), scale, zero_point
+    zero.nan_to_num_(0.0)
+    return _codes(x, dtype, scale, None, zero), scale, zero.to(torch.int32)
 
 
 def quantize_nvfp4(input, per_row):

@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from layerzero._refusals import refuse_values
+from layerzero.backends.torch.common import rounded
 
 
 def sequence_pool(input, mask, mode, lengths):
@@ -20,14 +21,15 @@ def sequence_pool(input, mask, mode, lengths):
         if mode == "mean":
             return input.mean(1)
         return input.amax(1) if mode == "max" else input[:, 0 if mode == "first" else s - 1].clone()
-    place = torch.arange(s, device=input.device)
-    valid = place < lengths[:, None] if lengths is not None else mask != 0
-    if mode in ("mean", "max"):
-        hidden = ~valid[..., None]
-        if mode == "max":
-            return input.masked_fill(hidden, -torch.inf).amax(1).masked_fill(~valid.any(1, keepdim=True), 0)
-        total = input.masked_fill(hidden, 0).sum(1, dtype=torch.promote_types(input.dtype, torch.float32))
-        return (total / valid.sum(1, keepdim=True).clamp_(min=1)).to(input.dtype)
+    place = None if lengths is None and mode in ("mean", "max") else torch.arange(s, device=input.device)
+    valid = mask if lengths is None else place < lengths[:, None]
+    if valid.dtype != torch.bool:
+        valid = valid != 0
+    if mode == "mean":
+        total = torch.where(valid[..., None], input, 0.0).sum(1, dtype=torch.promote_types(input.dtype, torch.float32))
+        return rounded(torch.div, total, valid.sum(1, keepdim=True).clamp_(min=1), input.dtype)
+    if mode == "max":
+        return input.masked_fill(~valid[..., None], -torch.inf).amax(1).masked_fill(~valid.any(1, keepdim=True), 0)
     at = torch.where(valid, place, s if mode == "first" else -1)
     at = at.amin(1) if mode == "first" else at.amax(1)
     some = (at >= 0) & (at < s)
@@ -43,12 +45,7 @@ def causal_conv1d(input, weight, state, bias, activation):
     if not length or not x.numel():
         state.copy_(x[..., length:])
         return torch.empty_like(input, memory_format=torch.contiguous_format)
-    if length == 1:  # a step of decoding: one product, one sum
-        output = (seen * weight).sum(-1, dtype=torch.float32) if seen.dtype == torch.float32 else None
-        output = (seen.float() * weight).sum(-1) if output is None else output
-        output = (output if bias is None else output + bias)[:, None]
-    else:
-        output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1]).transpose(1, 2)
+    output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1]).transpose(1, 2)
     if activation == "silu":  # of -inf, where a sum has left float32, it would be NaN
         output = F.silu(output.clamp_(min=torch.finfo(output.dtype).min))
     state.copy_(x[..., length:])

@@ -1,0 +1,39 @@
+// Activation functions element by element on CUDA: FP32 arithmetic, rounded once.
+//   input [..., n]  f32|f16|bf16, rows dense, leading strides free     output [..., n]  dtype of input; may alias it
+// Workspace: none. Deterministic. Safe in graph captures. Source: own; formulas in ops/common/activation.h.
+#include "kernels/activation/functions_cuda.h"
+#include "kernels/activation/gated_cuda.h"
+#include "ops/activation/pointwise.h"
+
+namespace lz {
+namespace {
+using namespace lz::ops::activation_pointwise;
+
+// The form of one input gives the same value twice.
+struct Alone {
+  Activation f;
+  __device__ float operator()(float x, float) const { return f(x); }
+};
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput];
+  const Alone f = {{.function = int32_t(args->scalars[kFunction].value.i)}};
+  return LaunchForm<GatedForm::kOne>(args, x, x, out, f);
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "cuda.activation.pointwise",
+     .operation = "activation.pointwise",
+     .platform = Platform::kCuda,
+     .dtypes = kF32F16BF16,
+     .constraints = kConstraints,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .cuda_graph_safe = true,
+     .launch = &Launch},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
