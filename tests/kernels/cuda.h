@@ -36,7 +36,7 @@ class CudaRow : public testing::Test {
     const DTypeInfo& info = Info(type);
     sizes_.push_back(std::move(shape));
     sizes_.push_back(std::move(strides));
-    return {memory_,
+    return {reinterpret_cast<void*>(sizes_.size() << 40),  // memory of its own, which nobody reads
             {1, 0},
             int32_t(sizes_.back().size()),
             {info.dlpack_code, info.bits, info.lanes},
@@ -78,7 +78,6 @@ class CudaRow : public testing::Test {
   }
 
  private:
-  alignas(64) char memory_[64] = {};
   std::deque<std::vector<int64_t>> sizes_;
 };
 

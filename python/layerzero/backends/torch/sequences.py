@@ -21,8 +21,8 @@ def sequence_pool(input, mask, mode, lengths):
         if mode == "mean":
             return input.mean(1)
         return input.amax(1) if mode == "max" else input[:, 0 if mode == "first" else s - 1].clone()
-    place = None if lengths is None and mode in ("mean", "max") else torch.arange(s, device=input.device)
-    valid = mask if lengths is None else place < lengths[:, None]
+    place: Any = None if lengths is None and mode in ("mean", "max") else torch.arange(s, device=input.device)
+    valid: Any = mask if lengths is None else place < lengths[:, None]
     if valid.dtype != torch.bool:
         valid = valid != 0
     if mode == "mean":
