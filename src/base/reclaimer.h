@@ -28,7 +28,8 @@ class Reclaimer {
 
   class Guard {
    public:
-    Guard() : slot_(local_ ? local_ : LocalSlot()) {
+    Guard() : slot_(local_ ? local_ : LocalSlot()), outer_(slot_->active.load(std::memory_order_relaxed)) {
+      if (outer_ != 0) return;  // inside another one of this thread, which began earlier
       // Acquire: who reads an epoch sees what was unlinked before it began.
       const uint64_t epoch = epoch_.load(std::memory_order_acquire);
 #if defined(__SANITIZE_THREAD__)  // knows neither fences nor membarrier
@@ -42,12 +43,13 @@ class Reclaimer {
       }
 #endif
     }
-    ~Guard() { slot_->active.store(0, std::memory_order_release); }
+    ~Guard() { slot_->active.store(outer_, std::memory_order_release); }
     Guard(const Guard&) = delete;
     Guard& operator=(const Guard&) = delete;
 
    private:
     Slot* slot_;
+    uint64_t outer_;
   };
 
   // Runs `free` when no reader that entered before this call is left: now, or at a later Retire.

@@ -57,7 +57,7 @@ class LZ_OWN Engine {
   Result<const Plan*> Select(Request& request);
   Result<const Plan*> Select(Request& request, Box& site);
   const Plan* Lookup(const Box& site, const Facts& facts) const;
-  const Plan* Lookup(const Request& request) const;  // the table; nullptr: not cached
+  const Plan* Lookup(Request& request) const;  // the table; nullptr: not cached
   static void BindOutput(Request& request, size_t output, void* data);
   uint64_t WorkspaceBytes(const Plan& plan, const Request& request) const;
   Status Run(const Plan& plan, Request& request);  // request.fell_back: the plan's fallback answered

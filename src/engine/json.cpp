@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/reclaimer.h"
 #include "core/reason_pending.h"
 #include "engine/engine.h"
 #include "pipeline/request_facts.h"
@@ -85,6 +86,7 @@ Json OperationJson(const Operation& op, size_t variant) {
   for (const Condition& w : v.when) {
     when.push_back({{"field", w.field}, {"relation", RelText(w.rel)}, {"operand", w.operand}});
   }
+  const Reclaimer::Guard guard;
   const auto& kernels = op.state().kernels[variant];
   const auto reference = std::ranges::find_if(kernels, [](const KernelEntry* k) { return k->spec.reference; });
   const bool has_fallback = reference != kernels.end();
@@ -309,6 +311,7 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
                                         .fix = "see `layerzero policy show` for who set it"});
   }
   LZ_RETURN_IF_ERROR(Prepare(request));
+  const Reclaimer::Guard guard;  // what follows reads the rules that the report is about
   auto evaluated = selector_.Explain(request);
   if (!evaluated.ok()) return evaluated.TakeStatus();
   const SelectionReport& report = *evaluated;

@@ -38,7 +38,6 @@ const Plan* PlanCache::Find(const Classifier& classifier, const Facts& facts, Fa
   const HotCode& hot = Hot();
   hot.classify(classifier, facts, key);
   *hash = hot.hash(*key) | 1;
-  Reclaimer::Guard guard;
   Slots* table = slots_.load(std::memory_order_acquire);
   if (!table) return nullptr;
   for (size_t i = *hash >> 8;; ++i) {

@@ -92,7 +92,7 @@ class PlanCache {
   explicit PlanCache(const Epochs& epochs) : epochs_(epochs) {}
   ~PlanCache();
 
-  // nullptr: not cached, or stale. `key` and `hash` are filled for a following Insert.
+  // Inside a Reclaimer::Guard. nullptr: not cached, or stale. `key` and `hash` are filled for a following Insert.
   const Plan* Find(const Classifier& classifier, const Facts& facts, Facts* key, uint64_t* hash) const;
   // `epochs`: as they were before the selection started.
   void Insert(const Facts& key, uint64_t hash, const EpochValues& epochs, const Plan* plan, size_t max_size);

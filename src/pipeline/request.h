@@ -74,7 +74,7 @@ struct Request {
   const int64_t* axes() const { return variables.data(); }
   std::array<OutputShape, kMaxOutputs> outputs{};
   lz_device where{1, 0};
-  const OperationState* state = nullptr;  // that the facts were made for
+  const OperationState* state = nullptr;  // that the facts were made for; to be read after KeepCurrent alone
   LayoutSource layout_source = LayoutSource::kArgument;
   bool layout_guessed = false;       // another reading is plausible too: worth a warning
   DType promoted = DType::kUnknown;  // of tensors that mix dtypes and may be cast; kUnknown: none do
@@ -97,6 +97,10 @@ Status DetectLayout(Request& request);
 
 // Makes the facts of a bound request anew, after a registration has replaced the operation's state.
 void RefreshFacts(Request& request);
+// Inside a Reclaimer::Guard: from here to the guard's end request.state may be read.
+inline void KeepCurrent(Request& request) {
+  if (request.facts.v[kSlotGeneration] != request.op->state().classifier.generation()) RefreshFacts(request);
+}
 
 // Points an output at memory that holds it in the caller's layout (row-major `physical` shape).
 void BindOutput(Request& request, size_t output, void* data);

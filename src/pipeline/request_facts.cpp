@@ -4,6 +4,8 @@
 #include <bit>
 #include <limits>
 
+#include "base/reclaimer.h"
+
 namespace lz {
 namespace {
 
@@ -90,6 +92,7 @@ std::map<std::string, std::string> OptionsOf(const Request& r) {
 }
 
 void RefreshFacts(Request& r) {
+  const Reclaimer::Guard guard;
   const Operation& op = *r.op;
   const OperationState& state = op.state();
   const int32_t* masks = state.classifier.masks();

@@ -57,6 +57,8 @@ Status Selector::Prepare(Request& r) {
 }
 
 Result<const Plan*> Selector::Select(Request& r) {
+  const Reclaimer::Guard guard;
+  KeepCurrent(r);
   Facts key;
   uint64_t hash;
   const PlanCache& cache = *caches_[r.op->index()];
@@ -69,6 +71,8 @@ Result<const Plan*> Selector::Select(Request& r, Box& site) {
   if (const Plan* plan = LookupBox(site, r.facts, epochs_)) return plan;  // 4
   if (before_selecting_) before_selecting_();
   const uint64_t generation = epochs_.Generation();  // before anything that it stands for is read
+  const Reclaimer::Guard guard;
+  KeepCurrent(r);
   site.plan = nullptr;
   Facts key;
   uint64_t hash;
@@ -123,6 +127,7 @@ Result<const Plan*> Selector::Choice(Result<SelectionReport>& report) const {
 }
 
 Result<SelectionReport> Selector::Explain(Request& r) {
+  const Reclaimer::Guard guard;
   if (before_selecting_) before_selecting_();
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
@@ -264,6 +269,7 @@ Status Selector::NoKernel(const SelectionReport& report) const {
 Status Selector::Run(const Plan& plan, Request& r) {
   Status status = Dispatch(plan, r, {parallel_, &MayTake, this});  // 8
   if (status.code() == StatusCode::kNoKernel) [[unlikely]] {       // no headroom for this call's sizes
+    const Reclaimer::Guard guard;
     auto policy = policies_.For(r.policy, *r.op);
     if (!policy.ok()) return policy.TakeStatus();
     RefreshFacts(r);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "base/reclaimer.h"
 #include "base/thread_pool.h"
 #include "pipeline/cache.h"
 #include "pipeline/context.h"
@@ -43,7 +44,9 @@ class Selector {
   // this call alone (cache.enabled: false, or memory was short).
   Result<const Plan*> Select(Request& request, Box& site);
   // Stage 4 alone: the cached plan of a prepared request, or nullptr.
-  const Plan* Lookup(const Request& request) const {
+  const Plan* Lookup(Request& request) const {
+    const Reclaimer::Guard guard;
+    KeepCurrent(request);
     Facts key;
     uint64_t hash;
     return caches_[request.op->index()]->Find(request.state->classifier, request.facts, &key, &hash);

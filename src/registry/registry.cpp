@@ -4,6 +4,8 @@
 #include <limits>
 #include <set>
 
+#include "base/library_file.h"
+#include "base/reclaimer.h"
 #include "platform/device.h"
 
 // The generated tables name every contract under ops/ and every kernel family under kernels/ and ops/.
@@ -64,6 +66,10 @@ std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec,
     rows.push_back({"policy.deterministic", Rel::kEq, 0, {}, ReasonCode::kNonDeterministic});
   }
   return rows;
+}
+
+bool Same(const Row& a, const Row& b) {
+  return a.field_name == b.field_name && a.rel == b.rel && a.operand == b.operand && a.set == b.set;
 }
 
 }  // namespace
@@ -256,6 +262,7 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
     const auto named = libraries_.find(entry->source);
     const char* why = spec.open(named == libraries_.end() ? nullptr : named->second.c_str());
     if (why) entry->availability = {.installed = false, .detail = why};
+    if (!why && named != libraries_.end()) entry->availability.version = LibraryFile(named->second.c_str());
   }
   entry->adapter = r.adapter;
   entry->spec = spec;
@@ -324,24 +331,26 @@ size_t Registry::Remove(std::string_view adapter) {
   return removed;
 }
 
+Result<std::vector<Row>> Registry::ResolveAll(const Operation& op, std::span<const Constraint> conditions,
+                                              std::vector<Predicate>* predicates) const {
+  std::vector<Row> rows;
+  for (const Constraint& c : conditions) {
+    auto row = Resolve(op, c, predicates);
+    if (!row.ok()) return row.TakeStatus();
+    rows.push_back(std::move(*row));
+  }
+  return rows;
+}
+
 Result<std::vector<Row>> Registry::Watch(const Operation& op, std::span<const Constraint> conditions) {
   std::lock_guard lock(mutex_);
   Building& b = building_[op.index()];
   std::vector<Predicate> predicates = b.predicates;
-  std::vector<Row> rows;
-  for (const Constraint& c : conditions) {
-    auto row = Resolve(op, c, &predicates);
-    if (!row.ok()) return row.TakeStatus();
-    rows.push_back(std::move(*row));
-  }
-  const auto watched = [&](const Row& row) {
-    return std::any_of(b.watched.begin(), b.watched.end(), [&](const Row& w) {
-      return w.field_name == row.field_name && w.rel == row.rel && w.operand == row.operand && w.set == row.set;
-    });
-  };
+  auto rows = ResolveAll(op, conditions, &predicates);
+  if (!rows.ok()) return rows;
   bool changed = false;
-  for (const Row& row : rows) {
-    if (watched(row)) continue;
+  for (const Row& row : *rows) {
+    if (std::ranges::any_of(b.watched, [&](const Row& w) { return Same(w, row); })) continue;
     b.watched.push_back(row);
     changed = true;
   }
@@ -352,9 +361,29 @@ Result<std::vector<Row>> Registry::Watch(const Operation& op, std::span<const Co
   return rows;
 }
 
+Status Registry::WatchMeasured(const Watches& watches) {
+  std::lock_guard lock(mutex_);
+  std::vector<std::vector<Row>> all(building_.size());
+  for (const auto& [op, conditions] : watches) {
+    std::vector<Predicate> predicates = building_[op->index()].predicates;
+    auto rows = ResolveAll(*op, conditions, &predicates);
+    if (!rows.ok()) return rows.TakeStatus();
+    // Axes and options are fields. A predicate would stay for ever.
+    const auto field = [](const Row& row) { return row.predicate < 0; };
+    std::ranges::copy_if(*rows, std::back_inserter(all[op->index()]), field);
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (std::ranges::equal(building_[i].measured, all[i], Same)) continue;
+    building_[i].measured = std::move(all[i]);
+    PublishState(*operations_[i]);
+  }
+  return {};
+}
+
 void Registry::PublishState(const Operation& op) {
-  const Building& b = building_[op.index()];
-  OperationState& state = states_.emplace_back(op, ++generation_);
+  Building& b = building_[op.index()];
+  auto made = std::make_unique<OperationState>(op, ++generation_);
+  OperationState& state = *made;
   state.predicates = b.predicates;
   state.variant_conditions = b.variant_conditions;
   state.kernels = b.kernels;
@@ -366,9 +395,13 @@ void Registry::PublishState(const Operation& op) {
       for (const Row& row : k->rows) state.classifier.Add(op, row);
     }
   }
-  for (const Row& row : b.watched) state.classifier.Add(op, row);
+  for (const auto* watched : {&b.watched, &b.measured}) {
+    for (const Row& row : *watched) state.classifier.Add(op, row);
+  }
   state.classifier.Finish();
   op.Publish(&state);
+  const OperationState* old = std::exchange(b.state, std::move(made)).release();
+  if (old) Reclaimer::Get().Retire([old] { delete old; });
 }
 
 const KernelEntry* Registry::FindKernel(std::string_view operation, std::string_view id) const {

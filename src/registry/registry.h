@@ -22,6 +22,8 @@ struct Availability {
   bool installed = true;
   ReasonCode code = ReasonCode::kNotInstalled;
   std::string detail;  // "No module named 'flash_attn'", kept with the reason
+  // Of the library that runs it ("2.13.0+cpu"), as measured records name it; empty: this build's own code.
+  std::string version;
 };
 
 // A registered kernel. Immutable, lives as long as the process.
@@ -37,7 +39,8 @@ struct KernelEntry {
   bool removed = false;  // the registry's own, under its mutex
 };
 
-// Published whole for each operation.
+// Published whole for each operation. A replaced one is freed when no reader is left: it is read inside a
+// Reclaimer::Guard alone, and a request keeps it only as long as its facts are of this generation.
 struct OperationState {
   explicit OperationState(const Operation& op, int32_t generation) : classifier(op, generation) {}
   Classifier classifier;
@@ -71,8 +74,12 @@ class Registry {
   // Takes every kernel of this adapter out: no later selection finds it, its ids are free again. Entries stay, because
   // plans hold them. Gives how many there were.
   size_t Remove(std::string_view adapter);
-  // Conditions that a policy states become classes too. Gives them resolved; an unknown field is refused.
+  // Conditions that a policy states become classes too, for ever. Gives them resolved; an unknown field is refused.
   Result<std::vector<Row>> Watch(const Operation& op, std::span<const Constraint> conditions);
+  // Conditions that measured records need, in place of those of the records before: of the operations that are not
+  // named, none. All or nothing.
+  using Watches = std::map<const Operation*, std::vector<Constraint>>;
+  Status WatchMeasured(const Watches& watches);
 
   // Resolves a rule of `op`; may add a predicate to `predicates`.
   static Result<Row> Resolve(const Operation& op, const Constraint& constraint, std::vector<Predicate>* predicates);
@@ -88,17 +95,20 @@ class Registry {
     std::vector<Predicate> predicates;
     std::vector<std::vector<Row>> variant_conditions;
     std::vector<std::vector<const KernelEntry*>> kernels;
-    std::vector<Row> watched;
+    std::vector<Row> watched;   // by policies
+    std::vector<Row> measured;  // by measured records
+    std::unique_ptr<const OperationState> state;
   };
+  Result<std::vector<Row>> ResolveAll(const Operation& op, std::span<const Constraint> conditions,
+                                      std::vector<Predicate>* predicates) const;
   Status Prepare(const Registration& registration, KernelEntry* entry, std::vector<Predicate>* predicates);
   void PublishState(const Operation& op);
 
   std::vector<std::unique_ptr<Operation>> operations_;
   std::map<std::string, const Operation*, std::less<>> by_name_;
   mutable std::mutex mutex_;
-  std::vector<Building> building_;     // by operation index
-  std::deque<KernelEntry> entries_;    // stable addresses
-  std::deque<OperationState> states_;  // old ones stay: readers may hold them, registrations are few
+  std::vector<Building> building_;   // by operation index
+  std::deque<KernelEntry> entries_;  // stable addresses
   int32_t generation_ = 0;
   uint64_t changes_ = 0;
   Status startup_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/reclaimer.h"
 #include "core/view.h"
 #include "pipeline/filter.h"
 #include "verify/generator.h"
@@ -23,7 +24,10 @@ constexpr lz_parallel kParts{&RunParts, nullptr, 4};
 
 bool IsFloat(DType type) { return kFloats >> int(type) & 1; }
 
-const KernelEntry* ReferenceOf(const Request& r) {
+const KernelEntry* ReferenceOf(const Request& bound) {
+  const Reclaimer::Guard guard;
+  Request r = bound;
+  KeepCurrent(r);
   const int variant = VariantOf(r);
   if (variant < 0) return nullptr;
   const KernelEntry* best = nullptr;

@@ -73,6 +73,7 @@ TEST(CacheRace, NoStaleHitAfterInvalidation) {
       const uint64_t at_least = valid.load(std::memory_order_acquire);
       Facts key;
       uint64_t hash;
+      const Reclaimer::Guard guard;
       if (const Plan* plan = cache.Find(op.state().classifier, facts, &key, &hash)) {
         hits.fetch_add(1, std::memory_order_relaxed);
         if (plan->id < at_least) stale.fetch_add(1);
@@ -124,6 +125,7 @@ TEST(CacheRace, GrowsUnderReaders) {
       const int32_t i = int32_t(seed >> 8) % n;
       Facts key;
       uint64_t hash;
+      const Reclaimer::Guard guard;
       if (cache.Find(op.state().classifier, facts_of(i), &key, &hash) != &plans[size_t(i)]) wrong.fetch_add(1);
     }
   };
@@ -217,6 +219,39 @@ TEST(SelectorRace, NoStalePlanAfterConfigure) {
   b.join();
   EXPECT_EQ(stale, 0u);
   std::cout << calls << " calls, " << stale << " stale\n";
+}
+
+// Measured records that replace each other replace the classifier, which is freed under threads that select.
+TEST(SelectorRace, ClassifiersAreReplacedUnderCallers) {
+  Selector selector;
+  const Operation& op = *selector.registry().Find("rms_norm");
+  std::atomic<bool> stop = false;
+  std::atomic<uint64_t> calls = 0, failed = 0;
+  const auto caller = [&] {
+    auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
+    Box site;
+    while (!stop.load(std::memory_order_relaxed)) {
+      Request r = c->MakeRequest();
+      if (!selector.Prepare(r).ok()) continue;
+      const auto plan =
+          calls.fetch_add(1, std::memory_order_relaxed) % 3 ? selector.Select(r, site) : selector.Select(r);
+      if (!plan.ok() || !selector.Explain(r).ok()) failed.fetch_add(1);
+    }
+  };
+  std::thread a(caller), b(caller);
+  for (int64_t i = 0; i < kRounds / 10; ++i) {
+    const Registry::Watches watches = {{&op, {{"hidden", Rel::kGe, 32 + i}, {"hidden", Rel::kGe, 65 + i}}}};
+    ASSERT_TRUE(selector.registry().WatchMeasured(watches).ok());
+    selector.Invalidate(EpochKind::kPerf);
+    const uint64_t seen = calls.load();
+    while (calls.load() < seen + 2) std::this_thread::yield();
+  }
+  stop = true;
+  a.join();
+  b.join();
+  EXPECT_EQ(failed, 0u);
+  ASSERT_TRUE(selector.registry().WatchMeasured({}).ok());
+  EXPECT_LE(Reclaimer::Get().num_waiting(), 2u);
 }
 
 // A kernel that is removed and registered again is chosen exactly while it is there.
