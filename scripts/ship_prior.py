@@ -32,12 +32,14 @@ def says_the_same(kept: dict[str, float], call: dict[str, float]) -> bool:
 def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     calls: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        calls[json.dumps([row["operation"], row["dtype"], row["axes"], row.get("options")])].append(row)
-    kept: dict[tuple[str, str, str], list[tuple[dict[str, int], dict[str, float]]]] = defaultdict(list)
+        calls[json.dumps([row["operation"], row["dtype"], row["axes"], row.get("options"), row["cache_state"]])].append(
+            row
+        )
+    kept: dict[tuple[str, str, str, str], list[tuple[dict[str, int], dict[str, float]]]] = defaultdict(list)
     left = []
     for group in calls.values():
         first, times = group[0], {row["kernel_id"]: row["median_us"] for row in group}
-        known = kept[first["operation"], first["dtype"], json.dumps(first.get("options"))]
+        known = kept[first["operation"], first["dtype"], json.dumps(first.get("options")), first["cache_state"]]
         nearest = min(known, key=lambda call: distance(call[0], first["axes"]), default=None)
         if nearest and distance(nearest[0], first["axes"]) <= NEAR and says_the_same(nearest[1], times):
             continue

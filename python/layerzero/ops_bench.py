@@ -216,7 +216,7 @@ def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, An
     """Measured records (schemas/records.schema.json) of these rounds of every call that has rivals."""
     version, build = _layerzero.build_id()
     device, now = _layerzero.device_id("cpu"), datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    versions = {k.kernel_id: str(k.version) for k in lz.list_kernels()}
+    kernels = {k.kernel_id: k for k in lz.list_kernels()}
     made = {}
     for case in cases:
         if len(case.samples) < 2:
@@ -245,10 +245,11 @@ def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, An
                 "warmup_runs": 1,
                 "timer": "wall",
                 "interleaved": True,
-                "kernel_version": versions[kernel],
+                "kernel_version": str(kernels[kernel].version),
                 "layerzero_version": version,
                 "build_id": build,
                 "backend": kernel.partition(".")[0],
+                "backend_version": kernels[kernel].library_version,
                 "torch_version": torch.__version__,
                 "measured_at": now,
             }

@@ -9,7 +9,8 @@
 namespace lz {
 namespace {
 
-// {kernel id or "*": {"installed": bool, "code": reason code, "detail": text}}; what is not named is installed.
+// {kernel id or "*": {"installed": bool, "code": reason code, "detail": text, "version": of the library}}; what is not
+// named is installed.
 Result<Availability> AvailabilityOf(const nlohmann::json& all, std::string_view kernel) {
   auto at = all.find(std::string(kernel));
   if (at == all.end()) at = all.find("*");
@@ -30,6 +31,7 @@ Result<Availability> AvailabilityOf(const nlohmann::json& all, std::string_view 
     if (a.code == ReasonCode::kAuto) return bad("code", "a reason code");
   }
   if (auto v = at->find("detail"); v != at->end() && v->is_string()) a.detail = v->get<std::string>();
+  if (auto v = at->find("version"); v != at->end() && v->is_string()) a.version = v->get<std::string>();
   return a;
 }
 

@@ -385,6 +385,7 @@ std::string Engine::Kernels(const Operation* op) const {
                  {"library", k->spec.open != nullptr},
                  {"installed", k->availability.installed},
                  {"detail", k->availability.detail},
+                 {"library_version", k->availability.version.empty() ? Json(nullptr) : Json(k->availability.version)},
                  {"index", k->index},
                  {"adapter", k->adapter},
                  {"constraints", rows}});

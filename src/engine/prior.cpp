@@ -40,7 +40,7 @@ std::optional<Measurement> Engine::Measured(const KernelEntry& kernel, const Req
   if (!prior || r.op->num_inputs() == 0 || device.platform != Platform::kCpu || device.simulated) return std::nullopt;
   const auto time = prior->Find(kernel, EffectiveDType(r, 0), r.axes(), OptionsOf(r));
   if (!time) return std::nullopt;
-  return Measurement{time->median_us, time->noise, time->confidence};
+  return Measurement{time->median_us, time->noise, time->confidence, time->other_version};
 }
 
 std::shared_ptr<const perfdb::Prior> Engine::PriorInForce() const {

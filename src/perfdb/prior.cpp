@@ -38,14 +38,31 @@ std::string KernelKey(std::string_view id, std::string_view version) {
   return std::string(id) + " " + std::string(version);
 }
 
+// "2.13" of "2.13.1+cpu"; all of what is no release.
+std::string_view ReleaseOf(std::string_view version) {
+  const std::string_view numbers = version.substr(0, version.find('+'));
+  if (numbers.empty() || numbers.find_first_not_of("0123456789.") != numbers.npos) return version;
+  const size_t minor = numbers.find('.');
+  return minor == numbers.npos ? numbers : numbers.substr(0, numbers.find('.', minor + 1));
+}
+
+// Torch's kernels are of the torch that measured, which older records say in its own column alone.
+std::string LibraryVersionOf(const Record& r) {
+  if (r.backend_version) return *r.backend_version;
+  return r.backend == "torch" ? r.torch_version.value_or("") : "";
+}
+
 }  // namespace
+
+bool IsSameVersion(std::string_view a, std::string_view b) { return ReleaseOf(a) == ReleaseOf(b); }
 
 Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id) {
   std::set<std::string> taken;
   for (const std::vector<Record>& records : groups) {
     std::set<std::string> here;
     for (const Record& r : records) {
-      const bool usable = r.valid && r.execution == "eager" && !r.is_causal && !r.quant_format;
+      const bool usable =
+          r.valid && r.execution == "eager" && r.protocol == kProtocol && !r.is_causal && !r.quant_format;
       if (!usable || DeviceType(r.device_id) != DeviceType(device_id) || taken.contains(r.operation)) continue;
       Take(registry, r, r.device_id == device_id ? 1 : kOtherCores);
       here.insert(r.operation);
@@ -78,9 +95,10 @@ void Prior::Take(const Registry& registry, const Record& r, double confidence) {
   for (size_t a = 0; a < axes.size(); ++a) axes[a].values.push_back(r.axes.at(op->axes()[a]));
   std::vector<Call>& calls = CallsOf(r, dtype);
   auto call = std::ranges::find_if(calls, [&](const Call& c) { return c.at == at; });
-  if (call == calls.end()) call = calls.insert(calls.end(), Call{at, {}});
-  call->times.insert_or_assign(KernelKey(r.kernel_id, r.kernel_version),
-                               PriorTime{r.median_us, NoiseOf(r), confidence});
+  if (call == calls.end()) call = calls.insert(calls.end(), Call{at, {}, {}});
+  (r.cache_state == "cold" ? call->cold : call->warm)
+      .insert_or_assign(KernelKey(r.kernel_id, r.kernel_version),
+                        Time{{r.median_us, NoiseOf(r), confidence}, LibraryVersionOf(r)});
   ++num_records_;
 }
 
@@ -110,8 +128,9 @@ void Prior::Axis::Cut() {
 }
 
 Status Prior::Watch(Registry& registry) const {
+  Registry::Watches watches;
   for (const auto& [op, axes] : axes_) {
-    std::vector<Constraint> conditions;
+    std::vector<Constraint>& conditions = watches[op];
     for (size_t a = 0; a < axes.size(); ++a) {
       for (const int64_t cut : axes[a].cuts) conditions.push_back({op->axes()[a], Rel::kGe, cut});
     }
@@ -119,10 +138,8 @@ Status Prior::Watch(Registry& registry) const {
     if (options != options_.end()) {
       conditions.insert(conditions.end(), options->second.begin(), options->second.end());
     }
-    auto rows = registry.Watch(*op, conditions);
-    if (!rows.ok()) return rows.TakeStatus();
   }
-  return {};
+  return registry.WatchMeasured(watches);
 }
 
 std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
@@ -150,9 +167,12 @@ std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, con
 }
 
 std::optional<PriorTime> Prior::TimeAt(const Call& call, const KernelEntry& kernel, double distance) {
-  const auto time = call.times.find(KernelKey(kernel.id, std::to_string(kernel.spec.version)));
-  if (time == call.times.end()) return std::nullopt;
-  PriorTime found = time->second;
+  const auto& times = call.cold.empty() ? call.warm : call.cold;
+  const auto time = times.find(KernelKey(kernel.id, std::to_string(kernel.spec.version)));
+  if (time == times.end()) return std::nullopt;
+  PriorTime found = time->second.time;
+  const std::string &measured = time->second.version, &loaded = kernel.availability.version;
+  found.other_version = !loaded.empty() && !IsSameVersion(measured, loaded);
   found.noise += kNoiseOfDistance * distance;
   if (distance > kNear) found.confidence *= 0.5;
   return found;

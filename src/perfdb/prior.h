@@ -4,6 +4,9 @@
 // values of its cells. So all calls of one class have the same nearest measured call, and a cached plan holds for its
 // class. Calls more than kReach beyond every measured value have no time.
 //
+// Only records of today's protocol and of this version of the kernel count. A call that was measured with its data in
+// the caches (warm) and out of them (cold) has its cold times: a model finds its weights and its KV rows in memory.
+//
 // What a call says beside its axes (a format, causal, a bias) tells calls apart where it was measured: of the records
 // whose options a call has all, those with the most answer.
 //   Prior prior(registry, records, DeviceId(cpu));
@@ -27,10 +30,16 @@ namespace lz::perfdb {
 
 // The time of a kernel at a call: `noise` is the relative half width of the interval of the median, more where the
 // measured call is a neighbour; `confidence` 1 for a measured neighbourhood on this machine, less far away or where the
-// machine has another number of cores.
+// machine has another number of cores. `other_version`: of another version of the library whose kernel it is, so that
+// no time that was taken in turns with it decides.
 struct PriorTime {
   double median_us, noise, confidence;
+  bool other_version = false;
 };
+
+// Whether times of two versions of a library can be compared: releases that differ in the third number or in what the
+// build was for ("2.13.0+cpu", "2.13.1"), no others; what is no release ("2.14.0.dev20260131", a file) is itself alone.
+bool IsSameVersion(std::string_view a, std::string_view b);
 
 class Prior {
  public:
@@ -41,16 +50,20 @@ class Prior {
   // Of two groups the first that has an operation has it alone: the user's before those that the library carries.
   Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id);
 
-  // Cuts the classes of every operation that was measured.
+  // Cuts the classes of every operation that was measured, and of no other by records that were in force before.
   Status Watch(Registry& registry) const;
   std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
                                 const Options& options) const;
   size_t num_records() const { return num_records_; }
 
  private:
+  struct Time {
+    PriorTime time;
+    std::string version;  // of the library; empty: not of one, or not known
+  };
   struct Call {
     std::vector<double> at;                               // log2 of the axes
-    std::map<std::string, PriorTime, std::less<>> times;  // by kernel and version
+    std::map<std::string, Time, std::less<>> cold, warm;  // by kernel and version
   };
   struct Axis {
     std::vector<int64_t> values;  // ascending

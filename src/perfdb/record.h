@@ -17,6 +17,9 @@
 
 namespace lz::perfdb {
 
+// How times are measured today (python/layerzero/ops_bench.py): raised when those of another number cannot be compared.
+inline constexpr int64_t kProtocol = 1;
+
 // Times in microseconds unless the name says otherwise. Empty optionals are null: not known, or not of this operation.
 struct Record {
   // What was measured: equal identities are one record.
@@ -43,7 +46,7 @@ struct Record {
   std::optional<double> warmup_ms;    // once: warm-up or compilation
 
   // Protocol and environment.
-  int64_t protocol = 1;  // of measuring: raised when times of another one cannot be compared
+  int64_t protocol = kProtocol;
   int64_t warmup_runs = 0;
   std::string timer = "wall";                  // wall, cuda_event
   bool interleaved = false;                    // with the other candidates, in one process
@@ -57,6 +60,8 @@ struct Record {
 
   // Provenance.
   std::string kernel_version, layerzero_version, build_id, backend;
+  // backend_version: of the library whose kernel it is, as KernelEntry::availability has it; null: this build's own
+  // code.
   std::optional<std::string> backend_version, capabilities_hash, device_uuid;
   std::optional<std::string> driver_version, cuda_version, torch_version;
   std::string measured_at;  // 2026-01-31T12:00:00Z

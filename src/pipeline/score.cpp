@@ -101,6 +101,7 @@ int Score(std::vector<Candidate>& candidates, const Request& request, const Poli
           const MeasurementSource& measurements) {
   Measurements measured(candidates.size());
   double best_us = 0;
+  bool other_version = false;
   for (size_t i = 0; i < candidates.size(); ++i) {
     Candidate& c = candidates[i];
     if (!c.admissible() || !measurements) continue;
@@ -108,6 +109,11 @@ int Score(std::vector<Candidate>& candidates, const Request& request, const Poli
     if (!measured[i]) continue;
     c.measured_us = measured[i]->median_us;
     if (best_us == 0 || c.measured_us < best_us) best_us = c.measured_us;
+    other_version |= measured[i]->other_version;
+  }
+  // The kernels of a call are compared as they were measured together, or not by time.
+  for (std::optional<Measurement>& m : measured) {
+    if (m && other_version) m->confidence *= kOtherVersion;
   }
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (candidates[i].admissible()) FillTerms(&candidates[i], request, best_us, measured[i]);

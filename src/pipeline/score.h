@@ -15,11 +15,14 @@ struct Measurement {
   double median_us = 0;
   double noise = 0;       // relative half width of the interval of the median
   double confidence = 0;  // 0 to 1
+  bool other_version =
+      false;  // of the library whose kernel it is: the times beside it were taken in turns with this one
 };
 using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const Request&)>;
 
 inline constexpr double kPreferredBonus = 20, kAvoidedMalus = -50, kWorstMeasuredTerm = -30;
-inline constexpr double kConfident = 0.8;  // from here on time decides
+inline constexpr double kConfident = 0.8;     // from here on time decides
+inline constexpr double kOtherVersion = 0.5;  // what is left of the confidence of all times of a call with such a one
 
 // Points of priority that one copied or converted tensor of `bytes` costs: a part for each, and one for its share of
 // all bytes of the call. A copy reads and writes what the kernel then reads once more: the weight of a single row costs

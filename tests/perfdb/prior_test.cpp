@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
 #include <sstream>
 
+#include "base/reclaimer.h"
 #include "perfdb/device_id.h"
 #include "test_paths.h"
 
@@ -103,6 +105,81 @@ TEST_F(PriorTest, ANeighbourIsTrustedLess) {
   };
   EXPECT_EQ(confidence(1, 64), 1);
   EXPECT_EQ(confidence(1, 512), 0.5);  // three doublings from either
+}
+
+TEST_F(PriorTest, RecordsOfAnotherProtocolDoNotCount) {
+  Record other = RowOf(1, 64, 1);
+  other.protocol = kProtocol + 1;
+  const Prior prior = Make({{other}});
+  EXPECT_EQ(prior.num_records(), 0u);
+  EXPECT_EQ(At(prior, 1, 64), 0);
+  EXPECT_EQ(At(Make({{RowOf(1, 64, 1)}}), 1, 64), 1);
+}
+
+TEST_F(PriorTest, ColdTimesDecideInWhateverOrderTheyCome) {
+  Record warm = RowOf(1, 64, 1), cold = RowOf(1, 64, 50);
+  cold.cache_state = "cold";
+  EXPECT_EQ(At(Make({{warm, cold}}), 1, 64), 50);
+  EXPECT_EQ(At(Make({{cold, warm}}), 1, 64), 50);
+  EXPECT_EQ(Make({{warm, cold}}).num_records(), 2u);
+  Record elsewhere = RowOf(1, 4096, 60);
+  elsewhere.cache_state = "cold";
+  EXPECT_EQ(At(Make({{warm, elsewhere}}), 1, 64), 1);  // of this call the warm time is all there is
+}
+
+TEST_F(PriorTest, VersionsAreReleasesWithoutPatchAndBuild) {
+  EXPECT_TRUE(IsSameVersion("2.13.0+cpu", "2.13.1"));
+  EXPECT_TRUE(IsSameVersion("2.13", "2.13.0"));
+  EXPECT_FALSE(IsSameVersion("2.13.0", "2.11.0"));
+  EXPECT_FALSE(IsSameVersion("2.1", "2.13"));
+  EXPECT_FALSE(IsSameVersion("2.14.0.dev20260131", "2.14.0"));
+  EXPECT_TRUE(IsSameVersion("2.14.0.dev20260131+cpu", "2.14.0.dev20260131+cpu"));
+  EXPECT_FALSE(IsSameVersion("libx.so of 10 bytes", "libx.so of 12 bytes"));
+  EXPECT_FALSE(IsSameVersion("", "2.13.0"));
+}
+
+TEST_F(PriorTest, ATimeOfAnotherVersionOfItsLibraryIsMarked) {
+  KernelEntry of_torch = kernel;
+  of_torch.availability.version = "2.11.0+cu130";
+  const auto other = [&](std::optional<std::string> backend_version, std::optional<std::string> torch_version) {
+    Record r = RowOf(1, 64, 1);
+    r.backend = "torch", r.backend_version = std::move(backend_version), r.torch_version = std::move(torch_version);
+    const Prior prior = Make({{r}});
+    const int64_t axes[] = {1, 64};
+    EXPECT_FALSE(prior.Find(kernel, DType::kF32, axes, {})->other_version);  // our own code
+    return prior.Find(of_torch, DType::kF32, axes, {})->other_version;
+  };
+  EXPECT_TRUE(other("2.13.0", std::nullopt));
+  EXPECT_FALSE(other("2.11.1", "2.13.0"));
+  EXPECT_TRUE(other(std::nullopt, "2.13.0+cpu"));
+  EXPECT_FALSE(other(std::nullopt, "2.11.0"));
+  EXPECT_TRUE(other(std::nullopt, std::nullopt));  // not known
+}
+
+// Each replacing the last, as when measuring goes on.
+TEST_F(PriorTest, RecordsThatAreReplacedTakeTheirCutsWithThem) {
+  const auto cuts = [&] { return op.state().classifier.num_thresholds(); };
+  const int before = cuts();
+  std::vector<int> seen;
+  for (int64_t i = 0; i < 300; ++i) {
+    ASSERT_TRUE(Make({{RowOf(1, 64 + i, 1), RowOf(1, 4096 + 7 * i, 2), RowOf(100 + i, 4096, 3)}}).Watch(registry).ok());
+    seen.push_back(cuts());
+  }
+  EXPECT_GT(seen.front(), before);
+  EXPECT_LE(*std::ranges::max_element(seen), seen.front() + 1);
+  EXPECT_LE(Reclaimer::Get().num_waiting(), 2u);  // states that no reader holds are freed
+  ASSERT_TRUE(Make({{}}).Watch(registry).ok());
+  EXPECT_EQ(cuts(), before);
+}
+
+TEST_F(PriorTest, CutsOfPoliciesStay) {
+  const Constraint rule{"hidden", Rel::kGe, 777};
+  ASSERT_TRUE(registry.Watch(op, {&rule, 1}).ok());
+  const int with_rule = op.state().classifier.num_thresholds();
+  ASSERT_TRUE(Make({{RowOf(1, 64, 1)}}).Watch(registry).ok());
+  EXPECT_GT(op.state().classifier.num_thresholds(), with_rule);
+  ASSERT_TRUE(Make({{}}).Watch(registry).ok());
+  EXPECT_EQ(op.state().classifier.num_thresholds(), with_rule);
 }
 
 // Of linear_quantized with one row and a weight of 64 x 64.

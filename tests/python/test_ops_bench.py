@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +13,8 @@ pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero, cli, ops_bench  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
 
 CASES = """\
 # a comment
@@ -65,7 +68,9 @@ def test_packed_weights_are_read_in_place_of_rows(tmp_path, monkeypatch):
     case.samples["another"] = case.samples[next(iter(case.samples))]  # records are of calls with rivals
     known = {kernel.kernel_id for kernel in lz.list_kernels()}
     monkeypatch.setattr(
-        lz, "list_kernels", lambda: [SimpleNamespace(kernel_id=k, version=1) for k in {*known, "another"}]
+        lz,
+        "list_kernels",
+        lambda: [SimpleNamespace(kernel_id=k, version=1, library_version=None) for k in {*known, "another"}],
     )
     assert [row["options"] for row in ops_bench.records(cases)] == [options] * len(case.samples)
 
@@ -217,3 +222,91 @@ def test_a_broken_prior_is_a_problem_and_not_an_end(tmp_path):
 def test_unknown_operations_are_refused(capfd):
     assert cli.run(["bench", "ops", "--operations", "no_such"]) == 2
     assert "no_such" in capfd.readouterr().err
+
+
+# ---- what a record must be of to decide
+
+X, W = torch.randn(4, 64), torch.randn(64, 64)
+
+
+def rows_of(**columns):
+    """Records of the call of X and W in which the kernel that priorities leave behind is far the fastest."""
+    report = lz.explain("linear", X, W)
+    admissible = [c.kernel_id for c in report.candidates if c.admissible and "ref." not in c.kernel_id]
+    of_torch = next(k for k in admissible if k.startswith("torch."))
+    known = {k.kernel_id: k for k in lz.list_kernels("linear")}
+    rows = []
+    for kernel in admissible:
+        row = {
+            "kernel_id": kernel,
+            "operation": "mlp.linear",
+            "device_id": _layerzero.device_id("cpu"),
+            "sm_version": 0,
+            "dtype": "float32",
+            "head_dim": 0,
+            "seq_bucket": 0,
+            "batch_bucket": 4,
+            "axes": report["key"].get("axes") or {"...": 4, "k": 64, "n": 64},
+            "options": dict(report["options"]),
+            "cache_state": "warm",
+            "execution": "eager",
+            "median_us": 1.0 if kernel == of_torch else 100.0,
+            "p95_us": 1000.0,
+            "samples": 20,
+            "variance_us": 0.0,
+            "protocol": ops_bench.PROTOCOL,
+            "warmup_runs": 1,
+            "timer": "wall",
+            "interleaved": True,
+            "kernel_version": str(known[kernel].version),
+            "layerzero_version": "0.1.0",
+            "build_id": "tests",
+            "backend": kernel.partition(".")[0],
+            "backend_version": known[kernel].library_version,
+            "torch_version": torch.__version__,
+            "measured_at": "2026-01-31T12:00:00Z",
+        }
+        rows.append(row | {key: value(row) if callable(value) else value for key, value in columns.items()})
+    return of_torch, rows
+
+
+def chosen_with(rows):
+    ops_bench._use(rows)
+    return lz.which("linear", X, W)["kernel_id"]
+
+
+def test_records_of_this_protocol_and_version_decide():
+    of_torch, rows = rows_of()
+    assert chosen_with(rows) == of_torch  # the control of the tests below
+
+
+def test_records_of_another_protocol_do_not():
+    by_priority, (_, rows) = chosen_with([]), rows_of(protocol=ops_bench.PROTOCOL + 998)
+    assert chosen_with(rows) == by_priority
+    assert lz.doctor().counters.measured_records == 0
+
+
+@pytest.mark.parametrize("old", ["1.0", "1.13.1+cpu", "99.0.0", None])
+def test_records_of_another_torch_do_not(old):
+    by_priority = chosen_with([])
+    of_torch, rows = rows_of(backend_version=lambda row: old if row["backend"] == "torch" else None, torch_version=old)
+    assert by_priority != of_torch
+    assert chosen_with(rows) == by_priority
+
+
+def test_older_records_have_the_version_of_torch_in_its_own_column():
+    of_torch, rows = rows_of(backend_version=None)
+    assert chosen_with(rows) == of_torch
+
+
+def test_cold_times_decide_where_there_are_warm_ones_too():
+    of_torch, cold = rows_of(cache_state="cold")
+    _, warm = rows_of(median_us=lambda row: 300.0 - row["median_us"])
+    assert chosen_with(warm) != of_torch
+    for rows in (cold + warm, warm + cold):
+        assert chosen_with(rows) == of_torch
+
+
+def test_the_protocol_of_measuring_is_the_library_s():
+    header = (ROOT / "src/perfdb/record.h").read_text()
+    assert f"kProtocol = {ops_bench.PROTOCOL};" in header

@@ -6,8 +6,8 @@ from typing import Any
 
 
 def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """{"*" or kernel id: {"installed", "code", "detail"}} for Engine::RegisterBackend."""
-    found = {"*": _state(descriptor.get("requires", []))}
+    """{"*" or kernel id: {"installed", "code", "detail", "version"}} for Engine::RegisterBackend."""
+    found = {"*": {"version": descriptor["backend_version"], **_state(descriptor.get("requires", []))}}
     templates = descriptor.get("templates", {})
     for rows in descriptor["ops"].values():
         for row in rows:
@@ -53,7 +53,8 @@ def _install(requirement: dict[str, str]) -> str:
 def _state(requirements: list[dict[str, str]]) -> dict[str, Any]:
     for requirement in missing(requirements):
         return {"installed": False, "code": "NOT_INSTALLED", "detail": requirement["detail"]}
-    return {"installed": True, "detail": ""}
+    version = version_of(requirements)
+    return {"installed": True, "detail": ""} | ({"version": version} if version else {})
 
 
 @functools.cache
