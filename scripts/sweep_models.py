@@ -14,7 +14,6 @@ import argparse
 import copy
 import json
 import os
-import re
 import resource
 import selectors
 import signal
@@ -31,11 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 SECONDS, MEMORY = 120, 12 << 30
 ATTENTIONS = ("sdpa", "eager")
 BAD = ("wrong", "crashed")
-# These share their layers with another class: they come last.
-HEADS = re.compile(
-    r"(Classification|QuestionAnswering|MultipleChoice|MaskedLM|PreTraining|NextSentencePrediction|CTC|XVector|Backbone"
-    r"|Detection|Segmentation)$"
-)
+# What has the most of a family's code in it comes first.
+FIRST = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "Model", "")
 Rows = dict[str, dict[str, Any]]  # attention -> the row of a class
 
 
@@ -181,8 +177,15 @@ def _prepared() -> tuple[dict[str, Any], str]:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
-    kinds = sorted(small_classes.classes().items(), key=lambda item: (bool(HEADS.search(item[0])), item[0]))
-    return dict(kinds), transformers.__version__
+    return _one_of_each_family_first(small_classes.classes()), transformers.__version__
+
+
+def _one_of_each_family_first(kinds: dict[str, Any]) -> dict[str, Any]:
+    families: dict[str, list[str]] = {}
+    for name in sorted(kinds, key=lambda name: (next(i for i, end in enumerate(FIRST) if name.endswith(end)), name)):
+        families.setdefault(kinds[name].__module__, []).append(name)
+    turns = {name: turn for names in families.values() for turn, name in enumerate(names)}
+    return {name: kinds[name] for name in sorted(kinds, key=lambda name: (turns[name], name))}
 
 
 def _kept(path: Path) -> dict[str, Rows]:

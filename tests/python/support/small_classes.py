@@ -131,14 +131,21 @@ def _overrides(config, level, source):
 _SPECIAL = {
     "gptj": {"rotary_dim": 8},
     "codegen": {"rotary_dim": 8},
-    "deepseek_v2": {"head_dim": 16},
     "xmod": {"default_language": "en_XX"},
     "perceiver": {"qk_channels": 64, "v_channels": 64},
     "esm": {"vocab_size": VOCABULARY, "pad_token_id": 1, "mask_token_id": 3},
 }
 _SPECIAL |= dict.fromkeys(
-    ("longcat_flash", "glm_moe_dsa", "deepseek_v3", "youtu"), {"qk_rope_head_dim": 16, "head_dim": 16}
+    ("mamba2", "falcon_mamba2"), {"num_heads": 8, "head_dim": 16, "hidden_size": 64, "n_groups": 1}
 )
+_MIXED = {"mamba_n_heads": 8, "mamba_d_head": 16}
+_SPECIAL |= {
+    "bamba": _MIXED | {"attn_layer_indices": [1]},
+    "granitemoehybrid": _MIXED | {"layer_types": ["linear_attention", "full_attention"]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "recurrent_gemma": {"num_hidden_layers": 3},
+    "deepseek_v2": {"num_experts_per_tok": 2, "topk_method": "greedy"},
+}
 
 
 def _further(config, overrides, source):
@@ -148,34 +155,41 @@ def _further(config, overrides, source):
     def now(name):
         return overrides.get(name, held.get(name))
 
-    head, heads, width = now("head_dim"), now("num_attention_heads"), now("hidden_size")
-    head = head or (width // heads if isinstance(width, int) and isinstance(heads, int) else None)
-    if "rope_parameters" in held and head:
-        rope = dict(held["rope_parameters"] or {"rope_type": "default"})
-        before = dict(rope)
-        if not any(isinstance(value, dict) for value in rope.values()):
-            rope["rope_theta"] = rope.get("rope_theta") or 10000.0
-            if "mrope_section" in source:
-                half = int(head * rope.get("partial_rotary_factor", 1.0)) // 2
-                rope["mrope_section"] = [half - 2 * (half * 3 // 8), half * 3 // 8, half * 3 // 8]
-            if rope != before:
-                overrides["rope_parameters"] = rope
-    if "num_key_value_heads" in held and held["num_key_value_heads"] is None and isinstance(heads, int):
+    heads, width = now("num_attention_heads"), now("hidden_size")
+    plain = isinstance(width, int) and isinstance(heads, int)
+    if now("kv_lora_rank") and now(
+        "qk_rope_head_dim"
+    ):  # latents: each head has keys of its own, and a part of them turns
+        overrides["head_dim"] = now("qk_rope_head_dim")
         overrides["num_key_value_heads"] = heads
+    elif "head_dim" in held and held["head_dim"] is None and plain:
+        overrides["head_dim"] = width // heads
+    if "num_key_value_heads" in held and held["num_key_value_heads"] is None and plain:
+        overrides["num_key_value_heads"] = heads
+    head = now("head_dim") or (width // heads if plain else None)
+    rope = held.get("rope_parameters")
+    if isinstance(rope, dict) and head and not any(isinstance(value, dict) for value in rope.values()):
+        further = {"rope_theta": rope.get("rope_theta") or 10000.0}
+        if "mrope_section" in source:
+            half = int(head * rope.get("partial_rotary_factor", 1.0)) // 2
+            further["mrope_section"] = [half - 2 * (half * 3 // 8), half * 3 // 8, half * 3 // 8]
+        overrides["rope_parameters"] = rope | further
+    _shorten(held, overrides)
+    return overrides | _SPECIAL.get(config.model_type, {})
+
+
+def _shorten(held, overrides):
+    """Lists with an entry for each layer: as many as it takes to have every kind."""
     kinds = held.get("layer_types")
     if isinstance(kinds, list) and kinds:
         count = max(2, 1 + max(kinds.index(kind) for kind in set(kinds)))
         overrides["layer_types"] = kinds[:count]
-        for name in ("num_hidden_layers", "num_layers"):
-            if name in held:
-                overrides[name] = count
-        mlps = held.get("mlp_layer_types")
-        if isinstance(mlps, list):
-            overrides["mlp_layer_types"] = mlps[:count]
+        overrides |= {name: count for name in ("num_hidden_layers", "num_layers") if name in held}
+        if isinstance(held.get("mlp_layer_types"), list):
+            overrides["mlp_layer_types"] = held["mlp_layer_types"][:count]
     if isinstance(held.get("attention_types"), list):
         overrides["attention_types"] = [[["global", "local"], 1]]
     overrides.pop("attention_layers", None)
-    return overrides | _SPECIAL.get(config.model_type, {})
 
 
 def _config(kind, level):
