@@ -46,7 +46,7 @@ def judge(kind: Any, attention: str) -> dict[str, Any]:
     try:
         model, given, _ = small_classes.build(kind, attention)
     except small_classes.NotBuilt as why:
-        return {"verdict": "not built", "why": str(why)[:600]}
+        return {"verdict": "not built", "why": str(why)[:300]}
     original = copy.deepcopy(model)
     report = kernelize(model)
     outcome = compare_models.held_against(original, model, given)
@@ -64,11 +64,11 @@ def judge(kind: Any, attention: str) -> dict[str, Any]:
 
 
 def _each_once(left: dict[str, str]) -> dict[str, str]:
-    """Each reason with the first part that has it."""
+    """The first reasons, each with the first part that has it."""
     once: dict[str, str] = {}
     for part, reason in left.items():
         once.setdefault(reason, part)
-    return {part: reason[:300] for reason, part in once.items()}
+    return {part: reason[:160] for reason, part in [*once.items()][:6]}
 
 
 # ---- processes
@@ -118,18 +118,20 @@ def _finish(process: int, read: int, data: bytes) -> Rows:
     return rows
 
 
-def run(kinds: dict[str, Any], done: dict[str, Rows], keep: Any, jobs: int) -> None:
-    """Adds the rows of all that is not `done`, and writes them to `keep` as they come."""
+def run(kinds: dict[str, Any], done: dict[str, Rows], keep: Any, jobs: int, seconds: float) -> None:
+    """Adds the rows of all that is not `done`, and writes them to `keep` as they come; begins none after so many seconds."""
     waiting = [name for name in kinds if name not in done]
     running: dict[int, tuple[str, int, list[bytes]]] = {}
     selector, began = selectors.DefaultSelector(), time.monotonic()
     while waiting or running:
+        if time.monotonic() - began > seconds:
+            waiting.clear()
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
             process, read = _start(kinds[name])
             running[read] = name, process, []
             selector.register(read, selectors.EVENT_READ)
-        for read in [key.fd for key, _ in selector.select()]:
+        for read in [key.fd for key, _ in selector.select()] if running else ():
             name, process, parts = running[read]
             part = os.read(read, 65536)
             if part:
@@ -155,11 +157,19 @@ def _tell(name: str, done: dict[str, Rows], total: int, seconds: float) -> None:
 # ---- results
 
 
-def result_of(done: dict[str, Rows]) -> dict[str, Any]:
+def result_of(done: dict[str, Rows], classes: int) -> dict[str, Any]:
     counts = Counter(row["verdict"] for rows in done.values() for row in rows.values())
     errors = [row["error"] for rows in done.values() for row in rows.values() if row["verdict"] == "right"]
-    totals = {"classes": len(done), **dict(sorted(counts.items())), "largest_error": max(errors, default=0.0)}
+    totals = {"classes": len(done), "not_run": classes - len(done), **dict(sorted(counts.items()))}
+    totals["largest_error"] = max(errors, default=0.0)
     return {"measured_on": measured_on(), "totals": totals, "classes": dict(sorted(done.items()))}
+
+
+def _a_line_each(result: dict[str, Any]) -> str:
+    """JSON with a line for each class."""
+    lines = [f'  "{name}": {json.dumps(rows)}' for name, rows in result["classes"].items()]
+    head = json.dumps({name: value for name, value in result.items() if name != "classes"}, indent=1)[:-2]
+    return head + ',\n "classes": {\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
 def _prepared() -> tuple[dict[str, Any], str]:
@@ -202,6 +212,9 @@ def main() -> int:
     parser.add_argument("--wrong", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--keep", type=Path, help="another file for the rows; then no result is written")
+    parser.add_argument(
+        "--minutes", type=float, help="begin no further class after so long; the result says what was not run"
+    )
     options = parser.parse_args()
     kinds, version = _prepared()
     path = options.keep or ROOT / f"build/sweep-models-{version}.jsonl"
@@ -215,12 +228,12 @@ def main() -> int:
     done = {name: rows for name, rows in done.items() if name not in again}
     with path.open("a") as keep:
         found = {name: rows for name, rows in done.items() if name in asked}
-        run(asked, found, keep, options.jobs)
+        run(asked, found, keep, options.jobs, 60 * (options.minutes or float("inf")))
     done |= found
     if not options.keep:
-        result = result_of(done)
+        result = result_of(done, len(kinds))
         target = ROOT / f"bench/results/sweep-models-{version}-{result['measured_on']['machine']}.json"
-        target.write_text(json.dumps(result, indent=1) + "\n")
+        target.write_text(_a_line_each(result))
         print(f"written: {target.relative_to(ROOT)}")
     wrong = [(n, a, row) for n, rows in found.items() for a, row in rows.items() if row["verdict"] in BAD]
     for name, attention, row in wrong:
