@@ -172,12 +172,31 @@ PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* 
   return result;
 }
 
+void ClearHookError() {
+  const bool interrupted = PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0;
+  PyErr_Clear();
+  if (interrupted) PyErr_SetInterrupt();
+}
+
 void Tell(const Request& r, const Plan& plan) {
-  if (!g_hooks.selected || (!plan.uses_fallback && !Engine::Get().LogsSelections(r.policy))) return;
-  PyObject* told = PyObject_CallFunction(g_hooks.selected, "ssi", plan.kernel->operation.c_str(),
-                                         plan.kernel->id.c_str(), int(plan.uses_fallback));
-  if (!told) PyErr_Clear();
+  Engine& engine = Engine::Get();
+  if (!g_hooks.selected || (!plan.uses_fallback() && !engine.LogsSelections(r.policy))) return;
+  PyObject* libraries = plan.uses_fallback() ? PyList_New(0) : Py_NewRef(Py_None);
+  std::string platform;
+  if (plan.uses_fallback()) {
+    const ReferenceUse use = engine.ReferenceUseOf(plan);
+    platform = kPlatformNames[size_t(use.platform)];
+    for (const std::string& name : use.libraries) {
+      PyObject* text = PyUnicode_FromString(name.c_str());
+      if (text) PyList_Append(libraries, text);
+      Py_XDECREF(text);
+    }
+  }
+  PyObject* told = PyObject_CallFunction(g_hooks.selected, "sssO", plan.kernel->operation.c_str(),
+                                         plan.kernel->id.c_str(), platform.c_str(), libraries);
+  if (!told) ClearHookError();
   Py_XDECREF(told);
+  Py_XDECREF(libraries);
 }
 
 Result<const Plan*> SelectOutside(Request& r, Box* site) {
@@ -298,6 +317,7 @@ PyObject* CallFallback(const Plan& plan, Request& r, PyObject* const* tensors, P
 }  // namespace
 
 PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out) {
+  plan.CountCall();
   PyObject* result = RunHost(*plan.kernel, r, tensors, plan.transforms);
   if (result || !plan.fallback || !PyErr_ExceptionMatches(PyExc_Exception)) return IntoOut(result, out);
   Exception error;

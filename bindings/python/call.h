@@ -31,10 +31,14 @@ struct Hooks {
   PyObject* slow = nullptr;              // slow(name, args, kwargs): modes, gradients, other kinds of arrays
   PyObject* resolve = nullptr;           // resolve(kernel_id, adapter, source) -> callable
   PyObject* scope_of_context = nullptr;  // () -> policy scope of the current context
-  PyObject* selected = nullptr;          // selected(operation, kernel id, fallback): a choice that is worth a line
-  PyObject* failed = nullptr;            // failed(operation, text): a kernel failed and another one has answered
-  PyObject* guessed = nullptr;           // guessed(text, seconds): a layout was guessed; may raise, as warnings do
-  PyObject* draw = nullptr;              // draw(tensor of rows, pairs) -> uniform numbers for a call without a seed
+  // selected(operation, kernel id, platform, libraries): a choice that is worth a line. `libraries` is None for a
+  // kernel of choice; for a reference, the names of the unusable libraries whose kernels would have taken such calls.
+  PyObject* selected = nullptr;
+  PyObject* failed = nullptr;   // failed(operation, text): a kernel failed and another one has answered
+  PyObject* guessed = nullptr;  // guessed(text, seconds): a layout was guessed; may raise, as warnings do
+  PyObject* draw = nullptr;     // draw(tensor of rows, pairs) -> uniform numbers for a call without a seed
+  PyObject* prove = nullptr;    // prove(backend, probe, adapters): error text, "" or None; see HostRuntime
+  PyObject* begin = nullptr;    // begin() -> bool, see HostRuntime
 };
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
@@ -70,6 +74,8 @@ PyObject* MakeCallable(const Operation& op, PyObject* module);
 // The state of a callable that MakeCallable made; nullptr for another object.
 OpDoor* DoorOf(PyObject* callable);
 
+// Drops the error of a hook; an interrupt by the user is raised where Python code goes on.
+void ClearHookError();
 // A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
 void Tell(const Request& request, const Plan& plan);
 void TellFailed(const Request& request, const Plan& plan, const std::string& why);

@@ -123,10 +123,47 @@ Status Guessed(const Request& r) {
   return Status(StatusCode::kInvalidRequest, PythonFailure(std::string(r.op->name()) + ": layout").parts());
 }
 
+Backend::State Prove(const Backend& backend, const std::vector<std::string>& adapters, std::string* error) {
+  Gil gil;
+  if (!g_hooks.prove) return Backend::State::kUnproven;
+  PyObject* names = PyTuple_New(Py_ssize_t(adapters.size()));
+  for (size_t i = 0; names && i < adapters.size(); ++i) {
+    PyTuple_SetItem(names, Py_ssize_t(i), PyUnicode_FromString(adapters[i].c_str()));
+  }
+  PyObject* answer =
+      names ? PyObject_CallFunction(g_hooks.prove, "ssO", backend.name.c_str(), backend.probe.c_str(), names) : nullptr;
+  Py_XDECREF(names);
+  if (!answer) ClearHookError();
+  const bool decided = answer && answer != Py_None;
+  *error = TextOf(answer);
+  if (!decided) return Backend::State::kUnproven;
+  return error->empty() ? Backend::State::kProven : Backend::State::kFailed;
+}
+
+bool Begin() {
+  Gil gil;
+  PyObject* done = g_hooks.begin ? PyObject_CallNoArgs(g_hooks.begin) : nullptr;
+  if (!done) ClearHookError();
+  const bool ok = done == Py_True;
+  Py_XDECREF(done);
+  return ok;
+}
+
+const RunListener kListener = {
+    [](const Plan& plan, const Request& r) {
+      const Gil gil;
+      Tell(r, plan);
+    },
+    [](const Plan& plan, const Request& r) {
+      const Gil gil;
+      TellFailed(r, plan, "");
+    },
+};
+
 }  // namespace
 
 const HostRuntime* PythonRuntime() {
-  static const HostRuntime runtime = {&Call, &Context, &Guessed};
+  static const HostRuntime runtime = {&Call, &Context, &Guessed, &kListener, &Prove, &Begin};
   return &runtime;
 }
 

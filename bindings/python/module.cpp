@@ -85,6 +85,11 @@ PyObject* RegisterBackend(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "ss", &descriptor, &availability)) return nullptr;
   return NoneOr(Engine::Get().RegisterBackend(descriptor, availability));
 }
+PyObject* ProveBackend(PyObject*, PyObject* args) {
+  const char* name;
+  if (!PyArg_ParseTuple(args, "s", &name)) return nullptr;
+  return Text(Engine::Get().ProveBackend(name));
+}
 PyObject* Unregister(PyObject*, PyObject* args) {
   const char* adapter;
   if (!PyArg_ParseTuple(args, "s", &adapter)) return nullptr;
@@ -136,13 +141,15 @@ PyObject* Philox(PyObject*, PyObject* args) {
   return memory;
 }
 
-// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw); None keeps one unset.
+// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin); None keeps one
+// unset.
 PyObject* SetHooks(PyObject*, PyObject* args) {
   PyObject** slots[] = {&g_hooks.raise,    &g_hooks.slow,   &g_hooks.resolve, &g_hooks.scope_of_context,
-                        &g_hooks.selected, &g_hooks.failed, &g_hooks.guessed, &g_hooks.draw};
+                        &g_hooks.selected, &g_hooks.failed, &g_hooks.guessed, &g_hooks.draw,
+                        &g_hooks.prove,    &g_hooks.begin};
   PyObject* hooks[std::size(slots)];
-  if (!PyArg_ParseTuple(args, "OOOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6,
-                        hooks + 7)) {
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6,
+                        hooks + 7, hooks + 8, hooks + 9)) {
     return nullptr;
   }
   for (size_t i = 0; i < std::size(slots); ++i) {
@@ -158,7 +165,7 @@ PyMethodDef kMethods[] = {
     {"dispatch_key_state", DispatchKeyState, METH_NOARGS, "The calling thread's dispatch keys, or None."},
     {"philox", Philox, METH_VARARGS, "philox(seed, offset, rows, first slot, slots) -> doubles in a bytearray"},
     {"set_hooks", SetHooks, METH_VARARGS,
-     "set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw)"},
+     "set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin)"},
     {"prepare", Prepare, METH_VARARGS, "prepare(operation, args, kwargs): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS, "explain(operation, args, kwargs, device=None): JSON."},
     {"which", Which, METH_VARARGS, "which(operation, args, kwargs): (kernel id, plan id)."},
@@ -179,6 +186,7 @@ PyMethodDef kMethods[] = {
     {"policy_text", PolicyText, METH_VARARGS, "policy_text(scope=0): JSON"},
     {"open_scopes", OpenScopes, METH_VARARGS, "open_scopes(delta): how many are open"},
     {"register_backend", RegisterBackend, METH_VARARGS, "register_backend(descriptor json, availability json)"},
+    {"prove_backend", ProveBackend, METH_VARARGS, "prove_backend(name): why it cannot be used; empty: it can."},
     {"unregister", Unregister, METH_VARARGS, "unregister(adapter): how many kernels it had."},
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
     {"use_prior", UsePrior, METH_VARARGS, "use_prior(json, what): measured records that decide; (): the machine's."},

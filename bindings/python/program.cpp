@@ -187,17 +187,6 @@ const RunOwner kArguments = {
     },
 };
 
-const RunListener kLog = {
-    [](const Plan& plan, const Request& r) {
-      const Gil gil;
-      Tell(r, plan);
-    },
-    [](const Plan& plan, const Request& r) {
-      const Gil gil;
-      TellFailed(r, plan, "");
-    },
-};
-
 // The tensors of one run, as Python gave them.
 struct Tensors {
   Program* program = nullptr;
@@ -242,7 +231,7 @@ struct Tensors {
                  .policy = policy,
                  .owner = args,
                  .owner_calls = &kArguments,
-                 .listener = &kLog};
+                 .listener = PythonRuntime()->listener};
     return true;
   }
 

@@ -182,14 +182,21 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   DrawUniform(t, a, r);
   lz_tensor inputs[kMaxTensors];
   std::copy(r.tensors.begin(), r.tensors.begin() + ptrdiff_t(op.num_inputs()), inputs);
-  if (const HostRuntime* host = engine.host()) Require(host->context(r));
+  const HostRuntime* const host = engine.host();
+  const RunListener* const listener = host ? host->listener : nullptr;
+  if (host) Require(host->context(r));
   r.stream = CurrentStream(DeviceOf(r));
   Require(engine.Prepare(r));
-  if (r.layout_guessed && engine.host()) Require(engine.host()->guessed(r));
-  auto plan = engine.Select(r, Site(index));
-  if (!plan.ok()) {
-    auto explanation = engine.Explain(r);
-    Fail(plan.status(), explanation.ok() ? std::move(*explanation) : std::string());
+  if (r.layout_guessed && host) Require(host->guessed(r));
+  const Plan* plan = engine.Lookup(Site(index), r.facts);
+  if (!plan) {
+    auto selected = engine.Select(r, Site(index));
+    if (!selected.ok()) {
+      auto explanation = engine.Explain(r);
+      Fail(selected.status(), explanation.ok() ? std::move(*explanation) : std::string());
+    }
+    plan = *selected;
+    if (listener) listener->selected(*plan, r);
   }
 
   Handle outputs[kMaxOutputs];
@@ -199,12 +206,13 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
     outputs[o] = NewTensor(shape.physical, shape.ndim, shape.dtype, r.where);
     Engine::BindOutput(r, o, ViewOf(outputs[o]).data);
   }
-  const Plan& p = **plan;
+  const Plan& p = *plan;
   const lz_parallel threads = r.where.type == 1 ? Threads() : lz_parallel{};
   if (threads.run) r.parallel = &threads;
   const bool native = p.kernel->spec.call == CallKind::kNative;
   const Handle workspace = native ? MakeWorkspace(p, r) : Handle();
   const ProfilerEvent event(*p.kernel);
+  if (!native) p.CountCall();
   Status status = native ? engine.Run(p, r) : CallHost(*p.kernel, p.transforms, r, inputs, a, outputs);
   if (native && status.code() == StatusCode::kHostKernel && p.fallback) {
     status = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
@@ -216,6 +224,7 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
     status = Engine::OutcomeOf(std::move(status), std::move(answered));
   }
   Require(status);
+  if (r.fell_back && listener) listener->fell_back(p, r);
   size_t next = 0;
   for (Handle& output : outputs) {
     if (output) stack[next++] = torch::stable::detail::from(output.Release());

@@ -96,6 +96,8 @@ _layerzero.set_hooks(
     _log.failed,
     _log.guessed,
     _random.draw,
+    backends.proof.prove,
+    backends.begin,
 )
 _operations = tuple(_layerzero.ops)
 globals().update(_layerzero.ops)  # the C callables themselves

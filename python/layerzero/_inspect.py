@@ -91,7 +91,7 @@ def list_kernels(op: Any = None) -> list[Record]:
 
 def doctor() -> Record:
     """What LayerZero sees: versions, devices, threads, libraries with what is missing and what fixes it, policy, counters, problems."""
-    from layerzero.backends.report import report
+    from layerzero.backends.report import report, served_by_reference
 
     backends.ensure_registered()
     _torch.attach_if_imported()
@@ -101,7 +101,10 @@ def doctor() -> Record:
         _layerzero.startup()
     except Exception as error:
         problems.insert(0, str(error))
+    libraries = {library.pop("name"): library for library in report()}
+    devices = json.loads(_layerzero.devices())
     counters = json.loads(_layerzero.stats())
+    served = served_by_reference(counters.pop("served_by_reference"), devices)
     problem = counters.pop("measured_records_problem")
     problems += [problem] if problem else []
     policy = json.loads(_layerzero.policy_text())
@@ -111,11 +114,12 @@ def doctor() -> Record:
             "layerzero": {"version": version, "build": build},
             "python": platform.python_version(),
             "torch": getattr(sys.modules.get("torch"), "__version__", None),
-            "devices": json.loads(_layerzero.devices()),
+            "devices": devices,
             "threads": _threads(),
-            "libraries": {library.pop("name"): library for library in report()},
+            "libraries": libraries,
             "policy": {"hash": policy["hash"], "changed": changed},
             "counters": counters,
+            "served_by_reference": served,
             "problems": problems,
             "ok": not problems,
         }

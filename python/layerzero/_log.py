@@ -6,6 +6,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
 
 from layerzero.errors import LayerZeroLayoutWarning
 
@@ -16,17 +17,16 @@ _guessed: dict[tuple[str, int, str], float] = {}
 _MOST_TOLD = 1000  # then silence: messages may differ in every call
 
 
-def selected(operation: str, kernel_id: str, fallback: bool) -> None:
-    """A fallback is a warning, once for each operation; other choices are logged where the policy says so."""
-    if not fallback:
+def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[str] | None) -> None:
+    """A choice that the policy wants logged, or, with `libraries`, a reference where another kernel should have been:
+    a warning, once for each operation and kind of device, with what to install."""
+    if libraries is None:
         _logger.info("%s: %s", operation, kernel_id)
-    elif (operation, kernel_id) not in _told:
-        _told.add((operation, kernel_id))
-        _logger.warning(
-            "%s runs on its reference %s: no other kernel is admissible (layerzero.explain shows why)",
-            operation,
-            kernel_id,
-        )
+    elif (operation, platform) not in _told:
+        _told.add((operation, platform))
+        from layerzero.backends.report import advice
+
+        _logger.warning("%s runs on its reference %s (%s): %s", operation, kernel_id, platform, advice(libraries))
 
 
 def failed(operation: str, text: str) -> None:

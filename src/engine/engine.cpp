@@ -67,9 +67,21 @@ Engine::Engine() {
   failed_.store(!startup_.ok(), std::memory_order_release);
   PolicyChanged();
   selector_.set_measurements([this](const KernelEntry& k, const Request& r) { return Measured(k, r); },
-                             [this] { std::call_once(prior_read_, [this] { (void)UsePriorOfMachine(); }); });
+                             [this] { BeforeSelecting(); });
+  selector_.set_prover([this](const Backend& b, const std::vector<std::string>& adapters, std::string* error) {
+    const HostRuntime* const runtime = host();
+    return runtime && runtime->prove ? runtime->prove(b, adapters, error) : Backend::State::kUnproven;
+  });
   // A forked child has this thread alone: what it inherited is selected anew, on one thread (base/thread_pool.h).
   pthread_atfork(nullptr, nullptr, [] { Get().Invalidate(); });
+}
+
+// The host may need a lock that another thread holds while it waits here: nothing of ours is held around its part.
+void Engine::BeforeSelecting() {
+  std::call_once(prior_read_, [this] { (void)UsePriorOfMachine(); });
+  if (host_began_.load(std::memory_order_acquire)) return;
+  const HostRuntime* const runtime = host();
+  if (runtime && runtime->begin && runtime->begin()) host_began_.store(true, std::memory_order_release);
 }
 
 void Engine::PolicyChanged() {
@@ -106,6 +118,9 @@ const Plan* Engine::Lookup(Request& request) const { return selector_.Lookup(req
 void Engine::BindOutput(Request& request, size_t output, void* data) { lz::BindOutput(request, output, data); }
 uint64_t Engine::WorkspaceBytes(const Plan& plan, const Request& request) const {
   return lz::WorkspaceBytes(plan, request);
+}
+ReferenceUse Engine::ReferenceUseOf(const Plan& plan) const {
+  return selector_.reference_uses().Read(*plan.reference_use);
 }
 Status Engine::Run(const Plan& plan, Request& request) { return selector_.Run(plan, request); }
 Status Engine::RunFallback(const Plan& plan, Request& request) { return selector_.RunFallback(plan, request); }

@@ -31,7 +31,13 @@ struct HostTensor {
   void (*release)(void* owner) = nullptr;
 };
 
-// What the CPython door does for our other libraries. Any thread may call, with or without the GIL.
+// What no result of a call says. Any thread.
+struct RunListener {
+  void (*selected)(const Plan& plan, const Request& request);   // the box of a call's site did not hold it
+  void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
+};
+
+// What the CPython door does for the engine and our other libraries. Any thread may call, with or without the GIL.
 struct HostRuntime {
   // Runs a kernel that lives in the host language. `tensors`: the inputs, then the outputs that the results are copied
   // into (each with an owner where it is given).
@@ -40,6 +46,12 @@ struct HostRuntime {
   Status (*context)(Request& request);
   // Warns of a guessed layout. An error: the user has made the warning one.
   Status (*guessed)(const Request& request);
+  const RunListener* listener = nullptr;  // nullptr: nothing is said
+  // As Prover: imports the adapters and runs the probe. nullptr: no library of the host language is usable.
+  Backend::State (*prove)(const Backend& backend, const std::vector<std::string>& adapters,
+                          std::string* error) = nullptr;
+  // Called before a selection until it gives true: registers the descriptors that need an import to be found.
+  bool (*begin)() = nullptr;
 };
 
 class LZ_OWN Engine {
@@ -58,6 +70,8 @@ class LZ_OWN Engine {
   Result<const Plan*> Select(Request& request, Box& site);
   const Plan* Lookup(const Box& site, const Facts& facts) const;
   const Plan* Lookup(Request& request) const;  // the table; nullptr: not cached
+  // How often the reference of a plan with uses_fallback() has answered, and which libraries are missed.
+  ReferenceUse ReferenceUseOf(const Plan& plan) const;
   static void BindOutput(Request& request, size_t output, void* data);
   uint64_t WorkspaceBytes(const Plan& plan, const Request& request) const;
   Status Run(const Plan& plan, Request& request);  // request.fell_back: the plan's fallback answered
@@ -85,6 +99,8 @@ class LZ_OWN Engine {
   // ---- registration. `availability`: JSON {kernel id or "*": {"installed": bool, "code": ..., "detail": ...}}.
   Status RegisterBackend(std::string_view descriptor, std::string_view availability);
   size_t Unregister(std::string_view adapter);  // how many kernels that adapter had
+  // Tries the library of this name if nobody has. Why its kernels cannot be used; empty: they can, or it has none.
+  std::string ProveBackend(std::string_view name);
   // A plugin's kernels are run on their operations' cases before any call may get them. Without a verifier (it is
   // verify's to set: the engine does not know cases) they are registered untested.
   Status LoadPlugin(const std::string& library, const std::string& descriptor);
@@ -119,6 +135,7 @@ class LZ_OWN Engine {
   Status PutInForce(std::span<const std::vector<perfdb::Record>> groups);
   std::shared_ptr<const perfdb::Prior> PriorInForce() const;  // nullptr: before the first selection
   std::optional<Measurement> Measured(const KernelEntry& kernel, const Request& request) const;
+  void BeforeSelecting();
   void PolicyChanged();  // applies what is no rule: device maps, time to live; advances the epoch
 
   mutable Selector selector_;
@@ -128,6 +145,7 @@ class LZ_OWN Engine {
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;
   std::atomic<const HostRuntime*> host_{nullptr};
+  std::atomic<bool> host_began_{false};
   std::once_flag prior_read_;
   mutable std::mutex prior_mutex_;
   std::shared_ptr<const perfdb::Prior> prior_;

@@ -10,7 +10,8 @@ namespace lz {
 namespace {
 
 // {kernel id or "*": {"installed": bool, "code": reason code, "detail": text, "version": of the library}}; what is not
-// named is installed.
+// named is installed. With "proven": true beside them the kernels are usable as they are, as functions that the caller
+// has.
 Result<Availability> AvailabilityOf(const nlohmann::json& all, std::string_view kernel) {
   auto at = all.find(std::string(kernel));
   if (at == all.end()) at = all.find("*");
@@ -50,11 +51,18 @@ Status Engine::RegisterBackend(std::string_view descriptor, std::string_view ava
   if (!available->is_object()) {
     return Status(StatusCode::kConfig, {.field = "availability", .wanted = "an object", .got = JsonText(*available)});
   }
+  const auto given = available->find("proven");
+  if (given != available->end() && !given->is_boolean()) {
+    return Status(StatusCode::kConfig,
+                  {.field = "availability: proven", .wanted = "true or false", .got = JsonText(*given)});
+  }
+  const bool proven = given != available->end() && given->get<bool>();
   // Rules and names of registered kernels are views into the descriptor's storage, which therefore stays.
   static std::mutex mutex;
   static std::deque<Descriptor> kept;
   std::lock_guard lock(mutex);
   const Descriptor& d = kept.emplace_back(std::move(*parsed));
+  Backend* const backend = proven ? nullptr : &selector_.registry().AddBackend(d.backend, d.probe);
   std::vector<Registry::Registration> rows;
   for (const DescribedKernel& k : d.kernels) {
     auto a = AvailabilityOf(*available, k.spec.id);
@@ -62,7 +70,7 @@ Status Engine::RegisterBackend(std::string_view descriptor, std::string_view ava
       kept.pop_back();
       return a.TakeStatus();
     }
-    rows.push_back({&k.spec, std::move(*a), std::string(k.adapter)});
+    rows.push_back({&k.spec, std::move(*a), std::string(k.adapter), backend});
   }
   Status status = selector_.registry().Register(rows);
   if (!status.ok()) {
@@ -71,6 +79,17 @@ Status Engine::RegisterBackend(std::string_view descriptor, std::string_view ava
   }
   selector_.Invalidate(EpochKind::kCapabilities);
   return status;
+}
+
+std::string Engine::ProveBackend(std::string_view name) {
+  std::string errors;
+  for (Backend* backend : selector_.registry().Backends(name)) {
+    if (selector_.registry().Adapters(*backend).empty()) continue;  // not installed
+    const bool tried = selector_.Prove(*backend);
+    if (tried && backend->state.load(std::memory_order_acquire) == Backend::State::kProven) continue;
+    errors += (errors.empty() ? "" : "; ") + ProofText(*backend);
+  }
+  return errors;
 }
 
 size_t Engine::Unregister(std::string_view adapter) {

@@ -207,6 +207,10 @@ Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& r
     const std::string got = std::to_string(reason.got);
     return ReasonOf(reason.code, "free_memory_bytes", wanted, got, "workspace: wants " + wanted + ", got " + got);
   }
+  if (reason.code == ReasonCode::kBackendImportFailed && k.availability.installed) {
+    const std::string got = ProofText(*k.backend);
+    return ReasonOf(reason.code, "source", "importable", got, k.backend->name + " cannot be used: " + got);
+  }
   if (reason.field != kNoField) {
     const Field& f = op.fields()[reason.field];
     const std::string wanted = ValueText(op, &f, reason.wanted), got = ValueText(op, &f, reason.got);
@@ -333,7 +337,7 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
     const bool native = winner->kernel->spec.call == CallKind::kNative;
     j["plan"] = {{"id", report.plan->id},
                  {"kernel_id", winner->kernel->id},
-                 {"uses_fallback", report.plan->uses_fallback},
+                 {"uses_fallback", report.plan->uses_fallback()},
                  {"fallback", report.plan->fallback ? Json(report.plan->fallback->id) : Json(nullptr)},
                  {"transforms", TransformsJson(request, report.plan->transforms)},
                  {"transform_cost_total", TransformCost(report.plan->transforms, request)},
@@ -355,6 +359,31 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
   j["device"] = DeviceJson(selector_.context().device(report.device));
   return Dump(j);
 }
+
+namespace {
+
+// Why a kernel cannot be used here, as far as that is known.
+std::string DetailOf(const KernelEntry& k) {
+  const bool failed = k.backend && k.backend->state.load(std::memory_order_acquire) == Backend::State::kFailed;
+  return k.availability.installed && failed ? k.backend->error : k.availability.detail;
+}
+
+// null: its library is installed and was not tried yet.
+Json UsableOf(const KernelEntry& k) {
+  if (!k.availability.installed || !k.backend) return k.availability.installed;
+  const Backend::State state = k.backend->state.load(std::memory_order_acquire);
+  return state == Backend::State::kUnproven ? Json(nullptr) : Json(state == Backend::State::kProven);
+}
+
+Json ReferenceUseJson(const ReferenceUse& use) {
+  return {{"operation", use.kernel->operation},
+          {"kernel_id", use.kernel->id},
+          {"platform", kPlatformNames[size_t(use.platform)]},
+          {"calls", use.calls},
+          {"libraries", use.libraries}};
+}
+
+}  // namespace
 
 std::string Engine::Contracts() const {
   Json j = Json::array();
@@ -384,7 +413,9 @@ std::string Engine::Kernels(const Operation* op) const {
                  {"native", k->spec.call == CallKind::kNative},
                  {"library", k->spec.open != nullptr},
                  {"installed", k->availability.installed},
-                 {"detail", k->availability.detail},
+                 {"detail", DetailOf(*k)},
+                 {"usable", UsableOf(*k)},
+                 {"backend", k->backend ? k->backend->name : k->source},
                  {"library_version", k->availability.version.empty() ? Json(nullptr) : Json(k->availability.version)},
                  {"index", k->index},
                  {"adapter", k->adapter},
@@ -408,6 +439,8 @@ std::string Engine::Devices() {
 
 std::string Engine::Stats() const {
   const CacheStats s = selector_.cache_stats();
+  Json references = Json::array();
+  for (const ReferenceUse& use : selector_.reference_uses().Read()) references.push_back(ReferenceUseJson(use));
   std::lock_guard lock(prior_mutex_);
   return Dump(
       {{"cache",
@@ -416,6 +449,7 @@ std::string Engine::Stats() const {
        {"operations", operations().size()},
        {"selections", selector_.num_selections()},
        {"fallbacks", selector_.num_fallbacks()},
+       {"served_by_reference", std::move(references)},
        {"measured_records", prior_ ? prior_->num_records() : 0},
        {"measured_records_problem", prior_problem_.empty() ? Json(nullptr) : Json(prior_problem_)}});
 }

@@ -155,6 +155,9 @@ Status Engine::LoadPlugin(const std::string& library, const std::string& descrip
   if (!text.ok()) return text.TakeStatus();
   auto parsed = ParseDescriptor(*text, descriptor_path, selector_.registry());
   if (!parsed.ok()) return parsed.TakeStatus();
+  if (!parsed->probe.empty()) {
+    return Refuse(descriptor_path, "no probe: it is for Python libraries", "'" + parsed->probe + "'");
+  }
   auto bytes = ReadFile(library, "library");
   if (!bytes.ok()) return bytes.TakeStatus();
   if (!parsed->library_sha256.empty()) {

@@ -28,7 +28,8 @@ bool Matches(const std::vector<std::string>& patterns, const KernelEntry& k) {
                      [&](const std::string& p) { return GlobMatch(p, p.find('.') == p.npos ? k.source : k.id); });
 }
 
-Reason PolicyReason(ReasonCode code) { return {code, Rel::kEq, kNoField, kNoRow, 0, 0}; }
+// No rule of the kernel.
+Reason OwnReason(ReasonCode code) { return {code, Rel::kEq, kNoField, kNoRow, 0, 0}; }
 
 void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, int variant, Candidate* c) {
   const Policy& policy = *of_operation.policy;
@@ -46,7 +47,17 @@ void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, in
   if (!policy.enabled && !k.spec.reference) denied = true;
   // References stay: without them a denial would turn into an error instead of a fallback.
   if (denied && !(k.spec.reference && policy.fallback_enabled))
-    c->reasons.push_back(PolicyReason(ReasonCode::kPolicyDenied));
+    c->reasons.push_back(OwnReason(ReasonCode::kPolicyDenied));
+}
+
+void ApplyAvailability(std::span<const Backend* const> not_now, Candidate* c) {
+  const KernelEntry& k = *c->kernel;
+  if (!k.availability.installed) {
+    c->reasons.push_back(OwnReason(k.availability.code));
+  } else if (k.backend && (k.backend->state.load(std::memory_order_acquire) == Backend::State::kFailed ||
+                           std::ranges::find(not_now, k.backend) != not_now.end())) {
+    c->reasons.push_back(OwnReason(ReasonCode::kBackendImportFailed));
+  }
 }
 
 // Whether transforms may make a kernel admissible, and what says so otherwise.
@@ -128,8 +139,8 @@ std::string LockOf(const Request& request, int variant, const Device& device, co
   return policy.locks[size_t(variant)];
 }
 
-std::vector<Candidate> Filter(const Request& request, int variant, const Device& device,
-                              const OperationPolicy& policy) {
+std::vector<Candidate> Filter(const Request& request, int variant, const Device& device, const OperationPolicy& policy,
+                              std::span<const Backend* const> not_now) {
   const CallFacts facts{request, device.facts, policy.facts};
   const Adaptation adaptation(*policy.policy);
   // Dispatch transforms for native kernels in host memory; for host kernels the door does, on any device.
@@ -141,7 +152,7 @@ std::vector<Candidate> Filter(const Request& request, int variant, const Device&
     const KernelEntry& k = *kernels[i];
     c.kernel = &k;
     // A simulated device answers for a machine that has the libraries.
-    if (!k.availability.installed && !device.simulated) c.reasons.push_back(PolicyReason(k.availability.code));
+    if (!device.simulated) ApplyAvailability(not_now, &c);
     const bool can_transform = k.spec.call == CallKind::kHost || (k.spec.call == CallKind::kNative && on_cpu);
     ApplyRows(facts, adaptation, can_transform, &c);
     ApplyPolicy(facts, policy, variant, &c);

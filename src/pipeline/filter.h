@@ -46,11 +46,12 @@ struct Candidate {
 // The variant of the contract that this call is: the first whose conditions hold; -1 when none does.
 int VariantOf(const Request& request);
 
-// All kernels of `variant`, with reasons. A reason whose row is kNoRow is no rule of the kernel: its field, if any, is
-// the operation's.
+// All kernels of `variant`, with reasons. Those of the backends `not_now` are refused for this call. A reason whose row
+// is kNoRow is no rule of the kernel: its field, if any, is the operation's.
 inline constexpr uint32_t kNoRow = UINT32_MAX;
 inline constexpr uint16_t kNoField = UINT16_MAX;
-std::vector<Candidate> Filter(const Request& request, int variant, const Device& device, const OperationPolicy& policy);
+std::vector<Candidate> Filter(const Request& request, int variant, const Device& device, const OperationPolicy& policy,
+                              std::span<const Backend* const> not_now = {});
 
 // The lock that holds for this call: a rule's before the policy's. Empty: none.
 std::string LockOf(const Request& request, int variant, const Device& device, const OperationPolicy& policy);

@@ -5,7 +5,7 @@ namespace lz {
 const Plan* PlanTable::Intern(const Plan& plan) {
   std::lock_guard lock(mutex_);
   std::unique_ptr<Plan>& slot =
-      plans_[{plan.kernel, plan.fallback, plan.reference, plan.transforms, plan.fallback_transforms, plan.uses_fallback,
+      plans_[{plan.kernel, plan.fallback, plan.reference, plan.transforms, plan.fallback_transforms, plan.reference_use,
               plan.locked, plan.strict, plan.checked}];
   if (!slot) {
     slot = std::make_unique<Plan>(plan);

@@ -90,6 +90,18 @@ Result<const Plan*> Selector::Select(Request& r, Box& site) {
 // `*keep`: whether the choice may be remembered, here and by the caller.
 Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash, bool* keep) {
   if (before_selecting_) before_selecting_();
+  Backends not_now;
+  while (true) {
+    Backend* due = nullptr;
+    auto plan = SelectAnew(r, key, hash, not_now, keep, &due);
+    if (!due) return plan;
+    if (!Prove(*due)) not_now.push_back(due);
+  }
+}
+
+// `due`: a library that has to be tried before the choice holds; nobody waits for this selection meanwhile.
+Result<const Plan*> Selector::SelectAnew(Request& r, Facts& key, uint64_t hash, const Backends& not_now, bool* keep,
+                                         Backend** due) {
   const EpochValues epochs = epochs_.Current();  // before anything that they stand for is read
   auto policy = policies_.For(r.policy, *r.op);  // 3; may cut classes finer
   if (!policy.ok()) return policy.TakeStatus();
@@ -110,9 +122,10 @@ Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash, bool* 
     }
   }
   selections_.fetch_add(1, std::memory_order_relaxed);
-  auto report = Evaluate(r, **policy);
+  auto report = Evaluate(r, **policy, not_now);
+  *due = report.ok() ? Due(*report, false) : nullptr;
   Result<const Plan*> result = Choice(report);
-  *keep = *keep && result.ok() && !report->passing;
+  *keep = *keep && result.ok() && !*due && !report->passing;
   if (*keep) {
     cache.Insert(key, hash, epochs, *result, size_t(p.cache_max_size));
   }
@@ -132,10 +145,10 @@ Result<SelectionReport> Selector::Explain(Request& r) {
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
   RefreshFacts(r);
-  return Evaluate(r, **policy);
+  return EvaluateProven(r, **policy, true);
 }
 
-Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& policy) {
+Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& policy, const Backends& not_now) {
   const Policy& p = *policy.policy;
   const Device& device = context_.device(r.device);
   SelectionReport report;
@@ -148,8 +161,8 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
                                                 .wanted = "a call that is one of its operations",
                                                 .got = "one that none of them describes"});
   }
-  report.candidates = Filter(r, report.variant, device, policy);  // 5
-  report.passing = ApplyHeadroom(r, p, &report.candidates);
+  report.candidates = Filter(r, report.variant, device, policy, not_now);  // 5
+  report.passing = ApplyHeadroom(r, p, &report.candidates) || !not_now.empty();
   report.lock = LockOf(r, report.variant, device, policy);
   const int best = Score(report.candidates, r, p, p.perfdb_enabled ? measurements_ : MeasurementSource());  // 6
   if (report.lock.empty()) {
@@ -230,11 +243,11 @@ const Plan* Selector::MakePlan(const SelectionReport& report, const Policy& poli
   plan.kernel = c.kernel;
   plan.transforms = c.transforms;
   plan.locked = !report.lock.empty();
-  plan.uses_fallback = c.kernel->spec.reference;
+  if (c.kernel->spec.reference && !plan.locked && policy.enabled) plan.reference_use = ReferenceUseOf(report);
   plan.strict = policy.strict_mode;
   plan.checked = policy.debug && context_.device(report.device).platform == Platform::kCpu;
   const Candidate* reference = Reference(report);
-  if (policy.fallback_enabled && !plan.locked && !plan.uses_fallback && reference) {
+  if (policy.fallback_enabled && !plan.locked && !c.kernel->spec.reference && reference) {
     plan.fallback = reference->kernel;
     plan.fallback_transforms = reference->transforms;
   }
@@ -273,11 +286,12 @@ Status Selector::Run(const Plan& plan, Request& r) {
     auto policy = policies_.For(r.policy, *r.op);
     if (!policy.ok()) return policy.TakeStatus();
     RefreshFacts(r);
-    auto report = Evaluate(r, **policy);
+    auto report = EvaluateProven(r, **policy, false);
     auto fits = Choice(report);
     if (!fits.ok()) return fits.TakeStatus();
     status = Dispatch(**fits, r, {parallel_});
   }
+  plan.CountCall();
   if (r.fell_back) CountFallback();
   return status;
 }

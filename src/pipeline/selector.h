@@ -19,6 +19,11 @@
 
 namespace lz {
 
+// Imports a library's adapters and runs its probe, without any lock of the engine. kUnproven: it cannot be tried now,
+// because this thread is in its probe or no host language is there. `error` is of kFailed.
+using Prover =
+    std::function<Backend::State(const Backend&, const std::vector<std::string>& adapters, std::string* error)>;
+
 // What a selection saw: the values of filter and score, the choice, and why.
 struct SelectionReport {
   const Operation* op = nullptr;
@@ -29,7 +34,7 @@ struct SelectionReport {
   int winner = -1;
   const Plan* plan = nullptr;
   uint64_t policy_hash = 0;
-  bool passing = false;  // memory that was short took part: not to be remembered
+  bool passing = false;  // what is so for the moment took part (memory, a library's probe): not to be remembered
 };
 
 class Selector {
@@ -78,19 +83,30 @@ class Selector {
     measurements_ = std::move(source);
     before_selecting_ = std::move(before);
   }
+  void set_prover(Prover prover) { prover_ = std::move(prover); }
+  // Tries the library if nobody has. False: it cannot be tried now.
+  bool Prove(Backend& backend);
   void set_parallel(const lz_parallel& parallel) { parallel_ = parallel; }
   const lz_parallel& parallel() const { return parallel_; }
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t num_selections() const { return selections_.load(std::memory_order_relaxed); }  // that no cache answered
   uint64_t num_fallbacks() const { return fallbacks_.load(std::memory_order_relaxed); }
+  const ReferenceUses& reference_uses() const { return reference_uses_; }
 
  private:
   Result<const Plan*> Miss(Request& request, Facts& key, uint64_t hash, bool* keep);
+  using Backends = std::vector<const Backend*>;
+  Result<const Plan*> SelectAnew(Request& request, Facts& key, uint64_t hash, const Backends& not_now, bool* keep,
+                                 Backend** due);
   Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or why there is none
-  Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy);
+  Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Backends& not_now);
+  // With the libraries tried that the choice rests on, or, with `all`, whose kernels are admissible.
+  Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, bool all);
+  Backend* Due(const SelectionReport& report, bool all) const;
   bool ApplyHeadroom(Request& request, const Policy& policy, std::vector<Candidate>* candidates) const;
   static Status MayTake(void* self, const Request& request, uint64_t bytes);
   const Plan* MakePlan(const SelectionReport& report, const Policy& policy);
+  ReferenceUses::Counted* ReferenceUseOf(const SelectionReport& report);
   Status NoKernel(const SelectionReport& report) const;
   static const Candidate* Reference(const SelectionReport& report);
 
@@ -100,7 +116,10 @@ class Selector {
   Policies policies_{registry_};
   std::vector<std::unique_ptr<PlanCache>> caches_;  // by operation index
   SingleFlight flights_;
+  ReferenceUses reference_uses_;
   PlanTable plans_;
+  Prover prover_;
+  std::mutex proof_mutex_;
   MeasurementSource measurements_;
   std::function<void()> before_selecting_;
   std::function<int64_t()> free_memory_ = &FreeHostBytes;

@@ -58,12 +58,6 @@ struct RunOwner {
   void (*release)(void* owner);
 };
 
-// What no result says. Any thread.
-struct RunListener {
-  void (*selected)(const Plan& plan, const Request& request);   // the box of a step's site did not hold it
-  void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
-};
-
 struct RunArguments {
   int64_t batch = 0, length = 0, past = 0;
   std::span<const lz_tensor> inputs;   // by kInput value; ndim -1: absent

@@ -190,7 +190,7 @@ void ProgramRun::Prefetch(size_t index) const {
   lines(&step.plan, 64);
 }
 
-Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
+Status ProgramRun::BindStep(const ProgramStep& what, Step& step, bool select) {
   if (step.steady && step.bound == num_places_) return {};
   Request& r = step.request;
   if (!SetInputs(what, step) || step.policy != arguments_->policy || !step.plan) {
@@ -202,6 +202,7 @@ Status ProgramRun::BindStep(const ProgramStep& what, Step& step) {
   }
   step.plan = program_.engine().Lookup(step.site, r.facts);
   if (!step.plan) {
+    if (!select) return {};
     auto plan = program_.engine().Select(r, step.site);
     if (!plan.ok()) return plan.TakeStatus();
     step.plan = *plan;
@@ -287,6 +288,7 @@ Status ProgramRun::RunHost(Step& step, Status native) {
   r.parallel = arguments_->parallel;
   r.fell_back = !IsHost(plan);
   if (r.fell_back) return plan.fallback ? CallHost(*plan.fallback, plan.fallback_transforms, r) : std::move(native);
+  plan.CountCall();
   Status status = CallHost(*plan.kernel, plan.transforms, r);
   if (!program_.engine().host() || !MayFallBack(plan, r, status)) return status;
   Status answered = program_.engine().RunFallback(plan, r);
@@ -294,7 +296,8 @@ Status ProgramRun::RunHost(Step& step, Status native) {
   return OutcomeOf(std::move(status), std::move(answered));
 }
 
-// Native steps from *step on, by one team. kHostKernel: *step, which is bound, is for the host language.
+// Native steps from *step on, by one team. kHostKernel: *step, which is bound, is for the host language. Ok before the
+// last step: *step has no plan, and choosing one, which may import a library, is for the caller's thread.
 Status ProgramRun::RunTogether(size_t* step) {
   Engine& engine = program_.engine();
   Status status;
@@ -304,8 +307,8 @@ Status ProgramRun::RunTogether(size_t* step) {
     for (; *step < steps_.size(); ++*step) {
       Step& s = steps_[*step];
       Prefetch(*step + 1);
-      status = BindStep(program_.steps()[*step], s);
-      if (!status.ok() || IsHost(*s.plan)) return;
+      status = BindStep(program_.steps()[*step], s, false);
+      if (!status.ok() || !s.plan || IsHost(*s.plan)) return;
       s.request.parallel = &parallel;
       status = RunStep(s, [&] { return engine.Run(*s.plan, s.request); });
       if (!status.ok()) return;
@@ -316,12 +319,15 @@ Status ProgramRun::RunTogether(size_t* step) {
 
 Status ProgramRun::Run(const RunArguments& arguments) {
   LZ_RETURN_IF_ERROR(Begin(arguments));
-  for (size_t s = 0; s < steps_.size(); ++s) {
+  for (size_t s = 0; s < steps_.size();) {
     Status status = BindStep(program_.steps()[s], steps_[s]);
-    if (status.ok() && !IsHost(*steps_[s].plan)) status = RunTogether(&s);
+    if (status.ok() && !IsHost(*steps_[s].plan)) {
+      status = RunTogether(&s);
+      if (status.ok() && (s == steps_.size() || !steps_[s].plan)) continue;
+    }
     if (!status.ok() && status.code() != StatusCode::kHostKernel) return status;
-    if (s == steps_.size()) break;
     LZ_RETURN_IF_ERROR(RunStep(steps_[s], [&] { return RunHost(steps_[s], std::move(status)); }));
+    ++s;
   }
   return {};
 }

@@ -49,7 +49,8 @@ class ProgramRun {
   Status Begin(const RunArguments& arguments);
   void Prefetch(size_t step) const;
   bool SetInputs(const ProgramStep& what, Step& step);
-  Status BindStep(const ProgramStep& what, Step& step);
+  // `select`: chooses a kernel where none is known; else the step is left without a plan.
+  Status BindStep(const ProgramStep& what, Step& step, bool select = true);
   Status SetOutputs(const ProgramStep& what, Step& step);
   lz_tensor View(const Operand& operand, int64_t* sizes) const;
   lz_tensor RowsView(const Operand& operand, const ProgramValue& value, size_t index, int64_t* sizes) const;

@@ -26,6 +26,7 @@ constexpr auto kHeadKeys = std::to_array<std::string_view>({
     "plugin_origin",
     "description",
     "library_sha256",
+    "probe",
     "requires",
     "templates",
     "ops",
@@ -57,6 +58,10 @@ Status ReadHead(const json& document, const std::string& what, Descriptor* out) 
   LZ_RETURN_IF_ERROR(HeadText(document, what, "plugin_origin", false, &out->plugin_origin));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "platform", true, &platform));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "library_sha256", false, &out->library_sha256));
+  LZ_RETURN_IF_ERROR(HeadText(document, what, "probe", false, &out->probe));
+  if (!out->probe.empty() && (out->probe.find(':') == std::string::npos || out->probe.back() == ':')) {
+    return DescriptorError(what + ": probe", "\"module:function\"", "\"" + out->probe + "\"");
+  }
   const bool hex = out->library_sha256.find_first_not_of("0123456789abcdef") == std::string::npos;
   if (!out->library_sha256.empty() && (!hex || out->library_sha256.size() != 64)) {
     return DescriptorError(what + ": library_sha256", "64 lower-case hexadecimal digits",

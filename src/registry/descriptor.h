@@ -58,6 +58,7 @@ struct Descriptor {
   std::string plugin_origin;  // "builtin", "entry_point", "hub"
   Platform platform = Platform::kAny;
   std::string hash;            // SHA-256 of the text, 64 hexadecimal digits
+  std::string probe;           // Python function that raises where the library is broken; empty: none
   std::string library_sha256;  // of a C++ plugin's library; empty: not stated
   std::vector<Requirement> requirements;
   std::vector<DescribedKernel> kernels;

@@ -45,7 +45,8 @@ std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec,
       rows.push_back({keep(n + ".last_dim_stride1"), Rel::kEq, 1, {}, ReasonCode::kStrideLastDim});
     }
   }
-  if (spec.strides == Strides::kContiguous && !op.layout_names().empty()) {
+  // Adapters of host kernels get the layout of the call.
+  if (spec.strides == Strides::kContiguous && spec.call == CallKind::kNative && !op.layout_names().empty()) {
     rows.push_back({"layout", Rel::kEq, 0, {}, ReasonCode::kLayoutUnsupported});
   }
   for (size_t i = 0; i < op.num_scalars(); ++i) {
@@ -265,6 +266,7 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
     if (!why && named != libraries_.end()) entry->availability.version = LibraryFile(named->second.c_str());
   }
   entry->adapter = r.adapter;
+  entry->backend = r.backend;
   entry->spec = spec;
   std::deque<std::string> names;
   std::vector<Constraint> all = ImpliedRows(*entry->op, spec, &names);
@@ -378,6 +380,37 @@ Status Registry::WatchMeasured(const Watches& watches) {
     PublishState(*operations_[i]);
   }
   return {};
+}
+
+std::string ProofText(const Backend& backend) {
+  if (backend.state.load(std::memory_order_acquire) == Backend::State::kFailed) return backend.error;
+  return "its import cannot be tried now: its own probe or a graph capture is running, or there is no Python";
+}
+
+Backend& Registry::AddBackend(std::string name, std::string probe) {
+  std::lock_guard lock(mutex_);
+  Backend& backend = backends_.emplace_back();
+  backend.name = std::move(name);
+  backend.probe = std::move(probe);
+  return backend;
+}
+
+std::vector<Backend*> Registry::Backends(std::string_view name) {
+  std::lock_guard lock(mutex_);
+  std::set<Backend*> found;
+  for (const KernelEntry& e : entries_) {
+    if (!e.removed && e.backend && e.backend->name == name) found.insert(e.backend);
+  }
+  return {found.begin(), found.end()};
+}
+
+std::vector<std::string> Registry::Adapters(const Backend& backend) const {
+  std::lock_guard lock(mutex_);
+  std::set<std::string> found;
+  for (const KernelEntry& e : entries_) {
+    if (!e.removed && e.backend == &backend && e.availability.installed) found.insert(e.adapter);
+  }
+  return {found.begin(), found.end()};
 }
 
 void Registry::PublishState(const Operation& op) {

@@ -2,6 +2,7 @@
 // Registration is rare and serialised; readers take an operation's state with one acquire load.
 #pragma once
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -26,6 +27,19 @@ struct Availability {
   std::string version;
 };
 
+// The library of a descriptor's rows. They are candidates after it was seen to import and to pass its probe, which is
+// tried once, when a call would take one of them (Selector::Prove).
+struct Backend {
+  enum class State : uint8_t { kUnproven, kProven, kFailed };
+  std::string name;
+  std::string probe;                           // "module:function", which raises where the library is broken; or empty
+  std::string error;                           // of kFailed; written before the state
+  std::atomic<State> state{State::kUnproven};  // changes once
+};
+
+// Why a backend that is not proven is refused.
+std::string ProofText(const Backend& backend);
+
 // A registered kernel. Immutable, lives as long as the process.
 struct KernelEntry {
   KernelSpec spec;
@@ -35,8 +49,9 @@ struct KernelEntry {
   uint32_t index = 0;  // among all kernels of the process
   std::vector<Row> rows;
   Availability availability;
-  std::string adapter;   // host kernels: what the door resolves
-  bool removed = false;  // the registry's own, under its mutex
+  std::string adapter;         // host kernels: what the door resolves
+  Backend* backend = nullptr;  // whose proof the row needs; nullptr: none
+  bool removed = false;        // the registry's own, under its mutex
 };
 
 // Published whole for each operation. A replaced one is freed when no reader is left: it is read inside a
@@ -68,7 +83,14 @@ class Registry {
     const KernelSpec* spec;
     Availability availability;
     std::string adapter;
+    Backend* backend = nullptr;
   };
+  // A library for rows to name; it lives as long as the registry.
+  Backend& AddBackend(std::string name, std::string probe);
+  // Those of this name with kernels.
+  std::vector<Backend*> Backends(std::string_view name);
+  // The adapters of the backend's rows whose own requirements are installed, each once, in alphabetical order.
+  std::vector<std::string> Adapters(const Backend& backend) const;
   // All or nothing. An id that is taken in its operation, an unknown operation or field is refused.
   Status Register(std::span<const Registration> kernels);
   // Takes every kernel of this adapter out: no later selection finds it, its ids are free again. Entries stay, because
@@ -107,7 +129,8 @@ class Registry {
   std::vector<std::unique_ptr<Operation>> operations_;
   std::map<std::string, const Operation*, std::less<>> by_name_;
   mutable std::mutex mutex_;
-  std::vector<Building> building_;   // by operation index
+  std::vector<Building> building_;  // by operation index
+  std::deque<Backend> backends_;
   std::deque<KernelEntry> entries_;  // stable addresses
   int32_t generation_ = 0;
   uint64_t changes_ = 0;

@@ -113,7 +113,7 @@ TEST_F(SelectorTest, AReferenceWinsOnlyAlone) {
   Configure(R"({"rules": [{"match": {"operation": "norm.rms"}, "deny": ["hwy.*", "a.k"]}]})");
   const SelectionReport report = Explain();
   EXPECT_EQ(Winner(report), "ref.norm.rms");
-  EXPECT_TRUE(report.plan->uses_fallback);
+  EXPECT_TRUE(report.plan->uses_fallback());
 }
 
 TEST_F(SelectorTest, AConfidentTimeBeatsAnyPriority) {

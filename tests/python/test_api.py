@@ -198,9 +198,9 @@ def test_exceptions():
     ):
         assert issubclass(getattr(lz, name), lz.LayerZeroError) and issubclass(lz.LayerZeroError, Exception)
     with pytest.raises(lz.NoKernelFoundError) as caught:
-        lz.rms_norm(torch.ones(2, 8), torch.ones(8), kernel="flashinfer.rmsnorm")
+        lz.rms_norm(torch.ones(2, 8), torch.ones(8), kernel="zentorch.rms_norm")
     assert caught.value.operation == "norm.rms"
-    reasons = caught.value.failures["flashinfer.rmsnorm"]
+    reasons = caught.value.failures["zentorch.rms_norm"]
     assert all(isinstance(reason, lz.Reason) for reason in reasons) and "NOT_INSTALLED" in {r.code for r in reasons}
 
 

@@ -90,7 +90,7 @@ def test_options_hold_for_arrays():
     x = RNG.normal(size=(2, 8)).astype(np.float32)
     np.testing.assert_allclose(lz.rms_norm(x, kernel="ref.norm.rms"), lz.rms_norm(x), rtol=1e-6)
     with pytest.raises(lz.NoKernelFoundError):
-        lz.rms_norm(x, kernel="flashinfer.rmsnorm")
+        lz.rms_norm(x, kernel="zentorch.rms_norm")
     q = RNG.normal(size=(1, 2, 5, 8)).astype(np.float32)
     got = lz.attention(q, q, q, layout="BHSD")
     np.testing.assert_array_equal(got, lz.attention(*[torch.tensor(q)] * 3, layout="BHSD").numpy())

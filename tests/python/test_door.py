@@ -91,10 +91,10 @@ def test_kernel_is_obeyed_or_raises():
     for kernel in ("hwy.norm.rms", "torch.rms_norm", "ref.norm.rms", "torch.ref.norm.rms"):
         close(lz.rms_norm(x, w, kernel=kernel), F.rms_norm(x, (8,), w, 1e-6))
     with pytest.raises(lz.NoKernelFoundError) as caught:
-        lz.rms_norm(x, w, kernel="flashinfer.rmsnorm")
-    reasons = caught.value.failures["flashinfer.rmsnorm"]
+        lz.rms_norm(x, w, kernel="zentorch.rms_norm")
+    reasons = caught.value.failures["zentorch.rms_norm"]
     assert caught.value.operation == "norm.rms"
-    assert {"NOT_INSTALLED", "PLATFORM_MISMATCH"} <= {r.code for r in reasons}
+    assert "NOT_INSTALLED" in {r.code for r in reasons}
     with pytest.raises(lz.NoKernelFoundError, match="no kernel of that id"):
         lz.rms_norm(x, w, kernel="nobody")
 

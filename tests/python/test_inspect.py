@@ -73,19 +73,70 @@ def test_a_notebook_shows_a_table():
     assert "<script>" not in broken._repr_html_()
 
 
-def test_explain_for_a_simulated_device():
+def flash_like(number, min_sm, max_sm):
+    """A row as a library of attention kernels for some generations of GPUs would have it; the library is not here."""
+    return {
+        "kernel_id": f"absent.attention.v{number}",
+        "adapter": "no_such_module_of_ours:attention",
+        "dtypes": ["float16", "bfloat16"],
+        "requires_layouts": ["BSHD", "BHSD"],
+        "accepts": ["causal"],
+        "min_sm": min_sm,
+        "max_sm": max_sm,
+        "max_head_dim": 256,
+        "head_dim_multiple": 8,
+    }
+
+
+@pytest.fixture(scope="module")
+def absent():
+    """A library for CUDA that is not installed, with a kernel for each range of SMs."""
+    rows = [flash_like(2, 80, 90), flash_like(3, 90, 90), flash_like(4, 90, None)]
+    descriptor = {
+        "schema_version": "1.0",
+        "backend": "absent",
+        "backend_version": "1",
+        "platform": "cuda",
+        "requires": [{"import": "no_such_module_of_ours", "install": "pip install absent"}],
+        "ops": {"attention.standard.prefill": rows},
+    }
+    lz.list_kernels()
+    backends.register(descriptor)
+    yield
+    lz._layerzero.unregister("no_such_module_of_ours:attention")
+    del backends._libraries["absent"]
+
+
+def test_explain_for_a_simulated_device(absent):
     q = torch.empty(1, 64, 8, 64, dtype=torch.bfloat16)
-    report = lz.explain("attention", q, q, q, device="h100")
+    report = lz.explain("attention", q, q, q, device="h100", layout="BSHD")
     assert report.device.simulated and report.device.name == "h100"
-    flash = next(c for c in report.candidates if c.kernel_id == "flash_attn.v3.causal")
-    assert {r.code for r in flash.reasons} <= {"NOT_INSTALLED"}
+    assert next(c for c in report.candidates if c.kernel_id == "absent.attention.v3").reasons == []
     with pytest.raises(lz.LayerZeroError, match="h1000"):
         lz.explain("attention", q, q, q, device="h1000")
 
 
-def test_every_refused_kernel_keeps_all_its_reasons():
+@pytest.mark.parametrize(
+    "device, codes",
+    [
+        ("t4", {2: "SM_TOO_OLD", 3: "SM_TOO_OLD", 4: "SM_TOO_OLD"}),
+        ("a100", {3: "SM_TOO_OLD", 4: "SM_TOO_OLD"}),
+        ("h100", {}),
+        ("b200", {2: "SM_TOO_NEW", 3: "SM_TOO_NEW"}),
+    ],
+)
+def test_ranges_of_sms(absent, device, codes):
+    q = torch.empty(1, 64, 8, 64, dtype=torch.bfloat16)
+    report = lz.explain("attention", q, q, q, device=device, layout="BSHD")
+    found = {c.kernel_id: [r.code for r in c.reasons] for c in report.candidates}
+    assert {n: found[f"absent.attention.v{n}"] for n in (2, 3, 4)} == {
+        n: [codes[n]] if n in codes else [] for n in (2, 3, 4)
+    }
+
+
+def test_every_refused_kernel_keeps_all_its_reasons(absent):
     report = lz.explain("attention", *[torch.ones(1, 4, 2, 7)] * 3)
-    refused = next(c for c in report.candidates if c.kernel_id == "flash_attn.v2.full")
+    refused = next(c for c in report.candidates if c.kernel_id == "absent.attention.v2")
     assert {"NOT_INSTALLED", "PLATFORM_MISMATCH", "DTYPE_UNSUPPORTED", "SM_TOO_OLD"} <= {
         r.code for r in refused.reasons
     }
@@ -93,7 +144,7 @@ def test_every_refused_kernel_keeps_all_its_reasons():
 
 def test_validate():
     assert lz.validate("hwy.norm.rms", X, W) == (True, [])
-    ok, reasons = lz.validate("flashinfer.rmsnorm", X, W)
+    ok, reasons = lz.validate("zentorch.rms_norm", X, W)
     assert not ok and "NOT_INSTALLED" in {r.code for r in reasons}
     ok, reasons = lz.validate("hwy.attention.standard.decode", *[torch.ones(1, 4, 2, 8)] * 3)
     assert not ok and reasons[0].field == "operation"
@@ -105,8 +156,8 @@ def test_list_kernels():
     kernels = lz.list_kernels()
     assert {"hwy.norm.rms", "torch.rms_norm", "torch.ref.norm.rms", "ref.norm.rms"} <= {k.kernel_id for k in kernels}
     assert {k.name for k in lz.list_kernels("norm.rms")} == {"rms_norm"}
-    missing = next(k for k in kernels if k.kernel_id == "flashinfer.rmsnorm")
-    assert not missing.installed and "flashinfer" in missing.detail
+    missing = next(k for k in kernels if k.kernel_id == "zentorch.rms_norm")
+    assert not missing.installed and missing.usable is False and "zentorch" in missing.detail
 
 
 def test_every_operation_has_a_reference_for_any_device():
@@ -120,7 +171,7 @@ def test_doctor():
     report = lz.doctor()
     assert report.ok and report.problems == [], report.problems
     assert report.layerzero.version == lz.__version__
-    assert not report.libraries.flashinfer.installed and report.libraries.torch.installed
+    assert not report.libraries.zentorch.installed and report.libraries.torch.installed
     assert report.devices.devices[0].platform == "cpu"
     json.dumps(report.to_dict())
 
@@ -141,16 +192,21 @@ def test_versions_are_compared_as_numbers():
 def test_availability_imports_nothing(monkeypatch):
     import builtins
 
+    plain = builtins.__import__
+
     def refuse(name, *args, **kwargs):
-        raise AssertionError(f"imported {name}")
+        if name != "importlib.metadata":
+            raise AssertionError(f"imported {name}")
+        return plain(name, *args, **kwargs)
 
     row = {"kernel_id": "x.y", "requires": [{"import": "no_such_module_of_ours"}]}
-    descriptor = {"requires": [{"import": "json"}], "ops": {"norm.rms": [row]}}
+    descriptor = {"backend_version": "1", "requires": [{"import": "json"}], "ops": {"norm.rms": [row]}}
     with monkeypatch.context() as patch:
         patch.setattr(builtins, "__import__", refuse)
         found = availability_of(descriptor)
     assert found["*"]["installed"] and not found["x.y"]["installed"]
-    old = availability_of({"requires": [{"import": "torch", "distribution": "torch", "min_version": "99"}], "ops": {}})
+    newer = {"import": "torch", "distribution": "torch", "min_version": "99"}
+    old = availability_of({"backend_version": "1", "requires": [newer], "ops": {}})
     assert old["*"]["code"] == "NOT_INSTALLED" and "older than 99" in old["*"]["detail"]
 
 
@@ -164,7 +220,8 @@ def test_entry_points(monkeypatch):
         EntryPoint("wrong", "builtins:int", entry_points.GROUP),
     ]
     monkeypatch.setattr(entry_points, "entry_points", lambda group: points)
-    for name, load in entry_points.backends_of_entry_points():
+    assert list(entry_points.in_files()) == []
+    for name, load in entry_points.in_code():
         backends._try(name, load)
     try:
         problems = "\n".join(backends.problems())

@@ -142,7 +142,7 @@ def test_lock_and_unlock(own):
     try:
         assert kernel() == "torch.rms_norm"
         with pytest.raises(lz.NoKernelFoundError):
-            lz.lock("norm.rms", "flashinfer.rmsnorm")
+            lz.lock("norm.rms", "zentorch.rms_norm")
             kernel()
     finally:
         lz.unlock("norm.rms")

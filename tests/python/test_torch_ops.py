@@ -83,9 +83,9 @@ def test_errors_keep_their_parts():
     with pytest.raises(lz.InvalidRequestError) as caught:
         OPS.rms_norm(torch.randn(2, 8), torch.randn(7))
     assert caught.value.field == "rms_norm: weight" and "8" in caught.value.wanted and "7" in caught.value.got
-    with lz.policy(locks={"norm.rms": "flashinfer.rmsnorm"}), pytest.raises(lz.NoKernelFoundError) as caught:
+    with lz.policy(locks={"norm.rms": "zentorch.rms_norm"}), pytest.raises(lz.NoKernelFoundError) as caught:
         OPS.rms_norm(torch.randn(2, 8))
-    assert "NOT_INSTALLED" in {r.code for r in caught.value.failures["flashinfer.rmsnorm"]}
+    assert "NOT_INSTALLED" in {r.code for r in caught.value.failures["zentorch.rms_norm"]}
     with torch.inference_mode(), pytest.raises(RuntimeError, match="weight"):  # torch calls no Python there
         OPS.rms_norm(torch.randn(2, 8), torch.randn(7))
 
@@ -337,7 +337,7 @@ def test_policy_holds_in_operators(kernel):
         want = lz.rms_norm(x, w, kernel=kernel)
         same(OPS.rms_norm(x, w), want)
         same(torch.compile(lambda x: lz.rms_norm(x, w) * 2, fullgraph=True, backend="aot_eager")(x), want * 2)
-    with lz.policy(locks={"norm.rms": "flashinfer.rmsnorm"}), pytest.raises(RuntimeError, match="flashinfer.rmsnorm"):
+    with lz.policy(locks={"norm.rms": "zentorch.rms_norm"}), pytest.raises(RuntimeError, match="zentorch.rms_norm"):
         OPS.rms_norm(x, w)
 
 

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _layerzero, _log, _slow, _torch, _torch_ops, backends, errors  # noqa: E402
+from layerzero import _layerzero, _log, _random, _slow, _torch, _torch_ops, backends, errors  # noqa: E402
 from layerzero._policy import scope_of_context  # noqa: E402
 from layerzero._slow import slow_call  # noqa: E402
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # noqa: E402
@@ -117,7 +117,16 @@ def unguarded(holds, as_plain):
 
 def set_slow(slow):
     _layerzero.set_hooks(
-        errors.raise_engine_error, slow, backends.resolve, scope_of_context, _log.selected, _log.notice
+        errors.raise_engine_error,
+        slow,
+        backends.resolve,
+        scope_of_context,
+        _log.selected,
+        _log.failed,
+        _log.guessed,
+        _random.draw,
+        backends.proof.prove,
+        backends.begin,
     )
 
 

@@ -1,7 +1,6 @@
-"""The kernels of other libraries: descriptors become rows, availability is looked up, nothing is imported."""
+"""The kernels of other libraries: descriptors become rows; availability is looked up, and tried before a first choice."""
 
 import functools
-import importlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -9,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero.backends import proof
 from layerzero.backends.availability import availability_of, missing, version_of
 
 FOLDER = Path(__file__).parent
+PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
 _guard = threading.RLock()
 _registered: set[str] = set()
 _problems: dict[str, str] = {}
@@ -21,44 +22,84 @@ _functions: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}  # of @reg
 
 def torch_attached() -> None:
     """Called when the door opens for torch: torch's rows, the references and the other libraries' rows are due."""
-    ensure_registered()
+    _register_files()
 
 
 def ensure_registered() -> None:
     """Registers every descriptor that is not registered yet. What is wrong with one is kept, see problems()."""
+    _register_files()
+    begin()
+
+
+def begin() -> bool:
+    """The engine's `begin` hook, before its first selection: descriptors that a package makes in code are due."""
+    return proof.once("entry points in code", _register_code) is not None
+
+
+def _register_files() -> None:
     with _guard:
         for name in sorted(p.parent.name for p in FOLDER.glob("*/capabilities.json")):
-            if name not in _registered:
-                _registered.add(name)
-                _try(name, functools.partial(_register_folder, FOLDER / name))
-        if "references" not in _registered:
-            _registered.add("references")
-            from layerzero.backends.references import descriptor
-
-            _try("references", lambda: register(descriptor()))
+            _once(name, functools.partial(_read, FOLDER / name / "capabilities.json"))
+        _once("references", _references)
         if "entry points" not in _registered:
             _registered.add("entry points")
-            from layerzero.backends.entry_points import backends_of_entry_points
+            from layerzero.backends.entry_points import in_files
 
-            for name, load in backends_of_entry_points():
-                _try(name, load)
+            for name, descriptor in in_files():
+                _try(name, descriptor)
 
 
-def _try(name: str, step: Callable[[], Any]) -> None:
+def _register_code() -> str:
+    from layerzero.backends.entry_points import in_code
+
+    for name, descriptor in in_code():
+        _try(name, descriptor)
+    return ""
+
+
+def _once(name: str, descriptor: Callable[[], dict[str, Any]]) -> None:
+    if name not in _registered:
+        _registered.add(name)
+        _try(name, descriptor)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text())
+
+
+def _references() -> dict[str, Any]:
+    from layerzero.backends.references import descriptor
+
+    return descriptor()
+
+
+def _try(name: str, descriptor: Callable[[], dict[str, Any] | None]) -> None:
+    """Registers what `descriptor` gives. A library is never fatal; the reason is kept."""
     try:
-        step()
-    except Exception as error:  # a library is never fatal; the reason is kept
+        found = descriptor()
+        if found is not None:
+            register(found, name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         _problems[name] = f"{name}: {type(error).__name__}: {error}"
 
 
-def _register_folder(folder: Path) -> None:
-    register(json.loads((folder / "capabilities.json").read_text()))
-
-
-def register(descriptor: dict[str, Any]) -> None:
-    """A descriptor's kernels become candidates; what is not installed is listed with the reason."""
+def register(descriptor: dict[str, Any], name: str = "") -> None:
+    """A descriptor's kernels become candidates; what is not installed is listed with the reason. `name` is for reports
+    of a descriptor that the engine refuses and whose own name is taken or missing."""
+    try:
+        availability = availability_of(descriptor)
+    except (AttributeError, KeyError, TypeError):
+        availability = {}  # not by its schema: the engine says where
+    try:
+        _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability))
+    except Exception as error:
+        own = descriptor.get("backend") if isinstance(descriptor, dict) else None
+        free = isinstance(own, str) and own and own not in _libraries
+        _libraries[str(own) if free else name or "?"] = _refused(descriptor, error)
+        raise
     _libraries[descriptor["backend"]] = _library(descriptor)
-    _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability_of(descriptor)))
 
 
 def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
@@ -75,10 +116,29 @@ def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _refused(descriptor: Any, error: Exception) -> dict[str, Any]:
+    """A backend whose descriptor the engine does not take: none of its kernels counts."""
+    given = descriptor if isinstance(descriptor, dict) else {}
+    mismatch = "CAPABILITIES_SCHEMA_MISMATCH"
+    code = mismatch if mismatch in getattr(error, "fix", "") else None
+    item = {"what": "a descriptor that can be read", "detail": str(error), "fix": None, "code": code}
+    return {
+        "description": str(given.get("description", "")),
+        "platform": given["platform"] if given.get("platform") in PLATFORMS else "any",
+        "kernels": 0,
+        "operations": [],
+        "version": None,
+        "tested_with": str(given.get("backend_version") or "?"),
+        "installed": False,
+        "missing": [item],
+    }
+
+
 def add_function(adapter: str, function: Callable[..., Any], descriptor: dict[str, Any]) -> None:
     """A Python function becomes the one kernel of a descriptor, whose row names `adapter`."""
     with _guard:
-        _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability_of(descriptor)))
+        availability = {**availability_of(descriptor), "proven": True}
+        _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability))
         _functions[adapter] = (function, descriptor)
 
 
@@ -98,13 +158,12 @@ def functions() -> frozenset[str]:
 
 
 def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
-    """The door's `resolve` hook: imports "module:function" at a kernel's first call."""
+    """The door's `resolve` hook: the function of "module:function", which a proof has imported."""
     if adapter in _functions:
         return _functions[adapter][0]
-    module, _, function = adapter.partition(":")
     try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError, OSError) as error:
+        return proof.load(adapter)
+    except (ImportError, AttributeError, OSError, TypeError) as error:
         from layerzero.errors import KernelRefusedError
 
         raise KernelRefusedError(f"{kernel_id}: its adapter {adapter} of {source} cannot be loaded: {error}") from error

@@ -18,7 +18,7 @@ def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
-    """{"what", "detail", "fix"} of each requirement that does not hold; `fix` is the command that installs it."""
+    """{"what", "detail", "fix", "code"} of each requirement that does not hold; `fix` is the command that installs it."""
     found = []
     for requirement in requirements:
         why = _missing(
@@ -29,7 +29,8 @@ def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
         )
         if why:
             what = requirement.get("distribution") or requirement["import"]
-            found.append({"what": what, "detail": why, "fix": requirement.get("install") or _install(requirement)})
+            fix = requirement.get("install") or _install(requirement)
+            found.append({"what": what, "detail": why, "fix": fix, "code": "NOT_INSTALLED"})
     return found
 
 
@@ -62,7 +63,7 @@ def _missing(module: str, distribution: str, at_least: str, below: str) -> str:
     """Why a requirement does not hold; empty if it does."""
     package = f"{distribution} " if distribution else ""
     try:
-        if importlib.util.find_spec(module) is None:
+        if importlib.util.find_spec(module.partition(".")[0]) is None:  # of "a.b" it would import a
             return f"module {module} is not installed"
     except (ImportError, ValueError) as error:
         return f"module {module} is not installed ({error})"

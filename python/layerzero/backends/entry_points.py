@@ -1,29 +1,50 @@
 """Backends of other distributions: entry points of the group `layerzero.backends`.
 
-Each names a callable without parameters. It returns a descriptor (a dict, or the path of its JSON file), or nothing when
-it registered its kernels itself by `layerzero.register_kernel`.
+Each names a file of its package ("package.kernels:capabilities.json"), which is found without importing the package, or a
+callable without parameters. That returns a descriptor (a dict, or the path of its JSON file), or nothing when it
+registered its kernels itself by `layerzero.register_kernel`; its package is imported before the first selection.
 """
 
 import functools
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from typing import Any
 
 GROUP = "layerzero.backends"
 
 
-def backends_of_entry_points() -> Iterator[tuple[str, Callable[[], None]]]:
+def in_files() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+    """Name and descriptor of each that is a file."""
     for point in entry_points(group=GROUP):
-        yield point.name, functools.partial(_load, point)
+        if point.attr.endswith(".json"):
+            yield point.name, functools.partial(_read, point)
 
 
-def _load(point: EntryPoint) -> None:
-    from layerzero import backends
+def in_code() -> Iterator[tuple[str, Callable[[], dict[str, Any] | None]]]:
+    """Name and descriptor, or None, of each that has to be called."""
+    for point in entry_points(group=GROUP):
+        if not point.attr.endswith(".json"):
+            yield point.name, functools.partial(_call, point)
 
+
+def _read(point: EntryPoint) -> dict[str, Any]:
+    package, *folders = point.module.split(".")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise FileNotFoundError(f"{point.value}: {package} is no package that is installed")
+    path = Path(spec.submodule_search_locations[0]).joinpath(*folders, point.attr)
+    return _from_outside(json.loads(path.read_text()))
+
+
+def _call(point: EntryPoint) -> dict[str, Any] | None:
     descriptor = point.load()()
     if descriptor is None:
-        return
-    if not isinstance(descriptor, dict):
-        descriptor = json.loads(Path(descriptor).read_text())
-    backends.register({**descriptor, "plugin_origin": "entry_point"})
+        return None
+    return _from_outside(descriptor if isinstance(descriptor, dict) else json.loads(Path(descriptor).read_text()))
+
+
+def _from_outside(descriptor: dict[str, Any]) -> dict[str, Any]:
+    return {**descriptor, "plugin_origin": "entry_point"}

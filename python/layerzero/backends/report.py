@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +44,15 @@ VARIABLE = "LAYERZERO_LIBRARIES"
 def report() -> list[dict[str, Any]]:
     """One record a backend: name, description, platform, installed, version, tested_with, kernels, operations, missing.
 
-    `missing`: {"what", "detail", "fix"} each; `fix` is a command, or null where nothing can be installed.
+    `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null where nothing can be installed; `code` is
+    the reason code that explain gives, or null. Libraries that are installed are imported and tried here.
     """
     backends.ensure_registered()
     devices = json.loads(_layerzero.devices())
     kernels = json.loads(_layerzero.kernels(None))
     found = [_own(name, devices, kernels) for name in OWN]
     found += [_library(name, kernels) for name in sorted({k["source"] for k in kernels if k["library"]})]
-    found += [{"name": name, **library} for name, library in backends.libraries().items()]
+    found += [{"name": name, **_tried(name, library)} for name, library in backends.libraries().items()]
     no_device = device_missing(devices)
     for backend in found:
         if no_device and backend["platform"] == "cuda":
@@ -59,10 +61,63 @@ def report() -> list[dict[str, Any]]:
     return found
 
 
+def _tried(name: str, library: dict[str, Any]) -> dict[str, Any]:
+    """A backend of a descriptor, with why it cannot be used though it is installed."""
+    error = _layerzero.prove_backend(name) if library["installed"] else ""
+    if not error:
+        return library
+    item = {"what": f"a {name} that works", "detail": error, "fix": None, "code": "BACKEND_IMPORT_FAILED"}
+    return {**library, "missing": [*library["missing"], item]}
+
+
+def lacking(libraries: Iterable[str]) -> list[dict[str, Any]]:
+    """{"library", "detail", "fix"} of each library, by name, whose kernels cannot be used as it is now."""
+    known = backends.libraries()
+    kernels = json.loads(_layerzero.kernels(None))
+    found = []
+    for name in libraries:
+        own = [k for k in kernels if k["backend"] == name and k["usable"] is not True]
+        if not own:
+            continue  # unregistered since
+        library = _tried(name, known[name]) if name in known else _library(name, kernels)
+        for item in library["missing"] or [{"detail": own[0]["detail"], "fix": None}]:
+            found.append({"library": name, "detail": item["detail"], "fix": item["fix"]})
+    return found
+
+
+def advice(libraries: Iterable[str]) -> str:
+    """What a user can do about calls that only a reference takes."""
+    items = lacking(libraries)
+    if not items:
+        return "no other kernel takes this call and no library that could be installed has one; layerzero.explain shows why"
+    texts = (f"`{i['fix']}`" if i["fix"] else f"mend {i['library']} ({i['detail']})" for i in items)
+    return f"kernels of {', '.join(dict.fromkeys(i['library'] for i in items))} would take it: {', '.join(texts)}"
+
+
+def served_by_reference(uses: list[dict[str, Any]], devices: dict[str, Any]) -> list[dict[str, Any]]:
+    """Operations that only their reference serves on a device of this machine though a faster kernel is due: those that
+    have answered calls, then those of which no kernel can be used at all.
+
+    {"operation", "platform", "kernel_id" or None, "calls", "lacking"} each, see lacking().
+    """
+    found = [{**{k: v for k, v in u.items() if k != "libraries"}, "lacking": lacking(u["libraries"])} for u in uses]
+    seen = {(u["operation"], u["platform"]) for u in uses}
+    kernels = json.loads(_layerzero.kernels(None))
+    for platform in dict.fromkeys(device["platform"] for device in devices["devices"]):
+        own = [k for k in kernels if k["platform"] in ("any", platform) and not k["reference"]]
+        served = {k["operation"] for k in own if k["usable"] is not False}
+        for operation in sorted({k["operation"] for k in kernels} - served):
+            libraries = dict.fromkeys(k["backend"] for k in own if k["operation"] == operation)
+            if (operation, platform) not in seen and (libraries or platform != "cpu"):
+                entry = {"operation": operation, "kernel_id": None, "platform": platform, "calls": 0}
+                found.append({**entry, "lacking": lacking(libraries)})
+    return found
+
+
 def device_missing(devices: dict[str, Any]) -> dict[str, Any] | None:
     """Why there is no CUDA device, of `_layerzero.devices()`; None if there is one."""
     why = devices["why_no_cuda"]
-    return {"what": "a CUDA device", "detail": why, "fix": _fix_of_driver(why)} if why else None
+    return {"what": "a CUDA device", "detail": why, "fix": _fix_of_driver(why), "code": None} if why else None
 
 
 def _fix_of_driver(why: str) -> str | None:
@@ -98,7 +153,7 @@ def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
         "version": None,
         "tested_with": tested_with,
         "installed": not why,
-        "missing": [{"what": name, "detail": why, "fix": fix}] if why else [],
+        "missing": [{"what": name, "detail": why, "fix": fix, "code": "NOT_INSTALLED"}] if why else [],
     }
 
 
@@ -109,7 +164,7 @@ def _own(name: str, devices: dict[str, Any], kernels: list[dict[str, Any]]) -> d
     if platform == "cuda" and devices["cuda_library"] != "loaded":
         absent = devices["cuda_library"] == "none"
         detail = "this build has no CUDA kernels: nvcc was not found" if absent else devices["cuda_library"]
-        missing.append({"what": "liblayerzero_cuda.so", "detail": detail, "fix": "make build"})
+        missing.append({"what": "liblayerzero_cuda.so", "detail": detail, "fix": "make build", "code": None})
     version = _layerzero.build_id()[0]
     return {
         "name": name,

@@ -33,10 +33,13 @@ def print_backends(found: list[dict]) -> None:
     wanted: dict[tuple, list[str]] = {}
     for backend in found:
         for item in backend["missing"]:
-            wanted.setdefault((item["what"], item["detail"], item["fix"]), []).append(backend["name"])
+            if not item["fix"] and item["code"]:
+                print(f"\n{backend['name']} cannot be used: {item['code']}: {item['detail']}")
+            else:
+                wanted.setdefault((item["what"], item["detail"], item["fix"]), []).append(backend["name"])
     for (what, detail, fix), names in wanted.items():
         print(f"\nmissing for {', '.join(names)}: {what} ({detail})")
-        print(f"    {fix}" if fix else "    this machine has none: nothing to install")
+        print(f"    {fix}" if fix else "    there is nothing to install")
 
 
 def _usable(backend: dict) -> str:

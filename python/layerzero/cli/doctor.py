@@ -35,6 +35,7 @@ def _print(report: dict) -> None:
         print(f"  {threads['advice']}")
     print(f"simulated for explain --device: {', '.join(d['name'] for d in devices['simulated'])}\n")
     print_backends([{"name": name, **library} for name, library in report["libraries"].items()])
+    _print_references(report["served_by_reference"])
     changed = report["policy"]["changed"]
     print(f"\npolicy {report['policy']['hash']}: {len(changed)} keys changed")
     for key, entry in changed.items():
@@ -42,6 +43,19 @@ def _print(report: dict) -> None:
     for problem in report["problems"]:
         print(f"problem: {problem}")
     print("ok" if report["ok"] else f"{len(report['problems'])} problems")
+
+
+def _print_references(served: list[dict]) -> None:
+    """What only a reference serves: the calls that it has answered in this process, and what would change that."""
+    if not served:
+        return
+    print()
+    rows = [[s["operation"], s["platform"], s["calls"], _cure(s["lacking"])] for s in served]
+    print_table("Only their reference serves", ["operation", "on", "calls", "faster with"], rows)
+
+
+def _cure(lacking: list[dict]) -> str:
+    return ", ".join(dict.fromkeys(item["library"] for item in lacking)) or "no library has a kernel"
 
 
 def _devices(devices: list[dict]) -> list[list[str]]:

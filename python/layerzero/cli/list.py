@@ -24,8 +24,8 @@ def command(
     installed: Annotated[bool, typer.Option("--installed", help="only kernels that can run here")] = False,
     json: Json = False,
 ) -> None:
-    """Operations and their kernels, with the reason where one is not installed."""
-    kernels = [k.to_dict() for k in lz.list_kernels(operation) if k.installed or not installed]
+    """Operations and their kernels, with the reason where one cannot be used."""
+    kernels = [k.to_dict() for k in lz.list_kernels(operation) if k.usable is not False or not installed]
     names = list(dict.fromkeys(k["name"] for k in kernels))
     if json:
         operations = [{"name": n, "operations": [o["id"] for o in contracts()[n]["operations"]]} for n in names]
@@ -37,7 +37,7 @@ def command(
             k["kernel_id"],
             k["platform"],
             "reference" if k["reference"] else k["priority"],
-            "yes" if k["installed"] else f"no: {k['detail']}",
+            "yes" if k["usable"] is not False else f"no: {k['detail']}",
         ]
         for k in kernels
     ]

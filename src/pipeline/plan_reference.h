@@ -1,0 +1,41 @@
+// Calls that a reference answers though another kernel should have: of a GPU, or of an operation that has others. They
+// are fallbacks, which are counted and said.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "registry/registry.h"
+
+namespace lz {
+
+// One reference on one kind of device.
+struct ReferenceUse {
+  const KernelEntry* kernel;
+  Platform platform;
+  std::vector<std::string> libraries;  // not usable here; their kernels would have taken some of the calls; sorted
+  uint64_t calls = 0;
+};
+
+class ReferenceUses {
+ public:
+  struct Counted {
+    ReferenceUse use;  // guarded by the owner's mutex; its `calls` are not used
+    std::atomic<uint64_t> calls{0};
+  };
+  // The entry of this reference, with `libraries` added to what it lacks. It lives as long as this object.
+  Counted* Note(const KernelEntry& kernel, Platform platform, const std::vector<std::string>& libraries);
+  ReferenceUse Read(const Counted& counted) const;
+  std::vector<ReferenceUse> Read() const;  // those that have answered, in order of registration
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<uint32_t, Platform>, Counted> uses_;  // by index of the kernel
+};
+
+}  // namespace lz

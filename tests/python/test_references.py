@@ -1,0 +1,101 @@
+"""References that answer in place of other kernels are counted, logged once with what to install, and listed."""
+
+import logging
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+import planted_library  # noqa: E402
+from layerzero import _log  # noqa: E402
+from planted_library import DOORS, OWN, W, X  # noqa: E402
+
+library = planted_library.library
+
+
+@pytest.fixture
+def forgotten():
+    """Nothing was logged yet."""
+    kept = set(_log._told)
+    _log._told.clear()
+    yield
+    _log._told.update(kept)
+
+
+def calls(operation="norm.rms"):
+    return sum(s.calls for s in lz.doctor().served_by_reference if s["operation"] == operation)
+
+
+ONLY_REFERENCES = [{"deny": ["hwy.*", "torch.rms_norm", "zentorch.*"]}]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_reference_in_place_of_another_kernel_is_counted_and_said(library, caplog, forgotten, door):
+    name = library(None)  # not installed
+    before = calls()
+    with caplog.at_level(logging.WARNING, logger="layerzero"), lz.policy(rules=ONLY_REFERENCES):
+        for _ in range(3):
+            DOORS[door]()
+    assert calls() == before + 3
+    (line,) = [m for m in caplog.messages if m.startswith("norm.rms")]
+    assert "runs on its reference" in line and f"pip install {name}" in line
+    found = next(s for s in lz.doctor().served_by_reference if s["operation"] == "norm.rms")
+    assert found["platform"] == "cpu" and found["kernel_id"] == "torch.ref.norm.rms" or "ref.norm.rms"
+    assert {"library": name, "detail": f"module {name} is not installed", "fix": f"pip install {name}"} in found[
+        "lacking"
+    ]
+
+
+def test_a_library_that_is_broken_is_named_with_its_error(library, caplog, forgotten):
+    name = library("raise ImportError('libfoo.so.3')")
+    with caplog.at_level(logging.WARNING, logger="layerzero"), lz.policy(rules=ONLY_REFERENCES):
+        lz.rms_norm(X, W)
+    (line,) = caplog.messages
+    assert f"mend {name}" in line and "libfoo.so.3" in line
+
+
+def test_a_reference_that_was_asked_for_is_no_fallback(library, caplog, forgotten):
+    library(None)
+    before = calls()
+    with caplog.at_level(logging.WARNING, logger="layerzero"):
+        lz.rms_norm(X, W, kernel="ref.norm.rms")
+        with lz.disabled():
+            lz.rms_norm(X, W)
+    assert calls() == before and not caplog.messages
+
+
+def test_a_reference_without_any_other_kernel_is_no_fallback_on_a_cpu(caplog, forgotten):
+    kernels = lz.list_kernels()
+    only = {k.operation for k in kernels} - {k.operation for k in kernels if not k.reference and k.platform != "cuda"}
+    assert only
+    assert not only & {s["operation"] for s in lz.doctor().served_by_reference if s["platform"] == "cpu"}
+
+
+def test_the_operators_log_their_selections(caplog):
+    with caplog.at_level(logging.INFO, logger="layerzero"), lz.policy(log_selections=True):
+        for _ in range(2):
+            torch.ops.layerzero.rms_norm(X, W)
+    assert caplog.messages == [f"norm.rms: {OWN}"]
+
+
+def test_the_operators_log_their_fallbacks(caplog):
+    @lz.register_kernel("norm.rms", "tests.backends.fails", supported_dtypes=["float32"], priority=100)
+    def fails(input, weight, eps, weight_offset):
+        raise ValueError("not today")
+
+    with caplog.at_level(logging.WARNING, logger="layerzero"):
+        for _ in range(2):
+            torch.ops.layerzero.rms_norm(X, W)
+    assert len(caplog.messages) == 1 and "tests.backends.fails failed" in caplog.messages[0]
+
+
+def test_doctor_prints_what_only_a_reference_serves(library, capsys):
+    from layerzero.cli import doctor
+
+    name = library(None)
+    with lz.policy(rules=ONLY_REFERENCES):
+        lz.rms_norm(X, W)
+    doctor._print(lz.doctor().to_dict())
+    text = capsys.readouterr().out
+    assert "Only their reference serves" in text and name in text
