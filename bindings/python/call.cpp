@@ -325,7 +325,7 @@ PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tens
   if (!Engine::MayFallBack(plan, r, failed)) return error.Raise();
   result = CallFallback(plan, r, tensors, out);
   if (!result) {  // both fail
-    if (failed.code() == kKernelRefusedCode) return nullptr;
+    if (failed.code() == StatusCode::kKernelRefused) return nullptr;
     PyErr_Clear();
     return error.Raise();
   }

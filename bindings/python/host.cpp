@@ -29,7 +29,7 @@ Status OwnStatus(PyObject* error, const std::string& field) {
   PyErr_Clear();
   Py_XDECREF(number);
   const bool own = PyObject_HasAttrString(error, "field") && PyObject_HasAttrString(error, "fix");
-  if (!own || code <= 0 || code > long(kKernelRefusedCode)) return {};
+  if (!own || code <= 0 || code > long(StatusCode::kKernelRefused)) return {};
   ErrorParts parts{TextOf(error, "field"), TextOf(error, "wanted"), TextOf(error, "got"), TextOf(error, "fix")};
   if (parts.field.empty()) parts = {.field = field, .got = TextOf(PyObject_Str(error))};
   return Status(StatusCode(code), std::move(parts));

@@ -78,11 +78,15 @@ typedef struct lz_kernel_args {
 #define LZ_KERNEL_STRICT 1u
 
 /* What a launch returns. 1 and 2: a value inside a tensor is invalid (an offset, an index); no other kernel is tried.
- * Anything else that is not 0: failed before or during the launch, the reference may be tried.
+ * LZ_LAUNCH_REFUSED: the kernel does not serve this call and has written nothing, to no tensor and on no stream: the
+ * reference answers. Anything else that is not 0: it failed, and what it writes may be half written: the reference
+ * answers only where it reads nothing of that, which excludes operations that write their inputs and outputs that share
+ * memory with an input. The code of a refusal is none that a runtime library returns by chance.
  * Must not throw, allocate tensors or synchronise. */
 #define LZ_LAUNCH_DONE 0
 #define LZ_LAUNCH_INVALID_DATA 1
 #define LZ_LAUNCH_INVALID_INDEX 2
+#define LZ_LAUNCH_REFUSED 0x4C5A
 typedef int32_t (*lz_launch_fn)(const lz_kernel_args* args);
 /* Bytes of workspace for these arguments (data pointers are not to be read). */
 typedef uint64_t (*lz_workspace_fn)(const lz_kernel_args* args);
@@ -131,7 +135,8 @@ typedef enum lz_status_code {
   LZ_GRAPH_UNSAFE = 9,
   LZ_HOST_KERNEL = 10, /* the plan's kernel lives in the caller's language: call it there */
   LZ_INTERNAL = 11,
-  LZ_CACHE_FULL = 12 /* a KV cache has no block left for what was asked; nothing was changed */
+  LZ_CACHE_FULL = 12, /* a KV cache has no block left for what was asked; nothing was changed */
+  LZ_KERNEL_REFUSED = 13 /* the kernel did not serve the call and wrote nothing, and no other one answered */
 } lz_status_code;
 
 typedef struct lz_error {

@@ -28,6 +28,7 @@ enum class StatusCode : int32_t {
   kHostKernel = LZ_HOST_KERNEL,
   kInternal = LZ_INTERNAL,
   kCacheFull = LZ_CACHE_FULL,
+  kKernelRefused = LZ_KERNEL_REFUSED,
 };
 
 // What was wanted, what was got, what to do. Every part is a phrase; Text() makes the sentence.

@@ -35,10 +35,10 @@ uint64_t KernelBytes(const KernelEntry& kernel, const Request& r, const lz_paral
 Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
   const std::string name = std::string(r.op->name()) + ": kernel " + kernel.id;
   if (code == LZ_LAUNCH_REFUSED) {
-    return Status(kKernelRefusedCode, {.field = name,
-                                       .wanted = "a call that it serves",
-                                       .got = "a refusal, before anything was written",
-                                       .fix = "`layerzero explain` shows other kernels"});
+    return Status(StatusCode::kKernelRefused, {.field = name,
+                                               .wanted = "a call that it serves",
+                                               .got = "a refusal, before anything was written",
+                                               .fix = "`layerzero explain` shows other kernels"});
   }
   return WithWrittenInputs(
       kernel, r,
@@ -55,16 +55,17 @@ Status HostKernel(const KernelEntry& kernel) {
 
 // Before the launch: nothing is written.
 Status NoMemory(const KernelEntry& kernel, uint64_t bytes, const char* got, const char* fix) {
-  return Status(kKernelRefusedCode, {.field = "kernel " + kernel.id + ": workspace",
-                                     .wanted = std::to_string(bytes) + " bytes",
-                                     .got = got,
-                                     .fix = fix});
+  return Status(StatusCode::kKernelRefused, {.field = "kernel " + kernel.id + ": workspace",
+                                             .wanted = std::to_string(bytes) + " bytes",
+                                             .got = got,
+                                             .fix = fix});
 }
 Status NoDevice(const KernelEntry& kernel, const Request& r) {
-  return Status(kKernelRefusedCode, {.field = "kernel " + kernel.id,
-                                     .wanted = "CUDA device " + std::to_string(r.where.id) + " as the current one",
-                                     .got = "an error of the driver",
-                                     .fix = "see `layerzero doctor`"});
+  return Status(StatusCode::kKernelRefused,
+                {.field = "kernel " + kernel.id,
+                 .wanted = "CUDA device " + std::to_string(r.where.id) + " as the current one",
+                 .got = "an error of the driver",
+                 .fix = "see `layerzero doctor`"});
 }
 
 // The caller's workspace if it is large enough, else this thread's.
@@ -155,14 +156,14 @@ Status WithWrittenInputs(const KernelEntry& kernel, const Request& r, Status sta
 
 bool MayFallBack(const Plan& plan, const Request& r, const Status& failed) {
   if (!plan.fallback) return false;
-  if (failed.code() == kKernelRefusedCode) return true;
+  if (failed.code() == StatusCode::kKernelRefused) return true;
   const bool of_kernel = failed.code() == StatusCode::kKernelFailed || failed.code() == StatusCode::kNotInstalled;
   return of_kernel && WrittenInputs(*plan.kernel, r).empty();
 }
 
 Status OutcomeOf(Status failed, Status answered) {
   const bool counts =
-      answered.ok() || answered.code() == StatusCode::kHostKernel || failed.code() == kKernelRefusedCode;
+      answered.ok() || answered.code() == StatusCode::kHostKernel || failed.code() == StatusCode::kKernelRefused;
   return counts ? std::move(answered) : std::move(failed);
 }
 

@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "core/refused.h"
 #include "core/status.h"
 #include "pipeline/plan.h"
 #include "pipeline/request.h"

@@ -155,7 +155,7 @@ TEST_F(DispatchTest, ALockedKernelThatRefusesIsNamed) {
   Kernel("no.k", &Refuses, {.priority = 100});
   Configure(R"({"locks": {"norm.rms": "no.k"}})");
   auto plan = Run(MakeCall("rms_norm", kCall));
-  EXPECT_EQ(plan.status().code(), kKernelRefusedCode);
+  EXPECT_EQ(plan.status().code(), StatusCode::kKernelRefused);
   EXPECT_NE(plan.status().Text().find("kernel no.k"), std::string::npos) << plan.status().Text();
 }
 
