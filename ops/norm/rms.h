@@ -20,6 +20,9 @@ inline constexpr auto kParams = std::to_array<Param>({
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "..., hidden", .dtype = "input", .doc = "same shape as input"},
 });
+inline constexpr auto kDerived = std::to_array<DerivedFact>({
+    {"rows", "..."},  // the product of the leading axes
+});
 
 inline constexpr Contract kContract = {
     .name = "rms_norm",
@@ -32,6 +35,7 @@ inline constexpr Contract kContract = {
     .variants = kVariants,
     .params = kParams,
     .outputs = kOutputs,
+    .derived = kDerived,
 };
 
 }  // namespace lz::ops::norm_rms
