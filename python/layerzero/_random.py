@@ -49,7 +49,8 @@ def with_generator(torch: Any, name: str, arguments: dict[str, Any], generator: 
         if arguments.get(other) is not None:
             refuse_request(f"{name}: {other}", "none together with generator", "both", "leave one of them out")
     device = arguments[source(name)[0]].device
-    if generator.device != device:
+    # A generator made for "cuda" has no index: torch takes the current device's.
+    if generator.device.type != device.type or generator.device.index not in (None, device.index):
         fix = f"make it with torch.Generator('{device}')"
         refuse_request(f"{name}: generator", f"one of {device}, where the tensors are", f"{generator.device}", fix)
     return with_draw(name, arguments, generator)

@@ -101,6 +101,7 @@ template <int64_t kShift, int64_t kMore>
 int32_t TopK(const lz_kernel_args* args) {
   const sampling::SampleArguments call(ops::sampling_topk::kContract, *args);
   const View x(call.logits), out(call.token);
+  if (!call.draws.Valid()) return LZ_LAUNCH_INVALID_DATA;
   for (int64_t row = 0; row < x.rows(); ++row) {
     std::optional<sampling::Filters> filters = call.FiltersOf(row);
     if (!filters) return LZ_LAUNCH_INVALID_DATA;

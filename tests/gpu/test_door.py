@@ -149,8 +149,8 @@ def test_an_unsafe_kernel_in_a_capture_is_an_error_that_names_it():
     with torch.cuda.graph(graph):
         keep += 1
         unsafe = pytest.raises(lz.CudaGraphUnsafeError, match=r"torch\.ref\.attention")
-        with unsafe, lz.policy(allow_sources=["torch.ref"]):
-            lz.attention(q, q, q, softcap=3.0)
+        with unsafe:
+            lz.attention(q, q, q, softcap=3.0, layout="BSHD", kernel="torch.ref.attention.standard.prefill")
     graph.replay()
 
 

@@ -78,7 +78,9 @@ def attention_partials(
     q, k, v = (query, key, value) if layout == "BHSD" else (t.transpose(1, 2) for t in (query, key, value))
     dtype, heads, s_q = products_dtype(q, k, v), k.shape[1], q.shape[2]
     run = -(-k.shape[2] // num_splits)
-    q, k, v = q.unflatten(1, (heads, q.shape[1] // heads)).to(dtype), k.to(dtype), v.to(dtype)
+    # The parts are float32: weights of 16 bits would round them by more than that allows.
+    exact = torch.promote_types(dtype, torch.float32)
+    q, k, v = q.unflatten(1, (heads, q.shape[1] // heads)).to(dtype), k.to(dtype), v.to(exact)
     all_seen = attn_mask is None and window is None and (s_q == 1 or not causal) and run * num_splits == k.shape[2]
     step = max(1, LOGITS // (q.shape[:3].numel() * k.shape[2]))
     parts = []

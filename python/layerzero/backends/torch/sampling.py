@@ -17,6 +17,7 @@ from layerzero._references import reference_function
 from layerzero._refusals import refuse_values
 
 _LARGEST_TOP = 2048  # torch.topk beyond it is no faster than a sort
+_LONG = 1000  # rows from which on CUDA's torch.topk was seen to take equal values in index order; of 6 it does not
 _SHORT = 4096  # a running sum over rows of this length takes less time than two over their blocks
 _BLOCKS = (512, 256, 128, 64)
 _INF = float("inf")
@@ -158,8 +159,8 @@ class _Call:
 
 def largest(x, k):
     """The k largest of each row in descending order with their indices, equal ones to the lower index."""
-    if x.is_cuda:
-        return torch.topk(x, k)  # CUDA's takes equal ones in index order
+    if x.is_cuda and x.shape[-1] >= _LONG:
+        return torch.topk(x, k)  # CUDA's takes equal ones of long rows in index order
     values, index = torch.sort(x, dim=-1, descending=True, stable=True)
     return values[:, :k], index[:, :k]
 
