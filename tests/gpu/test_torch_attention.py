@@ -356,4 +356,5 @@ def test_explain_says_what_torch_chooses():
     assert any(note.startswith("torch refuses flash: ") for note in report.notes)
     with sdpa_kernel(SDPBackend.MATH):
         report = lz.explain("attention", *tensors(), layout="BSHD")
-    assert report.notes[0] == "torch chooses math" and "runtime disabled" in " ".join(report.notes)
+    assert report.notes[0] == "torch chooses math"  # torch gives each reason once in a process
+    assert sum(note.startswith("torch refuses ") for note in report.notes) == 3
