@@ -241,15 +241,15 @@ def test_deprecated_names_mean_what_they_meant():
     q = torch.randn(1, 4, 2, 8)
     for alias, causal in (("attention.causal", True), ("attention.full", False)):
         with pytest.warns(DeprecationWarning, match=f"{alias}.*causal={causal}"):
-            got = lz.run(alias, q, q, q)
-        assert torch.equal(got, lz.attention(q, q, q, causal=causal))
+            got = lz.run(alias, q, q, q, layout="BSHD")
+        assert torch.equal(got, lz.attention(q, q, q, causal=causal, layout="BSHD"))
         with pytest.warns(DeprecationWarning), pytest.raises(lz.InvalidRequestError, match="causal"):
-            lz.run(alias, q, q, q, causal=not causal)
+            lz.run(alias, q, q, q, causal=not causal, layout="BSHD")
         with pytest.warns(DeprecationWarning):
-            lz.explain(alias, q, q, q)
+            lz.explain(alias, q, q, q, layout="BSHD")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        lz.run("attention", q, q, q)
+        lz.run("attention", q, q, q, layout="BSHD")
 
 
 @pytest.mark.parametrize("alias", [a for c in contracts().values() for a in c["aliases"]])
