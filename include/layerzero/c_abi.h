@@ -135,7 +135,7 @@ typedef enum lz_status_code {
   LZ_GRAPH_UNSAFE = 9,
   LZ_HOST_KERNEL = 10, /* the plan's kernel lives in the caller's language: call it there */
   LZ_INTERNAL = 11,
-  LZ_CACHE_FULL = 12, /* a KV cache has no block left for what was asked; nothing was changed */
+  LZ_CACHE_FULL = 12,    /* a KV cache has no block left for what was asked; nothing was changed */
   LZ_KERNEL_REFUSED = 13 /* the kernel did not serve the call and wrote nothing, and no other one answered */
 } lz_status_code;
 
