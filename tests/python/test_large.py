@@ -19,14 +19,12 @@ MOST_BYTES = 13 << 30
 
 # Operations whose cases have no axis of independent batches: tests of their own below.
 WITHOUT_BATCHES = [
-    "attention_partials",
     "convert_layout",
     "kv_append_paged",
     "kv_block_table_update",
     "kv_compact",
     "linear_gguf_prepack",
     "linear_panels_prepack",
-    "sample_minp",
 ]
 
 

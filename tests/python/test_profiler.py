@@ -87,7 +87,7 @@ for call in (lambda: lz.rms_norm(), lambda: lz.rms_norm("text")):
         call()
     except lz.InvalidRequestError:
         pass
-assert lz.list_kernels("norm.rms") and lz.doctor().ok and "torch" not in sys.modules
+assert lz.list_kernels("norm.rms") and "torch" not in sys.modules
 lz.explain("norm.rms", x, w)
 lz.rms_norm(x, w)
 

@@ -13,6 +13,7 @@ def row(kernel: str, rows: int, median: float) -> dict:
         "axes": axes,
         "kernel_id": kernel,
         "median_us": median,
+        "cache_state": "warm",
         "note": None,
     }
 
