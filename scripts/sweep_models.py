@@ -3,19 +3,21 @@
 python scripts/sweep_models.py                    all classes, with SDPA and with eager attention
 python scripts/sweep_models.py --fresh            the same from the beginning
 python scripts/sweep_models.py BertModel T5Model  these alone, again
-python scripts/sweep_models.py --wrong            those again that were wrong or crashed
+python scripts/sweep_models.py --again "not built"  those again that had this verdict with some attention
 
-Each class runs in a process of its own, with limits of time and memory. Rows are kept in build/sweep-models-<version>.jsonl,
-so that an interrupted run goes on; the result is bench/results/sweep-models-<version>-<machine>.json. Ends with 1 where a
-class is wrong. What a row holds: `judge`.
+Each class runs in a process of its own with one thread, and with limits of processor time and memory. Rows are kept in
+build/sweep-models-<version>.jsonl, so that an interrupted run goes on; the result is
+bench/results/sweep-models-<version>-<machine>.json. Returns 1 where a class is wrong. What a row holds: `judge`.
 """
 
 import argparse
+import contextlib
 import copy
 import json
 import os
+import re
 import resource
-import selectors
+import select
 import signal
 import sys
 import time
@@ -28,6 +30,7 @@ from stamp_result import measured_on
 
 ROOT = Path(__file__).resolve().parent.parent
 SECONDS, MEMORY = 120, 12 << 30
+PATIENCE = 5  # seconds of a clock for each that a class may have of a processor, which others use too
 ATTENTIONS = ("sdpa", "eager")
 BAD = ("wrong", "crashed")
 # What has the most of a family's code in it comes first.
@@ -36,8 +39,9 @@ Rows = dict[str, dict[str, Any]]  # attention -> the row of a class
 
 
 def judge(kind: Any, attention: str) -> dict[str, Any]:
-    """verdict: "right", "wrong" with {call: what differs}, "not built" with the reason, "nothing compared" where the model
-    itself refuses every call or gives something else each time. error: the largest relative error of any tensor of any call.
+    """verdict: "right", "wrong" with {call: what differs}, "not built" with the reason, "no such attention" where the class
+    does not support it, "nothing compared" where the model itself refuses every call or returns something else each time. error:
+    the largest relative error of any tensor of any call. Without a row: "too slow", "too large", "crashed".
     """
     import compare_models
     import small_classes
@@ -45,8 +49,10 @@ def judge(kind: Any, attention: str) -> dict[str, Any]:
 
     try:
         model, given, _ = small_classes.build(kind, attention)
+    except small_classes.NoSuchAttention:
+        return {"verdict": "no such attention"}
     except small_classes.NotBuilt as why:
-        return {"verdict": "not built", "why": str(why)[:300]}
+        return {"verdict": "not built", "why": str(why)[:600]}
     original = copy.deepcopy(model)
     report = kernelize(model)
     outcome = compare_models.held_against(original, model, given)
@@ -75,81 +81,108 @@ def _each_once(left: dict[str, str]) -> dict[str, str]:
 
 
 def _child(kind: Any, pipe: int) -> None:
+    """Writes a line for each attention. A limit of processor time ends it: other processes do not make a class late."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.dup2(null, 2)
     for attention in ATTENTIONS:
-        signal.alarm(SECONDS)
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        most = int(used.ru_utime + used.ru_stime) + SECONDS
+        resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
         try:
             row = judge(kind, attention)
         except MemoryError:
-            row = {"verdict": "not built", "why": "out of memory"}
+            row = {"verdict": "too large", "why": f"out of memory with {MEMORY >> 30} GiB"}
         except Exception as error:  # of kernelize itself
             why = f"{type(error).__name__}: {str(error)[:300]}"
             row = {"verdict": "crashed", "why": why, "trace": traceback.format_exc()[-1500:]}
         os.write(pipe, (json.dumps({attention: row}, default=str) + "\n").encode())
 
 
-def _start(kind: Any) -> tuple[int, int]:
-    """(process, pipe) of one class. Forked: a process that imports all again would take longer than the class."""
-    read, write = os.pipe()
-    process = os.fork()
-    if process == 0:
-        try:
-            os.close(read)
-            _child(kind, write)
-        finally:
-            os._exit(0)
-    os.close(write)
-    return process, read
+class Running:
+    """The process of one class. Forked: a process that imports all again would take longer than the class."""
 
+    def __init__(self, name: str, kind: Any) -> None:
+        self.name, self.data, self.began = name, b"", time.monotonic()
+        self.pipe, write = os.pipe()
+        self.process = os.fork()
+        if self.process == 0:
+            try:
+                os.setsid()  # what it starts ends with it
+                os.close(self.pipe)
+                _child(kind, write)
+            finally:
+                os._exit(0)
+        os.close(write)
+        os.set_blocking(self.pipe, False)
 
-def _finish(process: int, read: int, data: bytes) -> Rows:
-    os.close(read)
-    _, status = os.waitpid(process, 0)
-    rows: Rows = {}
-    for line in data.decode().splitlines():
-        rows |= json.loads(line)
-    late = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM
-    missing = {"verdict": "not built", "why": f"took more than {SECONDS} s"} if late else {"verdict": "crashed"}
-    for attention in [attention for attention in ATTENTIONS if attention not in rows][:1]:
-        rows[attention] = {"why": f"its process ended with {status}"} | missing
-    return rows
+    def finished(self) -> Rows | None:
+        """Its rows once it has ended, None before. Its pipe may outlive it, in a process that it started."""
+        late = time.monotonic() - self.began > len(ATTENTIONS) * PATIENCE * SECONDS
+        if late:
+            self._kill()
+        ended, status = os.waitpid(self.process, 0 if late else os.WNOHANG)
+        with contextlib.suppress(BlockingIOError):
+            while part := os.read(self.pipe, 65536):
+                self.data += part
+        if not ended:
+            return None
+        self._kill()
+        os.close(self.pipe)
+        return self._rows(status, late)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process, signal.SIGKILL)
+
+    def _rows(self, status: int, late: bool) -> Rows:
+        rows: Rows = {}
+        for line in self.data.decode().splitlines():
+            rows |= json.loads(line)
+        by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        missing = {"verdict": "crashed", "why": f"its process ended with {status}"}
+        if by == signal.SIGXCPU:
+            missing = {"verdict": "too slow", "why": f"took more than {SECONDS} s of a processor"}
+        elif late:
+            missing = {"verdict": "too slow", "why": f"took more than {len(ATTENTIONS) * PATIENCE * SECONDS} s"}
+        for attention in [attention for attention in ATTENTIONS if attention not in rows]:
+            rows[attention] = missing
+        return rows
 
 
 def run(kinds: dict[str, Any], done: dict[str, Rows], keep: Any, jobs: int, seconds: float) -> None:
     """Adds the rows of all that is not `done`, and writes them to `keep` as they come; begins none after so many seconds."""
     waiting = [name for name in kinds if name not in done]
-    running: dict[int, tuple[str, int, list[bytes]]] = {}
-    selector, began = selectors.DefaultSelector(), time.monotonic()
+    running: dict[int, Running] = {}
+    began, before = time.monotonic(), len(done)
     while waiting or running:
         if time.monotonic() - began > seconds:
             waiting.clear()
         while waiting and len(running) < jobs:
             name = waiting.pop(0)
-            process, read = _start(kinds[name])
-            running[read] = name, process, []
-            selector.register(read, selectors.EVENT_READ)
-        for read in [key.fd for key, _ in selector.select()] if running else ():
-            name, process, parts = running[read]
-            part = os.read(read, 65536)
-            if part:
-                parts.append(part)
+            started = Running(name, kinds[name])
+            running[started.pipe] = started
+        select.select([*running], [], [], 0.2)
+        for pipe, each in [*running.items()]:
+            rows = each.finished()
+            if rows is None:
                 continue
-            selector.unregister(read)
-            del running[read]
-            done[name] = _finish(process, read, b"".join(parts))
-            keep.write(json.dumps({name: done[name]}) + "\n")
+            del running[pipe]
+            done[each.name] = rows
+            keep.write(json.dumps({each.name: rows}) + "\n")
             keep.flush()
-            _tell(name, done, len(kinds), time.monotonic() - began)
+            _show_progress(each.name, done, len(kinds), before, time.monotonic() - began)
 
 
-def _tell(name: str, done: dict[str, Rows], total: int, seconds: float) -> None:
+def _show_progress(name: str, done: dict[str, Rows], total: int, before: int, seconds: float) -> None:
+    """A bar in a terminal; elsewhere a line for each fault and for every 50 classes."""
     verdicts = "/".join(row["verdict"] for row in done[name].values())
-    line = f"{len(done)} of {total}, {seconds:.0f} s: {name} {verdicts}"
+    left = seconds / (len(done) - before) * (total - len(done))
+    line = f"{len(done)} of {total}, {seconds:.0f} s, about {left:.0f} s left: {name} {verdicts}"
     if sys.stderr.isatty():
-        print(f"\r{line}\033[K", end="", file=sys.stderr, flush=True)
+        bar = "#" * (30 * len(done) // total)
+        print(f"\r[{bar:30}] {line}\033[K", end="" if len(done) < total else "\n", file=sys.stderr, flush=True)
     elif any(bad in verdicts for bad in BAD) or len(done) % 50 == 0:
         print(line, flush=True)
 
@@ -161,8 +194,19 @@ def result_of(done: dict[str, Rows], classes: int) -> dict[str, Any]:
     counts = Counter(row["verdict"] for rows in done.values() for row in rows.values())
     errors = [row["error"] for rows in done.values() for row in rows.values() if row["verdict"] == "right"]
     totals = {"classes": len(done), "not_run": classes - len(done), **dict(sorted(counts.items()))}
+    totals["classes_compared"] = sum(any(row["verdict"] == "right" for row in rows.values()) for rows in done.values())
     totals["largest_error"] = max(errors, default=0.0)
-    return {"measured_on": measured_on(), "totals": totals, "classes": dict(sorted(done.items()))}
+    reasons = {f"why {verdict}": _reasons(done, verdict) for verdict in ("not built", "too slow", "too large")}
+    return {"measured_on": measured_on(), "totals": totals, **reasons, "classes": dict(sorted(done.items()))}
+
+
+def _reasons(done: dict[str, Rows], verdict: str) -> dict[str, int]:
+    """Reason without its names and numbers -> how many classes have it, the most frequent first."""
+    found: Counter[str] = Counter()
+    for rows in done.values():
+        whys = [row.get("why", "") for row in rows.values() if row["verdict"] == verdict]
+        found.update({re.sub(r"'[^']*'|\d+", "_", whys[0])[:100] for _ in whys[:1]})
+    return dict(found.most_common())
 
 
 def _a_line_each(result: dict[str, Any]) -> str:
@@ -174,7 +218,13 @@ def _a_line_each(result: dict[str, Any]) -> str:
 
 def _prepared() -> tuple[dict[str, Any], str]:
     """(classes, version of Transformers), in a process that children can be forked from: with one thread."""
-    os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    # Threads of OpenMP that wait by spinning made a run stand still where other processes had the cores.
+    os.environ |= {
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "passive",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
     sys.path.insert(0, str(ROOT / "tests/python/support"))
     import warnings
 
@@ -205,12 +255,16 @@ def _kept(path: Path) -> dict[str, Rows]:
     return done
 
 
+def _with_verdict(done: dict[str, Rows], *verdicts: str) -> list[str]:
+    return [name for name, rows in done.items() if any(row["verdict"] in verdicts for row in rows.values())]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--fresh", action="store_true")
-    parser.add_argument("--wrong", action="store_true")
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--again", nargs="+", metavar="VERDICT")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="another file for the rows; then no result is written")
     parser.add_argument(
         "--minutes", type=float, help="begin no further class after so long; the result says what was not run"
@@ -222,23 +276,22 @@ def main() -> int:
     if options.fresh:
         path.unlink(missing_ok=True)
     done = {name: rows for name, rows in _kept(path).items() if name in kinds}
-    bad = [name for name, rows in done.items() if any(row["verdict"] in BAD for row in rows.values())]
-    again = options.names or (bad if options.wrong else [])
-    asked = {name: kinds[name] for name in again} if options.names or options.wrong else kinds
+    again = options.names or (_with_verdict(done, *options.again) if options.again else [])
+    asked = {name: kinds[name] for name in again} if options.names or options.again else kinds
     done = {name: rows for name, rows in done.items() if name not in again}
+    found = {name: rows for name, rows in done.items() if name in asked}
     with path.open("a") as keep:
-        found = {name: rows for name, rows in done.items() if name in asked}
         run(asked, found, keep, options.jobs, 60 * (options.minutes or float("inf")))
     done |= found
+    result = result_of(done, len(kinds))
     if not options.keep:
-        result = result_of(done, len(kinds))
         target = ROOT / f"bench/results/sweep-models-{version}-{result['measured_on']['machine']}.json"
         target.write_text(_a_line_each(result))
         print(f"written: {target.relative_to(ROOT)}")
     wrong = [(n, a, row) for n, rows in found.items() for a, row in rows.items() if row["verdict"] in BAD]
     for name, attention, row in wrong:
         print(name, attention, row.get("wrong") or row.get("why"))
-    print(dict(Counter(row["verdict"] for rows in found.values() for row in rows.values())))
+    print(", ".join(f"{name}: {value}" for name, value in result["totals"].items()))
     return 1 if wrong else 0
 
 

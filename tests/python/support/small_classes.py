@@ -18,6 +18,10 @@ class NotBuilt(Exception):
     """Why no small model of a class could be made and run."""
 
 
+class NoSuchAttention(NotBuilt):
+    """The class does not support that attention."""
+
+
 def classes():
     """Name -> class of each model that Transformers exports."""
     import transformers
@@ -376,7 +380,7 @@ def build(kind, attention, counts=None):
             model = kind._from_config(config, attn_implementation=attention).eval()
         except Exception as error:
             if "does not support" in str(error) and "attention" in str(error):
-                raise NotBuilt(f"no {attention}") from None
+                raise NoSuchAttention(attention) from None
             reasons.append(f"level {level}: {type(error).__name__}: {str(error)[:200]}")
             continue
         model = randomise(model.float())
