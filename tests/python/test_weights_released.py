@@ -119,7 +119,7 @@ def test_autocast_rounds_as_it_does_for_parameters(pair):
 
 def test_no_gradients_and_no_grad_mode_alone(pair):
     kept, freed = pair
-    with pytest.raises(InvalidRequestError, match="no_grad"):
+    with pytest.raises(ReleasedWeightError, match="no_grad"):
         freed(input_ids=IDS)
     for parameter in freed.parameters():
         parameter.requires_grad_(False)
@@ -149,7 +149,7 @@ def test_no_gradients_and_no_grad_mode_alone(pair):
 def test_whoever_wants_the_values_is_told(pair, use, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # a save that is refused has written its configuration by then
     kept, freed = pair
-    with pytest.raises(ReleasedWeightError, match="load it anew"):
+    with pytest.raises(ReleasedWeightError, match="load it again"):
         use(freed)
     assert torch.equal(logits(freed), logits(kept))
 

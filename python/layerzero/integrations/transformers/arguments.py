@@ -85,5 +85,6 @@ def without_renaming(function: Any) -> Any:
     return function
 
 
-def is_former(name: str) -> bool:
-    return name in _FORMER
+def uses_former_names(forward: Any, names: Any) -> bool:
+    """Whether arguments have names that a forward, without its wrapper, does not know and Transformers accepts."""
+    return any(name in _FORMER and name not in signature_of(forward).names for name in names)

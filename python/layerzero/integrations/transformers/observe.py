@@ -35,8 +35,8 @@ def _attend(module, query, key, value, attention_mask, compute=attention_interfa
 
 
 def _attend_eager(module, query, key, value, attention_mask, **further):
-    """Eager attention reads no is_causal: its mask alone may make it causal."""
-    further |= {"is_causal": False, "sliding_window": None}
+    """Eager attention reads neither is_causal nor sliding_window: its mask alone may make it causal, and has the window."""
+    further |= {"is_causal": False}
     return _attend(module, query, key, value, attention_mask, attention_interface.eager_attention, **further)
 
 
@@ -282,6 +282,8 @@ def _describe(traces, reads_is_causal):
             layer = dataclasses.replace(
                 layer, attention=dataclasses.replace(layer.attention, causal=True, needs_mask=True)
             )
+        elif not layer.attention.causal and layer.attention.window is not None:  # the masks of an encoder have it
+            layer = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, window=None))
         asked = reads_is_causal and trace.arguments.get("is_causal") is True
         if layer.attention.causal != (cache is not None or asked):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")

@@ -260,7 +260,7 @@ class LayerTrace(SeesHeads):
             scale=float(further.get("scaling", query.size**-0.5)),
             causal=bool(causal),
             rope=rope,
-            window=further.get("sliding_window") if causal else None,  # of an encoder: its masks have it
+            window=None if cross else further.get("sliding_window"),
             softcap=further.get("softcap"),
             sinks=self._sinks(further["s_aux"]) if "s_aux" in further else None,
             alibi=further.get("alibi"),

@@ -12,7 +12,7 @@ from layerzero.integrations.transformers.blocks import GROUP, BlockWeight
 def _refuse(what: str) -> NoReturn:
     raise ReleasedWeightError(
         f"weights: wanted the values of a parameter for {what}, got one that kernelize(release_originals=True) has "
-        "released; call the model under torch.inference_mode(), or load it anew and leave release_originals out"
+        "released; call the model under torch.no_grad() or inference_mode(), or load it again without release_originals"
     )
 
 
@@ -74,7 +74,7 @@ def refuse_if_released(model: nn.Module, what: str) -> None:
     if names:
         raise ReleasedWeightError(
             f"{what}: wanted a model with its own parameters, got one whose {names[0]} and {len(names) - 1} more were "
-            "released by kernelize(release_originals=True); load it anew"
+            "released by kernelize(release_originals=True); load it again"
         )
 
 

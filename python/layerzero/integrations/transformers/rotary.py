@@ -13,7 +13,7 @@ import torch
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import counts, structure
-from layerzero.integrations.transformers.arguments import is_former, without_renaming
+from layerzero.integrations.transformers.arguments import uses_former_names, without_renaming
 
 _rope = _layerzero.ops["rope"]
 _done = threading.local()  # .rotations: calls that the operation answered in this thread
@@ -159,10 +159,11 @@ def looks_like_rotating(module):
 def rotating_forward(self, *args, **kwargs):
     """Takes the place of an attention module's forward: the module's own code with the operation's rotation."""
     rotations = self.__dict__.get("_layerzero_rotations")
-    if rotations is None or structure.takes_own_code(self) or any(map(is_former, kwargs)):
+    forward = without_renaming(type(self).forward)
+    if rotations is None or structure.takes_own_code(self) or uses_former_names(forward, kwargs):
         return type(self).forward(self, *args, **kwargs)
     before = getattr(_done, "rotations", 0)
-    result = _with_rotations(without_renaming(type(self).forward), rotations)(self, *args, **kwargs)
+    result = _with_rotations(forward, rotations)(self, *args, **kwargs)
     if getattr(_done, "rotations", 0) != before:
         counts.count_call(self)
     return result
