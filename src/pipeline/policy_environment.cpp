@@ -20,7 +20,7 @@ using nlohmann::json;
 constexpr std::string_view kPrefix = "LAYERZERO_";
 constexpr std::string_view kLockPrefix = "LAYERZERO_LOCK_";
 
-enum class VariableKind : uint8_t { kFlag, kInverseFlag, kSources, kPath, kConfigFile, kLibraries };
+enum class VariableKind : uint8_t { kFlag, kInverseFlag, kVerbosity, kSources, kPath, kConfigFile, kLibraries };
 
 struct Variable {
   std::string_view name;
@@ -32,7 +32,7 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"LAYERZERO_DISABLED", VariableKind::kInverseFlag, "enabled"},
     {"LAYERZERO_PREFER", VariableKind::kSources, "prefer_sources"},
     {"LAYERZERO_AVOID", VariableKind::kSources, "avoid_sources"},
-    {"LAYERZERO_VERBOSE", VariableKind::kFlag, "log_selections"},
+    {"LAYERZERO_VERBOSE", VariableKind::kVerbosity, "log_selections"},
     {"LAYERZERO_DETERMINISTIC", VariableKind::kFlag, "deterministic"},
     {"LAYERZERO_DEBUG", VariableKind::kFlag, "debug"},
     {"LAYERZERO_PIPELINES", VariableKind::kFlag, "pipelines"},
@@ -57,7 +57,9 @@ Result<bool> ParseFlag(const Variable& variable, std::string_view value) {
   const std::string text = Lower(value);
   if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
   if (text == "0" || text == "false" || text == "no" || text == "off") return false;
-  return Wrong(variable.name, "0 or 1", value);
+  const bool verbosity = variable.kind == VariableKind::kVerbosity;
+  if (verbosity && text == "2") return true;  // and times, which the Python side prints
+  return Wrong(variable.name, verbosity ? "0, 1 or 2" : "0 or 1", value);
 }
 
 Result<json> ParseSources(std::string_view name, std::string_view value) {
@@ -120,6 +122,7 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
   const std::string key(variable.key);
   switch (variable.kind) {
     case VariableKind::kFlag:
+    case VariableKind::kVerbosity:
     case VariableKind::kInverseFlag: {
       Result<bool> flag = ParseFlag(variable, value);
       if (!flag.ok()) return flag.TakeStatus();

@@ -59,6 +59,14 @@ TEST(PolicyEnvironment, WinsOverFilesAlsoWithZero) {
   EXPECT_FALSE(policy->deterministic);
 }
 
+TEST(PolicyEnvironment, VerbosityTwoLogsSelectionsToo) {
+  for (const char* level : {"1", "2"}) {
+    Result<Policy> policy = FromEnvironment({{"LAYERZERO_VERBOSE", level}});
+    ASSERT_TRUE(policy.ok()) << level;
+    EXPECT_TRUE(policy->log_selections);
+  }
+}
+
 TEST(PolicyEnvironment, EmptyMeansNotSet) {
   Result<Policy> policy = FromEnvironment(
       {{"LAYERZERO_DISABLED", ""}, {"LAYERZERO_PREFER", ""}, {"LAYERZERO_LOCK_ATTENTION", ""}}, "enabled: false\n");
@@ -76,7 +84,8 @@ TEST(PolicyEnvironment, MistakesNameTheVariable) {
       {"LAYERZERO_LIBRARIES", "openblas", "LAYERZERO_LIBRARIES: wanted source=path, comma-separated, got 'openblas'"},
       {"LAYERZERO_LIBRARIES", "onednn=a,openblas=", "got 'openblas='"},
       {"LAYERZERO_LIBRARIES", "a.b=c", "as openblas=libopenblas.so.0"},
-      {"LAYERZERO_VERBOSE", "2", "wanted 0 or 1"},
+      {"LAYERZERO_VERBOSE", "3", "wanted 0, 1 or 2, got 3"},
+      {"LAYERZERO_DEBUG", "2", "wanted 0 or 1, got 2"},
       {"LAYERZERO_PREFER", "a,,b", "LAYERZERO_PREFER: wanted library names, comma-separated"},
       {"LAYERZERO_AVOID", "flash_attn.v3", "LAYERZERO_AVOID: wanted library names"},
       {"LAYERZERO_LOCK_", "a.b", "LAYERZERO_LOCK_<OPERATION>"},
