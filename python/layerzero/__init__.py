@@ -48,6 +48,7 @@ from layerzero.errors import (
     KVCacheFullError,
     LayerZeroError,
     LayerZeroLayoutWarning,
+    LayerZeroReferenceWarning,
     NoKernelFoundError,
     NotInstalledError,
     ReleasedWeightError,
@@ -100,6 +101,10 @@ _layerzero.set_hooks(
     backends.begin,
 )
 _operations = tuple(_layerzero.ops)
+if _log.wants_times():
+    from layerzero import _times
+
+    _times.install()
 globals().update(_layerzero.ops)  # the C callables themselves
 try:
     _layerzero.startup()
@@ -132,7 +137,14 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'layerzero' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    try:
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+    except ImportError as error:
+        from layerzero._optional import as_not_installed
+
+        if found := as_not_installed(error, f"layerzero.{name}"):
+            raise found from None
+        raise
     globals()[name] = value
     return value
 
@@ -147,6 +159,7 @@ __all__ = [
     "KernelRefusedError",
     "LayerZeroError",
     "LayerZeroLayoutWarning",
+    "LayerZeroReferenceWarning",
     "NoKernelFoundError",
     "NotInstalledError",
     "Reason",

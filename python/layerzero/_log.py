@@ -1,4 +1,4 @@
-"""One line for what a user should know of a selection; silent unless the logger `layerzero` is asked."""
+"""What a user should know of a selection: lines for those who ask (log_selections, LAYERZERO_VERBOSE), warnings for all."""
 
 import logging
 import math
@@ -7,26 +7,43 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
-from layerzero.errors import LayerZeroLayoutWarning
+from layerzero.errors import LayerZeroLayoutWarning, LayerZeroReferenceWarning
 
 _logger = logging.getLogger("layerzero")
-_logger.addHandler(logging.NullHandler())
 _told: set[tuple[str, str]] = set()
 _guessed: dict[tuple[str, int, str], float] = {}
 _MOST_TOLD = 1000  # then silence: messages may differ in every call
+
+
+def wants_times() -> bool:
+    """Whether LAYERZERO_VERBOSE=2 asks for a line with the time of each call."""
+    return os.environ.get("LAYERZERO_VERBOSE") == "2"
+
+
+def line(text: str) -> None:
+    """A line that the user has asked for: through logging where the program has set it up for it, else on standard error."""
+    if _logger.isEnabledFor(logging.INFO) and _logger.hasHandlers():
+        _logger.info("%s", text)
+    elif sys.stderr is not None:
+        print(f"layerzero: {text}", file=sys.stderr)
 
 
 def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[str] | None) -> None:
     """A choice that the policy wants logged, or, with `libraries`, a reference where another kernel should have been:
     a warning, once for each operation and kind of device, with what to install."""
     if libraries is None:
-        _logger.info("%s: %s", operation, kernel_id)
+        line(f"{operation}: {kernel_id}")
     elif (operation, platform) not in _told:
         _told.add((operation, platform))
         from layerzero.backends.report import advice
 
-        _logger.warning("%s runs on its reference %s (%s): %s", operation, kernel_id, platform, advice(libraries))
+        text = f"{operation} runs on its reference {kernel_id} ({platform}): {advice(libraries)}"
+        try:
+            warnings.warn(text, LayerZeroReferenceWarning, stacklevel=_caller()[1])
+        except LayerZeroReferenceWarning:  # a filter made it an error; the call is right all the same
+            _logger.warning("%s", text)
 
 
 def failed(operation: str, text: str) -> None:
@@ -38,9 +55,7 @@ def failed(operation: str, text: str) -> None:
 
 def guessed(text: str, interval: float) -> None:
     """Warns of a layout that was guessed: each place in the program once about these shapes, again after `interval` s."""
-    frame, level, internal = sys._getframe(1), 2, _internal()  # what called is C: the caller's frame is next
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(internal):
-        frame, level = frame.f_back, level + 1
+    frame, level = _caller()
     place, now = (frame.f_code.co_filename, frame.f_lineno, text), time.monotonic()
     if now - _guessed.get(place, -math.inf) < interval:
         return
@@ -48,6 +63,14 @@ def guessed(text: str, interval: float) -> None:
     if len(_guessed) >= _MOST_TOLD:
         _guessed.clear()
     _guessed[place] = now
+
+
+def _caller() -> tuple[Any, int]:
+    """The first frame outside LayerZero and torch, and its stacklevel for the function that asks."""
+    frame, level, internal = sys._getframe(2), 2, _internal()  # what called the hook is C: the caller's frame is next
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(internal):
+        frame, level = frame.f_back, level + 1
+    return frame, level
 
 
 def _internal() -> tuple[str, ...]:

@@ -12,10 +12,11 @@ from typing import Any
 from layerzero import _layerzero, _nested, _random, _torch
 from layerzero._arrays import call_on_arrays, is_foreign
 from layerzero._contracts import Contract, contracts, has_whole_outputs, parameter_names
+from layerzero._optional import as_not_installed
 from layerzero._policy import has_locks
 from layerzero._references import call_reference
 from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse_request
-from layerzero.errors import InvalidRequestError, NotInstalledError
+from layerzero.errors import InvalidRequestError
 
 
 def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -91,7 +92,7 @@ def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -
         try:
             importlib.import_module("torch")  # arrays of other libraries are computed on as torch tensors
         except ImportError as error:
-            raise NotInstalledError(f"{name}: wanted torch, which is not installed: {error}") from None
+            raise as_not_installed(error, name) or error from None
     _torch.attach_if_imported()
     return sys.modules["torch"]
 

@@ -101,6 +101,10 @@ class LayerZeroLayoutWarning(UserWarning):
     """A tensor's layout was guessed."""
 
 
+class LayerZeroReferenceWarning(UserWarning):
+    """A call ran on its slow reference, because no faster kernel takes it; once for each operation and kind of device."""
+
+
 _NO_KERNEL = 3  # lz_status_code
 _BY_CODE: dict[int, type[LayerZeroError]] = {
     kind.code: kind

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError, NotInstalledError
+from layerzero._optional import need
+from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError
 
 _STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # places are lz_kv_strategy's numbers
 _LAYOUTS = ("NHD", "HND")
@@ -352,8 +353,6 @@ def _numbers(tokens: Any) -> Sequence[int] | None:
 
 def _torch() -> Any:
     if "torch" not in sys.modules:
-        try:
-            __import__("torch")
-        except ImportError as error:
-            raise NotInstalledError(f"KVCacheManager: wanted torch for its tensors: {error}") from None
+        need("torch", what="KVCacheManager")
+        __import__("torch")
     return sys.modules["torch"]

@@ -1,6 +1,7 @@
 """References that answer in place of other kernels are counted, logged once with what to install, and listed."""
 
 import logging
+import warnings
 
 import pytest
 
@@ -31,14 +32,14 @@ ONLY_REFERENCES = [{"deny": ["hwy.*", "torch.rms_norm", "zentorch.*"]}]
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_reference_in_place_of_another_kernel_is_counted_and_said(library, caplog, forgotten, door):
+def test_a_reference_in_place_of_another_kernel_is_counted_and_said(library, forgotten, door):
     name = library(None)  # not installed
     before = calls()
-    with caplog.at_level(logging.WARNING, logger="layerzero"), lz.policy(rules=ONLY_REFERENCES):
+    with pytest.warns(lz.LayerZeroReferenceWarning) as warned, lz.policy(rules=ONLY_REFERENCES):
         for _ in range(3):
             DOORS[door]()
     assert calls() == before + 3
-    (line,) = [m for m in caplog.messages if m.startswith("norm.rms")]
+    (line,) = [str(w.message) for w in warned if str(w.message).startswith("norm.rms")]
     assert "runs on its reference" in line and f"pip install {name}" in line
     found = next(s for s in lz.doctor().served_by_reference if s["operation"] == "norm.rms")
     assert found["platform"] == "cpu" and found["kernel_id"] == "torch.ref.norm.rms" or "ref.norm.rms"
@@ -47,22 +48,31 @@ def test_a_reference_in_place_of_another_kernel_is_counted_and_said(library, cap
     ]
 
 
-def test_a_library_that_is_broken_is_named_with_its_error(library, caplog, forgotten):
+def test_a_library_that_is_broken_is_named_with_its_error(library, forgotten):
     name = library("raise ImportError('libfoo.so.3')")
-    with caplog.at_level(logging.WARNING, logger="layerzero"), lz.policy(rules=ONLY_REFERENCES):
+    with pytest.warns(lz.LayerZeroReferenceWarning) as warned, lz.policy(rules=ONLY_REFERENCES):
         lz.rms_norm(X, W)
-    (line,) = caplog.messages
+    (line,) = [str(w.message) for w in warned]
+    assert warned[0].filename == __file__  # the place of the call, not of LayerZero
     assert f"mend {name}" in line and "libfoo.so.3" in line
 
 
-def test_a_reference_that_was_asked_for_is_no_fallback(library, caplog, forgotten):
+def test_a_warning_that_is_an_error_leaves_the_call_right(library, caplog, forgotten):
+    library(None)
+    with warnings.catch_warnings(), lz.policy(rules=ONLY_REFERENCES):
+        warnings.simplefilter("error")
+        assert torch.equal(lz.rms_norm(X, W), lz.rms_norm(X, W))
+    assert ["runs on its reference" in message for message in caplog.messages] == [True]
+
+
+def test_a_reference_that_was_asked_for_is_no_fallback(library, caplog, forgotten, recwarn):
     library(None)
     before = calls()
     with caplog.at_level(logging.WARNING, logger="layerzero"):
         lz.rms_norm(X, W, kernel="ref.norm.rms")
         with lz.disabled():
             lz.rms_norm(X, W)
-    assert calls() == before and not caplog.messages
+    assert calls() == before and not caplog.messages and not recwarn.list
 
 
 def test_a_reference_without_any_other_kernel_is_no_fallback_on_a_cpu(caplog, forgotten):

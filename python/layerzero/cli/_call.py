@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 from layerzero._contracts import contracts, flat_name
-from layerzero.errors import InvalidRequestError, NotInstalledError
+from layerzero._optional import need
+from layerzero.errors import InvalidRequestError
 
 SHORT = {
     "f64": "float64",
@@ -75,10 +76,9 @@ def _tensor(key: str, text: str) -> Any:
     match = _TENSOR.match(text)
     if not match:
         raise InvalidRequestError(f"--{key}: wanted dtype[sizes], for example bf16[1,512,32,128], got {text!r}")
-    try:
-        import torch
-    except ImportError as error:
-        raise NotInstalledError(f"this command needs torch: pip install layerzero-kernels[torch] ({error})") from None
+    need("torch", what="this command")
+    import torch
+
     dtype = getattr(torch, SHORT.get(match[1], match[1]), None)
     if not isinstance(dtype, torch.dtype):
         raise InvalidRequestError(f"--{key}: wanted a dtype such as {', '.join(SHORT)}, bool, got {match[1]!r}")

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from layerzero._optional import need
 from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError
 from layerzero.models.disk_cache import cache_dir, touch
 
@@ -126,8 +127,7 @@ def _refuse_incomplete(path, loading):
 def _convert(path, dtype, folder):
     import transformers
 
-    if importlib.util.find_spec("gguf") is None:
-        raise NotInstalledError("reading a .gguf file for the first time needs the package gguf: pip install gguf")
+    need("gguf", "accelerate", what="reading a .gguf file for the first time")
     options = {}
     if hasattr(transformers, "GgufConfig"):  # newer versions may keep the blocks packed
         options["quantization_config"] = transformers.GgufConfig(gguf_file=path.name, dequantize=True)
@@ -216,6 +216,7 @@ def load(model=None, dtype="bf16", quiet=True):
     """(model in eval mode, tokenizer) of a folder, a GGUF file, or the packaged SmolLM2 when `model` is None."""
     if dtype not in DTYPES:
         raise InvalidRequestError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}; pass one of them")
+    need("transformers", what="loading a model")
     import transformers
 
     path, is_gguf = resolve_model(model)

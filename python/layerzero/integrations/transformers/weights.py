@@ -17,8 +17,9 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
+from layerzero._optional import need
 from layerzero._writes import Seen, are_counted
-from layerzero.errors import InvalidRequestError, NotInstalledError
+from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers.blocks import BlockWeight
 from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
 from layerzero.models import packed_file
@@ -91,10 +92,9 @@ def _file_name(name: str) -> str | None:
 
 
 def _file_tensors(path: str) -> dict[str, tuple[torch.Tensor, str]]:
-    try:
-        import gguf
-    except ImportError as error:
-        raise NotInstalledError("weights: reading a .gguf file needs the package gguf: pip install gguf") from error
+    need("gguf", what="weights='gguf'")
+    import gguf
+
     tensors = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of memory that is mapped for reading alone, and only read

@@ -1,0 +1,103 @@
+"""Python packages that parts of LayerZero use and `import layerzero` does not: tested versions, and the command that installs them.
+
+pyproject.toml's extras have the same ranges; tests/python/test_optional.py compares the two.
+"""
+
+import importlib.util
+from importlib import metadata
+from typing import Any, NamedTuple
+
+from layerzero.errors import NotInstalledError
+
+
+class Package(NamedTuple):
+    """A package's tested versions and what it is for."""
+
+    tested: str  # ">=a,<b"; numbers are compared part by part
+    extra: str | None  # of layerzero-kernels
+    purpose: str
+
+
+PACKAGES = {
+    "torch": Package(">=2.11,<3", "torch", "every operation"),
+    "numpy": Package(">=1.26,<3", None, "arrays as arguments; without it torch prints a warning"),
+    "transformers": Package(">=5.17,<5.25", "transformers", "kernelize, generate, demo, bench models"),
+    "accelerate": Package(">=1.10,<2", "transformers", "reading .gguf files with Transformers"),
+    "gguf": Package(">=0.17,<1", "transformers", "reading .gguf files, weights='gguf'"),
+}
+
+
+def need(*names: str, what: str) -> None:
+    """Raises NotInstalledError for packages that are missing, with one command that installs all that `what` needs."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise not_installed(missing, what)
+
+
+def not_installed(missing: list[str], what: str) -> NotInstalledError:
+    """The error that names the missing packages and the command."""
+    plural = "packages that are" if len(missing) > 1 else "a package that is"
+    fix = install_command(*missing)
+    error = NotInstalledError(f"{what} needs {' and '.join(missing)}, {plural} not installed; {fix}")
+    error.field, error.wanted, error.got, error.fix = what, " and ".join(missing), "none", fix
+    return error
+
+
+def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
+    """A failed import of an optional package as the error that says what to install; None: another module's fault."""
+    root = (error.name or "").partition(".")[0]
+    if root not in PACKAGES:
+        return None
+    if importlib.util.find_spec(root) is None:
+        return not_installed([root], what)
+    version = version_of(root)
+    if version is None or in_range(version, PACKAGES[root].tested):
+        return None
+    fix = install_command(root)
+    wanted = f"{root}{PACKAGES[root].tested}"
+    found = NotInstalledError(f"{what}: wanted {wanted}, got {version}, which lacks what is used ({error}); {fix}")
+    found.field, found.wanted, found.got, found.fix = what, wanted, version, fix
+    return found
+
+
+def install_command(*names: str) -> str:
+    """The pip command that installs packages in tested versions: by the extra that holds all of them, where there is one."""
+    extras = {PACKAGES[name].extra for name in names}
+    if len(extras) == 1 and None not in extras:
+        return f'pip install "layerzero-kernels[{extras.pop()}]"'
+    return "pip install " + " ".join(f'"{name}{PACKAGES[name].tested}"' for name in names)
+
+
+def version_of(name: str) -> str | None:
+    """The installed version, without importing the package; None: not installed."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def in_range(version: str, tested: str) -> bool:
+    """Whether a version fits ">=a,<b"."""
+    low, high = (_numbers(part.lstrip("<>=")) for part in tested.split(","))
+    return low <= _numbers(version) < high
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    numbers = []
+    for part in version.partition("+")[0].split("."):
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+    return tuple(numbers)
+
+
+def report() -> list[dict[str, Any]]:
+    """{"name", "version" or None, "tested", "in_range", "purpose", "fix" or None} of each package, for doctor."""
+    found = []
+    for name, package in PACKAGES.items():
+        version = version_of(name)
+        fits = version is not None and in_range(version, package.tested)
+        entry = {"name": name, "version": version, "tested": package.tested, "in_range": fits}
+        found.append({**entry, "purpose": package.purpose, "fix": None if fits else install_command(name)})
+    return found
