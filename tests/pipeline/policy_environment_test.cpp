@@ -113,10 +113,14 @@ class ProcessLayersTest : public testing::Test {
     std::filesystem::create_directories(folder_ / "project");
     std::filesystem::current_path(folder_ / "project");
     setenv("HOME", (folder_ / "home").c_str(), 1);
+    if (const char* caches = std::getenv("XDG_CACHE_HOME")) old_caches_ = caches;
+    unsetenv("XDG_CACHE_HOME");
   }
   void TearDown() override {
     std::filesystem::current_path(old_folder_);
     setenv("HOME", old_home_.c_str(), 1);
+    unsetenv("XDG_CACHE_HOME");
+    if (!old_caches_.empty()) setenv("XDG_CACHE_HOME", old_caches_.c_str(), 1);
     for (const char* name : {"LAYERZERO_CONFIG", "LAYERZERO_CACHE_DIR", "LAYERZERO_DETERMINISTIC", "LAYERZERO_TYPO"}) {
       unsetenv(name);
     }
@@ -130,7 +134,7 @@ class ProcessLayersTest : public testing::Test {
   }
 
   std::filesystem::path folder_, old_folder_;
-  std::string old_home_;
+  std::string old_home_, old_caches_;
 };
 
 TEST_F(ProcessLayersTest, NothingThereGivesDefaultsAndTheHome) {
@@ -139,6 +143,16 @@ TEST_F(ProcessLayersTest, NothingThereGivesDefaultsAndTheHome) {
   EXPECT_EQ(policy->cache_dir, (folder_ / "home/.cache/layerzero").string());
   EXPECT_EQ(policy->origins.at("cache_dir"), "default");
   EXPECT_EQ(policy->hash, ParsePolicy({})->hash);
+}
+
+TEST_F(ProcessLayersTest, CachesOfTheDesktopStandard) {
+  std::filesystem::create_directories(folder_ / "caches/layerzero");
+  Write("caches/layerzero/config.yaml", "strict_mode: true\n");
+  setenv("XDG_CACHE_HOME", (folder_ / "caches").c_str(), 1);
+  EXPECT_EQ(Load()->cache_dir, (folder_ / "caches/layerzero").string());
+  EXPECT_TRUE(Load()->strict_mode);
+  setenv("XDG_CACHE_HOME", "relative", 1);  // the standard: ignored
+  EXPECT_EQ(Load()->cache_dir, (folder_ / "home/.cache/layerzero").string());
 }
 
 TEST_F(ProcessLayersTest, EnvironmentThenProjectThenUser) {

@@ -88,15 +88,18 @@ def test_failed_conversion_leaves_nothing(cache, tmp_path, monkeypatch):
     assert not list((cache / "models").glob("*/*"))
 
 
-def test_a_disk_that_takes_nothing(tmp_path, monkeypatch, caplog):
+def test_a_disk_that_takes_nothing(tmp_path, monkeypatch):
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("LAYERZERO_CACHE_DIR", str(blocked / "cache"))
     monkeypatch.setattr(gguf, "_convert", fake_convert)
     source = tmp_path / "m.gguf"
     source.write_bytes(b"GGUF")
-    folder = gguf.converted_folder(source, "f32")
-    assert (folder / "config.json").is_file() and "is not kept" in caplog.text and blocked.read_text() == ""
+    with pytest.warns(UserWarning, match="is not kept.*LAYERZERO_CACHE_DIR") as warned:
+        folder = gguf.converted_folder(source, "f32")
+        gguf.converted_folder(source, "f16")
+    assert len(warned) == 1  # said once
+    assert (folder / "config.json").is_file() and blocked.read_text() == ""
 
 
 def test_use_decides_what_a_cap_removes(cache, tmp_path, monkeypatch):

@@ -14,6 +14,19 @@ from layerzero.errors import InvalidRequestError, LayerZeroError
 PIPE_WIDTH = 200  # columns
 INTERRUPTED = 130  # exit code
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="nothing on standard error while it works")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="everything, nothing grouped or left out")]
+
+
+def one_of_option(known: Sequence[str], help: str = "") -> Any:
+    """An option whose help and completion name its values."""
+    text = ", ".join(known[:-1]) + f" or {known[-1]}"
+    return typer.Option(help=f"{text}. {help}" if help else text, autocompletion=lambda: list(known))
+
+
+def note(quiet: bool) -> Callable[[str], None]:
+    """Gives what prints a line about the work on standard error; nothing where that is not wanted."""
+    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
 
 
 def print_json(data: Any) -> None:

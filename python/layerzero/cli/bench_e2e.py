@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from layerzero._names import DTYPES, one_of
+from layerzero._optional import need
 from layerzero.cli._output import Json, print_json, print_table, progress
 
 
@@ -20,18 +22,21 @@ def command(
 
     With --peers every runtime on the same GGUF file takes turns, and nothing else is measured.
     """
+    names = [] if peers else [one_of("--dtypes", name.strip(), DTYPES) for name in dtypes.split(",")]
+    need("torch", "transformers", what="bench e2e")
     import platform
 
     import torch
     import transformers
 
     from layerzero.models import measure
+    from layerzero.models.gguf import resolve_model
 
     if threads:
         torch.set_num_threads(threads)
     path = None if model == "smollm2" else model
 
-    names = [] if peers else [name.strip() for name in dtypes.split(",")]
+    resolve_model(path)  # refused before anything is measured
     with progress("Transformers and LayerZero:", total=len(names) * (3 * rounds + 2)) as step:
 
         def on_step(round_index: int, side: str) -> None:

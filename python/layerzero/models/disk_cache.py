@@ -1,16 +1,35 @@
 """What LayerZero keeps on disk: models converted from GGUF files, packed weights. Listed, capped, cleared; all of it can be made again."""
 
+import json
 import os
 import pathlib
 import shutil
 import tempfile
+import warnings
 from typing import Any
+
+from layerzero import _layerzero
+
+_not_kept: set[pathlib.Path] = set()  # folders that a warning has named
 
 
 def cache_dir() -> pathlib.Path:
-    """Where LayerZero keeps what it can make again."""
+    """Where LayerZero keeps what it can make again: $LAYERZERO_CACHE_DIR, else the policy's `cache_dir`, which is layerzero
+    in $XDG_CACHE_HOME or ~/.cache where nobody sets it."""
     given = os.environ.get("LAYERZERO_CACHE_DIR")
-    return pathlib.Path(given) if given else pathlib.Path.home() / ".cache" / "layerzero"
+    return pathlib.Path(given or json.loads(_layerzero.policy_text())["keys"]["cache_dir"]["value"]).expanduser()
+
+
+def not_kept(what: str, error: OSError) -> None:
+    """Warns, once for each folder, that nothing can be kept in the cache."""
+    folder = cache_dir()
+    if folder not in _not_kept:
+        _not_kept.add(folder)
+        warnings.warn(
+            f"{what} is not kept and will be made again each time: {error}; set LAYERZERO_CACHE_DIR to a folder that can be "
+            "written",
+            stacklevel=2,
+        )
 
 
 def touch(folder: pathlib.Path) -> None:

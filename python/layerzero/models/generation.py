@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
+from layerzero._refusals import refuse_request
 from layerzero._tokenizer_libraries import typed_errors
 from layerzero.errors import InvalidRequestError
 from layerzero.models.time_limit import within
@@ -29,6 +30,14 @@ class Sampling:
     greedy: bool = True
 
     def __post_init__(self):
+        for name, fits, wanted in (
+            ("temperature", self.temperature >= 0, "at least 0"),
+            ("top_k", self.top_k is None or self.top_k >= 1, "at least 1"),
+            ("top_p", self.top_p is None or 0 < self.top_p <= 1, "above 0 and at most 1"),
+            ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1"),
+        ):
+            if not fits:
+                refuse_request(name, wanted, f"{getattr(self, name)}")
         if self.min_p is not None and (self.top_k is not None or self.top_p is not None):
             raise InvalidRequestError("min_p: wanted it alone, got top_k or top_p too; choose one of the two ways")
 
@@ -103,8 +112,9 @@ class Session:
     def text(self, ids):
         return detokenize(ids, self.tokenizer_id)
 
-    def generate(self, prompts, max_tokens, sampling=None, on_text=None):
-        """Answers to prompts given as lists of ids. on_text(piece): text of the single prompt as it comes."""
+    def generate(self, prompts, max_tokens, sampling=None, on_text=None, stop=None):
+        """Answers to prompts given as lists of ids. on_text(piece): text of the single prompt as it comes. stop(): asked
+        after each token; True ends the answers where they are."""
         sampling = sampling or Sampling()
         if max_tokens < 1:
             raise InvalidRequestError(f"max_tokens: wanted at least 1, got {max_tokens}; ask for one token or more")
@@ -125,7 +135,7 @@ class Session:
                         rows[index].append(token)
                 if stream and not stopped[0]:
                     stream.push(rows[0])
-                if all(stopped):
+                if all(stopped) or (stop is not None and stop()):
                     break
             steps.close()
         if stream:

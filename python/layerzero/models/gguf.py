@@ -1,7 +1,7 @@
 """A GGUF file or a model folder as a Transformers model and tokenizer; the converted form is kept by digest.
 
 The first load dequantises the GGUF's blocks (minutes of Python for large files); what results is stored as safetensors
-under `$LAYERZERO_CACHE_DIR` or `~/.cache/layerzero`, as `models/<sha256 of the file>/<dtype>/`. Later loads read that
+in the cache folder (`layerzero cache list` shows it), as `models/<sha256 of the file>/<dtype>/`. Later loads read that
 folder and need neither the network nor the `gguf` package.
 """
 
@@ -10,9 +10,9 @@ import contextlib
 import functools
 import hashlib
 import importlib.util
-import logging
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
+from layerzero._names import one_of
 from layerzero._optional import need
 from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError
-from layerzero.models.disk_cache import cache_dir, touch
+from layerzero.models.disk_cache import cache_dir, not_kept, touch
 
-DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32, "f16": torch.float16}
+DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
 _FORMAT = "1"  # raised when the stored form changes: older folders are then not found
 _CHUNK = 1 << 20
 
@@ -38,7 +39,9 @@ def default_model_path():
 
 
 def _invalid(wanted, got, fix):
-    return InvalidRequestError(f"model: wanted {wanted}, got {got}; {fix}")
+    error = InvalidRequestError(f"model: wanted {wanted}, got {got}; {fix}")
+    error.field, error.wanted, error.got, error.fix = "model", wanted, got, fix
+    return error
 
 
 def resolve_model(model=None):
@@ -51,6 +54,8 @@ def resolve_model(model=None):
             )
         return path, True
     path = pathlib.Path(model).expanduser()
+    if not path.exists() and re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)):
+        path = _cached_hub_folder(str(model))
     if path.is_file():
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
@@ -65,6 +70,19 @@ def resolve_model(model=None):
         got = f"{path} without config.json and with {len(files)} .gguf files"
         raise _invalid("a model folder, or one with a single .gguf file", got, "pass the .gguf file itself")
     return files[0], True
+
+
+def _cached_hub_folder(model):
+    """The folder of a Hugging Face model id in the hub's local cache; nothing is downloaded."""
+    need("transformers", what="a model by its Hugging Face id")  # it brings huggingface_hub
+    from huggingface_hub import snapshot_download
+
+    try:
+        return pathlib.Path(snapshot_download(model, local_files_only=True))
+    except Exception as error:  # its classes differ by release; each one means that the cache lacks the model
+        got = f"{model!r}, which is neither a path nor an id in the local Hugging Face cache"
+        fix = f"check the path, or fetch it first: hf download {model}"
+        raise _invalid("a folder, a .gguf file, or the id of a downloaded model", got, fix) from error
 
 
 def file_digest(path):
@@ -170,7 +188,7 @@ def converted_folder(path, dtype_name):
 
 def _converted_for_now(path, dtype_name, error):
     """The converted form in a temporary folder of this process: the cache's disk takes nothing."""
-    logging.getLogger("layerzero").warning("%s is not kept: %s", path, error)
+    not_kept(f"{path}, converted,", error)
     made = pathlib.Path(tempfile.mkdtemp(prefix="layerzero-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     _convert(pathlib.Path(path), DTYPES[dtype_name], made)
@@ -214,8 +232,7 @@ def _quiet(quiet):
 
 def load(model=None, dtype="bf16", quiet=True):
     """(model in eval mode, tokenizer) of a folder, a GGUF file, or the packaged SmolLM2 when `model` is None."""
-    if dtype not in DTYPES:
-        raise InvalidRequestError(f"dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}; pass one of them")
+    one_of("dtype", dtype, DTYPES)
     need("transformers", what="loading a model")
     import transformers
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
+from layerzero._names import check_weights
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import (
@@ -375,6 +376,7 @@ def kernelize(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
+    check_weights(weights, activations)
     asked = (weights, activations, release_originals)
     if weights is None:
         _refuse_without_weights(activations, accuracy_ids, max_perplexity_ratio, release_originals)

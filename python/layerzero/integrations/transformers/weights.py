@@ -23,12 +23,11 @@ from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers.blocks import BlockWeight
 from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
 from layerzero.models import packed_file
-from layerzero.models.disk_cache import cache_dir, touch
+from layerzero.models.disk_cache import cache_dir, not_kept, touch
 from layerzero.models.gguf import file_digest
 
 _OPS = _layerzero.ops
 Weighted = nn.Linear | nn.Embedding
-KINDS = ("gguf", "bf16", "int8", "int4")
 _VERSION = "1"  # of the packed order and of the rounding: raised when one changes, older entries are then not found
 _LEAST_KEPT = 1 << 20  # bytes: fewer are made anew as soon as they are read
 _FILE_NAMES = {
@@ -204,14 +203,13 @@ def _kept(path: pathlib.Path, make: Callable[[], dict[str, BlockWeight]]) -> Blo
     try:
         packed_file.write(path, keys, about)
     except OSError as error:
+        not_kept("a model's packed weights", error)
         return Blocks(made, why_not_kept=str(error))
     return Blocks(_read_entry(path, about) or made)  # the file's memory can be had again, that of `made` is freed
 
 
 def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, left: dict[str, str]) -> Blocks:
     """The blocks of every linear layer that has some; `left` gets the reasons of the others."""
-    if kind not in KINDS:
-        raise InvalidRequestError(f"weights: wanted one of {', '.join(KINDS)}, got {kind!r}; or leave it out")
     start = time.perf_counter()
     if kind == "gguf":
         why = "the file has no block weight of these values; its own parameter is used"
