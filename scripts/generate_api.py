@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from layerzero import _layerzero, list_kernels
+from layerzero import _layerzero
 from layerzero._contracts import condition, contracts, is_seeded, no_derivative, present
+from layerzero._inspect import kernel_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = "python/layerzero/_operations.pyi"
@@ -244,7 +245,7 @@ def matrix() -> str:
             "|---|---|---|---|---|---|---|---|---|",
         ]
         # Own CUDA kernels are there where the build had nvcc; the page is the same everywhere.
-        kernels = [k for k in (record.to_dict() for record in list_kernels(name)) if k["source"] != "cuda"]
+        kernels = [k for k in kernel_rows(name) if k["source"] != "cuda"]
         lines += [
             kernel_row(k) for k in sorted(kernels, key=lambda k: (k["operation"], k["reference"], k["kernel_id"]))
         ]

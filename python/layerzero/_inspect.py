@@ -9,7 +9,7 @@ from typing import Any
 from layerzero import _layerzero, _torch, backends
 from layerzero._contracts import call_of, flat_name, parameter_names
 from layerzero._refusals import refuse_name
-from layerzero.report import Reason, Record, SelectionReport
+from layerzero.report import Choice, DoctorReport, KernelList, KernelRecord, Reason, SelectionReport
 
 
 def run(operation: Any, *tensors: Any, **params: Any) -> Any:
@@ -49,14 +49,14 @@ def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:
     return can_use.notes(*tensors, causal, mask, dropout_p, report["layout"]["name"])
 
 
-def which(op: Any, *tensors: Any, **params: Any) -> dict[str, Any]:
+def which(op: Any, *tensors: Any, **params: Any) -> Choice:
     """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would."""
     function, params = call_of(op, params)
     args, kwargs = _as_tensors(op, tensors, params)
     kernel_id, _ = _layerzero.which(function, args, kwargs)
     report = json.loads(_layerzero.explain(function, args, kwargs, None))
     score = next((c["score"] for c in report["candidates"] if c["kernel_id"] == kernel_id), None)
-    return {"kernel_id": kernel_id, "score": score}
+    return Choice(kernel_id=kernel_id, score=score)
 
 
 def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any) -> tuple[bool, list[Reason]]:
@@ -73,7 +73,7 @@ def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any
 
 def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     """Flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
-    names = list(dict.fromkeys(k["name"] for k in list_kernels() if k["kernel_id"] == kernel_id))
+    names = list(dict.fromkeys(k["name"] for k in kernel_rows() if k["kernel_id"] == kernel_id))
     if not names:
         refuse_name("kernel_id", "a known kernel", repr(kernel_id), "see `layerzero list`")
     name = flat_name(operation) if operation is not None else names[0]
@@ -82,14 +82,25 @@ def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     return name
 
 
-def list_kernels(op: Any = None) -> list[Record]:
-    """Every registered kernel (of one operation), with its constraints, installed or not."""
+def list_kernels(op: Any = None) -> KernelList:
+    """Every registered kernel (of one operation), installed or not: each id once.
+
+    `operations` names all that it serves; dtypes and constraints are those for the first, `operation`.
+    """
+    found: dict[str, KernelRecord] = {}
+    for kernel in kernel_rows(op):
+        first = found.setdefault(kernel["kernel_id"], KernelRecord(kernel | {"operations": []}))
+        first._data["operations"].append(kernel["operation"])
+    return KernelList(found.values())
+
+
+def kernel_rows(op: Any = None) -> list[dict[str, Any]]:
+    """A row for each kernel and each operation that it serves."""
     backends.ensure_registered()
-    name = None if op is None else flat_name(op)
-    return [Record(kernel) for kernel in json.loads(_layerzero.kernels(name))]
+    return json.loads(_layerzero.kernels(None if op is None else flat_name(op)))
 
 
-def doctor() -> Record:
+def doctor() -> DoctorReport:
     """What LayerZero sees: versions, devices, threads, libraries with what is missing and what fixes it, policy, counters, problems."""
     from layerzero.backends.report import report, served_by_reference
 
@@ -109,7 +120,7 @@ def doctor() -> Record:
     problems += [problem] if problem else []
     policy = json.loads(_layerzero.policy_text())
     changed = {key: entry for key, entry in policy["keys"].items() if entry["origin"] != "default"}
-    return Record(
+    return DoctorReport(
         {
             "layerzero": {"version": version, "build": build},
             "python": platform.python_version(),

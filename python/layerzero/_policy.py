@@ -57,8 +57,12 @@ class policy(contextlib.ContextDecorator):
     """
 
     def __init__(self, **keys: Any) -> None:
+        self._keys = keys
         self._json = json.dumps(keys)
         _layerzero.policy_scope(0, self._json)  # a wrong key is an error here, not at the first use
+
+    def __repr__(self) -> str:
+        return f"layerzero.policy({', '.join(f'{key}={value!r}' for key, value in self._keys.items())})"
 
     def __enter__(self) -> "policy":
         scope = _layerzero.policy_scope(_scope.get(), self._json)

@@ -1,9 +1,11 @@
 """Records that inspection returns: attributes and keys, and the plain dict behind them."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from layerzero._text import doctor_text, html_table, html_text, table
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,10 @@ class Reason:
     def to_dict(self) -> dict[str, str]:
         """The plain data."""
         return asdict(self)
+
+
+_PLAIN = (str, int, float, bool)
+_SHOWN = 4
 
 
 class Record(Mapping[str, Any]):
@@ -61,7 +67,18 @@ class Record(Mapping[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({json.dumps(self._data, default=str)})"
+        """Short: the first plain values."""
+        plain = {key: value for key, value in self._data.items() if value is None or isinstance(value, _PLAIN)}
+        parts = [f"{key}={value!r}" for key, value in list(plain.items())[:_SHOWN]]
+        rest = len(self._data) - len(parts)
+        return f"{type(self).__name__}({', '.join(parts)}{f', ... {rest} more' if rest else ''})"
+
+    def __str__(self) -> str:
+        """All of it, as indented JSON."""
+        return json.dumps(self._data, indent=2, default=str)
+
+    def _repr_html_(self) -> str:
+        return html_text(str(self))
 
     def __reduce__(self) -> Any:
         return type(self), (self._data,)
@@ -80,6 +97,76 @@ class Candidate(Record):
         return [Reason(**r) for r in self._data[key]] if key == "reasons" else super().__getitem__(key)
 
 
+class DoctorReport(Record):
+    """What doctor() sees: layerzero, python, torch, devices, threads, libraries, policy, counters, problems, ok ...
+
+    `print` shows what `layerzero doctor` prints.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        problems = len(self._data["problems"])
+        devices = ", ".join(device["name"] for device in self._data["devices"]["devices"])
+        return f"<layerzero {self.layerzero.version} on {devices}: {f'{problems} problems' if problems else 'ok'}>"
+
+    def __str__(self) -> str:
+        return doctor_text(self._data)
+
+
+class KernelRecord(Record):
+    """One kernel: kernel_id, operation, name, source, platform, dtypes, constraints, installed, usable, detail ..."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        state = "cannot run here" if self.usable is False else "can run here"
+        return f"<{self.kernel_id} of {', '.join(self._data['operations'])} on {self.platform}: {state}>"
+
+
+class KernelList(list[Any]):
+    """Kernels, as a list whose `print` is a table."""
+
+    _COLUMNS = ("operation", "kernel", "platform", "priority", "installed")
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The cells of the table."""
+        return [
+            (
+                k.operation + (f" and {len(k.operations) - 1} more" if len(k.operations) > 1 else ""),
+                k.kernel_id,
+                k.platform,
+                "reference" if k.reference else k.priority,
+                "yes" if k.usable is not False else f"no: {k.detail}",
+            )
+            for k in self
+        ]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} kernels of {len({k.operation for k in self})} operations>"
+
+    def __str__(self) -> str:
+        return table(self._COLUMNS, self.rows(), f"{len(self)} kernels")
+
+    def _repr_html_(self) -> str:
+        return html_table(self._COLUMNS, self.rows(), f"{len(self)} kernels")
+
+
+class Choice(dict[str, Any]):
+    """{"kernel_id", "score"} of a call; `print` shows the id, as `layerzero which` does."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self:
+            return self[name]
+        raise AttributeError(f"a choice has {', '.join(self)}, not {name!r}")
+
+    def __str__(self) -> str:
+        return str(self["kernel_id"])
+
+    def _repr_html_(self) -> str:
+        return html_table(tuple(self), [tuple(self.values())])
+
+
 class SelectionReport(Record):
     """A selection: operation, kernel_id, score, candidates, plan, key, options, policy_hash, device, locked; notes."""
 
@@ -87,6 +174,11 @@ class SelectionReport(Record):
 
     def __getitem__(self, key: str) -> Any:
         return [Candidate(c) for c in self._data[key]] if key == "candidates" else super().__getitem__(key)
+
+    def __repr__(self) -> str:
+        refused = sum(not candidate["admissible"] for candidate in self._data["candidates"])
+        rest = f"{len(self._data['candidates'])} kernels, {refused} refused"
+        return f"<{self.operation} on {self.device.name}: {self.kernel_id or 'no kernel'}; {rest}>"
 
     def __str__(self) -> str:
         lines = [f"{self.operation} on {self.device.name}: {self.kernel_id or 'no kernel'}"]
@@ -113,17 +205,8 @@ class SelectionReport(Record):
         return rows
 
     def _repr_html_(self) -> str:
-        """The table that a notebook shows."""
-        from html import escape
-
-        def line(cells: Iterable[str], tag: str) -> str:
-            inner = "".join(f"<{tag}>{escape(cell).replace(chr(10), '<br>')}</{tag}>" for cell in cells)
-            return f"<tr>{inner}</tr>"
-
-        caption = escape(f"{self.operation} on {self.device.name}: {self.kernel_id or 'no kernel may run'}")
-        body = "".join(line(row, "td") for row in self.rows())
-        head = line(("", "kernel", "score", "why"), "th")
-        return f"<table><caption>{caption}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
+        caption = f"{self.operation} on {self.device.name}: {self.kernel_id or 'no kernel may run'}"
+        return html_table(("", "kernel", "score", "why"), self.rows(), caption)
 
 
 def _wrap(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero._contracts import call_of, contracts
-from layerzero._inspect import explain, list_kernels, run
+from layerzero._inspect import explain, kernel_rows, run
 from layerzero._refusals import refuse_name, refuse_request
 from layerzero._register import F, dtype_name, register_kernel
 from layerzero.errors import NoKernelFoundError, failures_of
@@ -116,7 +116,7 @@ def _facts_of(report: SelectionReport) -> dict[str, Any]:
 
 
 class Kernel(Record):
-    """One kernel of `list_kernels`: kernel_id, operation, source, platform, dtypes, constraints ..., and how to call it."""
+    """One kernel of an operation: kernel_id, operation, source, platform, dtypes, constraints ..., and how to call it."""
 
     __slots__ = ()
 
@@ -160,7 +160,7 @@ class KernelRegistry:
         name = _layerzero.find(operation)
         if name is None:
             return []
-        kernels = [Kernel(kernel.to_dict()) for kernel in list_kernels(name)]
+        kernels = [Kernel(kernel) for kernel in kernel_rows(name)]
         return [k for k in kernels if operation not in _ids(name) or k.operation == operation]
 
     def get_fallback(self, operation: str) -> Kernel | None:

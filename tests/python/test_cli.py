@@ -261,7 +261,7 @@ def test_an_interrupt_is_no_traceback(run, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(layerzero, "list_kernels", interrupted)
+    monkeypatch.setattr("layerzero.cli.list.kernel_rows", interrupted)
     for arguments in (["list"], ["list", "--json"]):
         code, out, err = run(*arguments)
         assert code == 130 and out == "" and "Traceback" not in err

@@ -154,6 +154,8 @@ def test_validate():
 
 def test_list_kernels():
     kernels = lz.list_kernels()
+    assert len({k.kernel_id for k in kernels}) == len(kernels)
+    assert any(len(k.operations) > 1 for k in kernels) and all(k.operation == k.operations[0] for k in kernels)
     assert {"hwy.norm.rms", "torch.rms_norm", "torch.ref.norm.rms", "ref.norm.rms"} <= {k.kernel_id for k in kernels}
     assert {k.name for k in lz.list_kernels("norm.rms")} == {"rms_norm"}
     missing = next(k for k in kernels if k.kernel_id == "zentorch.rms_norm")
@@ -163,7 +165,7 @@ def test_list_kernels():
 def test_every_operation_has_a_reference_for_any_device():
     for name in lz._operations:
         kernels = lz.list_kernels(name)
-        operations = {k.operation for k in kernels}
+        operations = {i for k in kernels for i in k.operations}
         assert operations == {k.operation for k in kernels if k.kernel_id == f"torch.ref.{k.operation}"}
 
 

@@ -4,8 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
-import layerzero as lz
 from layerzero._contracts import contracts
+from layerzero._inspect import kernel_rows
 from layerzero.cli._output import Json, print_json, print_table
 
 
@@ -25,7 +25,7 @@ def command(
     json: Json = False,
 ) -> None:
     """Operations and their kernels, with the reason where one cannot be used."""
-    kernels = [k.to_dict() for k in lz.list_kernels(operation) if k.usable is not False or not installed]
+    kernels = [k for k in kernel_rows(operation) if k["usable"] is not False or not installed]
     names = list(dict.fromkeys(k["name"] for k in kernels))
     if json:
         operations = [{"name": n, "operations": [o["id"] for o in contracts()[n]["operations"]]} for n in names]
