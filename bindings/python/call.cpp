@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "arguments.h"
 #include "bindings/profiler_event.h"
@@ -178,7 +182,38 @@ void ClearHookError() {
   if (interrupted) PyErr_SetInterrupt();
 }
 
+namespace {
+
+// How often each kernel was selected anew, by {operation, kernel}. A hit does not come here.
+struct Selections {
+  std::mutex mutex;
+  std::map<std::pair<std::string, std::string>, uint64_t> counts;
+};
+Selections& Counted() {
+  static auto* selections = new Selections;
+  return *selections;
+}
+
+}  // namespace
+
+PyObject* SelectionCounts() {
+  PyObject* list = PyList_New(0);
+  std::lock_guard lock(Counted().mutex);
+  for (const auto& [names, count] : Counted().counts) {
+    PyObject* row =
+        Py_BuildValue("ssK", names.first.c_str(), names.second.c_str(), static_cast<unsigned long long>(count));
+    if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
+    Py_XDECREF(row);
+    if (!list) return nullptr;
+  }
+  return list;
+}
+
 void Tell(const Request& r, const Plan& plan) {
+  {
+    std::lock_guard lock(Counted().mutex);
+    ++Counted().counts[{plan.kernel->operation, plan.kernel->id}];
+  }
   Engine& engine = Engine::Get();
   if (!g_hooks.selected || (!plan.uses_fallback() && !engine.LogsSelections(r.policy))) return;
   PyObject* libraries = plan.uses_fallback() ? PyList_New(0) : Py_NewRef(Py_None);

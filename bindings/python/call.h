@@ -78,6 +78,7 @@ OpDoor* DoorOf(PyObject* callable);
 void ClearHookError();
 // A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
 void Tell(const Request& request, const Plan& plan);
+PyObject* SelectionCounts();  // [(operation, kernel id, count)]: a new reference
 void TellFailed(const Request& request, const Plan& plan, const std::string& why);
 // Warns of a guessed layout, once for each place in the program and its shapes. False: the user has made the warning an
 // error.

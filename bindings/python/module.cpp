@@ -24,6 +24,7 @@ PyObject* NoneOr(const Status& status) {
 
 PyObject* Contracts(PyObject*, PyObject*) { return Text(Engine::Get().Contracts()); }
 PyObject* Devices(PyObject*, PyObject*) { return Text(Engine::Get().Devices()); }
+PyObject* SelectionsOf(PyObject*, PyObject*) { return SelectionCounts(); }
 PyObject* Stats(PyObject*, PyObject*) { return Text(Engine::Get().Stats()); }
 PyObject* ReasonCodes(PyObject*, PyObject*) { return Text(Engine::ReasonCodes()); }
 PyObject* Startup(PyObject*, PyObject*) { return NoneOr(Engine::Get().startup()); }
@@ -175,6 +176,7 @@ PyMethodDef kMethods[] = {
     {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
+    {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected anew)]."},
     {"stats", Stats, METH_NOARGS, "Counters as JSON."},
     {"reason_codes", ReasonCodes, METH_NOARGS, "Codes, causes and fixes as JSON."},
     {"find", Find, METH_VARARGS, "The flat name of an operation, or None."},

@@ -70,7 +70,13 @@ class VersionInfo(NamedTuple):
 
 TYPE_CHECKING = False  # typing's own, without importing it: checkers know the name
 if TYPE_CHECKING:
+    from layerzero._metrics import metrics as metrics
     from layerzero._operations import *  # noqa: F403
+    from layerzero.integrations.transformers.compiled import compile as compile
+    from layerzero.integrations.transformers.compiled import dry_run as dry_run
+    from layerzero.integrations.transformers.kernelize import kernelize as kernelize
+    from layerzero.integrations.transformers.kernelize import unkernelize as unkernelize
+    from layerzero.integrations.transformers.paged_cache import PagedCache as PagedCache
     from layerzero.kv_cache import KVCacheManager as KVCacheManager
     from layerzero.packing import PackedWeights as PackedWeights
     from layerzero.positions import alibi_slopes as alibi_slopes
@@ -127,6 +133,7 @@ _LAZY = {
     "compile": "layerzero.integrations.transformers",
     "dry_run": "layerzero.integrations.transformers",
     "kernelize": "layerzero.integrations.transformers",
+    "metrics": "layerzero._metrics",
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",
     "tokenizer_identity": "layerzero.tokenizers",
@@ -134,7 +141,7 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def _lazy(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'layerzero' has no attribute {name!r}")
     try:
@@ -147,6 +154,10 @@ def __getattr__(name: str) -> Any:
         raise
     globals()[name] = value
     return value
+
+
+if not TYPE_CHECKING:  # checkers know every name, and that there are no others
+    __getattr__ = _lazy
 
 
 __all__ = [

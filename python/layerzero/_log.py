@@ -14,6 +14,7 @@ from layerzero.errors import LayerZeroLayoutWarning, LayerZeroReferenceWarning
 _logger = logging.getLogger("layerzero")
 _told: set[tuple[str, str]] = set()
 _guessed: dict[tuple[str, int, str], float] = {}
+failures: dict[tuple[str, str], int] = {}  # of kernels, by operation and id
 _MOST_TOLD = 1000  # then silence: messages may differ in every call
 
 
@@ -47,7 +48,9 @@ def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[
 
 
 def failed(operation: str, text: str) -> None:
-    """A kernel that failed and was answered for: one line for each message."""
+    """A kernel that failed and was answered for: one line for each message. `text` begins with the kernel's id."""
+    kernel = (operation, text.partition(" ")[0])
+    failures[kernel] = failures.get(kernel, 0) + 1
     if (operation, text) not in _told and len(_told) < _MOST_TOLD:
         _told.add((operation, text))
         _logger.warning("%s: %s", operation, text)

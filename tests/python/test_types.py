@@ -20,6 +20,9 @@ import torch
 
 lz.rms_norm(torch.ones(2), torch.ones(2), epsilon=1e-5)
 lz.attention(torch.ones(2), torch.ones(2), torch.ones(2), layout="SBHD")
+lz.rms_nrm(torch.ones(2), torch.ones(2))
+lz.kernelize(torch.nn.Linear(2, 2)).nothing
+lz.metrics().prometheus(1)
 """
 
 
@@ -64,7 +67,7 @@ def test_stubs_and_a_program_are_accepted_in_strict_mode(check, tmp_path):
 def test_a_wrong_program_is_found(check, tmp_path):
     (tmp_path / "wrong.py").write_text(WRONG)
     done = check([tmp_path / "wrong.py"], tmp_path)
-    assert done.returncode == 1 and all(f"wrong.py:{line}" in done.stdout for line in (5, 6)), done.stdout
+    assert done.returncode == 1 and all(f"wrong.py:{line}" in done.stdout for line in (5, 6, 7, 8, 9)), done.stdout
 
 
 def test_the_package_says_that_it_is_typed():

@@ -1,0 +1,84 @@
+"""lz.metrics(): counters by operation and kernel, and their Prometheus text."""
+
+import re
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+import planted_library  # noqa: E402
+from layerzero import _layerzero  # noqa: E402
+from planted_library import DOORS, OWN, W, X  # noqa: E402
+
+library = planted_library.library
+
+
+def count(rows, counter="count", **labels):
+    return sum(row[counter] for row in rows if all(row[key] == value for key, value in labels.items()))
+
+
+def selections():
+    return count(lz.metrics().selections, operation="norm.rms", kernel_id=OWN)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_selection_is_counted_and_a_hit_is_not(door):
+    _layerzero.invalidate()
+    before = selections()
+    DOORS[door]()
+    first = selections()
+    for _ in range(3):
+        DOORS[door]()
+    assert first == before + 1
+    again = {"prepared": 3, "program": 3}.get(door, 0)  # each of these is made anew and has a cache of its own
+    assert selections() == first + again
+
+
+def test_calls_of_references_are_counted(library):
+    library(None)
+    before = count(lz.metrics().reference_calls, "calls", operation="norm.rms", platform="cpu")
+    with lz.policy(rules=[{"deny": ["hwy.*", "torch.rms_norm", "zentorch.*"]}]):
+        for _ in range(2):
+            lz.rms_norm(X, W)
+    assert count(lz.metrics().reference_calls, "calls", operation="norm.rms", platform="cpu") == before + 2
+
+
+def test_failures_are_counted_by_kernel():
+    @lz.register_kernel("norm.rms", "tests.metrics.fails", supported_dtypes=["float32"], priority=100)
+    def fails(input, weight, eps, weight_offset):
+        raise ValueError("not today")
+
+    try:
+        for _ in range(3):
+            lz.rms_norm(X, W)
+        found = lz.metrics()
+    finally:
+        lz.unregister_kernel("norm.rms", "tests.metrics.fails")
+    assert count(found.failures, kernel_id="tests.metrics.fails") == 3 <= found.fallbacks
+    assert (
+        'layerzero_kernel_failures_total{operation="rms_norm",kernel="tests.metrics.fails"} 3\n' in found.prometheus()
+    )
+
+
+LINE = re.compile(r'layerzero_[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? \d+')
+
+
+def test_prometheus_reads_the_text():
+    lz.rms_norm(X, W)
+    text = lz.metrics().prometheus()
+    assert text.endswith("\n")
+    seen = set()
+    for line in text.splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "#":
+            seen.add(rest.split()[1])
+        else:
+            assert LINE.fullmatch(line) and re.split("[{ ]", line)[0] in seen, line
+    assert f'layerzero_selections_total{{operation="norm.rms",kernel="{OWN}"}}' in text
+
+
+def test_names_are_quoted():
+    from layerzero._metrics import _labels
+
+    assert _labels({"kernel_id": 'a"b\\c\n'}) == '{kernel="a\\"b\\\\c\\n"}'
