@@ -60,9 +60,12 @@ def flat_name(operation: Any) -> str:
     text = operation if isinstance(operation, str) else getattr(operation, "__name__", None)
     found = _layerzero.find(text) if isinstance(text, str) else None
     if found is None:
-        from layerzero.errors import UnknownNameError
+        from layerzero._names import did_you_mean
+        from layerzero._refusals import refuse_name
 
-        raise UnknownNameError(f"operation: wanted a known operation, got {text!r}; see `layerzero list`")
+        names = [name for c in contracts().values() for name in (c["name"], *(o["id"] for o in c["operations"]))]
+        near = did_you_mean(text, names) if isinstance(text, str) else ""
+        refuse_name("operation", "a known operation", repr(text), near or "see `layerzero list`")
     return found
 
 

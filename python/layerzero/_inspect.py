@@ -9,6 +9,7 @@ from typing import Any
 from layerzero import _layerzero, _torch, backends
 from layerzero._contracts import call_of, flat_name, parameter_names
 from layerzero._refusals import refuse_name
+from layerzero.errors import NoKernelFoundError, failures_of
 from layerzero.report import Choice, DoctorReport, KernelList, KernelRecord, Reason, SelectionReport
 
 
@@ -49,8 +50,14 @@ def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:
     return can_use.notes(*tensors, causal, mask, dropout_p, report["layout"]["name"])
 
 
-def which(op: Any, *tensors: Any, **params: Any) -> Choice:
-    """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would."""
+def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> Choice:
+    """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would. `device`: on
+    another device, also a simulated one, see doctor()."""
+    if device is not None:
+        there = explain(op, *tensors, device=device, **params)
+        if there.kernel_id is None:
+            raise NoKernelFoundError(there.operation, failures_of(there.to_dict()))
+        return Choice(kernel_id=there.kernel_id, score=there.score)
     function, params = call_of(op, params)
     args, kwargs = _as_tensors(op, tensors, params)
     kernel_id, _ = _layerzero.which(function, args, kwargs)
@@ -102,6 +109,7 @@ def kernel_rows(op: Any = None) -> list[dict[str, Any]]:
 
 def doctor() -> DoctorReport:
     """What LayerZero sees: versions, devices, threads, libraries with what is missing and what fixes it, policy, counters, problems."""
+    from layerzero._optional import report as packages
     from layerzero.backends.report import report, served_by_reference
 
     backends.ensure_registered()
@@ -115,6 +123,9 @@ def doctor() -> DoctorReport:
     libraries = {library.pop("name"): library for library in report()}
     devices = json.loads(_layerzero.devices())
     counters = json.loads(_layerzero.stats())
+    if not counters["selections"] and not counters["measured_records"]:
+        _layerzero.use_prior()  # as a first selection does: the records that are in force are counted before it too
+        counters = json.loads(_layerzero.stats())
     served = served_by_reference(counters.pop("served_by_reference"), devices)
     problem = counters.pop("measured_records_problem")
     problems += [problem] if problem else []
@@ -128,6 +139,7 @@ def doctor() -> DoctorReport:
             "devices": devices,
             "threads": _threads(),
             "libraries": libraries,
+            "packages": packages(),
             "policy": {"hash": policy["hash"], "changed": changed},
             "counters": counters,
             "served_by_reference": served,

@@ -14,6 +14,10 @@ ACTIVATIONS = ("input", "int8")
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The text "did you mean rms_norm?", or "" where no name is near."""
     names = list(known)
+    parts = sorted(name.split("."))
+    for other in names:  # the right parts in another order
+        if sorted(other.split(".")) == parts:
+            return f"did you mean {other}?"
     folded = {_folded(k): k for k in reversed(names)}
     near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
     return f"did you mean {folded[near[0]]}?" if near else ""

@@ -37,40 +37,6 @@ def html_text(text: str) -> str:
     return f"<pre>{escape(text)}</pre>"
 
 
-# ---- doctor
-
-
-def doctor_text(report: dict[str, Any]) -> str:
-    """What `layerzero doctor` prints of doctor()'s data."""
-    devices, threads = report["devices"], report["threads"]
-    lines = [
-        f"layerzero {report['layerzero']['version']} (build {report['layerzero']['build']})",
-        f"python {report['python']}, torch {report['torch'] or 'not installed'}",
-        "",
-        table(
-            ["name", "model", "what kernels ask for"],
-            [[d["name"], d["model"], _abilities(d)] for d in devices["devices"]],
-            "Devices",
-        ),
-    ]
-    if devices["why_no_cuda"]:
-        lines.append(f"no CUDA device: {devices['why_no_cuda']}")
-    lines.append(f"threads: {threads['usable']} of this process, {threads['torch'] or 'none'} of torch")
-    if threads["advice"]:
-        lines.append(f"  {threads['advice']}")
-    lines += [f"simulated for explain --device: {', '.join(d['name'] for d in devices['simulated'])}", ""]
-    lines.append(backends_text([{"name": name, **library} for name, library in report["libraries"].items()]))
-    if report["served_by_reference"]:
-        rows = [[s["operation"], s["platform"], s["calls"], _cure(s["lacking"])] for s in report["served_by_reference"]]
-        lines += ["", table(["operation", "on", "calls", "faster with"], rows, "Only their reference serves")]
-    changed = report["policy"]["changed"]
-    lines += ["", f"policy {report['policy']['hash']}: {len(changed)} keys changed"]
-    lines += [f"  {key} = {entry['value']} ({entry['origin']})" for key, entry in changed.items()]
-    lines += [f"problem: {problem}" for problem in report["problems"]]
-    lines.append("ok" if report["ok"] else f"{len(report['problems'])} problems")
-    return "\n".join(lines)
-
-
 def backends_text(found: list[dict[str, Any]]) -> str:
     """A row for each library, then what is missing: each thing once, with the command on a line of its own."""
     rows = [[b["name"], (b["version"] or "yes") if b["installed"] else "no", b["kernels"], _usable(b)] for b in found]
@@ -90,17 +56,3 @@ def backends_text(found: list[dict[str, Any]]) -> str:
 
 def _usable(backend: dict[str, Any]) -> str:
     return "yes" if backend["usable"] else "no, wants " + ", ".join(item["what"] for item in backend["missing"])
-
-
-def _cure(lacking: list[dict[str, Any]]) -> str:
-    return ", ".join(dict.fromkeys(item["library"] for item in lacking)) or "no library has a kernel"
-
-
-def _abilities(device: dict[str, Any]) -> str:
-    """Instruction sets of a CPU; of a GPU its architecture, cores, memory and driver."""
-    facts = device["facts"]
-    if device["platform"] != "cuda":
-        return device["isa"]
-    memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB"
-    cuda = f"CUDA {facts['cuda_version'] // 1000}.{facts['cuda_version'] % 1000 // 10}"
-    return f"sm_{facts['sm']}, {facts['num_cores']} multiprocessors, {memory}, {cuda}"

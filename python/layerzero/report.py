@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerzero._text import doctor_text, html_table, html_text, table
+from layerzero._doctor_text import doctor_text
+from layerzero._text import html_table, html_text, table
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,7 @@ class SelectionReport(Record):
             if candidate.admissible:
                 why = f"score {candidate.score:g}"
             else:
-                why = "; ".join(str(reason) for reason in candidate.reasons)
+                why = "; ".join(dict.fromkeys(map(str, candidate.reasons)))
             mark = "*" if candidate.kernel_id == self.kernel_id else " "
             lines.append(f" {mark} {candidate.kernel_id}: {why}")
         lines += [f"   {note}" for note in self.to_dict().get("notes", [])]
@@ -200,7 +201,7 @@ class SelectionReport(Record):
                 score = f"{candidate.score:g}"
                 why = " + ".join(f"{term.name} {term.value:g}" for term in candidate.terms) or "reference"
             else:
-                score, why = "refused", "\n".join(map(str, candidate.reasons))
+                score, why = "refused", "\n".join(dict.fromkeys(map(str, candidate.reasons)))
             rows.append(("->" if candidate.kernel_id == self.kernel_id else "", candidate.kernel_id, score, why))
         return rows
 

@@ -46,7 +46,7 @@ def test_doctor(run_json, run):
     code, report = run_json("doctor")
     assert code == (0 if report["ok"] else 1)
     assert set(report) == {
-        "layerzero", "python", "torch", "devices", "threads", "libraries", "policy", "counters", "served_by_reference",
+        "layerzero", "python", "torch", "devices", "threads", "libraries", "packages", "policy", "counters", "served_by_reference",
         "problems", "ok",
     }  # fmt: skip
     assert report["libraries"]["torch"]["installed"]

@@ -188,5 +188,5 @@ def test_the_command_runs_on_blocks_alone(folder, capsys, kind):
     assert run([*arguments, "--weights", kind, "--release"]) == 0
     (result,) = json.loads(capsys.readouterr().out)["results"]
     assert result["stopped"] or len(result["token_ids"]) == 4
-    assert run([*arguments, "--release"]) == 2 and "release_originals" in capsys.readouterr().out
+    assert run([*arguments, "--release"]) == 2 and "--release" in capsys.readouterr().out
     assert run([*arguments, "--release", "--no-layerzero"]) == 2 and "--no-layerzero" in capsys.readouterr().out

@@ -33,7 +33,7 @@ def application() -> typer.Typer:
         help="The best installed kernel for each inference operation, and the reason for every choice.",
         epilog=EXIT_CODES,
         no_args_is_help=True,
-        add_completion=False,
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -71,7 +71,10 @@ def _options(
 
 
 def _add(app: typer.Typer, name: str, function: Any) -> None:
-    app.command(name.replace("_", "-"), context_settings=getattr(function, "context_settings", None))(function)
+    settings = getattr(function, "context_settings", None)
+    own = getattr(function, "cls", None)
+    hidden = bool(getattr(function, "hidden", bool)())
+    app.command(name.replace("_", "-"), cls=own, context_settings=settings, hidden=hidden)(function)
 
 
 def run(arguments: list[str]) -> int:

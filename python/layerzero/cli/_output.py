@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,9 +10,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from layerzero._tables import table_text
 from layerzero.errors import InvalidRequestError, LayerZeroError
 
-PIPE_WIDTH = 200  # columns
 INTERRUPTED = 130  # exit code
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="nothing on standard error while it works")]
@@ -33,17 +34,14 @@ def print_json(data: Any) -> None:
     print(json.dumps(data, indent=2))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def colours() -> bool:
+    """Whether standard output is a terminal that shows colours and nobody asked for none."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
-    table = Table(title=title, title_justify="left", show_edge=False, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row))
-    # Into a pipe or a file rows stay whole: programs cut lines, not cells.
-    Console(width=None if sys.stdout.isatty() else PIPE_WIDTH).print(table, markup=False)
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], wraps: Sequence[str] = ()) -> None:
+    """`wraps`: the columns whose words may go on in a next line."""
+    print(table_text(title, columns, rows, wraps=wraps, colour=colours()), end="")
 
 
 def size_text(count: int) -> str:
@@ -92,11 +90,20 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
         bars.update(task, total=total or 1, completed=total or 1)
 
 
+_PARTS = re.compile(r"(?P<field>[^:]+): wanted (?P<wanted>.+?)(?:, got (?P<got>.+?))?(?:; (?P<fix>.+))?", re.DOTALL)
+
+
+def parts_of(error: LayerZeroError) -> dict[str, str]:
+    """field, wanted, got and fix of an error: as it has them, else as its message says them."""
+    parts = {key: getattr(error, key) for key in ("field", "wanted", "got", "fix")}
+    match = None if any(parts.values()) else _PARTS.fullmatch(str(error))
+    return {key: value or "" for key, value in match.groupdict().items()} if match else parts
+
+
 def report_error(error: LayerZeroError, *, as_json: bool) -> int:
     """Prints an error; gives the exit code: 2 where the command line asked for something that cannot be."""
     if as_json:
-        parts = {key: getattr(error, key) for key in ("field", "wanted", "got", "fix")}
-        print_json({"error": {"type": type(error).__name__, "message": str(error), **parts}})
+        print_json({"error": {"type": type(error).__name__, "message": str(error), **parts_of(error)}})
     else:
         print(f"layerzero: {error}", file=sys.stderr)
     return 2 if isinstance(error, InvalidRequestError) else 1
@@ -105,6 +112,25 @@ def report_error(error: LayerZeroError, *, as_json: bool) -> int:
 def report_usage(error: Any) -> int:
     """The same for a command line that is not one: an unknown command or option, a value that does not fit."""
     message = error.format_message()
-    parts = {"field": getattr(error, "option_name", None) or "", "wanted": "", "got": "", "fix": "see --help"}
-    print_json({"error": {"type": type(error).__name__, "message": message, **parts}})
+    print_json({"error": {"type": type(error).__name__, "message": message, **_parts_of_usage(error, message)}})
     return error.exit_code
+
+
+def _parts_of_usage(error: Any, message: str) -> dict[str, str]:
+    param, kind = getattr(error, "param", None), type(error).__name__
+    option = getattr(error, "option_name", None)
+    field = option or getattr(error, "param_hint", None) or (param.opts[-1] if param is not None else "command")
+    wanted = {"NoSuchOption": "a known option", "MissingParameter": "a value"}.get(kind)
+    wanted = wanted or ("a known command" if param is None else message)
+    got = "none" if kind == "MissingParameter" else option if kind == "NoSuchOption" else _given(error, message)
+    near = getattr(error, "possibilities", None) or []
+    path = error.ctx.command_path if getattr(error, "ctx", None) is not None else "layerzero"
+    fix = f"did you mean {near[0]}?" if near else f"see `{path} --help`"
+    return {"field": str(field).strip("'"), "wanted": wanted, "got": str(got), "fix": fix}
+
+
+def _given(error: Any, message: str) -> str:
+    """The value that was refused: of the check behind the error, or what its message quotes."""
+    faults: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
+    quoted = re.findall(r"'([^']*)'", message)
+    return str(faults[0]["input"]) if faults else (quoted or [message])[0]

@@ -16,10 +16,19 @@ def command(
     repeat: Annotated[int | None, typer.Option(help="how often each part is measured")] = None, json: Json = False
 ) -> None:
     """What a selection costs: inline hit, table hit, cold miss, with an invalidating writer. Always JSON."""
-    library = Path(_layerzero.__file__).resolve()
-    program = library.parent.parent / "bin" / "lz_bench_select"
+    program = _program()
     if not program.is_file():
-        raise NotInstalledError(f"{program}: wanted the benchmark program, got none; build it in a clone: make bench")
+        raise NotInstalledError(
+            "bench select: wanted the benchmark program, got none: a wheel has none; build it in a clone: make bench"
+        )
     arguments = [] if repeat is None else ["--repeat", str(repeat)]
     sys.stdout.flush()
     raise typer.Exit(min(subprocess.run([program, *arguments], check=False).returncode, 1))
+
+
+def _program() -> Path:
+    """Where a build in a clone puts it, next to the library."""
+    return Path(_layerzero.__file__).resolve().parent.parent / "bin" / "lz_bench_select"
+
+
+command.hidden = lambda: not _program().is_file()  # type: ignore[attr-defined]

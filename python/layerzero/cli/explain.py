@@ -5,33 +5,97 @@ from typing import Annotated
 import typer
 
 import layerzero as lz
-from layerzero.cli._call import read_call, takes_call
-from layerzero.cli._output import Json, print_json, print_table
+from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
+from layerzero.cli._output import Json, Verbose, print_json, print_table
 from layerzero.report import SelectionReport
+
+SCORE = (
+    "score: the highest runs. priority is the kernel's rank as its row declares it; a measured kernel loses 10 points for each "
+    "time that it takes longer than the fastest; preferred and avoided are the policy's; transforms are copies of the arguments."
+)
 
 
 @takes_call
 def command(
     context: typer.Context,
-    operation: Annotated[str, typer.Argument(help="an operation: flat name, id or alias")],
-    device: Annotated[str | None, typer.Option(help="a simulated device: h100, b200, zen5 ...; see doctor")] = None,
+    operation: Annotated[str, Operation],
+    device: Annotated[str | None, Device] = None,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Why a call gets its kernel: layerzero explain attention --query bf16[1,512,32,128] --key ... --device h100.
+    """Why a call gets its kernel: layerzero explain attention --query 'bf16[1,512,32,128]' --key ... --device h100.
 
-    Every parameter of the operation is an option; tensors are dtype[sizes]. Exit code 1 if no kernel may run.
+    Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero explain OPERATION --help` lists
+    them. --verbose has each refused kernel on a line of its own. Exit code 1 if no kernel may run.
     """
+    check_device(device)
     name, arguments = read_call(operation, context.args)
     report = lz.explain(name, device=device, **arguments)
     if json:
         print_json(report.to_dict())
     else:
-        _print(report)
+        _print(report, verbose)
     raise typer.Exit(0 if report.kernel_id else 1)
 
 
-def _print(report: SelectionReport) -> None:
-    print(f"{report.operation} on {report.device.name}: {report.kernel_id or 'no kernel may run'}")
+def _print(report: SelectionReport, verbose: bool) -> None:
+    chosen = next((c for c in report.candidates if c.kernel_id == report.kernel_id), None)
+    absent = ", which is not installed here" if chosen is not None and not chosen.installed else ""
+    where = report.device.name + (" (simulated)" if report.device.simulated else "")
+    print(f"{report.operation} on {where}: {report.kernel_id or 'no kernel may run'}{absent}")
     if report.locked:
         print(f"locked to {report.locked}")
-    print_table("", ["", "kernel", "score", "why"], report.rows())
+    may = sorted((c for c in report.candidates if c.admissible), key=lambda c: (c.reference, -c.score))
+    timed = any("measured_us" in c for c in may)
+    rows = [_row(report, candidate, timed) for candidate in may]
+    columns = ["", "kernel", "score", *(["measured us"] if timed else []), "why"]
+    if rows:
+        print_table("", columns, rows, wraps=["why"])
+        print(SCORE)
+        if timed:
+            print(f"measured us: medians on this kind of device, as measured records have them; {_DECIDES}")
+    refused = [c for c in report.candidates if not c.admissible]
+    if refused:
+        print()
+    if verbose:
+        rows = [[c.kernel_id, "\n".join(dict.fromkeys(map(str, c.reasons)))] for c in refused]
+        print_table(f"Refused: {len(refused)}", ["kernel", "why"], rows, wraps=["why"])
+    elif refused:
+        rows = [[str(len(names)), why, ", ".join(names)] for why, names in _grouped(refused).items()]
+        print_table(
+            "Refused (each on a line of its own: --verbose)", ["", "why", "kernels"], rows, wraps=["why", "kernels"]
+        )
+    for note in report.to_dict().get("notes", []):
+        print(f"note: {note}")
+
+
+_DECIDES = "`layerzero bench ops --write-prior` makes this machine's own"
+
+
+def _row(report: SelectionReport, candidate, timed: bool) -> list[str]:
+    why = " + ".join(f"{term.name} {term.value:g} ({term.source})" for term in candidate.terms)
+    if candidate.reference:
+        why = "a reference: runs where no other kernel may"
+    if not candidate.installed:
+        why += "; not installed here"
+    time = [f"{candidate.measured_us:.1f}" if "measured_us" in candidate else ""] if timed else []
+    mark = "->" if candidate.kernel_id == report.kernel_id else ""
+    return [mark, candidate.kernel_id, f"{candidate.score:g}", *time, why]
+
+
+def _grouped(refused: list) -> dict[str, list[str]]:
+    """Kernels by what refuses them: those of another device together, those of a library that is missing, the others by
+    their reasons."""
+    found: dict[str, list[str]] = {}
+    for candidate in refused:
+        codes = {reason.code for reason in candidate.reasons}
+        elsewhere = [r for r in candidate.reasons if r.code == "PLATFORM_MISMATCH"]
+        if elsewhere:
+            why = f"PLATFORM_MISMATCH: another kind of device ({elsewhere[0].wanted})"
+        elif codes & {"NOT_INSTALLED", "BACKEND_IMPORT_FAILED"}:
+            missing = next(r for r in candidate.reasons if r.code in ("NOT_INSTALLED", "BACKEND_IMPORT_FAILED"))
+            why = str(missing)
+        else:
+            why = "\n".join(dict.fromkeys(map(str, candidate.reasons)))
+        found.setdefault(why, []).append(candidate.kernel_id)
+    return found

@@ -1,12 +1,64 @@
 """layerzero list."""
 
+from json import loads
 from typing import Annotated, Any
 
 import typer
 
+from layerzero import _layerzero
 from layerzero._contracts import contracts
 from layerzero._inspect import kernel_rows
-from layerzero.cli._output import Json, print_json, print_table
+from layerzero._names import known_name, one_of
+from layerzero.cli._call import Operation
+from layerzero.cli._output import Json, Verbose, print_json, print_table
+
+PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "hpu")
+
+
+def _libraries() -> list[str]:
+    return sorted({k["backend"] for k in kernel_rows()})
+
+
+def command(
+    operation: Annotated[str | None, Operation] = None,
+    installed: Annotated[bool, typer.Option("--installed", help="only kernels that can run here")] = False,
+    library: Annotated[
+        str | None, typer.Option(help="only kernels of this library: hwy, torch ...", autocompletion=_libraries)
+    ] = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(help=f"only kernels for {', '.join(PLATFORMS)}", autocompletion=lambda: list(PLATFORMS)),
+    ] = None,
+    verbose: Verbose = False,
+    json: Json = False,
+) -> None:
+    """Operations, one a line; with OPERATION, a filter or --verbose their kernels, references last, with the reason where one cannot be used."""
+    if library is not None:
+        known_name("--library", "a known library", library, _libraries(), "see `layerzero backends`")
+    if platform is not None:
+        one_of("--platform", platform, PLATFORMS)
+    here = {device["platform"] for device in loads(_layerzero.devices())["devices"]} if installed else set()
+    kernels = [
+        k
+        for k in kernel_rows(operation)
+        if (not installed or _runs_here(k, here))
+        and library in (None, k["backend"])
+        and (platform is None or k["platform"] in ("any", platform))
+    ]
+    names = list(dict.fromkeys(k["name"] for k in kernels))
+    kernels.sort(key=lambda k: k["reference"])  # last; otherwise they stay in their order
+    if json:
+        operations = [{"name": n, "operations": [o["id"] for o in contracts()[n]["operations"]]} for n in names]
+        print_json({"operations": operations, "specs": [_spec(n) for n in names], "kernels": kernels})
+    elif operation is None and library is None and not verbose:
+        _print_operations(kernels)
+    else:
+        _print_kernels(kernels)
+
+
+def _runs_here(kernel: Any, platforms: set[str]) -> bool:
+    """Whether the kernel is installed and a device of this machine is of its kind."""
+    return kernel["usable"] is not False and (kernel["platform"] == "any" or kernel["platform"] in platforms)
 
 
 def _spec(name: str) -> dict[str, Any]:
@@ -19,26 +71,33 @@ def _spec(name: str) -> dict[str, Any]:
     }
 
 
-def command(
-    operation: Annotated[str | None, typer.Argument(help="an operation: flat name, id or alias")] = None,
-    installed: Annotated[bool, typer.Option("--installed", help="only kernels that can run here")] = False,
-    json: Json = False,
-) -> None:
-    """Operations and their kernels, with the reason where one cannot be used."""
-    kernels = [k for k in kernel_rows(operation) if k["usable"] is not False or not installed]
-    names = list(dict.fromkeys(k["name"] for k in kernels))
-    if json:
-        operations = [{"name": n, "operations": [o["id"] for o in contracts()[n]["operations"]]} for n in names]
-        print_json({"operations": operations, "specs": [_spec(n) for n in names], "kernels": kernels})
-        return
+def _print_operations(kernels: list[dict[str, Any]]) -> None:
+    """A line for each operation: its kernels by kind of device, without references."""
+    rows = []
+    for name in sorted({k["name"] for k in kernels}):
+        own = {k["kernel_id"]: k for k in kernels if k["name"] == name and not k["reference"]}
+        counts = [sum(k["platform"] in (kind, "any") for k in own.values()) for kind in ("cpu", "cuda")]
+        libraries = ", ".join(sorted({k["backend"] for k in own.values() if k["usable"] is not False}))
+        rows.append([name, *counts, libraries, ", ".join(o["id"] for o in contracts()[name]["operations"])])
+    columns = ["operation", "cpu", "cuda", "libraries", "ids"]
+    print_table(f"{len(rows)} operations", columns, rows, wraps=["libraries", "ids"])
+    print("kernels of one: layerzero list OPERATION; all: --verbose")
+
+
+def _print_kernels(kernels: list[dict[str, Any]]) -> None:
+    """A line for each kernel, whatever the number of operations that it serves."""
+    operations: dict[str, list[str]] = {}
+    for k in kernels:
+        operations.setdefault(k["kernel_id"], []).append(k["operation"])
     rows = [
         [
-            k["operation"],
             k["kernel_id"],
+            ", ".join(operations[k["kernel_id"]]),
             k["platform"],
             "reference" if k["reference"] else k["priority"],
             "yes" if k["usable"] is not False else f"no: {k['detail']}",
         ]
-        for k in kernels
+        for k in {k["kernel_id"]: k for k in reversed(kernels)}.values()
     ]
-    print_table(f"{len(rows)} kernels", ["operation", "kernel", "platform", "priority", "installed"], rows)
+    columns = ["kernel", "operation", "platform", "priority", "installed"]
+    print_table(f"{len(rows)} kernels", columns, rows[::-1], wraps=["operation", "installed"])

@@ -6,21 +6,27 @@ import typer
 
 import layerzero as lz
 from layerzero._inspect import operation_of_kernel
-from layerzero.cli._call import read_call, takes_call
+from layerzero._names import known_name
+from layerzero.cli._call import all_kernel_ids, kernel_ids, operation_names, read_call, takes_call
 from layerzero.cli._output import Json, print_json
 
 
 @takes_call
 def command(
     context: typer.Context,
-    kernel_id: Annotated[str, typer.Argument(help="a kernel's id; see layerzero list")],
-    operation: Annotated[str | None, typer.Option(help="which of its operations, where it serves several")] = None,
+    kernel_id: Annotated[str, typer.Argument(help="a kernel's id; see layerzero list", autocompletion=all_kernel_ids)],
+    operation: Annotated[
+        str | None,
+        typer.Option(help="which of its operations, where it serves several", autocompletion=operation_names),
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Whether a kernel takes a call: layerzero validate hwy.norm.rms --input f32[4,576] --weight f32[576].
+    """Whether a kernel takes a call: layerzero validate hwy.norm.rms --input 'f32[4,576]' --weight 'f32[576]'.
 
-    Every parameter of the operation is an option; tensors are dtype[sizes]. Exit code 1, with all reasons, if it does not.
+    Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero validate KERNEL --help` lists
+    them. Exit code 1, with all reasons, if it does not.
     """
+    known_name("kernel_id", "a known kernel", kernel_id, kernel_ids(), "see `layerzero list`")
     name, arguments = read_call(operation_of_kernel(kernel_id, operation), context.args)
     ok, reasons = lz.validate(kernel_id, operation=name, **arguments)
     if json:
@@ -28,6 +34,6 @@ def command(
         print_json(answer)
     else:
         print(f"{kernel_id} {'takes' if ok else 'does not take'} this call of {name}")
-        for reason in reasons:
+        for reason in dict.fromkeys(map(str, reasons)):
             print(f"  {reason}")
     raise typer.Exit(0 if ok else 1)

@@ -5,19 +5,25 @@ from typing import Annotated
 import typer
 
 import layerzero as lz
-from layerzero.cli._call import read_call, takes_call
+from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, print_json
 
 
 @takes_call
 def command(
     context: typer.Context,
-    operation: Annotated[str, typer.Argument(help="an operation: flat name, id or alias")],
+    operation: Annotated[str, Operation],
+    device: Annotated[str | None, Device] = None,
     json: Json = False,
 ) -> None:
-    """The kernel that a call would run: layerzero which rms_norm --input f32[4,576] --weight f32[576]."""
+    """The kernel that a call would run: layerzero which rms_norm --input 'f32[4,576]' --weight 'f32[576]'.
+
+    Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero which OPERATION --help` lists
+    them. With --device: the kernel that would run there, installed here or not. Exit code 1 if no kernel may run.
+    """
+    check_device(device)
     name, arguments = read_call(operation, context.args)
-    answer = lz.which(name, **arguments)
+    answer = lz.which(name, device=device, **arguments)
     if json:
         print_json(answer)
     else:

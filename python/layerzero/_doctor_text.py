@@ -1,0 +1,130 @@
+"""`doctor()` as text: the command line prints it, and so does a REPL."""
+
+import json
+from typing import Any
+
+from layerzero import _layerzero
+from layerzero._text import table
+
+Report = dict[str, Any]
+
+
+def doctor_text(report: Report) -> str:
+    """Devices, a line that sums up, what can be used, and what would help on this machine, best first."""
+    parts = [
+        table(["name", "model", "what kernels ask for"], _devices(report), "Devices"),
+        "\n".join(_lines_of_devices(report)),
+        _summary(report),
+        table(["library", "version", "kernels"], _usable(report), "Usable here"),
+        table(["package", "installed", "tested", "for"], _packages(report), "Python packages"),
+        *_advice(report),
+    ]
+    if served := report["served_by_reference"]:
+        rows = [[s["operation"], s["platform"], s["calls"], _cure(s["lacking"])] for s in served]
+        parts.append(table(["operation", "on", "calls", "faster with"], rows, "Only their reference serves"))
+    return "\n\n".join([*parts, "\n".join(_lines_of_policy(report)), _verdict(report)])
+
+
+def _devices(report: Report) -> list[list[Any]]:
+    return [[d["name"], d["model"], _abilities(d)] for d in report["devices"]["devices"]]
+
+
+def _abilities(device: Report) -> str:
+    """Instruction sets of a CPU; of a GPU its architecture, cores, memory and driver."""
+    facts = device["facts"]
+    if device["platform"] != "cuda":
+        return device["isa"]
+    memory = f"{facts['memory_bytes'] / 2**30:.0f} GiB"
+    cuda = f"CUDA {facts['cuda_version'] // 1000}.{facts['cuda_version'] % 1000 // 10}"
+    return f"sm_{facts['sm']}, {facts['num_cores']} multiprocessors, {memory}, {cuda}"
+
+
+def _lines_of_devices(report: Report) -> list[str]:
+    devices, threads = report["devices"], report["threads"]
+    lines = []
+    if devices["why_no_cuda"]:
+        lines.append(f"no CUDA device: {devices['why_no_cuda']}")
+        lines += [f"    {fix}"] if (fix := _fix_of_device(report)) else []
+    lines.append(f"threads: {threads['usable']} of this process, {threads['torch'] or 'none'} of torch")
+    lines += [f"    {threads['advice']}"] if threads["advice"] else []
+    return [*lines, f"simulated for --device: {', '.join(d['name'] for d in devices['simulated'])}"]
+
+
+def _fix_of_device(report: Report) -> str | None:
+    missing = (item for library in report["libraries"].values() for item in library["missing"])
+    return next((item["fix"] for item in missing if item["what"] == "a CUDA device"), None)
+
+
+def _summary(report: Report) -> str:
+    version, usable = report["layerzero"]["version"], _usable(report)
+    kernels = sum(row[2] for row in usable)
+    where = ", ".join(d["model"] for d in report["devices"]["devices"])
+    torch = f"torch {report['torch']}" if report["torch"] else "without torch"
+    found = f"{report['counters']['measured_records']} measured records are in force"
+    build = f"LayerZero {version} (build {report['layerzero']['build']}), Python {report['python']}, {torch}"
+    return f"{build}:\n{kernels} kernels of {len(usable)} libraries can run on {where}; {found}."
+
+
+def _usable(report: Report) -> list[list[Any]]:
+    return [
+        [n, v["version"] or "yes", v["kernels"]] for n, v in report["libraries"].items() if v["usable"] and v["kernels"]
+    ]
+
+
+def _packages(report: Report) -> list[list[Any]]:
+    rows = []
+    for package in report["packages"]:
+        state = package["version"] or "no"
+        state += "" if package["in_range"] or not package["version"] else " (not tested)"
+        rows.append([package["name"], state, package["tested"], package["purpose"]])
+    return rows
+
+
+def _advice(report: Report) -> list[str]:
+    """What would help on this machine, what helps most first; then what is for other machines, in one line."""
+    here = {"any", *(device["platform"] for device in report["devices"]["devices"])}
+    absent = {name: library for name, library in report["libraries"].items() if not library["usable"]}
+    worth = _worth(here)
+    local = [name for name in absent if absent[name]["platform"] in here]
+    lines = [f"{item['fix']}\n    {item['name']}, for {item['purpose']}" for item in report["packages"] if item["fix"]]
+    for name in sorted(local, key=lambda name: -worth.get(name, 0)):
+        first, kernels = worth.get(name, 0), absent[name]["kernels"]
+        gain = f"its kernels would come first in {first} operations"
+        gain = gain if first else f"{kernels} kernels, chosen only where a policy prefers them or measured times do"
+        lines += [f"{_command(name, item)}\n    {name}: {gain} ({item['detail']})" for item in absent[name]["missing"]]
+    elsewhere = sorted(set(absent) - set(local))
+    parts = ["Would help here, best first:\n" + "\n".join(lines)] if lines else ["Nothing to install would help here."]
+    if elsewhere:
+        parts.append(f"For other devices than this machine's: {', '.join(elsewhere)} (see `layerzero backends`).")
+    return parts
+
+
+def _command(name: str, item: Report) -> str:
+    return item["fix"] or f"{name} cannot be used{': ' + item['code'] if item['code'] else ''}"
+
+
+def _worth(platforms: set[str]) -> dict[str, int]:
+    """In how many operations a library that cannot be used here ranks before all that can, by declared priorities."""
+    best: dict[str, int] = {}
+    wanted: dict[str, dict[str, int]] = {}
+    for kernel in json.loads(_layerzero.kernels(None)):
+        if kernel["reference"] or kernel["platform"] not in platforms:
+            continue
+        ranks = best if kernel["usable"] is not False else wanted.setdefault(kernel["backend"], {})
+        ranks[kernel["operation"]] = max(ranks.get(kernel["operation"], 0), kernel["priority"])
+    return {name: sum(rank > best.get(op, 0) for op, rank in ranks.items()) for name, ranks in wanted.items()}
+
+
+def _cure(lacking: list[Report]) -> str:
+    return ", ".join(dict.fromkeys(item["library"] for item in lacking)) or "no library has a kernel"
+
+
+def _lines_of_policy(report: Report) -> list[str]:
+    changed = report["policy"]["changed"]
+    lines = [f"policy {report['policy']['hash']}: {len(changed)} keys changed"]
+    return lines + [f"  {key} = {entry['value']} ({entry['origin']})" for key, entry in changed.items()]
+
+
+def _verdict(report: Report) -> str:
+    problems = [f"problem: {problem}" for problem in report["problems"]]
+    return "\n".join([*problems, "ok" if report["ok"] else f"{len(problems)} problems"])
