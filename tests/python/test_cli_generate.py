@@ -67,6 +67,20 @@ def test_other_commands_check_first_too(command, monkeypatch, capfd):
     assert cli.run(command) == 2 and "wanted one of bf16, f16, f32" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("command", "near"),
+    [
+        (["bench", "host", "--operation", "rms_nrm"], "did you mean rms_norm?"),
+        (["bench", "host", "--device", "cdua"], "did you mean cuda?"),
+        (["bench", "ops", "--operations", "cast,sofmax"], "did you mean softmax?"),
+        (["bench", "models", "--families", "llma"], "did you mean llama?"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_benchmarks_check_names_before_they_measure(command, near, capfd):
+    assert cli.run(command) == 2 and near in capfd.readouterr().err
+
+
 def test_kernelize_names_what_is_wrong_with_its_arguments():
     for module in (torch.nn.Linear(4, 4), torch.nn.Sequential()):
         with pytest.raises(lz.InvalidRequestError, match=r"weights: wanted one of gguf, .*'int5'"):

@@ -16,6 +16,7 @@ pytest.importorskip("typer")
 from layerzero import backends  # noqa: E402
 from layerzero.backends import availability, report  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).parent / "support/fake_libcuda.c"
 PACKAGE = Path(lz.__file__).parent.parent
 COMPILER = shutil.which("cc") or shutil.which("gcc")
@@ -204,3 +205,38 @@ def test_more_threads_than_the_process_may_use_are_named(monkeypatch):
     advice = lz.doctor().threads.advice
     assert "torch has 16 threads" in advice and f"OMP_NUM_THREADS={usable}" in advice
     assert lz.doctor().ok  # advice, not a problem
+
+
+COUNTED = """
+import torch, layerzero as lz
+before = lz.doctor().counters.measured_records
+lz.rms_norm(torch.ones(2, 8), torch.ones(8))
+print(before, lz.doctor().counters.measured_records)
+"""
+
+
+def test_measured_records_are_counted_before_a_first_call_too(tmp_path):
+    records = json.loads((ROOT / "devices/priors/amd-epyc-avx2-2c.json").read_text())
+    for record in records["records"]:
+        record["device_id"] = lz._layerzero.device_id("cpu")
+    (tmp_path / "prior.records.json").write_text(json.dumps(records))
+    env = os.environ | {"PYTHONPATH": str(PACKAGE), "LAYERZERO_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", COUNTED], env=env, capture_output=True, text=True, check=True)
+    before, after = done.stdout.split()
+    assert before == after and int(before) > 0
+
+
+def test_what_would_help_is_for_this_machine_and_the_best_comes_first():
+    from layerzero._doctor_text import doctor_text
+
+    report = lz.doctor().to_dict()
+    library = {"version": None, "installed": False, "usable": False, "kernels": 3, "tested_with": "1"}
+    missing = {"detail": "not there", "code": "NOT_INSTALLED"}
+    for name, platform in (("elsewhere", "rocm"), ("here", "cpu")):
+        item = {**missing, "what": name, "fix": f"pip install {name}"}
+        report["libraries"][name] = {**library, "platform": platform, "missing": [item]}
+    report["packages"][0] |= {"version": None, "in_range": False, "fix": "pip install it"}
+    text = doctor_text(report)
+    assert "pip install here" in text and "pip install it" in text and "pip install elsewhere" not in text
+    assert "For other devices than this machine's:" in text and "elsewhere" in text
+    assert text.index("Devices") < text.index("can run on") < text.index("Would help here")

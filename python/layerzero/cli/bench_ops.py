@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from layerzero._names import known_name
+from layerzero._optional import need
+from layerzero.cli._call import operation_names
 from layerzero.cli._output import Json, finish, print_table, progress
 from layerzero.errors import InvalidRequestError
 
@@ -17,6 +20,9 @@ def command(
     json: Json = False,
 ) -> None:
     """Every kernel that may serve a call beside each other; what selection costs; with --write-prior a measured prior."""
+    for name in operations.split(",") if operations else ():
+        known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
+    need("torch", what="bench ops")
     from layerzero import ops_bench
     from layerzero.models.disk_cache import cache_dir
 

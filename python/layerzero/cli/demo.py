@@ -8,7 +8,7 @@ import typer
 
 from layerzero._names import DTYPES, one_of
 from layerzero._optional import need
-from layerzero.cli._output import one_of_option, print_table, progress
+from layerzero.cli._output import note, one_of_option, print_table, progress
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 AGREEMENT_TOKENS = 16
@@ -26,12 +26,16 @@ def command(
     one_of("--dtype", dtype, DTYPES)
     need("torch", "transformers", what="demo")
     start = time.perf_counter()
+    say = note(sys.stderr.isatty())  # a terminal has bars
+    say("loading the model and preparing it for LayerZero ...")
     models, session, report = _load(model, dtype)
     print(f"\n> {question}")
     answer = _answer(session, question)
     rate = f"first after {answer.first_token_s:.2f} s, then {answer.decode_tokens_per_s:.1f} a second"
     print(f"({len(answer.token_ids)} tokens, {rate})\n")
+    say("measuring Transformers and LayerZero in turn ...")
     result = _compare(models, session)
+    say("comparing their tokens in f32 ...")
     agrees = _agreement(model, models, session, question)
     if time.perf_counter() - start < MEMORY_UNTIL_S:
         result["peak_memory_bytes"] = _memory(model, dtype)

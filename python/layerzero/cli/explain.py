@@ -1,10 +1,12 @@
 """layerzero explain."""
 
+import textwrap
 from typing import Annotated
 
 import typer
 
 import layerzero as lz
+from layerzero._tables import terminal_width
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, Verbose, print_json, print_table
 from layerzero.report import SelectionReport
@@ -51,7 +53,7 @@ def _print(report: SelectionReport, verbose: bool) -> None:
     columns = ["", "kernel", "score", *(["measured us"] if timed else []), "why"]
     if rows:
         print_table("", columns, rows, wraps=["why"])
-        print(SCORE)
+        print(textwrap.fill(SCORE, min(terminal_width(), 120)))
         if timed:
             print(f"measured us: medians on this kind of device, as measured records have them; {_DECIDES}")
     refused = [c for c in report.candidates if not c.admissible]
