@@ -22,7 +22,7 @@ inline constexpr int64_t kNeededCuda = CUDART_VERSION / 1000 * 1000;
 
 // The rows that every kernel of the library has.
 inline constexpr Constraint kOnCompiledSm = {
-    .field = "device.sm", .rel = Rel::kInSet, .set = kCompiledSms, .code = ReasonCode::kDeviceCapabilityUnsupported};
+    .field = "device.sm", .rel = Rel::kInSet, .set = kCompiledSms, .code = ReasonCode::kNotBuilt};
 inline constexpr Constraint kOnDriver = {.field = "device.cuda_version", .rel = Rel::kGe, .operand = kNeededCuda};
 
 inline constexpr int kWarp = 32;

@@ -94,8 +94,8 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
     {"OFFSETS_UNSUPPORTED", "the tokenizer kernel gives no offsets", "use another kernel"},
     {"ARGUMENT_UNSUPPORTED", "the kernel does not take one of the given arguments", "use another kernel"},
     {"SHAPE_UNSUPPORTED", "a size is outside what the kernel takes", "use another kernel"},
-    {"NOT_BUILT", "the kernel's provider was not found when the library was built",
-     "build with the provider installed"},
+    {"NOT_BUILT", "the library was built without code for this GPU",
+     "build with LZ_CUDA_ARCHITECTURES naming the GPU's architecture"},
 }};
 static_assert(kInfos.back().name == "NOT_BUILT");
 }  // namespace
