@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from layerzero import backends
@@ -17,21 +17,24 @@ def register_kernel(
     operation: str,
     kernel_id: str,
     *,
-    supported_dtypes: Sequence[str],
+    supported_dtypes: Collection[Any],
     platform: str = "any",
     source: str | None = None,
     version: str = "0",
-    requires_layouts: Sequence[str] = ("BSHD",),
+    requires_layouts: Collection[str] = ("BSHD",),
+    produces_layout: str | None = None,
     **facts: Any,
 ) -> Callable[[F], F]:
     """Registers the decorated function as a kernel of `operation` (an operation id, e.g. "norm.rms").
 
     The function is called with the parameters that it names (q, k and v are query, key and value), final scalars
-    included, and with the layout if it names that. `facts` are keys of
-    capabilities.json: min_sm, max_head_dim, priority, supports_causal ... What is not stated is unsupported, so a call
-    that gives an optional parameter which the function does not name is not for it. `supported_dtypes`: of every
+    included, and with the layout if it names that. `facts` are the keys of a kernel in capabilities.json: min_sm,
+    max_head_dim, priority, supports_causal ... as numbers, texts, lists, tuples or sets, dtypes as torch's or by name; one
+    that this version does not obey is a ConfigError. What is not stated is unsupported, so a call that gives an optional
+    parameter which the function does not name is not for it. `supported_dtypes`: of every
     floating tensor of a call, and of the first tensor whatever it is; a row of `constraints` on "<tensor>.dtype" says
-    otherwise for one of them. Tensors arrive in one of `requires_layouts`; calls in another layout are permuted.
+    otherwise for one of them. Tensors arrive in one of `requires_layouts`, calls in another layout are permuted, and so
+    are results: `produces_layout`, if given, is the one of `requires_layouts`.
 
     A function that raises is answered for by the operation's reference; where the operation writes its inputs only if it
     raises `KernelRefusedError`, before it has written anything.
@@ -44,6 +47,9 @@ def register_kernel(
         contract = contracts()[name]
         layouts = list(contract["layouts"]) if contract["layouts"] else ["any"]
         dtypes = [dtype_name(d) for d in supported_dtypes]
+        if produces_layout is not None and list(requires_layouts) != [produces_layout]:
+            wanted = "the one layout of requires_layouts, in which results are expected"
+            refuse_request("produces_layout", wanted, repr(produces_layout), "leave it out")
         row = {
             "kernel_id": kernel_id,
             "adapter": adapter,
@@ -52,16 +58,18 @@ def register_kernel(
             "accepts": [p["name"] for p in contract["params"] if p["name"] in taken and p["optional"]],
             "requires_contiguous": False,
             "requires_last_dim_stride1": False,
-            **facts,
+            **{name: _plain(value) for name, value in facts.items() if value is not None or name != "accepts"},
         }
         row["accepts"] += [p["name"] for p in contract["params"] if p["name"] in taken and p.get("has_default")]
-        row["constraints"] = list(facts.get("constraints", ()))
-        row["constraints"] += _dtype_rows(contract, dtypes, taken, {rule.get("field") for rule in row["constraints"]})
+        row["constraints"] = list(facts.get("constraints") or ())
+        ruled = {rule.get("field") for rule in row["constraints"]} | _ruled_by(contract, facts)
+        row["constraints"] += _dtype_rows(contract, dtypes, taken, ruled)
         descriptor = {
             "schema_version": "1.0",
             "backend": source or kernel_id.split(".")[0],
             "backend_version": version,
             "platform": platform,
+            "plugin_origin": "function",
             "ops": {operation: [row]},
         }
         accepted = tuple(n for n in requires_layouts if n in layouts) or tuple(
@@ -107,6 +115,22 @@ def _dtype_rows(contract: Contract, named: list[str], taken: Collection[str], ru
             allowed = [d for d in param["dtypes"] if d in named or not _is_floating(d)]
             rows.append({"field": field, "relation": "in", "set": allowed})
     return rows
+
+
+def _ruled_by(contract: Contract, facts: dict[str, Any]) -> set[str]:
+    """Fields with the dtypes of tensors that facts of their own rule."""
+    names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
+    caches = {f"{n}.dtype" for n in names if n.endswith("cache")} if facts.get("supports_kv_cache_dtypes") else set()
+    return caches | ({"attn_mask.dtype"} if facts.get("supported_attn_mask_types") else set())
+
+
+def _plain(value: Any) -> Any:
+    """A fact as JSON has it: sets and tuples as lists, dtypes by name."""
+    if isinstance(value, set | frozenset):
+        return sorted(_plain(v) for v in value)
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return dtype_name(value) if type(value).__name__ == "dtype" else value
 
 
 def _is_floating(dtype: str) -> bool:

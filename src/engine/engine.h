@@ -118,6 +118,9 @@ class LZ_OWN Engine {
   std::string Contracts() const;
   std::string Kernels(const Operation* op) const;
   std::string Devices();
+  // What serves each operation and dtype on a device of this machine or a simulated one (coverage.cpp).
+  Result<std::string> Coverage(std::string_view device);
+  static std::string DescriptorFacts();  // name, use and effect of each (registry/fact_table.h)
   std::string Stats() const;
   static std::string ReasonCodes();
 

@@ -64,13 +64,15 @@ Status Engine::RegisterBackend(std::string_view descriptor, std::string_view ava
   const Descriptor& d = kept.emplace_back(std::move(*parsed));
   Backend* const backend = proven ? nullptr : &selector_.registry().AddBackend(d.backend, d.probe);
   std::vector<Registry::Registration> rows;
+  std::deque<RowExtras> extras;
   for (const DescribedKernel& k : d.kernels) {
     auto a = AvailabilityOf(*available, k.spec.id);
     if (!a.ok()) {
       kept.pop_back();
       return a.TakeStatus();
     }
-    rows.push_back({&k.spec, std::move(*a), std::string(k.adapter), backend});
+    extras.push_back(ExtrasOf(d, k));
+    rows.push_back({&k.spec, std::move(*a), std::string(k.adapter), backend, &extras.back()});
   }
   Status status = selector_.registry().Register(rows);
   if (!status.ok()) {

@@ -6,6 +6,8 @@
 #include "core/reason_pending.h"
 #include "engine/engine.h"
 #include "pipeline/request_facts.h"
+#include "registry/descriptor.h"
+#include "registry/fact_table.h"
 
 namespace lz {
 namespace {
@@ -218,6 +220,10 @@ Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& r
                                 (reason.code == ReasonCode::kDtypeUnsupported ? ", and may not cast" : "");
     return ReasonOf(reason.code, f.name, wanted, got, message);
   }
+  if (reason.code == ReasonCode::kConstraintFailed) {  // a locked kernel of another operation
+    const std::string message = k.id + " does not implement this operation but " + k.operation;
+    return ReasonOf(reason.code, "operation", k.operation, "another", message);
+  }
   const std::string& got = k.availability.detail;
   return ReasonOf(reason.code, "source", "installed", got, k.source + " is not available: " + got);
 }
@@ -273,7 +279,14 @@ Json CandidateJson(const Request& r, const Candidate& c, const Device& device) {
   return j;
 }
 
-Json DeviceJson(const Device& d) {
+// Of the kernels, this build and a device: what a choice may rest on besides the policy and measured times.
+std::string CapabilitiesHashOf(const std::string& kernels, const Device& d) {
+  std::string text = std::string(Engine::BuildId()) + '\n' + kernels + '\n' + d.model + '\n';
+  for (int64_t fact : d.facts) text += std::to_string(fact) + ' ';
+  return Sha256Hex(text);
+}
+
+Json DeviceJson(const Device& d, const std::string& capabilities) {
   Json facts = Json::object();
   for (size_t i = 0; i < d.facts.size(); ++i) facts[std::string(kDeviceFields[i].name)] = d.facts[i];
   return {{"name", d.name},
@@ -283,6 +296,7 @@ Json DeviceJson(const Device& d) {
           {"platform", kPlatformNames[size_t(d.platform)]},
           {"simulated", d.simulated},
           {"isa", IsaText(d.fact(DeviceField::kIsa))},
+          {"capabilities_hash", CapabilitiesHashOf(capabilities, d)},
           {"facts", facts}};
 }
 
@@ -356,7 +370,8 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
   for (int i = 0; i < 16; ++i) hash[i] = kHex[report.policy_hash >> (60 - 4 * i) & 15];
   hash[16] = 0;
   j["policy_hash"] = hash;
-  j["device"] = DeviceJson(selector_.context().device(report.device));
+  j["device"] = DeviceJson(selector_.context().device(report.device), selector_.registry().CapabilitiesHash());
+  j["capabilities_hash"] = j["device"]["capabilities_hash"];
   return Dump(j);
 }
 
@@ -416,6 +431,8 @@ std::string Engine::Kernels(const Operation* op) const {
                  {"detail", DetailOf(*k)},
                  {"usable", UsableOf(*k)},
                  {"backend", k->backend ? k->backend->name : k->source},
+                 {"origin", k->origin},
+                 {"notes", k->notes},
                  {"library_version", k->availability.version.empty() ? Json(nullptr) : Json(k->availability.version)},
                  {"index", k->index},
                  {"adapter", k->adapter},
@@ -427,10 +444,13 @@ std::string Engine::Kernels(const Operation* op) const {
 std::string Engine::Devices() {
   Json j = Json::array();
   (void)selector_.context().IndexOf({2, 0});  // CUDA is probed at first use
-  for (int32_t i = 0; i < selector_.context().num_devices(); ++i)
-    j.push_back(DeviceJson(selector_.context().device(i)));
+  const std::string capabilities = selector_.registry().CapabilitiesHash();
+  for (int32_t i = 0; i < selector_.context().num_devices(); ++i) {
+    const Device& d = selector_.context().device(i);
+    if (!d.simulated) j.push_back(DeviceJson(d, capabilities));
+  }
   Json simulated = Json::array();
-  for (const Device& d : SimulatedDevices()) simulated.push_back(DeviceJson(d));
+  for (const Device& d : SimulatedDevices()) simulated.push_back(DeviceJson(d, capabilities));
   return Dump({{"devices", j},
                {"simulated", simulated},
                {"why_no_cuda", selector_.context().why_no_cuda()},
@@ -452,6 +472,14 @@ std::string Engine::Stats() const {
        {"served_by_reference", std::move(references)},
        {"measured_records", prior_ ? prior_->num_records() : 0},
        {"measured_records_problem", prior_problem_.empty() ? Json(nullptr) : Json(prior_problem_)}});
+}
+
+std::string Engine::DescriptorFacts() {
+  Json j = Json::array();
+  for (const Fact& fact : kFacts) {
+    j.push_back({{"name", fact.name}, {"use", kFactUseNames[size_t(fact.use)]}, {"effect", fact.effect}});
+  }
+  return Dump(j);
 }
 
 std::string Engine::ReasonCodes() {

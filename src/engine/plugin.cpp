@@ -185,7 +185,12 @@ Status Engine::LoadPlugin(const std::string& library, const std::string& descrip
   LZ_RETURN_IF_ERROR(Join(library, *rows, &*parsed));
   Descriptor& descriptor = kept->emplace_back(std::move(*parsed));
   std::vector<Registry::Registration> registrations;
-  for (const DescribedKernel& k : descriptor.kernels) registrations.push_back({&k.spec, {}, {}});
+  std::deque<RowExtras> extras;
+  for (const DescribedKernel& k : descriptor.kernels) {
+    RowExtras& d = extras.emplace_back(ExtrasOf(descriptor, k));
+    d.origin = "plugin";
+    registrations.push_back({&k.spec, {}, {}, nullptr, &d});
+  }
   Status status = SelfTest(registrations);
   if (status.ok()) status = selector_.registry().Register(registrations);
   if (!status.ok()) {

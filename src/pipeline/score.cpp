@@ -19,7 +19,11 @@ void FillTerms(Candidate* c, const Request& request, double best_us, const std::
     const double term = std::max(kWorstMeasuredTerm, -10 * (m->median_us / best_us - 1)) * m->confidence;
     c->terms.push_back({"measured", term, "measured"});
   }
-  if (c->transforms.any()) c->terms.push_back({"transforms", -TransformCost(c->transforms, request), "modelled"});
+  if (c->transforms.any()) {
+    c->terms.push_back({"transforms", -TransformCost(c->transforms, request), "modelled"});
+    const double hint = c->kernel->transform_cost_hint;
+    if (hint > 0) c->terms.push_back({"transform_cost_hint", -hint, "declared"});
+  }
   for (const Term& t : c->terms) c->score += t.value;
 }
 

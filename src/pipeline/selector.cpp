@@ -25,6 +25,37 @@ std::string UnsafeInGraphs(const SelectionReport& report) {
   return ids;
 }
 
+// Of a kernel in the host language: what its descriptor says.
+uint64_t WorkspaceOf(const Candidate& c, const Request& r) {
+  if (c.kernel->spec.call == CallKind::kNative) return WorkspaceBytes(*c.kernel, c.transforms, r);
+  const auto& bytes = c.kernel->workspace_bytes;
+  return bytes ? uint64_t(std::max<int64_t>(0, bytes->Evaluate(r.variables.data()))) : 0;
+}
+
+// A locked kernel of another operation of the same contract is a candidate too, with what makes the call not its own: a
+// kernel without grouped heads says so.
+void AddLocked(const Request& r, const Device& device, const OperationPolicy& policy, SelectionReport* report) {
+  const auto is_locked = [&](const auto& c) { return c.kernel->id == report->lock; };
+  if (report->lock.empty() || std::ranges::any_of(report->candidates, is_locked)) return;
+  for (size_t v = 0; v < r.state->kernels.size(); ++v) {
+    const auto& kernels = r.state->kernels[v];
+    const auto at = std::ranges::find_if(kernels, [&](const KernelEntry* k) { return k->id == report->lock; });
+    if (at == kernels.end()) continue;
+    Candidate c;
+    c.kernel = *at;
+    for (const Row& row : r.state->variant_conditions[v]) {
+      const int64_t value = RowValue(r, row, device.facts, policy.facts);
+      const uint16_t field = row.predicate < 0 ? row.field : kNoField;
+      if (!Holds(row.rel, value, row.operand, row.set)) {
+        c.reasons.push_back({row.code, row.rel, field, kNoRow, row.operand, value});
+      }
+    }
+    if (c.reasons.empty()) c.reasons.push_back({ReasonCode::kConstraintFailed, Rel::kEq, kNoField, kNoRow, 0, 0});
+    report->candidates.push_back(std::move(c));
+    return;
+  }
+}
+
 LayoutRules LayoutRulesFrom(const Policy& policy) {
   return {policy.layout_head_counts, policy.strict_mode, policy.layout_warn_interval_s};
 }
@@ -174,6 +205,7 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
       if (c.kernel->id == report.lock && c.admissible()) report.winner = int(i);
     }
   }
+  AddLocked(r, device, policy, &report);
   if (report.winner >= 0) report.plan = MakePlan(report, p);  // 7
   return report;
 }
@@ -184,7 +216,7 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
 bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candidate>* candidates) const {
   constexpr uint64_t kSmall = 1 << 20;
   const Device& device = context_.device(r.device);
-  if (device.platform != Platform::kCpu) return false;  // there the caller's allocator knows
+  const bool on_host = device.platform == Platform::kCpu;
   int64_t budget = -1;
   Candidate* smallest = nullptr;
   uint64_t smallest_bytes = UINT64_MAX;
@@ -196,11 +228,11 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
   }
   for (Candidate& c : *candidates) {
     if (!c.admissible()) continue;
-    const bool native = c.kernel->spec.call == CallKind::kNative;
-    const uint64_t bytes = native ? WorkspaceBytes(*c.kernel, c.transforms, r) : 0;
+    // What is free elsewhere is known to the caller's allocator: what is declared is compared with all that there is.
+    const uint64_t bytes = on_host || c.kernel->workspace_bytes ? WorkspaceOf(c, r) : 0;
     if (bytes > kSmall && budget < 0) {
-      const int64_t free = device.simulated ? device.fact(DeviceField::kMemoryBytes) : free_memory_();
-      budget = free < 0 ? INT64_MAX : BudgetOf(policy, free);
+      const int64_t free = on_host && !device.simulated ? free_memory_() : device.fact(DeviceField::kMemoryBytes);
+      budget = free < 0 || (free == 0 && !on_host) ? INT64_MAX : BudgetOf(policy, free);
     }
     if (bytes <= kSmall || bytes <= uint64_t(budget)) {
       other = true;

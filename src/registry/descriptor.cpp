@@ -56,6 +56,11 @@ Status ReadHead(const json& document, const std::string& what, Descriptor* out) 
   LZ_RETURN_IF_ERROR(HeadText(document, what, "backend", true, &out->backend));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "backend_version", true, &out->backend_version));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "plugin_origin", false, &out->plugin_origin));
+  constexpr auto kOrigins = std::to_array<std::string_view>({"builtin", "entry_point", "hub", "function"});
+  if (std::ranges::find(kOrigins, out->plugin_origin) == kOrigins.end()) {
+    return DescriptorError(what + ": plugin_origin", "builtin, entry_point, hub or function",
+                           "\"" + out->plugin_origin + "\"");
+  }
   LZ_RETURN_IF_ERROR(HeadText(document, what, "platform", true, &platform));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "library_sha256", false, &out->library_sha256));
   LZ_RETURN_IF_ERROR(HeadText(document, what, "probe", false, &out->probe));
@@ -147,7 +152,7 @@ class OperationReader {
       if (!KernelReader::IsKnownKey(key)) return DescriptorError(place + "." + key, "a known key", "'" + key + "'");
     }
     std::vector<std::string> names = {operation};
-    if (const auto also = kernel.find("also_operations"); also != kernel.end()) {
+    if (const auto also = kernel.find("also_operations"); also != kernel.end() && !also->is_null()) {
       if (!also->is_array())
         return DescriptorError(place + ".also_operations", "a list of operations", JsonText(*also));
       for (const json& name : *also) {
@@ -236,6 +241,14 @@ Status ReadRequirement(const json& value, const std::string& place, Requirement*
     return DescriptorError(place + ".distribution", "the distribution whose version is meant", "none");
   }
   return {};
+}
+
+RowExtras ExtrasOf(const Descriptor& descriptor, const DescribedKernel& kernel) {
+  return {.descriptor = descriptor.hash,
+          .origin = descriptor.plugin_origin,
+          .notes = {kernel.notes.begin(), kernel.notes.end()},
+          .transform_cost_hint = kernel.transform_cost_hint,
+          .workspace_bytes = std::string(kernel.workspace_bytes)};
 }
 
 std::string Sha256Hex(std::string_view bytes) {

@@ -5,10 +5,9 @@
 //   for (const DescribedKernel& k : descriptor->kernels) Register(k.spec, ...);
 //
 // A fact that is not declared is unsupported: no `supports_x` means no, no `max_head_dim` in attention or `min_sm` on
-// CUDA admits nothing (null says "no limit"). Every declared fact becomes one constraint row.
+// CUDA admits nothing (null says "no limit"). What each fact does is in registry/fact_table.h.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,15 +38,11 @@ struct DescriptorStorage;  // owns what the specs' views point to
 // One kernel in one operation. Views point into the descriptor's storage.
 struct DescribedKernel {
   KernelSpec spec;
-  std::string_view adapter;                        // Python function that calls it; empty: found by the id
-  std::vector<std::string_view> requires_layouts;  // "BSHD", "NHD"; {"any"}: the operation has none
-  std::string_view produces_layout;                // empty: that of the input
-  std::vector<std::string_view> fuses_ops;         // "posenc.rope"
-  std::string_view workspace_bytes;                // an integer expression of axes; empty: none
-  double transform_cost_hint = 0;                  // microseconds
-  std::vector<const Requirement*> requirements;    // the descriptor's and the kernel's own
-  const std::map<std::string, std::string>*
-      declared;  // further facts as JSON text (quantisation, KV cache, TP, tokens)
+  std::string_view adapter;                      // Python function that calls it; empty: found by the id
+  std::string_view workspace_bytes;              // an integer expression of axes and scalars; empty: none
+  double transform_cost_hint = 0;                // points of the score
+  std::vector<std::string_view> notes;           // for people
+  std::vector<const Requirement*> requirements;  // the descriptor's and the kernel's own
 };
 
 // Movable, immutable; must outlive everything that holds its views. A registered one lives as long as the process.
@@ -55,7 +50,7 @@ struct Descriptor {
   std::string schema_version;
   std::string backend;  // "flash_attn"
   std::string backend_version;
-  std::string plugin_origin;  // "builtin", "entry_point", "hub"
+  std::string plugin_origin;  // "builtin", "entry_point", "hub", "function"
   Platform platform = Platform::kAny;
   std::string hash;            // SHA-256 of the text, 64 hexadecimal digits
   std::string probe;           // Python function that raises where the library is broken; empty: none
@@ -64,6 +59,15 @@ struct Descriptor {
   std::vector<DescribedKernel> kernels;
   std::shared_ptr<const DescriptorStorage> storage;  // shared by whoever keeps specs of it
 };
+
+// What a descriptor says of one kernel beyond its spec.
+struct RowExtras {
+  std::string descriptor, origin;  // Descriptor::hash and plugin_origin
+  std::vector<std::string> notes;
+  double transform_cost_hint = 0;
+  std::string workspace_bytes;
+};
+RowExtras ExtrasOf(const Descriptor& descriptor, const DescribedKernel& kernel);
 
 // `what` names the text in messages; operations, their fields and the names of their values are those of `registry`.
 // Errors are kConfig; `field` is "<what>: <path in the document>".

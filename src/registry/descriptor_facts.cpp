@@ -1,4 +1,5 @@
-// The second half of a kernel object: arguments, memory layout, behaviour, launch grid, free constraints, kept data.
+// The second half of a kernel object: arguments, memory layout, behaviour, launch grid, free constraints, what is not
+// supported.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -7,100 +8,13 @@
 #include "base/json_reader.h"
 #include "platform/device.h"
 #include "registry/descriptor_internal.h"
+#include "registry/fact_table.h"
 #include "registry/field_alias.h"
 
 namespace lz {
 namespace {
 
 using nlohmann::json;
-
-// Facts that no operation's field carries yet: checked for their form, kept as data for the parts that read them.
-enum class Form : uint8_t { kBool, kText, kNumber, kTexts, kObject };
-struct KeptKey {
-  std::string_view name;
-  Form form;
-};
-constexpr auto kKeptKeys = std::to_array<KeptKey>({
-    {"supported_quant_dtypes", Form::kTexts},
-    {"quantization", Form::kObject},
-    {"supports_prepack", Form::kBool},
-    {"supports_offsets", Form::kBool},
-    {"supports_normalizers", Form::kTexts},
-    {"supports_pretokenizers", Form::kTexts},
-    {"requires_packed_weights", Form::kBool},
-    {"produces_dtype", Form::kText},
-    {"supports_kv_cache_layouts", Form::kTexts},
-    {"supports_kv_cache_dtypes", Form::kTexts},
-    {"supports_kv_strategies", Form::kTexts},
-    {"shape_sensitive_graph_safety", Form::kBool},
-    {"tp_invariance", Form::kObject},
-    {"jit", Form::kObject},
-    {"tokenizer_ids", Form::kTexts},
-    {"vocab_hashes", Form::kTexts},
-    {"notes", Form::kTexts},
-});
-
-constexpr auto kKeys = std::to_array<std::string_view>({
-    "kernel_id",
-    "version",
-    "source",
-    "platform",
-    "adapter",
-    "also_operations",
-    "dtypes",
-    "requires_layouts",
-    "produces_layout",
-    "min_sm",
-    "max_sm",
-    "supported_generations",
-    "requires_tensor_core_gen",
-    "instruction_set",
-    "cpu_isa",
-    "min_driver_version",
-    "min_cuda_version",
-    "min_head_dim",
-    "max_head_dim",
-    "head_dim_multiple",
-    "head_dims",
-    "equal_head_dims",
-    "max_seq_len",
-    "supports_gqa",
-    "gqa_groups",
-    "supports_causal",
-    "supports_attn_mask",
-    "supports_dropout",
-    "supports_scale",
-    "supports_grad",
-    "reference",
-    "accepts",
-    "masked_v_nan",
-    "requires_last_dim_stride1",
-    "requires_contiguous",
-    "requires_aligned",
-    "is_cuda_graph_safe",
-    "deterministic",
-    "numerics",
-    "priority",
-    "expected_us_fixed",
-    "workspace_bytes",
-    "transform_cost_hint",
-    "fuses_ops",
-    "grid_layout",
-    "constraints",
-    "requires",
-});
-
-bool FormFits(const json& value, Form form) {
-  switch (form) {
-    case Form::kBool: return value.is_boolean();
-    case Form::kText: return value.is_string();
-    case Form::kNumber: return value.is_number();
-    case Form::kObject: return value.is_object();
-    case Form::kTexts:
-      return value.is_array() && std::all_of(value.begin(), value.end(), [](const json& v) { return v.is_string(); });
-  }
-  return false;
-}
 
 constexpr auto kRelations = std::to_array<std::pair<std::string_view, Rel>>({
     {"==", Rel::kEq},
@@ -150,8 +64,7 @@ bool IsMaskField(const Field& field) {
 }  // namespace
 
 bool KernelReader::IsKnownKey(std::string_view key) {
-  return std::find(kKeys.begin(), kKeys.end(), key) != kKeys.end() ||
-         std::any_of(kKeptKeys.begin(), kKeptKeys.end(), [&](const KeptKey& k) { return k.name == key; });
+  return std::ranges::any_of(kFacts, [&](const Fact& fact) { return fact.name == key; });
 }
 
 Status KernelReader::Arguments() {
@@ -230,19 +143,11 @@ Status KernelReader::Behaviour() {
     *out = at->get<double>();
     return {};
   };
-  LZ_RETURN_IF_ERROR(number("expected_us_fixed", &spec.expected_us_fixed));
   LZ_RETURN_IF_ERROR(number("transform_cost_hint", &out_->transform_cost_hint));
-  std::vector<std::string> fused;
-  LZ_RETURN_IF_ERROR(Names("fuses_ops", &fused));
-  for (std::string& name : fused) out_->fuses_ops.push_back(storage_->Keep(std::move(name)));
-  const auto at = kernel_.find("workspace_bytes");
-  if (at == kernel_.end() || at->is_null()) return {};
-  if (at->is_number_unsigned()) {
-    out_->workspace_bytes = storage_->Keep(at->dump());
-    return {};
-  }
-  if (!at->is_string()) return Bad("workspace_bytes", "a number of bytes or an expression of axes", *at);
-  return Text("workspace_bytes", &out_->workspace_bytes);
+  std::vector<std::string> notes;
+  LZ_RETURN_IF_ERROR(Names("notes", &notes));
+  for (std::string& note : notes) out_->notes.push_back(storage_->Keep(std::move(note)));
+  return {};
 }
 
 // The formula in the operation's axes: aliases replaced, "seq_tiles" as tiles of the query length.
@@ -443,19 +348,18 @@ Status KernelReader::Requirements() {
   return {};
 }
 
-Status KernelReader::Extras() {
-  std::map<std::string, std::string> declared;
-  for (const KeptKey& kept : kKeptKeys) {
-    const auto at = kernel_.find(kept.name);
-    if (at == kernel_.end() || at->is_null()) continue;
-    if (!FormFits(*at, kept.form)) {
-      constexpr std::array<const char*, 5> kWanted = {"true or false", "a text", "a number", "a list of texts",
-                                                      "an object"};
-      return Bad(kept.name, kWanted[size_t(kept.form)], *at);
-    }
-    declared[std::string(kept.name)] = at->dump(-1, ' ', false, json::error_handler_t::replace);
+// null, false, 0, "" and empty lists and objects say what an absent fact says.
+bool IsEmptyValue(const json& value) {
+  return value.is_null() || (value.is_boolean() && !value.get<bool>()) || (value.is_number() && value == 0) ||
+         (value.is_string() && value.get_ref<const std::string&>().empty()) || (value.is_structured() && value.empty());
+}
+
+Status KernelReader::Unsupported() {
+  for (const Fact& fact : kFacts) {
+    const auto at = kernel_.find(fact.name);
+    if (fact.use != FactUse::kUnsupported || at == kernel_.end() || IsEmptyValue(*at)) continue;
+    return Bad(fact.name, "no value: it is not supported in this version (" + std::string(fact.effect) + ")", *at);
   }
-  out_->declared = &storage_->declared.emplace_back(std::move(declared));
   return {};
 }
 

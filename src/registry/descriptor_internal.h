@@ -2,7 +2,6 @@
 #pragma once
 
 #include <deque>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -21,7 +20,6 @@ struct DescriptorStorage {
   std::deque<std::vector<int64_t>> sets;
   std::deque<std::vector<std::string_view>> names;
   std::deque<Requirement> requirements;
-  std::deque<std::map<std::string, std::string>> declared;
 
   std::string_view Keep(std::string text) { return texts.emplace_back(std::move(text)); }
   std::span<const int64_t> Keep(std::vector<int64_t> set) { return sets.emplace_back(std::move(set)); }
@@ -59,6 +57,7 @@ class KernelReader {
   using json = nlohmann::json;
 
   Status Bad(std::string_view key, std::string wanted, const json& got) const;
+  Status NoSuchKey(std::string_view key) const;  // the operation has nothing that it could be about
   bool attention() const { return operation_.id.starts_with("attention."); }
 
   // Readers of single values; a null or absent value leaves `out` as it is and sets *given to false.
@@ -89,12 +88,21 @@ class KernelReader {
   Status ConstraintValues(const json& row, const std::string& place, Constraint* c);
   Status Operand(const json& value, const std::string& place, const Field* field, int64_t* out) const;
   Status Requirements();
-  Status Extras();
+  Status Unsupported();
+  Status DtypeFlags();
+  Status QuantFormats(std::vector<std::string> formats);
+  Status QuantScales();
+  Status PackedWeights();
+  Status MaskTypes();
+  Status KvCache();
+  Status Workspace();
 
   void Row(std::string_view field, Rel rel, int64_t operand, ReasonCode code);
   void Accept(std::string_view name) { accepts_.push_back(storage_->Keep(std::string(name))); }
   Status SmNumber(std::string_view key, int64_t* out, bool* given) const;
   std::string GridFormula(std::string_view text, int64_t tile_size) const;
+  void MaskRow(std::string_view field, int64_t mask, ReasonCode code) { Row(field, Rel::kInMask, mask, code); }
+  Status LayoutRow(std::string_view key, const std::vector<std::string>& names, ReasonCode code);
 
   const json& kernel_;
   std::string place_;

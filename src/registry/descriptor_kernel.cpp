@@ -1,4 +1,4 @@
-// One kernel object of a descriptor: each declared fact becomes a constraint row, a field of the spec, or kept data.
+// One kernel object of a descriptor: each declared fact becomes a constraint row, a field of the spec, or an error.
 #include <algorithm>
 #include <array>
 #include <iterator>
@@ -98,22 +98,12 @@ Status KernelReader::Read(DescribedKernel* out) {
   out_ = out;
   using Step = Status (KernelReader::*)();
   constexpr auto kSteps = std::to_array<Step>({
-      &KernelReader::Identity,
-      &KernelReader::Dtypes,
-      &KernelReader::Layouts,
-      &KernelReader::Sm,
-      &KernelReader::Generation,
-      &KernelReader::Versions,
-      &KernelReader::HeadDims,
-      &KernelReader::Lengths,
-      &KernelReader::Gqa,
-      &KernelReader::Arguments,
-      &KernelReader::Memory,
-      &KernelReader::Behaviour,
-      &KernelReader::Grid,
-      &KernelReader::Constraints,
-      &KernelReader::Requirements,
-      &KernelReader::Extras,
+      &KernelReader::Unsupported,  &KernelReader::Identity,    &KernelReader::Dtypes,        &KernelReader::DtypeFlags,
+      &KernelReader::Layouts,      &KernelReader::Sm,          &KernelReader::Generation,    &KernelReader::Versions,
+      &KernelReader::HeadDims,     &KernelReader::Lengths,     &KernelReader::Gqa,           &KernelReader::Arguments,
+      &KernelReader::MaskTypes,    &KernelReader::QuantScales, &KernelReader::PackedWeights, &KernelReader::KvCache,
+      &KernelReader::Memory,       &KernelReader::Behaviour,   &KernelReader::Grid,          &KernelReader::Constraints,
+      &KernelReader::Requirements, &KernelReader::Workspace,
   });
   for (Step step : kSteps) LZ_RETURN_IF_ERROR((this->*step)());
   out->spec.constraints = storage_->rows.emplace_back(std::move(rows_));
@@ -147,29 +137,6 @@ Status KernelReader::Identity() {
   LZ_RETURN_IF_ERROR(Integer("priority", 0, 100, &number, &given));
   if (given) spec.priority = int32_t(number);
   return {};
-}
-
-Status KernelReader::Dtypes() {
-  std::vector<std::string> names;
-  LZ_RETURN_IF_ERROR(Names("dtypes", &names));
-  if (names.empty()) return Bad("dtypes", "at least one dtype", Has("dtypes") ? *kernel_.find("dtypes") : json());
-  for (const std::string& name : names) {
-    const DType dtype = DTypeFromName(name);
-    if (dtype == DType::kUnknown) return Bad("dtypes", "dtypes by name, \"bfloat16\"", name);
-    out_->spec.dtypes |= Mask(dtype);
-  }
-  return {};
-}
-
-Status KernelReader::Layouts() {
-  std::vector<std::string> names;
-  LZ_RETURN_IF_ERROR(Names("requires_layouts", &names));
-  if (names.empty()) {
-    return Bad("requires_layouts", "at least one layout, or [\"any\"] where the operation has none",
-               Has("requires_layouts") ? *kernel_.find("requires_layouts") : json());
-  }
-  for (std::string& name : names) out_->requires_layouts.push_back(storage_->Keep(std::move(name)));
-  return Text("produces_layout", &out_->produces_layout);
 }
 
 // 80, or [8, 0].

@@ -7,6 +7,7 @@
 #include "base/library_file.h"
 #include "base/reclaimer.h"
 #include "platform/device.h"
+#include "registry/descriptor.h"
 
 // The generated tables name every contract under ops/ and every kernel family under kernels/ and ops/.
 #include "kernel_table.inc"
@@ -267,6 +268,19 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
   }
   entry->adapter = r.adapter;
   entry->backend = r.backend;
+  entry->origin = "builtin";
+  if (r.extras) {
+    entry->descriptor = r.extras->descriptor;
+    entry->origin = r.extras->origin;
+    entry->notes = r.extras->notes;
+    entry->transform_cost_hint = r.extras->transform_cost_hint;
+    if (!r.extras->workspace_bytes.empty()) {
+      auto bytes = Expression::Parse(r.extras->workspace_bytes,
+                                     [&](std::string_view name) { return entry->op->ResolveVariable(name); });
+      if (!bytes.ok()) return bytes.TakeStatus();
+      entry->workspace_bytes = std::move(*bytes);
+    }
+  }
   entry->spec = spec;
   std::deque<std::string> names;
   std::vector<Constraint> all = ImpliedRows(*entry->op, spec, &names);
@@ -458,6 +472,21 @@ std::vector<const KernelEntry*> Registry::Kernels(const Operation* op) const {
 size_t Registry::num_kernels() const {
   std::lock_guard lock(mutex_);
   return size_t(std::ranges::count(entries_, false, &KernelEntry::removed));
+}
+std::string Registry::CapabilitiesHash() const {
+  std::vector<std::string> lines;
+  {
+    std::lock_guard lock(mutex_);
+    for (const KernelEntry& e : entries_) {
+      if (e.removed) continue;
+      lines.push_back(e.operation + '|' + e.id + '|' + std::to_string(e.spec.version) + '|' + e.descriptor + '|' +
+                      (e.availability.installed ? '1' : '0') + '|' + e.availability.version + '\n');
+    }
+  }
+  std::ranges::sort(lines);
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return Sha256Hex(text);
 }
 uint64_t Registry::num_changes() const {
   std::lock_guard lock(mutex_);

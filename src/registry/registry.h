@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,9 +15,12 @@
 #include "core/kernel.h"
 #include "core/status.h"
 #include "registry/classifier.h"
+#include "registry/expression.h"
 #include "registry/operation.h"
 
 namespace lz {
+
+struct RowExtras;
 
 // Whether a kernel can run in this process, and if not, why.
 struct Availability {
@@ -51,7 +55,12 @@ struct KernelEntry {
   Availability availability;
   std::string adapter;         // host kernels: what the door resolves
   Backend* backend = nullptr;  // whose proof the row needs; nullptr: none
-  bool removed = false;        // the registry's own, under its mutex
+  std::string descriptor;      // SHA-256 of the descriptor that the row is of; empty: the build's own
+  std::string origin;          // "builtin", "entry_point", "hub", "function", "plugin"
+  std::vector<std::string> notes;
+  double transform_cost_hint = 0;             // further points of the score where tensors are converted
+  std::optional<Expression> workspace_bytes;  // of host kernels; of others spec.workspace
+  bool removed = false;                       // the registry's own, under its mutex
 };
 
 // Published whole for each operation. A replaced one is freed when no reader is left: it is read inside a
@@ -84,6 +93,7 @@ class Registry {
     Availability availability;
     std::string adapter;
     Backend* backend = nullptr;
+    const RowExtras* extras = nullptr;  // nullptr: a row of this build
   };
   // A library for rows to name; it lives as long as the registry.
   Backend& AddBackend(std::string name, std::string probe);
@@ -109,6 +119,9 @@ class Registry {
   const KernelEntry* FindKernel(std::string_view operation_or_name, std::string_view id) const;
   std::vector<const KernelEntry*> Kernels(const Operation* op) const;  // nullptr: of all
   size_t num_kernels() const;
+  // SHA-256 of everything that decides which kernels there are: rows of the build and of descriptors, what is installed
+  // and in which version. The same set gives the same hash, whatever the order of registration.
+  std::string CapabilitiesHash() const;
   uint64_t num_changes() const;  // of the set of kernels
   const KernelEntry* kernel(uint32_t index) const;
 

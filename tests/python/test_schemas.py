@@ -82,6 +82,9 @@ def descriptor(**kernel):
 
 def test_the_smallest_descriptor_is_valid():
     assert places("capabilities", descriptor()) == []
+    by_other_name = descriptor(supported_dtypes=["float32"], fuses_ops=[], jit=None, supports_prepack=False)
+    del by_other_name["ops"]["norm.rms"][0]["dtypes"]
+    assert places("capabilities", by_other_name) == []
 
 
 @pytest.mark.parametrize(
@@ -100,6 +103,12 @@ def test_the_smallest_descriptor_is_valid():
         {"requires": [{"import": "x", "min_version": "1"}]},
         {"grid_layout": {"y": "batch"}},
         {"requires_aligned": {"query": 12}},
+        {"requires_layouts": ["SBHD"]},
+        {"supported_attn_mask_types": ["int"]},
+        {"supports_kv_cache_layouts": ["BSHD"]},
+        {"fuses_ops": ["posenc.rope"]},
+        {"jit": {"seconds": 3}},
+        {"supports_prepack": True},
     ],
     ids=json.dumps,
 )

@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 
-// The descriptor of 001 Appendix D, with the platform's driver left out.
+// The descriptor of 001 Appendix D, without what this version does not support: "fuses_ops": ["posenc.rope"].
 json Example() {
   return json::parse(R"({
     "schema_version": "1.0", "backend": "flash_attn", "backend_version": "2.5.6", "platform": "cuda",
@@ -36,7 +36,7 @@ json Example() {
       "min_head_dim": 32, "max_head_dim": 256, "head_dim_multiple": 8, "max_seq_len": null, "supports_gqa": true,
       "supports_attn_mask": false, "supports_dropout": false, "requires_layouts": ["BSHD"],
       "produces_layout": "BSHD", "requires_last_dim_stride1": true, "is_cuda_graph_safe": true,
-      "deterministic": false, "fuses_ops": ["posenc.rope"], "transform_cost_hint": 0}]}})");
+      "deterministic": false, "fuses_ops": [], "transform_cost_hint": 0}]}})");
 }
 json Minimal(json kernel = json::object(), const std::string& operation = "norm.rms") {
   json row = {{"kernel_id", "x.y"}, {"dtypes", {"float32"}}, {"requires_layouts", {"any"}}};
@@ -97,11 +97,12 @@ TEST(Descriptor, ReadsTheSpecificationsExample) {
   EXPECT_TRUE(k.spec.cuda_graph_safe);
   EXPECT_FALSE(k.spec.deterministic);
   EXPECT_FALSE(k.spec.requires_grad);
-  EXPECT_THAT(Rows(k), ElementsAre("device.sm >= 80", "d_qk >= 32", "d_qk <= 256", "d_qk multiple of 8", "d_v >= 32",
-                                   "d_v <= 256", "d_v multiple of 8", "causal == 1"));
+  EXPECT_THAT(Rows(k), ElementsAre("layout == 0", "device.sm >= 80", "d_qk >= 32", "d_qk <= 256", "d_qk multiple of 8",
+                                   "d_v >= 32", "d_v <= 256", "d_v multiple of 8", "causal == 1"));
   EXPECT_THAT(k.spec.accepts, ElementsAre("scale", "sm_scale", "causal"));
-  EXPECT_THAT(k.fuses_ops, ElementsAre("posenc.rope"));
-  EXPECT_EQ(k.produces_layout, "BSHD");
+  json fused = Example();
+  fused["ops"]["attention.causal"][0]["fuses_ops"] = {"posenc.rope"};
+  EXPECT_THAT(Refusal(fused), HasSubstr("fuses_ops: wanted no value: it is not supported in this version"));
 }
 
 TEST(Descriptor, HashIsSha256OfTheText) {
@@ -299,9 +300,8 @@ TEST(Descriptor, EveryGroupedOperationIsFoundInItsContract) {
   }
 }
 
-TEST(Descriptor, TemplatesRequirementsAndKeptFacts) {
-  json document =
-      Minimal({{"extends", "t"}, {"priority", 7}, {"tokenizer_ids", {"a"}}, {"requires", {{{"import", "own"}}}}});
+TEST(Descriptor, TemplatesRequirementsAndNotes) {
+  json document = Minimal({{"extends", "t"}, {"priority", 7}, {"notes", {"a"}}, {"requires", {{{"import", "own"}}}}});
   document["templates"] = {{"t", {{"priority", 80}, {"adapter", "m:f"}, {"deterministic", true}}}};
   document["requires"] = {
       {{"import", "lib"}, {"distribution", "lib-dist"}, {"min_version", "2.0"}, {"install", "make lib"}}};
@@ -313,7 +313,7 @@ TEST(Descriptor, TemplatesRequirementsAndKeptFacts) {
   ASSERT_EQ(k.requirements.size(), 2u);
   EXPECT_EQ(k.requirements[0]->import_name, "own");
   EXPECT_EQ(k.requirements[1]->distribution, "lib-dist");
-  EXPECT_EQ(k.declared->at("tokenizer_ids"), "[\"a\"]");
+  EXPECT_THAT(k.notes, ElementsAre("a"));
   EXPECT_EQ(d.requirements.at(0).min_version, "2.0");
   EXPECT_EQ(d.requirements.at(0).install, "make lib");
 }
@@ -376,6 +376,9 @@ TEST(Descriptor, RefusesAndSaysWhere) {
       {row({{"masked_v_nan", "maybe"}}), "[0].masked_v_nan"},
       {row({{"requires_aligned", {{"input", 12}}}}), "[0].requires_aligned.input"},
       {row({{"workspace_bytes", -1}}), "[0].workspace_bytes"},
+      {row({{"workspace_bytes", "hidden *"}}), "[0].workspace_bytes"},
+      {row({{"workspace_bytes", "heads"}}), "[0].workspace_bytes: wanted an expression of the axes of norm.rms"},
+      {head("plugin_origin", "moon"), "x.json: plugin_origin"},
       {row({{"tokenizer_ids", "a"}}), "[0].tokenizer_ids"},
       {row({{"extends", "none"}}), "[0].extends"},
       {row({{"requires", {{{"distribution", "d"}}}}}), "[0].requires[0].import"},

@@ -83,6 +83,8 @@ def _try(name: str, descriptor: Callable[[], dict[str, Any] | None]) -> None:
         raise
     except BaseException as error:
         _problems[name] = f"{name}: {type(error).__name__}: {error}"
+        if not any(str(error) == item["detail"] for library in _libraries.values() for item in library["missing"]):
+            _libraries.setdefault(name, _refused({}, error))  # a descriptor that could not be had
 
 
 def register(descriptor: dict[str, Any], name: str = "") -> None:
@@ -111,16 +113,18 @@ def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
         "operations": list(descriptor["ops"]),
         "version": version_of(requirements),
         "tested_with": descriptor["backend_version"],
+        "origin": descriptor.get("plugin_origin", "builtin"),
         "installed": availability_of(descriptor)["*"]["installed"],
         "missing": missing(requirements),
     }
 
 
-def _refused(descriptor: Any, error: Exception) -> dict[str, Any]:
+def _refused(descriptor: Any, error: BaseException) -> dict[str, Any]:
     """A backend whose descriptor the engine does not take: none of its kernels counts."""
     given = descriptor if isinstance(descriptor, dict) else {}
-    mismatch = "CAPABILITIES_SCHEMA_MISMATCH"
-    code = mismatch if mismatch in getattr(error, "fix", "") else None
+    from layerzero.errors import ConfigError
+
+    code = "CAPABILITIES_SCHEMA_MISMATCH" if isinstance(error, ConfigError) else None
     item = {"what": "a descriptor that can be read", "detail": str(error), "fix": None, "code": code}
     return {
         "description": str(given.get("description", "")),
@@ -129,6 +133,7 @@ def _refused(descriptor: Any, error: Exception) -> dict[str, Any]:
         "operations": [],
         "version": None,
         "tested_with": str(given.get("backend_version") or "?"),
+        "origin": str(given.get("plugin_origin") or "builtin"),
         "installed": False,
         "missing": [item],
     }
@@ -170,7 +175,11 @@ def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
 
 
 def problems() -> Iterator[str]:
-    return iter(_problems.values())
+    """What is wrong with a backend: each that was refused, the own CUDA kernels among them."""
+    yield from _problems.values()
+    why = json.loads(_layerzero.devices())["cuda_library"]
+    if why not in ("loaded", "none"):
+        yield f"layerzero.cuda: {why}"
 
 
 def libraries() -> dict[str, dict[str, Any]]:

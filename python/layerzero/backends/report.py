@@ -42,7 +42,8 @@ VARIABLE = "LAYERZERO_LIBRARIES"
 
 
 def report() -> list[dict[str, Any]]:
-    """One record a backend: name, description, platform, installed, version, tested_with, kernels, operations, missing.
+    """One record a backend: name, description, platform, installed, version, tested_with, origin, kernels, operations,
+    missing.
 
     `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null where nothing can be installed; `code` is
     the reason code that explain gives, or null. Libraries that are installed are imported and tried here.
@@ -152,6 +153,7 @@ def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
         "operations": sorted({kernel["operation"] for kernel in own}),
         "version": None,
         "tested_with": tested_with,
+        "origin": "builtin",
         "installed": not why,
         "missing": [{"what": name, "detail": why, "fix": fix, "code": "NOT_INSTALLED"}] if why else [],
     }
@@ -174,6 +176,7 @@ def _own(name: str, devices: dict[str, Any], kernels: list[dict[str, Any]]) -> d
         "operations": sorted({kernel["operation"] for kernel in kernels}),
         "version": version,
         "tested_with": version,
+        "origin": "builtin",
         "installed": not missing,
         "missing": missing,
     }
