@@ -1,5 +1,6 @@
 """Writes what is made from data of the engine: from the operations' contracts type stubs, a page for each operation
-and the support matrix; from the table of reason codes their page.
+and the support matrix; from the table of reason codes their page; from the rows of all kernels what serves which operation,
+dtype and device.
 
     python scripts/generate_api.py           writes the files
     python scripts/generate_api.py --check   exit code 1 if one of them is out of date
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from layerzero import _layerzero
+from layerzero import _layerzero, coverage
 from layerzero._contracts import condition, contracts, is_seeded, no_derivative, present
 from layerzero._inspect import kernel_rows
 
@@ -271,10 +272,44 @@ def reasons() -> str:
     return "\n".join(lines) + "\n"
 
 
+# ---- coverage
+
+
+def coverage_text(own_cuda: bool) -> str:
+    """Operation to dtype to the kernels of each simulated device, devices with the same kernels together.
+
+    `own_cuda`: own CUDA kernels alone, whichever architectures this build has code for; otherwise all others, so that the
+    file is the same where the build had no nvcc.
+    """
+    own = {k["kernel_id"] for k in kernel_rows() if k["source"] == "cuda"}
+    simulated = [device["name"] for device in json.loads(_layerzero.devices())["simulated"]]
+    found: dict[str, dict[str, dict[str, list[str]]]] = {}
+    for entry in coverage(*simulated):
+        served = [*entry.kernels, *entry.not_built, *entry.references]
+        kernels = [k for k in served if (k in own) == own_cuda]
+        if kernels:
+            of_dtype = found.setdefault(entry.operation, {}).setdefault(str(entry.dtype), {})
+            of_dtype.setdefault(", ".join(kernels), []).append(entry.device)
+    lines = []
+    for operation, dtypes_of in sorted(found.items()):
+        rows = []
+        for dtype, served_by in dtypes_of.items():
+            cells = [
+                "      " + json.dumps({"devices": devices, "kernels": kernels.split(", ")})
+                for kernels, devices in served_by.items()
+            ]
+            rows.append(f"    {json.dumps(dtype)}: [\n" + ",\n".join(cells) + "\n    ]")
+        lines.append(f"  {json.dumps(operation)}: {{\n" + ",\n".join(rows) + "\n  }")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
 def files() -> dict[str, str]:
     """Path in the repository to text."""
     pages = {f"docs/operations/{name}.md": page(contract) for name, contract in contracts().items()}
-    return {STUB: stub(), "docs/support-matrix.md": matrix(), "docs/reasons.md": reasons(), **pages}
+    covered = {"docs/coverage.json": coverage_text(own_cuda=False)}
+    if json.loads(_layerzero.devices())["cuda_library"] == "loaded":
+        covered["docs/coverage-cuda.json"] = coverage_text(own_cuda=True)
+    return {STUB: stub(), "docs/support-matrix.md": matrix(), "docs/reasons.md": reasons(), **covered, **pages}
 
 
 def outdated() -> list[str]:

@@ -42,6 +42,14 @@ PyObject* Kernels(PyObject*, PyObject* args) {
   return Text(Engine::Get().Kernels(op));
 }
 
+PyObject* Coverage(PyObject*, PyObject* args) {
+  const char* device;
+  if (!PyArg_ParseTuple(args, "s", &device)) return nullptr;
+  auto text = Engine::Get().Coverage(device);
+  return text.ok() ? Text(*text) : Raise(text.status());
+}
+PyObject* DescriptorFacts(PyObject*, PyObject*) { return Text(Engine::DescriptorFacts()); }
+
 // find(name) -> the contract's flat name, or None.
 PyObject* Find(PyObject*, PyObject* args) {
   const char* name;
@@ -177,6 +185,8 @@ PyMethodDef kMethods[] = {
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
     {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected anew)]."},
+    {"coverage", Coverage, METH_VARARGS, "coverage(device): operations, dtypes and their kernels as JSON."},
+    {"descriptor_facts", DescriptorFacts, METH_NOARGS, "Every fact of a descriptor's kernel as JSON."},
     {"stats", Stats, METH_NOARGS, "Counters as JSON."},
     {"reason_codes", ReasonCodes, METH_NOARGS, "Codes, causes and fixes as JSON."},
     {"find", Find, METH_VARARGS, "The flat name of an operation, or None."},

@@ -24,7 +24,7 @@ except ImportError as _error:
         name="layerzero",
     ) from None
 from layerzero import _log, _random, _torch, backends, errors
-from layerzero._inspect import doctor, explain, list_kernels, prepare, run, validate, which
+from layerzero._inspect import coverage, doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero._policy import (
     configure,
     disabled,
@@ -182,6 +182,7 @@ __all__ = [
     "WrongTypeError",
     "__version__",
     "configure",
+    "coverage",
     "disabled",
     "doctor",
     "explain",

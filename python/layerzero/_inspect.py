@@ -10,7 +10,7 @@ from layerzero import _layerzero, _torch, backends
 from layerzero._contracts import call_of, flat_name, parameter_names
 from layerzero._refusals import refuse_name
 from layerzero.errors import NoKernelFoundError, failures_of
-from layerzero.report import Choice, DoctorReport, KernelList, KernelRecord, Reason, SelectionReport
+from layerzero.report import Choice, DoctorReport, KernelList, KernelRecord, Reason, Record, SelectionReport
 
 
 def run(operation: Any, *tensors: Any, **params: Any) -> Any:
@@ -73,9 +73,9 @@ def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any
     for candidate in report.candidates:
         if candidate.kernel_id == kernel_id:
             return candidate.admissible, candidate.reasons
-    reason = Reason("CONSTRAINT_FAILED", "operation", f"an operation of {kernel_id}", report.operation, "")
-    message = f"{kernel_id} does not implement {report.operation}"
-    return False, [Reason(reason.code, reason.field, reason.wanted, reason.got, message)]
+    # Of another operation of the same function: named, it is a candidate with what makes the call not its own.
+    report = explain(name, *tensors, **params, kernel=kernel_id)
+    return False, next(c.reasons for c in report.candidates if c.kernel_id == kernel_id)
 
 
 def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
@@ -105,6 +105,28 @@ def kernel_rows(op: Any = None) -> list[dict[str, Any]]:
     """A row for each kernel and each operation that it serves."""
     backends.ensure_registered()
     return json.loads(_layerzero.kernels(None if op is None else flat_name(op)))
+
+
+def coverage(*devices: str, shipped: bool = True) -> list[Record]:
+    """Which kernels serve each operation and dtype on devices: {"operation", "name", "device", "dtype", "kernels",
+    "references", "not_built", "not_installed"}, kernels by falling priority.
+
+    `devices`: names of this machine's and of simulated ones, see doctor(); none given: all of them. Only rules on the
+    device and on the dtype of the first tensor count. `not_built`: this build has no code for the GPU; `not_installed`: a
+    library is missing here, which a simulated device does not ask. `shipped`: LayerZero's own descriptors alone, without
+    other distributions and register_kernel.
+    """
+    backends.ensure_registered()
+    known = json.loads(_layerzero.devices())
+    names = devices or dict.fromkeys(d["name"] for d in (*known["devices"], *known["simulated"]))
+    outside = {(k["operation"], k["kernel_id"]) for k in kernel_rows() if shipped and k["origin"] != "builtin"}
+    found = []
+    for device in names:
+        for entry in json.loads(_layerzero.coverage(device)):
+            for key in ("kernels", "references", "not_built", "not_installed"):
+                entry[key] = [k for k in entry[key] if (entry["operation"], k) not in outside]
+            found.append(Record(entry))
+    return found
 
 
 def doctor() -> DoctorReport:

@@ -55,6 +55,8 @@ CALLS = {
     "backends": (["backends"], 0),
     "list": (["list"], 0),
     "list of one": (["list", "attention", "--installed"], 0),
+    "coverage": (["coverage", "h100", "cpu"], 0),
+    "coverage of all": (["coverage", "--all"], 0),
     "which": (["which", "rms_norm", *NORM], 0),
     "explain": (["explain", "rms_norm", *NORM], 0),
     "explain elsewhere": (["explain", "attention", *QUERY, "--device", "b200"], 0),

@@ -1,0 +1,33 @@
+"""layerzero coverage."""
+
+from typing import Annotated
+
+import typer
+
+import layerzero as lz
+from layerzero.cli._output import Json, print_json, print_table
+
+
+def command(
+    devices: Annotated[
+        list[str] | None, typer.Argument(help="devices of this machine or simulated ones, see doctor; all by default")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="kernels of other distributions and of registered functions too")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Which kernels serve each operation and dtype on each device, by their rules on device and dtype."""
+    entries = [entry.to_dict() for entry in lz.coverage(*(devices or ()), shipped=not everything)]
+    if json:
+        print_json({"coverage": entries})
+        return
+    rows = [[e["operation"], e["device"], e["dtype"], _text(e)] for e in entries]
+    print_table(f"{len(rows)} entries", ["operation", "device", "dtype", "kernels"], rows)
+
+
+def _text(entry: dict) -> str:
+    parts = [", ".join(entry["kernels"]) or ", ".join(entry["references"]) or "none"]
+    parts += [f"not built for this GPU: {', '.join(entry['not_built'])}"] * bool(entry["not_built"])
+    parts += [f"not installed: {', '.join(entry['not_installed'])}"] * bool(entry["not_installed"])
+    return "; ".join(parts)
