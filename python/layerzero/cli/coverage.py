@@ -23,7 +23,7 @@ def command(
         print_json({"coverage": entries})
         return
     rows = [[e["operation"], e["device"], e["dtype"], _text(e)] for e in entries]
-    print_table(f"{len(rows)} entries", ["operation", "device", "dtype", "kernels"], rows)
+    print_table(f"{len(rows)} entries", ["operation", "device", "dtype", "kernels"], rows, wraps=["kernels"])
 
 
 def _text(entry: dict) -> str:
