@@ -16,7 +16,7 @@ namespace lz::verify {
 namespace {
 
 constexpr int kMutations = 20000;  // requests tried for a dtype of a kernel
-constexpr int kDrawn = 60;        // requests of each operation for the other invariants
+constexpr int kDrawn = 60;         // requests of each operation for the other invariants
 
 // A selector with the kernels of this build and of every shipped descriptor.
 class Invariants : public testing::Test {
