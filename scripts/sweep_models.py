@@ -11,6 +11,7 @@ bench/results/sweep-models-<version>-<machine>.json. Returns 1 where a class is 
 """
 
 import argparse
+import atexit
 import contextlib
 import copy
 import json
@@ -18,8 +19,10 @@ import os
 import re
 import resource
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
@@ -29,7 +32,7 @@ from typing import Any
 from stamp_result import measured_on
 
 ROOT = Path(__file__).resolve().parent.parent
-SECONDS, MEMORY = 120, 12 << 30
+MEMORY = 12 << 30
 PATIENCE = 5  # seconds of a clock for each that a class may have of a processor, which others use too
 ATTENTIONS = ("sdpa", "eager")
 BAD = ("wrong", "crashed")
@@ -56,8 +59,9 @@ def judge(kind: Any, attention: str) -> dict[str, Any]:
     original = copy.deepcopy(model)
     report = kernelize(model)
     outcome = compare_models.held_against(original, model, given)
-    if outcome.wrong:  # of calls that differ from themselves nothing can be said
-        outcome = outcome.without(compare_models.held_against(original, copy.deepcopy(original), given).wrong)
+    if outcome.wrong:  # of calls that differ from themselves, or by rounding of the weights, nothing can be said
+        for other in (copy.deepcopy(original), compare_models.rounded(original)):
+            outcome = outcome.without(compare_models.held_against(original, other, given).wrong)
     return {
         "verdict": "wrong" if outcome.wrong else "right" if outcome.errors else "nothing compared",
         "error": outcome.error,
@@ -80,7 +84,7 @@ def _each_once(left: dict[str, str]) -> dict[str, str]:
 # ---- processes
 
 
-def _child(kind: Any, pipe: int) -> None:
+def _child(kind: Any, pipe: int, seconds: int) -> None:
     """Writes a line for each attention. A limit of processor time ends it: other processes do not make a class late."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     null = os.open(os.devnull, os.O_WRONLY)
@@ -88,7 +92,7 @@ def _child(kind: Any, pipe: int) -> None:
     os.dup2(null, 2)
     for attention in ATTENTIONS:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        most = int(used.ru_utime + used.ru_stime) + SECONDS
+        most = int(used.ru_utime + used.ru_stime) + seconds
         resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
         try:
             row = judge(kind, attention)
@@ -103,15 +107,16 @@ def _child(kind: Any, pipe: int) -> None:
 class Running:
     """The process of one class. Forked: a process that imports all again would take longer than the class."""
 
-    def __init__(self, name: str, kind: Any) -> None:
+    def __init__(self, name: str, kind: Any, seconds: int) -> None:
         self.name, self.data, self.began = name, b"", time.monotonic()
+        self.seconds, self.most = seconds, len(ATTENTIONS) * PATIENCE * seconds
         self.pipe, write = os.pipe()
         self.process = os.fork()
         if self.process == 0:
             try:
                 os.setsid()  # what it starts ends with it
                 os.close(self.pipe)
-                _child(kind, write)
+                _child(kind, write, seconds)
             finally:
                 os._exit(0)
         os.close(write)
@@ -119,7 +124,7 @@ class Running:
 
     def finished(self) -> Rows | None:
         """Its rows once it has ended, None before. Its pipe may outlive it, in a process that it started."""
-        late = time.monotonic() - self.began > len(ATTENTIONS) * PATIENCE * SECONDS
+        late = time.monotonic() - self.began > self.most
         if late:
             self._kill()
         ended, status = os.waitpid(self.process, 0 if late else os.WNOHANG)
@@ -143,25 +148,26 @@ class Running:
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         missing = {"verdict": "crashed", "why": f"its process ended with {status}"}
         if by == signal.SIGXCPU:
-            missing = {"verdict": "too slow", "why": f"took more than {SECONDS} s of a processor"}
+            missing = {"verdict": "too slow", "why": f"took more than {self.seconds} s of a processor"}
         elif late:
-            missing = {"verdict": "too slow", "why": f"took more than {len(ATTENTIONS) * PATIENCE * SECONDS} s"}
+            missing = {"verdict": "too slow", "why": f"took more than {self.most} s"}
         for attention in [attention for attention in ATTENTIONS if attention not in rows]:
             rows[attention] = missing
         return rows
 
 
-def run(kinds: dict[str, Any], done: dict[str, Rows], keep: Any, jobs: int, seconds: float) -> None:
-    """Adds the rows of all that is not `done`, and writes them to `keep` as they come; begins none after so many seconds."""
+def run(kinds: dict[str, Any], done: dict[str, Rows], keep: Any, options: argparse.Namespace) -> None:
+    """Adds the rows of all that is not `done`, and writes them to `keep` as they come."""
+    most = 60 * (options.minutes or float("inf"))
     waiting = [name for name in kinds if name not in done]
     running: dict[int, Running] = {}
     began, before = time.monotonic(), len(done)
     while waiting or running:
-        if time.monotonic() - began > seconds:
+        if time.monotonic() - began > most:
             waiting.clear()
-        while waiting and len(running) < jobs:
+        while waiting and len(running) < options.jobs:
             name = waiting.pop(0)
-            started = Running(name, kinds[name])
+            started = Running(name, kinds[name], options.seconds)
             running[started.pipe] = started
         select.select([*running], [], [], 0.2)
         for pipe, each in [*running.items()]:
@@ -225,6 +231,8 @@ def _prepared() -> tuple[dict[str, Any], str]:
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
     }
+    os.environ["LAYERZERO_CACHE_DIR"] = tempfile.mkdtemp()  # each class is searched
+    atexit.register(shutil.rmtree, os.environ["LAYERZERO_CACHE_DIR"], ignore_errors=True)
     sys.path.insert(0, str(ROOT / "tests/python/support"))
     import warnings
 
@@ -265,6 +273,7 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--again", nargs="+", metavar="VERDICT")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--seconds", type=int, default=120, help="of a processor, for a class with one attention")
     parser.add_argument("--keep", type=Path, help="another file for the rows; then no result is written")
     parser.add_argument(
         "--minutes", type=float, help="begin no further class after so long; the result says what was not run"
@@ -281,7 +290,7 @@ def main() -> int:
     done = {name: rows for name, rows in done.items() if name not in again}
     found = {name: rows for name, rows in done.items() if name in asked}
     with path.open("a") as keep:
-        run(asked, found, keep, options.jobs, 60 * (options.minutes or float("inf")))
+        run(asked, found, keep, options)
     done |= found
     result = result_of(done, len(kinds))
     if not options.keep:

@@ -277,3 +277,45 @@ def test_a_row_that_sees_a_later_token_alone_is_found(dtype, sees):
     causal, leaking = moved_pair(dtype, 0.0, 0.0, 0.5), moved_pair(dtype, 0.0, 0.3 * MOVES[dtype], 0.5)
     assert probe.move_alike(causal, causal) and probe.move_alike(leaking, leaking)
     assert not probe.move_alike(*((leaking, causal) if sees == "the copy" else (causal, leaking)))
+
+
+# ---- what fused kernels do not take as it is
+
+
+def test_keys_and_values_may_have_different_numbers_of_heads():
+    """As torch's function takes them: Nemotron 3's diarization has values for each head of the queries."""
+    generator = torch.Generator().manual_seed(5)
+    query, key, value = (torch.randn(2, heads, 6, 8, generator=generator) for heads in (8, 2, 4))
+    expected = torch.nn.functional.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+    module = nn.Identity()
+    out, _ = attention_interface.layerzero_attention(module, query, key, value, None, is_causal=False)
+    assert compare_models.distance(out.transpose(1, 2), expected) < 1e-5
+
+
+def test_weights_that_a_module_asks_for_by_an_argument():
+    """As PatchTST does, without the hooks that keep weights for other models."""
+    model, given, _ = small_classes.build(transformers.PatchTSTModel, "eager")
+    own = copy.deepcopy(model)
+    assert "attention" in lz.kernelize(model).replaced
+    with torch.inference_mode():
+        expected, actual = (each(**given, output_attentions=True).attentions for each in (own, model))
+    assert len(actual) == len(expected) > 0
+    assert all(compare_models.distance(a, b) < 1e-5 for a, b in zip(actual, expected, strict=True))
+
+
+def test_gradients_of_eager_attention_with_large_scores_are_its_own():
+    """MobileBERT's rows have numbers of 1e5: a fused backward that makes weights again from a sum is far away."""
+    model, _, _ = small_classes.build(transformers.BertModel, "eager")
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.attention.self.query.weight.mul_(3e3)
+    own = copy.deepcopy(model)
+    report = lz.kernelize(model)
+    assert "attention" in report.replaced
+    ids = small_classes.ids()
+    for each in (own, model):
+        each(ids).last_hidden_state[:, 0].sum().backward()
+    gradients = dict(own.named_parameters())
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            assert torch.equal(parameter.grad, gradients[name].grad), name

@@ -220,7 +220,7 @@ def test_a_gguf_file_is_used_as_it_is():
         None, "f32"
     )  # the file's numbers; bf16 rounds them once, and its sums lie 1 to 4 % off by their order
     loss = torch.nn.functional.cross_entropy(logits(exact, ids)[0, :-1].float(), ids[0, 1:])
-    assert abs(ours / loss.exp().item() - 1) < 0.02 and abs(own / loss.exp().item() - 1) < 0.06
+    assert abs(ours / loss.exp().item() - 1) < 0.04 and abs(own / loss.exp().item() - 1) < 0.06
     after = logits(model, ids)
     assert torch.equal(after.argmax(-1), before.argmax(-1))
     unkernelize(model)

@@ -10,6 +10,7 @@ transformers = pytest.importorskip("transformers")
 import layerzero as lz  # noqa: E402
 from layerzero.integrations.transformers import attention as attention_interface  # noqa: E402
 from layerzero.integrations.transformers import deferred, layerwise, observe, rows_cache, states_cache, structure  # noqa: E402
+from layerzero.integrations.transformers.findings import Findings  # noqa: E402
 
 _SIZES = {
     "vocab_size": 131,
@@ -88,16 +89,16 @@ FAULTS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_fault_of_one_layer_is_seen(name, fault, looked, monkeypatch):
     """Far within the noise of the model's result, most of them."""
-    found = observe.ModelLayers.__init__
+    found = observe.ModelLayers.search
 
-    def faulty(self, *given):
-        found(self, *given)
+    def faulty(self, name):
+        found(self, name)
         layers = list(self.stack.layers)
         layers[3] = dataclasses.replace(layers[3], **FAULTS[fault](layers[3]))
         assert layers[3] != self.stack.layers[3]
         self.stack = dataclasses.replace(self.stack, layers=tuple(layers))
 
-    monkeypatch.setattr(observe.ModelLayers, "__init__", faulty)
+    monkeypatch.setattr(observe.ModelLayers, "search", faulty)
     agrees = structure.agrees  # of the model's whole result, which has slack, the answer is no
 
     def other(actual, expected, slack=1.0):
@@ -183,5 +184,5 @@ def test_another_attention_is_seen(monkeypatch):
 
 def test_what_no_layer_was_called_with_is_no_proof():
     model = build("gpt_oss", 0)
-    stack = observe.layers_of(model)["decoder"].stack
+    stack = observe.layers_of(model, Findings())["decoder"].stack
     assert not layerwise.agree(stack, model.model.layers, lambda: None)

@@ -1,4 +1,4 @@
-"""What LayerZero keeps on disk: models converted from GGUF files, packed weights. Listed, capped, cleared; all of it can be made again."""
+"""What LayerZero keeps on disk: models converted from GGUF files, packed weights, findings about models. Listed, capped, cleared; all of it can be made again."""
 
 import json
 import os

@@ -5,6 +5,7 @@ tensors but rows of padding, and which values are missing. A call that the origi
 """
 
 import contextlib
+import copy
 import dataclasses
 import inspect
 import math
@@ -236,11 +237,20 @@ def _both(outcome, name, original, other, run, mask=None):
     except Exception as error:
         outcome.wrong[name] = f"raised {_refused(error)}"
         return None
+    if _is_undefined(expected):
+        outcome.refused[name] = "no number in it is finite"
+        return None
     error, why = compare(actual, expected, mask)
     outcome.errors[name] = error
     if why:
         outcome.wrong[name] = why
     return actual, expected
+
+
+def _is_undefined(result):
+    """Whether some tensor of a result has no finite number."""
+    tensors = [t for _, t in flat(result) if isinstance(t, torch.Tensor) and t.is_floating_point() and t.numel()]
+    return any(not t.isfinite().any() for t in tensors)
 
 
 def _gradients(model, given):
@@ -263,6 +273,9 @@ def _compare_gradients(outcome, original, other, given):
         expected, own = _gradients(original, given)
     except Exception as error:
         outcome.refused["gradients"] = _refused(error)
+        return
+    if _is_undefined(expected):
+        outcome.refused["gradients"] = "no number in it is finite"
         return
     try:
         actual, theirs = _gradients(other, given)
@@ -328,6 +341,16 @@ def _generates(outcome, original, other, given):
         )
 
     _both(outcome, "generate", original, other, run)
+
+
+def rounded(model):
+    """A copy whose weights differ in their last digits: what it changes much no kernel computes in a defined way."""
+    other, generator = copy.deepcopy(model), torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            if parameter.is_floating_point():
+                parameter.mul_(1 + 1e-7 * torch.randn(parameter.shape, generator=generator))
+    return other
 
 
 def held_against(original, other, given, quick=False):

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 VOCABULARY, LENGTH = 150, 12
-_MOST_PARAMETERS = 20_000_000
+_MOST_PARAMETERS = 100_000_000
 
 
 class NotBuilt(Exception):
@@ -87,6 +87,8 @@ def _shrunk(name, value, level):
         wide = re.match(_WIDTHS, name) or re.match(_INNER, name) or re.search(r"moe_intermediate_size|_lora_rank", name)
         return max(value // 8, 8) if wide and value >= 64 else None
     width, heads = (64, 4) if level == 0 else (128, 8)
+    if name == "upsample_groups":
+        return min(value, width)
     if re.search(r"key_value_heads|kv_heads|query_groups", name):
         return None if value == 1 else heads // 2
     if re.match(_HEADS, name):
@@ -142,6 +144,13 @@ _SPECIAL = {
 _SPECIAL |= dict.fromkeys(
     ("mamba2", "falcon_mamba2"), {"num_heads": 8, "head_dim": 16, "hidden_size": 64, "n_groups": 1}
 )
+_SERIES = {"prediction_length": 8, "context_length": 16, "lags_sequence": [1, 2, 3], "num_time_features": 2}
+_SPECIAL |= dict.fromkeys(("autoformer", "informer", "time_series_transformer"), _SERIES)
+_ROUTED = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1}
+_SPECIAL |= {"dots1": _ROUTED | {"n_shared_experts": 1}, "lfm2_moe": {"layer_types": ["conv", "full_attention"]}}
+_SPECIAL |= dict.fromkeys(
+    ("chameleon", "emu3"), {"vocabulary_map": {"<image>": 8, "<|image token|>": 8, "IMGIMGAZ": 9}}
+)
 _MIXED = {"mamba_n_heads": 8, "mamba_d_head": 16}
 _SPECIAL |= {
     "bamba": _MIXED | {"attn_layer_indices": [1]},
@@ -150,6 +159,11 @@ _SPECIAL |= {
     "recurrent_gemma": {"num_hidden_layers": 3},
     "deepseek_v2": {"num_experts_per_tok": 2, "topk_method": "greedy"},
 }
+
+
+def _source_of(config):
+    """The code of the models of a configuration."""
+    return "".join(path.read_text() for path in Path(inspect.getfile(type(config))).parent.glob("modeling_*.py"))
 
 
 def _further(config, overrides, source):
@@ -174,11 +188,13 @@ def _further(config, overrides, source):
     rope = held.get("rope_parameters")
     if isinstance(rope, dict) and head and not any(isinstance(value, dict) for value in rope.values()):
         further = {"rope_theta": rope.get("rope_theta") or 10000.0}
-        if "mrope_section" in source:
+        if "mrope_section" in source or "mrope_section" in rope or "mrope_section" in _source_of(config):
             half = int(head * rope.get("partial_rotary_factor", 1.0)) // 2
             further["mrope_section"] = [half - 2 * (half * 3 // 8), half * 3 // 8, half * 3 // 8]
         overrides["rope_parameters"] = rope | further
     _shorten(held, overrides)
+    if type(config).__name__ == "DbrxAttentionConfig":
+        overrides["rope_theta"] = 10000.0
     return overrides | _SPECIAL.get(config.model_type, {})
 
 
@@ -217,7 +233,7 @@ def randomise(model, seed=0):
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if not parameter.is_floating_point():
+            if not parameter.is_floating_point() or not parameter.numel():
                 continue
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.dim() < 2 or name.endswith("bias"):
@@ -277,6 +293,7 @@ def _images(config):
     frames = _first(config, "num_frames", "frames_per_clip", default=4)
     yield _numbers(2, frames, channels, size, size)
     yield _numbers(2, channels, frames, size, size)
+    yield _numbers(2, 2, channels, size, size)
 
 
 def _sounds(config, name):
@@ -314,6 +331,18 @@ def _patches(model, parameters):
                 yield {name: rows, grid: torch.tensor([[1, 4, 4], [1, 4, 4]])} | further
 
 
+def _series(config):
+    past, future = config.context_length + max(config.lags_sequence), config.prediction_length
+    features = config.num_time_features
+    return {
+        "past_values": _numbers(2, past),
+        "past_time_features": _numbers(2, past, features),
+        "past_observed_mask": torch.ones(2, past),
+        "future_values": _numbers(2, future, seed=4),
+        "future_time_features": _numbers(2, future, features, seed=5),
+    }
+
+
 def candidates(model):
     """Arguments of a forward that may be right, the likeliest first."""
     parameters = inspect.signature(type(model).forward).parameters
@@ -331,6 +360,23 @@ def candidates(model):
         end = getattr(config, "eos_token_id", None)
         if isinstance(end, int):
             yield {name: torch.cat([given[:, :-1], torch.full((2, 1), end)], 1) for name, given in (text | two).items()}
+    codebooks = _first(config, "num_codebooks")
+    if text and two and codebooks:
+        yield text | {"decoder_input_ids": ids(2).repeat(codebooks, 1)}
+    if text and "qformer_input_ids" in parameters:
+        for images in _images(config):
+            yield text | {"pixel_values": images, "qformer_input_ids": ids(3)} | two
+    if text and "visual_feats" in parameters:
+        seen = {
+            "visual_feats": _numbers(2, 5, config.visual_feat_dim),
+            "visual_pos": _numbers(2, 5, config.visual_pos_dim),
+        }
+        yield text | seen
+    if "task_inputs" in parameters:
+        for images in _images(config):
+            yield {"pixel_values": images, "task_inputs": ids(length=_first(config, "task_seq_len", default=77))}
+    if "past_time_features" in parameters:
+        yield _series(config)
     if "past_values" in parameters:
         shape = (2, _first(config, "context_length", default=32), _first(config, "num_input_channels", default=1))
         yield {"past_values": _numbers(*shape)}
@@ -391,6 +437,6 @@ def build(kind, attention, counts=None):
                     model(**given)
                 return model, given, level
             except Exception as error:
-                why[",".join(given)] = f"{type(error).__name__}: {str(error)[:120]}"
+                why.setdefault(",".join(given), f"{type(error).__name__}: {str(error)[:120]}")
         reasons.append(f"level {level}: no input: {why}")
     raise NotBuilt("; ".join(reasons))

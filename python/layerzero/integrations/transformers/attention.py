@@ -57,6 +57,8 @@ def layerzero_attention(
     length, total = query.shape[2], key.shape[2]
     if key.shape[0] != query.shape[0]:  # one sequence of keys for all queries, as torch's own functions allow
         key, value = (rows.expand(query.shape[0], -1, -1, -1) for rows in (key, value))
+    if key.shape[1] != value.shape[1]:  # each in groups of its own, as they also allow
+        key, value = (rows.repeat_interleave(query.shape[1] // rows.shape[1], dim=1) for rows in (key, value))
     if query.is_meta:  # shapes alone
         return query.new_empty(query.shape[0], length, query.shape[1], value.shape[-1]), None
     if is_causal is None:
@@ -93,12 +95,15 @@ def layerzero_attention(
 def eager_attention(module, query, key, value, attention_mask, is_causal=None, **kwargs):
     """The same for models that had eager attention: the mask alone says what a row sees.
 
-    A call that asks for the weights gets them from the model's own code.
+    A call that asks for the weights gets them from the model's own code, and so do gradients: fused kernels make the weights again
+    from the sum of each row, which keeps few digits where scores are large.
     """
     if continuous.is_packed(kwargs):
         return layerzero_attention(module, query, key, value, attention_mask, **kwargs)
-    if _wants_weights(kwargs):
-        return _own_eager(module)(module, query, key, value, attention_mask, **kwargs)
+    trains = torch.is_grad_enabled() and any(rows.requires_grad for rows in (query, key, value))
+    own = _own_eager(module) if trains or _wants_weights(kwargs) else None
+    if own is not None:
+        return own(module, query, key, value, attention_mask, **kwargs)
     causal = is_causal_mask(attention_mask)
     kwargs.pop("sliding_window", None)
     mask = None if causal else attention_mask
@@ -106,9 +111,9 @@ def eager_attention(module, query, key, value, attention_mask, is_causal=None, *
 
 
 def _own_eager(module):
-    """The function of eager attention that the forward of a module names."""
+    """The function of eager attention that the forward of a module names, or None."""
     forward = inspect.unwrap(type(module).forward)
-    return forward.__globals__["eager_attention_forward"]
+    return getattr(forward, "__globals__", {}).get("eager_attention_forward")
 
 
 def choose(model, names=NAMES):
@@ -151,10 +156,9 @@ def _sdpa_leaves_softcap_out():
 
 
 def _wants_weights(arguments=()):
-    """True inside a call that was asked for attention weights; Transformers says so to the hooks that keep them."""
-    if getattr(output_capturing, "_active_collector", None) is None:
-        return bool("output_attentions" in arguments and arguments["output_attentions"])
-    return any("attentions" in key for key in wants_outputs())
+    """True inside a call that was asked for attention weights: by an argument, or by the hooks of Transformers that keep them."""
+    asked = "output_attentions" in arguments and arguments["output_attentions"]
+    return bool(asked) or any("attentions" in key for key in wants_outputs())
 
 
 def wants_outputs():

@@ -93,9 +93,9 @@ def replace_gate(module, given, part):
 _READ = ("act_fn", "limit", "alpha")  # what a gate of a class of experts reads of them
 
 
-def judge(module):
-    """Tries the module, and leaves in it what `layerzero_experts` has to know."""
-    gate, reason = gate_of(module)
+def judge(module, found):
+    """Leaves in the module what `layerzero_experts` has to know. found: what `gate_of` returns of it."""
+    gate, reason = found
     if not reason and module.is_transposed and not module.down_proj.is_cpu:
         reason = "expert weights are stored transposed: on this device no kernel takes them as they are"
     read = [getattr(module, name, None) for name in _READ]
@@ -115,7 +115,7 @@ def layerzero_experts(self, hidden_states, top_k_index, top_k_weights):
         return _own(self)(self, hidden_states, top_k_index, top_k_weights)
     facts = self.__dict__.get("_layerzero_experts")
     if facts is None or not _reads_the_same(self, facts["read"]):  # chosen by name alone, or changed since
-        facts = judge(self)
+        facts = judge(self, gate_of(self))
     if facts["reason"] or _is_changed(self, hidden_states.dtype, facts["own"]):
         return _own(self)(self, hidden_states, top_k_index, top_k_weights)
     counts.count_call(self)

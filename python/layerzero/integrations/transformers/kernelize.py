@@ -10,7 +10,6 @@ import types
 
 import torch
 from torch import nn
-from transformers.pytorch_utils import Conv1D
 
 from layerzero import _layerzero
 from layerzero._names import check_weights
@@ -23,16 +22,20 @@ from layerzero.integrations.transformers import (
     deferred,
     layerwise,
     observe,
+    parts,
     probe,
+    progress,
     rotary,
     structure,
 )
 from layerzero.integrations.transformers import experts as experts_interface
 from layerzero.integrations.transformers.counts import KernelizeReport, find_parts
 from layerzero.integrations.transformers.decoder import DecoderPlan, decoder_forward
-from layerzero.integrations.transformers.plan import StackPlan
+from layerzero.integrations.transformers.findings import Findings, Wrong, log
+from layerzero.integrations.transformers.plan import StackPlan, plans_of
+from layerzero.integrations.transformers.proof import kept_findings, tells_something
 from layerzero.integrations.transformers.released import refuse_if_released
-from layerzero.integrations.transformers.replacing import REPLICA, of_rows, replace, replica
+from layerzero.integrations.transformers.replacing import REPLICA, replace, replica
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
@@ -58,36 +61,11 @@ class _Mark:
         experts_interface.register()
 
 
-@of_rows
-def _norm_forward(self, rows):
-    weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
-    if weight is not None and weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
-        return None
-    operation, further = self.__dict__["_layerzero_norm"]
-    return structure.norm(operation, rows, weight, structure.eps_of(self), bias, **further)
-
-
-@of_rows
-def _gated_norm_forward(self, rows, gate):
-    if not self.weight.dtype == rows.dtype == gate.dtype or rows.shape != gate.shape:
-        return None
-    offset = self.__dict__["_layerzero_norm"]
-    return structure.gated_norm(rows, gate, self.weight, structure.eps_of(self), offset)
-
-
-@of_rows
-def _mlp_forward(self, rows):
-    mlp, silent = self.__dict__["_layerzero_mlp"]
-    return structure.run_mlp(self, rows, mlp) if structure.are_silent(self, mlp, silent) else None
-
-
 _BATCHING = continuous.init_continuous_batching
 _FORWARDS = (
     rotary.rotating_forward,
-    _norm_forward,
-    _gated_norm_forward,
+    *parts.FORWARDS,
     *block_forwards.FORWARDS,
-    _mlp_forward,
     decoder_forward,
     deferred.deferring_forward,
     deferred.deferred_layer,
@@ -95,89 +73,6 @@ _FORWARDS = (
     experts_interface.apply_gate,
     replica,
 )
-
-
-def _replace_norms(model, mark):
-    for name, module in model.named_modules():
-        if not structure.looks_like_norm(module):
-            continue
-        found, reason = structure.norm_of(module)
-        if reason:
-            offset, why_not = structure.gated_norm_of(module)
-            if why_not:
-                mark.report.left[name] = reason
-            else:
-                replace(module, _gated_norm_forward, mark.report.add("gated RMSNorm", "norm.rms"), norm=offset)
-            continue
-        operation, _ = found
-        names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
-        replace(module, _norm_forward, mark.report.add(*names[operation]), norm=found)
-
-
-_MLP_REPORTED = {
-    "swiglu": ("MLP", "activation.swiglu"),
-    "geglu": ("GeGLU MLP", "activation.geglu"),
-    "silu_and_mul": ("packed MLP", "activation.silu_and_mul"),
-    "gated_activation": ("packed GeGLU MLP", "activation.gated"),
-}
-
-
-def _replace_mlps_and_linears(model, mark):
-    for name, module in model.named_modules():
-        if structure.looks_like_mlp(module):
-            mlp, reason = structure.mlp_of(module)
-            if reason:
-                mark.report.left[name] = reason
-                continue
-            part = mark.report.add(*_MLP_REPORTED[mlp.operation])
-            replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
-    for name, module in model.named_modules():
-        if isinstance(module, Conv1D):
-            if reason := structure.why_not_conv1d(module):
-                mark.report.left[name] = reason
-            else:
-                replace(module, block_forwards.conv1d_forward, mark.report.add("Conv1D", "mlp.linear"))
-        elif packed := structure.packed_weight(module):
-            mark.report.left[name] = packed
-        if not isinstance(module, nn.Linear):
-            continue
-        reason = structure.why_not_linear(module)
-        if reason:
-            mark.report.left[name] = reason
-        else:
-            replace(module, block_forwards.linear_forward, mark.report.add("Linear", "mlp.linear"))
-
-
-def _replace_experts(model, mark):
-    experts = {n: m for n, m in model.named_modules() if experts_interface.looks_like_experts(m)}
-    if not experts:
-        return
-    reasons = {name: experts_interface.judge(module)["reason"] for name, module in experts.items()}
-    mark.report.left |= {name: reason for name, reason in reasons.items() if reason}
-    if any(reasons.values()):  # the choice is the whole model's
-        _replace_gates(experts, mark)
-        return
-    experts_interface.register()
-    before = choices.chosen(model, "experts")
-    try:
-        choices.choose(model, "experts", experts_interface.NAME)
-    except (AttributeError, ValueError, KeyError) as error:
-        choices.put_back(before, "experts")
-        mark.report.left["experts"] = f"the model refuses other experts: {error}"
-        return
-    mark.experts = before
-    chosen = {id(config): name for config, name in before}
-    for module in experts.values():
-        module.__dict__["_layerzero_own_experts"] = chosen.get(id(module.config))
-        module.__dict__["_layerzero_part"] = mark.report.add("experts", "moe.fused")
-
-
-def _replace_gates(experts, mark):
-    """The gates alone of experts whose weights no kernel takes as they are."""
-    for module in experts.values():
-        given = experts_interface.own_gate_of(module)
-        if given:
-            experts_interface.replace_gate(module, given, mark.report.add("experts' gate", "activation.gated"))
 
 
 def _replace_rotations(model, mark):
@@ -198,7 +93,17 @@ def _gives_weights(model, before):
     return eager and any("output_attentions" in inspect.signature(type(m).forward).parameters for m in model.modules())
 
 
-def _why_not_chosen(model, before, untested, expected, weights):
+def _try_attention(model, before):
+    """None once the model calls our attention and computes the same, or why not."""
+    untested = probe.why_untested(model)
+    expected = probe.run_model(model) if untested else None
+    if untested and expected is None:
+        return f"{untested}, and no input can be made to compare the two"
+    weights = probe.shapes_with_weights(model) if _gives_weights(model, before) else None
+    return _why_not_chosen(model, before, untested, expected, weights)
+
+
+def _why_not_chosen(model, before=(), untested=None, expected=None, weights=None):
     """None once the model calls our attention, or why it does not or must not."""
     try:
         attention_interface.choose(model)
@@ -226,7 +131,7 @@ def _attend_alike(model, before, expected):
         return False
 
 
-def _replace_attention(model, mark):
+def _replace_attention(model, mark, findings):
     attention_interface.register()
     config = getattr(model, "config", None)
     current = getattr(config, "_attn_implementation", None)
@@ -239,13 +144,9 @@ def _replace_attention(model, mark):
         names = ", ".join(sorted(map(repr, given)))
         mark.report.left["attention"] = f"the model was given attn_implementation={names}"
         return
-    untested = probe.why_untested(model)
-    expected = probe.run_model(model) if untested else None
-    if untested and expected is None:
-        mark.report.left["attention"] = f"{untested}, and no input can be made to compare the two"
-        return
-    weights = probe.shapes_with_weights(model) if _gives_weights(model, before) else None
-    reason = _why_not_chosen(model, before, untested, expected, weights)
+    reason = findings.of("attention", [], functools.partial(_try_attention, model, before))
+    if not reason and findings.are_kept and _why_not_chosen(model):
+        raise Wrong("the model refuses another attention")
     if reason:
         choices.put_back(before, "attn")
         mark.report.left["attention"] = reason
@@ -278,7 +179,23 @@ def _why_aside_in_a_call(layers, plan):
     return reason and f"a call of the model is none for the program of its layers: {reason}"
 
 
-def _replace_layers(called, layers, mark):
+def _why_not_one(layers, plan, install, findings):
+    """None, or why a program is not what the layers compute on small inputs."""
+    with probe.without_modes():
+        actual = layers.run(decoder_forward)
+        moved = layers.run_moved(decoder_forward)
+    reason = next(iter(plan.why_aside), None)
+    install()
+    reason = reason or _why_aside_in_a_call(layers, plan)
+    same = structure.agrees(actual, layers.expected, slack=3)
+    same = same and (moved is None or probe.move_alike(moved, layers.moved))
+    if not reason and not same and not _agree_one_by_one(layers):
+        findings.depend_on_values = True
+        reason = "its layers compute something else than the fused forward"
+    return reason
+
+
+def _replace_layers(called, layers, mark, findings):
     """The forward over all layers, once it is proven to compute the same on a small input; `called` so if it does not."""
     stack, holder = layers.stack, layers.holder
     plan = DecoderPlan(stack) if layers.whole else StackPlan(stack)
@@ -288,21 +205,16 @@ def _replace_layers(called, layers, mark):
     own = [] if layers.whole else [holder, *getattr(holder, stack.name)]
     for module in own:
         replace(module, deferred.deferring_forward if module is holder else deferred.deferred_layer, entry)
+    install = functools.partial(replace, holder, decoder_forward, entry) if layers.whole else lambda: None
+    if layers.are_kept:
+        install()
     try:
-        with probe.without_modes():
-            actual = layers.run(decoder_forward)
-            moved = layers.run_moved(decoder_forward)
-        reason = next(iter(plan.why_aside), None)
-        if layers.whole:
-            replace(holder, decoder_forward, entry)
-        reason = reason or _why_aside_in_a_call(layers, plan)
-        same = structure.agrees(actual, layers.expected, slack=3)
-        same = same and (moved is None or probe.move_alike(moved, layers.moved))
-        if not reason and not same and not _agree_one_by_one(layers):
-            reason = "its layers compute something else than the fused forward"
+        reason = None if layers.are_kept else _why_not_one(layers, plan, install, findings)
     except Exception as error:  # of code around the layers that nobody knows
+        findings.depend_on_values = True
         reason = f"its layers could not be run as one: {error}"
     if reason:
+        findings.answers[f"layers {called}"] = reason
         for module in (holder, *own):
             for name in ("forward", REPLICA, "_layerzero_decoder", "_layerzero_part", "_layerzero_own"):
                 module.__dict__.pop(name, None)
@@ -357,6 +269,7 @@ def kernelize(
     accuracy_ids: torch.Tensor | None = None,
     max_perplexity_ratio: float = _MAX_PERPLEXITY_RATIO,
     release_originals: bool = False,
+    quiet: bool = False,
 ) -> KernelizeReport:
     """Runs what LayerZero computes through LayerZero, from here on; returns a report. Twice changes nothing more.
 
@@ -367,6 +280,7 @@ def kernelize(
     is measured once and told by the report. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
     max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write. Of a model
     without logits, 1 + the relative error of what it gives counts; layers that the trial does not reach keep their weights.
+    quiet: no line about the progress on standard error, which is there in a terminal alone, after two seconds.
     release_originals: gives back the memory of all parameters that blocks stand for. Gradients, state_dict, moving the
     model, and unkernelize then raise ReleasedWeightError; loading it anew is the way back.
 
@@ -380,7 +294,8 @@ def kernelize(
     asked = (weights, activations, release_originals)
     if weights is None:
         _refuse_without_weights(activations, accuracy_ids, max_perplexity_ratio, release_originals)
-    with _LOCK, torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+    modes = torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False)
+    with _LOCK, modes[0], modes[1], progress.shown("kernelize", quiet):
         if _MARK not in model.__dict__:
             with torch.device("cpu"):  # trials are made without what the caller may have around: another default device
                 _kernelize(model)
@@ -415,34 +330,69 @@ def _kernelize(model):
     if any("_layerzero_part" in module.__dict__ for module in model.modules()):
         raise RuntimeError("kernelize: this is a part of a kernelized model; unkernelize that model first")
     probe.warn_of_untested_version()
+    findings = kept_findings(model)
+    if findings.are_kept:
+        try:
+            _search(model, findings)
+            log.info("%s: changed by the findings of %s", type(model).__name__, findings.key)
+            model.__dict__[_MARK].report.start_counting()
+            return
+        except Exception as error:  # whatever a file that fits no more makes of a model
+            log.info("%s: findings are not used, %s; searching", type(model).__name__, error)
+            findings = Findings(findings.key)
+    _search(model, findings)
+    if findings.key is not None and tells_something(model):
+        findings.write()
+    model.__dict__[_MARK].report.start_counting()
+
+
+def _search(model, findings):
+    """Changes the model by findings, and finds out what they do not have."""
     mark = _Mark()
     for config, name in choices.chosen(model, "attn"):
         attention_interface.remember((m for m in model.modules() if getattr(m, "config", None) is config), name)
     try:
-        layers = observe.layers_of(model)
+        layers = observe.layers_of(model, findings)
     except BaseException:
         attention_interface.remember(model.modules(), None)
         raise
     model.__dict__[_MARK] = mark
     try:
-        _replace_norms(model, mark)
-        _replace_attention(model, mark)
-        _replace_experts(model, mark)
-        _replace_mlps_and_linears(model, mark)
-        if mark.attention is None:
-            kept = f"attention: {mark.report.left.get('attention')}"
-            layers = {called: kept if observe.wants_interface(found) else found for called, found in layers.items()}
-        if not any(isinstance(found, observe.ModelLayers) and found.whole for found in layers.values()):
-            _replace_rotations(model, mark)
-        for called, found in layers.items():
-            if isinstance(found, str):
-                mark.report.left[called] = found
-            else:
-                _replace_layers(called, found, mark)
-        mark.report.start_counting()
+        _replace_parts(model, mark, layers, findings)
+        if findings.are_kept:
+            _refuse_unproven(model, findings)
     except BaseException:
         _restore(model)
         raise
+
+
+def _replace_parts(model, mark, layers, findings):
+    for replace_all in (parts.replace_norms, _replace_attention, parts.replace_experts, parts.replace_mlps_and_linears):
+        progress.step(replace_all.__name__.removeprefix("_").replace("_", " "))
+        replace_all(model, mark, findings)
+    if mark.attention is None:
+        kept = f"attention: {mark.report.left.get('attention')}"
+        layers = {called: kept if observe.wants_interface(found) else found for called, found in layers.items()}
+    if not any(isinstance(found, observe.ModelLayers) and found.whole for found in layers.values()):
+        _replace_rotations(model, mark)
+    if findings.are_kept and not findings.proof.holds():  # as they run where a program steps aside
+        raise Wrong("by them parts of the model compute something else")
+    for called, found in layers.items():
+        progress.step(f"{called}: a program of its layers")
+        if isinstance(found, str):
+            mark.report.left[called] = found
+        else:
+            _replace_layers(called, found, mark, findings)
+
+
+def _refuse_unproven(model, findings):
+    """Raises Wrong where the programs of layers compute something else, or step aside; those that no input reaches were searched."""
+    plans = [(holder, plan) for holder, plan in plans_of(model) if not plan.stack.alone]
+    if plans and not (findings.proof.holds() and findings.proof.holds_without_mask()):
+        raise Wrong("by them a program of its layers computes something else")
+    for holder, plan in plans:
+        if plan.why_aside or not holder.__dict__["_layerzero_part"]["calls"]:
+            raise Wrong(f"a program of its layers was not run: {next(iter(plan.why_aside), 'no call reached it')}")
 
 
 def unkernelize(model: nn.Module) -> bool:

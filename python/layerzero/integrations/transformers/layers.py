@@ -20,6 +20,10 @@ class Unknown(Exception):
     """Why layers are not what the operations compute."""
 
 
+class Unshown(Unknown):
+    """The values of the weights are such that nothing tells; those of another model of this structure may."""
+
+
 class NotReached(Unknown):
     """A small input does not reach them, or the model does not run on it."""
 

@@ -13,10 +13,29 @@ from transformers.masking_utils import sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
 from layerzero.integrations.transformers import attention as attention_interface
-from layerzero.integrations.transformers import choices, deferred, experts, linear_biases, probe, structure, thresholds
+from layerzero.integrations.transformers import (
+    choices,
+    deferred,
+    experts,
+    linear_biases,
+    probe,
+    progress,
+    structure,
+    thresholds,
+)
 from layerzero.integrations.transformers.arguments import MASK, POSITIONS, TABLES
 from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
-from layerzero.integrations.transformers.layers import Attention, Norm, NotReached, Stack, Unknown, Unread, kind_of
+from layerzero.integrations.transformers.findings import Findings
+from layerzero.integrations.transformers.layers import (
+    Attention,
+    Norm,
+    NotReached,
+    Stack,
+    Unknown,
+    Unread,
+    Unshown,
+    kind_of,
+)
 from layerzero.integrations.transformers.recognise import LayerTrace
 from layerzero.integrations.transformers.recorded import is_same
 
@@ -173,8 +192,8 @@ def lists_of(model: nn.Module) -> list[str]:
     return [path for path in found if len(found) == 1 or _multiplies(model.get_submodule(path))]
 
 
-def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":
-    """What a report calls them -> the layers of a model that lie behind each other, or why they cannot be one program."""
+def layers_of(model: nn.Module, findings: Findings) -> "dict[str, ModelLayers | str]":
+    """What a report calls them -> the layers of a model that follow each other, or why they cannot be one program."""
     lists = _find_lists(model)
     if not lists:
         return {"decoder": "has no list of layers"}
@@ -184,13 +203,30 @@ def layers_of(model: nn.Module) -> "dict[str, ModelLayers | str]":
     parts = len(paths) > 1 and not two
     found: dict[str, ModelLayers | str] = {}
     for called, (path, name) in zip(names if len({*names}) == len(paths) else paths, lists, strict=True):
-        try:
-            found[called] = ModelLayers(model, path, name, parts)
-        except Unknown as unknown:
-            found[called] = str(unknown)
-        except Exception as error:  # of code that nobody knows: a model is left as it is
-            found[called] = f"its layers could not be read: {structure.first_line(error)}"
+        progress.step(f"{called}: how its layers are computed")
+        layers: list[ModelLayers] = []
+        modules = model.get_submodule(path).get_submodule(name)
+        search = functools.partial(_searched, model, path, name, parts, findings, layers)
+        answer = findings.of(f"layers {called}", modules, search)
+        if layers or isinstance(answer, str):
+            found[called] = layers[0] if layers else answer
+        else:
+            found[called] = ModelLayers(model, path, parts, *answer)
     return found
+
+
+def _searched(model: nn.Module, path: str, name: str, part: bool, findings: Findings, layers: Any) -> Any:
+    """(the Stack, whether it is whole) of a list of layers, or why they cannot be one program. layers: gets the ModelLayers."""
+    try:
+        found = ModelLayers(model, path, part)
+        found.search(name)
+    except Unknown as unknown:
+        findings.depend_on_values |= isinstance(unknown, Unshown)
+        return str(unknown)
+    except Exception as error:  # of code that nobody knows: a model is left as it is
+        return f"its layers could not be read: {structure.first_line(error)}"
+    layers.append(found)
+    return found.stack, found.whole
 
 
 def _norm_behind(base: nn.Module) -> Norm:
@@ -269,6 +305,7 @@ def _describe(traces, reads_is_causal):
     tables: dict[int, Any] = {}
     found = []
     for index, trace in enumerate(traces):
+        progress.step(f"layer {index + 1} of {len(traces)}: what it computes")
         if index and not trace.follows(traces[index - 1]):
             raise Unknown(f"layer {index}: something is done between it and the layer before")
         try:
@@ -299,7 +336,7 @@ def _describe(traces, reads_is_causal):
         group = groups.setdefault(given, len(groups))
         held = None if table is None else trace.layer.get_submodule(table.module)._buffers[table.name]
         if not torch.equal(*(t if t is not None else torch.zeros(0) for t in (tables.setdefault(group, held), held))):
-            raise Unknown(f"layer {index}: its tables of positions are others than those of the layers before")
+            raise Unshown(f"layer {index}: its tables of positions are others than those of the layers before")
         found.append(dataclasses.replace(layer, group=group, bias=layer.bias if first else None))
     if not any(isinstance(layer.attention, Attention) for layer in found):
         raise Unknown("none of its layers has keys and values, whose number says how long a text is")
@@ -328,18 +365,24 @@ def _other_numbers(tensor):
 
 
 class ModelLayers:
-    """The list `name` of layers in the module at `path`, judged before any part of a model is replaced, and what the model
-    makes of a small input. Raises Unknown where they cannot be one program.
+    """Layers in the module at `path`, judged before any part of a model is replaced.
 
     part: the model has others too, of images or sound. whole: as in a Llama, nothing is left around them for the model's
-    own code. alone: no small input reaches them.
+    own code. alone: no small input reaches them. expected, moved: what the model makes of small inputs, None of findings.
     """
 
-    def __init__(self, model: nn.Module, path: str, name: str, part: bool = False) -> None:
-        self.model, self.base, self.part = model, base_of(model), part
-        self.whole = self.alone = False
+    def __init__(self, model: nn.Module, path: str, part: bool, stack: Any = None, whole: bool = False) -> None:
+        self.model, self.base, self.path, self.part = model, base_of(model), path, part
+        self.stack, self.whole = stack, whole
+        self.alone = stack is not None and stack.alone
         self.holder = model.get_submodule(path)
-        self.stack = self._found(path, name)
+        self.are_kept = stack is not None
+        self.expected: Any = None
+        self.moved: Any = None
+
+    def search(self, name: str) -> None:
+        """Finds out what the list `name` of layers computes; raises Unknown where they cannot be one program."""
+        self.stack = self._found(self.path, name)
         if self.base is not None and why_not_llama(self.base, self.stack) is None and self._embeds():
             self.whole = True
             self.stack = dataclasses.replace(self.stack, norm=_norm_behind(self.base))

@@ -71,7 +71,7 @@ def with_other_last(ids):
 
 
 @contextlib.contextmanager
-def _undisturbed(model):
+def undisturbed(model):
     """What a forward changes in a model's modules is as before: one kind of attention for short inputs, say."""
     before = [(module, dict(module.__dict__), dict(module._modules)) for module in model.modules()]
     try:
@@ -117,7 +117,7 @@ def shapes_with_weights(model):
         given = inputs_of(model) or inputs_of(model, without_encoder=True)
         if given is None:
             return None
-        with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
+        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
             return [tensor.shape for tensor in structure.tensors_of(model(**given, output_attentions=True))]
     except Exception:  # what a model of unknown code raises
         return None
@@ -146,7 +146,7 @@ def run_model(model):
         given = inputs_of(model)
         if given is None:
             return None
-        with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
+        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
             return _runs_of(model, given)
     except Exception:  # what a model of unknown code raises on such an input
         return None
@@ -177,7 +177,7 @@ def observed_call(model, head=False):
         return None
     if USE_CACHE in signature_of(type(base).forward).names:
         given["use_cache"] = True
-    with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
+    with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
         return base(**given)
 
 
@@ -195,7 +195,7 @@ def run_held(model, holder):
 
     handle = holder.register_forward_hook(keep)
     try:
-        with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
+        with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
             cache = cache_of(base(**given))
             if cache is not None:
                 further = {"attention_mask": torch.cat([mask, mask[:, -1:]], dim=1)} | cache_argument(base, cache)
@@ -247,7 +247,7 @@ def run_base(model):
     if given is None:
         return None
     mask = given.get("attention_mask")
-    with torch.inference_mode(), _undisturbed(model), structure.evaluating(model):
+    with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
         if "decoder_input_ids" in given:
             return _run_two_stacks(base, given)
         first = base(**given)
@@ -312,7 +312,7 @@ def run_moved(base, forward=None):
     if key is None:
         return None
     call = {name: value for name, value in given.items() if name != "attention_mask"}
-    with torch.inference_mode(), _undisturbed(base), structure.evaluating(base):
+    with torch.inference_mode(), undisturbed(base), structure.evaluating(base):
         both = call, call | {key: with_other_last(call[key])}
         return tuple(
             (base(**given) if forward is None else forward(base, **given, use_cache=False))[0] for given in both
@@ -322,7 +322,7 @@ def run_moved(base, forward=None):
 def run_decoder(base, forward):
     """Last hidden states of a base model under `forward`: of a padded prompt, of one token more, and without a mask."""
     ids, mask = tokens(base.embed_tokens)
-    with torch.inference_mode(), _undisturbed(base), structure.evaluating(base):
+    with torch.inference_mode(), undisturbed(base), structure.evaluating(base):
         cache = cache_argument(base, DynamicCache(config=base.config))
         first = forward(base, input_ids=ids, attention_mask=mask, use_cache=True, **cache)
         longer = torch.cat([mask, mask[:, -1:]], dim=1)

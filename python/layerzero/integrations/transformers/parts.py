@@ -1,0 +1,130 @@
+"""Replaces the norms, MLPs, linear layers and experts of a model one by one."""
+
+import functools
+
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from layerzero.integrations.transformers import block_forwards, choices, structure
+from layerzero.integrations.transformers import experts as experts_interface
+from layerzero.integrations.transformers.replacing import of_rows, replace
+
+
+@of_rows
+def _norm_forward(self, rows):
+    weight, bias = self._parameters.get("weight"), self._parameters.get("bias")
+    if weight is not None and weight.dtype != rows.dtype:  # the operation rounds to the input's dtype, models promote
+        return None
+    operation, further = self.__dict__["_layerzero_norm"]
+    return structure.norm(operation, rows, weight, structure.eps_of(self), bias, **further)
+
+
+@of_rows
+def _gated_norm_forward(self, rows, gate):
+    if not self.weight.dtype == rows.dtype == gate.dtype or rows.shape != gate.shape:
+        return None
+    offset = self.__dict__["_layerzero_norm"]
+    return structure.gated_norm(rows, gate, self.weight, structure.eps_of(self), offset)
+
+
+@of_rows
+def _mlp_forward(self, rows):
+    mlp, silent = self.__dict__["_layerzero_mlp"]
+    return structure.run_mlp(self, rows, mlp) if structure.are_silent(self, mlp, silent) else None
+
+
+FORWARDS = (_norm_forward, _gated_norm_forward, _mlp_forward)
+
+
+def _norm_of(module):
+    """(what `structure.norm_of` found, the offset of a gated norm, None), or the reason last."""
+    found, reason = structure.norm_of(module)
+    if not reason:
+        return found, None, None
+    offset, why_not = structure.gated_norm_of(module)
+    return None, offset, reason if why_not else None
+
+
+def replace_norms(model, mark, findings):
+    for name, module in model.named_modules():
+        if not structure.looks_like_norm(module):
+            continue
+        found, offset, reason = findings.of(f"norm {name}", [module], functools.partial(_norm_of, module))
+        if reason:
+            mark.report.left[name] = reason
+            continue
+        if found is None:
+            replace(module, _gated_norm_forward, mark.report.add("gated RMSNorm", "norm.rms"), norm=offset)
+            continue
+        operation, _ = found
+        names = {"rms_norm": ("RMSNorm", "norm.rms"), "layer_norm": ("LayerNorm", "norm.layer")}
+        replace(module, _norm_forward, mark.report.add(*names[operation]), norm=found)
+
+
+_MLP_REPORTED = {
+    "swiglu": ("MLP", "activation.swiglu"),
+    "geglu": ("GeGLU MLP", "activation.geglu"),
+    "silu_and_mul": ("packed MLP", "activation.silu_and_mul"),
+    "gated_activation": ("packed GeGLU MLP", "activation.gated"),
+}
+
+
+def replace_mlps_and_linears(model, mark, findings):
+    for name, module in model.named_modules():
+        if structure.looks_like_mlp(module):
+            mlp, reason = findings.of(f"mlp {name}", [module], functools.partial(structure.mlp_of, module))
+            if reason:
+                mark.report.left[name] = reason
+                continue
+            part = mark.report.add(*_MLP_REPORTED[mlp.operation])
+            replace(module, _mlp_forward, part, mlp=(mlp, [module._modules[name] for name in mlp.silent]))
+    for name, module in model.named_modules():
+        if isinstance(module, Conv1D):
+            if reason := structure.why_not_conv1d(module):
+                mark.report.left[name] = reason
+            else:
+                replace(module, block_forwards.conv1d_forward, mark.report.add("Conv1D", "mlp.linear"))
+        elif packed := structure.packed_weight(module):
+            mark.report.left[name] = packed
+        if not isinstance(module, nn.Linear):
+            continue
+        reason = structure.why_not_linear(module)
+        if reason:
+            mark.report.left[name] = reason
+        else:
+            replace(module, block_forwards.linear_forward, mark.report.add("Linear", "mlp.linear"))
+
+
+def replace_experts(model, mark, findings):
+    experts = {n: m for n, m in model.named_modules() if experts_interface.looks_like_experts(m)}
+    if not experts:
+        return
+    gates = {
+        n: findings.of(f"experts {n}", [m], functools.partial(experts_interface.gate_of, m)) for n, m in experts.items()
+    }
+    reasons = {name: experts_interface.judge(module, gates[name])["reason"] for name, module in experts.items()}
+    mark.report.left |= {name: reason for name, reason in reasons.items() if reason}
+    if any(reasons.values()):  # the choice is the whole model's
+        _replace_gates(experts, mark)
+        return
+    experts_interface.register()
+    before = choices.chosen(model, "experts")
+    try:
+        choices.choose(model, "experts", experts_interface.NAME)
+    except (AttributeError, ValueError, KeyError) as error:
+        choices.put_back(before, "experts")
+        mark.report.left["experts"] = f"the model refuses other experts: {error}"
+        return
+    mark.experts = before
+    chosen = {id(config): name for config, name in before}
+    for module in experts.values():
+        module.__dict__["_layerzero_own_experts"] = chosen.get(id(module.config))
+        module.__dict__["_layerzero_part"] = mark.report.add("experts", "moe.fused")
+
+
+def _replace_gates(experts, mark):
+    """The gates alone of experts whose weights no kernel takes as they are."""
+    for module in experts.values():
+        given = experts_interface.own_gate_of(module)
+        if given:
+            experts_interface.replace_gate(module, given, mark.report.add("experts' gate", "activation.gated"))

@@ -1,0 +1,105 @@
+"""Whether a model that was changed by findings computes what its own code does: one short forward before, one after."""
+
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from layerzero.integrations.transformers import findings, probe, structure
+from layerzero.integrations.transformers.findings import Findings
+from layerzero.integrations.transformers.structure_key import key_of
+
+_ROWS = 3  # a text with padding on its left, one without, and the same with another last token
+
+
+class Proof:
+    """What the model returns before it is changed. reached: ids of the modules whose forward that took."""
+
+    def __init__(self, model: Any, given: dict[str, Any]) -> None:
+        self.model, self.base, self.given = model, probe.base_of(model), given
+        self.reached: set[int] = set()
+        handle = register_module_forward_pre_hook(lambda module, _: self.reached.add(id(module)))
+        try:
+            self.expected = self._run(given)
+        finally:
+            handle.remove()
+
+    def _run(self, given: dict[str, Any]) -> list[torch.Tensor]:
+        with (
+            torch.inference_mode(),
+            probe.without_modes(),
+            probe.undisturbed(self.model),
+            structure.evaluating(self.model),
+        ):
+            return structure.tensors_of(self.base(**given))
+
+    def holds(self) -> bool:
+        """Whether the model as it is returns the same."""
+        mask = self.given.get("decoder_attention_mask" if "decoder_input_ids" in self.given else "attention_mask")
+        return _are_alike(self._run(self.given), self.expected, mask)
+
+    def holds_without_mask(self) -> bool:
+        """The same of the texts that have no padding: a mask of ones and none mean the same, and take other kernels."""
+        if not self._has_texts:
+            return True
+        given = {name: tensor[1:] for name, tensor in self.given.items() if name != "attention_mask"}
+        return _are_alike(self._run(given), [tensor[1:] for tensor in self.expected], None)
+
+    @property
+    def _has_texts(self) -> bool:
+        return all(tensor.shape[0] == _ROWS for tensor in (*self.expected, *self.given.values()))
+
+
+def _are_alike(actual: list[torch.Tensor], expected: list[torch.Tensor], mask: Any) -> bool:
+    """Whether tensors are the same but for rows of padding, in float32 closely, and no other rows change with the last token."""
+    if [tensor.shape for tensor in actual] != [tensor.shape for tensor in expected]:
+        return False
+    slack = 0.2 if expected[0].dtype in (torch.float32, torch.float64) else 3.0
+    for mine, theirs in zip(actual, expected, strict=True):
+        padded = mask is not None and theirs.shape[: mask.dim()] == mask.shape
+        seen = mask.bool() if padded else slice(None)
+        if not structure.agrees(mine[seen], theirs[seen], slack):
+            return False
+    texts = expected[0].dim() > 1 and expected[0].shape[0] == (_ROWS if mask is not None else _ROWS - 1)
+    return not texts or probe.move_alike(*((rows[0][-2], rows[0][-1]) for rows in (actual, expected)))
+
+
+def kept_findings(model: Any) -> Findings:
+    """Findings for a model's structure, where some are kept and a proof can be made; else empty ones."""
+    small = sum(1 for _ in model.modules()) < findings.LEAST_MODULES
+    key = None if small else key_of(model)
+    kept = None if key is None else findings.kept_for(key)
+    given = None if kept is None else _inputs_of(model)
+    try:
+        return Findings(key) if given is None else Findings(key, kept, Proof(model, given))
+    except Exception:  # whatever a model of unknown code raises on such an input
+        return Findings(key)
+
+
+def tells_something(model: Any) -> bool:
+    """Whether a model of these weights returns finite numbers, not all zero: then findings about it are worth keeping."""
+    given = _inputs_of(model)
+    try:
+        with torch.inference_mode(), probe.without_modes(), probe.undisturbed(model), structure.evaluating(model):
+            rows = [] if given is None else structure.tensors_of(probe.base_of(model)(**given))
+    except Exception:  # as above
+        return False
+    return bool(rows and rows[0].isfinite().all() and rows[0].any())
+
+
+def _inputs_of(model: Any) -> dict[str, Any] | None:
+    try:
+        given = probe.inputs_of(probe.base_of(model), without_encoder=True)
+    except Exception:  # a model has an embedding elsewhere, or none
+        return None
+    return None if given is None else _with_another_last(given)
+
+
+def _with_another_last(given: dict[str, Any]) -> dict[str, Any]:
+    """Of texts a third one, which is the second with another last token."""
+    if set(given) - {"input_ids", "attention_mask", "decoder_input_ids"}:
+        return given
+    ids, mask = given["input_ids"], given["attention_mask"]
+    longer = torch.cat([ids, probe.with_other_last(ids[1:])])
+    found = {"input_ids": longer, "attention_mask": torch.cat([mask, mask[1:]])}
+    return found | ({"decoder_input_ids": longer} if "decoder_input_ids" in given else {})
