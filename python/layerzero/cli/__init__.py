@@ -17,7 +17,7 @@ import typer
 _UsageFault: Any = typer.BadParameter.__bases__[0].__bases__[0]
 EXIT_CODES = (
     "Exit codes: 0 done; 1 done and the answer is no (no kernel, a problem found, a bar missed), or the work failed; "
-    "2 the command line asks for what cannot be; 130 interrupted."
+    "2 invalid command line: an unknown name, a bad value, a call that breaks its contract; 130 interrupted."
 )
 GROUPS = {
     "bench": "Measurements on this machine.",
@@ -27,7 +27,7 @@ GROUPS = {
 
 
 def application() -> typer.Typer:
-    """All commands that lie in this folder."""
+    """All commands of this folder."""
     app = typer.Typer(
         name="layerzero",
         help="The best installed kernel for each inference operation, and the reason for every choice.",

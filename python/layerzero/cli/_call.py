@@ -135,7 +135,7 @@ def takes_call(command: Any) -> Any:
 
 
 def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
-    """Flat name and arguments; tensors are allocated, their values are nobody's business."""
+    """Flat name and arguments; tensors are allocated, and their values do not matter."""
     name = flat_name(operation)
     params = {param["name"]: param for param in contracts()[name]["params"]}
     texts = _pairs(words)

@@ -101,7 +101,7 @@ def parts_of(error: LayerZeroError) -> dict[str, str]:
 
 
 def report_error(error: LayerZeroError, *, as_json: bool) -> int:
-    """Prints an error; gives the exit code: 2 where the command line asked for something that cannot be."""
+    """Prints an error; gives the exit code: 2 where the command line is invalid."""
     if as_json:
         print_json({"error": {"type": type(error).__name__, "message": str(error), **parts_of(error)}})
     else:

@@ -10,7 +10,7 @@ from layerzero.cli._output import Json, finish, print_table
 def command(
     rounds: Annotated[int, typer.Option(help="how often each way is measured", min=1)] = 21, json: Json = False
 ) -> None:
-    """What sharing work among threads costs: a loop in which all meet, beside torch, within a program, without torch."""
+    """Cost of one parallel loop: in torch's pool, in a program of LayerZero, in LayerZero alone."""
     from layerzero._thread_bench import fork_join
 
     finish(fork_join(rounds), json, _print)

@@ -10,7 +10,7 @@ from layerzero.cli._output import Json, print_json
 
 
 def command(json: Json = False) -> None:
-    """What LayerZero sees here: devices, libraries, policy, problems. Exit code 1 if something is wrong."""
+    """Devices, libraries, packages, problems, and what would help. Exit code 1 if something is wrong."""
     with contextlib.suppress(ImportError):
         importlib.import_module("torch")
     report = lz.doctor()
