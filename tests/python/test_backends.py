@@ -274,7 +274,7 @@ REFUSED = {
     "requires": ({"requires": [{"name": "x"}]}, "CAPABILITIES_SCHEMA_MISMATCH", "requires"),
     "taken id": (
         {"ops": {"norm.rms": [dict(descriptor("x")["ops"]["norm.rms"][0], kernel_id="hwy.norm.rms")]}},
-        None,
+        "CAPABILITIES_SCHEMA_MISMATCH",
         "hwy.norm.rms",
     ),
 }

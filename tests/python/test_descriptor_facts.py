@@ -313,3 +313,16 @@ def test_every_operation_has_an_answer_on_every_device():
     names = [d["name"] for d in json.loads(_layerzero.devices())["simulated"]]
     holes = {(e.operation, e.device, e.dtype) for e in lz.coverage(*names) if not e.kernels and not e.references}
     assert not holes
+
+
+def test_a_gpu_that_the_build_has_no_code_for_has_a_reason_of_its_own():
+    if json.loads(_layerzero.devices())["cuda_library"] != "loaded":
+        pytest.skip("a build without own CUDA kernels")
+    (entry,) = [e for e in lz.coverage("t4") if (e.operation, e.dtype) == ("norm.rms", "float32")]
+    assert "cuda.norm.rms" in entry.not_built and "cuda.norm.rms" not in entry.kernels
+    found = {c.kernel_id: c for c in lz.explain("rms_norm", X, W, device="t4").candidates}
+    assert [r.code for r in found["cuda.norm.rms"].reasons] == ["NOT_BUILT"]
+    assert "PLATFORM_MISMATCH" in [r.code for r in found["hwy.norm.rms"].reasons]
+    with lz.policy(rules=[{"deny": ["torch"]}]):
+        found = {c.kernel_id: c for c in lz.explain("rms_norm", X, W, device="t4").candidates}
+    assert [r.code for r in found["torch.rms_norm"].reasons] == ["POLICY_DENIED"]
