@@ -267,8 +267,6 @@ def reasons() -> str:
     ]
     for reason in json.loads(_layerzero.reason_codes()):
         lines += ["", f"## {reason['code']}", "", f"Cause: {reason['cause']}.", "", f"Fix: {reason['fix']}."]
-        if reason["pending"]:
-            lines += ["", f"No kernel is refused with it in this version; it comes with: {reason['pending']}."]
     return "\n".join(lines) + "\n"
 
 

@@ -76,6 +76,19 @@ PyObject* PolicyScope(PyObject*, PyObject* args) {
   auto scope = Engine::Get().PolicyScope(parent, json);
   return scope.ok() ? PyLong_FromLongLong(*scope) : Raise(scope.status());
 }
+// all_named(names): every library is registered, but those that these entry points will.
+PyObject* AllNamed(PyObject*, PyObject* args) {
+  PyObject* names = nullptr;
+  if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &names)) return nullptr;
+  std::vector<std::string> later;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(names); ++i) {
+    const char* name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(names, i), nullptr);
+    if (!name) return nullptr;
+    later.emplace_back(name);
+  }
+  Engine::Get().AllNamed(std::move(later));
+  Py_RETURN_NONE;
+}
 PyObject* PolicyText(PyObject*, PyObject* args) {
   long long id = 0;
   if (!PyArg_ParseTuple(args, "|L", &id)) return nullptr;
@@ -195,6 +208,7 @@ PyMethodDef kMethods[] = {
     {"configure", Configure, METH_VARARGS, "configure(json)"},
     {"load_config", LoadConfig, METH_VARARGS, "load_config(path)"},
     {"policy_scope", PolicyScope, METH_VARARGS, "policy_scope(parent, json): id"},
+    {"all_named", AllNamed, METH_VARARGS, "all_named(names of libraries that are still to come)"},
     {"policy_text", PolicyText, METH_VARARGS, "policy_text(scope=0): JSON"},
     {"open_scopes", OpenScopes, METH_VARARGS, "open_scopes(delta): how many are open"},
     {"register_backend", RegisterBackend, METH_VARARGS, "register_backend(descriptor json, availability json)"},

@@ -115,7 +115,8 @@ globals().update(_layerzero.ops)  # the C callables themselves
 try:
     _layerzero.startup()
 except LayerZeroError as _error:
-    warnings.warn(f"{_error}. Until it is corrected, or load_config() is called, the defaults hold.", stacklevel=2)
+    _or = " or load_config() reads another file" if isinstance(_error, ConfigError) else ""
+    warnings.warn(f"{_error}. Every operation raises this error until it is corrected{_or}.", stacklevel=2)
 _torch.install()
 
 # Names whose modules need more than torch: imported when they are first used.

@@ -7,7 +7,8 @@ import inspect
 import json
 import os
 import threading
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from layerzero import _layerzero
 
@@ -24,17 +25,30 @@ _changes = 0  # of the process's policy, from here
 scope_of_context = _scope.get
 
 
+_NAMING = frozenset(("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules"))
+
+
+def _know_names(keys: Iterable[str]) -> None:
+    """The engine compares names of kernels and libraries with those that are registered: all of them have to be."""
+    if not _NAMING.isdisjoint(keys):
+        from layerzero import backends
+
+        backends.register_files()
+
+
 def configure(**keys: Any) -> None:
     """Sets keys of layerzero.yaml for the process: configure(strict_mode=True, cache={"max_size": 100})."""
     global _changes
+    _know_names(keys)
     with _guard:
         _layerzero.configure(json.dumps(keys))
         _changes += 1
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
-    """Takes `path` in place of the project's layerzero.yaml."""
+    """Takes `path` in place of the project's file, whatever that is called; the other layers stay."""
     global _changes
+    _know_names(_NAMING)
     with _guard:
         _layerzero.load_config(os.fspath(path))
         _changes += 1
@@ -59,6 +73,7 @@ class policy(contextlib.ContextDecorator):
     def __init__(self, **keys: Any) -> None:
         self._keys = keys
         self._json = json.dumps(keys)
+        _know_names(keys)
         _layerzero.policy_scope(0, self._json)  # a wrong key is an error here, not at the first use
 
     def __repr__(self) -> str:
@@ -110,21 +125,42 @@ def disabled() -> policy:
     return policy(enabled=False)
 
 
+class _Traits(NamedTuple):
+    has_locks: bool
+    is_strict: bool
+    allowed_sources: tuple[str, ...]
+    names_kernels: bool
+
+
 @functools.lru_cache(maxsize=64)
-def _traits(scope: int, changes: int) -> tuple[bool, bool]:
-    keys = json.loads(_layerzero.policy_text(scope))["keys"]
-    has_locks = bool(keys["locks"]["value"]) or "lock" in json.dumps(keys["rules"]["value"])
-    return has_locks, bool(keys["strict_mode"]["value"])
+def _traits(scope: int, changes: int) -> _Traits:
+    keys = {name: entry["value"] for name, entry in json.loads(_layerzero.policy_text(scope))["keys"].items()}
+    return _Traits(
+        has_locks=bool(keys["locks"]) or "lock" in json.dumps(keys["rules"]),
+        is_strict=bool(keys["strict_mode"]),
+        allowed_sources=tuple(keys["allow_sources"]),
+        names_kernels=any(keys[name] for name in _NAMING),
+    )
 
 
 def has_locks() -> bool:
     """Whether a lock may hold for some call in the current context."""
-    return _traits(_scope.get(), _changes)[0]
+    return _traits(_scope.get(), _changes).has_locks
 
 
 def is_strict() -> bool:
     """Whether strict_mode holds in the current context."""
-    return _traits(_scope.get(), _changes)[1]
+    return _traits(_scope.get(), _changes).is_strict
+
+
+def allowed_sources() -> tuple[str, ...]:
+    """`allow_sources` of the current context; empty: every library is allowed."""
+    return _traits(_scope.get(), _changes).allowed_sources
+
+
+def names_kernels() -> bool:
+    """Whether the policy of the current context names libraries or kernels."""
+    return _traits(_scope.get(), _changes).names_kernels
 
 
 def policy_in_force() -> dict[str, Any]:

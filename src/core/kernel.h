@@ -44,7 +44,7 @@ enum class Strides : uint8_t {
   kAny,
 };
 
-enum class CallKind : uint8_t { kNative, kTvmFfi, kHost };
+enum class CallKind : uint8_t { kNative, kHost };
 
 // Measured or declared in descriptors; how a kernel's results differ from exact arithmetic (KERNELS 0.3).
 // Empty: A11's tolerance.

@@ -25,7 +25,8 @@ constexpr std::string_view RelText(Rel rel) {
   return kText[size_t(rel)];
 }
 
-// Append only; the names are the contract with dashboards and databases, the numbers never leave the process.
+// The names are the contract with dashboards and databases; the numbers never leave the process. A code is added
+// together with what raises it (scripts/check_promises.py): those that are planned are in docs/roadmap.md.
 enum class ReasonCode : uint8_t {
   kAuto,  // in a row: derive the code from field and relation
   kPlatformMismatch,
@@ -44,15 +45,12 @@ enum class ReasonCode : uint8_t {
   kGqaUnsupported,
   kGqaHeadsMismatch,
   kAttnMaskUnsupported,
-  kAttnMaskInvalid,
   kStrideLastDim,
   kNotContiguous,
   kCudaGraphUnsafe,
   kNonDeterministic,
   kNotInstalled,
   kBackendImportFailed,
-  kBackendError,
-  kJitDisabled,
   kTokenizerIdMismatch,
   kVocabHashMismatch,
   kMergesHashMismatch,
@@ -63,23 +61,12 @@ enum class ReasonCode : uint8_t {
   kKvCacheLayoutMismatch,
   kKvCacheDtypeMismatch,
   kKvStrategyUnsupported,
-  kVirtualMemoryExhausted,
   kCapabilitiesSchemaMismatch,
   kMemoryHeadroomExceeded,
-  kPlanBucketMiss,
   kConstraintFailed,
   kCudaBlockLimitExceeded,
   kCudaGridDimExceeded,
   kQuantFormatUnsupported,
-  kQuantAccuracyThresholdExceeded,
-  kRequantizationRequired,
-  kTpInvarianceRequired,
-  kTpSizeExceeded,
-  kReductionOrderMismatch,
-  kSpecDecodePpIncompatible,
-  kSpecDecodeDraftTpConstraint,
-  kSpecDecodeKvIncompatible,
-  kSpecDecodeAlgorithmUnsupported,
   kLayoutUnsupported,
   kDropoutUnsupported,
   kScaleUnsupported,
@@ -89,12 +76,11 @@ enum class ReasonCode : uint8_t {
   kQuantScalesRequired,
   kQuantGranularity,
   kPolicyDenied,
-  kQuarantined,
   kTransformNotAllowed,
   kOffsetsUnsupported,
   kArgumentUnsupported,  // an optional argument was given that the kernel does not take
   kShapeUnsupported,     // an axis other than those with a code of their own is outside the kernel's range
-  kNotBuilt,             // the kernel's provider was not found when the library was built
+  kNotBuilt,             // the library was built without code for this GPU
   kCount
 };
 

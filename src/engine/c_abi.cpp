@@ -102,7 +102,7 @@ int32_t Missing(const char* what) {
 int32_t Find(const char* name, const lz_op** op) {
   if (!name) return Missing("operation");
   Engine& engine = Engine::Get();
-  if (!engine.startup().ok()) return KeepError(engine.startup());
+  if (Status wrong = engine.startup(); !wrong.ok()) return KeepError(wrong);
   const Operation* found = engine.Find(name);
   *op = reinterpret_cast<const lz_op*>(found);
   if (found) return LZ_OK;

@@ -5,12 +5,11 @@
 #include <pthread.h>
 
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "build_id.h"
 #include "engine/cuda_library.h"
+#include "pipeline/policy_names.h"
 #include "pipeline/request_memory.h"
 
 namespace lz {
@@ -62,6 +61,7 @@ Engine::Engine() {
   Status policy = layers.ok() ? selector_.policies().Load(std::move(*layers)) : layers.TakeStatus();
   if (!policy.ok()) {
     (void)selector_.policies().Load({});
+    startup_is_policy_ = startup_.ok();
     if (startup_.ok()) startup_ = std::move(policy);
   }
   failed_.store(!startup_.ok(), std::memory_order_release);
@@ -105,8 +105,9 @@ void Engine::PolicyChanged() {
 
 Status Engine::Prepare(Request& request) {
   // A policy that cannot be read may have held locks and denials: nothing runs until it is corrected.
-  if (failed_.load(std::memory_order_acquire)) [[unlikely]]
-    return Status(startup_.code(), startup_.parts());
+  if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
+    if (Status wrong = startup(); !wrong.ok()) return wrong;
+  }
   return selector_.Prepare(request);
 }
 Result<const Plan*> Engine::Select(Request& request) { return selector_.Select(request); }
@@ -158,26 +159,18 @@ std::string Engine::LayoutWarning(const Request& r) {
 double Engine::LayoutWarnInterval(const Request& r) { return selector_.LayoutRulesOf(r.policy).warn_interval_s; }
 
 Status Engine::LoadConfig(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return Status(StatusCode::kConfig, {.field = path, .wanted = "a readable policy file", .got = "none"});
-  }
-  std::stringstream text;
-  text << file.rdbuf();
-  auto layers = ProcessLayers();
+  auto layers = ProcessLayers(path);
   if (!layers.ok()) return layers.TakeStatus();
-  std::vector<PolicyLayer> kept;
-  for (PolicyLayer& layer : *layers) {
-    if (layer.name.ends_with("layerzero.yaml")) continue;
-    if (layer.name == "environment") kept.push_back({path, text.str()});
-    kept.push_back(std::move(layer));
+  Status status = selector_.policies().Load(std::move(*layers));
+  if (!status.ok()) return status;
+  {
+    std::lock_guard lock(startup_mutex_);
+    if (startup_is_policy_) {  // what was wrong is replaced
+      startup_ = Status();
+      failed_.store(false, std::memory_order_release);
+    }
   }
-  if (kept.empty() || kept.back().name != "environment") kept.push_back({path, text.str()});
-  Status status = selector_.policies().Load(std::move(kept));
-  if (status.ok()) {
-    if (startup_.code() == StatusCode::kConfig) failed_.store(false, std::memory_order_release);
-    PolicyChanged();
-  }
+  PolicyChanged();
   return status;
 }
 
@@ -191,6 +184,11 @@ Result<int64_t> Engine::PolicyScope(int64_t parent, std::string json) {
   return selector_.policies().Scope(parent, std::move(json));
 }
 
+Status Engine::startup() const {
+  std::lock_guard lock(startup_mutex_);
+  return startup_.ok() ? Status() : Status(startup_.code(), startup_.parts());
+}
+
 // kernel= is a lock on every operation of the contract, for the calls of one scope.
 Result<int64_t> Engine::KernelScope(int64_t parent, const Operation& op, std::string_view kernel) {
   const Registry& registry = selector_.registry();
@@ -199,12 +197,14 @@ Result<int64_t> Engine::KernelScope(int64_t parent, const Operation& op, std::st
     return Status(StatusCode::kNoKernel, {.field = std::string(op.name()) + ": kernel",
                                           .wanted = "the kernel '" + std::string(kernel) + "'",
                                           .got = elsewhere ? "a kernel of other operations" : "no kernel of that id",
-                                          .fix = "`layerzero list` shows them"});
+                                          .fix = NearestKernelFix(registry, kernel, &op)});
   }
   nlohmann::json locks = nlohmann::json::object();
   for (const Variant& v : op.contract().variants) locks[std::string(v.id)] = kernel;
   return PolicyScope(parent, nlohmann::json{{"locks", std::move(locks)}}.dump());
 }
+
+void Engine::AllNamed(std::vector<std::string> later) { selector_.policies().AllNamed({later.begin(), later.end()}); }
 
 bool Engine::LogsSelections(int64_t id) {
   const auto policy = selector_.policies().policy(id);

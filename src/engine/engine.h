@@ -60,7 +60,7 @@ class LZ_OWN Engine {
   static Engine& Get();
   static const char* BuildId();
   static const char* Version();
-  const Status& startup() const { return startup_; }
+  Status startup() const;  // what was wrong at start-up and is not corrected yet
 
   // ---- calls (any thread)
   const Operation* Find(std::string_view name) const;
@@ -92,6 +92,8 @@ class LZ_OWN Engine {
   Status Configure(const std::string& json);
   Result<int64_t> PolicyScope(int64_t parent, std::string json);
   bool LogsSelections(int64_t id);
+  // The host has registered every library, but those of `later`, which follow at the first selection: see Policies.
+  void AllNamed(std::vector<std::string> later);
   // The scope of a call that names its kernel; an id that is no kernel of `op` is refused and keeps nothing.
   Result<int64_t> KernelScope(int64_t parent, const Operation& op, std::string_view kernel);
   Result<std::string> PolicyText(int64_t id = 0);  // JSON: every key, value, origin
@@ -142,8 +144,10 @@ class LZ_OWN Engine {
   void PolicyChanged();  // applies what is no rule: device maps, time to live; advances the epoch
 
   mutable Selector selector_;
+  mutable std::mutex startup_mutex_;  // startup_ changes once at most: load_config takes it back
   Status startup_;
-  std::atomic<bool> failed_{false};  // startup_ holds an error that no later load_config has mended
+  bool startup_is_policy_ = false;   // the error is of a file or variable of the policy
+  std::atomic<bool> failed_{false};  // startup_ holds an error
   Ticker time_to_live_;
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;

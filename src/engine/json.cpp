@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 #include "base/reclaimer.h"
-#include "core/reason_pending.h"
 #include "engine/engine.h"
 #include "pipeline/request_facts.h"
 #include "registry/descriptor.h"
@@ -486,11 +485,7 @@ std::string Engine::ReasonCodes() {
   Json j = Json::array();
   for (size_t i = 1; i < size_t(ReasonCode::kCount); ++i) {
     const ReasonInfo& info = Info(ReasonCode(i));
-    const std::string_view pending = PendingUntil(ReasonCode(i));
-    j.push_back({{"code", info.name},
-                 {"cause", info.cause},
-                 {"fix", info.fix},
-                 {"pending", pending.empty() ? Json(nullptr) : Json(pending)}});
+    j.push_back({{"code", info.name}, {"cause", info.cause}, {"fix", info.fix}});
   }
   return Dump(j);
 }

@@ -31,7 +31,7 @@ namespace lz {
 
 struct Plan;
 
-enum class EpochKind : uint8_t { kPolicy, kCapabilities, kHealth, kPerf, kCount };
+enum class EpochKind : uint8_t { kPolicy, kCapabilities, kPerf, kCount };
 using EpochValues = std::array<uint64_t, size_t(EpochKind::kCount)>;
 
 // Each alone on its cache line: an invalidation touches nothing else that readers need.
@@ -51,8 +51,7 @@ class Epochs {
     const auto differs = [&](EpochKind k) {
       return e[size_t(k)] ^ values_[size_t(k)].value.load(std::memory_order_acquire);
     };
-    return (differs(EpochKind::kPolicy) | differs(EpochKind::kCapabilities) | differs(EpochKind::kHealth) |
-            differs(EpochKind::kPerf)) == 0;
+    return (differs(EpochKind::kPolicy) | differs(EpochKind::kCapabilities) | differs(EpochKind::kPerf)) == 0;
   }
 
  private:

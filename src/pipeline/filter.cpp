@@ -22,11 +22,17 @@ struct CallFacts {
   }
 };
 
-// A pattern with a dot is about kernel ids, without one about sources.
-bool Matches(const std::vector<std::string>& patterns, const KernelEntry& k) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const std::string& p) { return GlobMatch(p, p.find('.') == p.npos ? k.source : k.id); });
+// The place, from 1, of the first pattern that the kernel matches; 0: none. A pattern with a dot is about kernel ids,
+// without one about sources.
+int PlaceIn(const std::vector<std::string>& patterns, const KernelEntry& k) {
+  const auto at = std::ranges::find_if(
+      patterns, [&](const std::string& p) { return GlobMatch(p, p.find('.') == p.npos ? k.source : k.id); });
+  return at == patterns.end() ? 0 : int(at - patterns.begin()) + 1;
 }
+bool Matches(const std::vector<std::string>& patterns, const KernelEntry& k) { return PlaceIn(patterns, k) > 0; }
+
+// Of two places, 0 is none.
+int Earlier(int a, int b) { return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b); }
 
 // No rule of the kernel.
 Reason OwnReason(ReasonCode code) { return {code, Rel::kEq, kNoField, kNoRow, 0, 0}; }
@@ -34,12 +40,12 @@ Reason OwnReason(ReasonCode code) { return {code, Rel::kEq, kNoField, kNoRow, 0,
 void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, int variant, Candidate* c) {
   const Policy& policy = *of_operation.policy;
   const KernelEntry& k = *c->kernel;
-  c->preferred = Matches(policy.prefer_sources, k);
+  c->preferred = PlaceIn(policy.prefer_sources, k);
   c->avoided = Matches(policy.avoid_sources, k);
   bool denied = !policy.allow_sources.empty() && !Matches(policy.allow_sources, k);
   for (const ResolvedRule& rule : of_operation.rules[size_t(variant)]) {
     if (!facts.Hold(rule.rows)) continue;
-    c->preferred |= Matches(rule.rule->prefer, k);
+    c->preferred = Earlier(c->preferred, PlaceIn(rule.rule->prefer, k));
     c->avoided |= Matches(rule.rule->avoid, k);
     denied |= Matches(rule.rule->deny, k);
     denied |= !rule.rule->allow.empty() && !Matches(rule.rule->allow, k);

@@ -36,7 +36,8 @@ struct Candidate {
   const KernelEntry* kernel = nullptr;
   std::vector<Reason> reasons;  // empty: admissible
   Transforms transforms;        // admissible after these
-  bool preferred = false, avoided = false;
+  int preferred = 0;            // place among what the policy prefers, from 1; 0: not preferred
+  bool avoided = false;
   std::vector<Term> terms;
   double score = 0;
   double measured_us = 0;  // 0: not measured

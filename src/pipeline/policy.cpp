@@ -94,6 +94,10 @@ class Merger {
 
   Status AddKey(const PolicySource& source, int layer, const PolicyKey& key, const YamlNode& name,
                 const YamlNode& node) {
+    if (source.is_scope && key.process_wide) {
+      return source.Error(name.line, key.name, "a key that single calls can have", "one of the whole process",
+                          "set it with layerzero.configure() or in layerzero.yaml");
+    }
     Entry& entry = entries_[key.name];
     if (key.type == KeyType::kRules) {
       Result<std::vector<Rule>> rules = ParseRules(source, node);
@@ -102,10 +106,6 @@ class Merger {
     } else {
       Result<json> value = ParseValue(source, key, node);
       if (!value.ok()) return value.TakeStatus();
-      if (!key.built && *value != DefaultValue(key)) {
-        return source.Error(node, key.name, "the default " + std::string(key.value),
-                            "remove the key: what it controls is not built in this version");
-      }
       if (key.type == KeyType::kLocks) {
         AddLocks(source, layer, *value, node);
       } else {
@@ -208,7 +208,7 @@ class Merger {
 Result<Policy> ParsePolicy(std::span<const PolicyLayer> layers) {
   Merger merger;
   for (size_t i = 0; i < layers.size(); ++i) {
-    LZ_RETURN_IF_ERROR(merger.Add({layers[i].name, layers[i].yaml}, int(i)));
+    LZ_RETURN_IF_ERROR(merger.Add({layers[i].name, layers[i].yaml, layers[i].is_scope}, int(i)));
   }
   return merger.Finish();
 }
@@ -256,8 +256,7 @@ std::string PolicyJson(const Policy& policy) {
     const auto value = policy.settings.find(name);
     const auto origin = policy.origins.find(name);
     if (value == policy.settings.end() || origin == policy.origins.end()) continue;  // made by hand
-    json row = {
-        {"value", json::parse(value->second, nullptr, false)}, {"origin", origin->second}, {"built", key.built}};
+    json row = {{"value", json::parse(value->second, nullptr, false)}, {"origin", origin->second}};
     if (key.type == KeyType::kLocks) {
       for (const auto& [operation, kernel] : policy.locks)
         row["origins"][operation] = policy.origins.at("locks." + operation);

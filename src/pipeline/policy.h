@@ -30,9 +30,9 @@ struct Rule {
   std::string operation = "*";  // glob over operation ids
   std::vector<RuleCondition> conditions;
   // Globs over kernel ids or, without a dot, sources.
-  std::vector<std::string> prefer, avoid, deny, allow;
-  std::string lock;    // a kernel id; empty: none
-  std::string origin;  // "layerzero.yaml:12"
+  std::vector<std::string> prefer, avoid, deny, allow;  // of `prefer` the first one most
+  std::string lock;                                     // a kernel id; empty: none
+  std::string origin;                                   // "layerzero.yaml:12"
 };
 
 // devices.sm_to_generation: `first` to `last`, both included.
@@ -98,6 +98,7 @@ std::span<const std::string_view> PolicyFieldNames(std::string_view name);
 struct PolicyLayer {
   std::string name;  // in messages: a path, "environment", "lz.configure"
   std::string yaml;
+  bool is_scope = false;  // of single calls: keys of the whole process are refused
 };
 
 // Later layers win. Lists and maps of a later layer replace those of an earlier one; its rules come before theirs, its
@@ -112,10 +113,10 @@ Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std:
 // wrong, which EnvironmentLayer says.
 std::map<std::string, std::string, std::less<>> NamedLibraries();
 
-// The layers of this process: user file, project file (LAYERZERO_CONFIG, else layerzero.yaml in the working directory),
-// environment. It and NamedLibraries are the library's only readers of the environment. The first layer holds the
-// default cache_dir with ~ resolved.
-Result<std::vector<PolicyLayer>> ProcessLayers();
+// The layers of this process: user file, project file (`project`, else LAYERZERO_CONFIG, else layerzero.yaml in the
+// working directory; only the last may be missing), environment. It and NamedLibraries are the library's only readers
+// of the environment. The first layer holds the default cache_dir with ~ resolved.
+Result<std::vector<PolicyLayer>> ProcessLayers(std::string project = {});
 
 // The policy as JSON: every key, its value and the layer that set it.
 std::string PolicyJson(const Policy& policy);

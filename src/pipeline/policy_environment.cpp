@@ -35,7 +35,6 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"LAYERZERO_VERBOSE", VariableKind::kVerbosity, "log_selections"},
     {"LAYERZERO_DETERMINISTIC", VariableKind::kFlag, "deterministic"},
     {"LAYERZERO_DEBUG", VariableKind::kFlag, "debug"},
-    {"LAYERZERO_PIPELINES", VariableKind::kFlag, "pipelines"},
     {"LAYERZERO_CACHE_DIR", VariableKind::kPath, "cache_dir"},
     {"LAYERZERO_CONFIG", VariableKind::kConfigFile, ""},
     {"LAYERZERO_LIBRARIES", VariableKind::kLibraries, ""},
@@ -110,6 +109,9 @@ Status AddLock(std::string_view name, std::string_view value, json& locks) {
 }
 
 Status UnknownVariable(std::string_view name) {
+  if (IsOnPolicyRoadmap(Lower(name.substr(kPrefix.size())))) {
+    return Wrong(name, "a known variable", name, "unset it: " + std::string(kNotInThisVersion));
+  }
   std::array<std::string_view, kVariables.size() + 1> names;
   std::transform(kVariables.begin(), kVariables.end(), names.begin(), [](const Variable& v) { return v.name; });
   names.back() = "LAYERZERO_LOCK_ATTENTION";
@@ -127,9 +129,6 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
       Result<bool> flag = ParseFlag(variable, value);
       if (!flag.ok()) return flag.TakeStatus();
       const bool set = variable.kind == VariableKind::kInverseFlag ? !*flag : *flag;
-      if (set && !FindPolicyKey(key)->built) {
-        return Wrong(variable.name, "0", value, "unset it: what it controls is not built in this version");
-      }
       layer[key] = set;
       return {};
     }
@@ -153,17 +152,17 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
 }
 
 // Nothing there and `required` is false: an empty text.
-Result<PolicyLayer> ReadLayer(const std::string& path, bool required) {
+Result<PolicyLayer> ReadLayer(const std::string& path, bool required, std::string fix = {}) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (file == nullptr) {
     const int error = errno;
     if (!required && (error == ENOENT || error == ENOTDIR)) return PolicyLayer{.name = path};
-    return Wrong(path, "a readable file", std::generic_category().message(error),
-                 required ? "set LAYERZERO_CONFIG to a policy file" : "");
+    return Wrong(path, "a readable policy file", std::generic_category().message(error), std::move(fix));
   }
   std::string text(kMaxPolicyBytes + 1, '\0');  // one more than allowed: ParsePolicy then refuses it
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
-  if (std::ferror(file.get()) != 0) return Wrong(path, "a readable file", std::generic_category().message(errno));
+  if (std::ferror(file.get()) != 0)
+    return Wrong(path, "a readable policy file", std::generic_category().message(errno));
   return PolicyLayer{.name = path, .yaml = std::move(text)};
 }
 
@@ -194,7 +193,7 @@ std::map<std::string, std::string, std::less<>> NamedLibraries() {
   return libraries.ok() ? std::move(*libraries) : std::map<std::string, std::string, std::less<>>();
 }
 
-Result<std::vector<PolicyLayer>> ProcessLayers() {
+Result<std::vector<PolicyLayer>> ProcessLayers(std::string project) {
   std::vector<std::pair<std::string, std::string>> variables;
   std::string home, caches, cache_dir, config;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -219,9 +218,12 @@ Result<std::vector<PolicyLayer>> ProcessLayers() {
     if (!user.ok()) return user.TakeStatus();
     if (!user->yaml.empty()) layers.push_back(std::move(*user));
   }
-  Result<PolicyLayer> project = ReadLayer(config.empty() ? "layerzero.yaml" : config, !config.empty());
-  if (!project.ok()) return project.TakeStatus();
-  if (!project->yaml.empty()) layers.push_back(std::move(*project));
+  const bool named = !project.empty() || !config.empty();
+  std::string fix = project.empty() && named ? "set LAYERZERO_CONFIG to a policy file" : "";
+  if (project.empty()) project = config.empty() ? "layerzero.yaml" : config;
+  Result<PolicyLayer> file = ReadLayer(project, named, std::move(fix));
+  if (!file.ok()) return file.TakeStatus();
+  if (!file->yaml.empty()) layers.push_back(std::move(*file));
   Result<PolicyLayer> environment = EnvironmentLayer(variables);
   if (!environment.ok()) return environment.TakeStatus();
   if (!environment->yaml.empty()) layers.push_back(std::move(*environment));

@@ -1,4 +1,4 @@
-// Every key of layerzero.yaml as one row of a table: its type, range, default, whether it is built, one sentence.
+// Every key of layerzero.yaml as one row of a table: its type, range, default, one sentence.
 // The parser, the default file, the JSON schema and the guide's table are made from it.
 //   const PolicyKey* key = FindPolicyKey("cache.max_size");
 #pragma once
@@ -14,33 +14,31 @@ enum class KeyType : uint8_t {
   kBool,
   kInt,
   kFloat,
-  kChoice,
-  kChoiceList,
-  kText,
   kPath,     // where, not what: not part of the policy's hash
   kSources,  // library names, globs allowed
   kIntList,
   kLocks,  // operation -> kernel id, null unlocks
   kRules,
-  kContainers,   // backend -> {image, gpu_passthrough, ipc}
   kSmRanges,     // "80-88" -> generation
   kGenerations,  // generation -> integer
-  kIntMap,       // name -> integer
 };
 
 struct PolicyKey {
   std::string_view name;  // "cache.max_size"
   KeyType type;
-  std::string_view value;  // the default, as JSON; "null" where the key may have no value
-  bool built = false;      // some subsystem reads it; else only the default is accepted
-  double min = 0;          // kInt, kFloat, elements of kIntList, values of maps
+  std::string_view value;     // the default, as JSON
+  bool process_wide = false;  // refused in a scope, whose calls it could not set apart
+  double min = 0;             // kInt, kFloat, elements of kIntList, values of maps
   double max = 0;
-  std::string_view choices = {};  // "broadcast=rank0_broadcast|independent": after "=" another spelling
   std::string_view doc;
 };
 
 std::span<const PolicyKey> PolicyKeys();
 const PolicyKey* FindPolicyKey(std::string_view name);  // null: unknown
+// Keys and sections that are planned (docs/roadmap.md); no part of this version reads them, so they are refused.
+std::span<const std::string_view> PolicyRoadmap();
+bool IsOnPolicyRoadmap(std::string_view name);  // "jit.manifest_path" is, as "jit" is
+inline constexpr std::string_view kNotInThisVersion = "not supported in this version, see docs/roadmap.md";
 bool IsPolicySection(std::string_view name);
 
 // What a value must be: "an integer from 1 to 100".

@@ -34,17 +34,6 @@ std::string YamlText(const nlohmann::json& value) {
   return (value.is_object() ? "{" : "[") + out + (value.is_object() ? "}" : "]");
 }
 
-ordered_json Choices(const PolicyKey& key) {
-  ordered_json names = ordered_json::array();
-  std::string_view rest = key.choices;
-  while (!rest.empty()) {
-    const size_t end = rest.find_first_of("|=");
-    names.push_back(rest.substr(0, end));
-    rest = end == std::string_view::npos ? "" : rest.substr(end + 1);
-  }
-  return names;
-}
-
 ordered_json IntegerType(const PolicyKey& key) {
   return {{"type", "integer"}, {"minimum", int64_t(key.min)}, {"maximum", int64_t(key.max)}};
 }
@@ -62,31 +51,18 @@ ordered_json RuleType() {
   return {{"type", "object"}, {"additionalProperties", false}, {"properties", actions}};
 }
 
-ordered_json ContainerType() {
-  return {
-      {"type", "object"},
-      {"additionalProperties", false},
-      {"required", {"image"}},
-      {"properties",
-       {{"image", {{"type", "string"}}}, {"gpu_passthrough", {{"type", "boolean"}}}, {"ipc", {{"const", "host"}}}}}};
-}
-
 ordered_json ValueType(const PolicyKey& key) {
   ordered_json generations(std::vector<std::string_view>(kGpuGenerations.begin(), kGpuGenerations.end()));
   switch (key.type) {
     case KeyType::kBool: return {{"type", "boolean"}};
     case KeyType::kInt: return IntegerType(key);
     case KeyType::kFloat: return {{"type", "number"}, {"minimum", key.min}, {"maximum", key.max}};
-    case KeyType::kChoice: return {{"enum", Choices(key)}};
-    case KeyType::kChoiceList: return {{"type", "array"}, {"items", {{"enum", Choices(key)}}}, {"uniqueItems", true}};
-    case KeyType::kText:
     case KeyType::kPath: return {{"type", "string"}, {"minLength", 1}};
     case KeyType::kSources: return NameList();
     case KeyType::kIntList: return {{"type", "array"}, {"items", IntegerType(key)}, {"uniqueItems", true}};
     case KeyType::kLocks:
       return {{"type", "object"}, {"additionalProperties", {{"type", ordered_json::array({"string", "null"})}}}};
     case KeyType::kRules: return {{"type", "array"}, {"items", RuleType()}};
-    case KeyType::kContainers: return {{"type", "object"}, {"additionalProperties", ContainerType()}};
     case KeyType::kSmRanges:
       return {{"type", "object"},
               {"propertyNames", {{"pattern", "^[0-9]{2,4}(-[0-9]{2,4})?$"}}},
@@ -94,7 +70,6 @@ ordered_json ValueType(const PolicyKey& key) {
     case KeyType::kGenerations:
       return {
           {"type", "object"}, {"propertyNames", {{"enum", generations}}}, {"additionalProperties", IntegerType(key)}};
-    case KeyType::kIntMap: return {{"type", "object"}, {"additionalProperties", IntegerType(key)}};
   }
   return {};
 }
@@ -104,14 +79,14 @@ ordered_json ValueType(const PolicyKey& key) {
 std::string RenderDefaultPolicy() {
   std::string out =
       "# Every key of layerzero.yaml with its default. Made from the key table (src/pipeline/policy_keys.cpp).\n"
-      "# Copy what you change; \"(later)\" marks keys that accept only the default in this version.\n";
+      "# Copy what you change.\n";
   std::string section;
   for (const PolicyKey& key : PolicyKeys()) {
     const NameParts name = Split(key.name);
     if (name.section != section) out += "\n" + name.section + ":\n";
     section = name.section;
     const std::string indent = section.empty() ? "" : "  ";
-    out += indent + "# " + std::string(key.doc) + (key.built ? "" : " (later)") + "\n";
+    out += indent + "# " + std::string(key.doc) + "\n";
     out += indent + name.leaf + ": " + YamlText(DefaultValue(key)) + "\n";
   }
   return out;
@@ -121,9 +96,8 @@ std::string RenderPolicySchema() {
   ordered_json properties = ordered_json::object();
   for (const PolicyKey& key : PolicyKeys()) {
     ordered_json type = ValueType(key);
-    if (key.value == "null") type = {{"anyOf", ordered_json::array({type, {{"type", "null"}}})}};
     type["default"] = ordered_json::parse(Dump(DefaultValue(key)));
-    type["description"] = std::string(key.doc) + (key.built ? "" : " (only the default in this version)");
+    type["description"] = std::string(key.doc) + (key.process_wide ? " (of the whole process)" : "");
     const NameParts name = Split(key.name);
     if (name.section.empty()) {
       properties[name.leaf] = std::move(type);
@@ -146,8 +120,8 @@ std::string RenderPolicySchema() {
 std::string RenderPolicyTable() {
   std::string out = "| key | default | value | what it does |\n|---|---|---|---|\n";
   for (const PolicyKey& key : PolicyKeys()) {
-    out += "| `" + std::string(key.name) + "`" + (key.built ? "" : " (later)") + " | `" + YamlText(DefaultValue(key)) +
-           "` | " + WantedText(key) + " | " + std::string(key.doc) + " |\n";
+    out += "| `" + std::string(key.name) + "` | `" + YamlText(DefaultValue(key)) + "` | " + WantedText(key) + " | " +
+           std::string(key.doc) + (key.process_wide ? "; of the whole process" : "") + " |\n";
   }
   return out;
 }

@@ -9,6 +9,7 @@
 
 #include "base/json_reader.h"
 #include "pipeline/policy_keys.h"
+#include "pipeline/policy_names.h"
 #include "platform/device.h"
 
 namespace lz {
@@ -89,20 +90,10 @@ void EraseOverlaid(const nlohmann::json& above, nlohmann::json* below) {
   }
 }
 
-std::vector<std::string_view> NamesOf(const Operation& op, std::string_view id) {
-  std::vector<std::string_view> names = {id, op.name()};
-  names.insert(names.end(), op.contract().aliases.begin(), op.contract().aliases.end());
-  return names;
-}
-
 bool AnyOperation(const Registry& registry, const std::function<bool(const Operation&, std::string_view id)>& test) {
   return std::ranges::any_of(registry.operations(), [&](const auto& op) {
     return std::ranges::any_of(op->contract().variants, [&](const Variant& v) { return test(*op, v.id); });
   });
-}
-
-bool IsAbout(const Rule& rule, const Operation& op, std::string_view id) {
-  return GlobMatch(rule.operation, id) || rule.operation == op.name();
 }
 
 }  // namespace
@@ -120,10 +111,11 @@ Result<std::shared_ptr<Policies::Compiled>> Policies::Compile(int64_t id) {
   }
   std::vector<PolicyLayer> layers = process_;
   layers.insert(layers.end(), code_.begin(), code_.end());
-  for (auto at = scopes.rbegin(); at != scopes.rend(); ++at) layers.push_back({"lz.policy", (*at)->json});
+  for (auto at = scopes.rbegin(); at != scopes.rend(); ++at) layers.push_back({"lz.policy", (*at)->json, true});
   auto policy = ParsePolicy(layers);
   if (!policy.ok()) return policy.TakeStatus();
   LZ_RETURN_IF_ERROR(CheckNames(*policy));
+  if (all_named_) LZ_RETURN_IF_ERROR(CheckKernelNames(*policy, registry_, later_));
   auto compiled = std::make_shared<Compiled>();
   compiled->key = std::move(key);
   compiled->policy = std::make_shared<const Policy>(std::move(*policy));
@@ -224,14 +216,14 @@ Status Policies::CheckNames(const Policy& policy) const {
     return Status(StatusCode::kConfig, {.field = origin + ": locks." + name,
                                         .wanted = "an operation, an alias or a group of operations",
                                         .got = "'" + name + "'",
-                                        .fix = "`layerzero list` shows them"});
+                                        .fix = NearestOperationFix(registry_, name)});
   }
   for (const Rule& rule : policy.rules) {
     if (!AnyOperation(registry_, [&](const Operation& op, auto id) { return IsAbout(rule, op, id); })) {
       return Status(StatusCode::kConfig, {.field = rule.origin + ": rules.match.operation",
                                           .wanted = "an operation, or a glob that matches one",
                                           .got = "'" + rule.operation + "'",
-                                          .fix = "`layerzero list` shows them"});
+                                          .fix = NearestOperationFix(registry_, rule.operation)});
     }
     for (const RuleCondition& c : rule.conditions) LZ_RETURN_IF_ERROR(CheckCondition(rule, c));
   }
@@ -277,7 +269,11 @@ Result<std::vector<ResolvedRule>> Policies::ResolveRules(const Policy& policy, c
 
 Result<std::shared_ptr<const OperationPolicy>> Policies::Resolve(std::shared_ptr<const Policy> policy,
                                                                  const Operation& op) {
+  // Files and the environment were read before every library was known; their kernels may be registered until the
+  // first use.
+  if (all_named_) LZ_RETURN_IF_ERROR(CheckKernelNames(*policy, registry_, later_, &op));
   auto result = std::make_shared<OperationPolicy>();
+  result->names_checked = all_named_;
   const Policy& p = *policy;
   result->policy = std::move(policy);
   result->facts = {p.deterministic, p.strict_mode, p.allow_adaptation};
@@ -305,12 +301,18 @@ Result<std::shared_ptr<const OperationPolicy>> Policies::For(int64_t id, const O
   auto compiled = Of(id);
   if (!compiled.ok()) return compiled.TakeStatus();
   std::shared_ptr<const OperationPolicy>& known = (*compiled)->operations[&op];
-  if (!known || known->registry_changes != registry_.num_changes()) {
+  if (!known || known->registry_changes != registry_.num_changes() || known->names_checked != all_named_) {
     auto resolved = Resolve((*compiled)->policy, op);
     if (!resolved.ok()) return resolved;
     known = std::move(*resolved);
   }
   return known;
+}
+
+void Policies::AllNamed(LibraryNames later) {
+  std::lock_guard lock(mutex_);
+  all_named_ = true;
+  later_ = std::move(later);
 }
 
 size_t Policies::num_scopes() const {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "pipeline/policy.h"
+#include "pipeline/policy_names.h"
 #include "registry/registry.h"
 
 namespace lz {
@@ -31,6 +32,7 @@ struct OperationPolicy {
   std::vector<std::vector<ResolvedRule>> rules;  // by variant
   std::vector<std::string> locks;                // by variant; empty: none
   std::array<int64_t, size_t(PolicyField::kCount)> facts{};
+  bool names_checked = false;     // every kernel and library that it names for this operation exists
   uint64_t registry_changes = 0;  // which locks bind depends on the kernels that there are
 };
 
@@ -51,6 +53,10 @@ class Policies {
   Result<std::shared_ptr<const Policy>> policy(int64_t id);
   // Rules, locks and facts for one operation. Registers the rules' thresholds, so the operation's state may change.
   Result<std::shared_ptr<const OperationPolicy>> For(int64_t id, const Operation& op);
+
+  // Every library is registered now, or is one of `later`: from here on a policy that names another one, or a kernel
+  // that is not there, is refused. Before, such names may be of what is still to come.
+  void AllNamed(LibraryNames later);
 
   size_t num_scopes() const;
   size_t num_compiled() const;
@@ -80,6 +86,8 @@ class Policies {
   Registry& registry_;
   mutable std::mutex mutex_;
   std::vector<PolicyLayer> process_, code_;
+  bool all_named_ = false;
+  LibraryNames later_;
   uint64_t version_ = 0;  // of process_ and code_
   uint64_t process_version_ = 0;
   std::deque<Slot> slots_;                                           // by id

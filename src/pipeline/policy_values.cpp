@@ -13,28 +13,6 @@ namespace {
 using nlohmann::json;
 using Kind = YamlNode::Kind;
 
-// The spelling in the table of a choice, or empty.
-std::string_view CanonicalChoice(std::string_view choices, std::string_view text) {
-  while (!choices.empty()) {
-    const size_t bar = choices.find('|');
-    const std::string_view choice = choices.substr(0, bar);
-    const std::string_view name = choice.substr(0, choice.find('='));
-    if (text == name || (name.size() < choice.size() && text == choice.substr(name.size() + 1))) return name;
-    choices = bar == std::string_view::npos ? "" : choices.substr(bar + 1);
-  }
-  return {};
-}
-
-std::vector<std::string_view> ChoiceNames(std::string_view choices) {
-  std::vector<std::string_view> names;
-  while (!choices.empty()) {
-    const size_t bar = choices.find('|');
-    names.push_back(choices.substr(0, bar).substr(0, choices.substr(0, bar).find('=')));
-    choices = bar == std::string_view::npos ? "" : choices.substr(bar + 1);
-  }
-  return names;
-}
-
 std::string DidYouMean(std::string_view text, std::span<const std::string_view> names) {
   const std::string_view near = NearestName(text, names);
   return near.empty() ? "" : "did you mean " + std::string(near) + "?";
@@ -74,13 +52,6 @@ struct Reader {
     if (node.quoted) return Wrong(node, "remove the quotes");
     if (value < key.min || value > key.max) return Wrong(node);
     return json(value == 0 ? 0.0 : value);  // no negative zero
-  }
-
-  Result<json> Choice(const YamlNode& node) const {
-    if (node.kind != Kind::kScalar) return Wrong(node);
-    const std::string_view name = CanonicalChoice(key.choices, node.text);
-    if (name.empty()) return Wrong(node, DidYouMean(node.text, ChoiceNames(key.choices)));
-    return json(name);
   }
 
   Result<json> Text(const YamlNode& node) const {
@@ -169,46 +140,17 @@ struct Reader {
                         node.kind == Kind::kScalar ? DidYouMean(node.text, kGpuGenerations) : "");
   }
 
-  Result<json> IntMap(const YamlNode& node, bool generations) const {
+  Result<json> Generations(const YamlNode& node) const {
     if (node.kind != Kind::kMap) return Wrong(node);
     json values = json::object();
     for (size_t i = 0; i < node.keys.size(); ++i) {
-      Result<json> name = generations ? Generation(node.keys[i]) : Text(node.keys[i]);
+      Result<json> name = Generation(node.keys[i]);
       if (!name.ok()) return name.TakeStatus();
       Result<json> value = Int(node.items[i]);
       if (!value.ok()) return value.TakeStatus();
       values[node.keys[i].text] = std::move(*value);
     }
     return values;
-  }
-
-  Result<json> Containers(const YamlNode& node) const {
-    json values = json::object();
-    if (node.kind == Kind::kNull) return values;
-    if (node.kind != Kind::kMap) return Wrong(node);
-    for (size_t i = 0; i < node.keys.size(); ++i) {
-      Result<json> container = Container(node.items[i]);
-      if (!container.ok()) return container.TakeStatus();
-      values[node.keys[i].text] = std::move(*container);
-    }
-    return values;
-  }
-
-  Result<json> Container(const YamlNode& node) const {
-    if (node.kind != Kind::kMap) return Wrong(node);
-    json container = json::object();
-    for (size_t i = 0; i < node.keys.size(); ++i) {
-      const std::string& field = node.keys[i].text;
-      Result<json> value = field == "image"             ? Text(node.items[i])
-                           : field == "gpu_passthrough" ? Bool(node.items[i])
-                           : field == "ipc" && node.items[i].text == "host"
-                               ? Text(node.items[i])
-                               : Result<json>(source.Error(node.keys[i], key.name, WantedText(key)));
-      if (!value.ok()) return value.TakeStatus();
-      container[field] = std::move(*value);
-    }
-    if (!container.contains("image")) return source.Error(node, key.name, "an image for each backend");
-    return container;
   }
 };
 
@@ -245,25 +187,17 @@ std::optional<SmRange> ParseSmRange(std::string_view text) {
 
 std::string WantedText(const PolicyKey& key) {
   const std::string range = " from " + NumberText(key.min) + " to " + NumberText(key.max);
-  std::string choices;
-  for (std::string_view name : ChoiceNames(key.choices)) choices += (choices.empty() ? "" : ", ") + std::string(name);
-  const std::string or_null = key.value == "null" ? ", or null" : "";
   switch (key.type) {
     case KeyType::kBool: return "true or false";
     case KeyType::kInt: return key.min == key.max ? NumberText(key.min) : "an integer" + range;
-    case KeyType::kFloat: return "a number" + range + or_null;
-    case KeyType::kChoice: return "one of " + choices;
-    case KeyType::kChoiceList: return "a list of " + choices;
-    case KeyType::kText: return "a text";
+    case KeyType::kFloat: return "a number" + range;
     case KeyType::kPath: return "a path";
     case KeyType::kSources: return "a list of library names";
     case KeyType::kIntList: return "a list of integers" + range;
     case KeyType::kLocks: return "a map from operation to kernel id";
     case KeyType::kRules: return "a list of rules, each with match and actions";
-    case KeyType::kContainers: return "a map from backend to {image: text, gpu_passthrough: true or false, ipc: host}";
     case KeyType::kSmRanges: return "a map from compute capability (89 or 80-88) to generation";
     case KeyType::kGenerations: return "a map from generation to an integer" + range;
-    case KeyType::kIntMap: return "a map from name to an integer" + range + or_null;
   }
   return {};
 }
@@ -276,22 +210,16 @@ json DefaultValue(const PolicyKey& key) {
 
 Result<json> ParseValue(const PolicySource& source, const PolicyKey& key, const YamlNode& node) {
   const Reader read{source, key};
-  if (node.kind == Kind::kNull && key.value == "null") return json();
   switch (key.type) {
     case KeyType::kBool: return read.Bool(node);
     case KeyType::kInt: return read.Int(node);
     case KeyType::kFloat: return read.Float(node);
-    case KeyType::kChoice: return read.Choice(node);
-    case KeyType::kText:
     case KeyType::kPath: return read.Text(node);
-    case KeyType::kChoiceList: return read.List(node, [&](const YamlNode& item) { return read.Choice(item); });
     case KeyType::kSources: return read.List(node, [&](const YamlNode& item) { return read.Source(item); });
     case KeyType::kIntList: return read.List(node, [&](const YamlNode& item) { return read.Int(item); });
     case KeyType::kLocks: return read.Locks(node);
-    case KeyType::kContainers: return read.Containers(node);
     case KeyType::kSmRanges: return read.SmRanges(node);
-    case KeyType::kGenerations: return read.IntMap(node, true);
-    case KeyType::kIntMap: return read.IntMap(node, false);
+    case KeyType::kGenerations: return read.Generations(node);
     case KeyType::kRules: break;
   }
   return source.Error(node, key.name, WantedText(key));

@@ -32,6 +32,7 @@ std::string GotText(const YamlNode& node);
 struct PolicySource {
   std::string_view name;
   std::string_view text;
+  bool is_scope = false;  // keys of the whole process are refused
 
   std::string At(int line) const;  // one line of JSON (code, environment) has no line numbers
   Status Error(int line, std::string_view key, std::string wanted, std::string got, std::string fix = {}) const;

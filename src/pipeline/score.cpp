@@ -13,7 +13,7 @@ constexpr double kEachTransform = 5, kCopiedShare = 90;
 
 void FillTerms(Candidate* c, const Request& request, double best_us, const std::optional<Measurement>& m) {
   c->terms.push_back({"priority", double(c->kernel->spec.priority), "declared"});
-  if (c->preferred) c->terms.push_back({"preferred", kPreferredBonus, "policy"});
+  if (c->preferred) c->terms.push_back({"preferred", kPreferredBonus / c->preferred, "policy"});
   if (c->avoided) c->terms.push_back({"avoided", kAvoidedMalus, "policy"});
   if (m && best_us > 0) {
     const double term = std::max(kWorstMeasuredTerm, -10 * (m->median_us / best_us - 1)) * m->confidence;
@@ -37,8 +37,8 @@ void Narrow(std::vector<size_t>* among, Keep&& keep) {
   if (!kept.empty()) *among = std::move(kept);
 }
 
-// Of kernels with confident times: the preferred ones near the best time if there are any, then those that noise does
-// not tell from the fastest.
+// Of kernels with confident times: the most preferred ones near the best time if there are any, then those that noise
+// does not tell from the fastest.
 void NarrowByTime(const std::vector<Candidate>& candidates, const Measurements& measured, double prefer_tolerance,
                   std::vector<size_t>* timed) {
   const auto fastest = [&] {
@@ -48,9 +48,14 @@ void NarrowByTime(const std::vector<Candidate>& candidates, const Measurements& 
     });
   };
   const double best_us = measured[fastest()]->median_us;
-  Narrow(timed, [&](size_t i) {
-    return candidates[i].preferred && measured[i]->median_us <= best_us * (1 + prefer_tolerance);
-  });
+  const auto near_best = [&](size_t i) { return measured[i]->median_us <= best_us * (1 + prefer_tolerance); };
+  int most_preferred = 0;
+  for (size_t i : *timed) {
+    const int place = candidates[i].preferred;
+    if (place > 0 && near_best(i) && (most_preferred == 0 || place < most_preferred)) most_preferred = place;
+  }
+  Narrow(timed,
+         [&](size_t i) { return most_preferred > 0 && candidates[i].preferred == most_preferred && near_best(i); });
   const Measurement& best = *measured[fastest()];
   Narrow(timed,
          [&](size_t i) { return measured[i]->median_us <= best.median_us * (1 + best.noise + measured[i]->noise); });

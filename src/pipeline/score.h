@@ -20,6 +20,7 @@ struct Measurement {
 };
 using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const Request&)>;
 
+// The first that the policy prefers gets the bonus, the second half of it, the third a third.
 inline constexpr double kPreferredBonus = 20, kAvoidedMalus = -50, kWorstMeasuredTerm = -30;
 inline constexpr double kConfident = 0.8;     // from here on time decides
 inline constexpr double kOtherVersion = 0.5;  // what is left of the confidence of all times of a call with such a one

@@ -125,7 +125,7 @@ TEST(Engine, ObeysALockInAScopeOrRefusesWithIt) {
   EXPECT_EQ(refused.status().code(), StatusCode::kNoKernel);
 }
 
-TEST(Engine, RulesDecideByShape) {
+TEST(Engine, RulesDecideByShape) {  // proves: rules
   Engine& engine = Engine::Get();
   auto scope = engine.PolicyScope(
       0, R"({"rules": [{"match": {"operation": "norm.*", "hidden": ">=64"}, "deny": ["hwy.norm.rms"]}]})");

@@ -114,7 +114,7 @@ TEST_F(EnginePrior, TimesWithinNoiseLeaveItToPriorities) {
 
 TEST_F(EnginePrior, APolicyMayLeaveThemOut) {
   ASSERT_TRUE(engine.UsePrior(File({{"a.k", 64, 9}, {"b.k", 64, 1}}), "test").ok());
-  auto scope = engine.PolicyScope(0, R"({"perfdb": {"enabled": false}})");
+  auto scope = engine.PolicyScope(0, R"({"perfdb": {"enabled": false}})");  // proves: perfdb.enabled
   ASSERT_TRUE(scope.ok()) << scope.status().Text();
   EXPECT_EQ(Chosen(64, *scope), "a.k");
   EXPECT_EQ(Chosen(64), "b.k");

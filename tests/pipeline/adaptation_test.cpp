@@ -172,7 +172,7 @@ TEST_F(LayoutTest, TheMaskDecides) {
 TEST_F(LayoutTest, UsualHeadCountsDecide) {
   EXPECT_EQ(FoundIn(Same("f32[1,5,8,8]")), "perhaps BSHD by head_counts");
   EXPECT_EQ(FoundIn(Same("f32[1,8,5,8]")), "perhaps BHSD by head_counts");
-  Configure(R"({"layout": {"head_counts": [8, 5, 300]}})");
+  Configure(R"({"layout": {"head_counts": [8, 5, 300]}})");  // proves: layout.head_counts
   EXPECT_EQ(FoundIn(Same("f32[1,5,7,8]")), "perhaps BHSD by head_counts");
 }
 TEST_F(LayoutTest, MoreHeadsThanAnybodyHasAreImplausible) {

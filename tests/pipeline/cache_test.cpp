@@ -124,7 +124,7 @@ TEST_F(CacheTest, UsedEntriesGetASecondChance) {
 
 TEST_F(CacheTest, StaleEntriesGoFirst) {
   for (int32_t i = 0; i < 90; ++i) Insert(i, &plans[0], 100);
-  epochs.Advance(EpochKind::kHealth);
+  epochs.Advance(EpochKind::kPerf);
   for (int32_t i = 200; i < 250; ++i) Insert(i, &plans[1], 100);
   for (int32_t i = 200; i < 250; ++i) ASSERT_EQ(Find(i), &plans[1]);
   EXPECT_EQ(cache.stats().evicted, 0u);

@@ -248,7 +248,7 @@ TEST_F(DispatchTest, TheSmallestWorkspaceRunsWhereNoneFits) {
 TEST_F(DispatchTest, DebugModeNamesAKernelThatWritesBeyondItsWorkspace) {
   g_bytes = 128;
   Kernel("over.k", &Overruns, {.priority = 100, .workspace = &Bytes});
-  Configure(R"({"debug": true})");
+  Configure(R"({"debug": true})");  // proves: debug
   const std::string text = Ran();
   EXPECT_NE(text.find("kernel over.k"), std::string::npos) << text;
   EXPECT_NE(text.find("workspace of 128 bytes"), std::string::npos) << text;

@@ -32,7 +32,6 @@ TEST(PolicyEnvironment, ReadsEachVariable) {
                                            {"LAYERZERO_VERBOSE", "true"},
                                            {"LAYERZERO_DETERMINISTIC", "1"},
                                            {"LAYERZERO_DEBUG", "0"},
-                                           {"LAYERZERO_PIPELINES", "0"},
                                            {"LAYERZERO_CONFIG", "/x.yaml"},
                                            {"LAYERZERO_LIBRARIES", "openblas=libopenblas.so.0,onednn=/opt/a b/c.so"},
                                            {"LAYERZERO_CACHE_DIR", "/a \"b\": c"}});
@@ -40,7 +39,7 @@ TEST(PolicyEnvironment, ReadsEachVariable) {
   EXPECT_FALSE(policy->enabled);
   EXPECT_TRUE(policy->log_selections);
   EXPECT_TRUE(policy->deterministic);
-  EXPECT_FALSE(policy->debug);  // not built in this version: only its default is accepted
+  EXPECT_FALSE(policy->debug);
   EXPECT_THAT(policy->prefer_sources, ElementsAre("flashinfer", "hwy"));
   EXPECT_THAT(policy->avoid_sources, ElementsAre("xformers"));
   EXPECT_EQ(policy->cache_dir, "/a \"b\": c");
@@ -91,7 +90,7 @@ TEST(PolicyEnvironment, MistakesNameTheVariable) {
       {"LAYERZERO_LOCK_", "a.b", "LAYERZERO_LOCK_<OPERATION>"},
       {"LAYERZERO_LOCK_NORM_RMS", "two words", "LAYERZERO_LOCK_NORM_RMS: wanted a kernel id, got 'two words'"},
       {"LAYERZERO_LOCK_NORM_RMS", "a.*", "wanted a kernel id"},
-      {"LAYERZERO_PIPELINES", "1", "not built in this version"},
+      {"LAYERZERO_PIPELINES", "0", "not supported in this version, see docs/roadmap.md"},
       {"LAYERZERO_CACHE_DIR", "\xff", "a path in UTF-8"},
   };
   for (const auto& [name, value, message] : mistakes) {
@@ -182,11 +181,27 @@ TEST_F(ProcessLayersTest, VariablesNameTheFiles) {
   EXPECT_EQ(policy->cache_dir, (folder_ / "home").string());
 }
 
+TEST_F(ProcessLayersTest, AnotherProjectFileReplacesItWhateverItsName) {
+  Write("project/layerzero.yaml", "memory_headroom_mb: 2\n");
+  Write("mine.yaml", "no_such_key: 1\n");
+  Write("other.yaml", "cache: {max_size: 5}\n");
+  for (const bool named : {false, true}) {  // what it replaces need not be right
+    if (named) setenv("LAYERZERO_CONFIG", (folder_ / "mine.yaml").c_str(), 1);
+    Result<std::vector<PolicyLayer>> layers = ProcessLayers((folder_ / "other.yaml").string());
+    ASSERT_TRUE(layers.ok()) << layers.status().Text();
+    Result<Policy> policy = ParsePolicy(*layers);
+    ASSERT_TRUE(policy.ok()) << policy.status().Text();
+    EXPECT_EQ(policy->memory_headroom_mb, 1024);
+    EXPECT_EQ(policy->cache_max_size, 5);
+  }
+  EXPECT_FALSE(ProcessLayers((folder_ / "missing.yaml").string()).ok());
+}
+
 TEST_F(ProcessLayersTest, FilesThatCannotBeReadAreErrors) {
   setenv("LAYERZERO_CONFIG", (folder_ / "missing.yaml").c_str(), 1);
-  EXPECT_THAT(Load().status().Text(), HasSubstr("missing.yaml: wanted a readable file"));
+  EXPECT_THAT(Load().status().Text(), HasSubstr("missing.yaml: wanted a readable policy file"));
   setenv("LAYERZERO_CONFIG", folder_.c_str(), 1);
-  EXPECT_THAT(Load().status().Text(), HasSubstr("wanted a readable file"));
+  EXPECT_THAT(Load().status().Text(), HasSubstr("wanted a readable policy file"));
   Write("large.yaml", std::string((1 << 20) + 10, '#'));
   setenv("LAYERZERO_CONFIG", (folder_ / "large.yaml").c_str(), 1);
   EXPECT_THAT(Load().status().Text(), HasSubstr("at most 1048576 bytes"));

@@ -131,5 +131,89 @@ TEST_F(PolicyStoreTest, NamesOfNoOperationAreRefused) {
   EXPECT_EQ(policies.num_layers(), 1u);
 }
 
+TEST_F(PolicyStoreTest, NearestNamesOfOperations) {
+  EXPECT_NE(Refused(R"({"locks": {"norm.rsm": "ref.norm.rms"}})").Text().find("did you mean norm.rms?"),
+            std::string::npos);
+  EXPECT_NE(Refused(R"({"rules": [{"match": {"op": "attention.casual"}, "deny": "hwy.*"}]})")
+                .Text()
+                .find("did you mean attention.causal?"),
+            std::string::npos);
+}
+
+// An alias, a flat name, an id and a glob over any of them.
+TEST_F(PolicyStoreTest, RulesNameOperationsAsLocksDo) {
+  for (const char* name :
+       {"attention.causal", "attention", "attention.standard.prefill", "attention.ca*", "attention.*"}) {
+    Configure(R"({"rules": [{"match": {"op": ")" + std::string(name) + R"("}, "lock": "ref.x"}]})");
+    const Operation& attention = *selector.registry().Find("attention.standard.prefill");
+    auto policy = policies.For(0, attention);
+    ASSERT_TRUE(policy.ok()) << policy.status().Text();
+    EXPECT_EQ((*policy)->rules[size_t(Registry::VariantIndex(attention, "attention.standard.prefill"))].size(), 1u)
+        << name;
+    auto other = policies.For(0, *selector.registry().Find("norm.rms"));
+    EXPECT_TRUE((*other)->rules[0].empty()) << name;
+  }
+}
+
+struct Named {
+  const char* policy;
+  const char* message;  // a part of the refusal; "": accepted
+};
+TEST_F(PolicyStoreTest, KernelsAndLibrariesMustExistOnceAllAreNamed) {
+  const std::vector<Named> cases = {
+      {R"({"prefer_sources": ["hwyy"]})",
+       "prefer_sources: wanted a library that LayerZero has kernels of, got 'hwyy'; "
+       "did you mean hwy?"},
+      {R"({"avoid_sources": ["hwyy"]})", "avoid_sources"},
+      {R"({"allow_sources": ["ref", "hwyy"]})", "allow_sources"},
+      {R"({"locks": {"norm.rms": "hwy.nrm.rms"}})",
+       "locks.norm.rms: wanted a kernel that is registered, got "
+       "'hwy.nrm.rms'; did you mean hwy.norm.rms?"},
+      {R"({"locks": {"norm.rms": "hwy.norm.layer"}})", "'hwy.norm.layer', a kernel of another one"},
+      {R"({"rules": [{"prefer": "hwyy"}]})", "rules.prefer"},
+      {R"({"rules": [{"avoid_sources": "hwyy"}]})", "rules.avoid"},
+      {R"({"rules": [{"deny": "hwy.nrm.rms"}]})", "did you mean hwy.norm.rms?"},
+      {R"({"rules": [{"allowlist": ["hwyy.*"]}]})", "did you mean hwy?"},
+      {R"({"rules": [{"match": {"op": "norm.layer"}, "lock": "hwy.norm.rms"}]})", "rules.lock"},
+      {R"({"prefer_sources": ["hwy", "h*", "zz*", "soon"], "rules": [{"deny": ["hwy.*", "hwy", "*.layer", "soon.x.y"]}]})",
+       ""},
+      {R"({"locks": {"norm": "hwy.norm.rms", "rms_norm": "hwy.norm.rms", "norm.layer": "soon.layer"}})", ""},
+      {R"({"locks": {"norm": null}})", ""},
+  };
+  for (const Named& c : cases) {  // before: what is named may still come
+    auto early = policies.Scope(0, c.policy);
+    EXPECT_TRUE(early.ok()) << c.policy << early.status().Text();
+  }
+  policies.AllNamed({"soon"});
+  for (const Named& c : cases) {
+    Status status = policies.Configure(c.policy);
+    EXPECT_EQ(status.ok(), !*c.message) << c.policy << status.Text();
+    EXPECT_TRUE(status.ok() || status.Text().find(c.message) != std::string::npos) << c.policy << status.Text();
+    Configure(R"({"prefer_sources": [], "avoid_sources": [], "allow_sources": [], "rules": [],
+                  "locks": {"norm": null, "rms_norm": null, "norm.layer": null}})");
+  }
+}
+
+// Files and the environment are read before the libraries are known: a wrong name is said at the first selection.
+TEST_F(PolicyStoreTest, NamesOfFilesAreCheckedLater) {
+  ASSERT_TRUE(policies.Load({{"layerzero.yaml", "prefer_sources: [late]\n"}}).ok());
+  const Operation& op = *selector.registry().Find("norm.rms");
+  EXPECT_TRUE(policies.For(0, op).ok());
+  policies.AllNamed({});
+  EXPECT_NE(policies.For(0, op).status().Text().find("layerzero.yaml:1: prefer_sources"), std::string::npos);
+  const KernelSpec spec{.id = "late.k", .operation = "norm.rms", .dtypes = kFloats};
+  const Registry::Registration one{&spec, {}, {}};
+  ASSERT_TRUE(selector.registry().Register({&one, 1}).ok());
+  EXPECT_TRUE(policies.For(0, op).ok());
+}
+
+// Its kernel may be registered until its first use.
+TEST_F(PolicyStoreTest, ALockOfAFileIsNoConcernOfOtherOperations) {
+  ASSERT_TRUE(policies.Load({{"layerzero.yaml", "locks: {norm.layer: later.k}\n"}}).ok());
+  policies.AllNamed({});
+  EXPECT_TRUE(policies.For(0, *selector.registry().Find("norm.rms")).ok());
+  EXPECT_FALSE(policies.For(0, *selector.registry().Find("norm.layer")).ok());
+}
+
 }  // namespace
 }  // namespace lz

@@ -47,7 +47,7 @@ std::string Layer(const PolicyKey& key, const json& value) {
   return layer.dump();
 }
 
-// Two accepted values that differ from each other and from the default; of keys that are built.
+// Two accepted values that differ from each other and from the default.
 std::pair<json, json> OtherValues(const PolicyKey& key) {
   if (key.name == "devices.sm_to_generation") return {{{"80-89", "ampere"}}, {{"90", "hopper"}}};
   switch (key.type) {
@@ -90,7 +90,6 @@ TEST(Policy, DefaultsAreThoseOfTheStruct) {
   EXPECT_EQ(p.sm_to_generation[4].last, 199);
   EXPECT_EQ(p.generation_to_tc_gen.at("hopper"), 4);
   EXPECT_EQ(p.settings.size(), PolicyKeys().size());
-  EXPECT_EQ(p.settings.at("jit.max_concurrent_jit"), "2");
   for (const auto& [key, origin] : p.origins) EXPECT_EQ(origin, "default") << key;
 }
 
@@ -113,17 +112,16 @@ TEST(Policy, SettingsOfAPolicyReadBackGiveTheSameHash) {
   for (const PolicyKey& key : PolicyKeys()) {
     all.merge_patch(json::parse(Layer(key, json::parse(first->settings.at(std::string(key.name))))));
   }
-  // merge_patch drops nulls, which are defaults.
   Result<Policy> second = Parse(all.dump());
   ASSERT_TRUE(second.ok()) << second.status().Text();
   EXPECT_EQ(second->settings, first->settings);
   EXPECT_EQ(second->hash, first->hash);
 }
 
-TEST(Policy, ALaterLayerWinsForEveryBuiltKey) {
+TEST(Policy, ALaterLayerWinsForEveryKey) {
   int num_keys = 0;
   for (const PolicyKey& key : PolicyKeys()) {
-    if (!key.built || key.name == "version" || key.type == KeyType::kRules) continue;
+    if (key.name == "version" || key.type == KeyType::kRules) continue;
     const auto [low, high] = OtherValues(key);
     ASSERT_FALSE(low.is_null()) << key.name;
     const std::string name(key.name);
@@ -145,28 +143,44 @@ TEST(Policy, ALaterLayerWinsForEveryBuiltKey) {
   EXPECT_GE(num_keys, 18);
 }
 
-TEST(Policy, WhatIsNotBuiltAcceptsOnlyItsDefault) {
-  for (const PolicyKey& key : PolicyKeys()) {
-    if (key.built) continue;
-    json value;
-    if (key.type == KeyType::kBool) value = key.value != "true";
-    if (key.type == KeyType::kInt) value = key.value == "2" ? 3 : 2;
-    if (key.type == KeyType::kFloat) value = 0.123;
-    if (key.type == KeyType::kChoice) value = key.choices.substr(key.choices.rfind('|') + 1);
-    if (key.type == KeyType::kChoiceList) value = json::array();
-    if (key.type == KeyType::kIntList) value = {1};
-    if (key.type == KeyType::kText || key.type == KeyType::kPath) value = "other";
-    if (key.type == KeyType::kIntMap) value = {{"int4", 8}};
-    if (key.type == KeyType::kContainers) value = {{"flashinfer", {{"image", "x:1"}, {"ipc", "host"}}}};
-    const std::string message = Refusal("# a comment\n" + Layer(key, value));
-    EXPECT_THAT(message, HasSubstr("layerzero.yaml:2: " + std::string(key.name) + ": ")) << key.name;
-    EXPECT_THAT(message, HasSubstr("not built in this version")) << key.name;
+// Whatever its value: a default of what is not there would be a promise too.
+TEST(Policy, WhatTheRoadmapPlansIsRefusedWithTheLine) {
+  EXPECT_GE(PolicyRoadmap().size(), 20u);
+  for (const std::string_view planned : PolicyRoadmap()) {
+    EXPECT_EQ(FindPolicyKey(planned), nullptr) << planned;
+    EXPECT_FALSE(IsPolicySection(planned)) << planned;
+    const size_t dot = planned.find('.');
+    const std::string key(planned.substr(dot + 1)), section(planned.substr(0, dot == planned.npos ? 0 : dot));
+    for (const char* value : {"false", "{enabled: true}", "1", ""}) {
+      const std::string line = section.empty() ? key + ": " + value : section + ": {" + key + ": " + value + "}";
+      const std::string message = Refusal("# a comment\n" + line + "\n");
+      EXPECT_THAT(message, HasSubstr("layerzero.yaml:2: ")) << planned;
+      EXPECT_THAT(message, HasSubstr("not supported in this version, see docs/roadmap.md")) << planned;
+    }
   }
+  EXPECT_TRUE(IsOnPolicyRoadmap("jit.manifest_path"));
+  for (const PolicyKey& key : PolicyKeys()) EXPECT_FALSE(IsOnPolicyRoadmap(key.name)) << key.name;
+}
+
+TEST(Policy, KeysOfTheProcessAreRefusedInAScope) {
+  int num_keys = 0;
+  for (const PolicyKey& key : PolicyKeys()) {
+    const std::vector<PolicyLayer> in_file = {{"file", Layer(key, DefaultValue(key))}};
+    std::vector<PolicyLayer> in_scope = {{"lz.policy", Layer(key, DefaultValue(key)), true}};
+    EXPECT_TRUE(ParsePolicy(in_file).ok()) << key.name;
+    Result<Policy> policy = ParsePolicy(in_scope);
+    EXPECT_EQ(policy.ok(), !key.process_wide) << key.name;
+    if (!key.process_wide) continue;
+    EXPECT_THAT(policy.status().Text(), HasSubstr(std::string(key.name))) << key.name;
+    EXPECT_THAT(policy.status().Text(), HasSubstr("layerzero.configure()")) << key.name;
+    ++num_keys;
+  }
+  EXPECT_EQ(num_keys, 4);
 }
 
 TEST(Policy, EveryKeyRefusesAnotherType) {
   for (const PolicyKey& key : PolicyKeys()) {
-    const bool map = key.value.starts_with('{') || key.type == KeyType::kIntMap;
+    const bool map = key.value.starts_with('{');
     const std::string message = Refusal(Layer(key, map ? json(true) : json({{"a", 1}})));
     EXPECT_THAT(message, HasSubstr("layerzero.yaml: " + std::string(key.name))) << key.name;
     EXPECT_THAT(message, HasSubstr(WantedText(key))) << key.name;
@@ -190,7 +204,7 @@ struct Mistake {
 
 TEST(Policy, MistakesNameLineKeyAndFix) {
   const std::vector<Mistake> mistakes = {
-      {"version: 2", {"layerzero.yaml:1: version: wanted 1, got '2'"}},
+      {"version: 2", {"layerzero.yaml:1: version: wanted 1, got '2'"}},  // proves: version
       {"\n\nstrict_mod: true\n",
        {"layerzero.yaml:3: wanted a known key, got 'strict_mod'", "did you mean strict_mode?"}},
       {"cache:\n  max_siz: 1\n", {"layerzero.yaml:2: cache: wanted a known key", "did you mean max_size?"}},
@@ -208,7 +222,6 @@ TEST(Policy, MistakesNameLineKeyAndFix) {
       {"cache: {max_size: 99999999999999999999999}\n", {"wanted an integer"}},
       {"cache: {entry_ttl_seconds: .nan}\n", {"wanted a number"}},
       {"cache: {entry_ttl_seconds: inf}\n", {"wanted a number"}},
-      {"backend_isolation: in_proces\n", {"one of in_process, subprocess, container", "did you mean in_process?"}},
       {"prefer_sources: flash_attn\n", {"write it as a list"}},
       {"prefer_sources: [flash_attn.v3]\n", {"without dots"}},
       {"prefer_sources: [a, b, a]\n", {"each entry once"}},
@@ -244,11 +257,6 @@ TEST(Policy, EmptyTextsAndSectionsChangeNothing) {
     ASSERT_TRUE(policy.ok()) << yaml << policy.status().Text();
     EXPECT_EQ(policy->hash, ParsePolicy({})->hash) << yaml;
   }
-}
-
-TEST(Policy, AnotherSpellingOfAChoiceIsTheDefault) {
-  EXPECT_TRUE(Parse("distributed: {selection_mode: rank0_broadcast}").ok());
-  EXPECT_TRUE(Parse("kv_cache: {virtual_size_gb: 64.0}").ok());
 }
 
 TEST(Policy, LocksOfLayersAddUpAndNullUnlocks) {
@@ -306,7 +314,6 @@ TEST(Policy, JsonShowsValueAndOriginOfEachKey) {
   EXPECT_EQ(keys["cache.max_size"]["value"], 77);
   EXPECT_EQ(keys["cache.max_size"]["origin"], "layerzero.yaml:2");
   EXPECT_EQ(keys["cache.enabled"]["origin"], "default");
-  EXPECT_EQ(keys["plan_mode"]["built"], false);
   EXPECT_EQ(keys["locks"]["origins"]["norm.rms"], "layerzero.yaml:3");
   EXPECT_EQ(keys["rules"]["origins"][0], "layerzero.yaml:5");
   EXPECT_TRUE(json::accept(PolicyJson(Policy{})));

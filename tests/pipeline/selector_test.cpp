@@ -160,6 +160,27 @@ TEST_F(SelectorTest, PreferredAddsToTheScore) {
   EXPECT_EQ(Winner(report), "b.k");
   EXPECT_EQ(Term(report, "b.k", "preferred"), kPreferredBonus);
 }
+TEST_F(SelectorTest, TheFirstPreferredIsPreferredMost) {
+  Register({{.id = "a.k", .priority = 90}, {.id = "b.k", .priority = 90}, {.id = "c.k", .priority = 90}});
+  const auto first_of = [&](const char* policy) {
+    Configure(policy);
+    return Winner();
+  };
+  EXPECT_EQ(first_of(R"({"prefer_sources": ["c", "b"]})"), "c.k");
+  EXPECT_EQ(first_of(R"({"prefer_sources": ["b", "c"]})"), "b.k");
+  EXPECT_EQ(first_of(R"({"prefer_sources": ["zz", "b", "c"]})"), "b.k");
+  const SelectionReport report = Explain();
+  EXPECT_EQ(Term(report, "b.k", "preferred"), kPreferredBonus / 2);
+  EXPECT_EQ(Term(report, "c.k", "preferred"), kPreferredBonus / 3);
+  EXPECT_EQ(first_of(R"({"prefer_sources": [], "rules": [{"prefer": ["c.k", "b.k"]}]})"), "c.k");
+  EXPECT_EQ(first_of(R"({"rules": [{"prefer": ["b.k", "c.k"]}]})"), "b.k");
+  // Among measured kernels too, as long as they are within the tolerance.
+  Measure({{"a.k", {100, 0.001, 1}}, {"b.k", {104, 0.001, 1}}, {"c.k", {103, 0.001, 1}}});
+  EXPECT_EQ(first_of(R"({"rules": [], "prefer_sources": ["b", "c"], "prefer_tolerance": 0.1})"),
+            "b.k");  // proves: prefer_tolerance, prefer_sources
+  EXPECT_EQ(first_of(R"({"prefer_sources": ["c", "b"]})"), "c.k");
+  EXPECT_EQ(first_of(R"({"prefer_sources": ["b", "c"], "prefer_tolerance": 0.035})"), "c.k");
+}
 TEST_F(SelectorTest, PreferredWinsWithinTheToleranceOfTheBestTime) {
   Register({{.id = "a.k", .priority = 95}, {.id = "b.k", .priority = 10}});
   Configure(R"({"prefer_sources": ["b"], "prefer_tolerance": 0.1})");
@@ -170,13 +191,13 @@ TEST_F(SelectorTest, PreferredWinsWithinTheToleranceOfTheBestTime) {
 }
 TEST_F(SelectorTest, AvoidedWinsOnlyAgainstReferences) {
   Register({{.id = "a.k", .priority = 100}});
-  Configure(R"({"avoid_sources": ["a"]})");
+  Configure(R"({"avoid_sources": ["a"]})");  // proves: avoid_sources
   const SelectionReport report = Explain();
   EXPECT_EQ(Winner(report), "hwy.norm.rms");
   EXPECT_EQ(Term(report, "a.k", "avoided"), kAvoidedMalus);
   Measure({{"a.k", {1, 0.001, 1}}, {"hwy.norm.rms", {100, 0.001, 1}}});
   EXPECT_EQ(Winner(), "hwy.norm.rms");
-  Configure(R"({"avoid_sources": ["a"], "allow_sources": ["a"]})");
+  Configure(R"({"avoid_sources": ["a"], "allow_sources": ["a"]})");  // proves: allow_sources
   EXPECT_EQ(Winner(), "a.k");
 }
 
@@ -214,6 +235,7 @@ TEST_F(SelectorTest, TheWinnerDoesNotDependOnTheOrderOfCandidates) {
 }
 
 TEST_F(SelectorTest, WithoutFallbackNoReferenceRuns) {
+  // proves: fallback_enabled
   Configure(R"({"fallback_enabled": false, "rules": [{"match": {"operation": "norm.rms"}, "deny": ["hwy.*"]}]})");
   const SelectionReport report = Explain();
   EXPECT_EQ(report.winner, -1);

@@ -63,7 +63,7 @@ def test_every_call_selects_where_the_cache_is_off(way, configured):
 def test_a_scope_may_have_it_off(way):
     call, each = ways()[way]
     call()
-    with lz.policy(cache={"enabled": False}):
+    with lz.policy(cache={"enabled": False}):  # proves: cache.enabled
         assert made(call) == CALLS * each
     assert made(call) <= each  # a place keeps one choice, of the scope that called last
     assert made(call) == 0

@@ -223,8 +223,8 @@ def test_entry_points(monkeypatch):
     ]
     monkeypatch.setattr(entry_points, "entry_points", lambda group: points)
     assert list(entry_points.in_files()) == []
-    for name, load in entry_points.in_code():
-        backends._try(name, load)
+    for point, load in entry_points.in_code():
+        backends._try(point.name, load)
     try:
         problems = "\n".join(backends.problems())
         assert "no_such_module_of_ours" in problems and "wrong" in problems

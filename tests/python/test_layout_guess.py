@@ -139,7 +139,7 @@ def test_every_way_in_says_where_the_program_calls(said):
 
 def test_the_interval_is_of_one_place_and_shape(said):
     q, k, v = tensors(*[(1, 7, 15, 16)] * 3)
-    lz.configure(layout={"warn_interval_s": 0})
+    lz.configure(layout={"warn_interval_s": 0})  # proves: layout.warn_interval_s
     try:
         for _ in range(3):
             lz.attention(q, k, v)

@@ -29,7 +29,7 @@ def own():
 
 
 def test_a_scope_holds_in_its_block_alone(own):
-    with lz.policy(locks={"norm.rms": "torch.rms_norm"}):
+    with lz.policy(locks={"norm.rms": "torch.rms_norm"}):  # proves: locks
         assert kernel() == "torch.rms_norm"
         with lz.policy(enabled=False, locks={"norm.rms": None}):
             assert kernel() == "torch.ref.norm.rms"
@@ -132,7 +132,7 @@ def test_prefer_and_disabled(own):
     with lz.prefer("torch"):
         preferred = lz.explain("rms_norm", X, W)
     assert next(c for c in preferred.candidates if c.kernel_id == "torch.rms_norm").score == 30
-    with lz.disabled():
+    with lz.disabled():  # proves: enabled
         assert kernel() == "torch.ref.norm.rms"
     assert kernel() == own
 
@@ -168,7 +168,7 @@ def test_configure_holds_everywhere(own):
     [
         ({"no_such_key": 1}, "no_such_key"),
         ({"strict_mode": "maybe"}, "strict_mode"),
-        ({"plan_mode": True}, "not built"),
+        ({"plan_mode": True}, "not supported in this version"),
         ({"cache": {"max_size": -1}}, "max_size"),
     ],
     ids=["unknown", "type", "later", "range"],

@@ -35,7 +35,9 @@ def test_one_prints_each_selection(way):
 
 
 def test_a_policy_key_is_heard_too():
-    assert lines("lz.configure(log_selections=True); lz.rms_norm(x, w)") == ["layerzero: norm.rms: hwy.norm.rms"]
+    assert lines("lz.configure(log_selections=True); lz.rms_norm(x, w)") == [
+        "layerzero: norm.rms: hwy.norm.rms"
+    ]  # proves: log_selections
 
 
 def test_a_program_with_logging_set_up_gets_the_line_once():

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -177,6 +178,34 @@ TEST(SelectorRace, OneSelectionForManyThreads) {
     ASSERT_EQ(evaluations, 1) << "round " << round;
     for (const Plan* p : plans) ASSERT_EQ(p, plans[0]);
     ASSERT_NE(plans[0], nullptr);
+  }
+}
+
+// Two threads miss one class: with deduplication the second waits for the first one's selection, without it both
+// select.
+TEST(SelectorRace, WithoutDeduplicationNobodyWaits) {  // proves: cache.enable_deduplication
+  for (const bool deduplicate : {true, false}) {
+    Selector selector;
+    const std::string text = deduplicate ? "true" : "false";
+    ASSERT_TRUE(selector.policies().Configure(R"({"cache": {"enable_deduplication": )" + text + "}}").ok());
+    std::atomic<int> selecting = 0;
+    selector.set_measurements([&](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+      if (!k.spec.reference) return std::nullopt;
+      selecting.fetch_add(1);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(deduplicate ? 200 : 20000);
+      while (selecting.load() < 2 && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+      return std::nullopt;
+    });
+    const Operation& op = *selector.registry().Find("rms_norm");
+    const auto select = [&] {
+      auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
+      Request r = c->MakeRequest();
+      EXPECT_TRUE(selector.Prepare(r).ok() && selector.Select(r).ok());
+    };
+    std::thread a(select), b(select);
+    a.join();
+    b.join();
+    EXPECT_EQ(selecting, deduplicate ? 1 : 2);
   }
 }
 

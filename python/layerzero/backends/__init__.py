@@ -4,17 +4,21 @@ import functools
 import json
 import threading
 from collections.abc import Callable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
 from layerzero.backends import proof
 from layerzero.backends.availability import availability_of, missing, version_of
+from layerzero.backends.entry_points import CodePoint
 
 FOLDER = Path(__file__).parent
 PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
 _guard = threading.RLock()
 _registered: set[str] = set()
+_files_done = False
+_called: set[CodePoint] = set()  # entry points in code
 _problems: dict[str, str] = {}
 _libraries: dict[str, dict[str, Any]] = {}
 _functions: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}  # of @register_kernel: adapter to its descriptor
@@ -22,18 +26,37 @@ _functions: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}  # of @reg
 
 def torch_attached() -> None:
     """Called when the door opens for torch: torch's rows, the references and the other libraries' rows are due."""
-    _register_files()
+    register_files()
 
 
 def ensure_registered() -> None:
     """Registers every descriptor that is not registered yet. What is wrong with one is kept, see problems()."""
-    _register_files()
+    register_files()
     begin()
 
 
 def begin() -> bool:
-    """The engine's `begin` hook, before its first selection: descriptors that a package makes in code are due."""
-    return proof.once("entry points in code", _register_code) is not None
+    """The engine's `begin` hook, before its first selection: descriptors that a package makes in code are due, of the
+    packages that the policy's `allow_sources` admits. False: it has to be called again."""
+    from layerzero import _policy
+
+    allowed = _policy.allowed_sources()
+    if _policy.names_kernels():
+        register_files()  # the names of the policy are compared with those of all libraries
+    done = proof.once(("entry points in code", allowed), functools.partial(_register_code, allowed))
+    return done == ""
+
+
+def register_files() -> None:
+    """Registers what needs no import of a library: the descriptors that are files. The names of all libraries are known
+    from here on, so that a policy may not name another one."""
+    global _files_done
+    with _guard:
+        if _files_done:
+            return
+        _files_done = True
+        _register_files()
+        _layerzero.all_named(_later())
 
 
 def _register_files() -> None:
@@ -41,20 +64,35 @@ def _register_files() -> None:
         for name in sorted(p.parent.name for p in FOLDER.glob("*/capabilities.json")):
             _once(name, functools.partial(_read, FOLDER / name / "capabilities.json"))
         _once("references", _references)
-        if "entry points" not in _registered:
-            _registered.add("entry points")
-            from layerzero.backends.entry_points import in_files
+        from layerzero.backends.entry_points import in_files
 
-            for name, descriptor in in_files():
-                _try(name, descriptor)
+        for name, descriptor in in_files():
+            _try(name, descriptor)
 
 
-def _register_code() -> str:
+def _register_code(allowed: tuple[str, ...]) -> str:
+    """Empty: every entry point was called. Else the names of those whose package `allowed` keeps out (empty: none)."""
     from layerzero.backends.entry_points import in_code
 
-    for name, descriptor in in_code():
-        _try(name, descriptor)
-    return ""
+    left = []
+    for point, descriptor in in_code():
+        if point in _called:
+            continue
+        if allowed and not any(fnmatchcase(name, glob) for name in point.names for glob in allowed):
+            left.append(point.name)
+            continue
+        _called.add(point)
+        _try(point.name, descriptor)
+    if _files_done:
+        _layerzero.all_named(_later())
+    return ", ".join(left)
+
+
+def _later() -> tuple[str, ...]:
+    """Names of entry points that are no names of registered libraries: theirs may come at a selection."""
+    from layerzero.backends.entry_points import in_code
+
+    return tuple(name for point, _ in in_code() for name in point.names if name not in _libraries)
 
 
 def _once(name: str, descriptor: Callable[[], dict[str, Any]]) -> None:

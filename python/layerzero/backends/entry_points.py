@@ -2,7 +2,8 @@
 
 Each names a file of its package ("package.kernels:capabilities.json"), which is found without importing the package, or a
 callable without parameters. That returns a descriptor (a dict, or the path of its JSON file), or nothing when it
-registered its kernels itself by `layerzero.register_kernel`; its package is imported before the first selection.
+registered its kernels itself by `layerzero.register_kernel`; its package is imported before the first selection, unless
+the policy's `allow_sources` names neither the entry point nor the package.
 """
 
 import functools
@@ -11,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 GROUP = "layerzero.backends"
 
@@ -23,11 +24,23 @@ def in_files() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
             yield point.name, functools.partial(_read, point)
 
 
-def in_code() -> Iterator[tuple[str, Callable[[], dict[str, Any] | None]]]:
-    """Name and descriptor, or None, of each that has to be called."""
+class CodePoint(NamedTuple):
+    """An entry point that has to be called."""
+
+    name: str
+    module: str
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What a policy may call its library before the package is imported: the entry point, or the package."""
+        return self.name, self.module.partition(".")[0]
+
+
+def in_code() -> Iterator[tuple[CodePoint, Callable[[], dict[str, Any] | None]]]:
+    """Each entry point that has to be called, and the call: it gives a descriptor, or None."""
     for point in entry_points(group=GROUP):
         if not point.attr.endswith(".json"):
-            yield point.name, functools.partial(_call, point)
+            yield CodePoint(point.name, point.module), functools.partial(_call, point)
 
 
 def _read(point: EntryPoint) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """layerzero policy check."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,16 +12,34 @@ from layerzero.cli._output import Json, print_json
 def command(
     file: Annotated[Path, typer.Argument(help="a policy file")] = Path("layerzero.yaml"), json: Json = False
 ) -> None:
-    """Reads a policy file as the engine would. Exit code 1 if it is refused; the message has the line."""
+    """Reads a policy file as the engine would, names of kernels and libraries included. Exit code 1 if it is refused;
+    the message has the line."""
     try:
         lz.load_config(file)
     except lz.ConfigError as error:
         if json:
-            print_json({"file": str(file), "ok": False, "error": str(error)})
+            print_json({"file": str(file), "ok": False, "error": str(error), "not_installed": []})
         else:
-            print(f"{file}: {error}")
+            print(error)
         raise typer.Exit(1) from None
+    not_installed = _not_installed(lz.policy_in_force()["keys"])
     if json:
-        print_json({"file": str(file), "ok": True, "error": None})
-    else:
-        print(f"{file}: ok")
+        print_json({"file": str(file), "ok": True, "error": None, "not_installed": not_installed})
+        return
+    print(f"{file}: ok")
+    for name in not_installed:
+        print(f"{name} is not installed here: what names it has no effect; `layerzero backends` shows what is missing")
+
+
+def _not_installed(keys: dict[str, Any]) -> list[str]:
+    """Libraries that the policy names and none of whose kernels can be used here."""
+    named = [*keys["locks"]["value"].values()]
+    for key in ("prefer_sources", "avoid_sources", "allow_sources"):
+        named += keys[key]["value"]
+    for rule in keys["rules"]["value"]:
+        named += [name for action in ("prefer", "avoid", "deny", "allowlist") for name in rule.get(action, ())]
+        named += [rule["lock"]] if "lock" in rule else []
+    installed: dict[str, bool] = {}
+    for kernel in lz.list_kernels():
+        installed[kernel.source] = installed.get(kernel.source, False) or kernel.installed
+    return sorted(name for name in {n.partition(".")[0] for n in named} if installed.get(name) is False)

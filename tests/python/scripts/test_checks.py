@@ -114,6 +114,44 @@ def test_pairs_catches_a_test_of_nothing(tmp_path):
     assert findings[0]["rule"] == "stray-test"
 
 
+# A tree with one promise of each kind, all of them kept.
+KEPT = {
+    "src/pipeline/policy_keys.cpp": 'constexpr auto kKeys = std::to_array<PolicyKey>({\n    Bool("enabled", "true", "text"),\n});\n',
+    "src/pipeline/policy.cpp": '    set("enabled", policy.enabled);\n',
+    "src/pipeline/filter.cpp": "  if (!policy.enabled) return;\n  Refuse(ReasonCode::kSmTooOld);\n",
+    "src/core/reason.cpp": 'constexpr auto kInfos = {{\n    {"AUTO", "", ""},\n    {"SM_TOO_OLD", "cause", "fix"},\n}};\n',
+    "src/registry/fact_table.h": 'constexpr auto kFacts = {\n    {"min_sm", FactUse::kRule, "text"},\n});\n',
+    "src/registry/descriptor_facts.cpp": '  Number("min_sm");\n',
+    "tests/python/test_reasons.py": 'RULES = {\n    "SM_TOO_OLD": Rule(min_sm=80),\n}\n',
+    "tests/python/test_policy.py": "def test_enabled():\n    configure(enabled=False)  # proves: enabled\n",
+}
+
+
+def test_promises_accepts_a_tree_that_keeps_them(tmp_path):
+    assert run("check_promises", write(tmp_path, KEPT)) == (0, [])
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "rule", "name"),
+    [
+        ("src/pipeline/policy_keys.cpp", "});", '    Int("jit.queue", "1", 1, 9, "text"),\n});', "unread", "jit.queue"),
+        ("src/pipeline/filter.cpp", "!policy.enabled", "!spec.enabled", "unread", "enabled"),
+        ("src/pipeline/filter.cpp", "  if (!policy.enabled)", "  // policy.enabled", "unread", "enabled"),
+        ("src/pipeline/filter.cpp", "kSmTooOld", "kSmTooNew", "unread", "SM_TOO_OLD"),
+        ("src/pipeline/filter.cpp", "Refuse(", "return code == ", "unread", "SM_TOO_OLD"),
+        ("src/registry/descriptor_facts.cpp", "min_sm", "max_sm", "unread", "min_sm"),
+        ("tests/python/test_policy.py", "proves: enabled", "proves: enabled_too", "unproven", "enabled"),
+        ("tests/python/test_reasons.py", "SM_TOO_OLD", "SM_TOO_NEW", "unproven", "SM_TOO_OLD"),
+        ("tests/python/test_reasons.py", "min_sm", "max_sm", "unproven", "min_sm"),
+        ("src/core/reason.cpp", "kInfos", "kTexts", "no-table", "reason code"),
+    ],
+)
+def test_promises_catches(tmp_path, file, old, new, rule, name):
+    files = {**KEPT, file: KEPT[file].replace(old, new)}
+    code, findings = run("check_promises", write(tmp_path, files))
+    assert code == 1 and [f for f in findings if f["rule"] == rule and name in f["message"]], findings
+
+
 @pytest.mark.parametrize(
     ("file", "lines", "code"),
     [("src/base/a.h", 250, 0), ("src/base/a.h", 251, 1), ("ops/a.ref.cpp", 500, 0), ("ops/a.ref.cpp", 501, 1)],
@@ -127,6 +165,6 @@ def test_an_empty_tree_is_not_a_pass(tmp_path):
     assert subprocess.run(command, capture_output=True, check=False).returncode == 2
 
 
-@pytest.mark.parametrize("check", ["check_layers", "check_sizes"])
+@pytest.mark.parametrize("check", ["check_layers", "check_promises", "check_sizes"])
 def test_this_repository_is_clean(check):
     assert run(check, ROOT) == (0, [])
