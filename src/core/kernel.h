@@ -72,7 +72,6 @@ struct KernelSpec {
   // For kernels of a C library (kernels/library.h): opens it at `path`, null where the user named none for this source;
   // null, or why it cannot be used. Called at registration; the first path of the process counts.
   const char* (*open)(const char* path) = nullptr;
-  double expected_us_fixed = 0;  // rough host+device time of the smallest call; > 20: the door releases the GIL
 };
 
 using KernelFamily = std::span<const KernelSpec>;

@@ -25,7 +25,6 @@ struct KernelRow {
   lz_launch_fn launch;
   lz_workspace_fn workspace;
   const char* (*open)(const char* path);
-  double expected_us_fixed;
 };
 
 struct ConstraintRow {
@@ -50,11 +49,10 @@ inline RowText ToRow(std::string_view text) { return {text.data(), text.size()};
 // The bindings name every member: one that is added is a compile error here.
 inline void Send(const KernelSpec& spec, const RowReceiver& to) {
   const auto& [id, operation, source, version, platform, dtypes, constraints, accepts, strides, priority, deterministic,
-               cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, open, expected_us_fixed] =
-      spec;
-  const KernelRow row = {ToRow(id), ToRow(operation), ToRow(source), ToRow(numerics),  version,       platform,  dtypes,
-                         strides,   priority,         deterministic, cuda_graph_safe,  requires_grad, reference, call,
-                         launch,    workspace,        open,          expected_us_fixed};
+               cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, open] = spec;
+  const KernelRow row = {ToRow(id), ToRow(operation), ToRow(source), ToRow(numerics), version,       platform,  dtypes,
+                         strides,   priority,         deterministic, cuda_graph_safe, requires_grad, reference, call,
+                         launch,    workspace,        open};
   to.kernel(to.self, &row);
   for (const Constraint& constraint : constraints) {
     const auto& [field, rel, operand, set, code] = constraint;

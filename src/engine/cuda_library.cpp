@@ -43,8 +43,7 @@ RowReceiver ReceivedKernels::receiver() {
             .call = row->call,
             .launch = row->launch,
             .workspace = row->workspace,
-            .open = row->open,
-            .expected_us_fixed = row->expected_us_fixed};
+            .open = row->open};
   };
   to.constraint = [](void* self, const ConstraintRow* row) {
     static_cast<Kernels*>(self)->back().constraints.push_back(

@@ -64,7 +64,6 @@ TEST(CudaLibrary, RowsArriveAsTheyWereSent) {
       .launch = [](const lz_kernel_args*) { return int32_t(1); },
       .workspace = [](const lz_kernel_args*) { return uint64_t(2); },
       .open = [](const char*) { return ""; },
-      .expected_us_fixed = 2.5,
   };
   ReceivedKernels received;
   const RowReceiver receiver = received.receiver();
@@ -79,7 +78,7 @@ TEST(CudaLibrary, RowsArriveAsTheyWereSent) {
   const auto scalars = [](const KernelSpec& s) {
     return std::tuple(s.id, s.operation, s.source, s.version, s.platform, s.dtypes, s.strides, s.priority,
                       s.deterministic, s.cuda_graph_safe, s.requires_grad, s.reference, s.numerics, s.call, s.launch,
-                      s.workspace, s.open, s.expected_us_fixed);
+                      s.workspace, s.open);
   };
   EXPECT_EQ(scalars(got), scalars(sent));
   EXPECT_TRUE(std::ranges::equal(got.accepts, kAccepts));

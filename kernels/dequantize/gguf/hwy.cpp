@@ -191,8 +191,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .strides = Strides::kLastDimDense,
      .priority = 80,
      .deterministic = true,
-     .launch = &LaunchBest,
-     .expected_us_fixed = 1},
+     .launch = &LaunchBest},
 });
 }  // namespace
 }  // namespace lz

@@ -27,8 +27,7 @@ constexpr KernelSpec SampleSpec(std::string_view id, std::string_view operation,
           .priority = 80,
           .deterministic = true,
           .launch = launch,
-          .workspace = &SampleWorkspace,
-          .expected_us_fixed = 30};
+          .workspace = &SampleWorkspace};
 }
 
 }  // namespace lz

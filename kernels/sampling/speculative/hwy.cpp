@@ -120,8 +120,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = 80,
      .deterministic = true,
      .launch = &LaunchBest,
-     .workspace = &Workspace,
-     .expected_us_fixed = 30},
+     .workspace = &Workspace},
 });
 }  // namespace
 }  // namespace lz
