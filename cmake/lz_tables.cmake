@@ -40,11 +40,15 @@ inline constexpr std::string_view kOperationPaths[] = {
 ")
 endfunction()
 
-# Sources of one root folder: appends to the caller's `decls`, `refs`, `sources`.
+# Sources of one root folder: appends to the caller's `decls`, `refs`, `sources`, `parts`.
 macro(lz_collect_families root pattern prefix)
   file(GLOB_RECURSE files CONFIGURE_DEPENDS RELATIVE ${root} ${root}/${pattern})
   list(SORT files)
   foreach(file ${files})
+    if(file MATCHES "/parts/") # compiled with the kernels, without rows of its own
+      list(APPEND parts ${root}/${file})
+      continue()
+    endif()
     lz_path_symbol(symbol ${prefix}/${file})
     if(${symbol} IN_LIST symbols)
       message(FATAL_ERROR "${root}/${file}: its path gives the symbol ${symbol}, as another file's does; rename one")
@@ -61,6 +65,7 @@ function(lz_collect_kernels target)
   set(refs "")
   set(sources "")
   set(symbols "")
+  set(parts "")
   lz_collect_families(${PROJECT_SOURCE_DIR}/ops *.ref.cpp ops)
   lz_collect_families(${PROJECT_SOURCE_DIR}/kernels *.cpp kernels)
   if(LZ_EXTRA_OPS_DIR)
@@ -78,7 +83,7 @@ inline constinit const KernelFamily* const kKernelTable[] = {
 @refs@};
 }
 ")
-  add_library(${target} OBJECT ${sources})
+  add_library(${target} OBJECT ${sources} ${parts})
   foreach(source symbol IN ZIP_LISTS sources symbols)
     set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS LZ_FAMILY_SYMBOL=${symbol})
   endforeach()

@@ -173,6 +173,12 @@ inline Plan MakePlan(const Problem& p, const lz_parallel* parallel, uint64_t wor
 
 // 0, or 1 if the workspace is too small.
 int32_t Run(const Problem& p, const lz_kernel_args* args);
+// Run's parts by the dtype of keys and values (kernels/attention/parts).
+int32_t RunF32(const Problem& p, const lz_kernel_args* args);
+int32_t RunF16(const Problem& p, const lz_kernel_args* args);
+int32_t RunBF16(const Problem& p, const lz_kernel_args* args);
+int32_t RunI8(const Problem& p, const lz_kernel_args* args);
+int32_t RunF8(const Problem& p, const lz_kernel_args* args);
 
 inline Rows RowsOf(const lz_tensor& t, int outer, int seq, int head) {
   return {Data<char>(t), outer < 0 ? 0 : t.strides[outer], seq < 0 ? 0 : t.strides[seq], t.strides[head]};

@@ -1,5 +1,5 @@
 // Decode attention over paged caches on the CPU, SIMD: CSR page lists and block tables. The computation is that of
-// kernels/attention/dense/hwy.cpp; here a call becomes its Problem.
+// kernels/attention/loop.h; here a call becomes its Problem.
 //   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
 #include "core/kernel.h"

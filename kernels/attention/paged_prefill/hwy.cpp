@@ -1,5 +1,5 @@
 // Attention of packed queries over a paged cache on the CPU, SIMD: each sequence is a call of
-// kernels/attention/dense/hwy.cpp over its pages.
+// kernels/attention/loop.h over its pages.
 //   query [total_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace: scratch per worker. Deterministic.
 #include "ops/attention/paged_prefill.h"

@@ -1,4 +1,4 @@
-// Attention over packed sequences on the CPU, SIMD: each sequence is a dense call of kernels/attention/dense/hwy.cpp.
+// Attention over packed sequences on the CPU, SIMD: each sequence is a dense call of kernels/attention/loop.h.
 //   query [total_q, h_q, d_qk], key [total_kv, h_kv, d_qk], value [total_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 // Many sequences run side by side, few one after another with the threads inside. Invalid offsets: fails with 1 before
 // anything is written. Workspace: scratch per worker. Deterministic.

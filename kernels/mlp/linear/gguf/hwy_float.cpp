@@ -1,0 +1,150 @@
+// Linear with packed GGUF weights for any number of rows, CPU SIMD, activations as given:
+// codes times activations are summed in FP32, scales are applied to 32 values (q6_k: 16) at once.
+//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, as linear_gguf_prepack has it
+//   bias   [n]       dtype of input, optional          output [..., n], last dim dense
+// Workspace: one block record for each row and 32 values of k. Deterministic. Source: own.
+#define HWY_WANT_AVX3_DL 1  // its dot products of bytes
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/mlp/linear/gguf/hwy_float.cpp"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "hwy/highway.h"
+#include "kernels/mlp/linear/gguf/groups.h"
+#include "kernels/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+// 32 values of one row of input, and their sums; sum1 is of the last 16.
+struct FloatBlock {
+  float x[32];
+  float sum, sum0, sum1, unused;
+};
+
+template <class T>
+HWY_INLINE void MakeBlock(const T* x, FloatBlock* block) {
+  float sums[2];
+  for (int half = 0; half < 2; ++half) {
+    VF sum = hn::Zero(DF());
+    for (int i = 16 * half; i < 16 * half + 16; i += kLanes) {
+      const VF v = LoadF32(DF(), x + i);
+      hn::StoreU(v, DF(), block->x + i);
+      sum = hn::Add(sum, v);
+    }
+    sums[half] = hn::GetLane(hn::SumOfLanes(DF(), sum));
+  }
+  block->sum0 = sums[0], block->sum1 = sums[1], block->sum = sums[0] + sums[1];
+}
+
+// Codes times activations of a part of a block: what is summed, and what it adds to a total. `sum`: of the activations.
+struct FloatSum {
+  using Block = FloatBlock;
+#if HWY_TARGET <= HWY_AVX3
+  static constexpr bool kSumsNibbles = true;
+  template <int M>
+  static void SumNibbles(const uint8_t* p, const FloatBlock* const* a, int64_t block, FloatSum (*sums)[2]);
+#else
+  static constexpr bool kSumsNibbles = false;
+#endif
+  VF v;
+  HWY_INLINE void Clear() { v = hn::Zero(DF()); }
+  HWY_INLINE void Add(hn::Vec<DU8> codes, const FloatBlock& a, int quad) {
+    const VI four = hn::BitCast(DI(), codes), byte = hn::Set(DI(), 255);
+    v = hn::MulAdd(hn::ConvertTo(DF(), hn::And(four, byte)), hn::Set(DF(), a.x[4 * quad]), v);
+    v = hn::MulAdd(hn::ConvertTo(DF(), hn::And(hn::ShiftRight<8>(four), byte)), hn::Set(DF(), a.x[4 * quad + 1]), v);
+    v = hn::MulAdd(hn::ConvertTo(DF(), hn::And(hn::ShiftRight<16>(four), byte)), hn::Set(DF(), a.x[4 * quad + 2]), v);
+    const hn::RebindToUnsigned<DI> du;
+    const VI last = hn::BitCast(DI(), hn::ShiftRight<24>(hn::BitCast(du, four)));
+    v = hn::MulAdd(hn::ConvertTo(DF(), last), hn::Set(DF(), a.x[4 * quad + 3]), v);
+  }
+  HWY_INLINE VF AddFrom(int zero, VF d, float sum, const FloatBlock&, VF total) const {
+    return hn::MulAdd(d, hn::MulAdd(hn::Set(DF(), float(-zero)), hn::Set(DF(), sum), v), total);
+  }
+  HWY_INLINE VF AddOffset(VF d, VF m, float sum, const FloatBlock&, VF total) const {
+    return hn::MulAdd(m, hn::Set(DF(), sum), hn::MulAdd(d, v, total));
+  }
+};
+
+#if HWY_TARGET <= HWY_AVX3
+// A lane's eight codes of four bits by look-up: its index is the lowest four bits, so that nothing is masked. Few rows
+// have two sums for each half of a block: a look-up does not wait for the one before the last.
+template <int M>
+constexpr int kNibbleChains = M <= 2 ? 4 : 2;
+template <int M>
+HWY_INLINE void AddNibbles(hn::Vec<DU8> codes, int part, const FloatBlock* const* a, int64_t block,
+                           VF (*sums)[kNibbleChains<M>]) {
+  const VF meaning = hn::Iota(DF(), 0);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512i index = i ? _mm512_srli_epi32(codes.raw, unsigned(4 * i)) : codes.raw;
+    const VF w{_mm512_permutexvar_ps(index, meaning.raw)};
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) {
+      VF& sum = sums[m][i % kNibbleChains<M>];
+      sum = hn::MulAdd(w, hn::Set(DF(), a[m][block].x[i % 2 * 16 + 4 * part + i / 2]), sum);
+    }
+  }
+}
+// sums: those of a block.
+template <int M>
+HWY_INLINE void FloatSum::SumNibbles(const uint8_t* p, const FloatBlock* const* a, int64_t block, FloatSum (*sums)[2]) {
+  constexpr int kChains = kNibbleChains<M>;
+  VF parts[M][kChains];
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 4
+    for (int chain = 0; chain < kChains; ++chain) parts[m][chain] = hn::Zero(DF());
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) AddNibbles<M>(LoadCodes(p + c * 64), c, a, block, parts);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m)
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half)
+      sums[m][half].v = kChains == 2 ? parts[m][half] : hn::Add(parts[m][half], parts[m][half + kChains - 2]);
+}
+#endif
+
+int32_t Launch(const lz_kernel_args* args) {
+  return WithFloatType(DTypeOf(args->tensors[kInput]), [args](auto t) { return Run<FloatSum, decltype(t)>(args); });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace lz {
+namespace {
+using namespace lz::ops::mlp_linear_gguf;
+HWY_EXPORT(Launch);
+int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+
+uint64_t Workspace(const lz_kernel_args* args) {
+  constexpr int64_t kBlockBytes = 144;
+  const lz_tensor& input = args->tensors[kInput];
+  return uint64_t(NumRows(input) * (input.shape[input.ndim - 1] / 32) * kBlockBytes);
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    {"packed.given", Rel::kEq, 1, {}, ReasonCode::kPackedWeightsRequired},
+    {"activations", Rel::kEq, kAsGiven, {}, ReasonCode::kQuantFormatUnsupported},
+});
+constexpr std::array<std::string_view, 3> kAccepts = {"bias", "packed", "activations"};
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "hwy.mlp.linear.gguf.float",
+     .operation = "mlp.linear.gguf",
+     .dtypes = kF32F16BF16,
+     .constraints = kConstraints,
+     .accepts = kAccepts,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
+     .deterministic = true,
+     .launch = &LaunchBest,
+     .workspace = &Workspace},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
+#endif  // HWY_ONCE
