@@ -21,7 +21,7 @@ build: setup ## compile, and make `import layerzero` work in .venv
 	@scripts/build.sh $(PRESET)
 
 demo: setup ## a real model answers through LayerZero, beside Transformers alone
-	@scripts/build.sh $(PRESET) python_package
+	@scripts/build.sh $(PRESET) $(if $(wildcard /dev/nvidia[0-9]*),python_package,python_package_cpu)
 	@scripts/demo.sh
 
 test: build ## the CI tier: C++ and Python tests

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Configures and compiles one CMake preset (default: release), then stages the Python package beside the libraries.
-#   build.sh PRESET [TARGET]     TARGET: python_package leaves tests and benchmarks out; everything by default
+#   build.sh PRESET [TARGET]     everything by default; python_package leaves tests and benchmarks out, python_package_cpu
+#                                also the CUDA kernels
 source "$(dirname "$0")/common.sh"
 preset=${1:-release}
 export NINJA_STATUS='[%f/%t %es] '

@@ -13,7 +13,7 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace {
 int32_t RunPart(const attention::Problem& p, const lz_kernel_args* args) {
-  return p.cache == DType::kF8E4M3 ? attn::RunAll<F8E4M3>(p, args) : attn::RunAll<F8E5M2>(p, args);
+  return p.cache == DType::kF8E4M3 ? attn::RunAll<attn::F8E4M3>(p, args) : attn::RunAll<attn::F8E5M2>(p, args);
 }
 }  // namespace
 }  // namespace HWY_NAMESPACE
