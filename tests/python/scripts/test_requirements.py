@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[3]
 NEEDS_A_GPU = {"cupy"}
+STANDARD = {*sys.stdlib_module_names, "tomllib"}  # Python 3.10 has no tomllib; Windows has no readline
 ON_REQUEST = {"peers"}  # `make peers`: minutes of compiling for a benchmark
 VENV = Path(sys.prefix)
 # Where scripts/setup.sh puts what a file of requirements/ pins: .venv, or a folder beside its packages.
@@ -55,4 +56,4 @@ def test_what_tests_skip_without_is_pinned():
     for beside in importlib.metadata.distributions(path=[str(FOLDERS["neighbours"])]):
         if beside.name in names:
             pinned |= {file.parts[0] for file in beside.files or ()}
-    assert wanted - pinned - NEEDS_A_GPU == set()
+    assert wanted - pinned - NEEDS_A_GPU - STANDARD == set()
