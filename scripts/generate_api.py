@@ -39,7 +39,7 @@ def python_type(param: dict[str, Any]) -> str:
         return "T"
     if param["kind"] == "choice":
         return "Literal[" + ", ".join(f'"{choice}"' for choice in param["choices"]) + "]"
-    return PYTHON[param["kind"]]
+    return "int | Sequence[int]" if param.get("folds") else PYTHON[param["kind"]]
 
 
 def parameters(contract: Contract, replaced: dict[str, str] | None = None) -> list[str]:
@@ -97,6 +97,7 @@ def stub() -> str:
     lines = [
         f'"""The operations as functions of `layerzero`. {MADE}"""',
         "",
+        "from collections.abc import Sequence",
         "from typing import Literal, TypeVar, overload",
         "",
         "import torch",

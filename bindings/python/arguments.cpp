@@ -109,11 +109,23 @@ bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
 
 }  // namespace
 
+namespace {
+
+// The words are Python's: layerzero._call_errors. `argument` is taken over. Returns false with an error set.
+bool RefuseCall(const OpDoor& door, const char* function, PyObject* argument) {
+  PyObject* module = PyImport_ImportModule("layerzero._call_errors");
+  PyObject* result = module ? PyObject_CallMethod(module, function, "sO", door.method.ml_name, argument) : nullptr;
+  Py_XDECREF(module);
+  Py_XDECREF(result);
+  Py_XDECREF(argument);
+  return false;
+}
+
+}  // namespace
+
 bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords, Arguments* a) {
   if (size_t(num_args) > door.num_positional) {
-    PyErr_Format(PyExc_TypeError, "%s() takes at most %zd positional arguments, got %zd; %s", door.method.ml_name,
-                 Py_ssize_t(door.num_positional), num_args, door.doc.c_str());
-    return false;
+    return RefuseCall(door, "refuse_positional", PyLong_FromSsize_t(num_args));
   }
   for (Py_ssize_t i = 0; i < num_args; ++i) a->params[i] = args[i];
   const Py_ssize_t num_keywords = keywords ? PyTuple_Size(keywords) : 0;
@@ -121,9 +133,7 @@ bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_ar
     PyObject* name = PyTuple_GetItem(keywords, k);
     PyObject** slot = Slot(door, name, a);
     if (!slot || *slot) {
-      PyErr_Format(PyExc_TypeError, "%s() got %s argument %R; %s", door.method.ml_name,
-                   slot ? "two values for" : "an unexpected", name, door.doc.c_str());
-      return false;
+      return RefuseCall(door, slot ? "refuse_twice" : "refuse_keyword", Py_NewRef(name));
     }
     *slot = args[num_args + k];
   }
@@ -190,6 +200,23 @@ Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* 
     if (!ReadTensor(object, &r->tensors[i])) return Read::kSlow;
   }
   return Read::kOk;
+}
+
+bool NeedsView(const OpDoor& door, const Arguments& a, const Request& r) {
+  const Operation& op = *door.op;
+  if (op.fold_scalar() >= 0) {
+    PyObject* sizes = a.params[op.scalar_params()[size_t(op.fold_scalar())]];
+    if (sizes &&
+        ((PyTuple_Check(sizes) && PyTuple_Size(sizes) != 1) || (PyList_Check(sizes) && PyList_Size(sizes) != 1))) {
+      return true;
+    }
+  }
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const Param& p = op.input(i);
+    const int32_t ndim = r.tensors[i].ndim;
+    if (p.batched_rank > 0 && p.shape != "*" && ndim >= p.batched_rank - 2 && ndim != p.batched_rank) return true;
+  }
+  return false;
 }
 
 bool ReadScalar(const OpDoor& door, const Param& p, PyObject* value, lz_scalar* out) {

@@ -63,11 +63,36 @@ PyObject* TorchDType(DType dtype) {
   return object;
 }
 
-// A new reference to what a kernel gets for a tensor argument; nullptr with an error.
-PyObject* HostTensor(PyObject* tensor, bool contiguous, PyObject* dtype) {
+PyObject* To(PyObject* tensor, DType dtype) {
+  PyObject* name = TorchDType(dtype);
+  PyObject* converted = name ? PyObject_CallMethod(tensor, "to", "O", name) : nullptr;
+  Py_XDECREF(name);
+  return converted;
+}
+
+// An index tensor in the other index dtype. Values that int32 does not hold are an error in host memory; on a device,
+// which is not read, they become its limits, which lie outside every tensor as they did.
+PyObject* OtherIndices(const Request& r, size_t i, PyObject* tensor) {
+  const DType dtype = OtherIndexDType(DTypeOf(r.tensors[i]));
+  if (dtype == DType::kI64) return To(tensor, dtype);
+  if (r.where.type == 1) {
+    const Status fits = Engine::IndicesFit(r, i);
+    return fits.ok() ? To(tensor, dtype) : Raise(fits);
+  }
+  PyObject* clamped = PyObject_CallMethod(tensor, "clamp", "ii", INT32_MIN, INT32_MAX);
+  PyObject* converted = clamped ? To(clamped, dtype) : nullptr;
+  Py_XDECREF(clamped);
+  return converted;
+}
+
+// A new reference to what a kernel gets for tensor argument `i`; nullptr with an error.
+PyObject* HostTensor(const Request& r, size_t i, PyObject* tensor, const Transforms& transforms) {
   if (!tensor) Py_RETURN_NONE;
-  if (dtype && tensor != Py_None) return PyObject_CallMethod(tensor, "to", "O", dtype);
-  if (contiguous && tensor != Py_None) return PyObject_CallMethod(tensor, "contiguous", nullptr);
+  if (tensor != Py_None) {
+    if (transforms.cast >> i & 1) return To(tensor, r.promoted);
+    if (transforms.indices >> i & 1) return OtherIndices(r, i, tensor);
+    if (transforms.contiguous >> i & 1) return PyObject_CallMethod(tensor, "contiguous", nullptr);
+  }
   Py_IncRef(tensor);
   return tensor;
 }
@@ -90,24 +115,21 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   }
   const Operation& op = *r.op;
   const bool layout = !op.layout_names().empty();
-  PyObject* dtype = transforms.cast ? TorchDType(r.promoted) : nullptr;
-  if (transforms.cast && !dtype) return nullptr;
-  PyObject* args = PyTuple_New(Py_ssize_t(op.contract().params.size() + layout));
+  PyObject* args = PyTuple_New(Py_ssize_t(op.num_host_params() + layout));
   for (size_t i = 0; i < op.num_inputs(); ++i) {
-    PyObject* t = HostTensor(tensors[i], transforms.contiguous >> i & 1, transforms.cast >> i & 1 ? dtype : nullptr);
+    PyObject* t = HostTensor(r, i, tensors[i], transforms);
     if (!t) {
       Py_DecRef(args);
-      Py_XDECREF(dtype);
       return nullptr;
     }
     PyTuple_SetItem(args, op.input_params()[i], t);
   }
-  Py_XDECREF(dtype);
   for (size_t i = 0; i < op.num_scalars(); ++i) {
+    if (op.scalar_params()[i] >= op.num_host_params()) continue;
     PyTuple_SetItem(args, op.scalar_params()[i], ScalarObject(op.scalar(i), r.scalars[i]));
   }
   if (layout) {
-    PyTuple_SetItem(args, Py_ssize_t(op.contract().params.size()),
+    PyTuple_SetItem(args, Py_ssize_t(op.num_host_params()),
                     PyUnicode_FromString(op.layout_names()[size_t(r.layout)].c_str()));
   }
   PyObject* result = PyObject_CallObject(callable, args);
@@ -150,15 +172,16 @@ class Exception {
   PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
 };
 
-// After a kernel has failed.
-PyObject* RaiseWritten(const KernelEntry& kernel, const Request& r) {
+// After a kernel has failed: LayerZero's own error, with what the kernel raised as its cause.
+PyObject* RaiseFailed(const KernelEntry& kernel, const Request& r) {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
   Exception error;
   Status failed = StatusOf(error.value(), std::string(r.op->name()) + ": kernel " + kernel.id);
   if (failed.code() != StatusCode::kKernelFailed) return error.Raise();
   const std::string before = failed.parts().fix;
   failed = Engine::WithWrittenInputs(kernel, r, std::move(failed));
-  if (failed.parts().fix == before) return error.Raise();  // it writes none
+  const bool written = failed.parts().fix != before;
+  if (!written && (IsOwn(error.value()) || IsOutOfMemory(error.value()))) return error.Raise();
   Raise(failed);
   error.Cause();
   return nullptr;
@@ -168,7 +191,7 @@ PyObject* RaiseWritten(const KernelEntry& kernel, const Request& r) {
 
 PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms) {
   PyObject* result = CallHost(kernel, r, tensors, transforms);
-  if (!result) return RaiseWritten(kernel, r);
+  if (!result) return RaiseFailed(kernel, r);
   if (Status status = CheckResults(kernel, r, result); !status.ok()) {
     Py_DecRef(result);
     return Raise(Engine::WithWrittenInputs(kernel, r, std::move(status)));
@@ -399,7 +422,8 @@ PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_ar
   Arguments a;
   if (!ParseArguments(*door, args, num_args, keywords, &a)) return nullptr;
   Request r(*door->op);
-  if (ReadTensors(*door, a, &r) != Read::kOk) return SlowDoor(*door, args, num_args, keywords);
+  const bool slow = ReadTensors(*door, a, &r) != Read::kOk || (door->views && NeedsView(*door, a, r));
+  if (slow) return SlowDoor(*door, args, num_args, keywords);
   Drawn drawn;
   if (LeavesDraw(*door, a) && !drawn.Into(*door, &a, &r)) return nullptr;
   if (!ReadScalars(*door, a, &r)) return nullptr;
@@ -428,6 +452,8 @@ PyObject* MakeCallable(const Operation& op, PyObject* module) {
     if (!p.keyword_only) ++door->num_positional;
   }
   for (const std::string& name : op.layout_names()) door->layouts.push_back(PyUnicode_InternFromString(name.c_str()));
+  door->views =
+      op.fold_scalar() >= 0 || std::ranges::any_of(c.params, [](const Param& p) { return p.batched_rank > 0; });
   door->draws = DrawParamsOf(op);
   door->doc = Docstring(c, !door->layouts.empty(), door->draws.has_value());
   door->method.ml_name = c.name.data();  // contracts are string literals

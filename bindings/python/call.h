@@ -18,6 +18,7 @@ struct OpDoor {
   std::vector<PyObject*> names;     // interned, in the contract's order of parameters
   size_t num_positional = 0;        // parameters before the keyword-only ones
   std::vector<PyObject*> layouts;   // interned names
+  bool views = false;               // tensors may have other axes than the contract's: layerzero._ranks views them
   std::optional<DrawParams> draws;  // which parameters are random numbers; generator= may draw them
   std::string doc;
   PyMethodDef method{};
@@ -60,6 +61,10 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
 // The same; its results are checked against the contract. A failure that may have left inputs half written is a
 // KernelExecutionError that says so, caused by what the kernel raised.
 PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
+// Whether an exception is one of LayerZero's.
+bool IsOwn(PyObject* error);
+// What callers catch by torch's name for it, and what another kernel would raise too.
+bool IsOutOfMemory(PyObject* error);
 // What a kernel raised, as a status: LayerZero's own exceptions keep their code, all others are kKernelFailed.
 Status StatusOf(PyObject* error, const std::string& field);
 // A plan's host kernel, or, when it raises and MayFallBack allows it, the plan's fallback: counted, with a line of log.

@@ -28,14 +28,23 @@ Status OwnStatus(PyObject* error, const std::string& field) {
   const long code = number && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
   PyErr_Clear();
   Py_XDECREF(number);
-  const bool own = PyObject_HasAttrString(error, "field") && PyObject_HasAttrString(error, "fix");
-  if (!own || code <= 0 || code > long(StatusCode::kKernelRefused)) return {};
+  if (!IsOwn(error) || code <= 0 || code > long(StatusCode::kKernelRefused)) return {};
   ErrorParts parts{TextOf(error, "field"), TextOf(error, "wanted"), TextOf(error, "got"), TextOf(error, "fix")};
   if (parts.field.empty()) parts = {.field = field, .got = TextOf(PyObject_Str(error))};
   return Status(StatusCode(code), std::move(parts));
 }
 
 }  // namespace
+
+bool IsOutOfMemory(PyObject* error) {
+  if (PyErr_GivenExceptionMatches(error, PyExc_MemoryError)) return true;
+  PyObject* name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(error)), "__name__");
+  const bool is = name && PyUnicode_CompareWithASCIIString(name, "OutOfMemoryError") == 0;
+  Py_XDECREF(name);
+  return is;
+}
+
+bool IsOwn(PyObject* error) { return PyObject_HasAttrString(error, "field") && PyObject_HasAttrString(error, "fix"); }
 
 Status StatusOf(PyObject* error, const std::string& field) {
   Status status = error ? OwnStatus(error, field) : Status();

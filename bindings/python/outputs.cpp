@@ -6,9 +6,23 @@
 namespace lz::door {
 namespace {
 
+// Whether the tensor is the one that output `o` may be computed in, element for element.
+bool IsInPlace(const Request& r, size_t o, size_t i, const lz_tensor& out) {
+  const lz_tensor& t = r.tensors[i];
+  const bool may = i < r.op->num_inputs() && r.op->contract().outputs[o].may_alias == r.op->input(i).name;
+  const auto first = [](const lz_tensor& one) { return static_cast<char*>(one.data) + one.byte_offset; };
+  if (!may || t.ndim != out.ndim || first(t) != first(out)) return false;
+  for (int32_t d = 0; d < t.ndim; ++d) {  // the input's axes are in the contract's order
+    const int32_t at = r.layout > 0 && r.op->input(i).layout ? r.op->layouts()[size_t(r.layout)][size_t(d)] : d;
+    if (t.shape[d] != out.shape[at] || (t.shape[d] > 1 && t.strides[d] != out.strides[at])) return false;
+  }
+  return true;
+}
+
 // Kernels may read an input after they have written part of an output.
 bool SharesMemory(const Request& r, size_t o, const lz_tensor& out) {
   for (size_t i = 0; i < r.op->num_inputs() + o; ++i) {
+    if (IsInPlace(r, o, i, out)) continue;
     if (r.tensors[i].ndim >= 0 && Engine::SharesMemory(out, r.tensors[i])) return true;
   }
   return false;

@@ -1,15 +1,17 @@
 // Prepared calls: everything but the tensors is fixed once.
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 
 #include "question.h"
 #include "random.h"
 #include "torch_bridge.h"
 
+// After Python.h.
+#include <structmember.h>
+
 namespace lz::door {
 namespace {
-
-constexpr const char* kPreparedCapsule = "layerzero.prepared";
 
 // Scalars, layout, kernel and policy are fixed, tensors are given at each call.
 struct Prepared {
@@ -19,10 +21,19 @@ struct Prepared {
   int64_t policy = 0;
   bool draws = false;  // no seed was fixed: each call draws
   Box site;
+  const KernelEntry* kernel = nullptr;  // that prepare chose, and why, as JSON
+  std::string explanation;
 };
 
+using Vectorcall = PyObject* (*)(PyObject*, PyObject* const*, size_t, PyObject*);
+struct PreparedObject {
+  PyObject_HEAD Vectorcall call;
+  Prepared* prepared;
+};
+Prepared& Of(PyObject* self) { return *reinterpret_cast<PreparedObject*>(self)->prepared; }
+
 PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
-  auto* prepared = static_cast<Prepared*>(PyCapsule_GetPointer(self, kPreparedCapsule));
+  Prepared* prepared = &Of(self);
   OpDoor& door = *prepared->door;
   const Operation& op = *door.op;
   if (keywords && PyTuple_Size(keywords) > 0) {
@@ -57,6 +68,70 @@ PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_arg
   return SelectAndRun(r, &prepared->site, tensors, nullptr);
 }
 
+PyObject* CallVector(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
+  return CallPrepared(self, args, Py_ssize_t(flags & ~(size_t{1} << (8 * sizeof(size_t) - 1))), keywords);
+}
+PyObject* CallTuple(PyObject* self, PyObject* args, PyObject* named) {
+  std::vector<PyObject*> all;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(args); ++i) all.push_back(PyTuple_GetItem(args, i));
+  if (!named || PyDict_Size(named) == 0) return CallPrepared(self, all.data(), PyTuple_Size(args), nullptr);
+  PyObject* keys = PyDict_Keys(named);
+  PyObject* names = keys ? PyList_AsTuple(keys) : nullptr;
+  PyObject* result = names ? CallPrepared(self, all.data(), PyTuple_Size(args), names) : nullptr;
+  Py_XDECREF(keys);
+  Py_XDECREF(names);
+  return result;
+}
+
+const std::string& KernelId(const Prepared& p) { return (p.site.plan ? p.site.plan->kernel : p.kernel)->id; }
+PyObject* GetKernelId(PyObject* self, void*) { return PyUnicode_FromString(KernelId(Of(self)).c_str()); }
+PyObject* GetOperation(PyObject* self, void*) { return PyUnicode_FromString(Of(self).door->method.ml_name); }
+PyObject* Repr(PyObject* self) {
+  return PyUnicode_FromFormat("<layerzero.prepare(\"%s\"): %s>", Of(self).door->method.ml_name,
+                              KernelId(Of(self)).c_str());
+}
+PyObject* ExplainPrepared(PyObject* self, PyObject*) {
+  PyObject* module = PyImport_ImportModule("layerzero._inspect");
+  PyObject* report = module ? PyObject_CallMethod(module, "report_of", "s", Of(self).explanation.c_str()) : nullptr;
+  Py_XDECREF(module);
+  return report;
+}
+void Free(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  delete reinterpret_cast<PreparedObject*>(self)->prepared;
+  auto* release = reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free));
+  release(self);
+  Py_DecRef(reinterpret_cast<PyObject*>(type));
+}
+
+// A type with vectorcall: the limited API of 3.10 has no names for its flag and member, and every CPython since 3.9
+// honours both.
+PyTypeObject* PreparedType() {
+  constexpr unsigned long kHaveVectorcall = 1UL << 11;
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(PreparedObject, call), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr}};
+  static PyGetSetDef properties[] = {{"kernel_id", &GetKernelId, nullptr, "The kernel that it runs.", nullptr},
+                                     {"operation", &GetOperation, nullptr, "The operation's flat name.", nullptr},
+                                     {nullptr, nullptr, nullptr, nullptr, nullptr}};
+  static PyMethodDef methods[] = {
+      {"explain", &ExplainPrepared, METH_NOARGS, "Why prepare chose its kernel: a SelectionReport."},
+      {nullptr, nullptr, 0, nullptr}};
+  static const char kDoc[] = "A prepared call: takes the operation's tensors by position.";
+  static PyType_Slot slots[] = {{Py_tp_doc, const_cast<char*>(kDoc)},
+                                {Py_tp_members, members},
+                                {Py_tp_getset, properties},
+                                {Py_tp_methods, methods},
+                                {Py_tp_repr, reinterpret_cast<void*>(&Repr)},
+                                {Py_tp_call, reinterpret_cast<void*>(&CallTuple)},
+                                {Py_tp_dealloc, reinterpret_cast<void*>(&Free)},
+                                {0, nullptr}};
+  static PyType_Spec spec = {"layerzero.Prepared", sizeof(PreparedObject), 0,
+                             unsigned(Py_TPFLAGS_DEFAULT | kHaveVectorcall), slots};
+  static PyObject* const type = PyType_FromSpec(&spec);
+  return reinterpret_cast<PyTypeObject*>(type);
+}
+
 }  // namespace
 
 PyObject* Prepare(PyObject*, PyObject* args) {
@@ -75,15 +150,20 @@ PyObject* Prepare(PyObject*, PyObject* args) {
   if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
   if (!TellLayout(r)) return nullptr;
   prepared->layout = r.layout;
-  if (auto plan = SelectOutside(r, &prepared->site); !plan.ok()) return Raise(plan.status(), &r);
-  static PyMethodDef method = {"prepared", AsCFunction(&CallPrepared), METH_FASTCALL | METH_KEYWORDS,
-                               "A prepared call: takes the operation's tensors."};
-  PyObject* self = PyCapsule_New(prepared.release(), kPreparedCapsule, [](PyObject* capsule) {
-    delete static_cast<Prepared*>(PyCapsule_GetPointer(capsule, kPreparedCapsule));
-  });
-  PyObject* callable = PyCFunction_NewEx(&method, self, nullptr);
-  Py_XDECREF(self);
-  return callable;
+  auto plan = SelectOutside(r, &prepared->site);
+  if (!plan.ok()) return Raise(plan.status(), &r);
+  prepared->kernel = (*plan)->kernel;
+  auto explanation = Engine::Get().Explain(r);
+  if (!explanation.ok()) return Raise(explanation.status(), &r);
+  prepared->explanation = std::move(*explanation);
+  PyTypeObject* type = PreparedType();
+  if (!type) return nullptr;
+  auto* allocate = reinterpret_cast<allocfunc>(PyType_GetSlot(type, Py_tp_alloc));
+  PyObject* object = allocate(type, 0);
+  if (!object) return nullptr;
+  reinterpret_cast<PreparedObject*>(object)->call = &CallVector;
+  reinterpret_cast<PreparedObject*>(object)->prepared = prepared.release();
+  return object;
 }
 
 }  // namespace lz::door

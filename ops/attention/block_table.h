@@ -36,8 +36,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     SameDType(
         TensorParam("value_cache", "blocks, block_size, h_kv, d_v", attention::kScaledCacheDTypes, "value blocks"),
         "key_cache"),
-    TensorParam("block_tables", "b, max_blocks", attention::kIndex, "block numbers of each sequence, in order"),
-    TensorParam("context_lens", "b", attention::kIndex, "keys of each sequence, the query's own included"),
+    IndexTensor("block_tables", "b, max_blocks", "block numbers of each sequence, in order"),
+    IndexTensor("context_lens", "b", "keys of each sequence, the query's own included"),
     attention::Scale("scale"),
     attention::Window(),
     attention::SoftcapParam(),

@@ -1,6 +1,7 @@
 // attention.gated_delta_rule: linear attention whose state decays and is corrected by each position, in place.
 #pragma once
 
+#include "core/number_text.h"
 #include "ops/common/attention.h"
 #include "ops/common/checks.h"
 
@@ -40,7 +41,7 @@ inline Status Canonicalize(BoundArgs& args) {
   LZ_RETURN_IF_ERROR(Finite(args.scalars[kBetaScale], "beta_scale"));
   const lz_scalar& l2_eps = args.scalars[kL2Eps];
   if (l2_eps.given && !(l2_eps.value.f >= 0 && std::isfinite(l2_eps.value.f))) {
-    return Invalid("l2_eps", "a finite number of at least 0", std::to_string(l2_eps.value.f), "1e-6 is usual");
+    return Invalid("l2_eps", "a finite number of at least 0", NumberText(l2_eps.value.f), "1e-6 is usual");
   }
   return attention::ResolveScale("scale", args.axes[kDK], args.scalars[kScale]);
 }

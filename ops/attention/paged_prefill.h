@@ -36,7 +36,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("query", "total_q, h_q, d_qk", kFloats, "packed queries, the last positions of each sequence"),
     attention::KCache(),
     attention::VCache(),
-    TensorParam("qo_indptr", "b + 1", attention::kIndex, "first query of each sequence, then the end"),
+    IndexTensor("qo_indptr", "b + 1", "first query of each sequence, then the end"),
     attention::KVIndptr(),
     attention::KVIndices(),
     attention::KVLastPageLen(),

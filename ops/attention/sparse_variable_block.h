@@ -18,8 +18,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     SameDType(TensorParam("k", "n, h_kv, d_qk", kFloats, "keys"), "q"),
     SameDType(TensorParam("v", "n, h_kv, d_v", kFloats, "values"), "q"),
     TensorParam("block_mask", "h_kv, mb, nb", Mask(DType::kBool), "True: the queries of the block see the keys"),
-    TensorParam("row_sizes", "h_kv, mb", attention::kIndex, "queries of each block; they add up to m"),
-    TensorParam("col_sizes", "h_kv, nb", attention::kIndex, "keys of each block; they add up to n"),
+    IndexTensor("row_sizes", "h_kv, mb", "queries of each block; they add up to m"),
+    IndexTensor("col_sizes", "h_kv, nb", "keys of each block; they add up to n"),
     attention::Scale("sm_scale"),
     attention::ReturnLse(),
 });

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "core/contract.h"
+#include "core/number_text.h"
 #include "ops/common/checks.h"
 
 namespace lz::ops::activation {
@@ -53,12 +54,12 @@ inline constexpr Param kInterleavedParam =
 inline Status CheckGate(const lz_scalar* activation) {
   const lz_scalar &limit = activation[1], &alpha = activation[2];
   if (limit.given && !(limit.value.f > 0)) {
-    return Invalid("limit", "a number above 0, or None", std::to_string(limit.value.f), "leave it out for no clamp");
+    return Invalid("limit", "a number above 0, or None", NumberText(limit.value.f), "leave it out for no clamp");
   }
   LZ_RETURN_IF_ERROR(Finite(alpha, "alpha"));
   LZ_RETURN_IF_ERROR(Finite(activation[3], "up_offset"));
   if (alpha.value.f == 1.0 || activation->value.i == kSilu) return {};
-  return Invalid("alpha", "1 with an activation other than silu", std::to_string(alpha.value.f),
+  return Invalid("alpha", "1 with an activation other than silu", NumberText(alpha.value.f),
                  "leave alpha out, or choose activation=\"silu\"");
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/contract.h"
+#include "core/number_text.h"
 #include "ops/common/kv_rows.h"
 
 namespace lz::ops::attention {
@@ -18,7 +19,6 @@ inline constexpr auto kNumericsClasses = std::to_array<std::string_view>({"fp32"
 // output. int8 needs them (CheckScales).
 inline constexpr DTypeMask kCacheDTypes = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2);
 inline constexpr DTypeMask kScaledCacheDTypes = kv::kCacheDTypes;
-inline constexpr DTypeMask kIndex = Mask(DType::kI32);
 
 // ---- parameters and outputs
 
@@ -55,11 +55,11 @@ constexpr Param VCache(DTypeMask dtypes = kScaledCacheDTypes) {
   return SameDType(TensorParam("paged_v_cache", "pages, page_size, h_kv, d_v", dtypes, "value pages"), "paged_k_cache");
 }
 constexpr Param KVIndptr() {
-  return TensorParam("kv_indptr", "b + 1", kIndex, "first entry of each sequence in kv_indices, then the end");
+  return IndexTensor("kv_indptr", "b + 1", "first entry of each sequence in kv_indices, then the end");
 }
-constexpr Param KVIndices() { return TensorParam("kv_indices", "num_indices", kIndex, "page numbers"); }
+constexpr Param KVIndices() { return IndexTensor("kv_indices", "num_indices", "page numbers"); }
 constexpr Param KVLastPageLen() {
-  return TensorParam("kv_last_page_len", "b", kIndex, "entries in the last page of each sequence");
+  return IndexTensor("kv_last_page_len", "b", "entries in the last page of each sequence");
 }
 // Those that kv.append_paged stored the rows with.
 constexpr Param KScale() {
@@ -117,7 +117,7 @@ inline Status ResolveScale(std::string_view name, int64_t d, lz_scalar& scale) {
     scale.given = 1;
   }
   if (std::isfinite(scale.value.f)) return {};
-  return Invalid(name, "a finite number", std::to_string(scale.value.f), "leave it out for 1/sqrt(head_dim)");
+  return Invalid(name, "a finite number", NumberText(scale.value.f), "leave it out for 1/sqrt(head_dim)");
 }
 
 // Keys kept per row, the row's own position included; -1 = all.
@@ -144,7 +144,7 @@ inline Status ResolveSoftcap(lz_scalar& softcap) {
     return {};
   }
   if (softcap.value.f > 0 && std::isfinite(softcap.value.f)) return {};
-  return Invalid("softcap", "a finite positive number, or None", std::to_string(softcap.value.f),
+  return Invalid("softcap", "a finite positive number, or None", NumberText(softcap.value.f),
                  "leave it out for no cap");
 }
 

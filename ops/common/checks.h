@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/contract.h"
+#include "core/number_text.h"
 
 namespace lz::ops {
 
@@ -29,7 +30,7 @@ inline Status Places(const lz_scalar& s, std::string_view name, int64_t least) {
 
 inline Status Finite(const lz_scalar& s, std::string_view name) {
   if (std::isfinite(s.value.f)) return {};
-  return Invalid(name, "a finite number", std::to_string(s.value.f), "leave it out for the default");
+  return Invalid(name, "a finite number", NumberText(s.value.f), "leave it out for the default");
 }
 
 inline std::string ShapeText(const lz_tensor& t) {

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "core/number_text.h"
 #include "core/view.h"
 #include "ops/common/activation.h"
 
@@ -34,7 +35,7 @@ inline Status Check(const lz_tensor* weights, const lz_scalar* activation) {
     return Invalid("interleaved", "false unless gate_weight packs gate and up", "true", "leave it out");
   }
   if (activation[3].value.f != 0 && !separate && !packed) {
-    return Invalid("up_offset", "0 without an up projection", std::to_string(activation[3].value.f), "leave it out");
+    return Invalid("up_offset", "0 without an up projection", NumberText(activation[3].value.f), "leave it out");
   }
   return activation::CheckGate(activation);
 }

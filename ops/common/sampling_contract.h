@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/contract.h"
+#include "core/number_text.h"
 
 namespace lz::sampling {
 
@@ -57,13 +58,13 @@ inline Status CheckTemperature(const lz_scalar& s, const lz_tensor& rows) {
   if (rows.ndim >= 0 && s.value.f != 1.0) {
     return Status(StatusCode::kInvalidRequest, {.field = "temperature",
                                                 .wanted = "1 beside row_temperature",
-                                                .got = std::to_string(s.value.f),
+                                                .got = NumberText(s.value.f),
                                                 .fix = "leave one of them out"});
   }
   if (IsTemperature(s.value.f)) return {};
   return Status(StatusCode::kInvalidRequest, {.field = "temperature",
                                               .wanted = "a finite number above 0",
-                                              .got = std::to_string(s.value.f),
+                                              .got = NumberText(s.value.f),
                                               .fix = "for greedy decoding use sample_topk with k=1"});
 }
 inline Status CheckTopK(const lz_scalar& s, const lz_tensor& rows) {
@@ -79,7 +80,7 @@ inline Status CheckProbability(const lz_scalar& s, const lz_tensor& rows, std::s
   if (!s.given || IsProbability(s.value.f)) return {};
   return Status(StatusCode::kInvalidRequest, {.field = std::string(name),
                                               .wanted = "a number in [0, 1]",
-                                              .got = std::to_string(s.value.f),
+                                              .got = NumberText(s.value.f),
                                               .fix = std::string(fix)});
 }
 // A draw has one source: a seed with its offset, or `uniform`.

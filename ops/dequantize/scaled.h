@@ -15,7 +15,7 @@ inline constexpr auto kParams = std::to_array<Param>({
                 "one element; or the values' rank, each axis dividing theirs; or with `axis` one dimension"),
     RequiredChoice("format", kQuantNames, "what the codes are"),
     KeywordOnly(OptionalInt("axis", "of a one-dimensional scale")),
-    KeywordOnly(OptionalTensor("zero_point", "*", Mask(DType::kI32), "of the scale's shape; the code of 0")),
+    KeywordOnly(OptionalIndex("zero_point", "*", "of the scale's shape; the code of 0")),
     KeywordOnly(OptionalTensor("tensor_scale", "*", Mask(DType::kF32), "nvfp4: the scale of the tensor or each row")),
     KeywordOnly(Choice("dtype", "float32|bfloat16|float16", 0, "of the output")),
 });

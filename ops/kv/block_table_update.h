@@ -12,7 +12,7 @@ enum Axis { kB, kMaxBlocks, kNumUpdates };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"kv.block_table_update"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    Mutated(TensorParam("block_tables", "b, max_blocks", Mask(DType::kI32), "block numbers of each sequence")),
+    Mutated(IndexTensor("block_tables", "b, max_blocks", "block numbers of each sequence")),
     TensorParam("updates", "u, 3", kIndices, "triples (sequence, position, block)"),
 });
 
@@ -21,8 +21,9 @@ inline constexpr Contract kContract = {
     .summary = "Writes entries of a block table, in place.",
     .definition =
         "block_tables[sequence, position] = block for every triple, in order: of two for one entry the later one "
-        "stays; other entries stay as they are. A sequence or position outside the table, and a block that int32 does "
-        "not hold, are errors, and nothing is written; -1 is a block like any other (an entry that is not in use).",
+        "stays; other entries stay as they are. A sequence or position outside the table, and a block that the "
+        "table's dtype does not hold, are errors, and nothing is written; -1 is a block like any other (an entry that "
+        "is not in use).",
     .source = "definition",
     .replaces = "block_tables[updates[:, 0], updates[:, 1]] = updates[:, 2]",
     .variants = kVariants,

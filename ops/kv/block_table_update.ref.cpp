@@ -13,7 +13,8 @@ int32_t Launch(const lz_kernel_args* args) {
   for (int64_t i = 0; i < updates.size(0); ++i) {
     const int64_t row = updates.GetInt({i, 0}), at = updates.GetInt({i, 1}), block = updates.GetInt({i, 2});
     const bool inside = row >= 0 && row < tables.size(0) && at >= 0 && at < tables.size(1);
-    if (!inside || block != int64_t{int32_t(block)}) return LZ_LAUNCH_INVALID_INDEX;
+    const bool held = tables.dtype() == DType::kI64 || block == int64_t{int32_t(block)};
+    if (!inside || !held) return LZ_LAUNCH_INVALID_INDEX;
   }
   for (int64_t i = 0; i < updates.size(0); ++i) {
     tables.SetInt({updates.GetInt({i, 0}), updates.GetInt({i, 1})}, updates.GetInt({i, 2}));
@@ -24,7 +25,7 @@ int32_t Launch(const lz_kernel_args* args) {
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "ref.kv.block_table_update",
      .operation = "kv.block_table_update",
-     .dtypes = Mask(DType::kI32),
+     .dtypes = kIndices,
      .accepts = kAcceptsAll,
      .strides = Strides::kAny,
      .priority = 0,

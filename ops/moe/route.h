@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "core/number_text.h"
 #include "ops/common/checks.h"
 
 namespace lz::ops::moe_route {
@@ -16,7 +17,7 @@ enum GroupScore { kMax, kTop2Sum };
 
 inline Status NotNegative(const lz_scalar& s, std::string_view name) {
   if (s.value.f >= 0 && std::isfinite(s.value.f)) return {};
-  return Invalid(name, "a finite number of at least 0", std::to_string(s.value.f), "leave it out for 0");
+  return Invalid(name, "a finite number of at least 0", NumberText(s.value.f), "leave it out for 0");
 }
 
 // What only other arguments give a meaning.

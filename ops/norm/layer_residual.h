@@ -2,7 +2,6 @@
 #pragma once
 
 #include <array>
-#include <string>
 
 #include "core/contract.h"
 
@@ -11,21 +10,11 @@ namespace lz::ops::norm_layer_residual {
 enum Tensor { kInput, kResidual, kWeight, kBias, kOutput, kResidualOut };
 enum Scalar { kNormalizedShape, kEps, kWeightOffset };
 
-// normalized_shape repeats the last axis, as torch has it: a mismatch is a mistake of the caller.
-inline Status Canonicalize(BoundArgs& args) {
-  const lz_tensor& x = args.tensors[kInput];
-  const int64_t hidden = x.shape[x.ndim - 1], wanted = args.scalars[kNormalizedShape].value.i;
-  if (hidden == wanted) return {};
-  return {StatusCode::kInvalidRequest,
-          {"normalized_shape", "the size of input's last axis, " + std::to_string(hidden), std::to_string(wanted),
-           "pass input.shape[-1]; several normalised axes are to be flattened first"}};
-}
-
 inline constexpr auto kVariants = std::to_array<Variant>({{"norm.layer.residual"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "..., hidden", kFloats, "what the block before adds to the stream"),
     SameDType(TensorParam("residual", "..., hidden", kFloats, "the residual stream so far"), "input"),
-    RequiredInt("normalized_shape", "size of the last axis"),
+    Folds(RequiredInt("normalized_shape", "size of the last axis, or the sizes of the last axes"), "hidden"),
     OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
     OptionalTensor("bias", "hidden", kFloats, "added at the end; None means 0"),
     Float("eps", 1e-5, "added to the variance"),
@@ -50,7 +39,6 @@ inline constexpr Contract kContract = {
     .variants = kVariants,
     .params = kParams,
     .outputs = kOutputs,
-    .canonicalize = &Canonicalize,
 };
 
 }  // namespace lz::ops::norm_layer_residual

@@ -8,7 +8,7 @@
 namespace lz::ops::norm_rms {
 
 enum Tensor { kInput, kWeight, kOutput };
-enum Scalar { kEps, kWeightOffset };
+enum Scalar { kEps, kWeightOffset, kNormalizedShape };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"norm.rms"}});
 inline constexpr auto kParams = std::to_array<Param>({
@@ -16,6 +16,9 @@ inline constexpr auto kParams = std::to_array<Param>({
     OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
     Float("eps", 1e-6, "added to the mean square"),
     KeywordOnly(Float("weight_offset", 0.0, "added to the weight; Gemma's form is 1")),
+    KeywordOnly(Folds(
+        OptionalInt("normalized_shape", "size of the last axis, or the sizes of the last axes; None: of the last"),
+        "hidden")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "..., hidden", .dtype = "input", .doc = "same shape as input"},

@@ -88,16 +88,24 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"posenc.rope"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    WithLayout(TensorParam("input", "b, s, h, d", kFloats, "heads to rotate: queries or keys")),
-    TensorParam("cos", "*", kFloats, "cosines: (s, w) or (b, s, w); w: a value for each rotated column or each pair"),
-    SameDType(TensorParam("sin", "*", kFloats, "sines: like cos"), "cos"),
+    AnyBatch(WithLayout(TensorParam("input", "b, s, h, d", kFloats, "heads to rotate: queries or keys")), 4),
+    AnyBatch(TensorParam("cos", "*", kFloats,
+                         "cosines: (s, w) or (b, s, w); w: a value for each rotated column or each pair"),
+             3),
+    AnyBatch(SameDType(TensorParam("sin", "*", kFloats, "sines: like cos"), "cos"), 3),
     Bool("interleaved", false, "pairs are columns 2 i, 2 i + 1 instead of i, i + r / 2"),
-    KeywordOnly(OptionalTensor("position_ids", "*", kIndices, "(s) or (b, s): rows of tables of shape (n, w)")),
+    KeywordOnly(
+        AnyBatch(OptionalTensor("position_ids", "*", kIndices, "(s) or (b, s): rows of tables of shape (n, w)"), 2)),
     KeywordOnly(Bool("inverse", false, "rotate by the negative angle")),
     KeywordOnly(OptionalInt("rotary_dim", "rotated columns r, the first ones; None: from the tables' width")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
-    {.name = "output", .shape = "b, s, h, d", .dtype = "input", .doc = "same shape as input", .layout = true},
+    {.name = "output",
+     .shape = "b, s, h, d",
+     .dtype = "input",
+     .doc = "same shape as input",
+     .layout = true,
+     .may_alias = "input"},
 });
 
 inline constexpr Contract kContract = {

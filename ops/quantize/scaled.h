@@ -19,7 +19,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     KeywordOnly(Int("group_size", 0, "one scale for each group of so many values of the last axis")),
     KeywordOnly(
         Int("block_rows", 1, "with group_size: rows that share a scale, the blocks then being two-dimensional")),
-    KeywordOnly(OptionalTensor("zero_point", "*", Mask(DType::kI32), "of the scale's shape; added to the codes")),
+    KeywordOnly(OptionalIndex("zero_point", "*", "of the scale's shape; added to the codes")),
     KeywordOnly(OptionalTensor("tensor_scale", "*", Mask(DType::kF32),
                                "nvfp4: the scale of the tensor, or of each row; quantize_nvfp4 computes it")),
     KeywordOnly(

@@ -55,6 +55,12 @@ def parameter_names(name: str) -> tuple[str, ...]:
     return tuple(param["name"] for param in contracts()[name]["params"])
 
 
+@functools.cache
+def host_parameter_names(name: str) -> tuple[str, ...]:
+    """What a kernel in Python gets by position: all but an optional size that only repeats an axis, which is the last."""
+    return tuple(p["name"] for p in contracts()[name]["params"] if not (p.get("folds") and p["optional"]))
+
+
 def flat_name(operation: Any) -> str:
     """The flat name of an operation given as its callable, flat name, operation id or alias."""
     text = operation if isinstance(operation, str) else getattr(operation, "__name__", None)
@@ -76,10 +82,22 @@ _FIXED_BY_ALIAS: dict[str, dict[str, Any]] = {
 }
 
 
-def call_of(operation: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def _meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> str:
+    """The flat name of the operation of a call. A paged cache has two forms under one deprecated name: page lists, and
+    tables of blocks, whose arguments are those of `paged_attention`."""
+    if operation != "attention.paged":
+        return flat_name(operation)
+    tables = "paged_attention"
+    only = set(parameter_names(tables)) - set(parameter_names(flat_name(operation)))
+    fourth = tensors[3] if len(tensors) > 3 else None
+    shape = fourth[1] if isinstance(fourth, tuple) else getattr(fourth, "shape", ())
+    return tables if only & params.keys() or len(shape) == 2 else flat_name(operation)
+
+
+def call_of(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The callable of an operation, and its parameters with those that a deprecated name stands for."""
-    name = flat_name(operation)
-    if isinstance(operation, str) and operation in contracts()[name]["aliases"]:
+    name = _meant_by(operation, tensors, params)
+    if isinstance(operation, str) and operation in contracts()[flat_name(operation)]["aliases"]:
         import warnings
 
         fixed = _FIXED_BY_ALIAS.get(operation, {})

@@ -7,23 +7,35 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero, _torch, backends
-from layerzero._contracts import call_of, flat_name, parameter_names
-from layerzero._refusals import refuse_name
+from layerzero._contracts import call_of, contracts, flat_name, parameter_names
+from layerzero._names import known_name
+from layerzero._ranks import viewed
+from layerzero._refusals import refuse_name, refuse_request
 from layerzero.errors import NoKernelFoundError, failures_of
 from layerzero.report import Choice, DoctorReport, KernelList, KernelRecord, Reason, Record, SelectionReport
 
 
 def run(operation: Any, *tensors: Any, **params: Any) -> Any:
     """Calls an operation by its flat name, id ("norm.rms") or alias."""
-    function, params = call_of(operation, params)
+    function, params = call_of(operation, tensors, params)
     return function(*tensors, **params)
 
 
 def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
     """A callable of the tensors alone: scalars, layout, kernel and policy are fixed as given here."""
     _torch.attach_if_imported()
-    function, params = call_of(operation, params)
+    function, params = call_of(operation, tensors, params)
+    name = function.__name__
+    arguments = dict(zip(parameter_names(name), tensors, strict=False)) | params
+    if viewed(contracts()[name], arguments, params.get("layout")) is not None:
+        shape = "the axes of the operation's page: a prepared call takes no others"
+        refuse_request(f"prepare: {name}", shape, "another number of axes", "reshape the tensors")
     return _layerzero.prepare(function, tensors, params)
+
+
+def report_of(explanation: str) -> SelectionReport:
+    """A report from the engine's JSON; what explain() of a prepared call returns."""
+    return SelectionReport(json.loads(explanation))
 
 
 def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
@@ -31,8 +43,8 @@ def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) ->
 
     Where torch chooses a backend of its own, `notes` has which, and torch's reasons against the others.
     """
-    function, params = call_of(op, params)
-    args, kwargs = _as_tensors(op, tensors, params)
+    function, params = call_of(op, tensors, params)
+    args, kwargs = _as_tensors(function.__name__, tensors, params)
     report = json.loads(_layerzero.explain(function, args, kwargs, device))
     if (report["kernel_id"] or "").startswith("torch.sdpa.auto") and not report["device"]["simulated"]:
         report["notes"] = _notes_of_torch(
@@ -51,17 +63,16 @@ def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:
 
 
 def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> Choice:
-    """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would. `device`: on
-    another device, also a simulated one, see doctor()."""
-    if device is not None:
-        there = explain(op, *tensors, device=device, **params)
-        if there.kernel_id is None:
-            raise NoKernelFoundError(there.operation, failures_of(there.to_dict()))
-        return Choice(kernel_id=there.kernel_id, score=there.score)
-    function, params = call_of(op, params)
-    args, kwargs = _as_tensors(op, tensors, params)
-    kernel_id, _ = _layerzero.which(function, args, kwargs)
-    report = json.loads(_layerzero.explain(function, args, kwargs, None))
+    """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would.
+
+    `device`: a simulated one, as in explain().
+    """
+    function, params = call_of(op, tensors, params)
+    args, kwargs = _as_tensors(function.__name__, tensors, params)
+    report = json.loads(_layerzero.explain(function, args, kwargs, device))
+    kernel_id = report["kernel_id"] if device is not None else _layerzero.which(function, args, kwargs)[0]
+    if kernel_id is None:
+        raise NoKernelFoundError(report["operation"], failures_of(report))
     score = next((c["score"] for c in report["candidates"] if c["kernel_id"] == kernel_id), None)
     return Choice(kernel_id=kernel_id, score=score)
 
@@ -69,7 +80,7 @@ def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> C
 def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any) -> tuple[bool, list[Reason]]:
     """Whether a kernel takes a call, and if not all its reasons. `operation`: where the kernel serves several."""
     name = operation_of_kernel(kernel_id, operation)
-    report = explain(name, *tensors, **params)
+    report = explain(name if operation is None else operation, *tensors, **params)
     for candidate in report.candidates:
         if candidate.kernel_id == kernel_id:
             return candidate.admissible, candidate.reasons
@@ -82,8 +93,12 @@ def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     """Flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
     names = list(dict.fromkeys(k["name"] for k in kernel_rows() if k["kernel_id"] == kernel_id))
     if not names:
-        refuse_name("kernel_id", "a known kernel", repr(kernel_id), "see `layerzero list`")
+        known_name(
+            "kernel_id", "a known kernel", kernel_id, (k["kernel_id"] for k in kernel_rows()), "see `layerzero list`"
+        )
     name = flat_name(operation) if operation is not None else names[0]
+    if operation == "attention.paged" and name not in names:  # the other form of its cache
+        name = flat_name("paged_attention")
     if name not in names or (operation is None and len(names) > 1):
         refuse_name("operation", f"one of {', '.join(names)} for {kernel_id}", repr(operation))
     return name
@@ -185,23 +200,26 @@ def _threads() -> dict[str, Any]:
     return {"usable": usable, "torch": threads, "advice": advice}
 
 
-def _as_tensors(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
-    """Arrays of other libraries as torch tensors; torch attached and every library registered."""
+def _as_tensors(name: str, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
+    """Arrays of other libraries as torch tensors, on the contract's axes; torch attached and every library registered."""
     backends.ensure_registered()
     foreign = [v for v in (*tensors, *params.values()) if hasattr(v, "__dlpack__")]
     if foreign and "torch" not in sys.modules:
         importlib.import_module("torch")
     _torch.attach_if_imported()
     torch = sys.modules.get("torch")
-    if torch is None or all(isinstance(v, torch.Tensor) for v in foreign):
+    names = parameter_names(name)
+    if torch is not None and not all(isinstance(v, torch.Tensor) for v in foreign):
+        from layerzero._arrays import to_torch
+
+        def converted(field: str, value: Any) -> Any:
+            array = hasattr(value, "__dlpack__") and not isinstance(value, torch.Tensor)
+            return to_torch(torch, field, value) if array else value
+
+        tensors = tuple(converted(n, v) for n, v in zip(names, tensors, strict=False)) + tensors[len(names) :]
+        params = {key: converted(key, value) for key, value in params.items()}
+    arguments = dict(zip(names, tensors, strict=False)) | params
+    view = viewed(contracts()[name], arguments, params.get("layout"))
+    if view is None or len(tensors) > len(names):
         return tensors, params
-    from layerzero._arrays import to_torch
-
-    names = parameter_names(flat_name(operation))
-
-    def converted(field: str, value: Any) -> Any:
-        array = hasattr(value, "__dlpack__") and not isinstance(value, torch.Tensor)
-        return to_torch(torch, field, value) if array else value
-
-    args = tuple(converted(n, v) for n, v in zip(names, tensors, strict=False))
-    return args, {k: converted(k, v) for k, v in params.items()}
+    return (), {key: value for key, value in view.arguments.items() if value is not None}

@@ -1,5 +1,6 @@
 """The operations as functions of `layerzero`. Made by scripts/generate_api.py from the contracts in ops/. Do not edit."""
 
+from collections.abc import Sequence
 from typing import Literal, TypeVar, overload
 
 import torch
@@ -1070,7 +1071,7 @@ def moe_route(
 
 def layer_norm(
     input: T,
-    normalized_shape: int,
+    normalized_shape: int | Sequence[int],
     weight: T | None = None,
     bias: T | None = None,
     eps: float = 1e-05,
@@ -1084,7 +1085,7 @@ def layer_norm(
 def fused_add_layer_norm(
     input: T,
     residual: T,
-    normalized_shape: int,
+    normalized_shape: int | Sequence[int],
     weight: T | None = None,
     bias: T | None = None,
     eps: float = 1e-05,
@@ -1101,6 +1102,7 @@ def rms_norm(
     eps: float = 1e-06,
     *,
     weight_offset: float = 0.0,
+    normalized_shape: int | Sequence[int] | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
@@ -1113,6 +1115,7 @@ def fused_add_rms_norm(
     eps: float = 1e-06,
     *,
     weight_offset: float = 0.0,
+    normalized_shape: int | Sequence[int] | None = None,
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from layerzero._contracts import condition, contracts, parameter_names, present
+from layerzero._contracts import condition, contracts, host_parameter_names, parameter_names, present
 from layerzero._policy import is_strict
 from layerzero._refusals import refuse_request, refuse_values
 from layerzero._shapes import promotion
@@ -106,7 +106,7 @@ def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:
 @functools.cache
 def host_kernel(name: str) -> Callable[..., Any]:
     """The reference as a host kernel: every parameter by position, then the layout where the contract has layouts."""
-    names = parameter_names(name)
+    names = host_parameter_names(name)
     has_layouts = bool(contracts()[name]["layouts"])
 
     def run(*values: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from layerzero import backends
-from layerzero._contracts import Contract, contracts, flat_name, parameter_names
+from layerzero._contracts import Contract, contracts, flat_name, host_parameter_names
 from layerzero._refusals import refuse_name, refuse_request
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -140,7 +140,7 @@ def _is_floating(dtype: str) -> bool:
 def _taken(name: str, function: Callable[..., Any]) -> dict[str, str]:
     """The contract's parameters that the function takes, and layout, each with the function's name for it."""
     parameters = inspect.signature(function).parameters
-    known = parameter_names(name)
+    known = host_parameter_names(name)
     can_be = (*known, "layout") if contracts()[name]["layouts"] else known
     free = {own: full for own, full in _SHORT.items() if own not in known and full not in parameters}
     short = {own: full for own, full in free.items() if full in known}
@@ -161,7 +161,7 @@ def _adapter(
 ) -> Callable[..., Any]:
     contract = contracts()[name]
     layouts = contract["layouts"]
-    names = (*parameter_names(name), "layout") if layouts else parameter_names(name)
+    names = (*host_parameter_names(name), "layout") if layouts else host_parameter_names(name)
 
     def run(given: dict[str, Any]) -> Any:
         return function(**{own: given[full] for full, own in taken.items()})

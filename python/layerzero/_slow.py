@@ -14,9 +14,9 @@ from layerzero._arrays import call_on_arrays, is_foreign
 from layerzero._contracts import Contract, contracts, has_whole_outputs, parameter_names
 from layerzero._optional import as_not_installed
 from layerzero._policy import has_locks
+from layerzero._ranks import call_viewed, viewed
 from layerzero._references import call_reference
 from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse_request
-from layerzero.errors import InvalidRequestError
 
 
 def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -26,6 +26,8 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     contract = contracts()[name]
     arguments, options = _bind(name, args, kwargs)
     _check_required(contract, arguments)
+    if (view := viewed(contract, arguments, options.get("layout"))) is not None:
+        return call_viewed(contract, view, options, _layerzero.ops[name])
     tensor_names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
     torch = _need_torch(name, arguments, tensor_names)
     if any(is_foreign(torch, arguments.get(n)) for n in tensor_names):
@@ -80,7 +82,9 @@ def _check_required(contract: Contract, arguments: dict[str, Any]) -> None:
     for param in contract["params"]:
         given = arguments.get(param["name"]) is not None
         if not given and not param["optional"] and not param.get("has_default"):
-            raise InvalidRequestError(f"{contract['name']}: {param['name']}: wanted {param['doc']}, got nothing")
+            shape = "of any shape" if param.get("shape") == "*" else f"[{param.get('shape')}]"
+            wanted = f"a tensor {shape}" if param["kind"] == "tensor" else param["doc"]
+            refuse(f"{contract['name']}: missing argument {param['name']}", wanted, "nothing")
 
 
 def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -> Any:

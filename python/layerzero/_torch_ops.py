@@ -6,6 +6,7 @@ operator's node where the program calls one of LayerZero's functions.
 
 import ctypes
 import functools
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from layerzero import _layerzero, _random
 from layerzero._contracts import Contract, condition, contracts, has_whole_outputs, holds, is_seeded
 from layerzero._references import call_reference
 from layerzero._refusals import refuse_no_gradient, refuse_request
-from layerzero._shapes import output_shapes
+from layerzero._shapes import dims_of, output_shapes
 from layerzero._slow import check_contract, found_layout
 from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
 
@@ -321,6 +322,10 @@ def _traceable(name: str) -> Any:
         "refuse": _refuse_kernel,
         "draw": _random.draw,
         "copy_into": _copy_into,
+        "fold": _fold,
+        "unfold": _unfold,
+        "batch": _batch,
+        "math": math,
     }
     signature, lines, has_default = [], [], False
     for param in sorted(contract["params"], key=lambda p: p["keyword_only"]):
@@ -337,6 +342,7 @@ def _traceable(name: str) -> Any:
     if is_seeded(contract):
         signature.append("generator=None")
         lines.append(_traceable_draw(name))
+    lines += _traceable_views(contract)
     if contract["layouts"]:
         signature.append("layout=None")
         lines.append("if layout is None: layout = ''")  # found by the operator, as the eager call finds it
@@ -369,6 +375,55 @@ def _traceable_draw(name: str) -> str:
     rows, pairs = _random.source(name)
     unseeded = "seed is None and uniform is None and not offset"
     return f"if generator is not None or ({unseeded}): uniform = draw({rows}, {int(pairs)}, generator)"
+
+
+def _traceable_views(contract: Contract) -> list[str]:
+    """layerzero._ranks as source text: other axes than the contract's are viewed, called and viewed back."""
+    params = contract["params"]
+    call: dict[str, str] = {p["name"]: p["name"] for p in params}
+    if fold := next((p for p in params if p.get("folds")), None):
+        sizes, axis = fold["name"], fold["folds"]
+        for p in params:
+            if p["kind"] == "tensor" and dims_of(p["shape"])[1][-1:] == (axis,):
+                call[p["name"]] = f"fold({p['name']}, {sizes})"
+        call[sizes] = f"math.prod({sizes})"
+        if_, back = f"isinstance({sizes}, (tuple, list))", f"unfold(result, {sizes})"
+    elif main := next((p for p in params if p.get("batched_rank") and p["shape"] != "*"), None):
+        name, rank = main["name"], main["batched_rank"]
+        for p in params:
+            if p.get("batched_rank"):
+                call[p["name"]] = f"batch({p['name']}, {p['batched_rank']}, {name}.dim() - {rank}, {p is main})"
+        if_, back = f"{name}.dim() != {rank} and {name}.dim() >= {rank - 2}", f"result.reshape({name}.shape)"
+    else:
+        return []
+    call |= {"layout": "layout"} if contract["layouts"] else {}
+    again = f"{contract['name']}({', '.join(f'{key}={value}' for key, value in call.items())}, kernel=kernel)"
+    out = "return result if out is None else copy_into(out, result)"
+    return [f"if {if_}:", f"    result = {again}", f"    result = {back}", f"    {out}"]
+
+
+def _fold(tensor: Any, sizes: Any) -> Any:
+    if tensor is None:
+        return None
+    if tuple(tensor.shape[-len(sizes) :]) != tuple(sizes):
+        raise InvalidRequestError(f"wanted a tensor [..., {sizes}] for normalized_shape, got {tuple(tensor.shape)}")
+    return tensor.reshape(*tensor.shape[: -len(sizes)], math.prod(sizes))
+
+
+def _unfold(result: Any, sizes: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple([one.reshape(*one.shape[:-1], *sizes) for one in result])
+    return result.reshape(*result.shape[:-1], *sizes)
+
+
+def _batch(tensor: Any, rank: int, more: int, main: bool) -> Any:
+    if tensor is None or not (main or tensor.dim() == rank + more):
+        return tensor
+    if more > 0:
+        return tensor.flatten(0, more)
+    if main:
+        return tensor.reshape(*([1] * -more), *tensor.shape)
+    return tensor[None] if more == -2 else tensor
 
 
 def _copy_into(out: Any, result: Any) -> Any:

@@ -84,7 +84,7 @@ class SelectionContextBuilder:
                 refuse_request("device", "none: the engine does not know the operation", name)
             axes = sizes_of(schema, call)[0]
             return SelectionContext(schema.operation, call.tensors, call.params, axes=axes, **facts)
-        _, given = call_of(schema.operation, call.params)
+        _, given = call_of(schema.operation, tuple(call.tensors.values()), call.params)
         report, problems = ask(schema.operation, call, name)
         if report is None:
             refuse_request(schema.operation, "a call that fits its contract", "; ".join(problems))

@@ -36,11 +36,19 @@ struct Param {
   bool layout = false;    // its axes are permuted by the `layout` argument
   bool mutated = false;   // the operation writes into it, in place
   bool promotes = false;  // another dtype than same_dtype_as: a plan may cast both to the promoted one
+  // int32 or int64. A kernel that has no rule about "<name>.dtype" reads int32: a plan converts int64 for it.
+  bool index = false;
+  // The number of axes of a call with one batch axis, the first. Bindings take any number of batch axes, none too, and
+  // flatten those into one. 0: the axes are what the shape says.
+  int8_t batched_rank = 0;
   // Scalars.
   int64_t int_default = 0;
   double float_default = 0;
   bool has_default = false;
   std::string_view choices = {};  // "silu|gelu|gelu_tanh": value i is the i-th
+  // The size of this axis, the last of its tensors. Bindings take the sizes of several axes too and fold those into
+  // one.
+  std::string_view folds = {};
 };
 
 constexpr Param TensorParam(std::string_view name, std::string_view shape, DTypeMask dtypes, std::string_view doc) {
@@ -48,6 +56,12 @@ constexpr Param TensorParam(std::string_view name, std::string_view shape, DType
 }
 constexpr Param OptionalTensor(std::string_view name, std::string_view shape, DTypeMask dtypes, std::string_view doc) {
   return {.name = name, .doc = doc, .optional = true, .shape = shape, .dtypes = dtypes};
+}
+constexpr Param IndexTensor(std::string_view name, std::string_view shape, std::string_view doc) {
+  return {.name = name, .doc = doc, .shape = shape, .dtypes = kIndices, .index = true};
+}
+constexpr Param OptionalIndex(std::string_view name, std::string_view shape, std::string_view doc) {
+  return {.name = name, .doc = doc, .optional = true, .shape = shape, .dtypes = kIndices, .index = true};
 }
 constexpr Param Float(std::string_view name, double value, std::string_view doc) {
   return {.name = name, .kind = ParamKind::kFloat, .doc = doc, .float_default = value, .has_default = true};
@@ -92,6 +106,14 @@ constexpr Param WithLayout(Param p) {
   p.layout = true;
   return p;
 }
+constexpr Param Folds(Param p, std::string_view axis) {
+  p.folds = axis;
+  return p;
+}
+constexpr Param AnyBatch(Param p, int8_t batched_rank) {
+  p.batched_rank = batched_rank;
+  return p;
+}
 constexpr Param Broadcast(Param p) {
   p.broadcast = true;
   return p;
@@ -134,7 +156,8 @@ struct Output {
   // outputs of a contract that have a condition have it on the same parameter.
   std::string_view only_if = {};
   bool layout = false;
-  std::string_view dtype_choice = {};   // a choice parameter whose value names the dtype; wins over `dtype`
+  std::string_view dtype_choice = {};  // a choice parameter whose value names the dtype; wins over `dtype`
+  std::string_view may_alias = {};  // the input whose memory out= may be: kernels read an element before they write it
   std::string_view choice_dtypes = {};  // "int8|uint8": the dtype for each of its values, where they are no dtypes
 
   constexpr bool Present(bool condition) const { return only_if.empty() || condition != only_if.starts_with('!'); }

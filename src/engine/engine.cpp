@@ -11,6 +11,7 @@
 #include "engine/cuda_library.h"
 #include "pipeline/policy_names.h"
 #include "pipeline/request_memory.h"
+#include "pipeline/transform.h"
 
 namespace lz {
 
@@ -134,6 +135,7 @@ Status Engine::WithWrittenInputs(const KernelEntry& kernel, const Request& reque
 Status Engine::OutcomeOf(Status failed, Status answered) {
   return lz::OutcomeOf(std::move(failed), std::move(answered));
 }
+Status Engine::IndicesFit(const Request& r, size_t input) { return lz::IndicesFit(r, input); }
 bool Engine::SharesMemory(const lz_tensor& a, const lz_tensor& b) { return lz::SharesMemory(a, b); }
 
 std::string Engine::LayoutWarning(const Request& r) {

@@ -81,6 +81,7 @@ class LZ_OWN Engine {
   static bool MayFallBack(const Plan& plan, const Request& request, const Status& failed);
   static Status WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed);
   static Status OutcomeOf(Status failed, Status answered);
+  static Status IndicesFit(const Request& request, size_t input);  // see pipeline/transform.h
   static bool SharesMemory(const lz_tensor& a, const lz_tensor& b);
   void CountFallback() { selector_.CountFallback(); }  // the door has called a host kernel as a fallback
   // What to say of a bound request whose layout was guessed, and how many seconds apart to one place.

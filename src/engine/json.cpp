@@ -46,11 +46,11 @@ Json ParamJson(const Param& p) {
     j["broadcast"] = p.broadcast;
     j["layout"] = p.layout;
     j["mutated"] = p.mutated;
+    j.update({{"index", p.index}, {"batched_rank", p.batched_rank}});
     return j;
   }
-  if (p.kind == ParamKind::kChoice) {
-    j["choices"] = ChoiceList(p.choices);
-  }
+  if (p.kind == ParamKind::kChoice) j["choices"] = ChoiceList(p.choices);
+  j["folds"] = p.folds;
   j["has_default"] = p.has_default;
   if (!p.has_default) return j;
   switch (p.kind) {
@@ -128,6 +128,7 @@ Json ContractJson(const Operation& op) {
                             {"doc", o.doc},
                             {"only_if", o.only_if},
                             {"layout", o.layout},
+                            {"may_alias", o.may_alias},
                             {"dtype_choice", o.dtype_choice},
                             {"choice_dtypes", ChoiceList(o.choice_dtypes)}});
   }
@@ -245,13 +246,13 @@ Json TransformsJson(const Request& r, const Transforms& t) {
   };
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const std::string_view name = op.input(i).name;
-    if (t.cast >> i & 1) {
-      Json& cast = add("cast", name, InputBytes(r, i, t.cast >> i & 1));
-      cast["from"] = Info(DTypeOf(r.tensors[i])).name;
-      cast["to"] = Info(r.promoted).name;
-    } else if (t.contiguous >> i & 1) {
-      add(r.layout > 0 && op.input(i).layout ? "transpose" : "contiguous", name, InputBytes(r, i, t.cast >> i & 1));
-    }
+    if (!(t.inputs() >> i & 1)) continue;
+    const DType from = DTypeOf(r.tensors[i]), to = t.DTypeAfter(r, i);
+    const bool turned = r.layout > 0 && op.input(i).layout;
+    Json& one = add(from != to ? "cast" : turned ? "transpose" : "contiguous", name, InputBytes(r, i, to));
+    if (from == to) continue;
+    one["from"] = Info(from).name;
+    one["to"] = Info(to).name;
   }
   for (size_t o = 0; o < op.num_outputs(); ++o) {
     if (!(t.outputs >> o & 1) || r.outputs[o].ndim < 0) continue;

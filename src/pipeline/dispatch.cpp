@@ -101,7 +101,10 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   TransformedTensors transformed;
   const lz_tensor* tensors = r.tensors.data();
   if (transforms.any()) {
-    transformed.Enter(transforms, r, workspace + own + CheckBytes(plan));
+    if (Status fits = transformed.Enter(transforms, r, workspace + own + CheckBytes(plan)); !fits.ok()) {
+      *code = LZ_LAUNCH_INVALID_INDEX;
+      return fits;
+    }
     tensors = transformed.tensors();
   }
   lz_kernel_args args = Arguments(r, tensors, parallel);

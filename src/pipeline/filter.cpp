@@ -84,10 +84,22 @@ uint32_t LayoutOutputs(const Operation& op) {
   return outputs;
 }
 
+// The index input whose dtype `row` is about, where the row holds of the other index dtype; -1: none.
+int ConvertedIndex(const Request& r, const Row& row) {
+  if (row.predicate >= 0) return -1;
+  const Field& f = r.op->fields()[row.field];
+  if (f.home != FieldHome::kSlot || f.type != FieldType::kDType) return -1;
+  const size_t i = f.slot - kFirstTensorSlot;
+  const Param& p = r.op->input(i);
+  if (p.dtypes != kIndices || p.mutated || r.tensors[i].ndim < 0) return -1;
+  return Holds(row.rel, int64_t(OtherIndexDType(DTypeOf(r.tensors[i]))), row.operand, row.set) ? int(i) : -1;
+}
+
 // The transform after which a row holds; none when no transform mends it. For host kernels the door copies and casts,
 // and adapters know layouts; results of native ones are moved by dispatch.
 Transforms Mending(const Request& r, const KernelSpec& spec, const Row& row) {
   if (row.contiguous_input >= 0) return {.contiguous = 1u << row.contiguous_input};
+  if (const int i = ConvertedIndex(r, row); i >= 0) return {.indices = 1u << i};
   const bool layout = row.predicate < 0 && r.op->fields()[row.field].name == "layout";
   if (layout && spec.call == CallKind::kNative && Holds(row.rel, 0, row.operand, row.set)) {
     return {.outputs = LayoutOutputs(*r.op)};
@@ -117,6 +129,7 @@ void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_tr
     mendable |= mending.any();
     if (mending.any() && adaptation.allowed) {
       c->transforms.contiguous |= mending.contiguous;
+      c->transforms.indices |= mending.indices;
       c->transforms.outputs |= mending.outputs;
     } else {
       c->reasons.push_back({row.code, row.rel, row.field, uint32_t(i), row.operand, facts.Value(row)});
@@ -129,6 +142,12 @@ void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_tr
 }
 
 }  // namespace
+
+DType Transforms::DTypeAfter(const Request& r, size_t input) const {
+  if (cast >> input & 1) return r.promoted;
+  const DType dtype = DTypeOf(r.tensors[input]);
+  return indices >> input & 1 ? OtherIndexDType(dtype) : dtype;
+}
 
 int VariantOf(const Request& request) {
   const CallFacts facts{request};

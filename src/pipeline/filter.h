@@ -24,12 +24,18 @@ struct Term {
 struct Transforms {
   uint32_t contiguous = 0;  // inputs copied to dense memory in the contract's order of axes
   uint32_t cast = 0;        // inputs converted to the call's promoted dtype, dense too
+  uint32_t indices = 0;     // index inputs converted to int32, or to int64, dense too
   uint32_t outputs = 0;     // outputs written dense in the contract's order, then moved to the caller's layout
 
-  bool any() const { return (contiguous | cast | outputs) != 0; }
-  int count() const { return std::popcount(contiguous | cast) + std::popcount(outputs); }
+  uint32_t inputs() const { return contiguous | cast | indices; }  // those that a kernel gets as copies
+  bool any() const { return (inputs() | outputs) != 0; }
+  int count() const { return std::popcount(inputs()) + std::popcount(outputs); }
+  DType DTypeAfter(const Request& request, size_t input) const;
   auto operator<=>(const Transforms&) const = default;
 };
+
+// The other one of int32 and int64.
+constexpr DType OtherIndexDType(DType dtype) { return dtype == DType::kI64 ? DType::kI32 : DType::kI64; }
 
 // What is known about one kernel for one call.
 struct Candidate {

@@ -60,6 +60,25 @@ void Permute(Request& r, size_t i, std::span<const uint8_t> physical_of) {
   t.strides = strides;
 }
 
+std::string TensorText(const Param& p) {
+  return p.shape == "*" ? "a tensor of any shape" : "a tensor [" + std::string(p.shape) + "]";
+}
+std::string ScalarText(const Param& p) {
+  switch (p.kind) {
+    case ParamKind::kInt: return "an integer";
+    case ParamKind::kBool: return "True or False";
+    case ParamKind::kChoice: return "one of " + std::string(p.choices);
+    default: return "a number";
+  }
+}
+// As a language says it of a call without one of its arguments.
+Status Missing(const Request& r, const Param& p, std::string wanted) {
+  return Status(StatusCode::kWrongType,
+                {.field = std::string(r.op->name()) + ": missing argument " + std::string(p.name),
+                 .wanted = std::move(wanted),
+                 .got = "nothing"});
+}
+
 struct Binder {
   Request& r;
   const Operation& op;
@@ -71,7 +90,7 @@ struct Binder {
     const lz_tensor& t = r.tensors[i];
     if (t.ndim < 0) {
       if (p.optional) return {};
-      return Invalid(r, p.name, "a tensor " + std::string(p.shape.empty() ? "of rank 0" : p.shape), "nothing");
+      return Missing(r, p, TensorText(p));
     }
     const DType dtype = DTypeOf(t);
     const bool taken = p.dtypes >> int(dtype) & 1;
@@ -227,6 +246,22 @@ bool DiffersFromDefault(const Param& p, const lz_scalar& s) {
   return p.kind == ParamKind::kFloat ? s.value.f != p.float_default : s.value.i != p.int_default;
 }
 
+// The scalar that repeats the size of an axis: a mismatch is a mistake of the caller. No kernel has to know it.
+Status Folded(Request& r) {
+  const auto i = size_t(r.op->fold_scalar());
+  const Param& p = r.op->scalar(i);
+  lz_scalar& s = r.scalars[i];
+  if (!s.given) return {};
+  const int64_t size = r.variables[size_t(r.op->fold_axis())];
+  if (s.value.i != size) {
+    return Invalid(r, p.name, "the size of input's last axis, " + std::to_string(size), std::to_string(s.value.i),
+                   "pass input.shape[-1], or the sizes of the last axes as a tuple");
+  }
+  if (p.optional) s = {};
+  if (p.optional) r.scalars_given &= ~int32_t(1u << r.op->scalar_given_bit(i));
+  return {};
+}
+
 // Fills defaults; sets the "given" bits of the facts.
 Status Scalars(Request& r) {
   const Operation& op = *r.op;
@@ -243,10 +278,10 @@ Status Scalars(Request& r) {
       }
       s.given = 1;
     }
-    if (!s.given && !p.optional) return Invalid(r, p.name, "a value", "nothing");
+    if (!s.given && !p.optional) return Missing(r, p, ScalarText(p));
     if (p.kind != ParamKind::kFloat && s.given) r.variables[kMaxAxes + i] = s.value.i;
   }
-  return {};
+  return op.fold_scalar() < 0 ? Status() : Folded(r);
 }
 
 DType OutputDType(const Request& r, const Output& output) {

@@ -12,9 +12,8 @@ int64_t NumElements(const lz_tensor& t) {
 }
 int64_t NumBytes(const lz_tensor& t) { return NumElements(t) * ItemSize(t); }
 
-uint64_t InputBytes(const Request& r, size_t input, bool cast) {
-  const lz_tensor& t = r.tensors[input];
-  return uint64_t(NumElements(t) * (cast ? ByteSize(r.promoted) : ItemSize(t)));
+uint64_t InputBytes(const Request& r, size_t input, DType dtype) {
+  return uint64_t(NumElements(r.tensors[input]) * ByteSize(dtype));
 }
 
 uint64_t OutputBytes(const OutputShape& output) {

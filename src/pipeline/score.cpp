@@ -95,8 +95,8 @@ double TransformCost(uint64_t bytes, const Request& request) {
 double TransformCost(const Transforms& transforms, const Request& request) {
   double cost = 0;
   for (size_t i = 0; i < request.op->num_inputs(); ++i) {
-    if ((transforms.contiguous | transforms.cast) >> i & 1) {
-      cost += TransformCost(InputBytes(request, i, transforms.cast >> i & 1), request);
+    if (transforms.inputs() >> i & 1) {
+      cost += TransformCost(InputBytes(request, i, transforms.DTypeAfter(request, i)), request);
     }
   }
   for (size_t o = 0; o < request.op->num_outputs(); ++o) {

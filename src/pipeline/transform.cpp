@@ -79,7 +79,42 @@ void Cast(const lz_tensor& from, const lz_tensor& to) {
   });
 }
 
+// Calls row(offset of the first element, elements, step) for every innermost row.
+template <class Row>
+void ForEachRow(const lz_tensor& t, Row&& row) {
+  const int64_t n = t.ndim ? t.shape[t.ndim - 1] : 1, step = t.ndim ? t.strides[t.ndim - 1] : 1;
+  ForEachRow(t, t, [&](int64_t offset, int64_t) { row(offset, n, step); });
+}
+
+void CastIndices(const lz_tensor& from, const lz_tensor& to) {
+  const View source(from), target(to);
+  int64_t next = 0;
+  ForEachRow(from, [&](int64_t offset, int64_t n, int64_t step) {
+    for (int64_t i = 0; i < n; ++i) target.StoreInt(next++, source.LoadInt(offset + i * step));
+  });
+}
+
 }  // namespace
+
+Status IndicesFit(const Request& r, size_t input) {
+  const lz_tensor& t = r.tensors[input];
+  if (DTypeOf(t) != DType::kI64) return {};
+  const View view(t);
+  int64_t outside = 0;
+  ForEachRow(t, [&](int64_t offset, int64_t n, int64_t step) {
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t value = view.LoadInt(offset + i * step);
+      if (value != int64_t{int32_t(value)}) [[unlikely]]
+        outside = value;
+    }
+  });
+  if (outside == 0) return {};
+  return Status(StatusCode::kKernelFailed,
+                {.field = std::string(r.op->name()) + ": " + std::string(r.op->input(input).name),
+                 .wanted = "indices from -2^31 to 2^31 - 1",
+                 .got = std::to_string(outside),
+                 .fix = "no tensor has that many elements along an axis: check how the indices are made"});
+}
 
 void CopyStrided(const lz_tensor& from, const lz_tensor& to) {
   const Plane plane(from, to);
@@ -99,8 +134,7 @@ void CopyStrided(const lz_tensor& from, const lz_tensor& to) {
 uint64_t TransformBytes(const Transforms& transforms, const Request& r) {
   uint64_t bytes = 0;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-    if ((transforms.contiguous | transforms.cast) >> i & 1)
-      bytes += AlignWorkspace(InputBytes(r, i, transforms.cast >> i & 1));
+    if (transforms.inputs() >> i & 1) bytes += AlignWorkspace(InputBytes(r, i, transforms.DTypeAfter(r, i)));
   }
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
     if (transforms.outputs >> o & 1) bytes += AlignWorkspace(OutputBytes(r.outputs[o]));
@@ -121,23 +155,29 @@ void TransformedTensors::PointTo(size_t i, char* memory, DType dtype) {
   t.strides = strides_[i].data();
 }
 
-void TransformedTensors::Enter(const Transforms& transforms, const Request& r, char* memory) {
+Status TransformedTensors::Enter(const Transforms& transforms, const Request& r, char* memory) {
   request_ = &r;
   outputs_ = transforms.outputs;
   tensors_ = r.tensors;
   const size_t inputs = r.op->num_inputs();
   for (size_t i = 0; i < inputs; ++i) {
-    const bool cast = transforms.cast >> i & 1;
-    if (!cast && !(transforms.contiguous >> i & 1)) continue;
-    PointTo(i, memory, cast ? r.promoted : DTypeOf(r.tensors[i]));
-    cast ? Cast(r.tensors[i], tensors_[i]) : CopyStrided(r.tensors[i], tensors_[i]);
-    memory += AlignWorkspace(InputBytes(r, i, transforms.cast >> i & 1));
+    if (!(transforms.inputs() >> i & 1)) continue;
+    const DType dtype = transforms.DTypeAfter(r, i);
+    PointTo(i, memory, dtype);
+    if (transforms.indices >> i & 1) {
+      LZ_RETURN_IF_ERROR(IndicesFit(r, i));
+      CastIndices(r.tensors[i], tensors_[i]);
+    } else {
+      transforms.cast >> i & 1 ? Cast(r.tensors[i], tensors_[i]) : CopyStrided(r.tensors[i], tensors_[i]);
+    }
+    memory += AlignWorkspace(InputBytes(r, i, dtype));
   }
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
     if (!(outputs_ >> o & 1) || tensors_[inputs + o].ndim < 0) continue;
     PointTo(inputs + o, memory, DTypeOf(r.tensors[inputs + o]));
     memory += AlignWorkspace(uint64_t(NumBytes(tensors_[inputs + o])));
   }
+  return {};
 }
 
 void TransformedTensors::Leave() const {

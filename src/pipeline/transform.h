@@ -21,11 +21,14 @@ void CopyStrided(const lz_tensor& from, const lz_tensor& to);
 // Bytes that the copies of a request need, all of them together.
 uint64_t TransformBytes(const Transforms& transforms, const Request& request);
 
+// Whether int32 holds every value of an index input in host memory; the error is of the caller's data.
+Status IndicesFit(const Request& request, size_t input);
+
 // The tensors of one call as its kernel sees them.
 class TransformedTensors {
  public:
-  // Copies into `memory`, which has room for TransformBytes.
-  void Enter(const Transforms& transforms, const Request& request, char* memory);
+  // Copies into `memory`, which has room for TransformBytes. An error: IndicesFit's.
+  Status Enter(const Transforms& transforms, const Request& request, char* memory);
   // Moves results to where the caller wants them.
   void Leave() const;
   const lz_tensor* tensors() const { return tensors_.data(); }

@@ -93,6 +93,7 @@ Status Operation::CompileParams() {
     LZ_RETURN_IF_ERROR(CompileShape(output.shape, true, &output_shapes_.back()));
     LZ_RETURN_IF_ERROR(CompileCondition(output));
   }
+  LZ_RETURN_IF_ERROR(CompileFold());
   for (const DerivedFact& fact : contract_->derived) {
     auto expression = Expression::Parse(fact.expression, [this](std::string_view n) { return ResolveVariable(n); });
     if (!expression.ok()) return Bad(name(), fact.name, expression.status().Text());
@@ -112,6 +113,22 @@ Status Operation::CompileCondition(const Output& output) {
     return {};
   }
   return Bad(name(), output.name, "one boolean or optional tensor for the conditions of all outputs");
+}
+
+Status Operation::CompileFold() {
+  num_host_params_ = contract_->params.size();
+  for (size_t i = 0; i < scalars_.size(); ++i) {
+    const Param& p = scalar(i);
+    if (p.folds.empty()) continue;
+    const bool last = scalars_[i] + 1 == int(contract_->params.size());
+    fold_scalar_ = int(i);
+    fold_axis_ = AxisIndex(p.folds);
+    if (fold_axis_ < 0 || p.kind != ParamKind::kInt || (p.optional && !last)) {
+      return Bad(name(), p.name, "the size of one axis; the last parameter if it is optional");
+    }
+    num_host_params_ -= p.optional;
+  }
+  return {};
 }
 
 Status Operation::CompileShape(std::string_view text, bool output, ShapeProgram* program) {
@@ -298,7 +315,7 @@ Status Operation::AssignSlots() {
                 .mask = int32_t(((1u << width) - 1) << bit),
                 .param = int16_t(scalars_[i])});
       bit += unsigned(width);
-    } else if (p.kind == ParamKind::kInt) {
+    } else if (p.kind == ParamKind::kInt && p.folds.empty()) {  // an axis has that number already
       int_scalar_slots_.emplace_back(uint8_t(i), uint8_t(slot));
       AddField({.name = std::string(p.name), .slot = uint8_t(slot++)});
     }

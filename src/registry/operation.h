@@ -113,6 +113,10 @@ class Operation {
   const std::vector<Expression>& derived() const { return derived_; }
   const std::vector<std::vector<uint8_t>>& layouts() const { return layouts_; }  // [layout][logical axis] = physical
   const std::vector<std::string>& layout_names() const { return layout_names_; }
+  int fold_scalar() const { return fold_scalar_; }  // the scalar with `folds`, or -1
+  int fold_axis() const { return fold_axis_; }      // the axis that it is the size of
+  // How many parameters a kernel in the host language gets: an optional size that repeats an axis is none of them.
+  size_t num_host_params() const { return num_host_params_; }
   int leading_axis() const { return leading_axis_; }           // index of "..." in axes, or -1
   uint32_t mutated_inputs() const { return mutated_inputs_; }  // bit i: input i is written in place
   int same_dtype(size_t input) const { return same_dtype_[input]; }
@@ -158,6 +162,7 @@ class Operation {
   explicit Operation(const Contract& contract) : contract_(&contract) {}
   Status CompileParams();
   Status CompileCondition(const Output& output);
+  Status CompileFold();
   Status CompileShape(std::string_view text, bool output, ShapeProgram* program);
   Status CompileAlternatives(std::string_view text, ShapeProgram* program);
   Status CompileBlocks(std::string_view text, ShapeProgram* program);
@@ -177,7 +182,8 @@ class Operation {
   std::vector<Expression> expressions_, derived_;
   std::vector<std::vector<uint8_t>> layouts_;
   std::vector<std::string> layout_names_;
-  int leading_axis_ = -1, output_condition_ = -1;
+  int leading_axis_ = -1, output_condition_ = -1, fold_scalar_ = -1, fold_axis_ = -1;
+  size_t num_host_params_ = 0;
   std::vector<Field> fields_;
   std::map<std::string, uint16_t, std::less<>> field_index_;
   uint8_t first_axis_slot_ = 0, first_derived_slot_ = 0;

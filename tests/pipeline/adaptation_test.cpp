@@ -36,6 +36,33 @@ class AdaptationTest : public SelectorFixture {
   }
 };
 
+std::string Paged(const std::string& dtype, const std::string& tables) {
+  return "query=f32[2,1,4,16] key_cache=f32[3,8,4,16] value_cache=f32[3,8,4,16] block_tables=" + dtype + "[2,2]{" +
+         tables + "} context_lens=" + dtype + "[2]{9,3}";
+}
+
+TEST_F(AdaptationTest, IndicesAreConvertedForAKernelThatReadsTheOtherDtype) {
+  Configure(Lock("attention.standard.decode.block_table", "hwy.attention.standard.decode.block_table"));
+  Call &wide = MakeCall("paged_attention", Paged("i64", "0,1,2,0")),
+       &narrow = MakeCall("paged_attention", Paged("i32", "0,1,2,0"));
+  auto converted = Run(wide), plain = Run(narrow);
+  ASSERT_TRUE(converted.ok()) << converted.status().Text();
+  ASSERT_TRUE(plain.ok()) << plain.status().Text();
+  EXPECT_EQ((*converted)->transforms.indices, 0b11000u);
+  EXPECT_EQ((*plain)->transforms.indices, 0u);
+  EXPECT_TRUE(wide.outputs[0].SameBytes(narrow.outputs[0]));
+}
+
+TEST_F(AdaptationTest, AnIndexThatInt32DoesNotHoldIsAnError) {
+  Configure(Lock("attention.standard.decode.block_table", "hwy.attention.standard.decode.block_table"));
+  for (const char* tables : {"0,4294967297,2,0", "0,2147483648,2,0", "0,1,-2147483649,0"}) {
+    const auto plan = Run(MakeCall("paged_attention", Paged("i64", tables)));
+    ASSERT_FALSE(plan.ok()) << tables;
+    EXPECT_EQ(plan.status().code(), StatusCode::kKernelFailed);
+    EXPECT_NE(plan.status().Text().find("block_tables"), std::string::npos) << plan.status().Text();
+  }
+}
+
 TEST_F(AdaptationTest, MixedDtypesAreCastToTheirPromotion) {
   for (const char* kernel : {"ref.attention.standard.prefill", ""}) {
     Configure(*kernel ? Lock(kAttention, kernel)

@@ -162,7 +162,7 @@ def test_what_a_contract_says_of_shapes_and_dtypes(registry):
     assert (mask.ndim, mask.shape_vars, mask.required) == (None, (), False)  # it broadcasts
     norm = registry.get_schema("norm.rms")
     assert (norm.inputs[0].ndim, norm.inputs[0].shape_vars) == (None, ("...", "hidden"))
-    assert norm.params == {"eps": float, "weight_offset": float}
+    assert norm.params == {"eps": float, "weight_offset": float, "normalized_shape": int}
     quantize = registry.get_schema("quantize")
     assert quantize.params["dtype"] is str and quantize.outputs[0].dtype_constraint == {
         "int8", "uint8", "float8_e4m3fn", "float8_e5m2",

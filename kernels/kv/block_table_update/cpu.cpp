@@ -1,6 +1,7 @@
 // kv.block_table_update, CPU: every triple is checked, then all are written in order.
-//   block_tables [b, max_blocks] i32, last dim dense; written in place     updates [u, 3] i32|i64, last dim dense
-// Workspace: none. Deterministic. A place outside the table, or a block that int32 does not hold: nothing is written.
+//   block_tables [b, max_blocks] i32|i64, last dim dense; written in place     updates [u, 3] i32|i64, last dim dense
+// Workspace: none. Deterministic. A place outside the table, or a block that the table's dtype does not hold: nothing
+// is written.
 #include "ops/kv/block_table_update.h"
 
 #include "core/dtype.h"
@@ -11,30 +12,34 @@ namespace {
 using namespace lz;
 using namespace lz::ops::kv_block_table_update;
 
-template <class Int>
+template <class Int, class Block>
 int32_t Run(const lz_kernel_args* args) {
   const lz_tensor &tables = args->tensors[kBlockTables], &updates = args->tensors[kUpdates];
   const auto triple = [&](int64_t i) { return Data<const Int>(updates) + i * updates.strides[0]; };
   for (int64_t i = 0; i < updates.shape[0]; ++i) {
     const Int* t = triple(i);
     const bool inside = t[0] >= 0 && t[0] < tables.shape[0] && t[1] >= 0 && t[1] < tables.shape[1];
-    if (!inside || t[2] != Int{int32_t(t[2])}) return LZ_LAUNCH_INVALID_INDEX;
+    if (!inside || int64_t{t[2]} != int64_t{Block(t[2])}) return LZ_LAUNCH_INVALID_INDEX;
   }
   for (int64_t i = 0; i < updates.shape[0]; ++i) {
     const Int* t = triple(i);
-    Data<int32_t>(tables)[t[0] * tables.strides[0] + t[1]] = int32_t(t[2]);
+    Data<Block>(tables)[t[0] * tables.strides[0] + t[1]] = Block(t[2]);
   }
   return LZ_LAUNCH_DONE;
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  return DTypeOf(args->tensors[kUpdates]) == DType::kI32 ? Run<int32_t>(args) : Run<int64_t>(args);
+  const bool narrow = DTypeOf(args->tensors[kUpdates]) == DType::kI32;
+  if (DTypeOf(args->tensors[kBlockTables]) == DType::kI64) {
+    return narrow ? Run<int32_t, int64_t>(args) : Run<int64_t, int64_t>(args);
+  }
+  return narrow ? Run<int32_t, int32_t>(args) : Run<int64_t, int32_t>(args);
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "cpu.kv.block_table_update",
      .operation = "kv.block_table_update",
-     .dtypes = Mask(DType::kI32),
+     .dtypes = kIndices,
      .strides = Strides::kLastDimDense,
      .priority = 80,
      .deterministic = true,

@@ -1,7 +1,7 @@
 // kv.block_table_update on CUDA: a thread an update, which writes where no later one names the same entry.
-//   block_tables [b, max_blocks] i32, any strides     updates [u, 3] i32|i64, any strides, u at most 16384
+//   block_tables [b, max_blocks] i32|i64, any strides     updates [u, 3] i32|i64, any strides, u at most 16384
 // Writes the table. Workspace: none. Deterministic. Safe in graph captures. An update outside the table, or of a block
-// that int32 does not hold, is left out: the host cannot see it without waiting for the device.
+// that the table's dtype does not hold, is left out: the host cannot see it without waiting for the device.
 #include "kernels/cuda_types.h"
 #include "ops/kv/block_table_update.h"
 
@@ -12,10 +12,10 @@ using namespace lz::ops::kv_block_table_update;
 constexpr int kThreads = 128;
 
 struct Problem {
-  int32_t* table;
+  void* table;
   const void* updates;
   int64_t rows, columns, row_stride, column_stride, update_stride, part_stride, n;
-  bool wide;
+  bool wide, wide_table;
 };
 
 // Row and column of update i as one number; -1: it is left out.
@@ -38,13 +38,17 @@ __global__ void __launch_bounds__(kThreads) Update(const Problem p) {
   }
   if (!last) return;
   const int64_t block = LoadIndex(p.updates, i * p.update_stride + 2 * p.part_stride, p.wide);
-  if (block != int32_t(block)) return;
-  p.table[mine / p.columns * p.row_stride + mine % p.columns * p.column_stride] = int32_t(block);
+  const int64_t at = mine / p.columns * p.row_stride + mine % p.columns * p.column_stride;
+  if (p.wide_table) {
+    static_cast<int64_t*>(p.table)[at] = block;
+  } else if (block == int32_t(block)) {
+    static_cast<int32_t*>(p.table)[at] = int32_t(block);
+  }
 }
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor &table = args->tensors[kBlockTables], &updates = args->tensors[kUpdates];
-  const Problem p = {.table = Data<int32_t>(table),
+  const Problem p = {.table = Data<void>(table),
                      .updates = Data<void>(updates),
                      .rows = table.shape[0],
                      .columns = table.shape[1],
@@ -53,7 +57,8 @@ int32_t Launch(const lz_kernel_args* args) {
                      .update_stride = updates.strides[0],
                      .part_stride = updates.strides[1],
                      .n = updates.shape[0],
-                     .wide = DTypeOf(updates) == DType::kI64};
+                     .wide = DTypeOf(updates) == DType::kI64,
+                     .wide_table = DTypeOf(table) == DType::kI64};
   if (p.n == 0) return 0;
   Update<<<unsigned((p.n + kThreads - 1) / kThreads), kThreads, 0, static_cast<cudaStream_t>(args->stream)>>>(p);
   return Launched();
@@ -64,7 +69,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "cuda.kv.block_table_update",
      .operation = "kv.block_table_update",
      .platform = Platform::kCuda,
-     .dtypes = Mask(DType::kI32),
+     .dtypes = kIndices,
      .constraints = kConstraints,
      .strides = Strides::kAny,
      .priority = 80,

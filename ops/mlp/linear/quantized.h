@@ -17,8 +17,7 @@ inline constexpr auto kParams = std::to_array<Param>({
                 "one for each block of n / scale_rows rows and k / scale_columns columns"),
     RequiredChoice("format", kQuantNames, "what the codes are"),
     SameDType(OptionalTensor("bias", "n", kFloats, "added to every row; None means 0"), "input"),
-    KeywordOnly(
-        OptionalTensor("zero_point", "scale_rows, scale_columns", Mask(DType::kI32), "integers: the code of 0")),
+    KeywordOnly(OptionalIndex("zero_point", "scale_rows, scale_columns", "integers: the code of 0")),
     KeywordOnly(OptionalTensor("tensor_scale", "*", Mask(DType::kF32), "nvfp4: the scale of the tensor or each row")),
     KeywordOnly(OptionalTensor("packed", "n, k / 2", Mask(DType::kU8),
                                "4-bit formats: the weight as linear_prepack returns it, read instead of `weight`")),

@@ -103,14 +103,16 @@ def block_table_update(block_tables, updates):
     # Of equal entries the last one stays: all of them write its block.
     entry, order = (sequence * block_tables.shape[1] + position).sort(stable=True)
     last = order[torch.searchsorted(entry, entry, right=True) - 1]
+    limits = torch.iinfo(block_tables.dtype)
     outside = (sequence < 0) | (position < 0)  # torch would count from the end
+    outside |= (block < limits.min) | (block > limits.max)  # and would keep the low bits
     sequence = sequence.masked_fill(outside, block_tables.shape[0])
     block_tables.index_put_((sequence[order], position[order]), block[last].to(block_tables.dtype))
 
 
 def _check_updates(block_tables, updates):
-    shape = tuple(block_tables.shape)
+    shape, limits = tuple(block_tables.shape), torch.iinfo(block_tables.dtype)
     for row, position, block in updates.tolist():
-        if not (0 <= row < shape[0] and 0 <= position < shape[1] and -(2**31) <= block < 2**31):
+        if not (0 <= row < shape[0] and 0 <= position < shape[1] and limits.min <= block <= limits.max):
             wanted = f"places of a {shape} table"
             refuse_values("kv_block_table_update: updates", wanted, str((row, position, block)))

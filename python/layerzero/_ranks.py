@@ -1,0 +1,100 @@
+"""Calls whose tensors have another number of axes than the contract's shapes: viewed as those, called, viewed back.
+
+Several normalised axes are folded into the last one (`normalized_shape`), batch axes into the first (`rope`). A view where the
+axes are dense in memory, as torch's reshape makes it, else a copy.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from layerzero._contracts import Contract
+from layerzero._refusals import refuse, refuse_request
+from layerzero._shapes import dims_of
+
+
+class Viewed(NamedTuple):
+    """The arguments of the call on the contract's axes, and the shape of each output in the caller's."""
+
+    arguments: dict[str, Any]
+    shape_of: Callable[[int, Any], Sequence[int]]  # (output, result)
+
+
+def viewed(contract: Contract, arguments: dict[str, Any], layout: str | None = None) -> Viewed | None:
+    """None: the axes are the contract's already, or wrong, which the contract says."""
+    for param in contract["params"]:
+        value = arguments.get(param["name"])
+        if param.get("folds") and isinstance(value, (tuple, list)) and len(value) != 1:
+            return _fold(contract, arguments, param, value)
+        if param.get("batched_rank") and param["shape"] != "*" and value is not None:
+            return _batch(contract, arguments, param["name"], layout)
+    return None
+
+
+def call_viewed(contract: Contract, view: Viewed, options: dict[str, Any], function: Callable[..., Any]) -> Any:
+    """Calls `function` on the view; outputs, and out=, have the caller's axes."""
+    out = options.get("out")
+    outs = out if isinstance(out, tuple) else (out,)
+    if out is not None:
+        flat = tuple(_flat(contract, view, i, one) for i, one in enumerate(outs))
+        options = options | {"out": flat if isinstance(out, tuple) else flat[0]}
+    result = function(**{key: value for key, value in view.arguments.items() if value is not None}, **options)
+    if out is not None:
+        return out
+    if isinstance(result, tuple):
+        return tuple(one.reshape(view.shape_of(i, one)) for i, one in enumerate(result))
+    return result.reshape(view.shape_of(0, result))
+
+
+def _flat(contract: Contract, view: Viewed, output: int, out: Any) -> Any:
+    """out= on the contract's axes: the same memory."""
+    like = view.arguments[contract["outputs"][output]["dtype"]]
+    try:
+        if tuple(out.shape) == tuple(view.shape_of(output, like)):
+            return out.view(like.shape)
+    except RuntimeError:
+        refuse_request(f"{contract['name']}: out", "a contiguous tensor", "one with gaps or another order of axes")
+    return out  # the contract says what is wrong with it
+
+
+def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], sizes: Sequence[Any]) -> Viewed:
+    field = f"{contract['name']}: {param['name']}"
+    if not sizes or any(isinstance(size, (bool, float)) or not hasattr(size, "__index__") for size in sizes):
+        refuse(field, "an integer, or the sizes of one or more last axes", repr(sizes))
+    sizes, count, axis = tuple(sizes), len(sizes), param["folds"]
+    found = arguments | {param["name"]: math.prod(sizes)}
+    for tensor in contract["params"]:
+        value = arguments.get(tensor["name"])
+        leading, dims = dims_of(tensor["shape"]) if tensor["kind"] == "tensor" else (False, ())
+        if value is None or not dims or dims[-1] != axis:
+            continue
+        shape = tuple(value.shape)
+        if shape[-count:] != sizes or (not leading and len(shape) != count):
+            wanted = f"[{'..., ' if leading else ''}{', '.join(map(str, sizes))}]"
+            refuse_request(f"{contract['name']}: {tensor['name']}", f"{wanted} for normalized_shape", str(list(shape)))
+        found[tensor["name"]] = value.reshape((*shape[:-count], found[param["name"]]))
+    folded = [dims_of(output["shape"])[1][-1] == axis for output in contract["outputs"]]
+    return Viewed(found, lambda i, result: (*result.shape[:-1], *sizes) if folded[i] else tuple(result.shape))
+
+
+def _batch(contract: Contract, arguments: dict[str, Any], main: str, layout: str | None) -> Viewed | None:
+    """The leading axes of `main` as one batch axis, and those of the tensors that go with it."""
+    ranks = {p["name"]: p["batched_rank"] for p in contract["params"] if p.get("batched_rank")}
+    shape = tuple(arguments[main].shape)
+    more = len(shape) - ranks[main]
+    first = next(iter(contract["layouts"]), None)
+    if more == 0 or more < -2 or (more == -2 and layout not in (None, first)):
+        return None
+    found = dict(arguments)
+    for name, rank in ranks.items():
+        value = arguments.get(name)
+        if value is None or not hasattr(value, "shape"):
+            continue
+        own = tuple(value.shape)
+        if more > 0 and len(own) == rank + more:
+            found[name] = value.reshape((math.prod(own[: more + 1]), *own[more + 1 :]))
+        elif name == main:
+            found[name] = value.reshape((1,) * -more + own)
+        elif more == -2 and len(own) == rank + more:  # one position
+            found[name] = value.reshape((1, *own))
+    return Viewed(found, lambda _, __: shape)

@@ -1,0 +1,64 @@
+#include "registry/implied_rows.h"
+
+#include <algorithm>
+
+#include "registry/registry.h"
+
+namespace lz {
+
+std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec, std::deque<std::string>* names) {
+  std::vector<Constraint> rows;
+  const auto keep = [&](std::string text) -> std::string_view { return names->emplace_back(std::move(text)); };
+  const auto accepted = [&](std::string_view name) {
+    return std::any_of(spec.accepts.begin(), spec.accepts.end(),
+                       [&](std::string_view a) { return a == "*" || a == name; });
+  };
+  if (spec.platform != Platform::kAny) {
+    rows.push_back({"device.platform", Rel::kEq, int64_t(spec.platform), {}, ReasonCode::kPlatformMismatch});
+  }
+  if (op.num_inputs() > 0) rows.push_back({"dtype", Rel::kInMask, spec.dtypes, {}, ReasonCode::kDtypeUnsupported});
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const Param& p = op.input(i);
+    const std::string n(p.name);
+    if (p.optional && !accepted(p.name)) {
+      rows.push_back({keep(n + ".given"), Rel::kEq, 0});  // it has no strides then
+    } else if (spec.strides == Strides::kContiguous) {
+      rows.push_back({keep(n + ".contiguous"), Rel::kEq, 1, {}, ReasonCode::kNotContiguous});
+    } else if (spec.strides == Strides::kLastDimDense) {
+      rows.push_back({keep(n + ".last_dim_stride1"), Rel::kEq, 1, {}, ReasonCode::kStrideLastDim});
+    }
+  }
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    const Param& p = op.input(i);
+    if (!p.index || spec.reference || i == 0) continue;  // `dtypes` is about the first
+    const std::string field = std::string(p.name) + ".dtype";
+    const auto about_it = [&](const Constraint& c) { return c.field == field; };
+    if (std::any_of(spec.constraints.begin(), spec.constraints.end(), about_it)) continue;
+    const DTypeMask absent = p.optional ? Mask(DType::kUnknown) : 0;
+    rows.push_back({keep(field), Rel::kInMask, Mask(DType::kI32) | absent, {}, ReasonCode::kDtypeUnsupported});
+  }
+  // Adapters of host kernels get the layout of the call.
+  if (spec.strides == Strides::kContiguous && spec.call == CallKind::kNative && !op.layout_names().empty()) {
+    rows.push_back({"layout", Rel::kEq, 0, {}, ReasonCode::kLayoutUnsupported});
+  }
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    const Param& p = op.scalar(i);
+    if (!p.keyword_only || accepted(p.name) || int(i) == op.fold_scalar()) continue;
+    // A scalar may share its name with another field ("dtype"): then only "<scalar>.given" is its own.
+    const auto field = op.FindField(p.name);
+    const bool own_name = field && op.fields()[*field].param == int16_t(op.scalar_params()[i]);
+    if ((p.kind == ParamKind::kBool || p.kind == ParamKind::kChoice) && own_name) {
+      rows.push_back({p.name, Rel::kEq, p.int_default});
+    } else {
+      rows.push_back({keep(std::string(p.name) + ".given"), Rel::kEq, 0});
+    }
+  }
+  if (!spec.cuda_graph_safe) rows.push_back({"capturing", Rel::kEq, 0, {}, ReasonCode::kCudaGraphUnsafe});
+  if (!spec.requires_grad) rows.push_back({"requires_grad", Rel::kEq, 0, {}, ReasonCode::kGradUnsupported});
+  if (!spec.deterministic) {
+    rows.push_back({"policy.deterministic", Rel::kEq, 0, {}, ReasonCode::kNonDeterministic});
+  }
+  return rows;
+}
+
+}  // namespace lz
