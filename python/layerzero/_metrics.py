@@ -51,7 +51,12 @@ def _families(data: dict[str, Any]) -> Iterator[tuple[str, str, str, list[Sample
     def by_kernel(rows: list[dict[str, Any]], count: str) -> list[Sample]:
         return [({k: v for k, v in row.items() if k != count}, row[count]) for row in rows]
 
-    yield "selections_total", "counter", "Kernels chosen where no choice was cached.", by_kernel(data["selections"], "count")
+    yield (
+        "selections_total",
+        "counter",
+        "Kernels chosen where no choice was cached.",
+        by_kernel(data["selections"], "count"),
+    )
     yield (
         "reference_calls_total",
         "counter",

@@ -17,7 +17,7 @@
 #include "kernels/launch.h"
 #include "kernels/mlp/linear/codes.h"
 #include "kernels/mlp/linear/gguf/exact.h"
-#include "kernels/simd.h"
+#include "kernels/mlp/linear/gguf/lanes.h"
 #include "ops/mlp/linear/gguf.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -26,33 +26,7 @@ namespace HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::mlp_linear_gguf;
 
-using DF = hn::CappedTag<float, kGroupRows>;
-using DI = hn::Rebind<int32_t, DF>;
-using DU8 = hn::Repartition<uint8_t, DF>;
-using VF = hn::Vec<DF>;
-using VI = hn::Vec<DI>;
-constexpr int kLanes = int(hn::MaxLanes(DF()));
-constexpr int kVectors = int(kGroupRows) / kLanes;
 constexpr int kMaxTile = 4;  // rows of input at once
-
-HWY_INLINE VF Halves(const uint8_t* p) { return LoadF32(DF(), reinterpret_cast<const F16*>(p)); }
-HWY_INLINE VF Bytes(const uint8_t* p) {
-  const hn::Rebind<uint8_t, DF> d8;
-  return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, p)));
-}
-HWY_INLINE VF SignedBytes(const uint8_t* p) {
-  const hn::Rebind<int8_t, DF> d8;
-  return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
-}
-
-// Codes in a register. With 16 lanes the compiler would load them anew for each use, and loads bound the rest.
-HWY_INLINE hn::Vec<DU8> LoadCodes(const uint8_t* p) {
-  auto codes = hn::LoadU(DU8(), p);
-#if HWY_TARGET <= HWY_AVX3
-  asm("" : "+v"(codes.raw));
-#endif
-  return codes;
-}
 
 // One vector of a group's columns: codes at `p`, which is the vector's first byte of the block's first part.
 template <int F, class Sum, int M>

@@ -1,0 +1,51 @@
+// Vectors of packed GGUF weights: a lane is an output column; scales and codes of a vector's columns.
+// Include inside HWY_NAMESPACE's file only.
+#if defined(LZ_KERNELS_MLP_LINEAR_GGUF_LANES_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LZ_KERNELS_MLP_LINEAR_GGUF_LANES_H_
+#undef LZ_KERNELS_MLP_LINEAR_GGUF_LANES_H_
+#else
+#define LZ_KERNELS_MLP_LINEAR_GGUF_LANES_H_
+#endif
+
+#include "kernels/simd.h"
+#include "ops/mlp/linear/gguf.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace lz {
+namespace HWY_NAMESPACE {
+namespace {
+using namespace lz::ops::mlp_linear_gguf;
+
+using DF = hn::CappedTag<float, kGroupRows>;
+using DI = hn::Rebind<int32_t, DF>;
+using DU8 = hn::Repartition<uint8_t, DF>;
+using VF = hn::Vec<DF>;
+using VI = hn::Vec<DI>;
+constexpr int kLanes = int(hn::MaxLanes(DF()));
+constexpr int kVectors = int(kGroupRows) / kLanes;
+
+HWY_INLINE VF Halves(const uint8_t* p) { return LoadF32(DF(), reinterpret_cast<const F16*>(p)); }
+HWY_INLINE VF Bytes(const uint8_t* p) {
+  const hn::Rebind<uint8_t, DF> d8;
+  return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, p)));
+}
+HWY_INLINE VF SignedBytes(const uint8_t* p) {
+  const hn::Rebind<int8_t, DF> d8;
+  return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+}
+
+// Codes in a register. With 16 lanes the compiler would load them anew for each use, and loads bound the rest.
+HWY_INLINE hn::Vec<DU8> LoadCodes(const uint8_t* p) {
+  auto codes = hn::LoadU(DU8(), p);
+#if HWY_TARGET <= HWY_AVX3
+  asm("" : "+v"(codes.raw));
+#endif
+  return codes;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace lz
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard
