@@ -33,19 +33,19 @@ constexpr int64_t kMaxItemRows = std::max(kMaxHeads * kDirectRows, kRows);
 struct Unit {  // (tile, sequence, KV heads); later tiles first: with a causal mask they are the longest
   int64_t batch, kv_head, row0, rows;
 };
-Unit UnitOf(const Problem& p, const Plan& plan, int64_t unit) {
+inline Unit UnitOf(const Problem& p, const Plan& plan, int64_t unit) {
   const int64_t groups = p.h_kv / plan.heads, tile = p.tiles() - 1 - unit / (p.b * groups),
                 rest = unit % (p.b * groups);
   return {rest / groups, rest % groups * plan.heads, tile * kRows, std::min(kRows, p.rows() - tile * kRows)};
 }
 
 // One head's result of one split.
-float* PartOf(const Plan& plan, int64_t unit, int64_t head, int64_t split, float* parts) {
+inline float* PartOf(const Plan& plan, int64_t unit, int64_t head, int64_t split, float* parts) {
   return parts + ((unit * plan.heads + head) * plan.splits + split) * plan.part_floats;
 }
 
 // Items one after the other are the units' same share of the keys: where heads lie side by side, so do their rows.
-Stretch KeysOf(const Problem& p, const Plan& plan, int64_t item) {
+inline Stretch KeysOf(const Problem& p, const Plan& plan, int64_t item) {
   if (item >= plan.items) return {};
   const int64_t units = plan.items / plan.splits, split = item / units;
   const Unit u = UnitOf(p, plan, item % units);
@@ -128,7 +128,7 @@ void MergeHead(const Problem& p, const Plan& plan, int64_t unit, int64_t head, f
 }
 
 // Rough time on one core: 64 multiply-adds or 64 bytes a nanosecond.
-double Nanoseconds(const Problem& p) {
+inline double Nanoseconds(const Problem& p) {
   double keys = 0;
   for (int64_t s = 0; s < p.b; ++s) keys += double(SequenceOf(p, s).length);
   if (p.causal && p.s_q > 1) keys /= 2;
