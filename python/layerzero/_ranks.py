@@ -80,6 +80,8 @@ def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], 
 def _batch(contract: Contract, arguments: dict[str, Any], main: str, layout: str | None) -> Viewed | None:
     """The leading axes of `main` as one batch axis, and those of the tensors that go with it."""
     ranks = {p["name"]: p["batched_rank"] for p in contract["params"] if p.get("batched_rank")}
+    if not hasattr(arguments.get(main), "shape"):
+        return None  # refused with the other arguments that do not fit
     shape = tuple(arguments[main].shape)
     more = len(shape) - ranks[main]
     first = next(iter(contract["layouts"]), None)

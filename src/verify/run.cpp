@@ -292,7 +292,9 @@ CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel, std::
 
 bool IsAbout(const Status& status, std::string_view field) {
   std::string_view got = status.parts().field;
-  if (const size_t colon = got.rfind(": "); colon != got.npos) got.remove_prefix(colon + 2);
+  for (std::string_view before : {": ", "missing argument "}) {
+    if (const size_t at = got.rfind(before); at != got.npos) got.remove_prefix(at + before.size());
+  }
   return got == field;
 }
 

@@ -28,6 +28,7 @@ constexpr auto kImplied = std::to_array<Implied>({
     {"hwy.quantize.int8", "group_size.given", "a scale that is given says its groups"},
     {"hwy.quantize.int8", "block_rows.given", "a scale that is given says its blocks"},
     {"hwy.quantize.int8", "scale_rule", "for e8m0 scales alone"},
+    {"hwy.quantize.int8", "zero_point.dtype", "the kernel takes no zero_point"},
 });
 
 // All rows of one kernel, and which of them a request was found for.

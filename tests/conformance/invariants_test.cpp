@@ -277,7 +277,7 @@ TEST_F(Invariants, AnotherRowChangesNoVerdictAndNoVerdictReadsMemory) {
 }
 
 TEST_F(Invariants, AChangedVerdictIsSeen) {
-  const Operation& op = *selector().registry().Find("norm.rms");
+  const Operation& op = *selector().registry().Find("attention");
   size_t differ = 0;
   ForRequests(op, kDrawn, [&](Request& r) {
     Device device = *FindSimulatedDevice("h100");

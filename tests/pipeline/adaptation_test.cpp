@@ -45,6 +45,8 @@ TEST_F(AdaptationTest, IndicesAreConvertedForAKernelThatReadsTheOtherDtype) {
   Configure(Lock("attention.standard.decode.block_table", "hwy.attention.standard.decode.block_table"));
   Call &wide = MakeCall("paged_attention", Paged("i64", "0,1,2,0")),
        &narrow = MakeCall("paged_attention", Paged("i32", "0,1,2,0"));
+  for (size_t t = 0; t < 3; ++t) wide.parsed.tensors[t] = narrow.parsed.tensors[t];  // each line draws its own values
+  wide.r = wide.parsed.MakeRequest();
   auto converted = Run(wide), plain = Run(narrow);
   ASSERT_TRUE(converted.ok()) << converted.status().Text();
   ASSERT_TRUE(plain.ok()) << plain.status().Text();

@@ -324,7 +324,7 @@ TEST_F(ProgramCache, ArgumentsThatDoNotFitAreNamed) {
   EXPECT_THAT(why({&x}, &wide, {&fits, &fits}), HasSubstr("got [1, 2, 17] of float32"));
   EXPECT_THAT(why({&x}, &y, {&fits}), HasSubstr("number of caches: wanted 2, got 1"));
   EXPECT_THAT(why({}, &y, {&fits, &fits}), HasSubstr("number of inputs: wanted 1, got 0"));
-  EXPECT_THAT(why({nullptr}, &y, {&fits, &fits}), HasSubstr("cast: input"));
+  EXPECT_THAT(why({nullptr}, &y, {&fits, &fits}), HasSubstr("cast: missing argument input"));
 }
 
 TEST_F(ProgramTest, TensorsElsewhereOrOfTooManyAxesAreRefused) {
