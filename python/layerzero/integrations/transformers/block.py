@@ -426,7 +426,7 @@ class _PagedBuilder(_Builder):
             kv_indices=pages,
             kv_last_page_len=last,
             sm_scale=own.scale * own.query.factor,
-            window_left=-1 if own.window is None else own.window - 1,
+            window_left=-1 if own.window_of_pages is None else own.window_of_pages - 1,
             sinks=self._sinks(own),
             alibi_slopes=self.slopes.get(layer.group),
             **scales,
@@ -453,6 +453,6 @@ class _PagedBuilder(_Builder):
             kv_indices=pages,
             kv_last_page_len=last,
             sm_scale=own.scale,
-            window_left=-1 if own.window is None else own.window - 1,
+            window_left=-1 if own.window_of_pages is None else own.window_of_pages - 1,
             **({"softcap": own.softcap} if own.softcap is not None else {}),
         )

@@ -174,7 +174,8 @@ class _Call:
 
     def _group(self, group: int, mask: Any, tables: Any, slanted: Any) -> tuple[Any, Any, Any]:
         """(mask, cos, sin) as the program takes them, which applies the window too."""
-        window, bias = self.plan.windows[group], self.plan.biases.get(group)
+        windows = self.plan.windows_of_pages if isinstance(self.cache, PagedCache) else self.plan.windows
+        window, bias = windows[group], self.plan.biases.get(group)
         length = self.hidden.shape[1]
         total = self.past + length
         if group in self.plan.stack.deltas:
@@ -233,7 +234,7 @@ class _Call:
 
     def _padding(self, groups: list[Any]) -> list[int] | None:
         """What the masks hide at the left, which is all that attention over blocks is told of them."""
-        masks = [(mask, self.plan.windows[group]) for group, (mask, *_) in enumerate(groups)]
+        masks = [(mask, self.plan.windows_of_pages[group]) for group, (mask, *_) in enumerate(groups)]
         pads = None if self.aside else self.cache.padding(masks, *self.hidden.shape[:2])
         if pads is None:
             self.aside = self.aside or OTHER_MASK

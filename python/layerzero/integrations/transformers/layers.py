@@ -147,7 +147,7 @@ class Latent:
 @dataclasses.dataclass(frozen=True)
 class Attention:
     """gate: what is mixed is multiplied with the sigmoid of these columns. mixed: a norm of it. needs_mask: that alone makes
-    it causal.
+    it causal. masked_window: the window that masks alone have.
     """
 
     query: Heads
@@ -165,6 +165,12 @@ class Attention:
     gate: Heads | None = None
     mixed: Norm | None = None
     needs_mask: bool = False
+    masked_window: int | None = None
+
+    @property
+    def window_of_pages(self) -> int | None:
+        """Attention over pages takes no mask, so it has the window that masks have otherwise."""
+        return self.masked_window if self.window is None else self.window
 
     @property
     def linears(self) -> tuple[str, ...]:
@@ -218,6 +224,7 @@ class Delta:
     needs_mask: ClassVar[bool] = False
     rope: ClassVar[None] = None
     window: ClassVar[None] = None
+    window_of_pages: ClassVar[None] = None
     alibi: ClassVar[None] = None
     latent: ClassVar[None] = None
 

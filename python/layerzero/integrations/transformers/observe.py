@@ -319,8 +319,6 @@ def _describe(traces, reads_is_causal):
             layer = dataclasses.replace(
                 layer, attention=dataclasses.replace(layer.attention, causal=True, needs_mask=True)
             )
-        elif not layer.attention.causal and layer.attention.window is not None:  # the masks of an encoder have it
-            layer = dataclasses.replace(layer, attention=dataclasses.replace(layer.attention, window=None))
         asked = reads_is_causal and trace.arguments.get("is_causal") is True
         if layer.attention.causal != (cache is not None or asked):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")

@@ -107,6 +107,7 @@ class StackPlan:
         self.kinds = [(kind, name, getattr(kind, name)) for kind in kinds for name in _METHODS if hasattr(kind, name)]
         self.are_causal = {layer.group: layer.attention.causal for layer in self.stack.layers}
         self.windows = {layer.group: layer.attention.window for layer in self.stack.layers}
+        self.windows_of_pages = {layer.group: layer.attention.window_of_pages for layer in self.stack.layers}
         self.heads = next((attention.query.heads for attention in self.stack.attentions), 0)
         self.biases = {
             layer.group: part.get_submodule(layer.bias.name)
