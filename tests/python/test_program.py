@@ -197,7 +197,7 @@ def test_what_is_no_plain_tensor_is_refused_by_name(wrong, message):
         ((), (torch.empty(1, 2, WIDTH),), "number of inputs: wanted 1, got 0"),
         ((normal(1, 2, WIDTH),), (), "output 0: wanted"),
         ((normal(1, 2, WIDTH),), (torch.empty(2, WIDTH),), "output 0: wanted"),
-        ((None,), (torch.empty(1, 2, WIDTH),), "elementwise: input: wanted a tensor"),
+        ((None,), (torch.empty(1, 2, WIDTH),), "elementwise: missing argument input: wanted a tensor"),
         ((normal(1, 2, WIDTH).double(),), (torch.empty(1, 2, WIDTH),), "elementwise: output: wanted .* of float64"),
         ((normal(1, 2, WIDTH),), (torch.empty(1, 2, WIDTH).double(),), "output 0: wanted .*float32, got .*float64"),
         ((normal(1, 2, WIDTH),), (torch.empty(1, 2, WIDTH + 1),), r"got \[1, 2, 33\]"),
