@@ -218,7 +218,8 @@ def test_policy(run_json, tmp_path, monkeypatch):
     assert code == 1 and "readable" in answer["error"]
     right = tmp_path / "right.yaml"
     right.write_text("version: 1\n")
-    assert run_json("policy", "check", str(right)) == (0, {"file": str(right), "ok": True, "error": None})
+    answer = {"file": str(right), "ok": True, "error": None, "not_installed": []}
+    assert run_json("policy", "check", str(right)) == (0, answer)
 
 
 def test_bench_host(run_json):

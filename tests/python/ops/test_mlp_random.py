@@ -96,7 +96,8 @@ def test_fused_mlp(case, rows):
     x = weights.draw((rows, case[5][0]), case[1]) * 3
     want = weights.rows(x, **how)
     for kernel, (got,) in every_kernel("fused_mlp", input=x, **weights.arguments, **how, **packing):
-        assert_close(kernel, got, want, row_max=True)
+        roundings = 3 if kernel == "torch.fused_mlp" else 1  # products and activations are rounded; relu2 squares them
+        assert_close(kernel, got, want, row_max=True, roundings=roundings)
 
 
 @settings(deadline=None, max_examples=30)

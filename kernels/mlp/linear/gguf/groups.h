@@ -26,7 +26,7 @@ namespace HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::mlp_linear_gguf;
 
-constexpr int kMaxTile = 4;  // rows of input at once
+inline constexpr int kMaxTile = 4;  // rows of input at once
 
 // One vector of a group's columns: codes at `p`, which is the vector's first byte of the block's first part.
 template <int F, class Sum, int M>
@@ -145,7 +145,8 @@ HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::
 }
 
 // Sums that left FP32 are taken again as the definition has it.
-HWY_NOINLINE void TakeAgain(const lz_kernel_args* args, int64_t row, int64_t column, int64_t count, float* sums) {
+inline HWY_NOINLINE void TakeAgain(const lz_kernel_args* args, int64_t row, int64_t column, int64_t count,
+                                   float* sums) {
   const gguf::ExactSums exact(args);
   for (int64_t c = 0; c < count; ++c)
     if (!std::isfinite(sums[c])) sums[c] = float(exact.At(row, column + c, sums[c]));

@@ -21,8 +21,8 @@ using DI = hn::Rebind<int32_t, DF>;
 using DU8 = hn::Repartition<uint8_t, DF>;
 using VF = hn::Vec<DF>;
 using VI = hn::Vec<DI>;
-constexpr int kLanes = int(hn::MaxLanes(DF()));
-constexpr int kVectors = int(kGroupRows) / kLanes;
+inline constexpr int kLanes = int(hn::MaxLanes(DF()));
+inline constexpr int kVectors = int(kGroupRows) / kLanes;
 
 HWY_INLINE VF Halves(const uint8_t* p) { return LoadF32(DF(), reinterpret_cast<const F16*>(p)); }
 HWY_INLINE VF Bytes(const uint8_t* p) {
