@@ -44,11 +44,16 @@ struct Hooks {
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
 
+// Whether the interpreter ends and CPython unwinds this thread, which does not hold the GIL then.
+bool IsUnwoundAtEnd();
+
 // For code that runs without knowing whether it holds the GIL.
 class Gil {
  public:
   Gil() : state_(PyGILState_Ensure()) {}
-  ~Gil() { PyGILState_Release(state_); }
+  ~Gil() {
+    if (!IsUnwoundAtEnd()) PyGILState_Release(state_);
+  }
   Gil(const Gil&) = delete;
   Gil& operator=(const Gil&) = delete;
 

@@ -1,6 +1,9 @@
 // Python kernels and Python's context for libraries that have no Python symbol (torch's operators): tensors cross as
 // DLPack views, results are copied into the outputs that the caller has allocated. A call costs one tensor object for
 // each argument and one copy for each output more than the same kernel costs behind the door.
+#include <dlfcn.h>
+#include <unistd.h>
+
 #include "arguments.h"
 #include "call.h"
 #include "outputs.h"
@@ -35,6 +38,14 @@ Status OwnStatus(PyObject* error, const std::string& field) {
 }
 
 }  // namespace
+
+bool IsUnwoundAtEnd() {
+  static const auto is_finalizing = [] {
+    void* found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");  // from Python 3.13 on
+    return reinterpret_cast<int (*)()>(found ? found : dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
+  }();
+  return is_finalizing && is_finalizing() && gettid() != getpid();
+}
 
 bool IsOutOfMemory(PyObject* error) {
   if (PyErr_GivenExceptionMatches(error, PyExc_MemoryError)) return true;

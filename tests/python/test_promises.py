@@ -45,6 +45,7 @@ import threading, torch, layerzero as lz
 x, w, started = torch.ones(512, 512), torch.ones(512), threading.Barrier(5)
 def work():
     out = torch.empty(512, 512)
+    lz.rms_norm(x, w, out=out)  # the first call proves kernels with tensors of its own
     started.wait()
     while True:
         lz.rms_norm(x, w, out=out)
