@@ -296,10 +296,12 @@ Status ProgramRun::RunHost(Step& step, Status native) {
   return OutcomeOf(std::move(status), std::move(answered));
 }
 
-// Native steps from *step on, by one team. kHostKernel: *step, which is bound, is for the host language. Ok before the
-// last step: *step has no plan, and choosing one, which may import a library, is for the caller's thread.
+// Native steps from *step on, which is bound, by one team. kHostKernel: *step, which is bound, is for the host
+// language. Ok before the last step: *step has no plan, and choosing one, which may import a library, is for the
+// caller's thread.
 Status ProgramRun::RunTogether(size_t* step) {
   Engine& engine = program_.engine();
+  const size_t bound = *step;  // binding it here again finds no plan where selections are not kept
   Status status;
   const lz_parallel& pool = arguments_->parallel ? *arguments_->parallel : engine.selector().parallel();
   team_.Run(pool, [&] {
@@ -307,7 +309,7 @@ Status ProgramRun::RunTogether(size_t* step) {
     for (; *step < steps_.size(); ++*step) {
       Step& s = steps_[*step];
       Prefetch(*step + 1);
-      status = BindStep(program_.steps()[*step], s, false);
+      if (*step != bound) status = BindStep(program_.steps()[*step], s, false);
       if (!status.ok() || !s.plan || IsHost(*s.plan)) return;
       s.request.parallel = &parallel;
       status = RunStep(s, [&] { return engine.Run(*s.plan, s.request); });
