@@ -70,7 +70,8 @@ def test_arguments_by_their_names_of_that_time(version):
 
 def test_layers_that_have_tables_of_positions():
     """The last version whose GPT-J and CodeGen have them."""
-    assert run(OLDER[-1], "test_block_found.py", "-k", "tables_that and gptj or table_of_one_layer and True and gptj") >= 3
+    chosen = "tables_that and gptj or table_of_one_layer and True and gptj"
+    assert run(OLDER[-1], "test_block_found.py", "-k", chosen) >= 3
 
 
 @pytest.mark.full
