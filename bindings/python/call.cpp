@@ -207,7 +207,7 @@ void ClearHookError() {
 
 namespace {
 
-// How often each kernel was selected anew, by {operation, kernel}. A hit does not come here.
+// How often each kernel was selected, by {operation, kernel}. A hit does not come here.
 struct Selections {
   std::mutex mutex;
   std::map<std::pair<std::string, std::string>, uint64_t> counts;

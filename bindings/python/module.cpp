@@ -197,7 +197,7 @@ PyMethodDef kMethods[] = {
     {"contracts", Contracts, METH_NOARGS, "All contracts as JSON."},
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
-    {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected anew)]."},
+    {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected)]."},
     {"coverage", Coverage, METH_VARARGS, "coverage(device): operations, dtypes and their kernels as JSON."},
     {"descriptor_facts", DescriptorFacts, METH_NOARGS, "Every fact of a descriptor's kernel as JSON."},
     {"stats", Stats, METH_NOARGS, "Counters as JSON."},

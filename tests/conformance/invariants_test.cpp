@@ -222,7 +222,7 @@ Verdicts VerdictsOf(const Request& r, const Device& device, const OperationPolic
   return verdicts;
 }
 
-// No request has memory behind its addresses, and the devices are not of this machine: a verdict reads neither.
+// No request has memory at its addresses, and the devices are not of this machine: a verdict reads neither.
 TEST_F(Invariants, AnotherRowChangesNoVerdictAndNoVerdictReadsMemory) {
   Selector other;
   size_t compared = 0;

@@ -31,7 +31,7 @@ def test_a_selection_is_counted_and_a_hit_is_not(door):
     for _ in range(3):
         DOORS[door]()
     assert first == before + 1
-    again = {"prepared": 3, "program": 3}.get(door, 0)  # each of these is made anew and has a cache of its own
+    again = {"prepared": 3, "program": 3}.get(door, 0)  # each of these is made again and has a cache of its own
     assert selections() == first + again
 
 

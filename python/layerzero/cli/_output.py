@@ -130,7 +130,7 @@ def _parts_of_usage(error: Any, message: str) -> dict[str, str]:
 
 
 def _given(error: Any, message: str) -> str:
-    """The value that was refused: of the check behind the error, or what its message quotes."""
+    """The value that was refused: of the check that raised the error, or what its message quotes."""
     faults: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
     quoted = re.findall(r"'([^']*)'", message)
     return str(faults[0]["input"]) if faults else (quoted or [message])[0]

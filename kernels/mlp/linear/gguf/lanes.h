@@ -34,7 +34,7 @@ HWY_INLINE VF SignedBytes(const uint8_t* p) {
   return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
 }
 
-// Codes in a register. With 16 lanes the compiler would load them anew for each use, and loads bound the rest.
+// Codes in a register. With 16 lanes the compiler would load them again for each use, and loads bound the rest.
 HWY_INLINE hn::Vec<DU8> LoadCodes(const uint8_t* p) {
   auto codes = hn::LoadU(DU8(), p);
 #if HWY_TARGET <= HWY_AVX3

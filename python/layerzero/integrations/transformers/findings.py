@@ -1,7 +1,7 @@
 """What the search of `kernelize` found out about a model, kept on disk for the next model of the same structure.
 
 A finding is an answer to a question about a module or a list of layers. It says nothing about values of weights, so it is
-not trusted: a model that was changed by findings is compared with its own code (`proof`), and searched anew where it differs.
+not trusted: a model that was changed by findings is compared with its own code (`proof`), and searched again where it differs.
 """
 
 import contextlib

@@ -375,7 +375,7 @@ def _replace_parts(model, mark, layers, findings):
         layers = {called: kept if observe.wants_interface(found) else found for called, found in layers.items()}
     if not any(isinstance(found, observe.ModelLayers) and found.whole for found in layers.values()):
         _replace_rotations(model, mark)
-    if findings.are_kept and not findings.proof.holds():  # as they run where a program steps aside
+    if findings.are_kept and not findings.proof.holds():  # as they run where no program does
         raise Wrong("by them parts of the model compute something else")
     for called, found in layers.items():
         progress.step(f"{called}: a program of its layers")
@@ -386,7 +386,7 @@ def _replace_parts(model, mark, layers, findings):
 
 
 def _refuse_unproven(model, findings):
-    """Raises Wrong where the programs of layers compute something else, or step aside; those that no input reaches were searched."""
+    """Raises Wrong where the programs of layers compute something else, or do not run; those that no input reaches were searched."""
     plans = [(holder, plan) for holder, plan in plans_of(model) if not plan.stack.alone]
     if plans and not (findings.proof.holds() and findings.proof.holds_without_mask()):
         raise Wrong("by them a program of its layers computes something else")

@@ -21,7 +21,7 @@ class Unknown(Exception):
 
 
 class Unshown(Unknown):
-    """The values of the weights are such that nothing tells; those of another model of this structure may."""
+    """The values of the weights do not show it; those of another model of this structure may."""
 
 
 class NotReached(Unknown):

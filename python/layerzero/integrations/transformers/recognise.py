@@ -179,7 +179,7 @@ class LayerTrace(SeesHeads):
         results = [call.result for call in self.linears]
         alike = any(a.shape == b.shape and torch.equal(a, b) for a, b in itertools.combinations(results, 2))
         if alike or not all(result.any() for result in results):
-            raise Unshown("its weights are zeros or the same in two linear layers: nothing tells where those stand")
+            raise Unshown("its weights are zeros or the same in two linear layers: nothing shows their places")
 
     def _unused_tensors(self, layer):
         """The name of a tensor in the layer that may have a part in it and is in no description, or None."""
@@ -407,7 +407,7 @@ class LayerTrace(SeesHeads):
         """The same, or None, where `afters` are what is added."""
         for name, (rows, _) in zip(_PARTS[len(parts)], afters, strict=True):
             if same(self.given + rows.reshape(self.given.shape), self.given):
-                raise Unshown(f"its {name} adds nothing to its input, so that nothing tells where it stands")
+                raise Unshown(f"its {name} adds nothing to its input, so that nothing shows its place")
         for factor in [1.0, *(v for v in vars(self.layer).values() if isinstance(v, float))]:
             added = [(reader, rows * factor) for (reader, _), (rows, _) in zip(parts, afters, strict=True)]
             for parallel, orders in ((True, self._side_by_side(added)), (False, self._in_turn((self.given,), added))):
@@ -460,7 +460,7 @@ class LayerTrace(SeesHeads):
         yield (rows, None) if call is None else (call.result, call)
         vectors = [] if call is not None else self._vectors(rows.shape[-1])
         if any(torch.equal(a, b) for (*_, a), (*_, b) in itertools.combinations(vectors, 2)):
-            raise Unshown("two of its vectors are the same: nothing tells which one is the factor of what")
+            raise Unshown("two of its vectors are the same: nothing shows which one is the factor of what")
         for name, key, held in vectors:
             yield rows * held, Norm(name, "elementwise", vector=key)
 
