@@ -1,6 +1,5 @@
 """Names that a user gives: one of those that there are, or an error with the nearest."""
 
-import difflib
 from collections.abc import Iterable
 
 from layerzero._refusals import refuse_name, refuse_request
@@ -18,6 +17,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     for other in names:  # the right parts in another order
         if sorted(other.split(".")) == parts:
             return f"did you mean {other}?"
+    import difflib  # a name is wrong: import layerzero does without
+
     folded = {_folded(k): k for k in reversed(names)}
     near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
     return f"did you mean {folded[near[0]]}?" if near else ""

@@ -78,17 +78,26 @@ def version_of(name: str) -> str | None:
 
 def in_range(version: str, tested: str) -> bool:
     """Whether a version fits ">=a,<b"."""
-    low, high = (_numbers(part.lstrip("<>=")) for part in tested.split(","))
-    return low <= _numbers(version) < high
+    low, high = (release_numbers(part.lstrip("<>=")) for part in tested.split(","))
+    return low <= release_numbers(version) < high
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def release_numbers(version: str) -> tuple[int, ...]:
+    """The release numbers of a version: "2.11.0+cu130" is (2, 11, 0)."""
     numbers = []
-    for part in version.partition("+")[0].split("."):
-        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+    for part in version.split("+")[0].split("."):
+        digits = ""
+        for character in part:
+            if not character.isdigit():
+                break
+            digits += character
         if not digits:
             break
         numbers.append(int(digits))
+        if digits != part:
+            break
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
     return tuple(numbers)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerzero._doctor_text import doctor_text
 from layerzero._text import html_table, html_text, table
 
 
@@ -112,6 +111,8 @@ class DoctorReport(Record):
         return f"<layerzero {self.layerzero.version} on {devices}: {f'{problems} problems' if problems else 'ok'}>"
 
     def __str__(self) -> str:
+        from layerzero._doctor_text import doctor_text
+
         return doctor_text(self._data)
 
 

@@ -4,6 +4,8 @@ import functools
 import importlib.util
 from typing import Any
 
+from layerzero import _optional
+
 
 def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """{"*" or kernel id: {"installed", "code", "detail", "version"}} for Engine::RegisterBackend."""
@@ -36,12 +38,8 @@ def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def version_of(requirements: list[dict[str, str]]) -> str | None:
     """Installed version of what a descriptor needs first: the library itself."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(requirements[0]["distribution"])
-    except (IndexError, KeyError, PackageNotFoundError):
-        return None
+    distribution = requirements[0].get("distribution") if requirements else None
+    return _optional.version_of(distribution) if distribution else None
 
 
 def _install(requirement: dict[str, str]) -> str:
@@ -69,33 +67,11 @@ def _missing(module: str, distribution: str, at_least: str, below: str) -> str:
         return f"module {module} is not installed ({error})"
     if not at_least and not below:
         return ""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        installed = version(distribution)
-    except PackageNotFoundError:
+    installed = _optional.version_of(distribution)
+    if installed is None:
         return f"module {module} is there without the metadata of {distribution}: its version is not known"
-    if at_least and _numbers(installed) < _numbers(at_least):
+    if at_least and _optional.release_numbers(installed) < _optional.release_numbers(at_least):
         return f"{package}{installed} is older than {at_least}"
-    if below and _numbers(installed) >= _numbers(below):
+    if below and _optional.release_numbers(installed) >= _optional.release_numbers(below):
         return f"{package}{installed} is not older than {below}"
     return ""
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    """The release numbers of a version: "2.11.0+cu130" is (2, 11, 0)."""
-    numbers = []
-    for part in version.split("+")[0].split("."):
-        digits = ""
-        for character in part:
-            if not character.isdigit():
-                break
-            digits += character
-        if not digits:
-            break
-        numbers.append(int(digits))
-        if digits != part:
-            break
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
