@@ -10,7 +10,8 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import backends  # noqa: E402
-from layerzero.backends.availability import _numbers, availability_of  # noqa: E402
+from layerzero._optional import release_numbers  # noqa: E402
+from layerzero.backends.availability import availability_of  # noqa: E402
 from layerzero.report import SelectionReport  # noqa: E402
 
 X, W = torch.ones(2, 8), torch.ones(8)
@@ -187,8 +188,8 @@ def test_version():
 
 
 def test_versions_are_compared_as_numbers():
-    assert _numbers("2.11.0+cu130") == (2, 11) and _numbers("4.0.0b4") == (4,)
-    assert _numbers("2.9") < _numbers("2.10")
+    assert release_numbers("2.11.0+cu130") == (2, 11) and release_numbers("4.0.0b4") == (4,)
+    assert release_numbers("2.9") < release_numbers("2.10")
 
 
 def test_availability_imports_nothing(monkeypatch):
