@@ -34,14 +34,12 @@ _MEANT = {
     "positions": ("position_ids",),
     "top_k": ("k",),
     "top_p": ("p",),
-    "is_neox": ("interleaved",),
     "training": ("dropout_p",),
 }
 # Arguments of torch's functions that need no argument here, and what to do.
 _NOT_NEEDED = {
     "dim": "it works on the last axis: move that axis there with input.movedim(dim, -1)",
     "axis": "it works on the last axis: move that axis there with input.movedim(axis, -1)",
-    "normalized_shape": "it normalises the last axis: leave it out",
     "enable_gqa": "leave it out: fewer heads of key and value mean grouped queries",
     "inplace": "pass out=input where the operation allows it",
     "requires_grad": "leave it out: the tensors say it",

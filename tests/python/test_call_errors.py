@@ -60,6 +60,7 @@ def test_the_nearest_argument_is_named(name):
         (lambda: lz.softmax(X, dim=-1), "last axis"),
         (lambda: lz.layer_norm(X, 8, gamma=W), "did you mean weight?"),
         (lambda: lz.rope(X, X, X, positions=X), "did you mean position_ids?"),
+        (lambda: lz.rope(X, X, X, is_neox=True), "interleaved=False is NeoX's form"),
     ],
 )
 def test_torchs_names_are_known(call, means):
