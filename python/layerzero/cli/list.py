@@ -32,7 +32,7 @@ def command(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Operations, one a line; with OPERATION, a filter or --verbose their kernels, references last, with the reason where one cannot be used."""
+    """Operations, one a line; with OPERATION, --library or --verbose their kernels, references last, with the reason where one cannot be used."""
     if library is not None:
         known_name("--library", "a known library", library, _libraries(), "see `layerzero backends`")
     if platform is not None:
