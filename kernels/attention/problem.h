@@ -178,7 +178,8 @@ int32_t RunF32(const Problem& p, const lz_kernel_args* args);
 int32_t RunF16(const Problem& p, const lz_kernel_args* args);
 int32_t RunBF16(const Problem& p, const lz_kernel_args* args);
 int32_t RunI8(const Problem& p, const lz_kernel_args* args);
-int32_t RunF8(const Problem& p, const lz_kernel_args* args);
+int32_t RunF8E4M3(const Problem& p, const lz_kernel_args* args);
+int32_t RunF8E5M2(const Problem& p, const lz_kernel_args* args);
 
 inline Rows RowsOf(const lz_tensor& t, int outer, int seq, int head) {
   return {Data<char>(t), outer < 0 ? 0 : t.strides[outer], seq < 0 ? 0 : t.strides[seq], t.strides[head]};

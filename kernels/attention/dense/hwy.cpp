@@ -16,7 +16,8 @@ int32_t Run(const Problem& p, const lz_kernel_args* args) {
     case DType::kF16: return RunF16(p, args);
     case DType::kBF16: return RunBF16(p, args);
     case DType::kI8: return RunI8(p, args);
-    default: return RunF8(p, args);
+    case DType::kF8E4M3: return RunF8E4M3(p, args);
+    default: return RunF8E5M2(p, args);
   }
 }
 }  // namespace attention
