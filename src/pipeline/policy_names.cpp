@@ -124,10 +124,11 @@ Status CheckKernelNames(const Policy& policy, const Registry& registry, const Li
       LZ_RETURN_IF_ERROR(names.Library(policy.origins.at(list.key) + ": " + list.key, name));
     }
   }
-  for (const auto& [lock, kernel] : policy.locks) {
+  for (const auto& entry : policy.locks) {
+    const std::string& lock = entry.first;
     const Test covers = [&](const Operation& of, std::string_view id) { return LockCovers(lock, NamesOf(of, id)); };
     if (op && !AnyVariant(*op, covers)) continue;
-    LZ_RETURN_IF_ERROR(names.Kernel(policy.origins.at("locks." + lock) + ": locks." + lock, kernel, covers));
+    LZ_RETURN_IF_ERROR(names.Kernel(policy.origins.at("locks." + lock) + ": locks." + lock, entry.second, covers));
   }
   for (const Rule& rule : policy.rules) {
     const Test about = [&](const Operation& of, std::string_view id) { return IsAbout(rule, of, id); };

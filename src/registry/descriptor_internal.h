@@ -90,7 +90,7 @@ class KernelReader {
   Status Requirements();
   Status Unsupported();
   Status DtypeFlags();
-  Status QuantFormats(std::vector<std::string> formats);
+  Status QuantFormats(const std::vector<std::string>& formats);
   Status QuantScales();
   Status PackedWeights();
   Status MaskTypes();

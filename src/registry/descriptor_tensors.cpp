@@ -114,10 +114,10 @@ Status KernelReader::DtypeFlags() {
     if (value && !flag.dtypes) return NoSuchKey(flag.key);
     if (value) out_->spec.dtypes |= flag.dtypes;
   }
-  return QuantFormats(std::move(formats));
+  return QuantFormats(formats);
 }
 
-Status KernelReader::QuantFormats(std::vector<std::string> formats) {
+Status KernelReader::QuantFormats(const std::vector<std::string>& formats) {
   if (formats.empty()) return {};
   const std::string_view choices = FormatsOf(*operation_.op);
   if (choices.empty()) return NoSuchKey("supported_quant_dtypes");

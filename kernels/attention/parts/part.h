@@ -1,7 +1,8 @@
 // One part of attention's loop, for the dtype of keys and values that the including file names:
 //   LZ_ATTENTION_PART  the function of kernels/attention/problem.h that this part defines
 //   LZ_ATTENTION_LOOP  what it returns, from `p` and `args`
-// No include guard: Highway includes this file once for each instruction set.
+// No include guard: Highway includes this file once for each instruction set, so it defines functions by intent.
+// NOLINTBEGIN(misc-definitions-in-headers)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/parts/part.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -29,3 +30,4 @@ int32_t LZ_ATTENTION_PART(const Problem& p, const lz_kernel_args* args) {
 }
 }  // namespace lz::attention
 #endif  // HWY_ONCE
+// NOLINTEND(misc-definitions-in-headers)
