@@ -117,6 +117,7 @@ Result<const Plan*> Engine::Select(Request& request, Box& site) { return selecto
 const Operation* Engine::Find(std::string_view name) const { return selector_.registry().Find(name); }
 const Plan* Engine::Lookup(const Box& site, const Facts& facts) const { return LookupBox(site, facts, epochs()); }
 const Plan* Engine::Lookup(Request& request) const { return selector_.Lookup(request); }
+const Plan* Engine::Lookup(Request& request, Box& site) { return selector_.Lookup(request, site); }
 void Engine::BindOutput(Request& request, size_t output, void* data) { lz::BindOutput(request, output, data); }
 uint64_t Engine::WorkspaceBytes(const Plan& plan, const Request& request) const {
   return lz::WorkspaceBytes(plan, request);

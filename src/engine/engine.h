@@ -69,7 +69,8 @@ class LZ_OWN Engine {
   Result<const Plan*> Select(Request& request);
   Result<const Plan*> Select(Request& request, Box& site);
   const Plan* Lookup(const Box& site, const Facts& facts) const;
-  const Plan* Lookup(Request& request) const;  // the table; nullptr: not cached
+  const Plan* Lookup(Request& request) const;       // the table; nullptr: not cached
+  const Plan* Lookup(Request& request, Box& site);  // the box, then the table, which fills it; nullptr: not cached
   // How often the reference of a plan with uses_fallback() has answered, and which libraries are missed.
   ReferenceUse ReferenceUseOf(const Plan& plan) const;
   static void BindOutput(Request& request, size_t output, void* data);

@@ -101,6 +101,17 @@ Result<const Plan*> Selector::Select(Request& r) {
 Result<const Plan*> Selector::Select(Request& r, Box& site) {
   if (const Plan* plan = LookupBox(site, r.facts, epochs_)) return plan;  // 4
   if (before_selecting_) before_selecting_();
+  return Choose(r, site, [&](Facts& key, uint64_t hash, bool* keep) { return Miss(r, key, hash, keep); });
+}
+
+const Plan* Selector::Lookup(Request& r, Box& site) {
+  if (const Plan* plan = LookupBox(site, r.facts, epochs_)) return plan;
+  return *Choose(r, site, [](Facts&, uint64_t, bool*) { return Result<const Plan*>(nullptr); });
+}
+
+// What the table has, else what `miss` answers; the site keeps it where that is allowed.
+template <class OnMiss>
+Result<const Plan*> Selector::Choose(Request& r, Box& site, OnMiss&& miss) {
   const uint64_t generation = epochs_.Generation();  // before anything that it stands for is read
   const Reclaimer::Guard guard;
   KeepCurrent(r);
@@ -109,8 +120,8 @@ Result<const Plan*> Selector::Select(Request& r, Box& site) {
   uint64_t hash;
   bool keep = true;  // what the table has may be kept
   const Plan* cached = caches_[r.op->index()]->Find(r.state->classifier, r.facts, &key, &hash);
-  auto plan = cached ? Result<const Plan*>(cached) : Miss(r, key, hash, &keep);
-  if (plan.ok() && keep) {
+  auto plan = cached ? Result<const Plan*>(cached) : miss(key, hash, &keep);
+  if (plan.ok() && *plan && keep) {
     r.state->classifier.BoxOf(r.facts, &site.lo, &site.hi);
     site.generation = generation;
     site.plan = *plan;

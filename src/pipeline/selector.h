@@ -48,6 +48,8 @@ class Selector {
   // The same for a site that one thread owns: its box first, refilled on a miss. Empty afterwards: the choice holds for
   // this call alone (cache.enabled: false, or memory was short).
   Result<const Plan*> Select(Request& request, Box& site);
+  // The same without a new selection: nullptr where neither the box nor the table has a plan.
+  const Plan* Lookup(Request& request, Box& site);
   // Stage 4 alone: the cached plan of a prepared request, or nullptr.
   const Plan* Lookup(Request& request) const {
     const Reclaimer::Guard guard;
@@ -94,6 +96,8 @@ class Selector {
   const ReferenceUses& reference_uses() const { return reference_uses_; }
 
  private:
+  template <class OnMiss>
+  Result<const Plan*> Choose(Request& request, Box& site, OnMiss&& miss);
   Result<const Plan*> Miss(Request& request, Facts& key, uint64_t hash, bool* keep);
   using Backends = std::vector<const Backend*>;
   Result<const Plan*> SelectAnew(Request& request, Facts& key, uint64_t hash, const Backends& not_now, bool* keep,

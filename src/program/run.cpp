@@ -200,7 +200,7 @@ Status ProgramRun::BindStep(const ProgramStep& what, Step& step, bool select) {
     step.plan = nullptr;
     LZ_RETURN_IF_ERROR(program_.engine().Prepare(r));
   }
-  step.plan = program_.engine().Lookup(step.site, r.facts);
+  step.plan = program_.engine().Lookup(r, step.site);
   if (!step.plan) {
     if (!select) return {};
     auto plan = program_.engine().Select(r, step.site);

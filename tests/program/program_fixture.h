@@ -116,11 +116,13 @@ class ProgramFixture : public testing::Test {
   }
   // Runs with the sizes of the first output.
   static Status Run(Program& program, std::vector<OwnedTensor*> inputs, std::vector<OwnedTensor*> outputs,
-                    std::vector<OwnedTensor*> caches = {}, int64_t past = 0, int64_t policy = 0) {
+                    std::vector<OwnedTensor*> caches = {}, int64_t past = 0, int64_t policy = 0,
+                    const lz_parallel* parallel = nullptr) {
     const auto in = Given(std::move(inputs)), cached = Given(std::move(caches));
     RunArguments arguments{.batch = outputs[0]->shape()[0], .length = outputs[0]->shape()[1], .past = past};
     const auto out = Given(std::move(outputs));
     arguments.inputs = in, arguments.outputs = out, arguments.caches = cached, arguments.policy = policy;
+    arguments.parallel = parallel;
     return program.Run(arguments);
   }
   static std::vector<std::string> Kernels(Program& program, std::vector<OwnedTensor*> inputs,
