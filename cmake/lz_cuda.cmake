@@ -13,6 +13,7 @@ set(decls "")
 set(refs "")
 set(sources "")
 set(symbols "")
+set(parts "")
 lz_collect_families(${PROJECT_SOURCE_DIR}/kernels *.cu kernels)
 file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/cuda_library.cu @ONLY CONTENT
 "// Generated from kernels/. Do not edit.
@@ -56,7 +57,7 @@ file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/gen/cuda_sms.h @ONLY CONTENT "// Gen
 #define LZ_CUDA_SMS @sms@
 ")
 
-add_library(layerzero_cuda SHARED ${sources} ${PROJECT_BINARY_DIR}/gen/cuda_library.cu)
+add_library(layerzero_cuda SHARED ${sources} ${parts} ${PROJECT_BINARY_DIR}/gen/cuda_library.cu)
 foreach(source symbol IN ZIP_LISTS sources symbols)
   set_property(SOURCE ${source} APPEND PROPERTY COMPILE_DEFINITIONS LZ_FAMILY_SYMBOL=${symbol})
 endforeach()

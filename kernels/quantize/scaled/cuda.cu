@@ -62,6 +62,7 @@ constexpr auto kFirstAxis = std::to_array<Constraint>({
     {.field = "format", .rel = Rel::kInSet, .set = kMade, .code = ReasonCode::kQuantFormatUnsupported},
     {"axis.given", Rel::kEq, 1, {}, ReasonCode::kQuantGranularity},
     {"axis", Rel::kEq, 0, {}, ReasonCode::kQuantGranularity},
+    {"input.ndim", Rel::kGe, 2},  // no byte of two runs
 });
 constexpr auto kGroups = std::to_array<Constraint>({
     kOnCompiledSm,

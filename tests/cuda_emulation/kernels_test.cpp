@@ -1,0 +1,109 @@
+// Own CUDA kernels without a device: each agrees with FP64 on the conformance cases that it admits, as C++ of the host.
+// And the emulation shows the faults that it is there for.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <deque>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "cuda_emulation_table.h"
+#include "tests/conformance/case_files.h"
+#include "tests/cuda_emulation/planted.h"
+#include "verify/run.h"
+
+namespace lz {
+namespace {
+
+// The rows of the sources, as kernels of the host: what they require of a device is left out.
+const std::vector<KernelSpec>& HostRows() {
+  static std::deque<std::vector<Constraint>> kept;
+  static const auto rows = [] {
+    std::vector<KernelSpec> all;
+    for (const KernelFamily* family : kEmulatedTable) {
+      for (KernelSpec spec : *family) {
+        auto& constraints = kept.emplace_back();
+        for (const Constraint& c : spec.constraints) {
+          if (!c.field.starts_with("device.")) constraints.push_back(c);
+        }
+        spec.constraints = constraints;
+        spec.platform = Platform::kCpu;
+        all.push_back(spec);
+      }
+    }
+    return all;
+  }();
+  return rows;
+}
+
+void RegisterOnce() {
+  static const bool done = [] {
+    std::vector<Registry::Registration> registrations;
+    for (const KernelSpec& spec : HostRows()) registrations.push_back({&spec, {}, {}});
+    return Engine::Get().selector().registry().Register(registrations).ok();
+  }();
+  ASSERT_TRUE(done);
+}
+
+class EmulatedCuda : public testing::TestWithParam<size_t> {};
+TEST_P(EmulatedCuda, AgreesWithTheReference) {
+  RegisterOnce();
+  Engine& engine = Engine::Get();
+  const KernelSpec& spec = HostRows()[GetParam()];
+  const KernelEntry* kernel = engine.selector().registry().FindKernel(spec.operation, spec.id);
+  ASSERT_NE(kernel, nullptr);
+  int admitted = 0;
+  std::string refusal;
+  for (const verify::CaseLine& line : verify::CasesOf(*kernel->op)) {
+    if (line.refuses()) continue;
+    auto c = verify::ParseCase(*kernel->op, line.text);
+    ASSERT_TRUE(c.ok()) << line.Where() << "\n" << c.status().Text();
+    // Values that a launch must refuse: the host does not see those of a device.
+    Request request = c->MakeRequest();
+    if (!engine.Prepare(request).ok() || !verify::ReferenceAccepts(request).ok()) continue;
+    const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
+    if (result.verdict == verify::Verdict::kNotAdmitted) {
+      refusal = result.text;
+      continue;
+    }
+    ++admitted;
+    EXPECT_EQ(result.verdict, verify::Verdict::kPassed) << line.Where() << "\n  " << result.text;
+  }
+  EXPECT_GT(admitted, 0) << "no case is admitted; the last refusal: " << refusal;
+}
+INSTANTIATE_TEST_SUITE_P(All, EmulatedCuda, testing::Range(size_t{0}, HostRows().size()), [](const auto& info) {
+  std::string name(HostRows()[info.param].id);
+  for (char& c : name) c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name + "_" + std::to_string(info.param);
+});
+
+using planted::Fault;
+
+// How many of 8 sums are wrong.
+int WrongSums(Fault fault) {
+  std::vector<int32_t> x(8 * 512), out(8, -1), want(8);
+  std::iota(x.begin(), x.end(), 1);
+  for (size_t b = 0; b < 8; ++b)
+    want[b] = std::accumulate(x.begin() + long(b * 512), x.begin() + long(b * 512 + 512), 0);
+  EXPECT_EQ(planted::Sum(fault, x.data(), out.data()), 0);
+  int wrong = 0;
+  for (size_t b = 0; b < 8; ++b) wrong += out[b] != want[b];
+  return wrong;
+}
+
+TEST(EmulationOfCuda, ShowsPlantedFaults) {
+  EXPECT_EQ(WrongSums(Fault::kNone), 0);
+  for (const Fault fault : {Fault::kNoBarrierAfterWrite, Fault::kNoBarrierBeforeReuse, Fault::kShuffleBeyondMask,
+                            Fault::kUnwrittenShared, Fault::kNoWaitForCopy}) {
+    EXPECT_GT(WrongSums(fault), 0) << "fault " << int(fault);
+  }
+}
+
+TEST(EmulationOfCuda, RefusesLaunchesBeyondADevice) {
+  EXPECT_NE(planted::LaunchTooLarge(), 0);
+  EXPECT_EQ(WrongSums(Fault::kNone), 0) << "an error is its launch's alone";
+}
+
+}  // namespace
+}  // namespace lz
