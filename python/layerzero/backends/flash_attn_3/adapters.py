@@ -1,0 +1,58 @@
+"""FlashAttention 3 by its own package, whose module is flash_attn_interface."""
+
+from flash_attn_interface import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
+
+from layerzero.backends.flash_attn.packed import Operations, finished, probe_of, window_of
+from layerzero.backends.torch.attention import positive_scale
+
+
+def _forward(query, keys, cu_q, most, how, rows):
+    options = {"softmax_scale": how.scale, "causal": how.causal, "window_size": how.window, "softcap": how.softcap}
+    if keys.table is None:
+        output, lse, *_ = flash_attn_varlen_func(
+            query, keys.key, keys.value, cu_q, keys.offsets, most, keys.longest, return_attn_probs=True, **options
+        )
+        return output, lse.transpose(0, 1)
+    output, lse, *_ = flash_attn_with_kvcache(
+        query,
+        keys.key,
+        keys.value,
+        cache_seqlens=keys.used,
+        page_table=keys.table,
+        cu_seqlens_q=cu_q,
+        max_seqlen_q=most,
+        return_softmax_lse=True,
+        **options,
+    )
+    return output, lse.transpose(0, 1)
+
+
+class _Package(Operations):
+    """Its function for tensors of four axes takes any strides, so nothing is packed."""
+
+    def dense(self, query, key, value, causal, scale, window, softcap, sinks, slopes, return_lse):
+        query, scale = positive_scale(query, scale)
+        output, lse, *_ = flash_attn_func(
+            query,
+            key,
+            value,
+            softmax_scale=scale,
+            causal=bool(causal),
+            window_size=window_of(window),
+            softcap=softcap or 0.0,
+            num_splits=0,  # its own choice
+            return_attn_probs=True,
+        )
+        output, lse = finished(output, lse.transpose(1, 2), sinks, return_lse)
+        return output, lse.transpose(1, 2) if return_lse else None
+
+
+operations = _Package(_forward)
+attention = operations.attention
+cross_attention = operations.cross_attention
+ragged_attention = operations.ragged_attention
+paged_attention = operations.paged_attention
+paged_decode_attention = operations.paged_decode_attention
+paged_cross_attention = operations.paged_cross_attention
+paged_prefill_attention = operations.paged_prefill_attention
+probe = probe_of(attention)
