@@ -25,6 +25,9 @@ inline constexpr Constraint kOnCompiledSm = {
     .field = "device.sm", .rel = Rel::kInSet, .set = kCompiledSms, .code = ReasonCode::kNotBuilt};
 inline constexpr Constraint kOnDriver = {.field = "device.cuda_version", .rel = Rel::kGe, .operand = kNeededCuda};
 
+// The priority of a kernel that no device has measured yet: below torch's rows.
+inline constexpr int32_t kNotYetMeasured = 5;
+
 inline constexpr int kWarp = 32;
 inline constexpr int64_t kMaxGridY = 65535;
 inline constexpr int kVectorBytes = 16;  // of one load
@@ -76,6 +79,20 @@ struct DeviceRows {
   // All rows of `width` elements lie one behind the other.
   bool Dense(int64_t width) const { return n == 0 || (n == 1 && stride[0] == width); }
 };
+
+// Where element i of a tensor is, counted over all its axes.
+inline DeviceRows ElementsOf(const lz_tensor& t) {
+  int64_t shape[9], strides[9];
+  for (int i = 0; i <= t.ndim; ++i) {
+    shape[i] = i < t.ndim ? t.shape[i] : 1;
+    strides[i] = i < t.ndim ? t.strides[i] : 1;
+  }
+  lz_tensor rows = t;
+  rows.ndim = t.ndim + 1;
+  rows.shape = shape;
+  rows.strides = strides;
+  return DeviceRows(rows);
+}
 
 // Whether every address is a multiple of 16 bytes; absent tensors are.
 template <class... P>

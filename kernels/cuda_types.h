@@ -32,6 +32,16 @@ __device__ inline float LoadFloat(const void* data, int64_t i, DType type) {
   }
 }
 
+// The same in FP64, exact for integers of 32 bits too.
+__device__ inline double LoadDouble(const void* data, int64_t i, DType type) {
+  switch (type) {
+    case DType::kF64: return static_cast<const double*>(data)[i];
+    case DType::kI32: return double(static_cast<const int32_t*>(data)[i]);
+    case DType::kI64: return double(static_cast<const int64_t*>(data)[i]);
+    default: return double(LoadFloat(data, i, type));
+  }
+}
+
 // Rounded to nearest even. 8-bit floats saturate, infinities too; int8 to +-127, with 0 for NaN.
 __device__ inline void StoreFloat(void* data, int64_t i, DType type, float v) {
   switch (type) {

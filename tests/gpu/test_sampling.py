@@ -1,6 +1,7 @@
 """The sampling operations on the device: the CPU's tokens for the same numbers, torch's generator, graphs, no waiting."""
 
 import contextlib
+import functools
 
 import layerzero as lz
 import pytest
@@ -14,6 +15,12 @@ CALLS = {
 }
 EVERY = [(name, filters) for name, all_filters in CALLS.items() for filters in all_filters]
 every = pytest.mark.parametrize(("name", "filters"), EVERY, ids=str)
+both = pytest.mark.parametrize("provider", ["torch", "cuda"])
+
+
+def row_of(name, provider):
+    """The operation as torch's row or as the own kernel."""
+    return functools.partial(getattr(lz, name), kernel=f"{provider}.sampling.{name.removeprefix('sample_')}")
 
 
 @contextlib.contextmanager
@@ -67,26 +74,30 @@ def agree(name, call, got):
 
 
 @every
+@both
 @pytest.mark.parametrize(("rows", "vocab"), [(1, 128256), (7, 1000), (64, 32001), (130, 4097)])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f64", "ties", "bad"])
-def test_tokens_are_the_cpus(name, filters, rows, vocab, kind):
+def test_tokens_are_the_cpus(name, filters, provider, rows, vocab, kind):
+    if (provider, kind) == ("cuda", "f64"):
+        pytest.skip("no row of that dtype")
     call = {"logits": logits_of(kind, rows, vocab)} | filters_of(filters, rows)
     for temperature in (1.0, 0.7):
         given = call | {"temperature": temperature, "uniform": torch.rand(rows, dtype=torch.float64)}
         device = on_device(given)
         with unread():
-            got = getattr(lz, name)(**device)
+            got = row_of(name, provider)(**device)
         agree(name, given, got)
 
 
 @every
-def test_a_seed_draws_the_cpus_numbers(name, filters):
+@both
+def test_a_seed_draws_the_cpus_numbers(name, filters, provider):
     """One million numbers of two tokens of equal probability show every bit of a mistake in the numbers."""
     call = {"logits": torch.zeros(5000, 2)} | filters_of(filters, 5000)
     for seed, offset in ((0, 0), (7, 3), (-5, 2**40 + 1)):
         device = on_device(call)
         with unread():
-            got = getattr(lz, name)(**device, seed=seed, offset=offset)
+            got = row_of(name, provider)(**device, seed=seed, offset=offset)
         want = getattr(lz, name)(**call, seed=seed, offset=offset)
         assert int((got.cpu() != want).sum()) <= 1
 
@@ -149,11 +160,28 @@ def test_each_replay_of_a_graph_draws(name, filters):
 
 
 @every
-def test_a_seed_in_a_graph_repeats(name, filters):
+@both
+def test_a_seed_in_a_graph_repeats(name, filters, provider):
     call = on_device({"logits": torch.randn(64, 4000)} | filters_of(filters, 64))
-    graph, token = captured(lambda: getattr(lz, name)(**call, seed=3, offset=2))
+    sample = row_of(name, provider)
+    graph, token = captured(lambda: sample(**call, seed=3, offset=2))
     graph.replay()
-    assert torch.equal(token, getattr(lz, name)(**call, seed=3, offset=2))
+    assert torch.equal(token, sample(**call, seed=3, offset=2))
+
+
+@both
+def test_draws_follow_the_distribution_in_the_far_tail(provider):
+    """Pooled chi-square of a million draws; tokens that expect fewer than ten are one cell."""
+    torch.manual_seed(8)
+    logits, draws = torch.randn(5000, dtype=torch.float64) * 3, 1 << 20
+    probabilities = logits.bfloat16().double().softmax(-1)
+    x = logits.bfloat16().cuda().expand(draws, 5000)
+    token = row_of("sample_topp", provider)(x, 1.0, temperature=1.0, seed=5)
+    seen, expected = torch.bincount(token.cpu(), minlength=5000).double(), probabilities * draws
+    rare = expected < 10
+    seen, expected = (torch.cat((t[~rare], t[rare].sum()[None])) for t in (seen, expected))
+    freedom = len(seen) - 1
+    assert float(((seen - expected) ** 2 / expected).sum() - freedom) < 5 * (2 * freedom) ** 0.5
 
 
 def speculation(b, n, vocab, dtype=torch.float32):
@@ -162,23 +190,25 @@ def speculation(b, n, vocab, dtype=torch.float32):
     return {"draft_probs": draft, "draft_token_ids": torch.randint(0, vocab, (b, n)), "target_probs": target}
 
 
+@both
 @pytest.mark.parametrize(("b", "n", "vocab"), [(1, 3, 32000), (64, 4, 5000), (9, 0, 300), (9, 2, 7)])
-def test_speculation_gives_the_cpus_tokens(b, n, vocab):
+def test_speculation_gives_the_cpus_tokens(b, n, vocab, provider):
+    speculate = functools.partial(lz.speculative_sample, kernel=f"{provider}.sampling.speculative")
     call = speculation(b, n, vocab)
     call["draft_token_ids"][0, :1] = vocab
     call["target_probs"][-1] = float("nan")
     device = on_device(call)
     for seed in range(20):
         with unread():
-            tokens, count = lz.speculative_sample(**device, seed=seed)
+            tokens, count = speculate(**device, seed=seed)
         want = lz.speculative_sample(**call, seed=seed, kernel="ref.sampling.speculative")
         assert torch.equal(count.cpu(), want[1])
         assert int((tokens.cpu() != want[0]).sum()) <= b // 20
     torch.manual_seed(4)
     with unread():
-        first, second = lz.speculative_sample(**device)[0], lz.speculative_sample(**device)[0]
+        first, second = speculate(**device)[0], speculate(**device)[0]
     torch.manual_seed(4)
-    assert torch.equal(first, lz.speculative_sample(**device)[0])
+    assert torch.equal(first, speculate(**device)[0])
     assert b == 1 or not torch.equal(first, second)
 
 
@@ -193,11 +223,12 @@ def test_strict_mode_refuses_a_row_without_a_distribution(name, filters):
             getattr(lz, name)(**call)
 
 
-def test_numbers_of_rows_that_are_none_give_minus_one():
-    x = torch.zeros(3, 50, device="cuda")
+@both
+def test_numbers_of_rows_that_are_none_give_minus_one(provider):
+    x, sample = torch.zeros(3, 50, device="cuda"), row_of("sample_topk", provider)
     with unread():
-        tokens = lz.sample_topk(x, row_k=torch.tensor([2, 0, -1]).cuda(non_blocking=True))
-        colder = lz.sample_topk(x, 3, row_temperature=torch.tensor([1.0, 0.0, float("nan")]).cuda(non_blocking=True))
+        tokens = sample(x, row_k=torch.tensor([2, 0, -1]).cuda(non_blocking=True))
+        colder = sample(x, 3, row_temperature=torch.tensor([1.0, 0.0, float("nan")]).cuda(non_blocking=True))
     assert (tokens >= 0).tolist() == [True, False, False]
     assert (colder >= 0).tolist() == [True, False, False]
 

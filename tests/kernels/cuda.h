@@ -47,6 +47,7 @@ class CudaRow : public testing::Test {
 
   // A scalar that is given; Left() is one that is not.
   static lz_scalar Int(int64_t value) { return {{.i = value}, 1}; }
+  static lz_scalar Float(double value) { return {{.f = value}, 1}; }
   static lz_scalar Left() { return {{.i = 0}, 0}; }
 
   // "" if the kernel is admissible for the call on that device, else the codes of its reasons.

@@ -46,10 +46,6 @@ __device__ double WarpSum64(double v) {
   return v;
 }
 
-__device__ double LoadDouble(const void* data, int64_t i, DType type) {
-  return type == DType::kF64 ? static_cast<const double*>(data)[i] : double(LoadFloat(data, i, type));
-}
-
 __device__ double Score(double x, int32_t scoring) {
   if (scoring == kSigmoid) return 1.0 / (1.0 + exp(-x));
   return sqrt(x > 0 ? x + log1p(exp(-x)) : log1p(exp(x)));  // of softplus

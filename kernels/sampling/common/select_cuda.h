@@ -1,0 +1,111 @@
+// The value at which the descending order of a row reaches a count or a mass, on CUDA, without a sort: a histogram of
+// values in 2048 equal steps between two bounds, then one of the step that the order reaches, until it holds one value
+// or is needed whole. Steps of values, not of bits: the elements of a usual row spread over them, so that atomic
+// additions seldom meet. Every step is shorter than the one before, by a factor that is 2048 for even values.
+#pragma once
+
+#include "kernels/sampling/common/draw_cuda.h"
+
+namespace lz::sampler {
+
+#ifdef __CUDACC__
+
+// Keep what is above `value`, and the first `ties` elements equal to it.
+struct Threshold {
+  float value;
+  Mass ties;
+};
+
+inline constexpr int kBins = 2 * kRowThreads;
+
+// Between lo and hi: 0 at lo, kBins - 1 at hi, never less for a larger value.
+__device__ inline int BinOf(float v, float lo, float hi) {
+  const float width = hi - lo;
+  const float at = width < kInfinity ? (v - lo) / width : (v * 0.5f - lo * 0.5f) / (hi * 0.5f - lo * 0.5f);
+  return int(at * float(kBins - 1));
+}
+
+// Floats in their order as integers.
+__device__ inline uint32_t KeyOf(float v) {
+  const uint32_t bits = __float_as_uint(v);
+  return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
+}
+__device__ inline float OfKey(uint32_t key) { return __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu)); }
+
+// The smallest float in [lo, hi] whose bin is at least `bin`.
+__device__ inline uint32_t FirstKeyOf(int bin, float lo, float hi) {
+  uint32_t low = KeyOf(lo), high = KeyOf(hi);
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (BinOf(OfKey(middle), lo, hi) >= bin) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+struct Bins {
+  Mass mass[kBins];
+  uint32_t count[kBins];
+};
+struct FoundBin {
+  int bin;
+  Mass above;  // of the bins after it
+  Mass mass;
+  uint32_t count;
+};
+
+// The bin where the order, from the last bin down, reaches `target`; `above`: the mass of what is above all bins.
+template <bool kWeighted>
+__device__ FoundBin FindBin(const Bins& bins, Mass above, Mass target) {
+  __shared__ FoundBin found;
+  const int top = kBins - 1 - 2 * int(threadIdx.x);
+  const Mass first = kWeighted ? bins.mass[top] : bins.count[top];
+  const Mass second = kWeighted ? bins.mass[top - 1] : bins.count[top - 1];
+  const Mass before = above + BlockSumBefore(first + second);  // a barrier: the last `found` has been read
+  if (before < target && target <= before + first + second) {
+    const bool later = target > before + first;
+    found = {top - later, later ? before + first : before, later ? second : first, bins.count[top - later]};
+  }
+  __syncthreads();
+  return found;
+}
+
+// value(i): element i, no NaN; weight(v): the mass of a value, not read for counts. lo and hi: of the elements that
+// take part. 0 < target <= the mass of those. `bins` is shared memory.
+template <bool kWeighted, class Value, class Weight>
+__device__ Threshold SelectThreshold(Bins& bins, const Value& value, int64_t n, float lo, float hi, Mass target,
+                                     const Weight& weight) {
+  Mass above = 0;
+  while (lo < hi) {
+    __syncthreads();  // the bins of the round before have been read
+    for (int b = int(threadIdx.x); b < kBins; b += kRowThreads) {
+      if (kWeighted) bins.mass[b] = 0;
+      bins.count[b] = 0;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
+      const float v = value(i);
+      if (!(v >= lo && v <= hi)) continue;
+      const int b = BinOf(v, lo, hi);
+      if (kWeighted) atomicAdd(&bins.mass[b], weight(v));
+      atomicAdd(&bins.count[b], 1u);
+    }
+    __syncthreads();
+    const FoundBin f = FindBin<kWeighted>(bins, above, target);
+    const uint32_t first = FirstKeyOf(f.bin, lo, hi);
+    if (f.count == 1 || f.above + f.mass == target) return {OfKey(first), kAllTies};
+    const uint32_t last = f.bin == kBins - 1 ? KeyOf(hi) : FirstKeyOf(f.bin + 1, lo, hi) - 1;
+    lo = OfKey(first);
+    hi = OfKey(last);
+    above = f.above;
+  }
+  const Mass each = kWeighted ? weight(lo) : 1;
+  return {lo, each == 0 ? kAllTies : (target - above + each - 1) / each};
+}
+#endif  // __CUDACC__
+
+}  // namespace lz::sampler

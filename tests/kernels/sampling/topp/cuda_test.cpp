@@ -1,0 +1,21 @@
+// The row of cuda.sampling.topp; its results: tests/cuda_emulation, tests/gpu.
+#include "tests/kernels/cuda.h"
+
+namespace lz {
+namespace {
+
+class CudaSampleTopP : public CudaRow {};
+
+TEST_F(CudaSampleTopP, TakesLargeVocabularies) {
+  RunsOnHopperNotOnTuring("sample_topp", "cuda.sampling.topp", {Tensor(DType::kBF16, {4, 262144})},
+                          {Float(0.9), Float(1.0), Int(1), Int(0)});
+  EXPECT_EQ(Refusal("sample_topp", "cuda.sampling.topp", {Tensor(DType::kF32, {4, (1 << 22) + 1})}, "h100",
+                    {Float(0.9), Float(1.0), Int(1), Int(0)}),
+            "SHAPE_UNSUPPORTED ");
+  EXPECT_EQ(Refusal("sample_topp", "cuda.sampling.topp", {Tensor(DType::kF64, {4, 1024})}, "h100",
+                    {Float(0.9), Float(1.0), Int(1), Int(0)}),
+            "DTYPE_UNSUPPORTED ");
+}
+
+}  // namespace
+}  // namespace lz
