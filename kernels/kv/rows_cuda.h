@@ -14,7 +14,7 @@ struct PagedSide {
   const float* scale;    // nullptr: 1
   int64_t scale_stride;  // 0: one for all heads
   int64_t row, row_head, block, slot, head;
-  int64_t block_size, slots;  // slots of the cache
+  int64_t block_size, slots;  // slots of the cache; block_size is 0 where one stride leads from each slot to the next
   int32_t heads, width;       // units of a head
   DType rows_type, cache_type;
 };
@@ -33,7 +33,7 @@ inline PagedSide SideOf(const lz_tensor& rows, const lz_tensor& cache, const lz_
                  .block = cache.strides[0],
                  .slot = cache.strides[1],
                  .head = cache.strides[2],
-                 .block_size = cache.shape[1] > 0 ? cache.shape[1] : 1,
+                 .block_size = cache.strides[0] == cache.shape[1] * cache.strides[1] ? 0 : cache.shape[1],
                  .slots = cache.shape[0] * cache.shape[1],
                  .heads = int32_t(cache.shape[2]),
                  .width = int32_t(cache.shape[3]),
@@ -43,11 +43,16 @@ inline PagedSide SideOf(const lz_tensor& rows, const lz_tensor& cache, const lz_
     s.scale = Data<const float>(*scale);
     s.scale_stride = scale->ndim == 1 && scale->shape[0] > 1 ? scale->strides[0] : 0;
   }
+  if (s.scale_stride == 0 && s.head == s.width && s.row_head == s.width) {  // heads follow one another
+    s.width *= s.heads;
+    s.heads = 1;
+  }
   return s;
 }
 
 #ifdef __CUDACC__
 inline constexpr int kPagedThreads = 256;
+inline constexpr int64_t kFewRows = 1024;  // fewer do not fill the device: a block for each
 
 // 16 bytes a unit.
 inline bool ToWide(PagedSide* s) {
@@ -60,11 +65,21 @@ inline bool ToWide(PagedSide* s) {
   return true;
 }
 
+// Where a slot begins. Divisions of 64 bits take as long as a load.
+__device__ inline int64_t SlotOffset(const PagedSide& s, int64_t slot) {
+  if (s.block_size == 0) return slot * s.slot;
+  if (s.slots <= 0x7fffffff) {
+    const auto at = uint32_t(slot), size = uint32_t(s.block_size), block = at / size;
+    return block * s.block + (at - block * size) * s.slot;
+  }
+  return slot / s.block_size * s.block + slot % s.block_size * s.slot;
+}
+
 // kInto: from rows into the cache, rows without a slot are left out; else from the cache, and they become 0.
 template <class Unit, bool kInto>
-__device__ void CopyUnit(const PagedSide& s, int64_t row, int64_t slot, int h, int j) {
+__device__ void CopyUnit(const PagedSide& s, int64_t row, int64_t slot, int64_t at_slot, int h, int j) {
   const int64_t at_row = row * s.row + h * s.row_head + j;
-  const int64_t at_cache = slot / s.block_size * s.block + slot % s.block_size * s.slot + h * s.head + j;
+  const int64_t at_cache = at_slot + h * s.head + j;
   Unit* rows = static_cast<Unit*>(const_cast<void*>(s.rows));
   Unit* cache = static_cast<Unit*>(const_cast<void*>(s.cache));
   if constexpr (kInto) {
@@ -75,9 +90,9 @@ __device__ void CopyUnit(const PagedSide& s, int64_t row, int64_t slot, int h, i
 }
 // Divided by the scale into the cache, multiplied with it out of it, in float32.
 template <bool kInto>
-__device__ void ConvertUnit(const PagedSide& s, int64_t row, int64_t slot, int h, int j) {
+__device__ void ConvertUnit(const PagedSide& s, int64_t row, int64_t slot, int64_t at_slot, int h, int j) {
   const int64_t at_row = row * s.row + h * s.row_head + j;
-  const int64_t at_cache = slot / s.block_size * s.block + slot % s.block_size * s.slot + h * s.head + j;
+  const int64_t at_cache = at_slot + h * s.head + j;
   const float scale = s.scale ? s.scale[h * s.scale_stride] : 1.0f;
   if constexpr (kInto) {
     const float v = LoadFloat(s.rows, at_row, s.rows_type);
@@ -90,21 +105,23 @@ __device__ void ConvertUnit(const PagedSide& s, int64_t row, int64_t slot, int h
 
 struct Convert {};
 
-// A block takes rows of one side in turn.
+// A block takes rows of one side in turn, blockDim.y at once.
 template <class Unit, bool kInto>
 __global__ void __launch_bounds__(kPagedThreads) Paged(const PagedSides a) {
   const PagedSide& s = a.side[blockIdx.y];
   const int items = s.heads * s.width;
-  for (int64_t row = blockIdx.x; row < a.n; row += gridDim.x) {
+  for (int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y; row < a.n;
+       row += int64_t(gridDim.x) * blockDim.y) {
     int64_t slot = LoadIndex(a.slots, row * a.slot_stride, a.wide_slots);
     if (slot >= s.slots) slot = -1;
     if (kInto && slot < 0) continue;
+    const int64_t at_slot = slot < 0 ? 0 : SlotOffset(s, slot);
     for (int i = threadIdx.x; i < items; i += blockDim.x) {
-      const int h = i / s.width, j = i % s.width;
+      const int h = s.heads == 1 ? 0 : i / s.width, j = i - h * s.width;
       if constexpr (std::is_same_v<Unit, Convert>) {
-        ConvertUnit<kInto>(s, row, slot, h, j);
+        ConvertUnit<kInto>(s, row, slot, at_slot, h, j);
       } else {
-        CopyUnit<Unit, kInto>(s, row, slot, h, j);
+        CopyUnit<Unit, kInto>(s, row, slot, at_slot, h, j);
       }
     }
   }
@@ -129,8 +146,10 @@ int32_t LaunchPaged(PagedSides a, int sides, const lz_tensor& slots, void* strea
     most = items > most ? items : most;
   }
   if (a.n == 0 || most == 0) return 0;
-  const dim3 grid(unsigned(a.n < int64_t{1} << 30 ? a.n : int64_t{1} << 30), unsigned(sides));
-  const unsigned threads = unsigned(most < kPagedThreads ? (most + kWarp - 1) / kWarp * kWarp : kPagedThreads);
+  const unsigned lanes = unsigned(most < kPagedThreads ? (most + kWarp - 1) / kWarp * kWarp : kPagedThreads);
+  const dim3 threads(lanes, a.n < kFewRows ? 1 : kPagedThreads / lanes);
+  const int64_t blocks = (a.n + threads.y - 1) / threads.y;
+  const dim3 grid(unsigned(blocks < int64_t{1} << 30 ? blocks : int64_t{1} << 30), unsigned(sides));
   const cudaStream_t s = static_cast<cudaStream_t>(stream);
   if (!copied) {
     Paged<Convert, kInto><<<grid, threads, 0, s>>>(a);

@@ -18,31 +18,40 @@ struct Problem {
   bool wide, wide_table;
 };
 
-// Row and column of update i as one number; -1: it is left out.
-__device__ int64_t EntryOf(const Problem& p, int64_t i) {
+struct Entry {
+  int64_t row, column;
+  bool inside;
+};
+__device__ Entry EntryOf(const Problem& p, int64_t i) {
   const int64_t row = LoadIndex(p.updates, i * p.update_stride, p.wide);
   const int64_t column = LoadIndex(p.updates, i * p.update_stride + p.part_stride, p.wide);
-  return row < 0 || row >= p.rows || column < 0 || column >= p.columns ? -1 : row * p.columns + column;
+  return {row, column, row >= 0 && row < p.rows && column >= 0 && column < p.columns};
 }
+// Row and column as one number; -1: it is left out.
+__device__ int64_t KeyOf(const Problem& p, const Entry& e) { return e.inside ? e.row * p.columns + e.column : -1; }
 
 __global__ void __launch_bounds__(kThreads) Update(const Problem p) {
   __shared__ int64_t later[kThreads];
-  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t mine = i < p.n ? EntryOf(p, i) : -1;
-  bool last = mine >= 0;
-  for (int64_t first = int64_t(blockIdx.x) * kThreads; first < p.n; first += kThreads) {
+  const int64_t begin = int64_t(blockIdx.x) * kThreads, i = begin + threadIdx.x;
+  const Entry entry = i < p.n ? EntryOf(p, i) : Entry{};
+  const int64_t mine = KeyOf(p, entry),
+                block = i < p.n ? LoadIndex(p.updates, i * p.update_stride + 2 * p.part_stride, p.wide) : 0;
+  bool superseded = !entry.inside;
+  for (int64_t first = begin; first < p.n; first += kThreads) {
+    const int64_t at = first + threadIdx.x;
+    if (first > begin) __syncthreads();  // the keys before have been read
+    later[threadIdx.x] = first == begin ? mine : at < p.n ? KeyOf(p, EntryOf(p, at)) : -1;
     __syncthreads();
-    later[threadIdx.x] = first + threadIdx.x < p.n ? EntryOf(p, first + threadIdx.x) : -1;
-    __syncthreads();
-    for (int j = 0; last && j < kThreads; ++j) last = first + j <= i || later[j] != mine;
+    const int count = p.n - first < kThreads ? int(p.n - first) : kThreads;
+#pragma unroll 8
+    for (int j = 0; j < count; ++j) superseded |= later[j] == mine && first + j > i;
   }
-  if (!last) return;
-  const int64_t block = LoadIndex(p.updates, i * p.update_stride + 2 * p.part_stride, p.wide);
-  const int64_t at = mine / p.columns * p.row_stride + mine % p.columns * p.column_stride;
+  if (superseded) return;
+  const int64_t to = entry.row * p.row_stride + entry.column * p.column_stride;
   if (p.wide_table) {
-    static_cast<int64_t*>(p.table)[at] = block;
+    static_cast<int64_t*>(p.table)[to] = block;
   } else if (block == int32_t(block)) {
-    static_cast<int32_t*>(p.table)[at] = int32_t(block);
+    static_cast<int32_t*>(p.table)[to] = int32_t(block);
   }
 }
 
