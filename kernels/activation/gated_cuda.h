@@ -29,7 +29,9 @@ struct Times {
   __device__ float operator()(float gate, float up) const { return f(gate) * up; }
 };
 
-inline constexpr int kGatedThreads = 256;  // of a block, at most
+inline constexpr int kGatedThreads = 256;      // of a block, at most
+inline constexpr int kFewGatedThreads = 64;    // where blocks of more leave most of the device without one
+inline constexpr int64_t kFewGated = 1 << 15;  // vectors of such a call
 
 template <GatedForm kForm, class T, int kN, class F>
 __device__ Vector<T, kN> GatedVector(const Vector<T, kN>* gate, const Vector<T, kN>* up, int64_t i, F f) {
@@ -69,8 +71,9 @@ __global__ void __launch_bounds__(kGatedThreads) Gated(const GatedRows<T> a, F f
 template <GatedForm kForm, class T, int kN, class F>
 int32_t RunGated(const GatedRows<T>& a, F f, cudaStream_t stream) {
   constexpr int64_t kMaxRows = int64_t{1} << 30;  // blocks along x; more rows take turns
-  const int64_t vectors = a.n / kN, chunks = (vectors + kGatedThreads - 1) / kGatedThreads;
-  const int64_t threads = vectors < kGatedThreads ? (vectors + kWarp - 1) / kWarp * kWarp : kGatedThreads;
+  const int64_t vectors = a.n / kN, most = vectors * a.rows < kFewGated ? kFewGatedThreads : kGatedThreads;
+  const int64_t threads = vectors < most ? (vectors + kWarp - 1) / kWarp * kWarp : most;
+  const int64_t chunks = (vectors + threads - 1) / threads;
   const dim3 grid(unsigned(a.rows < kMaxRows ? a.rows : kMaxRows), unsigned(chunks < kMaxGridY ? chunks : kMaxGridY));
   Gated<kForm, T, kN><<<grid, unsigned(threads), 0, stream>>>(a, f);
   return Launched();

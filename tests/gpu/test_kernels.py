@@ -224,3 +224,49 @@ def test_routes_of_many_tokens():
                 want_weights, want_ids = call_reference("moe_route", given)
                 assert torch.equal(ids.cpu(), want_ids)
                 check(weights.cpu(), want_weights)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 1000), (70, 2049), (5, 128256)])
+def test_softmax(dtype, rows, width):
+    torch.manual_seed(width)
+    x, colder = normal(rows, width, dtype=dtype) * 4, torch.rand(rows, device="cuda") + 0.1
+    got = lz.softmax(x, 0.7, kernel="cuda.sampling.softmax")
+    torch.testing.assert_close(got.double(), (x.double() / 0.7).softmax(-1), rtol=1e-5, atol=1e-6)
+    got = lz.softmax(x, row_temperature=colder, kernel="cuda.sampling.softmax")
+    torch.testing.assert_close(got.double(), (x.double() / colder[:, None].double()).softmax(-1), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("length", [2, 16, 128, 1000, 20000])
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_zero_points_and_nvfp4_to_the_bit(dtype, length):
+    torch.manual_seed(length)
+    x = normal(70, length, dtype=dtype)
+    for format in ("int8", "uint8", "int4", "uint4"):
+        paired = ".paired" if format.endswith("4") else ""
+        for options, kernel in (({"axis": 0}, "rows"), ({"group_size": length}, "groups" + paired)):
+            got = lz.quantize_asymmetric(x, format, **options, kernel=f"cuda.quantize.asymmetric.{kernel}")
+            same(got, call_reference("quantize_asymmetric", {"input": x.cpu(), "dtype": format, **options}))
+    if length % 16 == 0:
+        for per_row in (False, True):
+            got = lz.quantize_nvfp4(x, per_row=per_row, kernel="cuda.quantize.nvfp4")
+            same(got, call_reference("quantize_nvfp4", {"input": x.cpu(), "per_row": per_row}))
+
+
+def test_large_moves_tables_and_casts():
+    cache = torch.randint(-128, 128, (300, 16, 8, 128), dtype=torch.int8, device="cuda")
+    moves = torch.stack((torch.arange(150, 300), torch.arange(150)), 1).cuda()
+    keys, values = cache.clone(), cache.flip(0).contiguous()
+    want = [t.clone().index_copy_(0, moves[:, 1], t[150:]) for t in (keys, values)]
+    lz.kv_compact(keys, values, moves, kernel="cuda.kv.compact")
+    assert torch.equal(keys, want[0]) and torch.equal(values, want[1])
+    table = torch.randint(0, 99, (64, 512), dtype=torch.int32, device="cuda")
+    updates = torch.stack((torch.randint(0, 64, (5000,)), torch.randint(0, 9, (5000,)), torch.arange(5000)), 1).cuda()
+    want = table.cpu()
+    call_reference("kv_block_table_update", {"block_tables": want, "updates": updates.cpu()})
+    lz.kv_block_table_update(table, updates, kernel="cuda.kv.block_table_update")
+    assert torch.equal(table.cpu(), want)
+    for a in TOLERANCE:
+        for b in (*TOLERANCE, torch.float64):
+            x = normal(1023, 1001, dtype=a)
+            assert torch.equal(lz.cast(x, str(b).removeprefix("torch."), kernel="cuda.elementwise.cast"), x.to(b))

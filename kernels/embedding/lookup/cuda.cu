@@ -1,0 +1,84 @@
+// embedding.lookup on CUDA: a block some of a row.
+//   input [...]  i32|i64, any strides     weight [vocab, hidden]  any dtype, last dim dense     output [..., hidden]
+//   contiguous
+// Workspace: none. Deterministic. Safe in graph captures. Source: own. An id outside the table stops the kernel, as
+// torch's does: the host cannot see it without waiting for the device.
+#include "kernels/cuda_types.h"
+#include "ops/embedding/lookup.h"
+
+namespace lz {
+namespace {
+using namespace lz::ops::embedding_lookup;
+
+constexpr int kThreads = 128;
+
+struct Problem {
+  const void* ids;
+  DeviceRows places;
+  const void* weight;
+  void* out;
+  int64_t rows, vocab, units, stride;  // of a row of the table, in units
+  bool wide_ids;
+};
+
+template <class Unit>
+__global__ void __launch_bounds__(kThreads) Lookup(const Problem p) {
+  for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    const int64_t id = LoadIndex(p.ids, p.places[row], p.wide_ids);
+    if (id < 0 || id >= p.vocab) __trap();
+    const Unit* from = static_cast<const Unit*>(p.weight) + id * p.stride;
+    Unit* to = static_cast<Unit*>(p.out) + row * p.units;
+    for (int64_t i = int64_t(blockIdx.y) * kThreads + threadIdx.x; i < p.units; i += int64_t(gridDim.y) * kThreads) {
+      to[i] = from[i];
+    }
+  }
+}
+
+template <class Unit>
+int32_t Run(Problem p, int64_t row_bytes, int64_t stride_bytes, void* stream) {
+  p.units = row_bytes / int64_t(sizeof(Unit));
+  p.stride = stride_bytes / int64_t(sizeof(Unit));
+  constexpr int64_t kMaxRows = int64_t{1} << 30;
+  const int64_t chunks = (p.units + kThreads - 1) / kThreads;
+  const dim3 grid(unsigned(p.rows < kMaxRows ? p.rows : kMaxRows), unsigned(chunks < kMaxGridY ? chunks : kMaxGridY));
+  Lookup<Unit><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  return Launched();
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor &ids = args->tensors[kInput], &weight = args->tensors[kWeight], &out = args->tensors[kOutput];
+  const int64_t size = ByteSize(DTypeOf(weight)), row = weight.shape[1] * size, stride = weight.strides[0] * size;
+  const Problem p = {.ids = Data<void>(ids),
+                     .places = ElementsOf(ids),
+                     .weight = Data<void>(weight),
+                     .out = Data<void>(out),
+                     .rows = NumRows(out),
+                     .vocab = weight.shape[0],
+                     .wide_ids = DTypeOf(ids) == DType::kI64};
+  if (p.rows == 0 || row == 0) return 0;
+  if (Aligned(p.weight, p.out) && row % 16 == 0 && stride % 16 == 0) return Run<uint4>(p, row, stride, args->stream);
+  switch (size) {
+    case 1: return Run<uint8_t>(p, row, stride, args->stream);
+    case 2: return Run<uint16_t>(p, row, stride, args->stream);
+    case 4: return Run<uint32_t>(p, row, stride, args->stream);
+    default: return Run<uint64_t>(p, row, stride, args->stream);
+  }
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "cuda.embedding.lookup",
+     .operation = "embedding.lookup",
+     .platform = Platform::kCuda,
+     .dtypes = kIndices,
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = kNotYetMeasured,
+     .deterministic = true,
+     .cuda_graph_safe = true,
+     .launch = &Launch},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
