@@ -1,7 +1,7 @@
 // A draw from the integer masses of a row, in vocabulary order: sums over 32 parts, then over 32 parts of the one where
 // the draw falls, until 32 elements are left.
 //   item(i, &tie): the mass of element i; `tie` set: one of the equal elements of which the first `ties` count, with
-//   `tie_mass` each
+//   `tie_mass` each      item.Each(first, last, lane, lanes, body): body(mass, tie) for a lane's share of the elements
 #pragma once
 
 #include "kernels/sampling/common/block_cuda.h"
@@ -28,12 +28,10 @@ __device__ const Part* SumParts(const Item& item, int64_t begin, int64_t end) {
   const int64_t length = PartLength(end - begin);
   const int64_t first = begin + WarpOfBlock() * length, last = first + length < end ? first + length : end;
   Mass above = 0, ties = 0;
-#pragma unroll 4
-  for (int64_t i = first + LaneOfWarp(); i < last; i += kWarp) {
-    bool tie = false;
-    above += item(i, &tie);
+  item.Each(first, last, LaneOfWarp(), kWarp, [&](Mass mass, bool tie) {
+    above += mass;
     ties += tie;
-  }
+  });
   above = WarpSum(above);
   ties = WarpSum(ties);
   __syncthreads();  // the parts of the call before have been read

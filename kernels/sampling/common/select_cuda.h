@@ -73,10 +73,10 @@ __device__ FoundBin FindBin(const Bins& bins, Mass above, Mass target) {
   return found;
 }
 
-// value(i): element i, no NaN; weight(v): the mass of a value, not read for counts. lo and hi: of the elements that
-// take part. 0 < target <= the mass of those. `bins` is shared memory.
-template <bool kWeighted, class Value, class Weight>
-__device__ Threshold SelectThreshold(Bins& bins, const Value& value, int64_t n, float lo, float hi, Mass target,
+// values: Logits without NaN; weight(v): the mass of a value, not read for counts. lo and hi: of the elements that take
+// part. 0 < target <= the mass of those. `bins` is shared memory.
+template <bool kWeighted, class Values, class Weight>
+__device__ Threshold SelectThreshold(Bins& bins, const Values& values, int64_t n, float lo, float hi, Mass target,
                                      const Weight& weight) {
   Mass above = 0;
   while (lo < hi) {
@@ -86,14 +86,12 @@ __device__ Threshold SelectThreshold(Bins& bins, const Value& value, int64_t n, 
       bins.count[b] = 0;
     }
     __syncthreads();
-#pragma unroll 4
-    for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
-      const float v = value(i);
-      if (!(v >= lo && v <= hi)) continue;
+    values.Each(0, n, int(threadIdx.x), kRowThreads, [&](float v) {
+      if (!(v >= lo && v <= hi)) return;
       const int b = BinOf(v, lo, hi);
       if (kWeighted) atomicAdd(&bins.mass[b], weight(v));
       atomicAdd(&bins.count[b], 1u);
-    }
+    });
     __syncthreads();
     const FoundBin f = FindBin<kWeighted>(bins, above, target);
     const uint32_t first = FirstKeyOf(f.bin, lo, hi);

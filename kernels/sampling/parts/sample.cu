@@ -3,6 +3,7 @@
 //   logits [..., vocab]  f32|f16|bf16, last dim dense     token [...]  i64     row values, uniform: any strides
 // Workspace: none. Deterministic: integer sums. Safe in graph captures. Source: own. Weights in FP32, rounded to
 // multiples of 2^-40. A row that has no distribution, or whose numbers a call on the CPU would refuse, gives -1.
+#include "kernels/sampling/common/logits_cuda.h"
 #include "kernels/sampling/common/sample_cuda.h"
 #include "kernels/sampling/common/select_cuda.h"
 #include "kernels/sampling/common/weights_cuda.h"
@@ -18,17 +19,6 @@ struct SampleProblem {
   RowNumber k, p, min_p, temperature, uniform;
 };
 
-// A row as floats. Of one with infinite logits these become 0 and all others -inf.
-template <class T>
-struct Logits {
-  const T* x;
-  bool infinite;
-  __device__ float operator()(int64_t i) const {
-    const float v = ToFloat(x[i]) + 0.0f;  // one zero
-    return !infinite ? v : v == kInfinity ? 0.0f : -kInfinity;
-  }
-};
-
 struct Extremes {
   float lowest, highest;  // of those above -inf
   int64_t count;          // of them
@@ -39,15 +29,13 @@ __device__ Extremes ScanRow(const Logits<T>& x, int64_t n) {
   float lowest = kInfinity, highest = -kInfinity;
   Mass count = 0;
   bool nan = false;
-#pragma unroll 4
-  for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
-    const float v = x(i);
+  x.Each(0, n, int(threadIdx.x), kRowThreads, [&](float v) {
     nan |= isnan(v);
-    if (!(v > -kInfinity)) continue;
+    if (!(v > -kInfinity)) return;
     lowest = v < lowest ? v : lowest;
     highest = v > highest ? v : highest;
     ++count;
-  }
+  });
   return {BlockMin(lowest), BlockMax(highest), int64_t(BlockSum(count)), __syncthreads_or(nan) != 0};
 }
 
@@ -63,11 +51,20 @@ struct Kept {
     const float w = weights(v);
     return double(w) >= min_p ? MassOfWeight(w) : 0;
   }
-  __device__ Mass operator()(int64_t i, bool* tie) const {
-    const float v = x(i);
+  // The mass of a value, 0 for one of the ties.
+  __device__ Mass Take(float v, bool* tie) const {
     if (!(v >= t.value)) return 0;
     *tie = v == t.value && t.ties != kAllTies;
     return *tie ? 0 : MassOf(v);
+  }
+  __device__ Mass operator()(int64_t i, bool* tie) const { return Take(x(i), tie); }
+  template <class Body>
+  __device__ void Each(int64_t first, int64_t last, int lane, int lanes, Body body) const {
+    x.Each(first, last, lane, lanes, [&](float v) {
+      bool tie = false;
+      const Mass mass = Take(v, &tie);
+      body(mass, tie);
+    });
   }
   __device__ Ties TiesOf() const { return t.ties == kAllTies ? Ties{} : Ties{t.ties, MassOf(t.value)}; }
 };

@@ -3,6 +3,7 @@
 //   row_temperature [...]  any float, any strides
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; definition in ops/sampling/softmax.h. FP32. A
 // row of a temperature that a call on the CPU would refuse is NaN.
+#include "kernels/sampling/common/logits_cuda.h"
 #include "kernels/sampling/common/weights_cuda.h"
 #include "ops/sampling/softmax.h"
 
@@ -31,9 +32,8 @@ __device__ RowSum SumRow(const T* x, int64_t n, double temperature) {
   Weights weights(-kInfinity, temperature);
   float sum = 0;
   bool bad = !(temperature > 0 && temperature < HUGE_VAL);
-#pragma unroll 4
-  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
-    const float v = ToFloat(x[i]);
+  const Logits<T> logits = {x, false};
+  logits.Each(0, n, int(threadIdx.x), int(blockDim.x), [&](float v) {
     bad |= isnan(v) || v == kInfinity;
     if (v > weights.highest) {
       const float before = weights.highest;
@@ -42,7 +42,7 @@ __device__ RowSum SumRow(const T* x, int64_t n, double temperature) {
     } else if (v > -kInfinity) {
       sum += weights(v);
     }
-  }
+  });
   const float mine = weights.highest;
   weights.highest = BlockMax(mine);
   sum = BlockSum(mine > -kInfinity ? sum * weights(mine) : 0.0f);

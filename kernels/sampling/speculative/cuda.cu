@@ -35,10 +35,16 @@ struct Residual {
     return w > 0 || isnan(w) ? w : 0.0f;
   }
   __device__ Mass operator()(int64_t i, bool*) const { return __float2ull_rn(ldexpf(Weight(i), shift)); }
+  template <class Body>
+  __device__ void Each(int64_t first, int64_t last, int lane, int lanes, Body body) const {
+#pragma unroll 4
+    for (int64_t i = first + lane; i < last; i += lanes) body((*this)(i, nullptr), false);
+  }
   // The largest weight; NaN where one is.
   __device__ float Largest(int64_t n) const {
     float most = 0;
     bool nan = false;
+#pragma unroll 4
     for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
       const float w = Weight(i);
       nan |= isnan(w);
