@@ -1,8 +1,6 @@
 """Adapters of the FlashAttention packages over stand-ins with the packages' signatures, against the FP64 references."""
 
 import importlib
-import json
-import sys
 
 import pytest
 
@@ -10,69 +8,26 @@ torch = pytest.importorskip("torch")
 import flash_stand_ins  # noqa: E402
 import layerzero as lz  # noqa: E402
 from adapter_calls import values_of  # noqa: E402
-from conformance_calls import engine_accepts, problems  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
-from layerzero.backends import FOLDER  # noqa: E402
+from conformance_calls import problems  # noqa: E402
+from library_rows import adapter_of, failures_of, installed, rows, served  # noqa: E402
 from operation_cases import cases  # noqa: E402
 
 BACKENDS = ("flash_attn", "flash_attn_3", "vllm_fa2", "vllm_fa3")
 
 
-def rows(backend):
-    """(operation's name, row) of each, one operation a row."""
-    names = {o["id"]: c["name"] for c in contracts().values() for o in c["operations"]}
-    descriptor = json.loads((FOLDER / backend / "capabilities.json").read_text())
-    return [(names[o], row) for o, kernels in descriptor["ops"].items() for row in kernels]
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def packages():
-    before = set(sys.modules)
-    found = flash_stand_ins.modules()
-    kept = {name: sys.modules[name] for name in found if name in sys.modules}
-    sys.modules.update(found)
-    yield found
-    for name in set(sys.modules) - before:
-        if name in found or name.startswith(tuple(f"layerzero.backends.{b}." for b in BACKENDS)):
-            del sys.modules[name]
-    sys.modules.update(kept)
-
-
-def given_where_required(row, arguments):
-    needed = [c["field"].removesuffix(".given") for c in row["constraints"] if c["field"].endswith(".given")]
-    return all(name in arguments for name in needed)
-
-
-def served(name, row):
-    for line, arguments in cases(name):
-        values = values_of(name, arguments, (*row.get("accepts", ()), "causal"))
-        empty = any(isinstance(v, torch.Tensor) and v.numel() == 0 for v in arguments.values())
-        wide = any(v.dtype.itemsize == 1 for v in arguments.values() if isinstance(v, torch.Tensor) and v.ndim > 2)
-        special = any(text in line for text in ("nan", "inf"))
-        mixed = len({v.dtype for v in arguments.values() if isinstance(v, torch.Tensor) and v.ndim > 2}) > 1
-        if values is None or empty or wide or special or mixed or "attn_mask" in arguments or "dropout" in line:
-            continue
-        if given_where_required(row, arguments) and engine_accepts(name, line):
-            yield line, arguments, values
+    with installed(flash_stand_ins.modules(), BACKENDS):
+        yield
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_every_row_agrees_with_fp64(backend, packages):
+def test_every_row_agrees_with_fp64(backend):
     failures, ran = [], {}
     for name, row in rows(backend):
-        module, _, function = row["adapter"].partition(":")
-        adapter = getattr(importlib.import_module(module), function)
-        for line, arguments, values in served(name, row):
-            if values[-1] is None and contracts()[name]["layouts"]:
-                continue
-            scale = next(i for i, p in enumerate(contracts()[name]["params"]) if p["name"] in ("scale", "sm_scale"))
-            if arguments.get("scale", arguments.get("sm_scale")) is None:
-                values[scale] = values[0].shape[-1] ** -0.5
-            if "causal" not in arguments and name == "attention":
-                values[3] = True
+        for line, _, values in served(name, row):
             ran[row["kernel_id"], name] = ran.get((row["kernel_id"], name), 0) + 1
-            found = adapter(*values)
-            failures += [f"{row['kernel_id']}: {line}\n    {text}" for text in problems(name, line, found)]
+            failures += failures_of(row, name, line, adapter_of(row)(*values))
     assert not failures, f"{len(failures)} of {ran}\n" + "\n".join(failures[:20])
     assert not [key for name, row in rows(backend) if (key := (row["kernel_id"], name)) not in ran], ran
 
@@ -89,7 +44,7 @@ def test_unproven_rows_rank_below_torch(backend):
 
 
 @pytest.mark.parametrize("name", ["attention", "ragged_attention", "paged_attention", "paged_prefill_attention"])
-def test_a_wrong_window_would_be_seen(name, packages, monkeypatch):
+def test_a_wrong_window_would_be_seen(name, monkeypatch):
     from layerzero.backends.flash_attn import packed
 
     monkeypatch.setattr(packed, "window_of", lambda window: (-1, -1) if window is None else (window, 0))

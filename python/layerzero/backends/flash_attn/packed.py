@@ -62,10 +62,11 @@ def window_left_of(window_left: int) -> tuple[int, int]:
     return ALL if window_left < 0 else (window_left, 0)
 
 
-def finished(output: torch.Tensor, lse: torch.Tensor, sinks: torch.Tensor | None, return_lse: bool) -> Any:
+def finished(output: torch.Tensor, lse: torch.Tensor | None, sinks: torch.Tensor | None, return_lse: bool) -> Any:
     """Output (..., h, d) and lse (..., h), -inf for a row without a key, with sinks as a factor of the output."""
     if sinks is None and not return_lse:
         return output, None
+    assert lse is not None
     lse = torch.where(lse.isinf(), output[..., 0].float() * 0 - torch.inf, lse)
     if sinks is not None:
         output = completed(output, lse, sinks, None, output.shape[-2]).to(output.dtype)

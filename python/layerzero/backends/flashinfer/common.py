@@ -8,6 +8,11 @@ LOG2E = math.log2(math.e)
 LN2 = math.log(2)
 
 
+def left_of(window: int | None) -> int:
+    """`window` keys, the row's own position included, as the keys before it; -1: all."""
+    return -1 if window is None or window < 0 else window - 1
+
+
 def probe() -> None:
     """FlashInfer imports and its smallest kernel gives known numbers. Its first build on a machine takes half a minute."""
     import flashinfer
