@@ -8,7 +8,7 @@ namespace lz::sampler {
 
 using Mass = unsigned long long;  // of weight 1: 2^40; a row has at most 2^22 elements
 
-inline constexpr int kRowThreads = 1024;
+inline constexpr int kRowThreads = 512;  // more would leave a thread 64 registers, and its state in memory
 inline constexpr int64_t kMostElements = int64_t{1} << 22;
 inline constexpr Mass kAllTies = ~Mass{0};
 

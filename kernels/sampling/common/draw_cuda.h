@@ -1,4 +1,4 @@
-// A draw from the integer masses of a row, in vocabulary order: sums over 32 parts, then over 32 parts of the one where
+// A draw from the integer masses of a row, in vocabulary order: sums over 16 parts, then over 16 parts of the one where
 // the draw falls, until 32 elements are left.
 //   item(i, &tie): the mass of element i; `tie` set: one of the equal elements of which the first `ties` count, with
 //   `tie_mass` each      item.Each(first, last, lane, lanes, body): body(mass, tie) for a lane's share of the elements

@@ -21,7 +21,7 @@ struct Logits {
   // body(value) for a share of the elements [first, last): that of `lane` among `lanes`.
   template <class Body>
   __device__ void Each(int64_t first, int64_t last, int lane, int lanes, Body body) const {
-    constexpr int kN = kLanes<T>, kBatch = 2;
+    constexpr int kN = kLanes<T>, kBatch = 4;
     using V = Vector<T, kN>;
     const auto beyond = reinterpret_cast<uintptr_t>(x + first) % kVectorBytes;
     int64_t begin = first + (beyond == 0 ? 0 : int64_t((kVectorBytes - beyond) / sizeof(T)));

@@ -16,14 +16,20 @@ struct Threshold {
   Mass ties;
 };
 
-inline constexpr int kBins = 2 * kRowThreads;
+inline constexpr int kBins = 2048, kBinsOfThread = kBins / kRowThreads;
 
-// Between lo and hi: 0 at lo, kBins - 1 at hi, never less for a larger value.
-__device__ inline int BinOf(float v, float lo, float hi) {
-  const float width = hi - lo;
-  const float at = width < kInfinity ? (v - lo) / width : (v * 0.5f - lo * 0.5f) / (hi * 0.5f - lo * 0.5f);
-  return int(at * float(kBins - 1));
-}
+// The bins between lo and hi, lo < hi: 0 at lo, never less for a larger value, not 0 at hi.
+struct Steps {
+  float lo, hi, width, scale;
+
+  __device__ Steps(float lo, float hi) : lo(lo), hi(hi), width(hi - lo), scale(float(kBins - 1) / width) {}
+  __device__ int BinOf(float v) const {
+    if (width < kInfinity && scale < kInfinity) return int((v - lo) * scale);
+    // Bounds beyond FP32's range from each other, or of subnormal distance.
+    const float at = width < kInfinity ? (v - lo) / width : (v * 0.5f - lo * 0.5f) / (hi * 0.5f - lo * 0.5f);
+    return int(at * float(kBins - 1));
+  }
+};
 
 // Floats in their order as integers.
 __device__ inline uint32_t KeyOf(float v) {
@@ -32,18 +38,23 @@ __device__ inline uint32_t KeyOf(float v) {
 }
 __device__ inline float OfKey(uint32_t key) { return __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu)); }
 
-// The smallest float in [lo, hi] whose bin is at least `bin`.
-__device__ inline uint32_t FirstKeyOf(int bin, float lo, float hi) {
-  uint32_t low = KeyOf(lo), high = KeyOf(hi);
+// The key of the smallest float between the steps' bounds whose bin is at least `bin`.
+__device__ inline uint32_t FirstKeyOf(int bin, const Steps& steps) {
+  uint32_t low = KeyOf(steps.lo), high = KeyOf(steps.hi);
   while (low < high) {
     const uint32_t middle = low + (high - low) / 2;
-    if (BinOf(OfKey(middle), lo, hi) >= bin) {
+    if (steps.BinOf(OfKey(middle)) >= bin) {
       high = middle;
     } else {
       low = middle + 1;
     }
   }
   return low;
+}
+
+// Of the largest float in a bin that is not empty.
+__device__ inline uint32_t LastKeyOf(int bin, const Steps& steps) {
+  return bin >= steps.BinOf(steps.hi) ? KeyOf(steps.hi) : FirstKeyOf(bin + 1, steps) - 1;
 }
 
 struct Bins {
@@ -61,13 +72,14 @@ struct FoundBin {
 template <bool kWeighted>
 __device__ FoundBin FindBin(const Bins& bins, Mass above, Mass target) {
   __shared__ FoundBin found;
-  const int top = kBins - 1 - 2 * int(threadIdx.x);
-  const Mass first = kWeighted ? bins.mass[top] : bins.count[top];
-  const Mass second = kWeighted ? bins.mass[top - 1] : bins.count[top - 1];
-  const Mass before = above + BlockSumBefore(first + second);  // a barrier: the last `found` has been read
-  if (before < target && target <= before + first + second) {
-    const bool later = target > before + first;
-    found = {top - later, later ? before + first : before, later ? second : first, bins.count[top - later]};
+  const auto mass_of = [&bins](int b) -> Mass { return kWeighted ? bins.mass[b] : bins.count[b]; };
+  int b = kBins - 1 - kBinsOfThread * int(threadIdx.x);
+  Mass mine = 0;
+  for (int j = 0; j < kBinsOfThread; ++j) mine += mass_of(b - j);
+  Mass before = above + BlockSumBefore(mine);  // a barrier: the last `found` has been read
+  if (before < target && target <= before + mine) {
+    for (; target > before + mass_of(b); --b) before += mass_of(b);
+    found = {b, before, mass_of(b), bins.count[b]};
   }
   __syncthreads();
   return found;
@@ -86,17 +98,18 @@ __device__ Threshold SelectThreshold(Bins& bins, const Values& values, int64_t n
       bins.count[b] = 0;
     }
     __syncthreads();
+    const Steps steps(lo, hi);
     values.Each(0, n, int(threadIdx.x), kRowThreads, [&](float v) {
       if (!(v >= lo && v <= hi)) return;
-      const int b = BinOf(v, lo, hi);
+      const int b = steps.BinOf(v);
       if (kWeighted) atomicAdd(&bins.mass[b], weight(v));
       atomicAdd(&bins.count[b], 1u);
     });
     __syncthreads();
     const FoundBin f = FindBin<kWeighted>(bins, above, target);
-    const uint32_t first = FirstKeyOf(f.bin, lo, hi);
+    const uint32_t first = FirstKeyOf(f.bin, steps);
     if (f.count == 1 || f.above + f.mass == target) return {OfKey(first), kAllTies};
-    const uint32_t last = f.bin == kBins - 1 ? KeyOf(hi) : FirstKeyOf(f.bin + 1, lo, hi) - 1;
+    const uint32_t last = LastKeyOf(f.bin, steps);
     lo = OfKey(first);
     hi = OfKey(last);
     above = f.above;
