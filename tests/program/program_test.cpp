@@ -123,40 +123,6 @@ TEST_F(ProgramTest, RunsAtSizesThatChange) {
   }
 }
 
-// What was chosen at a size once is found by the team itself: leaving it at every step of the first run after a change
-// of size costs a prefill after a decode half its time.
-TEST_F(ProgramTest, AKnownSizeIsRunByOneTeam) {
-  struct Pool {
-    int runs = 0;
-  } pool;
-  const lz_parallel parallel{[](void* self, int64_t begin, int64_t end, int64_t, lz_parallel_body body, void* context) {
-                               ++static_cast<Pool*>(self)->runs;
-                               body(begin, end, context);
-                             },
-                             &pool, 2};
-  const Operand x = Input(), out = Output(16), weight = Weight(Tensor({16, 16}, 3));
-  Operand last = x;
-  for (int s = 0; s < 8; ++s) {
-    const Operand next = s == 7 ? out : Rows(16);
-    Step("linear", {last, weight}, {next});  // its kernels differ by the number of rows
-    last = next;
-  }
-  const auto program = Make();
-  ASSERT_TRUE(program);
-  OwnedTensor& few = Tensor({1, 1, 16}, 1);
-  OwnedTensor& many = Tensor({1, 512, 16}, 2);
-  OwnedTensor& of_few = Tensor({1, 1, 16});
-  OwnedTensor& of_many = Tensor({1, 512, 16});
-  const auto runs = [&](OwnedTensor& in, OwnedTensor& result) {
-    pool.runs = 0;
-    EXPECT_TRUE(Run(*program, {&in}, {&result}, {}, 0, 0, &parallel).ok());
-    return pool.runs;
-  };
-  runs(few, of_few), runs(many, of_many);
-  EXPECT_EQ(runs(few, of_few), 1);
-  EXPECT_EQ(runs(many, of_many), 1);
-}
-
 // Steps behind the one that failed are of the sizes before.
 TEST_F(ProgramTest, AFailedRunLeavesNothingBehind) {
   const Operand x = Input(), a = Rows(24), b = Rows(24), y = Output(24);
