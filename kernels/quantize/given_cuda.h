@@ -41,7 +41,10 @@ __global__ void __launch_bounds__(kQuantThreads) QuantizeGiven(const GivenScales
         if (j == 0 || !even) {
           const int64_t at = a.scale.At(scale_row, i + j);
           s = LoadFloat(a.scale.data, at, a.scale.type);
-          if (a.tensor_scale.data) s = fminf(1.0f / (s * second), FLT_MAX);
+          if (a.tensor_scale.data) {
+            s = 1.0f / (s * second);
+            s = s > FLT_MAX ? FLT_MAX : s;  // NaN stays
+          }
           if (a.zero_point.data)
             zero = static_cast<const int32_t*>(a.zero_point.data)[a.zero_point.At(zero_row, i + j)];
         }
