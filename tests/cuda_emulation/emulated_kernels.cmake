@@ -2,7 +2,7 @@
 # and no driver; there is no such target without them, or with sanitizers, which do not know its stacks.
 find_path(LZ_CUDA_HEADERS cuda_fp8.h HINTS ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES} $ENV{CUDA_PATH}/include /usr/local/cuda/include)
 find_package(Python3 COMPONENTS Interpreter)
-if(NOT LZ_CUDA_HEADERS OR NOT Python3_FOUND OR LZ_SANITIZE)
+if(NOT LZ_CUDA_HEADERS OR NOT Python3_FOUND OR LZ_SANITIZE OR CMAKE_CROSSCOMPILING)
   return()
 endif()
 

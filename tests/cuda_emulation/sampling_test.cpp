@@ -72,6 +72,23 @@ TEST(EmulatedSampling, AgreesWithFp64OnHardRows) {
   EXPECT_LE(different * 500, compared) << different << " of " << compared;
 }
 
+// Three rounds of parts, and ties among them.
+TEST(EmulatedSampling, AgreesWithFp64OnLongRows) {
+  constexpr int64_t kVocab = 70001;
+  const std::vector<double> hard = HardRows(kVocab);
+  Owned logits(DType::kF32, {3, kVocab}), out(DType::kI64, {3});
+  logits.Fill({hard.begin(), hard.begin() + 3 * kVocab});
+  int64_t offset = 0;
+  for (const Operation& op : Calls()) {
+    Call call(Tensors(op, logits, out), Scalars(op, 0.8, 5, ++offset));
+    ASSERT_EQ(call.Run(*op.kernel), 0);
+    for (int64_t r = 0; r < 3; ++r) {
+      EXPECT_TRUE(sampling::RowAgrees(*op.contract, call.args, r, op.contract->tolerance.f32))
+          << op.kernel->id << " row " << r << " got " << Token(out, r);
+    }
+  }
+}
+
 TEST(EmulatedSampling, RowsWithoutAnAnswerGiveMinusOne) { ExpectMinusOneWithoutAnAnswer(Calls()); }
 
 TEST(EmulatedSampling, SpeculationIsTheReferences) {

@@ -171,9 +171,9 @@ def test_a_seed_in_a_graph_repeats(name, filters, provider):
 
 @both
 def test_draws_follow_the_distribution_in_the_far_tail(provider):
-    """Pooled chi-square of a million draws; tokens that expect fewer than ten are one cell."""
+    """Pooled chi-square of many draws; tokens that expect fewer than ten are one cell."""
     torch.manual_seed(8)
-    logits, draws = torch.randn(5000, dtype=torch.float64) * 3, 1 << 20
+    logits, draws = torch.randn(5000, dtype=torch.float64) * 3, 1 << 18
     probabilities = logits.bfloat16().double().softmax(-1)
     x = logits.bfloat16().cuda().expand(draws, 5000)
     token = row_of("sample_topp", provider)(x, 1.0, temperature=1.0, seed=5)
