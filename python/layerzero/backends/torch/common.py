@@ -53,3 +53,8 @@ def check_below(name: str, values: torch.Tensor, limit: int) -> None:
     largest = int(values.max())
     if largest >= limit:
         refuse_values(name, f"numbers below {limit}", str(largest))
+
+
+def as_rows(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor [..., width] with elements, as [rows, width]."""
+    return tensor.view(-1, tensor.shape[-1])
