@@ -26,18 +26,6 @@ constexpr const char* kDoorCapsule = "layerzero.operation";
 // Work below this many elements is over before another thread could use the GIL.
 constexpr int64_t kReleaseGilAbove = 65536;
 
-class ReleasedGil {
- public:
-  explicit ReleasedGil(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}
-  // When the interpreter ends, CPython unwinds the threads that come for the GIL from inside this call: not noexcept.
-  ~ReleasedGil() noexcept(false) {
-    if (state_) PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* state_;
-};
-
 std::vector<PyObject*>& HostCallables() {  // by kernel index; nullptr: not resolved yet
   static auto* callables = new std::vector<PyObject*>;
   return *callables;
@@ -107,6 +95,7 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
   if (callables.size() <= kernel.index) callables.resize(kernel.index + 1, nullptr);
   PyObject* callable = callables[kernel.index];
   if (!callable) {
+    const FirstCall first;
     callable =
         PyObject_CallFunction(g_hooks.resolve, "sss", kernel.id.c_str(), kernel.adapter.c_str(), kernel.source.c_str());
     if (!callable) return nullptr;
@@ -148,6 +137,7 @@ class Exception {
     if (value_ && trace_) PyException_SetTraceback(value_, trace_);
   }
   ~Exception() {
+    StopIfUnwound();
     for (PyObject* object : {type_, value_, trace_}) Py_XDECREF(object);
   }
   Exception(const Exception&) = delete;
@@ -220,9 +210,12 @@ Selections& Counted() {
 }  // namespace
 
 PyObject* SelectionCounts() {
+  const auto counts = [] {  // no Python under the lock: it may run other threads
+    std::lock_guard lock(Counted().mutex);
+    return Counted().counts;
+  }();
   PyObject* list = PyList_New(0);
-  std::lock_guard lock(Counted().mutex);
-  for (const auto& [names, count] : Counted().counts) {
+  for (const auto& [names, count] : counts) {
     PyObject* row =
         Py_BuildValue("ssK", names.first.c_str(), names.second.c_str(), static_cast<unsigned long long>(count));
     if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
@@ -258,9 +251,10 @@ void Tell(const Request& r, const Plan& plan) {
 }
 
 Result<const Plan*> SelectOutside(Request& r, Box* site) {
+  const FirstCall first;
   Box fresh;
   Result<const Plan*> plan = [&] {
-    ReleasedGil released(true);
+    const ReleasedGil released;
     return Engine::Get().Select(r, fresh);
   }();
   if (plan.ok()) {
@@ -339,7 +333,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
   }
   Status status = [&] {
     // A launch on a device returns at once.
-    ReleasedGil released(on_cpu && elements > kReleaseGilAbove);
+    const ReleasedGil released(on_cpu && elements > kReleaseGilAbove);
     return engine.Run(*plan, r);
   }();
   Py_XDECREF(workspace);  // the allocator hands it out again in the order of this stream
@@ -411,6 +405,7 @@ PyObject* SlowDoor(const OpDoor& door, PyObject* const* args, Py_ssize_t num_arg
   for (Py_ssize_t k = 0; keywords && k < PyTuple_Size(keywords); ++k) {
     PyDict_SetItem(named, PyTuple_GetItem(keywords, k), args[num_args + k]);
   }
+  const FirstCall first;
   PyObject* result = PyObject_CallFunction(g_hooks.slow, "sOO", door.method.ml_name, positional, named);
   Py_DecRef(positional);
   Py_DecRef(named);

@@ -9,6 +9,7 @@
 
 #include "bindings/draws.h"
 #include "engine/engine.h"
+#include "gil.h"
 
 namespace lz::door {
 
@@ -43,23 +44,6 @@ struct Hooks {
 };
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
-
-// Whether the interpreter ends and CPython unwinds this thread, which does not hold the GIL then.
-bool IsUnwoundAtEnd();
-
-// For code that runs without knowing whether it holds the GIL.
-class Gil {
- public:
-  Gil() : state_(PyGILState_Ensure()) {}
-  ~Gil() {
-    if (!IsUnwoundAtEnd()) PyGILState_Release(state_);
-  }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
-
- private:
-  PyGILState_STATE state_;
-};
 
 // Calls a kernel that lives in Python on copies and casts of its inputs; nullptr with a Python error.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);

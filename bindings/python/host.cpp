@@ -1,9 +1,6 @@
 // Python kernels and Python's context for libraries that have no Python symbol (torch's operators): tensors cross as
 // DLPack views, results are copied into the outputs that the caller has allocated. A call costs one tensor object for
 // each argument and one copy for each output more than the same kernel costs behind the door.
-#include <dlfcn.h>
-#include <unistd.h>
-
 #include "arguments.h"
 #include "call.h"
 #include "outputs.h"
@@ -39,14 +36,6 @@ Status OwnStatus(PyObject* error, const std::string& field) {
 
 }  // namespace
 
-bool IsUnwoundAtEnd() {
-  static const auto is_finalizing = [] {
-    void* found = dlsym(RTLD_DEFAULT, "Py_IsFinalizing");  // from Python 3.13 on
-    return reinterpret_cast<int (*)()>(found ? found : dlsym(RTLD_DEFAULT, "_Py_IsFinalizing"));
-  }();
-  return is_finalizing && is_finalizing() && gettid() != getpid();
-}
-
 bool IsOutOfMemory(PyObject* error) {
   if (PyErr_GivenExceptionMatches(error, PyExc_MemoryError)) return true;
   PyObject* name = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(error)), "__name__");
@@ -81,6 +70,7 @@ Status PythonFailure(const std::string& field) {
 struct Borrowed {
   explicit Borrowed(HostTensor* tensors, size_t count) : lent(tensors), n(count) {}
   ~Borrowed() {
+    StopIfUnwound();
     for (size_t i = 0; i < n; ++i) {
       Py_XDECREF(objects[i]);
       if (lent[i].owner) lent[i].release(lent[i].owner);
@@ -145,6 +135,7 @@ Status Guessed(const Request& r) {
 
 Backend::State Prove(const Backend& backend, const std::vector<std::string>& adapters, std::string* error) {
   Gil gil;
+  const FirstCall first;
   if (!g_hooks.prove) return Backend::State::kUnproven;
   PyObject* names = PyTuple_New(Py_ssize_t(adapters.size()));
   for (size_t i = 0; names && i < adapters.size(); ++i) {
@@ -162,6 +153,7 @@ Backend::State Prove(const Backend& backend, const std::vector<std::string>& ada
 
 bool Begin() {
   Gil gil;
+  const FirstCall first;
   PyObject* done = g_hooks.begin ? PyObject_CallNoArgs(g_hooks.begin) : nullptr;
   if (!done) ClearHookError();
   const bool ok = done == Py_True;

@@ -222,6 +222,7 @@ PyMethodDef kMethods[] = {
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
     {"read_stream", ReadStream, METH_VARARGS, "read_stream(address, bytes): the sum of the words, by all threads."},
+    {"end", End, METH_NOARGS, "end(): whether the process's end waits for first calls of other threads."},
     {"copy_stream", CopyStream, METH_VARARGS, "copy_stream(from, to, bytes): copies whole words, by all threads."},
     {"multiply_adds", MultiplyAdds, METH_VARARGS, "multiply_adds(rounds): how many were done, in registers."},
     {"multiply_weights", MultiplyWeights, METH_VARARGS,
@@ -255,6 +256,7 @@ int Exec(PyObject* module) {
   const int failed = PyModule_AddObjectRef(module, "ops", ops);
   Py_DecRef(ops);
   return failed;
+  CountFirstCallsInChildren();
 }
 
 PyModuleDef_Slot kSlots[] = {{Py_mod_exec, reinterpret_cast<void*>(&Exec)}, {0, nullptr}};

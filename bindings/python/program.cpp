@@ -20,7 +20,10 @@ struct PythonProgram {
   std::unique_ptr<Program> program;
   PyObject* weights = nullptr;  // a list: what keeps their memory
   bool trains = false;          // a weight wants gradients
-  ~PythonProgram() { Py_XDECREF(weights); }
+  ~PythonProgram() {
+    StopIfUnwound();
+    Py_XDECREF(weights);
+  }
 };
 
 bool Wrong(StatusCode code, std::string field, std::string wanted, std::string got, std::string fix = {}) {
@@ -263,9 +266,10 @@ PyObject* Run(PyObject*, PyObject* args) {
   const lz_parallel parallel = TorchParallel();
   if (parallel.run) t.arguments.parallel = &parallel;
   if (!AdvanceVersions(t.written.data(), Py_ssize_t(t.written.size()))) return nullptr;
-  PyThreadState* state = PyEval_SaveThread();
-  const Status status = t.program->Run(t.arguments);
-  PyEval_RestoreThread(state);
+  const Status status = [&] {
+    const ReleasedGil released;
+    return t.program->Run(t.arguments);
+  }();
   if (!status.ok()) return Raise(status);
   Py_RETURN_NONE;
 }
@@ -273,9 +277,10 @@ PyObject* Run(PyObject*, PyObject* args) {
 PyObject* Kernels(PyObject*, PyObject* args) {
   Tensors t;
   if (!t.Read(args)) return nullptr;
-  PyThreadState* state = PyEval_SaveThread();
-  const auto plans = t.program->Plans(t.arguments);
-  PyEval_RestoreThread(state);
+  const auto plans = [&] {
+    const ReleasedGil released;
+    return t.program->Plans(t.arguments);
+  }();
   if (!plans.ok()) return Raise(plans.status());
   PyObject* list = PyList_New(Py_ssize_t(plans->size()));
   for (size_t i = 0; list && i < plans->size(); ++i) {

@@ -12,7 +12,11 @@ bool LeavesDraw(const OpDoor& door, const Arguments& arguments);
 class Drawn {
  public:
   Drawn() = default;
-  ~Drawn() { Py_XDECREF(tensor_); }
+  ~Drawn() {
+    if (!tensor_) return;
+    StopIfUnwound();
+    Py_DecRef(tensor_);
+  }
   Drawn(const Drawn&) = delete;
   Drawn& operator=(const Drawn&) = delete;
 

@@ -23,7 +23,7 @@ except ImportError as _error:
         "clone type: make build",
         name="layerzero",
     ) from None
-from layerzero import _log, _random, _torch, backends, errors
+from layerzero import _end, _log, _random, _torch, backends, errors
 from layerzero._inspect import coverage, doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero._policy import (
     configure,
@@ -118,6 +118,7 @@ except LayerZeroError as _error:
     _or = " or load_config() reads another file" if isinstance(_error, ConfigError) else ""
     warnings.warn(f"{_error}. Every operation raises this error until it is corrected{_or}.", stacklevel=2)
 _torch.install()
+_end.install()
 
 # Names whose modules need more than torch: imported when they are first used.
 _LAZY = {

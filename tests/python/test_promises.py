@@ -38,26 +38,106 @@ def test_silent_unless_asked():
     assert "norm.rms: hwy.norm.rms" in python(asked + CALLS, LAYERZERO_VERBOSE="1").stderr
 
 
-def test_a_clean_end_with_threads_running():
-    # Into memory of the threads' own: torch's tensors abort a process whose daemon threads free them at its end.
-    code = """
-import threading, torch, layerzero as lz
+# Daemon threads that are in the middle of `call` when the process ends, into memory of their own: torch's tensors abort a
+# process whose daemon threads free them at its end.
+RACE = """
+import threading, time, torch, layerzero as lz
 x, w, started = torch.ones(512, 512), torch.ones(512), threading.Barrier(5)
 def work():
     out = torch.empty(512, 512)
-    lz.rms_norm(x, w, out=out)  # the first call proves kernels with tensors of its own
     started.wait()
     while True:
-        lz.rms_norm(x, w, out=out)
+        {call}
 for _ in range(4):
     threading.Thread(target=work, daemon=True).start()
-out = torch.empty(512, 512)
 started.wait()
-lz.rms_norm(x, w, out=out)
+time.sleep({delay})
 """
-    for _ in range(3):
-        done = python(code)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+RACING = {
+    "call": "lz.rms_norm(x, w, out=out)",
+    "preparation": "lz.prepare('rms_norm', x, w)",
+    "question": "lz.explain('rms_norm', x, w)",
+}
+
+
+@pytest.mark.parametrize("first", RACING)
+def test_a_clean_end_with_threads_running(first):
+    for delay in (0, 0.03, 0.1):
+        done = python(RACE.format(call=RACING[first], delay=delay))
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), delay
+
+
+# A kernel in Python that does not come back: where the interpreter ends it, its thread is inside of every function of the
+# engine and of the C++ bindings that a call goes through.
+ENDLESS = """
+import threading, torch, layerzero as lz
+started = threading.Event()
+@lz.register_kernel("norm.rms", "tests.endless", supported_dtypes=["float32"], priority=99, supports_grad=True)
+def endless(input, weight, eps):
+    if threading.current_thread() is threading.main_thread():
+        return input * weight
+    started.set()
+    while True:
+        pass
+x, w = torch.ones(4, 8), torch.ones(8)
+assert lz.which("rms_norm", x, w).kernel_id == "tests.endless"
+threading.Thread(target=lambda: {call}, daemon=True).start()
+started.wait()
+"""
+THROUGH = {
+    "function": "lz.rms_norm(x, w)",
+    "out": "lz.rms_norm(x, w, out=torch.empty(4, 8))",
+    "prepared": "lz.prepare('rms_norm', x, w)(x, w)",
+    "operator": "torch.ops.layerzero.rms_norm(x, w)",
+    "gradient": "lz.rms_norm(x.clone().requires_grad_(), w)",
+}
+
+
+@pytest.mark.parametrize("way", THROUGH)
+def test_a_clean_end_inside_of_a_python_kernel(way):
+    done = python(ENDLESS.format(call=THROUGH[way]))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_the_end_waits_for_nobody_for_ever():
+    """What runs at the end may wait for a thread that makes its first call then; a forked child waits for no thread."""
+    joined = """
+import atexit, threading
+def join():
+    stop.set()
+    thread.join()
+    print("joined")
+atexit.register(join)  # before layerzero's own: it runs later
+import torch, layerzero as lz
+stop, x, w = threading.Event(), torch.ones(4, 8), torch.ones(8)
+def work():
+    stop.wait()
+    lz.rms_norm(x, w)
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+"""
+    done = python(joined)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "joined\n", "")
+    forked = """
+import os, threading, time, torch, layerzero as lz
+from layerzero import _layerzero, backends
+inside, x, w = threading.Event(), torch.ones(4, 8), torch.ones(8)
+def prove(*_):
+    inside.set()
+    time.sleep(3600)
+hooks = [None] * 10
+hooks[8] = prove
+_layerzero.set_hooks(*hooks)
+threading.Thread(target=lambda: lz.rms_norm(x, w, kernel="torch.ref.norm.rms"), daemon=True).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    os._exit(int(_layerzero.end()))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), _layerzero.end())
+os._exit(0)
+"""
+    done = python(forked)
+    assert done.stdout == "0 True\n", done.stderr
 
 
 def test_disabled_always_works():
