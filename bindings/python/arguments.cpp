@@ -202,15 +202,14 @@ Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* 
   return Read::kOk;
 }
 
+bool AreSeveralAxes(PyObject* sizes) {
+  return sizes &&
+         ((PyTuple_Check(sizes) && PyTuple_Size(sizes) != 1) || (PyList_Check(sizes) && PyList_Size(sizes) != 1));
+}
+
 bool NeedsView(const OpDoor& door, const Arguments& a, const Request& r) {
   const Operation& op = *door.op;
-  if (op.fold_scalar() >= 0) {
-    PyObject* sizes = a.params[op.scalar_params()[size_t(op.fold_scalar())]];
-    if (sizes &&
-        ((PyTuple_Check(sizes) && PyTuple_Size(sizes) != 1) || (PyList_Check(sizes) && PyList_Size(sizes) != 1))) {
-      return true;
-    }
-  }
+  if (op.fold_scalar() >= 0 && AreSeveralAxes(a.params[op.scalar_params()[size_t(op.fold_scalar())]])) return true;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const Param& p = op.input(i);
     const int32_t ndim = r.tensors[i].ndim;

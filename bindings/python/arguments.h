@@ -29,6 +29,8 @@ Read ReadTensors(const OpDoor& door, const Arguments& a, Request* request);
 Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* request, Descriptions* descriptions);
 // Scalars, layout, kernel and policy into the request. false: an error is set.
 bool ReadScalars(OpDoor& door, const Arguments& a, Request* request);
+// Whether a normalized_shape, or nullptr, names another number of axes than one.
+bool AreSeveralAxes(PyObject* sizes);
 // Whether the call has other axes than the contract's shapes say and `views` may help.
 bool NeedsView(const OpDoor& door, const Arguments& arguments, const Request& request);
 bool ReadScalar(const OpDoor& door, const Param& param, PyObject* value, lz_scalar* out);

@@ -83,7 +83,8 @@ Result<const Plan*> SelectOutside(Request& request, Box* site);
 // Stages 3 to 8 of a prepared request. `tensors`: its inputs as objects; `out`: what the caller gave, or nullptr.
 PyObject* SelectAndRun(Request& request, Box* site, PyObject* const* tensors, PyObject* out);
 
-// Python: prepare(callable, args, kwargs) -> callable of the tensors alone.
+// Python: prepare(callable, args, kwargs, fixed) -> callable of the tensors alone. `fixed`: what layerzero._ranks needs
+// to view the tensors of its calls, a dict, or None.
 PyObject* Prepare(PyObject* self, PyObject* args);
 // Python: explain(callable, args, kwargs, device) -> JSON text.
 PyObject* Explain(PyObject* self, PyObject* args);

@@ -16,6 +16,8 @@ namespace {
 // Scalars, layout, kernel and policy are fixed, tensors are given at each call.
 struct Prepared {
   OpDoor* door;
+  PyObject* fixed = nullptr;  // a dict: what is fixed as the caller gave it; only where calls may need a view
+  bool folds = false;         // every call needs one
   std::vector<lz_scalar> scalars;
   int32_t layout = 0;
   int64_t policy = 0;
@@ -23,6 +25,14 @@ struct Prepared {
   Box site;
   const KernelEntry* kernel = nullptr;  // that prepare chose, and why, as JSON
   std::string explanation;
+
+  Prepared(OpDoor* of, int64_t scope, bool drawn) : door(of), policy(scope), draws(drawn) {}
+  ~Prepared() {
+    StopIfUnwound();
+    Py_XDECREF(fixed);
+  }
+  Prepared(const Prepared&) = delete;
+  Prepared& operator=(const Prepared&) = delete;
 };
 
 using Vectorcall = PyObject* (*)(PyObject*, PyObject* const*, size_t, PyObject*);
@@ -32,7 +42,20 @@ struct PreparedObject {
 };
 Prepared& Of(PyObject* self) { return *reinterpret_cast<PreparedObject*>(self)->prepared; }
 
-PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+// Python views the tensors, calls CallOnAxes with the views, and views the results.
+PyObject* CallViewed(PyObject* self, PyObject* const* args, Py_ssize_t num_args) {
+  PyObject* module = PyImport_ImportModule("layerzero._ranks");
+  PyObject* tensors = module ? PyTuple_New(num_args) : nullptr;
+  for (Py_ssize_t i = 0; tensors && i < num_args; ++i) PyTuple_SetItem(tensors, i, Py_NewRef(args[i]));
+  PyObject* result =
+      tensors ? PyObject_CallMethod(module, "call_prepared", "OOO", self, Of(self).fixed, tensors) : nullptr;
+  Py_XDECREF(tensors);
+  Py_XDECREF(module);
+  return result;
+}
+
+PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords,
+                       bool on_axes = false) {
   Prepared* prepared = &Of(self);
   OpDoor& door = *prepared->door;
   const Operation& op = *door.op;
@@ -56,6 +79,8 @@ PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_arg
                  door.method.ml_name, door.method.ml_name);
     return nullptr;
   }
+  if (prepared->fixed && !on_axes && (prepared->folds || NeedsView(door, a, r)))
+    return CallViewed(self, args, num_args);
   Drawn drawn;
   if (prepared->draws && LeavesDraw(door, a) && !drawn.Into(door, &a, &r)) return nullptr;
   std::copy(prepared->scalars.begin(), prepared->scalars.end(), r.scalars.begin());
@@ -81,6 +106,13 @@ PyObject* CallTuple(PyObject* self, PyObject* args, PyObject* named) {
   Py_XDECREF(keys);
   Py_XDECREF(names);
   return result;
+}
+
+// _call_on_axes(*tensors): a call whose tensors have the contract's axes, or are refused.
+PyObject* CallOnAxes(PyObject* self, PyObject* args) {
+  std::vector<PyObject*> all;
+  for (Py_ssize_t i = 0; i < PyTuple_Size(args); ++i) all.push_back(PyTuple_GetItem(args, i));
+  return CallPrepared(self, all.data(), PyTuple_Size(args), nullptr, true);
 }
 
 const std::string& KernelId(const Prepared& p) { return (p.site.plan ? p.site.plan->kernel : p.kernel)->id; }
@@ -116,6 +148,7 @@ PyTypeObject* PreparedType() {
                                      {nullptr, nullptr, nullptr, nullptr, nullptr}};
   static PyMethodDef methods[] = {
       {"explain", &ExplainPrepared, METH_NOARGS, "Why prepare chose its kernel: a SelectionReport."},
+      {"_call_on_axes", &CallOnAxes, METH_VARARGS, nullptr},
       {nullptr, nullptr, 0, nullptr}};
   static const char kDoc[] = "A prepared call: takes the operation's tensors by position.";
   static PyType_Slot slots[] = {{Py_tp_doc, const_cast<char*>(kDoc)},
@@ -132,11 +165,32 @@ PyTypeObject* PreparedType() {
   return reinterpret_cast<PyTypeObject*>(type);
 }
 
+// Keeps what is fixed, with the layout that was found.
+bool Fix(Prepared* prepared, PyObject* fixed) {
+  prepared->fixed = PyDict_Copy(fixed);
+  if (!prepared->fixed) return false;
+  const Operation& op = *prepared->door->op;
+  if (op.fold_scalar() >= 0) {
+    const uint8_t at = op.scalar_params()[size_t(op.fold_scalar())];
+    prepared->folds = AreSeveralAxes(PyDict_GetItemWithError(fixed, prepared->door->names[at]));
+  }
+  const std::vector<PyObject*>& layouts = prepared->door->layouts;
+  return !PyErr_Occurred() &&
+         (layouts.empty() || PyDict_SetItemString(prepared->fixed, "layout", layouts[size_t(prepared->layout)]) == 0);
+}
+
 }  // namespace
 
 PyObject* Prepare(PyObject*, PyObject* args) {
+  PyObject *callable, *positional, *named, *fixed = Py_None;
+  if (!PyArg_ParseTuple(args, "OO!O!|O", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &fixed)) {
+    return nullptr;
+  }
   Question q;
-  if (!ReadQuestion(args, &q)) return nullptr;
+  PyObject* question = PyTuple_Pack(3, callable, positional, named);
+  const bool read = question && ReadQuestion(question, &q);
+  Py_XDECREF(question);
+  if (!read) return nullptr;
   Request& r = *q.request;
   if (q.arguments.generator && q.arguments.generator != Py_None) {
     return Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": generator",
@@ -144,12 +198,12 @@ PyObject* Prepare(PyObject*, PyObject* args) {
                                                       .got = "one",
                                                       .fix = "pass seed= here or uniform to each call"}));
   }
-  auto prepared = std::make_unique<Prepared>(
-      Prepared{.door = q.door, .policy = r.policy, .draws = LeavesDraw(*q.door, q.arguments)});
+  auto prepared = std::make_unique<Prepared>(q.door, r.policy, LeavesDraw(*q.door, q.arguments));
   prepared->scalars.assign(r.scalars.begin(), r.scalars.begin() + ptrdiff_t(r.op->num_scalars()));
   if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
   if (!TellLayout(r)) return nullptr;
   prepared->layout = r.layout;
+  if (fixed != Py_None && !Fix(prepared.get(), fixed)) return nullptr;
   auto plan = SelectOutside(r, &prepared->site);
   if (!plan.ok()) return Raise(plan.status(), &r);
   prepared->kernel = (*plan)->kernel;

@@ -9,8 +9,8 @@ from typing import Any
 from layerzero import _layerzero, _torch, backends
 from layerzero._contracts import call_of, contracts, flat_name, parameter_names
 from layerzero._names import known_name
-from layerzero._ranks import viewed
-from layerzero._refusals import refuse_name, refuse_request
+from layerzero._ranks import Description, fixed_of, on_own_axes
+from layerzero._refusals import refuse_name
 from layerzero.errors import NoKernelFoundError, failures_of
 from layerzero.report import Choice, DoctorReport, KernelList, KernelRecord, Reason, Record, SelectionReport
 
@@ -25,12 +25,8 @@ def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
     """A callable of the tensors alone: scalars, layout, kernel and policy are fixed as given here."""
     _torch.attach_if_imported()
     function, params = call_of(operation, tensors, params)
-    name = function.__name__
-    arguments = dict(zip(parameter_names(name), tensors, strict=False)) | params
-    if viewed(contracts()[name], arguments, params.get("layout")) is not None:
-        shape = "the axes of the operation's page: a prepared call takes no others"
-        refuse_request(f"prepare: {name}", shape, "another number of axes", "reshape the tensors")
-    return _layerzero.prepare(function, tensors, params)
+    contract = contracts()[function.__name__]
+    return _layerzero.prepare(function, *on_own_axes(contract, tensors, params), fixed_of(contract, tensors, params))
 
 
 def report_of(explanation: str) -> SelectionReport:
@@ -218,8 +214,4 @@ def _as_tensors(name: str, tensors: tuple[Any, ...], params: dict[str, Any]) -> 
 
         tensors = tuple(converted(n, v) for n, v in zip(names, tensors, strict=False)) + tensors[len(names) :]
         params = {key: converted(key, value) for key, value in params.items()}
-    arguments = dict(zip(names, tensors, strict=False)) | params
-    view = viewed(contracts()[name], arguments, params.get("layout"))
-    if view is None or len(tensors) > len(names):
-        return tensors, params
-    return (), {key: value for key, value in view.arguments.items() if value is not None}
+    return on_own_axes(contracts()[name], tensors, params)

@@ -8,9 +8,26 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from layerzero._contracts import Contract
+from layerzero._contracts import Contract, contracts, parameter_names
 from layerzero._refusals import refuse, refuse_request
 from layerzero._shapes import dims_of
+
+
+class Description(NamedTuple):
+    """A tensor that a question to the engine is about, without memory: the C code reads the tuple."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, dtype: str, shape: Sequence[int]) -> "Description":
+        """A dense one."""
+        return cls(dtype, tuple(shape), tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
+
+    def reshape(self, shape: Sequence[int]) -> "Description":
+        """A dense one of as many elements."""
+        return self.of(self.dtype, shape)
 
 
 class Viewed(NamedTuple):
@@ -38,12 +55,45 @@ def call_viewed(contract: Contract, view: Viewed, options: dict[str, Any], funct
     if out is not None:
         flat = tuple(_flat(contract, view, i, one) for i, one in enumerate(outs))
         options = options | {"out": flat if isinstance(out, tuple) else flat[0]}
-    result = function(**{key: value for key, value in view.arguments.items() if value is not None}, **options)
+    result = function(**_given(view), **options)
     if out is not None:
         return out
     if isinstance(result, tuple):
         return tuple(one.reshape(view.shape_of(i, one)) for i, one in enumerate(result))
     return result.reshape(view.shape_of(0, result))
+
+
+def on_own_axes(
+    contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call on the contract's axes: those that were given where they are on them already."""
+    names = parameter_names(contract["name"])
+    if len(tensors) > len(names):
+        return tensors, params  # refused with the call
+    view = viewed(contract, dict(zip(names, tensors, strict=False)) | params, params.get("layout"))
+    return (tensors, params) if view is None else ((), _given(view))
+
+
+def fixed_of(contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Any] | None:
+    """What a prepared call has to keep so that `call_prepared` can view its tensors. None: its calls need no view."""
+    if not any(p.get("folds") or p.get("batched_rank") for p in contract["params"]):
+        return None
+    given = dict(zip(parameter_names(contract["name"]), tensors, strict=False)) | params
+    return {p["name"]: given[p["name"]] for p in contract["params"] if p["kind"] != "tensor" and p["name"] in given}
+
+
+def call_prepared(prepared: Any, fixed: dict[str, Any], tensors: tuple[Any, ...]) -> Any:
+    """A prepared call whose tensors have other axes than the contract's; the C code of prepared calls comes here."""
+    contract = contracts()[prepared.operation]
+    names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
+    view = viewed(contract, dict(zip(names, tensors, strict=False)) | fixed, fixed.get("layout"))
+    if view is None:
+        return prepared._call_on_axes(*tensors)
+    return call_viewed(contract, view, {}, lambda **given: prepared._call_on_axes(*map(given.get, names)))
+
+
+def _given(view: Viewed) -> dict[str, Any]:
+    return {key: value for key, value in view.arguments.items() if value is not None}
 
 
 def _flat(contract: Contract, view: Viewed, output: int, out: Any) -> Any:

@@ -160,6 +160,19 @@ struct Binder {
     return {};
   }
 
+  // Bindings view such tensors on these axes in calls by the function's own name; other callers reshape them.
+  std::string FixOf(const Param& p, const lz_tensor& t) const {
+    const std::string function = "layerzero." + std::string(op.name());
+    if (p.batched_rank > 0 && t.ndim != p.batched_rank) {
+      return "give it one batch axis; Python's " + function + " takes any number of them";
+    }
+    if (op.fold_scalar() >= 0 && (t.ndim > 1 || r.scalars[size_t(op.fold_scalar())].given)) {
+      return "flatten the normalised axes of all tensors to one; Python's " + function +
+             " takes several as normalized_shape";
+    }
+    return op.layout_names().size() > 1 ? "see also layout=" : "";
+  }
+
   Status Mismatch(const Param& p, const lz_tensor& t) {
     std::string wanted = "[" + std::string(p.shape) + "]";
     std::string known;
@@ -169,7 +182,7 @@ struct Binder {
     }
     if (!known.empty()) wanted += " with " + known;
     if (p.broadcast) wanted += " (each axis may be 1, first axes may be missing)";
-    return Invalid(r, p.name, wanted, ShapeText(t), op.layout_names().size() > 1 ? "see also layout=" : "");
+    return Invalid(r, p.name, wanted, ShapeText(t), FixOf(p, t));
   }
 };
 
@@ -255,7 +268,8 @@ Status Folded(Request& r) {
   const int64_t size = r.variables[size_t(r.op->fold_axis())];
   if (s.value.i != size) {
     return Invalid(r, p.name, "the size of input's last axis, " + std::to_string(size), std::to_string(s.value.i),
-                   "pass input.shape[-1], or the sizes of the last axes as a tuple");
+                   "pass input.shape[-1]; Python's layerzero." + std::string(r.op->name()) +
+                       " takes the sizes of several last axes as a tuple");
   }
   if (p.optional) s = {};
   if (p.optional) r.scalars_given &= ~int32_t(1u << r.op->scalar_given_bit(i));

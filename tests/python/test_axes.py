@@ -112,6 +112,34 @@ def test_every_operation_with_such_an_argument_is_tested_here():
     assert folds == {"layer_norm", "rms_norm", "fused_add_layer_norm", "fused_add_rms_norm"} and batched == {"rope"}
 
 
+@pytest.mark.parametrize("sizes", [(6,), (4, 6), [4, 6], torch.Size([2, 4, 6])], ids=str)
+def test_prepared_calls_take_several_axes(sizes):
+    first, x = torch.randn(3, 2, 4, 6), torch.randn(5, 2, 4, 6)
+    w, b = torch.randn(*sizes), torch.randn(*sizes)
+    prepared = lz.prepare("layer_norm", first, sizes, w, b)
+    for tensor in (first, x, x.transpose(0, 1).contiguous().transpose(0, 1)):
+        close(prepared(tensor, w, b), F.layer_norm(tensor, sizes, w, b), torch.float32)
+    close(
+        lz.prepare("rms_norm", first, w, normalized_shape=sizes)(x, w),
+        lz.rms_norm(x, w, normalized_shape=sizes),
+        w.dtype,
+    )
+    prepared = lz.prepare("fused_add_rms_norm", first, first, w, normalized_shape=sizes)
+    for got, want in zip(prepared(x, x, w), lz.fused_add_rms_norm(x, x, w, normalized_shape=sizes), strict=True):
+        close(got, want, torch.float32)
+    with pytest.raises(lz.InvalidRequestError, match="layer_norm: "):
+        lz.prepare("layer_norm", first, sizes, w, b)(torch.randn(3, 5), w, b)
+
+
+def test_operators_say_what_takes_several_axes():
+    with pytest.raises(lz.InvalidRequestError, match=r"Python's layerzero.layer_norm takes"):
+        torch.ops.layerzero.layer_norm(torch.randn(5, 4, 6), 24)
+    with pytest.raises(lz.InvalidRequestError, match=r"Python's layerzero.layer_norm takes"):
+        torch.ops.layerzero.layer_norm(torch.randn(5, 4, 6), 24, torch.randn(24))
+    with pytest.raises(lz.InvalidRequestError, match=r"Python's layerzero.rms_norm takes"):
+        torch.ops.layerzero.rms_norm(torch.randn(5, 4, 6), torch.randn(4, 6))
+
+
 # ---- rope
 
 COS, SIN = torch.randn(7, 8), torch.randn(7, 8)  # 7 positions, half of 16 columns
@@ -161,6 +189,31 @@ def test_questions_gradients_and_graphs_take_the_same(lead):
     close(got, want, torch.float32)
     graph = torch.compile(lambda x: lz.rope(x, COS, SIN), backend="eager", fullgraph=True)
     close(graph(x), rope_of(x), torch.float32)
+
+
+@pytest.mark.parametrize("layout", [None, "BSHD"])
+def test_prepared_rope_of_any_batch(layout):
+    shapes = [(7, 4, 16), (1, 7, 4, 16), (3, 7, 4, 16), (2, 3, 7, 4, 16)]
+    for first in shapes:
+        prepared = lz.prepare("rope", torch.randn(first), COS, SIN, layout=layout)
+        for shape in shapes:
+            x = torch.randn(shape)
+            close(prepared(x, COS, SIN), rope_of(x), torch.float32)
+        token = torch.randn(4, 16)
+        close(prepared(token, COS[3], SIN[3]), lz.rope(token, COS[3], SIN[3]), torch.float32)
+        with pytest.raises(lz.InvalidRequestError, match="rope: input"):
+            prepared(torch.randn(16), COS[3], SIN[3])
+    prepared = lz.prepare("rope", torch.randn(4, 7, 16), COS, SIN, layout="BHSD")
+    for shape in [(4, 7, 16), (2, 4, 7, 16), (2, 3, 4, 7, 16)]:
+        x = torch.randn(shape)
+        close(prepared(x, COS, SIN), rope_of(x.transpose(-2, -3)).transpose(-2, -3), torch.float32)
+    with pytest.raises(lz.InvalidRequestError, match="rope: input"):
+        prepared(torch.randn(4, 16), COS[3], SIN[3])
+
+
+def test_operators_say_what_takes_any_batch():
+    with pytest.raises(lz.InvalidRequestError, match=r"Python's layerzero.rope takes any number"):
+        torch.ops.layerzero.rope(torch.randn(2, 3, 7, 4, 16), COS, SIN)
 
 
 KERNELS = ["ref.posenc.rope", "torch.ref.posenc.rope", "hwy.posenc.rope", None]
