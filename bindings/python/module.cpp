@@ -200,6 +200,7 @@ PyMethodDef kMethods[] = {
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
     {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected)]."},
     {"coverage", Coverage, METH_VARARGS, "coverage(device): operations, dtypes and their kernels as JSON."},
+    {"time_calls", TimeCalls, METH_VARARGS, "time_calls(starts, ended): of torch's operators and steps of programs."},
     {"descriptor_facts", DescriptorFacts, METH_NOARGS, "Every fact of a descriptor's kernel as JSON."},
     {"stats", Stats, METH_NOARGS, "Counters as JSON."},
     {"reason_codes", ReasonCodes, METH_NOARGS, "Codes, causes and fixes as JSON."},

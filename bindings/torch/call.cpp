@@ -213,6 +213,9 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   const Handle workspace = native ? MakeWorkspace(p, r) : Handle();
   const ProfilerEvent event(*p.kernel);
   if (!native) p.CountCall();
+  const bool timed = listener && listener->starts;
+  if (timed) [[unlikely]]
+    listener->starts(r);
   Status status = native ? engine.Run(p, r) : CallHost(*p.kernel, p.transforms, r, inputs, a, outputs);
   if (native && status.code() == StatusCode::kHostKernel && p.fallback) {
     status = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
@@ -224,6 +227,8 @@ void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
     status = Engine::OutcomeOf(std::move(status), std::move(answered));
   }
   Require(status);
+  if (timed) [[unlikely]]
+    listener->ended(p, r);
   if (r.fell_back && listener) listener->fell_back(p, r);
   size_t next = 0;
   for (Handle& output : outputs) {

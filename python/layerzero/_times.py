@@ -1,7 +1,8 @@
-"""LAYERZERO_VERBOSE=2: a line with kernel, time and tensors of each call of an operation.
+"""LAYERZERO_VERBOSE=2: a line with kernel, time and tensors of each call of an operation: of a function, of
+torch.ops.layerzero, and of each step of a program (a kernelized decoder).
 
-For looking at a program, not for running one: each call waits for its device, and its kernel is asked for a second time.
-Steps inside a program of layers (a kernelized decoder) are one call of the model and have no lines of their own.
+For looking at a program, not for running one: each call waits for its device, and a function's kernel is asked for a second
+time. A line of a program says the time of its step, without what runs between steps.
 """
 
 import functools
@@ -14,6 +15,7 @@ from typing import Any
 from layerzero import _layerzero, _log
 
 _inside = threading.local()
+_started: dict[int, float] = {}  # by thread: one of torch's pool has no threading.local that lasts
 _TAKE_FUNCTION = (
     "check",
     "explain",
@@ -31,6 +33,7 @@ def install() -> None:
     _layerzero.program = lambda values, steps: make_program(values, [(_own(step[0]), *step[1:]) for step in steps])
     for name, function in _layerzero.ops.items():
         _layerzero.ops[name] = _timed(function)
+    _layerzero.time_calls(_starts, _ended)
 
 
 def _own(function: Any) -> Any:
@@ -49,15 +52,13 @@ def _timed(function: Any) -> Any:
             return function(*args, **kwargs)
         _inside.call = True
         try:
-            wait = _wait_of(torch, args, kwargs)
-            wait()
+            on_cuda = any(getattr(getattr(v, "device", None), "type", "") == "cuda" for v in (*args, *kwargs.values()))
+            _wait(torch, on_cuda)
             start = time.perf_counter()
             result = function(*args, **kwargs)
-            wait()
+            _wait(torch, on_cuda)
             took = time.perf_counter() - start
-            _log.line(
-                f"{function.__name__}: {_kernel(function, args, kwargs)} {took * 1e6:.1f} us, {_tensors(args, kwargs)}"
-            )
+            _say(function.__name__, _kernel(function, args, kwargs), took, _tensors(args, kwargs))
             return result
         finally:
             _inside.call = False
@@ -65,12 +66,27 @@ def _timed(function: Any) -> Any:
     return call
 
 
-def _wait_of(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any]:
-    """Waits for the CUDA device of the call, except while a graph is captured."""
-    on_cuda = any(getattr(getattr(v, "device", None), "type", "") == "cuda" for v in (*args, *kwargs.values()))
-    if torch is None or not on_cuda or torch.cuda.is_current_stream_capturing():
-        return lambda: None
-    return torch.cuda.synchronize
+def _say(name: str, kernel_id: str, took: float, tensors: str) -> None:
+    _log.line(f"{name}: {kernel_id} {took * 1e6:.1f} us, {tensors}")
+
+
+def _starts(on_device: bool) -> None:
+    """The engine is about to run a kernel that no function of this module's has called."""
+    _wait(sys.modules.get("torch"), bool(on_device))
+    _started[threading.get_ident()] = time.perf_counter()
+
+
+def _ended(name: str, kernel_id: str, tensors: str, on_device: bool) -> None:
+    _wait(sys.modules.get("torch"), bool(on_device))
+    took = time.perf_counter() - _started[threading.get_ident()]
+    if not getattr(_inside, "call", False):
+        _say(name, kernel_id, took, tensors)
+
+
+def _wait(torch: Any, on_device: bool) -> None:
+    """Waits for the CUDA device, except while a graph is captured."""
+    if torch is not None and on_device and not torch.cuda.is_current_stream_capturing():
+        torch.cuda.synchronize()
 
 
 def _kernel(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -35,6 +35,8 @@ struct HostTensor {
 struct RunListener {
   void (*selected)(const Plan& plan, const Request& request);   // the box of a call's site did not hold it
   void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
+  void (*starts)(const Request& request) = nullptr;             // a kernel is about to run; nullptr: nobody takes times
+  void (*ended)(const Plan& plan, const Request& request) = nullptr;  // it has run
 };
 
 // What the CPython door does for the engine and our other libraries. Any thread may call, with or without the GIL.

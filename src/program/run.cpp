@@ -256,8 +256,14 @@ Status ProgramRun::RunStep(Step& step, Call&& call) {
     Engine::BindOutput(r, o, spare);
     spare += AlignWorkspace(OutputBytes(r.outputs[o]));
   }
+  const RunListener* const listener = arguments_->listener;
+  const bool timed = listener && listener->starts;
+  if (timed) [[unlikely]]
+    listener->starts(r);
   Status status = call();
-  if (status.ok() && r.fell_back && arguments_->listener) arguments_->listener->fell_back(*step.plan, r);
+  if (timed && status.ok()) [[unlikely]]
+    listener->ended(*step.plan, r);
+  if (status.ok() && r.fell_back && listener) listener->fell_back(*step.plan, r);
   for (size_t o = 0; step.copied >> o; ++o) {
     if (!(step.copied >> o & 1)) continue;
     if (status.ok()) CopyStrided(r.tensors[inputs + o], wanted[o]);

@@ -62,6 +62,37 @@ def test_two_prints_each_call_with_its_time():
     assert all(float(us) > 0 for _, _, us, _ in found)
 
 
+@pytest.mark.parametrize("grad", ["torch.enable_grad()", "torch.no_grad()", "torch.inference_mode()"])
+def test_two_prints_calls_of_torchs_operators(grad):
+    code = f"with {grad}: torch.ops.layerzero.rms_norm(x, w)"
+    (match,) = filter(None, map(TIMED.fullmatch, lines(code, LAYERZERO_VERBOSE="2")))
+    assert match[1] == "rms_norm" and match[2] == "hwy.norm.rms" and match[4] == "float32[4,8] float32[8]"
+
+
+def test_two_prints_each_step_of_a_program():
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent / "support")!r})
+import small_llama
+model = small_llama.tiny().eval()
+lz.kernelize(model)
+with torch.inference_mode():
+    model(torch.arange(5)[None])
+    print("layerzero: again: again 0.0 us, ", file=sys.stderr)
+    model(torch.arange(5)[None])
+"""
+    pytest.importorskip("transformers")
+    found = [match.group(1) for match in map(TIMED.fullmatch, lines(code, LAYERZERO_VERBOSE="2")) if match]
+    again = found[found.index("again") + 1 :]  # of three layers; kernels are chosen already
+    assert {name: again.count(name) for name in ("attention", "swiglu", "rope")} == {
+        "attention": 3,
+        "swiglu": 3,
+        "rope": 6,
+    }
+    first = found[: found.index("again")]
+    assert first[-len(again) :] == again
+
+
 def test_two_changes_no_answer():
     code = """
 out = torch.empty(4, 8)
