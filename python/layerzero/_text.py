@@ -1,19 +1,92 @@
 """Reports as text and as HTML: what `print` shows, a notebook shows, and the command line prints."""
 
+import itertools
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-_GAP = "  "
+PIPE_WIDTH = 200  # columns, where nobody's terminal has a width
+_LEAST_TEXT = 24  # columns of a cell whose words may wrap
+_GAP = " │ "
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -> str:
-    """A table of plain text. Cells are never folded, so that a program can find an id in a line."""
-    cells = [[str(column) for column in columns]]
-    cells += [["" if value is None else str(value).replace("\n", "; ") for value in row] for row in rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = [_GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    lines.insert(1, _GAP.join("-" * width for width in widths))
-    return "\n".join([title, *lines] if title else lines)
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    title: str = "",
+    *,
+    wraps: Sequence[str] = (),
+    width: int | None = None,
+    colour: bool = False,
+) -> str:
+    """A table of text. A cell of the columns in `wraps` is text that may go on in the next line; every other stays on one
+    line, so that a program can find an id in it.
+
+    What does not fit into `width` is left out column by column from the right, and said below. None: all is shown.
+    """
+    texts = [["" if value is None else str(value) for value in row] for row in rows]
+    cells = [
+        [text if name in wraps else text.replace("\n", "; ") for name, text in zip(columns, row, strict=True)]
+        for row in texts
+    ]
+    natural = [
+        max(len(name), *(len(line) for row in cells for line in row[i].split("\n")), 0)
+        for i, name in enumerate(columns)
+    ]
+    least = [min(n, _LEAST_TEXT) if name in wraps else n for name, n in zip(columns, natural, strict=True)]
+    shown = list(range(len(columns))) if width is None else _that_fit(columns, least, wraps, width)
+    widths = _widths(columns, natural, shown, wraps, width)
+
+    def lines_of(row: Sequence[str]) -> list[str]:
+        parts = [_wrapped(row[i], widths[i]) if columns[i] in wraps else [row[i]] for i in shown]
+        lines = itertools.zip_longest(*parts, fillvalue="")
+        return [_GAP.join(c.ljust(widths[i]) for i, c in zip(shown, line, strict=True)).rstrip() for line in lines]
+
+    head = "\n".join(lines_of(columns))
+    lines = [title] if title else []
+    lines += [f"\x1b[1m{head}\x1b[0m" if colour else head, "─┼─".join("─" * widths[i] for i in shown)]
+    lines += [line for row in cells for line in lines_of(row)]
+    if left_out := [name for i, name in enumerate(columns) if i not in shown]:
+        lines.append(f"not shown for want of width: {', '.join(left_out)} (in a pipe and with --json they are)")
+    return "\n".join(lines)
+
+
+def terminal_width() -> int:
+    """Columns of the terminal that standard output is, or PIPE_WIDTH."""
+    return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = (textwrap.wrap(line, width, break_on_hyphens=False) for line in text.split("\n"))
+    return [line for wrapped in lines for line in wrapped or [""]]
+
+
+def _that_fit(columns: Sequence[str], least: Sequence[int], wraps: Sequence[str], room: int) -> list[int]:
+    """Indices of the columns to show. The first column and the texts stay longest."""
+    shown = list(range(len(columns)))
+    droppable = sorted(shown[1:], key=lambda i: (columns[i] in wraps, -i))
+    for index in droppable:
+        if sum(least[i] for i in shown) + (len(shown) - 1) * len(_GAP) > room:
+            shown.remove(index)
+    return shown
+
+
+def _widths(
+    columns: Sequence[str], natural: Sequence[int], shown: Sequence[int], wraps: Sequence[str], width: int | None
+) -> list[int]:
+    """The columns' widths: texts share what the others leave, those that need less than their share first."""
+    widths = list(natural)
+    if width is None:
+        return widths
+    texts = sorted((i for i in shown if columns[i] in wraps), key=lambda i: natural[i])
+    room = width - (len(shown) - 1) * len(_GAP) - sum(natural[i] for i in shown if columns[i] not in wraps)
+    for place, i in enumerate(texts):
+        share = max(room // (len(texts) - place), min(natural[i], _LEAST_TEXT))
+        widths[i] = min(natural[i], share)
+        room -= widths[i]
+    return widths
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
@@ -55,4 +128,6 @@ def backends_text(found: list[dict[str, Any]]) -> str:
 
 
 def _usable(backend: dict[str, Any]) -> str:
-    return "yes" if backend["usable"] else "no, wants " + ", ".join(item["what"] for item in backend["missing"])
+    if backend["usable"]:
+        return "yes" if backend["tried"] else "not tried"
+    return "no, wants " + ", ".join(item["what"] for item in backend["missing"])

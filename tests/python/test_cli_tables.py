@@ -15,7 +15,7 @@ import layerzero as lz  # noqa: E402
 from layerzero import cli  # noqa: E402
 from layerzero._contracts import contracts  # noqa: E402
 from layerzero._names import did_you_mean  # noqa: E402
-from layerzero._tables import table_text  # noqa: E402
+from layerzero._text import table  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parent.parent
 NORM = ["rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]"]
@@ -38,7 +38,7 @@ IDS = ["attention.standard.prefill.cascade", "flash_attn.v2.causal.sal.sm90", "h
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120, 200])
 def test_a_table_breaks_no_name(width):
     rows = [[name, "cuda", 123456, "source: wants installed, got no module of that name"] for name in IDS]
-    text = table_text("T", ["kernel", "platform", "us", "why"], rows, wraps=["why"], width=width)
+    text = table(["kernel", "platform", "us", "why"], rows, "T", wraps=["why"], width=width)
     for name in IDS:
         assert sum(name in line for line in text.splitlines()) == 1
     whole = all(part in text for part in ("cuda", "123456"))
@@ -49,8 +49,9 @@ def test_a_table_breaks_no_name(width):
 
 
 def test_words_of_a_text_wrap():
-    text = table_text("", ["id", "why"], [["a", "word " * 30]], wraps=["why"], width=60)
+    text = table(["id", "why"], [["a", "word " * 30]], wraps=["why"], width=60)
     assert text.count("word") == 30 and len(text.splitlines()) > 3
+    assert len(table(["id", "why"], [["a", "word " * 30]], wraps=["why"]).splitlines()) == 3  # of no width: one line
 
 
 def test_list_is_a_line_for_each_operation(run):

@@ -14,7 +14,7 @@ from layerzero._contracts import contracts, flat_name
 from layerzero._names import did_you_mean, known_name
 from layerzero._optional import need
 from layerzero._refusals import refuse_request
-from layerzero._tables import table_text, terminal_width
+from layerzero._text import table, terminal_width
 
 SHORT = {
     "f64": "float64",
@@ -95,8 +95,8 @@ class CallCommand(typer.core.TyperCommand):
         super().format_help(ctx, formatter)
         if operation := self._operation(ctx):
             columns, width = ["option", "takes", "what"], min(terminal_width(), 120)
-            options = table_text("", columns, _options_of(operation), wraps=["takes", "what"], width=width)
-            formatter.write(f"\nOptions of {operation}:\n{options}")
+            options = table(columns, _options_of(operation), wraps=["takes", "what"], width=width)
+            formatter.write(f"\nOptions of {operation}:\n{options}\n")
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         found = super().shell_complete(ctx, incomplete)

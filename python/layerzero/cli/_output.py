@@ -10,7 +10,8 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from layerzero._tables import table_text
+from layerzero._refusals import refuse_request
+from layerzero._text import table, terminal_width
 from layerzero.errors import InvalidRequestError, LayerZeroError
 
 INTERRUPTED = 130  # exit code
@@ -41,7 +42,7 @@ def colours() -> bool:
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], wraps: Sequence[str] = ()) -> None:
     """`wraps`: the columns whose words may go on in a next line."""
-    print(table_text(title, columns, rows, wraps=wraps, colour=colours()), end="")
+    print(table(columns, rows, title, wraps=wraps, width=terminal_width(), colour=colours()))
 
 
 def size_text(count: int) -> str:

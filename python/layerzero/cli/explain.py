@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-import layerzero as lz
-from layerzero._tables import terminal_width
+from layerzero._inspect import explained
+from layerzero._text import terminal_width
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, Verbose, print_json, print_table
 from layerzero.report import SelectionReport
