@@ -20,6 +20,15 @@ struct LayerRows {
   float eps, offset;
 };
 
+// Of both kernels' rows.
+inline constexpr auto kLayerConstraints = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"weight.same_dtype", Rel::kEq, 1},
+    {"hidden", Rel::kLe, int64_t{1} << 30},
+    {"bias.same_dtype", Rel::kEq, 1},
+});
+
 #ifdef __CUDACC__
 inline constexpr int kLayerHeld = 4;  // vectors of a row that a lane keeps
 

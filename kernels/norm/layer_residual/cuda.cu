@@ -31,19 +31,12 @@ int32_t Launch(const lz_kernel_args* args) {
   });
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"weight.same_dtype", Rel::kEq, 1},
-    {"hidden", Rel::kLe, int64_t{1} << 30},
-    {"bias.same_dtype", Rel::kEq, 1},
-});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "cuda.norm.layer.residual",
      .operation = "norm.layer.residual",
      .platform = Platform::kCuda,
      .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
+     .constraints = kLayerConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,

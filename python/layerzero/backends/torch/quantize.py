@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from layerzero._references import reference_helpers
 from layerzero.backends.torch.common import constant, number
 
 _INTEGERS = {"int8": (-128, 127), "uint8": (0, 255), "int4": (-8, 7), "uint4": (0, 15)}
@@ -21,9 +22,8 @@ _LEAST = 2.0**-126
 _FLT_MAX = torch.finfo(torch.float32).max
 
 
-@functools.cache
-def _f32(value):
-    return float(torch.tensor(value, dtype=torch.float32))
+_f32 = functools.cache(reference_helpers("quant").f32)
+_counts = reference_helpers("quant").block_counts
 
 
 def _largest(dtype):
@@ -31,20 +31,6 @@ def _largest(dtype):
 
 
 # Blocks: elements that share a scale. A tensor is seen as [..., c_i, n_i / c_i, ...] for c_i scales along axis i.
-
-
-def _counts(shape, axis, block_rows, group_size):
-    """Scales along each axis."""
-    if axis is not None:
-        axis %= len(shape)
-        return [n if i == axis else 1 for i, n in enumerate(shape)]
-    if group_size == 0:
-        return [1] * len(shape)
-    counts = list(shape)
-    counts[-1] //= group_size
-    if block_rows != 1:
-        counts[-2] //= block_rows
-    return counts
 
 
 def _split(x, counts):
