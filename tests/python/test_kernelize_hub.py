@@ -4,7 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
-kernels = pytest.importorskip("kernels", minversion="0.17")
+kernels = pytest.importorskip("kernels")
+if kernels.__file__ is None:  # the clone's folder of that name, which any package on the path comes before
+    pytest.skip(
+        "needs the package kernels; test_kernelize_neighbours.py runs this file with it", allow_module_level=True
+    )
 
 import layerzero as lz  # noqa: E402
 import small_llama  # noqa: E402
