@@ -89,7 +89,7 @@ PyObject* SelectAndRun(Request& request, Box* site, PyObject* const* tensors, Py
 // Python: prepare(callable, args, kwargs, fixed) -> callable of the tensors alone. `fixed`: what layerzero._ranks needs
 // to view the tensors of its calls, a dict, or None.
 PyObject* Prepare(PyObject* self, PyObject* args);
-// Python: explain(callable, args, kwargs, device) -> JSON text.
+// Python: explain(callable, args, kwargs, device, of_chosen) -> JSON text. `of_chosen`: Proofs::kChosen.
 PyObject* Explain(PyObject* self, PyObject* args);
 // Python: check(callable, args, kwargs): raises what is wrong with a call, without running it.
 PyObject* Check(PyObject* self, PyObject* args);

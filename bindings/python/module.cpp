@@ -142,6 +142,7 @@ PyObject* DeviceId(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "s", &device)) return nullptr;
   return Text(Engine::Get().DeviceId(device));
 }
+PyObject* MeasuredCalls(PyObject*, PyObject*) { return Text(Engine::Get().MeasuredCalls()); }
 PyObject* Invalidate(PyObject*, PyObject*) {
   Engine::Get().Invalidate();
   Py_RETURN_NONE;
@@ -199,8 +200,8 @@ PyMethodDef kMethods[] = {
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
     {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected)]."},
-    {"coverage", Coverage, METH_VARARGS, "coverage(device): operations, dtypes and their kernels as JSON."},
     {"time_calls", TimeCalls, METH_VARARGS, "time_calls(starts, ended): of torch's operators and steps of programs."},
+    {"coverage", Coverage, METH_VARARGS, "coverage(device): operations, dtypes and their kernels as JSON."},
     {"descriptor_facts", DescriptorFacts, METH_NOARGS, "Every fact of a descriptor's kernel as JSON."},
     {"stats", Stats, METH_NOARGS, "Counters as JSON."},
     {"reason_codes", ReasonCodes, METH_NOARGS, "Codes, causes and fixes as JSON."},
@@ -219,12 +220,13 @@ PyMethodDef kMethods[] = {
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
     {"use_prior", UsePrior, METH_VARARGS, "use_prior(json, what): measured records that decide; (): the machine's."},
     {"device_id", DeviceId, METH_VARARGS, "device_id(name): the device as measured records name it."},
+    {"measured_calls", MeasuredCalls, METH_NOARGS, "The measured calls in force as JSON."},
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
+    {"end", End, METH_NOARGS, "end(): whether the process's end waits for first calls of other threads."},
     {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
     {"read_stream", ReadStream, METH_VARARGS, "read_stream(address, bytes): the sum of the words, by all threads."},
-    {"end", End, METH_NOARGS, "end(): whether the process's end waits for first calls of other threads."},
     {"copy_stream", CopyStream, METH_VARARGS, "copy_stream(from, to, bytes): copies whole words, by all threads."},
     {"multiply_adds", MultiplyAdds, METH_VARARGS, "multiply_adds(rounds): how many were done, in registers."},
     {"multiply_weights", MultiplyWeights, METH_VARARGS,
@@ -254,11 +256,11 @@ int Exec(PyObject* module) {
   for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kWatchMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
+  CountFirstCallsInChildren();
   Engine::Get().SetHost(PythonRuntime());
   const int failed = PyModule_AddObjectRef(module, "ops", ops);
   Py_DecRef(ops);
   return failed;
-  CountFirstCallsInChildren();
 }
 
 PyModuleDef_Slot kSlots[] = {{Py_mod_exec, reinterpret_cast<void*>(&Exec)}, {0, nullptr}};

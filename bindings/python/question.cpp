@@ -10,9 +10,12 @@ namespace lz::door {
 bool ReadQuestion(PyObject* args, Question* q) {
   PyObject *callable, *positional, *named;
   const char* device = nullptr;
-  if (!PyArg_ParseTuple(args, "OO!O!|z", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &device)) {
+  int of_chosen = 0;
+  if (!PyArg_ParseTuple(args, "OO!O!|zp", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &device,
+                        &of_chosen)) {
     return false;
   }
+  if (of_chosen) q->proofs = Proofs::kChosen;
   if (device) q->device = device;
   q->door = DoorOf(callable);
   if (!q->door) {
@@ -52,7 +55,7 @@ PyObject* Check(PyObject*, PyObject* args) {
 PyObject* Explain(PyObject*, PyObject* args) {
   Question q;
   if (!ReadQuestion(args, &q)) return nullptr;
-  auto text = Engine::Get().Explain(*q.request, q.device);
+  auto text = Engine::Get().Explain(*q.request, q.device, q.proofs);
   if (!text.ok()) return Raise(text.status());
   return PyUnicode_FromStringAndSize(text->data(), Py_ssize_t(text->size()));
 }

@@ -15,6 +15,7 @@ struct Question {
   Descriptions descriptions;
   std::optional<Request> request;  // points into `descriptions`
   std::string device;              // empty: the tensors'
+  Proofs proofs = Proofs::kAdmissible;
 };
 
 // Read as a call would read it, not prepared yet. false: a Python error is set.

@@ -82,7 +82,7 @@ _FIXED_BY_ALIAS: dict[str, dict[str, Any]] = {
 }
 
 
-def _meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> str:
+def meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> str:
     """The flat name of the operation of a call. A paged cache has two forms under one deprecated name: page lists, and
     tables of blocks, whose arguments are those of `paged_attention`."""
     if operation != "attention.paged":
@@ -96,7 +96,7 @@ def _meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) 
 
 def call_of(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The callable of an operation, and its parameters with those that a deprecated name stands for."""
-    name = _meant_by(operation, tensors, params)
+    name = meant_by(operation, tensors, params)
     if isinstance(operation, str) and operation in contracts()[flat_name(operation)]["aliases"]:
         import warnings
 

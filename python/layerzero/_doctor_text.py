@@ -1,6 +1,7 @@
 """`doctor()` as text: the command line prints it, and so does a REPL."""
 
 import json
+import math
 from typing import Any
 
 from layerzero import _layerzero
@@ -45,9 +46,14 @@ def _lines_of_devices(report: Report) -> list[str]:
     if devices["why_no_cuda"]:
         lines.append(f"no CUDA device: {devices['why_no_cuda']}")
         lines += [f"    {fix}"] if (fix := _fix_of_device(report)) else []
-    lines.append(f"threads: {threads['usable']} of this process, {threads['torch'] or 'none'} of torch")
+    lines.append(f"threads: {threads['usable']} of this process, {_of_torch(report)} of torch")
     lines += [f"    {threads['advice']}"] if threads["advice"] else []
     return [*lines, f"simulated for --device: {', '.join(d['name'] for d in devices['simulated'])}"]
+
+
+def _of_torch(report: Report) -> Any:
+    """Threads of torch: they are known once it is imported."""
+    return report["threads"]["torch"] or ("unknown" if report["torch"] else "none")
 
 
 def _fix_of_device(report: Report) -> str | None:
@@ -67,7 +73,9 @@ def _summary(report: Report) -> str:
 
 def _usable(report: Report) -> list[list[Any]]:
     return [
-        [n, v["version"] or "yes", v["kernels"]] for n, v in report["libraries"].items() if v["usable"] and v["kernels"]
+        [n, (v["version"] or "yes") + ("" if v["tried"] else " (not tried)"), v["kernels"]]
+        for n, v in report["libraries"].items()
+        if v["usable"] and v["kernels"]
     ]
 
 
@@ -81,22 +89,43 @@ def _packages(report: Report) -> list[list[Any]]:
 
 
 def _advice(report: Report) -> list[str]:
-    """What would help on this machine, what helps most first; then what is for other machines, in one line."""
+    """What would help on this machine: packages, libraries by what measured records say of them, then the others by the
+    priorities that their kernels declare; last what is for other machines, in one line."""
     here = {"any", *(device["platform"] for device in report["devices"]["devices"])}
     absent = {name: library for name, library in report["libraries"].items() if not library["usable"]}
     worth = _worth(here)
     local = [name for name in absent if absent[name]["platform"] in here]
     lines = [f"{item['fix']}\n    {item['name']}, for {item['purpose']}" for item in report["packages"] if item["fix"]]
-    for name in sorted(local, key=lambda name: -worth.get(name, 0)):
-        first, kernels = worth.get(name, 0), absent[name]["kernels"]
-        gain = f"its kernels would come first in {first} operations"
-        gain = gain if first else f"{kernels} kernels, chosen only where a policy prefers them or measured times do"
+    for name in sorted(local, key=lambda name: (*_rank(absent[name]), -worth.get(name, 0))):
+        gain = _gain(absent[name], worth.get(name, 0))
         lines += [f"{_command(name, item)}\n    {name}: {gain} ({item['detail']})" for item in absent[name]["missing"]]
     elsewhere = sorted(set(absent) - set(local))
     parts = ["Would help here, best first:\n" + "\n".join(lines)] if lines else ["Nothing to install would help here."]
     if elsewhere:
         parts.append(f"For other devices than this machine's: {', '.join(elsewhere)} (see `layerzero backends`).")
     return parts
+
+
+def _rank(library: Report) -> tuple[int, float]:
+    """Sorts the libraries that were measured and faster first, the most time saved before the others; those that were
+    measured and never faster last."""
+    gain = library.get("gain")
+    if gain is None:
+        return (1, 0)
+    return (0, -gain["faster"] * math.log(gain["speedup"])) if gain["faster"] else (2, 0)
+
+
+def _gain(library: Report, first: int) -> str:
+    """What the library would bring, and whence that is known."""
+    if gain := library.get("gain"):
+        if not gain["faster"]:
+            return f"measured on such a CPU, faster in none of {gain['calls']} calls"
+        return f"measured on such a CPU, {gain['speedup']:.2f}x as fast in {gain['faster']} of {gain['calls']} calls"
+    if first:
+        return f"not measured here; by declared priority its kernels would come first in {first} operations"
+    return (
+        f"not measured here; {library['kernels']} kernels, chosen only where a policy prefers them or measured times do"
+    )
 
 
 def _command(name: str, item: Report) -> str:

@@ -39,9 +39,17 @@ def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) ->
 
     Where torch chooses a backend of its own, `notes` has which, and torch's reasons against the others.
     """
+    return explained(op, tensors, params, device)
+
+
+def explained(
+    op: Any, tensors: tuple[Any, ...], params: dict[str, Any], device: str | None = None, of_chosen: bool = False
+) -> SelectionReport:
+    """explain(). `of_chosen`: of the installed libraries only the chosen kernel's is imported and tried; `usable` of a
+    candidate whose library was not tried is None."""
     function, params = call_of(op, tensors, params)
     args, kwargs = _as_tensors(function.__name__, tensors, params)
-    report = json.loads(_layerzero.explain(function, args, kwargs, device))
+    report = json.loads(_layerzero.explain(function, args, kwargs, device, of_chosen))
     if (report["kernel_id"] or "").startswith("torch.sdpa.auto") and not report["device"]["simulated"]:
         report["notes"] = _notes_of_torch(
             report, dict(zip(parameter_names(report["name"]), args, strict=False)) | kwargs
@@ -52,10 +60,18 @@ def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) ->
 def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:
     from layerzero.backends.torch import can_use
 
-    tensors = (given["query"], given["key"], given["value"])
+    query, key, value = (_made(given[name]) for name in ("query", "key", "value"))
     causal = report["key"].get("causal") == "true"
-    mask, dropout_p = given.get("attn_mask"), given.get("dropout_p") or 0.0
-    return can_use.notes(*tensors, causal, mask, dropout_p, report["layout"]["name"])
+    mask, dropout_p = _made(given.get("attn_mask")), given.get("dropout_p") or 0.0
+    return can_use.notes(query, key, value, causal, mask, dropout_p, report["layout"]["name"])
+
+
+def _made(value: Any) -> Any:
+    """A tensor of a description; other values as they are."""
+    if not isinstance(value, Description):
+        return value
+    torch = importlib.import_module("torch")
+    return torch.empty_strided(value.shape, value.strides, dtype=getattr(torch, value.dtype))
 
 
 def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> Choice:
@@ -67,6 +83,11 @@ def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> C
     args, kwargs = _as_tensors(function.__name__, tensors, params)
     report = json.loads(_layerzero.explain(function, args, kwargs, device))
     kernel_id = report["kernel_id"] if device is not None else _layerzero.which(function, args, kwargs)[0]
+    return choice(report, kernel_id)
+
+
+def choice(report: Any, kernel_id: str | None) -> Choice:
+    """What which() returns of a report as plain data; raises NoKernelFoundError where there is no kernel."""
     if kernel_id is None:
         raise NoKernelFoundError(report["operation"], failures_of(report))
     score = next((c["score"] for c in report["candidates"] if c["kernel_id"] == kernel_id), None)
@@ -76,13 +97,22 @@ def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> C
 def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any) -> tuple[bool, list[Reason]]:
     """Whether a kernel takes a call, and if not all its reasons. `operation`: where the kernel serves several."""
     name = operation_of_kernel(kernel_id, operation)
-    report = explain(name if operation is None else operation, *tensors, **params)
-    for candidate in report.candidates:
-        if candidate.kernel_id == kernel_id:
-            return candidate.admissible, candidate.reasons
-    # Of another operation of the same function: named, it is a candidate with what makes the call not its own.
-    report = explain(name, *tensors, **params, kernel=kernel_id)
-    return False, next(c.reasons for c in report.candidates if c.kernel_id == kernel_id)
+    call = name if operation is None else operation
+    candidate = _candidate(kernel_id, call, tensors, params)
+    if candidate is not None and candidate.admissible and candidate.usable is None:
+        _layerzero.prove_backend(next(k["backend"] for k in kernel_rows(name) if k["kernel_id"] == kernel_id))
+        candidate = _candidate(kernel_id, call, tensors, params)
+    if candidate is None:
+        # Of another operation of the same function: named, it is a candidate with what makes the call not its own.
+        candidate = _candidate(kernel_id, name, tensors, params | {"kernel": kernel_id})
+    return candidate.admissible, candidate.reasons
+
+
+def _candidate(kernel_id: str, op: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> Any:
+    """A kernel in the report of a call, None where it is not in it; no other library is tried for it."""
+    given = dict(params)
+    candidates = explained(op, tensors, given, given.pop("device", None), of_chosen=True).candidates
+    return next((c for c in candidates if c.kernel_id == kernel_id), None)
 
 
 def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
@@ -142,8 +172,14 @@ def coverage(*devices: str, shipped: bool = True) -> list[Record]:
 
 def doctor() -> DoctorReport:
     """What LayerZero sees: versions, devices, threads, libraries with what is missing and what fixes it, policy, counters, problems."""
+    return examined()
+
+
+def examined(imports: bool = True) -> DoctorReport:
+    """doctor(). Without `imports` no library is imported: `tried` of those that are installed is False."""
     from layerzero._optional import report as packages
-    from layerzero.backends.report import report, served_by_reference
+    from layerzero._optional import version_of
+    from layerzero.backends.report import gains, report, served_by_reference
 
     backends.ensure_registered()
     _torch.attach_if_imported()
@@ -153,13 +189,15 @@ def doctor() -> DoctorReport:
         _layerzero.startup()
     except Exception as error:
         problems.insert(0, str(error))
-    libraries = {library.pop("name"): library for library in report()}
+    libraries = {library.pop("name"): library for library in report(imports)}
     devices = json.loads(_layerzero.devices())
     counters = json.loads(_layerzero.stats())
     if not counters["selections"] and not counters["measured_records"]:
         _layerzero.use_prior()  # as a first selection does: the records that are in force are counted before it too
         counters = json.loads(_layerzero.stats())
-    served = served_by_reference(counters.pop("served_by_reference"), devices)
+    measured = gains()
+    libraries = {name: library | {"gain": measured.get(name)} for name, library in libraries.items()}
+    served = served_by_reference(counters.pop("served_by_reference"), devices, imports)
     problem = counters.pop("measured_records_problem")
     problems += [problem] if problem else []
     policy = json.loads(_layerzero.policy_text())
@@ -168,7 +206,7 @@ def doctor() -> DoctorReport:
         {
             "layerzero": {"version": version, "build": build},
             "python": platform.python_version(),
-            "torch": getattr(sys.modules.get("torch"), "__version__", None),
+            "torch": getattr(sys.modules.get("torch"), "__version__", None) or version_of("torch"),
             "devices": devices,
             "threads": _threads(),
             "libraries": libraries,

@@ -118,9 +118,10 @@ class LZ_OWN Engine {
   Status UsePrior(std::string_view records, std::string_view what);  // these alone from here on
   Status UsePriorOfMachine();                                        // those of the first selection, read again
   std::string DeviceId(std::string_view device);                     // as records name it; empty: no such device
+  std::string MeasuredCalls() const;  // JSON: [{"operation", "us": {kernel id: median}}] of the records in force
 
   // ---- inspection, all JSON; bound requests are not needed for lists
-  Result<std::string> Explain(Request& request, std::string_view device = {});
+  Result<std::string> Explain(Request& request, std::string_view device = {}, Proofs proofs = Proofs::kAdmissible);
   std::string Contracts() const;
   std::string Kernels(const Operation* op) const;
   std::string Devices();

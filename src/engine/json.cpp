@@ -261,6 +261,13 @@ Json TransformsJson(const Request& r, const Transforms& t) {
   return transforms;
 }
 
+// null: its library is installed and was not tried yet.
+Json UsableOf(const KernelEntry& k) {
+  if (!k.availability.installed || !k.backend) return k.availability.installed;
+  const Backend::State state = k.backend->state.load(std::memory_order_acquire);
+  return state == Backend::State::kUnproven ? Json(nullptr) : Json(state == Backend::State::kProven);
+}
+
 // `runnable`: admissible, and the device is one of this machine.
 Json CandidateJson(const Request& r, const Candidate& c, const Device& device) {
   Json j = {{"kernel_id", c.kernel->id},
@@ -269,6 +276,7 @@ Json CandidateJson(const Request& r, const Candidate& c, const Device& device) {
             {"runnable", c.admissible() && !device.simulated},
             {"reference", c.kernel->spec.reference},
             {"installed", c.kernel->availability.installed},
+            {"usable", UsableOf(*c.kernel)},
             {"score", c.score},
             {"transforms", TransformsJson(r, c.transforms)},
             {"terms", Json::array()},
@@ -315,7 +323,7 @@ Json FactsJson(const Request& r) {
 
 }  // namespace
 
-Result<std::string> Engine::Explain(Request& request, std::string_view device) {
+Result<std::string> Engine::Explain(Request& request, std::string_view device, Proofs proofs) {
   if (!device.empty()) {
     auto index = selector_.context().FindByName(device);
     if (!index.ok()) return index.TakeStatus();
@@ -330,7 +338,7 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device) {
   }
   LZ_RETURN_IF_ERROR(Prepare(request));
   const Reclaimer::Guard guard;  // what follows reads the rules that the report is about
-  auto evaluated = selector_.Explain(request);
+  auto evaluated = selector_.Explain(request, proofs);
   if (!evaluated.ok()) return evaluated.TakeStatus();
   const SelectionReport& report = *evaluated;
   for (size_t o = 0; o < request.op->num_outputs(); ++o) {  // workspace functions read their shapes
@@ -381,13 +389,6 @@ namespace {
 std::string DetailOf(const KernelEntry& k) {
   const bool failed = k.backend && k.backend->state.load(std::memory_order_acquire) == Backend::State::kFailed;
   return k.availability.installed && failed ? k.backend->error : k.availability.detail;
-}
-
-// null: its library is installed and was not tried yet.
-Json UsableOf(const KernelEntry& k) {
-  if (!k.availability.installed || !k.backend) return k.availability.installed;
-  const Backend::State state = k.backend->state.load(std::memory_order_acquire);
-  return state == Backend::State::kUnproven ? Json(nullptr) : Json(state == Backend::State::kProven);
 }
 
 Json ReferenceUseJson(const ReferenceUse& use) {

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "engine/engine.h"
@@ -51,6 +52,14 @@ std::shared_ptr<const perfdb::Prior> Engine::PriorInForce() const {
 std::string Engine::DeviceId(std::string_view device) {
   const auto index = selector_.context().FindByName(device);
   return index.ok() ? perfdb::DeviceId(selector_.context().device(*index)) : "";
+}
+
+std::string Engine::MeasuredCalls() const {
+  auto list = nlohmann::json::array();
+  if (const auto prior = PriorInForce()) {
+    for (const auto& call : prior->MeasuredCalls()) list.push_back({{"operation", call.operation}, {"us", call.us}});
+  }
+  return list.dump();
 }
 
 Status Engine::PutInForce(std::span<const std::vector<perfdb::Record>> groups) {

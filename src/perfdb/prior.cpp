@@ -166,6 +166,21 @@ std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, con
   return std::nullopt;
 }
 
+std::vector<Prior::MeasuredCall> Prior::MeasuredCalls() const {
+  std::vector<MeasuredCall> found;
+  for (const auto& [key, groups] : calls_) {
+    for (const auto& [options, calls] : groups) {
+      for (const Call& call : calls) {
+        MeasuredCall& one = found.emplace_back(MeasuredCall{key.first, {}});
+        for (const auto& [kernel, time] : call.cold.empty() ? call.warm : call.cold) {
+          one.us[kernel.substr(0, kernel.rfind(' '))] = time.time.median_us;
+        }
+      }
+    }
+  }
+  return found;
+}
+
 std::optional<PriorTime> Prior::TimeAt(const Call& call, const KernelEntry& kernel, double distance) {
   const auto& times = call.cold.empty() ? call.warm : call.cold;
   const auto time = times.find(KernelKey(kernel.id, std::to_string(kernel.spec.version)));

@@ -54,6 +54,12 @@ class Prior {
   Status Watch(Registry& registry) const;
   std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
                                 const Options& options) const;
+  // Each call that was measured: median microseconds by kernel id.
+  struct MeasuredCall {
+    std::string operation;
+    std::map<std::string, double> us;
+  };
+  std::vector<MeasuredCall> MeasuredCalls() const;
   size_t num_records() const { return num_records_; }
 
  private:

@@ -165,7 +165,7 @@ Result<const Plan*> Selector::SelectAnew(Request& r, Facts& key, uint64_t hash, 
   }
   selections_.fetch_add(1, std::memory_order_relaxed);
   auto report = Evaluate(r, **policy, not_now);
-  *due = report.ok() ? Due(*report, false) : nullptr;
+  *due = report.ok() ? Due(*report, Proofs::kPlan) : nullptr;
   Result<const Plan*> result = Choice(report);
   *keep = *keep && result.ok() && !*due && !report->passing;
   if (*keep) {
@@ -181,13 +181,13 @@ Result<const Plan*> Selector::Choice(Result<SelectionReport>& report) const {
   return report->plan;
 }
 
-Result<SelectionReport> Selector::Explain(Request& r) {
+Result<SelectionReport> Selector::Explain(Request& r, Proofs proofs) {
   const Reclaimer::Guard guard;
   if (before_selecting_) before_selecting_();
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
   RefreshFacts(r);
-  return EvaluateProven(r, **policy, true);
+  return EvaluateProven(r, **policy, proofs);
 }
 
 Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& policy, const Backends& not_now) {
@@ -329,7 +329,7 @@ Status Selector::Run(const Plan& plan, Request& r) {
     auto policy = policies_.For(r.policy, *r.op);
     if (!policy.ok()) return policy.TakeStatus();
     RefreshFacts(r);
-    auto report = EvaluateProven(r, **policy, false);
+    auto report = EvaluateProven(r, **policy, Proofs::kPlan);
     auto fits = Choice(report);
     if (!fits.ok()) return fits.TakeStatus();
     status = Dispatch(**fits, r, {parallel_});

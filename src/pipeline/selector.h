@@ -24,6 +24,13 @@ namespace lz {
 using Prover =
     std::function<Backend::State(const Backend&, const std::vector<std::string>& adapters, std::string* error)>;
 
+// Libraries of host kernels that a choice or a report may rest on only after they were tried.
+enum class Proofs {
+  kAdmissible,  // of every kernel that is not refused
+  kPlan,        // of the plan's kernels
+  kChosen,      // of the chosen kernel
+};
+
 // What a selection saw: the values of filter and score, the choice, and why.
 struct SelectionReport {
   const Operation* op = nullptr;
@@ -65,7 +72,7 @@ class Selector {
   Status RunFallback(const Plan& plan, Request& request);
 
   // Never cached; a request without an admissible kernel is a report without a winner.
-  Result<SelectionReport> Explain(Request& request);
+  Result<SelectionReport> Explain(Request& request, Proofs proofs = Proofs::kAdmissible);
 
   Registry& registry() { return registry_; }
   Context& context() { return context_; }
@@ -104,9 +111,8 @@ class Selector {
                                  Backend** due);
   Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or why there is none
   Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Backends& not_now);
-  // With the libraries tried that the choice rests on, or, with `all`, whose kernels are admissible.
-  Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, bool all);
-  Backend* Due(const SelectionReport& report, bool all) const;
+  Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, Proofs proofs);
+  Backend* Due(const SelectionReport& report, Proofs proofs) const;
   bool ApplyHeadroom(Request& request, const Policy& policy, std::vector<Candidate>* candidates) const;
   static Status MayTake(void* self, const Request& request, uint64_t bytes);
   const Plan* MakePlan(const SelectionReport& report, const Policy& policy);

@@ -39,25 +39,26 @@ bool Selector::Prove(Backend& backend) {
   return true;
 }
 
-Backend* Selector::Due(const SelectionReport& report, bool all) const {
+Backend* Selector::Due(const SelectionReport& report, Proofs proofs) const {
   if (context_.device(report.device).simulated) return nullptr;  // it answers for a machine that has the libraries
-  if (all) {
+  if (proofs == Proofs::kAdmissible) {
     for (const Candidate& c : report.candidates) {
       if (Backend* backend = c.admissible() ? Untried(c.kernel) : nullptr) return backend;
     }
   }
   if (!report.plan) return nullptr;
+  if (proofs == Proofs::kChosen) return Untried(report.plan->kernel);
   for (const KernelEntry* kernel : {report.plan->kernel, report.plan->fallback, report.plan->reference}) {
     if (Backend* backend = Untried(kernel)) return backend;
   }
   return nullptr;
 }
 
-Result<SelectionReport> Selector::EvaluateProven(Request& r, const OperationPolicy& policy, bool all) {
+Result<SelectionReport> Selector::EvaluateProven(Request& r, const OperationPolicy& policy, Proofs proofs) {
   Backends not_now;
   while (true) {
     auto report = Evaluate(r, policy, not_now);
-    Backend* const due = report.ok() ? Due(*report, all) : nullptr;
+    Backend* const due = report.ok() ? Due(*report, proofs) : nullptr;
     if (!due) return report;
     if (!Prove(*due)) not_now.push_back(due);
   }

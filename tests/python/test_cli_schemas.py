@@ -19,7 +19,6 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "schemas/cli"
 NORM = ["--input", "f32[2,8]", "--weight", "f32[8]"]
 QUERY = ["--query", "bf16[1,16,4,64]", "--key", "bf16[1,16,4,64]", "--value", "bf16[1,16,4,64]"]
-FOR_PEOPLE = {"demo"}  # shows something; no program reads it
 HOST = ["bench", "host", "--operation", "rms_norm", "--rounds", "1"]
 
 
@@ -47,7 +46,7 @@ def answer(capfd):
 def test_every_command_has_a_schema():
     commands = {module.name for module in pkgutil.iter_modules(cli.__path__) if not module.name.startswith("_")}
     published = {path.name.removesuffix(".schema.json") for path in FOLDER.iterdir()}
-    assert published == commands - FOR_PEOPLE | {"error"}
+    assert published == commands | {"error"}
 
 
 CALLS = {
@@ -159,6 +158,11 @@ def test_bench_e2e(answer, folder):
     arguments = ["bench", "e2e", "--model", folder, "--rounds", "1", "--tokens", "2", "--dtypes", "f32"]
     code, report = answer("bench_e2e", *arguments)
     assert code == (0 if report["ok"] else 1) and [r["dtype"] for r in report["results"]] == ["f32"]
+
+
+def test_demo(answer, folder):
+    code, report = answer("demo", "demo", "--model", folder, "--dtype", "f32", "--question", "hello")
+    assert code == 0 and report["ok"] and report["choices"] and report["replaced"]
 
 
 def test_generate(answer, folder, capfd, monkeypatch):

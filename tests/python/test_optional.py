@@ -85,7 +85,6 @@ COMMAND = "import sys; from layerzero import cli; sys.exit(cli.run(sys.argv[1:])
         ("transformers", ["bench", "e2e"]),
         ("torch", ["bench", "host"]),
         ("torch", ["bench", "ops"]),
-        ("torch", ["which", "rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]"]),
     ],
     ids=lambda value: value if isinstance(value, str) else " ".join(value[:2]),
 )
@@ -94,6 +93,11 @@ def test_commands_say_what_to_install(absent, arguments):
     assert done.returncode == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith("layerzero: ") and 'pip install "layerzero-kernels[' in line
+
+
+def test_questions_need_no_torch():
+    done = without(["torch"], COMMAND, "which", "rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "hwy.norm.rms", "")
 
 
 def test_a_gguf_file_wants_its_readers(tmp_path):

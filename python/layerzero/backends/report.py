@@ -1,6 +1,7 @@
 """Each backend for `layerzero backends` and `doctor`: what it provides, what is missing, and the command that fixes it."""
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -41,37 +42,65 @@ LIBRARIES = {
 VARIABLE = "LAYERZERO_LIBRARIES"
 
 
-def report() -> list[dict[str, Any]]:
+def report(imports: bool = True) -> list[dict[str, Any]]:
     """One record a backend: name, description, platform, installed, version, tested_with, origin, kernels, operations,
-    missing.
+    missing, tried.
 
     `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null where nothing can be installed; `code` is
-    the reason code that explain gives, or null. Libraries that are installed are imported and tried here.
+    the reason code that explain gives, or null. Libraries that are installed are imported and tried here, unless `imports`
+    is False; then `tried` is.
     """
     backends.ensure_registered()
     devices = json.loads(_layerzero.devices())
     kernels = json.loads(_layerzero.kernels(None))
     found = [_own(name, devices, kernels) for name in OWN]
     found += [_library(name, kernels) for name in sorted({k["source"] for k in kernels if k["library"]})]
-    found += [{"name": name, **_tried(name, library)} for name, library in backends.libraries().items()]
+    found += [{"name": name, **_tried(name, one, imports)} for name, one in backends.libraries().items()]
+    untried = {k["backend"] for k in json.loads(_layerzero.kernels(None)) if k["usable"] is None}
     no_device = device_missing(devices)
     for backend in found:
         if no_device and backend["platform"] == "cuda":
             backend["missing"] = [*backend["missing"], no_device]
         backend["usable"] = not backend["missing"]
+        backend["tried"] = backend["name"] not in untried
     return found
 
 
-def _tried(name: str, library: dict[str, Any]) -> dict[str, Any]:
+def gains() -> dict[str, dict[str, Any]]:
+    """What measured records in force on this machine's CPU say of libraries whose kernels cannot be used here:
+    {"calls": measured, "faster": of those, than all that can be used, "speedup": geometric mean of these} by library."""
+    kernels = {kernel["kernel_id"]: kernel for kernel in json.loads(_layerzero.kernels(None))}
+    found: dict[str, list[float]] = {}
+    for call in json.loads(_layerzero.measured_calls()):
+        best: dict[str, float] = {}  # by library; "" of all that can be used
+        for kernel_id, us in call["us"].items():
+            if (kernel := kernels.get(kernel_id)) is not None:
+                library = "" if kernel["usable"] is not False else kernel["backend"]
+                best[library] = min(us, best.get(library, math.inf))
+        usable = best.pop("", None)
+        if usable is None:
+            continue
+        for library, us in best.items():
+            found.setdefault(library, []).append(usable / us)
+    return {library: _gain(ratios) for library, ratios in found.items()}
+
+
+def _gain(ratios: list[float]) -> dict[str, Any]:
+    faster = [ratio for ratio in ratios if ratio > 1]
+    speedup = math.exp(math.fsum(map(math.log, faster)) / len(faster)) if faster else None
+    return {"calls": len(ratios), "faster": len(faster), "speedup": speedup}
+
+
+def _tried(name: str, library: dict[str, Any], imports: bool) -> dict[str, Any]:
     """A backend of a descriptor, with why it cannot be used though it is installed."""
-    error = _layerzero.prove_backend(name) if library["installed"] else ""
+    error = _layerzero.prove_backend(name) if imports and library["installed"] else ""
     if not error:
         return library
     item = {"what": f"a {name} that works", "detail": error, "fix": None, "code": "BACKEND_IMPORT_FAILED"}
     return {**library, "missing": [*library["missing"], item]}
 
 
-def lacking(libraries: Iterable[str]) -> list[dict[str, Any]]:
+def lacking(libraries: Iterable[str], imports: bool = True) -> list[dict[str, Any]]:
     """{"library", "detail", "fix"} of each library, by name, whose kernels cannot be used as it is now."""
     known = backends.libraries()
     kernels = json.loads(_layerzero.kernels(None))
@@ -80,7 +109,7 @@ def lacking(libraries: Iterable[str]) -> list[dict[str, Any]]:
         own = [k for k in kernels if k["backend"] == name and k["usable"] is not True]
         if not own:
             continue  # unregistered since
-        library = _tried(name, known[name]) if name in known else _library(name, kernels)
+        library = _tried(name, known[name], imports) if name in known else _library(name, kernels)
         for item in library["missing"] or [{"detail": own[0]["detail"], "fix": None}]:
             found.append({"library": name, "detail": item["detail"], "fix": item["fix"]})
     return found
@@ -95,13 +124,17 @@ def advice(libraries: Iterable[str]) -> str:
     return f"kernels of {', '.join(dict.fromkeys(i['library'] for i in items))} would take it: {', '.join(texts)}"
 
 
-def served_by_reference(uses: list[dict[str, Any]], devices: dict[str, Any]) -> list[dict[str, Any]]:
+def served_by_reference(
+    uses: list[dict[str, Any]], devices: dict[str, Any], imports: bool = True
+) -> list[dict[str, Any]]:
     """Operations that only their reference serves on a device of this machine though a faster kernel is due: those that
     have answered calls, then those of which no kernel can be used at all.
 
     {"operation", "platform", "kernel_id" or None, "calls", "lacking"} each, see lacking().
     """
-    found = [{**{k: v for k, v in u.items() if k != "libraries"}, "lacking": lacking(u["libraries"])} for u in uses]
+    found = [
+        {**{k: v for k, v in u.items() if k != "libraries"}, "lacking": lacking(u["libraries"], imports)} for u in uses
+    ]
     seen = {(u["operation"], u["platform"]) for u in uses}
     kernels = json.loads(_layerzero.kernels(None))
     for platform in dict.fromkeys(device["platform"] for device in devices["devices"]):
@@ -111,7 +144,7 @@ def served_by_reference(uses: list[dict[str, Any]], devices: dict[str, Any]) -> 
             libraries = dict.fromkeys(k["backend"] for k in own if k["operation"] == operation)
             if (operation, platform) not in seen and (libraries or platform != "cpu"):
                 entry = {"operation": operation, "kernel_id": None, "platform": platform, "calls": 0}
-                found.append({**entry, "lacking": lacking(libraries)})
+                found.append({**entry, "lacking": lacking(libraries, imports)})
     return found
 
 

@@ -6,7 +6,9 @@ annotations; its docstring is the help text. Files that begin with an underscore
 With --json a command prints one JSON document that schemas/cli/<command>.schema.json describes, an error too.
 """
 
+import functools
 import importlib
+import inspect
 import pkgutil
 import sys
 from typing import Annotated, Any
@@ -74,7 +76,29 @@ def _add(app: typer.Typer, name: str, function: Any) -> None:
     settings = getattr(function, "context_settings", None)
     own = getattr(function, "cls", None)
     hidden = bool(getattr(function, "hidden", bool)())
-    app.command(name.replace("_", "-"), cls=own, context_settings=settings, hidden=hidden)(function)
+    app.command(name.replace("_", "-"), cls=own, context_settings=settings, hidden=hidden)(_with_manner(function))
+
+
+def _with_manner(function: Any) -> Any:
+    """The command with --quiet and --verbose, which mean the same in all; one that takes them gets them too."""
+    from layerzero.cli._output import Quiet, Verbose, manner
+
+    signature, common = inspect.signature(function), {"quiet": Quiet, "verbose": Verbose}
+
+    @functools.wraps(function)
+    def command(*args: Any, **given: Any) -> Any:
+        asked = {name: given[name] if name in signature.parameters else given.pop(name) for name in common}
+        with manner(**asked):
+            return function(*args, **given)
+
+    added = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=option)
+        for name, option in common.items()
+        if name not in signature.parameters
+    ]
+    command.__signature__ = signature.replace(parameters=[*signature.parameters.values(), *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {**function.__annotations__, **{p.name: p.annotation for p in added}}
+    return command
 
 
 def run(arguments: list[str]) -> int:

@@ -1,7 +1,9 @@
 """A call of an operation as text: `attention --query bf16[1,512,32,128] --key ... --causal true`."""
 
+import functools
 import importlib
 import json
+import math
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -10,9 +12,9 @@ import typer
 import typer.core
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts, flat_name
+from layerzero._contracts import contracts, flat_name, meant_by
 from layerzero._names import did_you_mean, known_name
-from layerzero._optional import need
+from layerzero._ranks import Description
 from layerzero._refusals import refuse_request
 from layerzero._text import table, terminal_width
 
@@ -28,6 +30,7 @@ SHORT = {
     "u8": "uint8",
 }
 _TENSOR = re.compile(r"([a-z][a-z0-9_]*)\[([0-9, ]*)\]$")
+MOST_ELEMENTS = 2**62
 EXAMPLE = "layerzero explain rms_norm --input bf16[4,576] --weight bf16[576]"
 FURTHER = {"layout": "BSHD or BHSD, where the operation has both", "kernel": "this kernel alone; see layerzero list"}
 
@@ -135,10 +138,12 @@ def takes_call(command: Any) -> Any:
 
 
 def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
-    """Flat name and arguments; tensors are allocated, and their values do not matter."""
-    name = flat_name(operation)
-    params = {param["name"]: param for param in contracts()[name]["params"]}
+    """The operation, by its alias if that was given, and arguments, with descriptions in place of tensors: nothing is
+    allocated and torch is not imported."""
+    alias = operation in contracts()[flat_name(operation)]["aliases"]
     texts = _pairs(words)
+    name = meant_by(operation, (), texts)
+    params = {param["name"]: param for param in contracts()[name]["params"]}
     for key in texts:
         if key not in params and key not in FURTHER:
             known = [f"--{known.replace('_', '-')}" for known in (*params, *FURTHER)]
@@ -146,7 +151,7 @@ def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
             refuse_request(option, f"one of {', '.join(known)}", "no option of this call", did_you_mean(option, known))
     if "kernel" in texts:
         known_name("--kernel", f"a kernel of {name}", texts["kernel"], kernel_ids(name), f"see `layerzero list {name}`")
-    return name, {key: _value(key, params.get(key), text) for key, text in texts.items()}
+    return operation if alias else name, {key: _value(key, params.get(key), text) for key, text in texts.items()}
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
@@ -181,18 +186,21 @@ def _value(key: str, param: dict[str, Any] | None, text: str) -> Any:
         refuse_request(f"--{key}", "a whole number" if kind == "int" else "a number", repr(text))
 
 
-def _tensor(key: str, text: str) -> Any:
+def _tensor(key: str, text: str) -> Description:
     match = _TENSOR.match(text)
     if not match:
         refuse_request(f"--{key}", "dtype[sizes], for example bf16[1,512,32,128]", repr(text))
-    need("torch", what="this command")
-    import torch
-
-    dtype = getattr(torch, SHORT.get(match[1], match[1]), None)
-    if not isinstance(dtype, torch.dtype):
+    dtype = SHORT.get(match[1], match[1])
+    if dtype not in _dtypes():
         refuse_request(f"--{key}", f"a dtype such as {', '.join(SHORT)}, bool", repr(match[1]))
-    sizes = [int(size) for size in match[2].split(",") if size.strip()]
-    try:
-        return torch.empty(sizes, dtype=dtype)
-    except RuntimeError as error:
-        refuse_request(f"--{key}", "a tensor that fits in memory", f"{text}: {error}")
+    sizes = tuple(int(size) for size in match[2].split(",") if size.strip())
+    if math.prod(sizes) > MOST_ELEMENTS:
+        refuse_request(f"--{key}", f"at most {MOST_ELEMENTS} elements", text)
+    return Description.of(dtype, sizes)
+
+
+@functools.cache
+def _dtypes() -> frozenset[str]:
+    """Every dtype that some operation takes."""
+    tensors = (p for contract in contracts().values() for p in contract["params"] if p["kind"] == "tensor")
+    return frozenset(dtype for tensor in tensors for dtype in tensor["dtypes"])

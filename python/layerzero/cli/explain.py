@@ -22,6 +22,10 @@ def command(
     context: typer.Context,
     operation: Annotated[str, Operation],
     device: Annotated[str | None, Device] = None,
+    try_all: Annotated[
+        bool,
+        typer.Option("--try", help="import and try every library whose kernels may run, not the chosen one's alone"),
+    ] = False,
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
@@ -32,7 +36,7 @@ def command(
     """
     check_device(device)
     name, arguments = read_call(operation, context.args)
-    report = lz.explain(name, device=device, **arguments)
+    report = explained(name, (), arguments, device, of_chosen=not try_all)
     if json:
         print_json(report.to_dict())
     else:
@@ -78,6 +82,8 @@ def _row(report: SelectionReport, candidate, timed: bool) -> list[str]:
     why = " + ".join(f"{term.name} {term.value:g} ({term.source})" for term in candidate.terms)
     if candidate.reference:
         why = "a reference: runs where no other kernel may"
+    if candidate.usable is None and not report.device.simulated:
+        why += "; its library is installed and was not tried (--try)"
     if not candidate.installed:
         why += "; not installed here"
     time = [f"{candidate.measured_us:.1f}" if "measured_us" in candidate else ""] if timed else []

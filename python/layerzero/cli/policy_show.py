@@ -5,16 +5,17 @@ from typing import Annotated
 import typer
 
 import layerzero as lz
-from layerzero.cli._output import Json, print_json, print_table
+from layerzero.cli._output import Json, Verbose, print_json, print_table
 
 
 def command(
-    all_keys: Annotated[bool, typer.Option("--all", help="keys with their default value too")] = False,
+    all_keys: Annotated[bool, typer.Option("--all", help="keys with their default value too, as --verbose")] = False,
+    verbose: Verbose = False,
     json: Json = False,
 ) -> None:
     """The policy in force: each key with its value and where it was set."""
     policy = lz.policy_in_force()
-    keys = {k: v for k, v in policy["keys"].items() if all_keys or v["origin"] != "default"}
+    keys = {k: v for k, v in policy["keys"].items() if all_keys or verbose or v["origin"] != "default"}
     if json:
         print_json({"hash": policy["hash"], "keys": keys})
         return

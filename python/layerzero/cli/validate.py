@@ -27,8 +27,9 @@ def command(
     them. Exit code 1, with all reasons, if it does not.
     """
     known_name("kernel_id", "a known kernel", kernel_id, kernel_ids(), "see `layerzero list`")
-    name, arguments = read_call(operation_of_kernel(kernel_id, operation), context.args)
-    ok, reasons = lz.validate(kernel_id, operation=name, **arguments)
+    name = operation_of_kernel(kernel_id, operation)
+    asked, arguments = read_call(operation or name, context.args)
+    ok, reasons = lz.validate(kernel_id, operation=asked, **arguments)
     if json:
         answer = {"kernel_id": kernel_id, "operation": name, "ok": ok, "reasons": [r.to_dict() for r in reasons]}
         print_json(answer)

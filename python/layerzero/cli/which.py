@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-import layerzero as lz
+from layerzero._inspect import choice, explained
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, print_json
 
@@ -19,11 +19,13 @@ def command(
     """The kernel that a call would run: layerzero which rms_norm --input 'f32[4,576]' --weight 'f32[576]'.
 
     Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero which OPERATION --help` lists
-    them. With --device: the kernel that would run there, installed here or not. Exit code 1 if no kernel may run.
+    them. With --device: the kernel that would run there, installed here or not. Of installed libraries only that of the
+    answer is imported. Exit code 1 if no kernel may run.
     """
     check_device(device)
     name, arguments = read_call(operation, context.args)
-    answer = lz.which(name, device=device, **arguments)
+    report = explained(name, (), arguments, device, of_chosen=True).to_dict()
+    answer = choice(report, report["kernel_id"])
     if json:
         print_json(answer)
     else:
