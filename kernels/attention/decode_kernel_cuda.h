@@ -1,0 +1,294 @@
+// Attention of few rows on CUDA: a block takes rows that share a KV head over a split of the keys. Some lanes of a warp
+// share a key, 8 elements each; every key is read once for all rows of the block, several keys of each lane at a time.
+// FP32 throughout; online softmax arXiv:1805.02867, split keys arXiv:2311.01282. Source: own.
+#pragma once
+
+#include "kernels/attention/rows_cuda.h"
+
+#ifdef __CUDACC__
+namespace lz::attention {
+
+inline constexpr int kDecodeThreads = 128;
+inline constexpr int kLaneElements = 8;
+
+struct E4M3 {
+  uint8_t code;
+};
+struct E5M2 {
+  uint8_t code;
+};
+__device__ inline float CacheFloat(float v) { return v; }
+__device__ inline float CacheFloat(__half v) { return __half2float(v); }
+__device__ inline float CacheFloat(__nv_bfloat16 v) { return __bfloat162float(v); }
+__device__ inline float CacheFloat(int8_t v) { return float(v); }
+__device__ inline float CacheFloat(E4M3 v) { return F8ToFloat(v.code, __NV_E4M3); }
+__device__ inline float CacheFloat(E5M2 v) { return F8ToFloat(v.code, __NV_E5M2); }
+
+// Sums v[i] over kLanes lanes. Lane l then has sum l / (kLanes / kN) in v[0] if kN <= kLanes, else the sums from
+// l * kN / kLanes on.
+template <int kN, int kLanes>
+__device__ void SumAndScatter(float (&v)[kN], int lane) {
+  int n = kN;
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    if (n > 1) {
+      n /= 2;
+      const bool upper = (lane & step) != 0;
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) {
+        if (i >= n) break;
+        const float kept = upper ? v[i + n] : v[i], sent = upper ? v[i] : v[i + n];
+        v[i] = kept + __shfl_xor_sync(0xffffffffu, sent, step);
+      }
+    } else {
+      v[0] += __shfl_xor_sync(0xffffffffu, v[0], step);
+    }
+  }
+}
+
+// What lanes, rows and keys of a step have to do with one another.
+template <int kRows, int kLanes>
+struct DecodeShape {
+  static constexpr int kGroups = kDecodeThreads / kLanes;  // of lanes, in a block
+  static constexpr int kKeys = kRows == 8 ? 2 : 4;         // of a group at once
+  static constexpr int kLogits = kRows * kKeys;
+  static constexpr int kLanesOfRow = kLanes / kRows;
+  static constexpr int kLanesOfLogit = kLogits < kLanes ? kLanes / kLogits : 1;
+  static constexpr int kLogitsOfLane = kLogits > kLanes ? kLogits / kLanes : 1;
+  static constexpr int kStep = kGroups * kKeys;  // keys of a block at once
+  static_assert(kLanesOfRow >= 1);
+};
+
+template <class K, int kRows, int kLanes>
+__global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
+  using S = DecodeShape<kRows, kLanes>;
+  constexpr int kKeys = S::kKeys, kN = kLaneElements;
+  using Lanes = Vector<K, kN>;
+  __shared__ float outs[S::kGroups][kRows][kLanes * kN];
+  __shared__ float tops[S::kGroups][kRows], sums[S::kGroups][kRows];
+
+  const int tiles = int((p.rows() + kRows - 1) / kRows);
+  int64_t block = blockIdx.x;
+  const int kv = int(block % p.h_kv);
+  block /= p.h_kv;
+  const int tile = int(block % tiles);
+  block /= tiles;
+  const int split = int(block % p.splits), b = int(block / p.splits);
+  const int lane = threadIdx.x % kLanes, group = threadIdx.x / kLanes;
+  const int warp_lane = int(threadIdx.x) % kWarp - lane;  // of the group's first lane
+  const CudaSequence seq = SequenceOf(p, b);
+  const CudaQueries queries = QueriesOf(p, b);
+  const int64_t row0 = int64_t(tile) * kRows;
+
+  // The keys that some row sees, and this split's share of them.
+  const int64_t last_row = row0 + kRows < p.rows() ? row0 + kRows - 1 : p.rows() - 1;
+  const CudaRange low = VisibleTo(p, seq.length, seq.length - p.s_q + row0 / p.group);
+  const CudaRange high = VisibleTo(p, seq.length, seq.length - p.s_q + last_row / p.group);
+  int begin = low.begin, end = high.end;
+  if (p.run > 0) {
+    const int64_t first = split * p.run, stop = first + p.run;
+    begin = begin > first ? begin : int(first < kMostKeys ? first : kMostKeys);
+    end = end < stop ? end : int(stop);
+  } else if (p.splits > 1) {
+    const int steps = end > begin ? (end - begin + S::kStep - 1) / S::kStep : 0;
+    const int share = (steps + p.splits - 1) / p.splits * S::kStep;
+    begin += split * share;
+    end = end < begin + share ? end : begin + share;
+  }
+
+  float q[kRows][kN];
+  {
+    const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const int64_t row = row0 + r;
+      const int64_t at =
+          b * p.q.outer + row / p.group * p.q.seq + (kv * p.group + row % p.group) * p.q.head + lane * kN;
+#pragma unroll
+      for (int e = 0; e < kN; ++e) {
+        q[r][e] = row < p.rows() && lane * kN < p.d_qk ? unit * LoadFloat(p.q.data, at + e, p.type) : 0.0f;
+      }
+    }
+  }
+  const int my_row = lane / S::kLanesOfRow;
+  const CudaRow row = RowOf(p, queries, row0 + my_row, kv, seq.length);
+
+  // Page numbers are read one step ahead: keys wait for them.
+  const bool has_k = lane * kN < p.d_qk, has_v = lane * kN < p.d_v;
+  const K* first_k = static_cast<const K*>(p.k.data) + kv * p.k.head + lane * kN;
+  const K* first_v = static_cast<const K*>(p.v.data) + kv * p.v.head + lane * kN;
+  const auto page_of = [&](int j) -> int32_t {
+    if (j >= end) return -1;
+    if (j < p.shared) return 0;
+    if (p.paging == CudaPaging::kNone) return b;
+    const int own = j - p.shared;
+    const int entry = p.page_shift >= 0 ? own >> p.page_shift : own / p.page_size;
+    const int64_t page = LoadIndex(p.pages, seq.pages + entry * p.pages_stride, p.wide_pages);
+    return page >= 0 && page < p.num_pages ? int32_t(page) : -1;
+  };
+  int32_t page[kKeys];
+#pragma unroll
+  for (int u = 0; u < kKeys; ++u) page[u] = page_of(begin + u * S::kGroups + group);
+
+  float acc[kRows][kN] = {}, top = -HUGE_VALF, sum = 0;
+  for (int j0 = begin; j0 < end; j0 += S::kStep) {
+    Lanes k[kKeys], v[kKeys];
+    unsigned seen = 0;
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) {
+      const int j = j0 + u * S::kGroups + group;
+      const bool there = page[u] >= 0;
+      int slot = j - p.shared;
+      if (p.paging != CudaPaging::kNone) {
+        slot = p.page_shift >= 0 ? slot & ((1 << p.page_shift) - 1) : slot % p.page_size;
+      }
+      const K* at_k = first_k + (page[u] * p.k.outer + slot * p.k.seq);
+      const K* at_v = first_v + (page[u] * p.v.outer + slot * p.v.seq);
+      if (j < p.shared) {
+        at_k = static_cast<const K*>(p.shared_k.data) + j * p.shared_k.seq + kv * p.shared_k.head + lane * kN;
+        at_v = static_cast<const K*>(p.shared_v.data) + j * p.shared_v.seq + kv * p.shared_v.head + lane * kN;
+      }
+      k[u] = v[u] = {};
+      if (there && has_k) k[u] = *reinterpret_cast<const Lanes*>(at_k);
+      if (there && has_v) v[u] = *reinterpret_cast<const Lanes*>(at_v);
+      seen |= unsigned(there) << u;
+    }
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) page[u] = page_of(j0 + S::kStep + u * S::kGroups + group);
+
+    float z[S::kLogits];
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) z[r * kKeys + u] = 0;
+#pragma unroll
+      for (int e = 0; e < kN; ++e) {
+        const float x = CacheFloat(k[u].v[e]);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) z[r * kKeys + u] += q[r][e] * x;
+      }
+    }
+    SumAndScatter<S::kLogits, kLanes>(z, lane);
+
+    float most = -HUGE_VALF;
+#pragma unroll
+    for (int i = 0; i < S::kLogitsOfLane; ++i) {
+      const int u = lane % S::kLanesOfRow / S::kLanesOfLogit * S::kLogitsOfLane + i;
+      const int j = j0 + u * S::kGroups + group;
+      const bool visible = row.live && (seen >> u & 1) && j >= row.keys.begin && j < row.keys.end;
+      if (p.softcap > 0) z[i] = Capped(p, z[i]);
+      if (p.slopes.data) z[i] = Sloped(row, z[i], j);
+      if (p.mask && visible) z[i] = Masked(p, row, z[i], b, j);
+      z[i] = visible ? z[i] : -HUGE_VALF;
+      most = fmaxf(most, z[i]);
+    }
+#pragma unroll
+    for (int step = S::kLanesOfRow / 2; step >= S::kLanesOfLogit; step /= 2) {
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, step));
+    }
+    const float next = fmaxf(top, most), base = next == -HUGE_VALF ? 0.0f : next;
+    const float kept = FastExp(top - base);
+    top = next;
+    sum *= kept;
+    bool hides = false;
+#pragma unroll
+    for (int i = 0; i < S::kLogitsOfLane; ++i) {
+      const bool hidden = z[i] == -HUGE_VALF;
+      z[i] = hidden ? -1.0f : FastExp(z[i] - base);  // a weight below 0: not one
+      sum += hidden ? 0.0f : z[i];
+      hides |= hidden && row.live;
+    }
+    const bool plain = !__any_sync(0xffffffffu, hides);
+
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float factor = __shfl_sync(0xffffffffu, kept, warp_lane + r * S::kLanesOfRow);
+#pragma unroll
+      for (int e = 0; e < kN; ++e) acc[r][e] *= factor;
+    }
+#pragma unroll
+    for (int u = 0; u < kKeys; ++u) {
+      float x[kN];
+#pragma unroll
+      for (int e = 0; e < kN; ++e) x[e] = CacheFloat(v[u].v[e]);
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        const int from = (r * kKeys + u) / S::kLogitsOfLane * S::kLanesOfLogit;
+        const float w = __shfl_sync(0xffffffffu, z[u % S::kLogitsOfLane], warp_lane + from);
+        if (plain || !(w < 0)) {  // 0 times NaN would be NaN
+#pragma unroll
+          for (int e = 0; e < kN; ++e) acc[r][e] += w * x[e];
+        }
+      }
+    }
+  }
+
+  // The groups' sums become the block's.
+#pragma unroll
+  for (int step = S::kLanesOfRow / 2; step >= S::kLanesOfLogit; step /= 2) {
+    sum += __shfl_xor_sync(0xffffffffu, sum, step);
+  }
+  if (lane % S::kLanesOfRow == 0) tops[group][my_row] = top, sums[group][my_row] = sum;
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int e = 0; e < kN; ++e) outs[group][r][lane * kN + e] = acc[r][e];
+  }
+  __syncthreads();
+  __shared__ float block_top[kRows], block_sum[kRows];
+  if (threadIdx.x < kRows) {
+    const int r = threadIdx.x;
+    float m = -HUGE_VALF, l = 0;
+    for (int g = 0; g < S::kGroups; ++g) m = fmaxf(m, tops[g][r]);
+    const float base = m == -HUGE_VALF ? 0.0f : m;
+    for (int g = 0; g < S::kGroups; ++g) {
+      const float factor = FastExp(tops[g][r] - base);
+      l += sums[g][r] * factor;
+      tops[g][r] = factor;
+    }
+    block_top[r] = m, block_sum[r] = l;
+  }
+  __syncthreads();
+  const float unit = p.v_scale.data ? At(p.v_scale, kv) : 1.0f;
+  for (int r = 0; r < kRows && row0 + r < p.rows(); ++r) {
+    const CudaRow of = RowOf(p, queries, row0 + r, kv, seq.length);
+    const RowResult result = ResultOf(p, queries, of, b, split, block_top[r], block_sum[r]);
+    if (threadIdx.x == 0) WriteLse(p, queries, of, b, split, result);
+    for (int e = threadIdx.x; e < p.d_v; e += kDecodeThreads) {
+      float value = 0;
+      for (int g = 0; g < S::kGroups; ++g) value += outs[g][r][e] * tops[g][r];
+      value = result.nothing ? 0.0f : value * result.share * unit;
+      if (p.part) {
+        p.part[result.part * p.d_v + e] = value;
+      } else {
+        StoreFloat(const_cast<void*>(p.out.data), result.at + e, p.type, value);
+      }
+    }
+  }
+}
+
+template <class K, int kRows, int kLanes>
+int32_t LaunchDecodeOf(const CudaProblem& p, void* stream) {
+  const int64_t tiles = (p.rows() + kRows - 1) / kRows, blocks = int64_t(p.b) * p.splits * tiles * p.h_kv;
+  if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
+  Decode<K, kRows, kLanes><<<unsigned(blocks), kDecodeThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
+  return Launched();
+}
+template <class K, int kRows>
+int32_t LaunchDecodeRows(const CudaProblem& p, void* stream) {
+  const int d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
+  if (d <= 64) return LaunchDecodeOf<K, kRows, 8>(p, stream);
+  if (d <= 128) return LaunchDecodeOf<K, kRows, 16>(p, stream);
+  return LaunchDecodeOf<K, kRows, 32>(p, stream);
+}
+template <class K>
+int32_t LaunchDecode(const CudaProblem& p, void* stream) {
+  switch (CutOfFew(p).rows) {
+    case 1: return LaunchDecodeRows<K, 1>(p, stream);
+    case 4: return LaunchDecodeRows<K, 4>(p, stream);
+    default: return LaunchDecodeRows<K, 8>(p, stream);
+  }
+}
+
+}  // namespace lz::attention
+#endif  // __CUDACC__

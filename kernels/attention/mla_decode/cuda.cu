@@ -1,0 +1,74 @@
+// Decode of multi-head latent attention over one sequence on CUDA: all heads share each entry, which is read once as
+// key and value.
+//   q_nope [tokens, h, d_ckv <= 512], q_pe [tokens, h, d_kpe <= 64], ckv [kv_len, 1, d_ckv], kpe [kv_len, 1, d_kpe]
+//   f16|bf16, last axis dense; output [tokens, h, d_ckv] dtype of q_nope; lse [tokens, h] f32
+// Workspace: parts, where entries are split. Deterministic. Safe in graph captures. Weights of 16 bits (class bf16-p).
+// kernels/attention/tile_kernel_cuda.h computes it.
+#include "kernels/attention/problem_cuda.h"
+#include "ops/attention/mla_decode.h"
+
+namespace lz {
+namespace {
+using namespace lz::ops::attention_mla_decode;
+using attention::CudaProblem;
+
+CudaProblem MakeProblem(const lz_kernel_args* args) {
+  const lz_tensor* t = args->tensors;
+  CudaProblem p = {.type = DTypeOf(t[kQNope]), .cache = DTypeOf(t[kCkv])};
+  p.q = attention::CudaRowsOf(t[kQNope], -1, 0, 1), p.q_more = attention::CudaRowsOf(t[kQPe], -1, 0, 1);
+  p.k = p.v = attention::CudaRowsOf(t[kCkv], -1, 0, 1), p.k_more = attention::CudaRowsOf(t[kKpe], -1, 0, 1);
+  p.out = attention::CudaRowsOf(t[kOutput], -1, 0, 1);
+  p.b = 1, p.s_q = int32_t(args->axes[kTokens]), p.s_kv = args->axes[kKVLen];
+  attention::SetHeads(&p, args->axes[kH], 1);
+  p.d_v = int32_t(args->axes[kDCkv]), p.d_more = int32_t(args->axes[kDKpe]), p.d_qk = p.d_v + p.d_more;
+  p.latent = true;
+  p.scale = float(args->scalars[kSmScale].value.f);
+  p.causal = args->scalars[kCausal].value.i != 0;
+  if (Given(t[kLse])) {
+    p.lse = Data<float>(t[kLse]);
+    p.lse_s = t[kLse].strides[0], p.lse_h = t[kLse].strides[1];
+  }
+  return p;
+}
+
+int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
+uint64_t Workspace(const lz_kernel_args* args) {
+  const CudaProblem p = MakeProblem(args);
+  return attention::PartBytes(p, attention::CutOfTiles(p));
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"ckv.same_dtype", Rel::kEq, 1},
+    {"d_ckv", Rel::kMultipleOf, 8},
+    {"d_kpe", Rel::kMultipleOf, 8},
+    {"d_ckv", Rel::kLe, 512},
+    {"d_kpe", Rel::kGe, 8},
+    {"d_kpe", Rel::kLe, 64},
+    {"q_nope.alignment", Rel::kGe, 4},
+    {"q_pe.alignment", Rel::kGe, 4},
+    {"ckv.alignment", Rel::kGe, 4},
+    {"kpe.alignment", Rel::kGe, 4},
+    {"kv_len", Rel::kLe, attention::kMostKeys},
+    {"tokens", Rel::kLe, int64_t{1} << 20},
+    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of an entry that a token does not see may reach it
+});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "cuda.attention.mla.decode",
+     .operation = "attention.mla.decode",
+     .platform = Platform::kCuda,
+     .dtypes = Mask(DType::kF16, DType::kBF16),
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = kNotYetMeasured,
+     .deterministic = true,
+     .cuda_graph_safe = true,
+     .numerics = "bf16-p",
+     .launch = &Launch,
+     .workspace = &Workspace},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;

@@ -1,0 +1,111 @@
+// Decode attention over paged caches on CUDA: CSR page lists and block tables, read where they are.
+//   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCudaCaches, last axis dense
+//   output like query with d_v; lse [b, h_q] f32
+// Invalid index data: keys in pages that do not exist are left out, lengths and offsets are limited to the list.
+// Workspace, determinism, captures, numerics: as kernels/attention/dense/cuda.cu.
+#include "kernels/attention/problem_cuda.h"
+#include "ops/attention/block_table.h"
+#include "ops/attention/paged.h"
+
+namespace {
+using namespace lz;
+using attention::CudaProblem;
+
+// What both forms share; `lse` is [b, h_q].
+CudaProblem Common(const lz_tensor& query, const lz_tensor& sinks, const lz_tensor& slopes, const lz_tensor& out,
+                   const lz_tensor& lse) {
+  CudaProblem p = {.type = DTypeOf(query)};
+  const int head = query.ndim - 2;  // a block-table query has an axis of one position before it
+  p.b = int32_t(query.shape[0]), p.s_q = 1, p.d_qk = int32_t(query.shape[head + 1]);
+  p.q = attention::CudaRowsOf(query, 0, -1, head), p.out = attention::CudaRowsOf(out, 0, -1, head);
+  p.sinks = attention::CudaVectorOf(sinks), p.slopes = attention::CudaVectorOf(slopes);
+  attention::SetLse(&p, lse, 0, 1, -1);
+  return p;
+}
+
+CudaProblem CsrProblem(const lz_kernel_args* args) {
+  using namespace lz::ops::attention_paged;
+  const lz_tensor* t = args->tensors;
+  CudaProblem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
+  p.scale = float(args->scalars[kSmScale].value.f), p.softcap = float(args->scalars[kSoftcap].value.f);
+  p.window = attention::CudaWindowLeft(args->scalars[kWindowLeft].value.i);
+  attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);
+  attention::SetPages(&p, t[kKCache], t[kVCache], t[kKScale], t[kVScale], t[kKVIndices]);
+  attention::SetCsr(&p, t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]);
+  return p;
+}
+
+CudaProblem TableProblem(const lz_kernel_args* args) {
+  using namespace lz::ops::attention_block_table;
+  const lz_tensor *t = args->tensors, &table = t[kBlockTables], &lengths = t[kContextLens];
+  CudaProblem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
+  p.scale = float(args->scalars[kScale].value.f), p.softcap = float(args->scalars[kSoftcap].value.f);
+  p.window = attention::CudaWindow(args->scalars[kWindow].given ? args->scalars[kWindow].value.i : -1);
+  attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);
+  attention::SetPages(&p, t[kKeyCache], t[kValueCache], t[kKScale], t[kVScale], table);
+  p.paging = attention::CudaPaging::kTable;
+  p.table_stride = table.strides[0], p.pages_stride = table.strides[1], p.num_indices = table.shape[1];
+  p.lengths = Data<void>(lengths), p.wide_lengths = DTypeOf(lengths) == DType::kI64;
+  p.lengths_stride = lengths.strides[0];
+  p.s_kv = table.shape[1] * p.page_size;
+  return p;
+}
+
+using MakeProblem = CudaProblem (*)(const lz_kernel_args*);
+template <MakeProblem kMake>
+int32_t Launch(const lz_kernel_args* args) {
+  return attention::RunFew(kMake(args), args);
+}
+template <MakeProblem kMake>
+uint64_t Workspace(const lz_kernel_args* args) {
+  const CudaProblem p = kMake(args);
+  return attention::PartBytes(p, attention::CutOfFew(p));
+}
+
+constexpr auto Constraints(std::string_view dtype, std::string_view k, std::string_view v, std::string_view keys) {
+  return std::to_array<Constraint>({
+      kOnCompiledSm,
+      kOnDriver,
+      {"d_qk", Rel::kMultipleOf, 8},
+      {"d_v", Rel::kMultipleOf, 8},
+      {"d_qk", Rel::kLe, attention::kMostHeadDim},
+      {"d_v", Rel::kLe, attention::kMostHeadDim},
+      {dtype, Rel::kInMask, int64_t(attention::kCudaCaches)},
+      {k, Rel::kGe, 4},
+      {v, Rel::kGe, 4},
+      {keys, Rel::kLe, attention::kMostKeys},
+  });
+}
+constexpr auto kCsr =
+    Constraints("paged_k_cache.dtype", "paged_k_cache.alignment", "paged_v_cache.alignment", "num_indices * page_size");
+constexpr auto kTable =
+    Constraints("key_cache.dtype", "key_cache.alignment", "value_cache.alignment", "max_blocks * block_size");
+constexpr std::array<std::string_view, 8> kCsrAccepts = {"sm_scale",     "window_left", "softcap", "sinks",
+                                                         "alibi_slopes", "k_scale",     "v_scale", "return_lse"};
+constexpr std::array<std::string_view, 8> kTableAccepts = {"scale",        "window",  "softcap", "sinks",
+                                                           "alibi_slopes", "k_scale", "v_scale", "return_lse"};
+
+constexpr KernelSpec Spec(std::string_view id, std::string_view operation, bool csr) {
+  return {.id = id,
+          .operation = operation,
+          .platform = Platform::kCuda,
+          .dtypes = kF32F16BF16,
+          .constraints = csr ? std::span<const Constraint>(kCsr) : std::span<const Constraint>(kTable),
+          .accepts = csr ? kCsrAccepts : kTableAccepts,
+          .strides = Strides::kLastDimDense,
+          .priority = kNotYetMeasured,
+          .deterministic = true,
+          .cuda_graph_safe = true,
+          .numerics = "fp32",
+          .launch = csr ? &Launch<&CsrProblem> : &Launch<&TableProblem>,
+          .workspace = csr ? &Workspace<&CsrProblem> : &Workspace<&TableProblem>};
+}
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    Spec("cuda.attention.standard.decode.paged", "attention.standard.decode.paged", true),
+    Spec("cuda.attention.gqa.decode.paged", "attention.gqa.decode.paged", true),
+    Spec("cuda.attention.standard.decode.block_table", "attention.standard.decode.block_table", false),
+    Spec("cuda.attention.gqa.decode.block_table", "attention.gqa.decode.block_table", false),
+});
+}  // namespace
+
+LZ_KERNEL_FAMILY = kFamily;

@@ -1,0 +1,72 @@
+// Attention of packed queries over a paged cache on CUDA, in tiles of 64 rows of one sequence; pages are read where
+// they are.
+//   query [total_q, h_q, d_qk], caches [pages, page_size, h_kv, d]  f16|bf16, last axis dense
+//   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
+// Invalid index data: as kernels/attention/paged/cuda.cu. Workspace: parts, where keys are split. Deterministic. Safe
+// in graph captures. Weights of 16 bits (class bf16-p). kernels/attention/tile_kernel_cuda.h computes it.
+#include "kernels/attention/problem_cuda.h"
+#include "ops/attention/paged_prefill.h"
+
+namespace lz {
+namespace {
+using namespace lz::ops::attention_paged_prefill;
+using attention::CudaProblem;
+
+CudaProblem MakeProblem(const lz_kernel_args* args) {
+  const lz_tensor* t = args->tensors;
+  const lz_scalar* s = args->scalars;
+  CudaProblem p = {.type = DTypeOf(t[kQuery])};
+  attention::SetPackedQueries(&p, t[kQuery], t[kQOIndptr], t[kOutput], t[kLse]);
+  p.scale = float(s[kSmScale].value.f), p.softcap = float(s[kSoftcap].value.f);
+  p.causal = s[kCausal].value.i != 0;
+  p.window = attention::CudaWindowLeft(s[kWindowLeft].value.i);
+  p.sinks = attention::CudaVectorOf(t[kSinks]), p.slopes = attention::CudaVectorOf(t[kAlibiSlopes]);
+  attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);
+  attention::SetPages(&p, t[kKCache], t[kVCache], t[kKScale], t[kVScale], t[kKVIndices]);
+  attention::SetCsr(&p, t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]);
+  return p;
+}
+
+int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
+uint64_t Workspace(const lz_kernel_args* args) {
+  const CudaProblem p = MakeProblem(args);
+  return attention::PartBytes(p, attention::CutOfTiles(p));
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"paged_k_cache.same_dtype", Rel::kEq, 1},
+    {"d_qk", Rel::kMultipleOf, 8},
+    {"d_v", Rel::kMultipleOf, 8},
+    {"d_qk", Rel::kLe, attention::kMostHeadDim},
+    {"d_v", Rel::kLe, attention::kMostHeadDim},
+    {"query.alignment", Rel::kGe, 4},
+    {"paged_k_cache.alignment", Rel::kGe, 4},
+    {"paged_v_cache.alignment", Rel::kGe, 4},
+    {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
+    {"total_q", Rel::kLe, attention::kMostQueries},
+    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of a value that a row does not see may reach it
+});
+constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
+  return {.id = id,
+          .operation = operation,
+          .platform = Platform::kCuda,
+          .dtypes = Mask(DType::kF16, DType::kBF16),
+          .constraints = kConstraints,
+          .accepts = kAcceptsAll,
+          .strides = Strides::kLastDimDense,
+          .priority = kNotYetMeasured,
+          .deterministic = true,
+          .cuda_graph_safe = true,
+          .numerics = "bf16-p",
+          .launch = &Launch,
+          .workspace = &Workspace};
+}
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    Spec("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged"),
+    Spec("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged"),
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;

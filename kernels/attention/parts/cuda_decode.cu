@@ -1,0 +1,72 @@
+// Attention of few rows on CUDA: by the dtype of keys and values, whole or in parts that are merged.
+#include "kernels/attention/problem_cuda.h"
+
+namespace lz::attention {
+
+int32_t DecodeParts(const CudaProblem& p, void* stream) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  switch (p.cache) {
+    case DType::kF32: return DecodeF32(p, stream);
+    case DType::kF16: return DecodeF16(p, stream);
+    case DType::kBF16: return DecodeBF16(p, stream);
+    case DType::kI8: return DecodeI8(p, stream);
+    case DType::kF8E4M3: return DecodeF8E4M3(p, stream);
+    default: return DecodeF8E5M2(p, stream);
+  }
+}
+
+namespace {
+template <class Out>
+int32_t MergeParts(const CudaProblem& p, void* stream) {
+  const int64_t rows = p.outputs();
+  MergeProblem<float, Out> m = {.side = {{.v = p.part,
+                                          .s = p.part_top,
+                                          .sum = p.part_sum,
+                                          .v_part = rows * p.d_v,
+                                          .v_n = int64_t(p.h_q) * p.d_v,
+                                          .v_h = p.d_v,
+                                          .s_part = rows,
+                                          .s_n = p.h_q,
+                                          .s_h = 1,
+                                          .sum_part = rows,
+                                          .sum_n = p.h_q,
+                                          .sum_h = 1}},
+                                .sinks = p.sinks.data,
+                                .sinks_type = p.sinks.type,
+                                .sinks_stride = p.sinks.stride,
+                                .shift = p.shift,
+                                .out = static_cast<Out*>(const_cast<void*>(p.out.data)),
+                                .out_b = p.out.outer,
+                                .out_n = p.out.seq,
+                                .out_h = p.out.head,
+                                .lse = p.lse,
+                                .lse_b = p.lse_b,
+                                .lse_n = p.lse_s,
+                                .lse_h = p.lse_h,
+                                .parts = p.splits,
+                                .h = p.h_q,
+                                .d = p.d_v,
+                                .n = p.s_q,
+                                .rows = rows};
+  return LaunchMerge<false>(m, stream);
+}
+
+template <class Parts>
+int32_t Run(CudaProblem p, const CudaCut& cut, const lz_kernel_args* args, Parts&& parts) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  p.splits = SplitsOf(p, cut);
+  if (p.splits > 1) p = WithParts(p, args->workspace);
+  const int32_t code = parts(p, args->stream);
+  if (code != LZ_LAUNCH_DONE || p.splits == 1) return code;
+  return WithCudaFloat(p.type, [&](auto type) { return MergeParts<decltype(type)>(p, args->stream); });
+}
+}  // namespace
+
+int32_t RunFew(CudaProblem p, const lz_kernel_args* args) { return Run(p, CutOfFew(p), args, &DecodeParts); }
+int32_t RunTiles(CudaProblem p, const lz_kernel_args* args) {
+  const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
+  if (places % 4 != 0) return LZ_LAUNCH_REFUSED;  // outputs are written in pairs
+  return Run(p, CutOfTiles(p), args, p.type == DType::kF16 ? &TilesF16 : &TilesBF16);
+}
+
+}  // namespace lz::attention

@@ -1,0 +1,6 @@
+// Attention of tiles of rows on CUDA in bfloat16.
+#include "kernels/attention/tile_kernel_cuda.h"
+
+namespace lz::attention {
+int32_t TilesBF16(const CudaProblem& p, void* stream) { return LaunchTiles<__nv_bfloat16>(p, stream); }
+}  // namespace lz::attention

@@ -1,0 +1,69 @@
+// Attention over packed sequences on CUDA, in tiles of 64 rows of one sequence.
+//   query [total_q, h_q, d_qk], key, value [total_kv, h_kv, d]  f16|bf16, last axis dense
+//   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
+// Offsets are limited to the tensors, whatever they are. Workspace, determinism, captures, numerics: as
+// kernels/attention/paged_prefill/cuda.cu.
+#include "kernels/attention/problem_cuda.h"
+#include "ops/attention/ragged.h"
+
+namespace lz {
+namespace {
+using namespace lz::ops::attention_ragged;
+using attention::CudaProblem;
+
+CudaProblem MakeProblem(const lz_kernel_args* args) {
+  const lz_tensor* t = args->tensors;
+  const lz_scalar* s = args->scalars;
+  CudaProblem p = {.type = DTypeOf(t[kQuery])};
+  attention::SetPackedQueries(&p, t[kQuery], t[kCuSeqlensQ], t[kOutput], t[kLse]);
+  attention::SetPackedKeys(&p, t[kKey], t[kValue], t[kCuSeqlensKV]);
+  attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);
+  p.scale = float(s[kScale].value.f), p.softcap = float(s[kSoftcap].value.f);
+  p.causal = s[kCausal].value.i != 0;
+  p.window = attention::CudaWindow(s[kWindow].given ? s[kWindow].value.i : -1);
+  p.sinks = attention::CudaVectorOf(t[kSinks]), p.slopes = attention::CudaVectorOf(t[kAlibiSlopes]);
+  return p;
+}
+
+int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
+uint64_t Workspace(const lz_kernel_args* args) {
+  const CudaProblem p = MakeProblem(args);
+  return attention::PartBytes(p, attention::CutOfTiles(p));
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"d_qk", Rel::kMultipleOf, 8},
+    {"d_v", Rel::kMultipleOf, 8},
+    {"d_qk", Rel::kLe, attention::kMostHeadDim},
+    {"d_v", Rel::kLe, attention::kMostHeadDim},
+    {"query.alignment", Rel::kGe, 4},
+    {"key.alignment", Rel::kGe, 4},
+    {"value.alignment", Rel::kGe, 4},
+    {"total_kv", Rel::kLe, attention::kMostKeys},
+    {"total_q", Rel::kLe, attention::kMostQueries},
+    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of a value that a row does not see may reach it
+});
+constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
+  return {.id = id,
+          .operation = operation,
+          .platform = Platform::kCuda,
+          .dtypes = Mask(DType::kF16, DType::kBF16),
+          .constraints = kConstraints,
+          .accepts = kAcceptsAll,
+          .strides = Strides::kLastDimDense,
+          .priority = kNotYetMeasured,
+          .deterministic = true,
+          .cuda_graph_safe = true,
+          .numerics = "bf16-p",
+          .launch = &Launch,
+          .workspace = &Workspace};
+}
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    Spec("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged"),
+    Spec("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged"),
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;

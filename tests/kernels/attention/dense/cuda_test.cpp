@@ -1,0 +1,26 @@
+// The rows of kernels/attention/dense/cuda.cu; their results: tests/gpu.
+#include "tests/kernels/cuda.h"
+
+namespace lz {
+namespace {
+
+class CudaAttention : public CudaRow {};
+
+TEST_F(CudaAttention, DecodesHeadsOfWholeVectors) {
+  const char *decode = "cuda.attention.gqa.decode", *few = "cuda.attention.gqa.few";
+  const lz_tensor k = Tensor(DType::kBF16, {2, 40, 2, 72}), odd = Tensor(DType::kBF16, {2, 40, 2, 76});
+  RunsOnHopperNotOnTuring("attention", decode, {Tensor(DType::kBF16, {2, 1, 8, 72}), k, k});
+  RunsOnHopperNotOnTuring("attention", few, {Tensor(DType::kBF16, {2, 8, 8, 72}), k, k});
+  EXPECT_EQ(Refusal("attention", few, {Tensor(DType::kBF16, {2, 9, 8, 72}), k, k}), "SHAPE_UNSUPPORTED ");
+  EXPECT_NE(Refusal("attention", decode, {Tensor(DType::kBF16, {2, 1, 8, 76}), odd, odd}), "");
+}
+
+TEST_F(CudaAttention, PrefillsInSixteenBits) {
+  const char* id = "cuda.attention.standard.prefill";
+  const lz_tensor x = Tensor(DType::kF16, {1, 40, 2, 128}), wide = Tensor(DType::kF32, {1, 40, 2, 128});
+  RunsOnHopperNotOnTuring("attention", id, {x, x, x});
+  EXPECT_EQ(Refusal("attention", id, {wide, wide, wide}), "DTYPE_UNSUPPORTED ");
+}
+
+}  // namespace
+}  // namespace lz
