@@ -3,61 +3,69 @@
 // FP32 throughout; online softmax arXiv:1805.02867, split keys arXiv:2311.01282. Source: own.
 #pragma once
 
+#include "kernels/attention/lanes_cuda.h"
 #include "kernels/attention/rows_cuda.h"
 
 #ifdef __CUDACC__
 namespace lz::attention {
 
-inline constexpr int kDecodeThreads = 128;
-inline constexpr int kLaneElements = 8;
-
-struct E4M3 {
-  uint8_t code;
-};
-struct E5M2 {
-  uint8_t code;
-};
-__device__ inline float CacheFloat(float v) { return v; }
-__device__ inline float CacheFloat(__half v) { return __half2float(v); }
-__device__ inline float CacheFloat(__nv_bfloat16 v) { return __bfloat162float(v); }
-__device__ inline float CacheFloat(int8_t v) { return float(v); }
-__device__ inline float CacheFloat(E4M3 v) { return F8ToFloat(v.code, __NV_E4M3); }
-__device__ inline float CacheFloat(E5M2 v) { return F8ToFloat(v.code, __NV_E5M2); }
-
-// Sums v[i] over kLanes lanes. Lane l then has sum l / (kLanes / kN) in v[0] if kN <= kLanes, else the sums from
-// l * kN / kLanes on.
-template <int kN, int kLanes>
-__device__ void SumAndScatter(float (&v)[kN], int lane) {
-  int n = kN;
+// Elements of this lane of the rows from row0 on, times the factor of the logits.
+template <int kRows>
+__device__ void LoadQueries(float (&q)[kRows][kLaneElements], const CudaProblem& p, int b, int kv, int64_t row0,
+                            int lane) {
+  const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
 #pragma unroll
-  for (int step = kLanes / 2; step > 0; step /= 2) {
-    if (n > 1) {
-      n /= 2;
-      const bool upper = (lane & step) != 0;
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = row0 + r, first = lane * kLaneElements;
+    const int64_t at = b * p.q.outer + row / p.group * p.q.seq + (kv * p.group + row % p.group) * p.q.head + first;
 #pragma unroll
-      for (int i = 0; i < kN / 2; ++i) {
-        if (i >= n) break;
-        const float kept = upper ? v[i + n] : v[i], sent = upper ? v[i] : v[i + n];
-        v[i] = kept + __shfl_xor_sync(0xffffffffu, sent, step);
-      }
-    } else {
-      v[0] += __shfl_xor_sync(0xffffffffu, v[0], step);
+    for (int e = 0; e < kLaneElements; ++e) {
+      q[r][e] = row < p.rows() && first < p.d_qk ? unit * LoadFloat(p.q.data, at + e, p.type) : 0.0f;
     }
   }
 }
 
-// What lanes, rows and keys of a step have to do with one another.
-template <int kRows, int kLanes>
-struct DecodeShape {
-  static constexpr int kGroups = kDecodeThreads / kLanes;  // of lanes, in a block
-  static constexpr int kKeys = kRows == 8 ? 2 : 4;         // of a group at once
-  static constexpr int kLogits = kRows * kKeys;
-  static constexpr int kLanesOfRow = kLanes / kRows;
-  static constexpr int kLanesOfLogit = kLogits < kLanes ? kLanes / kLogits : 1;
-  static constexpr int kLogitsOfLane = kLogits > kLanes ? kLogits / kLanes : 1;
-  static constexpr int kStep = kGroups * kKeys;  // keys of a block at once
-  static_assert(kLanesOfRow >= 1);
+struct DecodeBlock {
+  int b, kv, split;
+  int64_t row0;
 };
+// Merges what the groups of lanes have of each row, and writes the rows.
+template <int kRows, int kGroups, int kWidth>
+__device__ void WriteRows(const CudaProblem& p, const CudaSequence& seq, const CudaQueries& queries,
+                          const DecodeBlock& block, const float (&outs)[kGroups][kRows][kWidth],
+                          float (&tops)[kGroups][kRows], const float (&sums)[kGroups][kRows]) {
+  __syncthreads();
+  __shared__ float block_top[kRows], block_sum[kRows];
+  if (threadIdx.x < kRows) {
+    const int r = threadIdx.x;
+    float m = -HUGE_VALF, l = 0;
+    for (int g = 0; g < kGroups; ++g) m = fmaxf(m, tops[g][r]);
+    const float base = m == -HUGE_VALF ? 0.0f : m;
+    for (int g = 0; g < kGroups; ++g) {
+      const float factor = FastExp(tops[g][r] - base);
+      l += sums[g][r] * factor;
+      tops[g][r] = factor;
+    }
+    block_top[r] = m, block_sum[r] = l;
+  }
+  __syncthreads();
+  const float unit = p.v_scale.data ? At(p.v_scale, block.kv) : 1.0f;
+  for (int r = 0; r < kRows && block.row0 + r < p.rows(); ++r) {
+    const CudaRow of = RowOf(p, queries, block.row0 + r, block.kv, seq.length);
+    const RowResult result = ResultOf(p, queries, of, block.b, block.split, block_top[r], block_sum[r]);
+    if (threadIdx.x == 0) WriteLse(p, queries, of, block.b, block.split, result);
+    for (int e = threadIdx.x; e < p.d_v; e += kDecodeThreads) {
+      float value = 0;
+      for (int g = 0; g < kGroups; ++g) value += outs[g][r][e] * tops[g][r];
+      value = result.nothing ? 0.0f : value * result.share * unit;
+      if (p.part) {
+        p.part[result.part * p.d_v + e] = value;
+      } else {
+        StoreFloat(const_cast<void*>(p.out.data), result.at + e, p.type, value);
+      }
+    }
+  }
+}
 
 template <class K, int kRows, int kLanes>
 __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
@@ -80,36 +88,12 @@ __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
   const CudaQueries queries = QueriesOf(p, b);
   const int64_t row0 = int64_t(tile) * kRows;
 
-  // The keys that some row sees, and this split's share of them.
   const int64_t last_row = row0 + kRows < p.rows() ? row0 + kRows - 1 : p.rows() - 1;
-  const CudaRange low = VisibleTo(p, seq.length, seq.length - p.s_q + row0 / p.group);
-  const CudaRange high = VisibleTo(p, seq.length, seq.length - p.s_q + last_row / p.group);
-  int begin = low.begin, end = high.end;
-  if (p.run > 0) {
-    const int64_t first = split * p.run, stop = first + p.run;
-    begin = begin > first ? begin : int(first < kMostKeys ? first : kMostKeys);
-    end = end < stop ? end : int(stop);
-  } else if (p.splits > 1) {
-    const int steps = end > begin ? (end - begin + S::kStep - 1) / S::kStep : 0;
-    const int share = (steps + p.splits - 1) / p.splits * S::kStep;
-    begin += split * share;
-    end = end < begin + share ? end : begin + share;
-  }
+  const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, S::kStep);
+  const int begin = keys.begin, end = keys.end;
 
   float q[kRows][kN];
-  {
-    const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int64_t row = row0 + r;
-      const int64_t at =
-          b * p.q.outer + row / p.group * p.q.seq + (kv * p.group + row % p.group) * p.q.head + lane * kN;
-#pragma unroll
-      for (int e = 0; e < kN; ++e) {
-        q[r][e] = row < p.rows() && lane * kN < p.d_qk ? unit * LoadFloat(p.q.data, at + e, p.type) : 0.0f;
-      }
-    }
-  }
+  LoadQueries(q, p, b, kv, row0, lane);
   const int my_row = lane / S::kLanesOfRow;
   const CudaRow row = RowOf(p, queries, row0 + my_row, kv, seq.length);
 
@@ -234,37 +218,7 @@ __global__ void __launch_bounds__(kDecodeThreads) Decode(const CudaProblem p) {
 #pragma unroll
     for (int e = 0; e < kN; ++e) outs[group][r][lane * kN + e] = acc[r][e];
   }
-  __syncthreads();
-  __shared__ float block_top[kRows], block_sum[kRows];
-  if (threadIdx.x < kRows) {
-    const int r = threadIdx.x;
-    float m = -HUGE_VALF, l = 0;
-    for (int g = 0; g < S::kGroups; ++g) m = fmaxf(m, tops[g][r]);
-    const float base = m == -HUGE_VALF ? 0.0f : m;
-    for (int g = 0; g < S::kGroups; ++g) {
-      const float factor = FastExp(tops[g][r] - base);
-      l += sums[g][r] * factor;
-      tops[g][r] = factor;
-    }
-    block_top[r] = m, block_sum[r] = l;
-  }
-  __syncthreads();
-  const float unit = p.v_scale.data ? At(p.v_scale, kv) : 1.0f;
-  for (int r = 0; r < kRows && row0 + r < p.rows(); ++r) {
-    const CudaRow of = RowOf(p, queries, row0 + r, kv, seq.length);
-    const RowResult result = ResultOf(p, queries, of, b, split, block_top[r], block_sum[r]);
-    if (threadIdx.x == 0) WriteLse(p, queries, of, b, split, result);
-    for (int e = threadIdx.x; e < p.d_v; e += kDecodeThreads) {
-      float value = 0;
-      for (int g = 0; g < S::kGroups; ++g) value += outs[g][r][e] * tops[g][r];
-      value = result.nothing ? 0.0f : value * result.share * unit;
-      if (p.part) {
-        p.part[result.part * p.d_v + e] = value;
-      } else {
-        StoreFloat(const_cast<void*>(p.out.data), result.at + e, p.type, value);
-      }
-    }
-  }
+  WriteRows<kRows, S::kGroups, kLanes * kN>(p, seq, queries, {b, kv, split, row0}, outs, tops, sums);
 }
 
 template <class K, int kRows, int kLanes>

@@ -23,8 +23,7 @@ struct CudaProblem {
   CudaRows q, k, v, out;
   CudaRows q_more, k_more;      // of MLA: the last d_more of the d_qk columns
   CudaRows shared_k, shared_v;  // before a sequence's own keys: [position, head, d]
-  // Packed queries: those of sequence s are from q_indptr[s] up to the next offset, and b and outer strides mean
-  // nothing.
+  // Packed queries: those of sequence s are from q_indptr[s] up to the next offset; no outer stride counts.
   const void* q_indptr = nullptr;
   bool wide_q_indptr = false;
   int64_t q_indptr_stride = 1, total_q = 0;

@@ -139,6 +139,25 @@ __device__ inline float Masked(const CudaProblem& p, const CudaRow& r, float z, 
   return added == -HUGE_VALF ? added : z + added;
 }
 
+// The keys that some row from `first` to `last` sees; of them those of the split: a run that is given, or an even share
+// in whole steps.
+__device__ inline CudaRange KeysOf(const CudaProblem& p, const CudaQueries& q, int64_t length, int64_t first,
+                                   int64_t last, int split, int step) {
+  CudaRange keys = {VisibleTo(p, length, length - q.count + first / p.group).begin,
+                    VisibleTo(p, length, length - q.count + last / p.group).end};
+  if (p.run > 0) {
+    const int64_t begin = split * p.run, end = begin + p.run;
+    keys.begin = keys.begin > begin ? keys.begin : int32_t(begin < kMostKeys ? begin : kMostKeys);
+    keys.end = keys.end < end ? keys.end : int32_t(end);
+  } else if (p.splits > 1) {
+    const int32_t steps = keys.end > keys.begin ? (keys.end - keys.begin + step - 1) / step : 0;
+    const int32_t share = (steps + p.splits - 1) / p.splits * step;
+    keys.begin += split * share;
+    keys.end = keys.end < keys.begin + share ? keys.end : keys.begin + share;
+  }
+  return keys;
+}
+
 // Where key j is, without a prefix that is shared.
 struct KeySpot {
   int32_t page, slot;  // page -1: there is none before `end`, or its page does not exist

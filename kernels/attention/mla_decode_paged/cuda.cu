@@ -1,8 +1,8 @@
 // Decode of multi-head latent attention over paged caches on CUDA; pages are read where they are, each entry once as
 // key and value of 64 heads.
 //   q_nope [b, h, d_ckv <= 512], q_pe [b, h, d_kpe <= 64], ckv_cache [pages, page_size, d_ckv],
-//   kpe_cache [pages, page_size, d_kpe]  f16|bf16, last axis dense; output [b, h, d_ckv] dtype of q_nope; lse [b, h]
-//   f32
+//   kpe_cache [pages, page_size, d_kpe]  f16|bf16, last axis dense
+//   output [b, h, d_ckv] dtype of q_nope; lse [b, h] f32
 // Invalid index data: as kernels/attention/paged/cuda.cu. Workspace, determinism, captures, numerics: as
 // kernels/attention/mla_decode/cuda.cu.
 #include "kernels/attention/problem_cuda.h"

@@ -11,7 +11,7 @@ TEST_F(CudaAttention, DecodesHeadsOfWholeVectors) {
   const lz_tensor k = Tensor(DType::kBF16, {2, 40, 2, 72}), odd = Tensor(DType::kBF16, {2, 40, 2, 76});
   RunsOnHopperNotOnTuring("attention", decode, {Tensor(DType::kBF16, {2, 1, 8, 72}), k, k});
   RunsOnHopperNotOnTuring("attention", few, {Tensor(DType::kBF16, {2, 8, 8, 72}), k, k});
-  EXPECT_EQ(Refusal("attention", few, {Tensor(DType::kBF16, {2, 9, 8, 72}), k, k}), "SHAPE_UNSUPPORTED ");
+  EXPECT_EQ(Refusal("attention", few, {Tensor(DType::kBF16, {2, 9, 8, 72}), k, k}), "SEQ_TOO_LONG ");
   EXPECT_NE(Refusal("attention", decode, {Tensor(DType::kBF16, {2, 1, 8, 76}), odd, odd}), "");
 }
 

@@ -11,7 +11,7 @@ TEST_F(CudaPartials, TakesFewQueries) {
   const char* id = "cuda.attention.gqa.partials";
   RunsOnHopperNotOnTuring("attention_partials", id, {Tensor(DType::kF32, {2, 8, 8, 64}), k, k}, {Int(3)});
   EXPECT_EQ(Refusal("attention_partials", id, {Tensor(DType::kF32, {2, 9, 8, 64}), k, k}, "h100", {Int(3)}),
-            "SHAPE_UNSUPPORTED ");
+            "SEQ_TOO_LONG ");
 }
 
 }  // namespace

@@ -1,0 +1,152 @@
+// The parts of a tile of attention on CUDA: what is in shared memory, and the products of a warp.
+#pragma once
+
+#include "kernels/attention/rows_cuda.h"
+#include "kernels/cuda_copy.h"
+#include "kernels/mma_cuda.h"
+
+#ifdef __CUDACC__
+namespace lz::attention {
+
+inline constexpr int kTileRows = 64;
+inline constexpr int kChunk = 8;  // elements of 16 bytes; rows in shared memory are longer by one: no bank conflicts
+
+// kDQ columns of keys, those from kMore on of a tensor of their own; kDV of values, kKeys at once. kHalves: warps that
+// share 16 rows. kLatent: the first kDV columns of keys are the values.
+template <int kColumnsQ, int kFirstOfMore, int kColumnsV, int kKeysAtOnce, int kWarpsOfRow, bool kValuesAreKeys>
+struct TileShape {
+  static constexpr int kDQ = kColumnsQ, kMore = kFirstOfMore, kDV = kColumnsV, kKeys = kKeysAtOnce;
+  static constexpr int kHalves = kWarpsOfRow;
+  static constexpr bool kLatent = kValuesAreKeys;
+  static constexpr int kThreads = 4 * kWarp * kHalves;
+  static constexpr int kWidthQ = kDQ + kChunk, kWidthV = kDV + kChunk;
+  static constexpr int kQ = kTileRows * kWidthQ, kK = kKeys * kWidthQ, kV = kLatent ? 0 : kKeys * kWidthV;  // elements
+  static constexpr int kWidthS = kKeys + 4;
+  static constexpr int kLogits = kHalves > 1 ? kTileRows* kWidthS : 0;
+  static constexpr int kBytes = 2 * (kQ + 2 * (kK + kV)) + 4 * kLogits;
+  static constexpr int kOfWarp = kKeys / kHalves;  // keys whose logits a warp computes
+  static constexpr int kColumns = kDV / kHalves;   // of the output, for a warp
+  static_assert(kOfWarp % 16 == 0 && kDQ % 16 == 0 && kDV / kHalves % 16 == 0);
+};
+
+// Rows of a tile of keys to shared memory. `more`: columns from kDV on are of a second tensor.
+template <class T, int kColumns, int kSplitAt, int kKeys, int kThreads>
+__device__ void CopyKeys(T* to, const KeySpot* spots, const CudaRows& rows, const CudaRows& more, int kv, int width,
+                         int more_width) {
+  constexpr int kChunks = kColumns / kChunk;
+  for (int i = threadIdx.x; i < kKeys * kChunks; i += kThreads) {
+    const int key = i / kChunks, column = i % kChunks * kChunk;
+    const KeySpot spot = spots[key];
+    const bool second = column >= kSplitAt;
+    const int at = second ? column - kSplitAt : column;
+    const CudaRows& r = second ? more : rows;
+    const bool there = spot.page >= 0 && at < (second ? more_width : width);
+    const T* from = static_cast<const T*>(r.data) + (spot.page * r.outer + spot.slot * r.seq + kv * r.head + at);
+    CopyAsync16(to + key * (kColumns + kChunk) + column, there ? from : static_cast<const T*>(rows.data),
+                there ? 16 : 0);
+  }
+}
+
+// The queries of a tile, zeros where there is none.
+template <class T, class S>
+__device__ void CopyQueries(T* shared_q, const CudaProblem& p, const CudaQueries& queries, int b, int kv,
+                            int64_t row0) {
+  for (int i = threadIdx.x; i < kTileRows * (S::kDQ / kChunk); i += S::kThreads) {
+    const int r = i / (S::kDQ / kChunk), column = i % (S::kDQ / kChunk) * kChunk;
+    const bool second = column >= S::kMore;
+    const int at = second ? column - S::kMore : column, width = second ? p.d_more : p.d_qk - p.d_more;
+    const CudaRows& q = second ? p.q_more : p.q;
+    const int64_t row = row0 + r;
+    const bool there = row < int64_t(queries.count) * p.group && at < width;
+    const CudaRow of = {.index = int32_t(row / p.group), .head = kv * p.group + int32_t(row % p.group)};
+    const T* from = static_cast<const T*>(q.data) + Offset(q, p, queries, of, b) + at;
+    CopyAsync16(shared_q + r * S::kWidthQ + column, there ? from : static_cast<const T*>(p.q.data), there ? 16 : 0);
+  }
+}
+
+// Dot products of a warp's 16 rows and a tile's keys; lane l has rows l / 4 and l / 4 + 8, of 8 keys those from
+// 2 (l % 4) on.
+template <class T, class S>
+__device__ void MultiplyKeys(float (&z)[S::kKeys / 8][4], const T* shared_q, const T* k, float* shared_z, int warp,
+                             int half, int lane) {
+  const int first = half * S::kOfWarp;
+#pragma unroll
+  for (int d = 0; d < S::kDQ; d += 16) {
+    uint32_t a[4];
+    LoadMatrices<false>(a, shared_q + (warp * 16 + lane % 16) * S::kWidthQ + d + lane / 16 * 8);
+#pragma unroll
+    for (int n = 0; n < S::kOfWarp / 16; ++n) {
+      uint32_t m[4];
+      LoadMatrices<false>(m, k + (first + n * 16 + lane / 16 * 8 + lane % 8) * S::kWidthQ + d + lane / 8 % 2 * 8);
+      Multiply<T>(z[2 * n], a, m[0], m[1]);
+      Multiply<T>(z[2 * n + 1], a, m[2], m[3]);
+    }
+  }
+  if constexpr (S::kHalves > 1) {  // each warp of a row has the logits of some keys: all need all
+    float* mine = shared_z + (warp * 16 + lane / 4) * S::kWidthS + lane % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < S::kOfWarp / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) mine[i / 2 * 8 * S::kWidthS + first + n * 8 + i % 2] = z[n][i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int n = 0; n < S::kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) z[n][i] = mine[i / 2 * 8 * S::kWidthS + n * 8 + i % 2];
+    }
+  }
+}
+
+// Logits to weights; `kept`: what the sums before them are multiplied by.
+template <int kKeys>
+__device__ void Weigh(float (&z)[kKeys / 8][4], float (&top)[2], float (&sum)[2], float (&kept)[2]) {
+  float most[2] = {-HUGE_VALF, -HUGE_VALF};
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) most[i / 2] = fmaxf(most[i / 2], z[n][i]);
+  }
+  float base[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 1));
+    most[i] = fmaxf(most[i], __shfl_xor_sync(0xffffffffu, most[i], 2));
+    const float next = fmaxf(top[i], most[i]);
+    base[i] = next == -HUGE_VALF ? 0.0f : next;
+    kept[i] = FastExp(top[i] - base[i]);
+    top[i] = next;
+    sum[i] *= kept[i];
+  }
+#pragma unroll
+  for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      z[n][i] = FastExp(z[n][i] - base[i / 2]);
+      sum[i / 2] += z[n][i];
+    }
+  }
+}
+
+// Adds weights times values, for the columns of the warp.
+template <class T, class S>
+__device__ void MultiplyValues(float (&out)[S::kColumns / 8][4], const float (&z)[S::kKeys / 8][4], const T* v,
+                               int half, int lane) {
+#pragma unroll
+  for (int s = 0; s < S::kKeys / 16; ++s) {
+    const uint32_t a[4] = {PackPair<T>(z[2 * s][0], z[2 * s][1]), PackPair<T>(z[2 * s][2], z[2 * s][3]),
+                           PackPair<T>(z[2 * s + 1][0], z[2 * s + 1][1]),
+                           PackPair<T>(z[2 * s + 1][2], z[2 * s + 1][3])};
+#pragma unroll
+    for (int n = 0; n < S::kColumns / 16; ++n) {
+      uint32_t m[4];
+      LoadMatrices<true>(m, v + (s * 16 + lane % 16) * (S::kLatent ? S::kWidthQ : S::kWidthV) + half * S::kColumns +
+                                n * 16 + lane / 16 * 8);
+      Multiply<T>(out[2 * n], a, m[0], m[1]);
+      Multiply<T>(out[2 * n + 1], a, m[2], m[3]);
+    }
+  }
+}
+
+}  // namespace lz::attention
+#endif  // __CUDACC__
