@@ -1,8 +1,9 @@
-/* The C ABI of LayerZero: what kernels, plugins and other languages see.
+/* The C ABI of LayerZero, for kernels, plugins and other languages.
  *
  * Rules. Structs whose first field is `size` are append only: a reader uses the fields that `size` covers. The major
  * version changes only when a layout breaks; a plugin states the major that it was built for. Enum numbers of this file
  * are frozen. Every pointer is borrowed for the duration of the call unless its comment says otherwise.
+ *
  */
 #ifndef LAYERZERO_C_ABI_H_
 #define LAYERZERO_C_ABI_H_
@@ -41,8 +42,8 @@ typedef struct lz_tensor {
   uint64_t byte_offset;
 } lz_tensor;
 
-/* A scalar argument. Its kind (i or f) is the contract's; booleans and choices are 0, 1, 2, ... in `i`.
- * given == 0: the caller left it out and the contract has no default for it. */
+/* A scalar argument. The contract says whether it is `i` or `f`; booleans and choices are 0, 1, 2, ... in `i`. given
+ * == 0: the caller omitted it and the contract has no default for it. */
 typedef struct lz_scalar {
   union {
     int64_t i;
@@ -51,7 +52,7 @@ typedef struct lz_scalar {
   uint64_t given;
 } lz_scalar;
 
-/* ---- what a kernel gets ---------------------------------------------------------------------------------- */
+/* ---- what a kernel receives ------------------------------------------------------------------------------- */
 
 /* Runs body(begin_i, end_i, context) over a partition of [begin, end) whose parts hold at least `grain` items, on the
  * host's threads, and returns when all are done. May run everything on the calling thread. */
@@ -59,7 +60,7 @@ typedef void (*lz_parallel_body)(int64_t begin, int64_t end, void* context);
 typedef struct lz_parallel {
   void (*run)(void* self, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context);
   void* self;
-  int32_t num_threads; /* at most this many parts run at once */
+  int32_t num_threads; /* upper bound of the parts that run at once */
 } lz_parallel;
 
 typedef struct lz_kernel_args {
@@ -68,60 +69,60 @@ typedef struct lz_kernel_args {
   const lz_tensor* tensors; /* the contract's tensor parameters in order, then its outputs */
   const lz_scalar* scalars; /* the contract's scalar parameters in order */
   const int64_t* axes;      /* sizes of the contract's axes in order of first appearance */
-  void* workspace;          /* 64-byte aligned; as many bytes as the kernel's workspace function asked for */
+  void* workspace;          /* 64-byte aligned, of the size that the kernel's workspace function returned */
   uint64_t workspace_bytes;
   void* stream; /* the caller's current stream; NULL on the CPU */
   const lz_parallel* parallel;
 } lz_kernel_args;
 
-/* strict_mode: where a contract says so, invalid values end in LZ_LAUNCH_INVALID_DATA, not in a documented result. */
+/* Strict mode: where a contract says so, invalid values end in LZ_LAUNCH_INVALID_DATA, not in a documented result. */
 #define LZ_KERNEL_STRICT 1u
 
-/* What a launch returns. 1 and 2: a value inside a tensor is invalid (an offset, an index); no other kernel is tried.
- * LZ_LAUNCH_REFUSED: the kernel does not serve this call and has written nothing, to no tensor and on no stream: the
- * reference answers. Anything else that is not 0: it failed, and what it writes may be half written: the reference
- * answers only where it reads nothing of that, which excludes operations that write their inputs and outputs that share
- * memory with an input. The code of a refusal is none that a runtime library returns by chance.
- * Must not throw, allocate tensors or synchronise. */
+/* The result of a launch. 1 and 2: a value inside a tensor is invalid (an offset, an index); no other kernel is
+ * tried. LZ_LAUNCH_REFUSED: the kernel does not serve this call and has written nothing to any tensor or stream; the
+ * reference runs instead. Any other nonzero value is a failure, and outputs may be partly written: the reference
+ * then runs only if it reads nothing that the kernel writes, which excludes operations that write their inputs and
+ * outputs that share memory with an input. No runtime library returns the code of a refusal by chance. A launch must
+ * not throw, allocate tensors or synchronize. */
 #define LZ_LAUNCH_DONE 0
 #define LZ_LAUNCH_INVALID_DATA 1
 #define LZ_LAUNCH_INVALID_INDEX 2
 #define LZ_LAUNCH_REFUSED 0x4C5A
 typedef int32_t (*lz_launch_fn)(const lz_kernel_args* args);
-/* Bytes of workspace for these arguments (data pointers are not to be read). */
+/* Returns the bytes of workspace for these arguments; must not read data pointers. */
 typedef uint64_t (*lz_workspace_fn)(const lz_kernel_args* args);
 
 /* ---- plugins --------------------------------------------------------------------------------------------- */
 
-/* One entry point of a plugin. Its constraints stand in the JSON descriptor beside the library, under `kernel_id`. */
+/* One entry point of a plugin. Its constraints are in the JSON descriptor next to the library, under `kernel_id`. */
 typedef struct lz_plugin_kernel {
   uint32_t size;
-  uint32_t version; /* of the kernel: raise it when timings or numerics may change */
+  uint32_t version; /* raise it when timings or numerics may change */
   const char* kernel_id;
   const char* operation;
   lz_launch_fn launch;
-  lz_workspace_fn workspace; /* NULL: none needed */
+  lz_workspace_fn workspace; /* NULL: none */
 } lz_plugin_kernel;
 
 typedef struct lz_plugin {
   uint32_t size;
-  uint32_t abi_major; /* LZ_ABI_MAJOR at the plugin's build */
+  uint32_t abi_major; /* LZ_ABI_MAJOR that the plugin was built with */
   const char* name;
   const char* version;
   const lz_plugin_kernel* kernels;
   uint64_t num_kernels;
 } lz_plugin;
 
-/* A plugin library exports exactly this: const lz_plugin* lz_plugin_descriptor(void); */
+/* The only export of a plugin library: const lz_plugin* lz_plugin_descriptor(void); */
 typedef const lz_plugin* (*lz_plugin_descriptor_fn)(void);
 
 /* ---- the engine ------------------------------------------------------------------------------------------ */
 
-typedef struct lz_op lz_op;     /* an operation's call interface; lives as long as the process */
-typedef struct lz_plan lz_plan; /* a dispatched choice; lives as long as the process */
-typedef struct lz_site lz_site; /* a place that calls one operation again and again; one thread at a time uses it */
+typedef struct lz_op lz_op;     /* an operation's call interface; valid for the life of the process */
+typedef struct lz_plan lz_plan; /* the outcome of a selection; valid for the life of the process */
+typedef struct lz_site lz_site; /* a call site cache for one operation; one thread at a time may use it */
 
-/* Every call that can fail returns one of these; the details are lz_last_error() of the calling thread. */
+/* The result of every call that can fail; lz_last_error() of the calling thread has the details. */
 typedef enum lz_status_code {
   LZ_OK = 0,
   LZ_INVALID_REQUEST = 1, /* an argument does not fit the contract */
@@ -133,10 +134,10 @@ typedef enum lz_status_code {
   LZ_KERNEL_FAILED = 7,
   LZ_VERSION_MISMATCH = 8,
   LZ_GRAPH_UNSAFE = 9,
-  LZ_HOST_KERNEL = 10, /* the plan's kernel lives in the caller's language: call it there */
+  LZ_HOST_KERNEL = 10, /* the plan's kernel is in the caller's language: call it there */
   LZ_INTERNAL = 11,
-  LZ_CACHE_FULL = 12,    /* a KV cache has no block left for what was asked; nothing was changed */
-  LZ_KERNEL_REFUSED = 13 /* the kernel did not serve the call and wrote nothing, and no other one answered */
+  LZ_CACHE_FULL = 12,    /* a KV cache has too few free blocks for the request; nothing was changed */
+  LZ_KERNEL_REFUSED = 13 /* the kernel did not serve the call and wrote nothing, and no other kernel ran */
 } lz_status_code;
 
 typedef struct lz_error {
@@ -146,11 +147,11 @@ typedef struct lz_error {
   const char* wanted; /* what was wanted */
   const char* got;    /* what was got */
   const char* fix;    /* what to do */
-  const char* text;   /* all of it in one sentence */
+  const char* text;   /* the whole error in one sentence */
 } lz_error;
 
-/* A request. `tensors`: the contract's tensor parameters, then its outputs (shapes may be left to the engine: see
- * output_shapes). `scalars`: its scalar parameters. */
+/* A request. `tensors`: the contract's tensor parameters, then its outputs (the engine can compute their shapes: see
+ * output_shapes). `scalars`: the contract's scalar parameters. */
 typedef struct lz_request {
   uint32_t size;
   uint32_t flags; /* LZ_FLAG_* */
@@ -164,14 +165,14 @@ typedef struct lz_request {
   const lz_parallel* parallel; /* NULL: the engine's */
 } lz_request;
 
-#define LZ_FLAG_CAPTURING 1u     /* inside a CUDA graph capture */
-#define LZ_FLAG_REQUIRES_GRAD 2u /* a gradient is wanted */
+#define LZ_FLAG_CAPTURING 1u     /* during a CUDA graph capture */
+#define LZ_FLAG_REQUIRES_GRAD 2u /* a gradient is required */
 
-/* What an operation takes and gives, in the order of a request. */
+/* The parameters and outputs of an operation, in the order of a request. */
 typedef enum lz_param_kind { LZ_TENSOR = 0, LZ_INT = 1, LZ_FLOAT = 2, LZ_BOOL = 3, LZ_CHOICE = 4 } lz_param_kind;
 typedef struct lz_param {
   const char* name;
-  const char* choices; /* "silu|gelu": the value of a choice is its place, from 0; empty for other kinds */
+  const char* choices; /* "silu|gelu": a choice is given by its position, from 0; empty for other kinds */
   int32_t kind;        /* lz_param_kind */
   int32_t optional;    /* 1: may be absent (a tensor) or not given (a scalar) */
 } lz_param;
@@ -186,7 +187,7 @@ typedef struct lz_op_info {
   const lz_param* scalars;
 } lz_op_info;
 
-/* The engine's functions. Strings returned as `const char*` live until the next call of the same thread. */
+/* The engine's functions. A string returned as `const char*` is valid until the next call of the same thread. */
 typedef struct lz_api {
   uint32_t size;
   uint32_t abi_major;
@@ -194,26 +195,26 @@ typedef struct lz_api {
   const char* version;
   const lz_error* (*last_error)(void);
   int32_t (*find)(const char* name, const lz_op** op); /* a flat name, an operation id or an alias */
-  /* Shapes and dtypes of the outputs: fills ndim and dtype of `outputs` and writes through their shape pointers
-   * (room for 8 each). An output that this call does not produce gets ndim -1. */
+  /* Shapes and dtypes of the outputs: sets ndim and dtype of `outputs` and writes through their shape pointers (room
+   * for 8 each). An output that this call does not produce gets ndim -1. */
   int32_t (*output_shapes)(const lz_request* request, lz_tensor* outputs, uint64_t num_outputs);
   int32_t (*select)(const lz_request* request, const lz_plan** plan);
   uint64_t (*workspace_bytes)(const lz_plan* plan, const lz_request* request);
   int32_t (*run)(const lz_request* request); /* select and dispatch */
   const char* (*plan_kernel_id)(const lz_plan* plan);
-  int32_t (*explain)(const lz_request* request, const char* device, const char** json); /* device NULL: the tensors' */
+  int32_t (*explain)(const lz_request* request, const char* device, const char** json); /* NULL: that of the tensors */
   const char* (*contracts)(void);                                                       /* all contracts as JSON */
   int32_t (*configure)(const char* json);
   int32_t (*load_config)(const char* path);
   int32_t (*load_plugin)(const char* library_path, const char* descriptor_path);
-  void (*invalidate)(void); /* every cached choice is made anew */
-  /* The info lives as long as the process. */
+  void (*invalidate)(void); /* makes every cached plan stale */
+  /* The info is valid for the life of the process. */
   const lz_op_info* (*op_info)(const lz_op* op);
-  /* A policy of its own for requests that name its id: `json` over the policy `parent` (0: the process's). */
+  /* Creates a policy for requests that name its id: `json` on top of the policy `parent` (0: the process's). */
   int32_t (*policy_scope)(int64_t parent, const char* json, int64_t* id);
-  /* A site remembers its last choice with the class of calls that the choice holds for: a call of that class, also with
-   * other data, lengths or batch sizes within it, is served without a look-up; any other one selects anew. The choice
-   * is dropped when the policy or the set of kernels changes. */
+  /* A site is a call site cache: it remembers its last plan with the class of calls for which the plan holds. A call
+   * of that class, also with other data, lengths or batch sizes within it, is served without a look-up; any other
+   * call selects again. The plan is dropped when the policy or the set of kernels changes. */
   lz_site* (*site_new)(void);
   void (*site_free)(lz_site* site);
   int32_t (*site_select)(lz_site* site, const lz_request* request, const lz_plan** plan);
@@ -221,7 +222,7 @@ typedef struct lz_api {
   const struct lz_kv_api* kv;                                    /* layerzero/kv_abi.h */
 } lz_api;
 
-/* NULL when `major` is not served; otherwise the table: its first `size` bytes mean something to the caller. */
+/* Returns NULL if `major` is not supported, else the table, of which the caller may read the first `size` bytes. */
 #if defined(_WIN32)
 #define LZ_EXPORT
 #else

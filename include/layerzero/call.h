@@ -1,4 +1,4 @@
-// One call of an operation from C++: named arguments, bound once, run as often as wanted.
+// One call of an operation from C++: named arguments, bound once, run any number of times.
 #pragma once
 
 #include <array>
@@ -31,10 +31,10 @@ struct Arg {
 };
 using Args = std::initializer_list<Arg>;
 
-// A call with its arguments bound: one thread at a time uses it.
+// A call with its arguments bound. One thread at a time may use it.
 class Call {
  public:
-  // Replaces one argument; an error leaves the call as it was.
+  // Replaces one argument. After an error the call is unchanged.
   Status Set(const Arg& arg) {
     const auto at = [&](const lz_param* params, size_t n) {
       size_t i = 0;
@@ -65,7 +65,7 @@ class Call {
     if (Status status = Plan(&plan); !status.ok()) return status;
     return std::string(api_->plan_kernel_id(plan));
   }
-  // Bytes that Run needs besides the tensors; without SetWorkspace the engine brings them itself on the CPU.
+  // Bytes of workspace that Run needs. On the CPU the engine allocates them itself unless SetWorkspace was called.
   Result<uint64_t> WorkspaceBytes() {
     const lz_plan* plan = nullptr;
     if (Status status = Plan(&plan); !status.ok()) return status;
@@ -77,7 +77,7 @@ class Call {
   void SetPolicy(int64_t policy) { policy_ = policy; }  // an id from Api::PolicyScope
   void SetFlags(uint32_t flags) { flags_ = flags; }     // LZ_FLAG_*
 
-  // Shape and dtype of an output for the inputs that are set: what to allocate. Absent if the call does not produce it.
+  // Shape and dtype to allocate for an output, given the inputs that are set. Absent if the call does not produce it.
   Result<TensorRef> OutputShape(std::string_view name) {
     std::vector<std::array<int64_t, TensorRef::kMaxRank>> shapes(info_->num_outputs);
     std::vector<lz_tensor> outputs(info_->num_outputs);
@@ -89,7 +89,8 @@ class Call {
     }
     return Status(LZ_UNKNOWN_NAME, std::string(info_->name), "an output of the operation", std::string(name));
   }
-  // Every kernel with its score or the reasons against it, as JSON. `device`: "" for the tensors', "h100" simulated.
+  // Every kernel with its score or the reasons against it, as JSON. `device`: "" for that of the tensors;
+  // "h100": simulated.
   Result<std::string> Explain(const std::string& device = {}) {
     const lz_request request = Request();
     const char* json = nullptr;

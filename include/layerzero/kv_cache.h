@@ -5,7 +5,7 @@
 //   auto cache = lz::KvCache::Make({.num_blocks = 1024, .block_size = 16});      // Result<KvCache>
 //   auto sequence = cache->Allocate(7, prompt.size(), prompt);                   // Result<KvAllocation>
 //   cache->Slots(sequence->handle, sequence->num_cached, prompt.size());         // where new rows are written
-//   cache->Commit(sequence->handle);                                             // they are written: share them
+//   cache->Commit(sequence->handle);                                             // rows are written: share them
 //   auto copy = cache->Append(sequence->handle, 1);                              // copy->from >= 0: copy that block
 #pragma once
 
@@ -27,7 +27,7 @@ struct KvConfig {
 
 struct KvAllocation {
   uint64_t handle;
-  int64_t num_cached;  // leading tokens whose rows are there already
+  int64_t num_cached;  // leading tokens whose rows exist already
 };
 
 // The arguments of paged_attention: block_tables is count x max_blocks, row-major.
@@ -54,7 +54,7 @@ class KvCache {
     return KvCache(api, cache);
   }
 
-  // `tokens`: none (nothing is shared), or the ids of all num_tokens.
+  // `tokens`: the ids of all num_tokens, or empty (nothing is shared).
   Result<KvAllocation> Allocate(int64_t seq_id, int64_t num_tokens, std::span<const int32_t> tokens = {},
                                 uint64_t salt = 0) const {
     KvAllocation made{};

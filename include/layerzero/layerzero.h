@@ -1,5 +1,5 @@
-// LayerZero from C++20: operations by name over caller-owned memory. Header only, over the C ABI; throws nothing
-// itself.
+// LayerZero from C++20: operations by name over caller-owned memory. Header only, over the C ABI; throws
+// nothing itself.
 //
 //   namespace lz = layerzero;
 //   auto api = lz::Api::Get();                                // Result<Api>
@@ -8,14 +8,14 @@
 //   lz::Status status = (*rms)({{"input", x}, {"weight", w}, {"eps", 1e-5}, {"output", out}});
 //   if (!status.ok()) std::puts(status.text().c_str());
 //
-// In a loop, prepare once and run many times: the names are resolved once, the kernel is selected once for each class
-// of calls, and only what changes is set:
+// In a loop, prepare once and run many times: names are resolved once, the kernel is selected once per class of calls,
+// and only what changes is set:
 //
 //   auto call = rms->Prepare({{"input", x}, {"weight", w}, {"output", out}});
 //   for (...) { call->Set("input", next); status = call->Run(); }
 //
-// Parameters and outputs bear the names of the contract (Api::Contracts(), or the operation's page). What is left out
-// is absent or has its default. Tensors are borrowed for the duration of a call.
+// Parameters and outputs have the names of the contract (Api::Contracts(), or the operation's page). An omitted
+// argument is absent or has its default. Tensors are borrowed for the duration of a call.
 #pragma once
 
 #include <string>
@@ -34,9 +34,9 @@ class Operation {
   std::string_view name() const { return info_->name; }
   const lz_op_info& info() const { return *info_; }
 
-  // A call to be run many times, with a site of its own.
+  // Prepares a call to be run many times; it has its own call site cache.
   Result<Call> Prepare(Args args) const { return Bind(args, true); }
-  // One call.
+  // Runs one call.
   Status operator()(Args args, void* stream = nullptr) const {
     Result<Call> call = Bind(args, false);
     if (!call.ok()) return call.status();
@@ -90,7 +90,8 @@ class Api {
     if (Status status = Check(api_->policy_scope(parent, json.c_str(), &id)); !status.ok()) return status;
     return id;
   }
-  // A C++ kernel library with its descriptor (docs/guide/add-a-kernel.md). It runs code: load what you trust.
+  // Loads a C++ kernel library with its descriptor (docs/guide/add-a-kernel.md). This runs its code: load only what
+  // you trust.
   Status LoadPlugin(const std::string& library, const std::string& descriptor) const {
     return Check(api_->load_plugin(library.c_str(), descriptor.c_str()));
   }

@@ -1,4 +1,4 @@
-// What a call from C++ gives back: Status, or Result<T>, a value or the Status that says why there is none.
+// The results of calls from C++: Status, or Result<T>, which is a value or the Status that explains why there is none.
 #pragma once
 
 #include <string>
@@ -26,14 +26,14 @@ class [[nodiscard]] Status {
   const std::string& wanted() const { return wanted_; }
   const std::string& got() const { return got_; }
   const std::string& fix() const { return fix_; }
-  const std::string& text() const { return text_; }  // all of it in one sentence
+  const std::string& text() const { return text_; }  // the whole error in one sentence
 
  private:
   lz_status_code code_ = LZ_OK;
   std::string field_, wanted_, got_, fix_, text_ = "ok";
 };
 
-// A T, or the Status that says why there is none. Look at ok() first.
+// A T, or the Status that explains why there is none. Check ok() first.
 template <class T>
 class [[nodiscard]] Result {
  public:

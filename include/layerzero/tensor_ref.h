@@ -1,10 +1,10 @@
-// A borrowed tensor for calls from C++: pointer, dtype, shape and strides, with DLPack's layout behind it.
+// A borrowed tensor for calls from C++: pointer, dtype, shape and strides, in DLPack's layout.
 //
 //   TensorRef x(data, {4, 4096});                           // contiguous, on the CPU, dtype of the pointer
 //   TensorRef y(data, {4, 64}, {128, 1});                   // strides in elements
 //   TensorRef z(device_pointer, kBF16, {4, 4096}, {}, {2, 0});  // CUDA device 0; 16-bit floats name their dtype
 //   TensorRef d = TensorRef::FromDLPack(managed->dl_tensor);
-//   TensorRef absent;                                       // an optional tensor that is left out
+//   TensorRef absent;                                       // an optional tensor that is omitted
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ constexpr lz_dtype DTypeOf() {
   return {std::is_signed_v<T> ? uint8_t{0} : uint8_t{1}, 8 * sizeof(T), 1};
 }
 
-// Of an lz_device or a DLDevice.
+// Converts an lz_device or a DLDevice.
 template <class Device>
 constexpr lz_device DeviceOf(const Device& d) {
   if constexpr (requires { d.device_type; }) {
@@ -48,7 +48,8 @@ class TensorRef {
   using List = std::initializer_list<int64_t>;
 
   TensorRef() = default;
-  // A rank above 8, or strides of another rank than the shape, make a tensor of rank 9, which every operation refuses.
+  // A rank above 8, or strides whose rank differs from the shape's, make a tensor of rank 9, which every
+  // operation refuses.
   TensorRef(const void* data, lz_dtype dtype, Sizes shape, Sizes strides = {}, lz_device device = kCpu)
       : data_(const_cast<void*>(data)), device_(device), dtype_(dtype), ndim_(int32_t(shape.size())) {
     if (shape.size() > kMaxRank || (!strides.empty() && strides.size() != shape.size())) {

@@ -1,4 +1,4 @@
-// Scratch memory of one thread: grows to the largest request and is reused. One thread; freed when the thread ends.
+// Scratch memory of one thread: grows to the largest request and is reused. Freed when the thread ends.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // 64-byte aligned, valid until the next call; nullptr when the memory cannot be had.
+  // 64-byte aligned, valid until the next call; nullptr if it cannot be allocated.
   void* Get(size_t bytes) {
     if (bytes <= size_) return data_;
     std::free(data_);

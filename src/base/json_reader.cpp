@@ -87,7 +87,7 @@ class Builder : public nlohmann::json_sax<json> {
   std::vector<json*> open_;
   std::string key_;
   size_t num_values_ = 0;
-  size_t position_ = 0;  // 0: not known
+  size_t position_ = 0;  // 0: unknown
   std::string wanted_, got_;
 };
 
@@ -112,7 +112,7 @@ Result<json> ReadJson(std::string_view text, const JsonLimits& limits) {
 std::string JsonText(const json& value) {
   if (value.is_object()) return "an object";
   if (value.is_array()) return "an array of " + std::to_string(value.size());
-  // The replacing handler: invalid UTF-8 never throws.
+  // With the replacing handler, invalid UTF-8 never throws.
   std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
   constexpr size_t kLongest = 60;
   if (text.size() > kLongest) text = text.substr(0, kLongest) + "...";

@@ -1,4 +1,4 @@
-// JSON from outside the process: bounded in size and depth, duplicate keys refused, the line of a mistake told.
+// JSON from outside the process: bounded in size and depth, duplicate keys refused; errors have the line.
 //   Result<nlohmann::json> doc = ReadJson(text, {.what = "devices/h100.json"});
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace lz {
 
 struct JsonLimits {
-  std::string what;  // in messages: the file's name
+  std::string what;  // the file's name in messages
   size_t max_bytes = size_t{1} << 20;
   int max_depth = 16;
   size_t max_values = 100000;

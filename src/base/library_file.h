@@ -1,12 +1,13 @@
-// Which file an open shared library is, for measured records: a library in C has no version that all of them say.
+// Identifies the file of an open shared library, for measured records: C libraries have no common way to report
+// a version.
 #pragma once
 
 #include <string>
 
 namespace lz {
 
-// "libopenblasp-r0.3.26.so of 36723200 bytes": the file behind links, of a library that is open under this path or
-// soname; empty where none is.
+// "libopenblasp-r0.3.26.so of 36723200 bytes": the file, with links resolved, of a library that is open under this path
+// or soname; empty if there is none.
 std::string LibraryFile(const char* path);
 
 }  // namespace lz

@@ -8,7 +8,8 @@
 namespace lz {
 namespace {
 
-// The number after `key` in a small file of the kernel's; -1: none. An empty key: the file is the number.
+// The number after `key` in a small file of the operating system's kernel; -1: none. With an empty key the file is
+// the number.
 int64_t NumberIn(const char* path, std::string_view key) {
   std::ifstream file(path);
   std::string word;

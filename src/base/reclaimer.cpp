@@ -24,7 +24,7 @@ struct Reclaimer::Registered {
 };
 
 void Reclaimer::FenceReaders() {
-#if !defined(__SANITIZE_THREAD__)  // there readers enter with a full barrier of their own
+#if !defined(__SANITIZE_THREAD__)  // readers then enter with a full barrier of their own
   if (needs_fence_) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
   } else {
@@ -34,7 +34,7 @@ void Reclaimer::FenceReaders() {
 }
 
 Reclaimer& Reclaimer::Get() {
-  static Reclaimer* const reclaimer = new Reclaimer;  // outlives threads that end after main
+  static Reclaimer* const reclaimer = new Reclaimer;  // never destroyed: threads may end after main
   return *reclaimer;
 }
 

@@ -1,9 +1,8 @@
-// Deferred deletion for structures that readers walk without locks. A reader pays two plain stores; the writer pays the
-// fence, on every thread at once (membarrier), before it looks whether a reader may still hold what it unlinked.
+// Deferred deletion for structures that readers walk without locks. A reader pays two plain stores; the writer pays for
+// the fence, on all threads at once (membarrier), before it checks whether a reader may still hold what it unlinked.
 //
 //   { Reclaimer::Guard guard; const Table* t = table.load(std::memory_order_acquire); ... }   // reader
-//   reclaimer.Retire([old] { delete old; });                                                  // writer, after
-//   unlinking
+//   reclaimer.Retire([old] { delete old; });                                    // writer, after unlinking
 //
 // Source of the scheme: epoch based reclamation (Fraser 2004, UCAM-CL-TR-579); asymmetric fences by membarrier(2).
 #pragma once
@@ -18,7 +17,7 @@ namespace lz {
 
 class Reclaimer {
   struct alignas(64) Slot {
-    std::atomic<uint64_t> active{0};  // 0: not reading; else the epoch at which the reader entered
+    std::atomic<uint64_t> active{0};  // 0: not reading; otherwise the epoch at which the reader entered
     std::atomic<bool> taken{false};
     Slot* next = nullptr;
   };
@@ -29,10 +28,10 @@ class Reclaimer {
   class Guard {
    public:
     Guard() : slot_(local_ ? local_ : LocalSlot()), outer_(slot_->active.load(std::memory_order_relaxed)) {
-      if (outer_ != 0) return;  // inside another one of this thread, which began earlier
-      // Acquire: who reads an epoch sees what was unlinked before it began.
+      if (outer_ != 0) return;  // nested in another guard of this thread, which began earlier
+      // Acquire: a thread that reads an epoch sees what was unlinked before it began.
       const uint64_t epoch = epoch_.load(std::memory_order_acquire);
-#if defined(__SANITIZE_THREAD__)  // knows neither fences nor membarrier
+#if defined(__SANITIZE_THREAD__)  // it knows neither fences nor membarrier
       slot_->active.exchange(epoch, std::memory_order_seq_cst);
 #else
       slot_->active.store(epoch, std::memory_order_relaxed);
@@ -66,7 +65,7 @@ class Reclaimer {
   static Slot* TakeSlot();
   static void FenceReaders();
 
-  // One load in position-independent code; the object that gives the slot back stands in LocalSlot.
+  // One load in position-independent code. LocalSlot owns the object that returns the slot.
   __attribute__((tls_model("initial-exec"))) static constinit thread_local Slot* local_;
   inline static std::atomic<uint64_t> epoch_{1};
   inline static std::atomic<Slot*> slots_{nullptr};

@@ -9,8 +9,8 @@ namespace {
 
 constexpr uint64_t kOne = 1;
 constexpr int kPartsShift = 16, kLoopShift = 32;
-constexpr int64_t kPartsOfAThread = 2;  // the second evens out what the first left
-constexpr unsigned kSpins = 20000;      // some 0.1 ms: then other threads may want the core
+constexpr int64_t kPartsOfAThread = 2;  // the second part balances what the first left
+constexpr unsigned kSpins = 20000;      // about 0.1 ms: then other threads may need the core
 
 int64_t PartsOf(uint64_t ticket) { return int64_t(ticket >> kPartsShift & 0xffff); }
 int64_t NextOf(uint64_t ticket) { return int64_t(ticket & 0xffff); }
@@ -41,7 +41,7 @@ lz_parallel Team::AsParallel() {
 bool Team::TakePart(uint64_t ticket) {
   const int64_t part = NextOf(ticket);
   if (part >= PartsOf(ticket)) return false;
-  if (!ticket_.compare_exchange_weak(ticket, ticket + kOne, std::memory_order_acq_rel)) return true;  // look again
+  if (!ticket_.compare_exchange_weak(ticket, ticket + kOne, std::memory_order_acq_rel)) return true;  // check again
   const int64_t begin = begin_ + part * size_;
   body_(begin, std::min(begin + size_, end_), context_);
   done_.fetch_add(1, std::memory_order_release);

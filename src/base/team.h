@@ -1,10 +1,10 @@
-// Threads that stay together for one run of many short parallel loops: between two loops they spin instead of going
-// back to the pool that lent them, so a loop costs the way between two caches and not a wake-up.
+// Threads that stay together for one run of many short parallel loops: between two loops they spin instead of returning
+// to their pool, so a loop costs a transfer between two caches and not a wake-up.
 //
 //   Team team;
 //   team.Run(pool, [&] { ...; kernel(team.AsParallel()); ... });
 //
-// The run belongs to the team: what it calls loops on the team, not on the pool.
+// Code that a run calls loops on the team, not on the pool.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ class Team {
   Team(const Team&) = delete;
   Team& operator=(const Team&) = delete;
 
-  // Runs main() on the first thread of the pool that comes; the others work for it until it returns. Nobody waits for a
-  // thread: with a pool of one, or one that is busy, main() does its loops alone.
+  // Runs main() on the first thread of the pool that arrives; the others work for it until it returns. No thread is
+  // waited for: with a pool of one, or one that is busy, main() runs its loops alone.
   template <class Main>
   void Run(const lz_parallel& pool, Main&& main) {
     if (!pool.run || pool.num_threads <= 1) return main();
@@ -39,8 +39,8 @@ class Team {
         [](int64_t, int64_t, void* context) { (*static_cast<decltype(part)*>(context))(); }, &part);
   }
 
-  // For main() and what it calls. A loop inside a loop runs on the thread that calls it, also when the outer one found
-  // nobody to share it with.
+  // For main() and what it calls. A nested loop runs on the thread that calls it, also if no other thread joined the
+  // outer loop.
   lz_parallel AsParallel();
 
  private:
@@ -49,15 +49,15 @@ class Team {
   void Work();
   bool TakePart(uint64_t ticket);
 
-  // loop number << 32 | parts << 16 | next part. Who advances it has a part of just that loop, whose fields below stay
-  // until every part is done.
+  // loop number << 32 | parts << 16 | next part. A thread that advances it has a part of exactly that loop, whose
+  // fields below stay until every part is done.
   std::atomic<uint64_t> ticket_{0};
-  std::atomic<int32_t> done_{0};     // parts of this loop
-  std::atomic<int32_t> workers_{0};  // at work now
+  std::atomic<int32_t> done_{0};     // finished parts of this loop
+  std::atomic<int32_t> workers_{0};  // threads at work now
   std::atomic<bool> led_{false};     // a thread has taken main()
   std::atomic<bool> over_{true};
   int32_t max_threads_ = 1;
-  bool looping_ = false;  // within a loop, whether others came to it or not
+  bool looping_ = false;  // within a loop, also if no other thread joined it
   int64_t begin_ = 0, end_ = 0, size_ = 0;
   lz_parallel_body body_ = nullptr;
   void* context_ = nullptr;

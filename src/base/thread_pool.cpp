@@ -9,7 +9,7 @@
 namespace lz {
 namespace {
 thread_local bool t_inside = false;
-constexpr int kSpins = 2000;  // about 10 us: the next operation of a model usually comes sooner
+constexpr int kSpins = 2000;  // about 10 us: usually the next operation of a model comes sooner
 
 inline void Relax() {
 #if defined(__x86_64__)
@@ -85,7 +85,7 @@ void ThreadPool::Run(int64_t begin, int64_t end, int64_t grain, lz_parallel_body
   wake_.notify_all();
   TakeParts(job);
   {
-    // No worker may join this job any more, whatever woke it. `next_` stays behind the end: others still look there.
+    // No worker may join this job any more, whatever woke it. `next_` stays past the end, because others still read it.
     std::lock_guard lock(mutex_);
     job_.end = begin;
   }

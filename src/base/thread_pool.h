@@ -1,5 +1,5 @@
-// The threads of processes that have none to lend: a fork-join pool. Beside torch it is not used (torch's own threads
-// are: two pools that spin cost milliseconds). Workers sleep between calls after a short spin.
+// A fork-join pool, for processes that have no threads to lend. With torch loaded, torch's own threads are used instead
+// (two pools that spin cost milliseconds). Workers sleep between calls after a short spin.
 #pragma once
 
 #include <atomic>
@@ -15,11 +15,11 @@ namespace lz {
 
 class ThreadPool {
  public:
-  // num_threads: the caller counts as one. 0: as many as `UsableCpus` says.
+  // num_threads includes the caller. 0: as many as UsableCpus() returns.
   explicit ThreadPool(int num_threads = 0);
   ~ThreadPool();
 
-  // Runs parts of [begin, end) on the pool and the caller. Calls from several threads take turns; a call from inside a
+  // Runs parts of [begin, end) on the pool and the caller. Calls from several threads take turns; a call from within a
   // part runs on its own thread.
   void Run(int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context);
   lz_parallel AsParallel();

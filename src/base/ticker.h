@@ -1,4 +1,4 @@
-// Calls a function every so often on a thread of its own: a time to live without a clock on the hot path.
+// Calls a function periodically on a thread of its own: a time to live without a clock on the hot path.
 #pragma once
 
 #include <chrono>

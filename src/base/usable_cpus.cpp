@@ -13,14 +13,14 @@
 namespace lz {
 namespace {
 
-// The first two words of a file; a second one that is not there is empty.
+// The first two words of a file; a missing second word is empty.
 std::pair<std::string, std::string> Words(const std::string& path) {
   std::pair<std::string, std::string> words;
   std::ifstream(path) >> words.first >> words.second;
   return words;
 }
 
-// Processors that `quota` microseconds in each `period` are worth; 0: no limit ("max", -1), or not a number.
+// Processors that `quota` microseconds per `period` amount to; 0: no limit ("max", -1), or not a number.
 int Processors(const std::string& quota, const std::string& period) {
   const double us = std::strtod(quota.c_str(), nullptr), every = std::strtod(period.c_str(), nullptr);
   return us > 0 && every > 0 ? int(std::min(std::ceil(us / every), 1e6)) : 0;
@@ -33,7 +33,7 @@ int QuotaIn(const std::string& folder) {
 }
 
 bool HasCpuController(std::string_view controllers) {
-  if (controllers.empty()) return true;  // version 2: all of them
+  if (controllers.empty()) return true;  // version 2: has all controllers
   return ("," + std::string(controllers) + ",").find(",cpu,") != std::string::npos;
 }
 

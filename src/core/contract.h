@@ -1,12 +1,13 @@
-// What an operation is: one constexpr Contract per file under ops/. From it come the Python function and its stub, the
-// torch schema and fake, the docs page, the support-matrix row, the cache key and the conformance cases' meaning.
+// What an operation is: one constexpr Contract per file under ops/. The Python function and its stub, the torch
+// schema and fake, the docs page, the support-matrix row, the cache key and the meaning of conformance cases are
+// derived from it.
 //
-// Shapes are text, read once at start-up:
-//   "b, s_q, h_q, d"      four axes; a name binds at its first appearance and must agree afterwards
-//   "..., hidden"         any number of leading axes (only one "..." per contract has a meaning: it must agree)
+// Shapes are text, parsed once at start-up:
+//   "b, s_q, h_q, d"      four axes; a name is bound at its first appearance and must agree afterwards
+//   "..., hidden"         any number of leading axes (a contract has one "..." only: it must agree everywhere)
 //   "n, hidden / 2"       integer expressions of axes: + - * / and parentheses (checked, or computed for outputs)
-//   "n, hidden / dtype[1, 2]"   a number by the value of a choice parameter
-//   "_"                   any size, no name; "*" alone: any rank (the contract's canonicalize looks at it)
+//   "n, hidden / dtype[1, 2]"   a number selected by the value of a choice parameter
+//   "_"                   any size, no name; "*" alone: any rank (the contract's canonicalize checks it)
 // A broadcast parameter (attention masks) may lack leading axes, and each axis may be 1.
 #pragma once
 
@@ -26,28 +27,29 @@ struct Param {
   std::string_view name;
   ParamKind kind = ParamKind::kTensor;
   std::string_view doc;   // one phrase: meaning, unit
-  bool optional = false;  // may be left out or None (a scalar with a default is never absent)
+  bool optional = false;  // may be omitted or None (a scalar with a default is never absent)
   bool keyword_only = false;
-  // Tensors.
+  // For tensors.
   std::string_view shape = {};
   DTypeMask dtypes = 0;
   std::string_view same_dtype_as = {};  // empty: its own
   bool broadcast = false;
   bool layout = false;    // its axes are permuted by the `layout` argument
   bool mutated = false;   // the operation writes into it, in place
-  bool promotes = false;  // another dtype than same_dtype_as: a plan may cast both to the promoted one
-  // int32 or int64. A kernel that has no rule about "<name>.dtype" reads int32: a plan converts int64 for it.
+  bool promotes = false;  // may differ from same_dtype_as: a plan may cast both to the promoted dtype
+  // The dtype is int32 or int64. A kernel that has no rule about "<name>.dtype" reads int32: a plan converts int64
+  // for it.
   bool index = false;
-  // The number of axes of a call with one batch axis, the first. Bindings take any number of batch axes, none too, and
-  // flatten those into one. 0: the axes are what the shape says.
+  // The number of axes of a call with one batch axis, which comes first. Bindings take any number of batch axes,
+  // including none, and flatten them into one. 0: the axes are those of the shape.
   int8_t batched_rank = 0;
-  // Scalars.
+  // For scalars.
   int64_t int_default = 0;
   double float_default = 0;
   bool has_default = false;
   std::string_view choices = {};  // "silu|gelu|gelu_tanh": value i is the i-th
-  // The size of this axis, the last of its tensors. Bindings take the sizes of several axes too and fold those into
-  // one.
+  // The axis, the last one of its tensors, whose size this is. Bindings also take the sizes of several axes and fold
+  // them into one.
   std::string_view folds = {};
 };
 
@@ -131,7 +133,7 @@ constexpr Param Promotes(Param p) {
   return p;
 }
 
-// The names of "a|b|c" by number; empty beyond the last. And the number of a name, or -1.
+// The name at `index` in "a|b|c", empty past the last one; and the index of a name, or -1.
 constexpr std::string_view ChoiceName(std::string_view choices, int64_t index) {
   for (; index > 0; --index) {
     const size_t bar = choices.find('|');
@@ -152,19 +154,21 @@ struct Output {
   std::string_view shape;
   std::string_view dtype;  // a parameter's name ("input") or a dtype ("float32", "int64")
   std::string_view doc;
-  // When it exists: "return_lse" if that boolean is true or that optional tensor is given, "!scale" if not. All
-  // outputs of a contract that have a condition have it on the same parameter.
+  // The condition for the output to exist: "return_lse" if that boolean is true or that optional tensor is given,
+  // "!scale" if not. All outputs of a contract that have a condition have it on the same parameter.
   std::string_view only_if = {};
   bool layout = false;
   std::string_view dtype_choice = {};  // a choice parameter whose value names the dtype; wins over `dtype`
-  std::string_view may_alias = {};  // the input whose memory out= may be: kernels read an element before they write it
-  std::string_view choice_dtypes = {};  // "int8|uint8": the dtype for each of its values, where they are no dtypes
+  std::string_view may_alias = {};     // the input that out= may share memory with: kernels read an element before they
+                                       // write it
+  std::string_view choice_dtypes = {};  // "int8|uint8": the dtype for each of its values, where the values do not
+                                        // name dtypes
 
   constexpr bool Present(bool condition) const { return only_if.empty() || condition != only_if.starts_with('!'); }
   constexpr std::string_view Condition() const { return only_if.substr(only_if.starts_with('!')); }
 };
 
-// One operation of a contract: the first whose conditions all hold is the operation of a call.
+// One operation of a contract. The operation of a call is the first whose conditions all hold.
 struct Condition {
   std::string_view field;
   Rel rel;
@@ -186,7 +190,7 @@ enum class Compare : uint8_t {
   kElementwise,  // |x - r| <= atol + rtol |r|, atol = rtol (A11)
   kRowMax,       // relative to the largest |r| of the output row (contractions)
   kExact,        // bit for bit
-  kToken,        // sampled ids: equal, or the reference's cumulative probability lies within atol of the draw
+  kToken,        // sampled ids: equal, or the reference's cumulative probability is within atol of the draw
 };
 struct Tolerance {
   Compare compare = Compare::kElementwise;
@@ -196,10 +200,10 @@ struct Tolerance {
   double f64 = 1e-12;
 };
 
-// What canonicalize sees and may change: the bound arguments of one call.
+// The bound arguments of one call, which canonicalize reads and may change.
 struct BoundArgs {
   const lz_tensor* tensors;  // parameters in order (absent: ndim -1)
-  lz_scalar* scalars;        // parameters in order; may fill what was not given
+  lz_scalar* scalars;        // parameters in order; canonicalize may set those that were not given
   const int64_t* axes;
 };
 
@@ -216,11 +220,11 @@ struct Contract {
   std::string_view layouts =
       {};  // "BSHD: b s h d | BHSD: b h s d": values of the `layout` argument, first = as in shapes
   Tolerance tolerance = {};
-  std::span<const std::string_view> numerics_classes = {};  // classes beside A11 that kernels may declare
-  // Semantic checks and defaults that shapes cannot say. nullptr: none.
+  std::span<const std::string_view> numerics_classes = {};  // classes besides A11 that kernels may declare
+  // Semantic checks and defaults that shapes cannot express. nullptr: none.
   Status (*canonicalize)(BoundArgs& args) = nullptr;
   std::span<const std::string_view> aliases = {};  // deprecated operation names that mean this contract
-  bool differentiable = true;                      // a gradient through the torch reference makes sense
+  bool differentiable = true;                      // a gradient through the torch reference is meaningful
 };
 
 }  // namespace lz

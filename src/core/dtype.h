@@ -1,4 +1,4 @@
-// Element types: one table from which names, sizes, DLPack codes and masks come.
+// Element types: one table defines their names, sizes, DLPack codes and masks.
 //   lz::DTypeOf(tensor) == lz::DType::kBF16;  lz::Info(lz::DType::kF32).name == "float32"
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lz {
 
-// Numbers are internal: only names leave the process.
+// The numbers are internal; outside the process dtypes are identified by name.
 enum class DType : uint8_t {
   kUnknown,
   kF64,
@@ -31,10 +31,10 @@ enum class DType : uint8_t {
 };
 
 struct DTypeInfo {
-  std::string_view name;        // as torch spells it, without "torch."
-  std::string_view short_name;  // as case files spell it
+  std::string_view name;        // torch's spelling without "torch."
+  std::string_view short_name;  // the spelling in case files
   uint8_t dlpack_code;
-  uint8_t bits;   // of one element (of one lane)
+  uint8_t bits;   // bits of one element (of one lane)
   uint8_t lanes;  // 2 for packed 4-bit pairs
 };
 
@@ -72,7 +72,7 @@ inline constexpr DTypeMask kF32F16BF16 = Mask(DType::kF32, DType::kF16, DType::k
 inline constexpr DTypeMask kIndices = Mask(DType::kI32, DType::kI64);
 inline constexpr DTypeMask kAnyDType = ~DTypeMask{1};
 
-// kUnknown for what the table does not list.
+// Returns kUnknown for anything that is not in the table.
 constexpr DType DTypeFromDlpack(uint8_t code, uint8_t bits, uint16_t lanes) {
   for (size_t i = 1; i < kDTypes.size(); ++i) {
     const DTypeInfo& d = kDTypes[i];

@@ -1,5 +1,4 @@
-// The facts of one call: 32 numbers of 32 bits, compared as ranges on a hit. registry/operation.h says what each slot
-// is.
+// The facts of one call: 32 numbers of 32 bits, compared as ranges on a hit. registry/operation.h defines the slots.
 #pragma once
 
 #include <cstdint>

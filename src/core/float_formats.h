@@ -1,5 +1,5 @@
-// Conversions between float formats, exact to the bit, round to nearest even. Sources: IEEE 754-2019 (binary16),
-// the bfloat16 truncation of binary32, OCP 8-bit floating point 1.0 (E4M3FN, E5M2), OCP MX 1.0 (E8M0).
+// Conversions between float formats, bit-exact, with round to nearest even. Sources: IEEE 754-2019 (binary16), the
+// bfloat16 truncation of binary32, OCP 8-bit floating point 1.0 (E4M3FN, E5M2), OCP MX 1.0 (E8M0).
 #pragma once
 
 #include <bit>
@@ -25,7 +25,7 @@ inline float F16ToFloat(uint16_t h) {
   const float magnitude = std::ldexp(float(mantissa), -24);
   return sign ? -magnitude : magnitude;
 }
-// Rounds once from double, so that a reference is not rounded twice.
+// Rounds once from double, so that references are not rounded twice.
 inline uint16_t DoubleToF16(double v) {
   const uint16_t sign = std::signbit(v) ? 0x8000 : 0;
   if (std::isnan(v)) return sign | 0x7e00;
@@ -39,7 +39,7 @@ inline uint16_t DoubleToF16(double v) {
 }
 inline uint16_t DoubleToBF16(double v) {
   if (std::isnan(v)) return 0x7fc0;
-  // Round to odd into float first: then the second rounding is the only one that counts.
+  // Rounds to odd into float first, so that only the second rounding matters.
   float f = float(v);
   if (double(f) != v && !std::isinf(f)) {
     uint32_t u = std::bit_cast<uint32_t>(f);

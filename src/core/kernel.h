@@ -1,11 +1,11 @@
-// What a kernel says about itself. Everything is constexpr data: building the registry runs no code of a kernel but
+// The specification of a kernel. Everything is constexpr data: building the registry runs no code of a kernel except
 // `open`, where one needs a C library.
 //
 // A kernel file is kernels/<operation path>/<provider>_<variant>.cpp and ends with
 //   constexpr auto kFamily = std::to_array<lz::KernelSpec>({{...}});
 //   LZ_KERNEL_FAMILY = kFamily;
 // A missing field means unsupported: no dtypes = never admissible; an optional parameter that is not in `accepts` must
-// be absent; a tensor must be contiguous unless `strides` says more.
+// be absent; a tensor must be contiguous unless `strides` allows more.
 #pragma once
 
 #include <array>
@@ -22,55 +22,56 @@ namespace lz {
 // One hard rule: `field rel operand`. Fields of an operation:
 //   axes and derived facts by name ("s_kv", "group"); integer expressions of axes ("b * h_q");
 //   "dtype" (the first tensor's) and "<tensor>.dtype"; "<tensor>.given", "<tensor>.ndim", "<tensor>.contiguous",
-//   "<tensor>.last_dim_stride1", "<tensor>.columns_dense" (the last axis but one has stride 1: a matrix that is stored
-//   by columns), "<tensor>.alignment" (log2 of the largest power of two that divides address and outer strides in
-//   bytes, at most 7), "<tensor>.broadcast" (some stride is 0), "<tensor>.one_element"; scalars: bool and choice by
-//   name, integers by name, "<scalar>.given"; "device.type", "device.sm", "device.isa", "device.generation", ... (see
+//   "<tensor>.last_dim_stride1", "<tensor>.columns_dense" (the last axis but one has stride 1: a column-major matrix),
+//   "<tensor>.alignment" (log2 of the largest power of two that divides address and outer strides in bytes, at most 7),
+//   "<tensor>.broadcast" (some stride is 0), "<tensor>.one_element"; scalars: bool and choice by name, integers by
+//   name, "<scalar>.given"; "device.type", "device.sm", "device.isa", "device.generation", ... (see
 //   platform/device.h); "capturing", "requires_grad"; "policy.deterministic", "policy.strict_mode".
 struct Constraint {
   std::string_view field;
   Rel rel;
   int64_t operand = 0;
   std::span<const int64_t> set = {};    // kInSet
-  ReasonCode code = ReasonCode::kAuto;  // kAuto: from field and relation
+  ReasonCode code = ReasonCode::kAuto;  // kAuto: derived from field and relation
 };
 
 enum class Platform : uint8_t { kAny, kCpu, kCuda, kRocm, kXpu, kHpu };
 
-// What a kernel needs of the memory layout of its tensors.
+// What a kernel requires of the memory layout of its tensors.
 enum class Strides : uint8_t {
-  kContiguous,    // every tensor contiguous
-  kLastDimDense,  // last stride 1, others free
+  kContiguous,    // every tensor is contiguous
+  kLastDimDense,  // the last stride is 1, others are free
   kAny,
 };
 
 enum class CallKind : uint8_t { kNative, kHost };
 
-// Measured or declared in descriptors; how a kernel's results differ from exact arithmetic (KERNELS 0.3).
-// Empty: A11's tolerance.
+// How a kernel's results differ from exact arithmetic (KERNELS 0.3); measured, or declared in descriptors. Empty:
+// A11's tolerance.
 using NumericsClass = std::string_view;
 
 struct KernelSpec {
-  std::string_view id;  // stable for ever: "hwy.norm.rms"; provider first
+  std::string_view id;  // never changes; "hwy.norm.rms": provider first
   std::string_view operation;
-  std::string_view source = {};  // empty: the id up to the first dot
+  std::string_view source = {};  // empty: the id up to its first dot
   uint32_t version = 1;
   Platform platform = Platform::kCpu;
-  DTypeMask dtypes = 0;  // of the first tensor
+  DTypeMask dtypes = 0;  // dtypes of the first tensor
   std::span<const Constraint> constraints = {};
-  std::span<const std::string_view> accepts = {};  // optional parameters that it honours; {"*"}: all
+  std::span<const std::string_view> accepts = {};  // optional parameters that it takes; {"*"}: all
   Strides strides = Strides::kContiguous;
-  int32_t priority = 50;  // 0 to 100; ranks what is unmeasured
+  int32_t priority = 50;  // 0 to 100; orders kernels without measurements
   bool deterministic = false;
   bool cuda_graph_safe = false;
-  bool requires_grad = false;  // its result carries gradients
-  bool reference = false;      // the operation's reference: chosen when nothing else may run
+  bool requires_grad = false;  // its result supports autograd
+  bool reference = false;      // the operation's reference: selected when no other kernel is admissible
   NumericsClass numerics = {};
   CallKind call = CallKind::kNative;
   lz_launch_fn launch = nullptr;
   lz_workspace_fn workspace = nullptr;
-  // For kernels of a C library (kernels/library.h): opens it at `path`, null where the user named none for this source;
-  // null, or why it cannot be used. Called at registration; the first path of the process counts.
+  // For kernels of a C library (kernels/library.h): opens it at `path`, which is null if the user named none for
+  // this source. Returns null, or the reason why it cannot be used. Called at registration; the first path of the
+  // process counts.
   const char* (*open)(const char* path) = nullptr;
 };
 
@@ -80,7 +81,7 @@ inline constexpr std::array<std::string_view, 1> kAcceptsAll = {"*"};
 
 }  // namespace lz
 
-// Defines this file's family under the name that the generated table refers to (the build passes LZ_FAMILY_SYMBOL).
+// Defines this file's family under the name that the generated table refers to (the build sets LZ_FAMILY_SYMBOL).
 #define LZ_KERNEL_FAMILY                      \
   namespace lz::kernels {                     \
   extern const KernelFamily LZ_FAMILY_SYMBOL; \

@@ -1,5 +1,5 @@
-// A KernelSpec in plain C types: how rows leave a library that another compiler made. The members of std::string_view
-// have no order that all standard libraries share, so none may cross.
+// A KernelSpec in plain C types, for rows of a library that another compiler built. Standard libraries do not agree on
+// the order of std::string_view's members, so none may cross the boundary.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,8 @@ struct ConstraintRow {
   ReasonCode code;
 };
 
-// Takes rows: a kernel, then its constraints and the optional parameters that it accepts. What they point to stays.
+// Receives rows: a kernel, then its constraints and the optional parameters that it accepts. The data that they point
+// to stays valid.
 struct RowReceiver {
   void* self;
   void (*kernel)(void* self, const KernelRow* row);
@@ -46,7 +47,7 @@ struct RowReceiver {
 
 inline RowText ToRow(std::string_view text) { return {text.data(), text.size()}; }
 
-// The bindings name every member: one that is added is a compile error here.
+// The structured bindings name every member, so that adding one is a compile error here.
 inline void Send(const KernelSpec& spec, const RowReceiver& to) {
   const auto& [id, operation, source, version, platform, dtypes, constraints, accepts, strides, priority, deterministic,
                cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, open] = spec;

@@ -1,4 +1,4 @@
-// Fixed sizes of a call: requests live on the stack and facts in vector registers.
+// Fixed limits of a call: requests are on the stack and facts in vector registers.
 #pragma once
 
 #include <cstddef>

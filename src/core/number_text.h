@@ -1,4 +1,4 @@
-// A number as a person writes it: 2, 0.1, 1e-06.
+// Numbers as people write them: 2, 0.1, 1e-06.
 #pragma once
 
 #include <charconv>

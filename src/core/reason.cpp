@@ -2,7 +2,7 @@
 
 namespace lz {
 namespace {
-// In the order of ReasonCode: name, what it means, what to do.
+// In the order of ReasonCode: name, meaning, remedy.
 constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
     {"AUTO", "", ""},
     {"PLATFORM_MISMATCH", "the kernel is for another kind of device", "move the tensors, or use another kernel"},
@@ -60,7 +60,7 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
     {"DROPOUT_UNSUPPORTED", "the kernel has no dropout", "dropout_p=0 for inference"},
     {"SCALE_UNSUPPORTED", "the kernel has a fixed softmax scale", "leave the scale out"},
     {"ALIGNMENT", "an address or stride is not aligned as the kernel needs", "copy the tensor"},
-    {"GRAD_UNSUPPORTED", "a gradient is wanted and the kernel gives none", "call under torch.no_grad()"},
+    {"GRAD_UNSUPPORTED", "a gradient is required and the kernel does not provide one", "call under torch.no_grad()"},
     {"PRETOKENIZER_MISMATCH", "the pre-tokeniser differs", "use the tokenizer that the model was trained with"},
     {"QUANT_SCALES_REQUIRED", "the kernel needs scales that were not given", "pass the scales"},
     {"QUANT_GRANULARITY", "the kernel does not take scales of this granularity",
@@ -68,7 +68,7 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
     {"POLICY_DENIED", "the policy does not allow the kernel", "see `layerzero policy show`"},
     {"TRANSFORM_NOT_ALLOWED", "the call would need a conversion and none is allowed",
      "convert before the call, or allow_adaptation: true"},
-    {"OFFSETS_UNSUPPORTED", "the tokenizer kernel gives no offsets", "use another kernel"},
+    {"OFFSETS_UNSUPPORTED", "the tokenizer kernel does not return offsets", "use another kernel"},
     {"ARGUMENT_UNSUPPORTED", "the kernel does not take one of the given arguments", "use another kernel"},
     {"SHAPE_UNSUPPORTED", "a size is outside what the kernel takes", "use another kernel"},
     {"NOT_BUILT", "the library was built without code for this GPU",

@@ -1,4 +1,4 @@
-// Why a kernel was refused, as data: 24 bytes, no text. Text is made when somebody reads it.
+// Why a kernel was refused, as data: 24 bytes, no text. Text is made only when somebody reads it.
 #pragma once
 
 #include <array>
@@ -25,8 +25,8 @@ constexpr std::string_view RelText(Rel rel) {
   return kText[size_t(rel)];
 }
 
-// The names are the contract with dashboards and databases; the numbers never leave the process. A code is added
-// together with what raises it (scripts/check_promises.py): those that are planned are in docs/roadmap.md.
+// Dashboards and databases rely on the names; the numbers never leave the process. A code is added together with the
+// code that raises it (scripts/check_promises.py): those that are planned are in docs/roadmap.md.
 enum class ReasonCode : uint8_t {
   kAuto,  // in a row: derive the code from field and relation
   kPlatformMismatch,
@@ -79,7 +79,7 @@ enum class ReasonCode : uint8_t {
   kTransformNotAllowed,
   kOffsetsUnsupported,
   kArgumentUnsupported,  // an optional argument was given that the kernel does not take
-  kShapeUnsupported,     // an axis other than those with a code of their own is outside the kernel's range
+  kShapeUnsupported,     // an axis without a code of its own is outside the kernel's range
   kNotBuilt,             // the library was built without code for this GPU
   kCount
 };
@@ -89,15 +89,15 @@ struct ReasonInfo {
   std::string_view cause;
   std::string_view fix;
 };
-const ReasonInfo& Info(ReasonCode code);               // reason.cpp holds the table
-ReasonCode ReasonCodeFromName(std::string_view name);  // kAuto when unknown
+const ReasonInfo& Info(ReasonCode code);               // from the table in reason.cpp
+ReasonCode ReasonCodeFromName(std::string_view name);  // kAuto if the name is unknown
 
 // One refusal. `field` indexes the operation's fields; `wanted` and `got` are values of that field.
 struct Reason {
   ReasonCode code;
   Rel rel;
   uint16_t field;
-  uint32_t row;  // which of the kernel's rows (its `set`, if kInSet)
+  uint32_t row;  // index of the kernel's row (its `set`, if kInSet)
   int64_t wanted;
   int64_t got;
 };

@@ -1,4 +1,4 @@
-// Status and Result<T>: how the engine says that a call cannot be served. Nothing in the engine throws.
+// Status and Result<T>: how the engine reports that a call cannot be served. Nothing in the engine throws.
 //   LZ_RETURN_IF_ERROR(Bind(...));
 //   return Status(StatusCode::kInvalidRequest, {.field = "query", .wanted = "rank 4", .got = "rank 3", .fix = "..."});
 // A kernel that cannot serve a request is not an error: see reason.h.
@@ -68,7 +68,7 @@ class [[nodiscard]] Status {
   std::unique_ptr<Detail> detail_;
 };
 
-// A T or the Status that says why there is none.
+// A T, or the Status that explains why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:

@@ -1,4 +1,4 @@
-// Strided element access for references and checks: any dtype in and out as double. Correct first, not fast.
+// Strided element access for references and checks: any dtype, read and written as double. Correct first, not fast.
 //   View x(args.tensors[kInput]);  double v = x.Get({row, column});  out.Set({row, column}, v);
 #pragma once
 
@@ -64,7 +64,7 @@ class View {
     return reinterpret_cast<T*>(base_);
   }
 
-  // By element offset from the first element.
+  // Reads at an offset in elements from the first element.
   double Load(int64_t offset) const {
     const char* p = base_ + offset * size_;
     switch (type_) {

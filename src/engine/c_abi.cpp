@@ -1,4 +1,4 @@
-// The C ABI over the engine: requests in and out of plain structs, errors kept for the calling thread.
+// The C ABI over the engine: converts requests from and to plain structs and keeps errors for the calling thread.
 #include "layerzero/c_abi.h"
 
 #include <algorithm>
@@ -10,7 +10,8 @@
 #include "engine/c_abi_parts.h"
 #include "engine/engine.h"
 
-// An operation handle is the engine's Operation, a plan handle its Plan: both live as long as the process.
+// The handle of an operation is the engine's Operation, that of a plan its Plan: both are valid for the life of
+// the process.
 struct lz_op;
 struct lz_plan;
 struct lz_site {
@@ -31,8 +32,8 @@ thread_local std::string t_text;
 const Operation* AsOperation(const lz_op* op) { return reinterpret_cast<const Operation*>(op); }
 const Plan* AsPlan(const lz_plan* plan) { return reinterpret_cast<const Plan*>(plan); }
 
-// Stage 1 and 2 of a C request. `outputs`: whether the caller's output tensors are set; if not, kernels see their
-// shapes and strides without data, which is what a workspace function may read.
+// Stages 1 and 2 of a C request. `outputs`: true if the caller's output tensors are set; otherwise kernels get their
+// shapes and strides without data, which is all that a workspace function may read.
 Status Take(const lz_request* c, Request* r, bool outputs) {
   const Operation& op = *r->op;
   std::copy_n(c->tensors, op.num_inputs(), r->tensors.begin());
@@ -61,7 +62,7 @@ Status Take(const lz_request* c, Request* r, bool outputs) {
     if (!fits) {
       return Status(StatusCode::kInvalidRequest,
                     {.field = std::string(op.name()) + ": " + std::string(op.contract().outputs[o].name),
-                     .wanted = "the shape, dtype and device that output_shapes gives",
+                     .wanted = "the shape, dtype and device that output_shapes returns",
                      .got = "another tensor",
                      .fix = "allocate the output by output_shapes"});
     }
@@ -195,7 +196,7 @@ int32_t PolicyScope(int64_t parent, const char* json, int64_t* id) {
 
 static_assert(LZ_INT == int(ParamKind::kInt) && LZ_CHOICE == int(ParamKind::kChoice));
 
-// An operation's info with the texts that it points to. The deques never move their elements.
+// An operation's info with the texts that it refers to. The elements of deques never move.
 struct OpInfo {
   std::deque<std::string> texts;
   std::vector<lz_param> tensors, scalars;
@@ -223,7 +224,7 @@ struct OpInfo {
 
 const lz_op_info* OpInfoOf(const lz_op* op) {
   static const std::deque<OpInfo>* const all = [] {
-    auto* made = new std::deque<OpInfo>;  // lives as long as the process
+    auto* made = new std::deque<OpInfo>;  // valid for the life of the process
     for (const auto& operation : Engine::Get().operations()) made->emplace_back(*operation);
     return made;
   }();

@@ -6,7 +6,7 @@
 
 namespace lz {
 
-// Keeps an error for lz_api.last_error; gives the status' code.
+// Keeps an error for lz_api.last_error; returns the status code.
 int32_t KeepError(const Status& status);
 const lz_kv_api* KvApi();
 

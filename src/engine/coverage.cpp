@@ -1,5 +1,5 @@
-// Which kernels serve an operation and a dtype on a device, by the rows that need no call: those on the device and on
-// the dtype of the first tensor.
+// Which kernels serve an operation and a dtype on a device, by the rows that can be checked without a call: those on
+// the device and on the dtype of the first tensor.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -12,8 +12,8 @@ using Json = nlohmann::ordered_json;
 
 enum class Cover { kNone, kServes, kNotBuilt, kNotInstalled };
 
-// Whether the rows on device and dtype hold. A row on the architectures that this binary has code for is not of the
-// kernel: without it the kernel serves the device in another build.
+// The result of the rows on device and dtype. A row on the architectures that this binary has code for does not belong
+// to the kernel: in another build the kernel serves the device.
 Cover CoverOf(const KernelEntry& k, const Device& device, DType dtype) {
   bool built = true;
   const std::string first = k.op->num_inputs() > 0 ? std::string(k.op->input(0).name) + ".dtype" : "";

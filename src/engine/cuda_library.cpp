@@ -79,7 +79,8 @@ Result<bool> LoadCudaLibrary(Registry& registry, const std::string& path) {
     const char* why = dlerror();
     return refuse("a library that loads", why ? why : "an unknown failure");
   }
-  // Data, read before any of its code runs: a library of another build may have other functions by these names.
+  // Data, so that it is read before any code of the library runs: another build's library may have other functions
+  // under these names.
   const auto* build_id = static_cast<const char*>(dlsym(library, "lz_cuda_build_id"));
   if (!build_id) return refuse("the symbol lz_cuda_build_id", "none");
   if (std::string_view(build_id) != LZ_BUILD_ID) return refuse(LZ_BUILD_ID, build_id);
@@ -96,7 +97,7 @@ Result<bool> LoadCudaLibrary(Registry& registry, const std::string& path) {
     dlclose(library);
     return registered;
   }
-  // The library stays, for the kernels are in it, and so do their rows.
+  // The library stays loaded because it contains the kernels; so do its rows.
   static std::mutex mutex;
   static auto* const kept = new std::deque<ReceivedKernels>;
   std::lock_guard lock(mutex);

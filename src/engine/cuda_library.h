@@ -1,6 +1,6 @@
-// liblayerzero_cuda.so: own CUDA kernels with their rows. It lies beside liblayerzero.so where the build had nvcc,
-// loads without a driver (its CUDA runtime is linked in), and is of the same build or refused. Its host compiler may be
-// another than the engine's.
+// liblayerzero_cuda.so: own CUDA kernels with their rows. It is installed next to liblayerzero.so if the build had
+// nvcc, loads without a driver (its CUDA runtime is linked in), and is refused unless it comes from the same build. Its
+// host compiler may differ from the engine's.
 #pragma once
 
 #include <deque>
@@ -14,14 +14,14 @@ namespace lz {
 
 class Registry;
 
-// What the library exports: its build id, the text `lz_cuda_build_id`, and this function, `lz_cuda_rows`.
+// The library's exports: its build id, the text `lz_cuda_build_id`, and this function, `lz_cuda_rows`.
 using CudaRowsFn = void (*)(const RowReceiver* to);
 
-// Rows of another library as KernelSpecs, with what their views point to.
+// Rows of another library as KernelSpecs, with the data that their views refer to.
 class ReceivedKernels {
  public:
   RowReceiver receiver();
-  std::vector<KernelSpec> Specs() const;  // valid while this lives, moved or not
+  std::vector<KernelSpec> Specs() const;  // valid while this object lives, also after a move
 
  private:
   struct Kernel {
@@ -32,11 +32,11 @@ class ReceivedKernels {
   std::deque<Kernel> kernels_;
 };
 
-// Registers the library's kernels. True: done; false: there is no such file; an error: it is not of this build or does
-// not load, and none of its kernels is registered.
+// Registers the library's kernels. Returns false if the file does not exist, and an error if it is from another build
+// or does not load; none of its kernels is registered then.
 Result<bool> LoadCudaLibrary(Registry& registry, const std::string& path);
 
-// Where it would be: beside the library (or program) that this code is linked into.
+// Its path: next to the library (or program) that this code is linked into.
 std::string CudaLibraryPath();
 
 }  // namespace lz

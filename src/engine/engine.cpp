@@ -17,7 +17,7 @@ namespace lz {
 
 namespace {
 
-// Two registries and two caches in one process would disagree silently.
+// Two registries and two caches in one process would disagree without a sign of it.
 Status OnlyCopy() {
   Dl_info self{};
   if (!dladdr(reinterpret_cast<void*>(&OnlyCopy), &self) || !self.dli_fname) return {};
@@ -44,7 +44,7 @@ Status OnlyCopy() {
 }  // namespace
 
 Engine& Engine::Get() {
-  static Engine* const engine = new Engine;  // threads may outlive main: never destroyed
+  static Engine* const engine = new Engine;  // never destroyed: threads may outlive main
   return *engine;
 }
 const char* Engine::BuildId() { return LZ_BUILD_ID; }
@@ -54,7 +54,8 @@ Engine::Engine() {
   startup_ = selector_.registry().startup().ok()
                  ? Status()
                  : Status(StatusCode::kInternal, selector_.registry().startup().parts());
-  auto cuda = LoadCudaLibrary(selector_.registry(), CudaLibraryPath());  // optional: a refusal is kept, not fatal
+  auto cuda = LoadCudaLibrary(selector_.registry(), CudaLibraryPath());  // optional: a refusal is recorded and is
+                                                                         // not fatal
   cuda_library_ = !cuda.ok() ? cuda.status().Text() : *cuda ? "loaded" : "none";
   if (Status named = selector_.registry().CheckLibraries(); !named.ok() && startup_.ok()) startup_ = std::move(named);
   auto layers = ProcessLayers();
@@ -73,11 +74,13 @@ Engine::Engine() {
     const HostRuntime* const runtime = host();
     return runtime && runtime->prove ? runtime->prove(b, adapters, error) : Backend::State::kUnproven;
   });
-  // A forked child has this thread alone: what it inherited is selected anew, on one thread (base/thread_pool.h).
+  // A forked child has this thread only: the plans that it inherited are selected again, on one
+  // thread (base/thread_pool.h).
   pthread_atfork(nullptr, nullptr, [] { Get().Invalidate(); });
 }
 
-// The host may need a lock that another thread holds while it waits here: nothing of ours is held around its part.
+// The host may need a lock that another thread holds while it waits here, so no lock of the engine is held during
+// its part.
 void Engine::BeforeSelecting() {
   std::call_once(prior_read_, [this] { (void)UsePriorOfMachine(); });
   if (host_began_.load(std::memory_order_acquire)) return;
@@ -88,7 +91,7 @@ void Engine::BeforeSelecting() {
 void Engine::PolicyChanged() {
   std::lock_guard lock(policy_mutex_);
   const auto in_force = selector_.policies().policy(0);
-  if (!in_force.ok()) return;  // nothing was ever in force: startup_ says why
+  if (!in_force.ok()) return;  // no policy was ever in force: startup_ has the reason
   const Policy& policy = **in_force;
   std::vector<GenerationRange> ranges;
   for (const SmRange& r : policy.sm_to_generation) {
@@ -105,7 +108,7 @@ void Engine::PolicyChanged() {
 }
 
 Status Engine::Prepare(Request& request) {
-  // A policy that cannot be read may have held locks and denials: nothing runs until it is corrected.
+  // A policy that cannot be read may have had locks and denials: nothing runs until it is corrected.
   if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
     if (Status wrong = startup(); !wrong.ok()) return wrong;
   }
@@ -168,7 +171,7 @@ Status Engine::LoadConfig(const std::string& path) {
   if (!status.ok()) return status;
   {
     std::lock_guard lock(startup_mutex_);
-    if (startup_is_policy_) {  // what was wrong is replaced
+    if (startup_is_policy_) {  // the mistake is replaced
       startup_ = Status();
       failed_.store(false, std::memory_order_release);
     }

@@ -1,5 +1,5 @@
-// The engine as the doors see it: one object per process. Our own libraries (CPython door, torch operations) use it
-// directly, after comparing build ids; everybody else uses the C ABI over it.
+// The engine as the bindings see it: one object per process. Our own libraries (CPython binding, torch operators) use
+// it directly, after comparing build ids; all other callers use the C ABI over it.
 //
 //   Engine& engine = Engine::Get();
 //   Request r(*engine.Find("rms_norm"));  ... fill tensors and scalars ...
@@ -27,11 +27,11 @@ namespace lz {
 // A tensor that is lent to the host language, which may keep it as long as it holds the owner.
 struct HostTensor {
   lz_tensor view{.ndim = -1};  // in the caller's layout
-  void* owner = nullptr;       // one reference, which passes to the host
+  void* owner = nullptr;       // one reference, which the host takes over
   void (*release)(void* owner) = nullptr;
 };
 
-// What no result of a call says. Any thread.
+// Events that the result of a call does not contain. Called from any thread.
 struct RunListener {
   void (*selected)(const Plan& plan, const Request& request);   // the box of a call's site did not hold it
   void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
@@ -39,30 +39,31 @@ struct RunListener {
   void (*ended)(const Plan& plan, const Request& request) = nullptr;  // it has run
 };
 
-// What the CPython door does for the engine and our other libraries. Any thread may call, with or without the GIL.
+// What the CPython binding does for the engine and our other libraries. Called from any thread, with or without
+// the GIL.
 struct HostRuntime {
   // Runs a kernel that lives in the host language. `tensors`: the inputs, then the outputs that the results are copied
   // into (each with an owner where it is given).
   Status (*call)(const KernelEntry& kernel, const Request& request, const Transforms& transforms, HostTensor* tensors);
-  // Policy scope and flags of the calling context, into an unprepared request.
+  // Adds policy scope and flags of the calling context to an unprepared request.
   Status (*context)(Request& request);
-  // Warns of a guessed layout. An error: the user has made the warning one.
+  // Warns about a guessed layout. Returns an error if the user has turned the warning into one.
   Status (*guessed)(const Request& request);
-  const RunListener* listener = nullptr;  // nullptr: nothing is said
+  const RunListener* listener = nullptr;  // nullptr: no notices
   // As Prover: imports the adapters and runs the probe. nullptr: no library of the host language is usable.
   Backend::State (*prove)(const Backend& backend, const std::vector<std::string>& adapters,
                           std::string* error) = nullptr;
-  // Called before a selection until it gives true: registers the descriptors that need an import to be found.
+  // Called before a selection until it returns true: registers the descriptors that can only be found by an import.
   bool (*begin)() = nullptr;
 };
 
 class LZ_OWN Engine {
  public:
-  // Reads the process's policy on the first call; startup() says what was wrong with it.
+  // Reads the process's policy on the first call; startup() has the mistakes in it.
   static Engine& Get();
   static const char* BuildId();
   static const char* Version();
-  Status startup() const;  // what was wrong at start-up and is not corrected yet
+  Status startup() const;  // mistakes at start-up that are not corrected yet
 
   // ---- calls (any thread)
   const Operation* Find(std::string_view name) const;
@@ -71,14 +72,16 @@ class LZ_OWN Engine {
   Result<const Plan*> Select(Request& request);
   Result<const Plan*> Select(Request& request, Box& site);
   const Plan* Lookup(const Box& site, const Facts& facts) const;
-  const Plan* Lookup(Request& request) const;       // the table; nullptr: not cached
-  const Plan* Lookup(Request& request, Box& site);  // the box, then the table, which fills it; nullptr: not cached
-  // How often the reference of a plan with uses_fallback() has answered, and which libraries are missed.
+  const Plan* Lookup(Request& request) const;       // from the plan cache; nullptr: not cached
+  const Plan* Lookup(Request& request, Box& site);  // from the call site cache, then the plan cache, which refills it;
+                                                    // nullptr: not cached
+  // How often the reference of a plan with uses_fallback() ran, and which libraries are missing.
   ReferenceUse ReferenceUseOf(const Plan& plan) const;
   static void BindOutput(Request& request, size_t output, void* data);
   uint64_t WorkspaceBytes(const Plan& plan, const Request& request) const;
-  Status Run(const Plan& plan, Request& request);  // request.fell_back: the plan's fallback answered
-  // For the door whose host kernel failed and whose fallback may answer. kHostKernel: that is a host kernel too.
+  Status Run(const Plan& plan, Request& request);  // request.fell_back: the plan's fallback ran
+  // For the binding, when its host kernel failed and the fallback may run. kHostKernel: the fallback is a host
+  // kernel too.
   Status RunFallback(const Plan& plan, Request& request);
   // See pipeline/dispatch.h and pipeline/request_memory.h.
   static bool MayFallBack(const Plan& plan, const Request& request, const Status& failed);
@@ -86,8 +89,8 @@ class LZ_OWN Engine {
   static Status OutcomeOf(Status failed, Status answered);
   static Status IndicesFit(const Request& request, size_t input);  // see pipeline/transform.h
   static bool SharesMemory(const lz_tensor& a, const lz_tensor& b);
-  void CountFallback() { selector_.CountFallback(); }  // the door has called a host kernel as a fallback
-  // What to say of a bound request whose layout was guessed, and how many seconds apart to one place.
+  void CountFallback() { selector_.CountFallback(); }  // the binding has called a host kernel as a fallback
+  // The warning for a bound request whose layout was guessed, and the seconds between two warnings at one place.
   static std::string LayoutWarning(const Request& request);
   double LayoutWarnInterval(const Request& request);
 
@@ -96,19 +99,21 @@ class LZ_OWN Engine {
   Status Configure(const std::string& json);
   Result<int64_t> PolicyScope(int64_t parent, std::string json);
   bool LogsSelections(int64_t id);
-  // The host has registered every library, but those of `later`, which follow at the first selection: see Policies.
+  // Called when the host has registered every library except those of `later`, which follow at the first selection:
+  // see Policies.
   void AllNamed(std::vector<std::string> later);
-  // The scope of a call that names its kernel; an id that is no kernel of `op` is refused and keeps nothing.
+  // The scope of a call that names its kernel; an unknown kernel id of `op` is refused and changes nothing.
   Result<int64_t> KernelScope(int64_t parent, const Operation& op, std::string_view kernel);
   Result<std::string> PolicyText(int64_t id = 0);  // JSON: every key, value, origin
 
   // ---- registration. `availability`: JSON {kernel id or "*": {"installed": bool, "code": ..., "detail": ...}}.
   Status RegisterBackend(std::string_view descriptor, std::string_view availability);
-  size_t Unregister(std::string_view adapter);  // how many kernels that adapter had
-  // Tries the library of this name if nobody has. Why its kernels cannot be used; empty: they can, or it has none.
+  size_t Unregister(std::string_view adapter);  // the number of kernels that the adapter had
+  // Tries the library of this name if that has not been done. Returns why its kernels cannot be used; empty: they can,
+  // or there are none.
   std::string ProveBackend(std::string_view name);
-  // A plugin's kernels are run on their operations' cases before any call may get them. Without a verifier (it is
-  // verify's to set: the engine does not know cases) they are registered untested.
+  // A plugin's kernels are run on the cases of their operations before any call may select them. Without a verifier
+  // (set by verify, since the engine does not know cases) they are registered untested.
   Status LoadPlugin(const std::string& library, const std::string& descriptor);
   using Verifier = Status (*)(Selector& selector, const KernelEntry& kernel);
   static void SetVerifier(Verifier verifier);
@@ -125,7 +130,7 @@ class LZ_OWN Engine {
   std::string Contracts() const;
   std::string Kernels(const Operation* op) const;
   std::string Devices();
-  // What serves each operation and dtype on a device of this machine or a simulated one (coverage.cpp).
+  // The kernels that serve each operation and dtype on a device of this machine or a simulated one (coverage.cpp).
   Result<std::string> Coverage(std::string_view device);
   static std::string DescriptorFacts();  // name, use and effect of each (registry/fact_table.h)
   std::string Stats() const;
@@ -146,12 +151,12 @@ class LZ_OWN Engine {
   std::shared_ptr<const perfdb::Prior> PriorInForce() const;  // nullptr: before the first selection
   std::optional<Measurement> Measured(const KernelEntry& kernel, const Request& request) const;
   void BeforeSelecting();
-  void PolicyChanged();  // applies what is no rule: device maps, time to live; advances the epoch
+  void PolicyChanged();  // applies device maps and time to live, which are not rules; advances the epoch
 
   mutable Selector selector_;
-  mutable std::mutex startup_mutex_;  // startup_ changes once at most: load_config takes it back
+  mutable std::mutex startup_mutex_;  // startup_ changes at most once: load_config clears it
   Status startup_;
-  bool startup_is_policy_ = false;   // the error is of a file or variable of the policy
+  bool startup_is_policy_ = false;   // the error is in a file or variable of the policy
   std::atomic<bool> failed_{false};  // startup_ holds an error
   Ticker time_to_live_;
   double ttl_seconds_ = 0;
@@ -161,8 +166,8 @@ class LZ_OWN Engine {
   std::once_flag prior_read_;
   mutable std::mutex prior_mutex_;
   std::shared_ptr<const perfdb::Prior> prior_;
-  std::string prior_problem_;  // of the machine's files
-  std::string cuda_library_;   // "loaded", "none" or why it was refused
+  std::string prior_problem_;  // problem with the machine's files
+  std::string cuda_library_;   // "loaded", "none" or the reason for a refusal
 };
 
 }  // namespace lz

@@ -9,9 +9,9 @@
 namespace lz {
 namespace {
 
-// {kernel id or "*": {"installed": bool, "code": reason code, "detail": text, "version": of the library}}; what is not
-// named is installed. With "proven": true beside them the kernels are usable as they are, as functions that the caller
-// has.
+// {kernel id or "*": {"installed": bool, "code": reason code, "detail": text, "version": of the library}}; a kernel
+// that is not listed is installed. With "proven": true at the top level the kernels are usable without a probe, as
+// functions that the caller has.
 Result<Availability> AvailabilityOf(const nlohmann::json& all, std::string_view kernel) {
   auto at = all.find(std::string(kernel));
   if (at == all.end()) at = all.find("*");
@@ -57,7 +57,7 @@ Status Engine::RegisterBackend(std::string_view descriptor, std::string_view ava
                   {.field = "availability: proven", .wanted = "true or false", .got = JsonText(*given)});
   }
   const bool proven = given != available->end() && given->get<bool>();
-  // Rules and names of registered kernels are views into the descriptor's storage, which therefore stays.
+  // Rules and names of registered kernels are views into the descriptor's storage, which is therefore kept.
   static std::mutex mutex;
   static std::deque<Descriptor> kept;
   std::lock_guard lock(mutex);

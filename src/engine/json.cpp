@@ -62,7 +62,7 @@ Json ParamJson(const Param& p) {
   return j;
 }
 
-// What kind of work an operation is, by the first name of its id.
+// The kind of work that an operation does, by the first name of its id.
 std::string_view OpKind(std::string_view id) {
   struct Kind {
     std::string_view first, kind;
@@ -80,7 +80,7 @@ std::string_view OpKind(std::string_view id) {
   return "tensor";
 }
 
-// One operation of a contract, with the reference that answers where no other kernel may.
+// One operation of a contract, with the reference that runs if no other kernel may.
 Json OperationJson(const Operation& op, size_t variant) {
   const Variant& v = op.contract().variants[variant];
   Json when = Json::array();
@@ -144,7 +144,7 @@ Json ContractJson(const Operation& op) {
   return j;
 }
 
-// A field's number as its users write it.
+// The number of a field as users write it.
 std::string ValueText(const Operation& op, const Field* f, int64_t v) {
   if (!f) return std::to_string(v);
   switch (f->type) {
@@ -199,7 +199,7 @@ Json ReasonOf(ReasonCode code, std::string_view field, const std::string& wanted
   return {{"code", Info(code).name}, {"field", field}, {"wanted", wanted}, {"got", got}, {"message", message}};
 }
 
-// No rule of the kernel: the policy, what is installed, memory, or a field of the call as a whole.
+// A reason that is not a rule of the kernel: the policy, what is installed, memory, or a field of the call as a whole.
 Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
   if (reason.code == ReasonCode::kPolicyDenied) {
     return ReasonOf(reason.code, "policy", "allowed", "denied", "the policy denies it");
@@ -236,7 +236,7 @@ Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason)
   return ReasonOf(reason.code, row.field_name, wanted, got, row.field_name + ": wants " + wanted + ", got " + got);
 }
 
-// Each with its cost: bytes written, and points of the score.
+// Each transform with its cost: bytes written, and points of the score.
 Json TransformsJson(const Request& r, const Transforms& t) {
   Json transforms = Json::array();
   const Operation& op = *r.op;
@@ -287,7 +287,8 @@ Json CandidateJson(const Request& r, const Candidate& c, const Device& device) {
   return j;
 }
 
-// Of the kernels, this build and a device: what a choice may rest on besides the policy and measured times.
+// Hash of the kernels, this build and a device: everything besides the policy and measured times that a choice may
+// depend on.
 std::string CapabilitiesHashOf(const std::string& kernels, const Device& d) {
   std::string text = std::string(Engine::BuildId()) + '\n' + kernels + '\n' + d.model + '\n';
   for (int64_t fact : d.facts) text += std::to_string(fact) + ' ';

@@ -1,4 +1,4 @@
-// C++ kernel plugins: a library that exports lz_plugin_descriptor, beside a capabilities descriptor with its rules.
+// C++ kernel plugins: a library that exports lz_plugin_descriptor, with a capabilities descriptor that has its rules.
 // Everything that can be checked without running the library's code is checked before it is opened.
 #include <dlfcn.h>
 
@@ -32,14 +32,14 @@ Result<std::string> ReadFile(const std::string& path, const char* what) {
   return std::move(bytes).str();
 }
 
-// Closed again unless the plugin was registered.
+// Closes the library unless the plugin was registered.
 class Library {
  public:
   ~Library() {
     if (handle_) dlclose(handle_);
   }
   Status Open(const std::string& path) {
-    // With a slash: a bare name would be searched for along the loader's paths.
+    // With a slash, because a bare name would be searched for along the loader's paths.
     const std::string exact = path.find('/') == path.npos ? "./" + path : path;
     handle_ = dlopen(exact.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_) return {};
@@ -53,10 +53,10 @@ class Library {
   void* handle_ = nullptr;
 };
 
-// The table in the library: layouts that this engine reads, texts and functions where they must be.
+// Checks the table in the library: struct sizes that this engine reads, and that no text or function is missing.
 Status CheckTable(const std::string& path, const lz_plugin* plugin) {
   if (!plugin) return Refuse(path, std::string("a table from ") + kEntry + "()", "NULL");
-  // The major decides what everything behind it means, so it is compared first.
+  // The major decides the meaning of every later field, so it is compared first.
   if (plugin->abi_major != LZ_ABI_MAJOR) {
     return Refuse(path, "ABI major " + std::to_string(LZ_ABI_MAJOR), std::to_string(plugin->abi_major),
                   "build the plugin with the headers of this release", StatusCode::kVersionMismatch);
@@ -97,7 +97,7 @@ Result<std::vector<const lz_plugin_kernel*>> Rows(const std::string& path, const
   return rows;
 }
 
-// Rules and functions together: every row of the table has its rules, all rules have their row.
+// Joins rules and functions: every row of the table must have rules, and all rules must have a row.
 Status Join(const std::string& path, const std::vector<const lz_plugin_kernel*>& rows, Descriptor* descriptor) {
   const auto is = [](const lz_plugin_kernel* row, const DescribedKernel& k) {
     return k.spec.id == row->kernel_id && k.spec.operation == row->operation;
@@ -134,7 +134,7 @@ Status Join(const std::string& path, const std::vector<const lz_plugin_kernel*>&
 
 std::atomic<Engine::Verifier> g_verifier{nullptr};
 
-// In a registry of its own: a kernel that fails was never to be had.
+// In a registry of its own, so that a kernel that fails was never selectable.
 Status SelfTest(std::span<const Registry::Registration> registrations) {
   const Engine::Verifier verifier = g_verifier.load(std::memory_order_acquire);
   if (!verifier) return {};
@@ -178,7 +178,7 @@ Status Engine::LoadPlugin(const std::string& library, const std::string& descrip
   auto rows = Rows(library, plugin);
   if (!rows.ok()) return rows.TakeStatus();
 
-  // Registered kernels point into the descriptor's storage and the library, which therefore stay.
+  // Registered kernels refer to the descriptor's storage and to the library, which are therefore kept.
   static std::mutex mutex;
   static std::deque<Descriptor>* const kept = new std::deque<Descriptor>;
   std::lock_guard lock(mutex);

@@ -1,4 +1,4 @@
-// Measured times in force: from the machine's own file, from those that the library carries, or as they are given.
+// Measured times in force: from the machine's own file, from those that the library contains, or as given.
 #include "perfdb/prior.h"
 
 #include <array>
@@ -75,7 +75,7 @@ Status Engine::PutInForce(std::span<const std::vector<perfdb::Record>> groups) {
 }
 
 Status Engine::UsePrior(std::string_view records, std::string_view what) {
-  std::call_once(prior_read_, [] {});  // the machine's own are not wanted any more
+  std::call_once(prior_read_, [] {});  // the machine's own are no longer wanted
   Groups groups;
   LZ_RETURN_IF_ERROR(Add(records, what, &groups));
   return PutInForce(groups);
@@ -91,7 +91,7 @@ Status Engine::UsePriorOfMachine() {
     text << file.rdbuf();
     status = Add(text.str(), path, &groups);
   }
-  // Each holds one machine's records; those of other kinds of CPU are not worth parsing.
+  // Each text holds one machine's records; those of other types of CPU are not worth parsing.
   const std::string id = DeviceId("cpu"), ours = "\"device_id\": \"" + std::string(perfdb::DeviceType(id)) + ",";
   for (const Embedded& file : kCarried) {
     if (!status.ok() || file.json.substr(0, 1024).find(ours) == std::string_view::npos) continue;

@@ -7,7 +7,7 @@
 namespace lz::kvcache {
 
 BlockPool::BlockPool(int32_t num_blocks) : blocks_(size_t(num_blocks)), free_(size_t(num_blocks)) {
-  std::iota(free_.rbegin(), free_.rend(), 0);  // block 0 is taken first
+  std::iota(free_.rbegin(), free_.rend(), 0);  // block 0 is used first
 }
 
 int32_t BlockPool::Take() {
@@ -55,7 +55,7 @@ void BlockPool::LeaveIdle(int32_t block) {
   --num_idle_;
 }
 
-// Multiply and fold (the finaliser of SplitMix64): only speed depends on it.
+// Multiply and fold (the finalizer of SplitMix64): only speed depends on it.
 uint64_t BlockPool::Hash(const PrefixKey& key) {
   const auto mix = [](uint64_t x) {
     x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;

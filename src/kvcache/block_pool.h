@@ -1,8 +1,7 @@
-// The blocks of a KV cache: who uses each, what a block holds that others may share, and which goes when room is
-// needed.
+// The blocks of a KV cache: their users, the content that others may share, and the order of eviction.
 //
-// A block is free (nobody uses it, it holds nothing of use), in use (one reference for each sequence), or idle (nobody
-// uses it, but it holds a published prefix). Idle blocks are evicted least recently used first.
+// A block is free (no users, no reusable content), in use (one reference per sequence), or idle (no users, but a
+// published prefix). Idle blocks are evicted least recently used first.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +12,11 @@
 
 namespace lz::kvcache {
 
-// What a full block holds: its tokens after a prefix. A serial names one such content and is never used again, so equal
-// serials mean equal tokens all the way to the start. `salt` keeps apart what depends on more than tokens (an adapter).
+// The content of a full block: its tokens after a prefix. A serial identifies one such content and is never
+// reused, so equal serials mean equal tokens from the start. `salt` separates content that depends on more than
+// tokens (an adapter).
 struct PrefixKey {
-  uint64_t parent = 0;  // serial of the block before; 0: the start
+  uint64_t parent = 0;  // serial of the previous block; 0: the start
   uint64_t salt = 0;
   std::span<const int32_t> tokens;
 };
@@ -31,7 +31,7 @@ class BlockPool {
   int64_t num_evictions() const { return num_evictions_; }
   int32_t references(int32_t block) const { return blocks_[size_t(block)].references; }
 
-  // A block with one reference. At least one must be free or idle; an idle one is evicted only if none is free.
+  // Returns a block with one reference. At least one must be free or idle; an idle one is evicted only if none is free.
   int32_t Take();
   void AddReference(int32_t block);
   void Release(int32_t block);
@@ -41,18 +41,18 @@ class BlockPool {
     uint64_t serial;
   };
   std::optional<Shared> Find(const PrefixKey& key) const;
-  // Makes known what an unpublished block holds; the serial of that content. What a block holds already stays that
-  // one's.
+  // Publishes the content of an unpublished block and returns its serial. If another block has that content, it remains
+  // the published one.
   uint64_t Publish(int32_t block, const PrefixKey& key);
-  void Unpublish(int32_t block);  // its content is about to change
+  void Unpublish(int32_t block);  // before its content changes
   void UnpublishAll();
 
  private:
   static constexpr int32_t kNone = -1;
   struct Block {
     int32_t references = 0;
-    int32_t older = kNone, newer = kNone;  // neighbours among the idle blocks
-    uint64_t serial = 0;                   // of the published content; 0: none
+    int32_t older = kNone, newer = kNone;  // neighbors among the idle blocks
+    uint64_t serial = 0;                   // serial of the published content; 0: none
     uint64_t parent = 0, salt = 0;
     std::vector<int32_t> tokens;
   };

@@ -8,7 +8,7 @@
 namespace lz::kvcache {
 namespace {
 
-constexpr int64_t kMaxBlocks = int64_t{1} << 24;  // their metadata takes some 100 bytes each
+constexpr int64_t kMaxBlocks = int64_t{1} << 24;  // the metadata take about 100 bytes per block
 constexpr int64_t kMaxInt32 = std::numeric_limits<int32_t>::max();
 
 Status Invalid(std::string field, std::string wanted, std::string got, std::string fix = {}) {
@@ -63,7 +63,7 @@ Status Manager::CheckNew(int64_t seq_id) const {
   return Invalid("seq_id", "one that is not in use", std::to_string(seq_id), "free that sequence first");
 }
 
-// `before`: tokens that the sequence has.
+// `before`: the number of tokens that the sequence has.
 Status Manager::CheckTokens(int64_t before, int64_t num_tokens, std::span<const int32_t> tokens) const {
   const std::string got = std::to_string(num_tokens);
   if (num_tokens < 0) return Invalid("num_tokens", "at least 0", got);
@@ -150,7 +150,7 @@ Result<BlockCopy> Manager::Append(Handle handle, int64_t num_tokens, std::span<c
   }
   BlockCopy copy;
   if (num_tokens == 0) return copy;
-  const bool into_last = s.length % config_.block_size != 0;  // the first new row lies in a block that has rows
+  const bool into_last = s.length % config_.block_size != 0;  // the first new row goes to a block that has rows
   const bool shared = into_last && pool_.references(s.blocks.back()) > 1;
   const int64_t wanted = BlocksFor(s.length + num_tokens) - int64_t(s.blocks.size());
   LZ_RETURN_IF_ERROR(CheckRoom(wanted + shared, pool_.num_free() + pool_.num_idle()));
@@ -229,7 +229,7 @@ Status Manager::Free(Handle handle) {
   auto found = Find(handle);
   if (!found.ok()) return found.TakeStatus();
   Sequence& s = **found;
-  // From the end: a prefix without its continuation is still of use, a continuation without its prefix is not.
+  // From the end: a prefix without its continuation is still useful, a continuation without its prefix is not.
   for (auto it = s.blocks.rbegin(); it != s.blocks.rend(); ++it) pool_.Release(*it);
   by_id_.erase(s.id);
   sequences_.erase(handle);
@@ -239,7 +239,7 @@ Status Manager::Free(Handle handle) {
 void Manager::ForgetPrefixes() {
   const std::lock_guard lock(mutex_);
   pool_.UnpublishAll();
-  // Sequences keep their rows; what they commit from now on would be built on forgotten ones.
+  // Sequences keep their rows, but what they commit from now on would continue forgotten prefixes.
   for (auto& [handle, s] : sequences_) {
     s.shares = false;
     s.chain.clear();

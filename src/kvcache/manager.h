@@ -2,13 +2,13 @@
 // (num_blocks, block_size, heads, head_dim) or any other order of those axes.
 //
 //   auto cache = Manager::Make({.strategy = Strategy::kPaged, .num_blocks = 1024, .block_size = 16});
-//   auto handle = (*cache)->Allocate(seq_id, tokens.size(), tokens, 0);   // shares what is known of the prefix
+//   auto handle = (*cache)->Allocate(seq_id, tokens.size(), tokens, 0);   // shares the cached part of the prefix
 //   (*cache)->Slots(*handle, cached, length, slots);                      // where kv.append_paged writes the rest
 //   (*cache)->Commit(*handle);                                            // written: others may share it now
 //   auto copy = (*cache)->Append(*handle, 1, {});                         // grows; a shared block is copied first
 //
-// Every call either does all of it or changes nothing. Any thread may call. Row order is the caller's: what a call
-// tells to copy is copied before anything else is written to the storage.
+// Every call either succeeds or changes nothing. Any thread may call. The caller orders writes: blocks that a call
+// requires to be copied are copied before anything else is written to the storage.
 #pragma once
 
 #include <memory>
@@ -22,8 +22,8 @@ namespace lz::kvcache {
 
 // Values of lz_kv_strategy.
 enum class Strategy : int32_t {
-  kContiguous = 0,  // one block, as long as a sequence may get, for each sequence
-  kPaged = 1,       // as many blocks as a sequence needs, anywhere
+  kContiguous = 0,  // one block per sequence, as long as a sequence may become
+  kPaged = 1,       // as many blocks as a sequence needs, in any order
   kVirtual = 2,     // refused: needs the device's virtual memory
   kUnified = 3,     // refused: needs memory that CPU and device share
 };
@@ -35,16 +35,16 @@ struct Config {
   bool prefix_sharing = false;
 };
 
-using Handle = uint64_t;  // of one allocation; never used again
+using Handle = uint64_t;  // one per allocation; never reused
 
-// A block whose rows are to be copied to another one. from == to == -1: nothing to do.
+// A block whose rows must be copied to another one. from == to == -1: nothing to copy.
 struct BlockCopy {
   int32_t from = -1, to = -1;
 };
 
 struct Allocation {
   Handle handle = 0;
-  int64_t num_cached_tokens = 0;  // leading tokens whose rows are there already
+  int64_t num_cached_tokens = 0;  // leading tokens whose rows exist already
 };
 
 struct Stats {
@@ -57,20 +57,20 @@ class Manager {
   static Result<std::unique_ptr<Manager>> Make(const Config& config);
 
   const Config& config() const { return config_; }
-  // Whether block tables stay as they are while sequences grow, so that a captured graph stays right.
+  // True if block tables stay unchanged while sequences grow, so that a captured graph stays valid.
   bool is_cuda_graph_compatible() const { return config_.strategy == Strategy::kContiguous; }
 
-  // `tokens`: empty, or the ids of all num_tokens (without them nothing is shared). The last token is never shared: its
-  // logits are wanted. A `seq_id` that is in use is refused.
+  // `tokens`: the ids of all num_tokens, or empty (nothing is shared). The last token is never shared, because its
+  // logits are needed. A `seq_id` that is in use is refused.
   Result<Allocation> Allocate(int64_t seq_id, int64_t num_tokens, std::span<const int32_t> tokens, uint64_t salt);
   Result<BlockCopy> Append(Handle handle, int64_t num_tokens, std::span<const int32_t> tokens);
   // The rows of all tokens so far are written: full blocks may be shared from now on.
   Status Commit(Handle handle);
   Status Truncate(Handle handle, int64_t num_tokens);  // keeps the first num_tokens
-  // A second sequence with the same tokens. kContiguous: its block is to be copied.
+  // Creates a second sequence with the same tokens. kContiguous: its block must be copied.
   Result<std::pair<Handle, BlockCopy>> Fork(Handle parent, int64_t seq_id);
   Status Free(Handle handle);
-  void ForgetPrefixes();  // what was published is not shared any more (the weights have changed)
+  void ForgetPrefixes();  // stops sharing of everything published so far (the weights have changed)
 
   Result<int64_t> Length(Handle handle) const;
   // The slot (block * block_size + offset) of each token of [begin, end).
@@ -81,10 +81,10 @@ class Manager {
     int64_t total = 0;
   };
   Result<Extent> Measure(std::span<const Handle> handles) const;
-  // The convention of paged_attention: rows of max_blocks numbers, -1 behind the last one in use.
+  // The convention of paged_attention: rows of max_blocks numbers, -1 past the last one in use.
   Status BlockTables(std::span<const Handle> handles, std::span<int32_t> tables, int64_t max_blocks,
                      std::span<int32_t> context_lens) const;
-  // The convention of paged_decode_attention. indptr: one more than handles.
+  // The convention of paged_decode_attention. indptr has one element more than handles.
   Status PageLists(std::span<const Handle> handles, std::span<int32_t> indptr, std::span<int32_t> indices,
                    std::span<int32_t> last_page_len) const;
   Stats GetStats() const;
@@ -95,14 +95,14 @@ class Manager {
     int64_t length = 0;
     uint64_t salt = 0;
     bool shares = true;           // false: its rows must not be published
-    std::vector<int32_t> blocks;  // in order; as many as `length` needs
-    std::vector<int32_t> tokens;  // fewer than `length`: the rest is not known
+    std::vector<int32_t> blocks;  // in order; `length` tokens need this many
+    std::vector<int32_t> tokens;  // fewer than `length`: the rest are unknown
     std::vector<uint64_t> chain;  // serials of the leading blocks that are published
   };
 
   explicit Manager(const Config& config) : config_(config), pool_(int32_t(config.num_blocks)) {}
   int64_t BlocksFor(int64_t num_tokens) const;
-  Result<Sequence*> Find(Handle handle) const;  // under the lock
+  Result<Sequence*> Find(Handle handle) const;  // requires the lock
   Status CheckNew(int64_t seq_id) const;
   Status CheckTokens(int64_t before, int64_t num_tokens, std::span<const int32_t> tokens) const;
   Status CheckRoom(int64_t wanted, int64_t available) const;

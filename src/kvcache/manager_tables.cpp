@@ -1,4 +1,4 @@
-// What kernels get of a KV cache: slots, block tables and page lists of sequences, and the counters.
+// The arguments for kernels from a KV cache: slots, block tables and page lists of sequences; and the counters.
 #include <algorithm>
 #include <string>
 
@@ -59,7 +59,7 @@ Status Manager::BlockTables(std::span<const Handle> handles, std::span<int32_t> 
     return TooSmall("block_tables", rows * std::max<int64_t>(max_blocks, 0), tables.size());
   }
   if (int64_t(context_lens.size()) < rows) return TooSmall("context_lens", rows, context_lens.size());
-  for (Handle handle : handles) {  // all of it or nothing
+  for (Handle handle : handles) {  // validates all before writing
     auto found = Find(handle);
     if (!found.ok()) return found.TakeStatus();
     const int64_t n = int64_t((*found)->blocks.size());

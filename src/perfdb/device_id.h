@@ -1,4 +1,4 @@
-// How records name the device that they were measured on.
+// The name of a device in measured records.
 #pragma once
 
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace lz::perfdb {
 
-// A GPU as its driver names it. A CPU's name says little in a virtual machine, so beside it stand what kernels see of
-// it, its widest instruction set and its L1 data cache, and how many cores the process has: "AMD EPYC, AVX-512 BF16,
-// L1d 48 KiB, 2 cores".
+// A GPU has its driver's name. The name of a CPU says little in a virtual machine, so it is followed by what matters to
+// kernels, its widest instruction set and its L1 data cache, and the number of cores of the process: "AMD EPYC, AVX-512
+// BF16, L1d 48 KiB, 2 cores".
 inline std::string DeviceId(const Device& device) {
   if (device.platform != Platform::kCpu) return device.model;
   std::string_view widest = "no vectors";

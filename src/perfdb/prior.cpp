@@ -12,18 +12,18 @@ namespace {
 constexpr double kOtherCores = 0.5;    // confidence
 constexpr double kNear = 2, kFar = 4;  // sums of |log2| over the axes
 constexpr double kLeastNoise = 0.03;
-constexpr double kNoiseOfDistance = 0.05;  // for each doubling between a call and its neighbour
-constexpr double kCloseValues = 1.25;      // measured values that share a cell
+constexpr double kNoiseOfDistance = 0.05;  // per doubling between a call and its neighbor
+constexpr double kCloseValues = 1.25;      // measured values within this factor share a cell
 
 double Log2(int64_t value) { return std::log2(double(std::max<int64_t>(value, 1))); }
 
-// Half the width of a 95 % interval of the median, as a share of it; never below what one run differs from the next.
+// Half the width of a 95 % interval of the median, relative to it; at least the variation between runs.
 double NoiseOf(const Record& r) {
   if (!r.variance_us || r.samples < 2) return kLeastNoise;
   return std::max(kLeastNoise, 1.96 * 1.2533 * std::sqrt(*r.variance_us / double(r.samples)) / r.median_us);
 }
 
-// The condition under which a call has this option; none: the contract has no such option.
+// The condition under which a call has this option; nullopt: the contract has no such option.
 std::optional<Constraint> ConditionOf(const Operation& op, const std::string& name, const std::string& value) {
   const std::optional<uint16_t> field = op.FindField(value == "given" ? name + ".given" : name);
   if (!field) return std::nullopt;
@@ -38,7 +38,7 @@ std::string KernelKey(std::string_view id, std::string_view version) {
   return std::string(id) + " " + std::string(version);
 }
 
-// "2.13" of "2.13.1+cpu"; all of what is no release.
+// "2.13" of "2.13.1+cpu"; the whole text if it is not a release.
 std::string_view ReleaseOf(std::string_view version) {
   const std::string_view numbers = version.substr(0, version.find('+'));
   if (numbers.empty() || numbers.find_first_not_of("0123456789.") != numbers.npos) return version;
@@ -46,7 +46,7 @@ std::string_view ReleaseOf(std::string_view version) {
   return minor == numbers.npos ? numbers : numbers.substr(0, numbers.find('.', minor + 1));
 }
 
-// Torch's kernels are of the torch that measured, which older records say in its own column alone.
+// Torch's kernels have the version of the torch that measured, which older records have only in its own column.
 std::string LibraryVersionOf(const Record& r) {
   if (r.backend_version) return *r.backend_version;
   return r.backend == "torch" ? r.torch_version.value_or("") : "";
@@ -82,7 +82,7 @@ void Prior::Take(const Registry& registry, const Record& r, double confidence) {
   std::vector<Axis>& axes = axes_.try_emplace(op, op->axes().size()).first->second;
   for (size_t a = 0; a < op->axes().size(); ++a) {
     const auto given = r.axes.find(op->axes()[a]);
-    if (given == r.axes.end()) return;  // of another version of the contract
+    if (given == r.axes.end()) return;  // another version of the contract
     at.push_back(Log2(given->second));
   }
   std::vector<Constraint> conditions;

@@ -1,16 +1,17 @@
-// Measured records as selection asks for them: a kernel's time at the measured call that is nearest to this one.
+// Measured records as selection uses them: a kernel's time at the measured call that is nearest to this one.
 //
-// Each axis is cut into cells halfway (geometrically) between the values that were measured, and a call stands for the
-// values of its cells. So all calls of one class have the same nearest measured call, and a cached plan holds for its
-// class. Calls more than kReach beyond every measured value have no time.
+// Each axis is divided into cells halfway (geometrically) between the measured values, and a call represents the values
+// of its cells. So all calls of one class have the same nearest measured call, and a cached plan holds for its class.
+// Calls more than kReach beyond every measured value have no time.
 //
-// Only records of today's protocol and of this version of the kernel count. A call that was measured with its data in
-// the caches (warm) and out of them (cold) has its cold times: a model finds its weights and its KV rows in memory.
+// Only records of the current protocol and of this version of the kernel count. A call that was measured with its
+// data in the caches (warm) and outside them (cold) has its cold times, because a model reads its weights and KV rows
+// from memory.
 //
-// What a call says beside its axes (a format, causal, a bias) tells calls apart where it was measured: of the records
-// whose options a call has all, those with the most answer.
+// The options of a call besides its axes (a format, causal, a bias) separate calls where they were measured: among the
+// records whose options are all options of the call, those with the most are used.
 //   Prior prior(registry, records, DeviceId(cpu));
-//   LZ_RETURN_IF_ERROR(prior.Watch(registry));        // from here on classes are cut
+//   LZ_RETURN_IF_ERROR(prior.Watch(registry));        // from now on classes are split
 //   auto time = prior.Find(kernel, DType::kF32, request.axes(), OptionsOf(request));
 #pragma once
 
@@ -28,29 +29,30 @@
 
 namespace lz::perfdb {
 
-// The time of a kernel at a call: `noise` is the relative half width of the interval of the median, more where the
-// measured call is a neighbour; `confidence` 1 for a measured neighbourhood on this machine, less far away or where the
-// machine has another number of cores. `other_version`: of another version of the library whose kernel it is, so that
+// The time of a kernel at a call. `noise`: relative half width of the interval of the median, larger if the measured
+// call is a neighbor. `confidence`: 1 if the neighborhood was measured on this machine, less if it is far away or the
+// machine has another number of cores. `other_version`: measured with another version of the kernel's library, so that
 // no time that was taken in turns with it decides.
 struct PriorTime {
   double median_us, noise, confidence;
   bool other_version = false;
 };
 
-// Whether times of two versions of a library can be compared: releases that differ in the third number or in what the
-// build was for ("2.13.0+cpu", "2.13.1"), no others; what is no release ("2.14.0.dev20260131", a file) is itself alone.
+// True if times of two versions of a library can be compared: releases that differ only in the third number or in the
+// build ("2.13.0+cpu", "2.13.1"). A version that is not a release ("2.14.0.dev20260131", a file) equals only itself.
 bool IsSameVersion(std::string_view a, std::string_view b);
 
 class Prior {
  public:
   static constexpr int64_t kReach = 4;                 // times the outermost measured value of an axis
-  using Options = std::map<std::string, std::string>;  // as records have them
+  using Options = std::map<std::string, std::string>;  // as in records
 
-  // Takes the valid records of eager calls that were measured on devices of this type; the others are for the database.
-  // Of two groups the first that has an operation has it alone: the user's before those that the library carries.
+  // Uses the valid records of eager calls that were measured on devices of this type; the others are for the
+  // database. The first group that has an operation is the only one used for it: the user's records come before those
+  // of the library.
   Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id);
 
-  // Cuts the classes of every operation that was measured, and of no other by records that were in force before.
+  // Splits the classes of every operation that was measured, and takes back the splits of earlier records.
   Status Watch(Registry& registry) const;
   std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
                                 const Options& options) const;
@@ -65,7 +67,7 @@ class Prior {
  private:
   struct Time {
     PriorTime time;
-    std::string version;  // of the library; empty: not of one, or not known
+    std::string version;  // version of the library; empty: none or unknown
   };
   struct Call {
     std::vector<double> at;                               // log2 of the axes
@@ -73,11 +75,11 @@ class Prior {
   };
   struct Axis {
     std::vector<int64_t> values;  // ascending
-    std::vector<int64_t> cuts;    // cell i: from cuts[i] to below cuts[i + 1]; outside: not measured
-    void Cut();                   // values as they were measured -> both
+    std::vector<int64_t> cuts;    // cell i: cuts[i] up to but excluding cuts[i + 1]; outside: not measured
+    void Cut();                   // fills both from the values as they were measured
   };
-  using Key = std::pair<std::string, DType>;  // operation id, of the first tensor
-  // Calls by their options, the most options first.
+  using Key = std::pair<std::string, DType>;  // operation id, dtype of the first tensor
+  // Calls by their options, those with the most options first.
   using CallsByOptions = std::vector<std::pair<Options, std::vector<Call>>>;
 
   void Take(const Registry& registry, const Record& record, double confidence);
@@ -86,7 +88,7 @@ class Prior {
 
   std::map<Key, CallsByOptions> calls_;
   std::map<const Operation*, std::vector<Axis>> axes_;
-  std::map<const Operation*, std::vector<Constraint>> options_;  // that some record has: what classes are cut by
+  std::map<const Operation*, std::vector<Constraint>> options_;  // options of some record, by which classes are split
   size_t num_records_ = 0;
 };
 

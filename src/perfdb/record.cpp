@@ -1,4 +1,4 @@
-// Measured records from and to JSON. One list of columns serves reader, writer and identity.
+// Reads and writes measured records as JSON. One list of columns serves reader, writer and identity.
 #include "perfdb/record.h"
 
 #include <algorithm>
@@ -16,19 +16,19 @@ using nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr size_t kMaxText = 256, kMaxNames = 32;
-constexpr int64_t kMaxNumber = int64_t{1} << 53;  // what every JSON reader keeps exactly
+constexpr int64_t kMaxNumber = int64_t{1} << 53;  // every JSON reader keeps such integers exactly
 
 Status Bad(const std::string& field, std::string wanted, std::string got) {
   return {StatusCode::kConfig, {field, std::move(wanted), std::move(got), "see schemas/records.schema.json"}};
 }
 
-// What a column may hold besides its C++ type.
+// Limits of a column besides its C++ type.
 struct Limits {
   bool identity = false;
-  bool optional = false;          // the key may be left out
+  bool optional = false;          // the key may be missing
   std::string_view choices = {};  // "warm|cold"
   bool (*fits)(const std::string&) = nullptr;
-  std::string_view form = {};  // what fits() wants
+  std::string_view form = {};  // the form that fits() checks
   double least = 0;
 };
 

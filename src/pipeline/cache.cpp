@@ -13,7 +13,7 @@ struct PlanCache::Entry {
   uint64_t hash;
   EpochValues epochs;
   const Plan* plan;
-  std::atomic<bool> used{false};  // since the last rebuild; set by readers at most once each time
+  std::atomic<bool> used{false};  // since the last rebuild; readers set it at most once
 };
 
 struct PlanCache::Slots {
@@ -84,7 +84,7 @@ void PlanCache::Insert(const Facts& key, uint64_t hash, const EpochValues& epoch
   }
 }
 
-// A new slot array with the current entries, recently used ones first, at most `keep`.
+// Makes a new slot array with the current entries, recently used ones first, at most `keep`.
 void PlanCache::Rebuild(size_t capacity, size_t keep) {
   Slots* old = slots_.load(std::memory_order_relaxed);
   std::vector<Entry*> current, dropped;

@@ -1,19 +1,20 @@
 // 4 cache: the hot path. Two levels, both complete: a hit compares every fact and every epoch.
 //
-//   Box    one class of calls as lo <= fact <= hi for all 32 facts at once, with its plan. Owned by one thread at a
-//          time (a call site, a prepared handle under the GIL): no atomics but one load of the generation.
-//   Table  per operation, from class to plan. Readers take no lock and write nothing shared:
+//   Box    the call site cache: one class of calls as lo <= fact <= hi for all 32 facts at once, with its plan. Owned
+//          by one thread at a time (a call site, a prepared handle under the GIL): no atomics but one load
+//          of the generation.
+//   Table  the plan cache, one per operation, from class to plan. Readers take no lock and write nothing shared:
 //
 //            facts --classify--> key (32 classes) --hash--> slots: [hash | entry*] [hash | entry*] ...
 //                                                                        |
 //                                                entry: key, epochs, plan (immutable, swapped whole)
 //
-//          Writers hold a mutex, publish entries with a release store and replace the slot array when it fills or when
-//          its entries are stale. What they unlink waits in the Reclaimer until no reader can hold it.
+//          Writers hold a mutex, publish entries with a release store and replace the slot array when it is full or
+//          when its entries are stale. What they unlink stays in the Reclaimer until no reader can hold it.
 //
-// An epoch advances when what it stands for changes, and the generation with any of them; an entry carries the four
-// epochs, a box the generation, that were current before its selection began: a choice made from old data is never
-// current.
+// An epoch advances when the data that it versions change, and the generation advances with any of them. An entry
+// stores the four epochs, a box the generation, as they were before its selection began: a choice made from old data is
+// never current.
 #pragma once
 
 #include <array>
@@ -34,7 +35,7 @@ struct Plan;
 enum class EpochKind : uint8_t { kPolicy, kCapabilities, kPerf, kCount };
 using EpochValues = std::array<uint64_t, size_t(EpochKind::kCount)>;
 
-// Each alone on its cache line: an invalidation touches nothing else that readers need.
+// Each has a cache line of its own: an invalidation touches nothing else that readers need.
 class Epochs {
  public:
   void Advance(EpochKind kind) {
@@ -59,7 +60,7 @@ class Epochs {
     std::atomic<uint64_t> value{1};
   };
   std::array<Padded, size_t(EpochKind::kCount)> values_;
-  Padded generation_;  // how often any of them advanced
+  Padded generation_;  // number of advances of any epoch
 };
 
 struct Box {
@@ -68,7 +69,7 @@ struct Box {
   const Plan* plan = nullptr;  // nullptr: empty
 };
 
-// The SIMD parts, chosen once for this CPU (cache_hot.cpp). lookup_box: the box's plan, or nullptr.
+// The SIMD parts, chosen once for this CPU (cache_hot.cpp). lookup_box returns the box's plan, or nullptr.
 struct HotCode {
   const Plan* (*lookup_box)(const Box& box, const Facts& facts, const Epochs& epochs);
   void (*classify)(const Classifier& classifier, const Facts& facts, Facts* key);
@@ -91,9 +92,10 @@ class PlanCache {
   explicit PlanCache(const Epochs& epochs) : epochs_(epochs) {}
   ~PlanCache();
 
-  // Inside a Reclaimer::Guard. nullptr: not cached, or stale. `key` and `hash` are filled for a following Insert.
+  // Call it inside a Reclaimer::Guard. Returns nullptr if not cached, or stale. Fills `key` and `hash` for a
+  // following Insert.
   const Plan* Find(const Classifier& classifier, const Facts& facts, Facts* key, uint64_t* hash) const;
-  // `epochs`: as they were before the selection started.
+  // `epochs`: their values before the selection started.
   void Insert(const Facts& key, uint64_t hash, const EpochValues& epochs, const Plan* plan, size_t max_size);
   CacheStats stats() const;
 
@@ -108,12 +110,13 @@ class PlanCache {
   CacheStats stats_;
 };
 
-// One selection per missed key: the first caller selects, the others wait for its result, at most 5 s, and then select
+// One selection per missed key: the first caller selects; the others wait for its result, at most 5 s, and then select
 // for themselves. Callers that hold the GIL release it first.
 class SingleFlight {
  public:
   struct Flight;
-  // A flight to land (leader), or nullptr after waiting for one that another thread landed or that took too long.
+  // Returns a flight to land (leader), or nullptr after waiting for one that another thread landed or that took
+  // too long.
   std::shared_ptr<Flight> Board(const void* operation, const Facts& key, uint64_t hash);
   void Land(const std::shared_ptr<Flight>& flight);
 

@@ -1,4 +1,4 @@
-// The SIMD parts of a hit: 32 compares for a box, 32 x thresholds for a class, a 128-byte hash and compare.
+// The SIMD parts of a hit: 32 comparisons for a box, 32 x thresholds for a class, a 128-byte hash and comparison.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "pipeline/cache_hot.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -21,7 +21,7 @@ static_assert(kFactSlots % kLanes == 0);
 const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) {
   const D d;
   const bool current = box.generation == epochs.Generation();
-  auto outside = hn::Zero(d);  // non-zero where a fact is not its own clamp to the box
+  auto outside = hn::Zero(d);  // non-zero where clamping to the box changes a fact
   for (size_t i = 0; i < kFactSlots; i += kLanes) {
     const auto v = hn::Load(d, facts.v + i);
     const auto clamped = hn::Min(hn::Max(v, hn::Load(d, box.lo.v + i)), hn::Load(d, box.hi.v + i));
@@ -53,14 +53,14 @@ void Classify(const Classifier& classifier, const Facts& facts, Facts* key) {
 }
 
 // NH (Black et al. 1999, UMAC): the sum of products of pairs of keyed 32-bit words, all of them independent; then a
-// finaliser that multiplies and shifts. Collisions cost a compare, never a wrong hit.
+// finalizer that multiplies and shifts. Collisions cost a comparison, never a wrong hit.
 alignas(64) constexpr uint32_t kHashKey[kFactSlots] = {
     0x9e3779b9, 0x85ebca6b, 0xc2b2ae35, 0x27d4eb2f, 0x165667b1, 0xd3a2646c, 0xfd7046c5, 0xb55a4f09,
     0x8f14e45f, 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab,
     0x5be0cd19, 0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4,
     0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7};
 
-// By halves: the intrinsic for eight lanes adds signed numbers in C.
+// In halves, because the intrinsic for eight lanes adds signed numbers in C.
 template <class D64, class V>
 uint64_t SumOf(D64 d, V v) {
   if constexpr (hn::MaxLanes(D64()) > 2) {

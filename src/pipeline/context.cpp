@@ -37,7 +37,7 @@ const Device& Context::device(int32_t index) const { return *devices_[size_t(ind
 
 Result<int32_t> Context::FindByName(std::string_view name) {
   std::lock_guard lock(mutex_);
-  if (name.starts_with("cuda")) ProbeCuda();  // not before somebody asks for it: see ProbeCudaDevices
+  if (name.starts_with("cuda")) ProbeCuda();  // not before a caller needs it: see ProbeCudaDevices
   std::string known;
   for (int32_t i = 0; i < num_devices(); ++i) {
     if (device(i).name == name) return i;

@@ -1,4 +1,4 @@
-// 2 context: what the machine is. The devices of the process, real and simulated, by index: the index is a fact.
+// 2 context: the machine. The devices of the process, real and simulated, by index: the index is a fact.
 #pragma once
 
 #include <atomic>
@@ -15,13 +15,13 @@ namespace lz {
 class Context {
  public:
   Context();
-  // The index of a DLPack device; -1 for a kind of device that is not known. CUDA is probed at first use.
+  // Returns the index of a DLPack device; -1 for an unknown type of device. CUDA is probed at first use.
   int32_t IndexOf(lz_device device);
   const Device& device(int32_t index) const;
-  // A simulated device by name ("h100"), or a real one ("cpu", "cuda:0").
+  // Finds a simulated device by name ("h100"), or a real one ("cpu", "cuda:0").
   Result<int32_t> FindByName(std::string_view name);
   int32_t AddSimulated(Device device);
-  // The policy's maps of SM versions; devices that are known already are described anew.
+  // Sets the policy's maps of SM versions; devices that are known already are described again.
   void SetGenerations(std::vector<GenerationRange> ranges);
   std::string why_no_cuda() const;
   int32_t num_devices() const { return size_.load(std::memory_order_acquire); }
@@ -33,10 +33,10 @@ class Context {
   mutable std::mutex mutex_;
   std::array<std::atomic<const Device*>, 256> devices_{};
   std::atomic<int32_t> size_{0};
-  std::deque<Device> storage_;  // descriptions that were replaced stay: a selection may read them
+  std::deque<Device> storage_;  // replaced descriptions stay: a selection may be reading them
   std::deque<std::string> generation_names_;
   std::vector<GenerationRange> generations_{kDefaultGenerations.begin(), kDefaultGenerations.end()};
-  std::atomic<bool> cuda_probed_{false};  // from then on the two numbers stay
+  std::atomic<bool> cuda_probed_{false};  // after it is set, the two numbers are constant
   int32_t first_cuda_ = 0, num_cuda_ = 0;
   std::string why_no_cuda_;
 };

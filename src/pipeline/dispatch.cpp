@@ -11,7 +11,7 @@
 namespace lz {
 namespace {
 
-constexpr uint64_t kSmall = 1 << 20;                // bytes that no headroom is worth a question
+constexpr uint64_t kSmall = 1 << 20;                // bytes below which no headroom is checked
 constexpr int32_t kDeviceCpu = 1, kDeviceCuda = 2;  // lz_device.type
 
 lz_kernel_args Arguments(const Request& r, const lz_tensor* tensors, const lz_parallel& threads) {
@@ -31,7 +31,7 @@ uint64_t KernelBytes(const KernelEntry& kernel, const Request& r, const lz_paral
   return AlignWorkspace(kernel.spec.workspace(&args));
 }
 
-// What a launch that did not succeed is called.
+// The error for a launch that did not succeed.
 Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
   const std::string name = std::string(r.op->name()) + ": kernel " + kernel.id;
   if (code == LZ_LAUNCH_REFUSED) {
@@ -46,14 +46,14 @@ Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
              {.field = name,
               .wanted = "0 from its launch",
               .got = std::to_string(code),
-              .fix = "check that index arguments lie within their tensors; `layerzero explain` shows other kernels"}));
+              .fix = "check that index arguments are within their tensors; `layerzero explain` shows other kernels"}));
 }
 
 Status HostKernel(const KernelEntry& kernel) {
   return Status(StatusCode::kHostKernel, {.field = "kernel " + kernel.id, .wanted = "a call in the host language"});
 }
 
-// Before the launch: nothing is written.
+// The error before a launch: nothing is written.
 Status NoMemory(const KernelEntry& kernel, uint64_t bytes, const char* got, const char* fix) {
   return Status(StatusCode::kKernelRefused, {.field = "kernel " + kernel.id + ": workspace",
                                              .wanted = std::to_string(bytes) + " bytes",
@@ -68,11 +68,11 @@ Status NoDevice(const KernelEntry& kernel, const Request& r) {
                  .fix = "see `layerzero doctor`"});
 }
 
-// The caller's workspace if it is large enough, else this thread's.
+// Returns the caller's workspace if it is large enough, otherwise this thread's.
 Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t bytes,
                         const DispatchResources& resources) {
   if (bytes <= (r.workspace ? r.workspace_bytes : 0)) return static_cast<char*>(r.workspace);
-  if (r.where.type != kDeviceCpu) {  // device memory is the caller's, stream by stream
+  if (r.where.type != kDeviceCpu) {  // the caller owns device memory, stream by stream
     return NoMemory(kernel, bytes, "none on the tensors' device",
                     "pass workspace of as many bytes, allocated for the request's stream");
   }
@@ -84,10 +84,10 @@ Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t by
   return NoMemory(kernel, bytes, "none", "free memory or choose a kernel that needs less");
 }
 
-// One kernel with its transforms. The tensors' device is current around the launch. `*code`: what the launch returned.
+// Runs one kernel with its transforms. The tensors' device is current around the launch. `*code`: the launch's result.
 Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& transforms, Request& r,
               const DispatchResources& resources, int32_t* code) {
-  *code = LZ_LAUNCH_REFUSED;  // until it is reached
+  *code = LZ_LAUNCH_REFUSED;  // until the launch
   if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) return HostKernel(kernel);
   const lz_parallel& parallel = r.parallel ? *r.parallel : resources.threads;
   const uint64_t own = KernelBytes(kernel, r, parallel);
@@ -138,7 +138,8 @@ std::string WrittenInputs(const KernelEntry& kernel, const Request& r) {
     const lz_tensor& t = r.tensors[i];
     if (t.ndim < 0) continue;
     bool written = r.op->mutated_inputs() >> i & 1;
-    const bool native = kernel.spec.call == CallKind::kNative;  // results of others are copied into outputs afterwards
+    const bool native = kernel.spec.call == CallKind::kNative;  // results of host kernels are copied into
+                                                                // outputs afterwards
     for (size_t o = 0; native && !written && o < r.op->num_outputs(); ++o) {
       const lz_tensor& out = r.tensors[inputs + o];
       written = out.ndim >= 0 && out.data && SharesMemory(out, t);
@@ -176,8 +177,8 @@ Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources
   Status status = Launch(plan, *plan.kernel, plan.transforms, r, resources, &code);
   if (status.ok()) [[likely]]
     return status;
-  // Data that the kernel found invalid (an index outside its tensor) is the caller's to mend: no fallback hides it.
-  // Nor does one hide what debug mode has found.
+  // Data that the kernel found invalid (an index outside its tensor) is for the caller to correct: no fallback hides
+  // it, nor what debug mode found.
   const bool failed = code != LZ_LAUNCH_DONE && code != LZ_LAUNCH_INVALID_DATA && code != LZ_LAUNCH_INVALID_INDEX;
   if (!failed || !MayFallBack(plan, r, status)) return status;
   Status answered = DispatchFallback(plan, r, resources);

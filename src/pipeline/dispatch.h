@@ -1,4 +1,4 @@
-// 8 dispatch: transforms what the plan says, gets workspace, calls the kernel. The only stage that touches data.
+// 8 dispatch: applies the plan's transforms, gets workspace, calls the kernel. The only stage that touches data.
 #pragma once
 
 #include <string>
@@ -14,29 +14,29 @@ namespace lz {
 uint64_t WorkspaceBytes(const Plan& plan, const Request& request);
 uint64_t WorkspaceBytes(const KernelEntry& kernel, const Transforms& transforms, const Request& request);
 
-// What a call may use. `may_take`: asked before the engine takes more memory from the system than it did before.
+// What a call may use. `may_take` is called before the engine allocates more memory than it ever held.
 struct DispatchResources {
   const lz_parallel& threads;
-  Status (*may_take)(void* self, const Request& request, uint64_t bytes) = nullptr;  // nullptr: it always may
+  Status (*may_take)(void* self, const Request& request, uint64_t bytes) = nullptr;  // nullptr: always allowed
   void* self = nullptr;
 };
 
 // The inputs, by name, that `kernel` writes in a call: in place, or as an output that shares memory with them. Empty:
-// none, so that another kernel may answer after this one has stopped halfway.
+// none, so that another kernel may run after this one has stopped halfway.
 std::string WrittenInputs(const KernelEntry& kernel, const Request& request);
-// A kernel's error; it says which inputs may be half written.
+// A kernel's error with the names of the inputs that may be partly written.
 Status WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed);
 
-// Whether the plan's fallback may answer a call whose kernel failed like this. kKernelRefused: the kernel wrote
-// nothing. Any other failure of a kernel may have left its work half done, which a fallback must not read.
+// True if the plan's fallback may run after this failure. kKernelRefused: the kernel wrote nothing. After any other
+// failure outputs may be partly written, and a fallback must not read them.
 bool MayFallBack(const Plan& plan, const Request& request, const Status& failed);
-// Of a kernel that failed and the fallback after it: what the caller gets.
+// The status for the caller, after a kernel failed and its fallback ran.
 Status OutcomeOf(Status failed, Status answered);
 
-// Runs a native plan on a bound request whose outputs are set. kHostKernel: the door has to call it. A failing kernel
-// falls back to the plan's reference once, where MayFallBack allows it; request.fell_back says so.
+// Runs a native plan on a bound request whose outputs are set. kHostKernel: the binding has to call it. A failing
+// kernel falls back to the plan's reference once, if MayFallBack allows it, and sets request.fell_back.
 Status Dispatch(const Plan& plan, Request& request, const DispatchResources& resources);
-// The fallback alone, after the plan's kernel has failed at the door.
+// Runs only the fallback, after the plan's host kernel failed in the binding.
 Status DispatchFallback(const Plan& plan, Request& request, const DispatchResources& resources);
 
 }  // namespace lz

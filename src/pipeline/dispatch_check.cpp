@@ -15,7 +15,7 @@ constexpr char kGuard = char(0xA5);
 
 bool IsFloat(const lz_tensor& t) { return t.ndim >= 0 && (kFloats >> int(DTypeOf(t)) & 1); }
 
-// The row-major index of the first value that `is` holds for; -1: none.
+// Returns the row-major index of the first value for which `is` is true; -1: none.
 template <class Is>
 int64_t FirstOf(const lz_tensor& t, Is&& is) {
   const View v(t);
@@ -37,7 +37,7 @@ bool InputsAreFinite(const Request& r) {
   return true;
 }
 
-// Whether the operation's reference gives a NaN in this output too.
+// True if the operation's reference has a NaN in this output too.
 bool ReferenceAgrees(const KernelEntry* reference, const Request& r, lz_kernel_args args, size_t output) {
   if (!reference || reference->spec.call != CallKind::kNative || reference->spec.workspace) return true;
   std::array<lz_tensor, kMaxTensors> tensors = r.tensors;
@@ -49,7 +49,7 @@ bool ReferenceAgrees(const KernelEntry* reference, const Request& r, lz_kernel_a
     int64_t n = 1;
     std::vector<int64_t>& s = strides.emplace_back(size_t(t.ndim));
     for (int32_t d = t.ndim - 1; d >= 0; --d) s[size_t(d)] = n, n *= t.shape[d];
-    t.data = memory.emplace_back(size_t(n) + 1).data();  // 8 bytes an element hold any dtype
+    t.data = memory.emplace_back(size_t(n) + 1).data();  // 8 bytes per element are enough for any dtype
     t.byte_offset = 0;
     t.strides = s.data();
   }

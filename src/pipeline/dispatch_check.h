@@ -1,4 +1,4 @@
-// Debug mode: what a kernel in host memory did is looked at after each dispatch, and the kernel at fault is named.
+// Debug mode: the results of a kernel in host memory are checked after each dispatch, and a faulty kernel is named.
 #pragma once
 
 #include "core/status.h"
@@ -7,13 +7,13 @@
 
 namespace lz {
 
-// Bytes between the kernel's workspace and what follows it, which it must leave as they are; 0 outside debug mode.
+// Guard bytes after the kernel's workspace, which it must not change; 0 outside debug mode.
 inline constexpr uint64_t kGuardBytes = 64;
 constexpr uint64_t CheckBytes(const Plan& plan) { return plan.checked ? kGuardBytes : 0; }
 void PlantGuard(char* guard);
 
 // `args`: those of the launch. A broken guard, or a NaN in an output where the inputs are finite and the operation's
-// reference gives none, is an error that names the kernel.
+// reference has none, is an error that names the kernel.
 Status CheckDispatch(const Plan& plan, const KernelEntry& kernel, const Request& request, const lz_kernel_args& args,
                      const char* guard);
 

@@ -5,7 +5,7 @@
 namespace lz {
 namespace {
 
-// Rows of kernels, variants and policy rules, read against one call.
+// Evaluates rows of kernels, variants and policy rules for one call.
 struct CallFacts {
   const Request& request;
   std::span<const int64_t> device = {};
@@ -22,8 +22,8 @@ struct CallFacts {
   }
 };
 
-// The place, from 1, of the first pattern that the kernel matches; 0: none. A pattern with a dot is about kernel ids,
-// without one about sources.
+// Returns the position, from 1, of the first pattern that the kernel matches; 0: none. A pattern with a dot matches
+// kernel ids, others match sources.
 int PlaceIn(const std::vector<std::string>& patterns, const KernelEntry& k) {
   const auto at = std::ranges::find_if(
       patterns, [&](const std::string& p) { return GlobMatch(p, p.find('.') == p.npos ? k.source : k.id); });
@@ -31,10 +31,10 @@ int PlaceIn(const std::vector<std::string>& patterns, const KernelEntry& k) {
 }
 bool Matches(const std::vector<std::string>& patterns, const KernelEntry& k) { return PlaceIn(patterns, k) > 0; }
 
-// Of two places, 0 is none.
+// The earlier of two positions, where 0 is none.
 int Earlier(int a, int b) { return a == 0 || b == 0 ? std::max(a, b) : std::min(a, b); }
 
-// No rule of the kernel.
+// A reason that is not a rule of the kernel.
 Reason OwnReason(ReasonCode code) { return {code, Rel::kEq, kNoField, kNoRow, 0, 0}; }
 
 void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, int variant, Candidate* c) {
@@ -51,7 +51,7 @@ void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, in
     denied |= !rule.rule->allow.empty() && !Matches(rule.rule->allow, k);
   }
   if (!policy.enabled && !k.spec.reference) denied = true;
-  // References stay: without them a denial would turn into an error instead of a fallback.
+  // References stay: otherwise a denial would become an error instead of a fallback.
   if (denied && !(k.spec.reference && policy.fallback_enabled))
     c->reasons.push_back(OwnReason(ReasonCode::kPolicyDenied));
 }
@@ -66,10 +66,10 @@ void ApplyAvailability(std::span<const Backend* const> not_now, Candidate* c) {
   }
 }
 
-// Whether transforms may make a kernel admissible, and what says so otherwise.
+// Which transforms may make a kernel admissible, and the reason if they may not.
 struct Adaptation {
   bool allowed;
-  std::string_view field;  // of the policy
+  std::string_view field;  // the field of the policy
   int64_t wanted;
 
   explicit Adaptation(const Policy& policy)
@@ -84,7 +84,7 @@ uint32_t LayoutOutputs(const Operation& op) {
   return outputs;
 }
 
-// The index input whose dtype `row` is about, where the row holds of the other index dtype; -1: none.
+// Returns the index input whose dtype `row` constrains, if the row holds for the other index dtype; -1: none.
 int ConvertedIndex(const Request& r, const Row& row) {
   if (row.predicate >= 0) return -1;
   const Field& f = r.op->fields()[row.field];
@@ -95,8 +95,8 @@ int ConvertedIndex(const Request& r, const Row& row) {
   return Holds(row.rel, int64_t(OtherIndexDType(DTypeOf(r.tensors[i]))), row.operand, row.set) ? int(i) : -1;
 }
 
-// The transform after which a row holds; none when no transform mends it. For host kernels the door copies and casts,
-// and adapters know layouts; results of native ones are moved by dispatch.
+// The transform after which a row holds; empty if none helps. For host kernels the binding copies and casts, and
+// adapters handle layouts; results of native kernels are moved by dispatch.
 Transforms Mending(const Request& r, const KernelSpec& spec, const Row& row) {
   if (row.contiguous_input >= 0) return {.contiguous = 1u << row.contiguous_input};
   if (const int i = ConvertedIndex(r, row); i >= 0) return {.indices = 1u << i};
@@ -111,7 +111,7 @@ void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_tr
   const Request& r = facts.request;
   const Operation& op = *r.op;
   bool mendable = false;
-  for (size_t i = 0; i < op.num_inputs(); ++i) {  // of mixed dtypes no kernel takes the tensors as they are
+  for (size_t i = 0; i < op.num_inputs(); ++i) {  // no kernel takes mixed dtypes without a cast
     if (!(r.cast_inputs >> i & 1)) continue;
     if (can_transform && adaptation.allowed) {
       c->transforms.cast |= 1u << i;
@@ -168,7 +168,7 @@ std::vector<Candidate> Filter(const Request& request, int variant, const Device&
                               std::span<const Backend* const> not_now) {
   const CallFacts facts{request, device.facts, policy.facts};
   const Adaptation adaptation(*policy.policy);
-  // Dispatch transforms for native kernels in host memory; for host kernels the door does, on any device.
+  // Dispatch transforms for native kernels in host memory; for host kernels the binding does, on any device.
   const bool on_cpu = Platform(device.fact(DeviceField::kPlatform)) == Platform::kCpu;
   const auto& kernels = request.state->kernels[size_t(variant)];
   std::vector<Candidate> candidates(kernels.size());
@@ -176,7 +176,7 @@ std::vector<Candidate> Filter(const Request& request, int variant, const Device&
     Candidate& c = candidates[i];
     const KernelEntry& k = *kernels[i];
     c.kernel = &k;
-    // A simulated device answers for a machine that has the libraries.
+    // A simulated device represents a machine that has the libraries.
     if (!device.simulated) ApplyAvailability(not_now, &c);
     const bool can_transform = k.spec.call == CallKind::kHost || (k.spec.call == CallKind::kNative && on_cpu);
     ApplyRows(facts, adaptation, can_transform, &c);

@@ -20,21 +20,22 @@ struct Term {
   double value;
   const char* source;  // "declared", "policy", "measured", "none"
 };
-// What a call's tensors go through before a kernel takes them, and its results afterwards. Bit i: input or output i.
+// The transforms of a call's tensors before a kernel takes them, and of its results afterwards. Bit i: input or
+// output i.
 struct Transforms {
   uint32_t contiguous = 0;  // inputs copied to dense memory in the contract's order of axes
-  uint32_t cast = 0;        // inputs converted to the call's promoted dtype, dense too
-  uint32_t indices = 0;     // index inputs converted to int32, or to int64, dense too
+  uint32_t cast = 0;        // inputs converted to the call's promoted dtype, also dense
+  uint32_t indices = 0;     // index inputs converted to int32, or to int64, also dense
   uint32_t outputs = 0;     // outputs written dense in the contract's order, then moved to the caller's layout
 
-  uint32_t inputs() const { return contiguous | cast | indices; }  // those that a kernel gets as copies
+  uint32_t inputs() const { return contiguous | cast | indices; }  // inputs that a kernel gets as copies
   bool any() const { return (inputs() | outputs) != 0; }
   int count() const { return std::popcount(inputs()) + std::popcount(outputs); }
   DType DTypeAfter(const Request& request, size_t input) const;
   auto operator<=>(const Transforms&) const = default;
 };
 
-// The other one of int32 and int64.
+// Returns the other one of int32 and int64.
 constexpr DType OtherIndexDType(DType dtype) { return dtype == DType::kI64 ? DType::kI32 : DType::kI64; }
 
 // What is known about one kernel for one call.
@@ -42,7 +43,7 @@ struct Candidate {
   const KernelEntry* kernel = nullptr;
   std::vector<Reason> reasons;  // empty: admissible
   Transforms transforms;        // admissible after these
-  int preferred = 0;            // place among what the policy prefers, from 1; 0: not preferred
+  int preferred = 0;            // position in the policy's preferences, from 1; 0: not preferred
   bool avoided = false;
   std::vector<Term> terms;
   double score = 0;
@@ -50,17 +51,17 @@ struct Candidate {
   bool admissible() const { return reasons.empty(); }
 };
 
-// The variant of the contract that this call is: the first whose conditions hold; -1 when none does.
+// The variant of the contract for this call: the first whose conditions hold; -1 if none does.
 int VariantOf(const Request& request);
 
 // All kernels of `variant`, with reasons. Those of the backends `not_now` are refused for this call. A reason whose row
-// is kNoRow is no rule of the kernel: its field, if any, is the operation's.
+// is kNoRow is not a rule of the kernel: its field, if any, is the operation's.
 inline constexpr uint32_t kNoRow = UINT32_MAX;
 inline constexpr uint16_t kNoField = UINT16_MAX;
 std::vector<Candidate> Filter(const Request& request, int variant, const Device& device, const OperationPolicy& policy,
                               std::span<const Backend* const> not_now = {});
 
-// The lock that holds for this call: a rule's before the policy's. Empty: none.
+// The lock that applies to this call: a rule's lock comes before the policy's. Empty: none.
 std::string LockOf(const Request& request, int variant, const Device& device, const OperationPolicy& policy);
 
 }  // namespace lz

@@ -1,5 +1,5 @@
-// 7 plan: the choice for one class of calls, as a value. Plans are interned and live as long as the process: there are
-// no more of them than kernels times transforms, so a cached or prepared plan can never dangle.
+// 7 plan: the choice for one class of calls, as a value. Plans are interned and valid for the life of the process:
+// there are at most kernels times transforms of them, so a cached or prepared plan can never dangle.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +17,15 @@ namespace lz {
 struct Plan {
   uint32_t id = 0;
   const KernelEntry* kernel = nullptr;
-  const KernelEntry* fallback = nullptr;  // runs when the kernel fails; nullptr: the failure is the answer
+  const KernelEntry* fallback = nullptr;  // runs if the kernel fails; nullptr: the failure is returned
   Transforms transforms, fallback_transforms;
-  const KernelEntry* reference = nullptr;  // debug: what is wrong only if it does not do it too; nullptr: not in debug
-  // The kernel is a reference where another should have been: its calls are counted. nullptr otherwise.
+  const KernelEntry* reference = nullptr;  // debug mode: a fault counts only if this kernel does not have it too;
+                                           // nullptr: not in debug mode
+  // Set if the kernel is a reference although another kernel should have been selected: its calls are counted.
   ReferenceUses::Counted* reference_use = nullptr;
   bool locked = false;   // named by a lock or kernel=: a failure raises
-  bool strict = false;   // kernels are told: LZ_KERNEL_STRICT
-  bool checked = false;  // debug: what the kernel did is looked at
+  bool strict = false;   // passed to kernels as LZ_KERNEL_STRICT
+  bool checked = false;  // debug mode: the kernel's results are checked
 
   bool uses_fallback() const { return reference_use != nullptr; }
   void CountCall() const {

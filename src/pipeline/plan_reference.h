@@ -1,5 +1,5 @@
-// Calls that a reference answers though another kernel should have: of a GPU, or of an operation that has others. They
-// are fallbacks, which are counted and said.
+// Calls that a reference serves although another kernel should have: on a GPU, or of an operation that has other
+// kernels. They are fallbacks, which are counted and reported.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,12 @@
 
 namespace lz {
 
-// One reference on one kind of device.
+// The uses of one reference on one platform.
 struct ReferenceUse {
   const KernelEntry* kernel;
   Platform platform;
-  std::vector<std::string> libraries;  // not usable here; their kernels would have taken some of the calls; sorted
+  std::vector<std::string> libraries;  // not usable here, though their kernels would have taken some of the
+                                       // calls; sorted
   uint64_t calls = 0;
 };
 
@@ -28,14 +29,14 @@ class ReferenceUses {
     ReferenceUse use;  // guarded by the owner's mutex; its `calls` are not used
     std::atomic<uint64_t> calls{0};
   };
-  // The entry of this reference, with `libraries` added to what it lacks. It lives as long as this object.
+  // Returns the entry of this reference, with `libraries` added to the missing ones. Valid as long as this object.
   Counted* Note(const KernelEntry& kernel, Platform platform, const std::vector<std::string>& libraries);
   ReferenceUse Read(const Counted& counted) const;
-  std::vector<ReferenceUse> Read() const;  // those that have answered, in order of registration
+  std::vector<ReferenceUse> Read() const;  // those that have served calls, in order of registration
 
  private:
   mutable std::mutex mutex_;
-  std::map<std::pair<uint32_t, Platform>, Counted> uses_;  // by index of the kernel
+  std::map<std::pair<uint32_t, Platform>, Counted> uses_;  // by index of the kernel, and platform
 };
 
 }  // namespace lz

@@ -1,4 +1,5 @@
-// Layers to one Policy: later layers win, key by key. See policy.h; the parts are policy_{keys,yaml,values,rules}.h.
+// Merges layers into one Policy: later layers win, key by key. See policy.h; the parts
+// are policy_{keys,yaml,values,rules}.h.
 #include "pipeline/policy.h"
 
 #include <algorithm>
@@ -29,7 +30,7 @@ struct LockEntry {
   int layer = 0;
 };
 
-// 64-bit FNV-1a: fixed for ever, because hashes are stored and compared between processes.
+// 64-bit FNV-1a. It must never change, because hashes are stored and compared between processes.
 uint64_t StableHash(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (char c : text) hash = (hash ^ uint8_t(c)) * 0x100000001b3u;
@@ -128,8 +129,8 @@ class Merger {
     }
   }
 
-  // A source named by two layers as preferred and avoided: the later layer decides. (Within one layer both stay, and
-  // avoiding is the stronger.)
+  // If one layer prefers a source and another avoids it, the later layer decides. (Within one layer both stay, and
+  // avoiding is stronger.)
   void SeparatePreferredAndAvoided() {
     Entry& prefer = entries_["prefer_sources"];
     Entry& avoid = entries_["avoid_sources"];
@@ -178,7 +179,7 @@ class Merger {
               [](const SmRange& a, const SmRange& b) { return a.first < b.first; });
   }
 
-  // What the hash is of: every value but paths, and which lock wins where several layers have some.
+  // The text that is hashed: every value except paths, and which lock wins if several layers have some.
   std::string Canonical(const Policy& policy) const {
     std::string text;
     for (const PolicyKey& key : PolicyKeys()) {
@@ -255,7 +256,7 @@ std::string PolicyJson(const Policy& policy) {
     const std::string name(key.name);
     const auto value = policy.settings.find(name);
     const auto origin = policy.origins.find(name);
-    if (value == policy.settings.end() || origin == policy.origins.end()) continue;  // made by hand
+    if (value == policy.settings.end() || origin == policy.origins.end()) continue;  // policy made by hand
     json row = {{"value", json::parse(value->second, nullptr, false)}, {"origin", origin->second}};
     if (key.type == KeyType::kLocks) {
       for (const auto& [operation, kernel] : policy.locks)

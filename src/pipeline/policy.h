@@ -1,5 +1,6 @@
 // 3 policy: what is allowed. An immutable snapshot made of layers (lowest first: default, user file, project file,
-// environment, code, scope); every key of layerzero.yaml is read and range-checked, with the line of a mistake.
+// environment, code, scope); every key of layerzero.yaml is read and range-checked; mistakes are reported with
+// their line.
 //   auto policy = ParsePolicy({{.name = "layerzero.yaml", .yaml = text}});
 #pragma once
 
@@ -16,21 +17,21 @@
 
 namespace lz {
 
-// One condition of a rule, on a field that constraint rows can name too. `field` as written; aliases such as head_dim,
-// seq_len, batch_size, num_heads, sm are resolved per operation (see PolicyFieldNames).
+// One condition of a rule, on a field that constraint rows can name too. `field` is as written; aliases such as
+// head_dim, seq_len, batch_size, num_heads, sm are resolved per operation (see PolicyFieldNames).
 struct RuleCondition {
   std::string field;
   Rel rel = Rel::kEq;   // kEq, kNe, kGe, kGt, kLe, kLt
   int64_t operand = 0;  // booleans 0 and 1; sm 9.0 = 90, driver 580.65 = 580065, CUDA 13.0 = 13000
-  std::string text;     // a name or a glob over names ("bfloat16", "float*", "hopper"); empty: `operand` counts
+  std::string text;     // a name or a glob over names ("bfloat16", "float*", "hopper"); empty: `operand` is used
 };
 
-// All conditions hold = the rule applies. A list in the file (any of) has become one Rule for each alternative.
+// A rule applies if all its conditions hold. A list in the file (any of) has become one Rule per alternative.
 struct Rule {
   std::string operation = "*";  // glob over operation ids
   std::vector<RuleCondition> conditions;
   // Globs over kernel ids or, without a dot, sources.
-  std::vector<std::string> prefer, avoid, deny, allow;  // of `prefer` the first one most
+  std::vector<std::string> prefer, avoid, deny, allow;  // in `prefer` the first is the most preferred
   std::string lock;                                     // a kernel id; empty: none
   std::string origin;                                   // "layerzero.yaml:12"
 };
@@ -42,7 +43,7 @@ struct SmRange {
   std::string generation;  // of kGpuGenerations
 };
 
-// What the selection reads. Booleans are also facts ("policy.strict_mode").
+// The values that selection reads. Booleans are also facts ("policy.strict_mode").
 struct Policy {
   bool enabled = true;
   bool fallback_enabled = true;
@@ -52,9 +53,9 @@ struct Policy {
   bool deterministic = false;
   bool strict_mode = false;
   bool debug = false;
-  double prefer_tolerance = 0.05;  // a preferred source wins within this share of the best time
+  double prefer_tolerance = 0.05;  // a preferred source wins within this fraction of the best time
   int64_t memory_headroom_mb = 1024;
-  double memory_block_fraction = 0.8;  // of what is free, for one workspace
+  double memory_block_fraction = 0.8;  // fraction of free memory that one workspace may take
   std::vector<int64_t> layout_head_counts;
   double layout_warn_interval_s = 60;
   int64_t cache_max_size = 10000;
@@ -64,58 +65,60 @@ struct Policy {
   bool perfdb_enabled = true;
   std::vector<std::string> prefer_sources, avoid_sources, allow_sources;
   std::map<std::string, std::string> locks;  // operation id, flat name or alias -> kernel id; read through LocksFor
-  std::vector<Rule> rules;                   // of the highest layer first, then in the file's order
+  std::vector<Rule> rules;                   // those of the highest layer first, then in the file's order
   std::vector<SmRange> sm_to_generation;     // disjoint, ascending
   std::map<std::string, int64_t> generation_to_tc_gen;
-  std::string cache_dir;                          // may begin with "~/" where the layers do not come from ProcessLayers
+  std::string cache_dir;                          // may begin with "~/" unless the layers come from ProcessLayers
   std::map<std::string, std::string> settings;    // every key ("section.key") -> its value as JSON, defaults included
   std::map<std::string, std::string> origins;     // every key, and "locks.<name>" -> "default", "layerzero.yaml:12"
-  std::map<std::string, std::string> lock_names;  // every lock that a layer sets or takes back -> where
+  std::map<std::string, std::string> lock_names;  // every lock that a layer sets or removes -> where
   std::map<std::string, int> lock_layers;         // lock name -> index of its layer: the higher one wins
-  uint64_t hash = 0;  // of every value, not of paths, layer names and lines: equal content, equal hash, in any process
+  uint64_t hash = 0;  // hash of every value, not of paths, layer names and lines: equal content, equal hash, in
+                      // any process
 };
 
 // A lock that covers an operation.
 struct LockMatch {
   std::string name;    // as written
   std::string kernel;  // kernel id
-  bool group = false;  // the name covers more than the operation ("attention"): binds only what the kernel implements
+  bool group = false;  // the name covers more than the operation ("attention"): locks only what the kernel implements
 };
-// Locks for one operation, the one to obey first: of the highest layer, then the longest name. `names`: its id, flat
-// name and aliases. Dots and case do not matter: LAYERZERO_LOCK_NORM_RMS is norm.rms, ..._LOCK_ATTENTION all below it.
+// Locks for one operation, in order of precedence: of the highest layer, then the longest name. `names`: its id, flat
+// name and aliases. Dots and case do not matter: LAYERZERO_LOCK_NORM_RMS is norm.rms, ..._LOCK_ATTENTION everything
+// below it.
 std::vector<LockMatch> LocksFor(const Policy& policy, std::span<const std::string_view> names);
 
-// Whether a lock of this name is about the operation.
+// True if a lock of this name covers the operation.
 bool LockCovers(std::string_view lock, std::span<const std::string_view> names);
-// How locks are compared: "attention.causal" and LAYERZERO_LOCK_ATTENTION_CAUSAL are one name.
+// The form in which locks are compared: "attention.causal" and LAYERZERO_LOCK_ATTENTION_CAUSAL are one name.
 std::string NormalLockName(std::string_view name);
 
-// The fields that a rule's field name can mean, most specific first ("head_dim": d, d_qk); a rule takes the first that
-// the operation has. Empty: the name stands for itself.
+// The fields that a rule's field name can refer to, most specific first ("head_dim": d, d_qk); a rule uses the first
+// that the operation has. Empty: the name itself is the field.
 std::span<const std::string_view> PolicyFieldNames(std::string_view name);
 
-// Where one layer comes from. JSON is YAML: code and scopes pass JSON.
+// The source of one layer. JSON is YAML: code and scopes pass JSON.
 struct PolicyLayer {
   std::string name;  // in messages: a path, "environment", "lz.configure"
   std::string yaml;
-  bool is_scope = false;  // of single calls: keys of the whole process are refused
+  bool is_scope = false;  // layer of single calls: keys of the whole process are refused
 };
 
 // Later layers win. Lists and maps of a later layer replace those of an earlier one; its rules come before theirs, its
-// locks are added to theirs (null unlocks), and what it prefers is no longer avoided (and the other way round).
-// Pure and thread-safe; a mistake is a kConfig status that names layer, line and key.
+// locks are added to theirs (null unlocks), and what it prefers is no longer avoided (and the other way round). Pure
+// and thread-safe; a mistake is a kConfig status that names layer, line and key.
 Result<Policy> ParsePolicy(std::span<const PolicyLayer> layers);
 
-// LAYERZERO_* of `environment` (name, value) as a layer; a variable that is not known is a ConfigError.
+// LAYERZERO_* of `environment` (name, value) as a layer; an unknown variable is a ConfigError.
 Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std::string>> environment);
 
-// LAYERZERO_LIBRARIES, "openblas=libopenblas.so.0,onednn=/opt/lib/libdnnl.so.3", as {source: path}; empty where it is
-// wrong, which EnvironmentLayer says.
+// LAYERZERO_LIBRARIES, "openblas=libopenblas.so.0,onednn=/opt/lib/libdnnl.so.3", as {source: path}; empty if it is
+// malformed, which EnvironmentLayer reports.
 std::map<std::string, std::string, std::less<>> NamedLibraries();
 
 // The layers of this process: user file, project file (`project`, else LAYERZERO_CONFIG, else layerzero.yaml in the
-// working directory; only the last may be missing), environment. It and NamedLibraries are the library's only readers
-// of the environment. The first layer holds the default cache_dir with ~ resolved.
+// working directory; only the last may be missing), environment. This function and NamedLibraries are the library's
+// only readers of the environment. The first layer has the default cache_dir with ~ resolved.
 Result<std::vector<PolicyLayer>> ProcessLayers(std::string project = {});
 
 // The policy as JSON: every key, its value and the layer that set it.

@@ -25,7 +25,7 @@ enum class VariableKind : uint8_t { kFlag, kInverseFlag, kVerbosity, kSources, k
 struct Variable {
   std::string_view name;
   VariableKind kind;
-  std::string_view key;  // of layerzero.yaml
+  std::string_view key;  // key of layerzero.yaml
 };
 
 constexpr auto kVariables = std::to_array<Variable>({
@@ -57,7 +57,7 @@ Result<bool> ParseFlag(const Variable& variable, std::string_view value) {
   if (text == "1" || text == "true" || text == "yes" || text == "on") return true;
   if (text == "0" || text == "false" || text == "no" || text == "off") return false;
   const bool verbosity = variable.kind == VariableKind::kVerbosity;
-  if (verbosity && text == "2") return true;  // and times, which the Python side prints
+  if (verbosity && text == "2") return true;  // level 2 adds times, which the Python side prints
   return Wrong(variable.name, verbosity ? "0, 1 or 2" : "0 or 1", value);
 }
 
@@ -151,7 +151,7 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
   return {};
 }
 
-// Nothing there and `required` is false: an empty text.
+// If the file does not exist and `required` is false, the text is empty.
 Result<PolicyLayer> ReadLayer(const std::string& path, bool required, std::string fix = {}) {
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
   if (file == nullptr) {
@@ -159,7 +159,7 @@ Result<PolicyLayer> ReadLayer(const std::string& path, bool required, std::strin
     if (!required && (error == ENOENT || error == ENOTDIR)) return PolicyLayer{.name = path};
     return Wrong(path, "a readable policy file", std::generic_category().message(error), std::move(fix));
   }
-  std::string text(kMaxPolicyBytes + 1, '\0');  // one more than allowed: ParsePolicy then refuses it
+  std::string text(kMaxPolicyBytes + 1, '\0');  // one byte more than allowed: ParsePolicy then refuses it
   text.resize(std::fread(text.data(), 1, text.size(), file.get()));
   if (std::ferror(file.get()) != 0)
     return Wrong(path, "a readable policy file", std::generic_category().message(errno));
@@ -176,7 +176,7 @@ Result<PolicyLayer> EnvironmentLayer(std::span<const std::pair<std::string, std:
     const auto known = std::find_if(kVariables.begin(), kVariables.end(),
                                     [wanted = std::string_view(name)](const auto& v) { return v.name == wanted; });
     if (known == kVariables.end() && !name.starts_with(kLockPrefix)) return UnknownVariable(name);
-    if (value.empty()) continue;  // as if it were not set
+    if (value.empty()) continue;  // as if it were unset
     if (known == kVariables.end()) {
       LZ_RETURN_IF_ERROR(AddLock(name, value, locks));
     } else {
@@ -202,7 +202,7 @@ Result<std::vector<PolicyLayer>> ProcessLayers(std::string project) {
     if (equals == std::string_view::npos) continue;
     const std::string name(text.substr(0, equals)), value(text.substr(equals + 1));
     if (name == "HOME") home = value;
-    if (name == "XDG_CACHE_HOME" && value.starts_with('/')) caches = value;  // others are to be ignored
+    if (name == "XDG_CACHE_HOME" && value.starts_with('/')) caches = value;  // other values are ignored
     if (name == "LAYERZERO_CACHE_DIR") cache_dir = value;
     if (name == "LAYERZERO_CONFIG") config = value;
     if (name.starts_with(kPrefix)) variables.emplace_back(name, value);

@@ -1,4 +1,4 @@
-// The table of every key of layerzero.yaml. A new key is one row here; `make test` then asks for the rendered files.
+// The table of every key of layerzero.yaml. A new key is one row here; `make test` then requires the rendered files.
 #include "pipeline/policy_keys.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
      .doc = "generation to tensor core generation"},
 });
 
-// What docs/roadmap.md plans: keys, and sections none of whose keys is read yet.
+// The plans of docs/roadmap.md: keys, and sections of which no key is read yet.
 constexpr auto kRoadmap = std::to_array<Text>({
     "plan_mode",
     "graph_strict_mode",
@@ -120,7 +120,7 @@ constexpr bool UniqueNames() {
 }
 static_assert(UniqueNames());
 
-// Letters put in, left out, replaced, or swapped with the next one.
+// The number of letters to insert, delete, replace, or swap with the next one.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -1,5 +1,5 @@
-// Every key of layerzero.yaml as one row of a table: its type, range, default, one sentence.
-// The parser, the default file, the JSON schema and the guide's table are made from it.
+// Every key of layerzero.yaml as one row of a table: its type, range, default, one sentence. The parser, the default
+// file, the JSON schema and the guide's table are made from it.
 //   const PolicyKey* key = FindPolicyKey("cache.max_size");
 #pragma once
 
@@ -14,7 +14,7 @@ enum class KeyType : uint8_t {
   kBool,
   kInt,
   kFloat,
-  kPath,     // where, not what: not part of the policy's hash
+  kPath,     // not part of the policy's hash
   kSources,  // library names, globs allowed
   kIntList,
   kLocks,  // operation -> kernel id, null unlocks
@@ -27,7 +27,7 @@ struct PolicyKey {
   std::string_view name;  // "cache.max_size"
   KeyType type;
   std::string_view value;     // the default, as JSON
-  bool process_wide = false;  // refused in a scope, whose calls it could not set apart
+  bool process_wide = false;  // refused in a scope, because it cannot differ between calls
   double min = 0;             // kInt, kFloat, elements of kIntList, values of maps
   double max = 0;
   std::string_view doc;
@@ -35,17 +35,17 @@ struct PolicyKey {
 
 std::span<const PolicyKey> PolicyKeys();
 const PolicyKey* FindPolicyKey(std::string_view name);  // null: unknown
-// Keys and sections that are planned (docs/roadmap.md); no part of this version reads them, so they are refused.
+// Keys and sections that are planned (docs/roadmap.md). They are refused because no part of this version reads them.
 std::span<const std::string_view> PolicyRoadmap();
-bool IsOnPolicyRoadmap(std::string_view name);  // "jit.manifest_path" is, as "jit" is
+bool IsOnPolicyRoadmap(std::string_view name);  // true for "jit.manifest_path" as well as "jit"
 inline constexpr std::string_view kNotInThisVersion = "not supported in this version, see docs/roadmap.md";
 bool IsPolicySection(std::string_view name);
 
-// What a value must be: "an integer from 1 to 100".
+// Describes valid values: "an integer from 1 to 100".
 std::string WantedText(const PolicyKey& key);
-// The entry of `names` that `text` was probably meant to be; empty: none is near.
+// The entry of `names` that `text` was probably meant to be; empty: none is close.
 std::string_view NearestName(std::string_view text, std::span<const std::string_view> names);
-// How to write the key nearest to `name` (of the section `section`, empty at the top); empty: none is near.
+// How to write the key closest to `name` (in `section`, empty at the top level); empty: none is close.
 std::string NearestKeyFix(std::string_view section, std::string_view name);
 
 // policies/default.yaml, schemas/policy.schema.json and the table of docs/guide/policy.md, as text.

@@ -15,7 +15,7 @@ std::string NearestFix(std::string_view text, std::span<const std::string_view> 
   return near.empty() ? std::string(otherwise) : "did you mean " + std::string(near) + "?";
 }
 
-// "hwy.rms" is near to no id by letters; a kernel of that library whose id ends alike is meant.
+// By edit distance "hwy.rms" is close to no id; a kernel of that library whose id ends alike is meant.
 std::string NearestKernel(std::string_view id, std::span<const std::string_view> ids, std::string_view otherwise) {
   const size_t first = id.find('.'), last = id.rfind('.');
   if (NearestName(id, ids).empty() && first != id.npos) {
@@ -28,7 +28,7 @@ std::string NearestKernel(std::string_view id, std::span<const std::string_view>
   return NearestFix(id, ids, otherwise);
 }
 
-// The library part of a kernel id: "hwy" of "hwy.norm.rms".
+// The library of a kernel id: "hwy" for "hwy.norm.rms".
 std::string_view LibraryOf(std::string_view id) { return id.substr(0, id.find('.')); }
 bool HasGlob(std::string_view text) { return text.find_first_of("*?") != text.npos; }
 
@@ -61,14 +61,14 @@ struct Names {
              .fix = NearestFix(name, known, "`layerzero backends` shows them")}};
   }
 
-  // A library, a kernel id or a glob over either.
+  // Checks a library, a kernel id or a glob over either.
   Status Pattern(const std::string& where, std::string_view name) const {
     const std::string_view library = LibraryOf(name);
     if (library == name || HasGlob(name)) return Library(where, library);
     return Kernel(where, name, [](const Operation&, std::string_view) { return true; });
   }
 
-  // `is_about`: the operations that one of the kernel's must be.
+  // `is_about`: at least one operation of the kernel must satisfy it.
   Status Kernel(const std::string& where, std::string_view id, const Test& is_about) const {
     if (later.contains(LibraryOf(id))) return {};
     bool elsewhere = false;

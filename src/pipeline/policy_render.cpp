@@ -11,7 +11,7 @@ namespace {
 using nlohmann::ordered_json;
 
 struct NameParts {
-  std::string section;  // "" at the top
+  std::string section;  // "" at the top level
   std::string leaf;
 };
 NameParts Split(std::string_view name) {
@@ -20,7 +20,7 @@ NameParts Split(std::string_view name) {
   return {std::string(name.substr(0, dot)), std::string(name.substr(dot + 1))};
 }
 
-// As people write it: [8, 12], names without quotes.
+// Values as people write them: [8, 12], names without quotes.
 std::string YamlText(const nlohmann::json& value) {
   if (value.is_string()) {
     const std::string text = value.get<std::string>();

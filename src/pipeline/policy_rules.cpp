@@ -1,4 +1,5 @@
-// Rules of a policy: `match` (fields of a call, any of a list) and actions (prefer, avoid, deny, allowlist, lock).
+// Rules of a policy: `match` (fields of a call, any value of a list) and actions (prefer, avoid, deny,
+// allowlist, lock).
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -12,16 +13,16 @@ namespace {
 using nlohmann::json;
 using Kind = YamlNode::Kind;
 
-constexpr size_t kMaxAlternatives = 64;  // of one rule, after its lists are multiplied out
-constexpr size_t kMaxRules = 4096;       // of one layer
+constexpr size_t kMaxAlternatives = 64;  // per rule, after its lists are multiplied out
+constexpr size_t kMaxRules = 4096;       // per layer
 
-// What a field's values are, and so how text becomes an operand.
+// The kind of a field's values, which decides how text becomes an operand.
 enum class FieldValues : uint8_t {
-  kAny,         // unknown here: an integer, a boolean or a name
+  kAny,         // not known here: an integer, a boolean or a name
   kNumber,      // integers only
   kSm,          // 90 or 9.0
-  kDriver,      // 580.65 = 580065; a plain major number too
-  kCuda,        // 13.0 = 13000; a plain major number too
+  kDriver,      // 580.65 = 580065; a major number alone is allowed
+  kCuda,        // 13.0 = 13000; a major number alone is allowed
   kGeneration,  // names of kGpuGenerations
 };
 
@@ -106,7 +107,9 @@ std::optional<Operand> ParseOperand(FieldValues values, std::string_view text) {
   switch (values) {
     case FieldValues::kSm:
       code = number ? number : ParseVersion(text, 10, 1);
-      if (code && *code != 0 && (*code < 30 || *code > 9999)) code.reset();  // 9 may mean 9.0: asked, not guessed
+      if (code && *code != 0 && (*code < 30 || *code > 9999))
+        code.reset();  // 9 may mean 9.0: refused rather
+                       // than guessed
       break;
     case FieldValues::kDriver:
       code = number && *number > 0 && *number < 10000 ? std::optional(*number * 1000) : number;
@@ -141,7 +144,7 @@ std::string WantedOperand(FieldValues values) {
   return "an integer, true or false, or a name";
 }
 
-// Reads one rule; the parts that lists multiply are kept apart until the end.
+// Reads one rule; the parts that lists multiply are kept separate until the end.
 class RuleReader {
  public:
   RuleReader(const PolicySource& source, std::string name) : source_(source), name_(std::move(name)) {}
@@ -319,7 +322,7 @@ class RuleReader {
   std::string name_;  // "rules[3]"
   Rule rule_;
   std::vector<std::string> operations_;
-  std::vector<std::vector<All>> fields_;  // of each field: any of
+  std::vector<std::vector<All>> fields_;  // per field: any of
 };
 
 }  // namespace

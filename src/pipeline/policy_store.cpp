@@ -15,7 +15,7 @@
 namespace lz {
 namespace {
 
-// A condition as a rule on one operation, or nothing when the operation has no such field. Names become numbers.
+// A condition as a rule on one operation, or nothing if the operation has no such field. Names become numbers.
 std::optional<std::vector<Constraint>> AsConstraints(const Operation& op, const RuleCondition& c,
                                                      std::deque<std::string>* names,
                                                      std::deque<std::vector<int64_t>>* sets) {
@@ -69,7 +69,7 @@ std::optional<std::vector<Constraint>> AsConstraints(const Operation& op, const 
   return std::vector<Constraint>{{name, Rel::kInSet, 0, sets->back()}};
 }
 
-// Takes out of `below` what `above` says again, so that the layers of code are no more than the keys they set.
+// Removes from `below` the keys that `above` sets again, so that the layers of code are at most the keys they set.
 void EraseOverlaid(const nlohmann::json& above, nlohmann::json* below) {
   for (const auto& [key, value] : above.items()) {
     const auto at = below->find(key);
@@ -180,7 +180,7 @@ Result<int64_t> Policies::Scope(int64_t parent, std::string json) {
     return Status(StatusCode::kInvalidRequest,
                   {.field = "policy scope", .wanted = "an open scope", .got = std::to_string(parent)});
   }
-  if (parent != 0 && slots_[size_t(parent)].json == json) return parent;  // the same words on top say nothing new
+  if (parent != 0 && slots_[size_t(parent)].json == json) return parent;  // the same settings on top add nothing
   if (const auto at = slot_of_.find({parent, json}); at != slot_of_.end()) return at->second;
   if (slots_.size() > kMaxScopes) {
     return Status(StatusCode::kConfig, {.field = "policy scope",
@@ -207,7 +207,8 @@ Result<std::shared_ptr<const Policy>> Policies::policy(int64_t id) {
   return (*compiled)->policy;
 }
 
-// Locks must cover an operation, rules be about one, and each condition be a field of one that its rule is about.
+// Locks must cover an operation, rules must be about one, and each condition must be a field of an operation that its
+// rule is about.
 Status Policies::CheckNames(const Policy& policy) const {
   for (const auto& lock : policy.lock_names) {
     const auto& [name, origin] = lock;
@@ -286,7 +287,7 @@ Result<std::shared_ptr<const OperationPolicy>> Policies::Resolve(std::shared_ptr
     for (const LockMatch& match : LocksFor(p, NamesOf(op, variant.id))) {
       const bool covers_more = match.group || match.name != variant.id;
       if (covers_more && !registry_.FindKernel(variant.id, match.kernel) && registry_.FindKernel("", match.kernel)) {
-        continue;  // the kernel is another operation's of the group
+        continue;  // the kernel belongs to another operation of the group
       }
       lock_id = match.kernel;
       break;

@@ -1,8 +1,8 @@
-// Policies in force: the process's (id 0) and scoped ones, compiled for the operations that they are asked about.
+// Policies in force: the process's (id 0) and scoped ones, compiled for the operations for which they are requested.
 //
-// An id stands for the process's policy with the words of its scopes laid over it and stays good for ever, so it keeps
-// no more than those words. What is compiled from them is shared, found again by content, and dropped when it has not
-// been asked for lately: holders keep theirs.
+// An id identifies the process's policy overlaid with the settings of its scopes. It is valid for the life of the
+// process, so only those settings are kept for it. The policies compiled from them are shared, found by content, and
+// dropped when they have not been used lately; whoever holds one keeps it alive.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@
 
 namespace lz {
 
-// A policy's rules, resolved for one operation: which of them hold is decided per call.
+// A policy's rules, resolved for one operation; each call decides which of them apply.
 struct ResolvedRule {
   const Rule* rule;
   std::vector<Row> rows;
@@ -33,38 +33,38 @@ struct OperationPolicy {
   std::vector<std::string> locks;                // by variant; empty: none
   std::array<int64_t, size_t(PolicyField::kCount)> facts{};
   bool names_checked = false;     // every kernel and library that it names for this operation exists
-  uint64_t registry_changes = 0;  // which locks bind depends on the kernels that there are
+  uint64_t registry_changes = 0;  // the locks that bind depend on the registered kernels
 };
 
 class Policies {
  public:
-  static constexpr size_t kMaxScopes = size_t{1} << 20;  // of different words; beyond: an error
-  static constexpr size_t kMaxCompiled = 128;            // kept for the next call
+  static constexpr size_t kMaxScopes = size_t{1} << 20;  // with different settings; more are an error
+  static constexpr size_t kMaxCompiled = 128;            // compiled policies that are kept
 
   explicit Policies(Registry& registry) : registry_(registry) {}
 
-  // Layers below code: replaced by Reload. `changed` afterwards: the policy epoch has to advance.
+  // Sets the layers below code, which Reload replaces. `changed` afterwards: the policy epoch has to advance.
   Status Load(std::vector<PolicyLayer> layers);
-  // The code layer: keys of `json` are laid over what code set before. Refused as a whole when one key is wrong.
+  // The code layer: overlays keys of `json` on what code set before. Refused as a whole if one key is wrong.
   Status Configure(const std::string& json);
-  // The id of the process's policy with one more layer; equal layers give equal ids.
+  // Returns the id of the process's policy with one more layer; equal layers have equal ids.
   Result<int64_t> Scope(int64_t parent, std::string json);
 
   Result<std::shared_ptr<const Policy>> policy(int64_t id);
   // Rules, locks and facts for one operation. Registers the rules' thresholds, so the operation's state may change.
   Result<std::shared_ptr<const OperationPolicy>> For(int64_t id, const Operation& op);
 
-  // Every library is registered now, or is one of `later`: from here on a policy that names another one, or a kernel
-  // that is not there, is refused. Before, such names may be of what is still to come.
+  // Every library is registered now, or is one of `later`: from now on a policy that names another library, or an
+  // unknown kernel, is refused. Before that, such names may belong to a library that is registered later.
   void AllNamed(LibraryNames later);
 
   size_t num_scopes() const;
   size_t num_compiled() const;
-  size_t num_layers() const;  // of code
+  size_t num_layers() const;  // layers of code
 
  private:
   struct Compiled {
-    std::string key;  // what it was made from
+    std::string key;  // the settings it was compiled from
     std::shared_ptr<const Policy> policy;
     std::map<const Operation*, std::shared_ptr<const OperationPolicy>> operations;
   };
@@ -72,12 +72,12 @@ class Policies {
     int64_t parent;
     std::string json;
     std::weak_ptr<Compiled> compiled;
-    uint64_t version;  // of the process's policy that `compiled` was made with
+    uint64_t version;  // version of the process's policy that `compiled` was made with
   };
-  // All with mutex_ held.
+  // mutex_ must be held for all of these.
   Result<std::shared_ptr<Compiled>> Of(int64_t id);
   Result<std::shared_ptr<Compiled>> Compile(int64_t id);
-  Status Recompile();  // the process's, with a version of its own
+  Status Recompile();  // the process's policy, with a new version
   Status CheckNames(const Policy& policy) const;
   Status CheckCondition(const Rule& rule, const RuleCondition& condition) const;
   Result<std::shared_ptr<const OperationPolicy>> Resolve(std::shared_ptr<const Policy> policy, const Operation& op);
@@ -88,12 +88,12 @@ class Policies {
   std::vector<PolicyLayer> process_, code_;
   bool all_named_ = false;
   LibraryNames later_;
-  uint64_t version_ = 0;  // of process_ and code_
+  uint64_t version_ = 0;  // version of process_ and code_
   uint64_t process_version_ = 0;
   std::deque<Slot> slots_;                                           // by id
-  std::map<std::pair<int64_t, std::string_view>, int64_t> slot_of_;  // parent and words
-  std::list<std::shared_ptr<Compiled>> compiled_;                    // the last one used first
-  std::shared_ptr<Compiled> current_;                                // the process's
+  std::map<std::pair<int64_t, std::string_view>, int64_t> slot_of_;  // by parent and settings
+  std::list<std::shared_ptr<Compiled>> compiled_;                    // most recently used first
+  std::shared_ptr<Compiled> current_;                                // the process's policy
 };
 
 }  // namespace lz

@@ -18,7 +18,7 @@ std::string DidYouMean(std::string_view text, std::span<const std::string_view> 
   return near.empty() ? "" : "did you mean " + std::string(near) + "?";
 }
 
-// A value and the row that it must fit: the error's fields are then the same everywhere.
+// A value and the row that it must fit, so that errors have the same fields everywhere.
 struct Reader {
   const PolicySource& source;
   const PolicyKey& key;

@@ -1,5 +1,5 @@
-// One value of a policy layer, checked against its key's row, as JSON whose text is canonical (equal values, equal
-// text).
+// One value of a policy layer, checked against its key's row, as JSON whose text is canonical (equal values,
+// equal text).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -16,13 +16,13 @@ namespace lz {
 
 // The key's default.
 nlohmann::json DefaultValue(const PolicyKey& key);
-// Every type but kRules. Entries of kLocks may be null (unlock).
+// Every type except kRules. Entries of kLocks may be null (unlock).
 Result<nlohmann::json> ParseValue(const PolicySource& source, const PolicyKey& key, const YamlNode& node);
-// The value of `rules`, one Rule for each alternative of a list.
+// The value of `rules`, one Rule per alternative of a list.
 Result<std::vector<Rule>> ParseRules(const PolicySource& source, const YamlNode& node);
 
-nlohmann::json RuleToJson(const Rule& rule);  // as it could stand in a file, without the origin
-// "75-79" or "89"; nothing: neither.
+nlohmann::json RuleToJson(const Rule& rule);  // as it would be written in a file, without the origin
+// "75-79" or "89"; empty if it is neither.
 std::optional<SmRange> ParseSmRange(std::string_view text);
 std::optional<int64_t> ParseInteger(std::string_view text);
 // Letters, digits and _ - . : / + of library names, kernel ids and operations; `globs` admits * and ?.

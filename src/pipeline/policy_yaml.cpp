@@ -1,4 +1,4 @@
-// Reads YAML by events, so that limits hold before anything is built. Exceptions of yaml-cpp end in ReadYaml.
+// Reads YAML by events, so that limits hold before anything is built. ReadYaml catches all exceptions of yaml-cpp.
 #include "pipeline/policy_yaml.h"
 
 #include <yaml-cpp/eventhandler.h>
@@ -12,7 +12,7 @@
 namespace lz {
 namespace {
 
-// Ends the reading from inside the handler; never leaves this file.
+// Thrown in the handler to stop reading; never leaves this file.
 struct Refused {
   int line;
   std::string wanted;
@@ -130,7 +130,7 @@ std::string GotText(const YamlNode& node) {
   }
   constexpr size_t kShown = 60;
   std::string text = node.text.substr(0, kShown);
-  while (node.text.size() > kShown && !IsUtf8(text)) text.pop_back();  // not inside a character
+  while (node.text.size() > kShown && !IsUtf8(text)) text.pop_back();  // not within a character
   std::replace_if(
       text.begin(), text.end(), [](char c) { return uint8_t(c) < 32 || c == 127; }, ' ');
   return "'" + text + (node.text.size() > kShown ? "...'" : "'");

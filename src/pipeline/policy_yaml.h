@@ -1,5 +1,5 @@
-// Text of one policy layer to a tree: YAML (JSON is part of it) without anchors, tags and second documents, bounded in
-// size and depth, with the line of every value.
+// Parses the text of one policy layer to a tree: YAML (which includes JSON) without anchors, tags and second documents,
+// bounded in size and depth, with the line of every value.
 //   auto root = ReadYaml({"layerzero.yaml", text});
 #pragma once
 
@@ -21,14 +21,14 @@ struct YamlNode {
   bool quoted = false;
   int line = 0;                 // from 1
   std::string text;             // kScalar
-  std::vector<YamlNode> items;  // of a list, or the values of a map
-  std::vector<YamlNode> keys;   // of a map: scalars, no two alike
+  std::vector<YamlNode> items;  // items of a list, or values of a map
+  std::vector<YamlNode> keys;   // keys of a map: scalars, no duplicates
 };
 bool IsUtf8(std::string_view text);
-// What an error message calls the node: "'abc'", "a list", "nothing".
+// The node's name in error messages: "'abc'", "a list", "nothing".
 std::string GotText(const YamlNode& node);
 
-// Where a layer's mistakes are: makes "layerzero.yaml:12: cache.max_size".
+// The place of a layer's mistakes: makes "layerzero.yaml:12: cache.max_size".
 struct PolicySource {
   std::string_view name;
   std::string_view text;

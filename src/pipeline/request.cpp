@@ -21,7 +21,7 @@ std::string DTypesText(DTypeMask mask) {
   }
   return text;
 }
-// Names dtypes that no operation takes, too.
+// Also names dtypes that no operation takes.
 std::string DTypeText(const lz_tensor& t) {
   const DType dtype = DTypeOf(t);
   if (dtype != DType::kUnknown) return std::string(Info(dtype).name);
@@ -46,11 +46,11 @@ Status Invalid(const Request& r, std::string_view field, std::string wanted, std
   return Invalid(r, {std::string(field), std::move(wanted), std::move(got), std::move(fix)});
 }
 
-// Replaces the view of a layout-flagged tensor by one in the contract's order of axes.
+// Replaces the view of a tensor with a layout by one in the contract's order of axes.
 void Permute(Request& r, size_t i, std::span<const uint8_t> physical_of) {
   lz_tensor& t = r.tensors[i];
   int64_t* shape = r.views[i].data();
-  if (t.ndim != int32_t(physical_of.size()) || t.shape == shape) return;  // the rank check's, or bound before
+  if (t.ndim != int32_t(physical_of.size()) || t.shape == shape) return;  // left to the rank check, or bound before
   int64_t* strides = shape + kMaxRank;
   for (size_t a = 0; a < physical_of.size(); ++a) {
     shape[a] = t.shape[physical_of[a]];
@@ -71,7 +71,7 @@ std::string ScalarText(const Param& p) {
     default: return "a number";
   }
 }
-// As a language says it of a call without one of its arguments.
+// The error for a missing argument, in a language's usual words.
 Status Missing(const Request& r, const Param& p, std::string wanted) {
   return Status(StatusCode::kWrongType,
                 {.field = std::string(r.op->name()) + ": missing argument " + std::string(p.name),
@@ -82,7 +82,7 @@ Status Missing(const Request& r, const Param& p, std::string wanted) {
 struct Binder {
   Request& r;
   const Operation& op;
-  int leading_input = -1;  // whose "..." bound first
+  int leading_input = -1;  // the input that bound "..." first
   uint32_t bound = 0;      // axes
 
   Status Tensor(size_t i) {
@@ -145,7 +145,7 @@ struct Binder {
     return {};
   }
 
-  // Expressions are checked when every name is bound.
+  // Checks expressions after every name is bound.
   Status Expressions(size_t i) {
     const ShapeProgram& program = op.input_shapes()[i];
     const lz_tensor& t = r.tensors[i];
@@ -193,7 +193,7 @@ DType Promote(DType a, DType b) {
   return a == DType::kF64 || b == DType::kF64 ? DType::kF64 : DType::kF32;
 }
 
-// Tensors that may mix dtypes: which they share after a plan's casts.
+// The dtype that tensors which may mix dtypes have after a plan's casts.
 Status Promotion(Request& r) {
   const Operation& op = *r.op;
   r.promoted = DType::kUnknown;
@@ -234,7 +234,7 @@ Status OneDevice(Request& r) {
   return {};
 }
 
-// A tensor that is written in place has each element once, and shares none with another one.
+// A tensor that is written in place must have no element twice and share none with another tensor.
 Status Written(const Request& r) {
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
@@ -243,7 +243,7 @@ Status Written(const Request& r) {
       return Invalid(r, r.op->input(i).name, "memory for each element: it is written", "one memory for several",
                      "clone it");
     }
-    for (size_t o = 0; t.data && o < r.op->num_inputs(); ++o) {  // a description has no memory
+    for (size_t o = 0; t.data && o < r.op->num_inputs(); ++o) {  // a description without data has no memory
       if (o == i || r.tensors[o].ndim < 0 || !SharesMemory(t, r.tensors[o])) continue;
       return Invalid(r, r.op->input(i).name, "memory of its own: it is written",
                      "memory of " + std::string(r.op->input(o).name), "pass another tensor");
@@ -252,14 +252,14 @@ Status Written(const Request& r) {
   return {};
 }
 
-// Whether the caller gave something that differs from the contract's default.
+// True if the caller passed a value that differs from the contract's default.
 bool DiffersFromDefault(const Param& p, const lz_scalar& s) {
   if (!s.given) return false;
   if (!p.has_default) return true;
   return p.kind == ParamKind::kFloat ? s.value.f != p.float_default : s.value.i != p.int_default;
 }
 
-// The scalar that repeats the size of an axis: a mismatch is a mistake of the caller. No kernel has to know it.
+// Checks the scalar that repeats the size of an axis: a mismatch is an error of the caller. Kernels need not know it.
 Status Folded(Request& r) {
   const auto i = size_t(r.op->fold_scalar());
   const Param& p = r.op->scalar(i);
@@ -311,7 +311,7 @@ DType OutputDType(const Request& r, const Output& output) {
   return DTypeFromName(output.dtype);
 }
 
-// Whether the parameter on which outputs depend is true or given.
+// True if the parameter that outputs depend on is true or given.
 bool OutputCondition(const Request& r) {
   if (r.op->output_condition() < 0) return false;
   const std::string_view name = r.op->contract().params[size_t(r.op->output_condition())].name;
@@ -325,7 +325,7 @@ int64_t Evaluate(const Request& r, const Dim& dim) {
                                       : r.op->expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
 }
 
-// See ShapeProgram. Axes that the blocks do not divide are the contract's to refuse.
+// See ShapeProgram. The contract refuses axes that the blocks do not divide.
 void Blocks(const Request& r, const ShapeProgram& program, OutputShape* shape) {
   const lz_tensor& t = r.tensors[size_t(program.blocks_of)];
   const int64_t rows = Evaluate(r, program.dims[0]), columns = Evaluate(r, program.dims[1]);
@@ -368,7 +368,7 @@ Status Sizes(const Request& r, const Output& output, const ShapeProgram& program
   return {};
 }
 
-// Strides are products of sizes, those of empty axes too (taken as 1).
+// Strides are products of sizes, including those of empty axes (taken as 1).
 Status Addressable(const Request& r, const Output& output, const OutputShape& shape) {
   int64_t bytes = ByteSize(shape.dtype);
   for (int32_t i = 0; i < shape.ndim; ++i) {
@@ -423,7 +423,7 @@ Status Bind(Request& r) {
     if (const Status status = op.contract().canonicalize(args); !status.ok()) return Invalid(r, status.parts());
     for (size_t i = 0; i < op.num_scalars(); ++i) {
       const lz_scalar& s = r.scalars[i];
-      if (!s.given) r.scalars_given &= ~int32_t(1u << op.scalar_given_bit(i));  // needs no kernel's support
+      if (!s.given) r.scalars_given &= ~int32_t(1u << op.scalar_given_bit(i));  // needs no support by kernels
       if (op.scalar(i).kind != ParamKind::kFloat) r.variables[kMaxAxes + i] = s.given ? s.value.i : 0;
     }
   }

@@ -1,4 +1,4 @@
-// How much memory the elements of a request's tensors take.
+// The bytes that the elements of a request's tensors take.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,7 @@ int32_t AlignmentCode(const lz_tensor& t, int64_t item_size) {
 bool RowsDense(const lz_tensor& t) {
   const int last = t.ndim - 1;
   if (last < 0 || t.strides[last] == 1 || t.shape[last] == 1) return true;
-  return std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim;  // nothing lies in an empty one
+  return std::find(t.shape, t.shape + t.ndim, 0) != t.shape + t.ndim;  // an empty tensor has no elements
 }
 
 int32_t TensorWord(const lz_tensor& t, DType first_dtype, int32_t used) {

@@ -1,4 +1,4 @@
-// The words of a request that selection compares, and what they say of a row's field; RefreshFacts is request.h's.
+// The words of a request that selection compares, and the value of a row's field; RefreshFacts is in request.h.
 #pragma once
 
 #include <map>
@@ -8,12 +8,12 @@
 
 namespace lz {
 
-// The dtype of an input as a kernel sees it, after the plan's casts.
+// The dtype of an input after the plan's casts, as a kernel sees it.
 DType EffectiveDType(const Request& r, size_t input);
 
-// What a bound call says beside axes and dtypes, by parameter: choices and booleans other than their defaults, "given"
-// for tensors and numbers that may be left out and were not, and "weight.last_dim_stride1": "false" for tensors whose
-// rows are not dense, such as weights that are stored as [inputs, outputs].
+// The options of a bound call besides axes and dtypes, by parameter: choices and booleans that differ from their
+// defaults, "given" for optional tensors and numbers that were given, and "weight.last_dim_stride1": "false" for
+// tensors whose rows are not dense, such as weights stored as [inputs, outputs].
 std::map<std::string, std::string> OptionsOf(const Request& r);
 
 }  // namespace lz

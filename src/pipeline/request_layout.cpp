@@ -1,4 +1,4 @@
-// The layout of a call that does not give one: what the contract's shapes, plausible sizes and strides say.
+// Finds the layout of a call without one, from the contract's shapes, plausible sizes and strides.
 #include <algorithm>
 #include <optional>
 
@@ -7,12 +7,12 @@
 namespace lz {
 namespace {
 
-// One reading of a request: its tensors in the contract's order of axes, and the sizes that they bind.
+// One interpretation of a request: its tensors in the contract's order of axes, and the sizes that they bind.
 class Reading {
  public:
   Reading(const Request& r, size_t layout) : r_(r), op_(*r.op), physical_of_(op_.layouts()[layout]) {}
 
-  // Whether the contract allows it. `broadcast`: masks are asked too.
+  // True if the contract allows it. `broadcast`: checks masks too.
   bool Fits(bool broadcast) {
     bound_ = 0;
     for (size_t i = 0; i < op_.num_inputs(); ++i) {
@@ -24,14 +24,15 @@ class Reading {
     }
     return Means();
   }
-  // After Fits: whether anybody would mean it. Causal with more queries than keys hides every key from the first ones.
+  // Call after Fits. True if it is a likely call: causal with more queries than keys would mask every key for the
+  // first ones.
   bool IsPlausible(int64_t most_heads) const {
     if (NumHeads() > most_heads) return false;
     const auto& causal = op_.causal();
     if (!causal || !scalars_[size_t(causal->scalar)].value.i) return true;
     return axes_[size_t(causal->s_q)] <= axes_[size_t(causal->s_kv)];
   }
-  // Of the first tensor that is laid out; -1: the axis has no letter.
+  // The number of heads of the first tensor with a layout; -1: the axis has no letter.
   int64_t NumHeads() const {
     for (size_t i = 0; i < op_.num_inputs(); ++i) {
       if (op_.input(i).layout && r_.tensors[i].ndim >= 0 && op_.head_axis() >= 0) {
@@ -98,14 +99,15 @@ class Reading {
   uint32_t bound_ = 0;
 };
 
-// Whether two axes of a tensor lie in memory the other way round than they are written.
+// True if two axes of a tensor are stored in the opposite order.
 bool Swapped(const lz_tensor& t, int a, int b) {
   return t.shape[a] > 1 && t.shape[b] > 1 && t.strides[a] < t.strides[b];
 }
 
 enum class Order : uint8_t { kAny, kWritten, kSwapped, kMixed };
 
-// How every laid out tensor's second and third axis lie in memory: a transposed view was made from the other layout.
+// The order in memory of the second and third axis of all tensors with a layout: a transposed view was made from the
+// other layout.
 Order MemoryOrder(const Request& r) {
   Order order = Order::kAny;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
@@ -117,7 +119,7 @@ Order MemoryOrder(const Request& r) {
   return order;
 }
 
-bool OneReadingAlone(const Request& r) {  // axes of size 1 may be read either way
+bool OneReadingAlone(const Request& r) {  // axes of size 1 fit both interpretations
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
     if (r.op->input(i).layout && t.ndim >= 3 && (t.shape[1] != 1 || t.shape[2] != 1)) return false;
@@ -155,7 +157,8 @@ Status DetectLayout(Request& r) {
   const bool plausible[] = {readings[0].IsPlausible(most), readings[1].IsPlausible(most)};
   if (plausible[0] != plausible[1]) return decide(plausible[1], LayoutSource::kPlausibility);
 
-  const int64_t heads[] = {readings[0].NumHeads(), readings[1].NumHeads()};  // of one reading: the other's positions
+  const int64_t heads[] = {readings[0].NumHeads(), readings[1].NumHeads()};  // heads of one interpretation are
+                                                                             // positions of the other
   const bool usual[] = {std::ranges::count(rules.head_counts, heads[0]) > 0,
                         std::ranges::count(rules.head_counts, heads[1]) > 0};
   const auto guess = [&](bool layout, LayoutSource source) {
@@ -164,8 +167,8 @@ Status DetectLayout(Request& r) {
     r.layout_guessed = true;
     return Status();
   };
-  // Activations lie in memory as projections make them, heads innermost: a transposed view puts the heads first. Or it
-  // is a transposed cache, so strides need a second witness: usual heads, or fewer heads than positions.
+  // Projections store activations with heads innermost; a transposed view puts the heads first. It may also be a
+  // transposed cache, so strides need a second indication: usual heads, or fewer heads than positions.
   if (MemoryOrder(r) == Order::kSwapped && !(usual[0] && !usual[1])) {
     const bool agree = usual[0] != usual[1] || heads[1] < heads[0];
     return agree ? decide(1, LayoutSource::kStrides) : guess(1, LayoutSource::kStrides);

@@ -15,11 +15,11 @@ namespace {
 int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
 bool IsEmpty(const lz_tensor& t) { return std::count(t.shape, t.shape + t.ndim, 0) > 0; }
 
-// Bytes from the first to behind the last.
+// Bytes from the first to one past the last.
 struct Extent {
   int64_t begin, end;
 };
-// Of a tensor that is not empty; none: no address space holds it.
+// For a tensor that is not empty; nullopt: it exceeds any address space.
 std::optional<Extent> ExtentOf(const lz_tensor& t) {
   Extent e{int64_t(reinterpret_cast<uintptr_t>(t.data) + t.byte_offset), 0};
   bool beyond = __builtin_add_overflow(e.begin, ItemSize(t), &e.end);
@@ -34,7 +34,7 @@ std::optional<Extent> ExtentOf(const lz_tensor& t) {
   return e;
 }
 
-// Sums of steps, each taken so often as its range allows. One byte is a step too.
+// Sums of steps, each taken as often as its range allows. One byte is also a step.
 class Steps {
  public:
   void Add(int64_t size, int64_t low, int64_t high) {
@@ -43,7 +43,7 @@ class Steps {
     if (same == end) ++count_, *same = {size, 0, 0};
     same->low += low, same->high += high;
   }
-  // The elements of a tensor, `sign` times; from its first byte on.
+  // Adds the offsets of a tensor's elements from its first byte, multiplied by `sign`.
   void AddElements(const lz_tensor& t, int sign) {
     Add(1, sign < 0 ? 1 - ItemSize(t) : 0, sign < 0 ? 0 : ItemSize(t) - 1);
     for (int32_t d = 0; d < t.ndim; ++d) {
@@ -51,7 +51,7 @@ class Steps {
         Add(std::abs(t.strides[d]) * ItemSize(t), sign < 0 ? 1 - t.shape[d] : 0, sign < 0 ? 0 : t.shape[d] - 1);
     }
   }
-  // Whether they reach `target`. Many irregular steps are not followed to the end: true.
+  // True if some sum equals `target`, and also if there are too many irregular steps to try them all.
   bool Reach(int64_t target) {
     std::sort(steps_.data(), steps_.data() + count_, [](const Step& a, const Step& b) { return a.size > b.size; });
     least_[count_] = most_[count_] = 0;
@@ -79,7 +79,8 @@ class Steps {
   }
 
   std::array<Step, 2 * kMaxRank + 1> steps_{};
-  std::array<int64_t, 2 * kMaxRank + 2> least_{}, most_{};  // of the steps from each one on
+  std::array<int64_t, 2 * kMaxRank + 2> least_{}, most_{};  // sums of the smallest and largest multiples of the steps
+                                                            // from i on
   size_t count_ = 0;
   int tries_ = 0;
 };
@@ -88,7 +89,7 @@ class Steps {
 
 bool RepeatsMemory(const lz_tensor& t) {
   if (IsEmpty(t)) return false;
-  int64_t reach = 1;  // of the axes so far, where each lies outside of those behind it
+  int64_t reach = 1;  // elements spanned by the inner axes, as long as every axis steps over them
   bool nested = true;
   for (int32_t d = t.ndim; d-- > 0 && nested;) {
     if (t.shape[d] == 1) continue;
@@ -96,7 +97,7 @@ bool RepeatsMemory(const lz_tensor& t) {
   }
   if (nested) return false;
   if (!ExtentOf(t)) return true;
-  // Two elements differ along some axis first: by one or more there, by anything along those behind it.
+  // Two elements first differ along some axis: by one or more there, and by any amount along the axes after it.
   for (int32_t first = 0; first < t.ndim; ++first) {
     if (t.shape[first] == 1) continue;
     if (t.strides[first] == 0) return true;

@@ -29,7 +29,7 @@ void FillTerms(Candidate* c, const Request& request, double best_us, const std::
 
 using Measurements = std::vector<std::optional<Measurement>>;
 
-// Keeps the indices that `keep` wants, or all when it wants none.
+// Keeps the indices for which `keep` is true, or all if it is true for none.
 template <class Keep>
 void Narrow(std::vector<size_t>* among, Keep&& keep) {
   std::vector<size_t> kept;
@@ -37,8 +37,8 @@ void Narrow(std::vector<size_t>* among, Keep&& keep) {
   if (!kept.empty()) *among = std::move(kept);
 }
 
-// Of kernels with confident times: the most preferred ones near the best time if there are any, then those that noise
-// does not tell from the fastest.
+// Narrows kernels with confident times to the most preferred ones near the best time if there are any, then to those
+// that noise does not separate from the fastest.
 void NarrowByTime(const std::vector<Candidate>& candidates, const Measurements& measured, double prefer_tolerance,
                   std::vector<size_t>* timed) {
   const auto fastest = [&] {
@@ -61,7 +61,7 @@ void NarrowByTime(const std::vector<Candidate>& candidates, const Measurements& 
          [&](size_t i) { return measured[i]->median_us <= best.median_us * (1 + best.noise + measured[i]->noise); });
 }
 
-// The index of the winner among the admissible, whatever their order; -1: none.
+// The index of the winner among the admissible, independent of their order; -1: none.
 int Winner(const std::vector<Candidate>& candidates, const Measurements& measured, double prefer_tolerance) {
   std::vector<size_t> among;
   for (size_t i = 0; i < candidates.size(); ++i) {
@@ -120,7 +120,7 @@ int Score(std::vector<Candidate>& candidates, const Request& request, const Poli
     if (best_us == 0 || c.measured_us < best_us) best_us = c.measured_us;
     other_version |= measured[i]->other_version;
   }
-  // The kernels of a call are compared as they were measured together, or not by time.
+  // The kernels of a call are compared by times that were measured together, or not by time.
   for (std::optional<Measurement>& m : measured) {
     if (m && other_version) m->confidence *= kOtherVersion;
   }

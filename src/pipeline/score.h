@@ -1,5 +1,5 @@
-// 6 score: measured or ranked. Time decides among kernels that were measured for this class of calls; priorities rank
-// what was not and break ties within noise; every term stays visible.
+// 6 score: measured or ranked. Time decides among kernels that were measured for this class of calls; priorities order
+// the others and break ties within noise; every term stays visible.
 #pragma once
 
 #include <functional>
@@ -10,30 +10,29 @@
 
 namespace lz {
 
-// What is known of a kernel's time for this class of calls.
+// The known time of a kernel for this class of calls.
 struct Measurement {
   double median_us = 0;
-  double noise = 0;       // relative half width of the interval of the median
-  double confidence = 0;  // 0 to 1
-  bool other_version =
-      false;  // of the library whose kernel it is: the times beside it were taken in turns with this one
+  double noise = 0;            // relative half width of the interval of the median
+  double confidence = 0;       // 0 to 1
+  bool other_version = false;  // another version of the kernel's library: it took turns with the other kernels
 };
 using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const Request&)>;
 
-// The first that the policy prefers gets the bonus, the second half of it, the third a third.
+// The source that the policy prefers most gets the whole bonus, the second half of it, the third a third.
 inline constexpr double kPreferredBonus = 20, kAvoidedMalus = -50, kWorstMeasuredTerm = -30;
-inline constexpr double kConfident = 0.8;     // from here on time decides
-inline constexpr double kOtherVersion = 0.5;  // what is left of the confidence of all times of a call with such a one
+inline constexpr double kConfident = 0.8;     // time decides from this confidence on
+inline constexpr double kOtherVersion = 0.5;  // factor on the confidence of all times of a call that has such a kernel
 
-// Points of priority that one copied or converted tensor of `bytes` costs: a part for each, and one for its share of
-// all bytes of the call. A copy reads and writes what the kernel then reads once more: the weight of a single row costs
-// more than any own kernel gains over a library that takes it as it is, a short query beside a long cache next to
-// nothing.
+// The cost, in points of priority, of one copied or converted tensor of `bytes`: a constant part, and a part for its
+// fraction of all bytes of the call. The kernel reads again what a copy has read and written: copying the weight for a
+// single row costs more than any own kernel gains over a library that takes it unchanged; copying a short query next to
+// a long cache costs almost nothing.
 double TransformCost(uint64_t bytes, const Request& request);
-double TransformCost(const Transforms& transforms, const Request& request);  // of all of them
+double TransformCost(const Transforms& transforms, const Request& request);  // sum of all
 
-// Fills terms and scores of the admissible candidates and returns the index of the winner, -1 when none is admissible.
-// A reference wins only when nothing else is admissible. Ties: higher priority, then the smaller id.
+// Sets terms and scores of the admissible candidates and returns the index of the winner, -1 if none is admissible. A
+// reference wins only if nothing else is admissible. Ties: higher priority, then the smaller id.
 int Score(std::vector<Candidate>& candidates, const Request& request, const Policy& policy,
           const MeasurementSource& measurements);
 

@@ -7,13 +7,13 @@
 namespace lz {
 namespace {
 
-// Bytes that one workspace may take where `free` bytes are free.
+// Bytes that one workspace may take if `free` bytes are free.
 int64_t BudgetOf(const Policy& policy, int64_t free) {
   const int64_t share = int64_t(double(free) * policy.memory_block_fraction);
   return std::max<int64_t>(0, std::min(share, free - policy.memory_headroom_mb * (int64_t{1} << 20)));
 }
 
-// The kernels that only the capture keeps from the call, with commas; of a locked call the locked one.
+// The kernels that only the capture excludes, separated by commas; for a locked call the locked one.
 std::string UnsafeInGraphs(const SelectionReport& report) {
   std::string ids;
   for (const Candidate& c : report.candidates) {
@@ -25,15 +25,15 @@ std::string UnsafeInGraphs(const SelectionReport& report) {
   return ids;
 }
 
-// Of a kernel in the host language: what its descriptor says.
+// The workspace of a host kernel, as its descriptor declares it.
 uint64_t WorkspaceOf(const Candidate& c, const Request& r) {
   if (c.kernel->spec.call == CallKind::kNative) return WorkspaceBytes(*c.kernel, c.transforms, r);
   const auto& bytes = c.kernel->workspace_bytes;
   return bytes ? uint64_t(std::max<int64_t>(0, bytes->Evaluate(r.variables.data()))) : 0;
 }
 
-// A locked kernel of another operation of the same contract is a candidate too, with what makes the call not its own: a
-// kernel without grouped heads says so.
+// A locked kernel of another operation of the same contract is a candidate too; its reasons are what makes the call
+// another operation, for example that it takes no grouped heads.
 void AddLocked(const Request& r, const Device& device, const OperationPolicy& policy, SelectionReport* report) {
   const auto is_locked = [&](const auto& c) { return c.kernel->id == report->lock; };
   if (report->lock.empty() || std::ranges::any_of(report->candidates, is_locked)) return;
@@ -109,16 +109,16 @@ const Plan* Selector::Lookup(Request& r, Box& site) {
   return *Choose(r, site, [](Facts&, uint64_t, bool*) { return Result<const Plan*>(nullptr); });
 }
 
-// What the table has, else what `miss` answers; the site keeps it where that is allowed.
+// Returns the plan in the table, otherwise the result of `miss`; the site keeps it if that is allowed.
 template <class OnMiss>
 Result<const Plan*> Selector::Choose(Request& r, Box& site, OnMiss&& miss) {
-  const uint64_t generation = epochs_.Generation();  // before anything that it stands for is read
+  const uint64_t generation = epochs_.Generation();  // before reading anything that it versions
   const Reclaimer::Guard guard;
   KeepCurrent(r);
   site.plan = nullptr;
   Facts key;
   uint64_t hash;
-  bool keep = true;  // what the table has may be kept
+  bool keep = true;  // a plan from the table may be kept
   const Plan* cached = caches_[r.op->index()]->Find(r.state->classifier, r.facts, &key, &hash);
   auto plan = cached ? Result<const Plan*>(cached) : miss(key, hash, &keep);
   if (plan.ok() && *plan && keep) {
@@ -129,7 +129,7 @@ Result<const Plan*> Selector::Choose(Request& r, Box& site, OnMiss&& miss) {
   return plan;
 }
 
-// `*keep`: whether the choice may be remembered, here and by the caller.
+// `*keep`: the choice may be remembered, here and by the caller.
 Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash, bool* keep) {
   if (before_selecting_) before_selecting_();
   Backends not_now;
@@ -141,11 +141,11 @@ Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash, bool* 
   }
 }
 
-// `due`: a library that has to be tried before the choice holds; nobody waits for this selection meanwhile.
+// `due`: a library that has to be tried before the choice holds; no other thread waits for this selection meanwhile.
 Result<const Plan*> Selector::SelectAnew(Request& r, Facts& key, uint64_t hash, const Backends& not_now, bool* keep,
                                          Backend** due) {
-  const EpochValues epochs = epochs_.Current();  // before anything that they stand for is read
-  auto policy = policies_.For(r.policy, *r.op);  // 3; may cut classes finer
+  const EpochValues epochs = epochs_.Current();  // before reading anything that they version
+  auto policy = policies_.For(r.policy, *r.op);  // 3; may split classes further
   if (!policy.ok()) return policy.TakeStatus();
   const Policy& p = *(*policy)->policy;
   RefreshFacts(r);
@@ -156,7 +156,7 @@ Result<const Plan*> Selector::SelectAnew(Request& r, Facts& key, uint64_t hash, 
     if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) return plan;
     if (p.cache_deduplication) {
       flight = flights_.Board(r.op, key, hash);
-      // A leader looks again too: another flight of this key may have landed between the miss and boarding.
+      // A leader looks again: another flight of this key may have landed between the miss and boarding.
       if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) {
         if (flight) flights_.Land(flight);
         return plan;
@@ -221,9 +221,8 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
   return report;
 }
 
-// Kernels whose workspace would leave less than the policy's headroom, or take more than its share of what is free, are
-// refused; the one with the smallest stays where nothing else does.
-// True: some were refused.
+// Refuses kernels whose workspace would leave less than the policy's headroom, or take more than its fraction of free
+// memory; the one with the smallest workspace stays if there is no other. Returns true if some were refused.
 bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candidate>* candidates) const {
   constexpr uint64_t kSmall = 1 << 20;
   const Device& device = context_.device(r.device);
@@ -239,7 +238,8 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
   }
   for (Candidate& c : *candidates) {
     if (!c.admissible()) continue;
-    // What is free elsewhere is known to the caller's allocator: what is declared is compared with all that there is.
+    // On other devices only the caller's allocator knows the free memory: the declared workspace is compared with
+    // all memory.
     const uint64_t bytes = on_host || c.kernel->workspace_bytes ? WorkspaceOf(c, r) : 0;
     if (bytes > kSmall && budget < 0) {
       const int64_t free = on_host && !device.simulated ? free_memory_() : device.fact(DeviceField::kMemoryBytes);

@@ -1,4 +1,4 @@
-// The program: request, context, policy, cache, filter, score, plan, dispatch, composed. Reads like the picture in
+// The pipeline: request, context, policy, cache, filter, score, plan and dispatch, in the order of the picture in
 // ARCHITECTURE.md. Explain runs the same filter and score and keeps their values.
 #pragma once
 
@@ -20,7 +20,7 @@
 namespace lz {
 
 // Imports a library's adapters and runs its probe, without any lock of the engine. kUnproven: it cannot be tried now,
-// because this thread is in its probe or no host language is there. `error` is of kFailed.
+// because this thread is in its probe or there is no host language. `error` is set for kFailed.
 using Prover =
     std::function<Backend::State(const Backend&, const std::vector<std::string>& adapters, std::string* error)>;
 
@@ -41,21 +41,21 @@ struct SelectionReport {
   int winner = -1;
   const Plan* plan = nullptr;
   uint64_t policy_hash = 0;
-  bool passing = false;  // what is so for the moment took part (memory, a library's probe): not to be remembered
+  bool passing = false;  // depends on temporary facts (memory, a library's probe): not to be cached
 };
 
 class Selector {
  public:
   Selector();
 
-  // Stages 1 and 2. Facts are ready afterwards.
+  // Stages 1 and 2. Facts are valid afterwards.
   Status Prepare(Request& request);
   // Stages 3 to 7 of a prepared request: the cached plan or a new selection.
   Result<const Plan*> Select(Request& request);
-  // The same for a site that one thread owns: its box first, refilled on a miss. Empty afterwards: the choice holds for
-  // this call alone (cache.enabled: false, or memory was short).
+  // The same for a site that one thread owns: looks in its box first and refills it on a miss. If the box is empty
+  // afterwards, the choice holds for this call only (cache.enabled: false, or memory was short).
   Result<const Plan*> Select(Request& request, Box& site);
-  // The same without a new selection: nullptr where neither the box nor the table has a plan.
+  // The same without a new selection: nullptr if neither the box nor the table has a plan.
   const Plan* Lookup(Request& request, Box& site);
   // Stage 4 alone: the cached plan of a prepared request, or nullptr.
   const Plan* Lookup(Request& request) const {
@@ -65,10 +65,10 @@ class Selector {
     uint64_t hash;
     return caches_[request.op->index()]->Find(request.state->classifier, request.facts, &key, &hash);
   }
-  // Stage 8; outputs must be set by BindOutput between Prepare and this. Where the plan's workspace would break the
+  // Stage 8; outputs must be set by BindOutput between Prepare and Run. If the plan's workspace would break the
   // policy's headroom, a kernel that fits runs instead.
   Status Run(const Plan& plan, Request& request);
-  // The plan's fallback, after its host kernel has failed at the door.
+  // Runs the plan's fallback, after its host kernel failed in the binding.
   Status RunFallback(const Plan& plan, Request& request);
 
   // Never cached; a request without an admissible kernel is a report without a winner.
@@ -83,22 +83,25 @@ class Selector {
   CacheStats cache_stats() const;
 
   void Invalidate(EpochKind kind) { epochs_.Advance(kind); }
-  // Of the policy `id`, for this thread until its next call.
+  // The layout rules of policy `id`; valid on this thread until its next call.
   const LayoutRules& LayoutRulesOf(int64_t id);
-  // What is free on the host; tests set it.
+  // Replaces the function that returns free host memory; for tests.
   void set_free_memory(std::function<int64_t()> free) { free_memory_ = std::move(free); }
-  // `before`: called before each selection that is made anew; may cut classes finer.
+  // `before`: called before each new selection; may split classes further.
   void set_measurements(MeasurementSource source, std::function<void()> before = {}) {
     measurements_ = std::move(source);
     before_selecting_ = std::move(before);
   }
   void set_prover(Prover prover) { prover_ = std::move(prover); }
-  // Tries the library if nobody has. False: it cannot be tried now.
+  // Tries the library if that has not been done. Returns false if it cannot be tried now.
   bool Prove(Backend& backend);
   void set_parallel(const lz_parallel& parallel) { parallel_ = parallel; }
   const lz_parallel& parallel() const { return parallel_; }
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t num_selections() const { return selections_.load(std::memory_order_relaxed); }  // that no cache answered
+  uint64_t num_selections() const {
+    return selections_.load(std::memory_order_relaxed);
+  }  // selections that no
+     // cache served
   uint64_t num_fallbacks() const { return fallbacks_.load(std::memory_order_relaxed); }
   const ReferenceUses& reference_uses() const { return reference_uses_; }
 
@@ -109,7 +112,7 @@ class Selector {
   using Backends = std::vector<const Backend*>;
   Result<const Plan*> SelectAnew(Request& request, Facts& key, uint64_t hash, const Backends& not_now, bool* keep,
                                  Backend** due);
-  Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or why there is none
+  Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or the reason why there is none
   Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Backends& not_now);
   Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, Proofs proofs);
   Backend* Due(const SelectionReport& report, Proofs proofs) const;

@@ -1,4 +1,4 @@
-// Libraries of host kernels within a selection: each is tried before one of its kernels is chosen.
+// Libraries of host kernels during a selection: each is tried before one of its kernels is chosen.
 #include <algorithm>
 
 #include "pipeline/selector.h"
@@ -12,7 +12,7 @@ Backend* Untried(const KernelEntry* kernel) {
   return untried ? backend : nullptr;
 }
 
-// The kernel would take the call if its library were usable.
+// True if the kernel would take the call if its library were usable.
 bool LacksItsLibraryAlone(const Candidate& c) {
   return !c.admissible() && std::ranges::all_of(c.reasons, [](const Reason& r) {
     return r.code == ReasonCode::kNotInstalled || r.code == ReasonCode::kBackendImportFailed;
@@ -64,7 +64,8 @@ Result<SelectionReport> Selector::EvaluateProven(Request& r, const OperationPoli
   }
 }
 
-// The winner of `report` is a reference that nobody asked for. nullptr: there is nothing better for such a device.
+// Returns an entry if the winner of `report` is a reference that the user did not choose; nullptr if there is nothing
+// better for such a device.
 ReferenceUses::Counted* Selector::ReferenceUseOf(const SelectionReport& report) {
   const Device& device = context_.device(report.device);
   bool others = device.platform != Platform::kCpu;

@@ -11,7 +11,7 @@ namespace {
 int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
 char* First(const lz_tensor& t) { return static_cast<char*>(t.data) + t.byte_offset; }
 
-// Calls row(offset of a in elements, offset of b in elements) for every innermost row of two tensors of one shape.
+// Calls row(offset of a in elements, offset of b in elements) for every innermost row of two tensors of equal shape.
 template <class Row>
 void ForEachRow(const lz_tensor& a, const lz_tensor& b, Row&& row) {
   if (NumElements(a) == 0) return;
@@ -30,7 +30,7 @@ void ForEachRow(const lz_tensor& a, const lz_tensor& b, Row&& row) {
   }
 }
 
-// The last two axes of both tensors, steps in bytes; one row for a tensor of one axis.
+// The last two axes of both tensors, with steps in bytes; a tensor with one axis is one row.
 struct Plane {
   Plane(const lz_tensor& from, const lz_tensor& to) : item(ItemSize(from)) {
     const int32_t last = from.ndim - 1;
@@ -42,7 +42,7 @@ struct Plane {
   int64_t item, rows = 1, columns = 1, step = item, to_step = item, row_step = 0, to_row_step = 0;
 };
 
-// In tiles whose lines stay in the first cache, whichever of the two axes is dense in memory.
+// Copies in tiles whose cache lines stay in L1, whichever of the two axes is dense in memory.
 template <class Item>
 void CopyPlane(const Plane& p, const char* from, char* to) {
   constexpr int64_t kTile = 16;
@@ -124,7 +124,7 @@ void CopyStrided(const lz_tensor& from, const lz_tensor& to) {
     });
     return;
   }
-  lz_tensor planes_from = from, planes_to = to;  // their rows are planes
+  lz_tensor planes_from = from, planes_to = to;  // their rows become planes
   planes_from.ndim = planes_to.ndim = std::max(1, from.ndim - 1);
   ForEachRow(planes_from, planes_to, [&](int64_t in, int64_t out) {
     CopyPlane(plane, First(from) + in * plane.item, First(to) + out * plane.item);

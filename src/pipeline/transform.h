@@ -1,5 +1,5 @@
-// What a plan does to tensors in host memory around a kernel: dense copies, casts, results moved to the caller's
-// layout.
+// A plan's transforms of tensors in host memory around a kernel: dense copies, casts, results moved to the
+// caller's layout.
 #pragma once
 
 #include <array>
@@ -15,21 +15,21 @@ constexpr uint64_t AlignWorkspace(uint64_t n) {
   return (n + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
 }
 
-// Elements of one tensor into another of the same shape and dtype that does not overlap it.
+// Copies the elements of one tensor to another of the same shape and dtype that does not overlap it.
 void CopyStrided(const lz_tensor& from, const lz_tensor& to);
 
-// Bytes that the copies of a request need, all of them together.
+// Total bytes of the copies of a request.
 uint64_t TransformBytes(const Transforms& transforms, const Request& request);
 
-// Whether int32 holds every value of an index input in host memory; the error is of the caller's data.
+// Checks that int32 holds every value of an index input in host memory; otherwise the caller's data are at fault.
 Status IndicesFit(const Request& request, size_t input);
 
 // The tensors of one call as its kernel sees them.
 class TransformedTensors {
  public:
-  // Copies into `memory`, which has room for TransformBytes. An error: IndicesFit's.
+  // Copies into `memory`, which has room for TransformBytes. Errors are those of IndicesFit.
   Status Enter(const Transforms& transforms, const Request& request, char* memory);
-  // Moves results to where the caller wants them.
+  // Moves results to the caller's tensors.
   void Leave() const;
   const lz_tensor* tensors() const { return tensors_.data(); }
 

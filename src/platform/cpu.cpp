@@ -23,7 +23,7 @@
 namespace lz {
 namespace {
 
-// The first line of a file of /sys or /proc; empty when it cannot be read.
+// The first line of a file of /sys or /proc; empty if it cannot be read.
 std::string FirstLine(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -75,7 +75,7 @@ void ProbeCaches(Device* device) {
 #endif
 }
 
-// Physical cores among the processors that this process may run on, and no more than its quota pays for.
+// Physical cores among the processors that this process may run on, at most its quota.
 int64_t NumCores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -112,9 +112,9 @@ uint64_t SavedState() {
   return (uint64_t{high} << 32) | low;
 }
 
-// Whether this process may use AMX's tiles: Linux wants to be asked once, since their state makes the stacks of signal
-// handlers larger. It refuses where a thread has an alternate one that is too small for them, and from then on it
-// refuses alternate stacks that are (AT_MINSIGSTKSZ says how large one must be).
+// Requests permission for AMX tiles and returns whether this process has it. Linux requires the request because tile
+// state enlarges the stacks of signal handlers. It refuses if a thread has an alternate stack that is too small, and
+// after granting it refuses such alternate stacks (AT_MINSIGSTKSZ is the size they need).
 bool TilesPermitted() {
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

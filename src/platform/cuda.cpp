@@ -35,7 +35,7 @@ std::string UuidText(const CudaDriver::Uuid& uuid) {
   return text;
 }
 
-// 580.65 as 580065; 0 when unknown. The driver API does not tell its release: the kernel module does, else NVML.
+// 580.65 as 580065; 0 if unknown. The driver API does not report its release: the kernel module does, otherwise NVML.
 int64_t DriverRelease() {
   std::ifstream file("/proc/driver/nvidia/version");
   std::string line;

@@ -10,15 +10,15 @@ namespace {
 
 struct Found {
   CudaDriver driver;
-  std::string why;  // empty: complete
+  std::string why;  // empty: nothing is missing
 };
 
 const Found& Search() {
   static const Found& found = *[] {
-    auto* f = new Found;  // the driver keeps threads: never closed
+    auto* f = new Found;  // never closed: the driver keeps threads
     void* library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
-      // A driver that is there and does not load says so; the loader's text for an absent file would mislead.
+      // An installed driver that does not load reports why; the loader's text for a missing file would mislead.
       const std::string text = dlerror();
       const bool absent = text.find("No such file") != std::string::npos;
       f->why = absent ? "no NVIDIA driver: libcuda.so.1 was not found" : "the NVIDIA driver does not load: " + text;

@@ -1,5 +1,5 @@
-// CUDA's driver library at run time: opened on first use, never linked, never closed. Where there is none, the
-// functions say so and change nothing.
+// CUDA's driver library at run time: opened on first use, never linked, never closed. Without it the functions report
+// that and change nothing.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace lz {
 
-// Functions of the driver, under its own names; all return 0 for success.
+// Functions of the driver, under its own names; all return 0 on success.
 struct CudaDriver {
   struct Uuid {
     unsigned char bytes[16];
@@ -35,17 +35,18 @@ struct CudaDriver {
   std::string ErrorText(const char* function, int error) const;
 };
 
-// nullptr without a usable driver library; `why` (may be nullptr) then says why in one phrase. Does not initialise it.
+// nullptr without a usable driver library; `why` (may be nullptr) then has the reason in one phrase. Does not
+// initialize it.
 const CudaDriver* FindCudaDriver(std::string* why = nullptr);
 
 // The ordinal of the calling thread's current device; -1: none, or no driver.
 LZ_EXPORT int CurrentCudaDevice();
 
-// Whether work on `stream` is being recorded into a graph. A driver that does not answer counts as yes: what is not
+// True if work on `stream` is being recorded into a graph. If the driver does not answer, true is assumed: what is not
 // known to be safe in a capture does not run in one. The legacy stream (nullptr) cannot be captured.
 bool CudaStreamIsCapturing(void* stream);
 
-// Makes a device's primary context current on this thread while it lives; does nothing when the device is current.
+// Makes a device's primary context current on this thread during its life; does nothing if the device is current.
 class CudaDeviceGuard {
  public:
   explicit CudaDeviceGuard(int device);

@@ -1,4 +1,4 @@
-// Names and numbers of devices: text of instruction sets, versions, and what follows from an SM version.
+// Names and numbers of devices: text of instruction sets, versions, and facts that follow from an SM version.
 #include "platform/device.h"
 
 namespace lz {
@@ -71,7 +71,7 @@ int64_t InstructionSetFromName(std::string_view name) {
 int GenerationFromName(std::string_view name) { return IndexOf(kGpuGenerations, name); }
 
 int64_t VersionNumber(std::string_view text) {
-  // major * 1000 + minor; what follows a second dot does not order drivers or toolkits.
+  // major * 1000 + minor; a third number does not order drivers or toolkits.
   int64_t parts[2] = {0, 0};
   int part = 0;
   bool digits = false;

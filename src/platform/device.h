@@ -1,5 +1,6 @@
-// What a machine's device is, as numbers that constraint rows compare ("device.sm" >= 90). Probed once per process, or
-// read from a file under devices/ (a simulated device: it answers "what would be chosen there", nothing runs on it).
+// The properties of a device as numbers that constraint rows compare ("device.sm" >= 90). Probed once per process, or
+// read from a file under devices/ (a simulated device: selection can be asked what it would choose there, but nothing
+// runs on it).
 #pragma once
 
 #include <array>
@@ -34,8 +35,8 @@ enum IsaBit : int64_t {
 
 struct IsaName {
   IsaBit bit;
-  std::string_view name;  // in files and rules
-  std::string_view text;  // for people
+  std::string_view name;  // the name in files and rules
+  std::string_view text;  // the name in texts for users
 };
 inline constexpr auto kIsaNames = std::to_array<IsaName>({
     {kIsaSse42, "sse4_2", "SSE4.2"},
@@ -55,7 +56,7 @@ inline constexpr auto kIsaNames = std::to_array<IsaName>({
 
 enum class DeviceField : uint8_t {
   kPlatform,    // lz::Platform
-  kSm,          // 90 for compute capability 9.0; 0 where it has no meaning
+  kSm,          // 90 for compute capability 9.0; 0 if it has none
   kGeneration,  // index into kGpuGenerations
   kTensorCoreGeneration,
   kIsa,
@@ -75,17 +76,17 @@ enum class DeviceField : uint8_t {
   kMemoryBytes,
   kNumCores,              // physical CPU cores that this process may use, or multiprocessors
   kSharedMemoryPerBlock,  // bytes that one GPU block can opt in to; LDS of a workgroup
-  kL1dBytes,              // of one core; 0 on a GPU
-  kL2Bytes,               // of one core, or of the GPU
-  kL3Bytes,               // of the socket; 0 where there is none
+  kL1dBytes,              // per core; 0 on a GPU
+  kL2Bytes,               // per core, or of the GPU
+  kL3Bytes,               // per socket; 0 if there is none
   kRocVersion,            // 6.4 = 6004
   kCount
 };
 
 struct DeviceFieldInfo {
   std::string_view name;  // after "device."
-  ReasonCode below;       // the reason when a row wants more
-  ReasonCode above;       // the reason when a row wants less
+  ReasonCode below;       // the reason if a row requires more
+  ReasonCode above;       // the reason if a row requires less
 };
 inline constexpr std::array<DeviceFieldInfo, size_t(DeviceField::kCount)> kDeviceFields = {{
     {"platform", ReasonCode::kPlatformMismatch, ReasonCode::kPlatformMismatch},
@@ -119,7 +120,7 @@ inline constexpr std::array<DeviceFieldInfo, size_t(DeviceField::kCount)> kDevic
 inline constexpr std::array<std::string_view, 15> kGpuGenerations = {"none",   "volta",     "turing", "ampere", "ada",
                                                                      "hopper", "blackwell", "cdna2",  "cdna3",  "cdna4",
                                                                      "rdna3",  "rdna4",     "gaudi2", "gaudi3", "xe2"};
-// Append only: the index is the bit of "device.instruction_sets". wgmma is SM90 alone, tcgen05 SM100 to SM119.
+// Append only: the index is the bit of "device.instruction_sets". wgmma exists on SM90 only, tcgen05 on SM100 to SM119.
 inline constexpr std::array<std::string_view, 6> kGpuInstructionSets = {"wmma",    "mma_sync", "wgmma",
                                                                         "tcgen05", "mfma",     "xmx"};
 inline constexpr std::array<std::string_view, 6> kPlatformNames = {"any", "cpu", "cuda", "rocm", "xpu", "hpu"};
@@ -162,29 +163,29 @@ struct Device {
 
 // This machine's CPU; probed on the first call.
 const Device& HostCpu();
-// CUDA devices that the driver shows; empty without a driver. `why_none` then says why in one phrase. Initialises the
-// driver: a child forked afterwards cannot use CUDA, so this is not called before a GPU is asked for.
+// CUDA devices that the driver reports; empty without a driver, and `why_none` then has the reason in one phrase.
+// Initializes the driver: a child forked afterwards cannot use CUDA, so this is not called before a GPU is needed.
 std::vector<Device> ProbeCudaDevices(std::string* why_none);
 // A device file (schemas/device.schema.json). Unknown or missing keys are a ConfigError.
 Result<Device> ParseDevice(std::string_view json);
-// The files of devices/, which the library carries; sorted by name, read on the first call.
+// The files of devices/, which the library contains; sorted by name, read on the first call.
 const std::vector<Device>& SimulatedDevices();
-// nullptr when no file has that name.
+// nullptr if no file has that name.
 const Device* FindSimulatedDevice(std::string_view name);
 
 // Sets generation and tensor core generation from the device's SM.
 void ApplyGenerations(std::span<const GenerationRange> ranges, Device* device);
-// Sets what follows from the SM alone: instruction sets, dtypes, tensor cores, graphs.
+// Sets the facts that follow from the SM: instruction sets, dtypes, tensor cores, graphs.
 void ApplySmFacts(Device* device);
 
 // "AVX2, AVX-512" for bits of "device.isa".
 std::string IsaText(int64_t isa);
-// The bits behind a name of kIsaNames or kGpuInstructionSets; 0 when unknown.
+// The bits of a name of kIsaNames or kGpuInstructionSets; 0 if unknown.
 int64_t IsaFromName(std::string_view name);
 int64_t InstructionSetFromName(std::string_view name);
 // The index in kGpuGenerations, or -1.
 int GenerationFromName(std::string_view name);
-// "580.65" = 580065, "13.0" = 13000, "12.8.1" = 12008; -1 when it is no version.
+// "580.65" = 580065, "13.0" = 13000, "12.8.1" = 12008; -1 if it is not a version.
 int64_t VersionNumber(std::string_view text);
 
 }  // namespace lz

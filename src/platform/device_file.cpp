@@ -1,4 +1,4 @@
-// Device files: simulated devices as JSON (schemas/device.schema.json), and those that the library carries.
+// Device files: simulated devices as JSON (schemas/device.schema.json), and those that the library contains.
 #include <algorithm>
 
 #include "base/json_reader.h"
@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-// How a fact is written.
+// The notation of a fact.
 enum class Form : uint8_t { kInteger, kBool, kVersion, kGeneration, kInstructionSets, kIsa };
 struct FactRow {
   DeviceField field;
@@ -51,7 +51,7 @@ Status Bad(std::string_view device, std::string_view key, std::string wanted, st
                                       .fix = "see schemas/device.schema.json"});
 }
 
-// The bits of a list of names; -1 when a name is unknown.
+// The bits of a list of names; -1 if a name is unknown.
 int64_t BitsOf(const json& value, int64_t (*from_name)(std::string_view)) {
   if (!value.is_array()) return -1;
   int64_t bits = 0;
@@ -64,7 +64,7 @@ int64_t BitsOf(const json& value, int64_t (*from_name)(std::string_view)) {
   return bits;
 }
 
-// The fact's number, or a Status that says what its form wants.
+// The fact's number, or a Status that describes the form it must have.
 Result<int64_t> ReadFact(std::string_view device, const FactRow& row, const json& value) {
   const std::string_view key = kDeviceFields[size_t(row.field)].name;
   const auto* text = value.get_ptr<const std::string*>();
@@ -111,7 +111,7 @@ Status ReadFacts(const json& facts, Device* device) {
                                                               : row.other;
     const auto at = facts.find(key);
     if (at == facts.end()) {
-      // Versions of drivers that a platform does not have stay out; everything else must be stated.
+      // Versions of drivers that a platform does not have are omitted; everything else must be stated.
       if (wanted && row.form == Form::kVersion && device->platform != Platform::kCuda) continue;
       if (wanted) return Bad(name, "facts." + key, "a value", "none");
       continue;
@@ -198,7 +198,7 @@ Result<Device> ParseDevice(std::string_view text) {
 }
 
 const std::vector<Device>& SimulatedDevices() {
-  // A file that does not parse is left out; the tests parse every file.
+  // A file that does not parse is skipped; the tests parse every file.
   static const std::vector<Device> devices = [] {
     std::vector<Device> list;
     for (const Embedded& file : kFiles) {

@@ -7,7 +7,8 @@ namespace lz {
 namespace {
 
 using Kind = ProgramValue::Kind;
-constexpr int64_t kMaxWidth = int64_t{1} << 31;  // of a row; keeps every product of a row's sizes below 2^63
+constexpr int64_t kMaxWidth = int64_t{1} << 31;  // upper bound of a row; keeps every product of a row's sizes
+                                                 // below 2^63
 
 bool InRows(Kind kind) { return kind == Kind::kRows || kind == Kind::kOutput; }
 
@@ -29,10 +30,10 @@ class Columns {
   }
 
  private:
-  std::vector<std::pair<int64_t, int64_t>> ranges_;  // apart from each other
+  std::vector<std::pair<int64_t, int64_t>> ranges_;  // disjoint
 };
 
-// Columns from the first that an operand touches to the last; steps apart, others may lie between.
+// The columns from the first that an operand touches to the last; with a step, others may be in between.
 int64_t Extent(const Operand& o) { return o.step ? (o.axes[0] - 1) * o.step + Width(o) / o.axes[0] : Width(o); }
 
 bool Overlap(const Operand& a, const Operand& b) {
@@ -94,7 +95,7 @@ class Checker {
     }
     for (const Operand& out : step.outputs) {
       if (out.value < 0) continue;
-      const int64_t parts = out.step ? out.axes[0] : 1;  // others may lie between
+      const int64_t parts = out.step ? out.axes[0] : 1;  // others may be in between
       for (int64_t p = 0; p < parts; ++p) {
         const int64_t from = out.column + p * out.step;
         written_[size_t(out.value)].Add(from, from + Width(out) / parts);
@@ -103,7 +104,7 @@ class Checker {
     return {};
   }
 
-  // A step that draws has a seed, the same in every run, or numbers that each run gives.
+  // A step that samples has a seed, the same in every run, or random numbers that each run supplies.
   Status Draw(size_t s, const ProgramStep& step) const {
     const auto seed = step.op->ScalarIndex("seed");
     const auto uniform = step.op->InputIndex("uniform");

@@ -1,4 +1,4 @@
-// Whether values and steps make a program. Everything that no run can change is looked at here, once.
+// Checks that values and steps make a program. Everything that no run can change is checked here, once.
 #pragma once
 
 #include <span>
@@ -7,14 +7,14 @@
 
 namespace lz {
 
-// Elements of what an operand reads or writes of one row; -1: no sizes of a row.
+// Elements that an operand reads or writes of one row; -1: the sizes are not those of a row.
 int64_t Width(const Operand& operand);
 
 bool IsDense(const lz_tensor& tensor);  // row-major without gaps
 
 std::string ShapeText(std::span<const int64_t> shape, DType dtype);  // [2, 3, 64] of float32
 
-// The error of everything about a program itself.
+// The error for every fault of a program itself.
 Status WrongProgram(std::string field, std::string wanted, std::string got);
 
 Status CheckProgram(std::span<const ProgramValue> values, std::span<const ProgramStep> steps);

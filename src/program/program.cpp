@@ -23,12 +23,12 @@ std::string Text(const lz_tensor& t) {
          (OnCpu(t) ? "" : ", elsewhere");
 }
 
-// [batch, positions or more, axes...] on the CPU.
+// True for [batch, positions or more, axes...] on the CPU.
 bool IsRows(const lz_tensor& t, int64_t batch, int64_t positions, std::span<const int64_t> axes) {
   return OnCpu(t) && t.ndim == int32_t(2 + axes.size()) && t.shape[0] == batch && t.shape[1] >= positions &&
          std::equal(axes.begin(), axes.end(), t.shape + 2);
 }
-// Elements that lie on each other.
+// True if several elements share memory.
 bool IsExpanded(const lz_tensor& t) {
   for (int32_t d = 0; d < t.ndim; ++d) {
     if (t.shape[d] > 1 && t.strides[d] == 0) return true;
@@ -36,7 +36,7 @@ bool IsExpanded(const lz_tensor& t) {
   return false;
 }
 
-// First byte and the one behind the last.
+// The first byte and one past the last.
 std::pair<uintptr_t, uintptr_t> Extent(const lz_tensor& t) {
   const int64_t item = int64_t{t.dtype.bits} * t.dtype.lanes / 8;
   uintptr_t begin = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset, end = begin + uintptr_t(item);
@@ -54,7 +54,7 @@ bool Overlap(const lz_tensor& a, const lz_tensor& b) {
   return a_begin < b_end && b_begin < a_end;
 }
 
-// First and last step that touches a value.
+// The first and last step that touch a value.
 struct Life {
   size_t first = SIZE_MAX, last = 0;
   void Touch(size_t step) {
@@ -84,8 +84,8 @@ Result<std::unique_ptr<Program>> Program::Make(Engine& engine, std::vector<Progr
   return program;
 }
 
-// Values that live at the same time lie apart; the others share. Greedy, in order of first use: a decoder's values are
-// few and its layers alike, so the second layer falls into the places of the first.
+// Values that are alive at the same time get disjoint memory; the others share. Greedy, in order of first use: a
+// decoder has few values and its layers are alike, so the second layer reuses the places of the first.
 void Program::PlaceRows() {
   std::vector<Life> lives(values_.size());
   for (size_t s = 0; s < steps_.size(); ++s) {

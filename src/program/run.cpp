@@ -12,11 +12,11 @@ namespace lz {
 namespace {
 
 using Kind = ProgramValue::Kind;
-constexpr uintptr_t kAlignmentMask = 127;  // what facts tell of an address
+constexpr uintptr_t kAlignmentMask = 127;  // the bits of an address that facts depend on
 
 int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
 
-// Whether the facts of a request are those of `to` too.
+// True if the tensors have the same facts.
 bool SameFacts(const lz_tensor& from, const lz_tensor& to) {
   if (from.ndim != to.ndim) return false;
   if (from.ndim < 0) return true;
@@ -30,7 +30,7 @@ bool TakesStridedOutputs(const KernelEntry& kernel, const Transforms& transforms
   const KernelSpec& spec = kernel.spec;
   return spec.call == CallKind::kNative && spec.strides != Strides::kContiguous && transforms.outputs == 0;
 }
-// What keeps a tensor that a host kernel was lent: the arena, and the arguments of the run.
+// What keeps a tensor alive that a host kernel borrowed: the arena, and the arguments of the run.
 struct Lent {
   Lent(std::shared_ptr<Arena> memory, const RunArguments& a)
       : arena(std::move(memory)), owner(a.owner), calls(a.owner_calls) {
@@ -110,7 +110,7 @@ lz_tensor ProgramRun::RowsView(const Operand& operand, const ProgramValue& value
   return t;
 }
 
-// CheckArguments has seen that it has the operand's axes.
+// CheckArguments has verified that it has the operand's axes.
 lz_tensor ProgramRun::CacheView(const Operand& operand, const lz_tensor& given, int64_t* sizes) const {
   const RunArguments& a = *arguments_;
   lz_tensor t = given;
@@ -123,7 +123,7 @@ lz_tensor ProgramRun::CacheView(const Operand& operand, const lz_tensor& given, 
   return t;
 }
 
-// The tensors of this run; true: facts made for the last ones hold.
+// Sets the tensors of this run. Returns true if the facts of the previous ones hold.
 bool ProgramRun::SetInputs(const ProgramStep& what, Step& step) {
   bool same = true;
   for (size_t i = 0; i < what.inputs.size(); ++i) {
@@ -138,7 +138,7 @@ bool ProgramRun::SetInputs(const ProgramStep& what, Step& step) {
     same = false;
     in = t;
     if (t.ndim <= 0) continue;
-    std::copy_n(t.shape, t.ndim, step.sizes[i].data());  // inputs and weights too: a run's tensors do not stay
+    std::copy_n(t.shape, t.ndim, step.sizes[i].data());  // inputs and weights too: the tensors of a run do not stay
     std::copy_n(t.strides, t.ndim, step.sizes[i].data() + kMaxRank);
     in.shape = step.sizes[i].data();
     in.strides = in.shape + kMaxRank;
@@ -146,12 +146,12 @@ bool ProgramRun::SetInputs(const ProgramStep& what, Step& step) {
   return same;
 }
 
-// Memory for this run's rows, so that every tensor has its address.
+// Allocates memory for this run's rows, so that every tensor has its address.
 Status ProgramRun::Begin(const RunArguments& arguments) {
   arguments_ = &arguments;
   const int64_t rows = arguments.batch * arguments.length;
   const int64_t bytes = program_.ArenaBytes(rows) + program_.SpareBytes(rows);
-  if (arena_.use_count() > 1) arena_ = std::make_shared<Arena>();  // lent in the last run, and kept
+  if (arena_.use_count() > 1) arena_ = std::make_shared<Arena>();  // lent in the last run, and still held
   memory_ = static_cast<char*>(arena_->Get(size_t(bytes)));
   const Place place{memory_, arguments.batch, arguments.length, arguments.policy,
                     program_.engine().epochs().Generation()};
@@ -175,7 +175,7 @@ Result<Request*> ProgramRun::Fill(const RunArguments& arguments, size_t index) {
   return &step.request;
 }
 
-// Every step's request lies where the weights have pushed it out of the caches; the step before hides that.
+// The weights have evicted every step's request from the caches; the previous step hides the latency of this prefetch.
 void ProgramRun::Prefetch(size_t index) const {
   if (index >= steps_.size()) return;
   const Step& step = steps_[index];
@@ -210,7 +210,7 @@ Status ProgramRun::BindStep(const ProgramStep& what, Step& step, bool select) {
   }
   step.policy = arguments_->policy;
   LZ_RETURN_IF_ERROR(SetOutputs(what, step));
-  step.bound = step.site.plan ? num_places_ : 0;  // 0: the choice was for this run alone
+  step.bound = step.site.plan ? num_places_ : 0;  // 0: the choice was for this run only
   return {};
 }
 
@@ -243,7 +243,7 @@ Status ProgramRun::Bind(const RunArguments& arguments) {
   return {};
 }
 
-// `copied` outputs go through memory behind the arena's values.
+// `copied` outputs go through memory after the arena's values.
 template <class Call>
 Status ProgramRun::RunStep(Step& step, Call&& call) {
   Request& r = step.request;
@@ -287,7 +287,7 @@ Status ProgramRun::CallHost(const KernelEntry& kernel, const Transforms& transfo
   return host->call(kernel, r, transforms, tensors);
 }
 
-// A step whose kernel lives in the host language, or whose native one has failed and has its fallback there.
+// Runs a step whose kernel is in the host language, or whose native kernel failed and has its fallback there.
 Status ProgramRun::RunHost(Step& step, Status native) {
   const Plan& plan = *step.plan;
   Request& r = step.request;
@@ -302,12 +302,12 @@ Status ProgramRun::RunHost(Step& step, Status native) {
   return OutcomeOf(std::move(status), std::move(answered));
 }
 
-// Native steps from *step on, which is bound, by one team. kHostKernel: *step, which is bound, is for the host
-// language. Ok before the last step: *step has no plan, and choosing one, which may import a library, is for the
+// Runs native steps from *step on, which is bound, by one team. kHostKernel: *step is bound and is for the host
+// language. Ok before the last step: *step has no plan; choosing one may import a library, which is for the
 // caller's thread.
 Status ProgramRun::RunTogether(size_t* step) {
   Engine& engine = program_.engine();
-  const size_t bound = *step;  // binding it here again finds no plan where selections are not kept
+  const size_t bound = *step;  // if selections are not kept, binding it here again finds no plan
   Status status;
   const lz_parallel& pool = arguments_->parallel ? *arguments_->parallel : engine.selector().parallel();
   team_.Run(pool, [&] {

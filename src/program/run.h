@@ -11,7 +11,8 @@
 
 namespace lz {
 
-// Whether what a plan runs writes outputs of any outer strides; else it gets dense memory, from which they are moved.
+// True if the plan's kernel writes outputs with any outer strides; otherwise it gets dense memory, from which they
+// are moved.
 bool TakesStridedOutputs(const Plan& plan);
 
 class ProgramRun {
@@ -22,7 +23,7 @@ class ProgramRun {
   // Binds without running.
   Status Bind(const RunArguments& arguments);
   const Plan* plan(size_t step) const { return steps_[step].plan; }
-  // The request of one step, not prepared.
+  // Returns the request of one step, not prepared.
   Result<Request*> Fill(const RunArguments& arguments, size_t step);
 
  private:
@@ -32,24 +33,24 @@ class ProgramRun {
     Box site;
     const Plan* plan = nullptr;
     int64_t policy = -1;
-    bool steady = true;   // its tensors depend on the place alone
-    uint64_t bound = 0;   // at which place
+    bool steady = true;   // its tensors depend on the place only
+    uint64_t bound = 0;   // the place for which it is bound
     uint32_t copied = 0;  // outputs that the kernel writes densely into `spare`, to be moved from there
     std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> sizes;
   };
 
-  // What a run shares with the one before: as long as nothing of it changes, steady steps stay bound.
+  // What a run shares with the previous one: as long as it does not change, steady steps stay bound.
   struct Place {
     char* memory = nullptr;
     int64_t batch = 0, length = 0, policy = -1;
-    uint64_t generation = 0;  // of registrations, policies and devices
+    uint64_t generation = 0;  // generation of registrations, policies and devices
     bool operator==(const Place&) const = default;
   };
 
   Status Begin(const RunArguments& arguments);
   void Prefetch(size_t step) const;
   bool SetInputs(const ProgramStep& what, Step& step);
-  // `select`: chooses a kernel where none is known; else the step is left without a plan.
+  // `select`: chooses a kernel if none is known; otherwise the step is left without a plan.
   Status BindStep(const ProgramStep& what, Step& step, bool select = true);
   Status SetOutputs(const ProgramStep& what, Step& step);
   lz_tensor View(const Operand& operand, int64_t* sizes) const;
@@ -68,7 +69,7 @@ class ProgramRun {
   Team team_;
   char* memory_ = nullptr;
   Place place_;
-  uint64_t num_places_ = 0;  // so far: the number of this one
+  uint64_t num_places_ = 0;  // places so far: the number of the current one
 };
 
 }  // namespace lz

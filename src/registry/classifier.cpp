@@ -91,7 +91,8 @@ void Classifier::BoxOf(const Facts& facts, Facts* lo, Facts* hi) const {
     const auto above = std::upper_bound(cuts.begin(), cuts.end(), v);
     lo->v[slot] = above == cuts.begin() ? int32_t(kMin32) : *(above - 1);
     hi->v[slot] = above == cuts.end() ? int32_t(kMax32) : *above - 1;
-    // Slots shorter than the longest are padded with the largest value, which therefore is a class of its own.
+    // Slots with fewer thresholds than the longest one are padded with the largest value, which is therefore a class of
+    // its own.
     const bool padded = cuts.size() < size_t(num_thresholds());
     if (padded && v == kMax32) lo->v[slot] = int32_t(kMax32);
     if (padded && v != kMax32 && above == cuts.end()) hi->v[slot] = int32_t(kMax32 - 1);

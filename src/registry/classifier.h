@@ -1,6 +1,6 @@
-// From all rules that any kernel, variant or policy states about an operation: when are two calls the same to all of
-// them? Exact slots are compared under the mask of bits that some rule reads; range slots are cut at every threshold of
-// a rule. Two calls of one class satisfy the same rules, so a plan that is cached under a class is never invalid.
+// Which calls are alike under every rule that a kernel, variant or policy states about an operation. Exact slots are
+// compared under the mask of bits that some rule reads; range slots are split at every threshold of a rule. Two calls
+// of one class satisfy the same rules, so a plan that is cached under a class is never invalid.
 #pragma once
 
 #include <array>
@@ -13,7 +13,8 @@
 
 namespace lz {
 
-// A rule on what no slot holds: an expression of axes, or a divisibility. Its truth is one bit of the predicate slots.
+// A rule that no slot can represent: an expression of axes, or a divisibility. Its truth is one bit of the
+// predicate slots.
 struct Predicate {
   Expression expression;
   Rel rel;
@@ -21,7 +22,7 @@ struct Predicate {
   std::vector<int64_t> set;
 };
 
-// One rule, resolved: `field` of the operation, or a predicate when predicate >= 0.
+// One rule, resolved: `field` of the operation, or a predicate if predicate >= 0.
 struct Row {
   std::string field_name;
   uint16_t field = 0;
@@ -40,16 +41,16 @@ class Classifier {
   Classifier(const Operation& op, int32_t generation);
 
   void Add(const Operation& op, const Row& row);
-  void Finish();  // after the last Add
+  void Finish();  // call it after the last Add
 
   int32_t generation() const { return generation_; }
-  const int32_t* masks() const { return masks_.data(); }            // of exact slots; -1 for range slots
+  const int32_t* masks() const { return masks_.data(); }            // masks of exact slots; -1 for range slots
   const int32_t* is_exact() const { return is_exact_.data(); }      // -1 or 0
   const int32_t* thresholds() const { return transposed_.data(); }  // [num_thresholds()][32], ascending in each slot
   int num_thresholds() const { return int(transposed_.size() / kFactSlots); }
   uint32_t predicates_used(int word) const { return uint32_t(masks_[size_t(kSlotPredicates0) + size_t(word)]); }
 
-  // The class of `facts` as the box of all facts in it, both ends inclusive.
+  // The class of `facts` as the range of all facts in it, both ends inclusive.
   void BoxOf(const Facts& facts, Facts* lo, Facts* hi) const;
 
  private:

@@ -1,4 +1,4 @@
-// The document around the kernels of a descriptor: head, templates, operations with their aliases, uniqueness, hash.
+// The parts of a descriptor around its kernels: header, templates, operations with their aliases, uniqueness, hash.
 #include "registry/descriptor.h"
 
 #include <sodium.h>
@@ -88,7 +88,7 @@ Status ReadHead(const json& document, const std::string& what, Descriptor* out) 
   return {};
 }
 
-// The kernel with what its template says where it says nothing itself.
+// Adds the values of the kernel's template for keys that the kernel does not have.
 Status Extend(const json& document, const std::string& place, json* kernel) {
   const auto name = kernel->find("extends");
   if (name == kernel->end()) return {};
@@ -108,7 +108,7 @@ Status Extend(const json& document, const std::string& place, json* kernel) {
   return {};
 }
 
-// The operations that `name` means: itself, or the targets of an alias.
+// The operations that `name` refers to: itself, or the targets of an alias.
 std::vector<DescribedOperation> OperationsOf(std::string_view name) {
   for (const OperationAlias& alias : kOperationAliases) {
     if (alias.alias != name) continue;
@@ -174,7 +174,7 @@ class OperationReader {
     return {};
   }
 
-  // The kernel in one operation, and in its grouped form if it says that it takes grouped heads.
+  // Reads the kernel for one operation, and for its grouped variant if the kernel declares grouped heads.
   Status ReadFor(const json& kernel, const std::string& place, DescribedOperation operation) {
     bool grouped = false;
     LZ_RETURN_IF_ERROR(Add(kernel, place, operation, &grouped));

@@ -1,11 +1,11 @@
-// capabilities.json: what a backend library says about its kernels (schemas/capabilities.schema.json), as KernelSpecs.
+// capabilities.json: what a library declares about its kernels (schemas/capabilities.schema.json), as KernelSpecs.
 //
 //   auto descriptor = ParseDescriptor(text, "flash_attn/capabilities.json", registry);
 //   if (!descriptor.ok()) ...  // the backend is disabled: CAPABILITIES_SCHEMA_MISMATCH, the status says where
 //   for (const DescribedKernel& k : descriptor->kernels) Register(k.spec, ...);
 //
 // A fact that is not declared is unsupported: no `supports_x` means no, no `max_head_dim` in attention or `min_sm` on
-// CUDA admits nothing (null says "no limit"). What each fact does is in registry/fact_table.h.
+// CUDA admits nothing (null means "no limit"). registry/fact_table.h has the effect of each fact.
 #pragma once
 
 #include <memory>
@@ -21,27 +21,27 @@ namespace lz {
 
 class Registry;
 
-// What a descriptor that is refused disables its backend with.
+// The reason code with which a refused descriptor disables its backend.
 inline constexpr ReasonCode kDescriptorRefusal = ReasonCode::kCapabilitiesSchemaMismatch;
 
-// A Python module (or shared library) that the kernels need; NOT_INSTALLED is decided by it without importing it.
+// A Python module (or shared library) that the kernels need; it decides NOT_INSTALLED without being imported.
 struct Requirement {
-  std::string import_name;    // "flash_attn"; dotted names are found by their first part
-  std::string distribution;   // "flash-attn": whose version is compared; empty: no version is asked
+  std::string import_name;    // "flash_attn"; dotted names are looked up by their first part
+  std::string distribution;   // "flash-attn": its version is compared; empty: no version is required
   std::string min_version;    // inclusive; empty: any
   std::string below_version;  // exclusive; empty: any
   std::string install;        // command that installs it; empty: pip install of the distribution
 };
 
-struct DescriptorStorage;  // owns what the specs' views point to
+struct DescriptorStorage;  // owns the data that the specs' views refer to
 
-// One kernel in one operation. Views point into the descriptor's storage.
+// One kernel in one operation. Its views refer to the descriptor's storage.
 struct DescribedKernel {
   KernelSpec spec;
-  std::string_view adapter;                      // Python function that calls it; empty: found by the id
+  std::string_view adapter;                      // Python function that calls it; empty: found by the kernel's id
   std::string_view workspace_bytes;              // an integer expression of axes and scalars; empty: none
   double transform_cost_hint = 0;                // points of the score
-  std::vector<std::string_view> notes;           // for people
+  std::vector<std::string_view> notes;           // free text for readers
   std::vector<const Requirement*> requirements;  // the descriptor's and the kernel's own
 };
 
@@ -53,14 +53,14 @@ struct Descriptor {
   std::string plugin_origin;  // "builtin", "entry_point", "hub", "function"
   Platform platform = Platform::kAny;
   std::string hash;            // SHA-256 of the text, 64 hexadecimal digits
-  std::string probe;           // Python function that raises where the library is broken; empty: none
-  std::string library_sha256;  // of a C++ plugin's library; empty: not stated
+  std::string probe;           // Python function that raises if the library is broken; empty: none
+  std::string library_sha256;  // hash of a C++ plugin's library; empty: not stated
   std::vector<Requirement> requirements;
   std::vector<DescribedKernel> kernels;
-  std::shared_ptr<const DescriptorStorage> storage;  // shared by whoever keeps specs of it
+  std::shared_ptr<const DescriptorStorage> storage;  // shared with everything that keeps its specs
 };
 
-// What a descriptor says of one kernel beyond its spec.
+// What a descriptor declares about one kernel beyond its spec.
 struct RowExtras {
   std::string descriptor, origin;  // Descriptor::hash and plugin_origin
   std::vector<std::string> notes;

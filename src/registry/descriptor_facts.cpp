@@ -1,5 +1,5 @@
-// The second half of a kernel object: arguments, memory layout, behaviour, launch grid, free constraints, what is not
-// supported.
+// The second half of a kernel object: arguments, memory layout, behavior, launch grid, free constraints, and what is
+// not supported.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -28,13 +28,13 @@ constexpr auto kRelations = std::to_array<std::pair<std::string_view, Rel>>({
     {"has", Rel::kHasBits},
 });
 
-// The values of a choice parameter, "silu|gelu"; empty: the field is none, or an expression.
+// The values of a choice parameter, "silu|gelu"; empty if `field` is null or an expression.
 std::string_view ChoicesOf(const Operation& op, const Field* field) {
   return field && field->type == FieldType::kChoice ? op.contract().params[size_t(field->param)].choices
                                                     : std::string_view();
 }
 
-// A name of one of the field's values as the number that the field holds; -1: not such a name.
+// The number that the field has for the name of one of its values; -1 if there is no such name.
 int64_t NamedValue(const Operation& op, const Field& field, std::string_view name) {
   const auto bits = [](int64_t value) { return value ? value : -1; };
   switch (field.type) {
@@ -56,7 +56,7 @@ int64_t NamedValue(const Operation& op, const Field& field, std::string_view nam
   return field.name == "device.driver_version" || field.name == "device.cuda_version" ? VersionNumber(name) : -1;
 }
 
-// Whether the field's values are bits or few: sets of them are masks.
+// True if the field's values are bits or few, so that sets of them are masks.
 bool IsMaskField(const Field& field) {
   return field.type == FieldType::kDType || field.type == FieldType::kGeneration || field.type == FieldType::kPlatform;
 }
@@ -73,7 +73,7 @@ Status KernelReader::Arguments() {
     std::array<std::string_view, 2> names;
     bool by_default;
   };
-  // The scale is part of the operation's formula, so a kernel must say when it cannot take one.
+  // The scale is part of the operation's formula, so a kernel must declare it if it cannot take one.
   constexpr auto kFlags = std::to_array<Flag>({
       {"supports_causal", {"causal"}, false},
       {"supports_attn_mask", {"attn_mask"}, false},
@@ -98,7 +98,7 @@ Status KernelReader::Arguments() {
   std::vector<std::string> names;
   LZ_RETURN_IF_ERROR(Names("accepts", &names));
   for (const std::string& name : names) Accept(name);
-  // L15: what lets a NaN of a masked value through is kept out of strict mode.
+  // L15: a kernel that lets the NaN of a masked value through is excluded in strict mode.
   std::string_view masked;
   LZ_RETURN_IF_ERROR(Text("masked_v_nan", &masked));
   if (masked == "propagates") {
@@ -113,7 +113,7 @@ Status KernelReader::Memory() {
   bool contiguous = false, dense = false, has_contiguous = false, has_dense = false;
   LZ_RETURN_IF_ERROR(Boolean("requires_contiguous", &contiguous, &has_contiguous));
   LZ_RETURN_IF_ERROR(Boolean("requires_last_dim_stride1", &dense, &has_dense));
-  // Neither declared: contiguous tensors alone are supported.
+  // If neither is declared, only contiguous tensors are supported.
   const bool strict = contiguous || (!has_contiguous && !has_dense);
   out_->spec.strides = strict ? Strides::kContiguous : dense || !has_dense ? Strides::kLastDimDense : Strides::kAny;
   const auto at = kernel_.find("requires_aligned");
@@ -208,7 +208,7 @@ Status KernelReader::Grid() {
     if (*text != "seq_tiles") {
       Row(storage_->Keep(GridFormula(*text, tile)), Rel::kLe, axis.limit, ReasonCode::kCudaGridDimExceeded);
     } else if (axis.limit * tile < INT32_MAX) {
-      // ceil(s_q / tile) <= limit, as a rule on the axis itself; along x no tensor reaches the limit.
+      // ceil(s_q / tile) <= limit, as a rule on the axis itself; no tensor reaches the limit along x.
       Row("s_q", Rel::kLe, axis.limit * tile, ReasonCode::kCudaGridDimExceeded);
     }
   }
@@ -229,7 +229,7 @@ Status KernelReader::Operand(const json& value, const std::string& place, const 
     *out = field ? NamedValue(*operation_.op, *field, *text) : -1;
     if (*out >= 0) return {};
   }
-  // The numbers of choices are the contract's own affair.
+  // The numbers of choices are internal to the contract.
   if (!choices.empty()) return DescriptorError(place, "one of " + std::string(choices), JsonText(value));
   if (value.is_boolean()) {
     *out = value.get<bool>();
@@ -242,12 +242,12 @@ Status KernelReader::Operand(const json& value, const std::string& place, const 
   return DescriptorError(place, "a whole number, a boolean or a name that the field knows", JsonText(value));
 }
 
-// `operand` or `set` of a constraint row, as the relation wants it.
+// Reads `operand` or `set` of a constraint row, depending on the relation.
 Status KernelReader::ConstraintValues(const json& row, const std::string& place, Constraint* c) {
   const std::string relation(RelText(c->rel));
   const bool is_set = c->rel == Rel::kInSet;
   if (row.contains(is_set ? "operand" : "set") || !row.contains(is_set ? "set" : "operand")) {
-    return DescriptorError(place, is_set ? "`set` beside \"in\"" : "`operand` beside \"" + relation + "\"",
+    return DescriptorError(place, is_set ? "`set` next to \"in\"" : "`operand` next to \"" + relation + "\"",
                            "the other");
   }
   const auto index = operation_.op->FindField(c->field);
@@ -268,7 +268,7 @@ Status KernelReader::ConstraintValues(const json& row, const std::string& place,
     c->set = storage_->Keep(std::move(values));
     return {};
   }
-  // Bit 0 of a dtype mask is "absent": a row on an optional tensor's dtype asks nothing of a call without it.
+  // Bit 0 of a dtype mask means "absent": a row on an optional tensor's dtype holds for a call without that tensor.
   c->rel = Rel::kInMask;
   if (c->field.ends_with(".dtype")) c->operand = 1;
   for (int64_t value : values) {
@@ -278,7 +278,7 @@ Status KernelReader::ConstraintValues(const json& row, const std::string& place,
   return {};
 }
 
-// The fields of the operation that `name` means: an alias may mean several, and none of this operation.
+// The fields of the operation that `name` refers to: an alias may name several, and none of this operation.
 std::vector<std::string_view> KernelReader::FieldsNamed(const std::string& name) const {
   const auto alias = FieldsOfAlias(name);
   if (alias.empty() || operation_.op->FindField(name)) return {storage_->Keep(name)};
@@ -348,7 +348,7 @@ Status KernelReader::Requirements() {
   return {};
 }
 
-// null, false, 0, "" and empty lists and objects say what an absent fact says.
+// null, false, 0, "" and empty lists and objects mean the same as an absent fact.
 bool IsEmptyValue(const json& value) {
   return value.is_null() || (value.is_boolean() && !value.get<bool>()) || (value.is_number() && value == 0) ||
          (value.is_string() && value.get_ref<const std::string&>().empty()) || (value.is_structured() && value.empty());

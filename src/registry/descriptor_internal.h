@@ -1,4 +1,4 @@
-// What the two halves of the descriptor parser share: storage, places in the document, one kernel's reader.
+// What the files of the descriptor parser share: storage, places in the document, the reader of one kernel.
 #pragma once
 
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace lz {
 
-// Deques: elements never move.
+// Deques, because their elements never move.
 struct DescriptorStorage {
   std::deque<std::string> texts;
   std::deque<std::vector<Constraint>> rows;
@@ -28,15 +28,15 @@ struct DescriptorStorage {
 // A refusal at `place`, a path such as "ops.attention.causal[0].dtypes".
 Status DescriptorError(const std::string& place, std::string wanted, std::string got);
 
-// The operation that a row stands under.
+// The operation under which a row is declared.
 struct DescribedOperation {
   std::string_view id;  // never an alias
-  int causal = -1;      // 1: an alias of causal calls only, 0: of others only
+  int causal = -1;      // 1: an alias of causal calls only, 0: of other calls only
   const Operation* op = nullptr;
 };
 
-// The operation that takes the calls of `id` with grouped heads: the variant of the same contract whose conditions are
-// those of `id` without "group == 1". Empty: there is none.
+// The operation that takes the calls of `id` with grouped heads: the variant of the same contract that has the
+// conditions of `id` without "group == 1". Empty: none.
 std::string_view GroupedVariantOf(const Contract& contract, std::string_view id);
 
 // Reads one kernel object for one operation.
@@ -49,7 +49,7 @@ class KernelReader {
   Status Read(DescribedKernel* out);
   bool supports_gqa() const { return supports_gqa_; }
 
-  // Every key that a kernel object may have.
+  // True for every key that a kernel object may have.
   static bool IsKnownKey(std::string_view key);
 
  private:
@@ -57,10 +57,10 @@ class KernelReader {
   using json = nlohmann::json;
 
   Status Bad(std::string_view key, std::string wanted, const json& got) const;
-  Status NoSuchKey(std::string_view key) const;  // the operation has nothing that it could be about
+  Status NoSuchKey(std::string_view key) const;  // the error if the operation has nothing that the key could be about
   bool attention() const { return operation_.id.starts_with("attention."); }
 
-  // Readers of single values; a null or absent value leaves `out` as it is and sets *given to false.
+  // Readers of single values. A null or absent value leaves `out` unchanged and sets *given to false.
   Status Integer(std::string_view key, int64_t low, int64_t high, int64_t* out, bool* given) const;
   Status Boolean(std::string_view key, bool* out, bool* given = nullptr) const;
   Status Text(std::string_view key, std::string_view* out) const;

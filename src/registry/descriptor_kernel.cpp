@@ -19,7 +19,7 @@ bool AllTexts(const json& value) {
 
 bool IsGroupOfOne(const Condition& c) { return c.field == "group" && c.rel == Rel::kEq && c.operand == 1; }
 
-// The conditions of a variant but for the one on the group.
+// The conditions of a variant except the one on the group.
 std::vector<Condition> OtherConditions(const Variant& variant) {
   std::vector<Condition> others;
   std::ranges::remove_copy_if(variant.when, std::back_inserter(others), IsGroupOfOne);
@@ -34,7 +34,7 @@ std::string_view GroupedVariantOf(const Contract& contract, std::string_view id)
   const auto same = [](const Condition& a, const Condition& b) {
     return a.field == b.field && a.rel == b.rel && a.operand == b.operand;
   };
-  // Variants stand in order: what comes later with the same conditions gets the calls that are left, the grouped ones.
+  // Variants are ordered: a later one with the same conditions gets the remaining calls, which are the grouped ones.
   const auto grouped = std::find_if(one + 1, contract.variants.end(), [&](const Variant& v) {
     return std::ranges::none_of(v.when, IsGroupOfOne) && std::ranges::equal(OtherConditions(*one), v.when, same);
   });
@@ -159,7 +159,7 @@ Status KernelReader::Sm() {
   if (has_low && has_high && high < low) return Bad("max_sm", "at least min_sm", *kernel_.find("max_sm"));
   if (has_low) Row("device.sm", Rel::kGe, low, ReasonCode::kSmTooOld);
   if (has_high) Row("device.sm", Rel::kLe, high, ReasonCode::kSmTooNew);
-  // Not declared: no SM is supported.
+  // If it is not declared, no SM is supported.
   if (platform_ == Platform::kCuda && !Has("min_sm")) {
     Row("device.sm", Rel::kLe, 0, ReasonCode::kDeviceCapabilityUnsupported);
   }
@@ -243,7 +243,7 @@ Status KernelReader::HeadDims() {
     if (has_high) Row(field, Rel::kLe, high, ReasonCode::kHeadDimTooLarge);
     if (has_multiple) Row(field, Rel::kMultipleOf, multiple, ReasonCode::kHeadDimAlignment);
     if (!kept.empty()) rows_.push_back({field, Rel::kInSet, 0, kept, ReasonCode::kHeadDimInvalid});
-    // Not declared: no head dimension is supported.
+    // If it is not declared, no head dimension is supported.
     if (!has_high && kept.empty() && !IsNull("max_head_dim")) Row(field, Rel::kLt, 0, ReasonCode::kHeadDimTooLarge);
   }
   bool equal = false;
@@ -257,7 +257,7 @@ Status KernelReader::Lengths() {
   bool given = false;
   LZ_RETURN_IF_ERROR(Integer("max_seq_len", 1, INT64_MAX, &high, &given));
   if (!given) return {};
-  // Axes, or the scalars with which packed sequences say their lengths.
+  // Axes, or the scalars that hold the lengths of packed sequences.
   constexpr auto kLengths =
       std::to_array<std::array<std::string_view, 2>>({{"s_q", "s_kv"}, {"max_seqlen_q", "max_seqlen_kv"}});
   for (const auto& [query, key] : kLengths) {
@@ -287,7 +287,7 @@ Status KernelReader::Gqa() {
       supports_gqa_ && at->is_array() && !at->empty() && std::all_of(at->begin(), at->end(), [](const json& v) {
         return v.is_number_unsigned() && v.get<uint64_t>() >= 1 && v.get<uint64_t>() <= 65536;
       });
-  if (!fits) return Bad("gqa_groups", "a list of group sizes, beside supports_gqa: true", *at);
+  if (!fits) return Bad("gqa_groups", "a list of group sizes, with supports_gqa: true", *at);
   std::vector<int64_t> set;
   for (const json& v : *at) set.push_back(v.get<int64_t>());
   if (has_heads && GroupedVariantOf(contract, operation_.id).empty()) {

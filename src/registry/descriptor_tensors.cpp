@@ -1,5 +1,5 @@
-// What a kernel object says about its tensors: dtypes, quantised formats and scales, masks, layouts, KV caches, packed
-// weights, workspace.
+// What a kernel object declares about its tensors: dtypes, quantized formats and scales, masks, layouts, KV caches,
+// packed weights, workspace.
 #include <algorithm>
 #include <array>
 
@@ -25,7 +25,7 @@ Result<DTypeMask> MaskOf(const std::vector<std::string>& names) {
   return mask;
 }
 
-// Names of the quantised formats in the order of the field "format"; empty: the operation has none.
+// Names of the quantized formats in the order of the field "format"; empty: the operation has none.
 std::string_view FormatsOf(const Operation& op) {
   if (!op.FindField("format")) return {};
   for (std::string_view name : {"format", "dtype"}) {
@@ -34,7 +34,7 @@ std::string_view FormatsOf(const Operation& op) {
   return {};
 }
 
-// Optional tensors with the scales of quantised values.
+// The optional tensors that hold the scales of quantized values.
 std::vector<std::string_view> ScalesOf(const Operation& op, bool optional) {
   std::vector<std::string_view> found;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
@@ -79,12 +79,12 @@ Status KernelReader::Dtypes() {
   return {};
 }
 
-// `supports_fp8` and the like: what they add must not be missing elsewhere on purpose, so false beside a list that has
-// the format is a contradiction.
+// `supports_fp8` and similar flags add a format that a list may not exclude on purpose, so false together with a list
+// that contains the format is a contradiction.
 Status KernelReader::DtypeFlags() {
   struct Flag {
     std::string_view key;
-    DTypeMask dtypes;  // where the operation has no formats
+    DTypeMask dtypes;  // if the operation has no formats
     std::array<std::string_view, 2> formats;
   };
   constexpr auto kFlags = std::to_array<Flag>({
@@ -192,13 +192,14 @@ Status KernelReader::MaskTypes() {
   bool supports = some;
   LZ_RETURN_IF_ERROR(Boolean("supports_attn_mask", &supports));
   if (supports != some) return Bad("supported_attn_mask_types", "what supports_attn_mask says", types);
-  if (!some) return {};  // a mask that is not accepted is refused as every optional argument
+  if (!some) return {};  // a mask that is not accepted is refused like every optional argument
   Accept("attn_mask");
   MaskRow("attn_mask.dtype", int64_t(mask), ReasonCode::kAttnMaskUnsupported);
   return {};
 }
 
-// `names` of the operation's layouts as a row; those of other operations that the same kernel serves are left out.
+// Adds a row with those of `names` that are layouts of the operation; layouts of other operations that the same kernel
+// serves are skipped.
 Status KernelReader::LayoutRow(std::string_view key, const std::vector<std::string>& names, ReasonCode code) {
   const std::vector<std::string>& known = operation_.op->layout_names();
   std::vector<int64_t> set;
@@ -263,7 +264,7 @@ Status KernelReader::KvCache() {
   if (!operation_.op->layout_names().empty()) {
     return LayoutRow("supports_kv_cache_layouts", names, ReasonCode::kKvCacheLayoutMismatch);
   }
-  if (std::ranges::find(names, "NHD") != names.end()) return {};  // that of the contract
+  if (std::ranges::find(names, "NHD") != names.end()) return {};  // the contract's layout
   return Bad("supports_kv_cache_layouts", "NHD among them: pages of " + std::string(operation_.id) + " have no other",
              names);
 }

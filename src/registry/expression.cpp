@@ -7,7 +7,7 @@
 namespace lz {
 namespace {
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max(), kMin = std::numeric_limits<int64_t>::min();
-constexpr size_t kMaxDepth = 32;  // of the evaluation stack
+constexpr size_t kMaxDepth = 32;  // depth of the evaluation stack
 }  // namespace
 
 class ExpressionParser {

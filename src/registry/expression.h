@@ -1,5 +1,5 @@
-// Integer expressions of axes and scalars: "b * h_q", "(hidden + 127) / 128", "n / format[1, 2]" (an integer by the
-// value of a choice). Parsed once, evaluated per call.
+// Integer expressions of axes and scalars: "b * h_q", "(hidden + 127) / 128", "n / format[1, 2]" (an integer selected
+// by the value of a choice). Parsed once, evaluated per call.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,15 @@ namespace lz {
 
 class Expression {
  public:
-  // `resolve` gives the variable index of a name, or nullopt. "..." is a name too.
+  // `resolve` returns the variable index of a name, or nullopt. "..." is a name too.
   static Result<Expression> Parse(std::string_view text,
                                   const std::function<std::optional<int>(std::string_view)>& resolve);
 
-  // Division rounds toward zero; by zero gives 0. Overflow saturates. Beyond a list: 0.
+  // Division rounds toward zero; a division by zero results in 0, as does an index past the end of a list.
+  // Overflow saturates.
   int64_t Evaluate(const int64_t* variables) const;
 
-  // The variable's index when the expression is one bare name.
+  // The variable's index if the expression is one bare name.
   std::optional<int> AsVariable() const;
   const std::string& text() const { return text_; }
 
@@ -30,12 +31,12 @@ class Expression {
   enum class Code : uint8_t { kConstant, kVariable, kLookup, kAdd, kSub, kMul, kDiv };
   struct Step {
     Code code;
-    int64_t value;  // constant, variable index, or list of a lookup
+    int64_t value;  // constant, variable index, or list index of a lookup
   };
   friend class ExpressionParser;
   std::string text_;
   std::vector<Step> steps_;                  // postfix
-  std::vector<std::vector<int64_t>> lists_;  // of the lookups
+  std::vector<std::vector<int64_t>> lists_;  // lists of the lookups
 };
 
 }  // namespace lz

@@ -1,5 +1,5 @@
-// Every fact that a kernel of a descriptor may state, and what this version does with it. `lz.register_kernel` takes
-// the same names. One fact a line: scripts read this table, and `_layerzero.descriptor_facts()` returns it.
+// Every fact that a kernel of a descriptor may declare, and its effect in this version. `lz.register_kernel` takes the
+// same names. Each fact has one line: scripts read this table, and `_layerzero.descriptor_facts()` returns it.
 #pragma once
 
 #include <array>
@@ -9,11 +9,11 @@
 namespace lz {
 
 enum class FactUse : uint8_t {
-  kIdentity,     // names the kernel, its library or its function
+  kIdentity,     // identifies the kernel, its library or its function
   kRule,         // rows that refuse calls
   kScore,        // a term of the score
   kReport,       // shown by list_kernels, explain or doctor
-  kUnsupported,  // null, false, 0 and empty values are accepted; any other value is an error
+  kUnsupported,  // only null, false, 0 and empty values are accepted; any other value is an error
 };
 
 struct Fact {

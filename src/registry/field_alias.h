@@ -1,6 +1,6 @@
-// Names under which users and descriptors know an operation's fields, and the fields that they mean: one table for
-// descriptors, policy rules and reports.
-//   FieldsOfAlias("head_dim") is {"d_qk", "d_v"}; FieldsOfAlias("s_kv") is {} (it is no alias).
+// Names by which users and descriptors refer to an operation's fields: one table for descriptors, policy rules
+// and reports.
+//   FieldsOfAlias("head_dim") is {"d_qk", "d_v"}; FieldsOfAlias("s_kv") is {} (not an alias).
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@ namespace lz {
 struct FieldAlias {
   std::string_view alias;
   // In order of preference: a rule or row applies to every one of them that the operation has. The first also names the
-  // field in reports. Attention first, then the fields of operations that have other axes.
+  // field in reports. The fields of attention come first, then those of operations that have other axes.
   std::array<std::string_view, 3> fields;
 };
 
@@ -49,7 +49,7 @@ inline constexpr auto kFieldAliases = std::to_array<FieldAlias>({
     {"cuda_version", {"device.cuda_version"}},
 });
 
-// The fields behind `name`, without the empty tail; empty when `name` is no alias.
+// The fields that `name` refers to, without the empty tail; empty if `name` is not an alias.
 constexpr std::span<const std::string_view> FieldsOfAlias(std::string_view name) {
   for (const FieldAlias& row : kFieldAliases) {
     if (row.alias != name) continue;
@@ -60,11 +60,11 @@ constexpr std::span<const std::string_view> FieldsOfAlias(std::string_view name)
   return {};
 }
 
-// The deprecated and short names of operations (A1) and what they mean: targets, each with the condition on `causal`.
+// The deprecated and short names of operations (A1) with their targets, each with a condition on `causal`.
 struct OperationAlias {
   std::string_view alias;
   std::array<std::string_view, 2> targets;
-  int causal;  // 1: only causal calls, 0: only others, -1: both
+  int causal;  // 1: only causal calls, 0: only other calls, -1: both
 };
 inline constexpr auto kOperationAliases = std::to_array<OperationAlias>({
     {"attention.causal", {"attention.standard.prefill", "attention.standard.decode"}, 1},

@@ -21,7 +21,7 @@ std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec,
     const Param& p = op.input(i);
     const std::string n(p.name);
     if (p.optional && !accepted(p.name)) {
-      rows.push_back({keep(n + ".given"), Rel::kEq, 0});  // it has no strides then
+      rows.push_back({keep(n + ".given"), Rel::kEq, 0});  // an absent tensor has no strides
     } else if (spec.strides == Strides::kContiguous) {
       rows.push_back({keep(n + ".contiguous"), Rel::kEq, 1, {}, ReasonCode::kNotContiguous});
     } else if (spec.strides == Strides::kLastDimDense) {
@@ -30,21 +30,21 @@ std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec,
   }
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const Param& p = op.input(i);
-    if (!p.index || spec.reference || i == 0) continue;  // `dtypes` is about the first
+    if (!p.index || spec.reference || i == 0) continue;  // `dtypes` refers to the first one
     const std::string field = std::string(p.name) + ".dtype";
     const auto about_it = [&](const Constraint& c) { return c.field == field; };
     if (std::any_of(spec.constraints.begin(), spec.constraints.end(), about_it)) continue;
     const DTypeMask absent = p.optional ? Mask(DType::kUnknown) : 0;
     rows.push_back({keep(field), Rel::kInMask, Mask(DType::kI32) | absent, {}, ReasonCode::kDtypeUnsupported});
   }
-  // Adapters of host kernels get the layout of the call.
+  // Adapters of host kernels receive the layout of the call.
   if (spec.strides == Strides::kContiguous && spec.call == CallKind::kNative && !op.layout_names().empty()) {
     rows.push_back({"layout", Rel::kEq, 0, {}, ReasonCode::kLayoutUnsupported});
   }
   for (size_t i = 0; i < op.num_scalars(); ++i) {
     const Param& p = op.scalar(i);
     if (!p.keyword_only || accepted(p.name) || int(i) == op.fold_scalar()) continue;
-    // A scalar may share its name with another field ("dtype"): then only "<scalar>.given" is its own.
+    // A scalar may share its name with another field ("dtype"): then it only has "<scalar>.given".
     const auto field = op.FindField(p.name);
     const bool own_name = field && op.fields()[*field].param == int16_t(op.scalar_params()[i]);
     if ((p.kind == ParamKind::kBool || p.kind == ParamKind::kChoice) && own_name) {

@@ -9,8 +9,8 @@
 
 namespace lz {
 
-// Rows that follow from a spec's own fields: what is missing there is unsupported.
-// Texts that the rows view are added to `names`.
+// Rows that follow from a spec's own fields: what a spec does not list is unsupported. Texts that the rows refer to are
+// added to `names`.
 std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec, std::deque<std::string>* names);
 
 }  // namespace lz

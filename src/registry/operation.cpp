@@ -1,4 +1,4 @@
-// Compiles contracts. Runs once per contract at start-up; mistakes in a contract are errors with its name.
+// Compiles contracts, once per contract at start-up; a mistake in a contract is an error with its name.
 #include "registry/operation.h"
 
 #include <algorithm>
@@ -66,7 +66,7 @@ Status Operation::CompileParams() {
   if (inputs_.size() + num_outputs() > kMaxTensors || scalars_.size() > kMaxScalars || num_outputs() > kMaxOutputs) {
     return Bad(name(), "parameters", "at most 16 tensors with outputs, 4 outputs, 16 scalars");
   }
-  // Names bind at their first appearance in any shape; expressions are compiled when all names are known.
+  // Names are bound at their first appearance in any shape; expressions are compiled after all names are known.
   for (size_t i = 0; i < inputs_.size(); ++i) {
     for (std::string_view token : Dimensions(input(i).shape)) {
       if ((IsName(token) && token != "_") || token == "...") {
@@ -286,7 +286,8 @@ Status Operation::AssignSlots() {
   for (const DerivedFact& fact : contract_->derived) {
     Field field{.name = std::string(fact.name), .slot = uint8_t(slot++)};
     const std::optional<uint16_t> choice = ScalarIndex(fact.expression);
-    if (choice && scalar(*choice).kind == ParamKind::kChoice) {  // another name for it: its values have names too
+    if (choice && scalar(*choice).kind == ParamKind::kChoice) {  // another name for that choice: its values have
+                                                                 // names too
       field.type = FieldType::kChoice;
       field.param = int16_t(scalars_[*choice]);
     }

@@ -3,8 +3,8 @@
 // Facts of a call are 32 numbers of 32 bits:
 //   0 classifier generation   1 device   2 policy   3 flags   4, 5 predicates   6 scalars that are booleans or choices
 //   7.. one word per tensor parameter, then axes, derived facts and integer scalars
-// Slots 0 to 6 and tensor words are compared exactly, under a mask of the bits that some rule reads; the rest as
-// ranges.
+// Slots 0 to 6 and tensor words are compared exactly, under a mask of the bits that some rule reads; the rest
+// as ranges.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ enum FixedSlot : uint8_t {
 // Bits of kSlotFlags.
 enum FlagBit : int32_t { kFlagCapturing = 1, kFlagRequiresGrad = 2, kFlagLayoutShift = 2, kFlagLayoutMask = 3 << 2 };
 
-// Bits of a tensor's word. An absent tensor has only the bits that mean "nothing to complain about".
+// Bits of a tensor's word. An absent tensor has only the bits that no rule can object to.
 enum TensorBit : int32_t {
   kTensorDTypeMask = 31,
   kTensorGiven = 1 << 5,
@@ -49,9 +49,9 @@ enum TensorBit : int32_t {
   kTensorNdimShift = 12,
   kTensorNdimMask = 15 << 12,
   kTensorSameDType = 1 << 16,
-  kTensorCast = 1 << 17,  // the plan casts it: every other bit is about the result
+  kTensorCast = 1 << 17,  // the plan casts it: every other bit describes the result
   kTensorOneElement = 1 << 18,
-  kTensorColumnsDense = 1 << 19,  // the last axis but one is dense: a matrix that is stored by columns
+  kTensorColumnsDense = 1 << 19,  // the last axis but one is dense: a column-major matrix
 };
 
 enum class FieldHome : uint8_t { kSlot, kDevice, kPolicy };
@@ -60,15 +60,15 @@ enum class PolicyField : uint8_t { kDeterministic, kStrictMode, kAllowAdaptation
 inline constexpr std::array<std::string_view, size_t(PolicyField::kCount)> kPolicyFieldNames = {
     "deterministic", "strict_mode", "allow_adaptation"};
 
-// Where a named field's value is found.
+// Where the value of a named field is stored.
 struct Field {
   std::string name;
   FieldHome home = FieldHome::kSlot;
   FieldType type = FieldType::kNumber;
   uint8_t slot = 0;    // fact slot, DeviceField or PolicyField
-  uint8_t shift = 0;   // sub-fields of exact slots
-  int32_t mask = -1;   // before the shift; -1: the whole signed slot (a range)
-  int16_t param = -1;  // whose choices name the values
+  uint8_t shift = 0;   // position within an exact slot
+  int32_t mask = -1;   // applied before the shift; -1: the whole signed slot (a range)
+  int16_t param = -1;  // the parameter whose choices name the values
 };
 
 // One axis of a tensor parameter or output.
@@ -81,18 +81,18 @@ struct ShapeProgram {
   bool any_rank = false;  // "*"
   bool leading = false;   // starts with "..."
   std::vector<Dim> dims;  // without the "..."
-  // Of outputs alone.
-  // "target{a, b | b, a}": one shape for each value of a choice parameter.
+  // For outputs only. "target{a, b | b, a}": one shape for each value of a choice parameter.
   int16_t choice = -1;  // scalar
   std::vector<ShapeProgram> alternatives;
-  // "blocks(input; axis; rows; columns)": of the input's rank, the number of blocks along each axis. A block spans
-  // `rows` of the axis before the last and `columns` of the last, and one of the others; with columns = 0 all of every
-  // axis; and where the optional integer `axis` is given all but that one, of which it spans one. dims: rows, columns.
+  // For outputs only. "blocks(input; axis; rows; columns)": an output of the input's rank with the number of blocks
+  // along each axis. A block covers `rows` of the last axis but one, `columns` of the last axis and one of each other
+  // axis. If columns = 0, it covers all of every axis, except one of `axis` where that optional integer is given. dims:
+  // rows, columns.
   int16_t blocks_of = -1;    // input
   int16_t blocks_axis = -1;  // scalar, or -1
 };
 
-// Immutable once built, except for its state, which registrations replace. Lives as long as the process.
+// Immutable once built, except for its state, which registrations replace. Valid for the life of the process.
 class Operation {
  public:
   static Result<std::unique_ptr<Operation>> Compile(const Contract& contract);
@@ -113,26 +113,26 @@ class Operation {
   const std::vector<Expression>& derived() const { return derived_; }
   const std::vector<std::vector<uint8_t>>& layouts() const { return layouts_; }  // [layout][logical axis] = physical
   const std::vector<std::string>& layout_names() const { return layout_names_; }
-  int fold_scalar() const { return fold_scalar_; }  // the scalar with `folds`, or -1
-  int fold_axis() const { return fold_axis_; }      // the axis that it is the size of
-  // How many parameters a kernel in the host language gets: an optional size that repeats an axis is none of them.
+  int fold_scalar() const { return fold_scalar_; }  // index of the scalar with `folds`, or -1
+  int fold_axis() const { return fold_axis_; }      // the axis whose size that scalar is
+  // The number of parameters of a kernel in the host language, without an optional size that repeats an axis.
   size_t num_host_params() const { return num_host_params_; }
   int leading_axis() const { return leading_axis_; }           // index of "..." in axes, or -1
   uint32_t mutated_inputs() const { return mutated_inputs_; }  // bit i: input i is written in place
   int same_dtype(size_t input) const { return same_dtype_[input]; }
-  // The parameter on which outputs with a condition depend, as an index of contract().params, or -1.
+  // The parameter on which outputs with a condition depend, as an index into contract().params, or -1.
   int output_condition() const { return output_condition_; }
-  // Whether the input is one of those whose dtypes may differ, to be cast to their promotion.
+  // True if the input is one of those whose dtypes may differ and are cast to the promoted dtype.
   bool promotes(size_t input) const { return promotes_ >> input & 1; }
   bool any_promotes() const { return promotes_ != 0; }
-  int head_axis() const { return head_axis_; }  // which of a layout's axes counts heads ("h"); -1: none
-  // Of operations that may hide later keys: the scalar `causal` and the axes of queries and keys.
+  int head_axis() const { return head_axis_; }  // the axis of layouts that counts heads ("h"); -1: none
+  // For operations that may mask later keys: the scalar `causal` and the axes of queries and keys.
   struct Causal {
     int scalar = -1, s_q = -1, s_kv = -1;
   };
   const std::optional<Causal>& causal() const { return causal_; }
 
-  // Fields by name. Expressions that are no known field are not found here: they become predicates.
+  // Fields by name. An expression that is not a known field is not found here; it becomes a predicate.
   const std::vector<Field>& fields() const { return fields_; }
   std::optional<uint16_t> FindField(std::string_view name) const;
   std::optional<uint16_t> ScalarIndex(std::string_view name) const;
@@ -150,12 +150,13 @@ class Operation {
   // Variables of expressions: axes, then scalars by scalar index (not floats; choices and booleans as numbers).
   std::optional<int> ResolveVariable(std::string_view name) const;
 
-  // What is registered for it now: kernels and the classes that their rules make. Replaced whole, never edited.
+  // The kernels that are registered for it now and the classes that their rules define. Replaced as a whole,
+  // never edited.
   const OperationState& state() const { return *state_.load(std::memory_order_acquire); }
   void Publish(const OperationState* state) const { state_.store(state, std::memory_order_release); }
 
-  uint16_t index() const { return index_; }        // among all operations of the process
-  std::string_view path() const { return path_; }  // of its files below ops/, without suffix
+  uint16_t index() const { return index_; }        // index among all operations of the process
+  std::string_view path() const { return path_; }  // path of its files below ops/, without suffix
   void SetPlace(uint16_t index, std::string_view path) { index_ = index, path_ = path; }
 
  private:

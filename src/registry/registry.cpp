@@ -10,7 +10,7 @@
 #include "registry/descriptor.h"
 #include "registry/implied_rows.h"
 
-// The generated tables name every contract under ops/ and every kernel family under kernels/ and ops/.
+// The generated tables list every contract under ops/ and every kernel family under kernels/ and ops/.
 #include "kernel_table.inc"
 #include "operation_table.inc"
 
@@ -151,7 +151,7 @@ Result<Row> Registry::Resolve(const Operation& op, const Constraint& c, std::vec
   row.code = c.code == ReasonCode::kAuto ? DefaultCode(op, c.field, c.rel) : c.code;
   if (c.field.ends_with(".contiguous") || c.field.ends_with(".last_dim_stride1")) {
     const auto input = op.InputIndex(c.field.substr(0, c.field.rfind('.')));
-    // What is written in place would be written into the copy.
+    // A write in place would go to the copy.
     if (input && !op.input(*input).mutated) row.contiguous_input = int16_t(*input);
   }
   const std::optional<uint16_t> field = op.FindField(c.field);
@@ -166,7 +166,7 @@ Result<Row> Registry::Resolve(const Operation& op, const Constraint& c, std::vec
                          std::any_of(row.set.begin(), row.set.end(), [&](int64_t v) { return !fits(v); });
     if (!range || !awkward) return row;
   }
-  // No slot says it: its truth becomes one bit.
+  // No slot represents it, so its truth becomes one bit.
   auto expression = Expression::Parse(c.field, [&](std::string_view n) -> std::optional<int> {
     if (auto v = op.ResolveVariable(n)) return v;
     for (size_t i = 0; i < op.contract().derived.size(); ++i) {
@@ -338,7 +338,7 @@ Status Registry::WatchMeasured(const Watches& watches) {
     std::vector<Predicate> predicates = building_[op->index()].predicates;
     auto rows = ResolveAll(*op, conditions, &predicates);
     if (!rows.ok()) return rows.TakeStatus();
-    // Axes and options are fields. A predicate would stay for ever.
+    // Axes and options are fields. A predicate would stay for the life of the process.
     const auto field = [](const Row& row) { return row.predicate < 0; };
     std::ranges::copy_if(*rows, std::back_inserter(all[op->index()]), field);
   }

@@ -24,7 +24,7 @@ std::string_view Trim(std::string_view s) {
   return s;
 }
 
-// The text up to `end`, which is consumed too; all of it when there is none.
+// Returns the text up to `end`, which is consumed too, or all of it if there is none.
 std::string_view Take(std::string_view& s, char end) {
   const size_t at = s.find(end);
   const std::string_view head = s.substr(0, at);
@@ -36,7 +36,7 @@ std::optional<double> Number(std::string_view s) {
   s = Trim(s);
   double value = 0;
   if (!s.empty() && s.front() == '+') s.remove_prefix(1);
-  const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);  // takes inf and nan
+  const auto [end, error] = std::from_chars(s.data(), s.data() + s.size(), value);  // accepts inf and nan
   if (error != std::errc() || end != s.data() + s.size() || s.empty()) return std::nullopt;
   return value;
 }
@@ -52,7 +52,7 @@ struct Marks {
   bool pad = false, transposed = false, offset = false, expand = false, strided = false;
 };
 
-constexpr int64_t kMaxSpan = int64_t{1} << 48;  // elements of a tensor of a case, empty axes counted as 1
+constexpr int64_t kMaxSpan = int64_t{1} << 48;  // elements of a case's tensor, with empty axes counted as 1
 
 // Elements between two rows of a padded tensor: odd, so that rows lose their alignment.
 constexpr int64_t kPad = 5;
@@ -148,7 +148,7 @@ Status ParseTensor(std::string_view name, std::string_view text, Fills fills, ui
     const std::string_view item = Take(sizes, ',');
     const auto size = Integer(item);
     if (!size || *size < 0) return Bad(name, "a size of at least 0", item);
-    // An empty axis makes others no smaller: strides are products of all of them.
+    // An empty axis does not reduce the others: strides are products of all of them.
     if (__builtin_mul_overflow(span, std::max<int64_t>(1, *size), &span) || span > kMaxSpan) {
       return Bad(name, "at most " + std::to_string(kMaxSpan) + " elements", item);
     }

@@ -1,4 +1,4 @@
-// One line of a .cases file as a call: tensors with their memory, scalars, or the field on which it must be refused.
+// One line of a .cases file as a call: tensors with their memory, scalars, or the field for which it must be refused.
 // Grammar: tests/conformance/README.md.
 //   Result<Case> c = ParseCase(*op, "input=bf16[3,64]@pad weight=bf16[64] eps=1e-5");
 //   Request request = c->MakeRequest();
@@ -23,10 +23,10 @@ class LZ_VERIFY_API OwnedTensor {
   static constexpr unsigned char kGuard = 0xFF;  // a NaN in every float format, -1 in every integer
 
   OwnedTensor() = default;  // absent
-  // `strides` in elements, not negative; `offset`: elements between an aligned address and the first one.
+  // `strides` in elements, not negative; `offset`: elements between an aligned address and the first element.
   OwnedTensor(DType dtype, std::vector<int64_t> shape, std::vector<int64_t> strides, int64_t offset = 0);
   static OwnedTensor RowMajor(DType dtype, std::vector<int64_t> shape);
-  // An aligned address behind which there are no elements: all that binding looks at.
+  // A tensor with an aligned address and no elements, which is all that binding reads.
   static OwnedTensor WithoutElements(DType dtype, std::vector<int64_t> shape);
 
   bool given() const { return given_; }
@@ -38,7 +38,7 @@ class LZ_VERIFY_API OwnedTensor {
   char* data() { return reinterpret_cast<char*>(memory_.data()) + kGuardBytes; }
   const char* data() const { return reinterpret_cast<const char*>(memory_.data()) + kGuardBytes; }
   size_t num_bytes() const { return num_bytes_; }  // between the guards
-  lz_tensor tensor();                              // points here: valid while this object stays where it is
+  lz_tensor tensor();                              // refers to this object: valid while it is not moved
 
   // Calls body(flat index, element offset) in row-major order of the logical index.
   template <class Body>
@@ -50,7 +50,7 @@ class LZ_VERIFY_API OwnedTensor {
     }
   }
   int64_t ElementOffset(int64_t flat) const;
-  bool GuardsIntact() const;  // bytes that belong to no element are as they were made
+  bool GuardsIntact() const;  // true if bytes outside all elements are unchanged
   bool SameBytes(const OwnedTensor& other) const;
 
  private:
@@ -78,7 +78,7 @@ struct LZ_VERIFY_API Case {
 
 enum class Fills : uint8_t {
   kAll,
-  kIntegers,  // floats stay NaN: enough for binding and for what index tensors must hold
+  kIntegers,  // floats stay NaN: sufficient for binding and for checks of index tensors
 };
 
 // An unknown name, a malformed value or shape is an error whose field is that name.

@@ -21,14 +21,14 @@ int64_t NumElements(const lz_tensor& t) {
   for (int32_t i = 0; i < t.ndim; ++i) n *= t.shape[i];
   return n;
 }
-// |x - r|, with 0 for equal infinities and NaN for NaN, infinite where only one of them is finite.
+// |x - r|; 0 for equal infinities, NaN for NaN, infinite if only one of them is finite.
 double Distance(double x, double r) {
   if (std::isnan(r) || std::isnan(x)) return std::isnan(r) && std::isnan(x) ? 0 : kInfinity;
   if (std::isinf(r) || std::isinf(x)) return x == r ? 0 : kInfinity;
   return std::fabs(x - r);
 }
 
-// From here on a finite value is rounded to infinity: half a step above the largest.
+// The smallest value that is rounded to infinity: half a step above the largest finite one.
 double Overflow(DType dtype) {
   switch (dtype) {
     case DType::kF64: return kInfinity;
@@ -38,12 +38,12 @@ double Overflow(DType dtype) {
   }
 }
 
-// Keeps the element whose error is the largest part of its bound.
+// Keeps the element whose error is the largest fraction of its bound.
 class Worst {
  public:
   Worst(DType dtype, OutputReport* report) : overflow_(Overflow(dtype)), report_(report) {}
-  // An infinity is no error where a value within the bound is rounded to it, and whatever is not finite is none where
-  // the parts of a sum are as large as `parts`, too large for FP32.
+  // An infinity is not an error if a value within the bound is rounded to it; no value that is not finite is an error
+  // if the terms of a sum are as large as `parts`, too large for FP32.
   void Take(int64_t position, double wanted, double got, double bound, double parts = 0) {
     const bool rounded =
         std::isinf(got) && std::signbit(got) == std::signbit(wanted) && std::fabs(wanted) + bound >= overflow_;
@@ -78,7 +78,7 @@ void Elementwise(const Values& got, const Values& wanted, double tolerance, DTyp
 }
 
 // Below the normal numbers a value has no relative precision: kernels may flush it to zero, and a weight of a few dozen
-// may come after that.
+// may follow.
 double Smallest(DType dtype) {
   switch (dtype) {
     case DType::kF64: return 0x1p-1022;
@@ -95,9 +95,9 @@ double LargestFinite(const Values& values, size_t begin, size_t end) {
   return largest;
 }
 
-// Rows of fewer elements may cancel as a whole by chance: then nothing in them says how large the summands were.
+// Rows of fewer elements may cancel as a whole by chance; then nothing in them indicates the size of the summands.
 constexpr size_t kFew = 8;
-constexpr int kDraws = 8;  // of inputs nearby: each may cancel by chance
+constexpr int kDraws = 8;  // of nearby inputs: each may cancel by chance
 
 // f(x + dx), |dx| = relative |x|.
 std::vector<Values> Draws(double relative, const Nearby& nearby) {
@@ -106,7 +106,7 @@ std::vector<Values> Draws(double relative, const Nearby& nearby) {
   return draws;
 }
 
-// What inputs nearby make of each element at most: |f(x + dx) - f(x)|.
+// The largest change of each element for nearby inputs: |f(x + dx) - f(x)|.
 Values Spread(const Values& wanted, const std::vector<Values>& draws) {
   Values spread(wanted.size());
   for (const Values& moved : draws) {
@@ -120,13 +120,13 @@ Values Spread(const Values& wanted, const std::vector<Values>& draws) {
 
 double Dot(const Values& a, const Values& b) { return std::inner_product(a.begin(), a.end(), b.begin(), 0.0); }
 
-// Takes `factor` times `direction` away.
+// Subtracts `factor` times `direction`.
 void Subtract(double factor, const Values& direction, Values* from) {
   for (size_t i = 0; i < direction.size(); ++i) (*from)[i] -= factor * direction[i];
 }
 
-// The reference's rows moved as near to `got` as inputs nearby move them, along two directions: the row's own, and the
-// one in which such inputs move what is left of it most.
+// The reference's rows moved as close to `got` as nearby inputs move them, along two directions: the row's own, and the
+// one in which such inputs move the remainder most.
 Values Explained(const Values& got, const Values& wanted, size_t row, const std::vector<Values>& draws) {
   Values explained = wanted;
   for (size_t begin = 0; begin < wanted.size(); begin += row) {
@@ -198,12 +198,12 @@ double RoundToBF16(double value) {
   return std::nearbyint(value / step) * step;
 }
 
-// relF of the finite part: the position is that of the largest error.
+// relF of the finite part; the position is that of the largest error.
 void RelativeNorm(const Values& got, const Values& wanted, size_t row, const NumericsBounds& bounds, DType dtype,
                   const Nearby& nearby, OutputReport* report) {
   report->measure = "rel F";
   const auto finite = [&](size_t i) { return std::isfinite(wanted[i]) && std::isfinite(got[i]); };
-  Values reference(got.size()), errors(got.size()), rounding(got.size());  // 0 where something is not finite
+  Values reference(got.size()), errors(got.size()), rounding(got.size());  // 0 for values that are not finite
   double largest = -1;
   for (size_t i = 0; i < got.size(); ++i) {
     if (!finite(i)) continue;

@@ -1,24 +1,23 @@
-// Results x against the FP64 reference r, within the contract's tolerance t and nothing else; a kernel's numerics class
-// takes the tolerance's place where it has one. NaN must meet NaN and an infinity the same infinity.
+// Compares results x with the FP64 reference r, within the contract's tolerance t and nothing else; a kernel's numerics
+// class replaces the tolerance if it has one. NaN must match NaN, an infinity the same infinity.
 //
 //   elementwise  |x - r| <= t (1 + |r|)
 //   row max      |x - r| <= t max |r| over the row, or about the smallest normal number. A row may cancel as a whole,
-//   so
-//                that max |r| says nothing about the summands. Where it fails there, the backward error counts (Higham,
-//                Accuracy and Stability of Numerical Algorithms, 1.5), f(x + dx) - f(x) with |dx| = t |x|, random
-//                signs, 8 draws:
+//                so that max |r| does not indicate the size of the summands. Where this bound fails, the backward error
+//                counts (Higham, Accuracy and Stability of Numerical Algorithms, 1.5), f(x + dx) - f(x) with
+//                |dx| = t |x|, random signs, 8 draws:
 //                - fewer than 8 elements cancel by chance: |x - r| may be as large as |f(x + dx) - f(x)| over the row.
-//                - 8 and more do by factors that they share (hidden units, what a sink leaves to the keys): r's row may
-//                  move as far as f(x + dx) does along itself, and along the one further direction in which that moves
-//                  it most; what is left must be within t.
+//                - 8 and more cancel by factors that they share (hidden units, what a sink leaves to the keys): r's row
+//                  may move as far as f(x + dx) does along itself, and along the one further direction in which that
+//                  moves it most; the remainder must be within t.
 //   rel F        |x - r|_2 <= b |r|_2 over the tensor, or the norm of as many smallest normal numbers; where it fails,
 //                the backward error too. A bf16 output is v rounded once, |round(v) - r| <= |round(r) - r| + 2 |v - r|
 //                for every element, so the norm of the exact result's rounding errors plus twice the FP32 bound is
-//                allowed too: of few elements it may exceed b.
-//   overflow     x is infinite and right if a value within the bound of r rounds to it: |r| + bound >= 2^emax (2 -
-//   2^-p);
-//                not finite and right where r is finite if |f(x + dx) - f(x)| / t, about the size of a sum's parts
-//                (over the row where it has few elements), is half of FP32's largest number or more
+//                allowed too: with few elements it may exceed b.
+//   overflow     an infinite x is right if a value within the bound of r rounds to it:
+//                |r| + bound >= 2^emax (2 - 2^-p). An x that is not finite is right where r is finite if
+//                |f(x + dx) - f(x)| / t, about the size of a sum's terms (over the row if it has few elements), is half
+//                of FP32's largest number or more
 #pragma once
 
 #include <functional>
@@ -31,7 +30,7 @@
 
 namespace lz::verify {
 
-// How far one output is from the reference. `error` and `bound` are in the measure that `measure` names.
+// The distance of one output from the reference. `error` and `bound` are in the unit that `measure` names.
 struct LZ_VERIFY_API OutputReport {
   bool ok = true;
   std::string output;
@@ -42,19 +41,20 @@ struct LZ_VERIFY_API OutputReport {
   std::string Text() const;
 };
 
-// Elements from the first to that with this row-major index.
+// Offset in elements of the element with this row-major index.
 int64_t ElementOffset(const lz_tensor& t, int64_t flat);
 
-// The bound of elements of this dtype.
+// The bound for elements of this dtype.
 double BoundOf(const Tolerance& tolerance, DType dtype);
 
-// The reference's output for inputs each of whose floats differs by `relative` of itself, up or down as `draw` says.
+// The reference's output for inputs whose floats each differ by the fraction `relative`, up or down depending
+// on `draw`.
 using Nearby = std::function<std::vector<double>(double relative, int draw)>;
 
 // One floating output. `wanted` holds doubles in row-major order.
 OutputReport CompareFloats(const Contract& contract, std::string_view numerics, std::string_view output,
                            const lz_tensor& got, const std::vector<double>& wanted, const Nearby& nearby = {});
-// Integers and kExact: `wanted` has got's dtype and shape.
+// Integers and kExact: `wanted` has the dtype and shape of `got`.
 OutputReport CompareExact(std::string_view output, const lz_tensor& got, const lz_tensor& wanted);
 // Sampled ids: `bound` is a bound request whose outputs the kernel filled.
 OutputReport CompareTokens(const Request& bound);

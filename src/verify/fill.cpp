@@ -19,7 +19,7 @@ double F8ToDouble(DType type, int code) {
   return F8E8M0ToFloat(uint8_t(code));
 }
 
-// The codes of a float8 type in the order of their values, and one that is no number.
+// The encodings of a float8 type in the order of their values, and a NaN.
 struct F8Codes {
   explicit F8Codes(DType type) {
     for (int code = 0; code < 256; ++code) {
@@ -58,7 +58,7 @@ void FillProbs(Generator& generator, OwnedTensor* tensor) {
   }
 }
 
-// Integers from lo on, those of a row all different: where [lo, hi) has too few, up to lo + row.
+// Integers from lo on, distinct within a row: if [lo, hi) has too few, up to lo + row.
 void FillDistinct(Generator& generator, const Filling& f, OwnedTensor* tensor) {
   const lz_tensor t = tensor->tensor();
   const int64_t row = tensor->shape().empty() ? 1 : tensor->shape().back(), lo = int64_t(f.lo);

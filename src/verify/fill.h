@@ -1,5 +1,5 @@
-// Contents of a case's tensors: drawn from a generator that the case's own text seeds, so that a line always means the
-// same numbers, on every machine.
+// Contents of a case's tensors: drawn from a generator that is seeded by the case's text, so that a line has the same
+// numbers on every machine.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct Filling {
 void Fill(const Filling& filling, uint64_t seed, OwnedTensor* tensor);
 uint64_t HashText(std::string_view text);  // FNV-1a
 
-// Stores a value into any dtype; 8-bit floats by the nearest code.
+// Stores a value in any dtype; 8-bit floats by the nearest encoding.
 void StoreValue(const lz_tensor& t, int64_t offset, double value);
 
 }  // namespace lz::verify

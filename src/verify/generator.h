@@ -1,4 +1,4 @@
-// Random numbers for tests: small, seedable by any number, the same on every machine.
+// Random numbers for tests: small, seeded by any number, the same on every machine.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Error bounds of the numerics classes that kernels may declare, beside the contract's own tolerance: the one table.
+// Error bounds of the numerics classes that kernels may declare besides the contract's own tolerance, in one table.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@ namespace lz::verify {
 
 struct ErrorBound {
   double rel_f;    // |x - r|_2 / |r|_2 over the tensor
-  double row_max;  // largest over rows of max |x - r| / max |r|
+  double row_max;  // maximum over rows of max |x - r| / max |r|
 };
 struct NumericsBounds {
   std::string_view name;

@@ -10,16 +10,16 @@
 namespace lz::verify {
 namespace {
 
-constexpr int64_t kMaxElements = 1 << 13;  // of one tensor: a call takes microseconds
-constexpr int64_t kMaxWork = 1 << 15;      // product of all axes: what a reference may loop over
-constexpr int kRounds = 60;                // of drawing again
-constexpr double kFresh = 0.1;             // calls drawn from nothing
-constexpr double kVaried = 0.25;           // pieces of the others that are drawn again
-constexpr int kLaunches = 6;               // of the reference, until its index tensors fit
+constexpr int64_t kMaxElements = 1 << 13;  // per tensor: a call takes microseconds
+constexpr int64_t kMaxWork = 1 << 15;      // product of all axes: iterations of a reference
+constexpr int kRounds = 60;                // attempts of drawing again
+constexpr double kFresh = 0.1;             // fraction of calls that are new drafts
+constexpr double kVaried = 0.25;           // fraction of the pieces of the others that are drawn again
+constexpr int kLaunches = 6;               // launches of the reference until its index tensors fit
 
 bool IsFloat(DType type) { return Info(type).dlpack_code != 0 && Info(type).dlpack_code != 1 && type != DType::kBool; }
 
-// A sixteenth of the axes is empty; half of the others are powers of two, so that divisors meet.
+// One axis in sixteen is empty; half of the others are powers of two, so that divisors match.
 int64_t DrawSize(Generator& g) {
   const int64_t kind = g.Below(16);
   if (kind == 0) return 0;
@@ -48,7 +48,7 @@ std::string Join(const std::vector<int64_t>& values, char open, char close) {
   return text + close;
 }
 
-// Those that stand alone: not the 16 of "float16".
+// Numbers that are words of their own: not the 16 of "float16".
 std::vector<int64_t> Numbers(std::string_view text) {
   std::vector<int64_t> numbers;
   bool in_word = false;
@@ -98,7 +98,7 @@ RandomCalls::Draft RandomCalls::NewDraft() {
   return draft;
 }
 
-// Every value anew, and some of the other pieces.
+// Draws every value again, and some of the other pieces.
 RandomCalls::Draft RandomCalls::Varied(Draft draft) {
   const auto vary = [&](Piece& piece, bool may_be_absent) {
     if (!generator_.Chance(kVaried)) return;
@@ -128,7 +128,7 @@ void RandomCalls::Resolve(Draft& draft) const {
   draft.lead.clear();
   for (int64_t n = g.Below(4); n > 0; --n) draft.lead.push_back(g.Chance(0.05) ? 0 : 1 + g.Below(n == 1 ? 20 : 4));
   if (op_.leading_axis() >= 0) draft.variables[size_t(op_.leading_axis())] = Product(draft.lead);
-  // What expressions read of scalars is what the line says.
+  // Expressions read the scalars as the line has them.
   for (size_t i = 0; i < draft.scalars.size(); ++i) {
     const Param& p = op_.scalar(i);
     int64_t& value = draft.variables[kMaxAxes + i];
@@ -151,7 +151,7 @@ DType RandomCalls::DTypeOf(const Draft& draft, size_t i) const {
   return PickDType(g, op_.input(i).dtypes);
 }
 
-// Of a tensor whose rank is free: mostly some axes of the call in order, and one more; like the tensor before, often.
+// The shape of a tensor of any rank: mostly some axes of the call in order, and one more; often the previous tensor's.
 std::vector<int64_t> RandomCalls::AnyShape(const Draft& draft, size_t i) const {
   Generator g(draft.tensors[i].seed + 1);
   if (i > 0 && op_.input_shapes()[i - 1].any_rank && g.Chance(0.6)) return AnyShape(draft, i - 1);
@@ -190,9 +190,9 @@ std::vector<int64_t> RandomCalls::ShapeOf(const Draft& draft, size_t i) const {
   return shape;
 }
 
-// Indices, lengths and offsets look alike to a contract: values below an axis, ramps, sums that end at an axis. A
-// router names an expert once for a token: named twice, with weights that cancel, no input nearby has the sum's
-// rounding.
+// Indices, lengths and offsets look alike in a contract: values below an axis, ramps, sums that end at an axis. A
+// router names an expert at most once per token: with an expert named twice and weights that cancel, no nearby input
+// has the rounding error of the sum.
 std::string RandomCalls::FillText(const Draft& draft, std::string_view name, Generator& g, DType type,
                                   int64_t numel) const {
   if (IsFloat(type)) {
@@ -261,7 +261,7 @@ std::string RandomCalls::ScalarText(size_t i, const Piece& piece) const {
   Generator g(piece.seed);
   switch (p.kind) {
     case ParamKind::kBool: return g.Chance(0.5) ? "true" : "false";
-    case ParamKind::kFloat:  // below 0 where that has a meaning: not an epsilon, a temperature, a probability
+    case ParamKind::kFloat:  // negative only where that is meaningful: not an epsilon, a temperature, a probability
       if (p.float_default <= 0 && g.Chance(0.1)) return "-1";
       return g.Pick<const char*>(
           {"1", "1", "0.5", "0.5", "0.9", "0.1", "2", "0.001", "1e-05", "1.5", "0", "inf", "nan"});
@@ -319,7 +319,7 @@ void RandomCalls::Redraw(Draft& draft, std::string_view field) {
   if (const auto i = op_.ScalarIndex(field); i && !generator_.Chance(0.3)) {
     return again(draft.scalars[*i], op_.scalar(*i).optional || op_.scalar(*i).has_default);
   }
-  // The pieces that the field hangs together with are unknown: any one.
+  // The pieces that the field depends on are unknown: any one.
   const int64_t axes = int64_t(draft.axes.size()), tensors = int64_t(draft.tensors.size());
   const int64_t at = generator_.Below(axes + tensors + int64_t(draft.scalars.size()) + 1);
   if (at < axes) return again(draft.axes[size_t(at)], false);
@@ -329,7 +329,7 @@ void RandomCalls::Redraw(Draft& draft, std::string_view field) {
   again(draft.scalars[s], op_.scalar(s).optional || op_.scalar(s).has_default);
 }
 
-// Gives an axis the size that the error wanted in place of its own ("wanted 144 bytes a row, got 100").
+// Sets an axis that has the size that the error got to the size it wanted ("wanted 144 bytes a row, got 100").
 bool RandomCalls::GiveWanted(Draft& draft, const ErrorParts& error) {
   const std::vector<int64_t> wanted = Numbers(error.wanted), got = Numbers(error.got);
   if (wanted.empty() || got.empty() || draft.axes.empty()) return false;
@@ -348,7 +348,7 @@ bool RandomCalls::GiveWanted(Draft& draft, const ErrorParts& error) {
   return false;
 }
 
-// One of the larger axes, or the leading ones, anew.
+// Draws one of the larger axes, or the leading ones, again.
 void RandomCalls::Shrink(Draft& draft) {
   const int64_t axes = int64_t(draft.axes.size());
   int64_t at = generator_.Below(axes + 1);
@@ -361,7 +361,7 @@ void RandomCalls::Shrink(Draft& draft) {
   }
 }
 
-// Whether the reference accepts the values of a line's index tensors.
+// True if the reference accepts the values of a line's index tensors.
 bool RandomCalls::AcceptsValues(const std::string& line) const {
   auto c = ParseCase(op_, line, Fills::kIntegers);
   if (!c.ok()) return false;
@@ -393,7 +393,7 @@ bool RandomCalls::Settle(Draft& draft) {
       if (generator_.Chance(0.3) || !GiveWanted(draft, status.parts())) Redraw(draft, field);
       continue;
     }
-    for (size_t o = 0; o < op_.num_outputs(); ++o) {  // an empty one too may have rows to walk over
+    for (size_t o = 0; o < op_.num_outputs(); ++o) {  // even an empty one may have rows to iterate over
       std::vector<int64_t> sizes(r.outputs[o].shape, r.outputs[o].shape + std::max(0, r.outputs[o].ndim));
       for (int64_t& size : sizes) size = std::max<int64_t>(1, size);
       large |= Product(sizes) > kMaxElements;

@@ -1,7 +1,7 @@
-// Random calls of any operation, drawn from its contract alone, as lines of the .cases grammar: what a test prints is
-// what reproduces it.
+// Random calls of any operation, drawn from its contract only, as lines of the .cases grammar: the line that a test
+// prints reproduces it.
 //   RandomCalls calls(op, seed);
-//   std::string line = calls.Valid();   // what binding refuses or is large is drawn again; empty: in vain
+//   std::string line = calls.Valid();   // refused and large calls are drawn again; empty: none was found
 //   std::string broken = calls.Broken();  // must be refused by binding, with an error on a parameter
 #pragma once
 
@@ -19,28 +19,29 @@ class LZ_VERIFY_API RandomCalls {
   RandomCalls(const Operation& op, uint64_t seed) : op_(op), generator_(seed) {}
 
   std::string Valid();   // empty: none was found
-  std::string Broken();  // empty: nothing of this call can be broken for certain
+  std::string Broken();  // empty: nothing in this call can certainly be broken
 
  private:
-  // Every piece of a call is a function of its own seed, so that one piece can be drawn again while the others stay.
+  // Every piece of a call is a function of its own seed, so that one piece can be drawn again without changing
+  // the others.
   struct Piece {
     uint64_t seed = 0;
-    uint64_t values = 0;  // tensors: of their elements and strides
-    int64_t size = -1;    // axes: as an error wanted it; -1: drawn
+    uint64_t values = 0;  // tensors: seed of their elements and strides
+    int64_t size = -1;    // axes: the size that an error wanted; -1: drawn
     bool absent = false;  // tensors and scalars
   };
   struct Draft {
     std::vector<Piece> axes, tensors, scalars;
     Piece leading, layout;
-    std::vector<int64_t> variables;  // of expressions: axes, then integer scalars
+    std::vector<int64_t> variables;  // variables of expressions: axes, then integer scalars
     std::vector<int64_t> lead;       // sizes of "..."
   };
   enum class Fault : uint8_t { kNone, kMissing, kDType, kRank, kSize };
 
   Draft NewDraft();
   Draft Varied(Draft draft);
-  bool Find(Draft& draft);           // one that settled
-  void Resolve(Draft& draft) const;  // sizes from seeds
+  bool Find(Draft& draft);           // finds a draft that Settle accepts
+  void Resolve(Draft& draft) const;  // computes sizes from seeds
   std::string Text(const Draft& draft, int broken = -1, Fault fault = Fault::kNone) const;
   std::string TensorText(const Draft& draft, size_t i, Fault fault) const;
   std::string OptionsText(const Draft& draft) const;  // scalars and layout
@@ -60,7 +61,8 @@ class LZ_VERIFY_API RandomCalls {
 
   const Operation& op_;
   Generator generator_;
-  std::optional<Draft> found_;  // last: varied before another is drawn from nothing, since most of its pieces still fit
+  std::optional<Draft> found_;  // the last draft: it is varied before a new one is drawn, since most of its pieces
+                                // still fit
 };
 
 }  // namespace lz::verify

@@ -1,5 +1,5 @@
-// The loops of both roofs. Sums lie in registers and do not wait for each other: arrays that a compiler keeps in memory
-// would measure that.
+// The loops of both roofs. Their sums are in registers and independent of each other: arrays that a compiler keeps in
+// memory would measure memory.
 #include "verify/roofline.h"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void Copy(const uint64_t* from, uint64_t* to, int64_t count) {
   std::copy(from + i, from + count, to + i);
 }
 
-// The number of multiply-adds, and their result, which nobody needs.
+// Returns the number of multiply-adds; the result goes to `last`, so that they are not optimized away.
 int64_t Multiply(int64_t rounds, float* last) {
   const hn::ScalableTag<float> d;
   hn::Vec<decltype(d)> sums[kSums];

@@ -1,6 +1,6 @@
-// The loops of products with quantised weights: codes of a first-level cache become numbers in registers and are
-// multiplied with an input there, by the shortest sequences that are known. Whatever a kernel needs beside that is left
-// out: scales, sums of lanes, edges. A code is looked up, or for integers taken apart, as exactly as kernels must.
+// The loops of products with quantized weights: weights in the L1 cache are converted in registers and multiplied with
+// the input, by the shortest known instruction sequences. Everything else that a kernel needs is excluded: scales, sums
+// of lanes, edges. Weights are converted, by look-up or for integers by arithmetic, as exactly as kernels must.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "verify/roofline.h"
 
 #if defined(__x86_64__)
-// gcc 12 takes the undefined upper parts in its own intrinsics for a mistake.
+// gcc 12 warns about the undefined upper parts in its own intrinsics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
@@ -23,11 +23,11 @@ namespace {
 #define LZ_WEIGHTS __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,avx512vbmi,avx512vnni")))
 #define LZ_WEIGHTS_INLINE LZ_WEIGHTS __attribute__((always_inline)) inline
 
-constexpr int kBytes = 8192;  // of codes: with the input a fifth of a first-level cache
-constexpr int kChains = 16;   // of sums: products take up to six cycles, two begin in each
-constexpr int kUnrolled = 8;  // vectors of codes, so that every sum stays in its register
+constexpr int kBytes = 8192;  // bytes of weights: with the input a fifth of the L1 cache
+constexpr int kChains = 16;   // independent sums: products take up to six cycles, two begin in each
+constexpr int kUnrolled = 8;  // vectors of weights per iteration, so that every sum stays in its register
 
-// Of one thread. What the numbers are does not matter, but none is subnormal or infinite.
+// The operands of one thread. The values do not matter, but none is subnormal or infinite.
 struct Operands {
   Operands() {
     std::fill_n(codes, kBytes, uint8_t{0x31});
@@ -38,12 +38,12 @@ struct Operands {
   }
   alignas(64) uint8_t codes[kBytes];
   alignas(64) float floats[1024];
-  alignas(64) uint32_t pairs[1024], quads[256];  // of bf16, of int8
+  alignas(64) uint32_t pairs[1024], quads[256];  // pairs of bf16, quads of int8
   alignas(64) uint8_t table[128];
 };
 
-// Each Multiply adds the products of vector `i` of codes with values of the input that go on with it to sums; c: which
-// of kUnrolled it is.
+// Each Multiply adds the products of vector `i` of the weights with the matching values of the input to sums; c: which
+// one of kUnrolled it is.
 struct HalfBytesBF16 {
   static constexpr int kWeights = 128;
   using Sum = __m512;
@@ -91,7 +91,7 @@ struct BytesInt8 {
     sums[c % kChains] = _mm512_dpbusd_epi32(sums[c % kChains], codes, x);
   }
 };
-// Both halves of a bf16 by look-up in 128 bytes; kIntegers: of w or ~w, whichever is not negative.
+// Both bytes of a bf16 by look-up in 128 bytes; kIntegers: of w or ~w, whichever is not negative.
 template <bool kIntegers>
 struct BytesBF16 {
   static constexpr int kWeights = 64;
@@ -143,7 +143,7 @@ struct FloatBytesFloat {
     }
   }
 };
-// Nothing to decode: dot products of registers.
+// No conversion: dot products of registers.
 struct PlainBF16 {
   static constexpr int kWeights = 512;
   using Sum = __m512;
@@ -160,7 +160,7 @@ LZ_WEIGHTS_INLINE float Last(__m512i v) { return float(_mm512_reduce_add_epi32(v
 template <class Loop>
 LZ_WEIGHTS int64_t Run(int64_t rounds, float* last) {
   Operands of;
-  asm("" : : "r"(&of) : "memory");  // what it holds is not known to the compiler
+  asm("" : : "r"(&of) : "memory");  // hides the contents from the compiler
   typename Loop::Sum sums[kChains];
 #pragma GCC unroll 16
   for (int c = 0; c < kChains; ++c) sums[c] = typename Loop::Sum{};
@@ -169,7 +169,7 @@ LZ_WEIGHTS int64_t Run(int64_t rounds, float* last) {
 #pragma GCC unroll 8
       for (int c = 0; c < kUnrolled; ++c) {
         __m512i codes = _mm512_load_si512(of.codes + (from + c) * 64);
-        asm("" : "+v"(codes));  // else a compiler loads them anew for each use
+        asm("" : "+v"(codes));  // otherwise a compiler loads them again for each use
         Loop::Multiply(of, codes, from + c, c, sums);
       }
     }

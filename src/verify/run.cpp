@@ -11,7 +11,8 @@
 namespace lz::verify {
 namespace {
 
-// Splits on one thread into the smallest parts that the contract of lz_parallel allows: every boundary is crossed.
+// Splits on one thread into the smallest parts that the contract of lz_parallel allows, so that every boundary
+// is crossed.
 void RunParts(void*, int64_t begin, int64_t end, int64_t grain, lz_parallel_body body, void* context) {
   grain = std::max<int64_t>(1, grain);
   while (end - begin >= 2 * grain) {
@@ -61,7 +62,7 @@ CaseResult NotAdmitted(std::string text) {
   return result;
 }
 
-// A plan of this kernel for the request, or the reason that there is none.
+// A plan of this kernel for the request, or the reason why there is none.
 Result<const Plan*> SelectLocked(Selector& selector, Request& r, const KernelEntry& kernel) {
   const std::string lock = R"({"locks": {")" + kernel.operation + R"(": ")" + kernel.id + R"("}})";
   auto scope = selector.policies().Scope(0, lock);
@@ -73,7 +74,7 @@ Result<const Plan*> SelectLocked(Selector& selector, Request& r, const KernelEnt
 
 std::string Changed(const Param& p) { return "input " + std::string(p.name) + " was changed"; }
 
-// A call that is refused at launch writes nothing, not even in place.
+// Checks that a call that is refused at launch writes nothing, not even in place.
 CaseResult Unchanged(const Case& c, const std::vector<OwnedTensor>& inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].SameBytes(c.tensors[i])) return Failed(Changed(c.op->input(i)));
@@ -136,7 +137,7 @@ std::vector<double> DoublesOf(const OwnedTensor& t) {
   return {values, values + t.numel()};
 }
 
-// A copy in FP64, each element moved by `relative` of itself.
+// A copy in FP64, each element changed by the fraction `relative`.
 OwnedTensor Moved(const lz_tensor& t, double relative, Generator* signs) {
   const View from(t);
   OwnedTensor to = OwnedTensor::RowMajor(DType::kF64, {t.shape, t.shape + t.ndim});
@@ -167,7 +168,7 @@ Result<Expected> Expected::Of(const Request& bound) {
     }
   }
   // Pass `count` stores every output in its own dtype. The passes before it store one float output each in FP64 and the
-  // others as they are: where a definition rounds one output and goes on from there, the reference still does.
+  // others in their dtypes: if a definition rounds one output and continues from there, the reference still does.
   for (size_t pass = 0; pass <= count; ++pass) {
     if (pass < count && (bound.outputs[pass].ndim < 0 || exact || !IsFloat(bound.outputs[pass].dtype))) continue;
     auto memory = RunReference(bound, bound.tensors, pass);
@@ -205,7 +206,7 @@ OutputReport Expected::CompareOne(const Request& r, size_t tensor, std::string_v
     Generator signs(static_cast<uint64_t>(draw));
     for (size_t i = 0; i < inputs; ++i) {
       if (tensors[i].ndim < 0) continue;
-      if (tensors_[i].given.given()) {  // not what the kernel has made of it
+      if (tensors_[i].given.given()) {  // not as the kernel has changed it
         moved[i] = tensors_[i].given;
         tensors[i] = moved[i].tensor();
       }
@@ -263,7 +264,7 @@ CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel, std::
   if (!*expected) expected->emplace(Expected::Of(r));
   const Result<Expected>& wanted = **expected;
   const Status run = selector.Run(**plan, r);
-  // Data that a kernel must refuse at launch (an index outside its tensor): all kernels or none.
+  // Data that a kernel must refuse at launch (an index outside its tensor): either all kernels refuse it or none.
   if (!run.ok() || !wanted.ok()) {
     if (!run.ok() && !wanted.ok()) return Unchanged(c, inputs);
     return Failed(run.ok() ? "the reference fails (" + wanted.status().Text() + "), the kernel does not" : run.Text());

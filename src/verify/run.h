@@ -1,5 +1,5 @@
-// Runs one case with one kernel through the whole pipeline, locked to it by a policy scope as a caller would, and
-// compares what comes out with the operation's reference in FP64.
+// Runs one case with one kernel through the whole pipeline, locked to it by a policy scope as a caller would do, and
+// compares the results with the operation's reference in FP64.
 #pragma once
 
 #include <memory>
@@ -21,36 +21,36 @@ enum class Verdict : uint8_t {
 
 struct LZ_VERIFY_API CaseResult {
   Verdict verdict = Verdict::kPassed;
-  std::string text;     // what is wrong
+  std::string text;     // the fault
   bool copied = false;  // inputs were made contiguous first
   std::vector<OutputReport> outputs;
 };
 
-// A `refuse` line: passed when binding or selection refuses the call for the field that it names. `parsed`: the status
-// of ParseCase, which refuses values that the grammar cannot express.
+// A `refuse` line: passes if binding or selection refuses the call for the field that it names. `parsed`: the status of
+// ParseCase, which refuses values that the grammar cannot express.
 LZ_VERIFY_API CaseResult RunRefusal(Engine& engine, Case& c);
-// Whether an error or refusal is about `field`.
+// True if an error or refusal is about `field`.
 LZ_VERIFY_API bool IsAbout(const Status& status, std::string_view field);
 
-// Whether the reference accepts the values of a prepared request, index tensors above all: one launch.
+// Checks that the reference accepts the values of a prepared request, index tensors above all, by one launch.
 LZ_VERIFY_API Status ReferenceAccepts(const Request& bound);
 
-// What the outputs should hold: the reference's results. Floats as doubles where the contract allows rounding. Tensors
-// that the operation writes in place count as outputs: the reference writes into copies of its own.
+// The expected outputs: the reference's results, floats as doubles where the contract allows rounding. Tensors that the
+// operation writes in place count as outputs: the reference writes into copies of its own.
 class LZ_VERIFY_API Expected {
  public:
   // `bound`: a prepared request, before a kernel has run on it.
   static Result<Expected> Of(const Request& bound);
   // Compares outputs and written inputs bound to `r`; `numerics`: the kernel's class, or empty.
   std::vector<OutputReport> Compare(const Request& r, std::string_view numerics) const;
-  // The name of the first of them that is not bit for bit the same; empty: none.
+  // The name of the first output that is not bitwise equal; empty: none.
   std::string DifferenceFrom(const Expected& other) const;
 
  private:
   struct One {
-    OwnedTensor given;          // of an input that is written in place: what it was, row-major
+    OwnedTensor given;          // original content of an input that is written in place, row-major
     OwnedTensor stored;         // in the output's dtype, row-major
-    std::vector<double> exact;  // floats: with FP64 storage of this output alone
+    std::vector<double> exact;  // floats: with FP64 storage of this output only
   };
   OutputReport CompareOne(const Request& r, size_t tensor, std::string_view numerics) const;
   std::string_view NameOf(size_t tensor) const;
@@ -59,8 +59,8 @@ class LZ_VERIFY_API Expected {
   std::vector<One> tensors_;  // by tensor of the operation: inputs (those written in place), then outputs
 };
 
-// `kernel` must belong to the case's operation; host kernels are the door's to run. `expected`, where given, keeps the
-// reference's results for the next kernel on a fresh copy of the same case.
+// `kernel` must belong to the case's operation; bindings run host kernels. `expected`, if given, keeps the reference's
+// results for the next kernel on a fresh copy of the same case.
 LZ_VERIFY_API CaseResult RunCase(Selector& selector, Case& c, const KernelEntry& kernel,
                                  std::optional<Result<Expected>>* expected = nullptr);
 inline CaseResult RunCase(Engine& engine, Case& c, const KernelEntry& kernel,

@@ -13,12 +13,12 @@ namespace {
 constexpr int kDraws = 96, kEnough = 12;
 constexpr int64_t kLargest = 4096, kMaxElements = 1 << 18;
 
-// Calls as lines of a .cases file.
+// Draws calls as lines of a .cases file.
 class Draw {
  public:
   Draw(const KernelEntry& kernel, uint32_t seed) : kernel_(kernel), op_(*kernel.op), random_(seed) {}
 
-  // Nothing: the contract has a shape that no line can be drawn for, or the sizes do not fit it.
+  // Returns nullopt if the contract has a shape that no line can be drawn for, or the sizes do not fit it.
   std::optional<std::string> Line() {
     std::vector<int64_t> values(kMaxAxes + kMaxScalars + kMaxAxes, 0);
     for (size_t a = 0; a < op_.axes().size(); ++a) values[a] = Size(op_.axes()[a]);
@@ -111,7 +111,7 @@ Status SelfTest(Selector& selector, const KernelEntry& kernel) {
     if (!line) continue;
     auto parsed = ParseCase(*kernel.op, *line);
     if (!parsed.ok()) continue;
-    {  // what the contract refuses is no test of the kernel
+    {  // calls that the contract refuses do not test the kernel
       Request r = parsed->MakeRequest();
       if (!selector.Prepare(r).ok()) continue;
     }

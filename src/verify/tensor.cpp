@@ -19,7 +19,7 @@ OwnedTensor::OwnedTensor(DType dtype, std::vector<int64_t> shape, std::vector<in
 namespace {
 std::vector<int64_t> RowMajorStrides(const std::vector<int64_t>& shape) {
   std::vector<int64_t> strides(shape.size());
-  uint64_t stride = 1;  // wraps where an axis is huge and another one is 0: such strides lead nowhere
+  uint64_t stride = 1;  // wraps if an axis is huge and another one is 0: such strides are never used
   for (size_t i = shape.size(); i-- > 0;) {
     strides[i] = int64_t(stride);
     stride *= uint64_t(shape[i]);
@@ -69,8 +69,9 @@ bool OwnedTensor::GuardsIntact() const {
   const auto* bytes = reinterpret_cast<const unsigned char*>(memory_.data());
   const auto is_guard = [](unsigned char c) { return c == kGuard; };
   const size_t first = kGuardBytes + size_t(offset_) * item;
-  const bool apart = std::find(strides_.begin(), strides_.end(), 0) == strides_.end();  // no two at one address
-  if (apart && first + size_t(numel()) * item == kGuardBytes + num_bytes_) {  // nothing lies between the elements
+  const bool apart = std::find(strides_.begin(), strides_.end(), 0) == strides_.end();  // no two elements share
+                                                                                        // an address
+  if (apart && first + size_t(numel()) * item == kGuardBytes + num_bytes_) {            // no gaps between the elements
     return std::all_of(bytes, bytes + first, is_guard) &&
            std::all_of(bytes + kGuardBytes + num_bytes_, bytes + size, is_guard);
   }
