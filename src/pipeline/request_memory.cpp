@@ -101,11 +101,11 @@ bool RepeatsMemory(const lz_tensor& t) {
   for (int32_t first = 0; first < t.ndim; ++first) {
     if (t.shape[first] == 1) continue;
     if (t.strides[first] == 0) return true;
-    lz_tensor behind = t;
-    behind.ndim = t.ndim - first - 1, behind.shape += first + 1, behind.strides += first + 1;
+    lz_tensor inner = t;
+    inner.ndim = t.ndim - first - 1, inner.shape += first + 1, inner.strides += first + 1;
     Steps steps;
-    steps.AddElements(behind, 1);
-    steps.AddElements(behind, -1);
+    steps.AddElements(inner, 1);
+    steps.AddElements(inner, -1);
     steps.Add(std::abs(t.strides[first]) * ItemSize(t), 1, t.shape[first] - 1);
     if (steps.Reach(0)) return true;
   }
