@@ -1,4 +1,4 @@
-// Which parameters of an operation are random numbers, and the shape of `uniform` where a call leaves it to be drawn.
+// The parameters of an operation that are random numbers, and the shape of `uniform` when the binding draws it.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 namespace lz {
 
 struct DrawParams {
-  size_t seed, offset;  // by scalar
-  size_t uniform;       // by input: the numbers of each row
-  size_t rows;          // by input: the tensor (..., vocab) that has the rows
-  bool pairs;           // two numbers a row
+  size_t seed, offset;  // index of the scalar
+  size_t uniform;       // index of the input: the random numbers of each row
+  size_t rows;          // index of the input: the tensor (..., vocab) that has the rows
+  bool pairs;           // two random numbers per row
 
-  // Of `uniform`, for this tensor of rows; returns its rank.
+  // The shape of `uniform` for this tensor of rows; returns its rank.
   int32_t Shape(const lz_tensor& of, int64_t* shape) const {
     int32_t ndim = 0;
     for (; ndim + 1 < of.ndim; ++ndim) shape[ndim] = of.shape[ndim];
@@ -23,7 +23,7 @@ struct DrawParams {
   }
 };
 
-// Empty: the operation draws nothing.
+// nullopt if the operation takes no random numbers.
 inline std::optional<DrawParams> DrawParamsOf(const Operation& op) {
   DrawParams found{};
   int parts = 0;

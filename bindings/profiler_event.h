@@ -1,6 +1,6 @@
-// An event of torch's profiler around a kernel: "layerzero::norm.rms [hwy.norm.rms]". Its functions are found once,
-// when the first kernel runs: no door runs one before torch is loaded, and arrays of other libraries load it. Without
-// them, or while no profiler runs on this thread, nothing is recorded.
+// An event of torch's profiler around a kernel: "layerzero::norm.rms [hwy.norm.rms]". Its functions are looked up once,
+// when the first kernel runs: no binding runs one before torch is loaded, and arrays of other libraries load it.
+// Without them, or while no profiler runs on this thread, nothing is recorded.
 #pragma once
 
 #include <dlfcn.h>
@@ -27,7 +27,7 @@ class ProfilerEvent {
 
  private:
   struct Torch {
-    bool (*active)() = nullptr;  // some observer of this thread wants events; nullptr: a function is missing
+    bool (*active)() = nullptr;  // true if an observer of this thread wants events; nullptr: a function is missing
     int32_t (*start)(const char* name, void* kwargs, const void* inputs, uint64_t num_inputs, void** event) = nullptr;
     int32_t (*end)(void* event) = nullptr;
   };

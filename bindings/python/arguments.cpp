@@ -82,7 +82,7 @@ bool ReadLayout(OpDoor& door, PyObject* value, Request* r) {
   return false;
 }
 
-// kernel= is a lock on every operation of the contract, for this call alone.
+// kernel= is a lock on every operation of the contract, for this call only.
 bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
   if (!value || value == Py_None) return true;
   if (!PyUnicode_Check(value)) return WrongType(door, "kernel", "a kernel id as a string", value);
@@ -111,7 +111,7 @@ bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
 
 namespace {
 
-// The words are Python's: layerzero._call_errors. `argument` is taken over. Returns false with an error set.
+// The message is made in Python: layerzero._call_errors. Steals `argument`. Returns false with an error set.
 bool RefuseCall(const OpDoor& door, const char* function, PyObject* argument) {
   PyObject* module = PyImport_ImportModule("layerzero._call_errors");
   PyObject* result = module ? PyObject_CallMethod(module, function, "sO", door.method.ml_name, argument) : nullptr;
@@ -145,7 +145,7 @@ Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r) {
   const bool any = std::any_of(op.input_params().begin(), op.input_params().end(),
                                [&](uint8_t i) { return a.params[i] && a.params[i] != Py_None; });
   if (a.generator && a.generator != Py_None) return Read::kSlow;
-  if (!any) return Read::kOk;  // the contract says what is missing
+  if (!any) return Read::kOk;  // the contract reports what is missing
   if (!TorchAttached() || !ModesAllowFastDoor()) return Read::kSlow;
   const bool grad = GradEnabled();
   for (size_t i = 0; i < op.num_inputs(); ++i) {

@@ -6,7 +6,7 @@
 namespace lz::door {
 
 struct Arguments {
-  PyObject* params[2 * kMaxTensors] = {};  // borrowed; nullptr: left out
+  PyObject* params[2 * kMaxTensors] = {};  // borrowed; nullptr: omitted
   PyObject* layout = nullptr;
   PyObject* kernel = nullptr;
   PyObject* out = nullptr;
@@ -18,24 +18,24 @@ struct Descriptions {
   int64_t sizes[kMaxTensors][2 * kMaxRank];
 };
 
-// From a METH_FASTCALL | METH_KEYWORDS call. false: a TypeError is set.
+// Parses a METH_FASTCALL | METH_KEYWORDS call. Returns false with a TypeError set.
 bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords, Arguments* a);
 
 enum class Read { kOk, kSlow, kError };
-// Tensors into the request. kSlow: something is no plain eager tensor, the slow door decides.
+// Reads tensors into the request. kSlow: some argument is not a plain eager tensor, and the slow path decides.
 Read ReadTensors(const OpDoor& door, const Arguments& a, Request* request);
-// The same for questions about a call: a wanted gradient becomes a flag of the request, and a tensor may be described,
+// The same for inspecting a call: a required gradient becomes a flag of the request, and a tensor may be described as
 // (dtype name, sizes, strides), which is kept in `descriptions`.
 Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* request, Descriptions* descriptions);
-// Scalars, layout, kernel and policy into the request. false: an error is set.
+// Reads scalars, layout, kernel and policy into the request. Returns false with an error set.
 bool ReadScalars(OpDoor& door, const Arguments& a, Request* request);
 // Whether a normalized_shape, or nullptr, names another number of axes than one.
 bool AreSeveralAxes(PyObject* sizes);
 // Whether the call has other axes than the contract's shapes say and `views` may help.
 bool NeedsView(const OpDoor& door, const Arguments& arguments, const Request& request);
 bool ReadScalar(const OpDoor& door, const Param& param, PyObject* value, lz_scalar* out);
-bool ReadPolicy(int64_t* policy);  // of the current context; left as it is where there is none
-// Policy of the current context, capture state.
+bool ReadPolicy(int64_t* policy);  // policy of the current context; unchanged if there is none
+// Reads the policy of the current context and the capture state.
 bool ReadContext(Request* request);
 
 }  // namespace lz::door

@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kDoorCapsule = "layerzero.operation";
 
-// Work below this many elements is over before another thread could use the GIL.
+// Calls with fewer elements finish before another thread could use the GIL.
 constexpr int64_t kReleaseGilAbove = 65536;
 
 std::vector<PyObject*>& HostCallables() {  // by kernel index; nullptr: not resolved yet
@@ -58,8 +58,8 @@ PyObject* To(PyObject* tensor, DType dtype) {
   return converted;
 }
 
-// An index tensor in the other index dtype. Values that int32 does not hold are an error in host memory; on a device,
-// which is not read, they become its limits, which lie outside every tensor as they did.
+// Converts an index tensor to the other index dtype. Values that do not fit int32 are an error in host memory; on a
+// device, which is not read, they become the limits of int32, which are also outside every tensor.
 PyObject* OtherIndices(const Request& r, size_t i, PyObject* tensor) {
   const DType dtype = OtherIndexDType(DTypeOf(r.tensors[i]));
   if (dtype == DType::kI64) return To(tensor, dtype);
@@ -73,7 +73,7 @@ PyObject* OtherIndices(const Request& r, size_t i, PyObject* tensor) {
   return converted;
 }
 
-// A new reference to what a kernel gets for tensor argument `i`; nullptr with an error.
+// Returns a new reference to the tensor that a kernel gets for argument `i`; nullptr with an error.
 PyObject* HostTensor(const Request& r, size_t i, PyObject* tensor, const Transforms& transforms) {
   if (!tensor) Py_RETURN_NONE;
   if (tensor != Py_None) {
@@ -87,8 +87,8 @@ PyObject* HostTensor(const Request& r, size_t i, PyObject* tensor, const Transfo
 
 }  // namespace
 
-// A host kernel gets every parameter by position in the contract's order, final scalars, then the layout if there is
-// one: adapters are plain functions of that signature.
+// A host kernel gets every parameter by position in the contract's order, with final scalars, then the layout if there
+// is one: adapters are plain functions of that signature.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors,
                    const Transforms& transforms) {
   std::vector<PyObject*>& callables = HostCallables();
@@ -128,7 +128,7 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
 
 namespace {
 
-// The pending Python exception, taken out.
+// Holds the pending Python exception, which is cleared.
 class Exception {
  public:
   Exception() {
@@ -144,13 +144,13 @@ class Exception {
   Exception& operator=(const Exception&) = delete;
 
   PyObject* value() const { return value_; }
-  // Pending again, in place of any other.
+  // Makes it pending again, replacing any other.
   PyObject* Raise() {
     PyErr_Restore(type_, value_, trace_);
     type_ = value_ = trace_ = nullptr;
     return nullptr;
   }
-  // The one that is pending now has this one as its cause.
+  // Sets it as the cause of the pending exception.
   void Cause() {
     Exception raised;
     PyException_SetCause(raised.value(), value_);
@@ -162,7 +162,7 @@ class Exception {
   PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
 };
 
-// After a kernel has failed: LayerZero's own error, with what the kernel raised as its cause.
+// Raises LayerZero's own error for a failed kernel, with the kernel's exception as its cause.
 PyObject* RaiseFailed(const KernelEntry& kernel, const Request& r) {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
   Exception error;
@@ -197,7 +197,7 @@ void ClearHookError() {
 
 namespace {
 
-// How often each kernel was selected, by {operation, kernel}. A hit does not come here.
+// Number of selections of each kernel, by {operation, kernel}. Hits are not counted.
 struct Selections {
   std::mutex mutex;
   std::map<std::pair<std::string, std::string>, uint64_t> counts;
@@ -243,10 +243,10 @@ void Tell(const Request& r, const Plan& plan) {
       Py_XDECREF(text);
     }
   }
-  PyObject* told = PyObject_CallFunction(g_hooks.selected, "sssO", plan.kernel->operation.c_str(),
-                                         plan.kernel->id.c_str(), platform.c_str(), libraries);
-  if (!told) ClearHookError();
-  Py_XDECREF(told);
+  PyObject* result = PyObject_CallFunction(g_hooks.selected, "sssO", plan.kernel->operation.c_str(),
+                                           plan.kernel->id.c_str(), platform.c_str(), libraries);
+  if (!result) ClearHookError();
+  Py_XDECREF(result);
   Py_XDECREF(libraries);
 }
 
@@ -266,7 +266,7 @@ Result<const Plan*> SelectOutside(Request& r, Box* site) {
 
 namespace {
 
-// A host kernel's result into out=, where it was given; its fit has been checked.
+// Copies a host kernel's result to out=, if it was given; its shape and dtype have been checked.
 PyObject* IntoOut(PyObject* result, PyObject* out) {
   if (!result || !out || out == Py_None) return result;
   PyObject* copied = nullptr;
@@ -296,9 +296,9 @@ void TellFailed(const Request& r, const Plan& plan, const std::string& why) {
   const std::string text =
       plan.kernel->id + " failed" + (why.empty() ? "" : " (" + why + ")") + ", " + plan.fallback->id + " has answered";
   const std::string name(r.op->name());
-  PyObject* told = PyObject_CallFunction(g_hooks.failed, "ss", name.c_str(), text.c_str());
-  if (!told) PyErr_Clear();
-  Py_XDECREF(told);
+  PyObject* result = PyObject_CallFunction(g_hooks.failed, "ss", name.c_str(), text.c_str());
+  if (!result) PyErr_Clear();
+  Py_XDECREF(result);
 }
 
 PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject* out) {
@@ -336,7 +336,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
     const ReleasedGil released(on_cpu && elements > kReleaseGilAbove);
     return engine.Run(*plan, r);
   }();
-  Py_XDECREF(workspace);  // the allocator hands it out again in the order of this stream
+  Py_XDECREF(workspace);  // the allocator reuses it in the order of this stream
   if (status.ok()) {
     if (r.fell_back) TellFailed(r, *plan, "");
     return outputs;
@@ -351,7 +351,7 @@ PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject
 
 namespace {
 
-// The plan's fallback, native or not; nullptr with a Python error.
+// Runs the plan's fallback, native or not; nullptr with a Python error.
 PyObject* CallFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out) {
   if (plan.fallback->spec.call != CallKind::kNative) {
     Engine::Get().CountFallback();
@@ -376,7 +376,7 @@ PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tens
   const Status failed = StatusOf(error.value(), plan.kernel->id);
   if (!Engine::MayFallBack(plan, r, failed)) return error.Raise();
   result = CallFallback(plan, r, tensors, out);
-  if (!result) {  // both fail
+  if (!result) {  // both failed
     if (failed.code() == StatusCode::kKernelRefused) return nullptr;
     PyErr_Clear();
     return error.Raise();

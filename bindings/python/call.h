@@ -1,5 +1,5 @@
-// One operation as a Python callable: arguments in, kernel run, outputs back. Generated from the contract at import:
-// there is no code per operation.
+// One operation as a Python callable: reads arguments, runs the kernel, returns outputs. Generated from the contract at
+// import: there is no code per operation.
 #pragma once
 
 #include <Python.h>
@@ -13,52 +13,53 @@
 
 namespace lz::door {
 
-// The callable's state; lives as long as the process. The GIL guards it.
+// The callable's state; valid for the life of the process. The GIL guards it.
 struct OpDoor {
   const Operation* op;
-  std::vector<PyObject*> names;     // interned, in the contract's order of parameters
-  size_t num_positional = 0;        // parameters before the keyword-only ones
-  std::vector<PyObject*> layouts;   // interned names
-  bool views = false;               // tensors may have other axes than the contract's: layerzero._ranks views them
-  std::optional<DrawParams> draws;  // which parameters are random numbers; generator= may draw them
+  std::vector<PyObject*> names;    // interned, in the contract's order of parameters
+  size_t num_positional = 0;       // parameters before the keyword-only ones
+  std::vector<PyObject*> layouts;  // interned names
+  bool views = false;  // tensors may have other axes than the contract's: layerzero._ranks makes views of them
+  std::optional<DrawParams> draws;  // the parameters that are random numbers; generator= may draw them
   std::string doc;
   PyMethodDef method{};
-  Box site;                                                  // the last choice
-  std::vector<std::pair<PyObject*, int64_t>> kernel_scopes;  // kernel= values met, with their policy scope
+  Box site;                                                  // call site cache: the last choice
+  std::vector<std::pair<PyObject*, int64_t>> kernel_scopes;  // kernel= values so far, with their policy scopes
 };
 
-// What the Python side provides: see set_hooks in module.cpp.
+// Functions that the Python side sets: see set_hooks in module.cpp.
 struct Hooks {
   PyObject* raise = nullptr;             // raise(code, field, wanted, got, fix, text, explanation json or None)
-  PyObject* slow = nullptr;              // slow(name, args, kwargs): modes, gradients, other kinds of arrays
+  PyObject* slow = nullptr;              // slow(name, args, kwargs): modes, gradients, other types of arrays
   PyObject* resolve = nullptr;           // resolve(kernel_id, adapter, source) -> callable
   PyObject* scope_of_context = nullptr;  // () -> policy scope of the current context
-  // selected(operation, kernel id, platform, libraries): a choice that is worth a line. `libraries` is None for a
-  // kernel of choice; for a reference, the names of the unusable libraries whose kernels would have taken such calls.
+  // selected(operation, kernel id, platform, libraries): a choice to be logged. `libraries` is None for a selected
+  // kernel; for a reference, the names of the unusable libraries whose kernels would have taken such calls.
   PyObject* selected = nullptr;
-  PyObject* failed = nullptr;   // failed(operation, text): a kernel failed and another one has answered
+  PyObject* failed = nullptr;   // failed(operation, text): a kernel failed and its fallback ran
   PyObject* guessed = nullptr;  // guessed(text, seconds): a layout was guessed; may raise, as warnings do
   PyObject* draw = nullptr;     // draw(tensor of rows, pairs) -> uniform numbers for a call without a seed
   PyObject* prove = nullptr;    // prove(backend, probe, adapters): error text, "" or None; see HostRuntime
   PyObject* begin = nullptr;    // begin() -> bool, see HostRuntime
 };
 extern Hooks g_hooks;
-extern int64_t g_open_scopes;  // 0: no context has a scope, the hook is not asked
+extern int64_t g_open_scopes;  // 0: no context has a scope, and the hook is not called
 
 // Calls a kernel that lives in Python on copies and casts of its inputs; nullptr with a Python error.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
-// The same; its results are checked against the contract. A failure that may have left inputs half written is a
-// KernelExecutionError that says so, caused by what the kernel raised.
+// The same; its results are checked against the contract. A failure that may have left inputs partly written is a
+// KernelExecutionError that reports it, caused by the kernel's exception.
 PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors, const Transforms& transforms);
-// Whether an exception is one of LayerZero's.
+// True if an exception is one of LayerZero's.
 bool IsOwn(PyObject* error);
-// What callers catch by torch's name for it, and what another kernel would raise too.
+// True for the exception that callers catch by torch's name, and that another kernel would raise too.
 bool IsOutOfMemory(PyObject* error);
-// What a kernel raised, as a status: LayerZero's own exceptions keep their code, all others are kKernelFailed.
+// A kernel's exception as a status: LayerZero's own exceptions keep their code, all others are kKernelFailed.
 Status StatusOf(PyObject* error, const std::string& field);
-// A plan's host kernel, or, when it raises and MayFallBack allows it, the plan's fallback: counted, with a line of log.
+// Runs a plan's host kernel, or, if it raises and MayFallBack allows it, the plan's fallback, which is counted
+// and logged.
 PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out);
-// What the other libraries of the process get from Python: see HostRuntime.
+// The functions that the other libraries of the process use to call Python: see HostRuntime.
 const HostRuntime* PythonRuntime();
 // Python: time_calls(starts, ended), once: starts(on a device) before each kernel that another library than this one or
 // a program runs, ended(operation, kernel id, tensors, on a device) after it.
@@ -71,19 +72,19 @@ PyObject* MakeCallable(const Operation& op, PyObject* module);
 // The state of a callable that MakeCallable made; nullptr for another object.
 OpDoor* DoorOf(PyObject* callable);
 
-// Drops the error of a hook; an interrupt by the user is raised where Python code goes on.
+// Drops the error of a hook; a KeyboardInterrupt is raised when Python code continues.
 void ClearHookError();
-// A fallback, or any choice where the policy logs them, is worth a line. Never an error of the call.
+// Logs a fallback, or any choice if the policy logs them. Never an error of the call.
 void Tell(const Request& request, const Plan& plan);
 PyObject* SelectionCounts();  // [(operation, kernel id, count)]: a new reference
 void TellFailed(const Request& request, const Plan& plan, const std::string& why);
-// Warns of a guessed layout, once for each place in the program and its shapes. False: the user has made the warning an
-// error.
+// Warns about a guessed layout, once per place in the program and shapes. Returns false if the user has turned the
+// warning into an error.
 bool TellGuess(const Request& request);
 inline bool TellLayout(const Request& request) { return !request.layout_guessed || TellGuess(request); }
-// Selects with the GIL released: another thread may be selecting the same, or waiting for us.
+// Selects with the GIL released: another thread may be selecting the same, or waiting for this one.
 Result<const Plan*> SelectOutside(Request& request, Box* site);
-// Stages 3 to 8 of a prepared request. `tensors`: its inputs as objects; `out`: what the caller gave, or nullptr.
+// Stages 3 to 8 of a prepared request. `tensors`: its inputs as objects; `out`: the caller's argument, or nullptr.
 PyObject* SelectAndRun(Request& request, Box* site, PyObject* const* tensors, PyObject* out);
 
 // Python: prepare(callable, args, kwargs, fixed) -> callable of the tensors alone. `fixed`: what layerzero._ranks needs
@@ -91,13 +92,13 @@ PyObject* SelectAndRun(Request& request, Box* site, PyObject* const* tensors, Py
 PyObject* Prepare(PyObject* self, PyObject* args);
 // Python: explain(callable, args, kwargs, device, of_chosen) -> JSON text. `of_chosen`: Proofs::kChosen.
 PyObject* Explain(PyObject* self, PyObject* args);
-// Python: check(callable, args, kwargs): raises what is wrong with a call, without running it.
+// Python: check(callable, args, kwargs): raises the error of an invalid call, without running it.
 PyObject* Check(PyObject* self, PyObject* args);
 // Python: which(callable, args, kwargs) -> (kernel id, plan id).
 PyObject* Which(PyObject* self, PyObject* args);
 
-// Python: call_differentiable(callable, args, kwargs): the chosen kernel that carries gradients; some tensor wants one.
-// NotImplemented under torch's modes.
+// Python: call_differentiable(callable, args, kwargs): runs the selected kernel that supports autograd; some tensor
+// requires a gradient. NotImplemented under torch's modes.
 PyObject* CallDifferentiable(PyObject* self, PyObject* args);
 
 // Raises the Python exception for a status; always returns nullptr.

@@ -1,5 +1,5 @@
-// The parts of DLPack 1.3's C exchange API that the door calls (the struct order is the published ABI). A tensor is
-// lz_tensor: the same layout as DLTensor.
+// The parts of DLPack 1.3's C exchange API that the binding calls (the struct order is the published ABI). A tensor is
+// an lz_tensor, which has the layout of DLTensor.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct ExchangeApi {
   ExchangeHeader header;
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object;
-  int (*managed_tensor_to_py_object)(ManagedTensor* tensor, void** object);  // takes the tensor over
+  int (*managed_tensor_to_py_object)(ManagedTensor* tensor, void** object);  // steals the tensor
   int (*dltensor_from_py_object)(void* object, lz_tensor* out);
   int (*current_work_stream)(int32_t device_type, int32_t device_id, void** out);
 };

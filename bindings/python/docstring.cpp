@@ -6,7 +6,7 @@
 namespace lz::door {
 namespace {
 
-// As Python prints it: 1e-06, 0.0.
+// Floats as Python prints them: 1e-06, 0.0.
 std::string FloatText(double value) {
   char text[32];
   const auto end = std::to_chars(text, text + sizeof(text), value).ptr;

@@ -1,4 +1,4 @@
-// What help(layerzero.rms_norm) shows and inspect.signature reads: both come from the contract.
+// The text of help(layerzero.rms_norm), which inspect.signature reads too; it is made from the contract.
 #pragma once
 
 #include <string>

@@ -27,7 +27,7 @@ int ToCache(PyObject* object, void* out) {
   return *static_cast<lz_kv_cache**>(out) != nullptr;
 }
 template <class T>
-int ToNumbers(PyObject* object, void* out) {  // a list or tuple of integers; None: nothing
+int ToNumbers(PyObject* object, void* out) {  // a list or tuple of integers; None: empty
   auto& numbers = *static_cast<std::vector<T>*>(out);
   if (object == Py_None) return 1;
   PyObject* items = PySequence_Tuple(object);
@@ -44,7 +44,7 @@ int ToNumbers(PyObject* object, void* out) {  // a list or tuple of integers; No
 }
 const int32_t* Data(const std::vector<int32_t>& tokens) { return tokens.empty() ? nullptr : tokens.data(); }
 
-// Tokens are all there or none.
+// Checks that tokens are given for all positions or for none.
 bool CountsTokens(const std::vector<int32_t>& tokens, long long num_tokens) {
   if (tokens.empty() || static_cast<long long>(tokens.size()) == num_tokens) return true;
   Raise(Status(StatusCode::kInvalidRequest, {.field = "KVCacheManager: tokens",

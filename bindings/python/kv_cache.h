@@ -1,4 +1,4 @@
-// The KV cache manager for Python: functions over a capsule; layerzero/kv_cache.py makes a class of them.
+// The KV cache manager for Python: functions over a capsule, which layerzero/kv_cache.py wraps in a class.
 #pragma once
 
 #include <Python.h>

@@ -1,4 +1,4 @@
-// A guessed layout is said once to each place that calls with these shapes, again after `layout.warn_interval_s`.
+// Warns about a guessed layout once per place that calls with these shapes, and again after `layout.warn_interval_s`.
 #include <time.h>
 
 #include <unordered_map>
@@ -8,7 +8,7 @@
 namespace lz::door {
 namespace {
 
-constexpr size_t kMostPlaces = 4096;  // then all are forgotten
+constexpr size_t kMostPlaces = 4096;  // beyond this number all are forgotten
 
 class Mixed {
  public:
@@ -22,7 +22,7 @@ class Mixed {
   uint64_t hash_ = 0x27d4eb2f165667c5u;
 };
 
-// Whether the Python code that runs belongs to the program, not to a module that calls operations for it.
+// True if the running Python code belongs to the program, not to a module that calls operations for it.
 bool IsProgram() {
   static PyObject* const dunder_name = PyUnicode_InternFromString("__name__");
   PyObject* globals = PyEval_GetGlobals();
@@ -33,7 +33,7 @@ bool IsProgram() {
   return !name.empty() && !name.starts_with("layerzero.") && !name.starts_with("torch.");
 }
 
-// File and line of the program's code that is running; false: others must look for it.
+// Adds file and line of the running code of the program; false: the caller must find it by other means.
 bool AddPlace(Mixed* key) {
   PyFrameObject* frame = IsProgram() ? PyEval_GetFrame() : nullptr;
   if (!frame) return false;
@@ -70,7 +70,7 @@ double Seconds() {
 }  // namespace
 
 bool TellGuess(const Request& r) {
-  static auto* const said = new std::unordered_map<uint64_t, double>;  // by place and shapes: when last
+  static auto* const said = new std::unordered_map<uint64_t, double>;  // time of the last warning, by place and shapes
   if (!g_hooks.guessed) return true;
   const double interval = Engine::Get().LayoutWarnInterval(r);
   bool known = false;

@@ -1,5 +1,5 @@
 // The extension module: one callable per contract, and the engine's inspection and configuration as functions that take
-// and give JSON. The package layerzero/ is what people import.
+// and return JSON. Users import the package layerzero/.
 #include <Python.h>
 
 #include <cstring>
@@ -76,7 +76,7 @@ PyObject* PolicyScope(PyObject*, PyObject* args) {
   auto scope = Engine::Get().PolicyScope(parent, json);
   return scope.ok() ? PyLong_FromLongLong(*scope) : Raise(scope.status());
 }
-// all_named(names): every library is registered, but those that these entry points will.
+// all_named(names): every library is registered except those that these entry points will register.
 PyObject* AllNamed(PyObject*, PyObject* args) {
   PyObject* names = nullptr;
   if (!PyArg_ParseTuple(args, "O!", &PyTuple_Type, &names)) return nullptr;
@@ -95,7 +95,7 @@ PyObject* PolicyText(PyObject*, PyObject* args) {
   auto text = Engine::Get().PolicyText(id);
   return text.ok() ? Text(*text) : Raise(text.status());
 }
-// open_scopes(delta): how many contexts hold a policy scope; at 0 the fast door does not ask.
+// open_scopes(delta): number of contexts with a policy scope; at 0 the fast path does not look for one.
 PyObject* OpenScopes(PyObject*, PyObject* args) {
   long long delta;
   if (!PyArg_ParseTuple(args, "L", &delta)) return nullptr;
@@ -122,7 +122,7 @@ PyObject* LoadPlugin(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "ss", &library, &descriptor)) return nullptr;
   return NoneOr(Engine::Get().LoadPlugin(library, descriptor));
 }
-// records(json, what) -> the same records as the engine writes them; raises what is wrong with them.
+// records(json, what) -> the same records as the engine writes them; raises their errors.
 PyObject* Records(PyObject*, PyObject* args) {
   const char *text, *what;
   Py_ssize_t size;
@@ -130,7 +130,7 @@ PyObject* Records(PyObject*, PyObject* args) {
   auto records = perfdb::ReadRecords({text, size_t(size)}, what);
   return records.ok() ? Text(perfdb::WriteRecords(*records)) : Raise(records.status());
 }
-// use_prior(json, what): these measured records alone decide from here on; use_prior(): the machine's own again.
+// use_prior(json, what): only these measured records decide from now on; use_prior(): the machine's own again.
 PyObject* UsePrior(PyObject*, PyObject* args) {
   const char *text = nullptr, *what = "records";
   Py_ssize_t size = 0;
@@ -148,7 +148,8 @@ PyObject* Invalidate(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// philox(seed, offset, rows, first slot, slots): the sampling operations' numbers as doubles, slots of a row together.
+// philox(seed, offset, rows, first slot, slots): the random numbers of the sampling operations as doubles, grouped
+// by row.
 PyObject* Philox(PyObject*, PyObject* args) {
   long long seed, offset, rows, first, slots;
   if (!PyArg_ParseTuple(args, "LLLLL", &seed, &offset, &rows, &first, &slots)) return nullptr;
@@ -164,8 +165,8 @@ PyObject* Philox(PyObject*, PyObject* args) {
   return memory;
 }
 
-// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin); None keeps one
-// unset.
+// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin); None leaves
+// one unset.
 PyObject* SetHooks(PyObject*, PyObject* args) {
   PyObject** slots[] = {&g_hooks.raise,    &g_hooks.slow,   &g_hooks.resolve, &g_hooks.scope_of_context,
                         &g_hooks.selected, &g_hooks.failed, &g_hooks.guessed, &g_hooks.draw,
@@ -240,7 +241,7 @@ PyMethodDef kMethods[] = {
 
 // The callables are attributes of `ops`, a dict from flat name.
 int Exec(PyObject* module) {
-  // The engine, its threads and torch's tensors belong to the process: one interpreter may use them.
+  // The engine, its threads and torch's tensors belong to the process: only one interpreter may use them.
   if (PyInterpreterState_GetID(PyInterpreterState_Get()) != 0) {
     PyErr_SetString(PyExc_ImportError,
                     "layerzero: wanted the main interpreter, got a subinterpreter; use threads or processes");

@@ -7,7 +7,7 @@
 namespace lz::door {
 namespace {
 
-// Of c10::TensorImpl with its allocation's rounding, in every release since 2.11.
+// Words of c10::TensorImpl, with the rounding of its allocation, in every release since 2.11.
 constexpr size_t kWords = 23;
 
 size_t SizeOf(PyObject* object) {
@@ -42,7 +42,7 @@ bool NegativeBit::FindImpl(PyObject* tensor) {
   return false;
 }
 
-// Whether the word is the same in all of them.
+// True if the word is the same in all of them.
 bool NegativeBit::Same(PyObject* tensors, size_t word, uint64_t* value) const {
   *value = Keys(PyTuple_GetItem(tensors, 0), word);
   for (Py_ssize_t i = 1; i < PyTuple_Size(tensors); ++i) {

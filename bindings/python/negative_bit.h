@@ -1,4 +1,4 @@
-// torch's negative bit: views whose memory holds the negated numbers (imaginary parts of conjugates, torch._neg_view).
+// torch's negative bit: views whose memory has the negated numbers (imaginary parts of conjugates, torch._neg_view).
 #pragma once
 
 #include <Python.h>
@@ -8,15 +8,15 @@
 
 namespace lz::door {
 
-// Asking a tensor costs as much as reading it; the bit's place in torch's own struct costs nothing. It is found from
-// tensors that are known, never assumed: docs/design/0002-python-door.md.
+// Calling a tensor's method costs as much as reading the tensor; reading the bit from torch's struct costs nothing. Its
+// place is found from known tensors, never assumed: docs/design/0002-python-door.md.
 class NegativeBit {
  public:
-  // `plain` and `negated`: tuples of tensors without and with the bit, of one dtype and device. Where they do not show
-  // one place and no other, tensors are asked.
+  // `plain` and `negated`: tuples of tensors without and with the bit, of one dtype and device. If they do not identify
+  // exactly one place, the tensors' methods are called instead.
   void Find(PyObject* base_type, PyObject* plain, PyObject* negated);
   bool Found() const { return bit_ != 0; }
-  // True too where a tensor does not say.
+  // Also true if a tensor's method fails.
   bool IsSet(PyObject* tensor) const { return bit_ ? (Keys(tensor, word_) & bit_) != 0 : Asked(tensor); }
 
  private:
@@ -29,7 +29,7 @@ class NegativeBit {
   bool Same(PyObject* tensors, size_t word, uint64_t* value) const;
 
   PyCFunction is_neg_ = nullptr;
-  size_t impl_ = 0;  // bytes from the Python object to its pointer to the tensor
+  size_t impl_ = 0;  // offset in bytes of the pointer to the tensor in the Python object
   size_t word_ = 0;
   uint64_t bit_ = 0;
 };

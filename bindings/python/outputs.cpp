@@ -6,7 +6,7 @@
 namespace lz::door {
 namespace {
 
-// Whether the tensor is the one that output `o` may be computed in, element for element.
+// True if this is the tensor in which output `o` may be computed, element by element.
 bool IsInPlace(const Request& r, size_t o, size_t i, const lz_tensor& out) {
   const lz_tensor& t = r.tensors[i];
   const bool may = i < r.op->num_inputs() && r.op->contract().outputs[o].may_alias == r.op->input(i).name;
@@ -44,7 +44,7 @@ std::string TypeName(PyObject* object) {
   return text;
 }
 
-// Whether a tensor is one that output `o` of this call could be, strides aside. Else what it is, in `*got`.
+// True if the tensor can be output `o` of this call, except for its strides. Otherwise `*got` describes it.
 bool Fits(const Request& r, size_t o, PyObject* tensor, lz_tensor* t, std::string* got) {
   if (!IsTensor(tensor) || !ReadTensor(tensor, t)) {
     *got = IsTensor(tensor) ? "a tensor whose memory does not hold its numbers" : TypeName(tensor);
@@ -76,7 +76,7 @@ bool RefuseOut(const Request& r, std::string wanted, std::string got, std::strin
   return false;
 }
 
-// out= must be what the door would have allocated.
+// out= must be what the binding would have allocated.
 bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
   lz_tensor t;
   std::string got;
@@ -95,7 +95,7 @@ bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
   return true;
 }
 
-// Whether out= holds one tensor for each output that this call has; else an error is set.
+// True if out= has one tensor for each output of this call; otherwise an error is set.
 bool CountsOutputs(const Request& r, PyObject* out) {
   Py_ssize_t wanted = 0;
   for (size_t o = 0; o < r.op->num_outputs(); ++o) wanted += r.outputs[o].ndim >= 0;

@@ -63,7 +63,7 @@ bool ToDType(const char* name, DType* dtype) {
   return Wrong(StatusCode::kInvalidRequest, "value", "the name of a dtype", name);
 }
 
-// Programs keep weights as they are now: where the tensor's owner puts other memory in their place, this one stays.
+// Programs keep weights as they are now: if the tensor's owner replaces their memory, this memory stays.
 bool ToWeight(PyObject* tensor, PythonProgram* program, ProgramValue* value) {
   const std::string name = "weight";
   if (!ToTensor(tensor, name, &value->weight)) return false;
@@ -178,7 +178,7 @@ PyObject* Make(PyObject*, PyObject* args) {
   });
 }
 
-// Who keeps the arguments of a run is the tuple that Python passes; any thread may hold it and let it go.
+// The tuple that Python passes keeps the arguments of a run alive; any thread may hold and release it.
 const RunOwner kArguments = {
     [](void* tuple) {
       const Gil gil;
@@ -190,12 +190,12 @@ const RunOwner kArguments = {
     },
 };
 
-// The tensors of one run, as Python gave them.
+// The tensors of one run, as passed from Python.
 struct Tensors {
   Program* program = nullptr;
   std::vector<lz_tensor> inputs, outputs, caches;
   std::vector<PyObject*> written;  // borrowed
-  bool trains = false;             // a tensor wants gradients
+  bool trains = false;             // a tensor requires gradients
   RunArguments arguments;
   int step = 0;
 
@@ -248,7 +248,7 @@ struct Tensors {
     return true;
   }
 
-  // A program reads and writes memory: nothing that only torch's own dispatch honours may be in force.
+  // A program reads and writes memory, so nothing that only torch's own dispatch respects may be active.
   bool MayRun() const {
     if (!ModesAllowFastDoor()) {
       return Wrong(StatusCode::kInvalidRequest, "mode", "plain eager or inference mode",
@@ -289,7 +289,7 @@ PyObject* Kernels(PyObject*, PyObject* args) {
   return list;
 }
 
-// (arena, room for outputs of one step): bytes of each row of a run.
+// (arena, room for outputs of one step): bytes per row of a run.
 PyObject* RowBytes(PyObject*, PyObject* capsule) {
   const auto* held = static_cast<const PythonProgram*>(PyCapsule_GetPointer(capsule, kCapsule));
   if (!held) return nullptr;

@@ -1,4 +1,4 @@
-// Programs for Python: see src/program/program.h. What a program is made of is Python's to say, in tuples.
+// Programs for Python: see src/program/program.h. Python describes a program in tuples.
 #pragma once
 
 #include <Python.h>
@@ -10,7 +10,7 @@ namespace lz::door {
 //   step     (operation, inputs, {scalar: value}, outputs): operands in the operation's order
 //   operand  None | value | (value, column, axes, past[, step])
 // run_program(capsule, inputs, outputs, caches, past): tuples of tensors; None: absent
-// program_row_bytes(capsule) -> (arena, room for the outputs of one step): bytes for each row of a run
+// program_row_bytes(capsule) -> (arena, room for the outputs of one step): bytes per row of a run
 // program_kernels(capsule, inputs, outputs, caches, past) -> [kernel id of each step]
 // explain_program(capsule, inputs, outputs, caches, past, step) -> JSON
 // programs_may_run() -> False inside transforms, modes, autocast and traces

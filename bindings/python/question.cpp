@@ -1,4 +1,4 @@
-// Questions to the engine about a call, and the calls that the slow door hands back: nothing here is on the fast path.
+// Inspection of a call by the engine, and the calls that the slow path returns: nothing here is on the fast path.
 #include "question.h"
 
 #include "bindings/profiler_event.h"

@@ -1,4 +1,4 @@
-// A call that is asked about or prepared instead of run: (callable, args, kwargs[, device]) from Python.
+// A call that is inspected or prepared instead of run: (callable, args, kwargs[, device]) from Python.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ struct Question {
   Proofs proofs = Proofs::kAdmissible;
 };
 
-// Read as a call would read it, not prepared yet. false: a Python error is set.
+// Reads it as a call would, without preparing. Returns false with a Python error set.
 bool ReadQuestion(PyObject* args, Question* question);
 
 }  // namespace lz::door

@@ -20,7 +20,7 @@ bool LeavesDraw(const OpDoor& door, const Arguments& a) {
 bool Drawn::Into(const OpDoor& door, Arguments* a, Request* r) {
   const Operation& op = *door.op;
   PyObject* rows = a->params[op.input_params()[door.draws->rows]];
-  if (!Given(rows) || !g_hooks.draw) return true;  // the contract says what is missing
+  if (!Given(rows) || !g_hooks.draw) return true;  // the contract reports what is missing
   tensor_ = PyObject_CallFunction(g_hooks.draw, "Oi", rows, int(door.draws->pairs));
   if (!tensor_) return false;
   a->params[op.input_params()[door.draws->uniform]] = tensor_;

@@ -1,14 +1,14 @@
-// Calls that give no seed: torch draws their `uniform`, as torch.rand of the tensor's device does.
+// Calls without a seed: torch draws their `uniform`, as torch.rand on the tensor's device does.
 #pragma once
 
 #include "arguments.h"
 
 namespace lz::door {
 
-// Whether the call leaves its random numbers to be drawn: neither `seed`, `offset` nor `uniform`.
+// True if the call's random numbers must be drawn: it has neither `seed`, `offset` nor `uniform`.
 bool LeavesDraw(const OpDoor& door, const Arguments& arguments);
 
-// The drawn tensor, which lives as long as this.
+// The drawn tensor, which this object owns.
 class Drawn {
  public:
   Drawn() = default;
@@ -20,7 +20,8 @@ class Drawn {
   Drawn(const Drawn&) = delete;
   Drawn& operator=(const Drawn&) = delete;
 
-  // Into the arguments and the request, whose other tensors have been read. false: a Python error is set.
+  // Adds it to the arguments and the request, whose other tensors have been read. Returns false with a Python
+  // error set.
   bool Into(const OpDoor& door, Arguments* arguments, Request* request);
 
  private:

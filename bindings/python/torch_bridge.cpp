@@ -16,7 +16,7 @@
 namespace lz::door {
 namespace {
 
-// A C function behind a Python builtin, called without the interpreter between.
+// The C function of a Python builtin, called without the interpreter.
 struct Builtin {
   PyCFunction function = nullptr;
   PyObject* self = nullptr;
@@ -120,7 +120,7 @@ PyObject* Ints(const int64_t* v, int n) {
 }
 
 // (sizes, strides, dtype) of a row-major tensor as Python objects, borrowed: the last shapes are kept, because an
-// operation is mostly called again with the same ones.
+// operation is usually called again with the same ones.
 PyObject* EmptyArguments(const int64_t* shape, int ndim, DType dtype) {
   struct Known {
     PyObject* args = nullptr;
@@ -150,7 +150,7 @@ PyObject* EmptyArguments(const int64_t* shape, int ndim, DType dtype) {
   return args;
 }
 
-// torch.empty(shape, dtype=, device="cuda:i"): where no C function is known.
+// torch.empty(shape, dtype=, device="cuda:i"), if no C function is known.
 PyObject* NewByCall(const int64_t* shape, int ndim, DType dtype, lz_device device) {
   PyObject* sizes = Ints(shape, ndim);
   PyObject* args = PyTuple_Pack(1, sizes);
@@ -214,7 +214,7 @@ bool ReadTensor(PyObject* tensor, lz_tensor* out) {
   for (int i = 0; i < out->ndim; ++i) {
     if (out->shape[i] == 0) return true;
   }
-  return false;  // exact torch.Tensor, but without memory: functional wrappers, zero tensors
+  return false;  // exactly torch.Tensor, but without memory: functional wrappers, zero tensors
 }
 
 bool CurrentStream(lz_device device, void** stream) {
@@ -230,7 +230,7 @@ PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device devic
   }
   PyObject* args = EmptyArguments(shape, ndim, dtype);
   if (!args) return nullptr;
-  Py_IncRef(args);  // another thread may take its place
+  Py_IncRef(args);  // another thread may replace it
   PyObject* r;
   if (f.flags & METH_FASTCALL) {
     using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t);
@@ -354,7 +354,7 @@ PyObject* Attach(PyObject*, PyObject* args) {
     g.plain[0] = p0, g.plain[1] = p1, g.inference[0] = i0, g.inference[1] = i1;
     g.has_states = DispatchKeys() != nullptr;
   }
-  g.tensor = reinterpret_cast<PyTypeObject*>(tensor);  // last: from here on the fast door is open
+  g.tensor = reinterpret_cast<PyTypeObject*>(tensor);  // last: it enables the fast path
   return PyBool_FromLong(g.negative.Found());
 }
 

@@ -38,7 +38,7 @@ PyObject* ScalarValue(const Param& p, const lz_scalar& s) {
   return PyUnicode_FromStringAndSize(choices.data(), Py_ssize_t(choices.size()));
 }
 
-// Takes `value`.
+// Steals `value`.
 bool Put(PyObject* dict, std::string_view name, PyObject* value) {
   const bool done = value && PyDict_SetItemString(dict, std::string(name).c_str(), value) == 0;
   Py_XDECREF(value);
@@ -51,7 +51,7 @@ Result<Case> Parse(const char* name, const char* line) {
   return verify::ParseCase(*op, line);
 }
 
-// The memory of one output as Python gave it; `*text` says what does not fit.
+// The memory of one output as passed from Python; `*text` describes what does not fit.
 OwnedTensor OutputOf(const OutputShape& shape, PyObject* given, std::string* text) {
   std::vector<int64_t> sizes(shape.physical, shape.physical + shape.ndim);
   OwnedTensor tensor = OwnedTensor::RowMajor(shape.dtype, sizes);
@@ -72,7 +72,8 @@ OwnedTensor OutputOf(const OutputShape& shape, PyObject* given, std::string* tex
   return tensor;
 }
 
-// The tensors written in place, which follow the outputs, into the case's own memory, where the request reads them.
+// Copies the tensors written in place, which follow the outputs, to the case's own memory, where the request
+// reads them.
 bool TakeWritten(Case* c, size_t num_outputs, PyObject* given) {
   Py_ssize_t next = Py_ssize_t(num_outputs);
   for (size_t i = 0; i < c->tensors.size(); ++i) {
@@ -82,7 +83,7 @@ bool TakeWritten(Case* c, size_t num_outputs, PyObject* given) {
     PyObject* bytes = item && PyTuple_Check(item) ? PyTuple_GetItem(item, 0) : nullptr;
     const int64_t size = ByteSize(t.dtype());
     if (!bytes || PyBytes_Size(bytes) != t.numel() * size) {
-      PyErr_Format(PyExc_ValueError, "%s: wanted its bytes behind the outputs", c->op->input(i).name.data());
+      PyErr_Format(PyExc_ValueError, "%s: wanted its bytes after the outputs", c->op->input(i).name.data());
       return false;
     }
     const char* const from = PyBytes_AsString(bytes);
@@ -180,7 +181,7 @@ PyObject* VerifyRandom(PyObject*, PyObject* args) {
   return PyUnicode_FromStringAndSize(line.data(), Py_ssize_t(line.size()));
 }
 
-// As calls have them: torch's where it is attached. Ours beside them would wait for cores on which those spin.
+// The threads that calls have: torch's if it is attached. A pool of ours would wait for cores on which torch's spin.
 static lz_parallel Threads() {
   const lz_parallel torch = TorchParallel();
   return torch.run ? torch : Engine::Get().selector().parallel();

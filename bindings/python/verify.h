@@ -5,28 +5,30 @@
 
 namespace lz::door {
 
-// Python: verify_case(operation, line) -> {"refused": field, "layout": name or None, "arguments": {name: value}}. A
-// tensor is (bytes, dtype, shape, strides, offset of its first element); what the line does not name is missing.
+// Python: verify_case(operation, line) -> {"refused": field, "layout": name or None, "arguments": {name: value}}.
+// A tensor is (bytes, dtype, shape, strides, offset of its first element); arguments that the line does not name
+// are missing.
 PyObject* VerifyCase(PyObject* self, PyObject* args);
-// Python: verify_compare(operation, line, outputs, numerics="") -> [{"output", "ok", "measure", "position", "wanted",
-// "got", "error", "bound", "text"}]. `outputs`: (bytes, dtype, shape) of each, row-major in the case's layout; None:
-// not there.
+// Python: verify_compare(operation, line, outputs, numerics="") -> [{"output", "ok", "measure", "position",
+// "wanted", "got", "error", "bound", "text"}]. `outputs`: (bytes, dtype, shape) of each, row-major in the case's
+// layout; None: absent.
 PyObject* VerifyCompare(PyObject* self, PyObject* args);
-// Python: verify_random(operation, seed, broken=False) -> a line that the seed gives, nearly always a valid call; with
+// Python: verify_random(operation, seed, broken=False) -> the line for this seed, nearly always a valid call; with
 // broken one that must be refused, or "".
 PyObject* VerifyRandom(PyObject* self, PyObject* args);
 
-// Python: read_stream(address, bytes) reads memory once, copy_stream(from, to, bytes) copies it, by all threads;
+// Python: read_stream(address, bytes) reads memory once, copy_stream(from, to, bytes) copies it, with all threads;
 // multiply_adds(rounds) -> how many were done.
 PyObject* ReadStream(PyObject* self, PyObject* args);
 PyObject* CopyStream(PyObject* self, PyObject* args);
 PyObject* MultiplyAdds(PyObject* self, PyObject* args);
-// Python: multiply_weights(stored, multiplied, rounds) -> how many weights: numbers of StoredAs and MultipliedAs.
+// Python: multiply_weights(stored, multiplied, rounds) -> number of weights; the arguments are numbers of StoredAs
+// and MultipliedAs.
 PyObject* MultiplyWeights(PyObject* self, PyObject* args);
 // Python: usable_cpus() -> processors that this process may keep busy, by affinity and by quota.
 PyObject* UsableProcessors(PyObject* self, PyObject* args);
-// Python: fork_join(loops, team=False) -> (threads, seconds of one parallel loop in which all meet), through the
-// threads that calls get; with `team` as the steps of one program's run do it.
+// Python: fork_join(loops, team=False) -> (threads, seconds of one parallel loop in which all meet), with the threads
+// that calls get; with `team` like the steps of one program's run.
 PyObject* ForkJoin(PyObject* self, PyObject* args);
 
 }  // namespace lz::door

@@ -14,8 +14,8 @@ namespace lz::door {
 namespace {
 
 constexpr const char* kCapsule = "layerzero.watch";
-constexpr int32_t kAxes = 3;                          // weights have no more: of experts (experts, outputs, inputs)
-using AllSizes = std::array<int64_t, 1 + 2 * kAxes>;  // how many axes, their sizes, their strides
+constexpr int32_t kAxes = 3;  // weights have at most 3: those of experts (experts, outputs, inputs)
+using AllSizes = std::array<int64_t, 1 + 2 * kAxes>;  // number of axes, their sizes, their strides
 
 class Watch {
  public:
@@ -88,9 +88,9 @@ class Watch {
     objects_.push_back(object);
     return object;
   }
-  // A model's weights have pushed all of this out of the caches since the last look, and each object is reached through
-  // the one before. So the objects are asked for together first, then what the words behind their heads may point to
-  // (a dictionary's keys, a tensor's implementation); asking for an address that is none does nothing.
+  // A model's weights have evicted all of this from the caches since the last check, and each object is reached through
+  // the previous one. So all objects are prefetched first, then the addresses that the words after their headers may
+  // contain (a dictionary's keys, a tensor's implementation); prefetching an invalid address does nothing.
   void WarmUp() const {
     for (PyObject* object : objects_) __builtin_prefetch(object);
     for (PyObject* object : objects_) {

@@ -5,4 +5,4 @@ import torch
 
 def reference(gate, up, *, approximate="none"):
     gelu = torch.nn.functional.gelu(gate, approximate=approximate)
-    return torch.where(gate == float("inf"), gate, gelu) * up  # torch's float32 form gives NaN there
+    return torch.where(gate == float("inf"), gate, gelu) * up  # torch's float32 form returns NaN there

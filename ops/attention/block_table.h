@@ -1,7 +1,7 @@
 // attention.{standard,gqa}.decode.block_table: one query per sequence over a paged cache with a table of blocks.
 //
-// Sequence s reads its first context_lens[s] keys: key j lies in block block_tables[s][j / block_size], slot
-// j % block_size. Table entries after the last block in use may hold anything (-1 is common).
+// Sequence s reads its first context_lens[s] keys: key j is in block block_tables[s][j / block_size], slot j %
+// block_size. Table entries past the last block in use may have any value (-1 is common).
 #pragma once
 
 #include "ops/common/attention.h"
@@ -65,7 +65,7 @@ inline constexpr Contract kContract = {
     .name = "paged_attention",
     .summary = "Decode attention over a paged cache whose blocks are listed in a padded table.",
     .definition =
-        "With L = context_lens[s], key j < L lies in block block_tables[s][j / block_size], slot j % block_size. The "
+        "With L = context_lens[s], key j < L is in block block_tables[s][j / block_size], slot j % block_size. The "
         "query is at position L - 1 and sees keys j > L - 1 - window, all without a window; logits, softcap, sinks, "
         "empty rows (L = 0) and lse as in `attention`, k_scale and v_scale as in `paged_decode_attention`. Table "
         "entries and slots from L on are never read, whatever they hold. Index data is valid if 0 <= L <= max_blocks * "

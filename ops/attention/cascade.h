@@ -1,5 +1,5 @@
 // attention.{standard,gqa}.decode.cascade: one query per sequence over keys that all sequences share (a common prefix)
-// and a paged suffix of its own.
+// and the sequence's own paged suffix.
 #pragma once
 
 #include "ops/common/attention.h"

@@ -38,7 +38,7 @@ def reference(
     parts = []
     for s, (pages, length) in enumerate(lists):
         own = _attention.entries((paged_k_cache, paged_v_cache), pages, length, 1, window)
-        cut = own[0].shape[0] < length  # the window begins in the pages: nothing of the prefix is seen
+        cut = own[0].shape[0] < length  # the window begins in the pages: no key of the prefix is visible
         k, v = (o if cut else torch.cat([p, o]) for p, o in zip((shared_k, shared_v), own, strict=True))
         parts.append(_attention.rows(query[s : s + 1], k, v, scale=sm_scale, **how))
     return _attention.packed(parts, query, 0, paged_v_cache.shape[-1], return_lse)

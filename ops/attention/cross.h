@@ -1,4 +1,4 @@
-// attention.cross.{prefill,decode}: every query attends to a sequence of keys and values of its own (an encoder's, an
+// attention.cross.{prefill,decode}: every query attends to a separate sequence of keys and values (an encoder's, an
 // image's): no causality, no positions.
 #pragma once
 

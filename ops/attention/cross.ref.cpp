@@ -1,5 +1,5 @@
-// Reference of attention.cross.{prefill,decode}: FP64, any strides, any float dtype. Takes every argument but
-// dropout_p.
+// Reference of attention.cross.{prefill,decode}: FP64, any strides, any float dtype. Takes every argument
+// except dropout_p.
 #include "ops/attention/cross.h"
 
 #include "core/kernel.h"

@@ -1,7 +1,7 @@
 // attention.{standard,gqa}.{prefill,decode}: scaled dot product attention over dense keys and values.
 //
 // Axes: b batch, s_q / s_kv query and key positions, h_q / h_kv heads, d_qk / d_v head dimensions. Query head h reads
-// key/value head h / (h_q / h_kv). Row i sits at position p = i + s_kv - s_q (bottom-right alignment).
+// key/value head h / (h_q / h_kv). Row i has position p = i + s_kv - s_q (bottom-right alignment).
 #pragma once
 
 #include "ops/common/attention.h"
@@ -62,7 +62,7 @@ inline constexpr Contract kContract = {
         "and (no window or p - window < j <= p) and the mask is not False or -inf there and z(i,j) is not -inf. m = "
         "max of visible z, l = sum of exp(z - m): output_i = sum exp(z - m) value_j / (l + exp(sinks[h] - m)), the "
         "second term only with sinks; lse = m + ln l. A row without a visible key (rows with p < 0 of a causal call "
-        "too) gives output 0 and lse -inf, with sinks as well; a sink of +inf gives output 0. Invisible keys and "
+        "too) has output 0 and lse -inf, with sinks as well; a sink of +inf gives output 0. Invisible keys and "
         "values are skipped, not weighted by 0, so a NaN there never reaches an output; a visible NaN makes the row "
         "NaN, and so does a visible z of +inf. h_q is a multiple of h_kv. causal=True together with attn_mask is "
         "refused. dropout_p > 0 is served only by a kernel that accepts the argument; the references do not, so "

@@ -1,5 +1,5 @@
-// Reference of attention.{standard,gqa}.{prefill,decode}: FP64, any strides, any float dtype; output may alias query
-// when their rows are the same. Takes every argument but dropout_p.
+// Reference of attention.{standard,gqa}.{prefill,decode}: FP64, any strides, any float dtype; output may alias query if
+// their rows are the same. Takes every argument except dropout_p.
 #include "ops/attention/dense.h"
 
 #include "core/kernel.h"

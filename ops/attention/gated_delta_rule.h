@@ -18,7 +18,8 @@ inline constexpr auto kParams = std::to_array<Param>({
     SameDType(TensorParam("value", "b, s, h_v, d_v", kFloats, "values; h_v is a multiple of h_k"), "query"),
     TensorParam("g", "b, s, h_v", kFloats, "logarithm of the decay, at most 0; with a_log a logit"),
     TensorParam("beta", "b, s, h_v", kFloats, "strength of the correction; with a_log a logit"),
-    Mutated(TensorParam("state", "b, h_v, d_k, d_v", Mask(DType::kF32), "before these positions, then behind them")),
+    Mutated(TensorParam("state", "b, h_v, d_k, d_v", Mask(DType::kF32),
+                        "the state before these positions; overwritten by the one after them")),
     KeywordOnly(OptionalTensor("a_log", "h_v", kFloats, "of each head; None: g and beta are used as they are")),
     KeywordOnly(OptionalTensor("dt_bias", "h_v", kFloats, "added to g where there is a_log")),
     KeywordOnly(OptionalFloat("scale", "factor of the queries; None: 1/sqrt(d_k)")),
@@ -36,7 +37,7 @@ inline Status Canonicalize(BoundArgs& args) {
                    "each head of keys serves as many heads of values");
   }
   if (args.tensors[kDtBias].ndim >= 0 && args.tensors[kALog].ndim < 0) {
-    return Invalid("dt_bias", "a_log beside it", "none", "add it to what g is made of");
+    return Invalid("dt_bias", "a_log with it", "none", "add it to what g is made of");
   }
   LZ_RETURN_IF_ERROR(Finite(args.scalars[kBetaScale], "beta_scale"));
   const lz_scalar& l2_eps = args.scalars[kL2Eps];
@@ -52,8 +53,9 @@ inline constexpr Contract kContract = {
     .definition =
         "For each value head h, with q and k of head floor(h * h_k / h_v), divided by sqrt(their sum of squares + "
         "l2_eps) where that is given, and S = state[b, h]; for each position in turn: S = exp(g) S; S = S + beta k (v "
-        "- S^T k)^T; output = scale S^T q. With a_log, g stands for -exp(a_log[h]) softplus(g + dt_bias[h]) and beta "
-        "for sigmoid(beta); beta_scale is a factor of it either way. state holds the last S afterwards. What leaves "
+        "- S^T k)^T; output = scale S^T q. With a_log, g is replaced by -exp(a_log[h]) softplus(g + dt_bias[h]) and "
+        "beta "
+        "by sigmoid(beta); beta_scale is a factor of it either way. state holds the last S afterwards. What leaves "
         "float32 on the way may stay infinite or NaN, in its own head; of a recursion that grows, as with keys longer "
         "than 1, rounding counts from the largest state on the way",
     .source = "Yang, Kautz and Hatamizadeh 2024, arXiv:2412.06464, equation 10",
@@ -61,7 +63,7 @@ inline constexpr Contract kContract = {
     .variants = kVariants,
     .params = kParams,
     .outputs = kOutputs,
-    .tolerance = {.compare = Compare::kRowMax, .f32 = 1e-4},  // each position corrects what those before have left
+    .tolerance = {.compare = Compare::kRowMax, .f32 = 1e-4},  // each position corrects what the previous ones have left
     .canonicalize = &Canonicalize,
     .differentiable = false,
 };

@@ -1,5 +1,5 @@
 // Reference of attention.gated_delta_rule: position by position in FP64, any strides, any float dtype. The state is
-// rounded once, behind the last position.
+// rounded once, after the last position.
 #include "ops/attention/gated_delta_rule.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 using namespace lz;
 using namespace lz::ops::attention_gated_delta_rule;
 
-// A row of queries or keys, divided by its length where the call says so.
+// A row of queries or keys, divided by its L2 norm if the call requires it.
 std::vector<double> Row(const View& rows, int64_t b, int64_t t, int64_t head, const lz_scalar& l2_eps, double factor) {
   std::vector<double> row(size_t(rows.size(-1)));
   double sum = 0;

@@ -24,7 +24,7 @@ class Merger {
 
   void Row(int64_t n, int64_t h) const {
     const int64_t splits = o_.size(0), d = o_.size(3);
-    double top = kHidden;  // NaN once a part's is
+    double top = kHidden;  // NaN after the first part whose value is NaN
     for (int64_t t = 0; t < splits; ++t) {
       const double s = s_.Get({t, n, h});
       if (!std::isnan(top) && !(s <= top)) top = s;

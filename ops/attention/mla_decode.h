@@ -1,8 +1,7 @@
 // attention.mla.decode: decode of multi-head latent attention over one sequence of compressed entries.
 //
-// One compressed entry (d_ckv values) is key and value of all heads; beside it lies the rotated part of the key
-// (d_kpe). The query is already multiplied by the key's up projection (absorbed form), so the output is in latent
-// space.
+// One compressed entry (d_ckv values) is key and value of all heads; next to it is the rotated part of the key (d_kpe).
+// The query is already multiplied by the key's up projection (absorbed form), so the output is in latent space.
 #pragma once
 
 #include "ops/common/attention.h"

@@ -1,8 +1,7 @@
 // attention.mla.decode.paged: decode of multi-head latent attention over a paged cache of compressed entries.
 //
-// One compressed entry (d_ckv values) is key and value of all heads; beside it lies the rotated part of the key
-// (d_kpe). The query is already multiplied by the key's up projection (absorbed form), so the output is in latent
-// space.
+// One compressed entry (d_ckv values) is key and value of all heads; next to it is the rotated part of the key (d_kpe).
+// The query is already multiplied by the key's up projection (absorbed form), so the output is in latent space.
 #pragma once
 
 #include "ops/common/attention.h"
@@ -41,7 +40,7 @@ inline constexpr Contract kContract = {
     .definition =
         "Pages and lengths as in `paged_decode_attention`, validity and the result of invalid index data too. For the "
         "entries j of a sequence: z_j = sm_scale * (q_nope . ckv_j + q_pe . kpe_j); output = sum softmax(z)_j ckv_j; "
-        "lse = ln sum exp(z_j). A sequence without entries gives 0 and -inf.",
+        "lse = ln sum exp(z_j). A sequence without entries has 0 and -inf.",
     .source = "DeepSeek-V2, arXiv:2405.04434, section 2.1, absorbed form",
     .replaces = "gathering the pages, then two matrix products and a softmax in torch",
     .variants = kVariants,

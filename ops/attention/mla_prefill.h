@@ -1,5 +1,5 @@
-// attention.mla.prefill: multi-head latent attention after the up projection: each head's key is a part of its own
-// beside a rotated part that all heads share.
+// attention.mla.prefill: multi-head latent attention after the up projection: each head's key has a part of its own and
+// a rotated part that all heads share.
 #pragma once
 
 #include "ops/common/attention.h"

@@ -1,6 +1,6 @@
 // attention.{standard,gqa}.decode.paged: one query per sequence over a paged cache with a CSR page list.
 //
-// Sequence s owns pages kv_indices[kv_indptr[s] .. kv_indptr[s+1]); all are full but the last, which holds
+// Sequence s owns pages kv_indices[kv_indptr[s] .. kv_indptr[s+1]); all are full except the last, which has
 // kv_last_page_len[s] entries. A cache in (pages, h_kv, page_size, d) order is passed as a permuted view.
 #pragma once
 
@@ -67,7 +67,7 @@ inline constexpr Contract kContract = {
     .summary = "Decode attention over a paged cache whose pages are listed in CSR form.",
     .definition =
         "n_s = kv_indptr[s+1] - kv_indptr[s] pages give sequence s the length L = (n_s - 1) page_size + "
-        "kv_last_page_len[s] (0 without pages, whatever kv_last_page_len says). Key j < L lies in page "
+        "kv_last_page_len[s] (0 without pages, whatever kv_last_page_len says). Key j < L is in page "
         "kv_indices[kv_indptr[s] + j / page_size], slot j % page_size. The query is at position L - 1 and sees keys j "
         ">= L - 1 - window_left, all with -1; logits, softcap, sinks, empty rows and lse as in `attention`. Keys and "
         "values of KV head h are what the cache holds times k_scale[h] and v_scale[h], which are finite; an int8 cache "

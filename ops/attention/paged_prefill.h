@@ -1,7 +1,7 @@
 // attention.{standard,gqa}.prefill.paged: packed queries of several sequences over a paged cache with a CSR page list.
 //
-// The queries of sequence s are rows qo_indptr[s] up to qo_indptr[s+1], its last positions; its keys lie in the cache,
-// the keys of these rows among them. Pages as in ops/attention/paged.h.
+// The queries of sequence s are rows qo_indptr[s] up to qo_indptr[s+1], its last positions; its keys, including those
+// of these rows, are in the cache. Pages as in ops/attention/paged.h.
 #pragma once
 
 #include "ops/common/attention.h"

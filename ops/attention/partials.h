@@ -1,5 +1,5 @@
-// attention.{standard,gqa}.partials: attention over runs of the keys, left un-merged: what a split-key kernel gives and
-// attention.merge.partials consumes.
+// attention.{standard,gqa}.partials: attention over runs of the keys without the merge: the output of a split-KV kernel
+// and the input of attention.merge.partials.
 #pragma once
 
 #include "ops/common/attention.h"
@@ -69,7 +69,7 @@ inline constexpr Contract kContract = {
         "Row i of batch b is row b "
         "s_q + i of the outputs. With z and the visible keys of `attention`, m the largest visible z of the run and l "
         "= sum exp(z - m): partials = sum exp(z - m) value / l and lse = m + ln l, or with raw partials = sum exp(z - "
-        "m) value, lse = m and row_sum = l. A run without a visible key gives 0, -inf and 0. Raw sums with an lse "
+        "m) value, lse = m and row_sum = l. A run without a visible key has 0, -inf and 0. Raw sums with an lse "
         "alone could not be normalised, hence the row sum. There are no sinks: a sink belongs to the last merge. Paged "
         "caches need no operation of their own: `paged_decode_attention` of a part of the pages with return_lse is a "
         "normalised part",

@@ -1,7 +1,7 @@
-// attention.{standard,gqa}.prefill.ragged: attention over sequences of unlike length packed one after another.
+// attention.{standard,gqa}.prefill.ragged: attention over packed sequences of different lengths.
 //
 // Axes: total_q / total_kv packed tokens, offsets = number of sequences + 1. Row i of a sequence with n_q queries and
-// n_kv keys sits at position p = i + n_kv - n_q (bottom-right alignment, per sequence).
+// n_kv keys has position p = i + n_kv - n_q (bottom-right alignment, per sequence).
 #pragma once
 
 #include "ops/common/attention.h"

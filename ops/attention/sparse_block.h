@@ -1,6 +1,7 @@
-// attention.sparse.block: attention in which each block of R queries sees a list of blocks of C keys (BSR form).
+// attention.sparse.block: attention in which each block of R queries attends to a list of blocks of C keys (BSR form).
 //
-// Axes: m queries, n keys, offsets = m / R + 1, nnz listed blocks. No causal mask: the block list is the visibility.
+// Axes: m queries, n keys, offsets = m / R + 1, nnz listed blocks. There is no causal mask: only the block
+// list decides.
 #pragma once
 
 #include "ops/common/attention.h"
@@ -53,9 +54,9 @@ inline constexpr Contract kContract = {
     .definition =
         "Query i, in block i / R, sees the keys c C up to (c + 1) C for every c in indices[indptr[i/R] .. indptr[i/R + "
         "1]); a block listed twice counts twice. z(i,j) = sm_scale * (q_i . k_j); output_i = sum over the seen keys of "
-        "softmax(z)_j v_j; lse = ln sum exp(z). A block of queries without a listed block gives 0 and -inf. Keys that "
+        "softmax(z)_j v_j; lse = ln sum exp(z). A block of queries without a listed block has 0 and -inf. Keys that "
         "no list names are never read. h_q is a multiple of h_kv, m of R, n of C. Index data is valid if indptr starts "
-        "at 0, never decreases and ends at most at nnz, and every used index lies in [0, n / C); on invalid index data "
+        "at 0, never decreases and ends at most at nnz, and every used index is in [0, n / C); on invalid index data "
         "the reference fails with code 1 and writes nothing, other kernels may do the same or stay within the tensors.",
     .source = "arXiv:1706.03762, eq. 1, with block visibility (arXiv:1904.10509)",
     .replaces = "torch.nn.functional.scaled_dot_product_attention with the blocks expanded to a boolean mask",

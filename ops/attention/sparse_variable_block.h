@@ -1,5 +1,5 @@
-// attention.sparse.variable_block: attention in which blocks of queries see blocks of keys by a boolean map; the blocks
-// have sizes of their own.
+// attention.sparse.variable_block: attention in which a boolean map selects blocks of keys for blocks of queries; the
+// sizes of the blocks vary.
 //
 // Axes: m queries, n keys, mb / nb blocks of queries and keys. Each KV head has its own map and its own sizes.
 #pragma once
@@ -40,7 +40,7 @@ inline constexpr Contract kContract = {
     .definition =
         "Block r of KV head g holds row_sizes[g, r] queries after those of the blocks before it, block c col_sizes[g, "
         "c] keys. With g = h / (h_q / h_kv), query i of head h in block r sees the keys of every block c with "
-        "block_mask[g, r, c]. z = sm_scale * (q . k), softmax and lse over the seen keys; a query that sees none gives "
+        "block_mask[g, r, c]. z = sm_scale * (q . k), softmax and lse over the seen keys; a query that sees none has "
         "0 and -inf; keys that a query does not see are never read for it. The map is the visibility: there is no "
         "causal, window, softcap, sink, alibi_slopes or attn_mask. Sizes are valid if none is negative and the sizes "
         "of each KV head add up to m and n; on others the reference fails with code 1 and writes nothing, other "

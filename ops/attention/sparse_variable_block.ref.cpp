@@ -10,7 +10,8 @@ using namespace lz::ops::attention_sparse_variable_block;
 using ops::attention::Dot;
 using ops::attention::kHidden;
 
-// Which block of each KV head an item belongs to: entry g * items + i. False: sizes that do not add up to `items`.
+// The block of each KV head that an item belongs to: entry g * items + i. Returns false if the sizes do not add up
+// to `items`.
 bool BlocksOf(const View& sizes, int64_t items, std::vector<int64_t>& block) {
   for (int64_t g = 0; g < sizes.size(0); ++g) {
     for (int64_t b = 0; b < sizes.size(1); ++b) {

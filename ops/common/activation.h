@@ -20,8 +20,9 @@ enum Function { kSilu, kGelu, kGeluTanh, kRelu, kRelu2, kQuickGelu, kSigmoid, kT
   "pi) (x + 0.044715 x^3))); relu(x) = max(x, 0); relu2(x) = max(x, 0)^2; quick_gelu(x) = x / (1 + exp(-1.702 x)); " \
   "sigmoid(x) = 1 / (1 + exp(-x)); tanh(x); identity(x) = x. "
 
-// silu's sigmoid takes alpha * x. The tails of gelu keep their relative precision: 1 + erf(y) is erfc(-y), and
-// (1 + tanh(y)) / 2 is 1 / (1 + exp(-2 y)); the sums themselves cancel to 0 below -8.4 and -7.3.
+// The sigmoid of silu has the argument alpha * x. The tails of gelu keep their relative precision: 1 + erf(y) is
+// computed as erfc(-y), and (1 + tanh(y)) / 2 as 1 / (1 + exp(-2 y)); the sums themselves cancel to 0 below -8.4
+// and -7.3.
 inline double Apply(int64_t function, double x, double alpha = 1.0) {
   switch (function) {
     case kSilu: return x / (1.0 + std::exp(-alpha * x));
@@ -73,7 +74,7 @@ constexpr F ClampBelow(F x, F limit) {
   return x < limit ? limit : x;
 }
 
-// act(gate) * (up + up_offset) under the clamp, of the checked scalars that start at `activation`.
+// act(gate) * (up + up_offset) with the clamp, for the checked scalars that start at `activation`.
 struct Gate {
   explicit Gate(const lz_scalar* activation)
       : function(activation[0].value.i),

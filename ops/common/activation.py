@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 
-# torch's own forms cancel to 0 in the negative tail, and give NaN for infinity in float32.
+# torch's own forms cancel to 0 in the negative tail, and return NaN for infinity in float32.
 def _gelu(x):
     return x * 0.5 * torch.erfc(x * -math.sqrt(0.5))
 
@@ -29,14 +29,14 @@ FUNCTIONS = {
 
 
 def wide(x):
-    """`x` in the dtype that a definition is computed in before it is rounded once."""
+    """`x` in the dtype of the computation, before the result is rounded once."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def activate(gate, activation, limit=None, alpha=1.0):
     if limit is not None:
         gate = gate.clamp(max=limit)
-    if alpha != 1.0:  # silu alone
+    if alpha != 1.0:  # silu only
         return gate * torch.sigmoid(alpha * gate)
     return FUNCTIONS[activation](gate)
 

@@ -1,5 +1,5 @@
-// Parameters, outputs, checks and defaults that the attention contracts share.
-// After the checks: `scale` is always given; a window or softcap that is off has given == 0 and the values -1 and 0.
+// Parameters, outputs, checks and defaults that the attention contracts share. After the checks `scale` is always
+// given; a disabled window or softcap has given == 0 and the value -1 or 0.
 #pragma once
 
 #include <array>
@@ -14,9 +14,9 @@
 namespace lz::ops::attention {
 
 inline constexpr auto kNumericsClasses = std::to_array<std::string_view>({"fp32", "bf16-p"});
-// Dtypes that a KV cache may have, whatever the query's; a kernel constrains "<cache>.dtype" to what it reads (L14).
-// Where a contract has no scales, that of the keys is a factor of the logits' `scale`, that of the values one of the
-// output. int8 needs them (CheckScales).
+// Dtypes that a KV cache may have, independent of the query's; a kernel constrains "<cache>.dtype" to those it reads
+// (L14). In a contract without scales, the scale of the keys is a factor of the logits' `scale`, that of the values a
+// factor of the output. int8 requires scales (CheckScales).
 inline constexpr DTypeMask kCacheDTypes = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2);
 inline constexpr DTypeMask kScaledCacheDTypes = kv::kCacheDTypes;
 
@@ -61,7 +61,7 @@ constexpr Param KVIndices() { return IndexTensor("kv_indices", "num_indices", "p
 constexpr Param KVLastPageLen() {
   return IndexTensor("kv_last_page_len", "b", "entries in the last page of each sequence");
 }
-// Those that kv.append_paged stored the rows with.
+// The scales that kv.append_paged stored the rows with.
 constexpr Param KScale() {
   return KeywordOnly(
       Broadcast(OptionalTensor("k_scale", "h_kv", Mask(DType::kF32), "unit of the stored keys; None: 1")));
@@ -96,7 +96,7 @@ inline Status CheckScales(const lz_tensor& cache, const lz_tensor& k_scale, cons
   return kv::CheckScale("v_scale", cache, v_scale);
 }
 
-// None means causal where there is no mask; both together are refused (L13).
+// None means causal if there is no mask; both together are refused (L13).
 inline Status ResolveCausal(const lz_tensor& attn_mask, lz_scalar& causal) {
   const bool masked = attn_mask.ndim >= 0;
   if (!causal.given) causal = {.value = {.i = !masked}, .given = 1};

@@ -1,15 +1,15 @@
-"""What the torch references of the attention operations share: one sequence's rows, page lists, hidden keys."""
+"""Shared by the torch references of the attention operations: one sequence's rows, page lists, masked keys."""
 
 from itertools import pairwise
 
 import torch
 
-CHUNK = 1 << 24  # logits held at once
+CHUNK = 1 << 24  # logits in memory at once
 
 
 def weigh(z, v, sinks=None, shift=0.0):
-    """Softmax of logits z + shift (..., h, rows, keys) times v (..., h, keys, d_v); keys at -inf are skipped. With the
-    lse."""
+    """Softmax of logits z + shift (..., h, rows, keys) times v (..., h, keys, d_v); keys at -inf are skipped. Returns
+    the lse too."""
     if z.shape[-1] == 0:
         return z.new_zeros(*z.shape[:-1], v.shape[-1]), z.new_full(z.shape[:-1], -torch.inf)
     top = z.detach().amax(-1, keepdim=True)
@@ -22,10 +22,10 @@ def weigh(z, v, sinks=None, shift=0.0):
         total = total + torch.where(sink == torch.inf, 1.0, torch.exp(sink - peak))
     total = torch.where(top == -torch.inf, 1.0, total)
     lse = torch.where(top == torch.inf, torch.nan, torch.logsumexp(z, -1, keepdim=True) + shift)
-    # 0 * nan is nan: finite values first, then what each row sees of the others.
+    # 0 * nan is nan: finite values first, then the others for the rows that attend to them.
     out = (p / total) @ torch.where(v.isfinite(), v, 0.0)
     seen = z != -torch.inf
-    if sink is not None:  # one that takes all leaves nothing of any value
+    if sink is not None:  # a sink that takes all the weight leaves none for any value
         seen = seen & ~((sink == torch.inf) & top.isfinite())
     special = torch.cat([v.isnan(), v == torch.inf, v == -torch.inf], -1).to(z.dtype)
     nan, up, down = ((seen.to(z.dtype) @ special) > 0).chunk(3, -1)
@@ -34,21 +34,21 @@ def weigh(z, v, sinks=None, shift=0.0):
 
 
 def distances(n_q, n_kv, device):
-    """How far each key lies before each row (n_q, n_kv); rows stand at the last n_q positions."""
+    """Distance of each key before each row (n_q, n_kv); the rows are the last n_q positions."""
     row, column = (torch.arange(n, device=device) for n in (n_q, n_kv))
     return row[:, None] + (n_kv - n_q) - column
 
 
 def hidden(distance, causal, window):
-    """Keys that causality and window (keys up to the row's own; None or -1: all) hide."""
+    """Keys that causality and window (keys up to the row's own; None or -1: all) mask."""
     windowed = window not in (None, -1)
     out = distance < 0 if causal or windowed else torch.zeros_like(distance, dtype=torch.bool)
     return out | (distance >= window) if windowed else out
 
 
 def distance_bias(slopes, distance, gone, dtype):
-    """-slopes * |distance| less its largest among the keys that a row sees, (h, rows, keys), and that largest,
-    (h, rows, 1): where all keys are far, the whole bias would round away what tells them apart."""
+    """-slopes * |distance| minus its maximum over the keys that a row attends to, (h, rows, keys), and that maximum,
+    (h, rows, 1): if all keys are far away, the whole bias would round away their differences."""
     slopes, far = slopes.to(dtype)[:, None, None], distance.abs()
     if 0 in far.shape:
         return -slopes * far, 0.0
@@ -89,8 +89,9 @@ def rows(
 
 
 def logits(q, k, mask, first, n_q, *, causal, scale, window, softcap, slopes):
-    """Logits of query rows from `first` on, (b, h, rows, keys), -inf where hidden, and what is to be added to them; n_q:
-    all rows. k has q's heads."""
+    """Logits of query rows from `first` on, (b, h, rows, keys), -inf where masked, and the shift to add to them;
+    n_q: all
+    rows. k has as many heads as q."""
     n_kv = k.shape[-2]
     distance = distances(n_q, n_kv, q.device)[first : first + q.shape[-2]]
     z = q @ k.transpose(-1, -2) * scale
@@ -119,14 +120,14 @@ def heads_first(query, key, value):
 def dense(
     query, key, value, attn_mask=None, *, causal, scale, window=None, softcap=None, sinks=None, slopes=None, lse=False
 ):
-    """(b, s, h, d) tensors; some rows at a time."""
+    """Dense attention of (b, s, h, d) tensors, some rows at a time."""
     window = None if window in (None, -1) else window
     s_q, s_kv = query.shape[1], key.shape[1]
-    # Torch's own function weights a hidden key by 0 instead of skipping it, and on CPUs makes 0 of a row of NaN.
+    # Torch's own function weights a masked key by 0 instead of skipping it, and on CPUs returns 0 for a row of NaN.
     whole = attn_mask is None and window is None and (not causal or s_q == 1) and 0 not in (query.numel(), key.numel())
     plain = whole and query.device.type != "cpu"
     if plain and not softcap and sinks is None and slopes is None and not lse:
-        # Dense: torch's choice of a kernel knows few strides of CUDA tensors.
+        # Dense, because torch's choice of a kernel supports few strides of CUDA tensors.
         q, k, v = (t.transpose(1, 2).contiguous() for t in (query, key, value))
         grouped = bool(q.shape[1] != k.shape[1])
         out = torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=grouped)
@@ -182,12 +183,12 @@ def entries(caches, pages, length, n_q, window, name="kv_indices"):
 
 
 def window_of(window_left):
-    """Keys seen per row, its own included, for the count of keys before it."""
+    """Number of visible keys per row, its own included, for the number of keys before it."""
     return None if window_left < 0 else window_left + 1
 
 
 def packed(parts, q, rest, d_v, return_lse):
-    """Results of sequences one after another, with `rest` rows of none behind them."""
+    """Results of the sequences one after another, followed by `rest` rows that belong to no sequence."""
     heads = q.shape[1]
     compute = torch.promote_types(q.dtype, torch.float32)
     parts = [

@@ -17,9 +17,9 @@
 
 namespace lz::ops::attention {
 
-inline constexpr double kHidden = -std::numeric_limits<double>::infinity();  // the logit of a key that is not seen
+inline constexpr double kHidden = -std::numeric_limits<double>::infinity();  // the logit of a masked key
 
-// sum of a[i] b[i] over the last axes, from element offsets on; b is stored in `unit`.
+// Sum of a[i] b[i] over the last axes, from element offsets on; b is stored in `unit`.
 inline double Dot(const View& a, int64_t a_offset, const View& b, int64_t b_offset, int64_t n, double unit = 1) {
   double sum = 0;
   if (n == 0) return sum;
@@ -34,12 +34,12 @@ class AttentionRow {
  public:
   explicit AttentionRow(int64_t d_v) : out_(size_t(d_v)) {}
 
-  // logit(j) and value(j, c) for j in [begin, end); hidden keys' values are not read. sink = kHidden: none.
-  // Returns the lse; the output stays in output().
+  // logit(j) and value(j, c) for j in [begin, end); values of masked keys are not read. sink = kHidden: none. Returns
+  // the lse; the output stays in output().
   template <class Logit, class Value>
   double Attend(int64_t begin, int64_t end, double sink, Logit&& logit, Value&& value) {
     z_.clear();
-    double top = kHidden;  // NaN once a logit is NaN
+    double top = kHidden;  // NaN after the first NaN logit
     for (int64_t j = begin; j < end; ++j) {
       z_.push_back(logit(j));
       if (!std::isnan(top) && !(z_.back() <= top)) top = z_.back();
@@ -63,7 +63,7 @@ class AttentionRow {
 
   std::span<double> output() { return out_; }
   double top() const { return top_; }  // largest logit of the last Attend
-  double sum() const { return sum_; }  // of exp(logit - top)
+  double sum() const { return sum_; }  // sum of exp(logit - top)
 
  private:
   std::vector<double> z_, out_;
@@ -73,7 +73,8 @@ class AttentionRow {
 struct KeyRange {
   int64_t begin, end;
 };
-// The keys below n_kv that a row at `position` sees by causality and window (keys up to its own; <= 0: no window).
+// The keys below n_kv that a row at `position` attends to under causality and window (keys up to its own; <= 0:
+// no window).
 inline KeyRange VisibleKeys(bool causal, int64_t window, int64_t position, int64_t n_kv) {
   const int64_t end = causal || window > 0 ? std::clamp<int64_t>(position + 1, 0, n_kv) : n_kv;
   const int64_t begin = window > 0 && window <= position ? std::min(position - window + 1, end) : 0;
@@ -90,7 +91,7 @@ struct AttentionShape {
   int64_t n_q, n_kv, h_q, h_kv, d_v;
 };
 
-// Rows of one sequence, in the order heads, rows. Row i stands at position i + n_kv - n_q.
+// Rows of one sequence, in the order heads, rows. Row i has position i + n_kv - n_q.
 template <class DotOf, class Bias, class Value, class Write>
 void AttendRows(const AttentionOptions& o, const AttentionShape& n, DotOf&& dot, Bias&& bias, Value&& value,
                 Write&& write) {
@@ -127,7 +128,7 @@ class Mask4 {
       if (view_.size(i) != 1) strides_[size_t(axis)] = view_.stride(i);
     }
   }
-  // What the key adds to its logit: kHidden if it is not seen.
+  // The bias that is added to the key's logit: kHidden if it is masked.
   double At(int64_t b, int64_t h, int64_t i, int64_t j) const {
     if (!given_) return 0.0;
     const int64_t at = b * strides_[0] + h * strides_[1] + i * strides_[2] + j * strides_[3];
@@ -189,7 +190,7 @@ inline void AttendPacked(const AttentionOptions& o, const PackedTensors& t, int6
         if (lse_out.given()) lse_out.Set({first_q + i, h}, lse);
       });
 }
-// Packed rows of no sequence: output 0, lse -inf.
+// Packed rows that belong to no sequence: output 0, lse -inf.
 inline void ClearPacked(const lz_tensor& output, const lz_tensor& lse, int64_t first) {
   const View out(output), lse_out(lse);
   for (int64_t i = first; i < out.size(0); ++i) {

@@ -1,4 +1,4 @@
-// What the checks of several contracts share: refusals in one line, bounds of scalars.
+// Checks that several contracts share: refusals in one line, bounds of scalars.
 //   LZ_RETURN_IF_ERROR(AtLeast(args.scalars[kStride], "stride", 1));
 #pragma once
 
@@ -21,7 +21,7 @@ inline Status AtLeast(const lz_scalar& s, std::string_view name, int64_t least) 
   return Invalid(name, "at least " + std::to_string(least), std::to_string(s.value.i), "pass a larger number");
 }
 
-// Steps and widths of windows: within these bounds sums and products of one of them with a size do not overflow.
+// Bound of strides and widths of windows: sums and products of one of them with a size do not overflow.
 inline constexpr int64_t kMostPlaces = (int64_t{1} << 31) - 1;
 inline Status Places(const lz_scalar& s, std::string_view name, int64_t least) {
   if (s.value.i <= kMostPlaces) return AtLeast(s, name, least);

@@ -1,5 +1,5 @@
-// What the convolutions over one, two and three axes share: parameters, checks, the FP64 reference.
-// Tensors: input, weight, bias, output. Scalars: a stride for each axis, then the paddings, the dilations, groups.
+// Shared by the convolutions over one, two and three axes: parameters, checks, the FP64 reference. Tensors: input,
+// weight, bias, output. Scalars: a stride for each axis, then the paddings, the dilations, groups.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ enum Tensor { kInput, kWeight, kBias, kOutput };
 
 inline constexpr Param kBiasParam =
     SameDType(OptionalTensor("bias", "c_out", kFloats, "added to every place of a channel; None means 0"), "input");
-inline constexpr Param kGroupsParam = Int("groups", 1, "channels are split in so many groups that do not mix");
+inline constexpr Param kGroupsParam = Int("groups", 1, "number of groups of channels that do not mix");
 constexpr Param Stride(std::string_view name) { return Int(name, 1, "step between two places of the output"); }
 constexpr Param Padding(std::string_view name) { return Int(name, 0, "zeros before the first and after the last"); }
 constexpr Param Dilation(std::string_view name) { return Int(name, 1, "step between two weights"); }
@@ -40,7 +40,7 @@ Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& a
   }
   if (w.shape[0] % groups != 0) {
     return Invalid("groups", "a divisor of the " + std::to_string(w.shape[0]) + " output channels",
-                   std::to_string(groups), "every group gives as many channels");
+                   std::to_string(groups), "all groups have equally many channels");
   }
   for (size_t i = 0; i < kDims; ++i) {
     const std::string name(axes[i]);
@@ -57,7 +57,7 @@ Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& a
   return {};
 }
 
-// The last `dims` axes of a tensor as three, the missing ones of size 1 in front.
+// The last `dims` axes of a tensor as three, with missing ones of size 1 in front.
 struct Spatial {
   Spatial(const lz_tensor& t, int dims) {
     for (int i = 0; i < dims; ++i) {
@@ -78,7 +78,7 @@ struct Spatial {
   std::array<int64_t, 3> size = {1, 1, 1}, stride = {0, 0, 0};
 };
 
-// Steps of a window over three axes, from the scalars of `dims`.
+// Strides, paddings and dilations of a window over three axes, from the scalars of `dims`.
 struct Steps {
   Steps(const lz_scalar* values, int dims, int64_t missing) : of{missing, missing, missing} {
     for (int i = 0; i < dims; ++i) of[size_t(3 - dims) + size_t(i)] = values[i].value.i;

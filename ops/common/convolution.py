@@ -1,11 +1,12 @@
-"""What the torch references of the convolutions share."""
+"""Shared by the torch references of the convolutions."""
 
 import torch
 
 
 def convolve(input, weight, bias, stride, padding, dilation, groups):
-    """Convolution over len(stride) axes. torch takes no empty axis: where padding alone is seen, it is written out."""
-    if input.is_cuda and input.dtype == torch.float32:  # which torch lets cuDNN round to TF32
+    """Convolution over len(stride) axes. torch refuses empty axes: where only padding is read, the result is
+    written out."""
+    if input.is_cuda and input.dtype == torch.float32:  # torch lets cuDNN round these to TF32
         wide = (None if t is None else t.double() for t in (input, weight, bias))
         return convolve(*wide, stride, padding, dilation, groups).float()
     if 0 in input.shape[2:]:

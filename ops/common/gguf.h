@@ -1,4 +1,4 @@
-// GGUF's block formats: sizes, and the values of a block as it lies in the file or as linear_gguf_prepack lays it out.
+// GGUF's block formats: sizes, and the values of a block as stored in the file or as linear_gguf_prepack stores it.
 // Source: GGUF specification and ggml-quants of ggml (block_q4_0 to block_q6_K).
 #pragma once
 
@@ -18,7 +18,7 @@ inline constexpr std::string_view kFormatNames = "q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|
 inline constexpr std::array<int64_t, kFormats> kBlockColumns = {32, 32, 32, 32, 32, 256, 256, 256};
 inline constexpr std::array<int64_t, kFormats> kBlockBytes = {18, 20, 22, 24, 34, 144, 176, 210};
 
-// Rows of `columns` values have these bytes; an error names `field`.
+// Checks that rows of `columns` values have these bytes; an error names `field`.
 inline Status CheckRows(int64_t format, int64_t columns, int64_t row_bytes, std::string_view columns_field,
                         std::string_view data_field) {
   const int64_t values = kBlockColumns[size_t(format)];
@@ -38,14 +38,14 @@ inline Status CheckRows(int64_t format, int64_t columns, int64_t row_bytes, std:
                                                      " bytes in " + std::string(ChoiceName(kFormatNames, format))});
 }
 
-// What a value is made of: every format is one of the sums of Value().
+// The parts of a value: every format is one of the sums of Value().
 struct Parts {
-  int code = 0;        // unsigned, q8_0's too: its byte + 128
+  int code = 0;        // unsigned, also for q8_0: its byte + 128
   float d = 0, m = 0;  // as stored
-  int s = 1, t = 0;    // K formats: the factors of d and m
+  int s = 1, t = 0;    // K formats: factors of d and m
 };
 
-// In float: with its roundings, as GGML dequantises. In double: exact.
+// In float: with the roundings of GGML's dequantization. In double: exact.
 template <class Real>
 Real Value(int64_t format, const Parts& p) {
   const Real d = p.d, m = p.m;
@@ -70,7 +70,7 @@ Real Value(int64_t format, const Parts& p) {
   }
 }
 
-// A block as it lies in the file; byte(i) reads it.
+// A block as stored in the file; byte(i) reads it.
 template <class Byte>
 class FileBlock {
  public:
@@ -99,7 +99,7 @@ class FileBlock {
     return p;
   }
   Parts K(int64_t i) const {
-    const int64_t j = i / 32;  // of the scales in bytes 4 to 15
+    const int64_t j = i / 32;  // index within the scales in bytes 4 to 15
     Parts p{.d = Half(0), .m = Half(2)};
     p.s = j < 4 ? byte_(4 + j) & 63 : (byte_(8 + j) & 15) | byte_(j) >> 6 << 4;
     p.t = j < 4 ? byte_(8 + j) & 63 : byte_(8 + j) >> 4 | byte_(4 + j) >> 6 << 4;
@@ -118,17 +118,18 @@ class FileBlock {
   Byte byte_;
 };
 
-// ---- packed: groups of 16 rows, so that a vector's lanes are rows and every lane's 4 bytes are 4 values of its row.
-// A group: the codes of all its blocks of 32 values, then their scales; rounded up to 64 bytes.
-//   codes   four-bit part: 4 x [16 rows][4]: byte j of part c holds value 4 c + j low and value 16 + 4 c + j high;
-//           q6_k then its two high bits: 2 x [16 rows][4]: bits 2 f of byte j of part h are those of value 16 h + 4 f +
-//           j; q8_0 instead 8 x [16 rows][4]: byte j of part c is value 4 c + j, plus 128
+// ---- packed: groups of 16 rows, so that a vector's lanes are rows and every lane's 4 bytes are 4 values of its row. A
+// group: the quantized values of all its blocks of 32, then their scales; rounded up to 64 bytes.
+//   values  four-bit part: 4 x [16 rows][4]: byte j of part c has value 4 c + j low and value 16 + 4 c + j high;
+//           q6_k then its two high bits: 2 x [16 rows][4]: bits 2 f of byte j of part h are those of value
+//           16 h + 4 f + j; q8_0 instead 8 x [16 rows][4]: byte j of part c is value 4 c + j, plus 128
 //   scales  q4_0, q8_0 d[16]; q4_1 d[16] m[16]; q4_k for 256 values d[16] m[16], then 8 x (s[16] t[16]); q6_k for 256
 //           values d[16], then 8 x (s of the first 16 values [16], s of the others [16]). d, m float16; s, t a byte
 inline constexpr int64_t kGroupRows = 16;
-inline constexpr std::array<int64_t, kFormats> kPackedCodes = {256, 256, 0, 0, 512, 256, 0, 384};  // of 32 x 16 values
+inline constexpr std::array<int64_t, kFormats> kPackedCodes = {256, 256, 0, 0, 512, 256, 0, 384};  // bytes of 32 x
+                                                                                                   // 16 values
 inline constexpr std::array<int64_t, kFormats> kPackedScales = {32, 64, 0, 0, 32, 40, 0, 36};
-// Both, by format, for shapes of contracts.
+// Quantized values and scales, by format, for shapes of contracts.
 #define LZ_GGUF_PACKED_BYTES "(k / 32 * format[288, 320, 0, 0, 544, 296, 0, 420] + 63) / 64 * 64"
 
 constexpr int64_t PackedBytes(int64_t format, int64_t columns) {
@@ -141,10 +142,10 @@ inline Status CheckPackable(int64_t format, std::string_view field) {
   return Status(StatusCode::kInvalidRequest, {.field = std::string(field),
                                               .wanted = "q4_0, q4_1, q8_0, q4_k or q6_k where weights are packed",
                                               .got = std::string(ChoiceName(kFormatNames, format)),
-                                              .fix = "use the weight as it lies in the file"});
+                                              .fix = "use the weight as stored in the file"});
 }
 
-// Where the parts of value `i` of a row lie in its group.
+// The places of the parts of value `i` of a row in its group.
 struct PackedPlace {
   PackedPlace(int64_t format, int64_t columns, int64_t row, int64_t i) {
     const int64_t block = i / 32, in = i % 32, codes = kPackedCodes[size_t(format)], lane = row % kGroupRows;
@@ -186,9 +187,10 @@ Parts PackedAt(int64_t format, int64_t columns, int64_t row, int64_t i, Byte byt
   return p;
 }
 
-// ---- activations in int8, by 32: a[i] = round(x[i] * (127 / amax)), ties to even, and d = amax / 127, in float32.
-// A block with an infinite value or NaN has d = NaN; one whose 127 / amax could leave float32 has codes of 0.
+// ---- activations in int8, in blocks of 32: a[i] = round(x[i] * (127 / amax)), ties to even, and d = amax / 127, in
+// float32. A block with an infinite value or NaN has d = NaN; in one whose 127 / amax could overflow float32 all a[i]
+// are 0.
 inline constexpr int64_t kActivationBlock = 32;
-inline constexpr float kLeastActivation = 0x1p-120f;  // the least amax of other codes
+inline constexpr float kLeastActivation = 0x1p-120f;  // the least amax for which they are not all 0
 
 }  // namespace lz::ops::gguf

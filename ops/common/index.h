@@ -1,4 +1,4 @@
-// Places of elements in strided tensors, for references.
+// Element offsets in strided tensors, for references.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the operations on KV caches share: dtypes, where a slot lies, and rows as a cache stores them.
+// Shared by the operations on KV caches: dtypes, the place of a slot, and how a cache stores rows.
 #pragma once
 
 #include <algorithm>
@@ -14,11 +14,11 @@ namespace lz::ops::kv {
 inline constexpr DTypeMask kCacheDTypes = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2, DType::kI8);
 inline constexpr std::string_view kLayouts = "NHD: p s h d | HND: p h s d";
 
-// What a launch returns; nothing is written then.
+// The result of a launch that refuses a slot; nothing is written then.
 inline constexpr int32_t kSlotOutOfRange = LZ_LAUNCH_INVALID_INDEX;
 inline constexpr int32_t kPairInvalid = LZ_LAUNCH_INVALID_DATA;
 
-// An int8 cache has no unit of its own.
+// An int8 cache requires a scale.
 inline Status CheckScale(std::string_view name, const lz_tensor& cache, const lz_tensor& scale) {
   if (DTypeOf(cache) != DType::kI8 || scale.ndim >= 0) return {};
   return {StatusCode::kInvalidRequest,
@@ -32,7 +32,7 @@ inline float ScaleOf(const View& scale, int64_t head) {
   return float(scale.Get({scale.size(0) == 1 ? 0 : head}));
 }
 
-// Every slot that is not negative lies in the cache.
+// True if every slot that is not negative is in the cache.
 inline bool SlotsValid(const View& slots, int64_t num_slots) {
   for (int64_t i = 0; i < slots.size(0); ++i) {
     if (slots.GetInt({i}) >= num_slots) return false;
@@ -40,7 +40,7 @@ inline bool SlotsValid(const View& slots, int64_t num_slots) {
   return true;
 }
 
-// A value as a cache of this dtype keeps it: rounded to nearest even; 8 bits saturate, and int8 has 0 for NaN.
+// Stores a value in the cache's dtype: rounded to nearest even; 8 bits saturate, and int8 stores NaN as 0.
 inline void StoreValue(const View& cache, int64_t offset, float value) {
   switch (cache.dtype()) {
     case DType::kF8E4M3: cache.data<uint8_t>()[offset] = Encode(kE4M3FN, value, true); return;

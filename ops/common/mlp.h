@@ -1,6 +1,6 @@
-// What mlp.fused and moe.fused share: the forms of the weights, their checks, one row in FP64.
-// Tensors from `gate_weight` on: gate_weight, down_weight, up_weight, gate_bias, up_bias, down_bias. With experts each
-// has a leading axis of experts.
+// Shared by mlp.fused and moe.fused: the forms of the weights, their checks, one row in FP64. Tensors from
+// `gate_weight` on: gate_weight, down_weight, up_weight, gate_bias, up_bias, down_bias. With experts each has a leading
+// axis of experts.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,4 @@
-// Where the keys of a sequence lie in a paged cache, for the attention references: CSR page lists and tables of blocks.
+// Where a paged cache stores the keys of a sequence, for the attention references: CSR page lists and block tables.
 #pragma once
 
 #include <cstdint>
@@ -8,19 +8,19 @@
 
 namespace lz::ops::attention {
 
-// The listed pages of one sequence: entry j is slot j % page_size of its j / page_size-th page.
+// The listed pages of one sequence: entry j is slot j % page_size of page j / page_size of the list.
 struct PageList {
   const View* pages;
   int64_t first = 0;   // element offset of the first page number
   int64_t stride = 1;  // elements from one page number to the next
-  int64_t length = 0;  // entries; -1: the index data are invalid
+  int64_t length = 0;  // number of entries; -1: the index data are invalid
 
   // Element offset of entry j in a cache (pages, page_size, ...).
   int64_t Offset(const View& cache, int64_t j) const {
     const int64_t size = cache.size(1);
     return pages->LoadInt(first + j / size * stride) * cache.stride(0) + j % size * cache.stride(1);
   }
-  // True if the entries [begin, end) lie in pages that exist.
+  // True if the pages of entries [begin, end) exist.
   bool Exist(const View& cache, int64_t begin, int64_t end) const {
     const int64_t size = cache.size(1);
     for (int64_t j = begin; j < end; j = (j / size + 1) * size) {
@@ -46,7 +46,7 @@ class CsrPages {
     list.length = last < 0 || last > page_size_ ? -1 : (count - 1) * page_size_ + last;
     return list;
   }
-  // The list of every sequence is valid and the pages that its n_q(s) rows see exist.
+  // Checks that the list of every sequence is valid and that the pages of the keys of its n_q(s) rows exist.
   template <class Rows>
   bool Valid(const View& cache, int64_t batch, const AttentionOptions& o, Rows&& n_q) const {
     if (!OffsetsFit()) return false;
@@ -64,7 +64,7 @@ class CsrPages {
   int64_t page_size_;
 };
 
-// window_left counts keys before the row's own position, `window` the row's own too; -1: all.
+// window_left counts keys before the row's own position, `window` includes it; -1: all.
 inline int64_t WindowOf(const lz_scalar& window_left) {
   const int64_t left = window_left.value.i;
   return left < 0 ? -1 : std::min(left, std::numeric_limits<int64_t>::max() - 1) + 1;
@@ -74,10 +74,10 @@ struct PagedTensors {
   const lz_tensor &query, &k_cache, &v_cache;
   const lz_tensor *k_scale = nullptr, *v_scale = nullptr;  // may be absent
 };
-// What KV head h of a cache is stored in.
+// The scale of KV head h of a cache.
 inline double UnitOf(const lz_tensor* scale, int64_t h) { return scale ? double(kv::ScaleOf(View(*scale), h)) : 1.0; }
 
-// n_q rows of one sequence over its pages. query_offset and row_stride, head_stride: elements.
+// Attends n_q rows of one sequence to its pages. query_offset, row_stride and head_stride are in elements.
 template <class Write>
 void AttendPaged(const AttentionOptions& o, const PagedTensors& t, const PageList& list, int64_t n_q,
                  int64_t query_offset, int64_t row_stride, int64_t head_stride, Write&& write) {

@@ -1,8 +1,8 @@
-// Philox4x32-10, the counter-based generator of the sampling operations: a draw depends on (seed, offset, row, slot)
-// alone.
+// Philox4x32-10, the counter-based generator of the sampling operations: a draw depends only on (seed, offset,
+// row, slot).
 //   double u = PhiloxUniform(seed, offset, row, 0);  // in [0, 1), a multiple of 2^-53
-// Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", table 2 (constants), 10
-// rounds.
+// Source: Salmon, Moraes, Dror, Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3", table 2 (constants),
+// 10 rounds.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// What pooling over one and two axes shares: parameters, checks, the FP64 reference.
-// Scalars: a window for each axis, then the strides, the paddings, mode, count_include_pad.
+// Shared by pooling over one and two axes: parameters, checks, the FP64 reference. Scalars: a window for each axis,
+// then the strides, the paddings, mode, count_include_pad.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ inline constexpr Param kCountParam =
 #define LZ_POOLING_DEFINITION                                                                                        \
   "output[..., y] = the maximum or the mean of input[..., y * stride - padding + i], 0 <= i < window, for each "     \
   "spatial axis; places outside the input are ignored, but count in the mean's divisor if count_include_pad; a NaN " \
-  "gives NaN; rounded once"
+  "is NaN; rounded once"
 
 template <size_t kDims>
 Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& axes) {
@@ -77,7 +77,7 @@ inline int32_t Reference(const lz_kernel_args* args, int dims) {
     }
     return mode == kMax ? max : sum / double(count_padding ? taps.count() : count);
   };
-  lz_tensor in_lead = x, out_lead = y;  // the leading axes alone
+  lz_tensor in_lead = x, out_lead = y;  // the leading axes only
   in_lead.ndim = out_lead.ndim = x.ndim - dims;
   const int64_t rows = View(in_lead).numel();
   for (int64_t row = 0; row < rows; ++row) {

@@ -1,4 +1,4 @@
-// Quantised formats as contracts speak of them: names, packing, and which elements share a scale.
+// Quantized formats in contracts: names, packing, and which elements share a scale.
 #pragma once
 
 #include <algorithm>
@@ -29,16 +29,17 @@ inline constexpr std::string_view kQuantValueDTypes =
     "int8|uint8|uint8|uint8|float8_e4m3fn|float8_e5m2|float8_e4m3fn|float8_e5m2|uint8|uint8";
 inline constexpr std::string_view kQuantScaleDTypes =
     "float32|float32|float32|float32|float32|float32|float8_e8m0fnu|float8_e8m0fnu|float8_e8m0fnu|float8_e4m3fn";
-// What each means, for the docs of parameters.
+// The meaning of each format, for the docs of parameters.
 inline constexpr std::string_view kQuantDoc =
     "int8 to +-127, int4 to +-7, uint8 and uint4 with zero points; FP8; MXFP8 and MXFP4 (groups of 32, e8m0 scales); "
     "NVFP4 (groups of 16, e4m3 scales under one of the tensor)";
 inline constexpr std::string_view kQuantPacking =
-    "4-bit values lie two in a byte, the even element in the low half, float4 as its code, int4 in two's complement";
+    "two 4-bit values are stored in a byte, the even element in the low half, float4 as its code, int4 in two's "
+    "complement";
 
 struct QuantInfo {
-  DType dtype;    // of the tensor that holds values
-  int64_t pack;   // values in an element
+  DType dtype;    // dtype of the tensor that holds values
+  int64_t pack;   // values per element
   int64_t group;  // fixed by the format, or 0
   DTypeMask scales;
 };
@@ -71,7 +72,7 @@ inline std::string SizesText(const int64_t* sizes, int32_t n) {
   return text + "]";
 }
 
-// The tensor that is quantised, in values (not in packed bytes).
+// The shape of the quantized tensor, in values (not in packed bytes).
 struct QuantShape {
   int32_t ndim;
   int64_t size[8];
@@ -82,9 +83,9 @@ struct QuantShape {
   }
 };
 
-// Checks that `scale` can serve values of `shape`: one element; or of the same rank, each axis dividing the values'
-// (0 or 1 where they have none: other divisors of 0 make blocks of nothing); or, with `axis`, one element for each
-// index of that axis.
+// Checks that `scale` fits values of `shape`. It has one element; or the same rank, each axis dividing the values' (0
+// or 1 where they have none: other divisors of 0 would make empty blocks); or, with `axis`, one element per index of
+// that axis.
 inline Status CheckScale(const QuantShape& shape, const lz_tensor& scale, std::string_view field,
                          std::optional<int64_t> axis, int64_t group) {
   bool one = true, fits = scale.ndim == shape.ndim;
@@ -116,7 +117,7 @@ inline Status CheckPacking(const QuantShape& shape, int64_t pack) {
   return BadQuant("input", "an even last axis: two values make a byte", std::to_string(k), "pad it");
 }
 
-// Which values share a scale when the scales are computed; `fixed` is the format's own group size or 0.
+// Decides which values share a scale that is computed; `fixed` is the format's own group size or 0.
 inline Status CheckGroups(const QuantShape& shape, const lz_scalar& axis, int64_t given, int64_t rows, int64_t fixed) {
   if (fixed > 0 && given != 0 && given != fixed) {
     return BadQuant("group_size", std::to_string(fixed) + ", which the format fixes", std::to_string(given),
@@ -139,7 +140,7 @@ inline Status CheckGroups(const QuantShape& shape, const lz_scalar& axis, int64_
   return {};
 }
 
-// A scalar `axis` of tensors of rank `ndim`, made non-negative in place.
+// Makes a scalar `axis` of tensors of rank `ndim` non-negative, in place.
 inline Status CheckAxis(lz_scalar& axis, int32_t ndim) {
   if (!axis.given) return {};
   if (axis.value.i < -ndim || axis.value.i >= ndim) {
@@ -153,7 +154,7 @@ inline std::optional<int64_t> AxisOf(const lz_scalar& axis) {
   return axis.given ? std::optional(axis.value.i) : std::nullopt;
 }
 
-// Zero points are the integers' alone, one beside each scale; unsigned formats mean nothing without.
+// Only integers have zero points, one per scale; unsigned formats require them.
 inline Status CheckZeroPoint(int64_t format, const lz_tensor& scale, const lz_tensor& zero_point,
                              std::string_view field) {
   if (zero_point.ndim < 0) {
@@ -169,7 +170,7 @@ inline Status CheckZeroPoint(int64_t format, const lz_tensor& scale, const lz_te
   return BadQuant(field, "the shape of the scales, " + SizesText(scale.shape, std::max(scale.ndim, 0)), got, "");
 }
 
-// NVFP4's second scale: one float32 for the tensor, or one for each row.
+// NVFP4's second scale: one float32 for the tensor, or one per row.
 inline Status CheckTensorScale(int64_t format, const QuantShape& shape, const lz_tensor& scale,
                                std::string_view field) {
   if (format != kNVFP4) {
@@ -190,7 +191,7 @@ inline Status CheckTensorScale(int64_t format, const QuantShape& shape, const lz
                   SizesText(scale.shape, scale.ndim), "");
 }
 
-// Values as they lie: their dtype is the format's.
+// Checks that the dtype of stored values is the format's.
 inline Status CheckValues(int64_t format, const lz_tensor& values, std::string_view field) {
   const DType want = kQuantInfo[size_t(format)].dtype;
   if (DTypeOf(values) == want) return {};

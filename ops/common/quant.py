@@ -1,4 +1,4 @@
-"""Quantised formats in torch: scales of blocks, codes, packing. The arithmetic is that of ops/quantize/scaled.h."""
+"""Quantized formats in torch: scales of blocks, codes, packing. The arithmetic is that of ops/quantize/scaled.h."""
 
 import importlib.util
 import pathlib
@@ -33,7 +33,7 @@ def f32(number):
 
 
 def block_counts(shape, axis=None, block_rows=1, group_size=0):
-    """Scales along each axis."""
+    """Number of scales along each axis."""
     if axis is not None:
         axis %= len(shape)
         return [n if i == axis else 1 for i, n in enumerate(shape)]
@@ -47,7 +47,7 @@ def block_counts(shape, axis=None, block_rows=1, group_size=0):
 
 
 def block_range(x, counts):
-    """Smallest and largest value of each block, 0 among them; NaN where a value is not finite."""
+    """Smallest and largest value of each block, 0 included; NaN if a value is not finite."""
     if x.numel() == 0:
         return x.new_zeros(counts), x.new_zeros(counts)
     blocks = x.reshape([part for n, c in zip(x.shape, counts, strict=True) for part in (c, n // c)])
@@ -96,7 +96,7 @@ def e8m0_scale(amax, dtype, rule):
 
 
 def nvfp4_encoding(amax):
-    """1 / tensor scale from the largest finite magnitude. Divisions by Python numbers may become multiplications."""
+    """1 / tensor scale from the largest finite magnitude. torch may turn divisions by Python numbers into products."""
     return torch.where(amax == 0, 1.0, torch.clamp(amax.new_tensor(2688.0) / amax, max=FLT_MAX))
 
 
@@ -137,7 +137,7 @@ def store(codes, dtype):
 
 
 def load(values, dtype):
-    """Stored values as numbers: int32 for integers, float32 else."""
+    """Stored values as numbers: int32 for integers, otherwise float32."""
     if dtype in PACKED:
         values = torch.stack([values & 15, values >> 4], -1).flatten(-2)
     if dtype == "int4":

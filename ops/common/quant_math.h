@@ -1,5 +1,5 @@
-// Arithmetic of quantised formats, value by value: scales of blocks, codes, values. Every float32 operation is written
-// apart from the next, as the definitions have it. Sources: ops/quantize/scaled.h.
+// Arithmetic of quantized formats, value by value: scales of blocks, codes, values. Every float32 operation is separate
+// from the next, as in the definitions. Sources: ops/quantize/scaled.h.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ inline float LargestOf(int64_t format) { return float(Decode(ElementOf(format), 
 struct IntRange {
   int low, high;
 };
-// Of codes with zero points; without, the range is symmetric: -high to high.
+// The range of codes with zero points; without them the range is symmetric: -high to high.
 inline IntRange RangeOf(int64_t format) {
   switch (format) {
     case kInt8: return {-128, 127};
@@ -33,8 +33,8 @@ inline IntRange RangeOf(int64_t format) {
   }
 }
 
-// The stored scale of a block whose largest magnitude is `amax` (NaN: the block holds NaN or infinity). `enc` is
-// NVFP4's 1 / tensor scale.
+// The stored scale of a block whose largest magnitude is `amax` (NaN: the block has NaN or infinity). `enc` is NVFP4's
+// 1 / tensor scale.
 inline float F32Scale(int64_t format, float amax) {
   if (IsInteger(format)) return std::fmax(amax / float(RangeOf(format).high), 0x1p-126f) + (amax - amax);
   return std::fmax(amax, 1e-4f) * (1.0f / LargestOf(format)) + (amax - amax);
@@ -60,13 +60,13 @@ inline float NVFP4Reciprocal(float scale, float tensor_scale) {
   return reciprocal > std::numeric_limits<float>::max() ? std::numeric_limits<float>::max() : reciprocal;  // NaN stays
 }
 
-// Nearest even, saturating; NaN gives 0.
+// Rounds to nearest even, saturating; NaN becomes 0.
 inline int IntCode(float quotient, int64_t zero_point, int low, int high) {
   if (std::isnan(quotient)) return 0;
   return int(std::clamp(std::nearbyint(double(quotient)) + double(zero_point), double(low), double(high)));
 }
 
-// Packed values. The even value of a byte must be stored before the odd one.
+// Stores a packed value. The even value of a byte must be stored before the odd one.
 inline void StoreCode(const View& values, int64_t offset_of_row, int64_t column, int64_t pack, int code) {
   uint8_t* at = values.data<uint8_t>() + offset_of_row + column / pack * values.stride(-1);
   if (pack == 1 || column % 2 == 0) {
@@ -80,7 +80,7 @@ inline uint8_t LoadCode(const View& values, int64_t offset_of_row, int64_t colum
   return pack == 1 ? byte : column % 2 == 0 ? byte & 15 : byte >> 4;
 }
 
-// A code as the number that scales multiply.
+// The number of a code, which is multiplied by the scale.
 inline float CodeValue(int64_t format, uint8_t code, int64_t zero_point) {
   switch (format) {
     case kInt8: return float(int8_t(code) - zero_point);
@@ -94,7 +94,7 @@ inline float ScaleValue(const View& scale, int64_t offset) {
   return float(scale.dtype() == DType::kU8 ? DecodeE8M0(scale.data<uint8_t>()[offset]) : scale.Load(offset));
 }
 
-// Where the scale of the value at `index` lies; scales as CheckScale admits them.
+// The offset of the scale of the value at `index`, for scales that CheckScale accepts.
 class ScaleIndex {
  public:
   ScaleIndex(const QuantShape& shape, const lz_tensor& scale, std::optional<int64_t> axis) : ndim_(shape.ndim) {
@@ -112,7 +112,7 @@ class ScaleIndex {
     for (int32_t i = 0; i < ndim_; ++i) offset += index[i] / block_[i] * stride_[i];
     return offset;
   }
-  int64_t block(int32_t i) const { return block_[i]; }  // values of axis i that share a scale
+  int64_t block(int32_t i) const { return block_[i]; }  // values along axis i that share a scale
   int64_t count(int32_t i) const { return count_[i]; }  // blocks along axis i
 
  private:
@@ -120,7 +120,7 @@ class ScaleIndex {
   int64_t block_[8], stride_[8], count_[8];
 };
 
-// f(index) for each index of the box that starts at `begin`, the last axis fastest.
+// Calls f(index) for each index of the box that starts at `begin`, the last axis fastest.
 template <class F>
 void ForEachIndex(int32_t ndim, const int64_t* begin, const int64_t* size, F f) {
   int64_t index[8];

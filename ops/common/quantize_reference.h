@@ -1,4 +1,4 @@
-// Quantising a tensor block by block, for the references of quantize, quantize.asymmetric and quantize.nvfp4.
+// Quantizes a tensor block by block, for the references of quantize, quantize.asymmetric and quantize.nvfp4.
 #pragma once
 
 #include "ops/common/quant_math.h"
@@ -18,7 +18,7 @@ inline int64_t RowStart(const lz_tensor& t, const int64_t* index) {
 }
 
 struct BlockRange {
-  float low = 0, high = 0;  // with 0 among them; both NaN if a value is NaN or infinite
+  float low = 0, high = 0;  // 0 included; both NaN if a value is NaN or infinite
   float amax() const { return std::fmax(-low, high) + (high - high); }
 };
 inline BlockRange RangeOfBlock(const View& input, const lz_tensor& t, const int64_t* begin, const int64_t* size) {
@@ -33,7 +33,7 @@ inline BlockRange RangeOfBlock(const View& input, const lz_tensor& t, const int6
   return r;
 }
 
-// f(first index of the block, its sizes, index of its scale) for each block of `shape`.
+// Calls f(first index of the block, its sizes, index of its scale) for each block of `shape`.
 template <class F>
 void ForEachBlock(const QuantShape& shape, const ScaleIndex& scales, F f) {
   int64_t count[8], zero[8] = {}, begin[8], size[8];

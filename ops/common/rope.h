@@ -1,4 +1,4 @@
-// Which row of the tables of posenc.rope belongs to which position: shared by its reference and its kernels.
+// The row of the tables of posenc.rope for a position, shared by its reference and its kernels.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""What the torch references of the sampling operations share: Philox draws and filtered sampling, in float64."""
+"""Shared by the torch references of the sampling operations: Philox draws and filtered sampling, in float64."""
 
 import torch
 
@@ -20,7 +20,7 @@ def philox_uniform(seed, offset, rows, slot=0):
 
 
 def given_uniform(uniform):
-    """The caller's draws in float64; out of [0, 1) they are refused, on a CUDA device moved into it: nothing is read."""
+    """The caller's draws in float64. Draws outside [0, 1) are refused; on a CUDA device, which is not read, clamped."""
     uniform = uniform.double()
     if uniform.is_cuda:
         return uniform.nan_to_num(0.0).clamp(0.0, 1 - 2.0**-53)
@@ -37,7 +37,7 @@ def draw(weights, u):
 
 
 def column(value, rows, like, default):
-    """What filters each row: the number `value` or the tensor `rows`, as a column beside `like`'s rows."""
+    """The filter of each row: the number `value` or the tensor `rows`, as a column that broadcasts to `like`'s rows."""
     if rows is not None:
         return rows.reshape(like.shape[0], 1).to(like.device)
     return torch.full((like.shape[0], 1), default if value is None else value, device=like.device)
@@ -50,7 +50,7 @@ def _checked(name, values, valid, wanted):
 
 
 def answered(name, wanted, valid):
-    """In strict mode a row without an answer is an error."""
+    """Raises in strict mode if a row has no token."""
     if not bool(valid.all()):
         raise ValueError(f"{name}: wanted {wanted}, got none in rows {(~valid).nonzero().flatten().tolist()}")
 

@@ -1,4 +1,4 @@
-// The arguments of one sample_* call, whatever filters its contract has: by name once, then by row.
+// The arguments of one sample_* call, whatever filters its contract has: found by name once, then read by row.
 //   const SampleArguments call(kContract, *args);  const std::optional<Filters> f = call.FiltersOf(row);
 #pragma once
 
@@ -24,7 +24,7 @@ inline const lz_scalar* FindScalar(const Contract& contract, const lz_kernel_arg
   }
   return nullptr;
 }
-// The same of tensors; absent ones too.
+// The same for tensors, also absent ones.
 inline const lz_tensor* FindTensor(const Contract& contract, const lz_kernel_args& args, std::string_view name) {
   int index = 0;
   for (const Param& p : contract.params) {
@@ -35,7 +35,7 @@ inline const lz_tensor* FindTensor(const Contract& contract, const lz_kernel_arg
   return nullptr;
 }
 
-// The random numbers of one call: `uniform` where it was given, else Philox by (seed, offset).
+// The random numbers of one call: `uniform` if it was given, otherwise Philox by (seed, offset).
 class Draws {
  public:
   Draws(const Contract& contract, const lz_kernel_args& args)
@@ -43,9 +43,9 @@ class Draws {
         seed_(FindScalar(contract, args, "seed")->value.i),
         offset_(FindScalar(contract, args, "offset")->value.i) {}
 
-  // Of a sample_* operation: the row's token.
+  // For sample_* operations: the draw of the row's token.
   double OfRow(int64_t row) const { return uniform_ ? Given(row) : PhiloxUniform(seed_, offset_, row, 0); }
-  // Of speculative_sample: what accepts draft i of the row, and what draws the token at position i.
+  // For speculative_sample: the draw that accepts draft i of the row, and the draw of the token at position i.
   double Accepting(int64_t row, int64_t i) const {
     return uniform_ ? Given((row * uniform_->shape[1] + i) * 2)
                     : PhiloxUniform(seed_, offset_, row, uint32_t(1 + 2 * i));
@@ -54,7 +54,7 @@ class Draws {
     return uniform_ ? Given((row * uniform_->shape[1] + i) * 2 + 1)
                     : PhiloxUniform(seed_, offset_, row, uint32_t(2 + 2 * i));
   }
-  // Whether every given number lies in [0, 1).
+  // True if every given number is in [0, 1).
   bool Valid() const {
     int64_t count = uniform_ != nullptr;
     for (int32_t d = 0; uniform_ && d < uniform_->ndim; ++d) count *= uniform_->shape[d];
@@ -80,7 +80,7 @@ class SampleArguments {
         p_(contract, args, "p", "row_p"),
         min_p_(contract, args, "min_p", "row_min_p") {}
 
-  // Empty: a value of the row's that a scalar would be refused for.
+  // nullopt if the row has a value for which a scalar would be refused.
   std::optional<Filters> FiltersOf(int64_t row) const {
     Filters f;
     temperature_.Get(row, &f.temperature);
@@ -119,7 +119,7 @@ class SampleArguments {
   Value temperature_, k_, p_, min_p_;
 };
 
-// What a launch returns when `all_answered` says whether every row has a token.
+// The result of a launch; `all_answered`: every row has a token.
 inline int32_t Outcome(const lz_kernel_args& args, bool all_answered) {
   return all_answered || !(args.flags & LZ_KERNEL_STRICT) ? LZ_LAUNCH_DONE : LZ_LAUNCH_INVALID_DATA;
 }

@@ -1,6 +1,6 @@
-// Comparison of sampled tokens (Compare::kToken) with FP64: what a conformance run asks for each row of a result.
+// Comparison of sampled tokens (Compare::kToken) with FP64, which a conformance run calls for each row of a result.
 //   for (row ...) if (!sampling::RowAgrees(contract, args, row, contract.tolerance.f32)) ...
-// `args` are a call's arguments with the outputs filled by the kernel under test; no reference run is needed.
+// `args` are a call's arguments with the outputs of the kernel under test; no reference run is needed.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace lz::sampling {
 
-// sample_*: the token must be one that rounding by epsilon can give: Row::Accepts.
+// sample_*: the token must be one that rounding by epsilon can produce: Row::Accepts.
 inline bool TokenAgrees(const Contract& contract, const lz_kernel_args& args, int64_t row, double epsilon) {
   const SampleArguments call(contract, args);
   const std::optional<Filters> filters = call.FiltersOf(row);
@@ -19,8 +19,8 @@ inline bool TokenAgrees(const Contract& contract, const lz_kernel_args& args, in
   return filters && Row(ReadRow(View(call.logits), row), *filters).Accepts(call.draws.OfRow(row), token, epsilon);
 }
 
-// speculative_sample: acceptance may differ from FP64 only where both sides of its comparison lie within epsilon; the
-// drawn token's interval must hold the draw within epsilon; everything else is exact.
+// speculative_sample: acceptance may differ from FP64 only if both sides of its comparison are within epsilon; the
+// drawn token's interval must contain the draw within epsilon; everything else is exact.
 inline bool ChainAgrees(const Contract& contract, const lz_kernel_args& args, int64_t row, double epsilon) {
   const ChainArgs a = {View(args.tensors[0]), View(args.tensors[1]), View(args.tensors[2]), Draws(contract, args)};
   const View out(args.tensors[4]), accepted(args.tensors[5]);
@@ -58,7 +58,7 @@ inline bool RowAgrees(const Contract& contract, const lz_kernel_args& args, int6
   return contract.name == "speculative_sample" ? ChainAgrees(contract, args, row, epsilon)
                                                : TokenAgrees(contract, args, row, epsilon);
 }
-// How many rows RowAgrees is to be asked for.
+// The number of rows to check with RowAgrees.
 inline int64_t NumSampledRows(const Contract& contract, const lz_kernel_args& args) {
   return contract.name == "speculative_sample" ? args.tensors[0].shape[0] : View(args.tensors[0]).rows();
 }

@@ -30,12 +30,12 @@ inline constexpr Output kToken = {.name = "token",
                                   .dtype = "int64",
                                   .doc = "sampled index, or -1 for a row with a NaN or whose logits are all -inf"};
 
-// The part of every definition that says how one token is drawn from a kept set.
+// The part of every definition that describes how one token is drawn from a kept set.
 #define LZ_SAMPLING_DRAW                                                                                              \
   "With m = max(logits), w_i = exp((logits_i - m) / temperature) (1 where logits_i = m) and u = PhiloxUniform(seed, " \
   "offset, row, 0) (ops/common/philox.h) or the row's `uniform`, the token is the first index, in vocabulary order, " \
   "at which the running sum of w over the kept set exceeds u times the kept set's total. A row with a NaN or whose "  \
-  "logits are all -inf has no distribution: it gives -1, in strict mode an error. "
+  "logits are all -inf has no distribution: its token is -1, in strict mode an error. "
 
 // Results are exact tokens of FP64 arithmetic; a kernel may differ where its arithmetic moves a boundary by this much.
 inline constexpr Tolerance kTokenTolerance = {
@@ -45,7 +45,7 @@ inline bool IsTemperature(double t) { return std::isfinite(t) && t > 0; }
 inline bool IsProbability(double p) { return p >= 0 && p <= 1; }
 inline bool IsUniform(double u) { return u >= 0 && u < 1; }
 
-// `rows`: the tensor that may stand in for the scalar.
+// `rows`: the tensor that may replace the scalar.
 inline Status CheckOneOf(const lz_scalar& s, const lz_tensor& rows, std::string_view name) {
   if (bool(s.given) != (rows.ndim >= 0)) return {};
   const std::string row_name = "row_" + std::string(name);
@@ -57,7 +57,7 @@ inline Status CheckOneOf(const lz_scalar& s, const lz_tensor& rows, std::string_
 inline Status CheckTemperature(const lz_scalar& s, const lz_tensor& rows) {
   if (rows.ndim >= 0 && s.value.f != 1.0) {
     return Status(StatusCode::kInvalidRequest, {.field = "temperature",
-                                                .wanted = "1 beside row_temperature",
+                                                .wanted = "1 with row_temperature",
                                                 .got = NumberText(s.value.f),
                                                 .fix = "leave one of them out"});
   }

@@ -1,5 +1,5 @@
-// The sampling operations in FP64: what a kept set is, which token a draw gives, and which other tokens a kernel with
-// rounding may return. Definition, not speed: rows are sorted.
+// The sampling operations in FP64: the kept set, the token of a draw, and the other tokens that a kernel with rounding
+// may return. A definition, not fast: rows are sorted.
 //   auto row = Row(logits_row, {.temperature = 0.7, .k = 50});  int64_t token = row.Draw(u);
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace lz::sampling {
 
-// Filters apply in this order, each to what the one before left: k, p, min_p.
+// Filters apply in this order, each to what the previous one left: k, p, min_p.
 struct Filters {
   double temperature = 1;
   int64_t k = std::numeric_limits<int64_t>::max();  // keep the k largest logits, ties to the lower index
@@ -21,10 +21,10 @@ struct Filters {
   double min_p = 0;  // keep probabilities >= min_p times the largest
 };
 
-// (logit - max) / temperature, of halves: no difference of finite numbers is infinite.
+// (logit - max) / temperature, computed from halves: no difference of finite halves is infinite.
 inline double Exponent(double logit, double max, double temperature) { return (logit / 2 - max / 2) / temperature * 2; }
 
-// One token's part of [0, 1): a draw u in [lo, hi) gives the token. lo == hi for what is not kept.
+// One token's part of [0, 1): a draw u in [lo, hi) selects the token. lo == hi for tokens that are not kept.
 struct Interval {
   double lo = 0;
   double hi = 0;
@@ -51,7 +51,7 @@ class Row {
     order_.resize(size_t(std::min<int64_t>(filters.k, int64_t(order_.size()))));
   }
 
-  // False: a NaN, or no logit above -inf; the result is -1.
+  // False if a logit is NaN, or none is above -inf; the result is then -1.
   bool valid() const { return valid_; }
 
   // The kept set as a mask, with p and min_p moved by the relative `slack` (negative: fewer tokens; positive: more).
@@ -82,7 +82,7 @@ class Row {
     return {lo / total, (lo + (is_kept ? weights_[token] : 0)) / total, is_kept};
   }
 
-  // First index whose running kept weight exceeds u * total; -1 when the row is not valid.
+  // First index whose running kept weight exceeds u * total; -1 if the row is not valid.
   int64_t Draw(double u) const {
     if (!valid_) return -1;
     const std::vector<bool> kept = Kept();
@@ -93,13 +93,13 @@ class Row {
       sum += weights_[i];
       if (sum > u * total) return int64_t(i);
     }
-    return -1;  // not reached: the last sum is the total, and u * total < total
+    return -1;  // unreachable: the last sum is the total, and u * total < total
   }
 
-  // Whether a kernel may return `token` for the draw u. Rounding moves two things: the boundary of the kept set (p or
-  // min_p by a relative epsilon) and the token's interval. If several tokens lie between the sets of p (1 - epsilon)
-  // and p (1 + epsilon), together they weigh under 2 epsilon, so the two extremes and the exact set stand for all
-  // between.
+  // True if a kernel may return `token` for the draw u. Rounding moves two things: the boundary of the kept set (p or
+  // min_p by a relative epsilon) and the token's interval. If several tokens are between the sets of p (1 - epsilon)
+  // and p (1 + epsilon), their total weight is below 2 epsilon, so the two extremes and the exact set represent all
+  // sets in between.
   bool Accepts(double u, int64_t token, double epsilon) const {
     if (!valid_) return token == -1;
     for (const double slack : {0.0, -epsilon, epsilon}) {

@@ -1,6 +1,6 @@
-// Floats of at most 8 bits as tables of four numbers: decode and round to nearest even, exact to the bit.
-// Sources: OCP 8-bit floating point 1.0 (E4M3FN, E5M2), OCP MX 1.0 (E2M1, E2M3, E3M2, E8M0), "8-bit numerical formats
-// for deep neural networks" (the forms without negative zero and infinity: FNUZ).
+// Floats of at most 8 bits as tables of four numbers: decode and round to nearest even, bit-exact. Sources: OCP 8-bit
+// floating point 1.0 (E4M3FN, E5M2), OCP MX 1.0 (E2M1, E2M3, E3M2, E8M0), "8-bit numerical formats for deep neural
+// networks" (the forms without negative zero and infinity: FNUZ).
 #pragma once
 
 #include <algorithm>
@@ -39,7 +39,7 @@ inline double Decode(const SmallFloat& f, uint8_t code) {
   return code & f.sign() ? -value : value;
 }
 
-// Beyond the largest finite value: that value if `saturate`, else infinity, else NaN, else that value after all.
+// Above the largest finite value: that value if `saturate`, else infinity, else NaN, else that value.
 inline uint8_t Encode(const SmallFloat& f, double value, bool saturate) {
   const uint8_t sign = std::signbit(value) ? f.sign() : 0;
   if (std::isnan(value)) return f.nan < 0 ? 0 : f.fnuz ? uint8_t(f.nan) : uint8_t(f.nan | sign);
@@ -56,7 +56,7 @@ inline uint8_t Encode(const SmallFloat& f, double value, bool saturate) {
   return f.fnuz && code == 0 ? 0 : uint8_t(code | sign);
 }
 
-// E8M0: 2^(code - 127), 255 is NaN. Zero and negative numbers have none.
+// E8M0: 2^(code - 127), 255 is NaN. It cannot represent zero and negative numbers.
 inline double DecodeE8M0(uint8_t code) {
   return code == 255 ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, int(code) - 127);
 }

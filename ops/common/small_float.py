@@ -1,4 +1,4 @@
-"""Small float formats in torch, by integers and float64 alone: the same on every device and in every version of torch.
+"""Small float formats in torch, with integers and float64 only: the same on every device and in every version of torch.
 
 A format is (exponent bits, mantissa bits, bias, largest code, code of infinity, code of NaN, without negative zero).
 """

@@ -1,4 +1,4 @@
-// Chain speculative sampling in FP64, position by position: the reference walks it, the token check replays it.
+// Chain speculative sampling in FP64, position by position: the reference runs it, the token check replays it.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct ChainArgs {
 
 enum class Verdict { kAccepted, kRejected, kUndecided };
 
-// Draft i of row r. `margin` is how far the two sides of the comparison lie apart, relative to q[t].
+// Judges draft i of row r. `margin` is the difference of the two sides of the comparison, relative to q[t].
 inline Verdict Judge(const ChainArgs& a, int64_t r, int64_t i, double* margin) {
   *margin = 1;
   const int64_t t = a.ids.GetInt({r, i});
@@ -31,7 +31,7 @@ inline Verdict Judge(const ChainArgs& a, int64_t r, int64_t i, double* margin) {
   return uq < p ? Verdict::kAccepted : Verdict::kRejected;
 }
 
-// The weights that the token at position i is drawn from: the residual (i < n, after a rejection) or the target's row.
+// The weights for drawing the token at position i: the residual (i < n, after a rejection) or the target's row.
 inline std::vector<double> ChainWeights(const ChainArgs& a, int64_t r, int64_t i) {
   std::vector<double> w(size_t(a.target.size(2)));
   const bool bonus = i == a.ids.size(1);
@@ -56,7 +56,7 @@ inline int64_t DrawFrom(const std::vector<double>& w, double u) {
     sum += w[i];
     if (sum > u * total) return int64_t(i);
   }
-  return -1;  // not reached
+  return -1;  // unreachable
 }
 
 inline double ChainDraw(const ChainArgs& a, int64_t r, int64_t i) { return a.draws.Drawing(r, i); }

@@ -1,5 +1,5 @@
-// The 128x4 order of block scales: where the scale of row r and block c lies.
-// Source: the scale-factor layout of cuBLASLt's block-scaled matrix products; CUTLASS, cuDNN and tcgen05 use the same.
+// The 128x4 order of block scales: the place of the scale of row r and block c. Source: the scale-factor layout of
+// cuBLASLt's block-scaled matrix products; CUTLASS, cuDNN and tcgen05 use the same.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// convert: floats of any format as floats of another, rounded once.
+// convert: floats of any format to another format, rounded once.
 #pragma once
 
 #include <array>
@@ -10,7 +10,16 @@ namespace lz::ops::convert_dtype {
 
 enum Tensor { kInput, kOutput };
 enum Scalar { kDType, kSource, kSaturate };
-enum Target { kF64, kF32, kTF32, kF16, kBF16, kFirstCode, kFirstAlways = kFirstCode + 4 };  // Source's, without kAsIs
+enum Target {
+  kF64,
+  kF32,
+  kTF32,
+  kF16,
+  kBF16,
+  kFirstCode,
+  kFirstAlways = kFirstCode + 4
+};  // Source's values,
+    // without kAsIs
 enum Source { kAsIs, kFirstFormat, kE8M0 = 8 };
 
 inline constexpr DTypeMask kInputs = kFloats | Mask(DType::kF8E4M3, DType::kF8E5M2, DType::kF8E8M0) | Mask(DType::kU8);
@@ -38,10 +47,10 @@ inline constexpr auto kOutputs = std::to_array<Output>({
      .choice_dtypes = "float64|float32|float32|float16|bfloat16|float8_e4m3fn|float8_e5m2|uint8|uint8|uint8|uint8|"
                       "uint8"},
 });
-// The choice `dtype` under a name of its own, for constraints: "dtype" there is the input's.
+// The choice `dtype` under another name, for constraints: "dtype" there is the input's.
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"target", "dtype"}});
 
-// Wide formats have infinity for what is too large, those of float6 and float4 have nothing but their largest value.
+// Wide formats overflow to infinity; float6 and float4 only have their largest value.
 inline Status CheckSaturate(int64_t target, const lz_scalar& saturate) {
   const bool always = target >= kFirstAlways;
   if (!saturate.given || (saturate.value.i ? target >= kFirstCode : !always)) return {};
@@ -76,7 +85,7 @@ inline constexpr Contract kContract = {
         "beyond the largest finite value, and for infinities, that value with its sign; with saturate=False what "
         "IEEE 754 would give: infinity, or NaN where the format has no infinity (float6 and float4 have neither and "
         "saturate always). NaN stays NaN; float6 and float4 have none and give 0. tf32 is float32 with 10 bits of "
-        "mantissa. float4 and float6 codes lie one in a byte, in its low bits",
+        "mantissa. Each float4 or float6 code is stored in the low bits of a byte",
     .source = "IEEE 754-2019; OCP 8-bit floating point 1.0; OCP MX 1.0",
     .replaces = "input.to(dtype)",
     .variants = kVariants,

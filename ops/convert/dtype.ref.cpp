@@ -1,4 +1,4 @@
-// Reference of convert: element by element through double, which holds every value of every format; any strides.
+// Reference of convert: element by element through double, which represents every value of every format; any strides.
 #include "ops/convert/dtype.h"
 
 #include "core/kernel.h"

@@ -13,7 +13,7 @@ _spec.loader.exec_module(_small)
 
 
 def _round_once(values, dtype):
-    """Float64 in a 16-bit format: through float32 only after rounding to odd, which keeps the second rounding right."""
+    """Float64 in a 16-bit format: through float32, rounded to odd so that the second rounding is right."""
     single = values.float()
     bits = single.view(torch.int32)
     away = single.double().abs() > values.abs()

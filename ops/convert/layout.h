@@ -10,12 +10,12 @@ namespace lz::ops::convert_layout {
 
 enum Tensor { kInput, kOutput };
 enum Scalar { kSource, kTarget, kBatch };
-inline constexpr DTypeMask kDTypesMoved = (DTypeMask{1} << int(DType::kCount)) - 2;  // every one
+inline constexpr DTypeMask kDTypesMoved = (DTypeMask{1} << int(DType::kCount)) - 2;  // all dtypes
 enum Layout { kBSHD, kBHSD, kNHD, kHND };
 constexpr bool IsBatched(int64_t layout) { return layout <= kBHSD; }
 constexpr bool HeadsFirst(int64_t layout) { return layout % 2 == 1; }
 
-// Of the input [..., x, y, d], where x and y are sequence and heads, or the other way round.
+// Sizes from the input [..., x, y, d], where x and y are sequence and heads, in either order.
 #define LZ_SEQUENCE "(x * source[1, 0, 1, 0] + y * source[0, 1, 0, 1])"
 #define LZ_HEADS "x * source[0, 1, 0, 1] + y * source[1, 0, 1, 0]"
 

@@ -10,7 +10,7 @@ namespace {
 using namespace lz;
 using namespace lz::ops::convert_layout;
 
-// Strides of one tensor by batch, sequence, head and dimension; of a layout without batch, for sequences of `length`.
+// Strides of one tensor for batch, sequence, head and dimension; in a layout without batch, for sequences of `length`.
 std::array<int64_t, 4> Strides4(const View& t, int64_t layout, int64_t length) {
   const int at = IsBatched(layout) ? 1 : 0;
   const int64_t s = t.stride(HeadsFirst(layout) ? at + 1 : at), h = t.stride(HeadsFirst(layout) ? at : at + 1);

@@ -1,4 +1,4 @@
-// convolution.causal_conv1d: a window of each channel over the last positions, some of which an earlier call has seen.
+// convolution.causal_conv1d: a window of each channel over the last positions, some of which were in an earlier call.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ inline constexpr Contract kContract = {
     .name = "causal_conv1d",
     .summary = "Causal convolution of each channel by itself, over a state that is kept from call to call.",
     .definition =
-        "x = state[b, c, :] and behind it input[b, :, c]; output[b, t, c] = f(bias[c] + sum_j weight[c, j] * x[n + t - "
+        "x = state[b, c, :] followed by input[b, :, c]; output[b, t, c] = f(bias[c] + sum_j weight[c, j] * x[n + t - "
         "k + 1 + j]), rounded once, f(x) = x, or x sigmoid(x) for silu. state holds the last n of x afterwards. A "
         "state of zeros is what a text begins with",
     .source = "Gu and Dao 2023, arXiv:2312.00752, section 3.4 (the convolution before the state)",

@@ -4,7 +4,7 @@ import torch
 
 
 def reference(input, weight, state, *, bias=None, activation="none"):
-    compute = torch.float64  # sums may leave float32 only in between
+    compute = torch.float64  # only intermediate sums may exceed float32
     length, kept = input.shape[1], state.shape[-1]
     x = torch.cat([state, input.transpose(1, 2)], dim=-1)
     first = kept - weight.shape[-1] + 1

@@ -1,5 +1,5 @@
-// convolution.conv3d: convolution over three axes.
-// Steps are given for each axis: patches of 14 x 14 have stride_h = stride_w = 14.
+// convolution.conv3d: convolution over three axes. Strides are given per axis: patches of 14 x 14 have stride_h =
+// stride_w = 14.
 #pragma once
 
 #include <array>

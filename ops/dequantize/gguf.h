@@ -1,4 +1,4 @@
-// dequantize.gguf: blocks of GGUF's 4-bit to 8-bit formats as floats.
+// dequantize.gguf: converts blocks of GGUF's 4-bit to 8-bit formats to floats.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@ using namespace lz::ops::gguf;
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"dequantize.gguf"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("data", "n, row_bytes", Mask(DType::kU8), "rows of blocks as they lie in the file"),
+    TensorParam("data", "n, row_bytes", Mask(DType::kU8), "rows of blocks as stored in the file"),
     RequiredInt("columns", "values in a row: a multiple of 32, for K formats of 256"),
     KeywordOnly(RequiredChoice("format", kFormatNames, "the blocks' format")),
     KeywordOnly(Choice("dtype", "float32|bfloat16|float16", 0, "of the output")),

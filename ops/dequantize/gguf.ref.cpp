@@ -1,4 +1,4 @@
-// Reference of dequantize.gguf: value by value in float32, as the definition has it; any strides.
+// Reference of dequantize.gguf: value by value in float32, as in the definition; any strides.
 #include "ops/dequantize/gguf.h"
 
 #include "core/kernel.h"

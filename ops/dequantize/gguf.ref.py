@@ -1,4 +1,4 @@
-"""Torch reference of dequantize.gguf: any device, float32 arithmetic; `values` gives the exact ones too."""
+"""Torch reference of dequantize.gguf: any device, float32 arithmetic; `values` can return the exact ones too."""
 
 import torch
 
@@ -24,7 +24,7 @@ def _signed(codes, wide):
 
 
 def _bits(data):
-    """Each byte's bits from the lowest on."""
+    """The bits of each byte from the lowest on."""
     return (data.unsqueeze(-1) >> torch.arange(8, dtype=torch.uint8, device=data.device) & 1).flatten(-2)
 
 
@@ -66,7 +66,7 @@ def _q6(blocks, wide):
 
 
 def values(data, columns, format, wide):
-    """[n, columns] of `wide`: with float32's roundings as GGML has them, in float64 exact."""
+    """[n, columns] of `wide`: in float32 with GGML's roundings, in float64 exact."""
     n, (count, size) = data.shape[0], _BLOCKS[format]
     blocks = data.reshape(n, columns // count, size)
     if format == "q6_k":

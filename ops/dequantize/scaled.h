@@ -1,4 +1,4 @@
-// dequantize: codes under scales as floats.
+// dequantize: converts codes with scales to floats.
 #pragma once
 
 #include "ops/common/quant.h"
@@ -45,7 +45,8 @@ inline constexpr Contract kContract = {
     .summary = "The values of int8, int4, FP8, MXFP8, MXFP4 and NVFP4 tensors.",
     .definition =
         "code * scale in float32, rounded; integers (code - zero_point) * scale; nvfp4 (code * scale) * tensor_scale, "
-        "each product rounded; then rounded once to dtype. e8m0 scales are 2^(byte - 127), 255 is NaN. 4-bit codes lie "
+        "each product rounded; then rounded once to dtype. e8m0 scales are 2^(byte - 127), 255 is NaN. 4-bit codes are "
+        "stored "
         "two in a byte, the even element in the low half, int4 in two's complement",
     .source = "OCP MX 1.0; OCP 8-bit floating point 1.0",
     .replaces = "(values.float() - zero_point) * scale",

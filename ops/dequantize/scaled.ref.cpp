@@ -1,4 +1,4 @@
-// Reference of dequantize: value by value in float32, as the definition has it; any strides.
+// Reference of dequantize: value by value in float32, as in the definition; any strides.
 #include "ops/dequantize/scaled.h"
 
 #include "core/kernel.h"

@@ -25,7 +25,7 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"elementwise.binary"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "...", kFloats, "gives the result its shape and dtype"),
+    TensorParam("input", "...", kFloats, "determines shape and dtype of the result"),
     TensorParam("other", "*", kFloats, "broadcast to input: axes of size 1 repeat, first axes may be missing"),
     Choice("function", "add|sub|mul|div|maximum|minimum", kAdd, "what is done"),
     KeywordOnly(Float("scale", 1.0, "factor of other, applied first")),

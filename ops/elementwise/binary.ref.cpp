@@ -19,7 +19,7 @@ double Compute(int64_t function, double x, double y) {
   }
 }
 
-// Element of `t` at the place of the row-major index `flat` of `shape`; axes of size 1 repeat.
+// Offset in `t` of the element at the row-major index `flat` of `shape`; axes of size 1 repeat.
 int64_t BroadcastOffset(const lz_tensor& t, const lz_tensor& shape, int64_t flat) {
   int64_t offset = 0;
   for (int i = 1; i <= shape.ndim; ++i) {

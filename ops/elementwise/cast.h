@@ -1,4 +1,4 @@
-// elementwise.cast: the same numbers in another float dtype.
+// elementwise.cast: converts between float dtypes.
 #pragma once
 
 #include <array>

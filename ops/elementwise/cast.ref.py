@@ -8,7 +8,7 @@ def reference(input, dtype):
     output = input.to(target)
     if input.dtype != torch.float64 or target.itemsize > 2:
         return output
-    # torch rounds twice on this way, through float32: round to odd there, then the second rounding alone counts.
+    # torch rounds twice here, through float32: round to odd first, so that only the second rounding matters.
     x = input.detach()
     narrow = x.float()
     bits = narrow.view(torch.int32)

@@ -9,7 +9,7 @@ namespace lz::ops::embedding_lookup {
 
 enum Tensor { kInput, kWeight, kOutput };
 
-// What a kernel's launch returns when an id is negative or not below `vocab`; nothing outside the table is read then.
+// The result of a launch with an id that is negative or not below `vocab`; nothing outside the table is read then.
 inline constexpr int32_t kIdOutOfRange = 2;
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"embedding.lookup"}});

@@ -1,4 +1,4 @@
-// kv.append_paged: new key and value rows into the slots of a paged cache, in place.
+// kv.append_paged: writes new key and value rows to the slots of a paged cache, in place.
 #pragma once
 
 #include <array>

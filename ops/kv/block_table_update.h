@@ -1,4 +1,4 @@
-// kv.block_table_update: entries of a block table, in place.
+// kv.block_table_update: writes entries of a block table, in place.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// kv.compact: blocks of a paged cache to other places of it, in place.
+// kv.compact: moves blocks of a paged cache within it, in place.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ inline constexpr Contract kContract = {
     .differentiable = false,
 };
 
-// 0, or why a launch must refuse the pairs.
+// 0, or the error with which a launch must refuse the pairs.
 inline int32_t CheckMoves(const View& moves, int64_t blocks) {
   std::vector<int64_t> targets, sources;
   for (int64_t i = 0; i < moves.size(0); ++i) {

@@ -1,4 +1,4 @@
-// kv.gather: rows of a paged cache, by slot.
+// kv.gather: reads rows of a paged cache, by slot.
 #pragma once
 
 #include <array>
@@ -29,7 +29,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline Status Canonicalize(BoundArgs& args) {
   if (args.tensors[kScale].ndim < 0 || args.scalars[kDType].given) return {};
   return {StatusCode::kInvalidRequest,
-          {"dtype", "a dtype of the result beside a scale", "nothing", "say what the scaled rows are to be"}};
+          {"dtype", "a dtype of the result with a scale", "nothing", "say what the scaled rows are to be"}};
 }
 
 inline constexpr Contract kContract = {

@@ -11,7 +11,7 @@ using namespace lz;
 using namespace lz::ops::kv_gather;
 
 void ReadRow(const View& cache, const View& scale, int64_t slot, const View& out, int64_t row) {
-  const int64_t size = std::max<int64_t>(cache.size(1), 1);  // 0 where blocks are empty: no slot lies in them
+  const int64_t size = std::max<int64_t>(cache.size(1), 1);  // 0 if blocks are empty: they have no slots
   const int64_t item = ByteSize(cache.dtype());
   const int64_t block = slot / size, offset = slot % size;
   const bool copies = out.dtype() == cache.dtype() && !scale.given();

@@ -23,7 +23,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     KeywordOnly(
         SameDType(OptionalTensor("up_weight", "n, d", kFloats, "up, where gate_weight does not pack it"), "input")),
     KeywordOnly(SameDType(OptionalTensor("gate_bias", "g", kFloats, "packed as gate_weight is"), "input")),
-    KeywordOnly(SameDType(OptionalTensor("up_bias", "n", kFloats, "beside up_weight"), "input")),
+    KeywordOnly(SameDType(OptionalTensor("up_bias", "n", kFloats, "with up_weight"), "input")),
     KeywordOnly(SameDType(OptionalTensor("down_bias", "m", kFloats, "added at the end"), "input")),
     activation::kActivationParam,
     activation::kLimitParam,

@@ -1,4 +1,4 @@
-// Reference of mlp.fused: FP64 without a rounding between, any strides, any float dtype.
+// Reference of mlp.fused: FP64 without intermediate rounding, any strides, any float dtype.
 #include "ops/mlp/fused.h"
 
 #include "core/kernel.h"

@@ -1,4 +1,4 @@
-// mlp.head_linear: the columns of each head times a matrix of its own, in whichever order that is stored.
+// mlp.head_linear: the columns of each head times its own matrix, stored in either order.
 #pragma once
 
 #include <array>

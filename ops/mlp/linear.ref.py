@@ -4,5 +4,5 @@ import torch
 
 
 def reference(input, weight, bias=None):
-    # Dense: torch 2.13 on a CPU with AMX reads what lies between rows of an odd number of bf16.
+    # Dense: torch 2.13 on a CPU with AMX reads what is between rows of an odd number of bf16.
     return torch.nn.functional.linear(input.contiguous(), weight, bias)

@@ -1,4 +1,4 @@
-// moe.fused: the chosen experts' feed-forward blocks of each token, weighted and summed.
+// moe.fused: the selected experts' feed-forward blocks of each token, weighted and summed.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     KeywordOnly(SameDType(
         OptionalTensor("up_weight", "experts, n, d", kFloats, "up, where gate_weight does not pack it"), "input")),
     KeywordOnly(SameDType(OptionalTensor("gate_bias", "experts, g", kFloats, "packed as gate_weight is"), "input")),
-    KeywordOnly(SameDType(OptionalTensor("up_bias", "experts, n", kFloats, "beside up_weight"), "input")),
+    KeywordOnly(SameDType(OptionalTensor("up_bias", "experts, n", kFloats, "with up_weight"), "input")),
     KeywordOnly(SameDType(OptionalTensor("down_bias", "experts, m", kFloats, "weighted with the rest"), "input")),
     activation::kActivationParam,
     activation::kLimitParam,
@@ -60,7 +60,7 @@ inline constexpr Contract kContract = {
         "For a token's row x, e = expert_ids[j], w = expert_weights[j]: output = sum over j of w (down_weight[e] h_e + "
         "down_bias[e]) with g = Wg[e] x + bg[e], u = Wu[e] x + bu[e] (weighted = input: x is multiplied by w instead), "
         "in the order of j, rounded once, " LZ_GATED_DEFINITION LZ_MLP_FORMS LZ_ACTIVATION_DEFINITIONS
-        "A kernel may round g, u and h to the dtype of input, but not to f16. A token without an expert gives 0",
+        "A kernel may round g, u and h to the dtype of input, but not to f16. A token without an expert results in 0",
     .source =
         "Shazeer et al. 2017, arXiv:1701.06538, eq. 1; arXiv:2002.05202, eq. 6; the clamped form: "
         "arXiv:2508.10925, section 2.2",

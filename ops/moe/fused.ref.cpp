@@ -1,4 +1,4 @@
-// Reference of moe.fused: FP64 without a rounding between, any strides, any float dtype.
+// Reference of moe.fused: FP64 without intermediate rounding, any strides, any float dtype.
 #include "ops/moe/fused.h"
 
 #include "core/kernel.h"

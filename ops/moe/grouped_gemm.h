@@ -1,4 +1,4 @@
-// moe.grouped_gemm: a matrix product of its own for each range of rows (rows sorted by expert).
+// moe.grouped_gemm: a separate matrix product for each range of rows (rows sorted by expert).
 #pragma once
 
 #include <array>

@@ -20,18 +20,17 @@ inline Status NotNegative(const lz_scalar& s, std::string_view name) {
   return Invalid(name, "a finite number of at least 0", NumberText(s.value.f), "leave it out for 0");
 }
 
-// What only other arguments give a meaning.
+// Refuses scalars that only have an effect together with others.
 inline Status NoneWithoutEffect(const BoundArgs& args) {
   const lz_scalar* s = args.scalars;
   if (s[kMinSum].value.f != 0 && !s[kRenormalize].value.i) {
-    return Invalid("min_sum", "renormalize beside it", "none",
-                   "what is bounded is the sum that renormalize divides by");
+    return Invalid("min_sum", "renormalize with it", "none", "what is bounded is the sum that renormalize divides by");
   }
   if (s[kJitter].value.f != 0 && s[kScoring].value.i != kSparsemixer) {
-    return Invalid("jitter", "scoring=sparsemixer beside it", "another scoring", "leave it out");
+    return Invalid("jitter", "scoring=sparsemixer with it", "another scoring", "leave it out");
   }
   if (s[kGroupScore].value.i != kMax && s[kNumGroups].value.i == 1) {
-    return Invalid("group_score", "num_groups beside it", "no groups", "leave it out");
+    return Invalid("group_score", "num_groups with it", "no groups", "leave it out");
   }
   return {};
 }
@@ -74,7 +73,7 @@ inline constexpr auto kParams = std::to_array<Param>({
         Choice("scoring", "softmax|sigmoid|sqrt_softplus|sparsemixer", kSoftmax, "what makes scores of logits")),
     KeywordOnly(Bool("renormalize", false, "divide the weights by their sum")),
     KeywordOnly(Float("scale", 1.0, "factor of the weights")),
-    KeywordOnly(Int("num_groups", 1, "experts stand in so many groups of equal size")),
+    KeywordOnly(Int("num_groups", 1, "number of groups of equal size that experts are divided into")),
     KeywordOnly(Int("top_groups", 1, "groups that experts are chosen from")),
     KeywordOnly(Choice("group_score", "max|top2_sum", kMax, "what a group is chosen by; without groups max alone")),
     KeywordOnly(Float("min_sum", 0.0, "with renormalize: what the weights are divided by at least")),
@@ -93,7 +92,7 @@ inline constexpr Contract kContract = {
         "group the top_groups groups of the largest max(c) or sum of the two largest c stay, the others are left out. "
         "expert_ids: the k largest c that stay, in descending order; NaN counts as the largest, equal values go to the "
         "lower index (of groups too). weights = scale * s[expert_ids], divided by their sum, or min_sum where that is "
-        "more, before scaling if renormalize (0 / 0 gives 0), rounded once. sparsemixer: c = logits; the weight of "
+        "more, before scaling if renormalize (0 / 0 is 0), rounded once. sparsemixer: c = logits; the weight of "
         "each expert is scale / sum exp(x - m), m its logit, over the logits x of it and those not chosen before it "
         "with (m - x) / max(|x|, m) at most 2 jitter",
     .source =

@@ -61,7 +61,7 @@ std::vector<int64_t> Candidates(std::span<const double> choice, const lz_scalar*
   return experts;
 }
 
-// Of the experts `chosen` of these logits, one after the other.
+// Weights of the experts `chosen` for these logits, one after the other.
 std::vector<double> SparseWeights(const std::vector<double>& x, std::span<const int64_t> chosen, double jitter) {
   std::vector<double> weights(x.size());
   std::vector<bool> gone(x.size());
@@ -97,7 +97,7 @@ int32_t Launch(const lz_kernel_args* args) {
     double sum = 0;
     for (const int64_t i : chosen) sum += score[size_t(candidates[size_t(i)])];
     sum = std::max(sum, s[kMinSum].value.f);
-    const double divisor = s[kRenormalize].value.i && sum != 0 ? sum : 1;  // a sum of 0 is one of zeros
+    const double divisor = s[kRenormalize].value.i && sum != 0 ? sum : 1;  // a sum of 0 has only zero terms
     for (int64_t i = 0; i < k; ++i) {
       const int64_t e = candidates[size_t(chosen[size_t(i)])];
       ids.StoreInt(ids.RowOffset(row) + i * ids.stride(-1), e);

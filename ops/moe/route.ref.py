@@ -12,7 +12,7 @@ def _top(values, k):
 
 
 def _sparse_weights(x, ids, jitter):
-    """Of each chosen expert a softmax over those not chosen before it that are near it."""
+    """The softmax of each chosen expert over those near it that were not chosen before it."""
     gone, weights = torch.zeros_like(x, dtype=torch.bool), []
     for best in ids.split(1, dim=-1):
         m = x.gather(-1, best)
@@ -47,7 +47,7 @@ def reference(
         scores = x.sigmoid()
     else:
         scores = torch.nn.functional.softplus(x, threshold=1e4)
-        below = scores == 0  # beyond what float64 holds, where the slope of sqrt is infinite and the whole's is 0
+        below = scores == 0  # outside float64, where the slope of sqrt is infinite and that of the whole is 0
         scores = torch.where(below, 0, torch.where(below, 1, scores).sqrt())
     choice = scores if bias is None else scores + bias.double()
     experts = torch.arange(x.shape[-1], device=x.device).expand(x.shape)
@@ -61,5 +61,5 @@ def reference(
     weights = scores.gather(-1, ids)
     if renormalize:
         total = weights.sum(-1, keepdim=True).clamp(min=min_sum)
-        weights = weights / torch.where(total == 0, 1, total)  # a sum of 0 is one of zeros
+        weights = weights / torch.where(total == 0, 1, total)  # a sum of 0 has only zero terms
     return (weights * scale).float(), ids.int()

@@ -1,4 +1,4 @@
-// norm.layer: layer normalisation over the last axis.
+// norm.layer: layer normalization over the last axis.
 #pragma once
 
 #include <array>

@@ -8,7 +8,7 @@ import torch
 def reference(input, normalized_shape, weight=None, bias=None, eps=1e-5, *, weight_offset=0.0):
     given = [t.dtype for t in (input, weight, bias) if t is not None]
     given += [torch.float32] if weight_offset else []  # its sum with the weight is not rounded
-    wide = functools.reduce(torch.promote_types, given)  # torch's function takes few mixtures of dtypes
+    wide = functools.reduce(torch.promote_types, given)  # torch's function takes few combinations of dtypes
     weight, bias = (t if t is None else t.to(wide) for t in (weight, bias))
     if weight_offset:
         one = torch.ones(normalized_shape, dtype=wide, device=input.device)

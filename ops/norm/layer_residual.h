@@ -1,4 +1,4 @@
-// norm.layer.residual: residual addition fused with the layer normalisation of its result.
+// norm.layer.residual: residual addition fused with the layer normalization of its result.
 #pragma once
 
 #include <array>

@@ -9,7 +9,7 @@ def reference(input, residual, normalized_shape, weight=None, bias=None, eps=1e-
     total = input + residual
     given = [t.dtype for t in (total, weight, bias) if t is not None]
     given += [torch.float32] if weight_offset else []  # its sum with the weight is not rounded
-    wide = functools.reduce(torch.promote_types, given)  # torch's function takes few mixtures of dtypes
+    wide = functools.reduce(torch.promote_types, given)  # torch's function takes few combinations of dtypes
     weight, bias = (t if t is None else t.to(wide) for t in (weight, bias))
     if weight_offset:
         one = torch.ones(normalized_shape, dtype=wide, device=total.device)

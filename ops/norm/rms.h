@@ -1,4 +1,4 @@
-// norm.rms: root mean square normalisation over the last axis.
+// norm.rms: root mean square normalization over the last axis.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// norm.rms.residual: residual addition fused with the root mean square normalisation of its result.
+// norm.rms.residual: residual addition fused with the root mean square normalization of its result.
 #pragma once
 
 #include <array>

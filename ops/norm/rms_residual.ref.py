@@ -6,6 +6,6 @@ from pathlib import Path
 _rms = runpy.run_path(str(Path(__file__).parent / "rms.ref.py"))["reference"]
 
 
-def reference(input, residual, weight=None, eps=1e-6, *, weight_offset=0.0, normalized_shape=None):  # as rms_norm
+def reference(input, residual, weight=None, eps=1e-6, *, weight_offset=0.0, normalized_shape=None):  # as in rms_norm
     total = input + residual
     return _rms(total, weight, eps, weight_offset=weight_offset), total

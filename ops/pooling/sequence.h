@@ -1,4 +1,4 @@
-// pooling.sequence: one vector for each sequence, from the vectors of its valid tokens (encoders, embedding models).
+// pooling.sequence: one vector per sequence, from the vectors of its valid tokens (encoders, embedding models).
 #pragma once
 
 #include <array>
@@ -33,8 +33,8 @@ inline constexpr Contract kContract = {
         "Pools the vectors of each sequence's valid tokens into one: their mean, maximum, the first or the last.",
     .definition =
         "output[b] = the mean, the element-wise maximum, the first or the last of input[b, i] over the valid i, "
-        "rounded once; a sequence without a valid token gives 0; a NaN of a valid token reaches mean and max, "
-        "what stands at other places is never read into a result. A length outside [0, s] is an error",
+        "rounded once; a sequence without a valid token has 0; a NaN of a valid token reaches mean and max, "
+        "other tokens never affect a result. A length outside [0, s] is an error",
     .source = "Reimers and Gurevych 2019, arXiv:1908.10084, section 3 (MEAN, CLS, MAX)",
     .replaces = "(input * mask[..., None]).sum(1) / mask.sum(1, keepdim=True) and its like",
     .variants = kVariants,

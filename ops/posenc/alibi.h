@@ -11,7 +11,7 @@ enum Axis { kH };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"posenc.alibi"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("slopes", "h", kFloats, "slope of each head; lz.alibi_slopes(h) gives the published ones"),
+    TensorParam("slopes", "h", kFloats, "slope of each head; lz.alibi_slopes(h) returns the published ones"),
     RequiredInt("s_q", "queries: the last positions"),
     RequiredInt("s_kv", "keys"),
     KeywordOnly(Bool("causal", false, "-inf for keys after the row's position")),
@@ -34,7 +34,7 @@ inline constexpr Contract kContract = {
     .summary = "Distance bias of attention with linear biases (ALiBi), per head, query and key.",
     .definition =
         "p = i + s_kv - s_q; bias(h, i, j) = -slopes[h] |p - j|, with causal -inf for j > p. It is an attn_mask of "
-        "`attention`; alibi_slopes there gives the same without the tensor. Published slopes of h heads: with n the "
+        "`attention`; alibi_slopes there does the same without the tensor. Published slopes of h heads: with n the "
         "largest power of two up to h, 2^(-8 k / n) for k = 1..n, then 2^(-4 k / n) for k = 1, 3, 5, ... FP32 or "
         "wider, rounded once",
     .source = "Press et al. 2022, arXiv:2108.12409",

@@ -12,7 +12,7 @@ enum Tensor { kInput, kCos, kSin, kPositionIds, kOutput };
 enum Scalar { kInterleaved, kInverse, kRotaryDim };
 enum Axis { kB, kS, kH, kD };
 
-// A launch's answer to a position id outside the tables; nothing is written then.
+// The result of a launch with a position id outside the tables; nothing is written then.
 inline constexpr int32_t kPositionOutOfRange = 1;
 
 inline Status Invalid(std::string_view field, std::string wanted, std::string got, std::string fix) {
@@ -65,7 +65,7 @@ inline Status CheckTables(const BoundArgs& args) {
   };
   if (ids.ndim >= 0) {
     if (cos.ndim != 2) {
-      return Invalid("cos", "shape (positions, width) beside position_ids", ShapeText(cos), "pass the whole table");
+      return Invalid("cos", "shape (positions, width) with position_ids", ShapeText(cos), "pass the whole table");
     }
     if (!rows_fit(ids, ids.ndim)) {
       return Invalid("position_ids", rows_text(""), ShapeText(ids), "pass the position of every row of input");

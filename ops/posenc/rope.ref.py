@@ -18,7 +18,7 @@ def _per_column(table, r, interleaved):
 def reference(input, cos, sin, interleaved=False, *, position_ids=None, inverse=False, rotary_dim=None, layout="BSHD"):
     r = _rotary_dim(input.shape[-1], cos.shape[-1], rotary_dim)
     if position_ids is not None:
-        # Below 0 is no place either: torch would count from the end.
+        # Below 0 is out of range too: torch would count from the end.
         places = torch.where(position_ids < 0, cos.shape[0], position_ids).long()
         cos, sin = cos[places], sin[places]
     head_axis = 1 if layout == "BHSD" else 2

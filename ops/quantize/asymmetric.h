@@ -13,7 +13,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "..., k", kFloats, "values to quantise; read as float32"),
     RequiredChoice("dtype", "int8|uint8|int4|uint4", "of the codes, whose whole range is used"),
     KeywordOnly(OptionalInt("axis", "one scale for each index of this axis: a channel, a head")),
-    KeywordOnly(Int("group_size", 0, "one scale for each group of so many values of the last axis")),
+    KeywordOnly(Int("group_size", 0, "one scale for each group of this many values of the last axis")),
     KeywordOnly(
         Int("block_rows", 1, "with group_size: rows that share a scale, the blocks then being two-dimensional")),
 });
@@ -29,9 +29,9 @@ inline constexpr auto kOutputs = std::to_array<Output>({
      .shape = kBlocks,
      .dtype = "float32",
      .doc = "of the input's rank: 1 where an axis shares a scale, else the number of its blocks"},
-    {.name = "zero_point", .shape = kBlocks, .dtype = "int32", .doc = "the code of 0, one beside each scale"},
+    {.name = "zero_point", .shape = kBlocks, .dtype = "int32", .doc = "the code of 0, one per scale"},
 });
-// The choice `dtype` under a name of its own, for constraints: "dtype" there is the input's.
+// The choice `dtype` under another name, for constraints: "dtype" there is the input's.
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"format", "dtype"}});
 
 inline Status Canonicalize(BoundArgs& args) {

@@ -1,4 +1,4 @@
-// Reference of quantize.asymmetric: block by block in float32, as the definition has it; any strides.
+// Reference of quantize.asymmetric: block by block in float32, as in the definition; any strides.
 #include "ops/quantize/asymmetric.h"
 
 #include "core/kernel.h"

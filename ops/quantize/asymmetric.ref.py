@@ -1,4 +1,4 @@
-"""Torch reference of quantize.asymmetric: any device; float32 arithmetic as the definition has it."""
+"""Torch reference of quantize.asymmetric: any device; float32 arithmetic as in the definition."""
 
 import importlib.util
 import pathlib

@@ -1,4 +1,4 @@
-// quantize.nvfp4: FP4 values under E4M3 scales of 16 values and a float32 scale of the tensor, all computed.
+// quantize.nvfp4: FP4 values with E4M3 scales of 16 values and a float32 scale of the tensor, all computed.
 #pragma once
 
 #include "ops/common/quant.h"

@@ -1,4 +1,4 @@
-// quantize: values in a narrow format under scales, which are computed unless they are given.
+// quantize: values in a narrow format with scales, which are computed unless they are given.
 #pragma once
 
 #include "ops/common/quant.h"
@@ -16,7 +16,7 @@ inline constexpr auto kParams = std::to_array<Param>({
                    "computed if not given; its shape says what shares a scale: one element; or the input's rank, each "
                    "axis dividing the input's; or with `axis` one dimension"),
     KeywordOnly(OptionalInt("axis", "one scale for each index of this axis: a channel, a head")),
-    KeywordOnly(Int("group_size", 0, "one scale for each group of so many values of the last axis")),
+    KeywordOnly(Int("group_size", 0, "one scale for each group of this many values of the last axis")),
     KeywordOnly(
         Int("block_rows", 1, "with group_size: rows that share a scale, the blocks then being two-dimensional")),
     KeywordOnly(OptionalIndex("zero_point", "*", "of the scale's shape; added to the codes")),
@@ -41,7 +41,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
      .dtype_choice = "dtype",
      .choice_dtypes = kQuantScaleDTypes},
 });
-// The choice `dtype` under a name of its own, for constraints: "dtype" there is the input's.
+// The choice `dtype` under another name, for constraints: "dtype" there is the input's.
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"format", "dtype"}});
 
 inline Status Canonicalize(BoundArgs& args) {
@@ -82,7 +82,7 @@ inline constexpr Contract kContract = {
         "tensor_scale: s = E4M3(amax * (g * (1 / 6))). Codes are rounded to nearest even and saturate: x / s, for "
         "nvfp4 x * min(1 / (s * tensor_scale), FLT_MAX); plus zero_point for integers, which then use their whole "
         "range. A block with NaN or infinity has the scale NaN. NaN has no code in integers and E2M1: 0. 4-bit values "
-        "lie two in a byte, the even element in the low half, int4 in two's complement",
+        "are stored two in a byte, the even element in the low half, int4 in two's complement",
     .source = "OCP MX 1.0; OCP 8-bit floating point 1.0; NVFP4: two-level scaling with 448 * 6 = 2688",
     .replaces = "scale = input.abs().amax() / 127; (input / scale).round().clamp(-127, 127).to(torch.int8)",
     .variants = kVariants,

@@ -1,4 +1,4 @@
-// Reference of quantize: block by block in float32, as the definition has it; any strides.
+// Reference of quantize: block by block in float32, as in the definition; any strides.
 #include "ops/quantize/scaled.h"
 
 #include "core/kernel.h"
@@ -9,7 +9,7 @@ using namespace lz;
 using namespace lz::ops;
 using namespace lz::ops::quantize_scaled;
 
-// Computes the scale of a block and stores it; returns it as stored.
+// Computes the scale of a block and stores it; returns the stored value.
 float MakeScale(int64_t format, float amax, float tensor_scale, bool ceil, const View& out, int64_t at) {
   if (kQuantInfo[size_t(format)].scales == kE8M0Scales) {
     out.data<uint8_t>()[at] = E8M0Scale(format, amax, ceil);

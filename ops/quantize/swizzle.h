@@ -1,4 +1,4 @@
-// quantize.swizzle: block scales in the 128x4 order of tensor cores.
+// quantize.swizzle: block scales to the 128x4 order of tensor cores.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// quantize.unswizzle: block scales out of the 128x4 order of tensor cores.
+// quantize.unswizzle: block scales from the 128x4 order of tensor cores.
 #pragma once
 
 #include <array>

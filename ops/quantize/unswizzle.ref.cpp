@@ -14,7 +14,7 @@ int32_t Launch(const lz_kernel_args* args) {
   const int64_t rows = out.size(-2), columns = out.size(-1);
   for (int64_t row = 0; row < out.rows(); ++row) {
     if (columns == 0) break;
-    // The input's last axis holds all of one matrix.
+    // The input's last axis has all of one matrix.
     const uint8_t* from = scale.data<const uint8_t>() + scale.RowOffset(row / rows);
     uint8_t* to = out.data<uint8_t>() + out.RowOffset(row);
     for (int64_t c = 0; c < columns; ++c) {

@@ -1,4 +1,4 @@
-// reduce.tree: the sum of partial results in one fixed order, whatever number of ranks they come from.
+// reduce.tree: the sum of partial results in one fixed order, independent of the number of ranks.
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ inline constexpr Contract kContract = {
     .definition =
         "Level by level neighbours 2 i and 2 i + 1 are added and an odd last one moves up unchanged, until one is "
         "left; each addition in float32 (float64 for float64 input), rounded to nearest even; the last result is "
-        "rounded once to the output's dtype; n = 0 gives 0. So sums of aligned groups of 2^j partials, kept in float32 "
+        "rounded once to the output's dtype; for n = 0 it is 0. So sums of aligned groups of 2^j partials, kept in "
+        "float32 "
         "and summed the same way, give the bits of the whole sum",
     .source = "tree-based invariant reduction: arXiv:2511.17826",
     .replaces = "input.sum(0), whose order depends on the device and on n",

@@ -1,4 +1,4 @@
-// Reference of reduce.tree: the levels as they are defined, any strides, any float dtype.
+// Reference of reduce.tree: level by level as in the definition, any strides, any float dtype.
 #include "ops/reduce/tree.h"
 
 #include <vector>

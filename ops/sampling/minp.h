@@ -1,4 +1,5 @@
-// sampling.minp: samples among the tokens whose probability is at least min_p times the largest; one seeded draw a row.
+// sampling.minp: samples among the tokens whose probability is at least min_p times the largest; one seeded draw
+// per row.
 #pragma once
 
 #include <array>

@@ -45,7 +45,7 @@ inline constexpr Contract kContract = {
         "uniform[r, i, 1] as the first index, in vocabulary order, at which the running sum of w exceeds u times its "
         "total; w = max(p - q, 0) after a "
         "rejection (p itself if that has no mass), w = target_probs[r, n] when all n were accepted. A position that a "
-        "NaN, a row without mass or a draft id outside [0, vocab) leaves undecided gives -1 and ends the row, in "
+        "NaN, a row without mass or a draft id outside [0, vocab) leaves undecided is -1 and ends the row, in "
         "strict mode an error",
     .source = "Leviathan, Kalman and Matias 2023, arXiv:2211.17192, algorithm 1; Chen et al. 2023, arXiv:2302.01318",
     .replaces = "a loop over the positions with torch.rand, torch.where and torch.multinomial",

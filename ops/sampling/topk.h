@@ -1,4 +1,4 @@
-// sampling.topk: samples among the k largest logits; one seeded draw a row.
+// sampling.topk: samples among the k largest logits; one seeded draw per row.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// sampling.topk_topp: samples from the top-p set of the k largest logits; one seeded draw a row.
+// sampling.topk_topp: samples from the top-p set of the k largest logits; one seeded draw per row.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // sampling.topp: samples from the smallest set of most probable tokens whose probability is at least p (nucleus); one
-// seeded draw a row.
+// seeded draw per row.
 #pragma once
 
 #include <array>

@@ -40,9 +40,9 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "linear_gguf",
-    .summary = "Matrix product with weights as they lie in a GGUF file, plus a bias.",
+    .summary = "Matrix product with weights as stored in a GGUF file, plus a bias.",
     .definition =
-        "output[..., j] = sum_i a[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize_gguf gives for the "
+        "output[..., j] = sum_i a[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize_gguf returns for the "
         "weight, before any rounding. a is the input; with activations=int8, for each 32 values of a row in float32: d "
         "= amax / 127, a = d * round(input * (127 / amax)), ties to even; 0 where amax is below 2^-120, NaN where a "
         "value is not finite. Of an input in bf16, numbers and their products with codes below 2^-126 may count as 0 "

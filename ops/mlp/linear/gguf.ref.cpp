@@ -1,4 +1,4 @@
-// Reference of mlp.linear.gguf: weights dequantised one by one, FP64 sums; any strides, any float dtype.
+// Reference of mlp.linear.gguf: weights dequantized one by one, FP64 sums; any strides, any float dtype.
 #include "ops/mlp/linear/gguf.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""Torch reference of mlp.linear.gguf: any device; the weights dequantised without rounding, a product in float64."""
+"""Torch reference of mlp.linear.gguf: any device; the weights dequantized without rounding, a product in float64."""
 
 import importlib.util
 import pathlib
@@ -19,7 +19,7 @@ def _half(data):
 
 
 def _values(packed, n, k, format):
-    """What linear_gguf_prepack was given, dequantised: [n, k] float64."""
+    """The weight that was passed to linear_gguf_prepack, dequantized: [n, k] float64."""
     groups, blocks, size = packed.shape[0], k // 32, _CODES[format]
     codes = packed[:, : blocks * size].reshape(groups, blocks, size)
     wide = codes[..., : 512 if format == "q8_0" else 256].unflatten(-1, (-1, 16, 4)).transpose(-3, -2)
@@ -60,7 +60,8 @@ def _values(packed, n, k, format):
 def _rounded(input):
     blocks = input.float().unflatten(-1, (-1, 32))
     amax = blocks.abs().amax(-1, keepdim=True)
-    most = torch.full_like(amax, 127)  # a Python number divided by a tensor is a product with its reciprocal
+    most = torch.full_like(amax, 127)  # torch computes a Python number divided by a tensor as a product with
+    # its reciprocal
     inverse = torch.where(amax >= 2**-120, most / amax, torch.zeros_like(amax))
     rounded = (amax / most).double() * (blocks * inverse).round()
     finite = blocks.isfinite().all(-1, keepdim=True)

@@ -11,10 +11,10 @@ namespace lz::ops::mlp_linear_panels {
 enum Tensor { kInput, kPanels, kBias, kOutput };
 
 inline constexpr DTypeMask kPanelTypes = Mask(DType::kF32, DType::kBF16);
-inline constexpr int64_t kPanel = 64;  // columns; the 64 of the shapes below
+inline constexpr int64_t kPanel = 64;  // columns; the 64 in the shapes below
 inline constexpr int64_t kDepth = 32;  // k is a multiple of it
 
-// Where the value i of k of column `column` lies in its panel, in elements from the panel's first.
+// The offset of value i of k of column `column` in its panel, in elements from the start of the panel.
 constexpr int64_t PlaceInPanel(bool pairs, int64_t i, int64_t column) {
   return pairs ? i / 2 * 2 * kPanel + column * 2 + i % 2 : i * kPanel + column;
 }

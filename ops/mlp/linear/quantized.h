@@ -1,4 +1,4 @@
-// mlp.linear.quantized: a matrix product with weights in a narrow format under scales, and a bias.
+// mlp.linear.quantized: a matrix product with quantized weights and their scales, and a bias.
 #pragma once
 
 #include "ops/common/quant.h"
@@ -28,7 +28,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline constexpr auto kDerived = std::to_array<DerivedFact>({
     {"rows", "..."},                  // the product of the leading axes
     {"group", "k / scale_columns"},   // values of a row that share a scale
-    {"row_block", "n / scale_rows"},  // rows that do
+    {"row_block", "n / scale_rows"},  // rows that share a scale
 });
 
 inline Status Canonicalize(BoundArgs& args) {
@@ -54,7 +54,7 @@ inline constexpr Contract kContract = {
     .name = "linear_quantized",
     .summary = "Matrix product with int8, int4, FP8, MXFP8, MXFP4 or NVFP4 weights, plus a bias.",
     .definition =
-        "output[..., j] = sum_i input[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize gives "
+        "output[..., j] = sum_i input[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize returns "
         "for weight, weight_scale, zero_point and tensor_scale; of an input in bf16, numbers and their products with "
         "codes below 2^-126 may count as 0 before they are scaled",
     .source = "definition",

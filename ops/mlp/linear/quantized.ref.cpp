@@ -1,4 +1,4 @@
-// Reference of mlp.linear.quantized: weights dequantised one by one, FP64 sums; any strides, any float dtype.
+// Reference of mlp.linear.quantized: weights dequantized one by one, FP64 sums; any strides, any float dtype.
 #include "ops/mlp/linear/quantized.h"
 
 #include "core/kernel.h"

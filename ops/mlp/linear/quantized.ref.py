@@ -1,4 +1,4 @@
-"""Torch reference of mlp.linear.quantized: any device; the weights dequantised, then a product in float32 or float64."""
+"""Torch reference of mlp.linear.quantized: any device; weights dequantized, then a product in float32 or float64."""
 
 import importlib.util
 import pathlib
@@ -13,7 +13,7 @@ _spec.loader.exec_module(_dequantize)
 
 
 def _unpack(packed):
-    """What linear_prepack was given."""
+    """The weight that was passed to linear_prepack."""
     n, size = packed.shape
     codes = torch.stack([packed & 15, packed >> 4], 1).reshape(n, 2, size // 16, 16).transpose(1, 2).flatten(1)
     return codes[:, ::2] | codes[:, 1::2] << 4

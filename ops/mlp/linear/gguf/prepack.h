@@ -1,4 +1,5 @@
-// mlp.linear.gguf.prepack: rows of GGUF blocks in groups of 16, as SIMD kernels read them without shuffles.
+// mlp.linear.gguf.prepack: rows of GGUF blocks in groups of 16, the order in which SIMD kernels read them
+// without shuffles.
 #pragma once
 
 #include <array>
@@ -13,7 +14,7 @@ enum Scalar { kK, kFormat };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"mlp.linear.gguf.prepack"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("weight", "n, row_bytes", Mask(DType::kU8), "rows of blocks as they lie in the file"),
+    TensorParam("weight", "n, row_bytes", Mask(DType::kU8), "rows of blocks as stored in the file"),
     RequiredInt("k", "values in a row: a multiple of 32, for K formats of 256"),
     RequiredChoice("format", kFormatNames, "the blocks' format: one of q4_0, q4_1, q8_0, q4_k, q6_k"),
 });

@@ -1,4 +1,4 @@
-// Reference of mlp.linear.gguf.prepack: value by value, scales as the bytes that they are; any strides.
+// Reference of mlp.linear.gguf.prepack: value by value, scales copied as bytes; any strides.
 #include "ops/mlp/linear/gguf/prepack.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// mlp.linear.panels.prepack: float weights in panels of 64 columns, as matrix products read them without packing.
+// mlp.linear.panels.prepack: float weights in panels of 64 columns, which matrix products read without packing.
 #pragma once
 
 #include <array>
