@@ -1,4 +1,4 @@
-// What every native CPU kernel needs from its arguments: typed data pointers and the host's threads.
+// Access to the arguments of native CPU kernels: typed data pointers and the host's threads.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +15,14 @@ T* Data(const lz_tensor& t) {
 }
 inline bool Given(const lz_tensor& t) { return t.ndim >= 0; }
 
-// Product of all axes but the last.
+// Product of all axes except the last.
 inline int64_t NumRows(const lz_tensor& t) {
   int64_t rows = 1;
   for (int i = 0; i + 1 < t.ndim; ++i) rows *= t.shape[i];
   return rows;
 }
 
-// Elements from the first to row `row`, which counts all axes but the last in row-major order.
+// Elements from the first one to row `row`, counting all axes except the last in row-major order.
 inline int64_t RowOffset(const lz_tensor& t, int64_t row) {
   int64_t offset = 0;
   for (int i = t.ndim - 2; i >= 0; --i) {
@@ -32,7 +32,7 @@ inline int64_t RowOffset(const lz_tensor& t, int64_t row) {
   return offset;
 }
 
-// Where the rows of [..., n] begin: offsets[row] in elements from the first, rows counted in row-major order of the
+// The offsets of the rows of [..., n]: offsets[row] in elements from the first, rows counted in row-major order of the
 // leading axes. Axes that one stride can express are folded, so that the usual case is one multiplication.
 class RowOffsets {
  public:
@@ -56,9 +56,9 @@ class RowOffsets {
     }
     return offset;
   }
-  // One distance leads from each row to the next: offsets[1].
+  // True if all rows have the same distance to the next: offsets[1].
   bool even() const { return n_ <= 1; }
-  // All rows of `width` elements lie one behind the other.
+  // True if rows of `width` elements are contiguous.
   bool dense(int64_t width) const { return n_ == 0 || (n_ == 1 && stride_[0] == width); }
 
  private:
@@ -67,7 +67,7 @@ class RowOffsets {
   int64_t stride_[8] = {};
 };
 
-// body(begin, end) over [0, count), on the caller's threads when there is more than one grain of work.
+// Runs body(begin, end) over [0, count), on the caller's threads if there is more than one grain of work.
 template <class Body>
 void ParallelFor(const lz_kernel_args* args, int64_t count, int64_t grain, Body&& body) {
   if (count <= grain || args->parallel == nullptr || args->parallel->num_threads <= 1) {

@@ -1,5 +1,5 @@
-// C libraries that kernels call, named by the user in LAYERZERO_LIBRARIES. None is looked for unasked: opening one may
-// start threads. It stays open.
+// C libraries that kernels call, named by the user in LAYERZERO_LIBRARIES. A library that is not named is not opened,
+// because opening one may start threads. It stays open.
 //   void Bind(Library& library) { library.Find("cblas_sgemm", &g_sgemm); }  // in the file's own namespace
 //   const char* Open(const char* path) { return OpenLibrary<&Bind>("openblas", path); }  // KernelSpec::open
 #pragma once
@@ -12,7 +12,7 @@
 
 namespace lz {
 
-// Behind torch's kernels: naming a library makes it a candidate, what is measured or preferred chooses it.
+// Below torch's kernels: naming a library makes it a candidate; measurements or preferences select it.
 inline constexpr int32_t kLibraryPriority = 8;
 
 class Library {
@@ -23,7 +23,8 @@ class Library {
     Refuse(why ? why : std::string(path) + " does not load");
   }
 
-  // The function of this name, in the library or one that it needs; false, and refused, where there is none.
+  // Finds the function of this name, in the library or one that it depends on; if there is none, returns false and
+  // refuses the library.
   template <class T>
   bool Find(const char* name, T** to) {
     if (why()) return false;
@@ -31,7 +32,7 @@ class Library {
     if (!*to) Refuse(std::string("the library has no ") + name);
     return *to != nullptr;
   }
-  // The one that the library's own calls are bound to: the process's before that of what it needs.
+  // Finds the function that the library's own calls are bound to: the process's comes before those of its dependencies.
   template <class T>
   bool FindBound(const char* name, T** to) {
     *to = reinterpret_cast<T*>(dlsym(RTLD_DEFAULT, name));
@@ -41,21 +42,21 @@ class Library {
     if (why_.empty()) why_ = std::move(why);
   }
 
-  const char* why() const { return why_.empty() ? nullptr : why_.c_str(); }  // why it cannot be used; null: it can
+  const char* why() const { return why_.empty() ? nullptr : why_.c_str(); }  // why it cannot be used; null if it can
 
  private:
   void* handle_;
   std::string why_;
 };
 
-// Opens the library of one source, once for each kBind, which finds its functions; why it cannot be used, or null. The
-// first path of the process counts.
+// Opens the library of one source, once per kBind, which finds its functions; returns why it cannot be used, or null.
+// The first path of the process counts.
 template <void (*kBind)(Library&)>
 const char* OpenLibrary(const char* source, const char* path) {
   static const std::string unnamed = std::string("LAYERZERO_LIBRARIES=") + source + "=<path or soname> names it";
   if (!path) return unnamed.c_str();
   static const Library& library = *[&] {
-    auto* opened = new Library(path);  // for ever: kernels hold its functions
+    auto* opened = new Library(path);  // never closed: kernels use its functions
     if (!opened->why()) kBind(*opened);
     return opened;
   }();

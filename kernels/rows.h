@@ -1,5 +1,5 @@
 // f of the elements of one or more tensors, row by row, CPU SIMD: the loop of the element-wise kernels, and the pairs
-// of vectors in which it takes them. Include inside HWY_NAMESPACE's file only, after kernels/simd.h.
+// of vectors that it processes. Include only from files that Highway compiles per target, after kernels/simd.h.
 #if defined(LZ_KERNELS_ROWS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ROWS_H_
 #undef LZ_KERNELS_ROWS_H_
@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 
-// Two vectors of f32 from 2 x lanes elements, in whatever order costs least: bf16 gives its even elements and its odd
-// ones. For sums, and for what becomes of each element by itself.
+// Two vectors of f32 from 2 x lanes elements, in the cheapest order: for bf16 its even elements and its odd ones. Only
+// for sums and elementwise functions, where the order does not matter.
 template <class D>
 struct Two {
   hn::Vec<D> a, b;
@@ -41,8 +41,8 @@ HWY_INLINE Two<D> LoadTwo(D d, const BF16* p) {
   const auto pairs = hn::BitCast(d32, hn::LoadU(hn::Repartition<uint16_t, D>(), &p->bits));
   return {hn::BitCast(d, hn::ShiftLeft<16>(pairs)), hn::BitCast(d, hn::And(pairs, hn::Set(d32, 0xffff0000u)))};
 }
-// Both rounded at once, in lanes of 16 bits. A signalling NaN without bits in its upper half becomes infinity;
-// arithmetic gives none.
+// Rounds both at once, in lanes of 16 bits. A signaling NaN without bits in its upper half becomes infinity; arithmetic
+// does not produce such NaNs.
 template <class D>
 HWY_INLINE void StoreTwo(D d, hn::Vec<D> a, hn::Vec<D> b, BF16* p) {
   const hn::RebindToUnsigned<D> d32;
@@ -51,7 +51,8 @@ HWY_INLINE void StoreTwo(D d, hn::Vec<D> a, hn::Vec<D> b, BF16* p) {
   const auto even = hn::BitCast(d32, a), odd = hn::BitCast(d32, b);
   const auto upper = hn::OddEven(hn::BitCast(d16, odd), hn::BitCast(d16, hn::ShiftRight<16>(even)));
   const auto lower = hn::OddEven(hn::BitCast(d16, hn::ShiftLeft<16>(odd)), hn::BitCast(d16, even));
-  // lower + 0x7fff + the last bit of upper carries into bit 16, which the average, one more and halved, has as bit 15.
+  // lower + 0x7fff + the last bit of upper carries into bit 16; the average, one more and halved, has that carry as
+  // bit 15.
   const auto half = hn::OrAnd(hn::Set(d16, 0x7ffe), upper, hn::Set(d16, 1));
   const auto carry = hn::ShiftRight<15>(hn::AverageRound(lower, half));
   const auto magnitude = hn::BitCast(i16, hn::And(upper, hn::Set(d16, 0x7fff)));
@@ -60,11 +61,11 @@ HWY_INLINE void StoreTwo(D d, hn::Vec<D> a, hn::Vec<D> b, BF16* p) {
 }
 #endif
 
-// A function of many instructions. Its results become bf16 in a loop of their own: at the end of a long chain, rounding
-// would wait in the CPU's schedulers, which then see too few elements ahead.
+// A function of many instructions. Its results become bf16 in a separate loop: at the end of a long chain, rounding
+// would wait in the CPU's schedulers, which then hold too few elements.
 constexpr bool kLongFunction = true;
 
-// MapRow of as many elements as come in whole chunks, from their number on; the number.
+// MapRow for as many elements as fill whole chunks; returns their number.
 template <class F, class... In>
 HWY_INLINE int64_t MapChunks(BF16* out, int64_t n, const F& f, const In*... in) {
   const hn::ScalableTag<float> d;
@@ -93,7 +94,7 @@ HWY_INLINE void MapRow(T* out, int64_t n, const F& f, const In*... in) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   int64_t i = 0;
-  if constexpr ((std::is_same_v<T, In> && ...)) {  // one order of elements
+  if constexpr ((std::is_same_v<T, In> && ...)) {  // equal orders of elements
     if constexpr (kLong && std::is_same_v<T, BF16>) i = MapChunks(out, n, f, in...);
     const auto store = [&](auto... v) HWY_ATTR { StoreTwo(d, f(d, v.a...), f(d, v.b...), out + i); };
     for (; i + 2 * lanes <= n; i += 2 * lanes) store(LoadTwo(d, in + i)...);
@@ -116,7 +117,7 @@ Rows<T> RowsOf(const lz_tensor& t) {
   return {Data<T>(t), RowOffsets(t)};
 }
 
-// All rows of n elements. 16k elements take about 4 us on one core: less is not worth waking another.
+// All rows of n elements. 16k elements take about 4 us on one core: less does not pay for waking another thread.
 template <bool kLong = false, class T, class F, class... In>
 void MapRows(const lz_kernel_args* args, int64_t rows, int64_t n, const F& f, const Rows<T>& out,
              const Rows<const In>&... in) {

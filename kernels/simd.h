@@ -1,5 +1,5 @@
-// Loads and stores of Highway vectors as f32, whatever the element type: shared by the SIMD kernels.
-// Include inside HWY_NAMESPACE's file only (after hwy/highway.h, within HWY_BEFORE_NAMESPACE).
+// Loads and stores of Highway vectors as f32, for any element type, shared by the SIMD kernels. Include only from files
+// that Highway compiles per target (after hwy/highway.h, within HWY_BEFORE_NAMESPACE).
 #if defined(LZ_KERNELS_SIMD_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_SIMD_H_
 #undef LZ_KERNELS_SIMD_H_
@@ -20,7 +20,7 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// Element types of kernels. BF16 and F16 are storage only.
+// Element types of kernels. BF16 and F16 are for storage only.
 struct BF16 {
   uint16_t bits;
 };
@@ -28,11 +28,12 @@ struct F16 {
   uint16_t bits;
 };
 
-// What a kernel keeps between two products of tensors of T: not in f16, whose subnormal numbers have too few bits left.
+// The type of intermediate values between two products of tensors of T: not f16, whose subnormal numbers have too
+// few bits.
 template <class T>
 using Kept = std::conditional_t<std::is_same_v<T, F16>, float, T>;
 
-// body(T{}) with the element type T of `type`, one of f32, f16, bf16; its result.
+// Returns body(T{}) with the element type T of `type`, one of f32, f16, bf16.
 template <class Body>
 HWY_INLINE auto WithFloatType(DType type, Body&& body) {
   if (type == DType::kF32) return body(float{});
@@ -73,13 +74,13 @@ HWY_INLINE void StoreF32(D d, hn::Vec<D> v, BF16* p) {
   hn::StoreU(hn::TruncateTo(d16, hn::IfThenElse(is_nan, quiet, rounded)), d16, &p->bits);
 }
 
-// Highway's conversions truncate and lose infinities where the instruction set has none of its own.
+// Highway's conversions truncate and lose infinities if the instruction set has no conversion of its own.
 #if HWY_TARGET == HWY_SSE4 || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 #define LZ_SIMD_HAS_F16 0
 #else
 #define LZ_SIMD_HAS_F16 1
 #endif
-// From the bits of f16.
+// Converts the bits of f16.
 template <class D>
 HWY_INLINE hn::Vec<D> PromoteF16(D d, hn::Vec<hn::Rebind<uint16_t, D>> bits) {
 #if LZ_SIMD_HAS_F16
@@ -92,7 +93,7 @@ HWY_INLINE hn::Vec<D> PromoteF16(D d, hn::Vec<hn::Rebind<uint16_t, D>> bits) {
   return hn::Load(d, lanes);
 #endif
 }
-// At any address: blocks of quantised weights are bytes, and may begin at an odd one.
+// Loads from any address: blocks of quantized weights are bytes, and may begin at an odd one.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadF32(D d, const F16* p) {
 #if LZ_SIMD_HAS_F16
@@ -122,7 +123,7 @@ HWY_INLINE void StoreF32(D d, hn::Vec<D> v, F16* p) {
 }
 #undef LZ_SIMD_HAS_F16
 
-// The ends of rows: the first `count` < Lanes(d) elements, the rest of the vector 0; nothing beyond them is touched.
+// The ends of rows: the first `count` < Lanes(d) elements, the rest of the vector 0; nothing past them is accessed.
 template <class D, class T>
 HWY_INLINE hn::Vec<D> LoadF32N(D d, const T* p, size_t count) {
   HWY_ALIGN T lanes[hn::MaxLanes(d)] = {};

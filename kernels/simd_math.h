@@ -1,7 +1,7 @@
 // Elementary functions of f32 Highway vectors for the SIMD kernels: Exp, Sigmoid, Silu, Tanh, Erf, GeluErf, GeluTanh.
-//   const auto p = Exp(d, hn::Sub(logits, max));  // softmax; -inf gives 0, NaN stays NaN
-// Include after kernels/simd.h, under the same rules. Errors stated here are against exact arithmetic over the whole
-// f32 range. Source: own minimax fits (Lawson's algorithm) after Cody and Waite's range reduction.
+//   const auto p = Exp(d, hn::Sub(logits, max));  // softmax; -inf becomes 0, NaN stays NaN
+// Include after kernels/simd.h, under the same rules. Errors are relative to exact arithmetic over the whole f32 range.
+// Source: own minimax fits (Lawson's algorithm) after Cody and Waite's range reduction.
 #if defined(LZ_KERNELS_SIMD_MATH_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_SIMD_MATH_H_
 #undef LZ_KERNELS_SIMD_MATH_H_
@@ -26,7 +26,8 @@ HWY_INLINE V Poly(D d, V x, float c0, C... higher) {
   return hn::MulAdd(Poly(d, x, higher...), x, hn::Set(d, c0));
 }
 
-// x bounded from one side; NaN stays NaN: x86's min and max return the second operand when one is, NEON's the number.
+// x bounded from one side; NaN stays NaN: if one operand is NaN, x86's min and max return the second, NEON's
+// the number.
 template <class V>
 HWY_INLINE V AtLeast(V bound, V x) {
 #if HWY_ARCH_X86
@@ -45,7 +46,7 @@ HWY_INLINE V AtMost(V bound, V x) {
 }
 
 // e^x. Relative error <= 1.9e-7 (1.6 ulp); Exp(0) is exactly 1. Above 88.72 inf; below -86.98 exactly 0 (the last
-// normal binade and the subnormals are flushed). NaN stays NaN. About 13 instructions a vector.
+// normal binade and the subnormals are flushed). NaN stays NaN. About 13 instructions per vector.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Exp(D d, V x) {
   const hn::RebindToUnsigned<D> du;
@@ -67,7 +68,7 @@ HWY_INLINE V Sigmoid(D d, V x) {
   const V one = hn::Set(d, 1.0f);
   return hn::Div(one, hn::Add(one, Exp(d, hn::Neg(x))));
 }
-// x / (1 + e^-x). Relative error <= 2.5e-7. Silu(-inf) is NaN, as the formula has it.
+// x / (1 + e^-x). Relative error <= 2.5e-7. Silu(-inf) is NaN, as in the formula.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Silu(D d, V x) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(x))));
@@ -84,7 +85,7 @@ HWY_INLINE V Tanh(D d, V x) {
 }
 
 // erfc(a) for a >= 0: e^(-a^2) times a polynomial in 1 / (1 + 0.42 a) (the form of Abramowitz and Stegun 7.1.26).
-// Relative error <= 3e-7 (1 + a^2). `a2` is a^2, as exact as the caller has it.
+// Relative error <= 3e-7 (1 + a^2). `a2` is a^2, as exactly as the caller knows it.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V ErfcPositive(D d, V a, V a2) {
   const V one = hn::Set(d, 1.0f);
@@ -103,8 +104,8 @@ HWY_INLINE V Erf(D d, V x) {
   return hn::IfThenElse(hn::Lt(a, hn::Set(d, 0.75f)), small, hn::CopySign(large, x));
 }
 
-// x / 2 (1 + erf(x / sqrt 2)) without the cancellation of the negative tail: relative error <= 1e-6 for |x| < 5,
-// 5e-6 below. GeluErf(-inf) is NaN, as the formula has it.
+// x / 2 (1 + erf(x / sqrt 2)) without the cancellation of the negative tail: relative error <= 1e-6 for |x| < 5, 5e-6
+// below. GeluErf(-inf) is NaN, as in the formula.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V GeluErf(D d, V x) {
   const V half = hn::Set(d, 0.5f), x2 = hn::Mul(hn::Mul(x, half), x);

@@ -1,6 +1,6 @@
-// Functions of simd_math.h as exact as the type needs that their result is rounded to: ExpTo<BF16>, SiluTo<BF16> ...
-// are shorter, to a relative error of 5e-4 (GeluErfTo 7e-4, below -5 both gelus 1e-3), where rounding to bf16 has 2e-3;
-// for any other type they are those of simd_math.h.
+// Functions of simd_math.h with the precision that the result's type needs: ExpTo<BF16>, SiluTo<BF16> ... are shorter,
+// with a relative error of 5e-4 (GeluErfTo 7e-4, below -5 both gelus 1e-3), where rounding to bf16 has 2e-3; for any
+// other type they are those of simd_math.h.
 //   const auto y = SiluTo<T>(d, x);
 // Include after kernels/simd.h, under the same rules. Source: own minimax fits (Lawson's algorithm).
 #if defined(LZ_KERNELS_SIMD_MATH_BF16_H_) == defined(HWY_TARGET_TOGGLE)

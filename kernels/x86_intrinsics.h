@@ -1,7 +1,8 @@
-// The intrinsics of x86-64, and functions for the instruction sets that kernels want. For files of x86-64 only.
+// The intrinsics of x86-64, and function attributes for the instruction sets that kernels use. For files of
+// x86-64 only.
 #pragma once
 
-// gcc 12 takes the undefined upper parts in its own intrinsics for a mistake.
+// gcc 12 warns about the undefined upper parts in its own intrinsics.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

@@ -1,5 +1,5 @@
-// Rows of bf16 as right operands of products of pairs: pairs of k side by side, 16 rows to a vector.
-// For files of x86-64 only; the functions may be called from any code on a CPU with AVX-512.
+// Rows of bf16 as right operands of products of pairs: pairs of k are adjacent, 16 rows per vector. For files of x86-64
+// only; on a CPU with AVX-512 any code may call the functions.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace lz::x86 {
 
-constexpr int64_t kStrip = 16;  // rows of a vector
+constexpr int64_t kStrip = 16;  // rows per vector
 constexpr int64_t kStepK = 32;  // strips are padded with zeros to a multiple of it
 
 // r[i] lane j <- r[j] lane i.
@@ -42,8 +42,8 @@ LZ_AVX512_INLINE void Transpose(__m512* r) {
   for (int i = 0; i < 16; ++i) r[i] = t[i];
 }
 
-// Strip [ceil(k / 32) * 16 pairs][16 rows] of x[0 .. rows), elements of two bytes: zeros where there is no row and
-// behind k. Pairs are `stride` apart. What lies `ahead` elements behind x is asked for.
+// Packs a strip [ceil(k / 32) * 16 pairs][16 rows] of x[0 .. rows), elements of two bytes, with zeros for missing rows
+// and past k. Pairs are `stride` apart. `ahead`: prefetch distance in elements after x.
 template <class T>
 LZ_AVX512 void PackStrip(const T* const* x, int64_t rows, int64_t k, uint32_t* out, int64_t stride = kStrip,
                          int64_t ahead = 0) {

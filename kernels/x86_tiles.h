@@ -1,15 +1,15 @@
-// AMX: a core's eight tiles of up to 16 rows x 64 bytes. Written as assembler with tile numbers as template arguments:
-// gcc 12's intrinsics of loads do not tell the compiler that they read memory.
-// A process may use tiles once the kernel has permitted it: a row that wants kIsaAmxBf16 or kIsaAmxInt8 has that
-// (platform/cpu.cpp). Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
+// AMX: a core's eight tiles of up to 16 rows x 64 bytes. Written as assembler with tile numbers as template arguments,
+// because the load intrinsics of gcc 12 do not declare that they read memory. A process may use tiles after the kernel
+// has permitted it, which rows that require kIsaAmxBf16 or kIsaAmxInt8 ensure (platform/cpu.cpp). Source: Intel 64 and
+// IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 #pragma once
 
 #include <cstdint>
 
 namespace lz::x86 {
 
-// Within its scope this thread's tiles have the given shapes. Behind it they have those from before, without their
-// values: other libraries set theirs once in a thread's life.
+// Sets the shapes of this thread's tiles during its life and restores the previous shapes afterwards, without values:
+// other libraries configure theirs once in a thread's life.
 class Tiles {
  public:
   explicit Tiles(const uint16_t (&row_bytes)[8], const uint8_t (&rows)[8]) {
@@ -20,7 +20,7 @@ class Tiles {
   }
   ~Tiles() {
     if (before_.palette == 0) {
-      asm volatile("tilerelease");  // without it, every switch of threads would save 8 KiB more
+      asm volatile("tilerelease");  // otherwise every thread switch would save 8 KiB more
     } else {
       asm volatile("ldtilecfg %0" : : "m"(before_));
     }
@@ -63,8 +63,8 @@ class Tiles {
   Config before_;
 };
 
-// ---- products of blocks of 16 R rows and 16 C columns: tiles 0 to 3 hold the sums, 4 and 5 the rows, 6 and 7 the
-// columns
+// ---- products of blocks of 16 R rows and 16 C columns: the sums are in tiles 0 to 3, rows in 4 and 5, columns in 6
+// and 7
 inline constexpr uint16_t kWholeRowBytes[8] = {64, 64, 64, 64, 64, 64, 64, 64};
 inline constexpr uint8_t kWholeRows[8] = {16, 16, 16, 16, 16, 16, 16, 16};
 
@@ -81,7 +81,7 @@ struct Operand {
   int64_t next;  // to the next 16 rows or columns
 };
 
-// visit<tile>(address) for each tile of sums.
+// Calls visit<tile>(address) for each tile of sums.
 template <int R, int C, class Visit>
 void EachSum(const Sums& sums, const Visit& visit) {
   char *p = reinterpret_cast<char*>(sums.p), *below = p + 16 * sums.row;
@@ -103,7 +103,7 @@ void StoreSums(const Sums& sums) {
   EachSum<R, C>(sums, [&]<int kTile>(char* p) { Tiles::Store<kTile>(p, sums.row); });
 }
 
-// Adds the products in bf16 of so many steps of 32 values.
+// Accumulates `steps` bf16 products of 32 values.
 template <int R, int C>
 void AddProducts(const Operand& a, const Operand& b, int64_t steps) {
   const char *pa = static_cast<const char*>(a.p), *pb = static_cast<const char*>(b.p);

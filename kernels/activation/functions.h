@@ -1,5 +1,5 @@
-// The activation functions and the gated form of ops/common/activation.h on vectors, CPU SIMD, FP32.
-// Include inside HWY_NAMESPACE's file only, after kernels/simd.h.
+// The activation functions and the gated form of ops/common/activation.h on vectors, CPU SIMD, FP32. Include only from
+// files that Highway compiles per target, after kernels/simd.h.
 #if defined(LZ_KERNELS_ACTIVATION_FUNCTIONS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ACTIVATION_FUNCTIONS_H_
 #undef LZ_KERNELS_ACTIVATION_FUNCTIONS_H_
@@ -19,8 +19,8 @@ HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 
-// The branch is the same for all vectors of a call: predicted, and much cheaper than a loop of its own for each
-// function in code size. Out: what the result is rounded to.
+// The branch is the same for all vectors of a call: predicted, and much smaller than a separate loop for each function.
+// Out: the type that the result is rounded to.
 template <class Out = float, class D, class V = hn::Vec<D>>
 HWY_INLINE V Activate(D d, V x, int64_t function, float alpha) {
   using namespace ops::activation;
@@ -38,7 +38,7 @@ HWY_INLINE V Activate(D d, V x, int64_t function, float alpha) {
   }
 }
 
-// act(min(gate, limit)) * (clamp(up) + up_offset); comparisons with NaN are false, so that it stays.
+// act(min(gate, limit)) * (clamp(up) + up_offset); comparisons with NaN are false, so that NaN stays.
 struct GateFunction {
   explicit GateFunction(const lz_scalar* activation) : gate(activation) {}
 

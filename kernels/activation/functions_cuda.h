@@ -1,4 +1,4 @@
-// The activation functions on CUDA, FP32, chosen when a kernel runs. gelu's tails keep their relative precision.
+// The activation functions on CUDA, FP32, selected when a kernel runs. The tails of gelu keep their relative precision.
 #pragma once
 
 #include "kernels/cuda.h"
@@ -9,7 +9,7 @@ namespace lz {
 #ifdef __CUDACC__
 struct Activation {
   int32_t function;
-  float alpha = 1.0f;  // of silu
+  float alpha = 1.0f;  // for silu
 
   __device__ float operator()(float x) const {
     using namespace ops::activation;

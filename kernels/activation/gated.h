@@ -1,5 +1,5 @@
-// f(gate) * up over rows, CPU SIMD: what the gated activations share.
-// Include inside HWY_NAMESPACE's file only, after kernels/simd.h.
+// f(gate) * up over rows, CPU SIMD, shared by the gated activations. Include only from files that Highway compiles per
+// target, after kernels/simd.h.
 #if defined(LZ_KERNELS_ACTIVATION_GATED_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ACTIVATION_GATED_H_
 #undef LZ_KERNELS_ACTIVATION_GATED_H_

@@ -1,6 +1,6 @@
-// Products of attention for many query rows in bf16 with AMX's tiles: FP32 sums of exact products of queries and keys,
-// denormals as zero; weights are the sum of two bf16, so that they keep 16 bits. Include inside HWY_NAMESPACE's file
-// only (after kernels/simd.h).
+// Products of attention for many query rows in bf16 with AMX tiles: FP32 sums of exact products of queries and keys,
+// denormals as zero; weights are the sum of two bf16, so that they keep 16 bits. Include only from files that Highway
+// compiles per target (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_AMX_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_AMX_H_
 #undef LZ_KERNELS_ATTENTION_AMX_H_
@@ -24,7 +24,7 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace attn {
 
-// Whether tiles of `T` on this CPU are multiplied so.
+// True if tiles of `T` on this CPU are multiplied with AMX.
 template <class T>
 bool HasAmx() {
   static const bool has = HostCpu().fact(DeviceField::kIsa) & kIsaAmxBf16;
@@ -35,7 +35,7 @@ bool HasAmx() {
 using x86::Tiles;
 static_assert(kBlock * sizeof(BF16) == kPackedBlock * sizeof(float));  // packed keys and values fill the same scratch
 
-// This thread's tiles while they are needed.
+// Configures this thread's AMX tiles during its life.
 class AmxScope {
  public:
   explicit AmxScope(bool used) {
@@ -46,7 +46,7 @@ class AmxScope {
   std::optional<Tiles> tiles_;
 };
 
-// f<R, C>(r, c) over [0, rows) x [0, columns), both multiples of 16, 32 at a time.
+// Calls f<R, C>(r, c) over [0, rows) x [0, columns), both multiples of 16, in steps of up to 32.
 template <class F>
 HWY_INLINE void ForTiles(int64_t rows, int64_t columns, const F& f) {
   for (int64_t c = 0; c < columns; c += 32) {
@@ -62,7 +62,7 @@ HWY_INLINE void ForTiles(int64_t rows, int64_t columns, const F& f) {
 
 inline int64_t RoundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-// Queries as they are, [rows in 16s][dq], zeros behind them.
+// Unscaled queries, [rows in 16s][dq], followed by zeros.
 inline void AmxStart(Tile<BF16>& t) {
   const Walk<BF16>& w = *t.walk;
   auto* q = reinterpret_cast<uint16_t*>(t.q);
@@ -100,7 +100,7 @@ inline void AmxLogits(const Tile<BF16>& t, int64_t n) {
   }
 }
 
-// The words of 32 values; zeros behind n.
+// The words of 32 values; zeros past n.
 HWY_INLINE hn::Vec<DU> LoadWords(const BF16* p, int64_t n) {
   if (n >= kPair) return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(p));
   BF16 buffer[kPair] = {};
@@ -108,8 +108,8 @@ HWY_INLINE hn::Vec<DU> LoadWords(const BF16* p, int64_t n) {
   return hn::LoadU(DU(), reinterpret_cast<const uint32_t*>(buffer));
 }
 
-// Weights of one row as two bf16 each, whose sum has 16 bits, in the place of every 32 floats: 16 words of high halves,
-// then 16 of low ones; word i holds keys i and i + 16. Zeros behind n.
+// Weights of one row as two bf16 each, whose sum has 16 bits, in place of every 32 floats: 16 words of high halves,
+// then 16 of low ones; word i has keys i and i + 16. Zeros past n.
 HWY_INLINE void SplitWeights(float* s, int64_t n) {
   const auto upper = hn::Set(DU(), 0xffff0000u);
   const auto pair = [&](V first, V second) HWY_ATTR {
@@ -131,8 +131,7 @@ HWY_INLINE void SplitWeights(float* s, int64_t n) {
 // o = alpha o + weights [rows][n] times values [n][d_v], in pair order.
 inline void AmxValues(const Tile<BF16>& t, int64_t n) {
   const Walk<BF16>& w = *t.walk;
-  auto* values =
-      reinterpret_cast<uint32_t*>(w.vf);  // [32 keys][d_v / 16][16 pairs][16]: keys i and i + 16 side by side
+  auto* values = reinterpret_cast<uint32_t*>(w.vf);  // [32 keys][d_v / 16][16 pairs][16]: keys i and i + 16 are a pair
   const auto upper = hn::Set(DU(), 0xffff0000u), lower = hn::Set(DU(), 0xffffu);
   const int64_t width = RoundUp(w.p.d_v, kPair), step = width * 16;
   const auto words = [&](int64_t key, int64_t c)

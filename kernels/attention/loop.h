@@ -1,10 +1,10 @@
-// The loop of attention on the CPU over dense and paged keys and values of one dtype: units of work, split keys,
-// threads. All query heads of a KV head share each pass over its keys. Few rows take dot products straight from the
-// cache, many take blocks of 64 keys that are transposed first. FP32 throughout (class fp32); where a CPU has AMX,
-// products in bf16 are those of amx.h, exact up to FP32 sums and weights of 16 bits. Deterministic: the call alone
-// decides how sums are cut. Workspace: scratch per worker; partial results where the keys of one head are split.
-// Source: own; online softmax arXiv:1805.02867, split keys arXiv:2311.01282.
-// Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+// The loop of attention on the CPU over dense and paged keys and values of one dtype: work items, split KV, threads.
+// All query heads of a KV head share each pass over its keys. For few rows dot products read the cache directly; for
+// many rows blocks of 64 keys are transposed first. FP32 throughout (class fp32); on a CPU with AMX, products in bf16
+// are those of amx.h, exact up to FP32 sums and weights of 16 bits. Deterministic: the split of sums depends only on
+// the call. Workspace: scratch per worker; partial results if the keys of one head are split. Source: own; online
+// softmax arXiv:1805.02867, split KV arXiv:2311.01282. Include only from files that Highway compiles per target
+// (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_LOOP_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_LOOP_H_
 #undef LZ_KERNELS_ATTENTION_LOOP_H_
@@ -30,7 +30,7 @@ using attention::Plan;
 
 constexpr int64_t kMaxItemRows = std::max(kMaxHeads * kDirectRows, kRows);
 
-struct Unit {  // (tile, sequence, KV heads); later tiles first: with a causal mask they are the longest
+struct Unit {  // (tile, sequence, KV heads); later tiles come first: under a causal mask they take longest
   int64_t batch, kv_head, row0, rows;
 };
 inline Unit UnitOf(const Problem& p, const Plan& plan, int64_t unit) {
@@ -44,7 +44,8 @@ inline float* PartOf(const Plan& plan, int64_t unit, int64_t head, int64_t split
   return parts + ((unit * plan.heads + head) * plan.splits + split) * plan.part_floats;
 }
 
-// Items one after the other are the units' same share of the keys: where heads lie side by side, so do their rows.
+// Consecutive items have the same split of the keys of different units: if heads are adjacent in memory, so are
+// their rows.
 inline Stretch KeysOf(const Problem& p, const Plan& plan, int64_t item) {
   if (item >= plan.items) return {};
   const int64_t units = plan.items / plan.splits, split = item / units;
@@ -61,7 +62,7 @@ inline Stretch KeysOf(const Problem& p, const Plan& plan, int64_t item) {
   return {seq, u.batch, u.kv_head, begin, std::min(keys.hi, begin + share)};
 }
 
-// `asked`: the item's first step was asked for. Gives whether that of the item `next` was.
+// `asked`: the item's first step was prefetched. Returns true if that of item `next` was.
 template <class T>
 bool RunItem(const Problem& p, const Plan& plan, int64_t item, int64_t next, bool asked, float* scratch, float* parts) {
   const int64_t units = plan.items / plan.splits, unit = item % units, split = item / units;
@@ -101,7 +102,7 @@ bool RunItem(const Problem& p, const Plan& plan, int64_t item, int64_t next, boo
   return walk.asked;
 }
 
-// Joins the splits of one head of a unit in the first split's place.
+// Merges the splits of one head of a unit, in place of the first split.
 template <class T>
 void MergeHead(const Problem& p, const Plan& plan, int64_t unit, int64_t head, float* parts) {
   const Unit u = UnitOf(p, plan, unit);
@@ -127,7 +128,7 @@ void MergeHead(const Problem& p, const Plan& plan, int64_t unit, int64_t head, f
   }
 }
 
-// Rough time on one core: 64 multiply-adds or 64 bytes a nanosecond.
+// Estimated time on one core: 64 multiply-adds or 64 bytes per nanosecond.
 inline double Nanoseconds(const Problem& p) {
   double keys = 0;
   for (int64_t s = 0; s < p.b; ++s) keys += double(SequenceOf(p, s).length);
@@ -137,9 +138,9 @@ inline double Nanoseconds(const Problem& p) {
 
 template <class T>
 int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
-  constexpr double kWorthwhile = 4000;  // ns of work that repay waking another thread
+  constexpr double kWorthwhile = 4000;  // ns of work that pay for waking another thread
   Plan plan = attention::MakePlan(p, args->parallel, args->workspace_bytes);
-  if (args->workspace_bytes < plan.bytes()) plan.slots = 1;  // sized for fewer threads
+  if (args->workspace_bytes < plan.bytes()) plan.slots = 1;  // the workspace was computed for fewer threads
   if (args->workspace_bytes < plan.bytes()) return 1;
   float* scratch = static_cast<float*>(args->workspace);
   float* parts = scratch + plan.slots * plan.slot_floats;
@@ -147,7 +148,7 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
   if (workers == 1) {
     bool asked = false;
     for (int64_t i = 0; i < plan.items; ++i) asked = RunItem<T>(p, plan, i, i + 1, asked, scratch, parts);
-  } else {  // workers take items one by one, and early: the next is asked for
+  } else {  // each worker takes its next item before it runs the current one, to prefetch it
     std::atomic<int64_t> next = 0;
     const auto take = [&] { return next.fetch_add(1, std::memory_order_relaxed); };
     ParallelFor(args, workers, 1, [&](int64_t begin, int64_t end) {

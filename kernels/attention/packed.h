@@ -1,5 +1,5 @@
 // Products of attention for many query rows: blocks of keys are transposed, values widened, then multiplied as
-// matrices. Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+// matrices. Include only from files that Highway compiles per target (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_PACKED_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_PACKED_H_
 #undef LZ_KERNELS_ATTENTION_PACKED_H_
@@ -41,7 +41,7 @@ HWY_INLINE void Gemm(int64_t rows, int64_t columns, const float* a, int64_t a_st
                      int64_t k, float* c, int64_t c_stride, const float* alpha) {
   constexpr int kN = kL >= 16 ? 4 : 2;
   int64_t col = 0;
-  for (; col + kN * kL <= columns; col += kN * kL) {  // the strip of b stays in the first-level cache for all rows
+  for (; col + kN * kL <= columns; col += kN * kL) {  // the strip of b stays in L1 for all rows
     for (int64_t r = 0; r < rows; r += 4) {
       Gemm4<kN, kInit>(a + r * a_stride, a_stride, b + col, b_stride, k, c + r * c_stride + col, c_stride, alpha + r);
     }
@@ -53,8 +53,8 @@ HWY_INLINE void Gemm(int64_t rows, int64_t columns, const float* a, int64_t a_st
   }
 }
 
-// Transposes keys [0, n) into out[d in pair order][kPackedBlock]; columns up to the next multiple of 4 repeat the last
-// key.
+// Transposes keys [0, n) into out[d in pair order][kPackedBlock]; columns up to the next multiple of 4 are copies
+// of the last key.
 HWY_INLINE void Transpose4(V a, V b, V c, V e, float* out) {
   const hn::Repartition<double, D> d64;
   const auto ab0 = hn::BitCast(d64, hn::InterleaveLower(kD, a, b)),

@@ -1,14 +1,14 @@
-// A paged cache as keys and values of a Problem: pages listed in CSR form or in a table of blocks.
+// A paged cache as keys and values of a Problem: pages listed in CSR form or in a block table.
 #pragma once
 
 #include "kernels/attention/problem.h"
 
 namespace lz::attention {
 
-// What the kernels read, whatever the query's dtype.
+// The dtypes of caches that the kernels read, independent of the query's dtype.
 inline constexpr DTypeMask kCaches = kF32F16BF16 | Mask(DType::kF8E4M3, DType::kF8E5M2, DType::kI8);
 
-// Keys and values [pages, page_size, h_kv, d], and what their heads are stored in, if given.
+// Keys and values [pages, page_size, h_kv, d], with the scales of their heads, if given.
 struct Caches {
   const lz_tensor &k_cache, &v_cache, &k_scale, &v_scale;
 };
@@ -29,7 +29,7 @@ inline Problem OverPages(Problem p, const Caches& t, const lz_tensor& pages) {
   return p;
 }
 
-// Pages without slots hold no keys: the call, once checked, is a dense one without keys.
+// Pages without slots have no keys: the call, once checked, is a dense one without keys.
 inline Problem WithoutEmptyPages(Problem p) {
   if (p.page_size == 0) p.paging = Paging::kNone, p.s_kv = 0;
   return p;

@@ -1,9 +1,9 @@
-// Vectors of attention: head dimensions as pairs of vectors, loaded from f32, bf16, f16, FP8 and int8, stored to floats
-// alone.
+// Vectors of attention: head dimensions as pairs of vectors, loaded from f32, bf16, f16, FP8 and int8, stored only
+// as floats.
 //
-// Head dimensions are held in "pair order": blocks of two vectors (lo, hi). That is memory order, but for bf16, where
-// lo holds the even and hi the odd elements of the block, which a shift and a mask extract from one load.
-// Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+// Head dimensions are in "pair order": blocks of two vectors (lo, hi). That is memory order, except for bf16, where lo
+// has the even and hi the odd elements of the block, which a shift and a mask extract from one load. Include only from
+// files that Highway compiles per target (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_PAIRS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_PAIRS_H_
 #undef LZ_KERNELS_ATTENTION_PAIRS_H_
@@ -37,18 +37,18 @@ using V = hn::Vec<D>;
 inline constexpr D kD{};
 inline constexpr int kL = int(hn::MaxLanes(D()));
 inline constexpr int kPair = 2 * kL;
-inline constexpr int64_t kAhead = 8;            // keys to ask for before they are needed; a multiple of Dots' 4 G
+inline constexpr int64_t kAhead = 8;            // prefetch distance in keys; a multiple of Dots' 4 G
 inline constexpr int kMaxR = kL >= 16 ? 4 : 3;  // query rows that share the registers of one pass
 
-// Element types of caches alone; storage only.
+// Element types of caches only; for storage.
 struct F8E4M3 {
   uint8_t bits;
 };
 struct F8E5M2 {
   uint8_t bits;
 };
-// What loaded numbers are multiples of; queries and outputs take the factor. Those of e4m3 come as the f16 of the same
-// digits, 2^8 times smaller.
+// The unit of loaded numbers; queries and outputs are multiplied by it. Numbers of e4m3 are loaded as the f16 with the
+// same bits, 2^8 times smaller.
 template <class T>
 inline constexpr float kUnit = std::is_same_v<T, F8E4M3> ? 256.0f : 1.0f;
 
@@ -69,7 +69,7 @@ HWY_INLINE void LoadPair(const F16* p, V& lo, V& hi) {
   hi = LoadF32(kD, p + kL);
 }
 using DU16 = hn::Repartition<uint16_t, D>;
-HWY_INLINE void PromotePair(hn::Vec<DU16> bits, V& lo, V& hi) {  // of f16
+HWY_INLINE void PromotePair(hn::Vec<DU16> bits, V& lo, V& hi) {  // bits of f16
   const hn::Half<DU16> half;
   lo = PromoteF16(kD, hn::LowerHalf(half, bits));
   hi = PromoteF16(kD, hn::UpperHalf(half, bits));
@@ -80,10 +80,10 @@ HWY_INLINE void LoadPair(const F8E4M3* p, V& lo, V& hi) {
   const hn::Rebind<int8_t, DU16> d8;
   const auto codes = hn::BitCast(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
   const auto bits = hn::And(hn::ShiftLeft<7>(codes), hn::Set(d, 0xbf80));
-  // NaN alone, all ones, carries into the exponent's first bit, and has then all of it.
+  // Only NaN, all ones, carries into the exponent's first bit; then all its bits are set.
   PromotePair(hn::Or(bits, hn::And(hn::Add(bits, hn::Set(d, 0x80)), hn::Set(d, 0x4000))), lo, hi);
 }
-HWY_INLINE void LoadPair(const F8E5M2* p, V& lo, V& hi) {  // the upper byte of f16
+HWY_INLINE void LoadPair(const F8E5M2* p, V& lo, V& hi) {  // it is the upper byte of f16
   const DU16 d;
   const hn::Rebind<uint8_t, DU16> d8;
   PromotePair(hn::ShiftLeft<8>(hn::PromoteTo(d, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p)))), lo, hi);
@@ -95,7 +95,7 @@ HWY_INLINE void LoadPair(const int8_t* p, V& lo, V& hi) {
   hi = hn::ConvertTo(kD, hn::PromoteTo(di, hn::LoadU(d8, p + kL)));
 }
 
-// The first n < kPair elements, zeros after them; nothing beyond is read.
+// The first n < kPair elements, followed by zeros; nothing past them is read.
 HWY_INLINE void LoadPairN(const float* p, int64_t n, V& lo, V& hi) {
   if constexpr (HWY_TARGET <= HWY_AVX2) {
     lo = hn::MaskedLoad(hn::FirstN(kD, size_t(n)), kD, p);
@@ -127,7 +127,7 @@ HWY_INLINE void StorePair(V lo, V hi, float* p) {
   hn::StoreU(lo, kD, p);
   hn::StoreU(hi, kD, p + kL);
 }
-HWY_INLINE hn::Vec<DU> RoundToBF16(V v) {  // the result's 16 bits stand in the upper half
+HWY_INLINE hn::Vec<DU> RoundToBF16(V v) {  // the 16 bits of the result are in the upper half
   const DU d;
   const auto u = hn::BitCast(d, v);
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(d, 1));
@@ -150,7 +150,7 @@ HWY_INLINE void StorePairN(V lo, V hi, T* p, int64_t n) {
   std::memcpy(p, buffer, size_t(n) * sizeof(T));
 }
 
-// The first min(n, kPair) elements in the order of T's pairs; loaded, zeros after them.
+// The first min(n, kPair) elements in the order of T's pairs; a load appends zeros.
 template <class T, class From>
 HWY_INLINE void LoadAs(const From* p, int64_t n, V& lo, V& hi) {
   if constexpr (std::is_same_v<From, T>) {

@@ -1,5 +1,5 @@
-// One attention call as the CPU kernel sees it: pointers, strides in elements, options, and how the work is cut.
-// Dense, CSR-paged and block-table calls differ only in where key j of a sequence lies.
+// One attention call as the CPU kernel sees it: pointers, strides in elements, options, and the division of the work.
+// Dense, CSR-paged and block-table calls differ only in where key j of a sequence is stored.
 #pragma once
 
 #include <algorithm>
@@ -12,13 +12,13 @@
 namespace lz::attention {
 
 inline constexpr int64_t kBlock = 128;       // keys per step
-inline constexpr int64_t kPackedBlock = 64;  // keys per step if they are transposed: they stay in the first cache
+inline constexpr int64_t kPackedBlock = 64;  // keys per step if they are transposed: they stay in L1
 inline constexpr int64_t kRows = 64;         // query rows per tile; a row is one (position, head of the group)
-inline constexpr int64_t kDirectRows = 24;   // more rows per KV head pay for transposing the keys
+inline constexpr int64_t kDirectRows = 24;   // with more rows per KV head, transposing the keys pays off
 inline constexpr int64_t kPad = 32;          // head dimensions are padded to this in scratch: two AVX-512 vectors
 
-// KV heads that are walked side by side at most, and bytes of their keys in one step (of 16 keys at least): two steps'
-// keys and values lie in a core's second-level cache.
+// Upper bound of KV heads that are walked together, and bytes of their keys in one step (with at least 16 keys): the
+// keys and values of two steps fit a core's L2 cache.
 inline constexpr int64_t kMaxHeads = 8, kStepBytes = int64_t{32} << 10;
 
 inline constexpr int64_t kMaxWindow = int64_t{1} << 60;
@@ -31,17 +31,17 @@ struct Rows {  // [batch or page, position, head, d], last axis dense
 };
 
 struct Problem {
-  DType dtype;                                 // of query and output
-  DType cache;                                 // of keys and values
-  int64_t b, s_q, s_kv, h_q, h_kv, d_qk, d_v;  // s_kv: the longest that the shapes allow, if paged
+  DType dtype;                                 // dtype of query and output
+  DType cache;                                 // dtype of keys and values
+  int64_t b, s_q, s_kv, h_q, h_kv, d_qk, d_v;  // s_kv: if paged, the maximum that the shapes allow
   Rows q, k, v, out;
   float scale;
   float softcap = 0;  // 0: none
   bool causal = false;
-  bool split_keys = true;  // may cut the keys of one tile into parts that are merged
+  bool split_keys = true;  // may divide the keys of one tile into parts that are merged
   int64_t window = -1;     // keys up to the row's own position; -1: all
   const lz_tensor *mask = nullptr, *sinks = nullptr, *slopes = nullptr;
-  const lz_tensor *k_scale = nullptr, *v_scale = nullptr;  // what KV heads of a cache are stored in
+  const lz_tensor *k_scale = nullptr, *v_scale = nullptr;  // scales of a cache's KV heads
   int64_t mask_strides[4] = {};                            // b, h_q, s_q, s_kv; 0 where it broadcasts
   float* lse = nullptr;
   int64_t lse_b = 0, lse_h = 0, lse_s = 0;
@@ -53,7 +53,7 @@ struct Problem {
 
   int64_t rows() const { return s_q * group; }
   int64_t tiles() const { return (rows() + kRows - 1) / kRows; }
-  int64_t tile_rows() const {  // whole groups of four, of 16 where keys are transposed
+  int64_t tile_rows() const {  // whole groups of four, or of 16 if keys are transposed
     const int64_t unit = rows() > kDirectRows ? 16 : 4;
     return std::min(kRows, (rows() + unit - 1) / unit * unit);
   }
@@ -72,7 +72,7 @@ inline Sequence SequenceOf(const Problem& p, int64_t s) {
           p.pages + p.indptr[s] * p.pages_stride};
 }
 
-// Keys of sequence `seq` that row position `pos` sees: [lo, hi).
+// Keys of sequence `seq` that are visible to row position `pos`: [lo, hi).
 struct Range {
   int64_t lo, hi;
 };
@@ -83,13 +83,13 @@ inline Range VisibleTo(const Problem& p, const Sequence& seq, int64_t pos) {
   return {lo, std::max(lo, hi)};
 }
 
-// Keys [begin, end) of one sequence, from one KV head on.
+// Keys [begin, end) of one sequence, starting at one KV head.
 struct Stretch {
   Sequence seq;
   int64_t batch, kv_head, begin, end;
 };
 
-// False when the index data of sequence s would lead outside the tensors of a paged call.
+// False if the index data of sequence s would lead outside the tensors of a paged call.
 inline bool ValidSequence(const Problem& p, int64_t s) {
   if (p.paging == Paging::kCsr) {
     const int32_t last = p.lengths[s * p.lengths_stride];
@@ -98,7 +98,7 @@ inline bool ValidSequence(const Problem& p, int64_t s) {
   }
   const Sequence seq = SequenceOf(p, s);
   if (seq.length < 0 || (p.paging == Paging::kBlockTable && seq.length > p.s_kv)) return false;
-  if (p.s_q == 0 || p.page_size == 0) return true;  // no row or no key, so no page is read
+  if (p.s_q == 0 || p.page_size == 0) return true;  // without rows or keys no page is read
   const int64_t hi = VisibleTo(p, seq, p.s_q - 1).hi;
   for (int64_t i = VisibleTo(p, seq, 0).lo / p.page_size; i * p.page_size < hi; ++i) {
     const int32_t page = seq.pages[i * p.pages_stride];
@@ -115,12 +115,12 @@ inline bool ValidPaging(const Problem& p) {
   return true;
 }
 
-// Work items: (sequence, KV heads, tile, split of the keys). Splits and steps depend on the call alone, so results do
-// not depend on the number of threads; how many heads an item takes together changes no sum.
+// Work items: (sequence, KV heads, tile, split of the keys). Splits and steps depend only on the call, so results do
+// not depend on the number of threads; the number of heads per item changes no sum.
 struct Plan {
   int64_t items, splits, slots;
-  int64_t heads;                     // KV heads of an item, walked side by side
-  int64_t step;                      // keys at a time
+  int64_t heads;                     // KV heads of an item, walked together
+  int64_t step;                      // keys per step
   int64_t slot_floats, part_floats;  // scratch of one worker; one head's result of one split: o, m, l
   bool packed;
   uint64_t bytes() const {
@@ -129,9 +129,9 @@ struct Plan {
 };
 inline int64_t Padded(int64_t d) { return (d + kPad - 1) / kPad * kPad; }
 
-// Splits of about 512 keys; where that leaves few items, of at least 256.
+// Splits of about 512 keys; if that results in few items, of at least 256.
 inline int64_t SplitsOf(const Problem& p, int64_t units) {
-  constexpr int64_t kSplitKeys = 512, kSplitItems = 32;  // so many items are enough
+  constexpr int64_t kSplitKeys = 512, kSplitItems = 32;  // this many items are enough
   constexpr int64_t kFewKeys = 256, kFewItems = 8;
   if (!p.split_keys) return 1;
   units = std::max(units, int64_t{1});
@@ -139,15 +139,15 @@ inline int64_t SplitsOf(const Problem& p, int64_t units) {
   return std::max({int64_t{1}, splits, std::min(p.s_kv / kFewKeys, kFewItems / units)});
 }
 
-// Whether an item takes several KV heads of a decode call that has work for many items. Heads mostly lie side by side:
-// walked together their rows are one stretch of memory, which comes faster, and from fewer pages at a time, than row by
-// row to every head's own walk.
+// True if an item takes several KV heads, for decode calls with work for many items. Heads are usually adjacent in
+// memory: walked together, their rows are one stretch, which is read faster, and from fewer pages at a time, than row
+// by row in a separate walk of each head.
 inline bool WalksSideBySide(const Problem& p) {
   return p.s_q == 1 && p.rows() <= kDirectRows && p.h_kv > 1 && p.k.head <= 2 * p.d_qk && p.v.head <= 2 * p.d_v &&
          (p.b > 1 || SplitsOf(p, 1) > 1);
 }
 
-// As many heads to an item as leave every thread some items and fit the workspace.
+// Puts as many heads into an item as leave several items for every thread and fit the workspace.
 inline Plan MakePlan(const Problem& p, const lz_parallel* parallel, uint64_t workspace_bytes = UINT64_MAX) {
   constexpr int64_t kItemsPerThread = 2;
   const int64_t threads = parallel ? std::max(parallel->num_threads, 1) : 1;
@@ -205,7 +205,7 @@ inline Problem DenseProblem(const DenseTensors& t) {
   p.v = RowsOf(t.value, 0, 1, 2);
   p.out = RowsOf(t.output, 0, 1, 2);
   p.mask = Optional(t.mask);
-  for (int i = 0; i < t.mask.ndim; ++i) {  // it may lack leading axes and have axes of size 1
+  for (int i = 0; i < t.mask.ndim; ++i) {  // may lack leading axes and have axes of size 1
     p.mask_strides[4 - t.mask.ndim + i] = t.mask.shape[i] == 1 ? 0 : t.mask.strides[i];
   }
   if (Given(t.lse)) {

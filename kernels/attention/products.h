@@ -1,5 +1,5 @@
-// Products of attention for few query rows: dot products and weighted sums straight from the cache, FP32 arithmetic.
-// Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+// Products of attention for few query rows: dot products and weighted sums that read the cache directly, FP32
+// arithmetic. Include only from files that Highway compiles per target (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_PRODUCTS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_PRODUCTS_H_
 #undef LZ_KERNELS_ATTENTION_PRODUCTS_H_
@@ -14,7 +14,7 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace attn {
 
-// Sums of four vectors, as four floats at out.
+// Stores the sums of four vectors as four floats at out.
 template <class DV>
 HWY_INLINE void StoreBlockSum(DV d, hn::Vec<DV> v, float* out) {
   if constexpr (hn::MaxLanes(DV()) > 4) {
@@ -33,14 +33,14 @@ HWY_INLINE void StoreSum4(V a, V b, V c, V e, float* out) {
   StoreBlockSum(kD, hn::Add(even, odd), out);
 }
 
-// Asks for a row that a later step reads: rows of one head lie apart in most caches, which the hardware does not
-// follow. kLevel: 3 for the first cache, 2 for the second.
+// Prefetches a row of a later step: in most caches the rows of one head are far apart, which the hardware prefetcher
+// does not follow. kLevel: 3 for L1, 2 for L2.
 template <int kLevel, class T>
 HWY_INLINE void PrefetchRow(const T* row, int64_t d) {
   for (int64_t i = 0; i < d; i += int64_t(64 / sizeof(T))) __builtin_prefetch(row + i, 0, kLevel);
 }
 
-// Asks for the next of `rows` rows, if one is left: every head's of a key, then the next key's.
+// Prefetches the next of `rows` rows, if one is left: that of each head for a key, then those of the next key.
 template <class T>
 HWY_INLINE void AskNext(const T* const* first, int64_t head_stride, int64_t d, int64_t heads, int64_t rows, Asked& a) {
   if (a.key * heads >= rows) return;
@@ -52,7 +52,7 @@ struct Nothing {
 };
 inline constexpr Nothing kNothing;
 
-// GCC would load a vector anew for each of its uses, and the loads would take longer than the arithmetic.
+// Otherwise GCC would load a vector again for each use, and the loads would take longer than the arithmetic.
 HWY_INLINE void KeepLoaded(V& v) {
 #if HWY_ARCH_X86 && !HWY_COMPILER_MSVC
   if constexpr (kL >= 16) asm("" : "+v"(v.raw));
@@ -60,7 +60,7 @@ HWY_INLINE void KeepLoaded(V& v) {
 }
 
 // s[r][j] = q[r] . k[j] for R rows and keys [0, n), 4 G keys at a time; k[j] + at is a valid row up to the next
-// multiple. fetch(j) asks for what is needed later while key j is worked on.
+// multiple. fetch(j) prefetches for later while key j is processed.
 template <int R, int G, class T, class Fetch>
 HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* const* k, int64_t at, int64_t n, int64_t d,
                      float* HWY_RESTRICT s, const Fetch& fetch) {
@@ -105,8 +105,8 @@ HWY_INLINE void Dots(const float* HWY_RESTRICT q, int64_t q_stride, const T* con
 }
 
 // o[r][col ..] = alpha[r] o[r][col ..] + sum over j < n of p[r][j] v[j][at + col ..], C pairs wide; tail: C == 1 and
-// only `tail` elements of the pair exist. U keys run in separate accumulators to hide latency. fetch(j): as in
-// Dots, for each `strips`-th key: so many strips share what is to be asked for.
+// only `tail` elements of the pair exist. U keys have separate accumulators to hide latency. fetch(j): as in Dots,
+// called once per `strips` keys, because `strips` strips share the prefetches.
 template <int R, int C, int U, bool kTail, class T, class Fetch>
 HWY_INLINE void WeightedStrip(const float* HWY_RESTRICT p, const T* const* v, int64_t at, int64_t n, int64_t col,
                               int64_t tail, float* HWY_RESTRICT o, int64_t o_stride, const float* alpha, int64_t strips,

@@ -1,4 +1,4 @@
-// Attention over packed sequences as one dense or paged problem each: many run side by side, few one after another with
+// Attention over packed sequences as one dense or paged problem each: many run in parallel, few one after another with
 // the threads inside.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lz::attention {
 
-// Queries that belong to no sequence.
+// Clears the queries that belong to no sequence.
 inline void ClearRest(const Problem& p, int64_t first, int64_t total) {
   const int64_t size = ByteSize(p.dtype);
   for (int64_t i = first; i < total; ++i) {
@@ -21,8 +21,9 @@ inline void ClearRest(const Problem& p, int64_t first, int64_t total) {
   }
 }
 
-// `all`: what the sequences share, with bounds of their lengths; `problem_of(s)`: sequence s, b = 1. 0, or 1 if the
-// workspace is too small: that of `all` is enough, since Run takes fewer heads together where more do not fit.
+// `all`: what the sequences share, with upper bounds of their lengths; `problem_of(s)`: sequence s, b = 1. Returns 0,
+// or 1 if the workspace is too small: that of `all` is enough, since Run processes fewer heads together if more do
+// not fit.
 template <class ProblemOf>
 int32_t RunSequences(const Problem& all, int64_t sequences, const lz_kernel_args* args, const ProblemOf& problem_of) {
   if (all.h_q == 0) return 0;
@@ -38,7 +39,7 @@ int32_t RunSequences(const Problem& all, int64_t sequences, const lz_kernel_args
   std::atomic<int32_t> failed = 0;
   ParallelFor(args, workers, 1, [&](int64_t begin, int64_t end) {
     for (int64_t w = begin; w < end; ++w) {
-      lz_kernel_args own = *args;  // one thread, its share of the scratch
+      lz_kernel_args own = *args;  // one thread with its part of the scratch
       own.parallel = nullptr;
       own.workspace = static_cast<float*>(args->workspace) + w * plan.slot_floats;
       own.workspace_bytes = uint64_t(plan.slot_floats) * sizeof(float);

@@ -1,6 +1,6 @@
 // Walks and tiles of attention, their rows, and the online softmax of one row in FP32: caps, biases, masks and visible
 // ranges. A row's state is (o, m, l): the weighted sum of values, the largest logit and the sum of exp(logit - m).
-// Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+// Include only from files that Highway compiles per target (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_SOFTMAX_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_SOFTMAX_H_
 #undef LZ_KERNELS_ATTENTION_SOFTMAX_H_
@@ -34,16 +34,16 @@ struct Row {
   Range keys;  // visible
   int64_t at;  // its position among the keys
   float slope;
-  float base;    // distances count from this one, which a key has whose distance bias is the largest
-  double shift;  // slope * base: by so much its logits, and so m, are too large
+  float base;    // distances are relative to that of the visible key with the largest distance bias
+  double shift;  // slope * base: the logits, and so m, are too large by this
 };
 
-// A row among those of the next step.
+// A row that is prefetched for the next step.
 struct Asked {
   int64_t key = 0, head = 0;
 };
 
-// What a worker walks over its keys with, KV heads [at.kv_head, at.kv_head + heads) side by side.
+// The state of a worker's walk over its keys, for KV heads [at.kv_head, at.kv_head + heads) together.
 template <class T>
 struct Walk {
   Walk(const Problem& problem, const attention::Plan& plan, const Stretch& keys, const Stretch& next)
@@ -57,22 +57,22 @@ struct Walk {
         dv(attention::Padded(problem.d_v)) {}
 
   const Problem& p;
-  Stretch at, after;         // after: what this worker walks next
-  bool packed, amx = false;  // amx: packed tiles are multiplied as amx.h does
+  Stretch at, after;         // after: the next walk of this worker
+  bool packed, amx = false;  // amx: packed tiles are multiplied by amx.h
   int64_t heads, step;
   int64_t dq, dv;
   float *s, *kt, *vf;  // [rows][kBlock], [dq][kPackedBlock], [kPackedBlock][dv]; amx.h packs kBlock keys into these
-  // The rows of one step's keys and values, and of kAhead keys behind them, of the first head.
+  // The rows of one step's keys and values, and of the next kAhead keys, of the first head.
   const T* k[kBlock + kAhead];
   const T* v[kBlock + kAhead];
-  // The rows of the next step: how many, the first head's, and which of them were asked for.
+  // The rows of the next step: their number, those of the first head, and which of them were prefetched.
   const T* next_k[kBlock];
   const T* next_v[kBlock];
   struct {
     int64_t rows = 0;
     Asked keys, values;
   } next;
-  bool asked = false;  // this step's rows were asked for during the one before
+  bool asked = false;  // this step's rows were prefetched during the previous one
 };
 
 // The rows of one KV head.
@@ -80,7 +80,7 @@ template <class T>
 struct Tile {
   Walk<T>* walk;
   int64_t rows;
-  int64_t k_at, v_at;  // its elements in the walk's rows begin here; 0 if packed: the walk has one head
+  int64_t k_at, v_at;  // offset of its elements in the walk's rows; 0 if packed: the walk has one head
   float *q, *o;        // [rows][dq], [rows][dv]
   float *m, *l;        // [rows]
   bool exact = false;  // skip invisible keys one by one instead of weighting them by 0
@@ -95,7 +95,7 @@ inline Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t
   if (!p.slopes) return row;
   row.slope = float(View(*p.slopes).Get({head}));
   if (!std::isfinite(row.slope)) return row;
-  // Where all keys are far, logits with the whole bias would be large and lose what tells the keys apart.
+  // If all keys are far away, logits with the whole bias would be large and lose the differences between keys.
   const int64_t before = row.at - (row.keys.hi - 1), behind = row.keys.lo - row.at;
   row.base =
       float(row.slope < 0 ? std::max(std::abs(before), std::abs(behind)) : std::max({before, behind, int64_t{0}}));
@@ -103,12 +103,12 @@ inline Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t
   return row;
 }
 
-// What the KV head of a query head is stored in.
+// The scale of the KV head of a query head.
 inline float UnitOf(const Problem& p, const lz_tensor* scale, int64_t head) {
   return scale ? ops::kv::ScaleOf(View(*scale), head / p.group) : 1.0f;
 }
 
-// mask[j] = what is added to logit k0 + j; -inf hides the key.
+// mask[j] = bias of logit k0 + j; -inf masks the key.
 inline void ReadMask(const Problem& p, const Row& row, int64_t k0, int64_t n, float* mask) {
   const View view(*p.mask);
   const int64_t stride = p.mask_strides[3];
@@ -125,7 +125,7 @@ inline void ReadMask(const Problem& p, const Row& row, int64_t k0, int64_t n, fl
   }
 }
 
-// Soft cap, distance bias and mask of one row's logits.
+// Applies soft cap, distance bias and mask to one row's logits.
 HWY_INLINE void Modify(const Problem& p, const Row& row, int64_t k0, int64_t n, float* s) {
   HWY_ALIGN float mask[kBlock] = {};
   if (p.mask) ReadMask(p, row, k0, n, mask);
@@ -146,8 +146,8 @@ HWY_INLINE void Modify(const Problem& p, const Row& row, int64_t k0, int64_t n, 
   }
 }
 
-// Turns the logits of row r over [k0, k0 + n) into weights and moves (m, l) on; o is to be scaled by alpha[r]. In exact
-// mode a hidden key's weight is -1.
+// Turns the logits of row r over [k0, k0 + n) into weights and updates (m, l); the caller scales o by alpha[r]. In
+// exact mode a masked key's weight is -1.
 template <class T>
 void SoftmaxRow(Tile<T>& t, int64_t r, int64_t k0, int64_t n) {
   const Row& row = t.row[r];

@@ -1,5 +1,5 @@
-// A walk over a range of keys with tiles of attention: up to 64 query rows of one KV head each.
-// Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+// A walk over a range of keys with tiles of attention: up to 64 query rows of one KV head each. Include only from files
+// that Highway compiles per target (after kernels/simd.h).
 #if defined(LZ_KERNELS_ATTENTION_TILE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_ATTENTION_TILE_H_
 #undef LZ_KERNELS_ATTENTION_TILE_H_
@@ -29,7 +29,7 @@ bool UsesAmx(const Tile<T>& t) {
   return t.walk->amx && !t.exact;
 }
 
-// Scaled queries in the keys' pair order, zeros behind them (amx.h: as they are); the empty state.
+// Sets scaled queries in the keys' pair order, followed by zeros (amx.h: unscaled), and the empty state.
 template <class T>
 void StartTile(Tile<T>& t) {
   const Walk<T>& w = *t.walk;
@@ -51,7 +51,7 @@ void StartTile(Tile<T>& t) {
     }
   });
   const int64_t padded = (t.rows + 3) / 4 * 4;
-  if (w.packed) {  // Gemm works on whole groups of four rows
+  if (w.packed) {  // Gemm processes whole groups of four rows
     for (int64_t r = t.rows; r < padded; ++r) {
       t.alpha[r] = 1;
       std::fill_n(t.q + r * w.dq, w.dq, 0.0f);
@@ -78,8 +78,8 @@ void FindRows(const Problem& p, const Stretch& at, int64_t k0, int64_t n, const 
   }
 }
 
-// Rows of keys [k0, k0 + n), of kAhead more, which repeat the last one where the walk ends, and of what comes next: the
-// next step, behind the last one the first of what the worker walks next.
+// Sets the rows of keys [k0, k0 + n), of kAhead more, which repeat the last one at the end of the walk, and those to
+// prefetch: of the next step, or after the last step of the worker's next walk.
 template <class T>
 void FindKeys(Walk<T>& w, int64_t k0, int64_t n) {
   const int64_t padded = (n + kAhead - 1) / kAhead * kAhead + kAhead, found = std::min(padded, w.at.end - k0);
@@ -119,7 +119,7 @@ void WeightedExact(Tile<T>& t, int64_t n) {
   }
 }
 
-// Tile t over the walk's keys [k0, k0 + n).
+// Processes keys [k0, k0 + n) of the walk for tile t.
 template <class T>
 void Step(Tile<T>& t, int64_t k0, int64_t n) {
   Walk<T>& w = *t.walk;
@@ -138,7 +138,7 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
     const int64_t depth = (p.d_qk + kPair - 1) / kPair * kPair;
     Gemm<false>(padded_rows, kPackedBlock, t.q, w.dq, w.kt, kPackedBlock, depth, w.s, kBlock, t.alpha);
   } else {
-    // Keys a few rows on, values that nobody asked for yet, and the next step's keys.
+    // Prefetches keys a few rows ahead, values that are not prefetched yet, and the next step's keys.
     const auto fetch = [&](int64_t j) HWY_ATTR {
       PrefetchRow<3>(w.k[j + kAhead] + t.k_at, p.d_qk);
       if (!w.asked) PrefetchRow<2>(w.v[j] + t.v_at, p.d_v);
@@ -173,7 +173,7 @@ void Step(Tile<T>& t, int64_t k0, int64_t n) {
 
 template <class T>
 bool Finite(const Tile<T>& t) {
-  auto bad = hn::Zero(kD);  // x - x is 0 for finite x, else NaN
+  auto bad = hn::Zero(kD);  // x - x is 0 for finite x, otherwise NaN
   for (int64_t i = 0; i < t.rows * t.walk->dv; i += kL) {
     const auto x = hn::Load(kD, t.o + i);
     bad = hn::Add(bad, hn::Sub(x, x));
@@ -181,8 +181,8 @@ bool Finite(const Tile<T>& t) {
   return hn::GetLane(hn::SumOfLanes(kD, bad)) == 0;
 }
 
-// The state of the rows of a walk's tiles, one for each of its heads. An infinity or NaN in a tile's result may stem
-// from a hidden value that was weighted by 0: then once more, leaving hidden keys out.
+// The state of the rows of a walk's tiles, one per head. An infinity or NaN in a tile's result may come from a masked
+// value that was weighted by 0: then the tile is computed again, skipping masked keys.
 template <class T>
 void RunTiles(Walk<T>& w, Tile<T>* tiles) {
   const AmxScope tiles_of_thread(w.amx);
@@ -214,7 +214,8 @@ void FinishRow(const Problem& p, const Row& row, const float* o, float m, float 
   char* out = p.out.data + (row.batch * p.out.outer + row.pos * p.out.seq + row.head * p.out.head) * size;
   const float sink = p.sinks ? float(View(*p.sinks).Get({row.head}) + row.shift) : -kInf;
   float scale = 1.0f / l;
-  if (l == 0 || (sink == kInf && !std::isnan(l))) {  // no key seen, or the sink takes all: 0 whatever the values hold
+  if (l == 0 || (sink == kInf && !std::isnan(l))) {  // no visible key, or the sink has all the weight: 0 whatever the
+                                                     // values are
     std::memset(out, 0, size_t(p.d_v * size));
     if (p.lse) *LseOf(p, row) = l == 0 ? -kInf : float(m + std::log(l) - row.shift);
     return;

@@ -1,4 +1,5 @@
-// Copies between rows [n, h_kv, d] and the slots of a paged cache [blocks, block_size, h_kv, d], head by head or whole.
+// Copies between rows [n, h_kv, d] and the slots of a paged cache [blocks, block_size, h_kv, d], per head or as
+// a whole.
 #pragma once
 
 #include <cstring>
@@ -8,10 +9,10 @@
 
 namespace lz::kv {
 
-// Rows that are worth waking another thread for: about 3 us of copying.
+// Rows that pay for waking another thread: about 3 us of copying.
 inline int64_t GrainOf(int64_t row_bytes) { return 64 * 1024 / (row_bytes + 1) + 1; }
 
-// Slots of either integer dtype.
+// Reads slots of either integer dtype.
 class SlotReader {
  public:
   explicit SlotReader(const lz_tensor& slots)

@@ -1,6 +1,6 @@
-// Feed-forward blocks of one set of weights on rows of input, CPU SIMD: what mlp.fused, moe.fused and moe.grouped_gemm
-// share. Products by the register tile of mlp.linear; gate, up and the activation in one pass over the weights.
-// Include inside HWY_NAMESPACE's file only.
+// Feed-forward blocks of one set of weights on rows of input, CPU SIMD, shared by mlp.fused, moe.fused and
+// moe.grouped_gemm. Products use the register tile of mlp.linear; gate, up and activation are computed in one pass over
+// the weights. Include only from files that Highway compiles per target.
 #if defined(LZ_KERNELS_MLP_BLOCK_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_BLOCK_H_
 #undef LZ_KERNELS_MLP_BLOCK_H_
@@ -31,7 +31,7 @@ struct Product {
   }
 
   // sums[m][kBlockColumns] of weight rows [first, first + columns) times x[0 .. count): count <= kBlockRows. `scale`:
-  // of each x, nullptr for 1.
+  // factor of each x, nullptr for 1.
   template <class X>
   void Block(const X* const* x, const float* scale, int count, int64_t first, int64_t columns, float* sums) const {
     int64_t shape[2] = {rows, k}, strides[2] = {stride, 1};
@@ -56,8 +56,8 @@ struct Product {
   int64_t bias_stride = 0;
 };
 
-// body(row, count, first, columns): blocks of at most kBlockRows rows and kBlockColumns columns of [rows, columns];
-// threads share the columns, so that each weight is read by one of them.
+// Calls body(row, count, first, columns) for blocks of at most kBlockRows rows and kBlockColumns columns of [rows,
+// columns]; threads share the columns, so that one thread reads each weight.
 template <class T, class Body>
 void ForBlocks(const lz_kernel_args* args, int64_t rows, int64_t columns, int64_t k, const Body& body) {
   using namespace linear;
@@ -93,7 +93,7 @@ class HiddenRows {
                                     : n_,
             Step(activation), n_) {}
 
-  // h [rows, n] of x[0 .. rows), each times scale (nullptr: 1) before the bias.
+  // h [rows, n] from x[0 .. rows), each times scale (nullptr: 1) before the bias.
   void Run(const lz_kernel_args* args, const T* const* x, const float* scale, int64_t rows, Kept<T>* h) const {
     ForBlocks<T>(args, rows, n_, 2 * gate_.k, [&](int64_t row, int count, int64_t first, int64_t columns) {
       BlockSums g, u;

@@ -1,4 +1,4 @@
-// What the hidden rows of a feed-forward block need of workspace: how many go through it at once, and their elements.
+// The workspace for the hidden rows of a feed-forward block: how many are processed at once, and their elements.
 #pragma once
 
 #include "core/dtype.h"
@@ -8,7 +8,7 @@ namespace lz {
 
 constexpr int64_t kMlpChunk = 10 * linear::kBlockRows;
 
-// Of an element of a hidden row: `Kept` of kernels/simd.h.
+// Bytes of an element of a hidden row: `Kept` of kernels/simd.h.
 inline int64_t HiddenBytes(DType input) { return input == DType::kF16 ? 4 : int64_t(ByteSize(input)); }
 
 }  // namespace lz

@@ -1,6 +1,6 @@
-// LayerNorm of rows on CUDA, with or without a residual addition before it. The variance is that of the differences
-// from the mean: two passes over registers. FP32 sums in a fixed order; 16-byte accesses where addresses, strides and
-// hidden allow, single elements otherwise.
+// LayerNorm of rows on CUDA, with or without a residual addition before it. The variance is computed from the
+// differences from the mean: two passes over registers. FP32 sums in a fixed order; 16-byte accesses where addresses,
+// strides and hidden allow, single elements otherwise.
 #pragma once
 
 #include "kernels/norm/row_cuda.h"
@@ -10,7 +10,7 @@ namespace lz {
 template <class T>
 struct LayerRows {
   const T* x;
-  const T* residual;  // with kResidual: added to x, the rounded sum goes to `sum` and is normalised
+  const T* residual;  // with kResidual: added to x; the rounded sum is stored in `sum` and normalized
   const T* weight;    // nullptr: 1
   const T* bias;      // nullptr: 0
   T* sum;
@@ -30,7 +30,7 @@ inline constexpr auto kLayerConstraints = std::to_array<Constraint>({
 });
 
 #ifdef __CUDACC__
-inline constexpr int kLayerHeld = 4;  // vectors of a row that a lane keeps
+inline constexpr int kLayerHeld = 4;  // vectors of a row per lane
 
 template <class T, int kN>
 __device__ float Total(const Vector<T, kN>& a) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
   using V = Vector<T, kN>;
   const int n = int(a.hidden / kN);
   constexpr int kHeldInAll = kLayerHeld * kRowLanes;
-  constexpr bool kTail = kRowLanes == kMostNormLanes;  // rows that fewer lanes take fit what they hold
+  constexpr bool kTail = kRowLanes == kMostNormLanes;  // rows for fewer lanes fit their registers
   for (int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y; row < a.rows;
        row += int64_t(gridDim.x) * blockDim.y) {
     const V* x = reinterpret_cast<const V*>(a.x + RowStart(a.x_rows, row));
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
       if constexpr (kResidual) sum[i] = v = Sum(v, residual[i]);
       total += Total(v);
     }
-    // From here on a lane reads again only what it alone has read or written.
+    // From here on a lane reads again only elements that no other lane reads or writes.
     const V* again = kResidual ? sum : x;
     const float mean = RowSum<kRowLanes>(total) / float(a.hidden);
     float squares = 0;
@@ -117,14 +117,14 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
 template <class T, int kN, int kRowLanes, bool kResidual>
 int32_t RunLayer(const LayerRows<T>& a, cudaStream_t stream) {
   constexpr int kRows = kRowLanes == kWarp ? kNormRowsPerBlock : 1;
-  constexpr int64_t kMaxBlocks = 1 << 20;  // above it blocks take several rows
+  constexpr int64_t kMaxBlocks = 1 << 20;  // with more rows, blocks process several
   const int64_t blocks = (a.rows + kRows - 1) / kRows;
   LayerNorm<T, kN, kRowLanes, kResidual>
       <<<unsigned(blocks < kMaxBlocks ? blocks : kMaxBlocks), dim3(kRowLanes, kRows), 0, stream>>>(a);
   return Launched();
 }
 
-// The fewest lanes that hold a row; with few rows more of them, for the latency of one.
+// The fewest lanes whose registers hold a row; more of them if there are few rows, for the latency of one.
 template <class T, int kN, bool kResidual>
 int32_t RunLayer(const LayerRows<T>& a, cudaStream_t stream) {
   const int64_t vectors = a.hidden / kN, each = a.rows < kManyRows ? 1 : kLayerHeld;
@@ -136,7 +136,7 @@ int32_t RunLayer(const LayerRows<T>& a, cudaStream_t stream) {
   return RunLayer<T, kN, 1024, kResidual>(a, stream);
 }
 
-// Chooses the width of the accesses.
+// Selects the width of the accesses.
 template <class T, bool kResidual>
 int32_t LaunchLayer(const LayerRows<T>& a, void* stream) {
   if (a.rows == 0 || a.hidden == 0) return 0;

@@ -1,5 +1,5 @@
-// One row of a layer norm, CPU SIMD: shared by norm.layer and norm.layer.residual.
-// Include inside HWY_NAMESPACE's file only, after kernels/simd.h.
+// One row of a layer norm, CPU SIMD, shared by norm.layer and norm.layer.residual. Include only from files that Highway
+// compiles per target, after kernels/simd.h.
 #if defined(LZ_KERNELS_NORM_LAYER_ROW_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_NORM_LAYER_ROW_H_
 #undef LZ_KERNELS_NORM_LAYER_ROW_H_
@@ -40,7 +40,8 @@ HWY_INLINE float SumOf(const T* x, int64_t n) {
 struct Deviations {
   float sum, squares;
 };
-// Of x - mean: the sum is what rounding left of the mean, so that both mean and variance can be corrected by it.
+// Sums of x - mean and its square: the first is the rounding error of the mean, by which both mean and variance
+// are corrected.
 template <class T>
 HWY_INLINE Deviations SumDeviations(const T* x, int64_t n, float mean) {
   const hn::ScalableTag<float> d;
@@ -65,7 +66,7 @@ HWY_INLINE Deviations SumDeviations(const T* x, int64_t n, float mean) {
   return {hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))), hn::GetLane(hn::SumOfLanes(d, hn::Add(q0, q1)))};
 }
 
-// The norm of one row in FP64: for rows whose squares FP32 cannot hold. Arguments as in LayerRow.
+// The norm of one row in FP64, for rows whose squares exceed the range of FP32. Arguments as in LayerRow.
 template <class T>
 HWY_NOINLINE void LayerRowInDouble(const T* x, const T* w, const T* bias, T* out, int64_t n, double eps,
                                    double offset) {

@@ -1,5 +1,5 @@
-// The mean squares of a row, epsilon included, that FP32 sums hold: beyond them squares overflow or vanish, and the CPU
-// kernels of the norms compute the row in FP64.
+// The range of the mean square of a row, epsilon included, that FP32 sums can hold: outside it squares overflow or
+// vanish, and the CPU kernels of the norms compute the row in FP64.
 #pragma once
 
 namespace lz {

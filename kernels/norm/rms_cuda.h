@@ -1,6 +1,6 @@
-// RMSNorm of rows on CUDA, with or without a residual addition before it: what the two kernels share.
-//   few rows: two vectors a lane, for the latency of one row; many rows: four, or the weights from the L1 cache when
-//   they are needed, so that more rows are on their way at a time.
+// RMSNorm of rows on CUDA, with or without a residual addition before it, shared by the two kernels.
+//   few rows: two vectors per lane, for the latency of one row; many rows: four, or the weights from the L1 cache when
+//   they are needed, so that more rows are in flight at a time.
 // FP32 sums in a fixed order; 16-byte accesses where addresses, strides and hidden allow, single elements otherwise.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace lz {
 template <class T>
 struct RmsRows {
   const T* x;
-  const T* residual;  // with kResidual: added to x, the rounded sum goes to `sum` and is normalised
+  const T* residual;  // with kResidual: added to x; the rounded sum is stored in `sum` and normalized
   const T* weight;    // nullptr: 1
   T* sum;
   T* out;
@@ -36,8 +36,8 @@ __device__ Vector<T, kN> Scaled(const Vector<T, kN>& a, float scale, const Vecto
   for (int j = 0; j < kN; ++j) result.v[j] = FromFloat<T>(ToFloat(a.v[j]) * scale * (ToFloat(gain.v[j]) + offset));
   return result;
 }
-// kHeld: vectors of a row that a lane keeps. kEarly: the weights are loaded with the row. Rows that fewer than the most
-// lanes take fit what they hold.
+// kHeld: vectors of a row per lane. kEarly: the weights are loaded with the row. Rows for fewer than the most lanes fit
+// their registers.
 template <class T, int kN, int kRowLanes, int kHeld, bool kEarly, bool kResidual>
 __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock : kRowLanes)
     RmsNorm(const RmsRows<T> a) {
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
     const V* residual = kResidual ? reinterpret_cast<const V*>(a.residual + RowStart(a.residual_rows, row)) : nullptr;
     V* sum = kResidual ? reinterpret_cast<V*>(a.sum + row * a.hidden) : nullptr;
     V* out = reinterpret_cast<V*>(a.out + row * a.hidden);
-    // All loads are on their way before the first is used: predicated, for a branch would wait for what it has loaded.
+    // All loads are issued before the first result is used: predicated, because a branch would wait for what it
+    // has loaded.
     V held[kHeld], added[kResidual ? kHeld : 1], gain[kEarly ? kHeld : 1];
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
       if (i < n)
         out[i] = Scaled(held[k], scale, kEarly ? gain[kEarly ? k : 0] : VectorOr<T, kN>(a.weight, i, 1.0f), a.offset);
     }
-    // A lane reads again only what it alone has read or written.
+    // A lane reads again only elements that no other lane reads or writes.
     for (int i = int(threadIdx.x) + kHeld * kRowLanes; kTail && i < n; i += kRowLanes) {
       out[i] = Scaled(kResidual ? sum[i] : x[i], scale, VectorOr<T, kN>(a.weight, i, 1.0f), a.offset);
     }
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
 template <class T, int kN, int kRowLanes, int kHeld, bool kEarly, bool kResidual>
 int32_t RunRms(const RmsRows<T>& a, cudaStream_t stream) {
   constexpr int kRows = kRowLanes == kWarp ? kNormRowsPerBlock : 1;
-  constexpr int64_t kMaxBlocks = 1 << 20;  // above it blocks take several rows
+  constexpr int64_t kMaxBlocks = 1 << 20;  // with more rows, blocks process several
   const int64_t blocks = (a.rows + kRows - 1) / kRows;
   RmsNorm<T, kN, kRowLanes, kHeld, kEarly, kResidual>
       <<<unsigned(blocks < kMaxBlocks ? blocks : kMaxBlocks), dim3(kRowLanes, kRows), 0, stream>>>(a);
@@ -113,7 +114,7 @@ int32_t RunRms(const RmsRows<T>& a, cudaStream_t stream) {
   return RunRms<T, kN, 1024, 2, true, kResidual>(a, stream);
 }
 
-// Chooses the width of the accesses.
+// Selects the width of the accesses.
 template <class T, bool kResidual>
 int32_t LaunchRms(const RmsRows<T>& a, void* stream) {
   if (a.rows == 0 || a.hidden == 0) return 0;

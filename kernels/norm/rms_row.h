@@ -1,5 +1,5 @@
-// One row of an RMS norm, CPU SIMD: shared by norm.rms and norm.rms.residual.
-// Include inside HWY_NAMESPACE's file only, after kernels/simd.h.
+// One row of an RMS norm, CPU SIMD, shared by norm.rms and norm.rms.residual. Include only from files that Highway
+// compiles per target, after kernels/simd.h.
 #if defined(LZ_KERNELS_NORM_RMS_ROW_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_NORM_RMS_ROW_H_
 #undef LZ_KERNELS_NORM_RMS_ROW_H_
@@ -55,7 +55,7 @@ HWY_INLINE void ScaleRow(const T* x, const T* w, T* out, int64_t n, float scale,
       out, n, [&](auto d, auto v) HWY_ATTR { return scaled(d, v, hn::Set(d, 1.0f)); }, x);
 }
 
-// The norm of one row in FP64: for rows whose squares FP32 cannot hold. `out` may be `x`.
+// The norm of one row in FP64, for rows whose squares exceed the range of FP32. `out` may be `x`.
 template <class T>
 HWY_NOINLINE void RmsRowInDouble(const T* x, const T* w, T* out, int64_t hidden, double eps, double offset) {
   double squares = 0;

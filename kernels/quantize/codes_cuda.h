@@ -1,5 +1,5 @@
-// Codes of quantised formats on CUDA, and where the scale of an element is. float32 arithmetic, each operation rounded,
-// as ops/quantize/scaled.h defines it.
+// Quantized values on CUDA, and the place of an element's scale. float32 arithmetic, each operation rounded, as
+// ops/quantize/scaled.h defines it.
 #pragma once
 
 #include "kernels/cuda_types.h"
@@ -7,7 +7,7 @@
 
 namespace lz {
 
-// How a code is made of a quotient, and how many lie in a byte.
+// How a quotient becomes a quantized value, and how many are stored in a byte.
 enum class CodeKind : uint8_t { kByte, kFP8E4M3, kFP8E5M2, kNibble, kE2M1 };
 inline CodeKind KindOf(int64_t format) {
   switch (format) {
@@ -23,9 +23,9 @@ inline CodeKind KindOf(int64_t format) {
   }
 }
 template <CodeKind kKind>
-inline constexpr bool kPacks = kKind >= CodeKind::kNibble;  // two codes in a byte
+inline constexpr bool kPacks = kKind >= CodeKind::kNibble;  // two values in a byte
 
-// Codes of integers: rounded quotients plus the zero point, clamped.
+// Integers: rounded quotients plus the zero point, clamped.
 struct CodeRange {
   float low = 0, high = 0;
 };
@@ -50,16 +50,16 @@ int32_t WithKind(CodeKind kind, Body&& body) {
   }
 }
 
-// Where the element of a scale (or zero point) is that belongs to row `row`, column `column` of values [..., k].
+// The element of a scale (or zero point) for row `row`, column `column` of values [..., k].
 struct ScaleMap {
   const void* data = nullptr;
   DType type = DType::kF32;
-  int32_t n = 0;                         // axes before the last that scales differ along, innermost first
-  int64_t size[8], block[8], stride[8];  // of all axes before the last, of those up to the n-th
+  int32_t n = 0;                         // axes before the last along which scales differ, innermost first
+  int64_t size[8], block[8], stride[8];  // of all axes before the last; of those up to the n-th
   int64_t last_block = 1, last_stride = 0;
 
   ScaleMap() = default;
-  // `shape`: of the values; `axis`: of a one-dimensional scale, or -1.
+  // `shape`: that of the values; `axis`: that of a one-dimensional scale, or -1.
   ScaleMap(const lz_tensor& scale, const ops::QuantShape& shape, int64_t axis) : data(Data<void>(scale)) {
     type = DTypeOf(scale) == DType::kU8 ? DType::kF8E8M0 : DTypeOf(scale);
     const bool one = NumElements(scale) == 1;
@@ -102,7 +102,7 @@ struct ScaleMap {
 };
 
 #ifdef __CUDACC__
-// Ties to even; NaN has the code 0.
+// Ties to even; NaN becomes 0.
 __device__ inline uint8_t E2M1Code(float q) {
   const float a = fabsf(q);
   const int code = (a > 0.25f) + (a >= 0.75f) + (a > 1.25f) + (a >= 1.75f) + (a > 2.5f) + (a >= 3.5f) + (a > 5.0f);
@@ -113,7 +113,7 @@ __device__ inline float E2M1Value(int code) {
   const float magnitude = e == 0 ? 0.5f * float(m) : (1.0f + 0.5f * float(m)) * float(1 << (e - 1));
   return code & 8 ? -magnitude : magnitude;
 }
-// Beyond 2^24 a zero point counts exactly in FP64.
+// A zero point above 2^24 is exact in FP64.
 __device__ inline uint8_t IntegerCode(float q, CodeRange range, int32_t zero_point) {
   if (isnan(q)) return 0;
   const float rounded = rintf(q);
@@ -141,7 +141,7 @@ __device__ Vector<T, kN> LoadVector(const T* row, int64_t i) {
     return v;
   }
 }
-// kN codes, packed where the kind is.
+// kN quantized values, packed if the kind is.
 template <CodeKind kKind, int kN, bool kWide>
 __device__ void StoreCodes(uint8_t* row, int64_t i, const uint8_t* codes) {
   constexpr int kPack = kPacks<kKind> ? 2 : 1, kBytes = kN / kPack;

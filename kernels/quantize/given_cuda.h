@@ -1,4 +1,4 @@
-// quantize under scales that are given, on CUDA: a thread takes some values of a row in one pass.
+// quantize with given scales, on CUDA: a thread processes some values of a row in one pass.
 #pragma once
 
 #include <cfloat>
@@ -12,12 +12,12 @@ struct GivenScales {
   DeviceRows x_rows;
   uint8_t* values;  // contiguous
   int64_t rows, k;
-  ScaleMap scale, zero_point, tensor_scale;  // data: nullptr where there is none
+  ScaleMap scale, zero_point, tensor_scale;  // data: nullptr if there is none
   CodeRange range;
 };
 
 #ifdef __CUDACC__
-inline constexpr int kQuantThreads = 256;  // of a block, at most
+inline constexpr int kQuantThreads = 256;  // upper bound of threads per block
 
 template <class T, int kN, bool kWide, CodeKind kKind>
 __global__ void __launch_bounds__(kQuantThreads) QuantizeGiven(const GivenScales a) {

@@ -1,4 +1,4 @@
-// quantize with scales of runs of values, on CUDA: one pass where a run fits the registers of its lanes, else two.
+// quantize with scales of runs of values, on CUDA: one pass if a run fits the registers of its lanes, otherwise two.
 #pragma once
 
 #include "kernels/quantize/codes_cuda.h"
@@ -8,19 +8,19 @@ namespace lz {
 struct MadeScales {
   const void* x;    // contiguous
   uint8_t* values;  // contiguous
-  void* scale;      // one a run: f32, or e8m0 bytes
+  void* scale;      // one per run: f32, or e8m0 bytes
   int64_t runs, length;
   int64_t format;
-  bool floor;  // the scale rule of powers of two
+  bool floor;  // the rounding rule of power-of-two scales
   CodeRange range;
 };
 
 #ifdef __CUDACC__
-inline constexpr int kRunHeld = 4;       // vectors of a run that a lane keeps
-inline constexpr int kRunThreads = 128;  // of a block whose runs take a warp or less
-inline constexpr int kRunLanes = 256;    // of a run that takes a block
+inline constexpr int kRunHeld = 4;       // vectors of a run per lane
+inline constexpr int kRunThreads = 128;  // threads of a block whose runs take a warp or less
+inline constexpr int kRunLanes = 256;    // threads of a run that takes a block
 
-// The largest magnitude's bits over a run's lanes, in all of them: NaN and infinity are above all numbers.
+// The bits of the largest magnitude over a run's lanes, in all of them: NaN and infinity are above all numbers.
 template <int kRowLanes>
 __device__ uint32_t RunMax(uint32_t v) {
   for (int step = (kRowLanes < kWarp ? kRowLanes : kWarp) / 2; step > 0; step /= 2) {
@@ -30,7 +30,7 @@ __device__ uint32_t RunMax(uint32_t v) {
   if constexpr (kRowLanes > kWarp) {
     constexpr int kWarps = kRowLanes / kWarp;
     __shared__ uint32_t parts[kWarps];
-    __syncthreads();  // those of the run before have been read
+    __syncthreads();  // those of the previous run have been read
     if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = v;
     __syncthreads();
     for (int i = 0; i < kWarps; ++i) v = parts[i] > v ? parts[i] : v;
@@ -89,7 +89,7 @@ __device__ void StoreRun(const MadeScales& a, int64_t begin, int64_t i, const Ve
   StoreCodes<kKind, kN, kWide>(a.values + begin / (kPacks<kKind> ? 2 : 1), i * kN, codes);
 }
 
-// All lanes of a warp take part in its reductions, those beyond the last run with nothing.
+// All lanes of a warp take part in its reductions, also those past the last run.
 template <class T, int kN, bool kWide, CodeKind kKind, int kRowLanes>
 __global__ void __launch_bounds__(kRowLanes > kWarp ? kRowLanes : kRunThreads) QuantizeRuns(const MadeScales a) {
   const int64_t items = a.length / kN;

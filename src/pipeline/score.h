@@ -15,7 +15,7 @@ struct Measurement {
   double median_us = 0;
   double noise = 0;            // relative half width of the interval of the median
   double confidence = 0;       // 0 to 1
-  bool other_version = false;  // another version of the kernel's library: it took turns with the other kernels
+  bool other_version = false;  // measured with another version of the kernel's library, as were its rivals
 };
 using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const Request&)>;
 

@@ -1,6 +1,6 @@
 // Cross attention on the CPU, SIMD: the computation of kernels/attention/loop.h, never causal.
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
-// Workspace and determinism: as the dense kernels.
+// Workspace and determinism: as in the dense kernels.
 #include "ops/attention/cross.h"
 
 #include "core/kernel.h"

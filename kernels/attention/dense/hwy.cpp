@@ -1,4 +1,4 @@
-// Attention on the CPU, SIMD: prefill and decode over dense keys and values; kernels/attention/loop.h computes it.
+// Attention on the CPU, SIMD: prefill and decode over dense keys and values, computed by kernels/attention/loop.h.
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Deterministic, FP32 throughout (class fp32). Workspace: scratch per worker.

@@ -2,10 +2,10 @@
 //   query, key [b, s, h_k, d_k], value, output [b, s, h_v, d_v]  f32|f16|bf16
 //   g, beta [b, s, h_v], a_log, dt_bias [h_v]  any float dtype
 //   state [b, h_v, d_k, d_v]  f32, read and written
-// Columns of a state do not depend on each other: a block of them stays in L1 for some positions. The pass that writes
-// the state behind one position reads it for the next one; what the query reads of it follows from what the state was:
-// S'^T q = decay S^T q + (k . q) delta.
-// Output must not alias an input. Workspace: none. Deterministic. Source: own; formula from arXiv:2412.06464, eq. 10.
+// Columns of a state are independent: a block of them stays in L1 for some positions. The pass that writes the state
+// after one position reads it for the next one; the product of the query follows from the previous state: S'^T q =
+// decay S^T q + (k . q) delta. Output must not alias an input. Workspace: none. Deterministic. Source: own; formula
+// from arXiv:2412.06464, eq. 10.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/gated_delta_rule/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -27,25 +27,25 @@ namespace {
 using namespace lz::ops::attention_gated_delta_rule;
 
 constexpr int64_t kPositions = 16, kMaxDK = 256;
-constexpr int64_t kGrain = 1 << 16;  // elements of states and positions: about 20 us
+constexpr int64_t kGrain = 1 << 16;  // elements of states times positions: about 20 us
 using Tag = hn::ScalableTag<float>;
 using V = hn::Vec<Tag>;
-constexpr int kVectors = hn::MaxLanes(Tag()) >= 16 ? 4 : 2;  // sums that registers hold, twice
+constexpr int kVectors = hn::MaxLanes(Tag()) >= 16 ? 4 : 2;  // vectors of sums in registers, two sets of them
 
 // Some positions of one head.
 struct Positions {
   HWY_ALIGN float query[kPositions][kMaxDK], key[kPositions][kMaxDK];
-  float decay[kPositions], beta[kPositions], product[kPositions];  // of key and query
+  float decay[kPositions], beta[kPositions], product[kPositions];  // product: key . query
 };
 
-// Elements `stride` apart.
+// Elements with distance `stride`.
 template <class T>
 struct Rows {
   T* data;
   int64_t stride;
 };
 
-// A row as f32 times `factor`, or times `factor` over its length.
+// A row as f32 times `factor`, or times `factor` divided by its length.
 template <class T>
 void LoadRow(const T* from, int64_t size, const lz_scalar& l2_eps, float factor, float* to) {
   const Tag d;
@@ -63,7 +63,7 @@ void LoadRow(const T* from, int64_t size, const lz_scalar& l2_eps, float factor,
   }
   if (l2_eps.given) {
     double length = hn::GetLane(hn::SumOfLanes(d, squares));
-    if (!(length > 0x1p-100 && length < 0x1p120)) {  // squares may have left FP32
+    if (!(length > 0x1p-100 && length < 0x1p120)) {  // squares may exceed the range of FP32
       length = 0;
       for (i = 0; i < size; ++i) length += double(to[i]) * double(to[i]);
     }
@@ -128,7 +128,7 @@ class Head {
     for (int64_t c = 0; c < d_k_; ++c) p.product[i] += p.key[i][c] * p.query[i][c];
   }
 
-  // W vectors of columns, the last one of which may be a part: `width` in all.
+  // W vectors of columns, the last of which may be partial: `width` columns in total.
   template <int W, bool kWhole>
   HWY_NOINLINE void Columns(const Positions& p, int64_t count, Rows<float> state, Rows<const T> values, Rows<T> outs,
                             size_t width) const {
@@ -141,7 +141,7 @@ class Head {
         return LoadF32N(d, from, width);
       }
     };
-    V seen[W], read[W], delta[W];  // S^T k and S^T q of the position to come
+    V seen[W], read[W], delta[W];  // S^T k and S^T q of the next position
     const auto look = [&](V s, int v, V k, V q) HWY_ATTR {
       seen[v] = hn::MulAdd(s, k, seen[v]);
       read[v] = hn::MulAdd(s, q, read[v]);
@@ -168,7 +168,7 @@ class Head {
           StoreF32N(d, hn::MulAdd(product, delta[v], hn::Mul(decay, read[v])), out, width);
         }
       }
-      const int64_t next = std::min(t + 1, count - 1);  // of the last position nobody asks
+      const int64_t next = std::min(t + 1, count - 1);  // those of the last position are not used
       clear();
       for (int64_t c = 0; c < d_k_; ++c) {
         const V now = hn::Set(d, p.key[t][c]), k = hn::Set(d, p.key[next][c]), q = hn::Set(d, p.query[next][c]);

@@ -1,7 +1,7 @@
-// Decode attention over paged caches on the CPU, SIMD: CSR page lists and block tables. The computation is that of
-// kernels/attention/loop.h; here a call becomes its Problem.
+// Decode attention over paged caches on the CPU, SIMD: CSR page lists and block tables. This file converts a call to
+// the Problem that kernels/attention/loop.h computes.
 //   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
-// Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
+// Invalid index data: fails with 1 before anything is written. Workspace and determinism: as in the dense kernels.
 #include "core/kernel.h"
 #include "kernels/attention/pages.h"
 #include "ops/attention/block_table.h"
@@ -12,11 +12,11 @@ using namespace lz;
 using attention::Paging;
 using attention::Problem;
 
-// What both forms share; `lse` is [b, h_q].
+// The part that both forms share; `lse` is [b, h_q].
 Problem Common(const lz_tensor& query, const lz_tensor& sinks, const lz_tensor& slopes, const lz_tensor& out,
                const lz_tensor& lse) {
   Problem p = {.dtype = DTypeOf(query)};
-  const int head = query.ndim - 2;  // a block-table query has an axis of one position before it
+  const int head = query.ndim - 2;  // the query of a block table has an axis of one position before it
   p.b = query.shape[0];
   p.s_q = 1;
   p.h_q = query.shape[head];
@@ -39,7 +39,7 @@ Problem CsrProblem(const lz_kernel_args* args) {
   p.scale = float(args->scalars[kSmScale].value.f);
   p.softcap = float(args->scalars[kSoftcap].value.f);
   const int64_t left = args->scalars[kWindowLeft].value.i;
-  p.window = left < 0 ? -1 : std::min(left, attention::kMaxWindow) + 1;  // the query's own position counts
+  p.window = left < 0 ? -1 : std::min(left, attention::kMaxWindow) + 1;  // includes the query's own position
   return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKScale], t[kVScale]},
                                  {t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
 }

@@ -1,7 +1,6 @@
-// Cross attention over a paged cache on the CPU, SIMD: the computation of kernels/attention/loop.h over CSR
-// pages.
+// Cross attention over a paged cache on the CPU, SIMD: the computation of kernels/attention/loop.h over CSR pages.
 //   query [b, s_q, h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
-// Invalid index data: fails with 1 before anything is written. Workspace and determinism: as the dense kernels.
+// Invalid index data: fails with 1 before anything is written. Workspace and determinism: as in the dense kernels.
 #include "ops/attention/paged_cross.h"
 
 #include "core/kernel.h"

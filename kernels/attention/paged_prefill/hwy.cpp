@@ -13,7 +13,7 @@ using namespace lz;
 using namespace lz::ops::attention_paged_prefill;
 using attention::Problem;
 
-// All sequences' common part; s_q is a bound of each.
+// The part that all sequences share; s_q is an upper bound.
 Problem MakeProblem(const lz_kernel_args* args) {
   const lz_tensor *t = args->tensors, &lse = t[kLse];
   const lz_scalar* s = args->scalars;
@@ -28,7 +28,7 @@ Problem MakeProblem(const lz_kernel_args* args) {
   p.softcap = float(s[kSoftcap].value.f);
   p.causal = s[kCausal].value.i != 0;
   const int64_t left = s[kWindowLeft].value.i;
-  p.window = left < 0 ? -1 : std::min(left, attention::kMaxWindow) + 1;  // the row's own position counts
+  p.window = left < 0 ? -1 : std::min(left, attention::kMaxWindow) + 1;  // includes the row's own position
   p.sinks = attention::Optional(t[kSinks]);
   p.slopes = attention::Optional(t[kAlibiSlopes]);
   p.split_keys = false;

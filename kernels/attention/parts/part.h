@@ -1,7 +1,7 @@
 // One part of attention's loop, for the dtype of keys and values that the including file names:
 //   LZ_ATTENTION_PART  the function of kernels/attention/problem.h that this part defines
-//   LZ_ATTENTION_LOOP  what it returns, from `p` and `args`
-// No include guard: Highway includes this file once for each instruction set, so it defines functions by intent.
+//   LZ_ATTENTION_LOOP  its return value, from `p` and `args`
+// No include guard: Highway includes this file once for each instruction set, so it defines functions on purpose.
 // NOLINTBEGIN(misc-definitions-in-headers)
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention/parts/part.h"

@@ -1,6 +1,6 @@
 // Attention over packed sequences on the CPU, SIMD: each sequence is a dense call of kernels/attention/loop.h.
 //   query [total_q, h_q, d_qk], key [total_kv, h_kv, d_qk], value [total_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
-// Many sequences run side by side, few one after another with the threads inside. Invalid offsets: fails with 1 before
+// Many sequences run in parallel, few one after another with the threads inside. Invalid offsets: fails with 1 before
 // anything is written. Workspace: scratch per worker. Deterministic.
 #include "core/kernel.h"
 #include "kernels/attention/sequences.h"
@@ -11,7 +11,7 @@ using namespace lz;
 using namespace lz::ops::attention_ragged;
 using attention::Problem;
 
-// All sequences' common part; s_q and s_kv are bounds of each.
+// The part that all sequences share; s_q and s_kv are upper bounds.
 Problem MakeProblem(const lz_kernel_args* args) {
   const lz_tensor *t = args->tensors, &lse = t[kLse];
   const lz_scalar* s = args->scalars;

@@ -1,4 +1,4 @@
-// Causal convolution of each channel by itself, CPU SIMD: vectors along the channels.
+// Causal convolution of each channel separately, CPU SIMD: vectors along the channels.
 //   input, output [b, s, c], weight [c, k], state [b, c, n] (read and written), bias [c]  f32|f16|bf16
 // Output must not alias input. Workspace: none. Deterministic. Source: own; definition in
 // ops/convolution/causal_conv1d.h.
@@ -23,11 +23,11 @@ namespace {
 using namespace lz::ops::convolution_causal_conv1d;
 
 constexpr int64_t kChannels = 64, kMaxTaps = 16, kMaxState = 16;
-constexpr int64_t kGrain = 1 << 14;  // results: some 10 us
+constexpr int64_t kGrain = 1 << 14;  // results: about 10 us
 using Tag = hn::ScalableTag<float>;
 using V = hn::Vec<Tag>;
 
-// Some channels of one sequence, position by position: what lies in memory channel by channel.
+// Some channels of one sequence, reordered from channel-major memory to position by position.
 struct Block {
   HWY_ALIGN float weight[kMaxTaps][kChannels];
   HWY_ALIGN float before[kMaxState][kChannels];
@@ -42,7 +42,7 @@ void Turn(const T* from, int64_t stride, int64_t channels, int64_t positions, fl
   }
 }
 
-// The result of one channel from the `k` values that its window has: where a sum in FP32 may have left its range.
+// The result of one channel from the `k` values of its window, for sums that may exceed the range of FP32.
 template <class Value>
 double Exactly(const Block& block, int64_t c, int64_t k, bool silu, const Value& value) {
   double sum = block.bias[c];

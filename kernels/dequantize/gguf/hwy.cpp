@@ -1,8 +1,8 @@
-// GGUF blocks as floats, CPU SIMD: codes widened to f32 lanes, scaled, stored. Codes of 5 and 6 bits are first put
-// together as bytes.
+// GGUF blocks as floats, CPU SIMD: quantized values are widened to f32 lanes, scaled, stored. Those of 5 and 6 bits are
+// first assembled as bytes.
 //   data [n, row_bytes] u8, dense last axis     output [n, columns] f32|f16|bf16, dense last axis; nothing aliases
-// Workspace: none. Deterministic, bit for bit the reference: multiplication and addition round apart. Source: own;
-// block layouts in ops/dequantize/gguf.h.
+// Workspace: none. Deterministic, bitwise equal to the reference: multiplication and addition round separately. Source:
+// own; block layouts in ops/dequantize/gguf.h.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/dequantize/gguf/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -24,7 +24,7 @@ using namespace lz::ops::dequantize_gguf;
 HWY_INLINE float HalfAt(const uint8_t* p) {
   uint16_t bits;
   std::memcpy(&bits, p, 2);
-  // Normal numbers and zero, which are nearly all: exponent moved from bias 15 to 127.
+  // Normal numbers and zero, which are nearly all: the exponent's bias changes from 15 to 127.
   const uint32_t exponent = bits >> 10 & 31;
   if (HWY_LIKELY(exponent != 0 && exponent != 31)) {
     return std::bit_cast<float>(uint32_t(bits & 0x8000) << 16 | ((uint32_t(bits & 0x7fff) << 13) + (112u << 23)));
@@ -119,7 +119,7 @@ void KBlock(const uint8_t* block, const uint8_t* high, const uint8_t* packed, T*
 template <class T>
 void Q6Block(const uint8_t* block, T* out) {
   const float d = HalfAt(block + 208);
-  for (int part = 0; part < 8; ++part) {  // of 32 values
+  for (int part = 0; part < 8; ++part) {  // parts of 32 values
     const int half = part / 4, c = part % 4;
     const uint8_t *low = block + half * 64 + c % 2 * 32, *high = block + 128 + half * 32;
     const int shift = c / 2 * 4;
@@ -158,7 +158,7 @@ int32_t Run(const lz_kernel_args* args) {
   const int64_t columns = output.shape[1], format = args->scalars[kFormat].value.i;
   const uint8_t* in = Data<const uint8_t>(data);
   T* out = Data<T>(output);
-  // 32k values take about 5 us on one core: less is not worth waking another.
+  // 32k values take about 5 us on one core: less does not pay for waking another thread.
   ParallelFor(args, output.shape[0], 32768 / (columns + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       Row(in + r * data.strides[0], out + r * output.strides[0], columns / kBlockColumns[size_t(format)], format);

@@ -35,7 +35,7 @@ struct Arithmetic {
   }
 };
 
-// One value of `other` for a whole row.
+// `other` has one value for a whole row.
 template <class T>
 struct WithRowValue {
   Arithmetic f;
@@ -46,7 +46,7 @@ struct WithRowValue {
   }
 };
 
-// `t` with the axes of `like`: strides of 0 along axes that repeat.
+// `t` with the axes of `like`: stride 0 along axes that repeat.
 struct Broadcast {
   Broadcast(const lz_tensor& t, const lz_tensor& like) : tensor(t) {
     for (int i = 1; i <= like.ndim; ++i) {

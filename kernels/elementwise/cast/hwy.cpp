@@ -1,4 +1,4 @@
-// Conversions between float dtypes, CPU SIMD, one pass, bit for bit.
+// Conversions between float dtypes, CPU SIMD, one pass, bit-exact.
 //   input [..., n]  f32|f16|bf16, rows dense, leading strides free     output [..., n]  any of them or f64
 // Workspace: none. Deterministic. Source: own; definition in ops/elementwise/cast.h.
 #undef HWY_TARGET_INCLUDE

@@ -1,4 +1,4 @@
-// Embedding lookup, CPU: one copy of a row for each id.
+// Embedding lookup, CPU: one copy of a row per id.
 //   input  [...]           i32|i64, last dim dense      weight [vocab, hidden]  any dtype, last dim dense
 //   output [..., hidden]   dtype of weight, last dim dense
 // Workspace: none. Deterministic. An id out of range: kIdOutOfRange, and nothing outside the table is read.
@@ -14,7 +14,7 @@ namespace {
 using namespace lz;
 using namespace lz::ops::embedding_lookup;
 
-// Bytes that are worth waking another thread for: about 3 us of copying.
+// Bytes that pay for waking another thread: about 3 us of copying.
 constexpr int64_t kGrainBytes = 64 * 1024;
 
 // Element offset of an index in row-major order over the first `axes` axes.

@@ -1,7 +1,7 @@
-// kv.append_paged, CPU: one copy of a row for each head, or for all heads where rows and cache are dense.
+// kv.append_paged, CPU: one copy of a row per head, or for all heads if rows and cache are dense.
 //   key_cache, value_cache [blocks, block_size, h_kv, d]  any dtype, last dim dense; written in place
 //   key, value [n, h_kv, d]                               the caches' dtype, last dim dense     slots [n] i32|i64
-// Workspace: none. Deterministic for slots that differ. A slot beyond the cache: nothing is written.
+// Workspace: none. Deterministic for distinct slots. A slot outside the cache: nothing is written.
 #include "ops/kv/append_paged.h"
 
 #include "core/kernel.h"

@@ -1,7 +1,7 @@
-// kv.append_paged into caches of 8 bits, CPU SIMD: rows are divided by what their heads are stored in and rounded once.
+// kv.append_paged into 8-bit caches, CPU SIMD: rows are divided by the scales of their heads and rounded once.
 //   key_cache, value_cache [blocks, block_size, h_kv, d]  int8|e4m3|e5m2, last dim dense; written in place
 //   key, value [n, h_kv, d]  f32|f16|bf16, last dim dense     slots [n] i32|i64     k_scale, v_scale [h_kv] f32
-// Workspace: none. Deterministic for slots that differ. A slot beyond the cache: nothing is written. Source: own.
+// Workspace: none. Deterministic for distinct slots. A slot outside the cache: nothing is written. Source: own.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/kv/append_paged/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -32,16 +32,16 @@ struct Int8 {
   }
 };
 
-// A float with `kMantissa` bits behind the first, the least exponent 2^kLeast and the largest code kMost.
+// A float with `kMantissa` bits after the leading one, least exponent 2^kLeast and largest code kMost.
 template <int kMantissa, int kLeast, uint32_t kMost>
 struct Float8 {
   static hn::Vec<Bytes> Code(hn::Vec<D> v) {
     const DU d;
     constexpr int kDropped = 23 - kMantissa;
-    constexpr uint32_t kBias = uint32_t(127 + kLeast - 1) << 23;  // of a float whose code is 0
+    constexpr uint32_t kBias = uint32_t(127 + kLeast - 1) << 23;  // bits of the float whose code is 0
     const auto sign = hn::ShiftLeft<7>(hn::ShiftRight<31>(hn::BitCast(d, v)));
     const auto bits = hn::BitCast(d, hn::Abs(v));
-    // Rounding carries into the exponent. Below the least one, an addition drops what is less than a step.
+    // Rounding carries into the exponent. Below the least exponent, an addition drops the bits below one step.
     const auto odd = hn::And(hn::ShiftRight<kDropped>(bits), hn::Set(d, 1));
     const auto up = hn::Add(hn::Add(bits, odd), hn::Set(d, (1u << (kDropped - 1)) - 1));
     const auto normal = hn::ShiftRight<kDropped>(hn::Sub(up, hn::Set(d, kBias)));
@@ -67,7 +67,7 @@ void StoreRow(const From* from, int64_t n, float unit, uint8_t* to) {
   std::memcpy(to + i, codes, size_t(n - i));
 }
 
-// Row i into a slot, head by head.
+// Stores row i in a slot, head by head.
 template <class To, class From>
 void Append(const lz_tensor& cache, const lz_tensor& rows, const View& scale, int64_t slot, int64_t i) {
   const int64_t size = cache.shape[1];

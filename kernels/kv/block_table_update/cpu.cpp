@@ -1,7 +1,7 @@
 // kv.block_table_update, CPU: every triple is checked, then all are written in order.
 //   block_tables [b, max_blocks] i32|i64, last dim dense; written in place     updates [u, 3] i32|i64, last dim dense
-// Workspace: none. Deterministic. A place outside the table, or a block that the table's dtype does not hold: nothing
-// is written.
+// Workspace: none. Deterministic. A place outside the table, or a block that the table's dtype cannot represent:
+// nothing is written.
 #include "ops/kv/block_table_update.h"
 
 #include "core/dtype.h"

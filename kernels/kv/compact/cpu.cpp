@@ -1,4 +1,4 @@
-// kv.compact, CPU: blocks are copied whole.
+// kv.compact, CPU: whole blocks are copied.
 //   key_cache, value_cache [blocks, block_size, h_kv, d]  any dtype, contiguous
 //   moves [m, 2] i32|i64
 // Workspace: none. Deterministic. Pairs that must be refused: nothing is written.

@@ -1,7 +1,7 @@
-// kv.gather, CPU: one copy of a row for each head, or for all heads where cache and result are dense.
+// kv.gather, CPU: one copy of a row per head, or for all heads if cache and result are dense.
 //   cache [blocks, block_size, h_kv, d]  any dtype, last dim dense     slots [n] i32|i64
 //   output [n, h_kv, d]                  the cache's dtype
-// Workspace: none. Deterministic. A slot beyond the cache: nothing outside it is read.
+// Workspace: none. Deterministic. A slot outside the cache: nothing outside it is read.
 #include "ops/kv/gather.h"
 
 #include "core/kernel.h"

@@ -2,7 +2,7 @@
 //   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/mlp/fused.h, dtype of input
 //   last axes dense
 // Workspace: the hidden rows. Deterministic. Source: own. FP32 sums as in hwy.mlp.linear.gemm; g and u stay in FP32, h
-// in bf16 is rounded to that.
+// is rounded to bf16 if the input is bf16.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/fused/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

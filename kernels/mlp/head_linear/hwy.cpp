@@ -1,6 +1,6 @@
-// Products of the heads of rows, CPU SIMD: rows are widened once for a block of k, weights are read as they are stored.
+// Products of the heads of rows, CPU SIMD: rows are widened once per block of k, weights are read as they are stored.
 //   input [..., h, k]  f32|f16|bf16     weight [h, n, k]  dtype of input     output [..., h, n]  f32|f16|bf16
-// Any strides; fast where k or n is the weight's dense axis. Workspace: none. Deterministic. Source: own; FP32 sums.
+// Any strides; fast if k or n is the weight's dense axis. Workspace: none. Deterministic. Source: own; FP32 sums.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/head_linear/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -19,13 +19,13 @@ namespace HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::mlp_head_linear;
 
-constexpr int kRows = 4;             // of input that share the weights that are read
-constexpr int64_t kBlock = 256;      // of k and of n that a tile holds at a time
-constexpr int64_t kGrain = 1 << 18;  // products: some 10 us
+constexpr int kRows = 4;             // rows of input that share one read of the weights
+constexpr int64_t kBlock = 256;      // values of k and of n in a tile
+constexpr int64_t kGrain = 1 << 18;  // products: about 10 us
 using Tag = hn::ScalableTag<float>;
 using V = hn::Vec<Tag>;
 
-// Whole vectors may be read and written behind the last column.
+// Whole vectors may be read and written past the last column.
 struct Tile {
   static constexpr int64_t kWidth = kBlock + 4 * int64_t(hn::MaxLanes(Tag()));
   HWY_ALIGN float x[kRows][kWidth];

@@ -1,4 +1,4 @@
-// The order in which the linear kernels walk through a product of [rows, k] and [n, k]: blocks that stay in the caches
+// The order in which the linear kernels iterate over a product of [rows, k] and [n, k]: blocks that stay in the caches
 // around a register tile. The order of a sum depends on k and on the number of rows, not on n or the partition.
 //   Tile::kColumns            columns of one tile
 //   Tile::kMaxRows            rows of one tile, at most
@@ -15,17 +15,19 @@
 
 namespace lz::linear {
 
-constexpr int64_t kGemvRows = 4;  // up to which the time is that of reading the weights
+constexpr int64_t kGemvRows = 4;  // with at most this many rows, the time is that of reading the weights
 
-constexpr int64_t kBlockRows = 48;      // of input: with kBlockBytes of each row they fill a fifth of a 1 MiB cache
-constexpr int64_t kBlockColumns = 32;   // of output: the unit in which threads share the work
-constexpr int64_t kBlockBytes = 4096;   // of each row of input and weight: ten rows in a first-level cache
-constexpr int64_t kWholeBytes = 24576;  // of input that is not cut into blocks of k: half a first-level cache
-constexpr int64_t kGrainBytes = 65536;  // of weights at one row: about 1 us, less is not worth waking another thread
+constexpr int64_t kBlockRows = 48;      // rows of input: with kBlockBytes of each they fill a fifth of a 1 MiB cache
+constexpr int64_t kBlockColumns = 32;   // columns of output: the unit in which threads share the work
+constexpr int64_t kBlockBytes = 4096;   // bytes of each row of input and weight: ten rows in the L1 cache
+constexpr int64_t kWholeBytes = 24576;  // bytes of input that is not divided into blocks of k: half the L1 cache
+constexpr int64_t kGrainBytes = 65536;  // bytes of weights for one row: about 1 us; less does not pay for waking
+                                        // another thread
 
-constexpr int64_t kAheadBytes = 12288;  // of weights that are asked for beforehand, more than of codes (design 0011)
+constexpr int64_t kAheadBytes = 12288;  // prefetch distance of float weights; larger than for quantized ones
+                                        // (design 0011)
 
-// One value of k for each block, all but the last a multiple of 64 elements and nearly equal.
+// Size of the blocks of k: a multiple of 64 elements for all but the last, and nearly equal.
 inline int64_t BlockK(int64_t k, int64_t element_bytes) {
   const int64_t blocks = std::max<int64_t>(1, (k * element_bytes + kBlockBytes - 1) / kBlockBytes);
   return std::max<int64_t>(1, ((k + blocks - 1) / blocks + 63) / 64 * 64);
@@ -58,12 +60,12 @@ void SumBlock(const lz_tensor& weight, const X* const* x, int rows, int64_t firs
   const int64_t k = weight.shape[1], stride = weight.strides[0];
   const int64_t ahead = WholeTiles(kAheadBytes, Tile::kColumns * stride * int64_t(sizeof(T)));
   const int groups = (rows + Tile::kMaxRows - 1) / Tile::kMaxRows;
-  // Weights that are used once are read as they lie in memory, unless the input would not stay in a first-level cache.
+  // Weights that are used once are read in memory order, unless the input would not stay in the L1 cache.
   const bool whole = groups == 1 && rows * k * int64_t(sizeof(X)) <= kWholeBytes;
   const int64_t block = whole ? std::max<int64_t>(1, k) : BlockK(k, sizeof(X));
   for (int64_t from = 0; from < k || from == 0; from += block) {
     const int64_t size = std::min(block, k - from);
-    for (int group = 0; group < groups; ++group) {  // of nearly equal numbers of rows
+    for (int group = 0; group < groups; ++group) {  // groups of nearly equal numbers of rows
       const int begin = rows * group / groups, end = rows * (group + 1) / groups;
       const X* xs[Tile::kMaxRows];
       for (int m = begin; m < end; ++m) xs[m - begin] = x[m] + from;

@@ -1,5 +1,5 @@
-// Numbers of the input that are not finite, and decide a sum by themselves: taking such a sum again over all of its
-// row, as exact sums do, would cost some 15 ns a weight.
+// Inputs that are not finite and determine a sum on their own: computing such a sum again over its whole row, as exact
+// sums do, would take about 15 ns per weight.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ int64_t NextExtreme(const Bits* x, Bits infinite, int64_t i, int64_t k) {
   return i;
 }
 
-// The first element from i on that is infinite or NaN, of a row of f32, f16 or bf16 whose last dim is dense; k: none.
+// The first element from i on that is infinite or NaN, in a row of f32, f16 or bf16 whose last dim is dense; k: none.
 inline int64_t NextExtreme(const lz_tensor& input, int64_t row, int64_t i) {
   const int64_t k = input.shape[input.ndim - 1], at = RowOffset(input, row);
   if (DTypeOf(input) == DType::kF32) return NextExtreme<uint32_t>(Data<const uint32_t>(input) + at, 0x7f800000, i, k);
@@ -31,9 +31,9 @@ inline int64_t NextExtreme(const lz_tensor& input, int64_t row, int64_t i) {
   return NextExtreme<uint16_t>(Data<const uint16_t>(input) + at, infinite, i, k);
 }
 
-// The sum of a row times weight(i) as its definition has it, where FP32 has found `found`. Of a row with extremes it is
-// that of these alone, unless a weight elsewhere is not finite either: then FP32 has found no infinity. Of `step`
-// weights one tells whether all are finite.
+// The sum of a row times weight(i) as in its definition, where FP32 found `found`. For a row with non-finite values it
+// is the sum of those, unless a weight elsewhere is not finite either: then FP32 found no infinity. One weight in
+// `step` is enough to check whether all are finite.
 template <class Weight>
 double ExactSum(const lz_tensor& input, int64_t row, float found, int64_t step, Weight&& weight) {
   const View x(input);

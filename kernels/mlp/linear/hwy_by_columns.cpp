@@ -1,8 +1,8 @@
-// Linear with weights that are stored by columns (GPT-2's), CPU SIMD, for any number of rows.
+// Linear with column-major weights (GPT-2's), CPU SIMD, for any number of rows.
 //   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, first dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
-// Workspace: of more than four rows of f16 and bf16 at most 512 as f32. Deterministic. Source: own. FP32 sums over k in
-// order, in blocks of at most 8 values for up to four rows, of 512 for more.
+// Workspace: for more than four rows of f16 and bf16, at most 512 of them as f32. Deterministic. Source: own. FP32 sums
+// over k in order, in blocks of at most 8 values for up to four rows, of 512 for more.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_by_columns.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

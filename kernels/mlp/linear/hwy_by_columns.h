@@ -1,6 +1,6 @@
-// Products with weights that are stored by columns, shared out over threads: what mlp.linear and moe.fused have in
-// common. A sum's order depends on k and on the number of rows, not on the number of outputs or the partition.
-// Include inside HWY_NAMESPACE's file only.
+// Products with column-major weights, divided among threads, shared by mlp.linear and moe.fused. A sum's order depends
+// on k and on the number of rows, not on the number of outputs or the partition. Include only from files that Highway
+// compiles per target.
 #if defined(LZ_KERNELS_MLP_LINEAR_HWY_BY_COLUMNS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_HWY_BY_COLUMNS_H_
 #undef LZ_KERNELS_MLP_LINEAR_HWY_BY_COLUMNS_H_
@@ -22,10 +22,10 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace by_columns {
 
-constexpr int64_t kUnit = 64;           // of outputs of few rows, which threads share
-constexpr int64_t kGrainBytes = 65536;  // of weights: about 1 us, less is not worth waking another thread
+constexpr int64_t kUnit = 64;           // outputs per unit that threads share, for few rows
+constexpr int64_t kGrainBytes = 65536;  // bytes of weights: about 1 us; less does not pay for waking another thread
 
-// What a product is of: rows x(0), x(1), ..., and the weights of `parts` products with `outputs` outputs each.
+// The operands of a product: rows x(0), x(1), ..., and the weights of `parts` products with `outputs` outputs each.
 template <class T, class X>
 struct Operands {
   const X& x;
@@ -49,7 +49,7 @@ void MultiplyFew(const lz_kernel_args* args, const Operands<T, X>& of, const Bod
   const int64_t bytes = kUnit * (of.weights[0].k + 16) * of.parts * int64_t(sizeof(T));
   ParallelFor(args, (of.outputs + kUnit - 1) / kUnit, kGrainBytes / bytes + 1, [&](int64_t begin, int64_t end) {
     HWY_ALIGN float sums[2][kFewRows][kWide];
-    const int64_t parts = ((end - begin) * kUnit + kWide - 1) / kWide;  // of nearly equal numbers of outputs
+    const int64_t parts = ((end - begin) * kUnit + kWide - 1) / kWide;  // parts of nearly equal numbers of outputs
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t first = (begin + (end - begin) * part / parts) * kUnit;
       const int64_t columns = std::min((begin + (end - begin) * (part + 1) / parts) * kUnit, of.outputs) - first;
@@ -59,9 +59,9 @@ void MultiplyFew(const lz_kernel_args* args, const Operands<T, X>& of, const Bod
   });
 }
 
-// How many rows are multiplied: in FP32.
+// Multiplies many rows in FP32.
 struct InFP32 {
-  // Floats that a product of rows of T wants.
+  // Floats of scratch for a product of rows of T.
   template <class T>
   static int64_t WideSize(int64_t rows, int64_t k) {
     return rows <= kFewRows ? 0 : panel_tiles::WideSize<T>(rows, k);
@@ -74,8 +74,8 @@ struct InFP32 {
   }
 };
 
-// body(row, first, columns, sums of the first product, sums of the second) for parts of all rows and outputs, once
-// each; `first` and, but for the last part, `columns` are even. `wide`: WideSize() floats.
+// Calls body(row, first, columns, sums of the first product, sums of the second) once for every part of all rows and
+// outputs; `first` and, except in the last part, `columns` are even. `wide`: WideSize() floats.
 template <class Many = InFP32, class T, class X, class Body>
 void Multiply(const lz_kernel_args* args, const Operands<T, X>& of, float* wide, const Body& body) {
   if (of.rows == 0) return;

@@ -1,6 +1,6 @@
-// Few rows of input times weights that are stored by columns, value i of all outputs side by side, as in a tensor [k,
-// n]: outputs are the lanes, nothing is folded. Weights are read as they lie in memory, kDepth values of k at a time,
-// for as many outputs as have their sums in a first-level cache. Include inside HWY_NAMESPACE's file only.
+// Few rows of input times column-major weights, where value i of all outputs is contiguous, as in a tensor [k, n]:
+// outputs are the lanes, and no sum is folded. Weights are read in memory order, kDepth values of k at a time, for as
+// many outputs as have their sums in the L1 cache. Include only from files that Highway compiles per target.
 #if defined(LZ_KERNELS_MLP_LINEAR_HWY_BY_COLUMNS_FEW_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_HWY_BY_COLUMNS_FEW_H_
 #undef LZ_KERNELS_MLP_LINEAR_HWY_BY_COLUMNS_FEW_H_
@@ -25,7 +25,7 @@ using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
 constexpr int64_t kFewRows = 4;
-constexpr int64_t kWide = 1024;  // outputs of few rows: their sums take at most 16 KiB
+constexpr int64_t kWide = 1024;  // outputs for few rows: their sums take at most 16 KiB
 
 // Value i of output c: data[i * stride + c].
 template <class T>
@@ -39,7 +39,7 @@ struct Weight {
   int64_t stride, k;
 };
 
-// Values of k that go through the sums at once: with M rows as many products as registers hold factors for.
+// Values of k per pass over the sums: with M rows, as many products as there are registers for factors.
 template <int M>
 constexpr int kDepth = HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON ? (M <= 2 ? 8 : 4) : (M == 1 ? 8 : 8 / M);
 

@@ -1,7 +1,7 @@
 // Linear for any number of rows, CPU SIMD: register tiles over unpacked rows, blocked for the caches.
 //   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
-// Workspace: none. Deterministic. Source: own. FP32 sums in one part for each lane of each block of k.
+// Workspace: none. Deterministic. Source: own. FP32 sums, one partial sum per lane and block of k.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemm.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -36,7 +36,7 @@ int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Lau
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kGt, linear::kGemvRows},  // fewer rows: hwy.mlp.linear.gemv
 });
-// One kernel, two ranks: a CPU with dot products in bf16 has faster kernels for it (x86_avx512bf16.cpp).
+// One kernel with two priorities: for bf16, a CPU with bf16 dot products has a faster kernel (x86_avx512bf16.cpp).
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemm",
      .operation = "mlp.linear",

@@ -1,7 +1,7 @@
-// Linear for many rows, CPU SIMD: weights become panels of columns a block at a time (panels/blocks.h).
+// Linear for many rows, CPU SIMD: weights are packed into panels of columns, one block at a time (panels/blocks.h).
 //   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
-// Workspace: of f16 and bf16 at most 512 rows of input as f32. Deterministic. Source: own. FP32 sums over k in order,
+// Workspace: for f16 and bf16 at most 512 rows of input as f32. Deterministic. Source: own. FP32 sums over k in order,
 // in blocks of at most 512.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemm_packed.cpp"
@@ -62,7 +62,8 @@ uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPAT
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kGt, 32},  // fewer rows: hwy.mlp.linear.gemm
 });
-// One kernel, two ranks: a CPU with dot products in bf16 has faster kernels for it (x86_avx512bf16_packed.cpp).
+// One kernel with two priorities: for bf16, a CPU with bf16 dot products has a faster
+// kernel (x86_avx512bf16_packed.cpp).
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemm_packed",
      .operation = "mlp.linear",

@@ -1,7 +1,7 @@
 // Linear for one to four rows, CPU SIMD: every weight is read once, four output columns at a time.
 //   input  [..., k]  f32|bf16|f16, last dim dense, at most 4 rows     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional                     output [..., n]
-// Workspace: none. Deterministic. Source: own. FP32 sums in one part for each lane (and for each half of a bf16 pair).
+// Workspace: none. Deterministic. Source: own. FP32 sums, one partial sum per lane (and per half of a bf16 pair).
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemv.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -1,9 +1,9 @@
-// Products of many rows of input with rows of weights: the input is packed in strips with one row in each lane, so that
-// sums need no folding; weights become f32 a block at a time, and each is broadcast to a register tile of sums.
+// Products of many rows of input with rows of weights: the input is packed in strips with one row per lane, so that
+// sums need no folding; weights become f32 one block at a time, and each is broadcast to a register tile of sums.
 //   Source::Decode(row, from, size, out)   values [from, from + size) of a row of weights as f32; `out` has room for
 //                                          kBlockK values, `from` is a multiple of it
-// A sum goes over k in order, in blocks of kBlockK: it depends on neither the number of rows nor the partition.
-// Include inside HWY_NAMESPACE's file only (after hwy/highway.h).
+// A sum goes over k in order, in blocks of kBlockK: it depends on neither the number of rows nor the partition. Include
+// only from files that Highway compiles per target (after hwy/highway.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_HWY_STRIPS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_HWY_STRIPS_H_
 #undef LZ_KERNELS_MLP_LINEAR_HWY_STRIPS_H_
@@ -27,7 +27,7 @@ namespace strips {
 using DF = hn::ScalableTag<float>;
 using Four = hn::FixedTag<float, 4>;  // transposed four by four
 
-// Sums of a tile: kTileStrips x kTileColumns fill the vector registers but for what is loaded.
+// Sums of a tile: kTileStrips x kTileColumns fill the vector registers that loads do not need.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kTileStrips = 2, kTileColumns = 12;
 #elif HWY_TARGET == HWY_NEON
@@ -35,17 +35,17 @@ constexpr int kTileStrips = 4, kTileColumns = 6;
 #else
 constexpr int kTileStrips = 2, kTileColumns = 6;
 #endif
-constexpr int64_t kBlockK = 256;       // of k: 8 to 32 KiB of a tile's strips, 6 or 12 KiB of its weights
+constexpr int64_t kBlockK = 256;       // values of k: 8 to 32 KiB of a tile's strips, 6 or 12 KiB of its weights
 constexpr int64_t kBlockColumns = 24;  // the unit in which threads share the work
-constexpr int64_t kGrain = 32768;      // products: some us, less is not worth waking another thread
-constexpr int64_t kBlockRows = 192;    // of input that is packed at a time: 192 KiB of a second-level cache
+constexpr int64_t kGrain = 32768;      // products: a few us; less does not pay for waking another thread
+constexpr int64_t kBlockRows = 192;    // rows of input that are packed at a time: 192 KiB of the L2 cache
 using Panel = float[kBlockColumns][kBlockK];
 using Sums = float[kBlockColumns][kBlockRows];
 static_assert(kBlockColumns % kTileColumns == 0);
 
 inline int64_t RowsOfStrip() { return int64_t(hn::Lanes(DF())); }
 inline int64_t StripsOf(int64_t rows) { return (rows + RowsOfStrip() - 1) / RowsOfStrip(); }
-// Bytes of packed input, which is packed for at most kBlockRows rows at a time.
+// Bytes of packed input; at most kBlockRows rows are packed at a time.
 inline uint64_t PackedBytes(int64_t rows, int64_t k) {
   return uint64_t(StripsOf(std::min(rows, kBlockRows)) * RowsOfStrip() * k) * sizeof(float);
 }
@@ -73,7 +73,8 @@ HWY_INLINE void Transpose(hn::Vec<Four>* r) {
   r[3] = hn::BitCast(d, hn::InterleaveUpper(d64, ef, gh));
 }
 
-// One strip of k columns, out[i][lane], of x's `rows` rows; the lanes behind them are zero. `lanes`: a multiple of 4.
+// Packs one strip of k columns, out[i][lane], from x's `rows` rows, with zeros in the lanes after them. `lanes`: a
+// multiple of 4.
 template <class T>
 void PackStrip(const T* const* x, int64_t rows, int64_t k, float* out, int64_t lanes = RowsOfStrip()) {
   const Four d;
@@ -106,8 +107,8 @@ void PackStrip(const T* const* x, int64_t rows, int64_t k, float* out, int64_t l
   }
 }
 
-// sums[c][lane of S strips] (+)= the products of kTileColumns rows of a panel with S strips, which are `strip_size`
-// apart.
+// sums[c][lane of S strips] (+)= the products of kTileColumns rows of a panel with S strips at
+// distances of `strip_size`.
 template <int S>
 void Tile(const float* x, int64_t strip_size, const float (*w)[kBlockK], int64_t size, bool add,
           float (*sums)[kBlockRows]) {
@@ -158,7 +159,7 @@ void SumBlock(const Source& source, const float* packed, int64_t strip_count, in
   const int64_t tiles = (columns + kTileColumns - 1) / kTileColumns;
   for (int64_t from = 0; from < k || from == 0; from += kBlockK) {
     const int64_t size = std::min(kBlockK, k - from);
-    for (int64_t c = 0; c < tiles * kTileColumns; ++c)  // behind the last column: the last column again
+    for (int64_t c = 0; c < tiles * kTileColumns; ++c)  // past the last column: the last one again
       source.Decode(first + std::min(c, columns - 1), from, size, panel[c]);
     for (int64_t strip = 0; strip < strip_count; strip += kTileStrips) {
       const float* x = packed + strip * strip_size + from * lanes;
@@ -192,7 +193,7 @@ void Store(const Sums& sums, const T* bias, int64_t columns, int64_t rows, const
   }
 }
 
-// output [..., n] = input [..., k] times the n rows of `source`, plus bias [n] where it is given. `args->workspace`:
+// output [..., n] = input [..., k] times the n rows of `source`, plus bias [n] if it is given. `args->workspace`:
 // PackedBytes() bytes.
 template <class T, class Source>
 void Run(const lz_kernel_args* args, const lz_tensor& input, const Source& source, const lz_tensor& bias,

@@ -1,6 +1,6 @@
-// The register tile of the linear kernels: rows of input times four rows of weights, vectors along k.
-// Nothing is packed: both operands are read as they are stored, and each sum is folded at the end. Input of f32 goes
-// with weights of f16 too. Include inside HWY_NAMESPACE's file only (after hwy/highway.h and kernels/simd.h).
+// The register tile of the linear kernels: rows of input times four rows of weights, vectors along k. Nothing is
+// packed: both operands are read as they are stored, and each sum is folded at the end. Input of f32 also works with
+// weights of f16. Include only from files that Highway compiles per target (after hwy/highway.h and kernels/simd.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_
 #undef LZ_KERNELS_MLP_LINEAR_HWY_TILE_H_
@@ -22,8 +22,8 @@ namespace HWY_NAMESPACE {
 using DF = hn::ScalableTag<float>;
 using VF = hn::Vec<DF>;
 
-// Elements as f32 vectors: one for f32 and f16, which is converted; two for bf16, of which a whole vector is split into
-// its even and its odd elements: a shift and a mask.
+// Elements as f32 vectors: one for f32 and f16, which is converted; two for bf16, where a shift and a mask split a
+// whole vector into its even and odd elements.
 template <class T>
 struct Parts;
 template <>
@@ -74,7 +74,7 @@ template <class T, class X = T>
 struct Tile {
   static_assert(Parts<T>::kCount == Parts<X>::kCount);
   static constexpr int kColumns = 4;
-  // What the vector registers hold; bf16 needs two for each row of input.
+  // The capacity of the vector registers; bf16 needs two for each row of input.
 #if HWY_TARGET <= HWY_AVX3 || HWY_TARGET == HWY_NEON
   static constexpr int kMaxRows = Parts<T>::kCount == 1 ? 6 : 4;
 #else
@@ -85,7 +85,7 @@ struct Tile {
 
   template <int M>
   struct Sums {
-    // More than one chain of sums where the products are too few to hide the latency.
+    // More than one chain of sums if there are too few products to hide the latency.
     static constexpr int kChains = M == 1 ? kParts : 1;
     VF v[M][kChains][kColumns];
   };
@@ -123,8 +123,8 @@ struct Tile {
     const E* rows[N];
   };
 
-  // sums[m * stride + c] = sum_i x[m][i] * w[c][i], added to what stands there if `add`. `ahead`: bytes from a weight
-  // to the one to prefetch with it.
+  // sums[m * stride + c] = sum_i x[m][i] * w[c][i], added to the previous value if `add`. `ahead`: prefetch distance
+  // in bytes.
   template <int M>
   static void Run(const X* const* x, const T* const* w, int64_t k, int64_t ahead, bool add, float* out,
                   int64_t stride) {

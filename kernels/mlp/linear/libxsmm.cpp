@@ -1,5 +1,4 @@
-// Linear with weights that are stored by columns (GPT-2's) by libxsmm 1.17 (libxsmm.h), which has no kernels for rows
-// of weights.
+// Linear with column-major weights (GPT-2's) by libxsmm 1.17 (libxsmm.h), which has no kernels for row-major weights.
 //   input  [..., k]  f32, last dim dense     weight [n, k]  f32, first dim dense
 //   bias   [n]       f32, optional           output [..., n]
 // Workspace: none. Source: libxsmm. FP32 sums over k in order, in blocks of 256.
@@ -19,9 +18,10 @@ namespace {
 using namespace lz::ops::mlp_linear;
 
 constexpr int64_t kMaxSize = std::numeric_limits<int>::max();
-constexpr int64_t kRows = 64, kColumns = 64, kDepth = 256;  // of one product: 64 KiB of weights, read for all rows
+constexpr int64_t kRows = 64, kColumns = 64, kDepth = 256;  // sizes of one product: 64 KiB of weights, read for
+                                                            // all rows
 
-// The distance of a tensor's rows where libxsmm can take `width` elements of each as a matrix; else 0.
+// The distance of a tensor's rows if libxsmm can read `width` elements of each as a matrix; otherwise 0.
 int64_t Distance(const lz_tensor& t, int64_t width) {
   const RowOffsets offsets(t);
   return offsets.even() && offsets[1] >= width && offsets[1] <= kMaxSize ? offsets[1] : 0;
@@ -77,7 +77,7 @@ struct Linear {
   const lz_tensor &input, &weight, &bias, &output;
   const RowOffsets in, out;
   const int64_t rows = NumRows(output);
-  int64_t block_rows = 1, depth = 1;  // one at a time where strides make no matrix
+  int64_t block_rows = 1, depth = 1;  // one row at a time if the strides are not those of a matrix
   int ld_x = kDepth, ld_w = kColumns, ld_out = kColumns;
 };
 

@@ -1,6 +1,6 @@
-// What is used of libxsmm 1.17, which compiles a function for each small product. Named by the user:
-// LAYERZERO_LIBRARIES="libxsmm=/opt/lib/libxsmm.so". What it compiles stays for the process's life, one function for
-// each Product; any number of threads may ask for one.
+// The part of libxsmm 1.17 that is used; it compiles a function for each small product. Named by the user:
+// LAYERZERO_LIBRARIES="libxsmm=/opt/lib/libxsmm.so". Compiled functions stay for the life of the process, one per
+// Product; any number of threads may request one.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 
 namespace lz::libxsmm {
 
-// out [rows, columns] = or += x [rows, k] * w [k, columns], all by rows, which lie ld_x, ld_w and ld_out elements
-// apart.
+// out [rows, columns] = or += x [rows, k] * w [k, columns], all row-major; ld_x, ld_w and ld_out are the distances of
+// rows in elements.
 struct Product {
   int rows, columns, k;
   int ld_x, ld_w, ld_out;
-  bool add;  // to what is in `out`
+  bool add;  // add to the values of `out`
 };
 
-// libxsmm's matrices are by columns: ours are its transposed ones, the second operand first.
+// libxsmm's matrices are column-major: ours are their transposes, with the second operand first.
 using Function = void(const void* w, const void* x, void* out);
 using Dispatch = Function*(int m, int n, int k, const int* lda, const int* ldb, const int* ldc, const float* alpha,
                            const float* beta, const int* flags, const int* prefetch);
@@ -32,7 +32,7 @@ inline bool Run(Dispatch* dispatch, int flags, const Product& p, const void* x, 
   return f != nullptr;
 }
 
-// False where libxsmm compiles no such function.
+// False if libxsmm does not compile such a function.
 inline bool Multiply(const Product& p, const float* x, const float* w, float* out) {
   return Run(g_dispatch_f32, 0, p, x, w, out);
 }

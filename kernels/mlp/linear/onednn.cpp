@@ -1,6 +1,5 @@
 // Linear by oneDNN's matmul (onednn.h).
-//   input [..., k] f32|bf16 contiguous     weight [n, k]     bias [n], optional     output [..., n], all of input's
-//   dtype
+//   input [..., k] f32|bf16 contiguous weight [n, k] bias [n], optional output [..., n], all with input's dtype
 // Workspace: the output of 2 to 64 rows. Source: oneDNN. FP32 sums in its order.
 #include "core/kernel.h"
 #include "kernels/mlp/linear/onednn_parts.h"
@@ -20,7 +19,7 @@ int32_t Launch(const lz_kernel_args* args) { return onednn::MultiplyInParts(args
 
 constexpr auto kF32Constraints = std::to_array<Constraint>({{"k", Rel::kGt, 0}});
 constexpr auto kBF16Constraints = std::to_array<Constraint>({
-    {"k", Rel::kGt, 0}, {"device.isa", Rel::kHasBits, kIsaAvx512},  // without it oneDNN has no bf16
+    {"k", Rel::kGt, 0}, {"device.isa", Rel::kHasBits, kIsaAvx512},  // oneDNN needs it for bf16
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "onednn.mlp.linear",

@@ -1,5 +1,5 @@
 // oneDNN's matmul, version 3 of its C interface. Named by the user: LAYERZERO_LIBRARIES="onednn=libdnnl.so.3". Built
-// sequential or for OpenMP; each thread of a call runs it alone.
+// sequential or for OpenMP; each thread of a call runs it with one thread.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@
 
 namespace lz::onednn {
 
-// What is used of oneDNN's C interface; every function gives 0 for success.
+// The part of oneDNN's C interface that is used; every function returns 0 on success.
 using Object = void*;
 struct Version {
   int major, minor, patch;
@@ -46,7 +46,7 @@ struct Api {
   int (*memory_set)(Object memory, void* data);
   int (*memory_destroy)(Object memory);
   int (*execute)(Object primitive, Object stream, int count, const Argument* arguments);
-  int (*omp_get_max_threads)() = nullptr;  // none where it was built sequential
+  int (*omp_get_max_threads)() = nullptr;  // null in sequential builds
   void (*omp_set_num_threads)(int) = nullptr;
   Object engine = nullptr;
 };
@@ -79,12 +79,12 @@ inline void Bind(Library& library) {
     all = all && library.FindBound("omp_get_max_threads", &g_api.omp_get_max_threads) &&
           library.FindBound("omp_set_num_threads", &g_api.omp_set_num_threads);
   }
-  if (all && g_api.engine_create(&g_api.engine, kCpu, 0) != 0) library.Refuse("it gives no CPU engine");
+  if (all && g_api.engine_create(&g_api.engine, kCpu, 0) != 0) library.Refuse("it returns no CPU engine");
 }
 
 inline const char* Open(const char* path) { return OpenLibrary<&Bind>("onednn", path); }
 
-// One thread of oneDNN's in this thread, for as long as this object lives.
+// Limits oneDNN to one thread in this thread, during its life.
 class OneThread {
  public:
   OneThread() {
@@ -102,7 +102,7 @@ class OneThread {
   int before_ = 1;
 };
 
-// What a primitive is made for. All matrices are dense: matmul's best code takes no other output. The weights are rows
+// The key of a primitive. All matrices are dense: matmul's fastest code requires a dense output. The weights are rows
 // of k or panels.
 struct Shape {
   int type;
@@ -174,7 +174,7 @@ class Matmul {
   std::array<Object, 4> memory_{};  // input, weight, bias, output
 };
 
-// The primitives that a thread made last. Making one takes oneDNN milliseconds the first time.
+// The primitives that a thread created last. The first creation takes oneDNN milliseconds.
 class Recent {
  public:
   Recent() = default;
@@ -202,7 +202,8 @@ class Recent {
   Object stream_ = nullptr;
 };
 
-// The product of `shape` in this thread, data being input, weights, bias and output; false where oneDNN makes none.
+// The product of `shape` in this thread; data has input, weights, bias and output. Returns false if oneDNN has no
+// primitive for it.
 inline bool Multiply(const Shape& shape, const std::array<void*, 4>& data) {
   thread_local const auto recent = std::make_unique<Recent>();  // static TLS is scarce
   const OneThread alone;

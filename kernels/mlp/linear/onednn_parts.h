@@ -1,5 +1,5 @@
-// A product by oneDNN's matmul in parts for the caller's threads, whose outputs are dense: of few rows parts of the
-// columns, through the workspace; of many parts of the rows.
+// A product by oneDNN's matmul in parts for the caller's threads, with dense outputs: for few rows parts of the
+// columns, through the workspace; for many, parts of the rows.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace lz::onednn {
 struct Operands {
   const lz_tensor &input, &weights, &bias, &output;  // contiguous
   int64_t n, k;
-  bool panels;  // of 64 columns; else rows of k
+  bool panels;  // of 64 columns; otherwise rows of k
 
   int64_t rows() const { return NumRows(output); }
   int64_t size() const { return ByteSize(DTypeOf(input)); }
@@ -32,7 +32,8 @@ inline uint64_t WorkspaceOf(const Operands& o) {
   return o.rows() > 1 && o.rows() <= kFewRows ? uint64_t(o.rows() * o.n * o.size()) : 0;
 }
 
-// [num_rows, columns] of the output, from (row, column) on, to `to`; columns before a part's are whole panels.
+// Computes [num_rows, columns] of the output, from (row, column) on, into `to`; the columns before a part are
+// whole panels.
 inline bool MultiplyPart(const Operands& o, int64_t row, int64_t num_rows, int64_t column, int64_t columns, char* to) {
   const Shape shape = {.type = DTypeOf(o.input) == DType::kF32 ? kF32 : kBF16,
                        .rows = num_rows,
@@ -68,8 +69,8 @@ inline int32_t MultiplyInParts(const lz_kernel_args* args, const Operands& o) {
   return failed ? 1 : 0;
 }
 
-// Whether matmul takes one panel of weights, in this dtype and order, for what it is: of rows with a single 1 the
-// product is the weights.
+// Checks how matmul interprets one panel of weights in this dtype and order: for rows with a single 1 the product is
+// the weights.
 template <int kType, bool kPanels>
 bool MultipliesRight() {
   using namespace ops::mlp_linear_panels;
@@ -96,7 +97,7 @@ bool MultipliesRight() {
   return true;
 }
 
-// Opens the library and tries what a row computes: the numbers of orders are part of the library's ABI.
+// Opens the library and checks the product of a row: the numbers of orders are part of the library's ABI.
 template <int kType, bool kPanels>
 const char* OpenFor(const char* path) {
   if (const char* why = Open(path)) return why;

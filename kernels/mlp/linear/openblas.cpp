@@ -13,7 +13,7 @@
 namespace lz {
 namespace {
 
-// CBLAS: matrices by rows; neither or the second operand transposed.
+// CBLAS: row-major matrices; neither or the second operand transposed.
 using Sgemm = void(int order, int transpose_a, int transpose_b, int m, int n, int k, float alpha, const float* a,
                    int lda, const float* b, int ldb, float beta, float* c, int ldc);
 constexpr int kRowMajor = 101, kNoTranspose = 111, kTranspose = 112;
@@ -30,8 +30,8 @@ void Bind(Library& library) {
     return;
   }
   if (std::strstr(config(), "USE64BITINT")) library.Refuse("a build with 32-bit integers is wanted (LP64)");
-  // Serial builds may be without locks: two threads in one at a time then get wrong sums. OpenMP's threads are the
-  // host's.
+  // Serial builds may have no locks: two threads in one at a time then compute wrong sums. OpenMP's threads are
+  // the host's.
   if (parallel() != kPthreads) library.Refuse("a build for pthreads is wanted (Debian's libopenblas0-pthread)");
   if (!library.why()) set_threads(1);
 }

@@ -1,9 +1,9 @@
-// Linear in bf16 with AMX's tiles for many rows.
+// Linear in bf16 with AMX tiles for many rows.
 //   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, last dim dense
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: the input in strips of 16 rows (x86_strips.h), which are the right operands of tiles; weights are the left
-// ones as they are stored, so that sums come out transposed. Deterministic. Source: own. TDPBF16PS sums pairs of
-// products in FP32 and takes denormals for zero.
+// ones, read as they are stored, so that sums are transposed. Deterministic. Source: own. TDPBF16PS sums pairs of
+// products in FP32 and treats denormals as zero.
 #include "core/kernel.h"
 #include "platform/device.h"
 
@@ -17,14 +17,14 @@ namespace {
 using namespace lz;
 using namespace lz::x86_strips;
 
-constexpr int64_t kBlockK = 320;          // of kBlockColumns columns: 20 KiB of weights in a first-level cache
-constexpr int64_t kBlockBytes = 1 << 20;  // of input in a second-level cache
-constexpr int64_t kBlockStrips = 64;      // where sums of several blocks of k are kept
+constexpr int64_t kBlockK = 320;          // values of k of kBlockColumns columns: 20 KiB of weights in the L1 cache
+constexpr int64_t kBlockBytes = 1 << 20;  // bytes of input in the L2 cache
+constexpr int64_t kBlockStrips = 64;      // strips for which sums of several blocks of k are kept
 
 // Sums of kBlockColumns columns with two strips.
 using Block = float[2][kBlockColumns][kStrip];
 
-// The weights of one block, tile by tile. Nothing behind their last row or value of k is read; zeros stand there.
+// The weights of one block, tile by tile. Nothing past their last row or value of k is read; zeros replace it.
 struct Panel {
   alignas(64) uint16_t tiles[kBlockK / kStepK][kBlockColumns][kStepK];
 
@@ -57,7 +57,7 @@ void RunPanel(const lz_tensor& weight, const uint32_t* packed, const OutputRows&
   const int64_t blocks = std::max<int64_t>(1, CeilDiv(k, kBlockK));
   const int64_t block = std::max(kStepK, CeilDiv(CeilDiv(k, blocks), kStepK) * kStepK);
   Panel panel;
-  alignas(64) Block sums[kBlockStrips / 2];               // one block of k uses the first alone
+  alignas(64) Block sums[kBlockStrips / 2];               // one block of k uses only the first
   if (columns <= 16) std::memset(sums, 0, sizeof(sums));  // the other 16 columns are read, though not stored
   for (int64_t from = 0; from < k || from == 0; from += block) {
     const int64_t size = std::min(block, k - from), steps = CeilDiv(size, kStepK);

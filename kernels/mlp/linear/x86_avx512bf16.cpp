@@ -1,9 +1,9 @@
 // Linear in bf16 with AVX512-BF16's dot products for few rows: register tiles over unpacked rows.
 //   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, last dim dense
 //   bias   [n]       bf16, optional           output [..., n]
-// Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and takes denormals for zero.
-// Its rate differs between cores: twice that of f32 FMA on some (then it wins over hwy.mlp.linear.gemm), half on
-// others.
+// Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as
+// zero. Its rate differs between cores: twice that of f32 FMA on some (then it is faster than hwy.mlp.linear.gemm),
+// half on others.
 #include "core/kernel.h"
 #include "platform/device.h"
 
@@ -41,7 +41,7 @@ struct Tile {
   template <int M>
   LZ_AVX512BF16 static void Run(const uint16_t* const* x, const uint16_t* const* w, int64_t k, int64_t ahead, bool add,
                                 float* out, int64_t stride) {
-    // A product takes six cycles, and two begin in each: few rows have two chains of sums.
+    // A product takes six cycles, and two begin in each cycle: few rows have two chains of sums.
     constexpr int kChains = M <= 2 ? 2 : 1;
     __m512 sums[kChains][M][kColumns];
 #pragma GCC unroll 2

@@ -1,8 +1,8 @@
-// Linear in bf16 with AVX512-BF16's dot products and weights that are stored by columns, for more than a few rows.
+// Linear in bf16 with AVX512-BF16's dot products and column-major weights, for more than a few rows.
 //   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, first dim dense
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: none; blocks of weights become panels of pairs (panels/blocks.h). Deterministic. Source: own. VDPBF16PS
-// sums pairs of products in FP32 and takes denormals for zero.
+// sums pairs of products in FP32 and treats denormals as zero.
 #include "core/kernel.h"
 #include "platform/device.h"
 

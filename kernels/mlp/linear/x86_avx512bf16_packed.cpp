@@ -1,7 +1,7 @@
 // Linear in bf16 with AVX512-BF16's dot products for many rows: weights become panels of columns a block at a time.
 //   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, last dim dense
 //   bias   [n]       bf16, optional           output [..., n]
-// Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and takes denormals for zero.
+// Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as zero.
 #include "core/kernel.h"
 #include "platform/device.h"
 

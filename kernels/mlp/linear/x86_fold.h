@@ -1,4 +1,4 @@
-// Sums over the lanes of several vectors at once, for the kernels with AVX-512 whose vectors lie along k.
+// Sums over the lanes of several vectors at once, for the kernels with AVX-512 whose vectors are along k.
 #pragma once
 
 #include "kernels/x86_intrinsics.h"
@@ -14,7 +14,7 @@ LZ_AVX512BF16_INLINE __m512 BlocksOfFour(const __m512* v) {
   return _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
 }
 
-// Lane c = the sum of all lanes of v[c]; of four vectors and of 16 in the same order.
+// Lane c = the sum of all lanes of v[c]; the order is the same for four vectors and for 16.
 LZ_AVX512BF16_INLINE __m128 SumOfFour(const __m512* v) {
   const __m512 blocks = BlocksOfFour(v);
   const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(blocks), _mm512_extractf32x8_ps(blocks, 1));

@@ -1,4 +1,4 @@
-// Sums in vectors that may have left FP32: what AVX512-BF16's kernels of quantised weights do with them.
+// Checks vectors of sums that may have exceeded the range of FP32, for AVX512-BF16's kernels with quantized weights.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,8 @@
 
 namespace lz::linear {
 
-// v, and exact(lane, v's number) in the lanes of `mask` that hold neither 0 nor a number far from where a product or a
-// part of the sum may have left FP32: from 2^-100 to 2^100.
+// Returns v, but exact(lane, v's number) in the lanes of `mask` whose number is not 0 and outside 2^-100 to 2^100,
+// where a product or a partial sum may have exceeded the range of FP32.
 template <class Exact>
 LZ_AVX512BF16_INLINE __m512 WithExactSums(__m512 v, __mmask16 mask, const Exact& exact) {
   const __m512i bits = _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(0x7fffffff));

@@ -1,6 +1,6 @@
-// Strips of 16 rows of input for the AMX kernel of linear in bf16: pairs of k side by side, so that weights are read
-// as they are stored and sums need no folding. Packing, the share of each thread and the store of what was summed.
-// For files of x86-64 only.
+// Strips of 16 rows of input for the AMX kernel of linear in bf16: pairs of k are adjacent, so that weights are read
+// as they are stored and sums need no folding. Packing, the work of each thread and the store of sums. For files of
+// x86-64 only.
 #pragma once
 
 #include <algorithm>
@@ -13,13 +13,13 @@ namespace lz::x86_strips {
 using x86::kStepK;
 using x86::kStrip;
 
-constexpr int64_t kBlockColumns = 32;  // of output: a cache line, the unit in which threads share the work
+constexpr int64_t kBlockColumns = 32;  // columns of output: a cache line, the unit in which threads share the work
 
 inline int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Pairs of one packed strip: [ceil(k / 32) * 16][16 rows].
 inline int64_t StripSize(int64_t k) { return CeilDiv(k, kStepK) * (kStepK / 2) * kStrip; }
 
-// Where the output's rows and columns are.
+// The rows and columns of the output.
 struct OutputRows {
   explicit OutputRows(const lz_kernel_args* args)
       : data(Data<uint16_t>(args->tensors[ops::mlp_linear::kOutput])),
@@ -28,8 +28,8 @@ struct OutputRows {
         rows(NumRows(args->tensors[ops::mlp_linear::kOutput])),
         offsets(args->tensors[ops::mlp_linear::kOutput]) {}
 
-  // sums[c * stride + r]: of column `first` + c and row `row` + r, for a whole strip and kBlockColumns columns, of
-  // which `columns` are stored.
+  // Stores sums[c * stride + r] of column `first` + c and row `row` + r, for a whole strip and kBlockColumns columns,
+  // of which `columns` are stored.
   LZ_AVX512BF16 void Store(const float* sums, int64_t stride, int64_t row, int64_t first, int64_t columns) const {
     const __m512i low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
     const __m512i pairs =
@@ -78,7 +78,7 @@ inline void Pack(const lz_kernel_args* args) {
   });
 }
 
-// Packs the input and shares the columns over threads: body(first, behind).
+// Packs the input and divides the columns among threads: body(first, end).
 template <class Body>
 int32_t Run(const lz_kernel_args* args, const Body& body) {
   using namespace ops::mlp_linear;

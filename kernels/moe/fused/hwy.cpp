@@ -1,8 +1,8 @@
-// Mixture of experts, CPU SIMD, weights that are stored by rows.
+// Mixture of experts, CPU SIMD, row-major weights.
 //   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/moe/fused.h, dtype of input
 //   expert_ids [..., k]  i32|i64     expert_weights [..., k]  any float dtype; last axes dense
 // Workspace: order of the rows, hidden rows, FP32 sums. Deterministic: a token's experts are summed in ascending order.
-// Source: own. FP32 sums as in hwy.mlp.linear.gemm; g and u stay in FP32, h in bf16 is rounded to that.
+// Source: own. FP32 sums as in hwy.mlp.linear.gemm; g and u stay in FP32, h is rounded to bf16 if the input is bf16.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/moe/fused/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -1,10 +1,10 @@
-// Mixture of experts, CPU SIMD, weights that are stored by columns (gpt_oss's).
+// Mixture of experts, CPU SIMD, column-major weights (gpt_oss's).
 //   input [..., d], output [..., m]  f32|bf16|f16     weights and biases as in ops/moe/fused.h, dtype of input
 //   expert_ids [..., k]  i32|i64     expert_weights [..., k]  any float dtype
-//   The rows axis of the weights is dense, of all else the last one.
-// Workspace: order of the rows, hidden rows, FP32 sums; of more than four rows of an expert, if not f32, these as f32.
-// Deterministic: a token's experts are summed in ascending order. Source: own. FP32 sums as in
-// hwy.mlp.linear.by_columns; g and u stay in FP32, h in bf16 is rounded to that.
+//   The rows axis of the weights is dense, the last one of all other tensors.
+// Workspace: order of the rows, hidden rows, FP32 sums; for more than four rows of an expert, these as f32 if they are
+// not. Deterministic: a token's experts are summed in ascending order. Source: own. FP32 sums as in
+// hwy.mlp.linear.by_columns; g and u stay in FP32, h is rounded to bf16 if the input is bf16.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/moe/fused/hwy_by_columns.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -1,5 +1,5 @@
-// An expert whose weights are stored by columns (gpt_oss's), for moe::RunExperts. Many: how the products of more than a
-// few rows are taken, see by_columns::InFP32. Include inside HWY_NAMESPACE's file only.
+// An expert with column-major weights (gpt_oss's), for moe::RunExperts. Many: how products of more than a few rows are
+// computed, see by_columns::InFP32. Include only from files that Highway compiles per target.
 #if defined(LZ_KERNELS_MOE_FUSED_HWY_EXPERT_BY_COLUMNS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MOE_FUSED_HWY_EXPERT_BY_COLUMNS_H_
 #undef LZ_KERNELS_MOE_FUSED_HWY_EXPERT_BY_COLUMNS_H_
@@ -92,13 +92,13 @@ class ExpertByColumns {
   }
 
  private:
-  // Where up begins in the tensor that holds it.
+  // The first element of up in the tensor that has it.
   int64_t FirstUp() const { return separate_ || !gated_ ? 0 : interleaved_ ? 1 : n_; }
 
   int64_t n_, m_;
   bool interleaved_, separate_, gated_;
   GateFunction function_;
-  Weight<T> up_half_[2], down_;  // gate and up, or gate alone
+  Weight<T> up_half_[2], down_;  // gate and up, or only gate
   const T *gate_bias_, *up_bias_, *down_bias_;
 };
 

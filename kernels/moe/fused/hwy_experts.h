@@ -1,11 +1,11 @@
-// Mixture of experts, CPU SIMD: the rows of each expert together, so that its weights are read once for a block of
-// tokens; a token's experts are summed in ascending order. What an expert computes is its kernel's:
+// Mixture of experts, CPU SIMD: the rows of each expert are processed together, so that its weights are read once per
+// block of tokens; a token's experts are summed in ascending order. The kernel defines what an expert computes:
 //   Expert(args, e)                               the weights of expert e
 //   Hidden(args, x, scales, count, packed, h)     h [count, n], of Kept<T>, of rows x[0 .. count), each times its
 //                                                 scale (nullptr: 1)
-//   Down(args, h, count, packed, body)            body(row, first, columns, outputs) for parts of all outputs, once
-//   each PackedFloats(args)                            that it wants as `packed`
-// Include inside HWY_NAMESPACE's file only.
+//   Down(args, h, count, packed, body)            body(row, first, columns, outputs) for each part of the outputs
+//   PackedFloats(args)                            size of `packed` in floats
+// Include only from files that Highway compiles per target.
 #if defined(LZ_KERNELS_MOE_FUSED_HWY_EXPERTS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MOE_FUSED_HWY_EXPERTS_H_
 #undef LZ_KERNELS_MOE_FUSED_HWY_EXPERTS_H_
@@ -33,7 +33,7 @@ struct Share {
   float weight;
 };
 
-// Shares of tokens [first, first + count) sorted by expert (counting sort, stable): starts[e] is expert e's first.
+// Shares of tokens [first, first + count) sorted by expert (counting sort, stable): starts[e] is the first of expert e.
 inline void SortShares(const lz_kernel_args* args, int64_t first, int64_t count, int64_t experts, int64_t* starts,
                        Share* shares) {
   const View ids(args->tensors[kExpertIds]), weights(args->tensors[kExpertWeights]);
@@ -53,7 +53,7 @@ inline void SortShares(const lz_kernel_args* args, int64_t first, int64_t count,
   for_each([&](int64_t token, int64_t j, int64_t e) {
     shares[starts[e]++] = {token - first, float(weights.GetRow(token, j))};
   });
-  for (int64_t e = experts; e > 0; --e) starts[e] = starts[e - 1];  // the ends became the next one's starts
+  for (int64_t e = experts; e > 0; --e) starts[e] = starts[e - 1];  // the end of each became the start of the next
   starts[0] = 0;
 }
 
@@ -74,7 +74,7 @@ struct Memory {
   int64_t* starts;
   Share* shares;
   float* scales;
-  float* packed;  // what a product packs of its rows
+  float* packed;  // packed rows of a product
   Kept<T>* h;     // [chunk, n]
 };
 
@@ -84,7 +84,8 @@ void AddExpert(const lz_kernel_args* args, const MoeSizes& s, const Expert& expe
                int64_t first_token, const RowOffsets& x_row, Memory<T>& memory) {
   const bool of_input = args->scalars[kWeighted].value.i == kOfInput;
   const lz_tensor& input = args->tensors[kInput];
-  const bool scaled = of_input && input.shape[input.ndim - 1] > 0;  // an empty row has nothing to weight, even by NaN
+  const bool scaled = of_input && input.shape[input.ndim - 1] > 0;  // an empty row has nothing to weight, not even
+                                                                    // by NaN
   for (int64_t i = 0; i < count; ++i) {
     memory.inputs[i] = Data<const T>(args->tensors[kInput]) + x_row[first_token + shares[i].token];
     memory.scales[i] = shares[i].weight;

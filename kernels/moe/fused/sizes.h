@@ -1,4 +1,4 @@
-// Sizes of a moe.fused call and of the blocks that its CPU kernel works in.
+// Sizes of a moe.fused call and of the blocks in which its CPU kernel processes it.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace lz {
 
-constexpr int64_t kMoeTokens = 1024;  // tokens whose sums are held at once
+constexpr int64_t kMoeTokens = 1024;  // tokens whose sums are in memory at once
 
 struct MoeSizes {
   explicit MoeSizes(const lz_kernel_args* args) {
@@ -22,7 +22,7 @@ struct MoeSizes {
     m = down.shape[1];
     n = down.shape[2];
   }
-  int64_t tokens, k, experts, m, n;  // of one block of tokens
+  int64_t tokens, k, experts, m, n;  // tokens: those of one block
 };
 
 }  // namespace lz

@@ -1,10 +1,10 @@
-// Mixture of experts in bf16, weights that are stored by columns (gpt_oss's), with AVX512-BF16's dot products for more
-// than four rows of an expert.
+// Mixture of experts in bf16, column-major weights (gpt_oss's), with AVX512-BF16's dot products for more than four rows
+// of an expert.
 //   input [..., d], output [..., m]  bf16     weights and biases as in ops/moe/fused.h, bf16
 //   expert_ids [..., k]  i32|i64     expert_weights [..., k]  any float dtype
-//   The rows axis of the weights is dense, of all else the last one.
+//   The rows axis of the weights is dense, the last one of all other tensors.
 // Workspace: order of the rows, hidden rows, FP32 sums. Deterministic: a token's experts are summed in ascending order.
-// Source: own. VDPBF16PS sums pairs of products in FP32 and takes denormals for zero; g and u stay in FP32, h is
+// Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as zero; g and u stay in FP32, h is
 // rounded to bf16.
 #include "core/kernel.h"
 #include "platform/device.h"

@@ -30,13 +30,13 @@ struct Better {
   }
 };
 
-// What is known of one row at a time.
+// The state of one row at a time.
 class Row {
  public:
   explicit Row(const lz_kernel_args* args)
       : s_(args->scalars), logits_(args->tensors[kLogits]), bias_(args->tensors[kBias]), experts_(logits_.size(-1)) {}
 
-  // The experts chosen, the best first, in order()[0, k).
+  // Selects experts, the best first, into order()[0, k).
   void Choose(int64_t row) {
     const int64_t offset = logits_.RowOffset(row);
     for (int64_t e = 0; e < experts_; ++e) score_[e] = logits_.Load(offset + e * logits_.stride(-1));
@@ -51,7 +51,7 @@ class Row {
   double score(int32_t expert) const { return score_[expert]; }
 
  private:
-  // One after the other, each with a softmax over it and those left that are near it.
+  // Selects one after the other, each weighted by a softmax over it and the remaining ones that are near it.
   void ChooseSparsely() {
     const int64_t k = s_[kK].value.i;
     const double limit = 2 * s_[kJitter].value.f;
@@ -80,7 +80,7 @@ class Row {
       });
     } else {
       double max = -std::numeric_limits<double>::infinity(), sum = 0;
-      for (int64_t e = 0; e < experts_; ++e) max = std::max(max, score_[e]);  // passes over NaN
+      for (int64_t e = 0; e < experts_; ++e) max = std::max(max, score_[e]);  // skips NaN
       for (int64_t e = 0; e < experts_; ++e) sum += score_[e] = std::exp(score_[e] - max);
       for (int64_t e = 0; e < experts_; ++e) score_[e] /= sum;
     }
@@ -114,7 +114,7 @@ int32_t Launch(const lz_kernel_args* args) {
   const View weights(args->tensors[kWeights]), ids(args->tensors[kExpertIds]);
   const lz_scalar* s = args->scalars;
   const int64_t k = s[kK].value.i, experts = View(args->tensors[kLogits]).size(-1);
-  // 2048 scores take about 20 us on one core: fewer are not worth waking another.
+  // 2048 scores take about 20 us on one core: fewer do not pay for waking another thread.
   ParallelFor(args, ids.rows(), 2048 / (experts + 1) + 1, [&](int64_t begin, int64_t end) {
     Row row(args);
     for (int64_t r = begin; r < end; ++r) {
@@ -122,7 +122,7 @@ int32_t Launch(const lz_kernel_args* args) {
       double sum = 0;
       for (int64_t i = 0; i < k; ++i) sum += row.score(row.order()[i]);
       sum = std::max(sum, s[kMinSum].value.f);
-      const double divisor = s[kRenormalize].value.i && sum != 0 ? sum : 1;  // a sum of 0 is one of zeros
+      const double divisor = s[kRenormalize].value.i && sum != 0 ? sum : 1;  // a sum of 0 has only zero terms
       for (int64_t i = 0; i < k; ++i) {
         ids.StoreInt(ids.RowOffset(r) + i * ids.stride(-1), row.order()[i]);
         weights.SetRow(r, i, row.score(row.order()[i]) / divisor * s[kScale].value.f);

@@ -1,10 +1,10 @@
-// LayerNorm over the last axis, CPU SIMD: a pass for the mean, one for the variance about it, one for the result (a row
-// is in L1 after the first).
+// LayerNorm over the last axis, CPU SIMD: a pass for the mean, one for the variance around it, one for the result (a
+// row is in L1 after the first).
 //   input        [..., hidden]  f32|f16|bf16, rows dense, leading strides free
 //   weight, bias [hidden]       dtype of input, each optional
 //   output       [..., hidden]  dtype of input; may alias input
-// Workspace: none. Deterministic. Source: own; formula from arXiv:1607.06450 eq. 4. FP32 sums in 2 or 4 x lanes
-// parts, the mean corrected by the sum of deviations.
+// Workspace: none. Deterministic. Source: own; formula from arXiv:1607.06450 eq. 4. FP32 sums in 2 or 4 x lanes parts,
+// the mean corrected by the sum of deviations.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/norm/layer/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -34,7 +34,7 @@ int32_t Run(const lz_kernel_args* args) {
   T* pout = Data<T>(args->tensors[kOutput]);
   const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
   const RowOffsets x_row(x), out_row(args->tensors[kOutput]);
-  // 16k elements take about 3 us on one core: less is not worth waking another.
+  // 16k elements take about 3 us on one core: less does not pay for waking another thread.
   ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) LayerRow(px + x_row[r], pw, pb, pout + out_row[r], hidden, eps, offset);
   });

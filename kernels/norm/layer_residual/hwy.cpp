@@ -38,7 +38,7 @@ int32_t Run(const lz_kernel_args* args) {
   T* psum = Data<T>(args->tensors[kResidualOut]);
   const RowOffsets x_row(x), r_row(args->tensors[kResidual]);
   const RowOffsets out_row(args->tensors[kOutput]), sum_row(args->tensors[kResidualOut]);
-  // 16k elements take about 4 us on one core: less is not worth waking another.
+  // 16k elements take about 4 us on one core: less does not pay for waking another thread.
   ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       T* sum = psum + sum_row[i];

@@ -31,7 +31,7 @@ int32_t Run(const lz_kernel_args* args) {
   T* pout = Data<T>(out);
   const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
   const RowOffsets x_row(x), out_row(out);
-  // 16k elements take about 2 us on one core: less is not worth waking another.
+  // 16k elements take about 2 us on one core: less does not pay for waking another thread.
   ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) RmsRow(px + x_row[r], pw, pout + out_row[r], hidden, eps, offset);
   });

@@ -56,7 +56,7 @@ int32_t Run(const lz_kernel_args* args) {
   const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
   const RowOffsets x_row(x), r_row(args->tensors[kResidual]);
   const RowOffsets out_row(args->tensors[kOutput]), sum_row(args->tensors[kResidualOut]);
-  // 16k elements take about 3 us on one core: less is not worth waking another.
+  // 16k elements take about 3 us on one core: less does not pay for waking another thread.
   ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       T* sum = psum + sum_row[r];

@@ -1,7 +1,7 @@
-// Rotary position embedding, CPU SIMD: the tables' row of a position is made once, in FP32 and with signs, and used for
-// all heads: out[c] = x[c] C[c] + x[partner of c] S[c].
+// Rotary position embedding, CPU SIMD: the tables' row of a position is converted once, to FP32 and with signs, and
+// used for all heads: out[c] = x[c] C[c] + x[partner of c] S[c].
 //   input        [b, s, h, d]              f32|f16|bf16, last axis dense, other strides free (BSHD and BHSD), d <= 1024
-//   cos, sin     [s, w] [b, s, w] [n, w]   f32|f16|bf16, whatever input is; rows dense
+//   cos, sin     [s, w] [b, s, w] [n, w]   f32|f16|bf16, independent of input; rows dense
 //   position_ids [s] [b, s]                i32|i64, optional
 //   output       [b, s, h, d]              dtype of input; may alias input
 // Workspace: none. Deterministic. Source: own; formula from arXiv:2104.09864 eq. 34.
@@ -30,7 +30,7 @@ using namespace lz::ops::posenc_rope;
 constexpr int64_t kMaxHeadDim = 1024;
 using Tag = hn::ScalableTag<float>;
 
-// One position's factors for each rotated column. Whole vectors may be written behind the last column.
+// One position's factors for each rotated column. Whole vectors may be written past the last column.
 struct Factors {
   HWY_ALIGN float c[kMaxHeadDim + 2 * hn::MaxLanes(Tag())];
   HWY_ALIGN float s[kMaxHeadDim + 2 * hn::MaxLanes(Tag())];
@@ -69,7 +69,7 @@ void MakeFactors(const T* cos, const T* sin, const Form& form, Factors* f) {
     hn::StoreU(load(cos, i, m), d, f->c + i);
     hn::StoreU(hn::Neg(hn::Mul(sign, load(sin, i, m))), d, f->s + i);
   }
-  for (int64_t i = 0; i < m; i += lanes) {  // after the first half, whose last vector may reach into this one
+  for (int64_t i = 0; i < m; i += lanes) {  // after the first half, whose last vector may overlap this one
     hn::StoreU(load(cos + second, i, m), d, f->c + m + i);
     hn::StoreU(hn::Mul(sign, load(sin + second, i, m)), d, f->s + m + i);
   }
@@ -167,7 +167,7 @@ int32_t Launch(const lz_kernel_args* args) {
                      .interleaved = args->scalars[kInterleaved].value.i != 0,
                      .sign = args->scalars[kInverse].value.i != 0 ? -1.0f : 1.0f};
   const int64_t sequence = x.shape[kS], per_position = x.shape[kH] * form.d;
-  // 16k elements take about 2 us on one core: less is not worth waking another.
+  // 16k elements take about 2 us on one core: less does not pay for waking another thread.
   ParallelFor(args, x.shape[kB] * sequence, 16384 / (per_position + 1) + 1, [&](int64_t begin, int64_t end) {
     Factors f;
     for (int64_t i = begin; i < end; ++i) {

@@ -1,6 +1,6 @@
-// int8 codes under one scale that is given (activations with calibrated scales), CPU SIMD.
+// int8 values with one given scale (activations with calibrated scales), CPU SIMD.
 //   input [..., k] f32|f16|bf16, dense last axis    scale [] or [1, ...] f32|f16|bf16    values [..., k] i8, dense
-// Workspace: none. Deterministic, bit for bit the reference: one division, rounded to nearest even. Source: own.
+// Workspace: none. Deterministic, bitwise equal to the reference: one division, rounded to nearest even. Source: own.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/quantize/scaled/hwy_int8.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -45,7 +45,7 @@ int32_t Run(const lz_kernel_args* args) {
   const int64_t k = input.shape[input.ndim - 1];
   const float scale = float(View(args->tensors[kScale]).Load(0));
   const RowOffsets from(input), to(values);
-  // 64k values take about 10 us on one core: less is not worth waking another.
+  // 64k values take about 10 us on one core: less does not pay for waking another thread.
   ParallelFor(args, NumRows(input), 65536 / (k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) Row(Data<const T>(input) + from[r], scale, k, Data<int8_t>(values) + to[r]);
   });

@@ -14,7 +14,7 @@ namespace {
 using namespace lz;
 using namespace lz::ops::reduce_tree;
 
-constexpr int64_t kColumns = 256;  // of one run: the subtrees of 2^12 partials stay in a first-level cache
+constexpr int64_t kColumns = 256;  // columns of one run: the subtrees of 2^12 partials stay in the L1 cache
 using Run = std::array<float, kColumns>;
 
 void Load(const View& x, int64_t at, int64_t count, Run& run) {
@@ -28,12 +28,12 @@ void Load(const View& x, int64_t at, int64_t count, Run& run) {
   }
 }
 
-// left + right, in left's place.
+// left + right, in place of left.
 void Add(Run& left, const Run& right) {
   for (size_t i = 0; i < left.size(); ++i) left[i] += right[i];
 }
 
-// Columns [first, first + count) of one row. Subtrees of 2^j partials stand on a stack, the largest at its bottom.
+// Columns [first, first + count) of one row. Subtrees of 2^j partials are on a stack, the largest at its bottom.
 void SumRun(const View& x, int64_t row, int64_t first, int64_t count, const View& out) {
   std::array<Run, 64> stack;
   int64_t depth = 0;
@@ -52,7 +52,7 @@ void SumRun(const View& x, int64_t row, int64_t first, int64_t count, const View
 int32_t Launch(const lz_kernel_args* args) {
   const View x(args->tensors[kInput]), out(args->tensors[kOutput]);
   const int64_t rows = out.size(0), hidden = out.size(1), runs = (hidden + kColumns - 1) / kColumns;
-  // 16k additions take about 4 us on one core: fewer are not worth waking another.
+  // 16k additions take about 4 us on one core: fewer do not pay for waking another thread.
   ParallelFor(args, rows * runs, 16384 / (x.size(0) * kColumns + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = i % runs * kColumns;

@@ -1,7 +1,7 @@
-// One token a row from logits under top-k, top-p and min-p: the body of the sample_* kernels.
-// A row: scan (maximum, NaN) -> top-k candidates, compressed in vocabulary order -> weights exp((x - max) / T) ->
-// top-p threshold by SelectThreshold -> weights outside the kept set become 0 -> draw over block sums.
-// Include inside HWY_NAMESPACE's file only.
+// One token per row from logits with top-k, top-p and min-p: the body of the sample_* kernels. A row: scan (maximum,
+// NaN) -> top-k candidates, compressed in vocabulary order -> weights exp((x - max) / T) -> top-p threshold by
+// SelectThreshold -> weights outside the kept set become 0 -> draw over block sums. Include only from files that
+// Highway compiles per target.
 #if defined(LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_
 #undef LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_
@@ -34,10 +34,10 @@ inline int64_t SampleInfinite(const float* x, int64_t n, const Filters& f, doubl
   for (int64_t i = 0; i < n; ++i) {
     if (x[i] == kInf && rank-- == 0) return i;
   }
-  return -1;  // not reached
+  return -1;  // unreachable
 }
 
-// Compresses what `t` keeps, in vocabulary order, with its indices; returns how many.
+// Compresses the elements that `t` keeps, in vocabulary order, with their indices; returns their number.
 inline int64_t Gather(Tag d, const float* HWY_RESTRICT x, int64_t n, const Threshold& t, float* HWY_RESTRICT out_x,
                       int32_t* HWY_RESTRICT out_index) {
   const hn::RebindToSigned<Tag> di;
@@ -60,7 +60,7 @@ inline int64_t Gather(Tag d, const float* HWY_RESTRICT x, int64_t n, const Thres
   return kept;
 }
 
-// Sets the weights of what `t` does not keep to 0, and the blocks' sums; returns the total.
+// Sets the weights of elements that `t` does not keep to 0, and the blocks' sums; returns the total.
 inline double ZeroBelow(Tag d, const float* HWY_RESTRICT x, int64_t n, const Threshold& t, float* HWY_RESTRICT w,
                         double* HWY_RESTRICT blocks) {
   const Vec value = hn::Set(d, t.value);
@@ -140,7 +140,7 @@ int32_t SampleRows(const lz_kernel_args* args, const sampling::SampleArguments& 
   return valid ? sampling::Outcome(*args, answered) : LZ_LAUNCH_INVALID_DATA;
 }
 
-// The operation's kernel: its logits are f32, f16 or bf16 with a dense last axis.
+// Launches the operation's kernel: its logits are f32, f16 or bf16 with a dense last axis.
 inline int32_t LaunchSample(const Contract& contract, const lz_kernel_args* args) {
   const sampling::SampleArguments call(contract, *args);
   return WithFloatType(DTypeOf(call.logits), [&](auto t) { return SampleRows<decltype(t)>(args, call); });

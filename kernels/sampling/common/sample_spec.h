@@ -1,4 +1,4 @@
-// The row of a sample_* kernel, CPU SIMD: what all of them declare.
+// The spec that all sample_* kernels share, CPU SIMD.
 #pragma once
 
 #include <array>

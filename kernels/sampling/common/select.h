@@ -1,12 +1,12 @@
 // The value at which a descending order reaches a given count or mass, without sorting: Floyd and Rivest's selection
-// (CACM 18(3), 1975, algorithm 489) with vector partitions. Include inside HWY_NAMESPACE's file only.
+// (CACM 18(3), 1975, algorithm 489) with vector partitions. Include only from files that Highway compiles per target.
 //   const Threshold t = SelectThreshold(d, x, nullptr, n, n, k, buffers);  // the k-th largest
 //
-// A round takes 256 elements as a sample, sorts them, and picks two pivots that hold the wanted element between them
-// with a margin of 2.5 standard deviations. One pass sums what lies above and compresses what lies between into a
-// buffer, where the next round goes on: 128k elements become about 10k, 1k, 100, and those are sorted. A round whose
-// pivots missed goes on with the part above or below; one that shrank little (many ties) uses a single pivot, which
-// always removes the pivot's value. Time is linear on expectation.
+// A round sorts a sample of 256 elements and picks two pivots that have the target element between them with a margin
+// of 2.5 standard deviations. One pass sums the elements above and compresses those in between into a buffer, where the
+// next round continues: 128k elements become about 10k, 1k, 100, and those are sorted. A round whose pivots missed
+// continues with the part above or below; one that shrank little (many ties) uses a single pivot, which always removes
+// the pivot's value. Expected time is linear.
 #if defined(LZ_KERNELS_SAMPLING_SELECT_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_SAMPLING_SELECT_H_
 #undef LZ_KERNELS_SAMPLING_SELECT_H_
@@ -24,7 +24,7 @@ namespace lz {
 namespace HWY_NAMESPACE {
 namespace sampler {
 
-// Keep what is above `value`, and the first `ties` elements equal to it.
+// Keeps elements above `value`, and the first `ties` elements equal to it.
 struct Threshold {
   float value = -kInf;
   int64_t ties = std::numeric_limits<int64_t>::max();
@@ -61,7 +61,7 @@ Parts Partition(Tag d, const Elements& e, float lo, float hi, float* HWY_RESTRIC
     const int64_t end = std::min(e.n, begin + kBlock);
     Vec above = zero, mid = zero;
     for (int64_t i = begin; i < end; i += lanes) {
-      // Beyond the row NaN: neither above nor between.
+      // NaN past the end of the row: neither above nor between.
       const Vec x = LoadUpTo(d, e.x, i, e.n, std::numeric_limits<float>::quiet_NaN());
       const auto is_above = hn::Gt(x, vhi);
       const auto is_mid = hn::And(hn::Ge(x, vlo), hn::Le(x, vhi));
@@ -93,7 +93,7 @@ struct Weighted {
 
 constexpr int64_t kSample = 256;
 
-// Elements first, first + step, ...: in descending order.
+// Elements first, first + step, ..., in descending order.
 inline int64_t SortedSample(const Elements& e, std::array<Weighted, kSample>& sample) {
   const int64_t count = std::min(e.n, kSample);
   for (int64_t j = 0; j < count; ++j) {
@@ -109,8 +109,8 @@ struct Pivots {
   float hi;
 };
 
-// `target`: the mass wanted from the top of these elements. The tail is estimated, not the head: a sample shows the
-// many light elements well and misses the few heavy ones.
+// `target`: the mass to reach from the top of these elements. The tail is estimated, not the head: a sample represents
+// the many light elements well and misses the few heavy ones.
 inline Pivots ChoosePivots(const Elements& e, double target, bool single) {
   std::array<Weighted, kSample> sample;
   const int64_t count = SortedSample(e, sample);
@@ -125,7 +125,7 @@ inline Pivots ChoosePivots(const Elements& e, double target, bool single) {
   return {at + margin < count ? sample[at + margin].x : -kInf, at - margin >= 0 ? sample[at - margin].x : kInf};
 }
 
-// Elements equal to the threshold that are needed to reach `missing` with weight w each.
+// The number of elements equal to the threshold, of weight w each, that reach `missing`.
 inline int64_t TiesFor(double missing, float w) {
   return w > 0 ? int64_t(std::clamp(std::ceil(missing / w), 1.0, 0x1p40)) : Threshold{}.ties;
 }
@@ -142,10 +142,10 @@ inline Threshold SelectSorted(const Elements& e, double target) {
     above += group;
     i = end;
   }
-  return {sorted[count - 1].x};  // rounding: the sum of all stays below the target
+  return {sorted[count - 1].x};  // rounding: the total stays below the target
 }
 
-// The largest t with mass(x >= t) >= target. `mass` is the mass of all (n without weights); 0 < target.
+// The largest t with mass(x >= t) >= target. `mass` is the total mass (n without weights); 0 < target.
 inline Threshold SelectThreshold(Tag d, const float* x, const float* w, int64_t n, double mass, double target,
                                  const SelectBuffers& buffers) {
   Elements e = {x, w, n, mass};
@@ -163,7 +163,7 @@ inline Threshold SelectThreshold(Tag d, const float* x, const float* w, int64_t 
       target -= r.above;
       if (p.lo == p.hi) return {p.lo, TiesFor(target, w ? buffers.w[next][0] : 1.0f)};
     } else {                                      // below them
-      if (r.n_above + r.n_mid == e.n) return {};  // rounding: the sum of all stays below the target
+      if (r.n_above + r.n_mid == e.n) return {};  // rounding: the total stays below the target
       target -= r.above + r.mid;
       const double below = std::max(e.mass - r.above - r.mid, target);
       r = partition(d, e, -kInf, std::nextafter(p.lo, -kInf), buffers.x[next], buffers.w[next]);

@@ -1,5 +1,5 @@
 // Passes over one row that the sampling kernels share: tails as full vectors, scan for the maximum, weights, block
-// sums, the draw. Include inside HWY_NAMESPACE's file only (after hwy/highway.h).
+// sums, the draw. Include only from files that Highway compiles per target (after hwy/highway.h).
 #if defined(LZ_KERNELS_SAMPLING_VECTORS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_SAMPLING_VECTORS_H_
 #undef LZ_KERNELS_SAMPLING_VECTORS_H_
@@ -23,7 +23,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Sums run in f32 lanes within a block and in f64 across blocks: a sum of 256k terms stays within 1e-6.
+// Sums use f32 lanes within a block and f64 across blocks: a sum of 256k terms is within 1e-6.
 constexpr int64_t kBlock = 1024;
 
 using Tag = hn::ScalableTag<float>;
@@ -81,7 +81,7 @@ inline int64_t FindFirst(Tag d, const float* x, int64_t n, float value) {
   return -1;
 }
 
-// Sum of a block's weights; `w` has whole vectors, zeros beyond the row.
+// Sum of a block's weights; `w` has whole vectors, with zeros past the row.
 HWY_INLINE double BlockSum(Tag d, const float* w, int64_t n) {
   const int64_t lanes = int64_t(hn::Lanes(d));
   Vec s0 = hn::Zero(d), s1 = s0;
@@ -94,7 +94,7 @@ HWY_INLINE double BlockSum(Tag d, const float* w, int64_t n) {
   return double(hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))));
 }
 
-// Fills w (whole vectors, zeros beyond n) by weight(i) and the blocks' sums; returns the total.
+// Fills w (whole vectors, zeros past n) with weight(i) and the blocks' sums; returns the total.
 template <class Weight>
 HWY_INLINE double FillWeights(Tag d, int64_t n, float* HWY_RESTRICT w, double* HWY_RESTRICT blocks, Weight&& weight) {
   const int64_t lanes = int64_t(hn::Lanes(d));
@@ -123,7 +123,7 @@ class Exponent {
   Vec scale_, max_, factor_;
 };
 
-// w[i] = exp((x[i] - max) / temperature): the largest is exactly 1, -inf gives 0. Returns the total.
+// w[i] = exp((x[i] - max) / temperature): the largest is exactly 1, -inf becomes 0. Returns the total.
 inline double ExpWeights(Tag d, const float* HWY_RESTRICT x, int64_t n, float max, double temperature,
                          float* HWY_RESTRICT w, double* HWY_RESTRICT blocks) {
   const Exponent exponent(max, temperature);

@@ -1,7 +1,7 @@
 // Softmax with a temperature, CPU SIMD: a pass for the maximum, one for the exponentials and their sum, one to scale.
 //   logits [..., vocab] f32|f16|bf16, dense last axis     probs [..., vocab] f32, dense last axis; may alias f32 logits
-// Workspace: none. Deterministic. Source: own; definition in ops/sampling/softmax.h. FP32 terms, sums in FP64 over
-// blocks.
+// Workspace: none. Deterministic. Source: own; definition in ops/sampling/softmax.h. Terms in FP32, FP64 sums
+// over blocks.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/sampling/softmax/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -27,7 +27,7 @@ void StoreUpTo(sampler::Tag d, sampler::Vec v, float* p, int64_t i, int64_t n) {
   StoreF32N(d, v, p + i, size_t(n - i));
 }
 
-// The largest element; of a row with a NaN any one.
+// The largest element; any element if the row has a NaN.
 template <class T>
 float MaxOf(const T* x, int64_t n) {
   const sampler::Tag d;
@@ -43,7 +43,7 @@ float MaxOf(const T* x, int64_t n) {
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(m0, m1)));
 }
 
-// A NaN, an inf or no finite element make a weight NaN, the sum and so the whole row.
+// A NaN, an inf or the lack of a finite element makes a weight NaN, and so the sum and the whole row.
 template <class T>
 void Row(const T* x, float* out, int64_t n, double temperature) {
   const sampler::Tag d;
@@ -81,7 +81,7 @@ int32_t Run(const lz_kernel_args* args) {
   float* out = Data<float>(probs);
   const lz_tensor& rows = args->tensors[kRowTemperature];
   std::atomic<bool> valid = true;
-  // 8k elements take about 4 us on one core: less is not worth waking another.
+  // 8k elements take about 4 us on one core: less does not pay for waking another thread.
   ParallelFor(args, NumRows(logits), 8192 / (n + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const double temperature =

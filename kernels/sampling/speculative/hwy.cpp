@@ -1,8 +1,8 @@
-// Chain speculative sampling, CPU SIMD: drafts are judged in FP64; one row of weights a sequence is summed and drawn
-// from.
+// Chain speculative sampling, CPU SIMD: drafts are judged in FP64; one row of weights per sequence is summed
+// and sampled.
 //   draft_probs [b, n, vocab], target_probs [b, n + 1, vocab] f32|f16|bf16     draft_token_ids [b, n] i32|i64
 //   output_token_ids [b, n + 1], num_accepted [b] i64; all contiguous, nothing aliases
-// Workspace: 36 bytes a vocabulary entry for each sequence that runs at once. Deterministic. Source: own; algorithm 1
+// Workspace: 36 bytes per vocabulary entry for each sequence that runs at once. Deterministic. Source: own; algorithm 1
 // of arXiv:2211.17192. Weights in FP32, sums in FP64 over blocks of 1024.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/sampling/speculative/hwy.cpp"
@@ -29,7 +29,7 @@ struct Chain {
   sampling::Draws draws;
 };
 
-// The token at a position: from max(p - q, 0), or from p when q is null or the residual has no mass; -1 if p has none.
+// The token at a position: from max(p - q, 0), or from p if q is null or the residual has no mass; -1 if p has none.
 template <class T>
 int64_t DrawToken(const T* p, const T* q, int64_t vocab, double u, const RowWorkspace& ws) {
   const sampler::Tag d;

@@ -1,5 +1,5 @@
-// One element of mlp.linear.gguf as its definition has it, in FP64, of an input that is not rounded: what kernels call
-// where a sum in FP32 may have left its range.
+// One element of mlp.linear.gguf as in its definition, in FP64, from an input that is not rounded: for sums that may
+// exceed the range of FP32.
 #pragma once
 
 #include "core/view.h"
@@ -16,10 +16,10 @@ class ExactSums {
         input_(args->tensors[ops::mlp_linear_gguf::kInput]),
         packed_(args->tensors[ops::mlp_linear_gguf::kPacked]) {}
 
-  // found: what FP32 made of it.
+  // found: the result in FP32.
   double At(int64_t row, int64_t column, float found) const {
     using namespace ops::gguf;
-    constexpr int64_t kScaled = 16;  // values under one scale, at least
+    constexpr int64_t kScaled = 16;  // least number of values with one scale
     const auto byte = [&](int64_t at) { return int(uint8_t(packed_.GetInt({column / kGroupRows, at}))); };
     const int64_t k = input_.shape[input_.ndim - 1];
     return linear::ExactSum(input_, row, found, kScaled,

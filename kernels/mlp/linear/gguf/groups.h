@@ -1,7 +1,7 @@
-// What the Highway kernels of linear_gguf share: packed groups of 16 columns times rows of input, lanes are output
+// Shared by the Highway kernels of linear_gguf: packed groups of 16 columns times rows of input; lanes are output
 // columns. A block's value is d * (code - zero) + m, so its part of a sum is d * (sum of code * a - zero * sum of a) +
-// m * sum of a. A kernel gives `Sum`: how codes times activations of a block are summed, and its `Sum::Block`, 32
-// values of a row. Include inside HWY_NAMESPACE's file only (after kernels/simd.h).
+// m * sum of a. A kernel provides `Sum`, which sums the products of a block, and its `Sum::Block`, 32 values of a row.
+// Include only from files that Highway compiles per target (after kernels/simd.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_GGUF_GROUPS_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_GGUF_GROUPS_H_
 #undef LZ_KERNELS_MLP_LINEAR_GGUF_GROUPS_H_
@@ -28,7 +28,7 @@ using namespace lz::ops::mlp_linear_gguf;
 
 inline constexpr int kMaxTile = 4;  // rows of input at once
 
-// One vector of a group's columns: codes at `p`, which is the vector's first byte of the block's first part.
+// One vector of a group's columns: quantized values at `p`, the vector's first byte of the block's first part.
 template <int F, class Sum, int M>
 HWY_INLINE void SumCodes(const uint8_t* p, const typename Sum::Block* const* a, int64_t block, Sum (*sums)[2]) {
   const DU8 du8;
@@ -68,7 +68,7 @@ HWY_INLINE void SumCodes(const uint8_t* p, const typename Sum::Block* const* a, 
   }
 }
 
-// total[m] += the block's part of the sums. `scales`: of the group; lane: the vector's first column.
+// total[m] += the block's part of the sums. `scales`: those of the group; lane: the vector's first column.
 template <int F, class Sum, int M>
 HWY_INLINE void AddBlock(const uint8_t* scales, int64_t block, int lane, const typename Sum::Block* const* a,
                          const Sum (*sums)[2], VF* total) {
@@ -144,7 +144,7 @@ HWY_NOINLINE void RunGroup(const uint8_t* group, int64_t k, const typename Sum::
   }
 }
 
-// Sums that left FP32 are taken again as the definition has it.
+// Computes sums that exceed the range of FP32 again, as in the definition.
 inline HWY_NOINLINE void TakeAgain(const lz_kernel_args* args, int64_t row, int64_t column, int64_t count,
                                    float* sums) {
   const gguf::ExactSums exact(args);

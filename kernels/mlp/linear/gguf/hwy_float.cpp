@@ -1,6 +1,6 @@
-// Linear with packed GGUF weights for any number of rows, CPU SIMD, activations as given:
-// codes times activations are summed in FP32, scales are applied to 32 values (q6_k: 16) at once.
-//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, as linear_gguf_prepack has it
+// Linear with packed GGUF weights for any number of rows, CPU SIMD, activations not rounded: products are summed in
+// FP32, and scales are applied to 32 values (q6_k: 16) at once.
+//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, from linear_gguf_prepack
 //   bias   [n]       dtype of input, optional          output [..., n], last dim dense
 // Workspace: one block record for each row and 32 values of k. Deterministic. Source: own.
 #define HWY_WANT_AVX3_DL 1  // its dot products of bytes
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 namespace {
-// 32 values of one row of input, and their sums; sum1 is of the last 16.
+// 32 values of one row of input, and their sums; sum1 is that of the last 16.
 struct FloatBlock {
   float x[32];
   float sum, sum0, sum1, unused;
@@ -37,7 +37,8 @@ HWY_INLINE void MakeBlock(const T* x, FloatBlock* block) {
   block->sum0 = sums[0], block->sum1 = sums[1], block->sum = sums[0] + sums[1];
 }
 
-// Codes times activations of a part of a block: what is summed, and what it adds to a total. `sum`: of the activations.
+// The sum of quantized values times activations of a part of a block, and its contribution to a total. `sum`: that of
+// the activations.
 struct FloatSum {
   using Block = FloatBlock;
 #if HWY_TARGET <= HWY_AVX3
@@ -67,8 +68,8 @@ struct FloatSum {
 };
 
 #if HWY_TARGET <= HWY_AVX3
-// A lane's eight codes of four bits by look-up: its index is the lowest four bits, so that nothing is masked. Few rows
-// have two sums for each half of a block: a look-up does not wait for the one before the last.
+// Converts a lane's eight 4-bit values by look-up: the index uses only the lowest four bits, so nothing is masked. For
+// few rows each half of a block has two sums, so that a look-up does not wait for the previous one.
 template <int M>
 constexpr int kNibbleChains = M <= 2 ? 4 : 2;
 template <int M>

@@ -1,6 +1,6 @@
-// Linear with packed GGUF weights for any number of rows, CPU SIMD, activations in int8:
-// codes times activations are summed as integers (exact), scales are applied to 32 values (q6_k: 16) at once.
-//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, as linear_gguf_prepack has it
+// Linear with packed GGUF weights for any number of rows, CPU SIMD, activations in int8: products are summed as
+// integers (exact), and scales are applied to 32 values (q6_k: 16) at once.
+//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, from linear_gguf_prepack
 //   bias   [n]       dtype of input, optional          output [..., n], last dim dense
 // Workspace: one block record for each row and 32 values of k. Deterministic. Source: own.
 #define HWY_WANT_AVX3_DL 1  // its dot products of bytes
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace lz {
 namespace HWY_NAMESPACE {
 namespace {
-// 32 values of one row of input, and their sums; sum1 is of the last 16.
+// 32 values of one row of input, and their sums; sum1 is that of the last 16.
 struct IntBlock {
   int32_t quads[8];  // four int8 each
   float d;
@@ -54,8 +54,8 @@ HWY_INLINE void MakeBlock(const T* x, IntBlock* block) {
 // sum + the dot product of each lane's four unsigned bytes with four signed ones.
 HWY_INLINE VI AddDot4(VI sum, hn::Vec<DU8> codes, int32_t quad) {
 #if HWY_TARGET == HWY_AVX3_DL
-  const VI a =
-      hn::Set(DI(), quad);  // Highway's compile flags of this target lack avx512vnni, its test of the CPU does not
+  const VI a = hn::Set(DI(), quad);  // Highway's compile flags for this target lack avx512vnni, though its check of the
+                                     // CPU includes it
   asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(codes.raw), "v"(a.raw));
   return sum;
 #elif HWY_ARCH_X86
@@ -75,8 +75,8 @@ HWY_INLINE VI AddDot4(VI sum, hn::Vec<DU8> codes, int32_t quad) {
 #endif
 }
 
-// Codes times activations of a part of a block: what is summed, and what it adds to a total. `sum`: of the activations;
-// codes that count from `zero` may cancel with it, so integers are subtracted as such.
+// The sum of quantized values times activations of a part of a block, and its contribution to a total. `sum`: that of
+// the activations; quantized values relative to `zero` may cancel with it, so the subtraction is done in integers.
 struct IntSum {
   using Block = IntBlock;
   static constexpr bool kSumsNibbles = false;
@@ -86,7 +86,7 @@ struct IntSum {
   HWY_INLINE void Add(hn::Vec<DU8> codes, const IntBlock& a, int quad) { v = AddDot4(v, codes, a.quads[quad]); }
   HWY_INLINE VF AddFrom(int zero, VF d, int32_t sum, const IntBlock& a, VF total) const {
     const VF value = hn::ConvertTo(DF(), hn::Sub(v, hn::Set(DI(), zero * sum)));
-    return hn::MulAdd(hn::Mul(d, value), hn::Set(DF(), a.d), total);  // value * a.d may leave f32
+    return hn::MulAdd(hn::Mul(d, value), hn::Set(DF(), a.d), total);  // value * a.d may overflow f32
   }
   HWY_INLINE VF AddOffset(VF d, VF m, int32_t sum, const IntBlock& a, VF total) const {
     const VF value = hn::MulAdd(m, hn::Set(DF(), float(sum)), hn::Mul(d, hn::ConvertTo(DF(), v)));

@@ -1,5 +1,5 @@
-// Vectors of packed GGUF weights: a lane is an output column; scales and codes of a vector's columns.
-// Include inside HWY_NAMESPACE's file only.
+// Vectors of packed GGUF weights: a lane is an output column; scales and quantized values of a vector's columns.
+// Include only from files that Highway compiles per target.
 #if defined(LZ_KERNELS_MLP_LINEAR_GGUF_LANES_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_GGUF_LANES_H_
 #undef LZ_KERNELS_MLP_LINEAR_GGUF_LANES_H_
@@ -34,7 +34,8 @@ HWY_INLINE VF SignedBytes(const uint8_t* p) {
   return hn::ConvertTo(DF(), hn::PromoteTo(DI(), hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
 }
 
-// Codes in a register. With 16 lanes the compiler would load them again for each use, and loads bound the rest.
+// Quantized values in a register. With 16 lanes the compiler would load them again for each use, and loads are
+// the bottleneck.
 HWY_INLINE hn::Vec<DU8> LoadCodes(const uint8_t* p) {
   auto codes = hn::LoadU(DU8(), p);
 #if HWY_TARGET <= HWY_AVX3

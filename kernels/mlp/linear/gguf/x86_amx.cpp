@@ -1,9 +1,9 @@
-// Linear with packed GGUF weights and activations in int8 for many rows: blocks of codes are products of AMX's tiles.
-//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, as linear_gguf_prepack has it
+// Linear with packed GGUF weights and activations in int8 for many rows: blocks are multiplied with AMX tiles.
+//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, from linear_gguf_prepack
 //   bias   [n]       dtype of input, optional          output [..., n], last dim dense
-// Workspace: the input's codes in strips of 16 rows. Deterministic. Source: own. Codes of a block are made signed
-// bytes, once for all rows; their products with a strip are exact integers [16 rows][16 columns], which are scaled in
-// FP32.
+// Workspace: the int8 input in strips of 16 rows. Deterministic. Source: own. The weights of a block are converted to
+// signed bytes, once for all rows; their products with a strip are exact integers [16 rows][16 columns], which are
+// scaled in FP32.
 #include "core/kernel.h"
 #include "platform/device.h"
 
@@ -20,11 +20,11 @@ using namespace lz::gguf;
 using x86::Tiles;
 
 constexpr int64_t kStrip = 16;                // rows of a tile
-constexpr int64_t kPanelBlocks = 64;          // of 32 values: 32 KiB of codes
-constexpr int64_t kStripsBytes = 512 * 1024;  // of input in a second-level cache
-constexpr int64_t kMaxStrips = 32;            // whose sums are kept over several panels
+constexpr int64_t kPanelBlocks = 64;          // blocks of 32 values: 32 KiB of weights
+constexpr int64_t kStripsBytes = 512 * 1024;  // bytes of input in the L2 cache
+constexpr int64_t kMaxStrips = 32;            // strips whose sums are kept over several panels
 
-// 32 values of a strip. sum: of the row's values, d times its codes.
+// 32 values of a strip. sum: that of the row's values, d times that of its int8 values.
 struct ActivationBlock {
   int8_t codes[kStrip][kActivationBlock];
   float d[kStrip], sum[kStrip];
@@ -36,7 +36,7 @@ struct Scratch {
   alignas(64) float sums[kMaxStrips][kStrip][1][kGroupRows];
 };
 
-// How many values of k share a scale, and the tiles for them: integers in 0 to 3, a strip's codes in 4 and 5, a panel's
+// The number of values of k that share a scale, and the tiles for them: integers in 0 to 3, a strip in 4 and 5, a panel
 // in 6 and 7.
 template <int F>
 struct Shape {
@@ -46,7 +46,7 @@ struct Shape {
   static constexpr uint8_t kRows[8] = {16, 16, 16, 16, 16, 16, kQuads, kQuads};
 };
 
-constexpr int kBatch = 4;  // products under way while those before them are scaled
+constexpr int kBatch = 4;  // products in flight while the previous ones are scaled
 using Integers = int32_t[kStrip][kGroupRows];
 
 // Product i of a strip with a panel: its block, and the block's part.
@@ -134,7 +134,7 @@ LZ_AVX512BF16 void RunGroups(const lz_kernel_args* args, int64_t begin, int64_t 
 template <class T>
 LZ_AVX512BF16 void RoundStrip(const lz_tensor& input, int64_t row, int64_t rows, int64_t blocks, ActivationBlock* out) {
   const T* x[kStrip];
-  for (int64_t r = 0; r < kStrip; ++r)  // behind the last: the last
+  for (int64_t r = 0; r < kStrip; ++r)  // past the last row: the last one again
     x[r] = Data<const T>(input) + RowOffset(input, row + std::min(r, rows - 1));
   for (int64_t b = 0; b < blocks; ++b) {
     for (int64_t r = 0; r < kStrip; r += 4) {

@@ -1,10 +1,10 @@
-// Linear in bf16 with packed GGUF weights for any number of rows, with AVX512-BF16's dot products: four bits of a code
-// at a time become bf16 by a look-up in a register, exactly; lanes are output columns.
-//   input  [..., k]  bf16, last dim dense     packed [ceil(n / 16), bytes] u8, as linear_gguf_prepack has it
+// Linear in bf16 with packed GGUF weights for any number of rows, with AVX512-BF16's dot products: four bits of a
+// weight at a time become bf16 by a look-up in a register, exactly; lanes are output columns.
+//   input  [..., k]  bf16, last dim dense     packed [ceil(n / 16), bytes] u8, from linear_gguf_prepack
 //   bias   [n]       bf16, optional           output [..., n], last dim dense
 // Workspace: the input in the order of the look-ups, and the sums of its blocks. Deterministic: a sum depends neither
-// on the threads nor on rows and columns beside it. Source: own. VDPBF16PS takes denormals for zero. A sum that is not
-// an ordinary number is taken again as the definition has it.
+// on the threads nor on other rows and columns. Source: own. VDPBF16PS treats denormals as zero. A sum that is not an
+// ordinary number is computed again as in the definition.
 #include "core/kernel.h"
 #include "platform/device.h"
 
@@ -24,16 +24,17 @@ using namespace lz;
 using namespace lz::gguf;
 using namespace lz::ops::mlp_linear_gguf;
 
-constexpr int kMaxTile = 4;  // rows that share what is looked up
-constexpr int kChains = 4;   // of dot products of a block, two for each 16 values
+constexpr int kMaxTile = 4;  // rows that share a look-up
+constexpr int kChains = 4;   // chains of dot products per block, two for each 16 values
 
-// 32 values of a row: of each four the first and third, then the second and fourth, which is how the codes come out.
+// 32 values of a row: of each four the first and third, then the second and fourth, the order in which look-ups produce
+// the weights.
 struct Block {
   uint32_t pairs[8][2];
 };
 
-// What the words of a table stand for: four bits, which are there twice, so that a look-up's fifth bit needs no mask;
-// of q8_0 those of the lower and those of the upper half of a byte; of q6_k six bits in two tables.
+// The meaning of a table's words: four bits, stored twice, so that the fifth bit of a look-up needs no mask; for q8_0
+// those of the lower and those of the upper half of a byte; for q6_k six bits in two tables.
 template <int F>
 constexpr float MeaningOf(int table, int word) {
   if (F == kQ6_K) return float(32 * table + word - 32);
@@ -69,10 +70,10 @@ struct Sums {
 
 LZ_AVX512BF16_INLINE __m512i LoadCodes(const uint8_t* p) {
   __m512i codes = _mm512_loadu_si512(p);
-  asm("" : "+v"(codes));  // the compiler would load them anew for each use, and loads are what there are few of
+  asm("" : "+v"(codes));  // otherwise the compiler loads them again for each use, and loads are the bottleneck
   return codes;
 }
-// Bit `from` of each word comes to bit `to`.
+// Moves bit `from` of each word to bit `to`.
 LZ_AVX512BF16_INLINE __m512i Shift(__m512i v, int from, int to) {
   if (from == to) return v;
   return from > to ? _mm512_srli_epi16(v, unsigned(from - to)) : _mm512_slli_epi16(v, unsigned(to - from));
@@ -113,7 +114,7 @@ LZ_AVX512BF16_INLINE void SumCodes(const uint8_t* p, const __m512i* tables, cons
   }
 }
 
-// total[m] += the block's sums under its scales; x_sums: of the rows' blocks.
+// total[m] += the block's sums times its scales; x_sums: sums of the rows' blocks.
 template <int F, int M>
 LZ_AVX512BF16_INLINE void AddBlock(const uint8_t* scales, int64_t block, const float* const* x_sums,
                                    const Sums<M>& sums, __m512* total) {
@@ -184,7 +185,7 @@ Run RunFor(int64_t format, int64_t rows) {
   }
 }
 
-// A call's sizes, and its input in order.
+// A call's sizes, and its reordered input.
 struct Job {
   explicit Job(const lz_kernel_args* args)
       : args(args),
@@ -212,7 +213,7 @@ struct Job {
   float* sums;  // [rows][blocks]
 };
 
-// Where the columns of a call go.
+// The destination of a call's columns.
 struct Output {
   explicit Output(const lz_kernel_args* args)
       : tensor(args->tensors[kOutput]), bias(args->tensors[kBias]), offsets(tensor), exact(args) {}

@@ -1,9 +1,10 @@
 // Linear with packed GGUF weights and activations in int8 for many rows, with AVX512-VNNI's dot products of bytes.
-//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, as linear_gguf_prepack has it
+//   input  [..., k]  f32|f16|bf16, last dim dense     packed [ceil(n / 16), bytes] u8, from linear_gguf_prepack
 //   bias   [n]       dtype of input, optional          output [..., n], last dim dense
-// Workspace: the input's codes in strips of four rows. Deterministic: a sum depends neither on the threads nor on rows
-// and columns beside it. Source: own. Codes of 48 columns become bytes once for all rows. A tile of four rows and 48
-// columns has twelve sums of integers, and twelve of floats, which the former are scaled to after each block of 32.
+// Workspace: the int8 input in strips of four rows. Deterministic: a sum depends neither on the threads nor on other
+// rows and columns. Source: own. The weights of 48 columns become bytes once for all rows. A tile of four rows and 48
+// columns has twelve sums of integers, and twelve of floats, to which the integers are scaled and added after each
+// block of 32.
 #include "core/kernel.h"
 #include "platform/device.h"
 
@@ -19,13 +20,13 @@ using namespace lz;
 using namespace lz::gguf;
 
 constexpr int kStrip = 4;                     // rows of a tile
-constexpr int kGroups = 3;                    // of 16 columns in a tile
-constexpr int64_t kPanelBlocks = 32;          // of 32 values
-constexpr int64_t kStripsBytes = 512 * 1024;  // of input in a second-level cache
-constexpr int64_t kMaxStrips = 128;           // whose sums are kept over several panels
+constexpr int kGroups = 3;                    // groups of 16 columns in a tile
+constexpr int64_t kPanelBlocks = 32;          // blocks of 32 values
+constexpr int64_t kStripsBytes = 512 * 1024;  // bytes of input in the L2 cache
+constexpr int64_t kMaxStrips = 128;           // strips whose sums are kept over several panels
 
-// 32 values of a strip. sum: of the row's values, d times its codes; start: what the first and the last 16 codes add to
-// integers for what the weights' codes count from.
+// 32 values of a strip. sum: that of the row's values, d times that of its int8 values; start: the contribution of the
+// first and the last 16 values to integer sums, from the offset of the weights.
 struct ActivationBlock {
   int8_t codes[kStrip][kActivationBlock];
   float d[kStrip], sum[kStrip];
@@ -38,8 +39,8 @@ struct Scratch {
   alignas(64) TileSums sums[kMaxStrips];
 };
 
-// Memory that is asked for while a tile is summed: `step` bytes for each block. All at once they would hold up the
-// tile's own loads.
+// Memory to prefetch while a tile is summed: `step` bytes per block. All at once, they would delay the tile's
+// own loads.
 struct Ahead {
   const uint8_t* p;
   int64_t step;
@@ -101,7 +102,7 @@ LZ_AVX512VNNI __attribute__((noinline)) void SumTile(const ActivationBlock* a,
     for (int c = 0; c < C; ++c) _mm512_store_ps((*sums)[r][c], totals[r][c]);
 }
 
-// A call's sizes, and the input's codes.
+// A call's sizes, and its int8 input.
 struct Job {
   explicit Job(const lz_kernel_args* args)
       : args(args),
@@ -122,7 +123,7 @@ template <int F, class T>
 LZ_AVX512VNNI void RoundStrip(const Job& job, int64_t strip) {
   const lz_tensor& input = job.args->tensors[kInput];
   const T* x[kStrip];
-  for (int64_t r = 0; r < kStrip; ++r)  // behind the last: the last
+  for (int64_t r = 0; r < kStrip; ++r)  // past the last row: the last one again
     x[r] = Data<const T>(input) + RowOffset(input, std::min(strip * kStrip + r, job.rows - 1));
   ActivationBlock* out = job.codes + strip * job.blocks;
   for (int64_t b = 0; b < job.blocks; ++b) {
@@ -146,7 +147,7 @@ void SumGroups(const ActivationBlock* a, const Panel<kPanelBlocks, kGroups>& pan
   }
 }
 
-// Strips [begin, end) times the groups from `first` on that make one panel; the next panel's are asked for meanwhile.
+// Strips [begin, end) times the groups from `first` on that make one panel; prefetches the next panel meanwhile.
 template <int F, class T>
 LZ_AVX512VNNI void RunPanel(const Job& job, const OutputColumns<T>& output, int64_t first, int64_t begin, int64_t end) {
   auto& scratch = ScratchOfThread<Scratch>();
@@ -171,10 +172,10 @@ LZ_AVX512VNNI void RunPanel(const Job& job, const OutputColumns<T>& output, int6
   }
 }
 
-// How many strips are multiplied with a panel at once: as many as a cache holds, fewer where threads would have nothing
-// to do. Parts have one size, because each thread takes as many of them.
+// The number of strips that are multiplied with a panel at once: as many as a cache holds, fewer if threads would be
+// idle. Parts have equal sizes, because each thread takes equally many.
 int64_t StripsAtOnce(const Job& job, int64_t panels) {
-  constexpr int64_t kFewest = 8;  // a panel takes less than a strip's time to decode
+  constexpr int64_t kFewest = 8;  // strips; decoding a panel takes less time than multiplying one strip
   const int64_t most =
       std::clamp<int64_t>(kStripsBytes / int64_t(job.blocks * sizeof(ActivationBlock) + 1), 1, kMaxStrips);
   const int64_t threads = job.args->parallel ? job.args->parallel->num_threads : 1;

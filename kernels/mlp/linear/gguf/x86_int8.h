@@ -1,6 +1,5 @@
-// What products of packed GGUF weights with activations in int8 share whatever multiplies: rows rounded to int8,
-// weights decoded to bytes, sums stored. For files of x86-64 only; on a CPU with AVX-512 they may be called from any
-// code.
+// Shared by products of packed GGUF weights with activations in int8, whatever instructions multiply: rows rounded to
+// int8, weights decoded to bytes, sums stored. For files of x86-64 only; on a CPU with AVX-512 any code may call them.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +43,7 @@ LZ_AVX512_INLINE void StoreFloats(__m512 v, __mmask16 mask, BF16* p) {
 
 // ---- rows
 
-// What four rows' blocks of 32 values have beside their codes: d, and the sums of the first and the last 16 codes.
+// d and the sums of the first and the last 16 int8 values, for a block of 32 values of four rows.
 struct FourScales {
   __m128 d;
   __m128i low, high;
@@ -59,7 +58,7 @@ LZ_AVX512_INLINE __m128i LargestOfEach(const __m512i* v) {
   return _mm_max_epi32(_mm256_castsi256_si128(two), _mm256_extracti128_si256(two, 1));
 }
 
-// 32 values of each of four rows, from x[r] + at on, as the contract rounds them.
+// 32 values of each of four rows, from x[r] + at on, rounded as in the contract.
 template <class T>
 LZ_AVX512_INLINE FourScales RoundFour(const T* const* x, int64_t at, int8_t (*codes)[kActivationBlock]) {
   const __m512i magnitude = _mm512_set1_epi32(0x7fffffff);
@@ -71,15 +70,15 @@ LZ_AVX512_INLINE FourScales RoundFour(const T* const* x, int64_t at, int8_t (*co
     largest[r] = _mm512_max_epi32(_mm512_and_si512(_mm512_castps_si512(v[r][0]), magnitude),
                                   _mm512_and_si512(_mm512_castps_si512(v[r][1]), magnitude));
   }
-  const __m128i amax_bits = LargestOfEach(largest);  // NaN and infinity are the largest integers
+  const __m128i amax_bits = LargestOfEach(largest);  // as integers, NaN and infinity are the largest
   const __m128 amax = _mm_castsi128_ps(amax_bits), most = _mm_set1_ps(127.0f);
   const __mmask8 finite = _mm_cmplt_epi32_mask(amax_bits, _mm_set1_epi32(0x7f800000));
   const __mmask8 large = _mm_cmp_ps_mask(amax, _mm_set1_ps(kLeastActivation), _CMP_GE_OQ);
   const __m512 inverse = _mm512_castps128_ps512(_mm_maskz_div_ps(__mmask8(finite & large), most, amax));
 
-  // Of the vectors of two rows, which are packed lane by lane, to fours of k in order.
+  // From the vectors of two rows, which are packed lane by lane, to fours of k in order.
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  __m512i sums[2];  // of fours: [row][8]
+  __m512i sums[2];  // sums of fours: [row][8]
 #pragma GCC unroll 2
   for (int pair = 0; pair < 2; ++pair) {
     __m512i words[2];
@@ -105,8 +104,8 @@ LZ_AVX512_INLINE FourScales RoundFour(const T* const* x, int64_t at, int8_t (*co
 
 // ---- weights
 
-// kGroups times 16 columns' weights of up to kBlocks blocks of 32: codes as bytes, fours of k side by side; a value is
-// (code - zero) * d (q6_k: each d for 16 of k) + m. Signed codes have the zero taken off.
+// The weights of kGroups times 16 columns for up to kBlocks blocks of 32, as bytes in fours of k; a value is (code -
+// zero) * d (q6_k: each d for 16 of k) + m. If signed, zero is subtracted already.
 template <int64_t kBlocks, int kGroups>
 struct Panel {
   alignas(64) uint8_t codes[kBlocks][8][kGroups][64];
@@ -121,7 +120,7 @@ inline constexpr int kZero = F == kQ4_0   ? 8
                              : F == kQ8_0 ? 128
                                           : 0;
 
-// stride: in bytes, between fours of k.
+// stride: bytes between fours of k.
 template <int F, bool kSigned>
 LZ_AVX512_INLINE void DecodeCodes(const uint8_t* p, uint8_t* codes, int64_t stride) {
   const __m512i zero = _mm512_set1_epi8(kSigned ? char(kZero<F>) : 0);
@@ -173,14 +172,14 @@ LZ_AVX512 void Decode(const uint8_t* group, int64_t k, int64_t first, int64_t bl
 
 // ---- sums
 
-// Where a call's sums go.
+// The destination of a call's sums.
 template <class T>
 class OutputColumns {
  public:
   explicit OutputColumns(const lz_kernel_args* args)
       : tensor_(args->tensors[kOutput]), bias_(args->tensors[kBias]), offsets_(tensor_), rows_(NumRows(tensor_)) {}
 
-  // Rows [row, row + count) of kGroups groups from `group` on, as far as there are such rows and columns.
+  // Rows [row, row + count) of kGroups groups from `group` on, as far as those rows and columns exist.
   template <int kGroups>
   LZ_AVX512_INLINE void Store(int64_t row, int64_t count, int64_t group,
                               const float (*sums)[kGroups][kGroupRows]) const {

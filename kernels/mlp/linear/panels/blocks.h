@@ -1,6 +1,6 @@
-// How own kernels walk through a product of many rows: weights in panels of 64 columns, in place or packed for a block
-// of rows; tiles of a few rows and a panel are what registers hold. Sums go over k in order, in blocks: their order
-// depends on k alone.
+// The order in which own kernels iterate over a product of many rows: weights in panels of 64 columns, in place or
+// packed for a block of rows; registers hold tiles of a few rows and a panel. Sums go over k in order, in blocks: their
+// order depends only on k.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +14,16 @@
 namespace lz::panels {
 
 inline constexpr int64_t kPanel = 64;       // columns
-inline constexpr int64_t kInPlaceK = 1024;  // of a panel that need not be written
-inline constexpr int64_t kBlockRows = 512;  // for which a panel is packed once
+inline constexpr int64_t kInPlaceK = 1024;  // largest block of k of a panel that is used in place
+inline constexpr int64_t kBlockRows = 512;  // rows for which a panel is packed once
 inline constexpr int64_t kUnitRows = 64;    // the unit in which threads share the work of a panel
 inline constexpr int kTileRows = 6;         // with 64 columns 24 vectors of 16 sums
-using Sums = float[kPanel];                 // of one row
+using Sums = float[kPanel];                 // sums of one row
 
-inline constexpr int64_t kPackedBytes = 128 << 10;  // of a panel that is packed: a part of a second-level cache
+inline constexpr int64_t kPackedBytes = 128 << 10;  // bytes of a packed panel: a part of the L2 cache
 template <class E>
 inline constexpr int64_t kPackedK = kPackedBytes / (kPanel * int64_t(sizeof(E)));
-// What a thread writes: a packed panel, and sums of at most two products.
+// The memory that a thread writes: a packed panel, and sums of at most two products.
 struct Scratch {
   alignas(64) std::byte panel[kPackedBytes];
   alignas(64) Sums sums[2][kBlockRows];
@@ -33,13 +33,14 @@ struct Size {
   int64_t rows, columns, k;
 };
 
-// Blocks of k are nearly equal, at most `most`, and even. Long ones are faster: a CPU foresees long rows.
+// Blocks of k are nearly equal, at most `most`, and even. Long ones are faster, because hardware prefetchers follow
+// long rows.
 inline int64_t BlockK(int64_t k, int64_t most) {
   const int64_t blocks = std::max<int64_t>(1, (k + most - 1) / most);
   return std::max<int64_t>(32, ((k + blocks - 1) / blocks + 31) / 32 * 32);
 }
 
-// Weights as a model stores them: the values of k of a column side by side, or the columns of a value of k.
+// Weights as a model stores them: contiguous in k for each column, or contiguous in columns for each k.
 template <class T>
 struct Weights {
   const T* At(int64_t column, int64_t from) const {
@@ -51,7 +52,7 @@ struct Weights {
   bool by_columns;
 };
 
-// Panels that are there, [columns / 64, k, 64], which a CPU foresees.
+// Packed panels, [columns / 64, k, 64], which hardware prefetchers follow.
 template <class T>
 struct InPlace {
   static constexpr int64_t kBlockK = kInPlaceK;
@@ -64,11 +65,11 @@ struct InPlace {
 };
 
 // The products of kParts weights with the same rows, whose elements are E.
-//   x(row)                                        where a row begins
-//   source.Panel(part, first, columns, from, size, buffer)     values [from, from + size) of k of a panel: what it
-//                                                 returns, in `buffer` or in place
-//   add(x, tile, panel, columns, size, more, sums)      sums of tile <= kTileRows rows, added to what stands there if
-//                                                 `more`
+//   x(row)                                        the start of a row
+//   source.Panel(part, first, columns, from, size, buffer)     returns values [from, from + size) of k of a panel, in
+//                                                 `buffer` or in place
+//   add(x, tile, panel, columns, size, more, sums)      sums of tile <= kTileRows rows, added to the previous
+//                                                 ones if `more`
 //   store(row, first, columns, sums[0], sums[kParts - 1])      once for each row and panel
 template <int kParts, class E, class X, class Source, class Add, class Store>
 void Multiply(const lz_kernel_args* args, const Size& size, const X& x, const Source& source, const Add& add,
@@ -80,7 +81,7 @@ void Multiply(const lz_kernel_args* args, const Size& size, const X& x, const So
     for (int64_t from = 0; from < size.k || from == 0; from += block_k) {
       const int64_t depth = std::min(block_k, size.k - from);
       const E* w = source.Panel(part, first, columns, from, depth, buffer);
-      for (int64_t tile = 0; tile < tiles; ++tile) {  // of nearly equal numbers of rows
+      for (int64_t tile = 0; tile < tiles; ++tile) {  // tiles of nearly equal numbers of rows
         const int64_t row = (end - begin) * tile / tiles, next = (end - begin) * (tile + 1) / tiles;
         const E* rows[kTileRows];
         for (int64_t r = row; r < next; ++r) rows[r - row] = x(begin + r) + from;
@@ -89,7 +90,7 @@ void Multiply(const lz_kernel_args* args, const Size& size, const X& x, const So
     }
   };
   const int64_t units = (size.rows + kUnitRows - 1) / kUnitRows, panels = (size.columns + kPanel - 1) / kPanel;
-  constexpr int64_t kGrain = 64 * 4096;  // products: some 5 us
+  constexpr int64_t kGrain = 64 * 4096;  // products: about 5 us
   const int64_t products = std::min(size.rows, kUnitRows) * size.k * kPanel * kParts;
   ParallelFor(args, panels * units, kGrain / (products + 1) + 1, [&](int64_t begin, int64_t end) {
     Scratch& scratch = ScratchOfThread<Scratch>();
@@ -107,7 +108,7 @@ void Multiply(const lz_kernel_args* args, const Size& size, const X& x, const So
   });
 }
 
-// f(n) with n = std::integral_constant of `count`, 1 to kMax.
+// Calls f(n) with n = std::integral_constant of `count`, 1 to kMax.
 template <int kMax, class F>
 void WithCount(int64_t count, const F& f) {
   if constexpr (kMax > 1) {

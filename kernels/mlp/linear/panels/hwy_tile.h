@@ -1,6 +1,6 @@
-// Panels of f32, or of bf16 in pairs, times tiles of rows in FP32; and how weights by rows or by columns become panels.
-// A packed panel is [tiles][size][kTileColumns] f32, zeros behind its columns. Include inside HWY_NAMESPACE's file
-// only.
+// Panels of f32, or of bf16 in pairs, times tiles of rows in FP32; and the packing of row-major or column-major weights
+// into panels. A packed panel is [tiles][size][kTileColumns] f32, with zeros past its columns. Include only from files
+// that Highway compiles per target.
 #if defined(LZ_KERNELS_MLP_LINEAR_PANELS_HWY_TILE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_PANELS_HWY_TILE_H_
 #undef LZ_KERNELS_MLP_LINEAR_PANELS_HWY_TILE_H_
@@ -41,7 +41,7 @@ constexpr int kVectors = 2;
 constexpr int64_t kTileColumns = kVectors * int64_t(hn::MaxLanes(DF()));
 static_assert(kPanel % kTileColumns == 0);
 
-// A value of k of V vectors of columns; in bf16 two, of which the even ones are the high halves of lanes.
+// One value of k for V vectors of columns; for bf16 two, where the even ones are the high halves of lanes.
 template <int R, int V>
 HWY_INLINE void Step(const float* const* x, const float* w, int64_t i, VF (*acc)[V]) {
   VF ws[V];
@@ -75,7 +75,7 @@ HWY_INLINE void Step(const BF16* const* x, const BF16* w, int64_t i, VF (*acc)[V
   }
 }
 
-// sums[r][V vectors] (+)= the products of R rows with `size` values of k, which lie `stride` columns apart.
+// sums[r][V vectors] (+)= the products of R rows with `size` values of k, at distances of `stride` columns.
 template <int R, int V, class T>
 HWY_NOINLINE void AddTile(const T* const* x, const T* w, int64_t stride, int64_t size, bool more, Sums* sums) {
   constexpr int kStep = sizeof(T) == 2 ? 2 : 1;  // values of k
@@ -94,8 +94,8 @@ HWY_NOINLINE void AddTile(const T* const* x, const T* w, int64_t stride, int64_t
     for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], DF(), sums[r] + v * lanes);
 }
 
-// The sums of `tile` rows and `columns` columns of a panel, whose values of k lie `stride` columns apart, its tiles
-// `next` elements.
+// The sums of `tile` rows and `columns` columns of a panel, with distances of `stride` columns between values of k and
+// of `next` elements between tiles.
 template <class T>
 void AddPanel(const T* const* x, int64_t tile, const T* w, int64_t stride, int64_t next, int64_t columns, int64_t size,
               bool more, Sums* sums) {
@@ -109,13 +109,13 @@ void AddPanel(const T* const* x, int64_t tile, const T* w, int64_t stride, int64
   }
 }
 
-// Weights by rows, the values of k of a column side by side.
+// Row-major weights: contiguous in k for each column.
 template <class T>
 void PackRows(const T* w, int64_t stride, int64_t columns, int64_t size, float* out) {
   const T* rows[kPanel];
   for (int64_t c = 0; c < columns; ++c) rows[c] = w + c * stride;
 #if HWY_TARGET <= HWY_AVX3
-  constexpr int64_t kWide = 128;  // values of a row that become f32 before they change places
+  constexpr int64_t kWide = 128;  // values of a row that are converted to f32 before the transpose
   HWY_ALIGN float wide[x86::kStrip][kWide];
   const auto pack = [&](const float* const* from, int64_t count, int64_t depth, float* to, int64_t ahead) {
     const uint16_t* halves[x86::kStrip];  // a value is a pair of them
@@ -141,10 +141,11 @@ void PackRows(const T* w, int64_t stride, int64_t columns, int64_t size, float* 
 #endif
 }
 
-// Weights by columns, the columns of a value of k side by side.
+// Column-major weights: contiguous in columns for each k.
 template <class T>
 void PackColumns(const T* w, int64_t stride, int64_t columns, int64_t size, float* out) {
-  constexpr int64_t kAhead = 16;  // rows of weights: they are too far apart for a CPU to foresee
+  constexpr int64_t kAhead = 16;  // prefetch distance in rows of weights: they are too far apart for
+                                  // hardware prefetchers
   const DF d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   for (int64_t i = 0; i < size; ++i) {
@@ -158,9 +159,9 @@ void PackColumns(const T* w, int64_t stride, int64_t columns, int64_t size, floa
   }
 }
 
-constexpr int64_t kWideRows = 512;  // of input that become f32 at a time
+constexpr int64_t kWideRows = 512;  // rows of input that are converted to f32 at a time
 
-// Floats of input as f32, if it is of T.
+// Floats for the input as f32, if it is of T.
 template <class T>
 int64_t WideSize(int64_t rows, int64_t k) {
   return std::is_same_v<T, float> ? 0 : std::min(rows, kWideRows) * k;

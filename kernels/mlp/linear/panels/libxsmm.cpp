@@ -18,7 +18,7 @@ namespace lz {
 namespace {
 using namespace lz::ops::mlp_linear_panels;
 
-constexpr int64_t kRows = 64;  // of one product
+constexpr int64_t kRows = 64;  // rows of one product
 
 template <class T>
 bool RunPanel(const lz_kernel_args* args, int64_t panel) {
@@ -45,7 +45,7 @@ bool RunPanel(const lz_kernel_args* args, int64_t panel) {
 template <class T>
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor& panels = args->tensors[kPanels];
-  constexpr int64_t kGrain = 64 * 4096;  // products: some 5 us
+  constexpr int64_t kGrain = 64 * 4096;  // products: about 5 us
   const int64_t products = NumRows(args->tensors[kOutput]) * panels.shape[1] * kPanel;
   std::atomic<bool> failed = false;
   ParallelFor(args, panels.shape[0], kGrain / (products + 1) + 1, [&](int64_t begin, int64_t end) {

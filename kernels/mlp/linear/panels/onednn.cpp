@@ -1,4 +1,4 @@
-// Linear with weights in panels of 64 columns by oneDNN's matmul (onednn.h), which knows this order as BA16a64b.
+// Linear with weights in panels of 64 columns by oneDNN's matmul (onednn.h), which calls this order BA16a64b.
 //   input  [..., k]  f32|bf16 contiguous          panels [n / 64, k, 64]  dtype of input
 //   bias   [n]       dtype of input, optional     output [..., n]
 // Workspace: the output of 2 to 64 rows. Source: oneDNN. FP32 sums in its order.

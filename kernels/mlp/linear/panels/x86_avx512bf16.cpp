@@ -1,7 +1,7 @@
-// Linear with weights in panels of 64 columns with AVX512-BF16's dot products: a panel holds the pairs that they want.
+// Linear with weights in panels of 64 columns with AVX512-BF16's dot products: a panel has the pairs that they take.
 //   input  [..., k]  bf16, last dim dense     panels [n / 64, k, 64]  bf16, contiguous
 //   bias   [n]       bf16, optional           output [..., n]
-// Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and takes denormals for zero;
+// Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as zero;
 // FP32 sums over k in order, in blocks of at most 1,024.
 #include "core/kernel.h"
 #include "platform/device.h"

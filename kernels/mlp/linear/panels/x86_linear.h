@@ -1,5 +1,5 @@
-// Linear in bf16 of many rows with AVX512-BF16's dot products, of weights by rows or by columns.
-// For files of x86-64 only.
+// Linear in bf16 for many rows with AVX512-BF16's dot products, with row-major or column-major weights. For files of
+// x86-64 only.
 #pragma once
 
 #include "kernels/launch.h"

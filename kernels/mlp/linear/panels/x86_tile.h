@@ -1,6 +1,6 @@
-// Panels of bf16 in pairs of k times tiles of rows, with AVX512-BF16's dot products; and how weights by rows or by
-// columns become panels: [pairs][64 columns], zeros behind k and behind the columns up to a vector's end.
-// For files of x86-64 only; on a CPU with AVX512-BF16 they may be called from any code.
+// Panels of bf16 in pairs of k times tiles of rows, with AVX512-BF16's dot products; and the packing of row-major or
+// column-major weights into panels: [pairs][64 columns], zeros past k and past the columns up to a vector's end. For
+// files of x86-64 only; on a CPU with AVX512-BF16 any code may call them.
 #pragma once
 
 #include <algorithm>
@@ -65,7 +65,7 @@ inline void AddPanel(const uint16_t* const* x, int64_t tile, const uint16_t* w, 
   });
 }
 
-// Weights by rows.
+// Packs row-major weights.
 inline void PackRows(const uint16_t* w, int64_t stride, int64_t columns, int64_t size, uint16_t* out) {
   for (int64_t c = 0; c < columns; c += x86::kStrip) {
     const uint16_t* rows[x86::kStrip];
@@ -75,9 +75,10 @@ inline void PackRows(const uint16_t* w, int64_t stride, int64_t columns, int64_t
   }
 }
 
-// Weights by columns.
+// Packs column-major weights.
 LZ_AVX512BF16 inline void PackColumns(const uint16_t* w, int64_t stride, int64_t columns, int64_t size, uint16_t* out) {
-  constexpr int64_t kAhead = 16;  // rows of weights to ask for: they are too far apart for a CPU to foresee
+  constexpr int64_t kAhead = 16;  // prefetch distance in rows of weights: they are too far apart for
+                                  // hardware prefetchers
   const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37,
                                        5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
   const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));

@@ -1,5 +1,5 @@
-// Quantised weights as f32: what codes mean, under scales.h's scales, for the kernels of mlp.linear.quantized.
-// Include inside HWY_NAMESPACE's file only (after hwy/highway.h).
+// Quantized weights as f32: their values, with the scales of scales.h, for the kernels of mlp.linear.quantized. Include
+// only from files that Highway compiles per target (after hwy/highway.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_
 #undef LZ_KERNELS_MLP_LINEAR_QUANTIZED_DECODE_H_
@@ -22,7 +22,7 @@ namespace quantized {
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
 
-// What 4-bit codes mean; E2M1 doubled, so that all are integers.
+// The values of 4-bit codes; E2M1 doubled, so that all are integers.
 alignas(16) inline constexpr int8_t kSigned[16] = {0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1};
 alignas(16) inline constexpr int8_t kUnsigned[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 alignas(16) inline constexpr int8_t kE2M1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -30,7 +30,7 @@ inline const int8_t* MeaningOf(int64_t format) {
   return format == kInt4 ? kSigned : format == kUInt4 ? kUnsigned : kE2M1;
 }
 
-// The layouts of codes that differ in how they become floats.
+// The storage formats that differ in how they become floats.
 enum class Codes : uint8_t { kSignedBytes, kBytes, kNibbles, kPackedNibbles, kE4M3, kE5M2 };
 inline Codes CodesOf(int64_t format, bool packed) {
   if (kQuantInfo[size_t(format)].pack == 2) return packed ? Codes::kPackedNibbles : Codes::kNibbles;
@@ -39,9 +39,10 @@ inline Codes CodesOf(int64_t format, bool packed) {
   return kQuantInfo[size_t(format)].dtype == DType::kF8E4M3 ? Codes::kE4M3 : Codes::kE5M2;
 }
 
-constexpr int64_t kChunk = 32;  // codes that are decoded at a time
+constexpr int64_t kChunk = 32;  // weights that are decoded at a time
 
-// E4M3 and E5M2, integers in float's bits: exponents are rebased, what is below them converted as an integer.
+// E4M3 and E5M2 with integer operations on float's bits: exponents are rebased, values below them converted
+// as integers.
 template <Codes kCodes, class DI>
 HWY_INLINE hn::Vec<DI> Float8Bits(DI di, hn::Vec<DI> code) {
   constexpr bool kE4 = kCodes == Codes::kE4M3;
@@ -70,7 +71,7 @@ HWY_INLINE void StoreIntegers(const Byte* codes, float* out) {
   }
 }
 
-// What the 4-bit codes of a chunk mean.
+// The values of the 4-bit codes of a chunk.
 template <Codes kCodes>
 HWY_INLINE void ExpandNibbles(const uint8_t* codes, const int8_t* meaning, int8_t* out) {
   const hn::FixedTag<uint8_t, 16> d16;
@@ -84,7 +85,7 @@ HWY_INLINE void ExpandNibbles(const uint8_t* codes, const int8_t* meaning, int8_
   hn::StoreU(kInOrder ? high : hn::InterleaveUpper(s16, low, high), s16, out + 16);
 }
 
-// out[0 .. kChunk) from as many codes.
+// out[0 .. kChunk) from kChunk quantized weights.
 template <Codes kCodes>
 HWY_INLINE void DecodeChunk(const uint8_t* codes, const int8_t* meaning, float* out) {
   if constexpr (kCodes == Codes::kSignedBytes) {
@@ -106,19 +107,19 @@ HWY_INLINE void DecodeChunk(const uint8_t* codes, const int8_t* meaning, float* 
   }
 }
 
-// Any number of codes; `out` has room for whole chunks.
+// Any number of quantized weights; `out` has room for whole chunks.
 template <Codes kCodes>
 void DecodeCodes(const uint8_t* codes, const int8_t* meaning, int64_t size, float* out) {
   constexpr int64_t kBytes = kCodes == Codes::kNibbles || kCodes == Codes::kPackedNibbles ? kChunk / 2 : kChunk;
   int64_t i = 0;
   for (; i + kChunk <= size; i += kChunk, codes += kBytes) DecodeChunk<kCodes>(codes, meaning, out + i);
   if (i == size) return;
-  uint8_t rest[kBytes] = {};  // nothing beyond the row is read
+  uint8_t rest[kBytes] = {};  // nothing past the row is read
   std::memcpy(rest, codes, size_t((size - i) * kBytes + kChunk - 1) / kChunk);
   DecodeChunk<kCodes>(rest, meaning, out + i);
 }
 
-// out[i] = (out[i] - zero) * scale for values `from`, from + 1, ... of a row, each under its group's.
+// out[i] = (out[i] - zero) * scale for values `from`, from + 1, ... of a row, each with its group's scale.
 inline void ApplyScales(const RowScales& scales, int64_t from, int64_t size, float* out) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));

@@ -1,5 +1,5 @@
-// One element of mlp.linear.quantized as its definition has it, in FP64: what kernels of few rows call where a sum in
-// FP32 may have left its range.
+// One element of mlp.linear.quantized as in its definition, in FP64: for sums of the GEMV kernels that may exceed the
+// range of FP32.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ class ExactSums {
     if (finite_codes && scale_.size(1) > 0) step_ = std::max<int64_t>(1, shape_.size[1] / scale_.size(1));
   }
 
-  // found: what FP32 made of it.
+  // found: the result in FP32.
   double At(int64_t row, int64_t column, float found) const {
     return linear::ExactSum(input_tensor_, row, found, step_, [&](int64_t i) { return double(Weight(column, i)); });
   }
@@ -56,7 +56,7 @@ class ExactSums {
   View codes_, packed_, scale_, zero_, outer_;
   const lz_tensor& outer_tensor_;
   ops::ScaleIndex scales_, zeros_;
-  int64_t step_ = 1;  // of so many weights one tells whether all are finite
+  int64_t step_ = 1;  // checking one weight in `step_` is enough to find whether all are finite
 };
 
 }  // namespace lz::quantized

@@ -1,11 +1,11 @@
-// Linear with weights in any quantised format for any number of rows, CPU SIMD: weights become f32 a block at a time,
+// Linear with weights in any quantized format for any number of rows, CPU SIMD: weights become f32 a block at a time,
 // each once for up to 192 rows of input.
 //   input  [..., k]  f32|f16|bf16, last dim dense      weight [n, k / (1 or 2)]  last dim dense, any format
 //   packed [n, k / 2] u8, optional, as mlp.linear.prepack orders it, read instead of weight
-//   weight_scale, zero_point, tensor_scale: as the contract has them
+//   weight_scale, zero_point, tensor_scale: as in the contract
 //   bias   [n]       dtype of input, optional            output [..., n]
-// Workspace: at most 192 rows of input as f32. Deterministic. Source: own. FP32 weights and sums; a
-// sum that leaves FP32 is taken again as the definition has it.
+// Workspace: at most 192 rows of input as f32. Deterministic. Source: own. FP32 weights and sums; a sum that exceeds
+// the range of FP32 is computed again as in the definition.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/quantized/hwy_gemm.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -28,9 +28,9 @@ using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
 
 using Float = Tile<float>;
-constexpr int64_t kFewRows = Float::kMaxRows;  // of one register tile: lanes of strips would be empty
+constexpr int64_t kFewRows = Float::kMaxRows;  // rows of one register tile: lanes of strips would be empty
 
-// At most kFewRows rows, which the workspace holds as f32: sums along k, weights decoded four columns at a time.
+// At most kFewRows rows, which are f32 in the workspace: sums along k, weights decoded four columns at a time.
 template <class T>
 void RunFew(const lz_kernel_args* args, const quantized::Weights& weights) {
   constexpr int64_t kDepth = strips::kBlockK;
@@ -77,7 +77,8 @@ bool AllFinite(const T* x, int64_t size) {
   return finite;
 }
 
-// Outputs that are not finite are taken again as the definition has them: a part of a sum may have left FP32.
+// Outputs that are not finite are computed again as in the definition: a partial sum may have exceeded the range
+// of FP32.
 template <class T>
 void TakeExtremesAgain(const lz_kernel_args* args) {
   const lz_tensor &output = args->tensors[kOutput], &bias = args->tensors[kBias];
@@ -91,7 +92,7 @@ void TakeExtremesAgain(const lz_kernel_args* args) {
       for (int64_t column = 0; column < n; ++column) {
         if (std::isfinite(ToFloat(out[column]))) continue;
         const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
-        if (std::isnan(add) || ToFloat(out[column]) == add) continue;  // the bias is what is not finite
+        if (std::isnan(add) || ToFloat(out[column]) == add) continue;  // only the bias is not finite
         FromFloat(float(exact.At(row, column, ToFloat(out[column])) + double(add)), out + column);
       }
     }

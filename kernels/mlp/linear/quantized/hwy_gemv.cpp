@@ -1,11 +1,11 @@
-// Linear with weights in any quantised format for one to four rows, CPU SIMD: every weight is decoded once, and read
-// from memory once; E4M3 is read once more from the first-level cache, to find its NaN.
+// Linear with weights in any quantized format for one to four rows, CPU SIMD: every weight is decoded once, and read
+// from memory once; E4M3 is read once more from the L1 cache, to find NaN.
 //   input  [..., k]  f32|f16|bf16, last dim dense, at most 4 rows      weight [n, k / (1 or 2)]  last dim dense
 //   packed [n, k / 2] u8, optional, as mlp.linear.prepack orders it, read instead of weight
-//   weight_scale, zero_point, tensor_scale: as the contract has them, groups of a multiple of 16 values
+//   weight_scale, zero_point, tensor_scale: as in the contract, groups of a multiple of 16 values
 //   bias   [n]        dtype of input, optional            output [..., n]
-// Workspace: the input as f32 where it is not. Deterministic. Source: own. FP32 weights and sums, one part of a sum for
-// each lane and, of few rows, several.
+// Workspace: the input as f32 if it has another dtype. Deterministic. Source: own. FP32 weights and sums, one partial
+// sum per lane, and several for few rows.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/quantized/hwy_gemv.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -29,15 +29,15 @@ using quantized::kUnit;
 using quantized::RowScales;
 
 constexpr int64_t kMaxRows = 4;
-constexpr int64_t kUnits = 4;         // taken at a time, each with sums of its own where registers allow
-constexpr int64_t kBlockUnits = 256;  // whose scales are converted at a time
+constexpr int64_t kUnits = 4;         // units processed at a time, each with its own sums if registers allow
+constexpr int64_t kBlockUnits = 256;  // units whose scales are converted at a time
 using Tag = hn::CappedTag<float, kUnit>;
 using Vector = hn::Vec<Tag>;
 
 constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
 
-// The next values of a unit. E4M3 comes out 2^8 too small, as bits of f16 with another bias, and its NaN as 480 of it:
-// its scales are 2^8 too large.
+// The next values of a unit. E4M3 becomes 2^8 too small, as bits of f16 with another bias, and its NaN 480 in that
+// scale: its scales are 2^8 larger.
 template <Codes kCodes>
 HWY_INLINE Vector ValuesOf(const uint8_t* code) {
   const Tag tag;
@@ -56,7 +56,7 @@ HWY_INLINE Vector ValuesOf(const uint8_t* code) {
   }
 }
 
-// Whether a code of E4M3 is NaN.
+// True if some E4M3 value is NaN.
 inline bool HasNaN(const uint8_t* codes, int64_t size) {
   const hn::ScalableTag<uint8_t> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
@@ -69,14 +69,14 @@ inline bool HasNaN(const uint8_t* codes, int64_t size) {
   return found;
 }
 
-enum class Scaling : uint8_t { kRow, kUnits, kUnitsAndZeros };  // one scale; one for each unit; with zero points
+enum class Scaling : uint8_t { kRow, kUnits, kUnitsAndZeros };  // one scale; one per unit; with zero points
 
 // sums[r] = sum over i of x[r][i] w[i], i < k, a multiple of kUnit.
 template <Codes kCodes, Scaling kScaling, int R>
 void DotRow(const uint8_t* codes, const int8_t* meaning, const RowScales& scales, const float* const* x, int64_t k,
             float* sums) {
   constexpr int kParts = R == 1 ? 4 : R == 2 ? 2 : 1;
-  constexpr int64_t kBytes = IsHalfByte(kCodes) ? kUnit / 2 : kUnit;  // of a unit
+  constexpr int64_t kBytes = IsHalfByte(kCodes) ? kUnit / 2 : kUnit;  // bytes of a unit
   const Tag tag;
   const int64_t lanes = int64_t(hn::Lanes(tag));
   Vector total[kParts * R];
@@ -143,7 +143,7 @@ Dot DotOfRows(int64_t rows) {
 template <Codes kCodes>
 Dot DotOf(int64_t rows, Scaling scaling) {
   if (scaling == Scaling::kRow) return DotOfRows<kCodes, Scaling::kRow>(rows);
-  if constexpr (kCodes != Codes::kE4M3 && kCodes != Codes::kE5M2) {  // which have no zero points
+  if constexpr (kCodes != Codes::kE4M3 && kCodes != Codes::kE5M2) {  // those have no zero points
     if (scaling == Scaling::kUnitsAndZeros) return DotOfRows<kCodes, Scaling::kUnitsAndZeros>(rows);
   }
   return DotOfRows<kCodes, Scaling::kUnits>(rows);
@@ -186,7 +186,7 @@ int32_t Run(const lz_kernel_args* args) {
   const Dot dot = DotOf(weights.codes(), rows, scaling);
   const bool e4m3 = weights.codes() == Codes::kE4M3;
   const lz::quantized::ExactSums exact(args);
-  // 64k weights take about 5 us on one core: less is not worth waking another.
+  // 64k weights take about 5 us on one core: less does not pay for waking another thread.
   ParallelFor(args, n, 65536 / (k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t column = begin; column < end; ++column) {
       float sums[kMaxRows];
@@ -195,7 +195,9 @@ int32_t Run(const lz_kernel_args* args) {
       dot(weights.Row(column), weights.meaning(), scales, x, k, sums);
       const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
       for (int64_t r = 0; r < rows; ++r) {
-        if (!std::isfinite(sums[r])) sums[r] = float(exact.At(r, column, sums[r]));  // a part of it may have left FP32
+        if (!std::isfinite(sums[r]))
+          sums[r] = float(exact.At(r, column, sums[r]));  // a partial sum may exceed the
+                                                          // range of FP32
         FromFloat(sums[r] + add, out[r] + column);
       }
     }

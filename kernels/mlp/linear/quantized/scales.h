@@ -1,5 +1,5 @@
-// The scales and zero points of quantised weights as f32, for the kernels of mlp.linear.quantized.
-// Include inside HWY_NAMESPACE's file only (after hwy/highway.h).
+// The scales and zero points of quantized weights as f32, for the kernels of mlp.linear.quantized. Include only from
+// files that Highway compiles per target (after hwy/highway.h).
 #if defined(LZ_KERNELS_MLP_LINEAR_QUANTIZED_SCALES_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LZ_KERNELS_MLP_LINEAR_QUANTIZED_SCALES_H_
 #undef LZ_KERNELS_MLP_LINEAR_QUANTIZED_SCALES_H_
@@ -20,7 +20,7 @@ namespace quantized {
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
 
-// The values of scales of one byte.
+// The values of 1-byte scales.
 struct ByteScales {
   ByteScales() {
     for (int byte = 0; byte < 256; ++byte) {
@@ -35,7 +35,7 @@ struct ByteScales {
   float e4m3[256], e8m0[256];
 };
 
-constexpr int64_t kUnit = 16;  // values of a row that the kernels of few rows take under one scale
+constexpr int64_t kUnit = 16;  // values of a row that the GEMV kernels process with one scale
 
 // Scales and zero points of one row of weights, by group of values.
 struct RowScales {
@@ -60,7 +60,7 @@ struct RowScales {
     }
   }
 
-  // body(load), load(at) = the stored scale there.
+  // Calls body(load), where load(at) is the stored scale at that place.
   template <class Body>
   HWY_INLINE auto WithLoad(Body&& body) const {
     if (bytes) return body([this](int64_t at) { return bytes[static_cast<uint8_t>(data[at])]; });
@@ -70,7 +70,7 @@ struct RowScales {
     return body([halves](int64_t at) { return F16ToFloat(halves[at]); });
   }
 
-  // out[i] = value(group of unit `first` + i). Groups of one and two units have loops of their own: they are many.
+  // out[i] = value(group of unit `first` + i). Groups of one and two units are common and have loops of their own.
   template <class Value>
   HWY_INLINE void OfUnits(int64_t first, int64_t count, float* out, const Value& value) const {
     const int64_t units = group / kUnit;
@@ -91,7 +91,7 @@ struct RowScales {
   }
   float Zero(int64_t index) const { return zeros ? float(zeros[index * zero_stride]) : 0.0f; }
 
-  // out[i] = that of unit `first` + i, in groups of whole units.
+  // out[i] = the scale of unit `first` + i, in groups of whole units.
   void ScalesOfUnits(int64_t first, int64_t count, float* out) const {
     WithLoad([&](auto load) { OfUnits(first, count, out, [&](int64_t i) { return load(i * stride) * factor; }); });
   }
@@ -101,9 +101,9 @@ struct RowScales {
 
   DType type;
   const char* data;
-  const float* bytes = nullptr;  // the values of scales of one byte
+  const float* bytes = nullptr;  // the values of 1-byte scales
   const int32_t* zeros = nullptr;
-  int64_t stride, zero_stride = 0, group;  // `group`: values under one scale
+  int64_t stride, zero_stride = 0, group;  // `group`: values with one scale
   float factor = 1;
 };
 

@@ -1,12 +1,12 @@
-// Linear with weights in any quantised format for few rows: codes become bf16 by look-ups in registers, exactly, for
-// AVX512-BF16's dot products with an input in bf16, or floats for multiply-adds with another; scales multiply the FP32
-// sums of their groups.
+// Linear with weights in any quantized format for few rows: quantized weights become bf16 by look-ups in registers,
+// exactly, for AVX512-BF16's dot products with an input in bf16, or floats for multiply-adds with other inputs; scales
+// multiply the FP32 sums of their groups.
 //   input  [..., k]  f32|f16|bf16, last dim dense      weight [n, k / (1 or 2)]  last dim dense
 //   packed [n, k / 2] u8, optional, as mlp.linear.prepack orders it, read instead of weight
-//   weight_scale, zero_point, tensor_scale: as the contract has them, groups of a multiple of 16 values
+//   weight_scale, zero_point, tensor_scale: as in the contract, groups of a multiple of 16 values
 //   bias   [n]       dtype of input, optional          output [..., n]
-// Workspace: the input in the order in which codes come out, and its sums. Deterministic. Source: own. VDPBF16PS takes
-// denormals for zero. A sum that is not an ordinary number is taken again as the definition has it.
+// Workspace: the input in the order in which weights are decoded, and its sums. Deterministic. Source: own. VDPBF16PS
+// treats denormals as zero. A sum that is not an ordinary number is computed again as in the definition.
 #include "core/kernel.h"
 #include "platform/device.h"
 
@@ -32,10 +32,10 @@ using quantized::PairScales;
 using quantized::RowScales;
 using quantized::Scaling;
 
-constexpr int64_t kTileRows = 8;  // at most, that share a decoded weight
-constexpr int64_t kColumns = 16;  // whose sums are folded and stored at once
+constexpr int64_t kTileRows = 8;  // upper bound of rows that share a decoded weight
+constexpr int64_t kColumns = 16;  // columns whose sums are folded and stored at once
 
-// Codes of columns, and the rows that they meet: X is uint16_t of bf16, or float.
+// Quantized weights of columns, and the rows they are multiplied with: X is uint16_t for bf16, or float.
 template <Codes kCodes, class X, int C>
 struct Operands {
   quantized::Decoder<kCodes> decode;
@@ -43,9 +43,9 @@ struct Operands {
   int64_t bytes;
   const X* x;
   const float* sums;
-  int64_t rows_ahead;    // from rows of weights to those to ask for
-  int64_t ahead;         // bytes of codes between the two
-  int64_t rows[C] = {};  // of the weights
+  int64_t rows_ahead;    // distance in rows from the weights to those to prefetch
+  int64_t ahead;         // the same in bytes
+  int64_t rows[C] = {};  // rows of the weights
 };
 
 // 32 values of the input as pairs, or 16.
@@ -58,16 +58,16 @@ LZ_AVX512BF16_VBMI_INLINE __m512 AddProducts(__m512 sum, __m512 w, __m512 x) { r
 template <class X, Codes kCodes, Scaling kScaling, bool kSplit, int R>
 struct Columns {
   static constexpr int kVectors = quantized::VectorsOf(kCodes), kSets = kSplit ? 2 : 1;
-  static constexpr int kHalves = sizeof(X) == sizeof(float) ? 2 : 1;  // of a vector of codes
+  static constexpr int kHalves = sizeof(X) == sizeof(float) ? 2 : 1;  // halves per vector of quantized weights
   static constexpr bool kOffsets = kScaling == Scaling::kFloatsAndOffsets;
-  static constexpr int C = R <= 2 ? 4 : R == 4 ? 2 : 1;  // columns side by side: what the registers hold
+  static constexpr int C = R <= 2 ? 4 : R == 4 ? 2 : 1;  // columns processed together, as many as fit the registers
   using Of = Operands<kCodes, X, C>;
 
   struct Scales {
     __m512 scale[kSets], offset[kSets];
   };
 
-  // total[c][r] += step `s`, whose scales and offsets are given. kRest: not all of its 64 bytes are the columns'.
+  // total[c][r] += step `s`, whose scales and offsets are given. kRest: not all of its 64 bytes belong to the columns.
   template <bool kRest>
   LZ_AVX512BF16_VBMI_INLINE static void Step(const Of& of, int64_t s, const Scales* by, __m512 (*total)[R]) {
     const X* x = of.x + s * kVectors * R * 32;
@@ -78,7 +78,9 @@ struct Columns {
       _mm_prefetch(at + of.ahead, _MM_HINT_T0);
       __m512i codes =
           kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
-      asm("" : "+v"(codes));  // the compiler would load them anew for each use: a core has one load of 64 bytes a cycle
+      asm(""
+          : "+v"(codes));  // otherwise the compiler loads them again for each use: a core has one load of 64 bytes
+                           // a cycle
       taken[c] = of.decode.template Take<X>(codes);
     }
 #pragma GCC unroll 2
@@ -97,7 +99,7 @@ struct Columns {
             auto values = LoadRow(x + (v * R + r) * 32 + half * 16);
             asm("" : "+v"(values));  // once for all columns
 #pragma GCC unroll 4
-            for (int c = 0; c < C; ++c)  // sums in turns: none waits for the one before
+            for (int c = 0; c < C; ++c)  // sums alternate: none waits for the previous one
               part[c][r] = AddProducts(part[c][r], of.decode.template Get<X>(taken[c], v, half), values);
           }
 #pragma GCC unroll 4
@@ -116,7 +118,7 @@ struct Columns {
         }
     }
   }
-  // body(s, rest) for steps [from, to) of a column.
+  // Calls body(s, rest) for steps [from, to) of a column.
   template <class Body>
   LZ_AVX512BF16_VBMI_INLINE static void ForSteps(int64_t bytes, int64_t from, int64_t to, const Body& body) {
     const int64_t whole = std::min(to, bytes / 64);
@@ -124,7 +126,7 @@ struct Columns {
     if (whole < to) body(whole, std::true_type());
   }
 
-  // Scales of one byte, at most a step's values under each.
+  // Scales of one byte, each for at most a step's values.
   LZ_AVX512BF16_VBMI_INLINE static void Pairs(const Job& job, const Of& of, const __m512i* lanes, __m512 (*total)[R]) {
     const int64_t steps = (of.bytes + 63) / 64;
     const __m512i next = _mm512_set1_epi8(char(job.scales_of_step));
@@ -211,7 +213,7 @@ struct Columns {
     for (int64_t begin = 0; begin < columns; begin += C, out += C) {
       __m512 total[C][R];
 #pragma GCC unroll 4
-      for (int c = 0; c < C; ++c) {  // those beyond the last repeat it
+      for (int c = 0; c < C; ++c) {  // columns past the last repeat it
         of.rows[c] = first + std::min(begin + c, columns - 1);
         of.codes[c] = job.weight + of.rows[c] * job.weight_stride;
 #pragma GCC unroll 8
@@ -261,12 +263,12 @@ RunColumns RunFor(const Job& job, int64_t rows) {
   }
 }
 
-// Rows that share a weight: eight of floats would leave the first-level cache.
+// Rows that share a weight: eight rows of floats would not fit the L1 cache.
 int64_t TileRows(const Job& job) { return job.floats ? 4 : kTileRows; }
-// Rows that are taken at once of `left`.
+// The number of rows to process at once out of `left`.
 int64_t Height(const Job& job, int64_t left) { return left > 4 ? TileRows(job) : left > 2 ? 4 : left; }
 
-// Puts 128 values of a row in the order of the codes, `count` of them given and the others 0.
+// Puts 128 values of a row in the order of the weights; `count` of them are given, the others are 0.
 LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int64_t count, uint16_t* x,
                                  int64_t stride) {
   const lz_tensor& input = job.args->tensors[kInput];
@@ -309,7 +311,7 @@ LZ_AVX512BF16_VBMI_INLINE __m512 AddPairs(__m512 sum, const float* x) {
   return _mm512_add_ps(sum, _mm512_add_ps(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)));
 }
 
-// Puts rows [row, row + height) in the order of the codes, rows that are not there as zeros, and sums them.
+// Puts rows [row, row + height) in the order of the weights, with zeros for missing rows, and sums them.
 template <class X>
 LZ_AVX512BF16_VBMI void PutTile(const Job& job, int64_t row, int64_t height) {
   X* x = static_cast<X*>(job.x) + row * job.padded();
@@ -342,13 +344,13 @@ LZ_AVX512BF16_VBMI void SumRows(const Job& job, int64_t row, int64_t height, flo
 // Columns of a tile of rows.
 struct Tile {
   const Job& job;
-  const RowOffsets& rows;  // of the output
-  const float* row_sums;   // of the input, for Scaling::kRow with offsets
+  const RowOffsets& rows;  // rows of the output
+  const float* row_sums;   // sums of the input rows, for Scaling::kRow with offsets
 
   // At most kColumns from `first` on.
   LZ_AVX512BF16_VBMI void Run(RunColumns run, int64_t row, int64_t height, int64_t first, int64_t count) const {
     __m512 total[kTileRows * kColumns];
-    if (count < kColumns)  // those beyond are summed, not stored
+    if (count < kColumns)  // columns past the last are summed, not stored
       std::fill_n(total, kTileRows * kColumns, _mm512_setzero_ps());
     run(job, first, count, static_cast<const char*>(job.x) + row * job.padded() * job.x_bytes(),
         job.sums ? job.sums + row * job.steps() * job.sets() * 16 : nullptr, total);
@@ -364,7 +366,7 @@ struct Tile {
       Store(row + r, first, count, _mm512_mul_ps(sums, scale));
     }
   }
-  // Lane c = the value of column first + c, 0 beyond the last.
+  // Lane c = the value of column first + c, 0 past the last.
   template <class Value>
   LZ_AVX512BF16_VBMI_INLINE __m512 OfColumns(int64_t first, int64_t count, const Value& value) const {
     alignas(64) float values[kColumns] = {};

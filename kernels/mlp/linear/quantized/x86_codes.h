@@ -1,5 +1,5 @@
-// Codes of quantised weights as bf16 or float in registers, exactly, for the kernels with AVX512-BF16 and AVX512-VBMI;
-// and the order in which they come out. For files of x86-64 only.
+// Quantized weights as bf16 or float in registers, exactly, for the kernels with AVX512-BF16 and AVX512-VBMI; and the
+// order in which they are decoded. For files of x86-64 only.
 #pragma once
 
 #include <array>
@@ -11,13 +11,13 @@
 
 namespace lz::quantized {
 
-// Layouts of codes that differ in how they become numbers. A step is 64 bytes: 128 or 64 values.
+// Storage formats that differ in how they become numbers. A step is 64 bytes: 128 or 64 values.
 enum class Codes : uint8_t { kNibbles, kPackedNibbles, kIntegers, kFloats };
 constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
 constexpr int VectorsOf(Codes codes) { return IsHalfByte(codes) ? 4 : 2; }
 
-// Which of 128 values is word `word` of vector `vector`. A step of bytes has two vectors, of 64 values. Integers as
-// floats are the bytes of their lanes.
+// The index among 128 values of word `word` of vector `vector`. A step of bytes has two vectors, of 64 values. Integers
+// as floats are the bytes of their lanes.
 constexpr int PositionOf(Codes codes, int vector, int word, bool floats) {
   if (floats && codes == Codes::kIntegers) return vector / 2 * 64 + word / 2 * 4 + vector % 2 * 2 + word % 2;
   if (codes == Codes::kNibbles) return 4 * word + vector;
@@ -65,9 +65,9 @@ class Order {
   uint32_t upper_[4];
 };
 
-// The bf16 of bytes below 128, as two tables of bytes; or, of half bytes, one of words.
+// The bf16 values of bytes below 128, as two tables of bytes; or of half bytes, as one table of words.
 struct Tables {
-  // Codes of a format. What stands for the byte w of an integer is w + 1/2, which is as far from 0 as that of ~w.
+  // Tables of a format. The value for byte w of an integer is w + 1/2, whose distance from 0 equals that for ~w.
   explicit Tables(int64_t format) {
     if (ops::kQuantInfo[size_t(format)].pack == 2) {
       for (int i = 0; i < 32; ++i) words[i] = Bits(NibbleValue(format, uint8_t(i % 16)));
@@ -98,7 +98,7 @@ struct Tables {
 template <Codes kCodes>
 class Decoder {
  public:
-  // flip: 128 where integers have no sign.
+  // flip: 128 if integers have no sign.
   LZ_AVX512BF16_VBMI_INLINE Decoder(const Tables& t, int flip) {
     if constexpr (IsHalfByte(kCodes)) {
       table_[0] = _mm512_load_si512(t.words);
@@ -108,7 +108,7 @@ class Decoder {
       flip_ = _mm512_set1_epi8(char(flip));
     }
   }
-  // 64 bytes of codes for X, which is uint16_t of bf16, or float: half bytes and integers for floats as they are, of
+  // 64 bytes of weights for X, which is uint16_t for bf16, or float: half bytes and integers for floats unchanged, of
   // others the lower and the upper bytes of their bf16.
   struct Taken {
     __m512i v[2];
@@ -129,7 +129,7 @@ class Decoder {
   template <class X>
   LZ_AVX512BF16_VBMI_INLINE auto Get(const Taken& taken, int v, int half) const {
     if constexpr (sizeof(X) == sizeof(float)) {
-      if constexpr (kCodes == Codes::kIntegers)  // as they are, of unsigned ones 128 less
+      if constexpr (kCodes == Codes::kIntegers)  // unchanged; unsigned ones minus 128
         return ToFloats(_mm512_slli_epi32(taken.v[0], unsigned(24 - 16 * v - 8 * half)));
       const __m512i both = Words(taken, v), upper = _mm512_set1_epi32(int(0xffff0000));
       return (__m512)(half == 0 ? _mm512_slli_epi32(both, 16) : _mm512_and_si512(both, upper));
@@ -158,10 +158,10 @@ class Decoder {
 // 64 scales of one byte as the upper two bytes of their floats.
 class PairScales {
  public:
-  // e4m3: of such scales; null: they are E8M0.
+  // e4m3: their tables; null: they are E8M0.
   LZ_AVX512BF16_VBMI_INLINE void Load(const uint8_t* codes, __mmask64 mask, const Tables* e4m3) {
     const __m512i v = _mm512_maskz_loadu_epi8(mask, codes), top = _mm512_set1_epi8(char(0x80));
-    if (!e4m3) {  // the exponent's eight bits; 0 is the denormal 2^-127, 255 comes out infinite
+    if (!e4m3) {  // the exponent's eight bits; 0 is the denormal 2^-127, 255 becomes infinite
       high_ = _mm512_and_si512(_mm512_srli_epi16(v, 1), _mm512_set1_epi8(0x7f));
       low_ = _mm512_and_si512(_mm512_slli_epi16(v, 7), top);
       low_ = _mm512_mask_blend_epi8(_mm512_testn_epi8_mask(v, v), low_, _mm512_set1_epi8(0x40));
@@ -171,11 +171,11 @@ class PairScales {
       high_ = _mm512_ternarylogic_epi32(high_, v, top, 0xf8);
     }
   }
-  // Scale index[l] in lane l, from IndexOf and what is added to its bytes.
+  // Scale index[l] in lane l; the index comes from IndexOf plus offsets of its bytes.
   LZ_AVX512BF16_VBMI_INLINE __m512 operator()(__m512i index) const {
     return (__m512)_mm512_maskz_permutex2var_epi8(0xccccccccccccccccull, low_, index, high_);
   }
-  // Bytes of `lanes`: where the two of each are.
+  // The places of the two bytes of each of `lanes`.
   LZ_AVX512BF16_VBMI_INLINE static __m512i IndexOf(__m512i lanes) {
     const __m512i both = _mm512_or_si512(_mm512_slli_epi32(lanes, 16), _mm512_slli_epi32(lanes, 24));
     return _mm512_or_si512(both, _mm512_set1_epi32(0x40000000));

@@ -1,5 +1,5 @@
-// One call of linear_quantized with few rows, as the kernels with AVX512-VBMI take it: its sizes, its scales, and where
-// each lane finds its own. For files of x86-64 only.
+// One call of linear_quantized with few rows, in the form that the kernels with AVX512-VBMI take: its sizes, its
+// scales, and where each lane finds its own. For files of x86-64 only.
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,14 @@ namespace lz::quantized {
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
 
-constexpr int64_t kBlock = 128;     // values of the input that are put in order at a time
+constexpr int64_t kBlock = 128;     // values of the input that are reordered at a time
 constexpr int64_t kUnit = 16;       // values that always share a scale
 constexpr int64_t kChunk = 128;     // scales that are converted at a time
-constexpr int64_t kPairChunk = 64;  // of one byte
+constexpr int64_t kPairChunk = 64;  // the same for scales of one byte
 
 enum class Scaling : uint8_t { kRow, kFloats, kFloatsAndOffsets, kPairs };
 
-// What all columns of a call share.
+// The data that all columns of a call share.
 struct Job {
   explicit Job(const lz_kernel_args* args);
   int64_t padded() const { return (k + kBlock - 1) / kBlock * kBlock; }
@@ -31,32 +31,32 @@ struct Job {
   const lz_kernel_args* args;
   int64_t format, rows, n, k;
   Codes codes;
-  const Tables *tables, *e4m3;  // of the codes; of scales in one byte, null: they are E8M0
+  const Tables *tables, *e4m3;  // tables of the weights; of 1-byte scales, null: they are E8M0
   Scaling scaling;
-  int64_t step;                            // values of 64 bytes
-  int64_t group;                           // values under one scale, as the steps take them
-  int64_t stored_group;                    // as they lie
+  int64_t step;                            // values in 64 bytes
+  int64_t group;                           // values with one scale, as the steps use them
+  int64_t stored_group;                    // the same as stored
   int64_t scales_of_step, steps_of_scale;  // one of them is 1
-  int64_t scales;                          // of a row, as the steps take them
+  int64_t scales;                          // scales of a row, as the steps use them
   int64_t chunk;                           // steps whose scales are converted at a time
-  int64_t row_block;                       // rows of weights under one row of scales
-  bool own_scales;                         // each row has some: a division for each would take as long as its end
-  bool direct;                             // scales are read as they lie
-  bool floats;                             // the input is not bf16
+  int64_t row_block;                       // rows of weights with one row of scales
+  bool own_scales;  // each row has its own: a division per row would take as long as the row's end
+  bool direct;      // scales are read as stored
+  bool floats;      // the input is not bf16
   DType scale_type;
   const char* scale_data;
-  int64_t scale_bytes, scale_row_bytes;  // from one to the next
+  int64_t scale_bytes, scale_row_bytes;  // distance in bytes from one to the next
   const int32_t* zeros = nullptr;        // zero points
   int64_t zero_stride = 0, zero_row = 0;
-  const float* outer = nullptr;  // scales of the tensor or its rows
+  const float* outer = nullptr;  // scales of the tensor or of its rows
   int64_t outer_row = 0;
-  bool split;        // packed half bytes whose 16 values have a scale of their own
-  float offset = 0;  // what codes count from, beside the zero point
+  bool split;        // packed half bytes, with a scale for each 16 values
+  float offset = 0;  // offset of the weights besides the zero point
   int flip = 0;      // see Decoder
   const uint8_t* weight;
   int64_t weight_stride;
-  alignas(64) int32_t lanes[2][16];  // where each lane's scale is among those of a step; [1]: of the second set
-  // Of each tile of rows: the input in the order of the codes, and of offsets the sums of the values of a lane.
+  alignas(64) int32_t lanes[2][16];  // place of each lane's scale among those of a step; [1]: of the second set
+  // For each tile of rows: the input in the order of the weights, and, for offsets, the sums of the values of a lane.
   void* x = nullptr;      // [steps][vectors][height][32] of bf16 or float
   float* sums = nullptr;  // [steps][sets][height][16]
 };
@@ -134,7 +134,7 @@ struct RowScales {
   const int32_t* zeros;
 };
 
-// The scales and zero points of a row's groups from `first` on, as the steps take them.
+// The scales and zero points of a row's groups from `first` on, as the steps use them.
 __attribute__((noinline)) inline void Convert(const Job& job, int64_t row, int64_t first, int64_t count, float* scales,
                                               int32_t* zeros) {
   const RowScales of(job, row);

@@ -1,4 +1,4 @@
-// GGUF rows into groups of 16 for formats whose blocks hold 32 values: bytes move, none is taken apart.
+// GGUF rows to groups of 16 for formats whose blocks have 32 values: whole bytes are moved.
 //   weight [n, row_bytes] u8, last dim dense     output [groups, group_bytes] u8, dense
 // Workspace: none. Source: own.
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 using namespace lz;
 using namespace lz::ops::mlp_linear_gguf_prepack;
 
-// Four values of a row behind four of the next: the blocks' codes have the groups' order already.
+// Four values of one row, then four of the next: the blocks' values have the order of the groups already.
 void PackRow(const uint8_t* row, int64_t lane, int64_t k, int64_t format, uint8_t* group) {
   const int64_t codes = kPackedCodes[size_t(format)], scales = kPackedScales[size_t(format)];
   uint8_t* scale = group + ScalesBegin(format, k) + lane * 2;

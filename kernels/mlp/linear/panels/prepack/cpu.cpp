@@ -1,4 +1,4 @@
-// Panels of 64 columns of float weights.
+// Packs float weights into panels of 64 columns.
 //   weight [n, k]  f32|bf16, contiguous     panels [n / 64, k, 64]  dtype of weight, contiguous
 // Workspace: none. Deterministic. Source: own.
 #include "core/kernel.h"
@@ -21,7 +21,7 @@ template <class T>
 void Pack(const lz_kernel_args* args) {
   const lz_tensor &weight = args->tensors[kWeight], &out = args->tensors[kOutput];
   const int64_t k = weight.shape[1], stride = weight.strides[0], values = k * kPanel;
-  constexpr int64_t kGrain = 16384;  // values: some 10 us
+  constexpr int64_t kGrain = 16384;  // values: about 10 us
   ParallelFor(args, out.shape[0], kGrain / (values + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t p = begin; p < end; ++p)
       PackPanel(Data<const T>(weight) + p * kPanel * stride, stride, k, Data<T>(out) + p * values);
