@@ -96,9 +96,8 @@ inline Row MakeRow(const Problem& p, const Sequence& seq, int64_t batch, int64_t
   row.slope = float(View(*p.slopes).Get({head}));
   if (!std::isfinite(row.slope)) return row;
   // If all keys are far away, logits with the whole bias would be large and lose the differences between keys.
-  const int64_t before = row.at - (row.keys.hi - 1), behind = row.keys.lo - row.at;
-  row.base =
-      float(row.slope < 0 ? std::max(std::abs(before), std::abs(behind)) : std::max({before, behind, int64_t{0}}));
+  const int64_t before = row.at - (row.keys.hi - 1), after = row.keys.lo - row.at;
+  row.base = float(row.slope < 0 ? std::max(std::abs(before), std::abs(after)) : std::max({before, after, int64_t{0}}));
   row.shift = double(row.slope) * row.base;
   return row;
 }
