@@ -34,7 +34,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 
 inline constexpr Contract kContract = {
     .name = "gated_activation",
-    .summary = "The activation of one half of the last axis times the other half, clamped where a limit is given.",
+    .summary = "The activation of one half of the last axis times the other half, clamped if a limit is given.",
     .definition =
         "n = width / 2; g = input[..., :n], u = input[..., n:], or g = input[..., ::2], u = input[..., 1::2] "
         "if interleaved; output = h, rounded once, " LZ_GATED_DEFINITION LZ_ACTIVATION_DEFINITIONS,

@@ -13,8 +13,8 @@ enum Approximate { kNone, kTanh };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"activation.geglu"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("gate", "..., n", kFloats, "what the activation is applied to"),
-    SameDType(TensorParam("up", "..., n", kFloats, "what the gate multiplies"), "gate"),
+    TensorParam("gate", "..., n", kFloats, "input of the activation"),
+    SameDType(TensorParam("up", "..., n", kFloats, "multiplied by the activated gate"), "gate"),
     KeywordOnly(Choice("approximate", "none|tanh", kNone, "none: the error function; tanh: its approximation")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({

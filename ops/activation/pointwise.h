@@ -12,7 +12,7 @@ enum Scalar { kFunction };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"activation.pointwise"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "...", kFloats, "what the function is applied to"),
+    TensorParam("input", "...", kFloats, "input of the function"),
     RequiredChoice("function", activation::kNames, "the activation function"),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({

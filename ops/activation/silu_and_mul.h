@@ -14,9 +14,8 @@ inline Status Canonicalize(BoundArgs& args) {
   const lz_tensor& x = args.tensors[kInput];
   const int64_t width = x.shape[x.ndim - 1];
   if (width % 2 == 0) return {};
-  return {
-      StatusCode::kInvalidRequest,
-      {"input", "an even last axis: gate and up side by side", std::to_string(width), "pack halves of equal width"}};
+  return {StatusCode::kInvalidRequest,
+          {"input", "an even last axis: gate, then up", std::to_string(width), "pack halves of equal width"}};
 }
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"activation.silu_and_mul"}});

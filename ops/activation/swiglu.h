@@ -11,8 +11,8 @@ enum Tensor { kGate, kUp, kOutput };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"activation.swiglu"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("gate", "..., n", kFloats, "what the activation is applied to"),
-    SameDType(TensorParam("up", "..., n", kFloats, "what the gate multiplies"), "gate"),
+    TensorParam("gate", "..., n", kFloats, "input of the activation"),
+    SameDType(TensorParam("up", "..., n", kFloats, "multiplied by the activated gate"), "gate"),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "..., n", .dtype = "gate", .doc = "same shape as gate"},

@@ -23,7 +23,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     KeywordOnly(attention::Scale("scale")),
     attention::AttnMask(),
     KeywordOnly(
-        Float("dropout_p", 0.0, "probability of dropping a weight; only kernels that name it take more than 0")),
+        Float("dropout_p", 0.0, "probability of dropping a weight; only kernels that declare it accept more than 0")),
     attention::SoftcapParam(),
     attention::Sinks(),
     attention::ReturnLse(),
@@ -47,8 +47,8 @@ inline constexpr Contract kContract = {
     .definition =
         "`attention` with causal=False: attn_mask (padding of the other sequence, say), softcap, sinks, dropout_p, "
         "empty rows and lse as there. The two sequences have no common positions, so there is no causal, window or "
-        "alibi_slopes; what hides keys is attn_mask. A call is cross attention by its function: "
-        "attention(causal=False) computes the same as attention.standard or attention.gqa",
+        "alibi_slopes; only attn_mask masks keys. A call is cross attention by its function: attention(causal=False) "
+        "computes the same as attention.standard or attention.gqa",
     .source = "Vaswani et al. 2017, arXiv:1706.03762, section 3.2.3",
     .replaces = "torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask)",
     .variants = kVariants,

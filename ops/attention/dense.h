@@ -26,11 +26,11 @@ inline constexpr auto kParams = std::to_array<Param>({
     WithLayout(TensorParam("query", "b, s_q, h_q, d_qk", kFloats, "queries")),
     WithLayout(Promotes(SameDType(TensorParam("key", "b, s_kv, h_kv, d_qk", kFloats, "keys"), "query"))),
     WithLayout(Promotes(SameDType(TensorParam("value", "b, s_kv, h_kv, d_v", kFloats, "values"), "query"))),
-    KeywordOnly(OptionalBool("causal", "hide keys after the row's position; None: True without a mask, else False")),
+    KeywordOnly(OptionalBool("causal", "mask keys after the row's position; None: True without a mask, else False")),
     KeywordOnly(attention::Scale("scale")),
     attention::AttnMask(),
     KeywordOnly(
-        Float("dropout_p", 0.0, "probability of dropping a weight; only kernels that name it take more than 0")),
+        Float("dropout_p", 0.0, "probability of dropping a weight; only kernels that declare it accept more than 0")),
     attention::Window(),
     attention::SoftcapParam(),
     attention::Sinks(),
@@ -62,7 +62,7 @@ inline constexpr Contract kContract = {
         "and (no window or p - window < j <= p) and the mask is not False or -inf there and z(i,j) is not -inf. m = "
         "max of visible z, l = sum of exp(z - m): output_i = sum exp(z - m) value_j / (l + exp(sinks[h] - m)), the "
         "second term only with sinks; lse = m + ln l. A row without a visible key (rows with p < 0 of a causal call "
-        "too) has output 0 and lse -inf, with sinks as well; a sink of +inf gives output 0. Invisible keys and "
+        "too) has output 0 and lse -inf, with sinks as well; with a sink of +inf the output is 0. Invisible keys and "
         "values are skipped, not weighted by 0, so a NaN there never reaches an output; a visible NaN makes the row "
         "NaN, and so does a visible z of +inf. h_q is a multiple of h_kv. causal=True together with attn_mask is "
         "refused. dropout_p > 0 is served only by a kernel that accepts the argument; the references do not, so "

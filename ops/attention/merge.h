@@ -10,7 +10,7 @@ enum Axis { kN, kH, kD };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"attention.merge"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("v_a", "n, h, d", kFloats, "output of part a, normalised by its own sum"),
+    TensorParam("v_a", "n, h, d", kFloats, "output of part a, normalized by its own sum"),
     TensorParam("s_a", "n, h", Mask(DType::kF32), "lse of part a, natural log; -inf: the part is empty"),
     SameDType(TensorParam("v_b", "n, h, d", kFloats, "output of part b"), "v_a"),
     TensorParam("s_b", "n, h", Mask(DType::kF32), "lse of part b"),

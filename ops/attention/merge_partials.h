@@ -12,12 +12,12 @@ enum Axis { kSplits, kN, kH, kD };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"attention.merge.partials"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("partials", "splits, n, h, d", kFloats, "outputs of the parts, normalised, or raw sums with row_sum"),
+    TensorParam("partials", "splits, n, h, d", kFloats, "outputs of the parts, normalized, or raw sums with row_sum"),
     TensorParam("part_lse", "splits, n, h", Mask(DType::kF32),
                 "lse of the parts, natural log; with row_sum their row max; -inf: the part is empty"),
     OptionalTensor("row_sum", "splits, n, h", Mask(DType::kF32), "sum of exp(logit - row max) of the parts"),
     attention::Sinks("h"),
-    KeywordOnly(Choice("dtype", "float32|bfloat16|float64", 0, "of the output")),
+    KeywordOnly(Choice("dtype", "float32|bfloat16|float64", 0, "dtype of the output")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output",
@@ -30,7 +30,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 
 inline constexpr Contract kContract = {
     .name = "merge_partials",
-    .summary = "Merges any number of attention partials: normalised with lse, or raw with row max and row sum.",
+    .summary = "Merges any number of attention partials: normalized with lse, or raw with row max and row sum.",
     .definition =
         "With s = part_lse and l = row_sum, 1 where it is not given, over the parts t: M = max s_t, N = max(M, sinks): "
         "lse = M + ln sum exp(s_t - M) l_t; output = sum exp(s_t - N) partials_t / (sum exp(s_t - N) l_t + exp(sinks - "

@@ -19,7 +19,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("ckv", "kv_len, 1, d_ckv", attention::kCacheDTypes, "compressed entries: keys and values"),
     SameDType(TensorParam("kpe", "kv_len, 1, d_kpe", attention::kCacheDTypes, "rotated parts of the keys"), "ckv"),
     RequiredFloat("sm_scale", "factor of the logits: 1/sqrt of the head dimension before absorption"),
-    KeywordOnly(Bool("causal", false, "tokens are the last positions: hide entries after the token's own")),
+    KeywordOnly(Bool("causal", false, "tokens are the last positions: mask entries after the token's own")),
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({

@@ -16,11 +16,13 @@ inline constexpr auto kParams = std::to_array<Param>({
     WithLayout(SameDType(TensorParam("q_pe", "b, s_q, h, d_pe", kFloats, "rotated part of the queries"), "q_nope")),
     WithLayout(SameDType(TensorParam("k_nope", "b, s_kv, h, d_nope", kFloats, "keys, projected up from the latents"),
                          "q_nope")),
-    WithLayout(SameDType(TensorParam("k_pe", "b, s_kv, 1, d_pe", kFloats, "rotated part of the keys, of all heads"),
+    WithLayout(SameDType(TensorParam("k_pe", "b, s_kv, 1, d_pe", kFloats,
+                                     "rotated part of the keys, shared by all "
+                                     "heads"),
                          "q_nope")),
     WithLayout(
         SameDType(TensorParam("value", "b, s_kv, h, d_v", kFloats, "values, projected up from the latents"), "q_nope")),
-    KeywordOnly(Bool("causal", true, "hide keys after the row's position")),
+    KeywordOnly(Bool("causal", true, "mask keys after the row's position")),
     KeywordOnly(attention::Scale("sm_scale", "factor of the logits; None: 1/sqrt(d_nope + d_pe)")),
     attention::ReturnLse(),
 });

@@ -66,11 +66,11 @@ inline constexpr Contract kContract = {
     .name = "paged_decode_attention",
     .summary = "Decode attention over a paged cache whose pages are listed in CSR form.",
     .definition =
-        "n_s = kv_indptr[s+1] - kv_indptr[s] pages give sequence s the length L = (n_s - 1) page_size + "
+        "With n_s = kv_indptr[s+1] - kv_indptr[s] pages, sequence s has the length L = (n_s - 1) page_size + "
         "kv_last_page_len[s] (0 without pages, whatever kv_last_page_len says). Key j < L is in page "
         "kv_indices[kv_indptr[s] + j / page_size], slot j % page_size. The query is at position L - 1 and sees keys j "
         ">= L - 1 - window_left, all with -1; logits, softcap, sinks, empty rows and lse as in `attention`. Keys and "
-        "values of KV head h are what the cache holds times k_scale[h] and v_scale[h], which are finite; an int8 cache "
+        "values of KV head h are the cache's values times k_scale[h] and v_scale[h], which are finite; an int8 cache "
         "must have both. Unused slots and pages are never read, whatever they hold. Index data is valid if kv_indptr "
         "starts at 0, never decreases and ends at most at the number of indices, every listed page that holds a "
         "visible key exists, and 0 <= kv_last_page_len <= page_size where there are pages; on invalid index data the "

@@ -28,7 +28,7 @@ inline constexpr auto kVariants = std::to_array<Variant>({
 });
 
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("query", "b, s_q, h_q, d_qk", kFloats, "queries, as many of each sequence"),
+    TensorParam("query", "b, s_q, h_q, d_qk", kFloats, "queries, equally many of each sequence"),
     attention::KCache(),
     attention::VCache(),
     attention::KVIndptr(),
@@ -60,8 +60,8 @@ inline constexpr Contract kContract = {
     .definition =
         "`cross_attention` over pages: pages, lengths, k_scale and v_scale, validity and the result of invalid index "
         "data as in `paged_decode_attention`; every query of a sequence sees all its entries. As there, unused slots "
-        "and pages are never read; there is no attn_mask because the lengths say what is padding. Sequences with "
-        "unlike numbers of queries: paged_prefill_attention(causal=False) computes the same on packed queries",
+        "and pages are never read; there is no attn_mask because the lengths define the padding. Sequences with "
+        "different numbers of queries: paged_prefill_attention(causal=False) computes the same on packed queries",
     .source = "arXiv:1706.03762, section 3.2.3, over paged storage (arXiv:2309.06180)",
     .replaces = "gathering the pages, then torch.nn.functional.scaled_dot_product_attention",
     .variants = kVariants,

@@ -41,7 +41,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::KVIndices(),
     attention::KVLastPageLen(),
     attention::Scale("sm_scale"),
-    KeywordOnly(Bool("causal", true, "hide keys after the row's position")),
+    KeywordOnly(Bool("causal", true, "mask keys after the row's position")),
     attention::WindowLeft(),
     attention::SoftcapParam(),
     attention::Sinks(),
@@ -70,13 +70,13 @@ inline constexpr Contract kContract = {
     .definition =
         "Pages, the length L of each sequence, k_scale and v_scale as in `paged_decode_attention`. Row i of the n "
         "queries of a sequence is at position p = i + L - n; with window_left it sees keys p - window_left <= j <= p; "
-        "causal, softcap, sinks, alibi_slopes, empty rows and lse as in `attention`. Queries of no sequence (after the "
-        "last offset) give output 0 and lse -inf. There is no attn_mask: a mask of one shape for all does not fit "
-        "sequences of unlike length. Unused slots and pages, and pages that no row sees, are never read. Index data is "
-        "valid if both offset tensors start at 0, never decrease and end at most at the number of queries and indices, "
-        "0 <= kv_last_page_len <= page_size where there are pages, and the pages of every visible key exist; on "
-        "invalid index data the reference fails with code 1 and writes nothing, other kernels may do the same or stay "
-        "within the tensors",
+        "causal, softcap, sinks, alibi_slopes, empty rows and lse as in `attention`. Queries of no sequence (after "
+        "the last offset) have output 0 and lse -inf. There is no attn_mask: a mask of one shape for all does not fit "
+        "sequences of different lengths. Unused slots and pages, and pages that no row sees, are never read. Index "
+        "data is valid if both offset tensors start at 0, never decrease and end at most at the number of queries and "
+        "indices, 0 <= kv_last_page_len <= page_size where there are pages, and the pages of every visible key exist; "
+        "on invalid index data the reference fails with code 1 and writes nothing, other kernels may do the same or "
+        "stay within the tensors",
     .source = "arXiv:1706.03762, eq. 1, over paged storage (arXiv:2309.06180)",
     .replaces = "gathering the pages, then a loop of torch.nn.functional.scaled_dot_product_attention",
     .variants = kVariants,

@@ -46,7 +46,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     attention::KVIndices(),
     attention::KVLastPageLen(),
     attention::Scale("sm_scale"),
-    KeywordOnly(Bool("causal", true, "prefill: hide keys after the row's position")),
+    KeywordOnly(Bool("causal", true, "prefill: mask keys after the row's position")),
     attention::WindowLeft(),
     attention::SoftcapParam(),
     attention::Sinks(),

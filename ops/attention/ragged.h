@@ -24,14 +24,14 @@ inline constexpr auto kParams = std::to_array<Param>({
     SameDType(TensorParam("value", "total_kv, h_kv, d_v", kFloats, "packed values"), "query"),
     IndexTensor("cu_seqlens_q", "offsets", "first query of each sequence, then the end"),
     IndexTensor("cu_seqlens_kv", "offsets", "first key of each sequence, then the end"),
-    KeywordOnly(Bool("causal", true, "hide keys after the row's position")),
+    KeywordOnly(Bool("causal", true, "mask keys after the row's position")),
     KeywordOnly(attention::Scale("scale")),
     attention::Window(),
     attention::SoftcapParam(),
     attention::Sinks(),
     attention::AlibiSlopes(),
-    KeywordOnly(OptionalInt("max_seqlen_q", "a bound on the queries of one sequence; sizes grids, no result")),
-    KeywordOnly(OptionalInt("max_seqlen_kv", "a bound on the keys of one sequence; sizes grids, no result")),
+    KeywordOnly(OptionalInt("max_seqlen_q", "upper bound of the queries of one sequence; affects grid sizes only")),
+    KeywordOnly(OptionalInt("max_seqlen_kv", "upper bound of the keys of one sequence; affects grid sizes only")),
     attention::ReturnLse(),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -61,11 +61,11 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "ragged_attention",
-    .summary = "Attention over packed sequences of unlike length; no token sees another sequence.",
+    .summary = "Attention over packed sequences of different lengths; no token sees another sequence.",
     .definition =
         "Sequence s has the queries cu_seqlens_q[s] up to cu_seqlens_q[s+1] and the keys cu_seqlens_kv[s] up to "
         "cu_seqlens_kv[s+1]; on it the operation is `attention` with the same arguments. Queries that belong to no "
-        "sequence (after the last offset) give output 0 and lse -inf; keys that belong to none are never read. Index "
+        "sequence (after the last offset) have output 0 and lse -inf; keys that belong to none are never read. Index "
         "data is valid if each offsets tensor starts at 0, never decreases and ends at most at the number of tokens, "
         "and no sequence is longer than the given max_seqlen; on invalid index data the reference fails with code 1 "
         "and writes nothing, other kernels may do the same or stay within the tensors.",

@@ -36,15 +36,15 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "variable_block_sparse_attention",
-    .summary = "Attention in which blocks of queries see blocks of keys, of unlike sizes, by a map per KV head.",
+    .summary = "Attention in which blocks of queries see blocks of keys, of different sizes, by a map per KV head.",
     .definition =
         "Block r of KV head g holds row_sizes[g, r] queries after those of the blocks before it, block c col_sizes[g, "
         "c] keys. With g = h / (h_q / h_kv), query i of head h in block r sees the keys of every block c with "
         "block_mask[g, r, c]. z = sm_scale * (q . k), softmax and lse over the seen keys; a query that sees none has "
-        "0 and -inf; keys that a query does not see are never read for it. The map is the visibility: there is no "
-        "causal, window, softcap, sink, alibi_slopes or attn_mask. Sizes are valid if none is negative and the sizes "
-        "of each KV head add up to m and n; on others the reference fails with code 1 and writes nothing, other "
-        "kernels may do the same or stay within the tensors",
+        "0 and -inf; keys that a query does not see are never read for it. Only the map decides: there is no causal, "
+        "window, softcap, sink, alibi_slopes or attn_mask. Sizes are valid if none is negative and the sizes of each "
+        "KV head add up to m and n; on others the reference fails with code 1 and writes nothing, other kernels may "
+        "do the same or stay within the tensors",
     .source = "arXiv:1706.03762, eq. 1, with block visibility (arXiv:1904.10509)",
     .replaces = "torch.nn.functional.scaled_dot_product_attention with the blocks expanded to a boolean mask",
     .variants = kVariants,

@@ -42,11 +42,11 @@ inline constexpr Param kActivationParam = KeywordOnly(Choice("activation", kName
 inline constexpr Param kLimitParam = KeywordOnly(
     OptionalFloat("limit", "clamps the gate to at most limit and up to [-limit, limit] first; None: no clamp"));
 inline constexpr Param kAlphaParam =
-    KeywordOnly(Float("alpha", 1.0, "factor inside silu's sigmoid; 1.702 in gpt-oss; other activations take 1 only"));
+    KeywordOnly(Float("alpha", 1.0, "factor inside silu's sigmoid; 1.702 in gpt-oss; other activations accept only 1"));
 inline constexpr Param kUpOffsetParam =
     KeywordOnly(Float("up_offset", 0.0, "added to up, after the clamp; 1 in gpt-oss"));
 inline constexpr Param kInterleavedParam =
-    KeywordOnly(Bool("interleaved", false, "a packed pair alternates: gate at even places, up at odd ones"));
+    KeywordOnly(Bool("interleaved", false, "gate and up alternate: gate at even positions, up at odd ones"));
 
 #define LZ_GATED_DEFINITION                                                                                      \
   "h = activation(min(g, limit)) * (clamp(u, -limit, limit) + up_offset), silu(x) = x / (1 + exp(-alpha x)); a " \

@@ -26,10 +26,10 @@ constexpr Param Scale(std::string_view name, std::string_view doc = "factor of t
   return OptionalFloat(name, doc);
 }
 constexpr Param Window() {
-  return KeywordOnly(OptionalInt("window", "keys seen per row, its own position included; None or -1: all"));
+  return KeywordOnly(OptionalInt("window", "visible keys per row, its own position included; None or -1: all"));
 }
 constexpr Param WindowLeft() {
-  return KeywordOnly(Int("window_left", -1, "keys seen before the query's position; -1: all"));
+  return KeywordOnly(Int("window_left", -1, "visible keys before the query's position; -1: all"));
 }
 constexpr Param SoftcapParam() {
   return KeywordOnly(OptionalFloat("softcap", "bound c of the logits, c tanh(logit / c); None or 0: none"));
@@ -42,7 +42,7 @@ constexpr Param AlibiSlopes() {
 }
 constexpr Param AttnMask() {
   return KeywordOnly(Broadcast(OptionalTensor("attn_mask", "b, h_q, s_q, s_kv", kFloats | Mask(DType::kBool),
-                                              "bool: True keeps the key; float: added to the logits, -inf hides it")));
+                                              "bool: True keeps the key; float: added to the logits, -inf masks it")));
 }
 constexpr Param ReturnLse() {
   return KeywordOnly(Bool("return_lse", false, "also return the log of the sum of exponentials"));
@@ -64,11 +64,11 @@ constexpr Param KVLastPageLen() {
 // The scales that kv.append_paged stored the rows with.
 constexpr Param KScale() {
   return KeywordOnly(
-      Broadcast(OptionalTensor("k_scale", "h_kv", Mask(DType::kF32), "unit of the stored keys; None: 1")));
+      Broadcast(OptionalTensor("k_scale", "h_kv", Mask(DType::kF32), "scale of the stored keys; None: 1")));
 }
 constexpr Param VScale() {
   return KeywordOnly(
-      Broadcast(OptionalTensor("v_scale", "h_kv", Mask(DType::kF32), "unit of the stored values; None: 1")));
+      Broadcast(OptionalTensor("v_scale", "h_kv", Mask(DType::kF32), "scale of the stored values; None: 1")));
 }
 constexpr Output Lse(std::string_view shape, std::string_view name = "lse") {
   return {.name = name,
@@ -88,7 +88,7 @@ inline Status Invalid(std::string_view field, std::string wanted, std::string go
 inline Status CheckHeads(std::string_view key_name, int64_t h_q, int64_t h_kv) {
   if (h_kv == 0 ? h_q == 0 : h_q % h_kv == 0) return {};
   return Invalid(key_name, "a head count that divides the query's " + std::to_string(h_q), std::to_string(h_kv),
-                 "pass as many query heads as a multiple of the key's heads");
+                 "pass a number of query heads that is a multiple of the key's heads");
 }
 
 inline Status CheckScales(const lz_tensor& cache, const lz_tensor& k_scale, const lz_tensor& v_scale) {

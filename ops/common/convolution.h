@@ -12,11 +12,15 @@ namespace lz::ops::convolution {
 enum Tensor { kInput, kWeight, kBias, kOutput };
 
 inline constexpr Param kBiasParam =
-    SameDType(OptionalTensor("bias", "c_out", kFloats, "added to every place of a channel; None means 0"), "input");
+    SameDType(OptionalTensor("bias", "c_out", kFloats, "added to every position of a channel; None means 0"), "input");
 inline constexpr Param kGroupsParam = Int("groups", 1, "number of groups of channels that do not mix");
-constexpr Param Stride(std::string_view name) { return Int(name, 1, "step between two places of the output"); }
-constexpr Param Padding(std::string_view name) { return Int(name, 0, "zeros before the first and after the last"); }
-constexpr Param Dilation(std::string_view name) { return Int(name, 1, "step between two weights"); }
+constexpr Param Stride(std::string_view name) { return Int(name, 1, "stride between positions of the output"); }
+constexpr Param Padding(std::string_view name) {
+  return Int(name, 0,
+             "zeros before the first position and after the "
+             "last");
+}
+constexpr Param Dilation(std::string_view name) { return Int(name, 1, "distance between two weights"); }
 
 #define LZ_CONVOLUTION_DEFINITION                                                                                      \
   "output[n, o, y] = bias[o] + sum over c, k of weight[o, c, k] * input[n, first(o) + c, y * stride - padding + k * "  \
@@ -36,7 +40,7 @@ Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& a
   }
   if (x.shape[1] % groups != 0) {
     return Invalid("groups", "a divisor of the " + std::to_string(x.shape[1]) + " input channels",
-                   std::to_string(groups), "every group takes as many channels");
+                   std::to_string(groups), "all groups take equally many channels");
   }
   if (w.shape[0] % groups != 0) {
     return Invalid("groups", "a divisor of the " + std::to_string(w.shape[0]) + " output channels",

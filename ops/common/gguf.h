@@ -26,7 +26,7 @@ inline Status CheckRows(int64_t format, int64_t columns, int64_t row_bytes, std:
     return Status(StatusCode::kInvalidRequest, {.field = std::string(columns_field),
                                                 .wanted = "a multiple of " + std::to_string(values) + ", not negative",
                                                 .got = std::to_string(columns),
-                                                .fix = "pass the unquantised row length"});
+                                                .fix = "pass the unquantized row length"});
   }
   const int64_t wanted = columns / values * kBlockBytes[size_t(format)];
   if (row_bytes == wanted) return {};

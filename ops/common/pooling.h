@@ -13,10 +13,12 @@ namespace lz::ops::pooling {
 enum Tensor { kInput, kOutput };
 enum Mode { kMax, kMean };
 
-constexpr Param Window(std::string_view name) { return RequiredInt(name, "places that one output covers"); }
-constexpr Param Stride(std::string_view name) { return RequiredInt(name, "step between two places of the output"); }
-constexpr Param Padding(std::string_view name) { return Int(name, 0, "places added at each end; at most window / 2"); }
-inline constexpr Param kModeParam = KeywordOnly(RequiredChoice("mode", "max|mean", "of each window"));
+constexpr Param Window(std::string_view name) { return RequiredInt(name, "positions that one output covers"); }
+constexpr Param Stride(std::string_view name) { return RequiredInt(name, "stride between positions of the output"); }
+constexpr Param Padding(std::string_view name) {
+  return Int(name, 0, "positions added at each end; at most window / 2");
+}
+inline constexpr Param kModeParam = KeywordOnly(RequiredChoice("mode", "max|mean", "reduction of each window"));
 inline constexpr Param kCountParam =
     KeywordOnly(Bool("count_include_pad", true, "mean: padding counts as zeros; false: it does not count"));
 
@@ -42,7 +44,7 @@ Status Check(const BoundArgs& args, const std::array<std::string_view, kDims>& a
     const int64_t most = size == 0 ? 0 : window[i].value.i / 2;
     if (padding[i].value.i > most) {
       return Invalid("padding" + name, "at most half the window, 0 for an empty axis: " + std::to_string(most),
-                     std::to_string(padding[i].value.i), "a window would cover padding alone");
+                     std::to_string(padding[i].value.i), "a window would cover only padding");
     }
     const int64_t padded = size + 2 * padding[i].value.i;
     if (window[i].value.i > padded) {

@@ -97,7 +97,7 @@ inline Status CheckScale(const QuantShape& shape, const lz_tensor& scale, std::s
   }
   if (axis && (group > 0 || scale.ndim != 1)) {
     return BadQuant("axis", group > 0 ? "none where groups share scales" : "none unless the scale has one dimension",
-                    std::to_string(*axis), "leave it out: the scale's shape says what shares it");
+                    std::to_string(*axis), "leave it out: the scale's shape decides which values share it");
   }
   if (axis) fits = scale.shape[0] == shape.size[*axis];
   if (fits || (one && group == 0 && !axis)) return {};
@@ -175,7 +175,7 @@ inline Status CheckTensorScale(int64_t format, const QuantShape& shape, const lz
                                std::string_view field) {
   if (format != kNVFP4) {
     if (scale.ndim < 0) return {};
-    return BadQuant(field, "nvfp4 alone has one", "a tensor", "leave it out");
+    return BadQuant(field, "only nvfp4 has one", "a tensor", "leave it out");
   }
   if (scale.ndim < 0) {
     return BadQuant(field, "the tensor's float32 scale for nvfp4", "none",

@@ -9,7 +9,7 @@
 
 namespace lz::sampling {
 
-inline constexpr Param kLogits = TensorParam("logits", "..., vocab", kFloats, "unnormalised log-probabilities");
+inline constexpr Param kLogits = TensorParam("logits", "..., vocab", kFloats, "unnormalized log-probabilities");
 inline constexpr Param kTemperatureParam =
     KeywordOnly(Float("temperature", 1.0, "logits are divided by it first; finite and above 0"));
 inline constexpr Param kSeedParam = KeywordOnly(OptionalInt(
@@ -17,14 +17,14 @@ inline constexpr Param kSeedParam = KeywordOnly(OptionalInt(
 inline constexpr Param kOffsetParam =
     KeywordOnly(Int("offset", 0, "counter of the random numbers: a new one for every step with the same seed"));
 inline constexpr Param kUniformParam =
-    KeywordOnly(OptionalTensor("uniform", "...", kFloat32And64, "u of each row, in [0, 1), in the place of a seed"));
+    KeywordOnly(OptionalTensor("uniform", "...", kFloat32And64, "u of each row, in [0, 1), instead of a seed"));
 inline constexpr Param kRowKParam =
-    KeywordOnly(OptionalTensor("row_k", "...", kIndices, "k of each row, in k's place"));
-inline constexpr Param kRowPParam = KeywordOnly(OptionalTensor("row_p", "...", kFloats, "p of each row, in p's place"));
+    KeywordOnly(OptionalTensor("row_k", "...", kIndices, "k of each row, instead of k"));
+inline constexpr Param kRowPParam = KeywordOnly(OptionalTensor("row_p", "...", kFloats, "p of each row, instead of p"));
 inline constexpr Param kRowMinPParam =
-    KeywordOnly(OptionalTensor("row_min_p", "...", kFloats, "min_p of each row, in min_p's place"));
+    KeywordOnly(OptionalTensor("row_min_p", "...", kFloats, "min_p of each row, instead of min_p"));
 inline constexpr Param kRowTemperatureParam =
-    KeywordOnly(OptionalTensor("row_temperature", "...", kFloats, "temperature of each row, in temperature's place"));
+    KeywordOnly(OptionalTensor("row_temperature", "...", kFloats, "temperature of each row, instead of temperature"));
 inline constexpr Output kToken = {.name = "token",
                                   .shape = "...",
                                   .dtype = "int64",

@@ -34,9 +34,9 @@ inline constexpr auto kParams = std::to_array<Param>({
     KeywordOnly(Choice("source",
                        "input|float8_e4m3fn|float8_e5m2|float8_e4m3fnuz|float8_e5m2fnuz|float6_e2m3fn|float6_e3m2fn|"
                        "float4_e2m1fn|float8_e8m0fnu",
-                       0, "what the bytes of a uint8 input are; `input`: what its dtype says")),
-    KeywordOnly(
-        OptionalBool("saturate", "clamp what is too large, infinities too; None: formats of at most 8 bits do")),
+                       0, "format of the bytes of a uint8 input; `input`: that of its dtype")),
+    KeywordOnly(OptionalBool("saturate",
+                             "clamp values that are too large, infinities too; None: in formats of at most 8 bits")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output",
@@ -71,7 +71,7 @@ inline Status Canonicalize(BoundArgs& args) {
   if (named == (dtype == DType::kU8)) return {};
   return Status(StatusCode::kInvalidRequest,
                 {.field = "source",
-                 .wanted = named ? "no name: the input's dtype says what it is" : "the format of the bytes",
+                 .wanted = named ? "no name: the input's dtype determines it" : "the format of the bytes",
                  .got = std::string(Info(dtype).name) + (named ? " and a name" : " alone"),
                  .fix = named ? "leave source out, or pass the tensor's bytes, tensor.view(torch.uint8)"
                               : "pass source=, for example source=\"float8_e4m3fnuz\""});
@@ -81,10 +81,10 @@ inline constexpr Contract kContract = {
     .name = "convert",
     .summary = "Converts between float formats: FP64 to FP4, TF32, and the vendors' forms of FP8.",
     .definition =
-        "Each value rounded once to the nearest value of the format, ties to even. Formats of at most 8 bits saturate: "
-        "beyond the largest finite value, and for infinities, that value with its sign; with saturate=False what "
-        "IEEE 754 would give: infinity, or NaN where the format has no infinity (float6 and float4 have neither and "
-        "saturate always). NaN stays NaN; float6 and float4 have none and give 0. tf32 is float32 with 10 bits of "
+        "Each value rounded once to the nearest value of the format, ties to even. Formats of at most 8 bits "
+        "saturate: beyond the largest finite value, and for infinities, that value with its sign; with saturate=False "
+        "as in IEEE 754: infinity, or NaN where the format has no infinity (float6 and float4 have neither and "
+        "saturate always). NaN stays NaN; float6 and float4 have none and store 0. tf32 is float32 with 10 bits of "
         "mantissa. Each float4 or float6 code is stored in the low bits of a byte",
     .source = "IEEE 754-2019; OCP 8-bit floating point 1.0; OCP MX 1.0",
     .replaces = "input.to(dtype)",

@@ -51,7 +51,8 @@ inline Status Canonicalize(BoundArgs& args) {
                std::to_string(input.ndim));
   }
   if (IsBatched(source) || !IsBatched(target)) {
-    return batch == 1 ? Status() : bad("batch", "1: only a batch axis that is made has a size", std::to_string(batch));
+    return batch == 1 ? Status()
+                      : bad("batch", "1: only a batch axis that is created has a size", std::to_string(batch));
   }
   const int64_t tokens = input.shape[HeadsFirst(source) ? 1 : 0];
   if (batch >= 1 && tokens % batch == 0) return {};

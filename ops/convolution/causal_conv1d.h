@@ -15,9 +15,11 @@ enum Axis { kB, kS, kC, kK, kN };
 inline constexpr auto kVariants = std::to_array<Variant>({{"convolution.causal_conv1d"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "b, s, c", kFloats, "positions of c channels"),
-    SameDType(TensorParam("weight", "c, k", kFloats, "of each channel; the last one is of a row's own position"),
+    SameDType(TensorParam("weight", "c, k", kFloats, "per channel; the last one is for the row's own position"),
               "input"),
-    Mutated(SameDType(TensorParam("state", "b, c, n", kFloats, "the n >= k - 1 positions before; then the last ones"),
+    Mutated(SameDType(TensorParam("state", "b, c, n", kFloats,
+                                  "the n >= k - 1 previous positions; overwritten by the "
+                                  "last ones"),
                       "input")),
     KeywordOnly(SameDType(OptionalTensor("bias", "c", kFloats, "added to each channel; None: 0"), "input")),
     KeywordOnly(Choice("activation", "none|silu", kNone, "of the result")),
@@ -31,16 +33,16 @@ inline Status Canonicalize(BoundArgs& args) {
   if (k < 1) return Invalid("weight", "at least 1 along its last axis", std::to_string(k), "pass weights");
   if (n >= k - 1) return {};
   return Invalid("state", "at least " + std::to_string(k - 1) + " positions", std::to_string(n),
-                 "keep what the window reads");
+                 "keep the positions that the window reads");
 }
 
 inline constexpr Contract kContract = {
     .name = "causal_conv1d",
-    .summary = "Causal convolution of each channel by itself, over a state that is kept from call to call.",
+    .summary = "Causal convolution of each channel separately, over a state that is kept from call to call.",
     .definition =
         "x = state[b, c, :] followed by input[b, :, c]; output[b, t, c] = f(bias[c] + sum_j weight[c, j] * x[n + t - "
         "k + 1 + j]), rounded once, f(x) = x, or x sigmoid(x) for silu. state holds the last n of x afterwards. A "
-        "state of zeros is what a text begins with",
+        "sequence begins with a state of zeros",
     .source = "Gu and Dao 2023, arXiv:2312.00752, section 3.4 (the convolution before the state)",
     .replaces = "causal_conv1d_fn and causal_conv1d_update of the causal-conv1d package",
     .variants = kVariants,

@@ -16,7 +16,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("data", "n, row_bytes", Mask(DType::kU8), "rows of blocks as stored in the file"),
     RequiredInt("columns", "values in a row: a multiple of 32, for K formats of 256"),
     KeywordOnly(RequiredChoice("format", kFormatNames, "the blocks' format")),
-    KeywordOnly(Choice("dtype", "float32|bfloat16|float16", 0, "of the output")),
+    KeywordOnly(Choice("dtype", "float32|bfloat16|float16", 0, "dtype of the output")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output",
@@ -33,7 +33,7 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "dequantize_gguf",
-    .summary = "Dequantises rows of GGUF blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K).",
+    .summary = "Dequantizes rows of GGUF blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K).",
     .definition =
         "Numbers are little endian, d and m float16; in float32 arithmetic, each operation rounded, then rounded once "
         "to dtype. Blocks of 32: d, in q4_1 and q5_1 then m, in q5_0 and q5_1 then 32 high bits, then the codes: 16 "

@@ -13,11 +13,11 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("values", "..., n", kValueDTypes, "codes, as quantize returns them"),
     TensorParam("scale", "*", kScaleDTypes,
                 "one element; or the values' rank, each axis dividing theirs; or with `axis` one dimension"),
-    RequiredChoice("format", kQuantNames, "what the codes are"),
-    KeywordOnly(OptionalInt("axis", "of a one-dimensional scale")),
+    RequiredChoice("format", kQuantNames, "format of the codes"),
+    KeywordOnly(OptionalInt("axis", "axis of a one-dimensional scale")),
     KeywordOnly(OptionalIndex("zero_point", "*", "of the scale's shape; the code of 0")),
     KeywordOnly(OptionalTensor("tensor_scale", "*", Mask(DType::kF32), "nvfp4: the scale of the tensor or each row")),
-    KeywordOnly(Choice("dtype", "float32|bfloat16|float16", 0, "of the output")),
+    KeywordOnly(Choice("dtype", "float32|bfloat16|float16", 0, "dtype of the output")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output",

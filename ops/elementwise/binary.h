@@ -27,7 +27,7 @@ inline constexpr auto kVariants = std::to_array<Variant>({{"elementwise.binary"}
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "...", kFloats, "determines shape and dtype of the result"),
     TensorParam("other", "*", kFloats, "broadcast to input: axes of size 1 repeat, first axes may be missing"),
-    Choice("function", "add|sub|mul|div|maximum|minimum", kAdd, "what is done"),
+    Choice("function", "add|sub|mul|div|maximum|minimum", kAdd, "the arithmetic operation"),
     KeywordOnly(Float("scale", 1.0, "factor of other, applied first")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({

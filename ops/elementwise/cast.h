@@ -13,7 +13,7 @@ enum Scalar { kDType };
 inline constexpr auto kVariants = std::to_array<Variant>({{"elementwise.cast"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "...", kFloats, "the numbers"),
-    RequiredChoice("dtype", "float32|float64|float16|bfloat16", "of the output"),
+    RequiredChoice("dtype", "float32|float64|float16|bfloat16", "dtype of the output"),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output", .shape = "...", .dtype = "input", .doc = "same shape as input", .dtype_choice = "dtype"},

@@ -17,9 +17,9 @@ inline constexpr auto kParams = std::to_array<Param>({
         TensorParam("value_cache", "blocks, block_size, h_kv, d_v", kv::kCacheDTypes, "value blocks"), "key_cache"))),
     TensorParam("key", "n, h_kv, d_k", kFloats, "new key rows"),
     SameDType(TensorParam("value", "n, h_kv, d_v", kFloats, "new value rows"), "key"),
-    TensorParam("slots", "n", kIndices, "block * block_size + offset for each row; negative: the row is left out"),
-    KeywordOnly(Broadcast(OptionalTensor("k_scale", "h_kv", Mask(DType::kF32), "unit of the stored keys; None: 1"))),
-    KeywordOnly(Broadcast(OptionalTensor("v_scale", "h_kv", Mask(DType::kF32), "unit of the stored values; None: 1"))),
+    TensorParam("slots", "n", kIndices, "block * block_size + offset for each row; negative: the row is skipped"),
+    KeywordOnly(Broadcast(OptionalTensor("k_scale", "h_kv", Mask(DType::kF32), "scale of the stored keys; None: 1"))),
+    KeywordOnly(Broadcast(OptionalTensor("v_scale", "h_kv", Mask(DType::kF32), "scale of the stored values; None: 1"))),
 });
 
 inline Status Canonicalize(BoundArgs& args) {
@@ -32,10 +32,10 @@ inline constexpr Contract kContract = {
     .summary = "Writes new key and value rows into the slots of a paged cache, in place.",
     .definition =
         "key_cache[s / block_size, s % block_size, h, :] = key[i, h, :] / k_scale[h] for s = slots[i] >= 0, likewise "
-        "for values; everything else stays as it is. Rows whose dtype is the cache's are copied bit for bit where "
-        "there is no scale. Else they are divided in float32 and rounded once to nearest even; 8-bit values saturate "
-        "(int8 to +-127, with 0 for NaN). A slot beyond the cache is an error, and nothing is written. Slots that are "
-        "not negative differ: of equal ones any row may stay.",
+        "for values; everything else is unchanged. Rows whose dtype is the cache's are copied bit for bit if there is "
+        "no scale. Else they are divided in float32 and rounded once to nearest even; 8-bit values saturate (int8 to "
+        "+-127, with 0 for NaN). A slot outside the cache is an error, and nothing is written. Slots that are not "
+        "negative must differ: for equal ones any row may remain.",
     .source = "Kwon et al. 2023, arXiv:2309.06180, section 4.3",
     .replaces = "key_cache.view(-1, h_kv, d_k)[slots] = key; value_cache.view(-1, h_kv, d_v)[slots] = value",
     .variants = kVariants,

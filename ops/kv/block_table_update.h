@@ -21,9 +21,9 @@ inline constexpr Contract kContract = {
     .summary = "Writes entries of a block table, in place.",
     .definition =
         "block_tables[sequence, position] = block for every triple, in order: of two for one entry the later one "
-        "stays; other entries stay as they are. A sequence or position outside the table, and a block that the "
-        "table's dtype does not hold, are errors, and nothing is written; -1 is a block like any other (an entry that "
-        "is not in use).",
+        "remains; other entries are unchanged. A sequence or position outside the table, and a block that the table's "
+        "dtype cannot represent, are errors, and nothing is written; -1 is a block like any other (an entry that is "
+        "not in use).",
     .source = "definition",
     .replaces = "block_tables[updates[:, 0], updates[:, 1]] = updates[:, 2]",
     .variants = kVariants,

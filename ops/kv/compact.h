@@ -22,10 +22,10 @@ inline constexpr auto kParams = std::to_array<Param>({
 
 inline constexpr Contract kContract = {
     .name = "kv_compact",
-    .summary = "Copies blocks of a paged cache to other places of it, in place.",
+    .summary = "Copies blocks of a paged cache within it, in place.",
     .definition =
         "cache[to] = cache[from] for every pair whose `from` is not negative, for keys and values, bit for bit; all "
-        "other blocks stay as they are. A block beyond the cache is an error, and so is a target that another pair "
+        "other blocks are unchanged. A block outside the cache is an error, and so is a target that another pair "
         "reads or writes: then nothing is written.",
     .source = "definition; with block numbers from KVCacheManager it is copy on write, or defragmentation",
     .replaces = "key_cache[to] = key_cache[from]; value_cache[to] = value_cache[from]",

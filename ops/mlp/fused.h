@@ -21,8 +21,8 @@ inline constexpr auto kParams = std::to_array<Param>({
               "input"),
     SameDType(TensorParam("down_weight", "m, n", kFloats, "projection of the hidden row"), "input"),
     KeywordOnly(
-        SameDType(OptionalTensor("up_weight", "n, d", kFloats, "up, where gate_weight does not pack it"), "input")),
-    KeywordOnly(SameDType(OptionalTensor("gate_bias", "g", kFloats, "packed as gate_weight is"), "input")),
+        SameDType(OptionalTensor("up_weight", "n, d", kFloats, "up, if gate_weight does not include it"), "input")),
+    KeywordOnly(SameDType(OptionalTensor("gate_bias", "g", kFloats, "packed like gate_weight"), "input")),
     KeywordOnly(SameDType(OptionalTensor("up_bias", "n", kFloats, "with up_weight"), "input")),
     KeywordOnly(SameDType(OptionalTensor("down_bias", "m", kFloats, "added at the end"), "input")),
     activation::kActivationParam,
@@ -40,7 +40,7 @@ inline constexpr auto kDerived = std::to_array<DerivedFact>({
 
 inline constexpr Contract kContract = {
     .name = "fused_mlp",
-    .summary = "A feed-forward block: SwiGLU, GeGLU, the clamped SwiGLU and their like, or an MLP without a gate.",
+    .summary = "A feed-forward block: SwiGLU, GeGLU, the clamped SwiGLU and similar blocks, or an MLP without a gate.",
     .definition =
         "With x a row of input: g = Wg x + bg, u = Wu x + bu; output = down_weight h + down_bias, "
         "rounded once, " LZ_GATED_DEFINITION LZ_MLP_FORMS LZ_ACTIVATION_DEFINITIONS

@@ -29,25 +29,25 @@ inline Status Canonicalize(BoundArgs& args) {
 inline constexpr auto kVariants = std::to_array<Variant>({{"moe.fused"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "..., d", kFloats, "a row for each token"),
-    TensorParam("expert_ids", "..., k", kIndices, "experts of each token; an id outside [0, experts) is left out"),
+    TensorParam("expert_ids", "..., k", kIndices, "experts of each token; an id outside [0, experts) is skipped"),
     TensorParam("expert_weights", "..., k", kFloats, "their weights"),
     SameDType(TensorParam("gate_weight", "experts, g, d", kFloats, "gate and up packed (g = 2 n), or the gate (g = n)"),
               "input"),
     SameDType(TensorParam("down_weight", "experts, m, n", kFloats, "projection of the hidden row"), "input"),
     KeywordOnly(SameDType(
-        OptionalTensor("up_weight", "experts, n, d", kFloats, "up, where gate_weight does not pack it"), "input")),
-    KeywordOnly(SameDType(OptionalTensor("gate_bias", "experts, g", kFloats, "packed as gate_weight is"), "input")),
+        OptionalTensor("up_weight", "experts, n, d", kFloats, "up, if gate_weight does not include it"), "input")),
+    KeywordOnly(SameDType(OptionalTensor("gate_bias", "experts, g", kFloats, "packed like gate_weight"), "input")),
     KeywordOnly(SameDType(OptionalTensor("up_bias", "experts, n", kFloats, "with up_weight"), "input")),
-    KeywordOnly(SameDType(OptionalTensor("down_bias", "experts, m", kFloats, "weighted with the rest"), "input")),
+    KeywordOnly(SameDType(OptionalTensor("down_bias", "experts, m", kFloats, "weighted like the rest"), "input")),
     activation::kActivationParam,
     activation::kLimitParam,
     activation::kAlphaParam,
     activation::kUpOffsetParam,
     activation::kInterleavedParam,
-    KeywordOnly(Choice("weighted", "output|input", kOfOutput, "what an expert's weight multiplies")),
+    KeywordOnly(Choice("weighted", "output|input", kOfOutput, "the tensor that expert_weights multiply")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
-    {.name = "output", .shape = "..., m", .dtype = "input", .doc = "one row a token"},
+    {.name = "output", .shape = "..., m", .dtype = "input", .doc = "one row per token"},
 });
 inline constexpr auto kDerived = std::to_array<DerivedFact>({
     {"rows", "..."},  // the product of the leading axes

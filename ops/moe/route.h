@@ -24,7 +24,7 @@ inline Status NotNegative(const lz_scalar& s, std::string_view name) {
 inline Status NoneWithoutEffect(const BoundArgs& args) {
   const lz_scalar* s = args.scalars;
   if (s[kMinSum].value.f != 0 && !s[kRenormalize].value.i) {
-    return Invalid("min_sum", "renormalize with it", "none", "what is bounded is the sum that renormalize divides by");
+    return Invalid("min_sum", "renormalize with it", "none", "it bounds the sum that renormalize divides by");
   }
   if (s[kJitter].value.f != 0 && s[kScoring].value.i != kSparsemixer) {
     return Invalid("jitter", "scoring=sparsemixer with it", "another scoring", "leave it out");
@@ -67,21 +67,22 @@ inline Status Canonicalize(BoundArgs& args) {
 inline constexpr auto kVariants = std::to_array<Variant>({{"moe.route"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("logits", "..., experts", kFloats, "the router's output"),
-    RequiredInt("k", "experts of a token"),
+    RequiredInt("k", "experts per token"),
     KeywordOnly(OptionalTensor("bias", "experts", kFloats, "added to the scores for the choice, not for the weights")),
     KeywordOnly(
-        Choice("scoring", "softmax|sigmoid|sqrt_softplus|sparsemixer", kSoftmax, "what makes scores of logits")),
+        Choice("scoring", "softmax|sigmoid|sqrt_softplus|sparsemixer", kSoftmax, "function from logits to scores")),
     KeywordOnly(Bool("renormalize", false, "divide the weights by their sum")),
     KeywordOnly(Float("scale", 1.0, "factor of the weights")),
     KeywordOnly(Int("num_groups", 1, "number of groups of equal size that experts are divided into")),
     KeywordOnly(Int("top_groups", 1, "groups that experts are chosen from")),
-    KeywordOnly(Choice("group_score", "max|top2_sum", kMax, "what a group is chosen by; without groups max alone")),
-    KeywordOnly(Float("min_sum", 0.0, "with renormalize: what the weights are divided by at least")),
-    KeywordOnly(Float("jitter", 0.0, "of sparsemixer: how far from the best an expert counts, relative to its size")),
+    KeywordOnly(
+        Choice("group_score", "max|top2_sum", kMax, "score by which groups are chosen; without groups only max")),
+    KeywordOnly(Float("min_sum", 0.0, "with renormalize: lower bound of the divisor of the weights")),
+    KeywordOnly(Float("jitter", 0.0, "sparsemixer: relative distance from the best within which an expert counts")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
-    {.name = "weights", .shape = "..., k", .dtype = "float32", .doc = "of the chosen experts"},
-    {.name = "expert_ids", .shape = "..., k", .dtype = "int32", .doc = "the best first"},
+    {.name = "weights", .shape = "..., k", .dtype = "float32", .doc = "weights of the chosen experts"},
+    {.name = "expert_ids", .shape = "..., k", .dtype = "int32", .doc = "the chosen experts, best first"},
 });
 
 inline constexpr Contract kContract = {
@@ -89,10 +90,10 @@ inline constexpr Contract kContract = {
     .summary = "Routes tokens to experts: scores, group-limited top-k choice with a bias, weights.",
     .definition =
         "s = softmax(logits), 1 / (1 + exp(-logits)) or sqrt(log(1 + exp(logits))); c = s + bias. With more than one "
-        "group the top_groups groups of the largest max(c) or sum of the two largest c stay, the others are left out. "
-        "expert_ids: the k largest c that stay, in descending order; NaN counts as the largest, equal values go to the "
-        "lower index (of groups too). weights = scale * s[expert_ids], divided by their sum, or min_sum where that is "
-        "more, before scaling if renormalize (0 / 0 is 0), rounded once. sparsemixer: c = logits; the weight of "
+        "group the top_groups groups of the largest max(c) or sum of the two largest c stay, the others are excluded. "
+        "expert_ids: the k largest c that stay, in descending order; NaN counts as the largest, equal values go to "
+        "the lower index (of groups too). weights = scale * s[expert_ids], divided by their sum, or min_sum if that "
+        "is larger, before scaling if renormalize (0 / 0 is 0), rounded once. sparsemixer: c = logits; the weight of "
         "each expert is scale / sum exp(x - m), m its logit, over the logits x of it and those not chosen before it "
         "with (m - x) / max(|x|, m) at most 2 jitter",
     .source =

@@ -12,7 +12,7 @@ enum Scalar { kNormalizedShape, kEps, kWeightOffset };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"norm.layer"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "..., hidden", kFloats, "rows to normalise"),
+    TensorParam("input", "..., hidden", kFloats, "rows to normalize"),
     Folds(RequiredInt("normalized_shape", "size of the last axis, or the sizes of the last axes"), "hidden"),
     OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
     OptionalTensor("bias", "hidden", kFloats, "added at the end; None means 0"),
@@ -25,7 +25,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 
 inline constexpr Contract kContract = {
     .name = "layer_norm",
-    .summary = "Layer normalisation over the last axis.",
+    .summary = "Layer normalization over the last axis.",
     .definition =
         "output = (input - mean(input, last)) / sqrt(mean((input - mean)^2, last) + eps) * (weight + weight_offset) + "
         "bias, rounded once. CUDA kernels and torch's sum squares in FP32, which hold variances from 1e-38 to 1e38",

@@ -12,7 +12,7 @@ enum Scalar { kEps, kWeightOffset, kNormalizedShape };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"norm.rms"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "..., hidden", kFloats, "rows to normalise"),
+    TensorParam("input", "..., hidden", kFloats, "rows to normalize"),
     OptionalTensor("weight", "hidden", kFloats, "gain; None means 1"),
     Float("eps", 1e-6, "added to the mean square"),
     KeywordOnly(Float("weight_offset", 0.0, "added to the weight; Gemma's form is 1")),
@@ -29,7 +29,7 @@ inline constexpr auto kDerived = std::to_array<DerivedFact>({
 
 inline constexpr Contract kContract = {
     .name = "rms_norm",
-    .summary = "Root mean square normalisation over the last axis.",
+    .summary = "Root mean square normalization over the last axis.",
     .definition =
         "output = input / sqrt(mean(input^2, last) + eps) * (weight + weight_offset), rounded once. "
         "CUDA kernels and torch's sum squares in FP32, which hold mean squares from 1e-38 to 1e38",

@@ -11,7 +11,7 @@ inline Status Canonicalize(BoundArgs& args) { return pooling::Check<1>(args, {""
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"pooling.pool1d"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "..., s", kFloats, "what the windows move over"),
+    TensorParam("input", "..., s", kFloats, "tensor that the windows move over"),
     pooling::Window("window"),
     pooling::Stride("stride"),
     pooling::Padding("padding"),
@@ -23,7 +23,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
      .shape = "..., "
               "(s + 2 * padding - window) / stride + 1",
      .dtype = "input",
-     .doc = "one value a window"},
+     .doc = "one value per window"},
 });
 
 inline constexpr Contract kContract = {

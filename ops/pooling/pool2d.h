@@ -11,7 +11,7 @@ inline Status Canonicalize(BoundArgs& args) { return pooling::Check<2>(args, {"_
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"pooling.pool2d"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "..., h, w", kFloats, "what the windows move over"),
+    TensorParam("input", "..., h, w", kFloats, "tensor that the windows move over"),
     pooling::Window("window_h"),
     pooling::Window("window_w"),
     pooling::Stride("stride_h"),
@@ -27,7 +27,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
               "(h + 2 * padding_h - window_h) / stride_h + 1, "
               "(w + 2 * padding_w - window_w) / stride_w + 1",
      .dtype = "input",
-     .doc = "one value a window"},
+     .doc = "one value per window"},
 });
 
 inline constexpr Contract kContract = {

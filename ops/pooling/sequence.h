@@ -19,12 +19,12 @@ inline Status Canonicalize(BoundArgs& args) {
 inline constexpr auto kVariants = std::to_array<Variant>({{"pooling.sequence"}});
 inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "b, s, d", kFloats, "the vectors of s tokens, padded"),
-    OptionalTensor("mask", "b, s", kIndices | Mask(DType::kBool), "not 0 where a token is valid; None: all are"),
+    OptionalTensor("mask", "b, s", kIndices | Mask(DType::kBool), "not 0 for valid tokens; None: all are valid"),
     Choice("mode", "mean|first|last|max", kMean, "mean and max over the valid tokens; the first (CLS) or last of them"),
     KeywordOnly(OptionalTensor("lengths", "b", kIndices, "number of valid tokens, which come first; in [0, s]")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
-    {.name = "output", .shape = "b, d", .dtype = "input", .doc = "one vector a sequence"},
+    {.name = "output", .shape = "b, d", .dtype = "input", .doc = "one vector per sequence"},
 });
 
 inline constexpr Contract kContract = {

@@ -17,7 +17,11 @@ inline constexpr auto kParams = std::to_array<Param>({
     KeywordOnly(Bool("causal", false, "-inf for keys after the row's position")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
-    {.name = "bias", .shape = "h, s_q, s_kv", .dtype = "slopes", .doc = "what is added to the logits: an attn_mask"},
+    {.name = "bias",
+     .shape = "h, s_q, s_kv",
+     .dtype = "slopes",
+     .doc = "bias that is added to the logits: an "
+            "attn_mask"},
 });
 
 inline Status CheckLength(std::string_view name, const lz_scalar& length) {

@@ -10,8 +10,8 @@ enum Scalar { kFormat, kAxis, kGroupSize, kBlockRows };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"quantize.asymmetric"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "..., k", kFloats, "values to quantise; read as float32"),
-    RequiredChoice("dtype", "int8|uint8|int4|uint4", "of the codes, whose whole range is used"),
+    TensorParam("input", "..., k", kFloats, "values to quantize; read as float32"),
+    RequiredChoice("dtype", "int8|uint8|int4|uint4", "dtype of the codes, whose whole range is used"),
     KeywordOnly(OptionalInt("axis", "one scale for each index of this axis: a channel, a head")),
     KeywordOnly(Int("group_size", 0, "one scale for each group of this many values of the last axis")),
     KeywordOnly(
@@ -43,7 +43,7 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "quantize_asymmetric",
-    .summary = "Quantises to 8-bit or 4-bit integers with zero points.",
+    .summary = "Quantizes to 8-bit or 4-bit integers with zero points.",
     .definition =
         "lo <= 0 <= hi are the smallest and largest of the values that share a scale and of 0; codes go from qmin to "
         "qmax. float32 operations, each rounded: s = max((hi - lo) / (qmax - qmin), 2^-126); zero_point = "

@@ -11,7 +11,7 @@ inline constexpr int64_t kGroup = 16;
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"quantize.nvfp4"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "..., k", kFloats, "values to quantise; read as float32; k a multiple of 16"),
+    TensorParam("input", "..., k", kFloats, "values to quantize; read as float32; k a multiple of 16"),
     KeywordOnly(Bool("per_row", false, "a tensor scale for each row instead of one")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
@@ -19,7 +19,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
      .shape = "..., k / 2",
      .dtype = "uint8",
      .doc = "E2M1 codes, two in a byte, the even element in the low half"},
-    {.name = "scale", .shape = "..., k / 16", .dtype = "float8_e4m3fn", .doc = "one for each 16 values"},
+    {.name = "scale", .shape = "..., k / 16", .dtype = "float8_e4m3fn", .doc = "one per 16 values"},
     {.name = "tensor_scale",
      .shape = "blocks(input; ; 1; k * per_row)",
      .dtype = "float32",
@@ -35,7 +35,7 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "quantize_nvfp4",
-    .summary = "Quantises to NVFP4 with both levels of scales.",
+    .summary = "Quantizes to NVFP4 with both levels of scales.",
     .definition =
         "float32 operations, each rounded, A the largest finite |x| of the tensor (or row), amax that of 16 values: "
         "g = min(2688 / A, FLT_MAX), 1 if A = 0; tensor_scale = 1 / g; scale = E4M3(amax * (g * (1 / 6))); code = "

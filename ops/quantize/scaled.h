@@ -10,11 +10,11 @@ enum Scalar { kFormat, kAxis, kGroupSize, kBlockRows, kScaleRule };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"quantize"}});
 inline constexpr auto kParams = std::to_array<Param>({
-    TensorParam("input", "..., k", kFloats, "values to quantise; read as float32"),
+    TensorParam("input", "..., k", kFloats, "values to quantize; read as float32"),
     RequiredChoice("dtype", kQuantNames, kQuantDoc),
     OptionalTensor("scale", "*", kScaleDTypes,
-                   "computed if not given; its shape says what shares a scale: one element; or the input's rank, each "
-                   "axis dividing the input's; or with `axis` one dimension"),
+                   "computed if not given; its shape decides which values share a scale: one element; or the input's "
+                   "rank, each axis dividing the input's; or with `axis` one dimension"),
     KeywordOnly(OptionalInt("axis", "one scale for each index of this axis: a channel, a head")),
     KeywordOnly(Int("group_size", 0, "one scale for each group of this many values of the last axis")),
     KeywordOnly(
@@ -64,7 +64,7 @@ inline Status Canonicalize(BoundArgs& args) {
   if (scale.ndim < 0)
     return CheckGroups(shape, args.scalars[kAxis], group, args.scalars[kBlockRows].value.i, info.group);
   if ((group != 0 && group != info.group) || args.scalars[kBlockRows].value.i != 1) {
-    return BadQuant(group != 0 ? "group_size" : "block_rows", "none with scale, whose shape says it", "a number",
+    return BadQuant(group != 0 ? "group_size" : "block_rows", "none with scale, whose shape decides it", "a number",
                     "leave it out");
   }
   LZ_RETURN_IF_ERROR(CheckScaleDType(format, scale, "scale"));
@@ -73,7 +73,7 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "quantize",
-    .summary = "Quantises to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given.",
+    .summary = "Quantizes to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given.",
     .definition =
         "amax is the largest |x| of the values that share a scale s. float32 operations, each rounded: int8, int4 "
         "s = max(amax / M, 2^-126), M = 127, 7; fp8 s = max(amax, 1e-4) * (1 / M), M = 448, 57344; mxfp8, mxfp4 "

@@ -18,7 +18,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output",
      .shape = "..., (r + 127) / 128 * ((c + 3) / 4) * 512",
      .dtype = "scale",
-     .doc = "the bytes in tiles of 128 rows and 4 blocks; what pads r to 128 and c to 4 is 0"},
+     .doc = "the bytes in tiles of 128 rows and 4 blocks; the padding of r to 128 and c to 4 is 0"},
 });
 
 inline constexpr Contract kContract = {

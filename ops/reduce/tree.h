@@ -15,7 +15,7 @@ inline constexpr auto kParams = std::to_array<Param>({
     TensorParam("input", "n, rows, hidden", kFloats, "n partial results, in the order of their ranks"),
     KeywordOnly({.name = "dtype",
                  .kind = ParamKind::kChoice,
-                 .doc = "of the output; None: the input's. Parts of a larger sum stay in float32",
+                 .doc = "dtype of the output; None: the input's. Parts of a larger sum stay in float32",
                  .optional = true,
                  .choices = "float32|float64|float16|bfloat16"}),
 });
@@ -27,11 +27,10 @@ inline constexpr Contract kContract = {
     .name = "reduce_tree",
     .summary = "Sums partial results over the first axis in a fixed binary tree: the same bits on every kernel.",
     .definition =
-        "Level by level neighbours 2 i and 2 i + 1 are added and an odd last one moves up unchanged, until one is "
+        "Level by level neighbors 2 i and 2 i + 1 are added and an odd last one moves up unchanged, until one is "
         "left; each addition in float32 (float64 for float64 input), rounded to nearest even; the last result is "
         "rounded once to the output's dtype; for n = 0 it is 0. So sums of aligned groups of 2^j partials, kept in "
-        "float32 "
-        "and summed the same way, give the bits of the whole sum",
+        "float32 and summed the same way, are bitwise equal to the whole sum",
     .source = "tree-based invariant reduction: arXiv:2511.17826",
     .replaces = "input.sum(0), whose order depends on the device and on n",
     .variants = kVariants,

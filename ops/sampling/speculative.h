@@ -20,15 +20,15 @@ inline constexpr auto kParams = std::to_array<Param>({
     sampling::kSeedParam,
     sampling::kOffsetParam,
     KeywordOnly(OptionalTensor("uniform", "b, n + 1, 2", kFloat32And64,
-                               "for each position, in [0, 1), what accepts its draft and what draws its token, in the "
-                               "place of a seed")),
+                               "for each position two numbers in [0, 1), to accept its draft and to draw its token, "
+                               "instead of a seed")),
 });
 inline constexpr auto kOutputs = std::to_array<Output>({
     {.name = "output_token_ids",
      .shape = "b, n + 1",
      .dtype = "int64",
      .doc = "the accepted drafts, then one sampled token, then -1"},
-    {.name = "num_accepted", .shape = "b", .dtype = "int64", .doc = "how many drafts were accepted"},
+    {.name = "num_accepted", .shape = "b", .dtype = "int64", .doc = "number of accepted drafts"},
 });
 
 inline Status Canonicalize(BoundArgs& args) {

@@ -21,7 +21,7 @@ def gated_activation(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """The activation of one half of the last axis times the other half, clamped where a limit is given."""
+    """The activation of one half of the last axis times the other half, clamped if a limit is given."""
 
 def geglu(
     gate: T,
@@ -267,7 +267,7 @@ def merge_partials(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
-    """Merges any number of attention partials: normalised with lse, or raw with row max and row sum."""
+    """Merges any number of attention partials: normalized with lse, or raw with row max and row sum."""
 
 @overload
 def mla_decode(
@@ -517,7 +517,7 @@ def attention_partials(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
-    """Attention over runs of the keys, un-merged, for merge_partials."""
+    """Attention over runs of the keys, without the merge, for merge_partials."""
 
 @overload
 def attention_partials(
@@ -537,7 +537,7 @@ def attention_partials(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T, T]:
-    """Attention over runs of the keys, un-merged, for merge_partials."""
+    """Attention over runs of the keys, without the merge, for merge_partials."""
 
 @overload
 def pod_attention(
@@ -609,7 +609,7 @@ def ragged_attention(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Attention over packed sequences of unlike length; no token sees another sequence."""
+    """Attention over packed sequences of different lengths; no token sees another sequence."""
 
 @overload
 def ragged_attention(
@@ -631,7 +631,7 @@ def ragged_attention(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
-    """Attention over packed sequences of unlike length; no token sees another sequence."""
+    """Attention over packed sequences of different lengths; no token sees another sequence."""
 
 @overload
 def block_sparse_attention(
@@ -681,7 +681,7 @@ def variable_block_sparse_attention(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Attention in which blocks of queries see blocks of keys, of unlike sizes, by a map per KV head."""
+    """Attention in which blocks of queries see blocks of keys, of different sizes, by a map per KV head."""
 
 @overload
 def variable_block_sparse_attention(
@@ -697,7 +697,7 @@ def variable_block_sparse_attention(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
-    """Attention in which blocks of queries see blocks of keys, of unlike sizes, by a map per KV head."""
+    """Attention in which blocks of queries see blocks of keys, of different sizes, by a map per KV head."""
 
 def convert(
     input: T,
@@ -754,7 +754,7 @@ def causal_conv1d(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Causal convolution of each channel by itself, over a state that is kept from call to call."""
+    """Causal convolution of each channel separately, over a state that is kept from call to call."""
 
 def conv1d(
     input: T,
@@ -816,7 +816,7 @@ def dequantize_gguf(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Dequantises rows of GGUF blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K)."""
+    """Dequantizes rows of GGUF blocks (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K)."""
 
 def dequantize(
     values: T,
@@ -895,7 +895,7 @@ def kv_compact(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> None:
-    """Copies blocks of a paged cache to other places of it, in place."""
+    """Copies blocks of a paged cache within it, in place."""
 
 def kv_gather(
     cache: T,
@@ -928,7 +928,7 @@ def fused_mlp(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """A feed-forward block: SwiGLU, GeGLU, the clamped SwiGLU and their like, or an MLP without a gate."""
+    """A feed-forward block: SwiGLU, GeGLU, the clamped SwiGLU and similar blocks, or an MLP without a gate."""
 
 def head_linear(
     input: T,
@@ -961,7 +961,7 @@ def linear_gguf(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Matrix product with weights as they lie in a GGUF file, plus a bias."""
+    """Matrix product with weights as stored in a GGUF file, plus a bias."""
 
 def linear_gguf_prepack(
     weight: T,
@@ -971,7 +971,7 @@ def linear_gguf_prepack(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Puts rows of GGUF blocks into the order that fast kernels of linear_gguf want."""
+    """Puts rows of GGUF blocks into the order that fast kernels of linear_gguf read."""
 
 def linear_panels(
     input: T,
@@ -997,7 +997,7 @@ def linear_prepack(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Puts 4-bit weights into the order that fast kernels of linear_quantized want."""
+    """Puts 4-bit weights into the order that fast kernels of linear_quantized read."""
 
 def linear_quantized(
     input: T,
@@ -1080,7 +1080,7 @@ def layer_norm(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Layer normalisation over the last axis."""
+    """Layer normalization over the last axis."""
 
 def fused_add_layer_norm(
     input: T,
@@ -1094,7 +1094,7 @@ def fused_add_layer_norm(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
-    """Residual addition and layer normalisation of the sum over the last axis."""
+    """Residual addition and layer normalization of the sum over the last axis."""
 
 def rms_norm(
     input: T,
@@ -1106,7 +1106,7 @@ def rms_norm(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Root mean square normalisation over the last axis."""
+    """Root mean square normalization over the last axis."""
 
 def fused_add_rms_norm(
     input: T,
@@ -1119,7 +1119,7 @@ def fused_add_rms_norm(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
-    """Residual addition and root mean square normalisation of the sum over the last axis."""
+    """Residual addition and root mean square normalization of the sum over the last axis."""
 
 def pool1d(
     input: T,
@@ -1197,7 +1197,7 @@ def quantize_asymmetric(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T, T]:
-    """Quantises to 8-bit or 4-bit integers with zero points."""
+    """Quantizes to 8-bit or 4-bit integers with zero points."""
 
 def quantize_nvfp4(
     input: T,
@@ -1206,7 +1206,7 @@ def quantize_nvfp4(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T, T]:
-    """Quantises to NVFP4 with both levels of scales."""
+    """Quantizes to NVFP4 with both levels of scales."""
 
 @overload
 def quantize(
@@ -1225,7 +1225,7 @@ def quantize(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> tuple[T, T]:
-    """Quantises to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given."""
+    """Quantizes to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given."""
 
 @overload
 def quantize(
@@ -1244,7 +1244,7 @@ def quantize(
     kernel: str | None = None,
     out: T | tuple[T, ...] | None = None,
 ) -> T:
-    """Quantises to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given."""
+    """Quantizes to int8, int4, FP8, MXFP8, MXFP4 or NVFP4; computes scales unless they are given."""
 
 def swizzle_scales(
     scale: T,

@@ -38,7 +38,7 @@ inline Status CheckMultiple(int64_t size, int64_t of, const char* field, const c
   return Status(StatusCode::kInvalidRequest, {.field = field,
                                               .wanted = std::string(what) + " a multiple of " + std::to_string(of),
                                               .got = std::to_string(size),
-                                              .fix = "use linear, with the weight as it is"});
+                                              .fix = "use linear with the unpacked weight"});
 }
 inline Status Canonicalize(BoundArgs& args) {
   return CheckMultiple(args.tensors[kPanels].shape[1], kDepth, "panels", "k");
@@ -48,8 +48,8 @@ inline constexpr Contract kContract = {
     .name = "linear_panels",
     .summary = "Matrix product with float weights that were put into panels of 64 columns once, plus a bias.",
     .definition =
-        "output[..., j] = sum_i input[..., i] * weight[j, i] + bias[j], rounded once; weight is what "
-        "linear_panels_prepack was given; in bf16, factors and products below 2^-126 may count as 0",
+        "output[..., j] = sum_i input[..., i] * weight[j, i] + bias[j], rounded once; weight is the argument of "
+        "linear_panels_prepack; in bf16, factors and products below 2^-126 may count as 0",
     .source = "definition",
     .replaces = "unpacking, then torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,

@@ -26,15 +26,15 @@ inline Status Canonicalize(BoundArgs& args) {
   return Status(StatusCode::kInvalidRequest, {.field = "weight",
                                               .wanted = "rows of a multiple of 32 values (16 bytes)",
                                               .got = std::to_string(bytes) + " bytes",
-                                              .fix = "pad the rows, or use the weight as it is"});
+                                              .fix = "pad the rows, or use the unpacked weight"});
 }
 
 inline constexpr Contract kContract = {
     .name = "linear_prepack",
-    .summary = "Puts 4-bit weights into the order that fast kernels of linear_quantized want.",
+    .summary = "Puts 4-bit weights into the order that fast kernels of linear_quantized read.",
     .definition =
-        "Of each 32 values of a row, byte j of 16 holds value j in its low half and value j + 16 in its high "
-        "half. Scales stay as they are",
+        "Of each 32 values of a row, byte j of 16 holds value j in its low half and value j + 16 in its high half. "
+        "Scales are unchanged",
     .source = "own; the order of codes within a block is that of GGUF's Q4_0",
     .replaces = "a view, two shifts and a stack",
     .variants = kVariants,

@@ -15,7 +15,7 @@ inline constexpr auto kParams = std::to_array<Param>({
                 "one row of k codes per output column, as quantize returns them"),
     TensorParam("weight_scale", "scale_rows, scale_columns", kScaleDTypes,
                 "one for each block of n / scale_rows rows and k / scale_columns columns"),
-    RequiredChoice("format", kQuantNames, "what the codes are"),
+    RequiredChoice("format", kQuantNames, "format of the codes"),
     SameDType(OptionalTensor("bias", "n", kFloats, "added to every row; None means 0"), "input"),
     KeywordOnly(OptionalIndex("zero_point", "scale_rows, scale_columns", "integers: the code of 0")),
     KeywordOnly(OptionalTensor("tensor_scale", "*", Mask(DType::kF32), "nvfp4: the scale of the tensor or each row")),
@@ -54,11 +54,11 @@ inline constexpr Contract kContract = {
     .name = "linear_quantized",
     .summary = "Matrix product with int8, int4, FP8, MXFP8, MXFP4 or NVFP4 weights, plus a bias.",
     .definition =
-        "output[..., j] = sum_i input[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize returns "
-        "for weight, weight_scale, zero_point and tensor_scale; of an input in bf16, numbers and their products with "
+        "output[..., j] = sum_i input[..., i] * w[j, i] + bias[j], rounded once; w is what dequantize returns for "
+        "weight, weight_scale, zero_point and tensor_scale; for an input in bf16, numbers and their products with "
         "codes below 2^-126 may count as 0 before they are scaled",
     .source = "definition",
-    .replaces = "dequantising the weight, then torch.nn.functional.linear(input, weight, bias)",
+    .replaces = "dequantizing the weight, then torch.nn.functional.linear(input, weight, bias)",
     .variants = kVariants,
     .params = kParams,
     .outputs = kOutputs,

@@ -33,7 +33,7 @@ inline Status Canonicalize(BoundArgs& args) {
 
 inline constexpr Contract kContract = {
     .name = "linear_gguf_prepack",
-    .summary = "Puts rows of GGUF blocks into the order that fast kernels of linear_gguf want.",
+    .summary = "Puts rows of GGUF blocks into the order that fast kernels of linear_gguf read.",
     .definition =
         "Groups of 16 rows, missing ones all 0: the codes of all blocks of 32 values, then their scales, rounded up to "
         "64 bytes. Codes: 4 x [16 rows][4 bytes], byte j of part c holding value 4 c + j low and 16 + 4 c + j high; "

@@ -36,7 +36,7 @@ inline constexpr Contract kContract = {
     .summary = "Puts float weights into the order that the fastest matrix products read, for linear_panels.",
     .definition =
         "Panel p holds the weights of the output columns from 64 p on, 64 for each value of k: float32 as [k, 64], "
-        "bfloat16 as [k / 2, 64, 2], two values of k side by side",
+        "bfloat16 as [k / 2, 64, 2], two adjacent values of k",
     .source = "own; oneDNN's formats BA16a64b and BA16a64b2a, libxsmm's VNNI layout",
     .replaces = "a view and a transposition",
     .variants = kVariants,
