@@ -113,7 +113,7 @@ class View {
       case DType::kF32:
       case DType::kF16:
       case DType::kBF16: return Store(offset, double(v));
-      default: assert(!"how a value becomes a float8 is for the operation to say");
+      default: assert(!"the operation defines how a value becomes a float8");
     }
   }
 

@@ -122,7 +122,7 @@ Status Join(const std::string& path, const std::vector<const lz_plugin_kernel*>&
     }
     if (!k.adapter.empty() || !k.requirements.empty() || !k.workspace_bytes.empty()) {
       return Refuse(path + ": " + name, "no adapter, requires or workspace_bytes: they are for Python libraries",
-                    "one of them", "the table's functions are what is called");
+                    "one of them", "the functions of the table are called");
     }
     k.spec.call = CallKind::kNative;
     k.spec.version = (*at)->version;

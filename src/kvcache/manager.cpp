@@ -55,7 +55,8 @@ Result<Manager::Sequence*> Manager::Find(Handle handle) const {
   const auto it = sequences_.find(handle);
   if (it != sequences_.end()) return &it->second;
   return Invalid("handle", "one of a sequence that is allocated", std::to_string(handle),
-                 handle && handle <= last_handle_ ? "it was freed; allocate again" : "use what allocate or fork gave");
+                 handle && handle <= last_handle_ ? "it was freed; allocate again"
+                                                  : "use a handle that allocate or fork returned");
 }
 
 Status Manager::CheckNew(int64_t seq_id) const {
@@ -146,7 +147,7 @@ Result<BlockCopy> Manager::Append(Handle handle, int64_t num_tokens, std::span<c
   LZ_RETURN_IF_ERROR(CheckTokens(s.length, num_tokens, tokens));
   if (!tokens.empty() && int64_t(s.tokens.size()) != s.length) {
     return Invalid("tokens", "none, because earlier tokens of the sequence are not known",
-                   std::to_string(tokens.size()), "give tokens from the first call on, or never");
+                   std::to_string(tokens.size()), "pass tokens from the first call on, or never");
   }
   BlockCopy copy;
   if (num_tokens == 0) return copy;

@@ -74,7 +74,7 @@ Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t by
   if (bytes <= (r.workspace ? r.workspace_bytes : 0)) return static_cast<char*>(r.workspace);
   if (r.where.type != kDeviceCpu) {  // the caller owns device memory, stream by stream
     return NoMemory(kernel, bytes, "none on the tensors' device",
-                    "pass workspace of as many bytes, allocated for the request's stream");
+                    "pass a workspace of this size, allocated for the request's stream");
   }
   Arena& arena = Arena::OfThisThread();
   if (bytes > arena.size() + kSmall && resources.may_take) {

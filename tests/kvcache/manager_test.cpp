@@ -165,7 +165,7 @@ TEST(Manager, MistakesAreNamed) {
   EXPECT_THAT(m->Allocate(2, 3, Tokens(0, 2), 0).status().Text(), HasSubstr("tokens: wanted none or 3, got 2"));
   EXPECT_THAT(m->Append(a->handle, 1, Tokens(0, 1)).status().Text(), HasSubstr("earlier tokens"));
   EXPECT_THAT(m->Truncate(a->handle, 6).Text(), HasSubstr("num_tokens: wanted 0 to 5, got 6"));
-  EXPECT_THAT(m->Free(99).Text(), HasSubstr("use what allocate or fork gave"));
+  EXPECT_THAT(m->Free(99).Text(), HasSubstr("use a handle that allocate or fork returned"));
   std::vector<int64_t> slots(9);
   EXPECT_THAT(m->Slots(a->handle, 3, 6, slots).Text(), HasSubstr("0 <= begin <= end <= 5, got 3 and 6"));
   std::vector<int32_t> table(2), lens(1);
