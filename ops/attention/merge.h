@@ -1,4 +1,4 @@
-// attention.merge: combines attention over two disjoint sets of keys, given each part's normalised output and lse.
+// attention.merge: combines attention over two disjoint sets of keys, given each part's normalized output and lse.
 #pragma once
 
 #include "ops/common/attention.h"

@@ -1,4 +1,4 @@
-// attention.merge.partials: combines attention over any number of disjoint sets of keys: normalised outputs with their
+// attention.merge.partials: combines attention over any number of disjoint sets of keys: normalized outputs with their
 // lse, or raw sums with row max and row sum.
 #pragma once
 

@@ -211,7 +211,7 @@ struct Contract {
   std::string_view name;     // flat name: lz.<name>, torch.ops.layerzero.<name>
   std::string_view summary;  // one sentence
   std::string_view definition;
-  std::string_view source;    // of the formula or algorithm
+  std::string_view source;    // of the formula or the algorithm
   std::string_view replaces;  // the torch expression it replaces
   std::span<const Variant> variants;
   std::span<const Param> params;

@@ -26,7 +26,7 @@ struct Record {
   std::string kernel_id, operation;
   std::string device_id;   // as the driver names it
   int64_t sm_version = 0;  // 0: no NVIDIA GPU
-  std::string dtype;       // of the first tensor
+  std::string dtype;       // dtype of the first tensor
   int64_t head_dim = 0;    // 0, here and below: the operation has none
   int64_t seq_bucket = 0, batch_bucket = 0;
   int64_t num_heads = 0, num_kv_heads = 0;

@@ -9,8 +9,8 @@ namespace lz {
 
 int64_t NumElements(const lz_tensor& t);
 int64_t NumBytes(const lz_tensor& t);
-uint64_t InputBytes(const Request& request, size_t input, DType dtype);  // of a copy in this dtype
+uint64_t InputBytes(const Request& request, size_t input, DType dtype);  // bytes of a copy in this dtype
 uint64_t OutputBytes(const OutputShape& output);
-uint64_t CallBytes(const Request& request);  // of all inputs and outputs
+uint64_t CallBytes(const Request& request);  // bytes of all inputs and outputs
 
 }  // namespace lz

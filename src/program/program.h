@@ -42,9 +42,9 @@ struct Operand {
   int32_t value = -1;         // -1: absent
   int64_t column = 0;         // first element within a row
   std::vector<int64_t> axes;  // the axes of its elements, e.g. {heads, head_dim}; not for weights and inputs
-  bool past = false;          // of a cache: all positions so far, otherwise those of this run
+  bool past = false;          // caches: all positions so far, otherwise those of this run
   int64_t step = 0;           // elements of a row between entries of the first axis; 0: dense
-  bool packed = false;        // of rows: batch and length are one axis, as operations on packed sequences expect it
+  bool packed = false;        // rows: batch and length are one axis, as operations on packed sequences expect it
 };
 
 struct ProgramStep {

@@ -22,7 +22,7 @@ namespace lz {
 
 struct RowExtras;
 
-// Whether a kernel can run in this process, and if not, why.
+// Availability of a kernel in this process, with the reason if it cannot run.
 struct Availability {
   bool installed = true;
   ReasonCode code = ReasonCode::kNotInstalled;

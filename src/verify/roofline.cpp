@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
-constexpr int kSums = HWY_CAP_GE512 ? 16 : 10;  // of 32 and of 16 registers
+constexpr int kSums = HWY_CAP_GE512 ? 16 : 10;  // with 32 and with 16 registers
 
 uint64_t Sum(const uint64_t* words, int64_t count) {
   const hn::ScalableTag<uint64_t> d;

@@ -9,7 +9,7 @@
 namespace lz::ops::mlp_linear_prepack {
 
 enum Tensor { kWeight, kOutput };
-inline constexpr int64_t kGroupBytes = 16;  // of 32 values
+inline constexpr int64_t kGroupBytes = 16;  // for 32 values
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"mlp.linear.prepack"}});
 inline constexpr auto kParams = std::to_array<Param>({
