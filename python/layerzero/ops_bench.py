@@ -1,9 +1,9 @@
-"""Every kernel that may serve a call, beside each other: times, roofs, what selection costs, and measured priors.
+"""Times of every kernel that can serve a call, rooflines, the regret of selection, and measured priors.
 
-Interleaved: each round times all kernels of a call in turns, and the first one again (A/A). Kernels are compared with the
-operation's torch reference before they are timed; a kernel without a rival is timed beside it. Selection is judged on
-rounds that it has not seen: records are made of the even rounds, the regret of what is then chosen, its time / that of
-the best, of the odd ones.
+Each round times all kernels of a call in turns, and the first one again (A/A). Kernels are compared with the
+operation's torch reference before they are timed; a kernel without a rival is timed together with the reference.
+Selection is judged on held-out rounds: records come from the even rounds, the regret (time of the chosen kernel / time
+of the best) from the odd ones.
 """
 
 import datetime
@@ -28,36 +28,34 @@ from layerzero._contracts import contracts
 from layerzero.errors import NotInstalledError
 
 SAMPLE_SECONDS = 0.002
-COLD_BYTES = 96 << 20  # more than a share of the last cache: what is read comes from memory
+COLD_BYTES = 96 << 20  # more than a share of the last-level cache, so that reads come from memory
 PROTOCOL = 1
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative L2 norm
-FOLDS = 5  # of held-out calls
+FOLDS = 5  # folds of held-out calls
 
 
 def cases_folder() -> Path:
     staged = Path(lz.__file__).parent / "_bench"
     if not staged.is_dir():
-        raise NotInstalledError(f"{staged}: wanted the cases of bench/ops, got none; install LayerZero anew")
+        raise NotInstalledError(f"{staged}: wanted the cases of bench/ops, got none; install LayerZero again")
     return staged
 
 
 @dataclass
 class Case:
-    """One call: `line` in the grammar of conformance cases; cold: every call reads other memory."""
+    """One call: `line` in the grammar of conformance cases; cold: every call reads different memory."""
 
     operation: str
     line: str
     cold: bool
     samples: dict[str, list[float]] = field(default_factory=dict)  # kernel id -> us of each round
-    stream: list[float] = field(
-        default_factory=list
-    )  # us of reading the same bytes, from caches or memory as the call does
-    copy: list[float] = field(default_factory=list)  # us of reading them and writing as many as the call writes
-    again: list[float] = field(default_factory=list)  # the first kernel once more
-    reference: list[float] = field(default_factory=list)  # torch's expression, where one kernel alone serves the call
+    stream: list[float] = field(default_factory=list)  # us to read the same bytes, from caches or memory like the call
+    copy: list[float] = field(default_factory=list)  # us to read them and to write as many as the call writes
+    again: list[float] = field(default_factory=list)  # the first kernel again
+    reference: list[float] = field(default_factory=list)  # torch's expression, if only one kernel serves the call
     about: dict[str, Any] = field(default_factory=dict)  # "operation" (the id), "axes", "options", "dtype", "bytes"
-    call: dict[str, Any] = field(default_factory=dict)  # its arguments
-    chosen: str = ""  # what runs on this machine as it is
+    call: dict[str, Any] = field(default_factory=dict)  # arguments of the call
+    chosen: str = ""  # the kernel that runs on this machine by default
     regrets: dict[str, float] = field(default_factory=dict)  # by how the kernel was chosen
 
 
@@ -69,7 +67,7 @@ def _value(product: re.Match[str]) -> str:
 
 
 def read_cases(text: str, operation: str) -> Iterator[Case]:
-    """`for A in 1 2; for B,C in 3,4 5,6` sets names for the indented lines after it: {A}, {B}. `cold` may open a line.
+    """`for A in 1 2; for B,C in 3,4 5,6` sets {A}, {B} for the indented lines below. A line may begin with `cold`.
 
     A size may be a product: 18*{B}.
     """
@@ -103,14 +101,14 @@ def _first(result: Any) -> torch.Tensor:
 
 
 def _written(results: Any, arguments: dict[str, Any]) -> int:
-    """Bytes of the results that are not arguments changed in place."""
+    """Returns the bytes of results that are not arguments changed in place."""
     given = {a.data_ptr() for a in arguments.values() if isinstance(a, torch.Tensor)}
     results = results if isinstance(results, tuple) else (results,)
     return sum(t.nbytes for t in results if isinstance(t, torch.Tensor) and t.data_ptr() not in given)
 
 
 def _loop(function: Callable[..., Any], copies: list[tuple[Any, ...]], loops: int) -> float:
-    """us of one call."""
+    """Returns us per call."""
     turns = [copies[i % len(copies)] for i in range(loops)]
     start = time.perf_counter()
     for tensors in turns:
@@ -124,9 +122,9 @@ def _read(*tensors: tuple[int, int]) -> None:
 
 
 def _steps(read: list[tuple[int, int]], to: int, left: int) -> list[tuple[int, int, int]]:
-    """(from, to, bytes) that read all of `read` and write `left` bytes from `to` on, in words; to = 0: is only read.
+    """Returns (from, to, bytes) steps that read all of `read` and write `left` bytes from `to` on; to = 0: only reads.
 
-    Where more is written than read, memory is copied again.
+    If more is written than read, memory is copied repeatedly.
     """
     read = [(address, size // 8 * 8) for address, size in read if size >= 8]
     left = left // 8 * 8 if read else 0
@@ -153,20 +151,20 @@ def _copy(*steps: tuple[int, int, int]) -> None:
 def _check(case: Case, results: dict[str, torch.Tensor], wanted: torch.Tensor) -> None:
     for kernel, result in results.items():
         if not wanted.is_floating_point():
-            continue  # sampled ids: conformance looks at their distribution
+            continue  # sampled ids: conformance tests their distribution
         error = torch.linalg.vector_norm(result.double() - wanted.double())
-        rounds = case.call.get("activations") == "int8"  # a value near the middle of two codes may become either
+        rounds = case.call.get("activations") == "int8"  # a value halfway between two integers may round to either
         bound = max(TOLERANCE[wanted.dtype], 1e-2 if rounds else 0) * torch.linalg.vector_norm(wanted.double())
         if not error <= bound:
             raise RuntimeError(f"{case.operation} {case.line}: {kernel} is off by {error:.3g}, allowed {bound:.3g}")
 
 
 def measure(case: Case, rounds: int) -> None:
-    """Fills the case; one that references alone serve keeps no samples."""
+    """Fills in the case; one that only references serve gets no samples."""
     arguments = arguments_of(case.operation, case.line)
     names = [p["name"] for p in contracts()[case.operation]["params"] if p["kind"] == "tensor"]
     while not isinstance(arguments.get(names[-1]), torch.Tensor):
-        names.pop()  # a prepared call takes them in this order
+        names.pop()  # a prepared call takes tensors in this order
     tensors: dict[str, Any] = {name: arguments.get(name) for name in names}
     report = lz.explain(case.operation, **arguments)
     admitted = [c for c in report.candidates if c.admissible]
@@ -188,7 +186,7 @@ def measure(case: Case, rounds: int) -> None:
     copies = [tensors] + [{k: None if t is None else t.clone() for k, t in tensors.items()} for _ in range(count - 1)]
     parts = [[turn[name] for name in read] for turn in copies]
     large = [tuple((t.data_ptr(), t.nbytes) for t in part if t.nbytes * 64 > size) for part in parts]
-    output = torch.empty(written, dtype=torch.uint8)  # one for all turns, as an allocator gives the last one again
+    output = torch.empty(written, dtype=torch.uint8)  # one for all turns, as an allocator would reuse the last one
     copied = [tuple(_steps(list(part), output.data_ptr(), written)) for part in large if written * 64 > size and part]
     turns = [tuple(turn.values()) for turn in copies]
     calls = {k: lz.prepare(case.operation, **arguments, kernel=k) for k in kernels}
@@ -196,7 +194,7 @@ def measure(case: Case, rounds: int) -> None:
     for kernel, call in calls.items():
         _loop(call, turns, count)
         loops[kernel] = max(1, int(SAMPLE_SECONDS * 1e6 / _loop(call, turns, count)))
-    beside = lz.prepare(case.operation, **arguments, kernel=reference) if len(kernels) == 1 else None
+    compared = lz.prepare(case.operation, **arguments, kernel=reference) if len(kernels) == 1 else None
     case.samples = {kernel: [] for kernel in calls}
     for number in range(rounds if calls else 0):
         for kernel in list(calls) if number % 2 else list(calls)[::-1]:
@@ -205,15 +203,15 @@ def measure(case: Case, rounds: int) -> None:
             case.stream.append(_loop(_read, large, max(loops.values())))
         if copied:
             case.copy.append(_loop(_copy, copied, max(loops.values())))
-        if beside:
-            case.reference.append(_loop(beside, turns, 1))
+        if compared:
+            case.reference.append(_loop(compared, turns, 1))
         first = next(iter(calls))
         case.again.append(_loop(calls[first], turns, loops[first]))
     case.chosen = report.kernel_id
 
 
 def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, Any]]:
-    """Measured records (schemas/records.schema.json) of these rounds of every call that has rivals."""
+    """Returns measured records (schemas/records.schema.json) of these rounds for every call with several kernels."""
     version, build = _layerzero.build_id()
     device, now = _layerzero.device_id("cpu"), datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kernels = {k.kernel_id: k for k in lz.list_kernels()}
@@ -262,13 +260,13 @@ def _use(rows: list[dict[str, Any]]) -> None:
 
 
 def _spread(case: Case) -> float:
-    """A/A: how far apart the same kernel is from itself within a round."""
+    """Returns the A/A spread: the median relative difference of the same kernel within a round."""
     first = next(iter(case.samples.values()))
     return statistics.median(abs(b / a - 1) for a, b in zip(first, case.again, strict=True))
 
 
 def _regret(case: Case, chosen: str) -> float:
-    """Time of the chosen kernel / that of the best of the even rounds, on the odd ones; within A/A it is 1."""
+    """Returns time of the chosen kernel / time of the best by even rounds, on odd rounds; 1 if within A/A."""
     best = min(case.samples, key=lambda kernel: statistics.median(case.samples[kernel][::2]))
     pairs = zip(case.samples[chosen][1::2], case.samples[best][1::2], strict=True)
     ratio = statistics.median(a / b for a, b in pairs)
@@ -290,7 +288,7 @@ def _chosen(case: Case) -> str:
 
 
 def selection(cases: list[Case]) -> dict[str, Any]:
-    """Regret by priorities alone, with records of these very calls, and with records of other calls alone (held out)."""
+    """Returns the regret by priorities alone, with records of the same calls, and of other calls (held out)."""
     rivals = [case for case in cases if len(case.samples) > 1]
     if not rivals:
         return {}
@@ -314,13 +312,13 @@ def selection(cases: list[Case]) -> dict[str, Any]:
 
 _STORED = ("numbers", "half_bytes", "integers", "floats")  # StoredAs and MultipliedAs of verify/roofline.h
 _MULTIPLIED = ("f32", "bf16", "int8")
-_INTEGERS = {"int8", "uint8", "q8_0"}  # formats of a byte; fp8_e4m3 and its like are floats
+_INTEGERS = {"int8", "uint8", "q8_0"}  # 8-bit integer formats; fp8_e4m3 and similar are floats
 
 
 def roofs(bytes_read: int = 256 << 20, rounds: int = 9) -> dict[str, Any]:
-    """The best of some rounds: "stream_gb_s" of reading memory, "f32_gflop_s" of multiply-adds in registers, "weights_g_s"
-    of products with weights that become numbers first, by how they are stored and multiplied, as far as this CPU has a loop.
-    Loops take tens of milliseconds: threads that wait for others may take 4 to begin.
+    """Returns the best of some rounds: "stream_gb_s" of reading memory, "f32_gflop_s" of multiply-adds in registers,
+    "weights_g_s" of products with quantized weights, by how they are stored and multiplied, as far as this CPU has a
+    loop. Loops take tens of milliseconds, because waiting threads may take 4 ms to start.
     """
     data = torch.ones(bytes_read // 4)
     stream, gflops = [], []
@@ -347,7 +345,7 @@ def _weights_rate(stored: int, multiplied: int) -> float:
 
 
 def _multiply_adds(about: dict[str, Any]) -> int:
-    """What a call has to multiply, 0 where that is not what bounds it."""
+    """Returns the multiply-adds of a call, 0 if it is not bound by them."""
     axes, operation = about["axes"], about["operation"]
     if operation.startswith("mlp.linear"):
         return axes["..."] * axes["n"] * axes["k"]
@@ -360,11 +358,11 @@ def _multiply_adds(about: dict[str, Any]) -> int:
 
 
 def _compute_us(about: dict[str, Any], roof: dict[str, Any]) -> float:
-    """The least time of the arithmetic: every weight of a product becomes a number once and is multiplied with the first
-    row, further rows cost a multiply-add each.
+    """Returns the minimum time of the arithmetic: every weight is decoded once and multiplied with the first row,
+    further rows cost a multiply-add each.
     """
     adds, options = _multiply_adds(about), about["options"]
-    as_float = roof["f32_gflop_s"] * 1e3 / 2  # multiply-adds a us
+    as_float = roof["f32_gflop_s"] * 1e3 / 2  # multiply-adds per us
     multiplied = "int8" if options.get("activations") == "int8" else about["dtype"]
     weights = {name: rate * 1e3 for name, rate in roof["weights_g_s"].items()}
     if not about["operation"].startswith("mlp.linear") or "..." not in about["axes"]:
@@ -378,7 +376,7 @@ def _compute_us(about: dict[str, Any], roof: dict[str, Any]) -> float:
 
 
 def _stored(options: dict[str, str]) -> str:
-    """Of a weight's format; q6_k counts as 4 bits, the other two come on top."""
+    """Returns how a weight's format is stored; q6_k counts as 4 bits, the other two bits are extra."""
     name = options.get("format", "")
     if not name:
         return "numbers"
@@ -388,8 +386,8 @@ def _stored(options: dict[str, str]) -> str:
 
 
 def _shares(case: Case, best_us: float, roof: dict[str, Any]) -> dict[str, float | None]:
-    """Of the best kernel: the time to read the same bytes from where they are; that and to write what the call writes; the
-    larger of the latter and of the arithmetic.
+    """Returns, relative to the time of the best kernel: the time to read the same bytes from the same place; that plus
+    writing the outputs; the larger of the latter and of the arithmetic.
     """
     stream = statistics.median(case.stream)
     copy = statistics.median(case.copy) if case.copy else stream
@@ -417,7 +415,7 @@ def _row(case: Case, roof: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None = None) -> dict[str, Any]:
-    """The whole report; `records(cases)` afterwards gives the prior."""
+    """Returns the whole report; `records(cases)` afterwards returns the prior."""
     interrupted = {}
     with torch.inference_mode():
         roof = roofs()
@@ -426,7 +424,7 @@ def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None
                 measure(case, rounds)
                 if on_step:
                     on_step(case.operation)
-        except KeyboardInterrupt:  # what is measured stays measured
+        except KeyboardInterrupt:  # keep what was measured
             interrupted = {"interrupted": True}
         measured = [case for case in cases if len(case.again) == rounds]
         chosen = selection(measured)
@@ -443,7 +441,7 @@ def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None
 
 
 def write_prior(cases: list[Case], path: Path) -> int:
-    """Writes the records of all rounds where selections of this machine read them; gives how many there are."""
+    """Writes the records of all rounds to the file that selections on this machine read; returns their number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = records(cases)
     perf_records.write(path, rows)

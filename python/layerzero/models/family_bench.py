@@ -1,7 +1,7 @@
-"""The families of models through LayerZero: whether each is right, how much of it is replaced, and how fast it is.
+"""Benchmark of model families through LayerZero: correctness, replaced parts, and speed.
 
-Small models with random weights, f32 unless said. A family is wrong where its logits or its greedy tokens are not the
-model's own within `families.F32_ERROR` and `families.BF16_RATIO`. Ratios are time of Transformers' default path over
+Models are small with random weights, f32 by default. A family is wrong if its logits or greedy tokens differ from the
+model's own beyond `families.F32_ERROR` and `families.BF16_RATIO`. Ratios are time of Transformers' default path over
 ours, medians over interleaved rounds; `aa_spread` is the median distance from 1 of the default path over itself.
 """
 
@@ -27,12 +27,12 @@ from layerzero.models.family_generation import WAYS, Generation, ways_of
 from layerzero.models.family_sites import OPERATIONS, SITES
 
 BARS = {"wrong": 0, "crashes": 0, "share_replaced": 0.9, "geomean_decoders": 1.1, "slower": 0}
-REPEATS = 5  # forwards of one timing
+REPEATS = 5  # forwards per timing
 _NAMES = {function: name for name, function in _layerzero.ops.items()}
 
 
 class OperationCalls(TorchFunctionMode):
-    """Counts the operations that a forward really calls, whoever calls them."""
+    """Counts all operations that a forward calls."""
 
     def __init__(self):
         super().__init__()
@@ -46,7 +46,7 @@ class OperationCalls(TorchFunctionMode):
 
 
 def wrong_in_f32(family):
-    """What differs from the model's own: logits for each padding, and logits after the undo."""
+    """Returns what differs from the model's own: logits for each padding, and logits after the undo."""
     model = family.build()
     examples = {padding: family.example(padding=padding) for padding in paddings_of(family)}
     expected = {padding: first_output(model, example) for padding, example in examples.items()}
@@ -63,7 +63,7 @@ def wrong_in_f32(family):
 
 
 def wrong_in_bf16(family):
-    """The same in bf16, where both sides are measured against f32."""
+    """Does the same in bf16, where both sides are measured against f32."""
     wrong = []
     model = family.build(torch.bfloat16)
     for padding in paddings_of(family):
@@ -79,7 +79,7 @@ def wrong_in_bf16(family):
 
 
 def wrong_in_generation(family, ways=None):
-    """The ways in which greedy generation gives other tokens."""
+    """Returns the ways in which greedy generation produces other tokens."""
     wrong = []
     for way in ways_of(family) if ways is None else ways:
         generation, model = Generation(family, way), family.build()
@@ -91,23 +91,23 @@ def wrong_in_generation(family, ways=None):
 
 
 def sites_of(family, counts):
-    """{kind: {"listed", "replaceable", "replaced", "aside"}}, from the operations that one forward called."""
+    """{kind: {"listed", "replaceable", "replaced", "excluded"}}, from the operations that one forward called."""
     sites, result = SITES[family.name], {}
     for kind, operations in OPERATIONS.items():
         replaceable = sites.replaceable(kind)
         called = sum(counts[operation] for operation in operations)
-        aside = [a.reason for a in sites.aside if a.kind == kind]
+        excluded = [a.reason for a in sites.excluded if a.kind == kind]
         result[kind] = {
             "listed": sites.listed(kind),
             "replaceable": replaceable,
             "replaced": min(called, replaceable),
-            "aside": aside,
+            "excluded": excluded,
         }
     return result
 
 
 def _least_s(call, repeats):
-    """The least of a few calls: what others do on the machine comes on top."""
+    """Returns the minimum time of a few calls, which excludes other load of the machine."""
     times = []
     for _ in range(repeats):
         start = time.perf_counter()
@@ -117,7 +117,7 @@ def _least_s(call, repeats):
 
 
 def _times(own, ours, rounds, repeats=REPEATS):
-    """Rounds of default path, ours, default path; each call of ours is paired with those right before and after it."""
+    """Times rounds of default path, ours, default path; each call of ours is paired with its neighbors."""
     samples = []
     for number in range(-2, rounds):  # two rounds warm up
         times = [_least_s(call, repeats) for call in (own, ours, own)]
@@ -132,7 +132,7 @@ def _times(own, ours, rounds, repeats=REPEATS):
 
 
 def _generation_times(family, own, ours, rounds):
-    """{way: times} of the ways in which the family generates."""
+    """Returns {way: times} of the ways in which the family generates."""
     times = {}
     for way in ways_of(family):
         generation = Generation(family, way)
@@ -144,14 +144,14 @@ def _generation_times(family, own, ours, rounds):
 
 
 def examine(family, rounds):
-    """One family's row. What a family raises is its result: `crash` says it, and the other families go on."""
+    """Returns one family's row. An exception becomes its result `crash`, and the other families continue."""
     try:
         own, ours, example = family.build(), family.build(), family.example()
         report = kernelize(ours)
         with torch.inference_mode():
             ours(**example)
             replaced = {part: entry["operation"] for part, entry in report.replaced.items() if entry["calls"]}
-            with OperationCalls() as calls:  # under which a block runs part by part
+            with OperationCalls() as calls:  # in this mode a block runs part by part
                 ours(**example)
             times = _times(lambda: own(**example), lambda: ours(**example), rounds)
         return {
@@ -171,7 +171,7 @@ def examine(family, rounds):
 
 
 def totals_of(rows):
-    """Sums over {family: row}."""
+    """Returns totals over {family: row}."""
     sites = [site for row in rows.values() for site in row["sites"].values()]
     replaceable = sum(site["replaceable"] for site in sites)
     replaced = sum(site["replaced"] for site in sites)
@@ -193,7 +193,7 @@ def totals_of(rows):
 
 
 def within_bars(totals):
-    """Whether the totals are what the project promises."""
+    """True if the totals meet the project's bars."""
     geomean = totals["geomean_decoders"]
     return (
         totals["wrong"] <= BARS["wrong"]
@@ -207,7 +207,7 @@ def within_bars(totals):
 def run(families=FAMILIES, rounds=31, on_step=None):
     """{"families": {name: row}, "totals", "bars", "ok", ...} for JSON; `on_step(name)` after each family.
 
-    Interrupted after the first one, it gives what it has, with "interrupted": true, and is not ok.
+    If interrupted after the first family, it returns the results so far, with "interrupted": true, and is not ok.
     """
     import transformers
 

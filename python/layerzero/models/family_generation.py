@@ -9,16 +9,16 @@ import torch
 from layerzero.kv_cache import KVCacheManager
 from layerzero.models.families import Family
 
-# A family whose layers have windows has caches of windows in the first two. "paged" is lz.PagedCache, beside
+# A family whose layers have windows has windowed caches in the first two. "paged" compares lz.PagedCache with
 # Transformers' default cache.
 WAYS = ("dynamic", "static", "paged", "beams", "assisted")
-# What does not go with Transformers alone either, or with a cache of keys and values.
+# Ways that fail with Transformers alone too, or that need a cache of keys and values.
 WITHOUT = {
     "qwen3_next": ("paged", "assisted"),  # some of its layers keep a state instead
 }
 _GREEDY = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False, "disable_compile": True}
 _BEAMS = 3
-_DRAFT_IS_OFF_BY = 1.02  # so that some of its tokens are refused
+_DRAFT_IS_OFF_BY = 1.02  # so that some of its tokens are rejected
 
 
 def ways_of(family: Family) -> list[str]:
@@ -26,13 +26,13 @@ def ways_of(family: Family) -> list[str]:
         return []
     left_out = WITHOUT.get(family.name, ())
     if family.inputs != "ids":
-        left_out = (*left_out, "paged")  # a cache of two
+        left_out = (*left_out, "paged")  # these have a cache of two stacks
     return [way for way in WAYS if way not in left_out]
 
 
 @dataclasses.dataclass
 class Generation:
-    """One way of one family: `run` it with a model, kernelized or not."""
+    """One way of one family; `run` runs it with a model, kernelized or not."""
 
     family: Family
     way: str
@@ -46,7 +46,7 @@ class Generation:
         return model
 
     def run(self, model: Any, ours: bool) -> torch.Tensor:
-        """The ids after the family's example."""
+        """Returns the ids generated after the family's example."""
         example = self.family.example()
         example.pop("decoder_input_ids", None)
         options: dict[str, Any] = dict(_GREEDY)

@@ -1,13 +1,14 @@
-"""Which norms, rotations, gated MLPs and attentions a forward of each family has: what `kernelize` is measured against.
+"""The norms, rotations, gated MLPs and attentions in a forward of each family, against which `kernelize` is measured.
 
-Counted in one forward of `Family.example()`, two layers deep: norms and attentions by call, RoPE by rotated tensor (query
-and key of a layer are two), gated MLPs by call, experts of one layer as one. `Aside` takes out what no operation computes
-or no door reaches. tests/python/test_families.py holds the list against the models' own forwards.
+Counted in one forward of `Family.example()`, two layers deep: norms and attentions by call, RoPE by rotated tensor
+(query and key of a layer are two), gated MLPs by call, the experts of a layer as one. `Excluded` lists sites that no
+operation computes or that cannot be reached. tests/python/test_families.py compares the list with the models' own
+forwards.
 """
 
 from typing import NamedTuple
 
-# Kind of site -> the operations that replace it.
+# Kind of site -> operations that replace it.
 OPERATIONS = {
     "norm": ("rms_norm", "layer_norm", "fused_add_rms_norm", "fused_add_layer_norm"),
     "rope": ("rope",),
@@ -16,7 +17,7 @@ OPERATIONS = {
 }
 
 
-class Aside(NamedTuple):
+class Excluded(NamedTuple):
     """Sites of one kind that cannot be replaced, and why."""
 
     kind: str
@@ -25,26 +26,26 @@ class Aside(NamedTuple):
 
 
 class Sites(NamedTuple):
-    """All sites of a forward by kind; those of `aside` are not replaceable."""
+    """All sites of a forward by kind; those of `excluded` are not replaceable."""
 
     norm: int
     attention: int
     rope: int = 0
     mlp: int = 0
-    aside: tuple[Aside, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
 
     def listed(self, kind: str) -> int:
         return getattr(self, kind)
 
     def replaceable(self, kind: str) -> int:
-        return self.listed(kind) - sum(aside.sites for aside in self.aside if aside.kind == kind)
+        return self.listed(kind) - sum(one.sites for one in self.excluded if one.kind == kind)
 
 
 _LLAMA = Sites(norm=5, rope=4, mlp=2, attention=2)
 _FOUR_NORMS = _LLAMA._replace(norm=9)
 _PLAIN = Sites(norm=5, attention=2)
 _TWO_STACKS = Sites(norm=12, attention=6)
-_OWN_ATTENTION = Aside("attention", 2, "its class computes attention itself and refuses the attention interface")
+_OWN_ATTENTION = Excluded("attention", 2, "its class computes attention itself and refuses the attention interface")
 
 SITES = {
     "llama": _LLAMA,
@@ -61,11 +62,11 @@ SITES = {
     "gpt2": _PLAIN,
     "gpt_neox": _PLAIN._replace(rope=4),
     "opt": _PLAIN,
-    "falcon": Sites(norm=3, rope=4, attention=2, aside=(_OWN_ATTENTION,)),
-    "falcon_new": Sites(norm=5, rope=4, attention=2, aside=(_OWN_ATTENTION,)),
+    "falcon": Sites(norm=3, rope=4, attention=2, excluded=(_OWN_ATTENTION,)),
+    "falcon_new": Sites(norm=5, rope=4, attention=2, excluded=(_OWN_ATTENTION,)),
     "gptj": Sites(norm=3, rope=4, attention=2),
     "codegen": Sites(norm=3, rope=4, attention=2),
-    "bloom": Sites(norm=6, attention=2, aside=(_OWN_ATTENTION,)),
+    "bloom": Sites(norm=6, attention=2, excluded=(_OWN_ATTENTION,)),
     "cohere": _LLAMA._replace(norm=3),
     "olmo2": _FOUR_NORMS,
     "olmo": _LLAMA,
@@ -90,6 +91,8 @@ SITES = {
     "siglip": Sites(
         norm=6,
         attention=3,
-        aside=(Aside("attention", 1, "its pooling head is torch.nn.MultiheadAttention, which projects by itself"),),
+        excluded=(
+            Excluded("attention", 1, "its pooling head is torch.nn.MultiheadAttention, which projects by itself"),
+        ),
     ),
 }

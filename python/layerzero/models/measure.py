@@ -1,4 +1,4 @@
-"""Transformers alone against the same model through LayerZero: right first, then how fast, how soon, how much memory."""
+"""Transformers alone compared with the same model through LayerZero: correctness, rates, first token, memory."""
 
 import copy
 import json
@@ -18,7 +18,7 @@ ERROR_BAR = 1.25  # LayerZero's error against FP64, as a multiple of Transformer
 
 
 def both_sides(model):
-    """{side: model} over the same parameters; only LayerZero's is kernelized."""
+    """Returns {side: model} over the same parameters; only LayerZero's is kernelized."""
     memo = {id(parameter): parameter for parameter in model.parameters()}
     ours = copy.deepcopy(model, memo)
     report = kernelize(ours)
@@ -32,7 +32,7 @@ def prefill_s(model, ids):
 
 
 def generate_ids(model, ids, tokens):
-    """(new ids, seconds) of greedy generation of exactly that many tokens."""
+    """Returns (new ids, seconds) of greedy generation of exactly `tokens` tokens."""
     start = time.perf_counter()
     mask = torch.ones_like(ids)
     out = model.generate(ids, attention_mask=mask, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
@@ -45,7 +45,7 @@ def _errors(logits, exact):
 
 
 def check(models, ids, tokens=32):
-    """What agrees: greedy ids in f32; in narrower dtypes the logits' error against an FP64 run of the same weights."""
+    """Compares greedy ids in f32; in narrower dtypes the logits' error against an FP64 run of the same weights."""
     dtype = models["transformers"].dtype
     with torch.inference_mode():
         greedy = {side: generate_ids(model, ids[:, :16], tokens)[0] for side, model in models.items()}
@@ -64,9 +64,9 @@ def check(models, ids, tokens=32):
 
 
 def measure(models, ids, rounds, tokens=64, budget_s=None, again=True, on_step=None):
-    """Interleaved samples: {side: {"prefill_tok_s", "decode_tok_s", "first_token_s"}}, each a list.
+    """Returns interleaved samples: {side: {"prefill_tok_s", "decode_tok_s", "first_token_s"}}, each a list.
 
-    With `again` each round ends with Transformers once more, as "transformers_again": the spread of equal things (A/A).
+    With `again` each round ends with Transformers once more, as "transformers_again", which measures the noise (A/A).
     """
     order = (*SIDES, "transformers") if again else SIDES
     samples: dict = {side: {"prefill_tok_s": [], "decode_tok_s": [], "first_token_s": []} for side in SIDES}
@@ -93,7 +93,7 @@ def measure(models, ids, rounds, tokens=64, budget_s=None, again=True, on_step=N
 
 
 def summary(samples):
-    """Medians, the ratio LayerZero / Transformers of each round, and the A/A spread of Transformers with itself."""
+    """Returns medians, the ratio LayerZero / Transformers of each round, and the A/A spread of Transformers."""
     result = {}
     for metric in ("prefill_tok_s", "decode_tok_s", "first_token_s"):
         own, ours = samples["transformers"][metric], samples["layerzero"][metric]
@@ -110,7 +110,7 @@ def summary(samples):
     return result
 
 
-# The child measures itself, so that nothing else counts. VmHWM starts anew with each program; ru_maxrss does not.
+# The child measures itself alone. VmHWM is reset with each program; ru_maxrss is not.
 _CHILD = """
 import json, sys
 import torch
@@ -131,7 +131,7 @@ print(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmH
 
 
 def peak_memory(model_path, dtype):
-    """{side: bytes}: the peak resident size of a process that loads the model, prefills twice and decodes."""
+    """Returns {side: bytes}: the peak resident size of a process that loads the model, prefills twice and decodes."""
     result = {}
     for side in SIDES:
         argument = json.dumps([None if model_path is None else str(model_path), dtype, side, torch.get_num_threads()])
@@ -143,7 +143,7 @@ def peak_memory(model_path, dtype):
 
 
 def run(model_path, dtype, rounds, tokens=64, memory=True, on_step=None):
-    """One dtype's full comparison as a dictionary for JSON."""
+    """Returns one dtype's full comparison as a dictionary for JSON."""
     model, tokenizer = load(model_path, dtype)
     ids = tokenizer(PROMPT, return_tensors="pt")["input_ids"]
     models, report = both_sides(model)
@@ -151,7 +151,6 @@ def run(model_path, dtype, rounds, tokens=64, memory=True, on_step=None):
     samples = measure(models, ids, rounds, tokens, on_step=on_step)
     measured = summary(samples)
     decoder = models["layerzero"].base_model.__dict__.get("_layerzero_decoder")
-    aside = dict(decoder.why_aside) if decoder else {}
     result = {
         "dtype": dtype,
         "prompt_tokens": ids.shape[1],
@@ -160,7 +159,7 @@ def run(model_path, dtype, rounds, tokens=64, memory=True, on_step=None):
         "check": checked,
         "replaced": report.replaced,
         "left": report.left,
-        "stepped_aside": aside,
+        "stepped_aside": dict(decoder.why_aside) if decoder else {},
         "measured": measured,
         "bars": {
             "decode": {"wanted": 1.2, "got": measured["decode_tok_s"]["ratio"]},

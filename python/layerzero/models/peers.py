@@ -1,8 +1,8 @@
-"""One GGUF model in every runtime on this machine: Transformers, llama.cpp and LayerZero, side by side in one run.
+"""One GGUF model in every runtime on this machine: Transformers, llama.cpp and LayerZero, in one run.
 
-Every side gives the logits of the last position of a prompt, and then tokens greedily, one call each; sides take turns
-in each round, and Transformers has a second turn as "transformers bf16 again": the spread of equal things. What a side
-takes of memory is measured in a process of its own.
+Every side computes the logits of the last position of a prompt, and then tokens greedily, one call each. Sides take
+turns in each round; Transformers has a second turn as "transformers bf16 again", which measures the noise. The memory
+of a side is measured in a separate process.
 """
 
 import contextlib
@@ -28,13 +28,13 @@ from layerzero.integrations.transformers.arguments import cache_argument
 from layerzero.models.gguf import load, resolve_model
 
 PROMPT = "Why is the sky blue? Answer in two sentences."
-START = 16  # tokens of a prompt that is decoded from
+START = 16  # prompt tokens before a decode
 AGAIN = "transformers bf16 again"
-COMPILE_S = 600  # seconds for one graph of torch.compile
-# Weights and arena of this side beside the file's bytes, for a prompt of 220 tokens: at most.
+COMPILE_S = 600  # time limit for one graph of torch.compile
+# Upper bound of this side's weights and arena for a prompt of 220 tokens, relative to the file's bytes.
 MEMORY_SIDE, MEMORY_BAR = "layerzero gguf int8", 1.1
 _OF_TORCH = ("transformers bf16", "transformers f32", "torch.compile bf16")
-# What is wanted of a ratio: (side, metric, beside, at least).
+# Required ratios: (side, metric, sides that it is compared with, at least).
 BARS = (
     ("layerzero gguf int8", "decode_tok_s", ("llama.cpp",), 1.5),
     ("layerzero bf16", "decode_tok_s", ("transformers bf16",), 3.0),
@@ -79,7 +79,7 @@ class TorchSide:
 
 
 class CompiledSide(TorchSide):
-    """A Transformers model compiled by torch: one graph for prompts of any length, one for a token over a static cache."""
+    """A Transformers model compiled by torch: a graph for prompts, and one for a token over a static cache."""
 
     def __init__(self, path: str, dtype: str) -> None:
         super().__init__(path, dtype, layerzero=False)
@@ -109,7 +109,7 @@ class CompiledSide(TorchSide):
 
 @contextlib.contextmanager
 def _at_most(seconds: int) -> Any:
-    """TimeoutError within, where signals can be had: in the main thread."""
+    """Raises TimeoutError inside the block after `seconds`, if in the main thread, where signals are available."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -127,7 +127,7 @@ def _at_most(seconds: int) -> Any:
 
 
 class LlamaCpp:
-    """llama.cpp on the same file, as `make peers` installs it."""
+    """llama.cpp on the same file; `make peers` installs it."""
 
     def __init__(self, path: str, threads: int) -> None:
         folder = str(pathlib.Path(sys.prefix) / "peers")
@@ -166,7 +166,7 @@ def _makers(path: str, threads: int) -> dict[str, Callable[[], Any]]:
 
 
 def _sides(path: str, threads: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """The sides that this machine has, and why it lacks the others."""
+    """Returns the available sides, and why the others are not."""
     sides, absent = {}, {}
     for name, make in _makers(path, threads).items():
         try:
@@ -177,13 +177,13 @@ def _sides(path: str, threads: int) -> tuple[dict[str, Any], dict[str, str]]:
             if not name.startswith("torch.compile"):
                 raise
             absent[name] = (
-                f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"  # no compiler, too slow
+                f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"  # no compiler, or too slow
             )
     return sides, absent
 
 
 def memory_of(name: str, path: str, threads: int) -> dict[str, int]:
-    """Bytes of this process once a side has answered a prompt of 220 tokens: run in one of its own."""
+    """Returns the bytes of this process after a side's prompt of 220 tokens; run it in a separate process."""
     torch.set_num_threads(threads)
     side = _makers(path, threads)[name]()
     side.prefill(torch.ones(1, 220, dtype=torch.int64))
@@ -209,7 +209,7 @@ _CHILD = (
 def _memory(names: list[str], path: str, threads: int) -> dict[str, dict[str, int]]:
     result = {}
     for name in names:
-        if name.startswith("torch.compile"):  # its compiler's memory would be measured
+        if name.startswith("torch.compile"):  # this would measure the compiler's memory
             continue
         command = [sys.executable, "-c", _CHILD, json.dumps([name, path, threads])]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -228,7 +228,7 @@ def _memory_bar(memory: dict[str, dict[str, int]], file_bytes: int) -> dict[str,
 def run(
     model: str | None, threads: int, rounds: int, tokens: int = 64, on_step: Callable[[int, str], None] | None = None
 ) -> dict[str, Any]:
-    """{"sides": {name: {metric: samples}}, "absent", "bars", "aa_spread", "greedy_ids"}; rates in tokens a second."""
+    """Returns {"sides": {name: {metric: samples}}, "absent", "bars", "aa_spread", "greedy_ids"}; rates in tokens/s."""
     path, is_gguf = resolve_model(model)
     if not is_gguf:
         from layerzero.errors import InvalidRequestError
@@ -284,11 +284,11 @@ def _spread(samples: dict[str, dict[str, list[float]]], metric: str) -> float:
     return statistics.median(max(pair) / min(pair) for pair in pairs)
 
 
-def _bar(samples: Any, side: str, metric: str, beside: tuple[str, ...], wanted: float) -> dict[str, Any]:
-    """The ratio of each round to the best of those beside; None where one of them is missing."""
-    present = [name for name in beside if name in samples]
-    result = {"side": side, "metric": metric, "beside": list(beside), "wanted": wanted, "got": None}
-    if side in samples and len(present) == len(beside):
+def _bar(samples: Any, side: str, metric: str, against: tuple[str, ...], wanted: float) -> dict[str, Any]:
+    """Returns the ratio of each round to the best of the compared sides; None if one of them is missing."""
+    present = [name for name in against if name in samples]
+    result = {"side": side, "metric": metric, "against": list(against), "wanted": wanted, "got": None}
+    if side in samples and len(present) == len(against):
         best = max(present, key=lambda name: statistics.median(samples[name][metric]))
         ratios = [a / b for a, b in zip(samples[side][metric], samples[best][metric], strict=True)]
         result |= {"best": best, "got": statistics.median(ratios), "ratios": ratios}
