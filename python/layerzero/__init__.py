@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 try:
     from layerzero import _layerzero
 except ImportError as _error:
-    if not _error.path:  # it loads, and says itself why it does not start
+    if not _error.path:  # the library loads and its own message says why it does not start
         raise
     import platform
 
@@ -68,7 +68,7 @@ class VersionInfo(NamedTuple):
     build: str
 
 
-TYPE_CHECKING = False  # typing's own, without importing it: checkers know the name
+TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the import: type checkers know the name
 if TYPE_CHECKING:
     from layerzero._metrics import metrics as metrics
     from layerzero._operations import *  # noqa: F403
@@ -120,7 +120,7 @@ except LayerZeroError as _error:
 _torch.install()
 _end.install()
 
-# Names whose modules need more than torch: imported when they are first used.
+# Names whose modules are imported on first use, because they need more than torch.
 _LAZY = {
     "KVCacheManager": "layerzero.kv_cache",
     "KernelRegistry": "layerzero.selection",
@@ -158,7 +158,7 @@ def _lazy(name: str) -> Any:
     return value
 
 
-if not TYPE_CHECKING:  # checkers know every name, and that there are no others
+if not TYPE_CHECKING:  # for type checkers the names above are complete
     __getattr__ = _lazy
 
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Runs the command line with the process's arguments; gives its exit code."""
+    """Runs the command line with the process's arguments and returns its exit code."""
     from layerzero.cli import run
 
     return run(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Arrays of other libraries (NumPy, JAX, CuPy): read as torch tensors over their memory, results given back as their kind."""
+"""Arrays of other libraries (NumPy, JAX, CuPy): viewed as torch tensors; results have the same kind."""
 
 import sys
 from typing import Any
@@ -20,7 +20,7 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
     if len(kinds) > 1:
         refuse(name, "all arrays of one kind", " and ".join(sorted(k.__name__ for k in kinds)), "convert them first")
     if options.get("out") is not None:
-        refuse(f"{name}: out", "no out= beside arrays of other libraries", type(options["out"]).__name__)
+        refuse(f"{name}: out", "no out= with arrays of other libraries", type(options["out"]).__name__)
     tensors = {n: to_torch(torch, f"{name}: {n}", arguments[n]) for n in names if arguments.get(n) is not None}
     for param in contracts()[name]["params"]:
         if param.get("mutated") and param["name"] in tensors:
@@ -36,7 +36,7 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
 
 
 def _check_written(field: str, array: Any) -> None:
-    """An operation writes into `array`: a copy would swallow that, and JAX's arrays never change."""
+    """Refuses arrays that an operation cannot write into: copies lose writes, and JAX's arrays are immutable."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(array, numpy.ndarray):
         refuse(field, "a torch.Tensor or a NumPy array to write into", type(array).__name__, "convert it first")
@@ -49,7 +49,7 @@ def _needs_copy(array: Any) -> bool:
 
 
 def to_torch(torch: Any, field: str, array: Any) -> Any:
-    """A torch tensor over an array's memory. What torch cannot express (read-only memory, negative strides) is copied."""
+    """Returns a torch tensor over an array's memory; read-only memory and negative strides are copied."""
     numpy = sys.modules.get("numpy")
     try:
         if numpy is not None and isinstance(array, numpy.ndarray):

@@ -1,4 +1,4 @@
-"""What a call says of arguments and names that do not exist: the nearest one that does, torch's names known."""
+"""Errors for unknown arguments and names of a call, with the nearest known one, also from torch's names."""
 
 from collections.abc import Iterable
 from typing import Any, NoReturn
@@ -7,7 +7,7 @@ from layerzero._contracts import contracts, is_seeded
 from layerzero._names import did_you_mean
 from layerzero._refusals import refuse
 
-# Names of torch and of other libraries, and those of an operation that mean the same: the first that it has.
+# Argument names of other libraries and their equivalents here; the first that the operation has is suggested.
 _MEANT = {
     "is_causal": ("causal",),
     "epsilon": ("eps",),
@@ -36,20 +36,20 @@ _MEANT = {
     "top_p": ("p",),
     "training": ("dropout_p",),
 }
-# Arguments of torch's functions that need no argument here, and what to do.
+# Arguments of torch's functions that have no equivalent here, with the advice to give.
 _NOT_NEEDED = {
     "dim": "it works on the last axis: move that axis there with input.movedim(dim, -1)",
     "axis": "it works on the last axis: move that axis there with input.movedim(axis, -1)",
     "enable_gqa": "leave it out: fewer heads of key and value mean grouped queries",
     "inplace": "pass out=input where the operation allows it",
-    "requires_grad": "leave it out: the tensors say it",
+    "requires_grad": "leave it out: the tensors determine it",
     "is_neox": "interleaved=False is NeoX's form",
-    "device": "leave it out: the tensors say it; explain() and which() take device=",
+    "device": "leave it out: the tensors determine it; explain() and which() take device=",
 }
 
 
 def names_of(operation: str) -> list[str]:
-    """Every argument of an operation's Python function."""
+    """Returns every argument name of an operation's Python function."""
     contract = contracts()[operation]
     options = ["generator"] if is_seeded(contract) else []
     return (
@@ -58,7 +58,7 @@ def names_of(operation: str) -> list[str]:
 
 
 def refuse_keyword(operation: str, keyword: str) -> NoReturn:
-    """An argument that the operation does not have."""
+    """Refuses an argument that the operation does not have."""
     names = names_of(operation)
     meant = next((name for name in _MEANT.get(keyword, ()) if name in names), None)
     fix = f"did you mean {meant}?" if meant else did_you_mean(keyword, names) or _NOT_NEEDED.get(keyword, "")
@@ -66,12 +66,12 @@ def refuse_keyword(operation: str, keyword: str) -> NoReturn:
 
 
 def refuse_twice(operation: str, keyword: str) -> NoReturn:
-    """An argument that was given by position and by name."""
+    """Refuses an argument that was given by position and by name."""
     refuse(f"{operation}: {keyword}", "one value", "two values", "it was given by position and by name")
 
 
 def refuse_positional(operation: str, given: int) -> NoReturn:
-    """More arguments by position than the operation takes."""
+    """Refuses more positional arguments than the operation takes."""
     params = contracts()[operation]["params"]
     taken = [p["name"] for p in params if not p["keyword_only"]]
     named = [name for name in names_of(operation) if name not in taken]

@@ -1,4 +1,4 @@
-"""Calls in the grammar of conformance cases as arguments: tensors with the case's memory, strides and offset."""
+"""Parses calls in the grammar of conformance cases: tensors with the case's memory, strides and offset."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def tensor(memory: bytes, dtype: str, shape: Any, strides: Any, offset: int) -> 
 
 
 def arguments_of(name: str, line: str) -> dict[str, Any]:
-    """Arguments by name, the layout among them: a line without one means the contract's, where a call would ask."""
+    """Returns the arguments by name, with the layout; a case without one has the contract's, without guessing."""
     case = _layerzero.verify_case(name, line)
     found = {k: tensor(*v) if isinstance(v, tuple) else v for k, v in case["arguments"].items()}
     layout = case["layout"] or next(iter(contracts()[name]["layouts"]), None)

@@ -1,4 +1,4 @@
-"""The operations' contracts as the engine gives them, read once when first needed."""
+"""The operations' contracts, read from the engine on first use."""
 
 import functools
 import json
@@ -11,42 +11,42 @@ Contract = dict[str, Any]
 
 @functools.cache
 def contracts() -> dict[str, Contract]:
-    """Flat name to contract."""
+    """Maps flat names to contracts."""
     return {contract["name"]: contract for contract in json.loads(_layerzero.contracts())}
 
 
 def condition(contract: Contract) -> str | None:
-    """The boolean or optional tensor on which outputs of the contract depend."""
+    """Returns the name of the boolean or optional tensor on which outputs of the contract depend."""
     return next((output["only_if"].removeprefix("!") for output in contract["outputs"] if output["only_if"]), None)
 
 
 def present(contract: Contract, value: Any) -> list[dict[str, Any]]:
-    """The outputs of a call whose condition() has this value."""
+    """Returns the outputs of a call whose condition() has this value."""
     return [o for o in contract["outputs"] if not o["only_if"] or holds(value) != o["only_if"].startswith("!")]
 
 
 def holds(value: Any) -> bool:
-    """Whether a condition()'s value means yes: True, or a tensor."""
+    """True if a condition()'s value is True or a tensor."""
     return value is not None and value is not False
 
 
 def has_whole_outputs(contract: Contract) -> bool:
-    """Whether all that a call gives are integers: no gradient is lost where there can be none."""
+    """True if all outputs of a call are integers, so that no gradient can be lost."""
     kinds = [o["dtype"] in ("int64", "int32", "bool") and not o["dtype_choice"] for o in contract["outputs"]]
     return bool(kinds) and all(kinds)
 
 
 def no_derivative(contract: Contract) -> str:
-    """Why an operation has no derivative."""
+    """Returns the reason for which an operation has no derivative."""
     if has_whole_outputs(contract):
         return "its results are integers"
     if any(p.get("mutated") for p in contract["params"]):
         return "it writes into its arguments"
-    return "it works on codes, rounded or packed numbers"
+    return "it works on quantized or packed values"
 
 
 def is_seeded(contract: Contract) -> bool:
-    """Whether the operation draws random numbers: it has `seed`, `offset`, `uniform` and, in Python, generator=."""
+    """True if the operation draws random numbers: it has `seed`, `offset`, `uniform` and, in Python, generator=."""
     return any(p["name"] == "seed" and p["kind"] == "int" for p in contract["params"])
 
 
@@ -57,12 +57,12 @@ def parameter_names(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def host_parameter_names(name: str) -> tuple[str, ...]:
-    """What a kernel in Python gets by position: all but an optional size that only repeats an axis, which is the last."""
+    """Returns the positional parameters of a Python kernel: all but a last optional size that repeats an axis."""
     return tuple(p["name"] for p in contracts()[name]["params"] if not (p.get("folds") and p["optional"]))
 
 
 def flat_name(operation: Any) -> str:
-    """The flat name of an operation given as its callable, flat name, operation id or alias."""
+    """Returns the flat name of an operation given as its callable, flat name, operation id or alias."""
     text = operation if isinstance(operation, str) else getattr(operation, "__name__", None)
     found = _layerzero.find(text) if isinstance(text, str) else None
     if found is None:
@@ -83,8 +83,8 @@ _FIXED_BY_ALIAS: dict[str, dict[str, Any]] = {
 
 
 def meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> str:
-    """The flat name of the operation of a call. A paged cache has two forms under one deprecated name: page lists, and
-    tables of blocks, whose arguments are those of `paged_attention`."""
+    """Returns the flat name of a call's operation. One deprecated name covers two forms of a paged cache: page lists,
+    and block tables, which have the arguments of `paged_attention`."""
     if operation != "attention.paged":
         return flat_name(operation)
     tables = "paged_attention"
@@ -95,7 +95,7 @@ def meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -
 
 
 def call_of(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The callable of an operation, and its parameters with those that a deprecated name stands for."""
+    """Returns the callable of an operation, and its parameters with those that a deprecated name implies."""
     name = meant_by(operation, tensors, params)
     if isinstance(operation, str) and operation in contracts()[flat_name(operation)]["aliases"]:
         import warnings
@@ -108,7 +108,7 @@ def call_of(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) ->
                 from layerzero._refusals import refuse_request
 
                 refuse_request(
-                    f"{operation}: {key}", f"{value}, which the name says", str(params[key]), f"use {name!r}"
+                    f"{operation}: {key}", f"{value}, which the name implies", str(params[key]), f"use {name!r}"
                 )
         params = params | fixed
     return _layerzero.ops[name], params

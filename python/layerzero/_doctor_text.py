@@ -1,4 +1,4 @@
-"""`doctor()` as text: the command line prints it, and so does a REPL."""
+"""`doctor()` as text, for the command line and for a REPL."""
 
 import json
 import math
@@ -11,7 +11,7 @@ Report = dict[str, Any]
 
 
 def doctor_text(report: Report) -> str:
-    """Devices, a line that sums up, what can be used, and what would help on this machine, best first."""
+    """Returns devices, a summary, the usable libraries, and what would help on this machine, best first."""
     parts = [
         table(["name", "model", "what kernels ask for"], _devices(report), "Devices"),
         "\n".join(_lines_of_devices(report)),
@@ -31,7 +31,7 @@ def _devices(report: Report) -> list[list[Any]]:
 
 
 def _abilities(device: Report) -> str:
-    """Instruction sets of a CPU; of a GPU its architecture, cores, memory and driver."""
+    """Returns the instruction sets of a CPU, or a GPU's architecture, cores, memory and driver."""
     facts = device["facts"]
     if device["platform"] != "cuda":
         return device["isa"]
@@ -133,7 +133,7 @@ def _command(name: str, item: Report) -> str:
 
 
 def _worth(platforms: set[str]) -> dict[str, int]:
-    """In how many operations a library that cannot be used here ranks before all that can, by declared priorities."""
+    """Counts, for each unusable library, the operations in which its declared priority is above all usable ones."""
     best: dict[str, int] = {}
     wanted: dict[str, dict[str, int]] = {}
     for kernel in json.loads(_layerzero.kernels(None)):

@@ -1,7 +1,7 @@
-"""Host cost of operations beside the torch expressions that they replace.
+"""Host cost of operations compared with the torch expressions that they replace.
 
-Interleaved: each round times LayerZero's call, torch's and torch's again; a round's ratio pairs neighbours. Reported are
-medians over rounds. `aa_spread` is the median distance of torch / torch from 1: what the method itself cannot tell.
+Each round times LayerZero's call, torch's and torch's again; a round's ratio pairs adjacent timings. The results are
+medians over rounds. `aa_spread` is the median distance of torch / torch from 1: the noise of the method.
 """
 
 import statistics
@@ -16,13 +16,13 @@ from torch.nn import functional as F
 import layerzero as lz
 from layerzero.report import SelectionReport
 
-ROUND_SECONDS = 0.002  # of one timing within a round
-TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # of the two sides' results
+ROUND_SECONDS = 0.002  # duration of one timing within a round
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # between the results of both sides
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call as source text: LayerZero's, and the torch expression beside it."""
+    """One call as source text: LayerZero's and the equivalent torch expression."""
 
     name: str
     shapes: str
@@ -66,7 +66,7 @@ def _cases() -> Iterator[Case]:
 
 
 def _cuda_cases() -> Iterator[Case]:
-    """Sizes of a token of a 1B model and of small batches: the host's time, not the device's, decides."""
+    """Yields cases of one token of a 1B model and of small batches, where the host's time dominates."""
 
     def r(*shape: int) -> torch.Tensor:
         return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
@@ -112,7 +112,7 @@ def host_costs(
                     if on_step:
                         on_step(f"{case.name} {case.shapes}")
                     results += _measure_both(case, rounds)
-    except KeyboardInterrupt:  # what is measured stays measured
+    except KeyboardInterrupt:  # keep what was measured
         if not results:
             raise
         interrupted = {"interrupted": True}
@@ -122,7 +122,7 @@ def host_costs(
 
 
 def _measure_both(case: Case, rounds: int) -> Iterator[dict[str, Any]]:
-    """The call as it is chosen, where that is an own kernel, and the call through torch's kernel."""
+    """Measures the call with the chosen kernel, if that is not torch's, and with torch's best kernel."""
     report = case.explain()
     if not report.kernel_id.startswith("torch."):
         yield _measure(case, report, "own", rounds)
@@ -138,7 +138,7 @@ def _measure_both(case: Case, rounds: int) -> Iterator[dict[str, Any]]:
 
 def _measure(case: Case, report: SelectionReport, kind: str, rounds: int) -> dict[str, Any]:
     _check(case)
-    # The queue of a device is empty when a timing starts.
+    # The device's queue is empty when a timing starts.
     idle = "torch.cuda.synchronize()" if next(iter(case.values.values())).is_cuda else "pass"
     ours, theirs = (timeit.Timer(text, idle, globals=case.names()) for text in (case.ours, case.theirs))
     theirs.timeit(50)
@@ -162,7 +162,7 @@ def _measure(case: Case, report: SelectionReport, kind: str, rounds: int) -> dic
 
 
 def _check(case: Case) -> None:
-    """Both sides agree before anything is timed."""
+    """Asserts that both sides agree, before anything is timed."""
     *before, last = case.theirs.split("; ")
     names = case.names()
     for statement in before:

@@ -1,4 +1,4 @@
-"""Runs something right after somebody else's first import of a module."""
+"""Runs an action right after the first import of a module by other code."""
 
 import importlib.abc
 import importlib.machinery
@@ -27,7 +27,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             run(module)
-            # What goes wrong here must not break the import.
+            # An error of the action must not break the import.
             try:
                 self.action(module)
             except Exception as error:
@@ -40,5 +40,5 @@ class _AfterImport(importlib.abc.MetaPathFinder):
 
 
 def after_import(name: str, action: Callable[[ModuleType], None]) -> None:
-    """Calls `action` with the module, once, when it has been imported."""
+    """Calls `action` with the module once, after its first import."""
     sys.meta_path.insert(0, _AfterImport(name, action))

@@ -1,4 +1,4 @@
-"""Questions to the engine: which kernel, why, what else there is. Nothing here runs an operation."""
+"""Inspection: which kernel a call runs, why, and what else is available; and calls of operations by name."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ def run(operation: Any, *tensors: Any, **params: Any) -> Any:
 
 
 def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
-    """A callable of the tensors alone: scalars, layout, kernel and policy are fixed as given here."""
+    """Returns a callable that takes only the tensors: scalars, layout, kernel and policy are fixed as given here."""
     _torch.attach_if_imported()
     function, params = call_of(operation, tensors, params)
     contract = contracts()[function.__name__]
@@ -30,14 +30,14 @@ def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
 
 
 def report_of(explanation: str) -> SelectionReport:
-    """A report from the engine's JSON; what explain() of a prepared call returns."""
+    """Returns a report from the engine's JSON, for explain() of a prepared call."""
     return SelectionReport(json.loads(explanation))
 
 
 def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
-    """The selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor().
+    """Returns the selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor().
 
-    Where torch chooses a backend of its own, `notes` has which, and torch's reasons against the others.
+    If torch chooses the backend itself, `notes` has its choice, and torch's reasons against the others.
     """
     return explained(op, tensors, params, device)
 
@@ -75,7 +75,7 @@ def _made(value: Any) -> Any:
 
 
 def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> Choice:
-    """{"kernel_id", "score"} of the kernel that the call would run; raises NoKernelFoundError where it would.
+    """Returns {"kernel_id", "score"} of the kernel that the call would run, or raises NoKernelFoundError like it.
 
     `device`: a simulated one, as in explain().
     """
@@ -95,7 +95,7 @@ def choice(report: Any, kernel_id: str | None) -> Choice:
 
 
 def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any) -> tuple[bool, list[Reason]]:
-    """Whether a kernel takes a call, and if not all its reasons. `operation`: where the kernel serves several."""
+    """Returns whether a kernel takes a call, and all reasons if not. `operation`: needed if it serves several."""
     name = operation_of_kernel(kernel_id, operation)
     call = name if operation is None else operation
     candidate = _candidate(kernel_id, call, tensors, params)
@@ -103,7 +103,8 @@ def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any
         _layerzero.prove_backend(next(k["backend"] for k in kernel_rows(name) if k["kernel_id"] == kernel_id))
         candidate = _candidate(kernel_id, call, tensors, params)
     if candidate is None:
-        # Of another operation of the same function: named, it is a candidate with what makes the call not its own.
+        # A kernel of another operation of the same function: if named, it is a candidate, with the reasons why the call
+        # is not its own.
         candidate = _candidate(kernel_id, name, tensors, params | {"kernel": kernel_id})
     return candidate.admissible, candidate.reasons
 
@@ -116,14 +117,14 @@ def _candidate(kernel_id: str, op: Any, tensors: tuple[Any, ...], params: dict[s
 
 
 def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
-    """Flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
+    """Returns the flat name of the one operation that a kernel serves, or of `operation` if it is one of several."""
     names = list(dict.fromkeys(k["name"] for k in kernel_rows() if k["kernel_id"] == kernel_id))
     if not names:
         known_name(
             "kernel_id", "a known kernel", kernel_id, (k["kernel_id"] for k in kernel_rows()), "see `layerzero list`"
         )
     name = flat_name(operation) if operation is not None else names[0]
-    if operation == "attention.paged" and name not in names:  # the other form of its cache
+    if operation == "attention.paged" and name not in names:  # the other form of the cache
         name = flat_name("paged_attention")
     if name not in names or (operation is None and len(names) > 1):
         refuse_name("operation", f"one of {', '.join(names)} for {kernel_id}", repr(operation))
@@ -131,9 +132,9 @@ def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
 
 
 def list_kernels(op: Any = None) -> KernelList:
-    """Every registered kernel (of one operation), installed or not: each id once.
+    """Returns every registered kernel (of one operation), installed or not, each id once.
 
-    `operations` names all that it serves; dtypes and constraints are those for the first, `operation`.
+    `operations` names all operations of a kernel; dtypes and constraints are those for the first one, `operation`.
     """
     found: dict[str, KernelRecord] = {}
     for kernel in kernel_rows(op):
@@ -143,19 +144,19 @@ def list_kernels(op: Any = None) -> KernelList:
 
 
 def kernel_rows(op: Any = None) -> list[dict[str, Any]]:
-    """A row for each kernel and each operation that it serves."""
+    """Returns a row for each kernel and each operation that it serves."""
     backends.ensure_registered()
     return json.loads(_layerzero.kernels(None if op is None else flat_name(op)))
 
 
 def coverage(*devices: str, shipped: bool = True) -> list[Record]:
-    """Which kernels serve each operation and dtype on devices: {"operation", "name", "device", "dtype", "kernels",
-    "references", "not_built", "not_installed"}, kernels by falling priority.
+    """Returns the kernels that serve each operation and dtype on devices: {"operation", "name", "device", "dtype",
+    "kernels", "references", "not_built", "not_installed"}, kernels in order of decreasing priority.
 
-    `devices`: names of this machine's and of simulated ones, see doctor(); none given: all of them. Only rules on the
-    device and on the dtype of the first tensor count. `not_built`: this build has no code for the GPU; `not_installed`: a
-    library is missing here, which a simulated device does not ask. `shipped`: LayerZero's own descriptors alone, without
-    other distributions and register_kernel.
+    `devices`: names of this machine's and of simulated ones, see doctor(); default: all of them. Only constraints on
+    the device and on the dtype of the first tensor are checked. `not_built`: this build has no code for the GPU;
+    `not_installed`: a library is missing here, which is not checked for a simulated device. `shipped`: only LayerZero's
+    own descriptors, without other distributions and register_kernel.
     """
     backends.ensure_registered()
     known = json.loads(_layerzero.devices())
@@ -171,7 +172,7 @@ def coverage(*devices: str, shipped: bool = True) -> list[Record]:
 
 
 def doctor() -> DoctorReport:
-    """What LayerZero sees: versions, devices, threads, libraries with what is missing and what fixes it, policy, counters, problems."""
+    """Returns versions, devices, threads, libraries, what is missing and how to fix it, policy, counters, problems."""
     return examined()
 
 
@@ -193,7 +194,7 @@ def examined(imports: bool = True) -> DoctorReport:
     devices = json.loads(_layerzero.devices())
     counters = json.loads(_layerzero.stats())
     if not counters["selections"] and not counters["measured_records"]:
-        _layerzero.use_prior()  # as a first selection does: the records that are in force are counted before it too
+        _layerzero.use_prior()  # as the first selection does, so that the records in force are counted before it too
         counters = json.loads(_layerzero.stats())
     measured = gains()
     libraries = {name: library | {"gain": measured.get(name)} for name, library in libraries.items()}
@@ -221,7 +222,7 @@ def examined(imports: bool = True) -> DoctorReport:
 
 
 def _threads() -> dict[str, Any]:
-    """Processors that the process may keep busy, the threads of torch, which kernels share, and what to do about more."""
+    """Returns the processors that the process may use, the threads of torch and kernels, and advice if too many."""
     usable = _layerzero.usable_cpus()
     torch = sys.modules.get("torch")
     threads = None if torch is None else torch.get_num_threads()
@@ -235,7 +236,7 @@ def _threads() -> dict[str, Any]:
 
 
 def _as_tensors(name: str, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[tuple[Any, ...], dict]:
-    """Arrays of other libraries as torch tensors, on the contract's axes; torch attached and every library registered."""
+    """Attaches torch, registers all libraries and returns arrays as torch tensors on the contract's axes."""
     backends.ensure_registered()
     foreign = [v for v in (*tensors, *params.values()) if hasattr(v, "__dlpack__")]
     if foreign and "torch" not in sys.modules:

@@ -1,4 +1,4 @@
-"""What a user should know of a selection: lines for those who ask (log_selections, LAYERZERO_VERBOSE), warnings for all."""
+"""Messages about selections: log lines on request (log_selections, LAYERZERO_VERBOSE), warnings always."""
 
 import logging
 import math
@@ -14,17 +14,17 @@ from layerzero.errors import LayerZeroLayoutWarning, LayerZeroReferenceWarning
 _logger = logging.getLogger("layerzero")
 _told: set[tuple[str, str]] = set()
 _guessed: dict[tuple[str, int, str], float] = {}
-failures: dict[tuple[str, str], int] = {}  # of kernels, by operation and id
-_MOST_TOLD = 1000  # then silence: messages may differ in every call
+failures: dict[tuple[str, str], int] = {}  # counts of failed kernels, by operation and kernel id
+_MOST_TOLD = 1000  # after that no more messages: they may differ in every call
 
 
 def wants_times() -> bool:
-    """Whether LAYERZERO_VERBOSE=2 asks for a line with the time of each call."""
+    """True if LAYERZERO_VERBOSE=2 requests a line with the time of each call."""
     return os.environ.get("LAYERZERO_VERBOSE") == "2"
 
 
 def line(text: str) -> None:
-    """A line that the user has asked for: through logging where the program has set it up for it, else on standard error."""
+    """Emits a requested line: through logging if the program has configured it for INFO, else on standard error."""
     if _logger.isEnabledFor(logging.INFO) and _logger.hasHandlers():
         _logger.info("%s", text)
     elif sys.stderr is not None:
@@ -32,8 +32,8 @@ def line(text: str) -> None:
 
 
 def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[str] | None) -> None:
-    """A choice that the policy wants logged, or, with `libraries`, a reference where another kernel should have been:
-    a warning, once for each operation and kind of device, with what to install."""
+    """Logs a selection; with `libraries`, a reference was chosen although other kernels exist: warns once for each
+    operation and kind of device, and says what to install."""
     if libraries is None:
         line(f"{operation}: {kernel_id}")
     elif (operation, platform) not in _told:
@@ -43,12 +43,12 @@ def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[
         text = f"{operation} runs on its reference {kernel_id} ({platform}): {advice(libraries)}"
         try:
             warnings.warn(text, LayerZeroReferenceWarning, stacklevel=_caller()[1])
-        except LayerZeroReferenceWarning:  # a filter made it an error; the call is right all the same
+        except LayerZeroReferenceWarning:  # a filter made it an error, but the call is correct
             _logger.warning("%s", text)
 
 
 def failed(operation: str, text: str) -> None:
-    """A kernel that failed and was answered for: one line for each message. `text` begins with the kernel's id."""
+    """Logs a kernel that failed and had a fallback, once for each message. `text` begins with the kernel's id."""
     kernel = (operation, text.partition(" ")[0])
     failures[kernel] = failures.get(kernel, 0) + 1
     if (operation, text) not in _told and len(_told) < _MOST_TOLD:
@@ -57,26 +57,26 @@ def failed(operation: str, text: str) -> None:
 
 
 def guessed(text: str, interval: float) -> None:
-    """Warns of a layout that was guessed: each place in the program once about these shapes, again after `interval` s."""
+    """Warns of a guessed layout, once for each place in the program and set of shapes, again after `interval` s."""
     frame, level = _caller()
     place, now = (frame.f_code.co_filename, frame.f_lineno, text), time.monotonic()
     if now - _guessed.get(place, -math.inf) < interval:
         return
-    warnings.warn(text, LayerZeroLayoutWarning, stacklevel=level)  # raises where the user wants it to
+    warnings.warn(text, LayerZeroLayoutWarning, stacklevel=level)  # raises if a warning filter says so
     if len(_guessed) >= _MOST_TOLD:
         _guessed.clear()
     _guessed[place] = now
 
 
 def _caller() -> tuple[Any, int]:
-    """The first frame outside LayerZero and torch, and its stacklevel for the function that asks."""
-    frame, level, internal = sys._getframe(2), 2, _internal()  # what called the hook is C: the caller's frame is next
+    """Returns the first frame outside LayerZero and torch, and its stacklevel for the calling function."""
+    frame, level, internal = sys._getframe(2), 2, _internal()  # the hook is called from C: the caller's frame is next
     while frame.f_back is not None and frame.f_code.co_filename.startswith(internal):
         frame, level = frame.f_back, level + 1
     return frame, level
 
 
 def _internal() -> tuple[str, ...]:
-    """Folders whose code calls operations for others."""
+    """Returns the folders whose code calls operations for others."""
     modules = [sys.modules.get(name) for name in ("layerzero", "torch")]
     return tuple(os.path.dirname(m.__file__) + os.sep for m in modules if m is not None and m.__file__)

@@ -9,17 +9,18 @@ from layerzero.report import Record
 
 
 class Metrics(Record):
-    """What has been counted since the process began: selections, reference_calls, failures, fallbacks, cache.
+    """Counts since the process began: selections, reference_calls, failures, fallbacks, cache.
 
-    selections: {"operation", "kernel_id", "count"}, how often a kernel was chosen for a call whose place in the program had
-    no cached choice; calls with one are not counted, so that they cost nothing. reference_calls: {"operation", "platform", "kernel_id", "calls"}, calls that only a reference took.
-    failures: {"operation", "kernel_id", "count"} of kernels that failed and that a fallback answered for.
+    selections: {"operation", "kernel_id", "count"}, how often a kernel was chosen for a call without a hit in its call
+    site cache; hits are not counted, so that they cost nothing. reference_calls: {"operation", "platform", "kernel_id",
+    "calls"}, calls that only a reference served. failures: {"operation", "kernel_id", "count"}, kernels that failed and
+    were replaced by a fallback.
     """
 
     __slots__ = ()
 
     def prometheus(self) -> str:
-        """The counters in Prometheus's text format."""
+        """Returns the counters in Prometheus's text format."""
         lines = []
         for name, kind, what, samples in _families(self._data):
             lines += [f"# HELP layerzero_{name} {what}", f"# TYPE layerzero_{name} {kind}"]
@@ -28,7 +29,7 @@ class Metrics(Record):
 
 
 def metrics() -> Metrics:
-    """The counters by operation and kernel; `.prometheus()` gives them as text for a scraper."""
+    """Returns the counters by operation and kernel; `.prometheus()` returns them as text for Prometheus."""
     stats = json.loads(_layerzero.stats())
     keys = ("operation", "platform", "kernel_id", "calls")
     return Metrics(
@@ -46,7 +47,7 @@ Sample = tuple[dict[str, str], int]
 
 
 def _families(data: dict[str, Any]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """(name, type, help, samples) of each metric."""
+    """Yields (name, type, help, samples) of each metric."""
 
     def by_kernel(rows: list[dict[str, Any]], count: str) -> list[Sample]:
         return [({k: v for k, v in row.items() if k != count}, row[count]) for row in rows]

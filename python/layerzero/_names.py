@@ -1,23 +1,23 @@
-"""Names that a user gives: one of those that there are, or an error with the nearest."""
+"""Checks of names that a user passes: a known one, or an error with the nearest known one."""
 
 from collections.abc import Iterable
 
 from layerzero._refusals import refuse_name, refuse_request
 
-# Values of options that are checked before a model is loaded.
+# Values of options, checked before a model is loaded.
 DTYPES = ("bf16", "f16", "f32")
 WEIGHTS = ("gguf", "bf16", "int8", "int4")
 ACTIVATIONS = ("input", "int8")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The text "did you mean rms_norm?", or "" where no name is near."""
+    """Returns "did you mean rms_norm?", or "" if no name is near."""
     names = list(known)
     parts = sorted(name.split("."))
-    for other in names:  # the right parts in another order
+    for other in names:  # the same parts in another order
         if sorted(other.split(".")) == parts:
             return f"did you mean {other}?"
-    import difflib  # a name is wrong: import layerzero does without
+    import difflib  # only imported for a wrong name, not by import layerzero
 
     folded = {_folded(k): k for k in reversed(names)}
     near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
@@ -29,7 +29,7 @@ def _folded(name: str) -> str:
 
 
 def one_of(field: str, value: str, known: Iterable[str]) -> str:
-    """`value`, if it is known; else InvalidRequestError with all of them: for lists that fit into a line."""
+    """Returns `value` if it is known, else raises InvalidRequestError with all known ones."""
     names = list(known)
     if value not in names:
         refuse_request(field, f"one of {', '.join(names)}", repr(value), did_you_mean(value, names))
@@ -37,7 +37,7 @@ def one_of(field: str, value: str, known: Iterable[str]) -> str:
 
 
 def known_name(field: str, what: str, value: str, known: Iterable[str], where: str) -> str:
-    """`value`, if it is known; else UnknownNameError with the nearest name, or `where` they are listed."""
+    """Returns `value` if it is known, else raises UnknownNameError with the nearest name or `where` to find names."""
     names = list(known)
     if value not in names:
         refuse_name(field, what, repr(value), did_you_mean(value, names) or where)
@@ -45,10 +45,10 @@ def known_name(field: str, what: str, value: str, known: Iterable[str], where: s
 
 
 def check_weights(weights: str | None, activations: str) -> None:
-    """What `kernelize` takes as weights= and activations=, whatever the model is."""
+    """Checks weights= and activations= of `kernelize`, as far as possible without the model."""
     if weights is not None:
         one_of("weights", weights, WEIGHTS)
     one_of("activations", activations, ACTIVATIONS)
     if weights == "bf16" and activations != "input":
-        fix = "what is multiplied is rounded to bf16 too"
+        fix = "the activations are rounded to bf16 too"
         refuse_request("activations", "'input' with weights='bf16'", repr(activations), fix)

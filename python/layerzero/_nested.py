@@ -1,4 +1,4 @@
-"""Nested batches (torch.nested, jagged layout): attention over them is attention over packed sequences."""
+"""Nested batches (torch.nested, jagged layout): attention over them runs as attention over packed sequences."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from layerzero._references import call_reference
 from layerzero._refusals import refuse_request
 
 _TENSORS = ("query", "key", "value")
-# Arguments of attention that ragged_attention has as well.
+# Arguments of attention that ragged_attention also has.
 _SHARED = ("causal", "scale", "window", "softcap", "sinks", "alibi_slopes", "return_lse")
 
 
@@ -16,17 +16,17 @@ def is_jagged(torch: Any, value: Any) -> bool:
 
 
 def attention(torch: Any, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
-    """`attention` of nested query, key and value (b, j, h, d), in BHSD (b, h, j, d): nested outputs like the query, and
-    with return_lse a nested lse (b, j, h)."""
+    """`attention` of nested query, key and value (b, j, h, d), in BHSD (b, h, j, d). Returns a nested output like the
+    query, and with return_lse a nested lse (b, j, h)."""
     heads_first = options.get("layout") == "BHSD"
     query, key, value = (_packed(torch, n, arguments.get(n), heads_first) for n in _TENSORS)
     for name in ("attn_mask", "dropout_p"):
         given = arguments.get(name)
         if given is not None and not (name == "dropout_p" and given == 0):
             fix = "pass causal, window or alibi_slopes, or padded tensors"
-            refuse_request(f"attention: {name}", "none beside nested tensors", "one", fix)
+            refuse_request(f"attention: {name}", "none with nested tensors", "one", fix)
     if options.get("out") is not None:
-        refuse_request("attention: out", "none beside nested tensors", "a tensor", "leave it out")
+        refuse_request("attention: out", "none with nested tensors", "a tensor", "leave it out")
     shared = {n: arguments[n] for n in _SHARED if arguments.get(n) is not None}
     kernel = {"kernel": options["kernel"]} if options.get("kernel") is not None else {}
     packed = {n: t.values() for n, t in zip(_TENSORS, (query, key, value), strict=True)}
@@ -42,7 +42,7 @@ def attention(torch: Any, arguments: dict[str, Any], options: dict[str, Any]) ->
 
 
 def _packed(torch: Any, name: str, tensor: Any, heads_first: bool) -> Any:
-    """A nested tensor (b, j, h, d) whose rows lie one after another."""
+    """Returns a nested tensor (b, j, h, d) whose rows are contiguous."""
     wanted = "a nested tensor (b, h, j, d)" if heads_first else "a nested tensor (b, j, h, d)"
     if not is_jagged(torch, tensor):
         got = type(tensor).__name__

@@ -1,4 +1,4 @@
-"""Python packages that parts of LayerZero use and `import layerzero` does not: tested versions, and the command that installs them.
+"""Optional Python packages, not needed by `import layerzero`: tested versions and commands to install them.
 
 pyproject.toml's extras have the same ranges; tests/python/test_optional.py compares the two.
 """
@@ -11,9 +11,9 @@ from layerzero.errors import NotInstalledError
 
 
 class Package(NamedTuple):
-    """A package's tested versions and what it is for."""
+    """A package's tested versions and its purpose."""
 
-    tested: str  # ">=a,<b"; numbers are compared part by part
+    tested: str  # ">=a,<b"; compared part by part
     extra: str | None  # of layerzero-kernels
     purpose: str
 
@@ -28,14 +28,14 @@ PACKAGES = {
 
 
 def need(*names: str, what: str) -> None:
-    """Raises NotInstalledError for packages that are missing, with one command that installs all that `what` needs."""
+    """Raises NotInstalledError for missing packages, with one command that installs all that `what` needs."""
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise not_installed(missing, what)
 
 
 def not_installed(missing: list[str], what: str) -> NotInstalledError:
-    """The error that names the missing packages and the command."""
+    """Returns the error that names the missing packages and the command."""
     plural = "packages that are" if len(missing) > 1 else "a package that is"
     fix = install_command(*missing)
     error = NotInstalledError(f"{what} needs {' and '.join(missing)}, {plural} not installed; {fix}")
@@ -44,7 +44,8 @@ def not_installed(missing: list[str], what: str) -> NotInstalledError:
 
 
 def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
-    """A failed import of an optional package as the error that says what to install; None: another module's fault."""
+    """Converts a failed import of an optional package into an error that says what to install; None if another module
+    is at fault."""
     root = (error.name or "").partition(".")[0]
     if root not in PACKAGES:
         return None
@@ -61,7 +62,8 @@ def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
 
 
 def install_command(*names: str) -> str:
-    """The pip command that installs packages in tested versions: by the extra that holds all of them, where there is one."""
+    """Returns the pip command that installs packages in tested versions, by the extra that contains all of them if
+    there is one."""
     extras = {PACKAGES[name].extra for name in names}
     if len(extras) == 1 and None not in extras:
         return f'pip install "layerzero-kernels[{extras.pop()}]"'
@@ -69,7 +71,7 @@ def install_command(*names: str) -> str:
 
 
 def version_of(name: str) -> str | None:
-    """The installed version, without importing the package; None: not installed."""
+    """Returns the installed version without importing the package, or None if it is not installed."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -77,13 +79,13 @@ def version_of(name: str) -> str | None:
 
 
 def in_range(version: str, tested: str) -> bool:
-    """Whether a version fits ">=a,<b"."""
+    """True if a version fits ">=a,<b"."""
     low, high = (release_numbers(part.lstrip("<>=")) for part in tested.split(","))
     return low <= release_numbers(version) < high
 
 
 def release_numbers(version: str) -> tuple[int, ...]:
-    """The release numbers of a version: "2.11.0+cu130" is (2, 11, 0)."""
+    """Returns the release numbers of a version: "2.11.0+cu130" is (2, 11, 0)."""
     numbers = []
     for part in version.split("+")[0].split("."):
         digits = ""
@@ -102,7 +104,7 @@ def release_numbers(version: str) -> tuple[int, ...]:
 
 
 def report() -> list[dict[str, Any]]:
-    """{"name", "version" or None, "tested", "in_range", "purpose", "fix" or None} of each package, for doctor."""
+    """Returns {"name", "version" or None, "tested", "in_range", "purpose", "fix" or None} of each package."""
     found = []
     for name, package in PACKAGES.items():
         version = version_of(name)

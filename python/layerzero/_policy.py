@@ -1,4 +1,4 @@
-"""Policy from code: for the process, and for a block of one thread or task."""
+"""Policy set from code: for the process, or for a block of one thread or task."""
 
 import contextlib
 import contextvars
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 from layerzero import _layerzero
 
 _scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
-# The open blocks of this context. One variable for all: a context keeps every variable that it has seen.
+# The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
 _entered: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar(
     "layerzero_policy_blocks", default=()
 )
 _guard = threading.Lock()
 _asked = False
-_changes = 0  # of the process's policy, from here
+_changes = 0  # number of changes of the process's policy made by this module
 
-# What the door asks for the policy of a call: a C function.
+# The binding calls this C function to get the policy of a call.
 scope_of_context = _scope.get
 
 
@@ -29,7 +29,7 @@ _NAMING = frozenset(("prefer_sources", "avoid_sources", "allow_sources", "locks"
 
 
 def _know_names(keys: Iterable[str]) -> None:
-    """The engine compares names of kernels and libraries with those that are registered: all of them have to be."""
+    """Registers all descriptors if `keys` name kernels or libraries: the engine checks such names."""
     if not _NAMING.isdisjoint(keys):
         from layerzero import backends
 
@@ -46,7 +46,7 @@ def configure(**keys: Any) -> None:
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
-    """Takes `path` in place of the project's file, whatever that is called; the other layers stay."""
+    """Uses `path` instead of the project file, whatever its name; the other layers are unchanged."""
     global _changes
     _know_names(_NAMING)
     with _guard:
@@ -55,17 +55,17 @@ def load_config(path: str | os.PathLike[str]) -> None:
 
 
 def lock(op: str, kernel_id: str) -> None:
-    """Every call of `op` (an id, an alias or a group) runs `kernel_id` or raises."""
+    """Makes every call of `op` (an id, an alias or a group) run `kernel_id` or raise."""
     configure(locks={op: kernel_id})
 
 
 def unlock(op: str) -> None:
-    """Takes back a lock of this name, wherever it was set."""
+    """Removes a lock of this name, wherever it was set."""
     configure(locks={op: None})
 
 
 class policy(contextlib.ContextDecorator):
-    """Keys of layerzero.yaml for the calls of a block or of a decorated function; other threads and tasks keep theirs.
+    """Sets keys of layerzero.yaml for the calls of a block or of a decorated function, in this thread or task only.
 
     A task or thread that is started inside with a copy of the context inherits them.
     """
@@ -107,8 +107,8 @@ class policy(contextlib.ContextDecorator):
 
 
 def _ask_from_now_on() -> None:
-    # A task that copied its context inside a scope may outlive the block: once a scope has been opened, every call
-    # asks its context (about 30 ns).
+    # A task that copied its context inside a scope may outlive the block, so once a scope has been opened, every call
+    # reads its context (about 30 ns).
     global _asked
     if not _asked:
         _asked = True
@@ -116,7 +116,7 @@ def _ask_from_now_on() -> None:
 
 
 def prefer(source: str) -> policy:
-    """`with lz.prefer("torch"):` the library's kernels win where they are within the tolerance."""
+    """`with lz.prefer("torch"):` the library's kernels are chosen if they are within the tolerance."""
     return policy(prefer_sources=[source])
 
 
@@ -144,25 +144,25 @@ def _traits(scope: int, changes: int) -> _Traits:
 
 
 def has_locks() -> bool:
-    """Whether a lock may hold for some call in the current context."""
+    """True if a lock may apply to some call in the current context."""
     return _traits(_scope.get(), _changes).has_locks
 
 
 def is_strict() -> bool:
-    """Whether strict_mode holds in the current context."""
+    """True if strict_mode is set in the current context."""
     return _traits(_scope.get(), _changes).is_strict
 
 
 def allowed_sources() -> tuple[str, ...]:
-    """`allow_sources` of the current context; empty: every library is allowed."""
+    """Returns `allow_sources` of the current context; if empty, every library is allowed."""
     return _traits(_scope.get(), _changes).allowed_sources
 
 
 def names_kernels() -> bool:
-    """Whether the policy of the current context names libraries or kernels."""
+    """True if the policy of the current context names libraries or kernels."""
     return _traits(_scope.get(), _changes).names_kernels
 
 
 def policy_in_force() -> dict[str, Any]:
-    """Every key with its value and origin, in the current context."""
+    """Returns every key with its value and origin, in the current context."""
     return json.loads(_layerzero.policy_text(_scope.get()))

@@ -1,7 +1,7 @@
-"""Calls whose tensors have another number of axes than the contract's shapes: viewed as those, called, viewed back.
+"""Calls whose tensors have another number of axes than the contract: inputs and outputs are reshaped.
 
-Several normalised axes are folded into the last one (`normalized_shape`), batch axes into the first (`rope`). A view where the
-axes are dense in memory, as torch's reshape makes it, else a copy.
+Several normalized axes are folded into the last one (`normalized_shape`), batch axes into the first (`rope`). Like
+torch's reshape, this is a view if the axes are dense in memory, else a copy.
 """
 
 import math
@@ -31,14 +31,14 @@ class Description(NamedTuple):
 
 
 class Viewed(NamedTuple):
-    """The arguments of the call on the contract's axes, and the shape of each output in the caller's."""
+    """The arguments of the call with the contract's axes, and the shape of each output with the caller's axes."""
 
     arguments: dict[str, Any]
     shape_of: Callable[[int, Any], Sequence[int]]  # (output, result)
 
 
 def viewed(contract: Contract, arguments: dict[str, Any], layout: str | None = None) -> Viewed | None:
-    """None: the axes are the contract's already, or wrong, which the contract says."""
+    """Returns the reshaped call; None if the axes are the contract's already, or wrong, which the contract reports."""
     for param in contract["params"]:
         value = arguments.get(param["name"])
         if param.get("folds") and isinstance(value, (tuple, list)) and len(value) != 1:
@@ -49,7 +49,7 @@ def viewed(contract: Contract, arguments: dict[str, Any], layout: str | None = N
 
 
 def call_viewed(contract: Contract, view: Viewed, options: dict[str, Any], function: Callable[..., Any]) -> Any:
-    """Calls `function` on the view; outputs, and out=, have the caller's axes."""
+    """Calls `function` with the reshaped arguments; outputs and out= have the caller's axes."""
     out = options.get("out")
     outs = out if isinstance(out, tuple) else (out,)
     if out is not None:
@@ -97,14 +97,14 @@ def _given(view: Viewed) -> dict[str, Any]:
 
 
 def _flat(contract: Contract, view: Viewed, output: int, out: Any) -> Any:
-    """out= on the contract's axes: the same memory."""
+    """Returns out= with the contract's axes, over the same memory."""
     like = view.arguments[contract["outputs"][output]["dtype"]]
     try:
         if tuple(out.shape) == tuple(view.shape_of(output, like)):
             return out.view(like.shape)
     except RuntimeError:
         refuse_request(f"{contract['name']}: out", "a contiguous tensor", "one with gaps or another order of axes")
-    return out  # the contract says what is wrong with it
+    return out  # the contract reports what is wrong with it
 
 
 def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], sizes: Sequence[Any]) -> Viewed:
@@ -128,10 +128,10 @@ def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], 
 
 
 def _batch(contract: Contract, arguments: dict[str, Any], main: str, layout: str | None) -> Viewed | None:
-    """The leading axes of `main` as one batch axis, and those of the tensors that go with it."""
+    """Folds the leading axes of `main`, and of the tensors that go with it, into one batch axis."""
     ranks = {p["name"]: p["batched_rank"] for p in contract["params"] if p.get("batched_rank")}
     if not hasattr(arguments.get(main), "shape"):
-        return None  # refused with the other arguments that do not fit
+        return None  # refused later, with the other arguments that do not fit
     shape = tuple(arguments[main].shape)
     more = len(shape) - ranks[main]
     first = next(iter(contract["layouts"]), None)

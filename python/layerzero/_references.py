@@ -1,4 +1,4 @@
-"""The operations' torch references (ops/<path>.ref.py), loaded by file when first needed."""
+"""The operations' torch references (ops/<path>.ref.py), loaded by file on first use."""
 
 import functools
 import importlib.util
@@ -17,13 +17,13 @@ FOLDER = Path(__file__).parent / "_reference"
 
 @functools.cache
 def reference_function(name: str) -> Callable[..., Any]:
-    """The function `reference` of the operation with this flat name; tensors in the contract's order of axes."""
+    """Returns the function `reference` of an operation by flat name; its tensors have the contract's order of axes."""
     return _load(FOLDER / f"{contracts()[name]['path']}.ref.py", f"layerzero_reference_{name}").reference
 
 
 @functools.cache
 def reference_helpers(name: str) -> Any:
-    """The module ops/common/<name>.py, whose functions several references share."""
+    """Returns the module ops/common/<name>.py, whose functions several references share."""
     return _load(FOLDER / "common" / f"{name}.py", f"layerzero_ops_common_{name}")
 
 
@@ -38,36 +38,36 @@ def _load(path: Path, name: str) -> Any:
 
 @functools.cache
 def _keywords(name: str) -> tuple[frozenset[str], bool]:
-    """What the reference takes by name, and whether it knows layouts itself."""
+    """Returns the reference's keyword arguments, and whether it handles layouts itself."""
     import inspect
 
     taken = frozenset(inspect.signature(reference_function(name)).parameters)
     return taken, "layout" in taken
 
 
-# How a reference refuses: a ValueError for values inside a tensor, NotImplementedError for an argument.
+# The message of a reference that refuses: a ValueError for values inside a tensor, NotImplementedError for an argument.
 _REFUSAL = re.compile(r"(?P<parameter>\w+): wanted (?P<wanted>.+), got (?P<got>.+)", re.DOTALL)
-# How torch refuses an index.
+# The message of torch for an invalid index.
 _OUTSIDE = re.compile(r"index.* out of (bounds|range)")
 
 
 def call_reference(name: str, arguments: dict[str, Any], layout: str | None = None) -> Any:
-    """The reference of `name` on arguments by name (None: not given), with tensors in `layout`."""
+    """Calls the reference of `name` with arguments by name (None: not given) and tensors in `layout`."""
     try:
         return _call(name, arguments, layout)
     except (ValueError, NotImplementedError) as error:
         refusal = _REFUSAL.fullmatch(str(error))
         if refusal is None or refusal["parameter"] not in parameter_names(name):
-            raise  # not the reference's words: a fault
+            raise  # not a message of the reference: a bug
         refuse = refuse_values if isinstance(error, ValueError) else refuse_request
         refuse(f"{name}: {refusal['parameter']}", refusal["wanted"], refusal["got"])
     except IndexError as error:
         if not _OUTSIDE.match(str(error)):
             raise
-        refuse_values(name, "indices within the tensors whose places they name", f"'{error}'")
+        refuse_values(name, "indices within the bounds of the tensors that they index", f"'{error}'")
     except RuntimeError as error:
         if "indexing axis dim should be positive" in str(error):
-            refuse_values(name, "indices within the tensors whose places they name", f"'{error}'")
+            refuse_values(name, "indices within the bounds of the tensors that they index", f"'{error}'")
         if "at::autocast" not in str(error):
             raise
         fix = "convert them to its dtype or float32, or call under torch.autocast(..., enabled=False)"
@@ -95,7 +95,7 @@ def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:
             given[param["name"]] = given[param["name"]].permute(order)
     inverse = [order.index(axis) for axis in range(len(order))]
     results = function(**given)
-    if results is None:  # it writes in place
+    if results is None:  # the operation writes in place
         return None
     outputs = list(results) if isinstance(results, tuple) else [results]
     described = present(contract, arguments.get(condition(contract) or ""))
@@ -105,7 +105,7 @@ def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:
 
 @functools.cache
 def host_kernel(name: str) -> Callable[..., Any]:
-    """The reference as a host kernel: every parameter by position, then the layout where the contract has layouts."""
+    """Returns the reference as a host kernel: all parameters by position, then the layout if the contract has any."""
     names = host_parameter_names(name)
     has_layouts = bool(contracts()[name]["layouts"])
 

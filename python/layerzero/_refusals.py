@@ -1,4 +1,4 @@
-"""What the Python side refuses, in the engine's words: the field, what was wanted, what was got, what to do."""
+"""Errors raised by Python code, in the engine's form: the field, what was wanted, what was got, what to do."""
 
 from typing import Any, NoReturn
 
@@ -15,34 +15,34 @@ def _raise(kind: type[LayerZeroError], field: str, wanted: str, got: str, fix: s
 
 
 def refuse(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
-    """An argument of the wrong kind."""
+    """Refuses an argument of the wrong type."""
     _raise(WrongTypeError, field, wanted, got, fix)
 
 
 def refuse_request(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
-    """An argument that does not fit the call."""
+    """Refuses an argument that does not fit the call."""
     _raise(InvalidRequestError, field, wanted, got, fix)
 
 
 def refuse_name(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
-    """A name that nothing has."""
+    """Refuses an unknown name."""
     _raise(UnknownNameError, field, wanted, got, fix)
 
 
 def refuse_values(field: str, wanted: str, got: str, fix: str = "") -> NoReturn:
-    """Values inside a tensor that a kernel cannot compute on: an index, an offset."""
+    """Refuses values inside a tensor that a kernel cannot use, such as an invalid index or offset."""
     _raise(KernelExecutionError, field, wanted, got, fix)
 
 
 def refuse_no_gradient(name: str, got: str = "one that does") -> NoReturn:
-    """A gradient of an operation that has none."""
+    """Refuses a gradient of an operation that has none."""
     why = no_derivative(contracts()[name])
     fix = "use torch.no_grad() or detach()"
     refuse_request(name, "tensors that need no gradient", f"{got}; it has no derivative: {why}", fix)
 
 
 def into(name: str, out: Any, result: Any) -> Any:
-    """`result` in the memory of out=, if that is what the operation would have allocated."""
+    """Copies `result` into out= if shape, dtype and device fit, and returns out=."""
     if out is None:
         return result
     outs, results = (value if isinstance(value, tuple) else (value,) for value in (out, result))

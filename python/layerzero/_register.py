@@ -1,4 +1,4 @@
-"""`@lz.register_kernel`: a Python function becomes a kernel, and `unregister_kernel`: it is none again."""
+"""`@lz.register_kernel` registers a Python function as a kernel, `unregister_kernel` removes it."""
 
 import functools
 import inspect
@@ -10,7 +10,7 @@ from layerzero._contracts import Contract, contracts, flat_name, host_parameter_
 from layerzero._refusals import refuse_name, refuse_request
 
 F = TypeVar("F", bound=Callable[..., Any])
-_SHORT = {"q": "query", "k": "key", "v": "value"}  # a function's names for the parameters of attention
+_SHORT = {"q": "query", "k": "key", "v": "value"}  # short names that a function may use for the parameters of attention
 
 
 def register_kernel(
@@ -29,15 +29,15 @@ def register_kernel(
 
     The function is called with the parameters that it names (q, k and v are query, key and value), final scalars
     included, and with the layout if it names that. `facts` are the keys of a kernel in capabilities.json: min_sm,
-    max_head_dim, priority, supports_causal ... as numbers, texts, lists, tuples or sets, dtypes as torch's or by name; one
-    that this version does not obey is a ConfigError. What is not stated is unsupported, so a call that gives an optional
-    parameter which the function does not name is not for it. `supported_dtypes`: of every
-    floating tensor of a call, and of the first tensor whatever it is; a row of `constraints` on "<tensor>.dtype" says
-    otherwise for one of them. Tensors arrive in one of `requires_layouts`, calls in another layout are permuted, and so
-    are results: `produces_layout`, if given, is the one of `requires_layouts`.
+    max_head_dim, priority, supports_causal ... as numbers, strings, lists, tuples or sets, dtypes as torch.dtype or by
+    name; a key that this version does not implement is a ConfigError. What is not declared is unsupported, so the
+    kernel is refused for a call with an optional parameter which the function does not name. `supported_dtypes` applies
+    to every floating-point tensor of a call, and to the first tensor whatever it is; a constraint on "<tensor>.dtype"
+    overrides it for that tensor. Tensors are passed in one of `requires_layouts`; calls in another layout are permuted,
+    and so are results: `produces_layout`, if given, is the one of `requires_layouts`.
 
-    A function that raises is answered for by the operation's reference; where the operation writes its inputs only if it
-    raises `KernelRefusedError`, before it has written anything.
+    If the function raises, the operation's reference serves the call; for an operation that writes its inputs, only if
+    the function raises `KernelRefusedError` before it has written anything.
     """
 
     def decorate(function: F) -> F:
@@ -74,7 +74,7 @@ def register_kernel(
         }
         accepted = tuple(n for n in requires_layouts if n in layouts) or tuple(
             layouts[:1]
-        )  # no BSHD: the contract's first
+        )  # none of them: the contract's first layout
         backends.add_function(adapter, _adapter(name, function, taken, accepted), descriptor)
         return function
 
@@ -82,7 +82,7 @@ def register_kernel(
 
 
 def unregister_kernel(operation: str, kernel_id: str) -> None:
-    """Undoes `register_kernel`: no later call gets the kernel, and its id is free. Calls that run it go on."""
+    """Undoes `register_kernel`: no later call uses the kernel, and its id is free. Running calls finish."""
     if not backends.remove_function(adapter_of(operation, kernel_id)):
         refuse_name(
             "kernel_id",
@@ -93,15 +93,15 @@ def unregister_kernel(operation: str, kernel_id: str) -> None:
 
 
 def adapter_of(operation: str, kernel_id: str) -> str:
-    """The name under which the engine asks for the function."""
+    """Returns the name by which the engine requests the function."""
     return f"layerzero.register_kernel:{operation}/{kernel_id}"
 
 
 def _dtype_rows(contract: Contract, named: list[str], taken: Collection[str], ruled: set[Any]) -> list[dict[str, Any]]:
-    """Rules on the tensors after the first: what is floating is of the dtypes that are named.
+    """Returns constraints on the tensors after the first: floating-point ones have one of the named dtypes.
 
-    None where `ruled` has one, where the contract ties the dtype to another tensor's, and where it admits none of them
-    (float32 slopes beside bfloat16 heads)."""
+    A tensor gets no constraint if `ruled` has one, if the contract ties its dtype to another tensor's, or if the
+    contract admits none of the named dtypes (float32 slopes with bfloat16 heads)."""
     rows = []
     for param in [p for p in contract["params"] if p["kind"] == "tensor"][1:]:
         field = f"{param['name']}.dtype"
@@ -118,14 +118,14 @@ def _dtype_rows(contract: Contract, named: list[str], taken: Collection[str], ru
 
 
 def _ruled_by(contract: Contract, facts: dict[str, Any]) -> set[str]:
-    """Fields with the dtypes of tensors that facts of their own rule."""
+    """Returns the dtype fields that other keys of the descriptor constrain."""
     names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
     caches = {f"{n}.dtype" for n in names if n.endswith("cache")} if facts.get("supports_kv_cache_dtypes") else set()
     return caches | ({"attn_mask.dtype"} if facts.get("supported_attn_mask_types") else set())
 
 
 def _plain(value: Any) -> Any:
-    """A fact as JSON has it: sets and tuples as lists, dtypes by name."""
+    """Returns a value as in JSON: sets and tuples as lists, dtypes by name."""
     if isinstance(value, set | frozenset):
         return sorted(_plain(v) for v in value)
     if isinstance(value, tuple | list):
@@ -138,7 +138,7 @@ def _is_floating(dtype: str) -> bool:
 
 
 def _taken(name: str, function: Callable[..., Any]) -> dict[str, str]:
-    """The contract's parameters that the function takes, and layout, each with the function's name for it."""
+    """Returns the contract's parameters that the function takes, and layout, each with the function's name for it."""
     parameters = inspect.signature(function).parameters
     known = host_parameter_names(name)
     can_be = (*known, "layout") if contracts()[name]["layouts"] else known
@@ -188,5 +188,5 @@ def _adapter(
 
 
 def dtype_name(dtype: Any) -> str:
-    """ "bfloat16" for torch.bfloat16 and for its name."""
+    """Returns "bfloat16" for torch.bfloat16 and for its name."""
     return str(dtype).removeprefix("torch.")

@@ -1,7 +1,7 @@
-"""Output shapes of a call by the contract's shape language, over integers or torch's symbolic ones.
+"""Output shapes of a call by the contract's shape language, for integers and torch's symbolic integers.
 
-The engine computes the same for real tensors (src/pipeline/request.cpp); here sizes may be symbols, so nothing is
-compared that is not a plain integer on both sides: a comparison would tie the traced graph to one size.
+The engine computes the same for real tensors (src/pipeline/request.cpp). Here sizes may be symbolic, so only plain
+integers are compared: comparing a symbol would specialize the traced graph to one size.
 """
 
 import ast
@@ -24,14 +24,14 @@ def _is_zero(value: Any) -> bool:
 _OPERATORS: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: lambda a, b: 0 if _is_zero(a) or _is_zero(b) else a * b,  # 0 times a symbol is no symbol
-    ast.Div: operator.floordiv,  # sizes are not negative
+    ast.Mult: lambda a, b: 0 if _is_zero(a) or _is_zero(b) else a * b,  # 0 times a symbol is 0, not a symbol
+    ast.Div: operator.floordiv,  # sizes are never negative
 }
 
 
 @functools.cache
 def dims_of(shape: str) -> tuple[bool, tuple[str, ...]]:
-    """Whether the shape starts with "...", and its other dimensions."""
+    """Returns whether the shape starts with "...", and its other dimensions."""
     parts = tuple(part.strip() for part in re.split(r",(?![^\[]*\])", shape) if part.strip())
     return ("..." in parts[:1], parts[1:]) if "..." in parts[:1] else (False, parts)
 
@@ -46,7 +46,7 @@ def _evaluate(node: ast.expr, axes: dict[str, Any]) -> Any:
         return axes["..."] if node.value is Ellipsis else node.value  # "...": the product of the leading axes
     if isinstance(node, ast.Name):
         return axes[node.id]
-    if isinstance(node, ast.Subscript):  # a choice's number in a list
+    if isinstance(node, ast.Subscript):  # the value of a choice, an index into a list
         numbers = ast.literal_eval(node.slice)
         return numbers[_evaluate(node.value, axes)]
     if isinstance(node, ast.BinOp):
@@ -55,9 +55,9 @@ def _evaluate(node: ast.expr, axes: dict[str, Any]) -> Any:
 
 
 def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = None) -> list[tuple[list[Any], str]]:
-    """(physical shape, dtype) of each output of operation `name`; `arguments` by name, with defaults filled in.
+    """Returns (physical shape, dtype) of each output of operation `name`; `arguments` by name, with defaults filled in.
 
-    A dtype is a torch name without "torch."; the present outputs alone are given.
+    A dtype is a torch name without "torch."; absent outputs are left out.
     """
     contract = contracts()[name]
     order = contract["layouts"].get(layout) if layout is not None else None
@@ -68,7 +68,7 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
         if value is None:
             continue
         if param["kind"] in ("int", "bool"):
-            axes[param["name"]] = int(value) if isinstance(value, bool) else value  # symbols are multiplied by numbers
+            axes[param["name"]] = int(value) if isinstance(value, bool) else value  # bool times symbol fails
         elif param["kind"] == "choice":
             axes[param["name"]] = param["choices"].index(value)
         elif param["kind"] == "tensor" and param["shape"] != "*" and not param["broadcast"]:
@@ -87,7 +87,7 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
 
 
 def _sizes(shape: str, arguments: dict[str, Any], axes: dict[str, Any], leading: list[Any]) -> list[Any]:
-    if shape.endswith("}"):  # one shape for each value of a choice
+    if shape.endswith("}"):  # one shape per value of a choice
         choice, _, shapes = shape[:-1].partition("{")
         return _sizes(shapes.split("|")[axes[choice]].strip(), arguments, axes, leading)
     if shape.startswith("blocks("):
@@ -146,7 +146,7 @@ def _dtype(contract: Contract, output: dict[str, Any], arguments: dict[str, Any]
 
 
 def promotion(contract: Contract, arguments: dict[str, Any]) -> tuple[set[str], Any] | None:
-    """The tensors whose dtypes may differ and the dtype that a plan casts them to; None: they do not differ."""
+    """Returns the tensors whose dtypes may differ and the dtype that a plan casts them to; None if all are equal."""
     names = {p["name"] for p in contract["params"] if p.get("promotes")}
     if not names:
         return None
@@ -156,6 +156,6 @@ def promotion(contract: Contract, arguments: dict[str, Any]) -> tuple[set[str], 
     if len(dtypes) < 2:
         return None
     torch, kind = sys.modules["torch"], tensors[0].device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):  # torch's own functions choose there
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):  # under autocast torch's own functions choose
         return None
     return names, functools.reduce(torch.promote_types, dtypes)

@@ -1,7 +1,8 @@
-"""The slow door: calls that the C door does not take. The door's `slow` hook.
+"""The slow path: calls that the C binding does not serve itself. The binding's `slow` hook.
 
-What comes here: the first call before torch is attached, arrays of other libraries, a wanted gradient, autocast,
-function transforms, dispatch modes, tracing, tensor subclasses, tensors without memory, and what is no tensor at all.
+These are the first call before torch is attached, arrays of other libraries, calls that need gradients, autocast,
+function transforms, dispatch modes, tracing, tensor subclasses, tensors without memory, and arguments that are not
+tensors.
 """
 
 import importlib
@@ -20,7 +21,7 @@ from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse
 
 
 def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs operation `name` by the way that its arguments need."""
+    """Runs operation `name` in the way that its arguments require."""
     if not _torch.attached() and _torch.attach_if_imported():
         return _layerzero.ops[name](*args, **kwargs)
     contract = contracts()[name]
@@ -42,7 +43,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with torch._C.DisableTorchFunction():
         for n, tensor in given.items():
             _check_readable(torch, f"{name}: {n}", tensor)
-    if torch.overrides.has_torch_function(tensors):  # a class or mode that sees functions sees this one
+    if torch.overrides.has_torch_function(tensors):  # classes and modes that override functions get this one too
         return torch.overrides.handle_torch_function(_layerzero.ops[name], tensors, *args, **kwargs)
     if negated := _negated(torch, contract, given):
         return _layerzero.ops[name](**arguments | negated, **options)
@@ -52,7 +53,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     call = check_contract(torch, contract, arguments, options.get("layout"))
     if contract["layouts"] and options.get("layout") is None:
         options["layout"] = call["layout"] if call is not None else found_layout(torch, contract, arguments)
-    # Without the library of torch's operators in this build there is no node to see.
+    # Without the library of torch's operators in this build there is no operator node.
     if hasattr(torch.ops.layerzero, name) and _wants_one_node(torch, tensors):
         return _call_node(name, arguments, options)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
@@ -63,7 +64,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Parameters by name, and layout, kernel, out. The door has checked the names."""
+    """Returns parameters by name, and the options layout, kernel, out. The binding has checked the names."""
     names = parameter_names(name)
     arguments = dict(zip(names, args, strict=False))
     options: dict[str, Any] = {}
@@ -102,7 +103,7 @@ def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -
 
 
 def _check_readable(torch: Any, field: str, tensor: Any) -> None:
-    """Whether the kind of `tensor` has values that an operation can read."""
+    """Refuses kinds of tensors whose values an operation cannot read."""
     if tensor.layout is not torch.strided:
         refuse(field, WANTED, f"layout {tensor.layout}", "call .to_dense()")
     if tensor.is_quantized:
@@ -114,14 +115,14 @@ def _check_readable(torch: Any, field: str, tensor: Any) -> None:
 
 
 def _negated(torch: Any, contract: Contract, given: dict[str, Any]) -> dict[str, Any]:
-    """Tensors whose memory holds the negated numbers, with memory of their own; what is written stays as it is."""
+    """Returns materialized copies of tensors with torch's negative bit, except of those that the operation writes."""
     read = [p["name"] for p in contract["params"] if p["name"] in given and not p.get("mutated")]
     plain = [n for n in read if type(given[n]) in (torch.Tensor, torch.nn.Parameter)]
     return {n: given[n].resolve_neg() for n in plain if given[n].is_neg()}
 
 
 def _check_device(name: str, given: dict[str, Any]) -> None:
-    """One device for all. torch's own functions would move a tensor of rank 0 without a word."""
+    """Requires one device for all tensors; torch's own functions would silently move a tensor of rank 0."""
     first = None
     for n, tensor in given.items():
         first = first or tensor.device
@@ -132,9 +133,9 @@ def _check_device(name: str, given: dict[str, Any]) -> None:
 def check_contract(
     torch: Any, contract: Contract, arguments: dict[str, Any], layout: str | None
 ) -> dict[str, Any] | None:
-    """Raises what the engine would say of the same tensors in plain memory. Gives the call with descriptions in place of
-    tensors, for further questions. None: a size or a number is symbolic, and comparing it would tie a traced graph to
-    one value; the operator checks real ones when it runs."""
+    """Raises the engine's error for tensors of these sizes. Returns the call with descriptions instead of tensors, or
+    None if a size or scalar is symbolic: comparing it would specialize a traced graph, and the operator checks the real
+    values when it runs."""
     call = {key: value for key, value in arguments.items() if value is not None}
     if layout is not None:
         call["layout"] = layout
@@ -157,15 +158,15 @@ def check_contract(
 
 
 def found_layout(torch: Any, contract: Contract, arguments: dict[str, Any]) -> str:
-    """The layout of a call that names none."""
+    """Returns the layout of a call that does not name one."""
     call = check_contract(torch, contract, arguments, None)
     found = call["layout"] if call is not None else _layout_by_hints(contract, arguments)
     return found or next(iter(contract["layouts"]))
 
 
 def _layout_by_hints(contract: Contract, arguments: dict[str, Any]) -> str | None:
-    """The layout that the traced sizes mean. What a call site means does not change with its sizes, so nothing guards
-    it. None: a size is not known at all."""
+    """Returns the layout according to the traced sizes, or None if a size is unknown. No guard is added, because the
+    layout at a call site does not change with its sizes."""
     call: dict[str, Any] = {}
     for param in contract["params"]:
         tensor = arguments.get(param["name"])
@@ -179,7 +180,7 @@ def _layout_by_hints(contract: Contract, arguments: dict[str, Any]) -> str | Non
 
 
 def _dtype_in_reference(torch: Any, tensor: Any, admitted: list[str]) -> str:
-    """The tensor's dtype; under autocast that which torch's functions may cast it to."""
+    """Returns the tensor's dtype, or under autocast the dtype that torch's functions may cast it to."""
     if tensor.is_floating_point() and tensor.dtype is not torch.float64:
         kind = tensor.device.type
         if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
@@ -189,7 +190,7 @@ def _dtype_in_reference(torch: Any, tensor: Any, admitted: list[str]) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-# ---- which way
+# ---- choice of the path
 
 
 def _tracing(torch: Any) -> bool:
@@ -197,7 +198,7 @@ def _tracing(torch: Any) -> bool:
 
 
 def _wants_one_node(torch: Any, tensors: list[Any]) -> bool:
-    """Fakes, tracers and dispatch modes see one operation; function transforms need its formula."""
+    """True for fakes, tracers and dispatch modes, which see one operation; function transforms need its expression."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return False
     fake = sys.modules.get("torch._subclasses.fake_tensor")
@@ -220,7 +221,7 @@ def _call_node(name: str, arguments: dict[str, Any], options: dict[str, Any]) ->
 
 
 def _check_kernel(name: str, options: dict[str, Any], call: dict[str, Any] | None) -> None:
-    """kernel= and locks hold where only the reference can run, too: it is the kernel that they name, or an error."""
+    """Where only the reference can run, kernel= and locks must name it; anything else is an error."""
     wanted = options.get("kernel")
     if wanted is None and not has_locks():
         return
@@ -248,7 +249,7 @@ def _with_gradient(
     call: dict[str, Any] | None,
     tensors: list[Any],
 ) -> Any:
-    """The best kernel that carries gradients; the reference under modes, transforms and for subclasses."""
+    """Calls the best kernel with gradients, or the reference under modes, transforms and for subclasses."""
     name = contract["name"]
     if options.get("out") is not None:
         refuse_request(f"{name}: out", "none where a gradient is wanted", "a tensor", "leave it out")
@@ -266,6 +267,6 @@ def _with_gradient(
 
 
 def _reference(name: str, arguments: dict[str, Any], options: dict[str, Any], call: dict[str, Any] | None) -> Any:
-    """The operation's torch reference: any mode, transform, subclass and device; differentiable."""
+    """Calls the operation's torch reference, which supports any mode, transform, subclass, device, and gradients."""
     _check_kernel(name, options, call)
     return into(name, options.get("out"), call_reference(name, arguments, options.get("layout")))

@@ -1,4 +1,4 @@
-"""Reports as text and as HTML: what `print` shows, a notebook shows, and the command line prints."""
+"""Reports as text and as HTML, for `print`, notebooks and the command line."""
 
 import itertools
 import shutil
@@ -90,7 +90,7 @@ def _widths(
 
 
 def html_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: str = "") -> str:
-    """The same table for a notebook."""
+    """Returns the same table as HTML for a notebook."""
     from html import escape
 
     def line(row: Sequence[Any], tag: str) -> str:
@@ -104,14 +104,14 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], caption: s
 
 
 def html_text(text: str) -> str:
-    """Text of fixed width for a notebook."""
+    """Returns text of fixed width as HTML for a notebook."""
     from html import escape
 
     return f"<pre>{escape(text)}</pre>"
 
 
 def backends_text(found: list[dict[str, Any]]) -> str:
-    """A row for each library, then what is missing: each thing once, with the command on a line of its own."""
+    """Returns a row for each library, then each missing item once, with its command on a separate line."""
     rows = [[b["name"], (b["version"] or "yes") if b["installed"] else "no", b["kernels"], _usable(b)] for b in found]
     lines = [table(["backend", "installed", "kernels", "usable here"], rows, "Backends")]
     wanted: dict[tuple[str, str, str], list[str]] = {}

@@ -1,4 +1,4 @@
-"""What it costs to share work among threads: a loop in whose parts they meet, in each way in which calls get them."""
+"""Overhead of sharing work among threads: a parallel loop with a barrier, for each source of threads."""
 
 import statistics
 import subprocess
@@ -7,7 +7,7 @@ from typing import Any
 
 from layerzero import _layerzero, _torch
 
-LOOPS = 2000  # of one sample
+LOOPS = 2000  # loops per sample
 BARS_US = {"torch": 2.0, "after_torch": 2.0, "own": 0.5, "team": 0.5}
 _OWN = (  # a process that has not imported torch
     "import sys; from layerzero import _layerzero; _layerzero.fork_join({loops});"
@@ -23,8 +23,8 @@ def _row(way: str, seconds: list[float]) -> dict[str, Any]:
 def fork_join(rounds: int = 21) -> dict[str, Any]:
     """{"threads", "loops", "rounds", "ways": [{"way", "us", "least_us", "most_us", "bar_us"}]}, medians of `rounds`.
 
-    torch: torch's threads, loop after loop. after_torch: a loop right behind an operation of torch's, which leaves its
-    threads spinning. team: loops within one run of a program. own: the pool of processes without torch.
+    torch: torch's threads, loop after loop. after_torch: a loop right after a torch operation, which leaves its threads
+    spinning. team: loops within one run of a program. own: the pool of processes without torch.
     """
     import torch
 
@@ -35,11 +35,11 @@ def fork_join(rounds: int = 21) -> dict[str, Any]:
     for _ in range(rounds):
         ways["torch"].append(_layerzero.fork_join(LOOPS)[1])
         ways["team"].append(_layerzero.fork_join(LOOPS, True)[1])
-        behind = []
+        after = []
         for _ in range(50):
             torch.neg(rows, out=rows)
-            behind.append(_layerzero.fork_join(1)[1])
-        ways["after_torch"].append(statistics.median(behind))
+            after.append(_layerzero.fork_join(1)[1])
+        ways["after_torch"].append(statistics.median(after))
     own = subprocess.run(
         [sys.executable, "-c", _OWN.format(loops=LOOPS, rounds=rounds)], capture_output=True, text=True, check=True
     )

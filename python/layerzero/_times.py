@@ -22,11 +22,11 @@ _TAKE_FUNCTION = (
     "prepare",
     "which",
     "call_differentiable",
-)  # of _layerzero, as their first argument
+)  # functions of _layerzero that take an operation as their first argument
 
 
 def install() -> None:
-    """Puts a timed function in place of each operation, and lets the engine's questions take either."""
+    """Replaces each operation by a timed function, and lets the inspection functions of the engine take either."""
     for name in _TAKE_FUNCTION:
         setattr(_layerzero, name, _unwrapping(getattr(_layerzero, name)))
     make_program = _layerzero.program
@@ -93,7 +93,7 @@ def _kernel(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str
     given = {key: value for key, value in kwargs.items() if key not in ("out", "generator")}
     try:
         return _layerzero.which(function, args, given)[0]
-    except Exception:  # an argument that only the call itself understands
+    except Exception:  # an argument that only the call itself accepts
         return "?"
 
 

@@ -1,7 +1,7 @@
-"""What decides about the ids of a tokenizer, as digests: equal digests of all parts mean equal ids and texts.
+"""Digests of everything that determines a tokenizer's ids: equal digests of all parts mean equal ids and texts.
 
 Libraries: `tokenizers` (and Transformers tokenizers over it), tiktoken (ranks, pattern, special tokens) and
-SentencePiece (the model file). Whatever else gives its state by __getstate__() is known by that.
+SentencePiece (the model file). Any other tokenizer is identified by its __getstate__().
 """
 
 import base64
@@ -13,19 +13,19 @@ from typing import Any
 from layerzero.errors import WrongTypeError
 from layerzero.report import Reason
 
-# The parts of a tokenizer.json that decide about ids, and about the text made from ids.
+# The parts of a tokenizer.json that determine ids, and the text decoded from ids.
 _IDENTITY = ("added_tokens", "normalizer", "pre_tokenizer", "model", "post_processor", "decoder")
 
 
 def digest(value: Any) -> str:
-    """64 hexadecimal digits of a JSON value, whatever the order of its keys."""
+    """Returns 64 hexadecimal digits of a JSON value, independent of the order of its keys."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class TokenizerDigests:
-    """SHA-256 of a whole tokenizer and of its parts; what a library does not have is the digest of null."""
+    """SHA-256 of a whole tokenizer and of its parts; a part that a library does not have is the digest of null."""
 
     tokenizer_id: str
     vocab_hash: str
@@ -52,7 +52,7 @@ def tokenizer_digests(tokenizer: Any) -> TokenizerDigests:
         state = backend.__getstate__() if hasattr(backend, "__getstate__") else None
         if state:
             return _of_parts([type(backend).__qualname__, state], model=digest(state))
-    except TypeError:  # its state is no JSON
+    except TypeError:  # its state is not JSON
         pass
     raise WrongTypeError(
         "tokenizer: wanted one of tokenizers, Transformers (fast), tiktoken or SentencePiece, one whose __getstate__() is "
@@ -82,7 +82,7 @@ def _of_json(parts: dict[str, Any]) -> TokenizerDigests:
     )
 
 
-# What a SentencePieceProcessor is told at its creation and then does at every call, with the values that change nothing.
+# Options that a SentencePieceProcessor gets at creation and applies to every call, with their neutral values.
 _SENTENCEPIECE_DEFAULTS = {
     "add_bos": False,
     "add_eos": False,
@@ -98,7 +98,7 @@ def _of_sentencepiece(processor: Any) -> TokenizerDigests:
     model = hashlib.sha256(processor.serialized_model_proto()).hexdigest()
     options = {name: getattr(processor, f"_{name}", default) for name, default in _SENTENCEPIECE_DEFAULTS.items()}
     if not options["enable_sampling"]:
-        options |= {name: _SENTENCEPIECE_DEFAULTS[name] for name in ("nbest_size", "alpha")}  # read by sampling alone
+        options |= {name: _SENTENCEPIECE_DEFAULTS[name] for name in ("nbest_size", "alpha")}  # only sampling reads them
     changed = {name: value for name, value in options.items() if value != _SENTENCEPIECE_DEFAULTS[name]}
     return _of_parts(["sentencepiece", model, *([changed] if changed else [])], model=model, special=changed or None)
 
@@ -124,7 +124,7 @@ _CODES = {
 
 
 def tokenizer_mismatches(wanted: TokenizerDigests | dict[str, str], tokenizer: Any) -> list[Reason]:
-    """Why a tokenizer may not stand in for the one with these digests (all of them or some): a reason for each part."""
+    """Returns a reason for each part of a tokenizer that differs from these digests (all of them or some)."""
     expected = wanted if isinstance(wanted, dict) else wanted.to_dict()
     unknown = sorted(set(expected) - set(_CODES))
     if unknown:

@@ -1,4 +1,4 @@
-"""One face for the tokenizers of three libraries: ids of texts, texts of ids, offsets where the library gives them."""
+"""One interface to the tokenizers of three libraries: ids of texts, texts of ids, offsets if the library has them."""
 
 import contextlib
 import operator
@@ -20,7 +20,7 @@ def tokenizers_library() -> Any:
 
 @contextlib.contextmanager
 def typed_errors(what: str, wanted: str, fix: str) -> Iterator[None]:
-    """Whatever a library raises becomes one InvalidRequestError. Panics of Rust derive from BaseException alone."""
+    """Converts all exceptions of a library to InvalidRequestError. Rust panics derive from BaseException."""
     try:
         yield
     except InvalidRequestError:
@@ -33,7 +33,7 @@ def typed_errors(what: str, wanted: str, fix: str) -> Iterator[None]:
 
 
 class HfTokenizer:
-    """A tokenizers.Tokenizer of our own: padding or truncation that the caller switches on later change no ids here."""
+    """A private tokenizers.Tokenizer: padding or truncation that the caller enables later does not change its ids."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._own = tokenizers_library().Tokenizer.from_str(tokenizer.to_str())
@@ -42,7 +42,7 @@ class HfTokenizer:
         self.identified, self.vocab_size = self._own, self._own.get_vocab_size()
 
     def encode(self, texts: list[str], offsets: bool, specials: bool) -> tuple[list[list[int]], Offsets]:
-        # encode_batch counts characters for offsets; the fast variant leaves that out and gives the same ids.
+        # encode_batch counts characters for offsets; the fast variant omits that and returns the same ids.
         encode = self._own.encode_batch
         if not offsets and hasattr(self._own, "encode_batch_fast"):
             encode = self._own.encode_batch_fast
@@ -58,13 +58,13 @@ class _WithoutOffsets:
 
     def refuse_offsets(self) -> None:
         raise InvalidRequestError(
-            f"return_offsets: OFFSETS_UNSUPPORTED: wanted a tokenizer that gives offsets, got one of {self.library}; "
+            f"return_offsets: OFFSETS_UNSUPPORTED: wanted a tokenizer with offsets, got one of {self.library}; "
             "leave it out, or register the model's tokenizer.json"
         )
 
 
 class TiktokenTokenizer(_WithoutOffsets):
-    """A tiktoken.Encoding. The text of a special token is that token, as the other libraries have it."""
+    """A tiktoken.Encoding. The text of a special token encodes to that token, as in the other libraries."""
 
     library = "tiktoken"
 
@@ -103,7 +103,7 @@ Tokenizer = HfTokenizer | TiktokenTokenizer | SentencePieceTokenizer
 
 
 def wrap(tokenizer: Any) -> Tokenizer:
-    """One of the three classes over the tokenizer of a library, or of a Transformers tokenizer over it."""
+    """Wraps a library's tokenizer, or a Transformers tokenizer over it, in one of the three classes."""
     backend = getattr(tokenizer, "backend_tokenizer", None) or getattr(tokenizer, "_tokenizer", None) or tokenizer
     library = type(backend).__module__.partition(".")[0]
     if library == "tokenizers" and hasattr(backend, "to_str"):
@@ -120,7 +120,7 @@ def wrap(tokenizer: Any) -> Tokenizer:
 
 
 def checked_ids(row: Any, size: int, field: str) -> list[int]:
-    """The ids of a list or an array as Python integers; NumPy's integers and the like are accepted, booleans are not."""
+    """Returns the ids of a list or an array as Python integers; NumPy integers are accepted, booleans are not."""
     tokens = row.tolist() if hasattr(row, "tolist") else row
     if not isinstance(tokens, Iterable):
         raise InvalidRequestError(f"{field}: wanted a list of ids, got {type(row).__name__}; pass a list for each text")

@@ -1,4 +1,4 @@
-"""Opens the door for torch: when torch is there already, when it gets imported, or at a first call that needs it."""
+"""Attaches the binding to torch: now if torch is imported, else after its import or at a first call that needs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def attached() -> bool:
 
 
 def attach_if_imported() -> bool:
-    """True when torch is imported and the door is open for it. A torch that is still importing is left alone."""
+    """Returns True if torch is imported and attached. A torch that is still being imported is left alone."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(torch.__spec__, "_initializing", False):
         return False
@@ -30,7 +30,7 @@ def attach_if_imported() -> bool:
 
 
 def attach(torch: ModuleType) -> None:
-    """Opens the fast door for torch's tensors and registers what torch brings."""
+    """Enables the fast path for torch's tensors and registers torch's kernels and operators."""
     global _attached
     with _guard:
         if _attached is torch:
@@ -46,9 +46,9 @@ def attach(torch: ModuleType) -> None:
 
 
 def _calibrate(torch: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """c10's thread-local {included, excluded} dispatch keys in plain and in inference code.
+    """Returns c10's thread-local {included, excluded} dispatch keys in normal and in inference mode.
 
-    None when the symbol is missing or does not show what it must show: the door then asks torch's own functions.
+    None if the symbol is missing or the values do not behave as expected: the binding then calls torch's own functions.
     """
     plain = _layerzero.dispatch_key_state()
     if plain is None:
@@ -74,14 +74,14 @@ def _calibrate(torch: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:
 
 
 def _negatives(torch: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Tensors without and with torch's negative bit that have nothing else in common: the door finds the bit in them."""
+    """Returns varied tensors without and with torch's negative bit, in which the binding locates the bit."""
     base = torch.zeros(4, 6)
     plain = (base, base[1:], base.t(), torch.zeros(3), torch.zeros(2, 1, 5))
     return plain, tuple(torch._neg_view(tensor) for tensor in (*plain[1:], plain[-1]))
 
 
 class _AfterTorch:
-    """Attaches right after somebody's first `import torch`, and never again."""
+    """Attaches right after the first `import torch` of other code, once."""
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != "torch":
@@ -96,7 +96,7 @@ class _AfterTorch:
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
             run(module)
-            # What goes wrong here must not break `import torch`: the first call attaches again and says it.
+            # An error here must not break `import torch`: the first call attaches again and reports it.
             try:
                 attach(module)
             except Exception as error:
@@ -109,6 +109,6 @@ class _AfterTorch:
 
 
 def install() -> None:
-    """Called once by `import layerzero`."""
+    """Attaches now or after `import torch`; called once by `import layerzero`."""
     if not attach_if_imported() and "torch" not in sys.modules:
         sys.meta_path.insert(0, _AfterTorch())

@@ -1,7 +1,7 @@
-"""torch.ops.layerzero.*: what the operators of liblayerzero_torch.so need of Python. Imported when torch is there.
+"""torch.ops.layerzero.*: the Python side of the operators of liblayerzero_torch.so. Imported once torch is.
 
-Fakes (shapes for tracing), gradients (through the torch references, computed again), and torch.compile, which sees an
-operator's node where the program calls one of LayerZero's functions.
+Fakes (shapes for tracing), gradients (recomputed through the torch references), and torch.compile, which sees an
+operator node where the program calls one of LayerZero's functions.
 """
 
 import ctypes
@@ -30,16 +30,16 @@ _last_error: Any = None
 
 @dataclass(frozen=True)
 class Operator:
-    """One overload: a contract, and which of its conditional outputs it has."""
+    """One overload: a contract with a fixed choice of its conditional outputs."""
 
     name: str  # the contract's flat name
     overload: str  # "default", or the conditional output's or the tensor's name
-    fixed: dict[str, Any] = field(hash=False)  # what the overload stands for: a flag, an absent tensor
-    names: tuple[str, ...]  # of the schema's arguments in order, without those it fixes
+    fixed: dict[str, Any] = field(hash=False)  # arguments that the overload implies: a flag, an absent tensor
+    names: tuple[str, ...]  # the schema's arguments in order, without the fixed ones
     tensors: tuple[str, ...]
     differentiable: bool
-    loses_gradients: bool  # where it is called on a tensor that needs one, without a derivative
-    written: tuple[str, ...]  # tensors that it writes into
+    loses_gradients: bool  # has no derivative, so a tensor that needs a gradient loses it
+    written: tuple[str, ...]  # tensors that the operator writes into
     seeded: bool = False  # it draws random numbers
 
     @property
@@ -52,7 +52,7 @@ class Operator:
 
 
 def operators() -> list[Operator]:
-    """Every operator, from the contracts."""
+    """Returns every operator, from the contracts."""
     found = []
     for name, contract in contracts().items():
         names = [p["name"] for p in sorted(contract["params"], key=lambda p: p["keyword_only"])]
@@ -74,7 +74,7 @@ def operators() -> list[Operator]:
 
 
 def _overloads(contract: Contract) -> list[tuple[str, dict[str, Any]]]:
-    """Name and fixed arguments of each."""
+    """Returns the name and fixed arguments of each overload."""
     name = condition(contract)
     if name is None:
         return [("default", {})]
@@ -85,7 +85,7 @@ def _overloads(contract: Contract) -> list[tuple[str, dict[str, Any]]]:
 
 
 def register() -> bool:
-    """Loads the operators and registers all of it, once. False where the library is not part of this build."""
+    """Loads and registers the operators, once. Returns False if the library is not part of this build."""
     global _library, _last_error
     if _library is not None:
         return True
@@ -99,7 +99,7 @@ def register() -> bool:
     _last_error.restype = ctypes.POINTER(_LastError)
     _library = torch.library.Library("layerzero", "FRAGMENT")
     for one in operators():
-        # As a Meta kernel: fakes use it too, and register_fake would read source files at import.
+        # Registered as a Meta kernel: fakes use it too, and register_fake would read source files at import.
         _library.impl(one.qualified, _fake(one), "Meta")
         _library.impl(one.qualified, _autograd(one), "Autograd", with_keyset=True)
     _when_dynamo_is_imported()
@@ -107,7 +107,7 @@ def register() -> bool:
 
 
 def call_operator(name: str, arguments: dict[str, Any]) -> Any:
-    """The operator of `name` on arguments by name; a flag that has an overload of its own picks it."""
+    """Calls the operator of `name` with arguments by name; a flag that has a separate overload selects it."""
     contract = contracts()[name]
     decides = condition(contract)
     on = decides is not None and holds(arguments.get(decides))
@@ -116,7 +116,7 @@ def call_operator(name: str, arguments: dict[str, Any]) -> Any:
     for param in contract["params"]:
         value = given.get(param["name"])
         if param["kind"] == "int" and isinstance(value, (tuple, list)) and len(value) == 1:
-            given[param["name"]] = value[0]  # torch spells normalized_shape as a tuple
+            given[param["name"]] = value[0]  # torch passes normalized_shape as a tuple
     function = getattr(getattr(torch.ops.layerzero, name), overload)
     try:
         return function(**given)
@@ -134,13 +134,13 @@ class _LastError(ctypes.Structure):
 
 
 def _own_error(error: RuntimeError) -> Exception:
-    """LayerZero's exception for what an operator threw through torch, with the same text; else the error itself."""
+    """Returns LayerZero's exception for an error that an operator threw through torch, else the error itself."""
     last = _last_error() if _last_error is not None else None
     if not last:
         return error
     parts = {name: (getattr(last.contents, name) or b"").decode() for name in _PARTS}
     if not str(error).startswith(parts["text"]):
-        return error  # of another call
+        return error  # the last error is of another call
     try:
         raise_engine_error(code=last.contents.code, **parts | {"explanation": parts["explanation"] or None})
     except LayerZeroError as own:
@@ -148,7 +148,7 @@ def _own_error(error: RuntimeError) -> Exception:
 
 
 def _arguments(one: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dict[str, Any], str | None]:
-    """Parameters by name, defaults filled in, and the layout."""
+    """Returns parameters by name, with defaults filled in, and the layout."""
     found: dict[str, Any] = dict(zip(one.names, args, strict=False)) | kwargs
     found = _defaults(one) | found
     layout = found.pop("layout", None)
@@ -167,7 +167,7 @@ def _defaults(one: Operator) -> dict[str, Any]:
 
 @functools.cache
 def _keyword_only(one: Operator) -> dict[str, bool]:
-    """The schema's arguments in order."""
+    """Returns the schema's arguments in order."""
     return {a.name: a.kwarg_only for a in one.function._schema.arguments}
 
 
@@ -179,7 +179,7 @@ def _fake(one: Operator) -> Any:
         arguments, layout = _arguments(one, args, kwargs)
         check_contract(torch, contracts()[one.name], arguments, layout)
         first = next(arguments[n] for n in one.tensors if arguments[n] is not None)
-        # Contiguous in the caller's layout: as the operator allocates them.
+        # Contiguous in the caller's layout, as the operator allocates them.
         outputs = [
             first.new_empty(shape, dtype=getattr(torch, dtype))
             for shape, dtype in output_shapes(one.name, arguments, layout)
@@ -193,14 +193,14 @@ def _fake(one: Operator) -> Any:
 
 
 def _autograd(one: Operator) -> Any:
-    """The operator's kernel above autograd. torch.library.register_autograd has none for keyword-only tensors, and
-    loses forward-mode tangents without a word; here they go through the reference."""
+    """Returns the operator's autograd kernel. torch.library.register_autograd does not support keyword-only tensors,
+    and silently loses forward-mode tangents; here those go through the reference."""
 
     function, below, peek = one.function, torch._C._after_autograd_keyset, torch._C._functorch.peek_interpreter_stack
     forward = torch.autograd.forward_ad
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        if one.seeded:  # a draw that this call leaves open is a node of its own in a graph
+        if one.seeded:  # numbers that must be drawn are a separate node of a graph
             args, kwargs = (), _random.with_draw(one.name, dict(zip(one.names, args, strict=False)) | kwargs)
         transformed = peek() is not None
         if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs) and not one.written:
@@ -229,7 +229,7 @@ def _wants_gradient(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 
 def _has_tangent(tensors: list[Any]) -> bool:
-    """Forward-mode duals. The operator alone would drop their tangents, as it would those of torch.func's tensors."""
+    """True for forward-mode duals and torch.func's tensors, whose tangents the operator alone would drop."""
     forward = torch.autograd.forward_ad
     return forward._current_level >= 0 and any(
         t is not None and forward.unpack_dual(t).tangent is not None for t in tensors
@@ -264,7 +264,7 @@ def _below_autograd(one: Operator, keyset: Any, arguments: dict[str, Any], layou
 
 
 class _Recompute(torch.autograd.Function):
-    """Forward by the operator, backward through the torch reference, which is computed again."""
+    """Forward by the operator, backward through the torch reference, which is recomputed."""
 
     @staticmethod
     def forward(ctx: Any, one: Operator, keyset: Any, arguments: dict[str, Any], layout: Any, *tensors: Any) -> Any:
@@ -299,7 +299,7 @@ class _Recompute(torch.autograd.Function):
 
 
 def _when_dynamo_is_imported() -> None:
-    """substitute_in_graph imports torch._dynamo, which takes seconds: done right after somebody else's import of it."""
+    """Substitutes after other code imports torch._dynamo, which substitute_in_graph needs: it takes seconds."""
     if "torch._dynamo" in sys.modules:
         substitute_in_graphs()
         return
@@ -309,14 +309,14 @@ def _when_dynamo_is_imported() -> None:
 
 
 def substitute_in_graphs() -> None:
-    """torch.compile traces these functions in place of the door's C functions."""
+    """Makes torch.compile trace these functions instead of the binding's C functions."""
     for name, function in _layerzero.ops.items():
         torch.compiler.substitute_in_graph(function, skip_signature_check=True)(_traceable(name))
 
 
 def _traceable(name: str) -> Any:
-    """The operation as a Python function of its own signature that calls the operator: source text from the contract,
-    because torch.compile cannot trace a signature that is bound at run time."""
+    """Returns the operation as a Python function with its signature that calls the operator. It is generated as source
+    text, because torch.compile cannot trace a signature that is bound at run time."""
     contract = contracts()[name]
     values: dict[str, Any] = {
         "refuse": _refuse_kernel,
@@ -345,7 +345,7 @@ def _traceable(name: str) -> Any:
     lines += _traceable_views(contract)
     if contract["layouts"]:
         signature.append("layout=None")
-        lines.append("if layout is None: layout = ''")  # found by the operator, as the eager call finds it
+        lines.append("if layout is None: layout = ''")  # the operator determines it, as in the eager call
     lines.append("if kernel is not None: refuse()")
     result = ""
     for one in (o for o in operators() if o.name == name):
@@ -360,7 +360,7 @@ def _traceable(name: str) -> Any:
 
 
 def _is_on(contract: Contract) -> str:
-    """The condition of the outputs as source text."""
+    """Returns the condition of the outputs as source text."""
     name = condition(contract)
     (kind,) = (p["kind"] for p in contract["params"] if p["name"] == name)
     return f"{name} is not None" if kind == "tensor" else str(name)
@@ -371,14 +371,14 @@ def _refuse_kernel() -> None:
 
 
 def _traceable_draw(name: str) -> str:
-    """What a call without a seed draws, as source text: torch.compile traces torch.rand."""
+    """Returns the draw of a call without a seed as source text: torch.compile traces torch.rand."""
     rows, pairs = _random.source(name)
     unseeded = "seed is None and uniform is None and not offset"
     return f"if generator is not None or ({unseeded}): uniform = draw({rows}, {int(pairs)}, generator)"
 
 
 def _traceable_views(contract: Contract) -> list[str]:
-    """layerzero._ranks as source text: other axes than the contract's are viewed, called and viewed back."""
+    """Returns layerzero._ranks as source text: reshapes axes other than the contract's, calls, and reshapes back."""
     params = contract["params"]
     call: dict[str, str] = {p["name"]: p["name"] for p in params}
     if fold := next((p for p in params if p.get("folds")), None):
@@ -427,7 +427,7 @@ def _batch(tensor: Any, rank: int, more: int, main: bool) -> Any:
 
 
 def _copy_into(out: Any, result: Any) -> Any:
-    """layerzero._refusals.into, in the Python that torch.compile traces."""
+    """layerzero._refusals.into, in Python that torch.compile can trace."""
     pairs = [(out, result)] if not isinstance(result, tuple) else list(zip(out, result))  # noqa: B905 - traced
     for target, value in pairs:
         if target.shape != value.shape or target.dtype != value.dtype:

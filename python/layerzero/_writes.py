@@ -1,17 +1,15 @@
-"""Whether a tensor holds what it held: for what was packed from it."""
+"""Detects writes into a tensor after something was packed from it."""
 
 import ctypes
 from typing import Any
 
-_WORDS = (
-    2  # of a tensor in memory of the host: writes that torch does not count (`.data`, NumPy) are seen by their values
-)
+_WORDS = 2  # words sampled of a tensor in host memory, to detect writes that torch does not count (`.data`, NumPy)
 _CANDIDATES = 64
 
 
 class Seen:
-    """A tensor as it was: torch's count of writes, where its memory is, and a few words of it, none zero where that is
-    possible. A write past torch's count that leaves those words alone is not seen.
+    """A snapshot of a tensor: torch's version counter, the address, and a few words of the data, nonzero if possible. A
+    write that torch does not count and that does not change those words is not detected.
     """
 
     __slots__ = ("pointer", "storage", "values", "version", "words")
@@ -19,7 +17,7 @@ class Seen:
     def __init__(self, tensor: Any) -> None:
         self.version: int | None = None if tensor.is_inference() else tensor._version
         self.pointer = tensor.data_ptr()
-        self.storage = tensor.untyped_storage()  # the words are read from it, whoever else gives it up
+        self.storage = tensor.untyped_storage()  # keeps the memory alive from which the words are read
         self.words = _words_of(tensor)
         self.values = [word.value for word in self.words]
 
@@ -31,12 +29,12 @@ class Seen:
         )
 
     def forget(self) -> None:
-        """No tensor is the same from here on."""
+        """Makes is_same() False for every tensor from now on."""
         self.pointer = -1
 
 
 def are_counted(tensor: Any) -> bool:
-    """False of inference tensors: torch counts no writes into them."""
+    """Returns False for inference tensors: torch counts no writes into them."""
     return not tensor.is_inference()
 
 

@@ -7,9 +7,9 @@ from layerzero.report import Reason
 
 
 class LayerZeroError(Exception):
-    """Base of all errors. `field`, `wanted`, `got` and `fix` are the message's parts where the engine gave them."""
+    """Base of all errors. `field`, `wanted`, `got` and `fix` are the message's parts if the engine supplied them."""
 
-    code: int = 0  # lz_status_code of include/layerzero/c_abi.h, of classes whose errors are their parts alone
+    code: int = 0  # lz_status_code of include/layerzero/c_abi.h, for classes without further data
     field: str = ""
     wanted: str = ""
     got: str = ""
@@ -41,7 +41,7 @@ class ConfigError(LayerZeroError, ValueError):
 
 
 class NotInstalledError(LayerZeroError, ImportError):
-    """Something that the call needs is not installed."""
+    """A package or library that the call needs is not installed."""
 
     code = 6
 
@@ -53,36 +53,36 @@ class KernelExecutionError(LayerZeroError, RuntimeError):
 
 
 class KernelRefusedError(KernelExecutionError):
-    """A kernel did not serve a call and wrote nothing. A Python kernel raises it before it writes anything: then the
-    operation's reference answers, even where the operation writes its inputs."""
+    """A kernel refused a call and wrote nothing. If a Python kernel raises this before it writes anything, the
+    operation's reference serves the call, even if the operation writes its inputs."""
 
     code = 13
 
 
 class VersionMismatchError(LayerZeroError, RuntimeError):
-    """Two parts that must be of one build or version are not."""
+    """Two parts are not of the same build or version, although they must be."""
 
     code = 8
 
 
 class CudaGraphUnsafeError(LayerZeroError, RuntimeError):
-    """A kernel that is not known to be safe in a CUDA graph was asked for inside a capture."""
+    """A kernel that is not known to be safe in a CUDA graph was called during a capture."""
 
     code = 9
 
 
 class KVCacheFullError(LayerZeroError, RuntimeError):
-    """A KV cache has no block left for what was asked; nothing was changed."""
+    """A KV cache has too few free blocks for the request; nothing was changed."""
 
     code = 12
 
 
 class ReleasedWeightError(LayerZeroError, RuntimeError):
-    """The values of a parameter were wanted that `kernelize(release_originals=True)` has released."""
+    """The values of a parameter are needed that `kernelize(release_originals=True)` has released."""
 
 
 class InternalError(LayerZeroError, RuntimeError):
-    """A fault of LayerZero itself; please report it with the message."""
+    """A bug in LayerZero; please report it with the message."""
 
 
 class NoKernelFoundError(LayerZeroError, RuntimeError):
@@ -102,7 +102,7 @@ class LayerZeroLayoutWarning(UserWarning):
 
 
 class LayerZeroReferenceWarning(UserWarning):
-    """A call ran on its slow reference, because no faster kernel takes it; once for each operation and kind of device."""
+    """A call ran on its slow reference because no faster kernel serves it; once per operation and kind of device."""
 
 
 _NO_KERNEL = 3  # lz_status_code
@@ -124,7 +124,7 @@ _BY_CODE: dict[int, type[LayerZeroError]] = {
 
 
 def failures_of(report: dict[str, Any]) -> dict[str, list[Reason]]:
-    """Each refused kernel's reasons in a selection report."""
+    """Returns each refused kernel's reasons in a selection report."""
     return {
         candidate["kernel_id"]: [Reason(**reason) for reason in candidate["reasons"]]
         for candidate in report["candidates"]

@@ -1,4 +1,4 @@
-"""KVCacheManager: which sequence owns which blocks of a KV cache. Metadata is the engine's, storage is the caller's.
+"""KVCacheManager: which sequence owns which blocks of a KV cache. The engine owns metadata, the caller owns storage.
 
 manager = KVCacheManager(num_blocks=1024, block_size=16)
 manager.allocate_storage(num_layers=24, num_kv_heads=8, head_dim=64, dtype=torch.bfloat16)
@@ -20,29 +20,29 @@ from layerzero import _layerzero
 from layerzero._optional import need
 from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError
 
-_STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # places are lz_kv_strategy's numbers
+_STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # in the order of lz_kv_strategy
 _LAYOUTS = ("NHD", "HND")
-_MOST_BATCHES = 1024  # whose tables stay at their addresses
+_MOST_BATCHES = 1024  # whose tables keep their addresses
 
 
 @dataclass(frozen=True)
 class KVCacheHandle:
-    """One allocation of a sequence. It stays valid until it is freed and is never used again."""
+    """One allocation of a sequence. It is valid until it is freed and is never reused."""
 
     seq_id: int
-    num_cached_tokens: int  # leading tokens whose rows are there already
+    num_cached_tokens: int  # leading tokens whose rows are already stored
     serial: int = field(repr=False)
 
 
 @dataclass(frozen=True)
 class AttentionCacheInput:
-    """What paged attention takes, in both conventions. Caches are (blocks, block_size, heads, head_dim) views of the
-    storage, or None where none is attached; scales are those that it was attached with. Where
+    """The arguments of paged attention, in both conventions. Caches are (blocks, block_size, heads, head_dim) views of
+    the storage, or None where none is attached; scales are those that it was attached with. Where
     `is_cuda_graph_compatible()`, a later call for the same sequences writes into the same tables."""
 
     key_cache: Any
     value_cache: Any
-    block_tables: Any  # paged_attention: int32 (sequences, most blocks of one), -1 behind a sequence's last block
+    block_tables: Any  # paged_attention: int32 (sequences, most blocks of one), -1 after a sequence's last block
     context_lens: Any
     kv_indptr: Any  # paged_decode_attention
     kv_indices: Any
@@ -55,7 +55,7 @@ class KVCacheManager:
     """Block tables, prefix sharing, copy on write and eviction; any thread may call.
 
     `strategy`: "paged", or "contiguous": one block of `block_size` tokens for each sequence, whose place never changes,
-    as captured graphs need. Every call does all of it or changes nothing; a full cache raises KVCacheFullError.
+    as captured graphs need. Every call succeeds as a whole or changes nothing; a full cache raises KVCacheFullError.
     """
 
     def __init__(
@@ -71,19 +71,19 @@ class KVCacheManager:
         self._layers: list[tuple[Any, Any]] = []  # key and value caches as (blocks, block_size, heads, head_dim)
         self._stored: list[tuple[Any, Any]] = []  # as they were attached
         self._scales: list[dict[str, Any]] = []
-        self.has_scales = False  # those of a layer at least
+        self.has_scales = False  # True if at least one layer has scales
         self._fixed: OrderedDict[tuple[int, ...], _FixedTables] = OrderedDict()  # by the batch's serials
-        self._lock = threading.Lock()  # of _fixed
+        self._lock = threading.Lock()  # guards _fixed
 
     # ---- storage
 
     def attach(
         self, key_cache: Any, value_cache: Any, layout: str = "NHD", *, k_scale: Any = None, v_scale: Any = None
     ) -> int:
-        """Makes two tensors the storage of one more layer; returns the layer's number.
+        """Makes two tensors the storage of one more layer and returns the layer's number.
 
-        NHD is (num_blocks, block_size, heads, head_dim), HND (num_blocks, heads, block_size, head_dim). Scales: the unit
-        that the rows are written in, float32 of one element or one for each head; int8 needs both.
+        NHD is (num_blocks, block_size, heads, head_dim), HND (num_blocks, heads, block_size, head_dim). Scales: a value
+        is its stored number times the scale; float32, one element or one for each head; int8 needs both.
         """
         if layout not in _LAYOUTS:
             raise InvalidRequestError(f"KVCacheManager: layout: wanted NHD or HND, got {layout!r}")
@@ -139,11 +139,11 @@ class KVCacheManager:
 
     @property
     def num_layers(self) -> int:
-        """How many have storage."""
+        """The number of layers with storage."""
         return len(self._layers)
 
     def storage(self, layer: int) -> tuple[Any, Any]:
-        """(key_cache, value_cache) of a layer, each (blocks, block_size, heads, head_dim), whatever their layout."""
+        """Returns (key_cache, value_cache) of a layer, each (blocks, block_size, heads, head_dim) in any layout."""
         if 0 <= layer < len(self._layers):
             return self._layers[layer]
         raise InvalidRequestError(
@@ -151,7 +151,7 @@ class KVCacheManager:
         )
 
     def scales(self, layer: int) -> dict[str, Any]:
-        """k_scale and v_scale of a layer, as it was attached with."""
+        """Returns k_scale and v_scale of a layer, as they were attached."""
         self.storage(layer)
         return dict(self._scales[layer])
 
@@ -160,26 +160,26 @@ class KVCacheManager:
     def allocate(
         self, seq_id: int, num_tokens: int, tokens: Sequence[int] | None = None, *, salt: int = 0
     ) -> KVCacheHandle:
-        """A sequence of `num_tokens`. With `tokens` its leading full blocks are taken from sequences that committed
-        equal ones; `salt` keeps apart what depends on more than tokens (an adapter, an image). The last token is never
-        taken: its logits are wanted."""
+        """Creates a sequence of `num_tokens`. With `tokens` its leading full blocks are shared with sequences that
+        committed equal ones; `salt` separates rows that depend on more than tokens (an adapter, an image). The last
+        token is never shared: its logits are wanted."""
         serial, cached = _layerzero.kv_allocate(self._cache, seq_id, num_tokens, _numbers(tokens), salt)
         return KVCacheHandle(seq_id, cached, serial)
 
     def append(
         self, handle: KVCacheHandle, num_tokens: int = 1, tokens: Sequence[int] | None = None
     ) -> list[tuple[int, int]]:
-        """Room for more tokens. A block that others share is copied first: in attached storage here; else the result
+        """Reserves slots for more tokens. A shared block is copied first: here, if storage is attached; else the result
         is the pairs (from, to) of blocks that the caller must copy before it writes anything."""
         return self._copy(*_layerzero.kv_append(self._cache, handle.serial, num_tokens, _numbers(tokens)))
 
     def fork(self, handle: KVCacheHandle, seq_id: int) -> tuple[KVCacheHandle, list[tuple[int, int]]]:
-        """A second sequence with the same tokens, and the copies as in `append` (only contiguous storage needs one)."""
+        """Returns a second sequence of the same tokens, and copies as in `append` (for contiguous storage only)."""
         serial, source, target = _layerzero.kv_fork(self._cache, handle.serial, seq_id)
         return KVCacheHandle(seq_id, self.length(handle), serial), self._copy(source, target)
 
     def commit(self, handle: KVCacheHandle) -> None:
-        """The rows of all tokens so far are written: full blocks may be shared from now on."""
+        """Declares the rows of all tokens so far as written: full blocks may be shared from now on."""
         _layerzero.kv_commit(self._cache, handle.serial)
 
     def truncate(self, handle: KVCacheHandle, num_tokens: int) -> None:
@@ -187,32 +187,32 @@ class KVCacheManager:
         _layerzero.kv_truncate(self._cache, handle.serial, num_tokens)
 
     def free(self, handle: KVCacheHandle) -> None:
-        """Ends the sequence. What it has published stays until room is needed, least recently used first."""
+        """Ends the sequence. Its published blocks stay until they are needed, the least recently used first."""
         _layerzero.kv_release(self._cache, handle.serial)
         with self._lock:
             for batch in [batch for batch in self._fixed if handle.serial in batch]:
                 del self._fixed[batch]
 
     def forget_prefixes(self) -> None:
-        """Nothing that was published is shared any more: for weights that have changed."""
+        """Stops sharing of all published blocks, for weights that have changed."""
         _layerzero.kv_forget_prefixes(self._cache)
 
     def length(self, handle: KVCacheHandle) -> int:
-        """How many tokens the sequence has."""
+        """Returns the number of tokens of the sequence."""
         return _layerzero.kv_length(self._cache, handle.serial)
 
-    # ---- what kernels get
+    # ---- arguments of kernels
 
     def slots(self, handle: KVCacheHandle, begin: int = 0, end: int | None = None) -> Any:
-        """int64 tensor: block * block_size + offset of the tokens [begin, end)."""
+        """Returns an int64 tensor: block * block_size + offset of the tokens [begin, end)."""
         end = self.length(handle) if end is None else end
         return self._tensor(_layerzero.kv_slots(self._cache, handle.serial, begin, end), "int64")
 
     def write(
         self, handle: KVCacheHandle, key: Any, value: Any, *, layer: int = 0, begin: int | None = None, **scales: Any
     ) -> None:
-        """Rows (tokens, heads, head_dim) of the last tokens, or of those from `begin` on, into the storage of a layer.
-        `k_scale` and `v_scale` as in kv_append_paged, in place of those attached."""
+        """Writes rows (tokens, heads, head_dim) of the last tokens, or of those from `begin` on, into the storage of a
+        layer. `k_scale` and `v_scale` as in kv_append_paged, instead of the attached ones."""
         import layerzero
 
         begin = self.length(handle) - key.shape[0] if begin is None else begin
@@ -223,12 +223,12 @@ class KVCacheManager:
     def get_attention_input(
         self, handles: KVCacheHandle | Sequence[KVCacheHandle], layer: int = 0
     ) -> AttentionCacheInput:
-        """The tables of one sequence or of a batch, with the caches of a layer.
+        """Returns the tables of one sequence or of a batch, with the caches of a layer.
 
-        Where `is_cuda_graph_compatible()`, the tables of the same sequences in the same order stay at their addresses:
-        each call writes what has changed into them, on the device's current stream, so that a captured graph that
-        reads them is replayed after it. They are kept for the last 1024 batches until one of their sequences is freed.
-        Raises CudaGraphUnsafeError inside a capture where something has changed: call it before."""
+        If `is_cuda_graph_compatible()`, the tables of the same sequences in the same order keep their addresses: each
+        call writes the changes into them, on the device's current stream, so a captured graph that reads them can be
+        replayed after it. They are kept for the last 1024 batches until one of their sequences is freed. Raises
+        CudaGraphUnsafeError inside a capture if something has changed: call it before."""
         batch = [handles] if isinstance(handles, KVCacheHandle) else handles
         serials = [handle.serial for handle in batch]
         width, tables, lens = _layerzero.kv_block_tables(self._cache, serials)
@@ -247,11 +247,11 @@ class KVCacheManager:
         )
 
     def is_cuda_graph_compatible(self) -> bool:
-        """Whether the tables of `get_attention_input` keep shape and address while their sequences grow."""
+        """True if the tables of `get_attention_input` keep shape and address while their sequences grow."""
         return _layerzero.kv_is_graph_compatible(self._cache)
 
     def stats(self) -> dict[str, int]:
-        """Blocks that are free, idle (kept for their prefix) and in all; sequences; counters since the start."""
+        """Returns counts of free, idle (kept for their prefix) and all blocks and of sequences, and total counters."""
         return _layerzero.kv_stats(self._cache)
 
     # ---- parts
@@ -288,14 +288,14 @@ class KVCacheManager:
 
 
 class _FixedTables:
-    """int32 tables at fixed addresses, all in one tensor: one copy brings them to a device."""
+    """int32 tables at fixed addresses, all in one tensor, so that one copy moves them to a device."""
 
     def __init__(self, parts: tuple[bytearray, ...], device: Any) -> None:
         torch = _torch()
         sizes = [len(part) // 4 for part in parts]
         places = [0]
         for size in sizes:
-            places.append(places[-1] + -(-size // 64) * 64)  # each as aligned as a tensor of its own
+            places.append(places[-1] + -(-size // 64) * 64)  # each aligned like a separate tensor
         self.device = device
         self._on_device = device.type != "cpu"
         self._memory = torch.zeros(places[-1], dtype=torch.int32, device=device)
@@ -307,10 +307,10 @@ class _FixedTables:
             for memory in (self._memory, self._staged)
         )
         self._held: tuple[bytearray, ...] | None = None
-        self._copied: Any = None  # an event: the last copy to the device
+        self._copied: Any = None  # event of the last copy to the device
 
     def update(self, parts: tuple[bytearray, ...]) -> None:
-        """Makes the tensors hold `parts`, whose sizes are those of the first ones."""
+        """Stores `parts`, which have the sizes of the first ones, in the tensors."""
         if parts == self._held:
             return
         torch = _torch()
@@ -320,7 +320,7 @@ class _FixedTables:
                 "got sequences that have changed since the last call; call it before the capture"
             )
         if self._copied is not None:
-            self._copied.synchronize()  # the memory that the last copy reads is written again
+            self._copied.synchronize()  # the last copy must have read the memory before it is written again
         for target, part in zip(self._parts, parts, strict=True):
             if part:
                 target.copy_(torch.frombuffer(part, dtype=torch.int32))
@@ -343,7 +343,7 @@ def _check_scale(name: str, scale: Any, cache: Any) -> None:
         got = f"{shape} of {dtype} on {scale.device}"
     raise InvalidRequestError(
         f"KVCacheManager: {name}: wanted a float32 tensor of one element or {heads} on {cache.device}, got {got}; "
-        "give one scale for all heads or one for each"
+        "pass one scale for all heads or one for each"
     )
 
 

@@ -1,4 +1,4 @@
-"""Prepacked weights by id: made once, kept within a bound of bytes, the least recently used dropped first."""
+"""Prepacked weights by id: packed once, kept within a limit of bytes, the least recently used dropped first."""
 
 import threading
 import zlib
@@ -12,7 +12,7 @@ from layerzero.errors import InvalidRequestError
 
 
 class PackedWeights:
-    """A cache of packed weights. It owns what it made; a tensor that a caller still holds outlives its entry.
+    """A cache of packed weights, which it owns; a tensor that a caller still references outlives its entry.
 
     packed = lz.PackedWeights(max_bytes=2 << 30)
     y = lz.linear_quantized(x, weight, scale, "int4", packed=packed.get("model:layers.0.up", weight))
@@ -28,9 +28,9 @@ class PackedWeights:
         self._lock = threading.Lock()
 
     def get(self, packed_weights_id: str, weight: Any) -> Any:
-        """The packed form of `weight`, made on the first call with this id, and made again where the weight was written since
-        or is another tensor. One larger than the bound is not kept. Raises InvalidRequestError for a weight of another shape
-        under the same id, and for an inference tensor, into which torch counts no writes.
+        """Returns the packed form of `weight`. It is packed on the first call with this id, and again if the weight was
+        written since or is another tensor. A result larger than the limit is not kept. Raises InvalidRequestError for a
+        weight of another shape under the same id, and for an inference tensor, into which torch counts no writes.
         """
         if hasattr(weight, "is_inference") and not are_counted(weight):
             raise InvalidRequestError(
@@ -50,7 +50,7 @@ class PackedWeights:
                     self._entries.move_to_end(packed_weights_id)
                     return entry[2]
                 self._nbytes -= self._entries.pop(packed_weights_id)[2].nbytes
-            contents = _contents_of(weight)  # before it is packed: a write meanwhile shows
+            contents = _contents_of(weight)  # read before packing, so that a concurrent write is detected
             packed = self._prepack(weight)
             if packed.nbytes <= self.max_bytes:
                 self._entries[packed_weights_id] = (shape, contents, packed)
@@ -60,20 +60,20 @@ class PackedWeights:
             return packed
 
     def discard(self, packed_weights_id: str) -> None:
-        """Forgets one entry, for a weight that is not used any more; unknown ids are no error."""
+        """Drops one entry, for a weight that is no longer used; unknown ids are ignored."""
         with self._lock:
             entry = self._entries.pop(packed_weights_id, None)
             self._nbytes -= entry[2].nbytes if entry else 0
 
     def clear(self) -> None:
-        """Forgets every entry."""
+        """Drops every entry."""
         with self._lock:
             self._entries.clear()
             self._nbytes = 0
 
     @property
     def nbytes(self) -> int:
-        """What the packed weights that are kept take."""
+        """The bytes of the packed weights that are kept."""
         return self._nbytes
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class PackedWeights:
 
 
 def _contents_of(weight: Any) -> Any:
-    """What tells whether a weight is as it was; of arrays, whose writes nobody counts, a sum of all bytes."""
+    """Returns a fingerprint of a weight's contents: for arrays, whose writes nobody counts, a checksum."""
     return Seen(weight) if hasattr(weight, "is_inference") else zlib.crc32(memoryview(weight).cast("B"))
 
 

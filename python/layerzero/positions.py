@@ -1,11 +1,11 @@
-"""Tables that position encodings are given: the published slopes of ALiBi."""
+"""Tables of position encodings: the published slopes of ALiBi."""
 
 from typing import Any
 
 
 def alibi_slopes(num_heads: int, *, dtype: Any = None, device: Any = None) -> Any:
-    """The slopes of arXiv:2108.12409 for `alibi_slopes=` and `lz.alibi`: a geometric sequence for powers of two, filled
-    up from the sequence of twice as many heads otherwise. float32 on the CPU where nothing else is said."""
+    """Returns the slopes of arXiv:2108.12409 for `alibi_slopes=` and `lz.alibi`: a geometric sequence for powers of
+    two, otherwise completed from the sequence for twice as many heads. Default: float32 on the CPU."""
     import torch
 
     power = 1 << (max(num_heads, 1).bit_length() - 1)

@@ -1,7 +1,7 @@
-"""Programs: fixed lists of operations that C++ runs over one arena, without Python between them.
+"""Programs: fixed lists of operations that C++ runs over one arena, without Python in between.
 
-A value is what the rows of a run (every position of every sequence) hold at one point: see src/program/program.h. A
-program is immutable; any number of threads may run it, each on tensors of its own.
+A value is an intermediate result of all rows of a run (every position of every sequence): see src/program/program.h. A
+program is immutable; any number of threads may run it, each on its own tensors.
 
     make = ProgramBuilder()
     x = make.input()
@@ -20,10 +20,10 @@ from layerzero._contracts import contracts
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """How a step reads or writes a value of rows: elements from `column` on, read as `axes`; of a cache `past` rows too.
+    """How a step reads or writes a value: elements from `column` on, of shape `axes`; of a cache also `past` rows.
 
-    step: elements from an entry of the first axis to the next where others lie between, 0 where none do. packed: batch
-    and length are one axis, as operations on packed sequences have it.
+    step: stride of the first axis in elements, 0 if it is contiguous. packed: batch and length are one axis, as in
+    operations on packed sequences.
     """
 
     value: int
@@ -51,7 +51,7 @@ def _operand(given: Any) -> Any:
 
 
 class ProgramBuilder:
-    """Collects values and steps; `build` gives the program."""
+    """Collects values and steps; `build` returns the program."""
 
     def __init__(self) -> None:
         self._values: list[tuple[Any, ...]] = []
@@ -62,7 +62,7 @@ class ProgramBuilder:
         return len(self._values) - 1
 
     def weight(self, tensor: Any) -> int | None:
-        """A fixed tensor; None stays None."""
+        """Adds a fixed tensor; None stays None."""
         return None if tensor is None else self._value("weight", tensor)
 
     def input(self) -> int:
@@ -78,7 +78,7 @@ class ProgramBuilder:
         return self._value("cache", 0, dtype)
 
     def add(self, operation: str, outputs: list[Rows | None], **arguments: Any) -> None:
-        """One call; arguments by the operation's names: values and Rows for tensors, numbers and names for the rest."""
+        """Adds one call; arguments by the operation's names: values and Rows for tensors, else numbers and names."""
         tensors = _tensors_of(operation)
         inputs = [_operand(arguments.pop(name, None)) for name in tensors]
         declared = contracts()[operation]["outputs"]
@@ -90,11 +90,12 @@ class ProgramBuilder:
 
 
 class Program:
-    """A built program. Arguments of its calls: tuples of tensors, None where one is absent.
+    """A built program. Its calls take tuples of tensors, None for absent ones.
 
-    inputs: by input(), written where an operation writes its operands; outputs: (batch, length, width) by output(), written; caches: (batch, capacity, heads, head_dim)
-    by cache(), of any strides, rows [past, past + length) written. Raises InvalidRequestError for tensors that do not
-    fit, and what the operations raise.
+    inputs: in the order of input(), written if an operation writes its operands. outputs: (batch, length, width) in the
+    order of output(), written. caches: (batch, capacity, heads, head_dim) in the order of cache(), of any strides, rows
+    [past, past + length) written. Raises InvalidRequestError for tensors that do not fit, and the errors of the
+    operations.
     """
 
     def __init__(self, handle: Any, operations: list[str]) -> None:
@@ -105,13 +106,13 @@ class Program:
         _layerzero.run_program(self._handle, inputs, outputs, caches, past)
 
     def arena_bytes(self, rows: int) -> int:
-        """What a run of so many rows (batch x length) takes beside its tensors; kernels' workspaces are their own."""
+        """Returns the arena's bytes for a run of `rows` rows (batch x length), without kernels' workspaces."""
         return rows * sum(_layerzero.program_row_bytes(self._handle))
 
     def kernels(self, inputs: Any, outputs: Any, caches: Any = (), past: int = 0) -> list[str]:
-        """The id of each step's kernel in such a run."""
+        """Returns the id of each step's kernel in such a run."""
         return _layerzero.program_kernels(self._handle, inputs, outputs, caches, past)
 
     def explain(self, step: int, inputs: Any, outputs: Any, caches: Any = (), past: int = 0) -> dict[str, Any]:
-        """The selection report of one step in such a run."""
+        """Returns the selection report of one step in such a run."""
         return json.loads(_layerzero.explain_program(self._handle, inputs, outputs, caches, past, step))

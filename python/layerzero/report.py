@@ -1,4 +1,4 @@
-"""Records that inspection returns: attributes and keys, and the plain dict behind them."""
+"""Records that inspection returns: JSON objects with attributes and keys."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from layerzero._text import html_table, html_text, table
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a kernel was refused."""
+    """A reason for which a kernel was refused."""
 
     code: str
     field: str
@@ -25,7 +25,7 @@ class Reason:
         return f"{self.code}: {self.message}"
 
     def to_dict(self) -> dict[str, str]:
-        """The plain data."""
+        """Returns the plain data."""
         return asdict(self)
 
 
@@ -67,14 +67,14 @@ class Record(Mapping[str, Any]):
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Short: the first plain values."""
+        """Returns a short form: the first plain values."""
         plain = {key: value for key, value in self._data.items() if value is None or isinstance(value, _PLAIN)}
         parts = [f"{key}={value!r}" for key, value in list(plain.items())[:_SHOWN]]
         rest = len(self._data) - len(parts)
         return f"{type(self).__name__}({', '.join(parts)}{f', ... {rest} more' if rest else ''})"
 
     def __str__(self) -> str:
-        """All of it, as indented JSON."""
+        """Returns all data as indented JSON."""
         return json.dumps(self._data, indent=2, default=str)
 
     def _repr_html_(self) -> str:
@@ -84,7 +84,7 @@ class Record(Mapping[str, Any]):
         return type(self), (self._data,)
 
     def to_dict(self) -> dict[str, Any]:
-        """The plain data; the caller's to change."""
+        """Returns the plain data, which the caller may change."""
         return json.loads(json.dumps(self._data))
 
 
@@ -98,9 +98,9 @@ class Candidate(Record):
 
 
 class DoctorReport(Record):
-    """What doctor() sees: layerzero, python, torch, devices, threads, libraries, policy, counters, problems, ok ...
+    """The result of doctor(): layerzero, python, torch, devices, threads, libraries, policy, counters, problems, ok ...
 
-    `print` shows what `layerzero doctor` prints.
+    `print` shows the same text as `layerzero doctor`.
     """
 
     __slots__ = ()
@@ -127,12 +127,12 @@ class KernelRecord(Record):
 
 
 class KernelList(list[Any]):
-    """Kernels, as a list whose `print` is a table."""
+    """A list of kernels that prints as a table."""
 
     _COLUMNS = ("operation", "kernel", "platform", "priority", "installed")
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """The cells of the table."""
+        """Returns the cells of the table."""
         return [
             (
                 k.operation + (f" and {len(k.operations) - 1} more" if len(k.operations) > 1 else ""),
@@ -195,7 +195,7 @@ class SelectionReport(Record):
         return "\n".join(lines)
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """(mark of the chosen one, kernel, score or "refused", why) of each candidate, best first."""
+        """Returns (mark of the chosen one, kernel, score or "refused", why) of each candidate, best first."""
         rows = []
         for candidate in sorted(self.candidates, key=lambda c: (not c.admissible, -c.score)):
             if candidate.admissible:

@@ -1,4 +1,4 @@
-"""What a call of an operation is made of: `TensorSchema`, `OperationSchema`, and `schema_of`, an operation's own schema."""
+"""Schemas of calls: `TensorSchema`, `OperationSchema`, and `schema_of`, which returns an operation's own schema."""
 
 import functools
 from collections.abc import Collection, Mapping
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 class TensorSchema:
     """One tensor of a call.
 
-    `ndim`: its number of axes; None: as many as `shape_vars`, or any. `dtype_constraint`: the dtypes that it may have,
-    None: any; given by name or as torch's, kept by name. `shape_vars`: a name for each axis, equal names being equal
-    sizes in one call; a number is that size, "_" any size, a first "..." any leading axes. `required`: whether a call
-    must give it.
+    `ndim`: the number of axes; None: as many as `shape_vars`, or any. `dtype_constraint`: the allowed dtypes, None:
+    any; passed by name or as torch.dtype, stored by name. `shape_vars`: a name for each axis, where equal names mean
+    equal sizes in one call; a number is that size, "_" any size, a first "..." any leading axes. `required`: whether a
+    call must pass the tensor.
     """
 
     name: str
@@ -53,8 +53,8 @@ class TensorSchema:
 class OperationSchema:
     """The tensors and scalars of an operation.
 
-    `params`: the scalars' types by name: int, float, bool or str; each scalar may be left out or None. The schema of an
-    operation of LayerZero's own comes from `KernelRegistry.get_schema`, and its contract is what judges calls.
+    `params`: the scalars' types by name: int, float, bool or str; each scalar may be omitted or None. The schemas of
+    LayerZero's own operations come from `KernelRegistry.get_schema`; for those the contract checks calls.
     """
 
     operation: str
@@ -72,7 +72,7 @@ class OperationSchema:
         self._check_axes()
 
     def validate(self, *tensors: Any, **params: Any) -> list[str]:
-        """What is wrong with a call, one text each; [] where nothing is.
+        """Returns a message for each problem of a call; [] if there is none.
 
         Tensors in the schema's order or by name (None: not given), scalars by name.
         """
@@ -95,7 +95,7 @@ class OperationSchema:
 
 
 class Call(NamedTuple):
-    """The arguments of a call by name, without those that are None; what is wrong with the names or no tensor at all."""
+    """The arguments of a call by name, without those that are None, and problems of names and kinds of arguments."""
 
     tensors: dict[str, Any]
     params: dict[str, Any]
@@ -103,7 +103,7 @@ class Call(NamedTuple):
 
 
 def bind(schema: OperationSchema, tensors: tuple[Any, ...], params: dict[str, Any]) -> Call:
-    """Which argument is which: tensors in the schema's order or by name, scalars by name."""
+    """Binds arguments to names: tensors in the schema's order or by name, scalars by name."""
     names = [tensor.name for tensor in schema.inputs]
     problems = []
     if len(tensors) > len(names):
@@ -122,12 +122,12 @@ def bind(schema: OperationSchema, tensors: tuple[Any, ...], params: dict[str, An
             problems.append(f"{tensor.name}: wanted a tensor, got none")
     for name in [n for n, value in given.items() if not (hasattr(value, "shape") and hasattr(value, "dtype"))]:
         kind = type(given.pop(name)).__name__
-        problems.append(f"{name}: wanted a tensor, got {kind}; scalars are given by name")
+        problems.append(f"{name}: wanted a tensor, got {kind}; scalars are passed by name")
     return Call(given, scalars, problems)
 
 
 def sizes_of(schema: OperationSchema, call: Call) -> tuple[dict[str, int], list[str]]:
-    """The size of each axis that has a name in `schema`, and which tensors do not fit."""
+    """Returns the size of each axis that has a name in `schema`, and which tensors do not fit."""
     sizes: dict[str, int] = {}
     problems = []
     for tensor in [t for t in schema.inputs if t.name in call.tensors]:
@@ -155,7 +155,7 @@ def _is_of(value: Any, kind: type) -> bool:
 
 
 class ContractSchema(OperationSchema):
-    """The schema of one of LayerZero's operations: the engine judges calls. `shape_vars` may be expressions of axes."""
+    """The schema of one of LayerZero's operations: the engine checks calls. `shape_vars` may be expressions of axes."""
 
     def _check_axes(self) -> None:
         pass
@@ -165,10 +165,10 @@ class ContractSchema(OperationSchema):
 
 
 def ask(operation: str, call: Call, device: str | None = None) -> tuple[SelectionReport | None, list[str]]:
-    """The engine's report on a call, or what it says is wrong with the call."""
+    """Returns the engine's report on a call, or the problems that it found."""
     try:
         report = explain(operation, device=device, **call.tensors, **call.params)
-    except UnknownNameError:  # the device's
+    except UnknownNameError:  # an unknown device
         raise
     except (InvalidRequestError, TypeError) as error:
         return None, [str(error)]
@@ -183,7 +183,7 @@ _KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool, "choice": s
 
 @functools.cache
 def schema_of(operation: str) -> OperationSchema | None:
-    """The schema of an operation by its flat name, id or alias, made of its contract; None: there is no such operation."""
+    """Returns the schema of an operation by its flat name, id or alias, made from its contract; None if unknown."""
     name = _layerzero.find(operation)
     if name is None:
         return None
@@ -210,7 +210,7 @@ def _output_dtypes(contract: Contract, output: dict[str, Any]) -> list[str]:
 
 
 def _tensor(name: str, shape: str, dtypes: list[str], required: bool) -> TensorSchema:
-    """`shape` in the contracts' language; one that a choice or blocks decide has no rank and no names."""
+    """Converts `shape` from the contracts' language; one that depends on a choice or blocks gets no rank or names."""
     if shape == "*" or shape.endswith("}") or shape.startswith("blocks("):
         return TensorSchema(name, None, dtypes, (), required)
     has_leading, dims = dims_of(shape)

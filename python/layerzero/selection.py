@@ -1,4 +1,4 @@
-"""Selection as objects: a call as selection sees it, and the kernels that there are. The engine decides, as for a call."""
+"""Selection as objects: a call as selection sees it, and the available kernels. The engine decides, as for a call."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,12 +19,12 @@ from layerzero.schemas import OperationSchema, ask, bind, schema_of, sizes_of
 class SelectionContext:
     """A call as selection sees it: made by `from_tensors` or `SelectionContextBuilder`, for `KernelRegistry.select`.
 
-    It keeps the call's tensors, and facts of the moment when it was made. None: the operation has no such fact.
+    It keeps the call's tensors, and facts as of its creation. None: the operation has no such fact.
     """
 
     op_id: str  # "attention.gqa.decode"
     tensors: Mapping[str, Any]
-    params: Mapping[str, Any]  # as they were given
+    params: Mapping[str, Any]  # as they were passed
     dtype: str | None = None  # of the first tensor, like strides
     strides: tuple[int, ...] | None = None  # in elements
     axes: Mapping[str, int] = field(default_factory=dict)  # sizes by the names of the schema
@@ -46,10 +46,11 @@ class SelectionContext:
 
     @classmethod
     def from_tensors(cls, q: Any, k: Any, v: Any, **kw: Any) -> "SelectionContext":
-        """Of a call of `attention`, with its parameters and `device`; `is_causal` and `layout_hint` mean causal and layout.
+        """Makes a context of a call of `attention`, with its parameters and `device`; `is_causal` and `layout_hint` are
+        accepted for causal and layout.
 
-        q: (B,S,H,D), k, v: (B,S_kv,H_kv,D); with layout="BHSD" (B,H,S,D). Raises InvalidRequestError, a ValueError, where
-        these make no call.
+        q: (B,S,H,D), k, v: (B,S_kv,H_kv,D); with layout="BHSD" (B,H,S,D). Raises InvalidRequestError, a ValueError, if
+        these are not a valid call.
         """
         for name, meant in (("is_causal", "causal"), ("layout_hint", "layout")):
             if name in kw and meant not in kw:
@@ -64,10 +65,10 @@ class SelectionContextBuilder:
         self.schema = schema
 
     def build(self, *tensors: Any, device: str | Record | None = None, **params: Any) -> SelectionContext:
-        """The context of a call: tensors in the schema's order or by name, scalars by name.
+        """Returns the context of a call: tensors in the schema's order or by name, scalars by name.
 
-        `device`: another than the tensors', one of doctor().devices or its name, also a simulated one. Raises
-        InvalidRequestError, a ValueError, with all that `schema.validate` says.
+        `device`: another one than the tensors', from doctor().devices or by name, also a simulated one. Raises
+        InvalidRequestError, a ValueError, with all problems that `schema.validate` finds.
         """
         schema = self.schema
         name = device.name if isinstance(device, Record) else device
@@ -92,7 +93,7 @@ class SelectionContextBuilder:
 
 
 def _facts_of(report: SelectionReport) -> dict[str, Any]:
-    """The context's facts in a report, by the engine's own names for them."""
+    """Extracts the context's facts from a report, by the engine's names."""
     key = report.key
     axes = {name: int(key[name]) for name in contracts()[report.name]["axes"] if name in key}
     mask = key.get("attn_mask.dtype")
@@ -121,14 +122,14 @@ class Kernel(Record):
     __slots__ = ()
 
     def impl(self, *tensors: Any, **params: Any) -> Any:
-        """Calls the operation with this kernel; raises NoKernelFoundError with its reasons where it may not run."""
+        """Calls the operation with this kernel; raises NoKernelFoundError with its reasons if it may not run."""
         return run(self.name, *tensors, kernel=self.kernel_id, **params)
 
 
 class KernelRegistry:
-    """The operations and kernels of this process, and schemas of the user's own.
+    """The operations and kernels of this process, and the user's own schemas.
 
-    Every registry shows the same kernels: those of the engine. Schemas that were registered belong to the object.
+    Every registry has the same kernels, those of the engine. Registered schemas belong to the object.
     """
 
     def __init__(self) -> None:
@@ -137,26 +138,26 @@ class KernelRegistry:
     def register_schema(self, schema: OperationSchema) -> None:
         """Adds the schema of an operation that LayerZero does not have: its calls can be validated and described.
 
-        Raises ValueError for an operation of LayerZero's own, whose contract is its schema, and for another schema under
-        a name that has one.
+        Raises ValueError for an operation of LayerZero, whose contract is its schema, and for another schema under a
+        name that has one.
         """
         known = self.get_schema(schema.operation)
         if known is not None and known != schema:
-            refuse_request("operation", "one without a schema", repr(schema.operation), "get_schema() gives it")
+            refuse_request("operation", "one without a schema", repr(schema.operation), "get_schema() returns it")
         if known is None:
             self._own[schema.operation] = schema
 
     def get_schema(self, operation: str) -> OperationSchema | None:
-        """The schema of an operation by its flat name, id or alias; None: no such operation."""
+        """Returns the schema of an operation by its flat name, id or alias; None if unknown."""
         return self._own.get(operation) or schema_of(operation)
 
     def register_kernel(self, operation: str, kernel_id: str, **facts: Any) -> Callable[[F], F]:
-        """`layerzero.register_kernel`. Raises ValueError at once for an operation that is unknown or only described."""
+        """Like `layerzero.register_kernel`. Raises ValueError for an operation that is unknown or only described."""
         self._need(operation)
         return register_kernel(operation, kernel_id, **facts)
 
     def get_candidates(self, operation: str) -> list[Kernel]:
-        """Every kernel of an operation, or of all that its flat name stands for; [] where there is none."""
+        """Returns every kernel of an operation, or of all operations that share its flat name; [] if there is none."""
         name = _layerzero.find(operation)
         if name is None:
             return []
@@ -164,9 +165,9 @@ class KernelRegistry:
         return [k for k in kernels if operation not in _ids(name) or k.operation == operation]
 
     def get_fallback(self, operation: str) -> Kernel | None:
-        """The reference kernel that answers where no other may; None: there is none.
+        """Returns the reference kernel, which serves calls that no other kernel may; None if there is none.
 
-        Raises ValueError for a flat name that stands for several operations.
+        Raises ValueError for a flat name that several operations share.
         """
         references = [k for k in self.get_candidates(operation) if k.reference and k.installed]
         if len({k.operation for k in references}) > 1:
@@ -174,9 +175,9 @@ class KernelRegistry:
         return max(references, key=lambda k: k.priority, default=None)
 
     def select(self, ctx: SelectionContext) -> Kernel:
-        """The kernel that the context's call would run now, under the policy in force.
+        """Returns the kernel that the context's call would run now, under the policy in force.
 
-        Raises NoKernelFoundError with every kernel's reasons where none may.
+        Raises NoKernelFoundError with every kernel's reasons if none may run.
         """
         if ctx.report is None:
             raise NoKernelFoundError(ctx.op_id, {}, f"{ctx.op_id}: LayerZero has no operation of this name")

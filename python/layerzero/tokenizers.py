@@ -1,5 +1,5 @@
-"""Text to token ids and back, over the libraries tokenizers, tiktoken and SentencePiece; a tokenizer is named by the
-digest of what it computes.
+"""Text to token ids and back, with the libraries tokenizers, tiktoken and SentencePiece; a tokenizer is identified by a
+digest of its behavior.
 
 tokenizer_id = register_tokenizer("path/to/tokenizer.json")
 tokenize("Hello", tokenizer_id)  ->  {"input_ids": [...]}
@@ -33,10 +33,10 @@ _IS_IDENTITY = re.compile("[0-9a-f]{64}").fullmatch
 
 
 def tokenizer_identity(tokenizer: Any) -> str:
-    """64 hexadecimal digits, equal exactly for tokenizers that give equal ids and texts.
+    """Returns 64 hexadecimal digits, equal exactly for tokenizers that produce equal ids and texts.
 
-    SHA-256 over vocabulary and merges with the model's parameters, normaliser, pre-tokeniser, post-processor, decoder,
-    added and special tokens. Padding and truncation are settings of a call, not part of it.
+    SHA-256 over vocabulary and merges with the model's parameters, normalizer, pre-tokenizer, post-processor, decoder,
+    added and special tokens. Padding and truncation are settings of a call and not included.
     """
     return tokenizer_digests(wrap(tokenizer).identified).tokenizer_id
 
@@ -55,7 +55,7 @@ def _read(path: pathlib.Path) -> Any:
 
 
 def register_tokenizer(tokenizer: Any) -> str:
-    """Makes a tokenizer known and returns its id; accepts a path to a tokenizer.json, to its folder, or to a
+    """Registers a tokenizer and returns its id; accepts a path to a tokenizer.json, to its folder, or to a
     SentencePiece .model file."""
     key = None
     if isinstance(tokenizer, (str, pathlib.Path)):
@@ -87,7 +87,7 @@ def _find(tokenizer_id: str) -> Any:
         found = _by_id[register_tokenizer(tokenizer_id)]
     if found is None:
         raise UnknownNameError(
-            f"tokenizer_id: wanted one that register_tokenizer gave in this process, got {tokenizer_id!r} "
+            f"tokenizer_id: wanted one that register_tokenizer returned in this process, got {tokenizer_id!r} "
             "(TOKENIZER_ID_MISMATCH); register the tokenizer first"
         )
     return found
@@ -96,7 +96,7 @@ def _find(tokenizer_id: str) -> Any:
 def tokenize(
     texts: str | Sequence[str], tokenizer_id: str, return_offsets: bool = False, *, add_special_tokens: bool = True
 ) -> dict[str, list[Any]]:
-    """{"input_ids"} of a str, or of each str of a list; with return_offsets also (start, end) character offsets."""
+    """Returns {"input_ids"} of a str or of each str of a list; with return_offsets also (start, end) in characters."""
     tokenizer = _find(tokenizer_id)
     single = isinstance(texts, str)
     batch = [texts] if single else list(texts)
@@ -110,7 +110,7 @@ def tokenize(
 
 
 def detokenize(tokens: Any, tokenizer_id: str, *, skip_special_tokens: bool = True) -> str | list[str]:
-    """The text of a list of ids, or the texts of a list of such lists."""
+    """Returns the text of a list of ids, or the texts of a list of such lists."""
     tokenizer = _find(tokenizer_id)
     rows = tokens.tolist() if hasattr(tokens, "tolist") else list(tokens)
     nested = bool(rows) and (hasattr(rows[0], "__iter__") or getattr(rows[0], "ndim", 0) > 0)

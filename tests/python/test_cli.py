@@ -150,7 +150,7 @@ COLOUR = re.compile(r"\x1b\[(?:[0-9]+;)*(?:3|4|9)[0-7]")  # bold and italic are 
 def test_colours_and_bars_are_for_terminals():
     bench = ["bench", "host", "--operation", "rms_norm", "--rounds", "1"]
     shown = on_a_terminal(bench)
-    assert COLOUR.search(shown) and "operations beside torch" in shown
+    assert COLOUR.search(shown) and "operations next to torch" in shown
     assert not COLOUR.search(on_a_terminal(bench, NO_COLOR="1"))
     done = subprocess.run(
         [sys.executable, "-m", "layerzero", *bench], env=ENVIRONMENT, capture_output=True, text=True, check=True

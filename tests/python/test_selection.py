@@ -58,7 +58,7 @@ def test_a_call_that_fits_has_no_problems():
         (((3, 8), (6, 8), None, ()), {}, ["mask: wanted 1 or more axes, got []"]),
         (((3, 8), (6, 8), None, (2, 5)), {}, ["mask: wanted experts = 6, got [2, 5]"]),
         (((3, 8), (6, 8), None, None, (1,)), {}, ["mine.moe.gate: wanted at most 4 tensors, got 5"]),
-        (((3, 8), 0.5), {}, ["weight: wanted a tensor, got float; scalars are given by name"]),
+        (((3, 8), 0.5), {}, ["weight: wanted a tensor, got float; scalars are passed by name"]),
         (((3, 8), (6, 8)), {"tokens": X}, ["tokens: wanted it once, got it by place and by name"]),
         (((3, 8), (6, 8)), {"top": 1.5}, ["top: wanted int, got float"]),
         (((3, 8), (6, 8)), {"top": True}, ["top: wanted int, got bool"]),

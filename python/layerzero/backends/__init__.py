@@ -1,4 +1,4 @@
-"""The kernels of other libraries: descriptors become rows; availability is looked up, and tried before a first choice."""
+"""Kernels of other libraries: registers descriptors, looks up availability, tests a library before first use."""
 
 import functools
 import json
@@ -18,38 +18,38 @@ PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
 _guard = threading.RLock()
 _registered: set[str] = set()
 _files_done = False
-_called: set[CodePoint] = set()  # entry points in code
+_called: set[CodePoint] = set()  # entry points that were called
 _problems: dict[str, str] = {}
 _libraries: dict[str, dict[str, Any]] = {}
-_functions: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}  # of @register_kernel: adapter to its descriptor
+_functions: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}  # by adapter: function and descriptor
 
 
 def torch_attached() -> None:
-    """Called when the door opens for torch: torch's rows, the references and the other libraries' rows are due."""
+    """Registers torch's kernels, the references and other libraries' kernels, once torch is attached."""
     register_files()
 
 
 def ensure_registered() -> None:
-    """Registers every descriptor that is not registered yet. What is wrong with one is kept, see problems()."""
+    """Registers every descriptor that is not registered yet. Errors are kept, see problems()."""
     register_files()
     begin()
 
 
 def begin() -> bool:
-    """The engine's `begin` hook, before its first selection: descriptors that a package makes in code are due, of the
-    packages that the policy's `allow_sources` admits. False: it has to be called again."""
+    """The engine's `begin` hook, called before its first selection: registers descriptors made in code, of the packages
+    that the policy's `allow_sources` admits. Returns False if it has to be called again."""
     from layerzero import _policy
 
     allowed = _policy.allowed_sources()
     if _policy.names_kernels():
-        register_files()  # the names of the policy are compared with those of all libraries
+        register_files()  # the engine checks names in the policy against those of all libraries
     done = proof.once(("entry points in code", allowed), functools.partial(_register_code, allowed))
     return done == ""
 
 
 def register_files() -> None:
-    """Registers what needs no import of a library: the descriptors that are files. The names of all libraries are known
-    from here on, so that a policy may not name another one."""
+    """Registers descriptors that are files, which needs no import of a library. From then on the names of all libraries
+    are known, and a policy that names another one is refused."""
     global _files_done
     with _guard:
         if _files_done:
@@ -71,7 +71,7 @@ def _register_files() -> None:
 
 
 def _register_code(allowed: tuple[str, ...]) -> str:
-    """Empty: every entry point was called. Else the names of those whose package `allowed` keeps out (empty: none)."""
+    """Calls the entry points. Returns the names of those whose package `allowed` excludes, or "" if all were called."""
     from layerzero.backends.entry_points import in_code
 
     left = []
@@ -89,7 +89,7 @@ def _register_code(allowed: tuple[str, ...]) -> str:
 
 
 def _later() -> tuple[str, ...]:
-    """Names of entry points that are no names of registered libraries: theirs may come at a selection."""
+    """Returns names of entry points that are not registered libraries: they may register theirs at a selection."""
     from layerzero.backends.entry_points import in_code
 
     return tuple(name for point, _ in in_code() for name in point.names if name not in _libraries)
@@ -112,7 +112,7 @@ def _references() -> dict[str, Any]:
 
 
 def _try(name: str, descriptor: Callable[[], dict[str, Any] | None]) -> None:
-    """Registers what `descriptor` gives. A library is never fatal; the reason is kept."""
+    """Registers the result of `descriptor`. An error in a library is never fatal; its text is kept."""
     try:
         found = descriptor()
         if found is not None:
@@ -122,16 +122,16 @@ def _try(name: str, descriptor: Callable[[], dict[str, Any] | None]) -> None:
     except BaseException as error:
         _problems[name] = f"{name}: {type(error).__name__}: {error}"
         if not any(str(error) == item["detail"] for library in _libraries.values() for item in library["missing"]):
-            _libraries.setdefault(name, _refused({}, error))  # a descriptor that could not be had
+            _libraries.setdefault(name, _refused({}, error))  # no descriptor could be obtained
 
 
 def register(descriptor: dict[str, Any], name: str = "") -> None:
-    """A descriptor's kernels become candidates; what is not installed is listed with the reason. `name` is for reports
-    of a descriptor that the engine refuses and whose own name is taken or missing."""
+    """Registers a descriptor's kernels as candidates; those not installed are listed with the reason. `name` is used in
+    reports if the engine refuses the descriptor and its own name is taken or missing."""
     try:
         availability = availability_of(descriptor)
     except (AttributeError, KeyError, TypeError):
-        availability = {}  # not by its schema: the engine says where
+        availability = {}  # it breaks the schema: the engine reports where
     try:
         _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability))
     except Exception as error:
@@ -158,7 +158,7 @@ def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refused(descriptor: Any, error: BaseException) -> dict[str, Any]:
-    """A backend whose descriptor the engine does not take: none of its kernels counts."""
+    """Returns the record of a backend whose descriptor the engine refuses, without kernels."""
     given = descriptor if isinstance(descriptor, dict) else {}
     from layerzero.errors import ConfigError
 
@@ -178,7 +178,7 @@ def _refused(descriptor: Any, error: BaseException) -> dict[str, Any]:
 
 
 def add_function(adapter: str, function: Callable[..., Any], descriptor: dict[str, Any]) -> None:
-    """A Python function becomes the one kernel of a descriptor, whose row names `adapter`."""
+    """Registers a Python function as the one kernel of a descriptor, which names it by `adapter`."""
     with _guard:
         availability = {**availability_of(descriptor), "proven": True}
         _layerzero.register_backend(json.dumps(descriptor), json.dumps(availability))
@@ -186,7 +186,7 @@ def add_function(adapter: str, function: Callable[..., Any], descriptor: dict[st
 
 
 def remove_function(adapter: str) -> bool:
-    """Undoes add_function(). False: there is no such function."""
+    """Undoes add_function(). Returns False if there is no such function."""
     with _guard:
         if adapter not in _functions:
             return False
@@ -196,12 +196,12 @@ def remove_function(adapter: str) -> bool:
 
 
 def functions() -> frozenset[str]:
-    """The adapters of all functions that are kernels now."""
+    """Returns the adapters of all functions that are kernels now."""
     return frozenset(_functions)
 
 
 def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
-    """The door's `resolve` hook: the function of "module:function", which a proof has imported."""
+    """The binding's `resolve` hook: returns the function of "module:function", which a proof has imported."""
     if adapter in _functions:
         return _functions[adapter][0]
     try:
@@ -213,7 +213,7 @@ def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
 
 
 def problems() -> Iterator[str]:
-    """What is wrong with a backend: each that was refused, the own CUDA kernels among them."""
+    """Yields the problems of refused backends, the own CUDA kernels among them."""
     yield from _problems.values()
     why = json.loads(_layerzero.devices())["cuda_library"]
     if why not in ("loaded", "none"):
@@ -221,7 +221,7 @@ def problems() -> Iterator[str]:
 
 
 def libraries() -> dict[str, dict[str, Any]]:
-    """Library to {description, platform, kernels, operations, version, tested_with, installed, missing}."""
+    """Maps libraries to {description, platform, kernels, operations, version, tested_with, installed, missing}."""
     found = dict(_libraries)
     for _, descriptor in _functions.values():
         if descriptor["backend"] not in _libraries:

@@ -1,4 +1,4 @@
-"""Whether the libraries of a descriptor are installed, without importing them."""
+"""Checks whether the libraries of a descriptor are installed, without importing them."""
 
 import functools
 import importlib.util
@@ -8,7 +8,7 @@ from layerzero import _optional
 
 
 def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """{"*" or kernel id: {"installed", "code", "detail", "version"}} for Engine::RegisterBackend."""
+    """Returns {"*" or kernel id: {"installed", "code", "detail", "version"}} for Engine::RegisterBackend."""
     found = {"*": {"version": descriptor["backend_version"], **_state(descriptor.get("requires", []))}}
     templates = descriptor.get("templates", {})
     for rows in descriptor["ops"].values():
@@ -20,7 +20,7 @@ def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
-    """{"what", "detail", "fix", "code"} of each requirement that does not hold; `fix` is the command that installs it."""
+    """Returns {"what", "detail", "fix", "code"} of each unmet requirement; `fix` is the command that installs it."""
     found = []
     for requirement in requirements:
         why = _missing(
@@ -37,7 +37,7 @@ def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
 
 
 def version_of(requirements: list[dict[str, str]]) -> str | None:
-    """Installed version of what a descriptor needs first: the library itself."""
+    """Returns the installed version of a descriptor's first requirement, the library itself."""
     distribution = requirements[0].get("distribution") if requirements else None
     return _optional.version_of(distribution) if distribution else None
 
@@ -58,10 +58,10 @@ def _state(requirements: list[dict[str, str]]) -> dict[str, Any]:
 
 @functools.cache
 def _missing(module: str, distribution: str, at_least: str, below: str) -> str:
-    """Why a requirement does not hold; empty if it does."""
+    """Returns why a requirement is not met, or "" if it is."""
     package = f"{distribution} " if distribution else ""
     try:
-        if importlib.util.find_spec(module.partition(".")[0]) is None:  # of "a.b" it would import a
+        if importlib.util.find_spec(module.partition(".")[0]) is None:  # for "a.b" it would import a
             return f"module {module} is not installed"
     except (ImportError, ValueError) as error:
         return f"module {module} is not installed ({error})"
@@ -69,7 +69,7 @@ def _missing(module: str, distribution: str, at_least: str, below: str) -> str:
         return ""
     installed = _optional.version_of(distribution)
     if installed is None:
-        return f"module {module} is there without the metadata of {distribution}: its version is not known"
+        return f"module {module} is installed without the metadata of {distribution}: its version is unknown"
     if at_least and _optional.release_numbers(installed) < _optional.release_numbers(at_least):
         return f"{package}{installed} is older than {at_least}"
     if below and _optional.release_numbers(installed) >= _optional.release_numbers(below):

@@ -18,7 +18,7 @@ GROUP = "layerzero.backends"
 
 
 def in_files() -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-    """Name and descriptor of each that is a file."""
+    """Yields name and descriptor of each entry point that is a file."""
     for point in entry_points(group=GROUP):
         if point.attr.endswith(".json"):
             yield point.name, functools.partial(_read, point)
@@ -32,12 +32,12 @@ class CodePoint(NamedTuple):
 
     @property
     def names(self) -> tuple[str, str]:
-        """What a policy may call its library before the package is imported: the entry point, or the package."""
+        """Returns the names of its library that a policy may use before the import: entry point and package."""
         return self.name, self.module.partition(".")[0]
 
 
 def in_code() -> Iterator[tuple[CodePoint, Callable[[], dict[str, Any] | None]]]:
-    """Each entry point that has to be called, and the call: it gives a descriptor, or None."""
+    """Yields each entry point that has to be called, and the call, which returns a descriptor or None."""
     for point in entry_points(group=GROUP):
         if not point.attr.endswith(".json"):
             yield CodePoint(point.name, point.module), functools.partial(_call, point)
@@ -47,7 +47,7 @@ def _read(point: EntryPoint) -> dict[str, Any]:
     package, *folders = point.module.split(".")
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError(f"{point.value}: {package} is no package that is installed")
+        raise FileNotFoundError(f"{point.value}: package {package} is not installed")
     path = Path(spec.submodule_search_locations[0]).joinpath(*folders, point.attr)
     return _from_outside(json.loads(path.read_text()))
 

@@ -1,7 +1,7 @@
-"""Whether the library behind a descriptor's rows works: its adapters are imported and its probe runs, once a process.
+"""Tests whether a descriptor's library works: imports its adapters and runs its probe, once per process.
 
-Nothing is imported before a selection would take one of the library's kernels, or a report asks. A library that ends the
-process when it is imported (a segmentation fault) cannot be caught here: a policy that denies its source keeps it out.
+Nothing is imported before a selection would take one of the library's kernels, or a report needs it. A library that
+crashes the process during import cannot be caught here: exclude it by a policy that denies its source.
 """
 
 import importlib
@@ -12,13 +12,13 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 LONGEST_ERROR = 600  # characters
-PATIENCE = 120.0  # seconds that a thread waits for another one that is trying a library
+PATIENCE = 120.0  # seconds that a thread waits for another one that tests a library
 _turn = threading.Lock()
 _done: dict[Hashable, str] = {}
 
 
 class _Here(threading.local):
-    """What this thread is in the middle of."""
+    """Keys of the work that this thread is doing."""
 
     keys: frozenset[Hashable] = frozenset()
 
@@ -28,23 +28,24 @@ _here = _Here()
 
 def _new_turn() -> None:
     global _turn
-    _turn = threading.Lock()  # of a forked child: the thread that held the parent's is not there
+    _turn = threading.Lock()  # for a forked child, which lacks the thread that held the parent's lock
 
 
 os.register_at_fork(after_in_child=_new_turn)
 
 
 def prove(backend: str, probe: str, adapters: tuple[str, ...]) -> str | None:
-    """The engine's `prove` hook: why the library cannot be used, "" where it can, None where it cannot be tried now."""
+    """The engine's `prove` hook: why the library cannot be used, "" if it can, None if it cannot be tested now."""
     if probe and _is_capturing():
-        return _done.get((backend, probe, adapters))  # a probe's launches would become part of the graph
+        return _done.get((backend, probe, adapters))  # launches of a probe would be captured
     return once((backend, probe, adapters), lambda: _error_of(probe, adapters))
 
 
 def once(key: Hashable, work: Callable[[], str]) -> str | None:
-    """What `work` gave when it first ran. None: this thread is inside of it, or another is and does not come to an end.
+    """Returns the result of the first run of `work`; None if this thread or a stuck one is running it.
 
-    Threads wait for each other at most PATIENCE: one that holds an import lock may be waited for by the one that works.
+    Threads wait at most PATIENCE for each other, because the running thread may wait for an import lock of the waiting
+    one.
     """
     if key in _done:
         return _done[key]
@@ -64,7 +65,7 @@ def once(key: Hashable, work: Callable[[], str]) -> str | None:
 
 
 def load(adapter: str) -> Callable[..., Any]:
-    """The function of "module:function"."""
+    """Returns the function of "module:function"."""
     module, _, name = adapter.partition(":")
     if not module or not name:
         raise ImportError(f"wanted module:function, got {adapter!r}")
@@ -93,7 +94,7 @@ def _error_of(probe: str, adapters: tuple[str, ...]) -> str:
 
 
 def _run(probe: Callable[[], Any]) -> None:
-    """Runs the probe in a thread of its own: the caller's modes (autocast, inference, a default device) are not its."""
+    """Runs the probe in a separate thread, without the caller's modes (autocast, inference, a default device)."""
     errors: list[BaseException] = []
     keys = _here.keys
 

@@ -1,4 +1,4 @@
-"""Each operation's torch reference as a kernel of any device: the fallback at run time."""
+"""Each operation's torch reference as a kernel for any device: the fallback at run time."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,14 +8,14 @@ from layerzero._references import host_kernel
 
 
 def descriptor() -> dict[str, Any]:
-    """Rows that accept everything that the contracts admit."""
+    """Returns a descriptor of kernels that accept everything that the contracts admit."""
     ops = {operation["id"]: [_row(c, operation["id"])] for c in contracts().values() for operation in c["operations"]}
     return {
         "schema_version": "1.0",
         "backend": "torch.ref",
         "backend_version": "2.11",
         "platform": "any",
-        "description": "Every operation as an expression of torch: what checks the other kernels, and the last resort.",
+        "description": "Every operation as a torch expression: checks the other kernels, and is the last fallback.",
         "requires": [{"import": "torch", "distribution": "torch", "min_version": "2.11"}],
         "ops": ops,
     }
@@ -32,7 +32,7 @@ def _row(contract: Contract, operation: str) -> dict[str, Any]:
         "priority": 10,
         "dtypes": first["dtypes"],
         "requires_layouts": list(contract["layouts"]) or ["any"],
-        # Dropout draws random numbers: no formula has them.
+        # Dropout draws random numbers, which a reference does not reproduce.
         "accepts": [p["name"] for p in contract["params"] if p["name"] != "dropout_p"],
         "supports_grad": contract["differentiable"],
         "requires_contiguous": False,

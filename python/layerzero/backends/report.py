@@ -1,4 +1,4 @@
-"""Each backend for `layerzero backends` and `doctor`: what it provides, what is missing, and the command that fixes it."""
+"""Reports on backends for `layerzero backends` and `doctor`: contents, what is missing, and how to fix it."""
 
 import json
 import math
@@ -15,25 +15,25 @@ PCI = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
 OWN = {
     "layerzero.cpu": ("cpu", "LayerZero's own kernels for CPUs, and the references in double precision."),
-    "layerzero.cuda": ("cuda", "LayerZero's own CUDA kernels, in liblayerzero_cuda.so beside the engine."),
+    "layerzero.cuda": ("cuda", "LayerZero's own CUDA kernels, in liblayerzero_cuda.so next to the engine."),
 }
-# C libraries that kernels of ours call: what each does, the command that installs it, its file, the version tested.
+# C libraries that own kernels call: description, the command that installs it, its file, the tested version.
 LIBRARIES = {
     "onednn": (
-        "oneDNN 3: products of float32 and, with AVX-512, bfloat16 matrices.",
+        "oneDNN 3: matrix products in float32 and, with AVX-512, bfloat16.",
         "pip install onednn-cpu-gomp",
         f"{sys.prefix}/lib/libdnnl.so.3",
         "3.2",
     ),
     "libxsmm": (
-        "libxsmm 1.17: products with weights that are stored by columns (GPT-2's) or in panels.",
+        "libxsmm 1.17: matrix products with column-major weights (GPT-2's) or panels.",
         f"sudo apt-get install libxsmm-dev gcc; gcc -shared -o {sys.prefix}/lib/libxsmm.so -Wl,--whole-archive -l:libxsmm.a"
         " -Wl,--no-whole-archive -l:libxsmmnoblas.a -lm -ldl -lrt -lpthread",
         f"{sys.prefix}/lib/libxsmm.so",
         "1.17",
     ),
     "openblas": (
-        "OpenBLAS: products of float32 matrices.",
+        "OpenBLAS: matrix products in float32.",
         "sudo apt-get install libopenblas0-pthread",
         "libopenblas.so.0",
         "0.3.21",
@@ -43,12 +43,12 @@ VARIABLE = "LAYERZERO_LIBRARIES"
 
 
 def report(imports: bool = True) -> list[dict[str, Any]]:
-    """One record a backend: name, description, platform, installed, version, tested_with, origin, kernels, operations,
-    missing, tried.
+    """Returns for each backend name, description, platform, installed, version, tested_with, origin, kernels,
+    operations, missing and tried.
 
-    `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null where nothing can be installed; `code` is
-    the reason code that explain gives, or null. Libraries that are installed are imported and tried here, unless `imports`
-    is False; then `tried` is.
+    `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null if nothing can be installed; `code`
+    is the reason code in explain, or null. Installed libraries are imported and tested here, unless `imports` is False;
+    `tried` is False for untested ones.
     """
     backends.ensure_registered()
     devices = json.loads(_layerzero.devices())
@@ -92,7 +92,7 @@ def _gain(ratios: list[float]) -> dict[str, Any]:
 
 
 def _tried(name: str, library: dict[str, Any], imports: bool) -> dict[str, Any]:
-    """A backend of a descriptor, with why it cannot be used though it is installed."""
+    """Returns a backend's record, with the reason if it is installed but cannot be used."""
     error = _layerzero.prove_backend(name) if imports and library["installed"] else ""
     if not error:
         return library
@@ -101,14 +101,14 @@ def _tried(name: str, library: dict[str, Any], imports: bool) -> dict[str, Any]:
 
 
 def lacking(libraries: Iterable[str], imports: bool = True) -> list[dict[str, Any]]:
-    """{"library", "detail", "fix"} of each library, by name, whose kernels cannot be used as it is now."""
+    """Returns {"library", "detail", "fix"} of each named library whose kernels cannot be used now."""
     known = backends.libraries()
     kernels = json.loads(_layerzero.kernels(None))
     found = []
     for name in libraries:
         own = [k for k in kernels if k["backend"] == name and k["usable"] is not True]
         if not own:
-            continue  # unregistered since
+            continue  # it was unregistered since
         library = _tried(name, known[name], imports) if name in known else _library(name, kernels)
         for item in library["missing"] or [{"detail": own[0]["detail"], "fix": None}]:
             found.append({"library": name, "detail": item["detail"], "fix": item["fix"]})
@@ -116,7 +116,7 @@ def lacking(libraries: Iterable[str], imports: bool = True) -> list[dict[str, An
 
 
 def advice(libraries: Iterable[str]) -> str:
-    """What a user can do about calls that only a reference takes."""
+    """Returns advice for calls that only a reference serves."""
     items = lacking(libraries)
     if not items:
         return "no other kernel takes this call and no library that could be installed has one; layerzero.explain shows why"
@@ -127,8 +127,8 @@ def advice(libraries: Iterable[str]) -> str:
 def served_by_reference(
     uses: list[dict[str, Any]], devices: dict[str, Any], imports: bool = True
 ) -> list[dict[str, Any]]:
-    """Operations that only their reference serves on a device of this machine though a faster kernel is due: those that
-    have answered calls, then those of which no kernel can be used at all.
+    """Returns operations that only a reference serves on a device of this machine: first those that have served calls,
+    then those without any usable kernel.
 
     {"operation", "platform", "kernel_id" or None, "calls", "lacking"} each, see lacking().
     """
@@ -149,7 +149,7 @@ def served_by_reference(
 
 
 def device_missing(devices: dict[str, Any]) -> dict[str, Any] | None:
-    """Why there is no CUDA device, of `_layerzero.devices()`; None if there is one."""
+    """Returns why there is no CUDA device, from `_layerzero.devices()`; None if there is one."""
     why = devices["why_no_cuda"]
     return {"what": "a CUDA device", "detail": why, "fix": _fix_of_driver(why), "code": None} if why else None
 
@@ -165,13 +165,13 @@ def _fix_of_driver(why: str) -> str | None:
 
 
 def _has_nvidia_device() -> bool:
-    """Whether the PCI bus shows a device of NVIDIA; without a bus to look at: it may have one."""
+    """True if the PCI bus has an NVIDIA device, or if there is no PCI bus to inspect."""
     vendors = list(PCI.glob("*/vendor"))
     return not vendors or any(vendor.read_text().strip() == NVIDIA for vendor in vendors)
 
 
 def _library(name: str, kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    """A library that the user names in LAYERZERO_LIBRARIES; nothing is opened unasked."""
+    """Returns the record of a C library, which is only opened if LAYERZERO_LIBRARIES names it."""
     description, install, path, tested_with = LIBRARIES.get(name, (f"The C library {name}.", None, name, None))
     own = [k for k in kernels if k["source"] == name]
     why = "" if own[0]["installed"] else own[0]["detail"]

@@ -1,9 +1,10 @@
 """The commands of `layerzero`, one file each.
 
 A file `<command>.py`, or `<group>_<command>.py` for `layerzero <group> <command>`, has a function `command` with typer's
-annotations; its docstring is the help text. Files that begin with an underscore are helpers. Nothing lists the files.
+annotations; its docstring is the help text. Files that begin with an underscore are helpers. Commands are found by file
+name.
 
-With --json a command prints one JSON document that schemas/cli/<command>.schema.json describes, an error too.
+With --json a command prints one JSON document with the schema schemas/cli/<command>.schema.json, also for errors.
 """
 
 import functools
@@ -15,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-# click's ClickException: newer Typers carry a click of their own, whose UsageError is the base of this one.
+# click's ClickException: newer Typers vendor click, whose UsageError derives from it.
 _UsageFault: Any = typer.BadParameter.__bases__[0].__bases__[0]
 EXIT_CODES = (
     "Exit codes: 0 done; 1 done and the answer is no (no kernel, a problem found, a bar missed), or the work failed; "
@@ -23,13 +24,13 @@ EXIT_CODES = (
 )
 GROUPS = {
     "bench": "Measurements on this machine.",
-    "cache": "What LayerZero keeps on disk.",
+    "cache": "Files that LayerZero keeps on disk.",
     "policy": "The policy in force, and policy files.",
 }
 
 
 def application() -> typer.Typer:
-    """All commands of this folder."""
+    """Returns the application with all commands of this folder."""
     app = typer.Typer(
         name="layerzero",
         help="The best installed kernel for each inference operation, and the reason for every choice.",
@@ -69,7 +70,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="version and build")
     ] = False,
 ) -> None:
-    """Options of the program itself; its help text is the application's."""
+    """Options of the program itself; the application has its help text."""
 
 
 def _add(app: typer.Typer, name: str, function: Any) -> None:
@@ -102,13 +103,13 @@ def _with_manner(function: Any) -> Any:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command; gives the exit code. Errors are one message on standard error, JSON with --json."""
+    """Runs one command and returns its exit code. Errors are one message on standard error, JSON with --json."""
     from layerzero.cli._output import INTERRUPTED, report_error, report_usage
     from layerzero.errors import LayerZeroError
 
     as_json = "--json" in arguments
     try:
-        # Typer prints wrong usage itself, as text; with --json it is raised instead.
+        # Typer prints usage errors as text; with --json they are raised instead.
         code = application()(arguments, prog_name="layerzero", standalone_mode=not as_json)
         return code if isinstance(code, int) else 0
     except SystemExit as end:

@@ -32,16 +32,16 @@ SHORT = {
 _TENSOR = re.compile(r"([a-z][a-z0-9_]*)\[([0-9, ]*)\]$")
 MOST_ELEMENTS = 2**62
 EXAMPLE = "layerzero explain rms_norm --input bf16[4,576] --weight bf16[576]"
-FURTHER = {"layout": "BSHD or BHSD, where the operation has both", "kernel": "this kernel alone; see layerzero list"}
+FURTHER = {"layout": "BSHD or BHSD, if the operation has both", "kernel": "only this kernel; see layerzero list"}
 
 
 def operation_names() -> list[str]:
-    """Flat names, for completion and for the nearest."""
+    """Returns flat names, for completion and suggestions."""
     return list(contracts())
 
 
 def kernel_ids(operation: str | None = None) -> list[str]:
-    """Ids of all kernels, or of those of one operation by its flat name."""
+    """Returns the ids of all kernels, or of those of one operation by its flat name."""
     from layerzero import backends
 
     backends.ensure_registered()
@@ -49,12 +49,12 @@ def kernel_ids(operation: str | None = None) -> list[str]:
 
 
 def all_kernel_ids() -> list[str]:
-    """Ids of all kernels, for completion."""
+    """Returns the ids of all kernels, for completion."""
     return kernel_ids()
 
 
 def device_names() -> list[str]:
-    """This machine's devices, then the simulated ones."""
+    """Returns this machine's devices, then the simulated ones."""
     devices = json.loads(_layerzero.devices())
     return [device["name"] for device in (*devices["devices"], *devices["simulated"])]
 
@@ -71,7 +71,7 @@ def check_device(device: str | None) -> None:
 
 
 class CallCommand(typer.core.TyperCommand):
-    """A command whose further options are the parameters of the operation that its words name: in help and completion too."""
+    """A command whose further options are the parameters of the named operation, also in help and completion."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["layerzero.words"] = list(args)
@@ -112,13 +112,13 @@ class CallCommand(typer.core.TyperCommand):
 
 
 def _click() -> str:
-    """The package of the click that Typer uses: newer Typers carry one of their own."""
+    """Returns the name of the click package that Typer uses; newer Typers vendor it."""
     base = next(c for c in typer.core.TyperCommand.__mro__ if c.__name__ == "Command")
     return base.__module__.rpartition(".")[0]
 
 
 def _options_of(operation: str) -> Iterator[tuple[str, str, str]]:
-    """(option, value, meaning) of each parameter of an operation's contract."""
+    """Yields (option, value, meaning) of each parameter of an operation's contract."""
     for param in contracts()[operation]["params"]:
         kind = param["kind"]
         takes = {"tensor": "dtype[sizes]", "bool": "true or false"}.get(kind, kind)
@@ -131,7 +131,7 @@ def _options_of(operation: str) -> Iterator[tuple[str, str, str]]:
 
 
 def takes_call(command: Any) -> Any:
-    """Marks a command whose further words are a call, for `read_call`: typer leaves them as they are."""
+    """Marks a command whose further words are a call for `read_call`, so that typer passes them through."""
     command.context_settings = {"allow_extra_args": True, "ignore_unknown_options": True}
     command.cls = CallCommand
     return command
@@ -155,7 +155,7 @@ def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
 
 
 def _pairs(words: list[str]) -> dict[str, str]:
-    """["--a", "x", "--b=y"] as {"a": "x", "b": "y"}."""
+    """Returns ["--a", "x", "--b=y"] as {"a": "x", "b": "y"}."""
     pairs = {}
     rest = iter(words)
     for word in rest:

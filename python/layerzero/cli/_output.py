@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON with stable keys for programs."""
+"""Output of commands: tables for people, JSON with stable keys for programs."""
 
 import contextlib
 import json
@@ -33,7 +33,7 @@ _silenced = False
 
 
 def one_of_option(known: Sequence[str], help: str = "") -> Any:
-    """An option whose help and completion name its values."""
+    """Returns an option whose help and completion list its values."""
     text = ", ".join(known[:-1]) + f" or {known[-1]}"
     return typer.Option(help=f"{text}. {help}" if help else text, autocompletion=lambda: list(known))
 
@@ -63,7 +63,7 @@ def manner(quiet: bool, verbose: bool) -> Iterator[None]:
 
 
 def note(quiet: bool) -> Callable[[str], None]:
-    """Gives what prints a line about the work on standard error; nothing where that is not wanted."""
+    """Returns a function that prints progress lines on standard error, or does nothing if `quiet`."""
     return (lambda text: None) if quiet or _silenced else (lambda text: print(text, file=sys.stderr, flush=True))
 
 
@@ -72,17 +72,17 @@ def print_json(data: Any) -> None:
 
 
 def colours() -> bool:
-    """Whether standard output is a terminal that shows colours and nobody asked for none."""
+    """True if standard output is a terminal with colors and NO_COLOR is not set."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], wraps: Sequence[str] = ()) -> None:
-    """`wraps`: the columns whose words may go on in a next line."""
+    """`wraps`: the columns whose words may wrap."""
     print(table(columns, rows, title, wraps=wraps, width=terminal_width(), colour=colours()))
 
 
 def size_text(count: int) -> str:
-    """1536 as 1.5 KiB."""
+    """Returns 1536 as 1.5 KiB."""
     size, units = float(count), ["bytes", "KiB", "MiB", "GiB"]
     while size >= 1024 and len(units) > 1:
         size /= 1024
@@ -91,7 +91,7 @@ def size_text(count: int) -> str:
 
 
 def read_size(text: str) -> int:
-    """Bytes of "1024", "500MiB" or "2 GiB"."""
+    """Returns the bytes of "1024", "500MiB" or "2 GiB"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *(|KiB|MiB|GiB)", text)
     if not match:
         raise InvalidRequestError(f"size: wanted bytes or a number with KiB, MiB or GiB, got {text!r}")
@@ -99,7 +99,7 @@ def read_size(text: str) -> int:
 
 
 def finish(report: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> NoReturn:
-    """A measurement's report as JSON or as `show` prints it; exit code 1 below its bars, if it has any."""
+    """Prints a measurement's report as JSON or with `show`; exits with code 1 if it misses a bar."""
     if as_json:
         print_json(report)
     else:
@@ -109,7 +109,7 @@ def finish(report: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None = None) -> Iterator[Callable[..., None]]:
-    """A bar on standard error while long work runs, where that is a terminal; gives what to call after each step."""
+    """Shows a progress bar on standard error if that is a terminal; yields the function to call after each step."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -119,7 +119,7 @@ def progress(description: str, total: int | None = None) -> Iterator[Callable[..
         task = bars.add_task(description, total=total)
 
         def step(*now: Any) -> None:
-            """One step done; `now` says what comes next or what it was."""
+            """Advances by one step; `now` names the next step or the finished one."""
             text = " ".join([description, *map(str, now)])
             bars.update(task, advance=1, description=text)
 
@@ -131,14 +131,14 @@ _PARTS = re.compile(r"(?P<field>[^:]+): wanted (?P<wanted>.+?)(?:, got (?P<got>.
 
 
 def parts_of(error: LayerZeroError) -> dict[str, str]:
-    """field, wanted, got and fix of an error: as it has them, else as its message says them."""
+    """Returns field, wanted, got and fix of an error, from its attributes or parsed from its message."""
     parts = {key: getattr(error, key) for key in ("field", "wanted", "got", "fix")}
     match = None if any(parts.values()) else _PARTS.fullmatch(str(error))
     return {key: value or "" for key, value in match.groupdict().items()} if match else parts
 
 
 def report_error(error: LayerZeroError, *, as_json: bool) -> int:
-    """Prints an error; gives the exit code: 2 where the command line is invalid."""
+    """Prints an error and returns the exit code: 2 for an invalid command line."""
     if as_json:
         print_json({"error": {"type": type(error).__name__, "message": str(error), **parts_of(error)}})
     else:
@@ -147,7 +147,7 @@ def report_error(error: LayerZeroError, *, as_json: bool) -> int:
 
 
 def report_usage(error: Any) -> int:
-    """The same for a command line that is not one: an unknown command or option, a value that does not fit."""
+    """Does the same for usage errors: an unknown command or option, an invalid value."""
     message = error.format_message()
     print_json({"error": {"type": type(error).__name__, "message": message, **_parts_of_usage(error, message)}})
     return error.exit_code
@@ -167,7 +167,7 @@ def _parts_of_usage(error: Any, message: str) -> dict[str, str]:
 
 
 def _given(error: Any, message: str) -> str:
-    """The value that was refused: of the check that raised the error, or what its message quotes."""
+    """Returns the refused value, from the check that raised the error or quoted in its message."""
     faults: list[Any] = getattr(error.__cause__ or error.__context__, "errors", list)()
     quoted = re.findall(r"'([^']*)'", message)
     return str(faults[0]["input"]) if faults else (quoted or [message])[0]

@@ -11,7 +11,7 @@ from layerzero.cli._output import Json, NoImport, print_json
 def command(no_import: NoImport = False, json: Json = False) -> None:
     """Libraries of kernels: installed or not, what each provides, what is missing and the command that fixes it.
 
-    Exit code 1 if a backend is there and cannot be used as it is.
+    Exit code 1 if an installed backend cannot be used.
     """
     found = report(imports=not no_import)
     problems = list(backends.problems())
@@ -28,5 +28,5 @@ def command(no_import: NoImport = False, json: Json = False) -> None:
 
 
 def _operations(backend: dict) -> str:
-    """Families of operations: "attention, norm" of attention.standard.decode, norm.rms."""
+    """Returns families of operations: "attention, norm" for attention.standard.decode, norm.rms."""
     return ", ".join(dict.fromkeys(operation.partition(".")[0] for operation in backend["operations"]))

@@ -13,13 +13,13 @@ from layerzero.cli._output import Json, finish, print_table, progress
 
 def command(
     operation: Annotated[
-        str | None, typer.Option(help="one operation alone, by flat name", autocompletion=operation_names)
+        str | None, typer.Option(help="only this operation, by flat name", autocompletion=operation_names)
     ] = None,
     rounds: Annotated[int, typer.Option(help="interleaved rounds of each measurement")] = 41,
     device: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     json: Json = False,
 ) -> None:
-    """Host time of each operation's Python call beside the torch expression that it replaces."""
+    """Compares the host time of each operation's Python call with the torch expression that it replaces."""
     if operation is not None:
         known_name("--operation", "a known operation", operation, operation_names(), "see `layerzero list`")
     one_of("--device", device, ("cpu", "cuda"))
@@ -30,7 +30,7 @@ def command(
 
     if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("wanted a CUDA device, got none; `layerzero doctor` says why", param_hint="--device")
-    with progress("operations beside torch") as step:
+    with progress("operations next to torch") as step:
         report = host_costs(operation, rounds, device, on_step=step)
     if not report["results"]:
         refuse_request("--operation", "one that is measured next to a torch expression", repr(operation))

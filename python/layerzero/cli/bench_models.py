@@ -10,12 +10,12 @@ from layerzero.cli._output import Json, finish, print_table, progress
 
 
 def command(
-    families: Annotated[str | None, typer.Option(help="families with commas; default: all")] = None,
+    families: Annotated[str | None, typer.Option(help="families, comma-separated; default: all")] = None,
     rounds: Annotated[int, typer.Option(help="interleaved rounds of each timing", min=1)] = 31,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
     json: Json = False,
 ) -> None:
-    """Small models of each family: right or wrong, what is replaced, time beside Transformers. Exit code 1 below the bars."""
+    """Checks and times small models of each family next to Transformers. Exit code 1 below the bars."""
     need("torch", "transformers", what="bench models")
     import torch
 

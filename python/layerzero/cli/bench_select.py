@@ -13,9 +13,9 @@ from layerzero.errors import NotInstalledError
 
 
 def command(
-    repeat: Annotated[int | None, typer.Option(help="how often each part is measured")] = None, json: Json = False
+    repeat: Annotated[int | None, typer.Option(help="repetitions of each part")] = None, json: Json = False
 ) -> None:
-    """What a selection costs: inline hit, table hit, cold miss, with an invalidating writer. Always JSON."""
+    """Times a selection: call site hit, table hit, cold miss, with an invalidating writer. Always JSON."""
     program = _program()
     if not program.is_file():
         raise NotInstalledError(
@@ -27,7 +27,7 @@ def command(
 
 
 def _program() -> Path:
-    """Where a build in a clone puts it, next to the library."""
+    """Returns the path of the program in a clone's build, next to the library."""
     return Path(_layerzero.__file__).resolve().parent.parent / "bin" / "lz_bench_select"
 
 

@@ -8,9 +8,9 @@ from layerzero.cli._output import Json, finish, print_table
 
 
 def command(
-    rounds: Annotated[int, typer.Option(help="how often each way is measured", min=1)] = 21, json: Json = False
+    rounds: Annotated[int, typer.Option(help="repetitions of each way", min=1)] = 21, json: Json = False
 ) -> None:
-    """Cost of one parallel loop: in torch's pool, in a program of LayerZero, in LayerZero alone."""
+    """Measures the overhead of a parallel loop: in torch's pool, in a program of LayerZero, in LayerZero alone."""
     from layerzero._thread_bench import fork_join
 
     finish(fork_join(rounds), json, _print)
@@ -21,4 +21,4 @@ def _print(report: dict) -> None:
         [row["way"], f"{row['us']:.2f}", f"{row['least_us']:.2f} to {row['most_us']:.2f}", f"{row['bar_us']:g}"]
         for row in report["ways"]
     ]
-    print_table(f"A loop in which all meet, on {report['threads']} threads", ["way", "us", "spread", "bar"], rows)
+    print_table(f"A loop with a barrier, on {report['threads']} threads", ["way", "us", "spread", "bar"], rows)

@@ -17,7 +17,7 @@ def command(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Which kernels serve each operation and dtype on each device, by their rules on device and dtype."""
+    """Shows which kernels serve each operation and dtype on each device, by their constraints on device and dtype."""
     entries = [entry.to_dict() for entry in lz.coverage(*(devices or ()), shipped=not everything)]
     if json:
         print_json({"coverage": entries})

@@ -13,7 +13,7 @@ from layerzero.cli._output import Json, finish, note, one_of_option, print_table
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 AGREEMENT_TOKENS = 16
-# Seconds after which no further round begins, and after which memory is no longer measured: a busy machine still ends
+# Seconds after which no further round starts, and after which memory is not measured, so that a busy machine finishes
 # within two minutes.
 COMPARE_S, MEMORY_UNTIL_S = 25, 70
 
@@ -24,11 +24,11 @@ def command(
     question: Annotated[str, typer.Option(help="what to ask")] = QUESTION,
     json: Json = False,
 ) -> None:
-    """A real model answers through LayerZero, then runs beside Transformers alone."""
+    """Generates with a real model through LayerZero, then compares it with Transformers alone."""
     one_of("--dtype", dtype, DTYPES)
     need("torch", "transformers", what="demo")
     start = time.perf_counter()
-    say = note(json or sys.stderr.isatty())  # a terminal has bars
+    say = note(json or sys.stderr.isatty())  # a terminal shows progress bars
     say("loading the model and preparing it for LayerZero ...")
     models, session, kernelized = _load(model, dtype)
     report: dict[str, Any] = {"dtype": dtype, "question": question}
@@ -109,7 +109,7 @@ def _memory(path, dtype):
 
 
 def _agreement(path, models, session, question):
-    """Greedy ids in f32, where equal is the promise; narrower dtypes round differently."""
+    """Compares greedy ids in f32, which must be equal; narrower dtypes round differently."""
     import torch
 
     from layerzero.models import load, measure
@@ -123,7 +123,7 @@ def _agreement(path, models, session, question):
 
 
 def _others(others):
-    """One text a kernel; libraries that are not installed or serve another device are put together."""
+    """Returns a text per kernel; libraries that are not installed or serve another device are grouped."""
     shown, missing, elsewhere, references = [], set(), set(), 0
     for kernel_id, reason in others.items():
         if kernel_id.startswith(("ref.", "torch.ref.")):

@@ -12,7 +12,7 @@ from layerzero.cli._output import Json, Verbose, print_json, print_table
 from layerzero.report import SelectionReport
 
 SCORE = (
-    "score: the highest runs. priority is the kernel's rank as its row declares it; a measured kernel loses 10 points for each "
+    "score: the highest runs. priority is the kernel's declared rank; a measured kernel loses 10 points for each "
     "time that it takes longer than the fastest; preferred and avoided are the policy's; transforms are copies of the arguments."
 )
 
@@ -29,7 +29,7 @@ def command(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Why a call gets its kernel: layerzero explain attention --query 'bf16[1,512,32,128]' --key ... --device h100.
+    """Explains the kernel of a call: layerzero explain attention --query 'bf16[1,512,32,128]' --key ... --device h100.
 
     Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero explain OPERATION --help` lists
     them. --verbose has each refused kernel on a line of its own. Exit code 1 if no kernel may run.
@@ -92,8 +92,7 @@ def _row(report: SelectionReport, candidate, timed: bool) -> list[str]:
 
 
 def _grouped(refused: list) -> dict[str, list[str]]:
-    """Kernels by what refuses them: those of another device together, those of a library that is missing, the others by
-    their reasons."""
+    """Groups kernels by what refuses them: another device, a missing library, or their reasons."""
     found: dict[str, list[str]] = {}
     for candidate in refused:
         codes = {reason.code for reason in candidate.reasons}

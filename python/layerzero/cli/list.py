@@ -32,7 +32,8 @@ def command(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """Operations, one a line; with OPERATION, --library or --verbose their kernels, references last, with the reason where one cannot be used."""
+    """Lists operations, one per line; with OPERATION, --library or --verbose their kernels, references last, and why a
+    kernel cannot be used."""
     if library is not None:
         known_name("--library", "a known library", library, _libraries(), "see `layerzero backends`")
     if platform is not None:
@@ -46,7 +47,7 @@ def command(
         and (platform is None or k["platform"] in ("any", platform))
     ]
     names = list(dict.fromkeys(k["name"] for k in kernels))
-    kernels.sort(key=lambda k: k["reference"])  # last; otherwise they stay in their order
+    kernels.sort(key=lambda k: k["reference"])  # references last, otherwise in order
     if json:
         operations = [{"name": n, "operations": [o["id"] for o in contracts()[n]["operations"]]} for n in names]
         print_json({"operations": operations, "specs": [_spec(n) for n in names], "kernels": kernels})
@@ -57,7 +58,7 @@ def command(
 
 
 def _runs_here(kernel: Any, platforms: set[str]) -> bool:
-    """Whether the kernel is installed and a device of this machine is of its kind."""
+    """True if the kernel is installed and this machine has a device of its platform."""
     return kernel["usable"] is not False and (kernel["platform"] == "any" or kernel["platform"] in platforms)
 
 
@@ -72,7 +73,7 @@ def _spec(name: str) -> dict[str, Any]:
 
 
 def _print_operations(kernels: list[dict[str, Any]]) -> None:
-    """A line for each operation: its kernels by kind of device, without references."""
+    """Prints a line for each operation: its kernels by platform, without references."""
     rows = []
     for name in sorted({k["name"] for k in kernels}):
         own = {k["kernel_id"]: k for k in kernels if k["name"] == name and not k["reference"]}
@@ -85,7 +86,7 @@ def _print_operations(kernels: list[dict[str, Any]]) -> None:
 
 
 def _print_kernels(kernels: list[dict[str, Any]]) -> None:
-    """A line for each kernel, whatever the number of operations that it serves."""
+    """Prints a line for each kernel, even if it serves several operations."""
     operations: dict[str, list[str]] = {}
     for k in kernels:
         operations.setdefault(k["kernel_id"], []).append(k["operation"])

@@ -28,11 +28,11 @@ def command(
         return
     print(f"{file}: ok")
     for name in not_installed:
-        print(f"{name} is not installed here: what names it has no effect; `layerzero backends` shows what is missing")
+        print(f"{name} is not installed here: settings that name it have no effect; see `layerzero backends`")
 
 
 def _not_installed(keys: dict[str, Any]) -> list[str]:
-    """Libraries that the policy names and none of whose kernels can be used here."""
+    """Returns libraries that the policy names and that have no usable kernel here."""
     named = [*keys["locks"]["value"].values()]
     for key in ("prefer_sources", "avoid_sources", "allow_sources"):
         named += keys[key]["value"]

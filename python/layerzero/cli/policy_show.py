@@ -13,7 +13,7 @@ def command(
     verbose: Verbose = False,
     json: Json = False,
 ) -> None:
-    """The policy in force: each key with its value and where it was set."""
+    """Shows the policy in force: each key with its value and where it was set."""
     policy = lz.policy_in_force()
     keys = {k: v for k, v in policy["keys"].items() if all_keys or verbose or v["origin"] != "default"}
     if json:

@@ -17,11 +17,11 @@ def command(
     kernel_id: Annotated[str, typer.Argument(help="a kernel's id; see layerzero list", autocompletion=all_kernel_ids)],
     operation: Annotated[
         str | None,
-        typer.Option(help="which of its operations, where it serves several", autocompletion=operation_names),
+        typer.Option(help="one of its operations, if it serves several", autocompletion=operation_names),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Whether a kernel takes a call: layerzero validate hwy.norm.rms --input 'f32[4,576]' --weight 'f32[576]'.
+    """Checks whether a kernel takes a call: layerzero validate hwy.norm.rms --input 'f32[4,576]' --weight 'f32[576]'.
 
     Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero validate KERNEL --help` lists
     them. Exit code 1, with all reasons, if it does not.

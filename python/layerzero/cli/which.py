@@ -16,7 +16,7 @@ def command(
     device: Annotated[str | None, Device] = None,
     json: Json = False,
 ) -> None:
-    """The kernel that a call would run: layerzero which rms_norm --input 'f32[4,576]' --weight 'f32[576]'.
+    """Shows the kernel that a call would run: layerzero which rms_norm --input 'f32[4,576]' --weight 'f32[576]'.
 
     Pass each parameter of the operation as an option, a tensor as dtype[sizes]; `layerzero which OPERATION --help` lists
     them. With --device: the kernel that would run there, installed here or not. Of installed libraries only that of the

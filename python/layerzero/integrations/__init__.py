@@ -1,1 +1,1 @@
-"""LayerZero inside other libraries; each is imported when it is used."""
+"""LayerZero inside other libraries; each is imported on use."""

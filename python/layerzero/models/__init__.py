@@ -1,4 +1,4 @@
-"""Models from local files: what `layerzero generate`, `bench e2e` and `demo` run."""
+"""Models from local files, for `layerzero generate`, `bench e2e` and `demo`."""
 
 import importlib
 from typing import Any
@@ -13,7 +13,7 @@ _FROM_GGUF = ("default_model_path", "load")
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when first used: the cache on disk is listed without torch."""
+    """Imports on first use, so that listing the disk cache does not need torch."""
     if name not in __all__:
         raise AttributeError(f"module 'layerzero.models' has no attribute {name!r}")
     module = "gguf" if name in _FROM_GGUF else "generation"

@@ -1,4 +1,4 @@
-"""Which kernels a model's calls run, and why each other kernel lost: for `layerzero demo`."""
+"""The kernels of a model's calls, and why each other kernel lost, for `layerzero demo`."""
 
 import torch
 
@@ -6,7 +6,7 @@ import layerzero as lz
 
 
 def calls(model, rows=220):
-    """(phase, operation, tensors, parameters) of one layer's calls in prefill and decode, and of the output layer."""
+    """Yields (phase, operation, tensors, parameters) of a layer's prefill and decode calls, and of the output layer."""
     config, dtype = model.config, model.dtype
     hidden, inner, heads = config.hidden_size, config.intermediate_size, config.num_attention_heads
     kv_heads = config.num_key_value_heads
@@ -29,7 +29,7 @@ def calls(model, rows=220):
 
 
 def main_reason(candidate, chosen):
-    """Why a candidate lost, in a few words."""
+    """Returns in a few words why a candidate lost."""
     if candidate.kernel_id.startswith("ref."):
         return "reference, for checking only"
     if not candidate.admissible:
@@ -41,7 +41,7 @@ def main_reason(candidate, chosen):
 
 
 def choices(model):
-    """[{phase, operation, kernel_id, score, others: {kernel_id: reason}}]"""
+    """Returns [{phase, operation, kernel_id, score, others: {kernel_id: reason}}]."""
     found = []
     with torch.inference_mode():
         for phase, operation, tensors, parameters in calls(model):

@@ -1,4 +1,4 @@
-"""What LayerZero keeps on disk: models converted from GGUF files, packed weights, findings about models. Listed, capped, cleared; all of it can be made again."""
+"""The disk cache: converted GGUF models, packed weights, findings about models. All of it can be recreated."""
 
 import json
 import os
@@ -10,30 +10,30 @@ from typing import Any
 
 from layerzero import _layerzero
 
-_not_kept: set[pathlib.Path] = set()  # folders that a warning has named
+_not_kept: set[pathlib.Path] = set()  # folders for which a warning was emitted
 
 
 def cache_dir() -> pathlib.Path:
-    """Where LayerZero keeps what it can make again: $LAYERZERO_CACHE_DIR, else the policy's `cache_dir`, which is layerzero
-    in $XDG_CACHE_HOME or ~/.cache where nobody sets it."""
+    """Returns the cache folder: $LAYERZERO_CACHE_DIR, else the policy's `cache_dir`, by default layerzero in
+    $XDG_CACHE_HOME or ~/.cache."""
     given = os.environ.get("LAYERZERO_CACHE_DIR")
     return pathlib.Path(given or json.loads(_layerzero.policy_text())["keys"]["cache_dir"]["value"]).expanduser()
 
 
 def not_kept(what: str, error: OSError) -> None:
-    """Warns, once for each folder, that nothing can be kept in the cache."""
+    """Warns, once for each folder, that nothing can be stored in the cache."""
     folder = cache_dir()
     if folder not in _not_kept:
         _not_kept.add(folder)
         warnings.warn(
-            f"{what} is not kept and will be made again each time: {error}; set LAYERZERO_CACHE_DIR to a folder that can be "
+            f"{what} is not kept and will be recreated each time: {error}; set LAYERZERO_CACHE_DIR to a folder that can be "
             "written",
             stacklevel=2,
         )
 
 
 def touch(folder: pathlib.Path) -> None:
-    """Says that an entry was used now; on a read-only disk nothing is said."""
+    """Marks an entry as used now; does nothing on a read-only disk."""
     try:
         os.utime(folder)
     except OSError:
@@ -41,7 +41,8 @@ def touch(folder: pathlib.Path) -> None:
 
 
 def entries() -> list[dict[str, Any]]:
-    """{"path", "model" (digest of its file or its parameters), "kind", "bytes", "used_at" (seconds since 1970)}, the least recently used first."""
+    """Returns {"path", "model" (digest of its file or its parameters), "kind", "bytes", "used_at" (seconds since 1970)}
+    of each entry, the least recently used first."""
     found = []
     for folder in cache_dir().glob("models/*/*"):
         try:
@@ -49,7 +50,7 @@ def entries() -> list[dict[str, Any]]:
                 continue
             size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
             used = folder.stat().st_mtime
-        except OSError:  # somebody else removes it now
+        except OSError:  # another process is removing it
             continue
         found.append(
             {"path": str(folder), "model": folder.parent.name, "kind": folder.name, "bytes": size, "used_at": used}
@@ -58,7 +59,7 @@ def entries() -> list[dict[str, Any]]:
 
 
 def cap(most_bytes: int) -> list[dict[str, Any]]:
-    """Removes what was not used for the longest time until the rest fits; gives what was removed."""
+    """Removes the least recently used entries until the rest fits; returns the removed entries."""
     found = entries()
     total, removed = sum(entry["bytes"] for entry in found), []
     for entry in found:
@@ -71,11 +72,11 @@ def cap(most_bytes: int) -> list[dict[str, Any]]:
 
 
 def _remove(folder: pathlib.Path) -> None:
-    """Out of sight at once, then deleted: nobody finds half of it. Who has it open keeps it."""
+    """Renames an entry, then deletes it, so that nobody finds half of it; open files stay usable."""
     hidden = pathlib.Path(tempfile.mkdtemp(prefix=".removed-", dir=folder.parent))
     try:
         folder.rename(hidden / folder.name)
-    except FileNotFoundError:  # somebody else was first
+    except FileNotFoundError:  # another process was first
         pass
     finally:
         shutil.rmtree(hidden, ignore_errors=True)

@@ -5,7 +5,7 @@ import dataclasses
 import torch
 
 VOCABULARY, LENGTH = 256, 12
-# Relative L2 error of logits. In bf16 it is measured against f32, beside the model's own.
+# Relative L2 error of logits. In bf16 it is measured against f32, relative to the model's own error.
 F32_ERROR = 2e-5
 BF16_RATIO = 1.25
 PADDINGS = (None, "left", "right")
@@ -32,7 +32,7 @@ _SHARED = {"shared_expert_intermediate_size": 32}
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """`inputs`: "ids" of a decoder, "tokens" of an encoder, "pairs" of both, "sound" or "image"."""
+    """A model family. `inputs`: "ids" of a decoder, "tokens" of an encoder, "pairs" of both, "sound" or "image"."""
 
     name: str
     config: str
@@ -45,7 +45,7 @@ class Family:
         return self.inputs in ("ids", "pairs", "sound")
 
     def build(self, dtype=torch.float32):
-        """The model in evaluation mode; its weights are the same each time."""
+        """Returns the model in evaluation mode; its weights are the same each time."""
         import transformers
 
         torch.manual_seed(0)
@@ -54,7 +54,7 @@ class Family:
         return as_trained(model).to(dtype)
 
     def example(self, dtype=torch.float32, padding=None):
-        """Arguments of a forward; `padding`: "left" or "right", two rows of unlike length then."""
+        """Returns arguments of a forward; with `padding` "left" or "right" two rows of different length."""
         generator = torch.Generator().manual_seed(1)
         ids = torch.randint(3, VOCABULARY - 3, (2, LENGTH), generator=generator)
         if self.inputs == "image":
@@ -225,7 +225,7 @@ FAMILIES = [
 
 
 def as_trained(model):
-    """The model, whose weights are not all alike any more: norms are away from one, biases from zero."""
+    """Changes weights that are constant at initialization: norms away from one, biases from zero."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 1 or name.endswith("bias"):
@@ -238,7 +238,7 @@ def paddings_of(family):
 
 
 def first_output(model, example):
-    """Logits or hidden states of all rows that are not padding."""
+    """Returns logits or hidden states of all rows that are not padding."""
     with torch.inference_mode():
         rows = model(**example)[0]
     mask = example.get("attention_mask")
@@ -246,6 +246,6 @@ def first_output(model, example):
 
 
 def error(actual, expected):
-    """Relative L2 distance."""
+    """Returns the relative L2 distance."""
     difference = actual.double() - expected.double()
     return float(difference.norm() / expected.double().norm())

@@ -1,4 +1,4 @@
-"""Token by token generation over a Transformers causal model, with LayerZero's sampling operations."""
+"""Token-by-token generation with a Transformers causal model and LayerZero's sampling operations."""
 
 import dataclasses
 import time
@@ -20,7 +20,7 @@ TEMPLATE_SECONDS = 10.0  # a chat template takes milliseconds; one that loops is
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """How the next token is drawn; greedy as long as nothing is asked for."""
+    """How the next token is drawn; greedy by default."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -43,16 +43,16 @@ class Sampling:
 
     @staticmethod
     def of(temperature=None, top_k=None, top_p=None, min_p=None, seed=None):
-        """Greedy if nothing but a seed is given, or at temperature 0."""
+        """Returns greedy sampling if nothing but a seed is passed, or at temperature 0."""
         asked = any(value is not None for value in (temperature, top_k, top_p, min_p))
         if temperature == 0:
             return Sampling(seed=seed)
         return Sampling(1.0 if temperature is None else temperature, top_k, top_p, min_p, seed, not asked)
 
     def draw(self, logits, step):
-        """logits (batch, vocab) -> ids (batch,). With a seed `step` is the offset: equal seeds repeat a run exactly.
+        """Draws ids (batch,) from logits (batch, vocab). With a seed `step` is the offset: equal seeds repeat a run.
 
-        Without one torch's default generator draws."""
+        Without a seed torch's default generator is used."""
         if self.greedy:
             return _OPS["sample_topk"](logits, 1, seed=0)
         how = {"temperature": float(self.temperature)}
@@ -69,7 +69,7 @@ class Sampling:
 
 @dataclasses.dataclass
 class Result:
-    """What one prompt gave; seconds and rates are of the whole batch it was in."""
+    """The result of one prompt; seconds and rates are of its whole batch."""
 
     text: str
     token_ids: list
@@ -81,7 +81,7 @@ class Result:
 
 
 def stop_ids(model, tokenizer):
-    """Ids that end an answer: the tokenizer's and the generation configuration's."""
+    """Returns the ids that end an answer: the tokenizer's and the generation configuration's."""
     ids = set()
     for value in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
         ids |= set(value) if isinstance(value, (list, tuple)) else {value}
@@ -99,10 +99,10 @@ class Session:
         self._warned = False
 
     def chat_ids(self, messages):
-        """Ids of a conversation ({"role", "content"}) in the model's chat template; the plain text without one."""
+        """Returns the ids of a conversation ({"role", "content"}) in the model's chat template, if it has one."""
         if not self.tokenizer.chat_template:
             return tokenize("\n".join(m["content"] for m in messages), self.tokenizer_id)["input_ids"]
-        with typed_errors("chat template", "one that renders these messages", "mend it, or pass --raw"):
+        with typed_errors("chat template", "one that renders these messages", "correct it, or pass --raw"):
             text = within(
                 TEMPLATE_SECONDS,
                 lambda: self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False),
@@ -113,11 +113,11 @@ class Session:
         return detokenize(ids, self.tokenizer_id)
 
     def generate(self, prompts, max_tokens, sampling=None, on_text=None, stop=None):
-        """Answers to prompts given as lists of ids. on_text(piece): text of the single prompt as it comes. stop(): asked
-        after each token; True ends the answers where they are."""
+        """Answers prompts given as lists of ids. on_text(piece): streams the text of a single prompt. stop(): called
+        after each token; True ends the answers."""
         sampling = sampling or Sampling()
         if max_tokens < 1:
-            raise InvalidRequestError(f"max_tokens: wanted at least 1, got {max_tokens}; ask for one token or more")
+            raise InvalidRequestError(f"max_tokens: wanted at least 1, got {max_tokens}; pass 1 or more")
         if not prompts or not all(prompts):
             raise InvalidRequestError("prompt: wanted at least one token, got none; pass some text")
         rows: list[list[int]] = [[] for _ in prompts]
@@ -180,7 +180,7 @@ class Session:
                 logits_to_keep=1,
                 **cache_argument(self.model, cache),
             )
-            if single:  # what the cache holds now, for the next turn
+            if single:  # the tokens in the cache, for the next turn
                 self._cache, self._cached = cache, list(fed)
             ids = sampling.draw(out.logits[:, -1].contiguous(), step)
             tokens = ids.tolist()
@@ -192,7 +192,7 @@ class Session:
             ids = ids[:, None]
 
     def _reuse(self, prompt):
-        """The cache cut back to what it shares with the prompt, and the ids that are left to feed."""
+        """Returns the cache truncated to its common prefix with the prompt, and the remaining ids."""
         from transformers.cache_utils import DynamicCache
 
         shared = 0
@@ -200,7 +200,7 @@ class Session:
             if old != new:
                 break
             shared += 1
-        cache, self._cache = self._cache, None  # a failure on the way leaves no half cache behind
+        cache, self._cache = self._cache, None  # an error does not leave a partial cache
         if cache is None or shared == 0:
             cache, shared = DynamicCache(config=self.model.config), 0
         elif shared < len(self._cached) and not _is_cut_back(cache, len(self._cached) - shared):
@@ -220,7 +220,7 @@ class Session:
 
 
 def _is_cut_back(cache, count):
-    """Whether the last `count` positions could be dropped: not from states, nor from what has left a window behind."""
+    """Drops the last `count` positions; returns False if it cannot: for states and windows that have advanced."""
     if any(cache.is_linear):
         return False
     try:
@@ -229,13 +229,13 @@ def _is_cut_back(cache, count):
         RuntimeError,
         ValueError,
         NotImplementedError,
-    ):  # some layers may be cut back: the cache is of no use any more
+    ):  # some layers may be truncated: the cache is unusable
         return False
     return True
 
 
 class _TextStream:
-    """Passes text on as soon as it is certain: a character may need several tokens."""
+    """Emits text as soon as it is final: a character may need several tokens."""
 
     def __init__(self, decode, emit):
         self.decode, self.emit = decode, emit
@@ -248,7 +248,7 @@ class _TextStream:
         if text[: len(self.shown)] == self.shown:
             self.emit(text[len(self.shown) :])
             self.shown = text
-        # A window of ids keeps each step short, whatever the answer's length.
+        # A window of ids bounds the time of each step.
         if len(ids) - self.start > 64 and text.endswith("\n"):
             self.start, self.shown = len(ids), ""
 

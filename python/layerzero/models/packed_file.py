@@ -1,6 +1,6 @@
-"""Named byte matrices in one safetensors file: written whole or not at all, checked when it is opened, mapped and not read.
+"""Named byte matrices in one safetensors file: written atomically, checked when opened, and memory-mapped.
 
-Any reader of safetensors reads it. Tensors lie behind each other in the order given, from a multiple of 64 bytes on.
+Any safetensors reader can read it. Tensors are stored in the given order, starting at a multiple of 64 bytes.
 """
 
 import contextlib
@@ -17,12 +17,12 @@ _ALIGNMENT = 64
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    """A buffer over a tensor's memory."""
+    """Returns a buffer over a tensor's memory."""
     return tensor.contiguous().numpy()
 
 
 def write(path: pathlib.Path, tensors: dict[str, torch.Tensor], about: dict[str, Any]) -> None:
-    """Puts the file in the place of what is there; who has the old one mapped keeps it. Raises OSError."""
+    """Replaces the file atomically; existing mappings of the old one stay valid. Raises OSError."""
     header: dict[str, Any] = {}
     end = checksum = 0
     for name, tensor in tensors.items():
@@ -48,7 +48,7 @@ def write(path: pathlib.Path, tensors: dict[str, torch.Tensor], about: dict[str,
 
 
 def read(path: pathlib.Path, about: dict[str, Any]) -> dict[str, torch.Tensor] | None:
-    """The tensors, over memory that is the file's; None where no such file is or it is not what `write` made."""
+    """Returns the tensors over the mapped file; None if there is no such file or `write` did not make it."""
     try:
         size = path.stat().st_size
         data = torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
@@ -62,5 +62,5 @@ def read(path: pathlib.Path, about: dict[str, Any]) -> dict[str, torch.Tensor] |
             first, last = entry["data_offsets"]
             tensors[name] = data[begin + first : begin + last].view(entry["shape"])
         return tensors
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):  # cut off, or of another kind
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):  # truncated, or of another kind
         return None

@@ -1,4 +1,4 @@
-"""A limit of time for Python code that may never end, such as a model's chat template."""
+"""A time limit for Python code that may never end, such as a model's chat template."""
 
 import ctypes
 import threading
@@ -9,12 +9,12 @@ T = TypeVar("T")
 
 
 class _Stopped(BaseException):
-    """Raised inside the code that took too long."""
+    """Raised inside code that took too long."""
 
 
 def within(seconds: float, function: Callable[[], T]) -> T:
-    """The function's result; TimeoutError after so many seconds. It runs in a thread of its own, which is then stopped
-    at its next Python instruction."""
+    """Returns the function's result, or raises TimeoutError after `seconds`. The function runs in a separate thread,
+    which is then stopped at its next Python instruction."""
     result: list[T] = []
     failure: list[BaseException] = []
 

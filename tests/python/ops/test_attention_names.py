@@ -137,7 +137,7 @@ def test_a_row_that_sees_nan_is_nan(kernel):
 
 def test_nested_batches_refuse_what_packed_ones_have_not():
     nested = torch.nested.nested_tensor([Q[0], K[0]], layout=torch.jagged)
-    with pytest.raises(lz.InvalidRequestError, match="attention: attn_mask: wanted none beside nested tensors"):
+    with pytest.raises(lz.InvalidRequestError, match="attention: attn_mask: wanted none with nested tensors"):
         lz.attention(nested, nested, nested, attn_mask=torch.ones(3, 3))
     with pytest.raises(lz.InvalidRequestError, match=r"attention: key: .*nest all or none"):
         lz.attention(nested, K, K)

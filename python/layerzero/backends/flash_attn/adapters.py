@@ -1,4 +1,4 @@
-"""FlashAttention 2 by its own package."""
+"""FlashAttention 2 of its own package."""
 
 from flash_attn import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 from torch.nn import functional as F
@@ -39,7 +39,7 @@ def _forward(query, keys, cu_q, most, how, rows):
 
 
 class _Package(Operations):
-    """Its function for tensors of four axes takes any strides, so nothing is packed."""
+    """The function for four-axis tensors takes any strides, so nothing is packed."""
 
     def dense(self, query, key, value, causal, scale, window, softcap, sinks, slopes, return_lse):
         query, scale = positive_scale(query, scale)

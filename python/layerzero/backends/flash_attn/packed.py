@@ -1,9 +1,9 @@
-"""The attention operations by any FlashAttention: what its packages share is that they take packed and paged sequences.
+"""The attention operations with any build of FlashAttention, all of which take packed and paged sequences.
 
-A package gives `forward`; this module makes its arguments from a call's and its results into the call's. Nothing is read
-from the device: lengths stay there, and what bounds them is taken from shapes. Index data is limited to what the tensors
-hold, so that invalid data reads other entries of the same tensors. All of FlashAttention aligns causal triangles and windows
-bottom-right, as the operations do, and gives natural logarithms.
+A package provides `forward`; this module converts the arguments and results of a call. Nothing is read from the device:
+lengths stay there, and their bounds follow from shapes. Index data is clamped to the tensors' bounds, so that invalid
+data reads other entries of the same tensors. All builds align causal triangles and windows bottom-right, as the
+operations do, and return natural logarithms.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from layerzero.backends.torch.attention import positive_scale
 from layerzero.backends.torch.varlen import completed, each, packed_offsets
 
-ALL = (-1, -1)  # a window that hides nothing: keys to the left and to the right of a row's position
+ALL = (-1, -1)  # a window that hides nothing: keys left and right of a row's position
 
 
 class Keys(NamedTuple):
@@ -23,7 +23,7 @@ class Keys(NamedTuple):
 
     key: torch.Tensor
     value: torch.Tensor
-    longest: int  # at least as many keys as any sequence has
+    longest: int  # upper bound of the keys of a sequence
     offsets: torch.Tensor | None = None  # (b + 1) int32
     used: torch.Tensor | None = None  # (b) int32 keys of each sequence
     table: torch.Tensor | None = None  # (b, n) int32 pages of each sequence
@@ -34,18 +34,18 @@ class Keys(NamedTuple):
 
 
 class How(NamedTuple):
-    """What a call asks for, in FlashAttention's terms."""
+    """The options of a call, in FlashAttention's terms."""
 
     causal: bool
     scale: float
     window: tuple[int, int] = ALL
     softcap: float = 0.0  # 0: none
     slopes: torch.Tensor | None = None  # (h) float32
-    sinks: torch.Tensor | None = None  # (h) bfloat16; only where the package takes them
+    sinks: torch.Tensor | None = None  # (h) bfloat16; only if the package supports them
 
 
-# (query (n, h, d), keys, cu_q (b + 1) int32, most queries of a sequence, how, queries of every sequence or None where they
-# differ) to output (n, h, d_v) and lse (n, h); the lse of a row without a key, and of one with NaN, is infinite.
+# Maps (query (n, h, d), keys, cu_q (b + 1) int32, most queries of a sequence, how, queries of every sequence or None if
+# they differ) to output (n, h, d_v) and lse (n, h); the lse of a row without a key, or with NaN, is infinite.
 Forward = Callable[[torch.Tensor, Keys, torch.Tensor, int, How, int | None], tuple[torch.Tensor, torch.Tensor]]
 
 
@@ -54,7 +54,7 @@ def slopes_of(slopes: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def window_of(window: int | None) -> tuple[int, int]:
-    """`window` keys, the row's own position included: a window ends there, in calls that are not causal too."""
+    """Converts `window` keys, which end at and include the row's own position, also in calls that are not causal."""
     return ALL if window is None or window < 0 else (window - 1, 0)
 
 
@@ -63,7 +63,7 @@ def window_left_of(window_left: int) -> tuple[int, int]:
 
 
 def finished(output: torch.Tensor, lse: torch.Tensor | None, sinks: torch.Tensor | None, return_lse: bool) -> Any:
-    """Output (..., h, d) and lse (..., h), -inf for a row without a key, with sinks as a factor of the output."""
+    """Returns output (..., h, d) and lse (..., h), -inf for a row without a key; sinks are a factor of the output."""
     if sinks is None and not return_lse:
         return output, None
     assert lse is not None
@@ -89,7 +89,7 @@ def pages_of(k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, 
 
 
 def csr(k_cache, v_cache, indptr, indices, last_page_len) -> Keys:
-    """A CSR list as a table. Its width is the number of listed pages: the longest sequence is not known on the host."""
+    """Converts a CSR list to a table as wide as all listed pages: the longest sequence is not known on the host."""
     size, listed = k_cache.shape[1], indices.shape[0]
     first = indptr.clamp(0, listed)
     used = (last_page_len - size).clamp_(max=0).add_(first.diff() * size)
@@ -102,7 +102,7 @@ class Operations:
 
     def __init__(self, forward: Forward, native_sinks: bool = False) -> None:
         self.forward = forward
-        self.native_sinks = native_sinks  # in bfloat16, and then in the package's lse too
+        self.native_sinks = native_sinks  # in bfloat16; the package's lse then includes them
 
     def _run(self, query, keys, cu_q, most, how, rows, sinks, return_lse):
         query, scale = positive_scale(query, how.scale)
@@ -112,7 +112,7 @@ class Operations:
         return finished(output, lse, None if native else sinks, return_lse)
 
     def dense(self, query, key, value, causal, scale, window, softcap, sinks, slopes, return_lse):
-        """(b, s, h, d) tensors as packed ones: output (b, s_q, h_q, d) and lse (b, h_q, s_q)."""
+        """Packs (b, s, h, d) tensors; returns output (b, s_q, h_q, d) and lse (b, h_q, s_q)."""
         b, s_q, s_kv = query.shape[0], query.shape[1], key.shape[1]
         keys = Keys(key.flatten(0, 1), value.flatten(0, 1), s_kv, offsets=each(b, s_kv, key.device))
         how = How(bool(causal), scale, window_of(window), softcap or 0.0, slopes)
@@ -138,7 +138,7 @@ class Operations:
     def ragged_attention(
         self, query, key, value, cu_q, cu_k, causal, scale, window, softcap, sinks, slopes, max_q, max_k, return_lse
     ):
-        """Two sequences more: the queries of none, without a key, and the keys of none, without a query."""
+        """Two more sequences hold the queries of none, without keys, and the keys of none, without queries."""
         total = query.shape[0]
         cu_q, begin = packed_offsets(_int32(cu_q), total), packed_offsets(_int32(cu_k), key.shape[0])
         cu_q, begin = F.pad(cu_q, (0, 1), value=total), torch.cat([begin[:-1], begin[-2:]])
@@ -180,7 +180,7 @@ class Operations:
         self, query, k_cache, v_cache, qo_indptr, indptr, indices, last_page_len, sm_scale, causal, window_left,
         softcap, sinks, slopes, k_scale, v_scale, return_lse,
     ):  # fmt: skip
-        """One sequence more, without a key, for the queries of none."""
+        """One more sequence, without keys, holds the queries of none."""
         total = query.shape[0]
         cu_q = packed_offsets(_int32(qo_indptr), total)
         keys = csr(k_cache, v_cache, indptr, indices, last_page_len)
@@ -191,7 +191,7 @@ class Operations:
 
 
 def probe_of(adapter: Callable[..., Any]) -> Callable[[], None]:
-    """A probe: one query over two keys with equal logits is the mean of their values."""
+    """Returns a probe: one query over two keys with equal logits must return the mean of their values."""
 
     def probe() -> None:
         key = torch.zeros(1, 2, 1, 64, dtype=torch.float16, device="cuda")

@@ -1,4 +1,4 @@
-"""FlashAttention 3 by its own package, whose module is flash_attn_interface."""
+"""FlashAttention 3 of its own package, whose module is flash_attn_interface."""
 
 from flash_attn_interface import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
@@ -28,7 +28,7 @@ def _forward(query, keys, cu_q, most, how, rows):
 
 
 class _Package(Operations):
-    """Its function for tensors of four axes takes any strides, so nothing is packed."""
+    """The function for four-axis tensors takes any strides, so nothing is packed."""
 
     def dense(self, query, key, value, causal, scale, window, softcap, sinks, slopes, return_lse):
         query, scale = positive_scale(query, scale)

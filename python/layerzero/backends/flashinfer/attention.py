@@ -1,4 +1,4 @@
-"""Dense attention by FlashInfer: one sequence by the functions that plan nothing, several by a plan made from shapes."""
+"""Dense attention with FlashInfer: one sequence without a plan, several with a plan made from shapes."""
 
 import flashinfer
 import flashinfer.decode
@@ -12,7 +12,7 @@ from layerzero.backends.torch.attention import positive_scale
 
 
 def _one(found, sinks, return_lse, layout):
-    """(s, h, d), perhaps with lse (s, h) to the base 2, as the results of a batch of one."""
+    """Converts (s, h, d), and lse (s, h) to the base 2 if present, to the results of a batch of one."""
     output, lse = found if isinstance(found, tuple) else (found, None)
     output, lse = finished(output, None if lse is None else lse * LN2, sinks, return_lse)
     output = (output if layout == "BSHD" else output.transpose(0, 1)).unsqueeze(0)
@@ -67,7 +67,7 @@ single_decode_tensor_cores = _single_decode(True)
 def batch_prefill(
     query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, return_lse, layout
 ):
-    """Sequences of equal length as packed ones; the plan needs no values but the shapes."""
+    """Packs sequences of equal length; the plan needs only their shapes."""
     q, k, v = (t if layout == "BSHD" else t.transpose(1, 2) for t in (query, key, value))
     b, s_q, s_kv = q.shape[0], q.shape[1], k.shape[1]
     lengths = Lengths.equal(b, s_q, s_kv)
@@ -86,7 +86,7 @@ _XQA = 256 << 20  # bytes; the first 8 MiB are semaphores, which the kernel leav
 
 
 def xqa(query, k_cache, v_cache, tables, lengths, scale, window, softcap, sinks, slopes, k_scale, v_scale, return_lse):
-    """TensorRT-LLM's decode kernel: it takes a table of blocks and lengths on the device, and plans nothing."""
+    """TensorRT-LLM's decode kernel, which takes a block table and lengths on the device, without a plan."""
     query, scale = positive_scale(query.squeeze(1), scale)
     longest = tables.shape[1] * k_cache.shape[1]
     used = lengths.clamp(0, longest).to(torch.int32)

@@ -1,7 +1,7 @@
-"""Merges of attention results by FlashInfer, whose lse is a logarithm to the base 2.
+"""Merges of attention results with FlashInfer, whose lse is a logarithm to the base 2.
 
-The natural logarithms of a call are multiplied by log2(e) first. The merged lse is one expression of torch: FlashInfer's own
-loses a NaN of one part.
+The natural logarithms of a call are multiplied by log2(e) first. The merged lse is a torch expression, because
+FlashInfer's own loses a NaN of one part.
 """
 
 import flashinfer
@@ -16,7 +16,7 @@ def merge_attention(v_a, s_a, v_b, s_b, sinks):
 
 
 def merge_partials(partials, part_lse, row_sum, sinks, dtype):
-    """FlashInfer wants the rows before the parts: (n, splits, h, d)."""
+    """Transposes for FlashInfer, which takes the rows before the parts: (n, splits, h, d)."""
     sums = part_lse.transpose(0, 1)
     output, _ = flashinfer.merge_states(partials.transpose(0, 1).contiguous(), (sums * LOG2E).contiguous())
     return output, torch.logsumexp(part_lse, 0)

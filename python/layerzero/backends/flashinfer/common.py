@@ -1,4 +1,4 @@
-"""What the adapters of FlashInfer share, and the probe that all its rows wait for."""
+"""Shared code of FlashInfer's adapters, and the probe of all its kernels."""
 
 import math
 
@@ -9,12 +9,12 @@ LN2 = math.log(2)
 
 
 def left_of(window: int | None) -> int:
-    """`window` keys, the row's own position included, as the keys before it; -1: all."""
+    """Converts `window` keys, the row's own position included, to the number of keys before it; -1: all."""
     return -1 if window is None or window < 0 else window - 1
 
 
 def probe() -> None:
-    """FlashInfer imports and its smallest kernel gives known numbers. Its first build on a machine takes half a minute."""
+    """Checks a known result of FlashInfer's smallest kernel. Its first build on a machine takes half a minute."""
     import flashinfer
 
     gate = torch.zeros(2, 64, dtype=torch.float16, device="cuda")

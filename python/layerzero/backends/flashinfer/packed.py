@@ -1,7 +1,8 @@
-"""Packed and paged attention by FlashInfer's wrappers, which plan with lengths on the host (plans.py).
+"""Packed and paged attention with FlashInfer's wrappers, which plan with lengths on the host (plans.py).
 
-A plan is made at the first call with its tables; later calls with the same tables, those of other layers, run at once. What
-FlashInfer does not define is refused before the plan: rows that see no key, sequences without keys, empty last pages.
+A plan is made at the first call with its tables; later calls with the same tables, those of other layers, reuse it.
+Cases that FlashInfer does not define are refused before planning: rows that see no key, sequences without keys, empty
+last pages.
 """
 
 from typing import NamedTuple
@@ -45,7 +46,7 @@ def _check_offsets(name, offsets, end):
 
 
 def _check_rows(queries, keys, causal):
-    """Of each sequence: a row without a key has no defined result in FlashInfer."""
+    """Refuses sequences with a row without a key, for which FlashInfer defines no result."""
     for n, length in zip(queries.tolist(), keys.tolist(), strict=True):
         if n and (not length or (causal and n > length)):
             raise KernelRefusedError(
@@ -64,7 +65,7 @@ def _options(query, causal, scale, window_left, softcap):
 
 
 def _whole(output, lse, total):
-    """With zeros for the rows of no sequence, which follow the last one's."""
+    """Appends zeros for the rows of no sequence, which follow the last sequence."""
     rest = total - output.shape[0]
     if not rest:
         return output, lse
@@ -119,7 +120,7 @@ class Pages(NamedTuple):
         return (self.indptr.host.diff() - 1) * size + self.last.host
 
     def check(self, pages: int, size: int) -> None:
-        """The reference answers what is refused here, also with an error for invalid tables."""
+        """Refuses invalid lists; the reference serves such calls, or raises an error for invalid tables."""
         _check_offsets("kv_indptr", self.indptr.host, self.indices.host.shape[0])
         if bool((self.indptr.host.diff() == 0).any()) or bool((self.last.host == 0).any()):
             raise KernelRefusedError("a sequence without pages, or an empty last page: FlashInfer knows neither")

@@ -1,8 +1,8 @@
-"""FlashInfer's plans: made from values of index tables on the host, kept for as long as those values hold.
+"""FlashInfer's plans: made from values of index tables on the host, kept while those values are current.
 
 A plan divides the work of a call among thread blocks, from lengths that it reads on the host: 85 to 600 us of host time (H200),
-and the time that the device takes to reach the tables where they are in its memory. No adapter reads them there. `know` does,
-when whoever made the tables says so; until then, and after a counted write into a table, the kernels refuse.
+plus the time until the device has computed the tables, if they are in its memory. No adapter reads them there. `know`
+does, called by the creator of the tables; until then, and after a counted write into a table, the kernels refuse.
 """
 
 from collections import OrderedDict
@@ -15,14 +15,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from layerzero.errors import KernelRefusedError
 
 WORKSPACE = 128 << 20  # bytes, as FlashInfer advises
-MOST = 16  # plans kept; each has 8 MiB on the device and as many pinned on the host
+MOST = 16  # plans kept; each takes 8 MiB on the device and as much pinned memory on the host
 
 
 class Known(NamedTuple):
     """The values of an index tensor."""
 
     host: torch.Tensor  # int32
-    device: torch.Tensor  # int32, a copy of its own
+    device: torch.Tensor  # int32, a separate copy
     version: int | None  # torch's count of writes; None: an inference tensor, whose writes torch does not count
 
 
@@ -36,7 +36,7 @@ def _version(tensor: torch.Tensor) -> int | None:
 
 
 def know(*tables: torch.Tensor) -> None:
-    """Reads index tensors, which waits for the device, so that kernels that plan may serve calls with these tensors.
+    """Reads index tensors, which waits for the device, so that kernels with plans can serve calls with these tensors.
 
     Call it again after a write into one of them: where torch counts writes (not of inference tensors, not of writes by
     address) a forgotten call is noticed and the kernels refuse.
@@ -61,7 +61,7 @@ def _stream(device: torch.device) -> int:
 
 
 def workspace(device: torch.device, size: int = WORKSPACE) -> torch.Tensor:
-    """Bytes that kernels of one stream share, zero at first."""
+    """Returns bytes that kernels of one stream share, initially zero."""
     key = (device, _stream(device), size)
     if key not in _workspaces:
         _workspaces[key] = torch.zeros(size, dtype=torch.uint8, device=device)
@@ -69,13 +69,13 @@ def workspace(device: torch.device, size: int = WORKSPACE) -> torch.Tensor:
 
 
 def planned(key: Any, tables: tuple[Known, ...], device: torch.device, make: Callable[[torch.Tensor], Any]) -> Any:
-    """`make(workspace)`, a planned wrapper, kept under `key`, the tables' identity and the stream."""
+    """Returns `make(workspace)`, a planned wrapper, cached under `key`, the tables' identity and the stream."""
     whole = (key, tuple(id(table) for table in tables), device, _stream(device))
     if whole in _plans:
         _plans.move_to_end(whole)
         return _plans[whole][0]
     made = make(workspace(device))
-    _plans[whole] = (made, tables)  # what has an id must live
+    _plans[whole] = (made, tables)  # objects whose id is in the key must stay alive
     if len(_plans) > MOST:
         _plans.popitem(last=False)
     return made

@@ -1,4 +1,4 @@
-"""Activation functions of one tensor and of two, by torch's kernels."""
+"""Activation functions of one and two tensors, with torch's kernels."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 
 def _gelu(x):
-    """torch's vector form on CPUs gives NaN for infinity; its CUDA kernel does not."""
+    """Corrects infinities: torch's vectorized CPU kernel returns NaN for them, its CUDA kernel does not."""
     return F.gelu(x) if x.is_cuda else torch.where(x == float("inf"), x, F.gelu(x))
 
 
@@ -49,7 +49,7 @@ def geglu(gate, up, approximate):
 
 
 def split(packed, interleaved):
-    """gate and up of the last axis."""
+    """Splits the last axis into gate and up."""
     return (packed[..., ::2], packed[..., 1::2]) if interleaved else packed.chunk(2, dim=-1)
 
 
@@ -59,7 +59,7 @@ def silu_and_mul(input):
 
 
 def gate_up(gate, up, function, limit=None, alpha=1.0, up_offset=0.0):
-    """The gated form in the tensors' dtype."""
+    """The gated activation in the tensors' dtype."""
     if limit is not None:
         gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
     gate = gate * torch.sigmoid(gate * alpha) if alpha != 1.0 else FUNCTIONS[function](gate)

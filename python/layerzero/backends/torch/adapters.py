@@ -1,6 +1,6 @@
-"""Calls PyTorch's own functions as kernels; each takes its operation's parameters in the contract's order.
+"""PyTorch's own functions as kernels; each takes its operation's parameters in the contract's order.
 
-What an adapter does beside the call is what the rows of capabilities.json leave to it. Attention is in attention.py.
+Adapters also handle what the constraints in capabilities.json do not exclude. Attention is in attention.py.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ def layer_norm(input, normalized_shape, weight, bias, eps, weight_offset=None):
 
 def linear(input, weight, bias):
     if input.dtype == torch.bfloat16 and input.shape[-1] % 2:
-        input = input.contiguous()  # torch 2.13 on a CPU with AMX reads what lies between such rows
+        input = input.contiguous()  # torch 2.13 on a CPU with AMX reads memory between strided rows
     return F.linear(input, weight, bias)
 
 
@@ -30,7 +30,7 @@ def embedding(input, weight):
     try:
         return F.embedding(input, weight)
     except (IndexError, RuntimeError) as error:
-        if weight.shape[0] and not isinstance(error, IndexError):  # a table without rows is a RuntimeError
+        if weight.shape[0] and not isinstance(error, IndexError):  # for an empty table torch raises a RuntimeError
             raise
         refuse_values("embedding: input", f"numbers from 0 to {weight.shape[0] - 1}", f"'{error}'")
 
@@ -40,15 +40,15 @@ def softmax(logits, temperature, row_temperature=None):
         return _row_softmax(logits, row_temperature[..., None])
     x = logits if logits.dtype == torch.float64 else logits.float()
     if temperature != 1.0 and x.numel():
-        if temperature > 1:  # no difference of finite logits is then infinite
+        if temperature > 1:  # then no difference of finite logits overflows
             x, temperature = x * 2.0**-64, temperature * 2.0**-64
-        limits = torch.finfo(x.dtype)  # within which the temperature and its reciprocal are normal numbers
+        limits = torch.finfo(x.dtype)  # the temperature and its reciprocal must be normal numbers
         x = (x - x.detach().amax(-1, keepdim=True)) / min(max(temperature, limits.tiny), limits.max / 4)
     return torch.softmax(x, dim=-1).float()
 
 
 def _row_softmax(logits, temperature):
-    """Softmax with a temperature for each row; on a CUDA device, where none is read, one of 0 or less gives NaN."""
+    """Softmax with a temperature for each row. On CUDA, where none is read, a temperature of 0 or less produces NaN."""
     valid = temperature > 0
     if not temperature.is_cuda and not bool((valid & temperature.isfinite()).all()):
         refuse_values("softmax: row_temperature", "numbers above 0", str(temperature.flatten().tolist()))
@@ -57,7 +57,7 @@ def _row_softmax(logits, temperature):
     kind = torch.float64 if logits.dtype == torch.float64 else torch.float32
     limits = torch.finfo(kind)
     half = torch.where(valid, temperature.to(kind).clamp(limits.tiny * 4, limits.max) * 0.5, float("nan"))
-    # No difference of finite halves is infinite.
+    # No difference of halved finite logits overflows.
     x = torch.add(logits.detach().amax(-1, keepdim=True).to(kind) * -0.5, logits, alpha=0.5)
     return torch.softmax(x / half if x.requires_grad else x.div_(half), dim=-1).float()
 
@@ -93,7 +93,7 @@ _POOLS: dict[Any, Any] = {
 
 
 def _pool(axes, input, window, stride, padding, mode, count_include_pad):
-    given = input.dim() == axes + 2 and input.numel() > 0  # torch's own form
+    given = input.dim() == axes + 2 and input.numel() > 0  # the rank that torch supports
     x = input if given else input.reshape(input.shape[:-axes].numel(), 1, *input.shape[-axes:])
     function = _POOLS[mode, axes]
     if mode == "max":
@@ -113,7 +113,7 @@ def pool2d(input, window_h, window_w, stride_h, stride_w, padding_h, padding_w, 
 
 
 def _full_precision(input):
-    """torch lets cuDNN round float32 to TF32; the operation's tolerance does not."""
+    """Disables TF32, which torch allows cuDNN to use for float32 but the operation's tolerance does not."""
     flags = torch.backends.cudnn
     if not (input.is_cuda and input.dtype == torch.float32 and flags.allow_tf32):
         return contextlib.nullcontext()

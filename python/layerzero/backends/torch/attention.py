@@ -1,9 +1,10 @@
 """torch.nn.functional.scaled_dot_product_attention and its backends as kernels of dense and cross attention.
 
-Adapters do what the rows of capabilities.json leave to them: views between layouts, causal alignment (bottom-right here,
-top-left in torch), masks in the form that a kernel reads. On CUDA none reads a value of a tensor, because that waits for
-the device: a NaN of a hidden key or value may then reach the output, which the rows declare. A backend that
-`torch.nn.attention.sdpa_kernel` or a flag of torch.backends.cuda forbids is not run: torch chooses among the others.
+Adapters handle what the constraints in capabilities.json do not exclude: views between layouts, causal alignment
+(bottom-right here, top-left in torch), masks in the form that a kernel reads. On CUDA none reads a value of a tensor,
+because that waits for the device: a NaN of a masked key or value may then reach the output, which the descriptors
+declare. A backend that `torch.nn.attention.sdpa_kernel` or a flag of torch.backends.cuda forbids is not run: torch
+chooses among the others.
 """
 
 import torch
@@ -22,9 +23,9 @@ def as_given(layout, output):
 
 
 def _alignment(query, key, causal, attn_mask):
-    """(is_causal, mask) with torch's top-left alignment for what the call means by causal."""
+    """Returns (is_causal, mask) for torch's top-left alignment with the same meaning as the call."""
     s_q, s_kv = query.shape[-2], key.shape[-2]
-    if not causal or s_q == 1:  # one query stands at the last position and sees every key
+    if not causal or s_q == 1:  # one query is at the last position and sees every key
         return False, attn_mask
     if s_q == s_kv:
         return True, attn_mask
@@ -32,7 +33,7 @@ def _alignment(query, key, causal, attn_mask):
 
 
 def positive_scale(query, scale):
-    """Kernels take the maximum before they multiply by the scale: the query takes its sign, or its 0."""
+    """Moves the scale's sign, or 0, into the query: kernels take the maximum before they scale."""
     if scale is None or scale > 0:
         return query, scale
     return (query * 0, 1.0) if scale == 0 else (-query, -scale)
@@ -43,9 +44,9 @@ def four_axes(mask):
 
 
 def additive(query, key, mask):
-    """A mask as a float bias of the query's dtype, 0 and -inf for a boolean one, with rows of whole 16 bytes.
+    """Returns a mask as a float bias of the query's dtype, 0 and -inf for a boolean one, with rows padded to 16 bytes.
 
-    (b or 1, h or 1, s_q or 1, s_kv). For a boolean mask itself cuDNN fills in a finite number: a row that sees no key
+    Shape: (b or 1, h or 1, s_q or 1, s_kv). For a boolean mask cuDNN fills in a finite number: a row that sees no key
     would get the mean of the values (torch 2.11). A mask with one column for all keys ends the CUDA context there.
     """
     mask = four_axes(mask)
@@ -56,7 +57,7 @@ def additive(query, key, mask):
 
 
 def _bias(query, key, mask):
-    """The mask as torch's kernels read it rightly: itself where it may stay."""
+    """Returns the mask in a form that torch's kernels read correctly, without a copy if possible."""
     if mask.dtype == torch.bool or mask.shape[-1] != key.shape[2] or mask.stride(-1) != 1 or mask.data_ptr() % 16:
         return additive(query, key, mask)
     return mask if mask.dim() in (2, 4) else four_axes(mask)
@@ -70,7 +71,7 @@ def wants_grad(*tensors):
 
 
 def sdpa_auto(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    """Calls without a mask whose causal triangle is square, where torch's alignment is the operation's."""
+    """Serves calls without a mask whose causal triangle is square, where torch's alignment equals the operation's."""
     if scale <= 0:
         query, scale = positive_scale(query, scale)
     if rest[-1] == "BHSD":
@@ -84,7 +85,7 @@ def sdpa_auto(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
 
 
 def sdpa_auto_window(query, key, value, causal, scale, attn_mask, dropout_p, window, *rest):
-    """One query: it sees the last `window` keys, a view of them."""
+    """Serves one query, which sees a view of the last `window` keys."""
     axis = 2 if rest[-1] == "BHSD" else 1
     if window < key.shape[axis]:
         start = key.shape[axis] - window
@@ -93,7 +94,7 @@ def sdpa_auto_window(query, key, value, causal, scale, attn_mask, dropout_p, win
 
 
 def sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    """Any call without window, cap, sinks and ALiBi: a triangle that is not square is a mask for torch."""
+    """Serves calls without window, cap, sinks and ALiBi: a causal triangle that isn't square becomes a mask."""
     query, scale = positive_scale(query, scale)
     q, k, v = heads_first(rest[-1], query, key, value)
     is_causal, mask = _alignment(q, k, causal, attn_mask)
@@ -104,7 +105,7 @@ def sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest
 
 
 def sdpa_auto_band(query, key, value, causal, scale, attn_mask, dropout_p, window, *rest):
-    """A window as a mask: every row sees its own position and the window - 1 before it."""
+    """Serves a window as a mask: every row sees its own position and the window - 1 before it."""
     axis = 2 if rest[-1] == "BHSD" else 1
     s_q, s_kv = query.shape[axis], key.shape[axis]
     band = torch.ones(s_q, s_kv, dtype=torch.bool, device=query.device).tril_(s_kv - s_q)
@@ -112,9 +113,9 @@ def sdpa_auto_band(query, key, value, causal, scale, attn_mask, dropout_p, windo
 
 
 def aligned(tensor):
-    """The tensor, or a copy where its address or strides are no multiples of 16 bytes.
+    """Returns the tensor, or a copy if its address or strides are not multiples of 16 bytes.
 
-    Head dimensions that are none are left to torch, which pads them for a fused kernel or takes none.
+    Other head dimensions are left to torch, which pads them for a fused kernel or uses none.
     """
     size = tensor.element_size()
     fits = tensor.data_ptr() % 16 == 0 and all(s * size % 16 == 0 for s in tensor.stride()[:-1])
@@ -131,7 +132,7 @@ def sdpa_auto_unaligned(query, key, value, *rest):
 
 
 def _expanded(q, k, causal, attn_mask):
-    """(is_causal, bias of every batch and head) for the aten functions."""
+    """Returns (is_causal, bias expanded to every batch and head) for the aten functions."""
     is_causal, mask = _alignment(q, k, causal, attn_mask)
     if mask is None:
         return is_causal, None
@@ -139,7 +140,7 @@ def _expanded(q, k, causal, attn_mask):
 
 
 def sdpa_flash(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    """The aten function aligns causal bottom-right, as the operation does."""
+    """Calls the aten function, which aligns causal bottom-right, as the operation does."""
     if not cuda.flash_sdp_enabled():
         return sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest)
     query, scale = positive_scale(query, scale)
@@ -162,7 +163,7 @@ def sdpa_efficient(query, key, value, causal, scale, attn_mask, dropout_p, *rest
 
 
 def _cudnn_allowed(mask):
-    """torch refuses cuDNN under deterministic algorithms; its backward gives masks no gradient."""
+    """False where torch refuses cuDNN (deterministic algorithms) or its backward returns no gradient of masks."""
     strict = torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled()
     return cuda.cudnn_sdp_enabled() and not strict and not wants_grad(mask)
 
@@ -179,7 +180,7 @@ def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     return as_given(rest[-1], output)
 
 
-# ---- the CPU's kernel and the composite formula, exact for hidden NaN
+# ---- the CPU kernel and the composite expression, exact for masked NaN
 
 
 def _reference(query, key, value, causal, scale, attn_mask, layout):
@@ -190,12 +191,12 @@ def _reference(query, key, value, causal, scale, attn_mask, layout):
 
 
 def _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_p):
-    """The output, or the reference's where torch's may be wrong. For memory of the host, whose values may be read.
+    """Returns the output, or the reference's if torch's may be wrong. For host memory, whose values may be read.
 
-    torch adds masks to logits and weights hidden values by 0, so that a NaN of a hidden key or an infinity of a hidden
-    value shows; its CPU kernel gives 0 for a row whose logits are all NaN.
+    torch adds masks to logits and multiplies masked values by 0, so that a NaN of a masked key or an infinity of a
+    masked value reaches the output; its CPU kernel returns 0 for a row whose logits are all NaN.
     """
-    if dropout_p or not output.numel():  # the reference knows no dropout
+    if dropout_p or not output.numel():  # the reference has no dropout
         return output
     out, q, k = (t.detach() for t in (output, query, key))
     finite = bool((out.sum(dtype=torch.float32) + q.sum(dtype=torch.float32)).isfinite())
@@ -205,9 +206,9 @@ def _exact(output, query, key, value, causal, scale, attn_mask, layout, dropout_
 
 
 def attend(function, query, key, value, causal, scale, attn_mask, dropout_p, layout):
-    """The operation on the host by a function whose causal is top-left: function(q, k, v, mask, is_causal, scale).
+    """Computes the operation on the host with a top-left causal function(q, k, v, mask, is_causal, scale).
 
-    Any such function will do, of other libraries too: what it makes of NaN and infinity in hidden keys is put right.
+    Any such function works, also of other libraries: results wrong from NaN and infinity in masked keys are corrected.
     """
     scaled, factor = positive_scale(query, scale)
     q, k, v = heads_first(layout, scaled, key, value)
@@ -221,12 +222,12 @@ def _cpu(q, k, v, mask, causal, scale):
 
 
 def sdpa_cpu(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    """torch's CPU flash kernel: the choice of `scaled_dot_product_attention` wherever its rows hold."""
+    """torch's CPU flash kernel, which `scaled_dot_product_attention` chooses wherever this kernel is admissible."""
     return attend(_cpu, query, key, value, causal, scale, attn_mask, dropout_p, rest[-1])
 
 
 def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
-    """The composite formula, on any device."""
+    """The composite expression, on any device."""
     layout = rest[-1]
     if not cuda.math_sdp_enabled():
         return sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, layout)
@@ -241,7 +242,7 @@ def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     if query.device.type == "cpu":
         return attend(math, query, key, value, causal, scale, attn_mask, dropout_p, layout)
     hides = attn_mask is not None or (causal and query.shape[2 if layout == "BHSD" else 1] > 1)
-    if hides and not dropout_p:  # exact without a look at the output, which would wait for the device
+    if hides and not dropout_p:  # exact without reading the output, which would wait for the device
         return _reference(query, key, value, causal, scale, attn_mask, layout)
     query, scale = positive_scale(query, scale)
     q, k, v = heads_first(layout, query, key, value)
@@ -249,7 +250,7 @@ def sdpa_math(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     return as_given(layout, math(q, k, v, four_axes(mask), is_causal, scale))
 
 
-# ---- cross attention, which has no causal
+# ---- cross attention, which is never causal
 
 
 def _cross(adapter):

@@ -1,7 +1,7 @@
-"""Windows, sinks, the lse and ALiBi by torch's FlashAttention 2; scaled_dot_product_attention offers none of them.
+"""Windows, sinks, the lse and ALiBi with torch's FlashAttention 2; scaled_dot_product_attention has none of them.
 
 aten._flash_attention_forward aligns causal triangles and windows bottom-right, as the operation does. Its lse has no
-derivative; it is +inf for rows that see no key and for rows that are NaN. torch builds it without its own ALiBi.
+derivative; it is +inf for rows that see no key and for rows that are NaN. torch builds it without ALiBi.
 """
 
 import torch
@@ -12,11 +12,11 @@ from layerzero.backends.torch.attention import positive_scale
 from layerzero.backends.torch.attention_matmul import attend
 
 INF = float("inf")
-EXTRA = 8  # columns of 16-bit elements that keep rows at multiples of 16 bytes
+EXTRA = 8  # extra columns of 16-bit elements, so that rows stay multiples of 16 bytes
 
 
 def _forward(q, k, v, causal, scale, window):
-    """(output, lse) of (b, s, h, d) tensors; lse (b, h, s_q) in float32."""
+    """Returns (output, lse) of (b, s, h, d) tensors; lse (b, h, s_q) in float32."""
     left, right = (None, None) if window is None else (window - 1, 0)
     lengths = (q.shape[1], k.shape[1])
     return torch.ops.aten._flash_attention_forward.default(
@@ -25,7 +25,7 @@ def _forward(q, k, v, causal, scale, window):
 
 
 def _windowed(k, v, s_q, window):
-    """The keys and values that a window reaches, and the window, None where it hides nothing that causality does not."""
+    """Returns the keys and values within a window, and the window, None if causality already hides as much."""
     reach = s_q + window - 1
     k, v = (k, v) if reach >= k.shape[1] else (k[:, -reach:], v[:, -reach:])
     return k, v, None if s_q == 1 or window >= k.shape[1] else window
@@ -42,7 +42,7 @@ def flash(query, key, value, causal, scale, attn_mask, dropout_p, window, softca
         k, v, window = _windowed(k, v, q.shape[1], window)
     output, found = _forward(q, k, v, bool(causal), scale, window)
     empty = q.shape[1] - k.shape[1] if causal else 0  # rows before the first key
-    if sinks is not None:  # a key without a value: what it takes of the sum is taken from the output
+    if sinks is not None:  # a sink is a key without a value: its share of the sum is removed from the output
         output.mul_(torch.sigmoid(found - sinks.float()[:, None]).transpose(1, 2).unsqueeze(-1))
         if empty > 0:
             output[:, :empty] = 0
@@ -60,7 +60,7 @@ def cross_flash(query, key, value, scale, attn_mask, dropout_p, softcap, sinks, 
 
 
 def _slope_columns(slopes, scale, dtype):
-    """(h, 8): slope / scale as the sum of two 16-bit numbers, each twice, then zeros."""
+    """Returns (h, 8): slope / scale as the sum of two 16-bit numbers, each twice, then zeros."""
     slopes = slopes.float() / scale
     high = slopes.to(dtype)
     low, zero = (slopes - high).to(dtype), torch.zeros_like(high)
@@ -68,17 +68,17 @@ def _slope_columns(slopes, scale, dtype):
 
 
 def _distance_columns(s_kv, dtype, device):
-    """(s_kv, 8): how far each key lies before the last, negated, as a multiple of 256 and the rest, four times."""
+    """Returns (s_kv, 8): each key's negated distance to the last key, as a multiple of 256 and the rest, four times."""
     far = torch.arange(1 - s_kv, 1, device=device)
     rest = far.fmod(256)
     return torch.stack((far.sub_(rest), rest) * 4, -1).to(dtype)
 
 
 def alibi(query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, lse, layout):
-    """ALiBi and a window, causal: slope * key position as more columns of queries and keys.
+    """Causal attention with ALiBi and a window: slope * key position as additional columns of queries and keys.
 
-    Among the keys of a row that term and -slope * distance differ by a constant, which a softmax does not see. Every
-    number of the columns is exact in 16 bits up to 65536 keys; of the slope 16 bits are kept (22 in float16).
+    Among the keys of a row that term and -slope * distance differ by a constant, which cancels in the softmax. All
+    values of the columns are exact in 16 bits up to 65536 keys; 16 bits of the slope are kept (22 in float16).
     """
     if not cuda.flash_sdp_enabled():
         return attend(query, key, value, causal, scale, None, window, None, None, alibi_slopes, False, layout)

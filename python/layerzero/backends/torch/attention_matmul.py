@@ -1,8 +1,8 @@
-"""Dense and cross attention as two matrix products with a softmax between them: every argument but dropout, any dtype.
+"""Dense and cross attention as two matrix products with a softmax in between: every argument but dropout, any dtype.
 
-For what no fused function of torch takes: a soft-cap, ALiBi, masks together with sinks or the lse, float32 masks of
-16-bit tensors. Some rows of the logits are held at a time, in float32, over the keys that those rows see. No value of a
-tensor is read, so a NaN of a hidden value may reach the output.
+It serves calls that no fused function of torch takes: a soft-cap, ALiBi, masks together with sinks or the lse, float32
+masks of 16-bit tensors. Logits are float32 and computed for a part of the rows at a time, over the keys that those rows
+see. No value of a tensor is read, so a NaN of a masked value may reach the output.
 """
 
 import torch
@@ -10,29 +10,28 @@ import torch
 from layerzero.backends.torch.attention import as_given, heads_first, wants_grad
 
 INF = float("inf")
-CHUNK = 1 << 26  # logits held at once
+CHUNK = 1 << 26  # logits in memory at once
 
 
 def _product(a, b, plain):
-    """a b with a float32 result at least. torch has one product of 16-bit tensors with such a result, on CUDA, without a
-    derivative."""
+    """Returns a @ b in at least float32. torch has such a product of 16-bit tensors on CUDA, without a derivative."""
     if a.dtype not in (torch.float16, torch.bfloat16):
         return torch.bmm(a, b)
     return torch.bmm(a, b, out_dtype=torch.float32) if plain and a.is_cuda else torch.bmm(a.float(), b.float())
 
 
 class _Rows:
-    """Some query rows, [first, first + count), and the keys [begin, end) that one of them sees."""
+    """A range of query rows, [first, first + count), and the keys [begin, end) that any of them sees."""
 
     def __init__(self, first, count, s_q, s_kv, causal, window, device):
         self.rows, self.count, self.device = slice(first, first + count), count, device
-        self.start = s_kv - s_q + first  # the position of the first row
+        self.start = s_kv - s_q + first  # position of the first row
         self.last_key, self.directed, self.window = s_kv - 1, causal, window
         self.end = min(s_kv, self.start + count) if causal else s_kv
         self.begin = 0 if window is None else max(0, self.start - window + 1)
 
     def distance(self):
-        """(rows, keys): how far each key lies before each row."""
+        """Returns (rows, keys): the distance from each key to each row, positive for keys before the row."""
         top, keys = self.start - self.begin, self.end - self.begin
         if self.count == 1:
             return torch.arange(top, top - keys, -1, device=self.device)[None]
@@ -40,7 +39,7 @@ class _Rows:
         return row[:, None] - torch.arange(keys, device=self.device)
 
     def gone(self, distance):
-        """What causality and the window hide of these keys, None where that is nothing; distance() calculates."""
+        """Returns the keys hidden by causality and window as a mask, or None; distance() returns their distances."""
         early = self.directed and self.start + 1 < self.end
         late = self.window is not None and self.begin < self.start + self.count - self.window
         if not early and not late:
@@ -51,7 +50,7 @@ class _Rows:
         return (distance < 0) | (distance >= self.window) if early else distance >= self.window
 
     def weightiest(self, negative):
-        """The distance of the key to which a slope gives most: the nearest, the farthest if it is negative."""
+        """Returns the distance of the key with the largest ALiBi term: the nearest, or farthest for negative slopes."""
         position = torch.arange(self.start, self.start + self.count, device=self.device)[:, None]
         if self.directed:
             farthest = position if self.window is None else position.clamp(max=self.window - 1)
@@ -60,11 +59,11 @@ class _Rows:
 
 
 def _with_alibi(z, slopes, rows, distance):
-    """z - slopes |distance|, less the term of the key that weighs most in a row, so that no difference is rounded away;
+    """Returns z - slopes |distance| minus the largest ALiBi term of each row, so that no difference is rounded away,
     and that term, (h_kv, group, rows, 1)."""
     slopes = slopes.to(z.dtype).view(*z.shape[1:3], 1, 1)
     base = rows.weightiest(slopes < 0).to(z.dtype)
-    far = distance if rows.directed else distance.abs()  # what lies after a row is hidden
+    far = distance if rows.directed else distance.abs()  # keys after a row are hidden
     return torch.addcmul(z, slopes, far - base, value=-1.0), -slopes * base
 
 
@@ -74,7 +73,7 @@ def _with_mask(z, mask, rows):
 
 
 def _part(q, k, v, rows, *, scale, mask, softcap, sinks, slopes, lse, grad):
-    """Output (b, h_kv, group, rows, d_v) and lse (..., 1) of some rows; q (b, h_kv, group, s_q, d), k and v flat."""
+    """Returns output (b, h_kv, group, rows, d_v), lse (..., 1) of some rows; q (b, h_kv, group, s_q, d), k, v flat."""
     b, h_kv, group, _, d = q.shape
     n = rows.rows.stop - rows.rows.start
     queries = q[:, :, :, rows.rows].reshape(b * h_kv, group * n, d)
@@ -97,7 +96,7 @@ def _part(q, k, v, rows, *, scale, mask, softcap, sinks, slopes, lse, grad):
     p, found = torch.softmax(z, -1), top
     out = torch.bmm(p.view(b * h_kv, group * n, -1).to(v.dtype), v[:, rows.begin : rows.end])
     out = out.view(b, h_kv, group, n, -1)
-    if lse or sinks is not None:  # the lse from the largest logit and its weight
+    if lse or sinks is not None:  # the lse follows from the largest logit and its weight
         found = torch.where(empty, -INF, top - torch.log(p.amax(-1, keepdim=True)) + shift)
     if sinks is not None:
         out = out * torch.sigmoid(found - sinks.to(found.dtype).view(h_kv, group, 1, 1))
@@ -108,7 +107,7 @@ def attend(query, key, value, causal, scale, attn_mask, window, softcap, sinks, 
     q, k, v = heads_first(layout, query, key, value)
     b, h, s_q, d = q.shape
     h_kv, s_kv = k.shape[1:3]
-    causal = causal or window is not None or s_q == 1  # a window ends at the row's position, one row at the last key
+    causal = causal or window is not None or s_q == 1  # a window ends at its row, one row at the last key
     if attn_mask is not None:
         attn_mask = attn_mask.expand(b, h, s_q, s_kv)
     how = {"scale": scale, "mask": attn_mask, "softcap": softcap, "sinks": sinks, "slopes": alibi_slopes}

@@ -1,4 +1,4 @@
-"""What torch says about its attention backends for one call: the one that it chooses, and why not the others."""
+"""Torch's choice of an attention backend for one call, and its reasons against the others."""
 
 import re
 import warnings
@@ -17,7 +17,7 @@ _PLACE = re.compile(r" \(Triggered internally at .*\)\s*$", re.DOTALL)
 
 
 def _refusal(check, params):
-    """torch's reasons against a backend, empty where it may run; torch gives them as warnings."""
+    """Returns torch's reasons against a backend, empty if it may run; torch emits them as warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if check(params, True):
@@ -26,7 +26,7 @@ def _refusal(check, params):
 
 
 def notes(query, key, value, causal, attn_mask, dropout_p, layout):
-    """A line for the backend that torch.nn.functional.scaled_dot_product_attention chooses, one for each that it cannot."""
+    """Returns a line for the backend that scaled_dot_product_attention chooses, and one for each that it cannot use."""
     q, k, v = heads_first(layout, query, key, value)
     mask, grouped = four_axes(attn_mask), q.shape[1] != k.shape[1]
     is_causal = causal and q.shape[2] > 1

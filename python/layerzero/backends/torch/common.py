@@ -1,4 +1,4 @@
-"""What adapters share: small tensors kept on a device, results rounded as they are stored, checks that only CPUs make."""
+"""Shared code of adapters: small tensors cached per device, results rounded once, checks that only run on CPUs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ _kept: dict[tuple[Any, torch.device], torch.Tensor] = {}
 
 
 def constant(key: Any, device: torch.device, make: Callable[[torch.device], torch.Tensor]) -> torch.Tensor:
-    """`make(device)`, kept under (key, device). Every stream may read it: it is complete before it is kept."""
+    """Returns `make(device)`, cached under (key, device). Every stream may read it: it is complete once cached."""
     kept = _kept.get((key, device))
     if kept is not None:
         return kept
@@ -19,7 +19,7 @@ def constant(key: Any, device: torch.device, make: Callable[[torch.device], torc
         made = make(device)
     if device.type == "cuda":
         if torch.cuda.is_current_stream_capturing():
-            return made  # its memory is the graph's
+            return made  # made during a capture: its memory belongs to the graph
         ready = torch.cuda.Event()
         ready.record(torch.cuda.current_stream(device))
         ready.synchronize()
@@ -28,7 +28,7 @@ def constant(key: Any, device: torch.device, make: Callable[[torch.device], torc
 
 
 def number(value: float, device: torch.device) -> torch.Tensor:
-    """A float32 tensor [1]. torch multiplies by the reciprocal where a divisor is a Python number."""
+    """Returns a float32 tensor [1]: for a divisor that is a Python number torch multiplies by the reciprocal."""
     return constant(value, device, lambda d: torch.full((1,), value, dtype=torch.float32, device=d))
 
 
@@ -37,7 +37,7 @@ def wants_grad(*tensors: torch.Tensor | None) -> bool:
 
 
 def rounded(function: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> Any:
-    """function(a, b) in the dtype that both promote to, rounded once to `dtype`: one kernel on CUDA."""
+    """Returns function(a, b) in the promoted dtype, rounded once to `dtype`: one kernel on CUDA."""
     if torch.promote_types(a.dtype, b.dtype) == dtype:
         return function(a, b)
     if wants_grad(a, b):
@@ -47,7 +47,7 @@ def rounded(function: Callable[..., torch.Tensor], a: torch.Tensor, b: torch.Ten
 
 
 def check_below(name: str, values: torch.Tensor, limit: int) -> None:
-    """An index outside [.., limit) is an error. On CUDA nothing is read: there torch's own check stops the kernel."""
+    """Refuses an index outside [.., limit). On CUDA nothing is read: there torch's own check stops the kernel."""
     if values.is_cuda or not values.numel():
         return
     largest = int(values.max())

@@ -1,4 +1,4 @@
-"""Conversions between dtypes and between the orders of scales, and sums in a fixed order."""
+"""Conversions of dtypes and of scale layouts, and sums in a fixed order."""
 
 import torch
 
@@ -6,10 +6,10 @@ from layerzero.backends.torch.common import rounded
 
 
 def to_fp8(input, dtype, source, saturate):
-    """To FP8 from floats of at most 32 bits, rounded once; saturated, infinities too, unless saturate is False."""
+    """Converts floats of at most 32 bits to FP8, rounded once; saturated, infinities too, unless saturate is False."""
     target = getattr(torch, dtype)
     if saturate is False:
-        if target == torch.float8_e4m3fn:  # which has no infinity; what lies above rounds to none of its values
+        if target == torch.float8_e4m3fn:  # e4m3fn has no infinity: larger values become NaN
             input = input.masked_fill(input.abs() > 464.0, torch.nan)
         return input.to(target)
     largest = torch.finfo(target).max
@@ -21,12 +21,12 @@ def from_fp8(input, dtype, source, saturate):
 
 
 def add_scaled(input, other, function, scale):
-    """input + scale * other, or input - scale * other."""
+    """Returns input + scale * other, or input - scale * other."""
     return (torch.add if function == "add" else torch.sub)(input, other, alpha=scale)
 
 
 def reduce_tree(input, dtype):
-    """Neighbours first, float32 in between; the last of an odd number waits for the next round."""
+    """Sums adjacent pairs first, in float32; the last of an odd number is carried to the next round."""
     level, target = input, input.dtype if dtype is None else getattr(torch, dtype)
     if level.shape[0] == 0:
         return input.new_zeros(input.shape[1:], dtype=target)
@@ -40,7 +40,7 @@ def reduce_tree(input, dtype):
 
 
 def swizzle_scales(scale):
-    """Tiles of 128 rows and 4 columns, rows of a tile by their remainder modulo 32."""
+    """Reorders scales into tiles of 128 rows and 4 columns; rows of a tile are ordered by their remainder modulo 32."""
     *lead, rows, columns = scale.shape
     codes = scale.view(torch.uint8)
     if rows % 128 or columns % 4:

@@ -1,4 +1,4 @@
-"""What the attention rows written as torch expressions share. Nothing here reads a value from a CUDA device."""
+"""Shared code of attention kernels written as torch expressions. Nothing here reads a value from a CUDA device."""
 
 import torch
 
@@ -8,13 +8,13 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def products_dtype(query, *others):
-    """The dtype of the operands of matrix products: half precision on CUDA, where `product` adds up in float32."""
+    """Returns the dtype of matrix product operands: half precision on CUDA, where `product` accumulates in float32."""
     half = query.is_cuda and query.dtype in HALF and not wants_grad(query, *others)
     return query.dtype if half else torch.promote_types(query.dtype, torch.float32)
 
 
 def product(a, b):
-    """a (..., rows, n) @ b (..., n, columns) with equal leading axes; float32 at least, whatever the operands are."""
+    """Returns a (..., rows, n) @ b (..., n, columns) with equal leading axes, in at least float32."""
     if a.dtype not in HALF:
         return a @ b
     lead = a.shape[:-2]
@@ -24,13 +24,13 @@ def product(a, b):
 
 
 def no_minus_inf(tensor):
-    """0 for -inf: what may be subtracted from numbers of which none is larger."""
+    """Replaces -inf by 0, so that a row's maximum can be subtracted from its values."""
     return tensor.masked_fill(tensor == -torch.inf, 0)
 
 
 def weighted(weights, seen, value):
-    """weights (..., rows, keys) @ value (..., keys, d), float32 at least; a key that a row does not see adds nothing to
-    it, whatever its value holds. seen: bool like weights; None: each row sees all keys."""
+    """Returns weights (..., rows, keys) @ value (..., keys, d) in at least float32; a key that a row does not see adds
+    nothing to it, even if its value is NaN. seen: bool like weights; None: each row sees all keys."""
     out = product(weights.to(value.dtype), value)
     if seen is None or out.device.type == "cpu" and bool(out.isfinite().all()):
         return out

@@ -1,5 +1,5 @@
-"""Rows of paged caches by torch's indexing, in place. On CUDA nothing is read on the host: a slot beyond the cache stops
-torch's kernel there. Rows that are left out repeat what another row writes, so that no shape depends on data."""
+"""Operations on rows of paged caches with torch's indexing, in place. On CUDA nothing is read on the host: a slot
+outside the cache stops torch's kernel. Skipped rows repeat another row's write, so no shape depends on data."""
 
 import torch
 
@@ -8,12 +8,12 @@ from layerzero.backends.torch.common import check_below
 
 
 def _rows(cache, layout):
-    """The cache as [blocks, block_size, h, d]."""
+    """Returns the cache as [blocks, block_size, h, d]."""
     return cache.transpose(1, 2) if layout == "HND" else cache
 
 
 def _stored(rows, scale, dtype):
-    """Rows as a cache keeps them."""
+    """Returns rows as a cache stores them."""
     if scale is None and rows.dtype == dtype:
         return rows
     if scale is not None:
@@ -29,7 +29,7 @@ def _stored(rows, scale, dtype):
 
 
 def _bytes(tensor):
-    """8-bit floats as their bytes, which every indexing kernel takes."""
+    """Returns 8-bit floats as bytes, which every indexing kernel supports."""
     return tensor.view(torch.uint8) if tensor.dtype in (torch.float8_e4m3fn, torch.float8_e5m2) else tensor
 
 
@@ -39,7 +39,7 @@ def append_paged(key_cache, value_cache, key, value, slots, k_scale, v_scale, la
     if not slots.numel() or not blocks * size:
         return
     slots = slots.long()
-    # Where a slot is negative, the first row that has one is written again; where none has, slot 0 keeps what it holds.
+    # A row with a negative slot writes the first row with a valid slot again; if there is none, slot 0 is unchanged.
     given = slots >= 0
     row = torch.where(given, torch.arange(slots.shape[0], device=slots.device), given.to(torch.uint8).argmax())
     place = slots[row].clamp(min=0)
@@ -77,7 +77,7 @@ def compact(key_cache, value_cache, moves):
     given = moves[:, 0] >= 0
     row = torch.where(given, torch.arange(moves.shape[0], device=moves.device), given.to(torch.uint8).argmax())
     moves = moves.long().index_select(0, row)
-    # Without a pair to move every row copies block 0 to itself.
+    # Rows without a pair to move copy block 0 to itself.
     source, target = torch.where(given.any(), moves, 0).unbind(1)
     for cache in (key_cache, value_cache):
         view = _bytes(cache)
@@ -100,12 +100,12 @@ def block_table_update(block_tables, updates):
     if not updates.numel() or not block_tables.numel():
         return
     sequence, position, block = updates.long().unbind(1)
-    # Of equal entries the last one stays: all of them write its block.
+    # Of equal entries the last one wins: all of them write its block.
     entry, order = (sequence * block_tables.shape[1] + position).sort(stable=True)
     last = order[torch.searchsorted(entry, entry, right=True) - 1]
     limits = torch.iinfo(block_tables.dtype)
-    outside = (sequence < 0) | (position < 0)  # torch would count from the end
-    outside |= (block < limits.min) | (block > limits.max)  # and would keep the low bits
+    outside = (sequence < 0) | (position < 0)  # torch would index from the end
+    outside |= (block < limits.min) | (block > limits.max)  # and would truncate to the low bits
     sequence = sequence.masked_fill(outside, block_tables.shape[0])
     block_tables.index_put_((sequence[order], position[order]), block[last].to(block_tables.dtype))
 

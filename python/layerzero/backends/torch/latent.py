@@ -1,4 +1,4 @@
-"""Multi-head latent attention as expressions of torch on any device."""
+"""Multi-head latent attention as torch expressions on any device."""
 
 import torch
 from torch.nn import functional as F
@@ -8,13 +8,13 @@ from layerzero.backends.torch import pages
 from layerzero.backends.torch.expressions import HALF, product
 from layerzero.backends.torch.paged import by_head, dtype_of_products, exponentials, finished, gathered, over_blocks
 
-LOGITS = 1 << 26  # held at once
+LOGITS = 1 << 26  # in memory at once
 
 
 def mla_decode_paged(
     q_nope, q_pe, ckv_cache, kpe_cache, indptr, indices, last_page_len, sm_scale, return_lse
 ):  # fmt: skip
-    """Latents are gathered once: they are the keys and the values of all heads."""
+    """Gathers latents once: they are the keys and the values of all heads."""
     operation = "mla_decode_paged"
     entries = pages.csr(operation, indptr, indices, last_page_len, ckv_cache.shape[1])
     dtype = dtype_of_products(q_nope, ckv_cache)
@@ -33,7 +33,7 @@ def mla_decode_paged(
 
 
 def _logits(nope, pe, ckv, kpe, sm_scale):
-    """sm_scale * (nope @ ckv.T + pe @ kpe.T) of (b, rows, d) and (b, keys, d), in float32 at least."""
+    """Returns sm_scale * (nope @ ckv.T + pe @ kpe.T) of (b, rows, d) and (b, keys, d), in at least float32."""
     ckv, kpe = ckv.transpose(1, 2), kpe.transpose(1, 2)
     if nope.dtype not in HALF or not nope.is_cuda:
         return (product(nope, ckv) + product(pe, kpe)).mul_(sm_scale)
@@ -42,14 +42,14 @@ def _logits(nope, pe, ckv, kpe, sm_scale):
 
 
 def _weighed(z, value, return_lse):
-    """Softmax of logits (b, rows, keys) times value (b, keys, d), and the lse or None; a row of -inf alone gives 0."""
+    """Returns softmax(logits (b, rows, keys)) @ value (b, keys, d), 0 for a row of only -inf, and the lse or None."""
     nothing = (z.amax(-1, keepdim=True) == -torch.inf).expand(*z.shape[:-1], value.shape[-1])
     output = product(torch.softmax(z, -1).to(value.dtype), value)
     return output.masked_fill_(nothing, 0), torch.logsumexp(z, -1) if return_lse else None
 
 
 def mla_decode(q_nope, q_pe, ckv, kpe, sm_scale, causal, return_lse):
-    """The heads of some tokens are the rows of one product with all latents."""
+    """Computes the heads of some tokens as the rows of one product with all latents."""
     dtype = dtype_of_products(q_nope, ckv)
     tokens, heads, _ = q_nope.shape
     length = ckv.shape[0]
@@ -73,12 +73,12 @@ def mla_decode(q_nope, q_pe, ckv, kpe, sm_scale, causal, return_lse):
 
 
 def _hides_nan(*tensors):
-    """On the CPU, where torch's kernels add -inf to a hidden key's logit: whether any logit or value may be NaN."""
+    """True if a logit or value may be NaN on the CPU, where torch's kernels add -inf to a masked key's logit."""
     return tensors[0].device.type == "cpu" and not all(bool(t.detach().sum().isfinite()) for t in tensors)
 
 
 def mla_prefill(q_nope, q_pe, k_nope, k_pe, value, causal, sm_scale, return_lse, layout):
-    """The parts are joined for torch's own choice of a kernel, which takes values narrower than keys."""
+    """Concatenates the parts for torch's own choice of a kernel, which accepts values narrower than keys."""
     if sm_scale <= 0 or _hides_nan(q_nope, q_pe, k_nope, k_pe, value):
         names = ("q_nope", "q_pe", "k_nope", "k_pe", "value", "causal", "sm_scale")
         given = dict(zip(names, (q_nope, q_pe, k_nope, k_pe, value, causal, sm_scale), strict=True))

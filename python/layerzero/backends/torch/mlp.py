@@ -1,4 +1,4 @@
-"""Linear layers over stored weights, and feed-forward blocks, by torch's matrix products."""
+"""Linear layers over quantized and packed weights, and feed-forward blocks, with torch's matrix products."""
 
 import torch
 from torch.nn import functional as F
@@ -9,7 +9,7 @@ from layerzero.backends.torch.quantize import dequantize
 
 
 def _unpack(packed):
-    """What linear_prepack was given."""
+    """Returns the weight that linear_prepack packed."""
     n, size = packed.shape
     codes = torch.stack([packed & 15, packed >> 4], 1).reshape(n, 2, size // 16, 16).transpose(1, 2).flatten(1)
     return codes[:, ::2] | codes[:, 1::2] << 4
@@ -37,7 +37,7 @@ def linear_panels(input, panels, bias):
 
 
 def head_linear(input, weight, dtype):
-    """A batched product, a head a batch."""
+    """A batched product with one batch per head."""
     target, (h, n, k) = getattr(torch, dtype), weight.shape
     x = input.reshape(input.shape[:-2].numel(), h, k).transpose(0, 1)
     shape = (*input.shape[:-1], n)
@@ -51,7 +51,7 @@ def head_linear(input, weight, dtype):
 
 
 def hidden(gate, up, n, activation, limit, alpha, up_offset, interleaved):
-    """The rows between two products, from what the first gave."""
+    """Returns the hidden rows between the two products, from the results of the first."""
     if up is None and gate.shape[-1] != n:
         gate, up = split(gate, interleaved)
     if up is not None:

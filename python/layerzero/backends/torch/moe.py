@@ -1,4 +1,4 @@
-"""Mixture of experts by torch's grouped products, nothing read from the device: routing, products, the whole block."""
+"""Mixture of experts with torch's grouped products, without reading from the device: routing, products, blocks."""
 
 import torch
 
@@ -21,21 +21,21 @@ def grouped_gemm(input, weight, offsets, bias):
     if bias is not None:
         expert = torch.searchsorted(offsets[1:].contiguous(), row, right=True).clamp_(max=weight.shape[0] - 1)
         output = output + bias.index_select(0, expert)
-    # The first expert's product begins at row 0; rows behind the last one's are whatever torch leaves there.
+    # The first expert's product begins at row 0; torch leaves rows after the last expert's undefined.
     return output.masked_fill(((row < offsets[0]) | (row >= offsets[-1]))[:, None], 0)
 
 
 def fused_moe(
     input, expert_ids, expert_weights, gate_weight, down_weight, up_weight, gate_bias, up_bias, down_bias, *rest
 ):
-    """*rest: activation, limit, alpha, up_offset, interleaved, weighted. Rows are sorted by expert, each is multiplied
-    with its expert's weights, and goes back to its token."""
+    """*rest: activation, limit, alpha, up_offset, interleaved, weighted. Rows are sorted by expert, multiplied with
+    their expert's weights, and scattered back to their tokens."""
     *activation, weighted = rest
     experts, k, tokens = gate_weight.shape[0], expert_ids.shape[-1], input.shape[:-1].numel()
     x = input.reshape(tokens, input.shape[-1])
     ids, weights = (t.reshape(tokens * k) for t in (expert_ids, expert_weights))
     known = (ids >= 0) & (ids < experts)
-    expert, order = torch.where(known, ids, experts).sort(stable=True)  # those of no expert come last
+    expert, order = torch.where(known, ids, experts).sort(stable=True)  # rows without an expert come last
     ends = torch.searchsorted(expert, torch.arange(experts, dtype=expert.dtype, device=x.device), right=True).int()
     expert = expert.clamp_(max=experts - 1)
 
@@ -69,12 +69,12 @@ def _scores(logits, scoring):
 
 
 def _top(values, k):
-    """Indices of the k largest, NaN first, ties to the lower index."""
+    """Returns the indices of the k largest, NaN first, ties to the lower index."""
     return values.sort(dim=-1, descending=True, stable=True).indices[..., :k]
 
 
 def _of_groups(choice, num_groups, top_groups, group_score):
-    """Indices of the experts in the best groups, ascending."""
+    """Returns the indices of the experts in the best groups, ascending."""
     grouped = choice.unflatten(-1, (num_groups, -1))
     size = grouped.shape[-1]
     best = grouped.gather(-1, _top(grouped, 1 if group_score == "max" else 2)).sum(-1)

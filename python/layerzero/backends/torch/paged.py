@@ -1,8 +1,8 @@
-"""Attention over paged caches as an expression of torch on any device: keys in blocks, parts of results, one merge.
+"""Paged attention as torch expressions on any device: keys in blocks, partial results, one merge.
 
-A sequence's keys are gathered into blocks of equal length, so nothing is padded to the longest sequence, whose length the
-host does not know. Each block gives its largest logit, its sum of exponentials and its weighted values; the blocks of a
-sequence, which are neighbours, are merged.
+A sequence's keys are gathered into blocks of equal length, so nothing is padded to the longest sequence, whose length
+the host does not know. Each block yields its largest logit, its sum of exponentials and its weighted values; the
+adjacent blocks of a sequence are merged.
 """
 
 from typing import NamedTuple
@@ -12,11 +12,11 @@ import torch
 from layerzero.backends.torch import pages
 from layerzero.backends.torch.expressions import HALF, no_minus_inf, product, products_dtype, weighted
 
-_EXACT = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)  # numbers that both half precision dtypes have
+_EXACT = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)  # their values are exact in both half precision dtypes
 
 
 class Parts(NamedTuple):
-    """Attention without its last division: over some keys, of rows."""
+    """Partial attention of rows over some keys, before the final division."""
 
     top: torch.Tensor  # (..., rows) the largest logit; -inf: no key
     total: torch.Tensor  # (..., rows) sum of exp(logit - top)
@@ -24,48 +24,48 @@ class Parts(NamedTuple):
 
 
 def dtype_of_products(query, cache):
-    """Half precision only where it loses nothing of the cache."""
+    """Returns half precision only if the cache's values are exact in it."""
     dtype = products_dtype(query)
     return dtype if dtype not in HALF or cache.dtype == dtype or cache.dtype in _EXACT else torch.float32
 
 
 def rows_of(query, h_kv):
-    """(b, n, h_q, d) as (b, h_kv, n * group, d)."""
+    """Reshapes (b, n, h_q, d) to (b, h_kv, n * group, d)."""
     b, n, h_q, d = query.shape
     return query.unflatten(2, (h_kv, h_q // h_kv)).transpose(1, 2).reshape(b, h_kv, n * h_q // h_kv, d)
 
 
 def queries_of(rows, n):
-    """(b, h_kv, n * group, ...) as (b, n, h_q, ...)."""
+    """Reshapes (b, h_kv, n * group, ...) to (b, n, h_q, ...)."""
     return rows.unflatten(2, (n, rows.shape[2] // n)).transpose(1, 2).flatten(2, 3)
 
 
 def by_head(block, heads):
-    """(blocks, heads, length): rows of a cache whose first three axes are one."""
+    """Returns (blocks, heads, length): row indices of a cache whose first three axes are flattened."""
     head = torch.arange(heads, device=block.row.device)[:, None]
     return torch.add(head, block.row[:, None], alpha=heads)
 
 
 def gathered(cache, row, dtype):
-    """Rows (blocks, h, length) of a cache (pages, size, h, d), as (blocks, h, length, d)."""
+    """Gathers rows (blocks, h, length) of a cache (pages, size, h, d) as (blocks, h, length, d)."""
     if not cache.is_contiguous():
         size, heads = cache.shape[1:3]
         entry = row // heads
         return cache[entry // size, entry % size, row % heads].to(dtype)
     stored = cache.view(-1, cache.shape[3])
-    bits = stored.view(torch.uint8) if stored.dtype.itemsize == 1 else stored  # torch indexes no FP8 on the CPU
+    bits = stored.view(torch.uint8) if stored.dtype.itemsize == 1 else stored  # torch cannot index FP8 on the CPU
     return bits.index_select(0, row.flatten()).view(stored.dtype).unflatten(0, row.shape).to(dtype)
 
 
 def exponentials(z, value, seen=None):
-    """The parts of logits (..., rows, keys), -inf where hidden, and values (..., keys, d)."""
+    """Returns the parts of logits (..., rows, keys), -inf where hidden, and values (..., keys, d)."""
     top = z.amax(-1)
     p = torch.exp(z - no_minus_inf(top)[..., None])
     return Parts(top, p.sum(-1), weighted(p, seen, value))
 
 
 def cleared(value, block):
-    """Values (blocks, h, length, d) with 0 where a block holds no entry of its sequence: NaN may be there."""
+    """Sets values (blocks, h, length, d) to 0 where a block has no entry of its sequence, because they may be NaN."""
     if block.ends is None:
         return value.masked_fill_(block.hidden[:, None, :, None], 0)
     last = (block.ends[1:] - 1).clamp_(min=0)  # only these blocks are partly empty
@@ -74,7 +74,7 @@ def cleared(value, block):
 
 
 def over_blocks(z, read, block):
-    """The parts of sequences from logits (blocks, h, rows, length), which are overwritten, and read(): the values."""
+    """Returns the parts of sequences from logits (blocks, h, rows, length), overwritten, and the values read()."""
 
     def of_sequences(x, how):
         if block.ends is None:
@@ -89,7 +89,7 @@ def over_blocks(z, read, block):
 
 
 def joined(a, b):
-    """The parts of the same rows over two sets of keys."""
+    """Merges the parts of the same rows over two sets of keys."""
     top = torch.maximum(a.top, b.top)
     by_a, by_b = (torch.exp(part.top - no_minus_inf(top)) for part in (a, b))
     values = a.values * by_a[..., None] + b.values * by_b[..., None]
@@ -97,7 +97,7 @@ def joined(a, b):
 
 
 def finished(parts, sinks=None, shift=None, v_scale=None):
-    """Output and lse. sinks, shift, v_scale: broadcast to (b, h_kv, rows); shift: what all logits are to be raised by."""
+    """Returns output and lse. sinks, shift, v_scale: broadcast to (b, h_kv, rows); shift: added to all logits."""
     top, total, values = parts
     base = no_minus_inf(top)
     lse = base + torch.log(total)
@@ -116,21 +116,21 @@ def finished(parts, sinks=None, shift=None, v_scale=None):
 
 
 class Logits:
-    """What is done to products (b, h_kv, rows, keys) of one row per head: factors, soft-cap, distance bias."""
+    """Applies scale factors, soft-cap and distance bias to products (b, h_kv, rows, keys) of one row per head."""
 
     def __init__(self, h_kv, scale, softcap, slopes, k_scale, furthest):
         """slopes: (h_q); furthest: (b) distance of each row's first visible key."""
         self.scale, self.softcap, self.slopes, self.shift = scale, softcap, None, None
         self.k_scale = None if k_scale is None else k_scale.reshape(-1, 1, 1)
         if slopes is not None:
-            # Where all keys are far, the whole bias would round away what tells them apart: it starts at the largest.
+            # If all keys are far, the whole bias would round away their differences: it is relative to the largest.
             self.slopes = slopes.view(h_kv, -1, 1)
             growing = (self.slopes < 0) & self.slopes.isfinite()
             self.start = torch.where(growing, furthest.clamp(min=0)[:, None, None, None], 0)
             self.shift = torch.where(self.start == 0, 0.0, -self.slopes.float() * self.start)[..., 0]
 
     def __call__(self, z, distance, sequence=slice(None)):
-        """distance: (b, keys) of each key before the row; z is overwritten."""
+        """distance: (b, keys) from each key to the row; z is overwritten."""
         z = z.mul_(self.scale)
         z = z if self.k_scale is None else z * self.k_scale.to(z.dtype)
         z = self.softcap * torch.tanh(z / self.softcap) if self.softcap else z
@@ -140,8 +140,8 @@ class Logits:
 
 
 def prefix_parts(rows, key, value, logits, last, begin):
-    """Parts over a prefix (n, h_kv, d) that all sequences share. last: (b) position of each row; begin: (b) first visible
-    key, None: all are."""
+    """Returns parts over a prefix (n, h_kv, d) that all sequences share. last: (b) position of each row; begin: (b)
+    first visible key, None: all are."""
     position = torch.arange(key.shape[0], device=key.device)
     b, h_kv, group, d = rows.shape
     z = product(rows.transpose(0, 1).reshape(h_kv, b * group, d), key.permute(1, 2, 0))
@@ -156,9 +156,9 @@ def prefix_parts(rows, key, value, logits, last, begin):
 
 
 def attend(operation, query, k_cache, v_cache, entries, scale, softcap, sinks, slopes, k_scale, v_scale, prefix=None):
-    """(b, n, h_q, d) over the entries of each sequence to the output (b, n, h_q, d_v) and lse (b, n, h_q).
+    """Attends with (b, n, h_q, d) over each sequence's entries: output (b, n, h_q, d_v) and lse (b, n, h_q).
 
-    prefix: keys, values and the first visible of them (b), or None. n is 1 with slopes or a prefix.
+    prefix: keys, values and the first visible key (b), or None. n is 1 with slopes or a prefix.
     """
     h_kv, shared, n = k_cache.shape[2], 0 if prefix is None else prefix[0].shape[0], query.shape[1]
     dtype = dtype_of_products(query, k_cache)
@@ -236,7 +236,7 @@ def cascade_decode_attention(
 
 
 def block_sparse_attention(q, k, v, indptr, indices, R, C, sm_scale, return_lse):  # noqa: N803
-    """A block of queries is a sequence whose pages are the listed blocks of keys."""
+    """Treats a block of queries as a sequence whose pages are the listed blocks of keys."""
     operation = "block_sparse_attention"
     pages.refuse_offsets(operation, "indptr", indptr, indices.shape[0])
     keys, values = (t.unflatten(0, (-1, C)) for t in (k, v))

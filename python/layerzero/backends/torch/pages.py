@@ -1,7 +1,7 @@
-"""Where the keys of sequences are in a paged cache, as index tensors on its device: no length is read on the host.
+"""Locations of the keys of sequences in a paged cache, as index tensors on its device; no length is read on the host.
 
-A CUDA tensor with invalid index data is not refused: page numbers, offsets and lengths are limited to what the tensors
-hold, so nothing outside them is read. On the CPU, where reading is free, the call is refused.
+Invalid index data on CUDA is not refused: page numbers, offsets and lengths are clamped to the tensors' bounds, so
+nothing outside them is read. On the CPU, where reading is free, the call is refused.
 """
 
 from typing import NamedTuple
@@ -12,22 +12,22 @@ from layerzero._refusals import refuse_values
 
 
 class Entries(NamedTuple):
-    """Sequence s has the entries [begin[s], end[s]) of those that start at first[s] of all listed entries.
+    """Sequence s has the entries [begin[s], end[s]) relative to first[s] in the list of all entries.
 
     Listed entry t is slot t % size of page pages[t // size]. In int64, on the cache's device.
     """
 
-    pages: torch.Tensor  # (n) int32 page numbers, not limited to those that exist
+    pages: torch.Tensor  # (n) int32 page numbers, not clamped
     first: torch.Tensor  # (b)
     begin: torch.Tensor | None  # (b); None: 0
     end: torch.Tensor  # (b)
-    size: int  # entries of a page
-    longest: int  # entries that a sequence has at most
-    name: str  # of the parameter with the page numbers
+    size: int  # entries per page
+    longest: int  # maximum entries of a sequence
+    name: str  # name of the parameter with the page numbers
 
 
 def refuse_offsets(operation, name, offsets, limit):
-    """On the CPU: offsets start at 0, never decrease and end at most at `limit`."""
+    """On the CPU, refuses offsets that do not start at 0, that decrease or that exceed `limit`."""
     if offsets.device.type != "cpu" or not offsets.numel():
         return
     values = offsets.tolist()
@@ -36,7 +36,7 @@ def refuse_offsets(operation, name, offsets, limit):
 
 
 def csr(operation, indptr, indices, last_page_len, size):
-    """The sequences of a page list in CSR form."""
+    """Returns the sequences of a page list in CSR form."""
     refuse_offsets(operation, "kv_indptr", indptr, indices.shape[0])
     first = indptr.long().clamp_(0, indices.shape[0]).mul_(size)
     used = first.diff() > 0 if indptr.device.type == "cpu" else None
@@ -47,7 +47,7 @@ def csr(operation, indptr, indices, last_page_len, size):
 
 
 def block_table(operation, tables, lengths, size):
-    """The sequences of a padded table of blocks."""
+    """Returns the sequences of a padded block table."""
     most = tables.shape[1] * size
     if lengths.device.type == "cpu" and bool(((lengths < 0) | (lengths > most)).any()):
         refuse_values(f"{operation}: context_lens", f"0 to {most}", str(lengths.tolist()))
@@ -57,7 +57,7 @@ def block_table(operation, tables, lengths, size):
 
 
 def windowed(entries, window, queries=1):
-    """Without the entries that `queries` rows at the end of each sequence do not see; window: own position included."""
+    """Drops entries that the last `queries` rows of each sequence do not see; the window includes the own position."""
     if window is None:
         return entries
     seen = window + queries - 1
@@ -65,30 +65,30 @@ def windowed(entries, window, queries=1):
 
 
 class Blocks(NamedTuple):
-    """The entries of all sequences in blocks of equal length, those of one sequence next to each other."""
+    """The entries of all sequences in blocks of equal length; the blocks of a sequence are adjacent."""
 
-    sequence: torch.Tensor | slice  # (blocks) of each block; slice(None): each sequence is one block
-    row: torch.Tensor  # (blocks, length) number of each entry in the cache, page * size + slot
-    before: torch.Tensor  # (blocks, length) how far it is before the end of its sequence; the last entry: 1
-    hidden: torch.Tensor  # (blocks, length) bool: True where the block holds no entry of its sequence
-    ends: torch.Tensor | None  # (b + 1) first block of each sequence, then the end of the last; None: one each
+    sequence: torch.Tensor | slice  # (blocks) sequence of each block; slice(None): each sequence is one block
+    row: torch.Tensor  # (blocks, length) index of each entry in the cache, page * size + slot
+    before: torch.Tensor  # (blocks, length) distance to the end of its sequence; the last entry: 1
+    hidden: torch.Tensor  # (blocks, length) bool: True where the block has no entry of its sequence
+    ends: torch.Tensor | None  # (b + 1) first block of each sequence, then the end; None: one block each
 
 
 def block_length(entries):
-    """A power of two, an eighth of the mean number of listed entries: few blocks are then partly empty."""
+    """Returns a power of two, an eighth of the mean number of listed entries: few blocks are then partly empty."""
     mean = entries.pages.shape[0] * entries.size // max(entries.first.shape[0], 1)
     return 1 << min(max((mean // 8).bit_length() - 1, 4), 9)
 
 
 def blocks(operation, entries, page_count):
-    """As many blocks as the sequences could need at most: the number is known from shapes alone."""
+    """Returns the maximum number of blocks that the sequences could need, which shapes alone determine."""
     batch, listed, size = entries.first.shape[0], entries.pages.shape[0], entries.size
     length, device = block_length(entries), entries.pages.device
     first, stop = entries.first, entries.first + entries.end
     first = first if entries.begin is None else first + entries.begin
     sequence: torch.Tensor | slice = slice(None)
     ends = None
-    if batch * entries.longest <= listed * size + batch * length:  # padding to the longest costs no more
+    if batch * entries.longest <= listed * size + batch * length:  # padding to the longest sequence costs no more
         length = entries.longest
     else:
         count = listed * size // length + batch

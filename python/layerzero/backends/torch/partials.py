@@ -1,4 +1,4 @@
-"""Attention over runs of keys and the merging of such parts, as expressions of torch on any device."""
+"""Partial attention over runs of keys and the merging of such parts, as torch expressions on any device."""
 
 import torch
 from torch.nn import functional as F
@@ -7,13 +7,13 @@ from layerzero._references import reference_helpers
 from layerzero.backends.torch.common import wants_grad
 from layerzero.backends.torch.expressions import no_minus_inf, product, products_dtype, weighted
 
-LOGITS = 1 << 26  # held at once
-SLICES = 16  # runs whose values are read in place
+LOGITS = 1 << 26  # in memory at once
+SLICES = 16  # up to this many runs, values are read in place
 
 
 def _hidden_and_bias(s_q, s_kv, first, rows, device, causal, window, slopes, dtype):
-    """Keys that causality and window hide from rows `first` on, (rows, s_kv); the distance bias (h, rows, s_kv) and what
-    it was lowered by, (h, rows, 1)."""
+    """Returns the keys hidden by causality and window for rows from `first` on, (rows, s_kv), the distance bias (h,
+    rows, s_kv), and the amount subtracted from it, (h, rows, 1)."""
     shared = reference_helpers("attention")
     distance = shared.distances(s_q, s_kv, device)[first : first + rows]
     gone = shared.hidden(distance, causal, window)
@@ -21,8 +21,8 @@ def _hidden_and_bias(s_q, s_kv, first, rows, device, causal, window, slopes, dty
 
 
 def _logits(q, k, first, s_q, causal, scale, attn_mask, window, softcap, slopes):
-    """q (b, h_kv, group, rows, d), k (b, h_kv, s_kv, d) to logits (b, h_kv, group, rows, s_kv), -inf where hidden, and
-    what is to be added to them."""
+    """Computes logits (b, h_kv, group, rows, s_kv), -inf where hidden, and the amount to add to them, from q (b, h_kv,
+    group, rows, d) and k (b, h_kv, s_kv, d)."""
     heads, rows, s_kv = q.shape[1:3], q.shape[3], k.shape[2]
     z = product(q.flatten(2, 3), k.transpose(-1, -2)).unflatten(2, q.shape[2:4]) * scale
     z = softcap * torch.tanh(z / softcap) if softcap else z
@@ -41,11 +41,11 @@ def _logits(q, k, first, s_q, causal, scale, attn_mask, window, softcap, slopes)
 
 
 def _values_of_runs(p, seen, value, run):
-    """p and seen (b, h_kv, group, rows, splits, run), value (b, h_kv, s_kv, d) to (b, h_kv, group, rows, splits, d)."""
+    """p, seen (b, h_kv, group, rows, splits, run), value (b, h_kv, s_kv, d) to (b, h_kv, group, rows, splits, d)."""
     shape, splits = p.shape[2:4], p.shape[4]
     p, seen = (None if t is None else t.flatten(2, 3) for t in (p, seen))
     rest = run * splits - value.shape[2]
-    if splits > SLICES or (value.is_cuda and not rest):  # one product, perhaps over a copy of the values
+    if splits > SLICES or (value.is_cuda and not rest):  # one product, possibly over a copy of the values
         value = (F.pad(value, (0, 0, 0, rest)) if rest else value).unflatten(2, (splits, run))
         p, seen = (None if t is None else t.transpose(2, 3) for t in (p, seen))
         return weighted(p, seen, value).transpose(2, 3).unflatten(2, shape)
@@ -58,8 +58,8 @@ def _values_of_runs(p, seen, value, run):
 
 
 def _runs(z, value, splits, run, raw, shift, all_seen):
-    """Logits (b, h_kv, group, rows, s_kv) to the parts of some rows: outputs (b, h_kv, group, rows, splits, d), lse and
-    sums (b, h_kv, group, rows, splits)."""
+    """Maps logits (b, h_kv, group, rows, s_kv) to the parts of some rows: outputs (b, h_kv, group, rows, splits, d),
+    lse and sums (b, h_kv, group, rows, splits)."""
     rest = run * splits - z.shape[-1]
     z = (F.pad(z, (0, rest), value=-torch.inf) if rest else z).unflatten(-1, (splits, run))
     top = z.amax(-1)
@@ -74,11 +74,11 @@ def _runs(z, value, splits, run, raw, shift, all_seen):
 def attention_partials(
     query, key, value, num_splits, raw, causal, scale, attn_mask, window, softcap, alibi_slopes, layout
 ):
-    """One matrix product for the logits of some rows and all keys, one a run for the values."""
+    """Uses one matrix product for the logits of some rows and all keys, and one per run for the values."""
     q, k, v = (query, key, value) if layout == "BHSD" else (t.transpose(1, 2) for t in (query, key, value))
     dtype, heads, s_q = products_dtype(q, k, v), k.shape[1], q.shape[2]
     run = -(-k.shape[2] // num_splits)
-    # The parts are float32: weights of 16 bits would round them by more than that allows.
+    # The parts are float32: rounding weights to 16 bits would exceed their tolerance.
     exact = torch.promote_types(dtype, torch.float32)
     q, k, v = q.unflatten(1, (heads, q.shape[1] // heads)).to(dtype), k.to(dtype), v.to(exact)
     all_seen = attn_mask is None and window is None and (s_q == 1 or not causal) and run * num_splits == k.shape[2]
@@ -94,14 +94,14 @@ def attention_partials(
 
 
 def _readable(part, empty):
-    """A part without what its empty rows hold, which may be NaN."""
+    """Clears the empty rows of a part, which may be NaN."""
     if part.device.type == "cpu" and not bool(empty.any()):
         return part
     return part.masked_fill(empty[..., None], 0)
 
 
 def _with_sink(top, total, sinks):
-    """Sums of exp(logit - top) with a sink's term: the factor of the sums for a common maximum, and the denominator."""
+    """Adds a sink to sums of exp(logit - top): returns their factor for a common maximum, and the denominator."""
     if sinks is None:
         return None, torch.where(total == 0, 1.0, total)
     sink = sinks.to(top.dtype)
@@ -112,7 +112,7 @@ def _with_sink(top, total, sinks):
 
 
 def merged(v_a, a, v_b, b):
-    """v_a * a + v_b * b with weights (n, h) of float32 or more, rounded once."""
+    """Returns v_a * a + v_b * b with weights (n, h) of at least float32, rounded once."""
     a, b = a[..., None], b[..., None]
     if wants_grad(v_a, v_b, a, b):
         return (v_a * a + v_b * b).to(v_a.dtype)
@@ -124,7 +124,7 @@ def merge_attention(v_a, s_a, v_b, s_b, sinks):
     if v_a.dtype == torch.float64:
         s_a, s_b = s_a.double(), s_b.double()
     if sinks is None and not wants_grad(s_a, s_b):
-        a = torch.sigmoid(s_a - s_b.clamp(min=torch.finfo(torch.float32).min))  # -inf less -inf is no number
+        a = torch.sigmoid(s_a - s_b.clamp(min=torch.finfo(torch.float32).min))  # -inf - -inf is NaN
         return merged(v_a, a, v_b, 1 - a), torch.logaddexp(s_a, s_b).float()
     top = no_minus_inf(torch.maximum(s_a, s_b).detach())
     a, b = torch.exp(s_a - top), torch.exp(s_b - top)
@@ -135,7 +135,7 @@ def merge_attention(v_a, s_a, v_b, s_b, sinks):
 
 
 def _over_parts(weights, parts):
-    """weights (splits, n, h) and parts (splits, n, h, d) to their sums (n, h, d); on CUDA the parts are read once."""
+    """Sums parts (splits, n, h, d) with weights (splits, n, h) to (n, h, d); on CUDA the parts are read once."""
     if not parts.is_cuda:
         return (weights[..., None] * parts).sum(0)
     rows = torch.bmm(weights.flatten(1).T[:, None], parts.flatten(1, 2).transpose(0, 1))

@@ -1,4 +1,4 @@
-"""Operations whose torch reference is already the expression that a user would write: a few views, one copy."""
+"""Operations whose torch reference is already efficient: a few views, one copy."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rotary embedding and distance biases by torch's kernels."""
+"""Rotary embedding and distance biases with torch's kernels."""
 
 import torch
 from torch.nn import functional as F
@@ -11,7 +11,7 @@ def _table(table, position_ids, columns, interleaved, head_axis):
         table = F.embedding(position_ids, table)
     if table.dim() == 2:
         table = table[None]
-    if table.shape[-1] != columns:  # one column for a pair
+    if table.shape[-1] != columns:  # one column per pair
         table = table.repeat_interleave(2, -1) if interleaved else torch.cat((table, table), -1)
     return table.unsqueeze(head_axis)
 

@@ -1,5 +1,5 @@
-"""Quantised formats by as few of torch's kernels as their definitions allow, exact to the bit; nothing waits for the
-device. The arithmetic is that of ops/quantize/*.h: float32, each operation rounded."""
+"""Quantized formats with as few torch kernels as their definitions allow, bit-exact, without synchronization. The
+arithmetic is that of ops/quantize/*.h: float32, each operation rounded."""
 
 import functools
 import math
@@ -30,11 +30,11 @@ def _largest(dtype):
     return torch.finfo(_FP8[dtype]).max if dtype in _FP8 else 6.0
 
 
-# Blocks: elements that share a scale. A tensor is seen as [..., c_i, n_i / c_i, ...] for c_i scales along axis i.
+# Blocks are elements that share a scale. A tensor is viewed as [..., c_i, n_i / c_i, ...] for c_i scales along axis i.
 
 
 def _split(x, counts):
-    """(x with its blocked axes split, the shape of scales that broadcasts to it, the axes within blocks)."""
+    """Returns (x with its blocked axes split, the shape of scales that broadcasts to it, the axes within blocks)."""
     if all(c in (1, n) for c, n in zip(counts, x.shape, strict=True)):
         return x, list(counts), [i for i, (c, n) in enumerate(zip(counts, x.shape, strict=True)) if c != n]
     shape: list[int] = []
@@ -53,7 +53,7 @@ def _split(x, counts):
 
 
 def _spread(x, scale, axis=None):
-    """(x, scale) as views that broadcast; the scale's shape says what shares it."""
+    """Returns (x, scale) as views that broadcast; the scale's shape determines the blocks."""
     if scale.numel() == 1:
         return x, scale.reshape(1)
     if axis is not None and scale.ndim == 1 and x.ndim > 1:
@@ -67,24 +67,24 @@ def _wide(x):
 
 
 def _finite(amax):
-    """NaN for infinity."""
+    """Replaces infinity by NaN."""
     return amax.fmod(math.inf)
 
 
 def _amax(x, counts):
-    """The largest magnitude of each block as float32, NaN where a value is not finite."""
+    """Returns the largest magnitude of each block as float32, NaN if a value is not finite."""
     if not x.numel():
         return x.new_zeros(counts, dtype=torch.float32)
     blocks, _, inner = _split(x, counts)
     if max(counts) == 1:
         return _finite(torch.linalg.vector_norm(x, math.inf, dtype=torch.float32)).reshape(counts)
-    if not inner:  # no axis would mean all of them
+    if not inner:  # an empty list would mean all axes
         return _finite(x.abs().float())
     return _finite(torch.linalg.vector_norm(blocks, math.inf, inner, keepdim=True, dtype=torch.float32)).reshape(counts)
 
 
 def scale_values(scale):
-    """Stored scales as float32; bytes are e8m0."""
+    """Returns stored scales as float32; bytes are e8m0."""
     if scale.dtype == torch.uint8:
         scale = scale.view(torch.float8_e8m0fnu)
     return scale.float()
@@ -101,7 +101,7 @@ def _e8m0(amax, dtype, rule):
 
 
 def _to_fp8(x, dtype):
-    """x, whose memory may be reused, saturated."""
+    """Returns x, saturated, as FP8; the memory of x may be overwritten."""
     largest = torch.finfo(dtype).max
     return x.clamp_(-largest, largest).to(dtype)
 
@@ -118,12 +118,12 @@ def _made_scale(x, dtype, counts, rule, tensor_scale):
 
 
 def _pack(codes):
-    """Pairs of 8-bit codes as bytes, the even one in the low half; int8 sums wrap."""
+    """Packs pairs of 4-bit values into bytes, the even one in the low half; int8 sums wrap."""
     return torch.add(codes[..., ::2] & 15, codes[..., 1::2], alpha=16).view(torch.uint8)
 
 
 def _integers(quotient, dtype, zero_point):
-    """Codes of a float32 tensor that is reused. A NaN becomes 0 in the conversion. A float zero point is exact."""
+    """Returns the integers of a float32 tensor, which is overwritten. NaN becomes 0. A float zero point is exact."""
     low, high = _INTEGERS[dtype]
     quotient.round_()
     if zero_point is None:
@@ -131,13 +131,13 @@ def _integers(quotient, dtype, zero_point):
     elif zero_point.is_floating_point():
         quotient.add_(zero_point)
     else:
-        near = zero_point.float()  # and what it lacks of a number beyond 2^24: such sums are exact where they count
+        near = zero_point.float()  # and its rounding error beyond 2^24: such sums are exact where it matters
         quotient.add_(near).add_((zero_point - near.double()).float())
     return quotient.clamp_(low, high).to(torch.uint8 if dtype == "uint8" else torch.int8)
 
 
 def _e2m1_bounds(device):
-    """The largest magnitude of each code but the last; at ties the even code wins."""
+    """Returns the largest magnitude of each E2M1 code but the last; at ties the even code wins."""
     values = torch.empty(7, dtype=torch.float32, device=device)
     for i, bound in enumerate((0.25, 0.75 - 2**-24, 1.25, 1.75 - 2**-23, 2.5, 3.5 - 2**-22, 5.0)):
         values[i] = bound
@@ -145,7 +145,7 @@ def _e2m1_bounds(device):
 
 
 def _e2m1(quotient):
-    """Codes of a float32 tensor that is reused, not packed. NaN has the code 0."""
+    """Returns the unpacked E2M1 codes of a float32 tensor, which is overwritten. NaN has the code 0."""
     quotient.nan_to_num_(0.0)
     bounds = constant("e2m1", quotient.device, _e2m1_bounds)
     codes = torch.bucketize(quotient.abs().contiguous(), bounds, out_int32=True)
@@ -153,7 +153,7 @@ def _e2m1(quotient):
 
 
 def _store(quotient, dtype, zero_point=None):
-    """The values' tensor from float32 quotients of the input's shape, which are reused."""
+    """Returns the quantized values of float32 quotients of the input's shape, which are overwritten."""
     if dtype in _FP8:
         return _to_fp8(quotient, _FP8[dtype])
     return _integers(quotient, dtype, zero_point) if dtype in _INTEGERS else _e2m1(quotient)
@@ -165,7 +165,7 @@ def _codes(x, dtype, scale, axis=None, zero_point=None, tensor_scale=None):
         return x.new_empty(shape, dtype=_FP8.get(dtype, torch.int8 if dtype == "int8" else torch.uint8))
     blocks, spread = _spread(x, scale_values(scale), axis)
     if dtype == "nvfp4":
-        if tensor_scale.numel() > 1:  # one for each row: an axis more where groups split the last one
+        if tensor_scale.numel() > 1:  # one per row: needs one more axis if groups split the last one
             tensor_scale = tensor_scale.reshape(*tensor_scale.shape, *[1] * (blocks.ndim - x.ndim))
         quotient = blocks * (spread * tensor_scale).reciprocal_().clamp_(max=_FLT_MAX)
     else:
@@ -225,7 +225,7 @@ def quantize_nvfp4(input, per_row):
 
 
 def _pairs(format, device):
-    """[256, 2] float32: the two values in a byte of a packed format."""
+    """Returns [256, 2] float32: the two values in a byte of a packed format."""
     code = torch.arange(16, dtype=torch.float32, device=device)
     if format == "int4":
         code = torch.where(code < 8, code, code - 16)
@@ -237,7 +237,7 @@ def _pairs(format, device):
 
 
 def _numbers(values, format):
-    """What codes mean before they are scaled; integers as they are stored where they fill a byte."""
+    """Returns the unscaled values; 8-bit integers as they are stored."""
     if format not in _PACKED:
         return values if format in _INTEGERS else values.float()
     kind = "e2m1" if format in _GROUPS else format
@@ -259,4 +259,4 @@ def dequantize(values, scale, format, axis, zero_point, tensor_scale, dtype):
         scaled = (numbers * spread).reshape(shape)
         numbers, spread = scaled, tensor_scale.reshape(1) if tensor_scale.numel() == 1 else tensor_scale
     output = torch.empty(numbers.shape, dtype=target, device=numbers.device)
-    return torch.mul(numbers, spread, out=output).reshape(shape)  # rounded once, as it is stored
+    return torch.mul(numbers, spread, out=output).reshape(shape)  # rounded once, on the store

@@ -1,10 +1,11 @@
-"""The sampling operations as expressions of torch: for devices without a kernel of their own, and nothing waits for them.
+"""Sampling operations as torch expressions, for devices without own kernels; nothing synchronizes.
 
-Launches are few, because on the host each costs more than a small kernel takes. A row's number u is compared with running
-sums in float64 of weights in vocabulary order, as the definitions say; weights are float32 or better.
+They use few launches, because each costs more on the host than a small kernel takes. A row's random number u is
+compared with cumulative sums in float64 of weights in vocabulary order, as the definitions say; weights are at least
+float32.
 
-On a CUDA device no value is read. A `uniform` outside [0, 1) counts as the nearest number inside; numbers of rows that a
-call on the CPU would refuse (row_k of 0) give -1.
+On a CUDA device no value is read. A `uniform` outside [0, 1) is clamped; rows whose parameters a call on the CPU would
+refuse (row_k of 0) return -1.
 """
 
 from typing import Any
@@ -16,9 +17,9 @@ from layerzero._policy import is_strict
 from layerzero._references import reference_function
 from layerzero._refusals import refuse_values
 
-_LARGEST_TOP = 2048  # torch.topk beyond it is no faster than a sort
-_LONG = 1000  # rows from which on CUDA's torch.topk was seen to take equal values in index order; of 6 it does not
-_SHORT = 4096  # a running sum over rows of this length takes less time than two over their blocks
+_LARGEST_TOP = 2048  # torch.topk of more is not faster than a sort
+_LONG = 1000  # from this row length on CUDA's torch.topk kept equal values in index order; at 6 it does not
+_SHORT = 4096  # up to this row length one cumulative sum is faster than two over blocks
 _BLOCKS = (512, 256, 128, 64)
 _INF = float("inf")
 
@@ -48,12 +49,12 @@ _VALID = {
     "p": (lambda v: (v >= 0) & (v <= 1), "numbers in [0, 1]"),
     "min_p": (lambda v: (v >= 0) & (v <= 1), "numbers in [0, 1]"),
     "temperature": (lambda v: v.isfinite() & (v > 0), "numbers above 0"),
-    "uniform": (lambda v: (v >= 0) & (v < 1), "numbers in [0, 1)"),  # of every kind of call
+    "uniform": (lambda v: (v >= 0) & (v < 1), "numbers in [0, 1)"),  # in every kind of call
 }
 
 
 class _Call:
-    """One sample_* call: its rows, and which of them have numbers that can be computed on."""
+    """One sample_* call: its rows, and which of them have valid parameters."""
 
     def __init__(self, name, logits, temperature, row_temperature, seed, offset, uniform):
         self.name, self.shape, self.vocab = name, logits.shape[:-1], logits.shape[-1]
@@ -66,7 +67,7 @@ class _Call:
             self.u = numbers(name, uniform).reshape(-1, 1)
 
     def number(self, name, value, rows):
-        """The number of all rows, or a column of theirs."""
+        """Returns the parameter of all rows, or a column with one per row."""
         if rows is None:
             return value
         column = rows.reshape(-1, 1)
@@ -78,7 +79,7 @@ class _Call:
         return column if name == "k" else column.double()
 
     def run(self, k, p, min_p):
-        if isinstance(p, float) and p in (0.0, 1.0):  # the best alone, or all
+        if isinstance(p, float) and p in (0.0, 1.0):  # only the best token, or all
             k, p = (k, None) if p == 1.0 else (1, None)
         if isinstance(k, int) and k >= self.vocab:
             k = None
@@ -86,7 +87,7 @@ class _Call:
             token, valid = self.x.new_full((len(self.x), 1), -1, dtype=torch.int64), None
         elif isinstance(k, int) and k == 1 or self.vocab == 1:
             best, token = self.x.max(-1, keepdim=True)
-            valid = best > -_INF  # no NaN is
+            valid = best > -_INF  # False for NaN
         elif isinstance(k, int) and k <= _LARGEST_TOP:
             token, valid = self.among_top(k, p)
         elif k is not None or p is not None:
@@ -102,17 +103,17 @@ class _Call:
         return token.reshape(self.shape)
 
     def among_top(self, k, p):
-        """The k largest logits of each row, and of these the top-p set."""
+        """Keeps the k largest logits of each row, and of these the top-p set."""
         top, index = largest(self.x, k)
         w = self.probabilities(top)
         if p is not None:
-            p = p.clamp(min=1e-300) if isinstance(p, torch.Tensor) else p  # the best stays
+            p = p.clamp(min=1e-300) if isinstance(p, torch.Tensor) else p  # keep at least the best
             w.masked_fill_(w.cumsum(-1) - w >= p, 0)
         index, order = index.sort(-1)
         return index.gather(-1, first_above(w.gather(-1, order), self.u)), top[:, :1] > -_INF
 
     def sorted(self, k, p):
-        """The top-p set of each row's k largest logits, by a sort of all."""
+        """Keeps the top-p set of each row's k largest logits, with a full sort."""
         top, index = torch.sort(self.x, dim=-1, descending=True, stable=True)
         w = self.weights(top, top[:, :1])
         place = torch.arange(self.vocab, device=w.device)
@@ -124,7 +125,7 @@ class _Call:
         return first_above(w, self.u), top[:, :1] > -_INF
 
     def above(self, min_p):
-        """Every token whose weight is at least min_p; the largest weight is 1."""
+        """Keeps every token whose weight is at least min_p; the largest weight is 1."""
         top = self.x.amax(-1, keepdim=True)
         w = self.weights(self.x, top)
         if min_p is not None:
@@ -132,10 +133,10 @@ class _Call:
         return first_above(w, self.u), top > -_INF
 
     def weights(self, x, top):
-        """exp((x - top) / temperature), 1 at the largest logits, infinite ones too: never NaN."""
-        top = top if x.dtype == torch.float64 else top.float()  # and with it every difference
+        """Returns exp((x - top) / temperature), 1 at the largest logits, also infinite ones; never NaN."""
+        top = top if x.dtype == torch.float64 else top.float()  # and so is every difference
         if isinstance(self.temperature, torch.Tensor) or self.temperature > 1e30:
-            # Differences of finite logits may leave the dtype, those of their halves do not.
+            # Differences of finite logits may overflow, those of their halves cannot.
             w, half = torch.add(top * -0.5, x, alpha=0.5), self.temperature * 0.5
             w.div_(half.to(w.dtype) if isinstance(half, torch.Tensor) else half)
         else:
@@ -145,10 +146,10 @@ class _Call:
         return w.exp_().nan_to_num_(nan=1.0)
 
     def probabilities(self, x):
-        """Softmax of few columns in float64: never NaN."""
+        """Returns the softmax of few columns in float64; never NaN."""
         if x.dtype == torch.float64:
             return torch.softmax(self.weights(x, x[:, :1]).log_(), -1)
-        # Infinities far beyond every float32, and temperatures that make no difference beyond it.
+        # Infinities become numbers far beyond float32; clamping temperatures to these bounds changes nothing.
         x = x.double().nan_to_num_(nan=0.0, posinf=1e150, neginf=-1e190)
         if isinstance(self.temperature, torch.Tensor):
             x.div_(self.temperature.clamp(1e-100, 1e100))
@@ -158,15 +159,15 @@ class _Call:
 
 
 def largest(x, k):
-    """The k largest of each row in descending order with their indices, equal ones to the lower index."""
+    """Returns the k largest of each row in descending order with their indices, ties to the lower index."""
     if x.is_cuda and x.shape[-1] >= _LONG:
-        return torch.topk(x, k)  # CUDA's takes equal ones of long rows in index order
+        return torch.topk(x, k)  # on CUDA it keeps index order of equal values in long rows
     values, index = torch.sort(x, dim=-1, descending=True, stable=True)
     return values[:, :k], index[:, :k]
 
 
 def first_above(w, u, or_equal=False):
-    """The first index of each row (rows, 1) whose running sum exceeds u times the row's sum."""
+    """Returns the first index of each row (rows, 1) whose cumulative sum exceeds u times the row's sum."""
     rows, n = w.shape
     if rows == 1 or n <= _SHORT:
         sums = w.cumsum(-1, dtype=torch.float64)
@@ -185,7 +186,7 @@ def first_above(w, u, or_equal=False):
 
 
 def numbers(name, uniform):
-    """The caller's draws in float64."""
+    """Returns the caller's random numbers in float64."""
     if not uniform.is_cuda:
         valid = _VALID["uniform"][0](uniform)
         if not bool(valid.all()):
@@ -194,8 +195,9 @@ def numbers(name, uniform):
 
 
 def philox(seed, offset, rows, first_slot, slots, device):
-    """The numbers (rows, slots) of a seed and an offset: of slots first_slot, first_slot + 1, ... (ops/common/philox.h)."""
-    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # no host memory may be part of a graph
+    """Returns the random numbers (rows, slots) of a seed and an offset, of slots from first_slot on
+    (ops/common/philox.h)."""
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a graph may not contain host memory
         place = torch.arange(rows * slots, device=device).view(rows, slots)
         uniform = reference_function("speculative_sample").__globals__["_sampling"].philox_uniform
         return uniform(seed, offset, place // slots, first_slot + place % slots)
@@ -205,7 +207,7 @@ def philox(seed, offset, rows, first_slot, slots, device):
 
 
 def answered(name, parameter, wanted, valid):
-    """In strict mode a row without an answer is an error; in a captured graph, of the device when it replays."""
+    """In strict mode refuses rows without a result; in a captured graph the device raises the error at replay."""
     everything = valid.all()
     if valid.is_cuda and torch.cuda.is_current_stream_capturing():
         torch._assert_async(everything, f"{name}: {parameter}: wanted {wanted}")
@@ -241,7 +243,7 @@ def speculative_sample(draft_probs, draft_token_ids, target_probs, seed, offset,
 
 
 def _after(draft_probs, target_probs, count, u, decided):
-    """The token after the accepted drafts of each row, and whether there is one."""
+    """Returns the token after the accepted drafts of each row, and whether there is one."""
     b, n, vocab = draft_probs.shape
     rows = torch.arange(b, device=count.device)
     target = target_probs[rows, count]

@@ -38,7 +38,7 @@ def sequence_pool(input, mask, mode, lengths):
 
 
 def causal_conv1d(input, weight, state, bias, activation):
-    """torch's convolution of each channel over the state and the positions after it; float32 sums."""
+    """Uses torch's depthwise convolution over the state followed by the positions; float32 sums."""
     length, kept, taps = input.shape[1], state.shape[-1], weight.shape[-1]
     x = torch.cat([state, input.transpose(1, 2)], dim=-1)
     seen = x[..., kept - taps + 1 :]
@@ -46,7 +46,7 @@ def causal_conv1d(input, weight, state, bias, activation):
         state.copy_(x[..., length:])
         return torch.empty_like(input, memory_format=torch.contiguous_format)
     output = F.conv1d(seen, weight[:, None], bias, groups=x.shape[1]).transpose(1, 2)
-    if activation == "silu":  # of -inf, where a sum has left float32, it would be NaN
+    if activation == "silu":  # of -inf, if a sum overflows float32, it would be NaN
         output = F.silu(output.clamp_(min=torch.finfo(output.dtype).min))
     state.copy_(x[..., length:])
     return output.to(input.dtype, memory_format=torch.contiguous_format)
@@ -56,7 +56,7 @@ CHUNK = 64  # positions of the delta rule that are solved together
 
 
 def _delta_inputs(query, key, value, g, beta, a_log, dt_bias, scale, l2_eps, beta_scale):
-    """q, k, v [b, h_v, s, d] scaled, decay logarithms and strengths [b, h_v, s], all wide."""
+    """Returns scaled q, k, v [b, h_v, s, d], and log decays and betas [b, h_v, s], all in the wide dtype."""
     wide = torch.promote_types(query.dtype, torch.float32)
     group = value.shape[2] // max(query.shape[2], 1)
     q, k = (t.to(wide) for t in (query, key))
@@ -75,7 +75,7 @@ def _delta_inputs(query, key, value, g, beta, a_log, dt_bias, scale, l2_eps, bet
 
 
 def _delta_step(q, k, v, g, beta, state):
-    """One position: (output, state)."""
+    """Computes one position; returns (output, state)."""
     state = state * g.exp()[..., None]
     read = torch.cat([q, k], 2) @ state
     change = (v - read[:, :, 1:]) * beta[..., None]
@@ -84,11 +84,11 @@ def _delta_step(q, k, v, g, beta, state):
 
 
 def _delta_chunks(q, k, v, g, beta, state):
-    """Chunks of positions: what each adds to the state follows from a unit triangular system of its own chunk."""
+    """Computes chunks of positions: the updates of the state solve a unit triangular system per chunk."""
     s, rest = q.shape[2], -q.shape[2] % CHUNK
     q, k, v = (F.pad(t, (0, 0, 0, rest)).unflatten(2, (-1, CHUNK)) for t in (q, k, v))
     g, beta = (F.pad(t, (0, rest)).unflatten(2, (-1, CHUNK)) for t in (g, beta))
-    # exp(-200) is 0 in float32; sums in float64, for their differences are what counts.
+    # exp(-200) is 0 in float32; sums are float64, because their differences matter.
     total = g.clamp(min=-200.0).double().cumsum(-1)
     between = (total[..., None] - total[..., None, :]).tril_().to(q.dtype).exp_().tril_()  # decay from column to row
     since, until = total.to(q.dtype).exp()[..., None], between[..., -1, :, None]
@@ -103,7 +103,7 @@ def _delta_chunks(q, k, v, g, beta, state):
         states[:, :, n] = state
         changes[:, :, n] = change = added[:, :, n] - taken[:, :, n] @ state
         state = state * last[:, :, n] + writes[:, :, n] @ change
-    # What is not finite shows from its own position on: 0 times it would show before.
+    # Values that are not finite affect positions from their own on; 0 times them would affect earlier ones.
     finite = changes.isfinite()
     inside = (q @ k.transpose(-1, -2) * between).tril_()
     output = (q * since) @ states + inside @ torch.where(finite, changes, 0)

@@ -1,4 +1,4 @@
-"""Attention through a map of blocks of unlike size, expanded to a mask on the tensors' device."""
+"""Attention through a map of blocks of different sizes, expanded to a mask on the tensors' device."""
 
 import torch
 from torch.nn import functional as F
@@ -8,11 +8,11 @@ from layerzero.backends.torch.expressions import product, products_dtype
 from layerzero.backends.torch.paged import exponentials, finished
 
 OPERATION = "variable_block_sparse_attention"
-LOGITS = 1 << 26  # held at once
+LOGITS = 1 << 26  # in memory at once
 
 
 def _blocks_of(sizes, items, name):
-    """The block of each item, (h_kv, items); on CUDA sizes that do not add up name other blocks, never one outside."""
+    """Returns the block of each item, (h_kv, items); on CUDA wrong sizes select other blocks, never one outside."""
     if sizes.device.type == "cpu" and not bool(((sizes >= 0).all(-1) & (sizes.sum(-1) == items)).all()):
         refuse_values(f"{OPERATION}: {name}", f"sizes that add up to {items}", str(sizes.tolist()))
     item = torch.arange(items, device=sizes.device, dtype=torch.int32).expand(sizes.shape[0], items).contiguous()
@@ -21,7 +21,7 @@ def _blocks_of(sizes, items, name):
 
 
 def visible(block_mask, row_sizes, col_sizes, m, n):
-    """(h_kv, m, n) bool."""
+    """Returns a bool mask (h_kv, m, n)."""
     rows, columns = _blocks_of(row_sizes, m, "row_sizes"), _blocks_of(col_sizes, n, "col_sizes")
     by_row = block_mask.gather(1, rows[..., None].expand(-1, -1, block_mask.shape[2]))
     return by_row.gather(2, columns[:, None].expand(-1, m, -1))
@@ -46,8 +46,8 @@ def variable_block_sparse_attention(q, k, v, block_mask, row_sizes, col_sizes, s
 
 
 def variable_block_sparse_sdpa(q, k, v, block_mask, row_sizes, col_sizes, sm_scale, return_lse):
-    """By torch's own choice of a kernel. It adds the mask to the logits, so a key that is not finite is taken out and
-    the rows that see it are NaN."""
+    """Uses torch's own choice of a kernel. It adds the mask to the logits, so keys that are not finite are removed
+    first, and the rows that see them are set to NaN."""
     seen = visible(block_mask, row_sizes, col_sizes, q.shape[0], k.shape[0])
     broken = k.sum(-1, dtype=torch.float32) * 0 != 0  # (n, h_kv)
     query = q.unflatten(1, (k.shape[1], -1)).permute(1, 2, 0, 3)

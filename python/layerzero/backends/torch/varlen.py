@@ -1,8 +1,8 @@
-"""Packed and paged attention by torch's flash kernel for sequences of unlike length, on CUDA in half precision.
+"""Packed and paged attention with torch's flash kernel for sequences of different lengths, on CUDA in half precision.
 
 Listed pages are gathered in the order of the list, which is packed: sequence s begins at kv_indptr[s] * page_size, and
-`seqused_k` ends it before the slots in use end, so nothing is padded and no length is read on the host. Index data is
-limited to what the tensors hold: invalid data reads other entries of the same tensors, never anything outside them.
+`seqused_k` limits it to the slots in use, so nothing is padded and no length is read on the host. Index data is clamped
+to the tensors' bounds: invalid data reads other entries of the same tensors, never anything outside them.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from layerzero.backends.torch.partials import merged
 
 
 class Keys(NamedTuple):
-    """Packed keys and values (tokens, h_kv, d) and where each sequence has its own."""
+    """Packed keys and values (tokens, h_kv, d) and the location of each sequence."""
 
     key: torch.Tensor
     value: torch.Tensor
@@ -24,8 +24,8 @@ class Keys(NamedTuple):
 
 
 def forward(query, keys, cu_q, max_q, causal, scale, window=None):
-    """Output (rows, h_q, d) and the kernel's own lse (rows, h_q); window: own position included. A row without a key has
-    the output 0 and, as a row with NaN, the lse +inf."""
+    """Returns output (rows, h_q, d) and the kernel's own lse (rows, h_q); the window includes the own position. A row
+    without a key has the output 0 and, like a row with NaN, the lse +inf."""
     output, sums, *_ = torch.ops.aten._flash_attention_forward(
         query,
         keys.key,
@@ -46,12 +46,12 @@ def forward(query, keys, cu_q, max_q, causal, scale, window=None):
 
 
 def true_lse(output, lse):
-    """-inf for a row without a key, NaN for one with NaN."""
+    """Corrects the lse: -inf for a row without a key, NaN for one with NaN."""
     return torch.where(lse == torch.inf, output[..., 0].float() * 0 - torch.inf, lse)
 
 
 def listed(cache, page, dtype):
-    """The pages (n) of a cache (pages, size, h, d) as packed tokens (n * size, h, d)."""
+    """Gathers pages (n) of a cache (pages, size, h, d) as packed tokens (n * size, h, d)."""
     if cache.dtype.itemsize > 1:
         return cache.index_select(0, page).flatten(0, 1)
     return cache.view(torch.uint8).index_select(0, page).view(cache.dtype).flatten(0, 1).to(dtype)
@@ -70,7 +70,7 @@ def csr(query, k_cache, v_cache, indptr, indices, last_page_len):
 
 
 def without_hidden(keys, window, queries=1):
-    """Without the keys before every window of a sequence's `queries` last rows."""
+    """Drops the keys before every window of a sequence's last `queries` rows."""
     if window is None:
         return keys
     skipped = (keys.used - (queries + window - 1)).clamp_(min=0)
@@ -78,14 +78,14 @@ def without_hidden(keys, window, queries=1):
 
 
 def in_units(query, k_scale, h_kv):
-    """The query times the unit of the keys of its head."""
+    """Multiplies the query by the k_scale of its head."""
     if k_scale is None:
         return query
     return (query.unflatten(-2, (h_kv, -1)) * k_scale.reshape(-1, 1, 1)).flatten(-3, -2).to(query.dtype)
 
 
 def completed(output, lse, sinks, v_scale, h_kv):
-    """Sinks and the unit of the values, which are factors of the output (rows, h_q, d)."""
+    """Applies sinks and v_scale, which are factors of the output (rows, h_q, d)."""
     if v_scale is not None:
         output = (output.unflatten(-2, (h_kv, -1)) * v_scale.reshape(-1, 1, 1)).flatten(-3, -2)
     empty, whole = lse == -torch.inf, output.float()
@@ -96,13 +96,13 @@ def completed(output, lse, sinks, v_scale, h_kv):
 
 
 def each(batch, rows, device):
-    """Offsets of sequences with as many rows each."""
+    """Returns offsets of sequences with equally many rows."""
     stop = (batch + 1) * rows
     return constant(("offsets", stop, rows), device, lambda d: torch.arange(0, stop, rows, dtype=torch.int32, device=d))
 
 
 def attend(query, keys, cu_q, max_q, causal, scale, window, sinks, k_scale, v_scale, return_lse):
-    """Output, and lse if it is wanted, with all that the kernel does not know itself."""
+    """Returns output, and lse on request, with everything applied that the kernel does not support itself."""
     h_kv, extra = keys.key.shape[1], sinks is not None or v_scale is not None
     scaled = in_units(query, k_scale, h_kv)
     output, lse = forward(scaled, keys, cu_q, max_q, causal, scale, window)
@@ -111,7 +111,7 @@ def attend(query, keys, cu_q, max_q, causal, scale, window, sinks, k_scale, v_sc
 
 
 def decode(query, keys, n, scale, sinks, k_scale, v_scale, return_lse):
-    """n rows of each sequence (b * n, h_q, d), all of which see all its keys."""
+    """Attends with n rows per sequence (b * n, h_q, d), all of which see all its keys."""
     cu_q = each(keys.used.shape[0], n, query.device)
     return attend(query, keys, cu_q, n, False, scale, None, sinks, k_scale, v_scale, return_lse)
 
@@ -158,7 +158,7 @@ def cascade_decode_attention(
     query, shared_k, shared_v, k_cache, v_cache, indptr, indices, last_page_len, sm_scale, window_left, softcap, sinks,
     slopes, k_scale, v_scale, return_lse,
 ):  # fmt: skip
-    """All queries are rows of one sequence over the prefix; the two results are merged."""
+    """Treats all queries as rows of one sequence over the prefix, and merges the two results."""
     h_kv, dtype, (b, n) = shared_k.shape[1], query.dtype, (query.shape[0], shared_k.shape[0])
     scaled, whole = in_units(query, k_scale, h_kv), each(1, n, query.device)
     prefix = Keys(shared_k.to(dtype), shared_v.to(dtype), whole, whole[1:])
@@ -168,7 +168,7 @@ def cascade_decode_attention(
     extra = sinks is not None or v_scale is not None
     if return_lse or extra:
         lse_a, lse_b = true_lse(first, lse_a), true_lse(second, lse_b)
-    else:  # NaN comes through the outputs, whatever their shares are
+    else:  # NaN propagates through the outputs, whatever their weights
         lse_b = lse_b.masked_fill(lse_b == torch.inf, -torch.inf)
     share = torch.sigmoid(lse_a - lse_b)
     output, lse = merged(first, share, second, 1 - share), None
@@ -179,7 +179,7 @@ def cascade_decode_attention(
 
 
 def packed_offsets(offsets, total):
-    """Offsets within 0 to `total` that never decrease, with one sequence more for the rows of none: (b + 2)."""
+    """Returns offsets clamped to [0, total] that never decrease, with one more sequence for the rest: (b + 2)."""
     return F.pad(offsets, (0, 1), value=total).clamp_(0, total).cummax(0).values
 
 
@@ -196,7 +196,7 @@ def paged_prefill_attention(
 
 
 def ragged(query, key, value, cu_q, cu_k, causal, scale, window, sinks, return_lse):
-    """Output and lse. Two sequences more: the queries of none, without a key, and the keys of none, without a query."""
+    """Returns output and lse. Two more sequences hold the queries of none, without keys, and the keys of none."""
     total = query.shape[0]
     cu_q, begin = packed_offsets(cu_q, total), packed_offsets(cu_k, key.shape[0])
     cu_q, begin = F.pad(cu_q, (0, 1), value=total), torch.cat([begin[:-1], begin[-2:]])
@@ -222,7 +222,7 @@ def pod_attention(
 
 
 def block_sparse_attention(q, k, v, indptr, indices, R, C, sm_scale, return_lse):  # noqa: N803
-    """A block of queries is a sequence whose pages are the listed blocks of keys."""
+    """Treats a block of queries as a sequence whose pages are the listed blocks of keys."""
     keys, values = (t.unflatten(0, (-1, C)) for t in (k, v))
     found = csr(q, keys, values, indptr, indices, torch.full_like(indptr[1:], C))
     return _results(decode(q, found, R, sm_scale, None, None, None, return_lse), return_lse)

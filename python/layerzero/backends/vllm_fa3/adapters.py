@@ -1,4 +1,4 @@
-"""FlashAttention 3 as vLLM builds it: packed and paged sequences alone, so tensors of four axes are packed first."""
+"""FlashAttention 3 as vLLM builds it: only packed and paged sequences, so four-axis tensors are packed first."""
 
 from vllm.vllm_flash_attn.flash_attn_interface import flash_attn_varlen_func
 

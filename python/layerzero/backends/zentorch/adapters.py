@@ -1,4 +1,4 @@
-"""Calls zentorch's operators as kernels; each takes its operation's parameters in the contract's order."""
+"""zentorch's operators as kernels; each takes its operation's parameters in the contract's order."""
 
 import torch
 import zentorch  # noqa: F401  # registers torch.ops.zentorch
