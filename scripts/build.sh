@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Configures and compiles one CMake preset (default: release), then stages the Python package beside the libraries.
-#   build.sh PRESET [TARGET]     everything by default; python_package leaves tests and benchmarks out, python_package_cpu
+# Configures and compiles one CMake preset (default: release), then stages the Python package next to the libraries.
+#   build.sh PRESET [TARGET]     everything by default; python_package excludes tests and benchmarks, python_package_cpu
 #                                also the CUDA kernels
 source "$(dirname "$0")/common.sh"
 preset=${1:-release}
 export NINJA_STATUS='[%f/%t %es] '
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 
-# Ninja configures again by itself when a CMake file changes; presets and the interpreter it cannot see.
+# Ninja reconfigures when a CMake file changes, but does not track presets and the interpreter.
 if [ ! -f "build/$preset/build.ninja" ] || [ CMakePresets.json -nt "build/$preset/build.ninja" ]; then
-  mkdir -p build  # of its log, in a fresh tree
+  mkdir -p build  # for the log, in a fresh tree
   say "configuring build/$preset"
   cmake --preset "$preset" --no-warn-unused-cli -DPython_EXECUTABLE="$VENV_PYTHON" -DPython3_EXECUTABLE="$VENV_PYTHON" \
     >"build/configure-$preset.log" 2>&1 || {

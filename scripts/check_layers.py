@@ -1,4 +1,4 @@
-"""The data flow is the architecture: who may include whom, and what the engine never does."""
+"""Checks the architecture: which files may include which, and what the engine never does."""
 
 import re
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from findings import Finding, code_only, includes, main, source_files
 
-# The stages in the order of the picture (ARCHITECTURE.md). A file belongs to the stage whose name it begins with. A
+# The stages in the order of the data flow (ARCHITECTURE.md). A file belongs to the stage whose name it begins with. A
 # stage includes its own files and those of earlier stages.
 STAGES = (
     ("request",),
@@ -18,10 +18,10 @@ STAGES = (
     ("score",),
     ("plan",),
     ("dispatch", "transform"),
-    ("selector", "explain"),  # the composers see every stage
+    ("selector", "explain"),  # these compose the stages and may include every one
 )
 
-# What each folder may include besides itself: folders, or single files. The longest prefix wins.
+# Folders or files that each folder may include besides itself. The longest prefix wins.
 COMMON = ("core", "base", "layerzero")
 ALLOWED = {
     "src/base": ("layerzero", "core/status.h"),
@@ -35,7 +35,7 @@ ALLOWED = {
     "src/perfdb": (*COMMON, "platform", "registry"),
     "src/kvcache": COMMON,
     "ops": (*COMMON, "ops"),
-    "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraint rows name
+    "kernels": (*COMMON, "ops", "kernels", "platform/device.h"),  # the ISA bits that constraints name
     "include/layerzero": ("layerzero",),
 }
 OWN = {
@@ -74,7 +74,7 @@ NEVER = (
     (
         "throws",
         re.compile(r"\bthrow\b"),
-        re.compile(r"^src/pipeline/policy_yaml\.cpp$"),  # ends yaml-cpp's parsing from its handler; caught in that file
+        re.compile(r"^src/pipeline/policy_yaml\.cpp$"),  # stops yaml-cpp from its handler; caught in that file
         "the engine throws nothing; return a Status",
     ),
     (
@@ -117,7 +117,7 @@ def include_findings(name: str, text: str) -> list[Finding]:
     for line, path in includes(text):
         top, _, rest = path.partition("/")
         if NEVER_INCLUDED.match(path):
-            found.append(Finding(name, line, "framework", f"<{path}> belongs in bindings/ alone"))
+            found.append(Finding(name, line, "framework", f"<{path}> is only allowed in bindings/"))
         elif STREAMS.match(path):
             found.append(Finding(name, line, "prints", f"<{path}>: the engine prints nothing"))
         elif folder and rest and top in OWN and not may_include(folder, top, path):

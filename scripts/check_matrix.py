@@ -1,11 +1,11 @@
-"""One wheel file on several Pythons and torch versions: installs it in a fresh environment each, runs the doors' tests there.
+"""Tests one wheel on several Python and torch versions: runs the bindings' tests in fresh environments.
 
     make wheel && python scripts/check_matrix.py             the five cells, recorded in bench/results/matrix.json
-    python scripts/check_matrix.py --cells 3.12:2.11.0       one of them; the record names those that have not run
-    python scripts/check_matrix.py --here                    this Python with the packages it has: no network
+    python scripts/check_matrix.py --cells 3.12:2.11.0       one of them; the record lists those not run
+    python scripts/check_matrix.py --here                    this Python with its packages: no network
 
-An environment is removed before the next is made: one torch with CUDA takes 5 GB. A cell that passed with this very wheel
-and these tests is not run again, so an interrupted run goes on. Exit status 1 when anything fails.
+An environment is removed before the next one is created: torch with CUDA takes 5 GB. A cell that passed with the same
+wheel and tests is not run again, so an interrupted run resumes. Exit status 1 if anything fails.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def must(command: list) -> str:
 
 
 def make_environment(folder: Path, python: str, torch: str | None, wheel: Path) -> Path:
-    """`torch`: a version, "newest", or None for the packages of the Python that runs this."""
+    """Creates an environment. `torch`: a version, "newest", or None for the packages of the running Python."""
     shutil.rmtree(folder, ignore_errors=True)
     must([python, "-m", "venv", folder])
     inside = folder / "bin/python"
@@ -61,7 +61,7 @@ def make_environment(folder: Path, python: str, torch: str | None, wheel: Path) 
         pip = [inside, "-m", "pip", "install", "-q", "--no-cache-dir"]
         must([*pip, wanted])
         must([*pip, "numpy", "pytest", "hypothesis", wheel])
-    else:  # a path in a .pth file: the paths that it names itself stay out, the development build among them
+    else:  # a path in a .pth file: nested .pth files, such as the development build's, are not read
         site = Path(must([inside, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]).strip())
         (site / "borrowed.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
         must([inside, "-m", "pip", "install", "-q", "--no-deps", "--force-reinstall", wheel])
@@ -111,7 +111,7 @@ def state_of(cell: str) -> Path:
 
 
 def recall(cell: str, wheel: Path, tests: list[str]) -> dict | None:
-    """The row of a cell that ran with this very wheel and these tests."""
+    """Returns the row of a cell that ran with the same wheel and tests."""
     if not state_of(cell).exists():
         return None
     before = json.loads(state_of(cell).read_text())

@@ -1,4 +1,4 @@
-"""Nothing comes alone: a kernel has its test; an operation its contract, both references and its cases."""
+"""Checks pairs: a kernel has a test; an operation has its contract, both references and cases."""
 
 import sys
 from pathlib import Path
@@ -7,12 +7,12 @@ from findings import Finding, main, source_files
 
 
 def kernel_tests(root: Path) -> tuple[int, list[Finding]]:
-    """kernels/<op>/<name>.{cpp,cu} needs tests/kernels/<op>/<name>_test.cpp, and the other way round."""
+    """kernels/<op>/<name>.{cpp,cu} needs tests/kernels/<op>/<name>_test.cpp, and vice versa."""
     kernels = source_files(root, ["kernels"], (".cpp", ".cu"))
     tests = source_files(root, ["tests/kernels"], ("_test.cpp",))
     wanted = {}
     for kernel in kernels:
-        if kernel.parent.name == "parts":  # of a kernel that has its test
+        if kernel.parent.name == "parts":  # part of a kernel that has a test
             continue
         stem = kernel.relative_to(root / "kernels").with_suffix("").as_posix()
         wanted[root / "tests/kernels" / f"{stem}_test.cpp"] = kernel.relative_to(root).as_posix()
@@ -32,7 +32,7 @@ def kernel_tests(root: Path) -> tuple[int, list[Finding]]:
 
 
 def operation_parts(root: Path) -> tuple[int, list[Finding]]:
-    """ops/<path>.h needs <path>.ref.cpp and <path>.ref.py beside it and tests/ops/<path>.cases, and none is left over."""
+    """ops/<path>.h needs <path>.ref.cpp and <path>.ref.py next to it and tests/ops/<path>.cases, and vice versa."""
     parts = {
         "contract": (root / "ops", ".h"),
         "C++ reference": (root / "ops", ".ref.cpp"),

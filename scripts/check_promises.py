@@ -1,7 +1,8 @@
-"""Every policy key, reason code and descriptor fact has code that reads or raises it, and a test that shows that.
+"""Checks that each policy key, reason code and descriptor key has code that reads or raises it, and a test for that.
 
-Each is a row of a table in C++; this prints it with both lines, and an empty cell is a finding. A test shows a policy key
-or a fact by a comment in it, "proves: cache.max_size"; reason codes stand in the tables of tests/python/test_reasons.py.
+Each is a row of a table in C++; this prints it with both lines, and an empty cell is a finding. A test proves a policy
+key or a descriptor key with a comment, "proves: cache.max_size"; reason codes are in the tables of
+tests/python/test_reasons.py.
 """
 
 import re
@@ -16,9 +17,9 @@ from findings import Finding, main, source_files
 KEYS, PARSER = "src/pipeline/policy_keys.cpp", "src/pipeline/policy.cpp"
 CODES, RAISED_TEST = "src/core/reason.cpp", "tests/python/test_reasons.py"
 FACTS = "src/registry/fact_table.h"
-# Keys that are no member of Policy by their own name: what reads them.
+# Keys that are not members of Policy by the same name, and what reads them.
 READ_AS = {
-    "version": (KEYS, '"version", "1", 1, 1'),  # the only value that there is
+    "version": (KEYS, '"version", "1", 1, 1'),  # the only value
     "locks": ("src/pipeline/policy_store.cpp", "LocksFor("),
     "rules": ("src/pipeline/policy_store.cpp", "policy.rules"),
     "devices.sm_to_generation": ("src/engine/engine.cpp", "policy.sm_to_generation"),
@@ -52,7 +53,7 @@ class Tree:
         return f"{path.relative_to(self.root).as_posix()}:{number}"
 
     def first(self, paths: Iterable[Path], pattern: str, without: Iterable[str] = ()) -> str | None:
-        """The first line that matches and is no comment, outside the files `without`."""
+        """Returns the first line that matches and is not a comment, outside the files `without`."""
         compiled, skipped = re.compile(pattern), tuple(self.root / name for name in without)
         for path in paths:
             if path in skipped or not path.is_file():
@@ -63,7 +64,7 @@ class Tree:
         return None
 
     def rows(self, file: str, begin: str, row: str) -> Iterator[tuple[str, str]]:
-        """(name, declared at) of each row of the table that begins with `begin`."""
+        """Yields (name, declared at) of each row of the table that begins with `begin`."""
         inside, compiled = False, re.compile(row)
         path = self.root / file
         for number, line in enumerate(lines(path) if path.is_file() else (), 1):
@@ -74,7 +75,7 @@ class Tree:
                 return
 
     def proof(self, name: str) -> str | None:
-        """The test with the comment "proves: name"; several names are separated by commas."""
+        """Returns the test with the comment "proves: name"; several names are separated by commas."""
         compiled = re.compile(r"(?://|#) proves:.*(?<![\w.])" + re.escape(name) + r"(?![\w.])")
         for path in self.tests:
             for number, line in enumerate(lines(path), 1):
@@ -85,7 +86,7 @@ class Tree:
 
 def policy_keys(tree: Tree) -> Iterator[Promise]:
     members = dict(re.findall(r'set\("([\w.]+)", policy\.(\w+)\)', "\n".join(lines(tree.root / PARSER))))
-    # Reading the files and comparing names is not yet doing what a key says.
+    # Reading the files and comparing names does not count as implementing a key.
     readers = [path for path in tree.code if path.name == "policy_store.cpp" or not path.name.startswith("policy")]
     for name, declared in tree.rows(KEYS, "kKeys = ", r'(?:^    \w+\((?:KeyType::\w+, )?|\.name = )"([\w.]+)"'):
         if name in READ_AS:

@@ -1,4 +1,4 @@
-"""Small files: a header has at most 250 lines, a source 500; nothing has more than 800."""
+"""Checks sizes: a header has at most 250 lines, a source 500; no file has more than 800."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ LIMITS = {".h": 250, ".cpp": 500, ".cu": 500, ".py": 500, ".cmake": 150, ".sh": 
 HARD_STOP = 800
 FOLDERS = ("include", "src", "ops", "kernels", "bindings", "python", "scripts", "cmake", "tests", "bench", "examples")
 
-# Soft limit exceeded for a reason; the hard stop holds for them too.
+# Files that exceed the soft limit for a reason; the hard limit applies to them too.
 REASONS: dict[str, str] = {}
 
 

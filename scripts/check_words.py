@@ -1,4 +1,4 @@
-"""Plain English: no phrase of the last table of docs/glossary.md, and no comment line of one word that a formatter has left behind."""
+"""Plain English: no phrase of the last table of docs/glossary.md, and no comment line of one word."""
 
 import re
 import sys
@@ -9,7 +9,7 @@ from findings import Finding, main, source_files
 
 FOLDERS = ("include", "src", "ops", "kernels", "bindings", "python", "scripts", "bench", "docs")
 SUFFIXES = (".h", ".cpp", ".cu", ".py", ".sh", ".md")
-# To be rewritten with the code that they describe, or history.
+# Files to be rewritten with the code that they describe, or history.
 LEFT_OUT = ("python/layerzero/integrations/transformers/", "docs/design/", "docs/glossary.md", "scripts/check_words.py")
 PHRASES = {
     r"beside": "with, next to, as well as",
@@ -55,7 +55,7 @@ def _in_file(path: Path, name: str) -> Iterator[Finding]:
 
 
 def _prose(line: str, suffix: str) -> str:
-    """What people read of a line: all of it but code spans of Markdown."""
+    """Returns the prose of a line: all of it but code spans of Markdown."""
     return re.sub(r"`[^`]*`", "", line) if suffix == ".md" else line
 
 

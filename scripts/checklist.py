@@ -1,4 +1,4 @@
-"""What every operation must have, and what of it is missing: {operation: [items]}. Needs the built package and torch."""
+"""Lists the required items that operations lack: {operation: [items]}. Needs the built package and torch."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from layerzero import _layerzero, _torch_ops
 from layerzero._contracts import contracts
 
 ROOT = Path(__file__).resolve().parent.parent
-# What a contract replaces, where that is a function of torch or a family of them, and no expression around one.
+# Matches `replaces` of a contract if that is a function of torch or a family of them, without an expression around it.
 _CALL = r"torch\.[\w.]+(?:\((?:[^()]|\([^()]*\))*\))?"
 EQUAL_FUNCTION = re.compile(rf"input\.to\(dtype\)|{_CALL}(?:(?:, |; | or )(?:{_CALL}|\w+(?:\([^=]*\))?))*")
 
@@ -23,12 +23,12 @@ def read(path: Path) -> str:
 def items_of(
     contract: dict[str, Any], references: set[str], torch_rows: set[str], matrix: str, stub: str, has_torch: bool
 ) -> dict[str, bool]:
-    """Item -> whether it is there. `references`: operations that have an FP64 reference in C++; `torch_rows`: those
-    with a kernel of torch's own."""
+    """Returns item -> whether it exists. `references`: operations that have an FP64 reference in C++; `torch_rows`:
+    those with a kernel of torch's own."""
     name, path = contract["name"], contract["path"]
     ids = [variant["id"] for variant in contract["operations"]]
     page = read(ROOT / f"docs/operations/{name}.md")
-    # A page wraps and escapes the text of the contract: letters and digits are compared.
+    # A page wraps and escapes the contract's text, so only letters and digits are compared.
     plain = "".join(c for c in page if c.isalnum())
 
     def shows(text: str) -> bool:
@@ -60,7 +60,7 @@ def missing() -> dict[str, list[str]]:
     has_torch = _torch_ops.register()
     kernels = json.loads(_layerzero.kernels())
     references = {k["operation"] for k in kernels if k["reference"] and k["native"]}
-    # A kernel that adapts a function of torch: neither native nor our formula in torch.
+    # A kernel that adapts a function of torch: neither native nor an own torch expression.
     torch_rows = {k["operation"] for k in kernels if k["source"] == "torch" and not k["reference"]}
     matrix, stub = read(ROOT / "docs/support-matrix.md"), read(ROOT / "python/layerzero/_operations.pyi")
     found = {}

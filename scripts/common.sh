@@ -1,4 +1,4 @@
-# Sourced by the scripts in this folder: where things are, and how to say what goes on.
+# Sourced by the scripts in this folder: paths and messages.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 VENV_PYTHON=$PWD/.venv/bin/python
@@ -8,5 +8,5 @@ die() {
   printf 'error: %s\n' "$*" >&2
   exit 1
 }
-# Own C++ sources, with the suffixes given.
+# Lists own C++ sources that match the given patterns.
 cpp_files() { git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do [ -f "$f" ] && echo "$f"; done; }

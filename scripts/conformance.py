@@ -1,9 +1,9 @@
-"""Every operation, kernel and case, random calls and planted faults: one table, and JSON for programs.
+"""Runs every operation, kernel and case, random calls and planted faults: prints one table, or JSON for programs.
 
     python scripts/conformance.py                    runs build/release/bin/conformance_test, prints, records
     python scripts/conformance.py --json             prints JSON; --random 100000: random calls of each operation
-Results per type of CPU accumulate in bench/results/conformance-<cpu>.json. Exit status 1 unless nothing is outside
-its tolerance, every planted fault is caught, and every operation has every item of scripts/checklist.py.
+Results per type of CPU accumulate in bench/results/conformance-<cpu>.json. Exit status 0 only if nothing is outside its
+tolerance, every planted fault is caught, and every operation has every item of scripts/checklist.py.
 """
 
 import argparse
@@ -41,13 +41,13 @@ def host_isa() -> str:
 
 
 def cpu_types() -> dict[str, set[str]]:
-    """Names of the CPU types that devices/ describes -> their instruction sets."""
+    """Maps the CPU types in devices/ to their instruction sets."""
     files = [json.loads(p.read_text()) for p in sorted((ROOT / "devices").glob("*.json"))]
     return {f["name"]: set(f["facts"]["isa"]) for f in files if f["platform"] == "cpu"}
 
 
 def key(isa: str) -> set[str]:
-    """ "AVX-512 BF16" as device files spell it: avx512_bf16."""
+    """Spells "AVX-512 BF16" as device files do: avx512_bf16."""
     names = (re.sub(r"^avx-512", "avx512", part.strip().lower()) for part in isa.split(","))
     return {re.sub(r"[^a-z0-9]+", "_", name) for name in names}
 

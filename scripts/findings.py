@@ -1,4 +1,4 @@
-"""What the checks in this folder share: which files there are, findings, and how they are printed."""
+"""Shared code of the checks in this folder: lists files, and prints findings."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ class Finding:
 
 
 def source_files(root: Path, folders: Iterable[str], suffixes: tuple[str, ...]) -> list[Path]:
-    """Files below `folders` whose name ends in one of `suffixes`, sorted; build folders are left out."""
+    """Returns files below `folders` whose name ends in one of `suffixes`, sorted, without build folders."""
     found = []
     for folder in folders:
         for directory, names, files in os.walk(root / folder):
@@ -40,12 +40,12 @@ _INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]', re.MULTILINE)
 
 
 def code_only(text: str) -> str:
-    """C++ text without comments and string contents; line numbers stay."""
+    """Returns C++ text without comments and string contents; line numbers are kept."""
     return _TOKENS.sub(lambda m: re.sub(r"[^\n]+", " ", m.group()), text)
 
 
 def includes(text: str) -> list[tuple[int, str]]:
-    """(line, path) of every #include that is not in a comment."""
+    """Returns (line, path) of every #include that is not in a comment."""
     without_comments = _TOKENS.sub(
         lambda m: re.sub(r"[^\n]+", " ", m.group()) if m.group().startswith(("//", "/*")) else m.group(), text
     )
@@ -53,7 +53,7 @@ def includes(text: str) -> list[tuple[int, str]]:
 
 
 def main(purpose: str, check: Callable[[Path], tuple[int, list[Finding]]]) -> int:
-    """Runs `check(root) -> (files looked at, findings)` as a command. Exit 0: clean, 1: findings, 2: nothing to check."""
+    """Runs `check(root) -> (number of files, findings)` as a command. Exit 0: clean, 1: findings, 2: no files."""
     parser = argparse.ArgumentParser(description=purpose)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parent.parent, help="the repository")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

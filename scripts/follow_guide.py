@@ -2,12 +2,12 @@
 
 python scripts/follow_guide.py                              with the python3 of PATH
 python scripts/follow_guide.py --python /usr/bin/python3    with another interpreter
-python scripts/follow_guide.py --list                       says what would be run, and runs nothing
+python scripts/follow_guide.py --list                       lists the commands without running them
 
-Pages are taken in the order of docs/guide/README.md. Their shell blocks are typed into one bash, line by line, so that
-`cd` and an activated environment hold; a line may say `# exit code N`. The Python blocks of a page are one program, run
-by what `python` then is in that shell. Only the paths of models are not as written: a small model takes their place. The
-interpreter is given as the guide says, by PYTHON. The outcome is bench/results/guide-<version of Python>.json.
+Pages are run in the order of docs/guide/README.md. Their shell blocks are typed into one bash, line by line, so that
+`cd` and an activated environment persist; a line may have the comment `# exit code N`. The Python blocks of a page are
+one program, run by the `python` of that shell. Only the paths of models are replaced, by a small model. The interpreter
+is set as in the guide, by PYTHON. The result is bench/results/guide-<version of Python>.json.
 """
 
 import argparse
@@ -36,7 +36,7 @@ NOT_RUN = {
     "cpp": "a part of a program: compiled by tests/python/packaging/test_cpp_package.py",
     "cmake": "a part of a build: used by tests/python/packaging/test_cpp_package.py",
 }
-# Runs each program text that it gets, as JSON a line, in one namespace; says on the given descriptor how it went.
+# Runs each program text, one JSON string per line, in one namespace; writes a status to the given descriptor.
 RUNNER = """
 import json, os, sys, traceback
 names = {"__name__": "__main__"}
@@ -53,23 +53,23 @@ for line in sys.stdin:
 
 
 class Failed(Exception):
-    """A command or an example did not do what the page says."""
+    """A command or an example failed or behaved differently than the page says."""
 
 
 def pages(root: Path) -> list[Path]:
-    """The pages of the guide as its index lists them: those to read in order, then those to look things up in."""
+    """Returns the pages of the guide in the order of its index."""
     index = (root / GUIDE / "README.md").read_text(encoding="utf-8")
     names = re.findall(r"\]\(([a-z0-9-]+\.md)\)", index)
     return [root / GUIDE / name for name in dict.fromkeys(names)]
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
-    """(language, text) of the fenced blocks of a page, in order."""
+    """Returns (language, text) of the fenced blocks of a page, in order."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
 class Program:
-    """A child process that is given work on its standard input and answers with a status on a descriptor of its own."""
+    """A child process that reads work from standard input and writes a status to a separate descriptor."""
 
     def __init__(self, command: list[str], env: dict[str, str], cwd: Path):
         read, write = os.pipe()
@@ -82,7 +82,7 @@ class Program:
         self._answers: IO[str] = os.fdopen(read)
 
     def ask(self, text: str) -> int:
-        """The status of one piece of work; -1 if the process ended over it."""
+        """Returns the status of one piece of work; -1 if the process ended during it."""
         assert self._child.stdin
         with contextlib.suppress(BrokenPipeError):
             self._child.stdin.write(text)
@@ -98,10 +98,10 @@ class Program:
 
 
 class Reader:
-    """Someone who follows the guide in `clone`: one shell, and a Python program for each page."""
+    """Follows the guide in `clone` with one shell, and a Python program for each page."""
 
-    def __init__(self, clone: Path, python: str, aside: Path):
-        self._clone, self._aside = clone, aside
+    def __init__(self, clone: Path, python: str, scratch: Path):
+        self._clone, self._scratch = clone, scratch
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LAYERZERO_")}
         for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
             kept.pop(name, None)
@@ -110,7 +110,7 @@ class Reader:
         self._model: str | None = None
 
     def type(self, line: str) -> None:
-        """One line of a shell block; raises Failed on another exit code than the line says."""
+        """Runs one line of a shell block; raises Failed on an unexpected exit code."""
         print(f"$ {line}", flush=True)
         wanted = int((re.findall(r"# exit code (\d+)", line) or ["0"])[0])
         status = self._shell.ask(f"{{ {line}\n}} </dev/null; echo $? >&{self._shell.descriptor}\n")
@@ -118,7 +118,7 @@ class Reader:
             raise Failed(f"exit code {status}, wanted {wanted}: {line}")
 
     def run(self, page: Path, code: str) -> None:
-        """One Python block of a page."""
+        """Runs one Python block of a page."""
         print("".join(f">>> {line}\n" for line in code.splitlines()), end="", flush=True)
         for path in MODEL_PATHS:
             if path in code:
@@ -141,24 +141,24 @@ class Reader:
         self._shell.close()
 
     def _place(self) -> tuple[dict[str, str], Path]:
-        """The shell's environment and folder."""
-        seen = self._aside / "environment"
+        """Returns the shell's environment and folder."""
+        seen = self._scratch / "environment"
         self._shell.ask(f"env -0 >'{seen}'; pwd >'{seen}.folder'; echo 0 >&{self._shell.descriptor}\n")
         environment = dict(entry.split("=", 1) for entry in seen.read_text().split("\0") if entry)
         return environment, Path(Path(f"{seen}.folder").read_text().strip())
 
     def _small_model(self) -> str:
         if self._model is None:
-            self._model = str(self._aside / "model")
+            self._model = str(self._scratch / "model")
             script = "import sys; sys.path.insert(0, 'tests/python/support'); import small_model; small_model.save(sys.argv[1])"
             command = [str(self._clone / ".venv/bin/python"), "-c", script, self._model]
             subprocess.run(command, cwd=self._clone, check=True)
         return self._model
 
 
-def follow(clone: Path, python: str, aside: Path) -> Iterator[dict[str, Any]]:
-    """Runs the guide; a record for each block."""
-    reader = Reader(clone, python, aside)
+def follow(clone: Path, python: str, scratch: Path) -> Iterator[dict[str, Any]]:
+    """Runs the guide; yields a record for each block."""
+    reader = Reader(clone, python, scratch)
     try:
         for page in pages(clone):
             for language, text in blocks(page):

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The fuzz target of every operation, spread over the cores: random calls (tests/conformance/random_test.cpp).
 #   fuzz.sh PRESET     LZ_FUZZ_EXECUTIONS=100000 (default) calls per operation     LZ_FUZZ_SEED=7   another sequence
-# An operation that passed with these sources, number of calls and seed is not run again. With the default ones the list of
-# those that passed is bench/results/fuzz-PRESET-<machine>.tsv, from which another clone goes on; otherwise it lies in build/.
+# An operation that passed with these sources, number of calls and seed is not run again. With the defaults the list of
+# passed operations is bench/results/fuzz-PRESET-<machine>.tsv, from which another clone resumes; otherwise it is in
+# build/.
 source "$(dirname "$0")/common.sh"
 preset=${1:?fuzz.sh PRESET}
 program=build/$preset/bin/conformance_test
@@ -11,13 +12,13 @@ passed=$logs/passed.tsv
 [ -n "${LZ_FUZZ_EXECUTIONS:-}${LZ_FUZZ_SEED:-}" ] ||
   passed=bench/results/fuzz-$preset-$("$VENV_PYTHON" scripts/machine.py).tsv
 export LZ_FUZZ_EXECUTIONS=${LZ_FUZZ_EXECUTIONS:-100000} program logs passed
-# Shorter stacks of allocations and a smaller quarantine: a fifth less time.
+# Shorter allocation stacks and a smaller quarantine save a fifth of the time.
 export ASAN_OPTIONS=${ASAN_OPTIONS:-malloc_context_size=1:quarantine_size_mb=8}
 mkdir -p "$logs"
 of="# tree $("$VENV_PYTHON" scripts/test_full.py --tree fuzz), $LZ_FUZZ_EXECUTIONS calls, seed ${LZ_FUZZ_SEED:-default}"
 [ "$(head -n 1 "$passed" 2>/dev/null)" = "$of" ] || echo "$of" >"$passed"
 
-# One operation: a line of the list when it has passed.
+# Runs one operation and adds a line to the list if it passed.
 fuzz_one() {
   local name=${1##*/}
   grep -q "^$name"$'\t' "$passed" && return

@@ -1,6 +1,6 @@
-"""Writes what is made from data of the engine: from the operations' contracts type stubs, a page for each operation
-and the support matrix; from the table of reason codes their page; from the rows of all kernels what serves which operation,
-dtype and device.
+"""Writes the files generated from the engine's data: from the operations' contracts type stubs, a page for each
+operation and the support matrix; from the table of reason codes their page; from all kernels the coverage of
+operations, dtypes and devices.
 
     python scripts/generate_api.py           writes the files
     python scripts/generate_api.py --check   exit code 1 if one of them is out of date
@@ -23,7 +23,7 @@ STUB = "python/layerzero/_operations.pyi"
 MADE = "Made by scripts/generate_api.py from the contracts in ops/. Do not edit."
 PYTHON = {"int": "int", "float": "float", "bool": "bool"}
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32"}
-# Rules that have a column of their own in the matrix, or hold for whole kinds of kernels.
+# Constraints with a separate column in the matrix, or common to a whole kind of kernels.
 IN_COLUMNS = {"dtype", "device.platform", "capturing", "requires_grad", "policy.deterministic"}
 
 Contract = dict[str, Any]
@@ -43,7 +43,7 @@ def python_type(param: dict[str, Any]) -> str:
 
 
 def parameters(contract: Contract, replaced: dict[str, str] | None = None) -> list[str]:
-    """The stub's parameters; `replaced`: by name, instead of what the contract gives."""
+    """Returns the stub's parameters; `replaced`: parameters by name that override the contract's."""
     texts = []
     keyword_only = False
     for param in contract["params"]:
@@ -72,7 +72,7 @@ def result(contract: Contract, value: bool) -> str:
 
 
 def signatures(contract: Contract) -> Iterator[tuple[list[str], str]]:
-    """(parameters, result) of each overload."""
+    """Yields (parameters, result) of each overload."""
     name = condition(contract)
     if name is None:
         yield parameters(contract), result(contract, False)
@@ -84,7 +84,7 @@ def signatures(contract: Contract) -> Iterator[tuple[list[str], str]]:
 
 
 def argument_lines(param: str) -> list[str]:
-    """A parameter as the formatter writes it: a long list of choices on lines of its own."""
+    """Formats a parameter like the formatter: a long list of choices on separate lines."""
     if len(param) + 5 <= WIDTH:
         return [f"    {param},"]
     head, _, rest = param.partition("Literal[")
@@ -246,7 +246,7 @@ def matrix() -> str:
             "| kernel | operation | platform | dtypes | priority | gradients | deterministic | CUDA graphs | rules |",
             "|---|---|---|---|---|---|---|---|---|",
         ]
-        # Own CUDA kernels are there where the build had nvcc; the page is the same everywhere.
+        # Own CUDA kernels exist only if the build had nvcc; the page must be the same everywhere.
         kernels = [k for k in kernel_rows(name) if k["source"] != "cuda"]
         lines += [
             kernel_row(k) for k in sorted(kernels, key=lambda k: (k["operation"], k["reference"], k["kernel_id"]))
@@ -275,10 +275,10 @@ def reasons() -> str:
 
 
 def coverage_text(own_cuda: bool) -> str:
-    """Operation to dtype to the kernels of each simulated device, devices with the same kernels together.
+    """Returns operation to dtype to the kernels of each simulated device, with equal devices grouped.
 
-    `own_cuda`: own CUDA kernels alone, whichever architectures this build has code for; otherwise all others, so that the
-    file is the same where the build had no nvcc.
+    `own_cuda`: only own CUDA kernels, for any architectures of this build; otherwise all others, so that the file is
+    the same if the build had no nvcc.
     """
     own = {k["kernel_id"] for k in kernel_rows() if k["source"] == "cuda"}
     simulated = [device["name"] for device in json.loads(_layerzero.devices())["simulated"]]
@@ -303,7 +303,7 @@ def coverage_text(own_cuda: bool) -> str:
 
 
 def files() -> dict[str, str]:
-    """Path in the repository to text."""
+    """Maps paths in the repository to texts."""
     pages = {f"docs/operations/{name}.md": page(contract) for name, contract in contracts().items()}
     covered = {"docs/coverage.json": coverage_text(own_cuda=False)}
     if json.loads(_layerzero.devices())["cuda_library"] == "loaded":
@@ -312,7 +312,7 @@ def files() -> dict[str, str]:
 
 
 def outdated() -> list[str]:
-    """Generated files that are not what the contracts say, and pages of operations that are gone."""
+    """Returns generated files that are out of date, and pages of operations that no longer exist."""
     wanted = files()
     wrong = [path for path, text in wanted.items() if not (ROOT / path).is_file() or (ROOT / path).read_text() != text]
     pages = (str(p.relative_to(ROOT)) for p in (ROOT / "docs/operations").glob("*.md"))

@@ -1,5 +1,5 @@
 """A name for this kind of machine, for files of results: CPU model, widest instruction set, number of cores, as in
-amd-epyc-avx2-2c. The model alone says little in a virtual machine: one name covers several generations there."""
+amd-epyc-avx2-2c. In a virtual machine the model alone is not enough: one name covers several generations."""
 
 import os
 import platform
@@ -11,7 +11,7 @@ INSTRUCTION_SETS = (
     ("amx_int8", "amx-int8"),
     ("amx_bf16", "amx-bf16"),
     ("avx512_fp16", "avx512-fp16"),
-    ("avx512_vp2intersect", "avx512-vp2intersect"),  # Zen 5, which differs from Zen 4 in nothing wider
+    ("avx512_vp2intersect", "avx512-vp2intersect"),  # distinguishes Zen 5 from Zen 4, which is equally wide
     ("avx512_bf16", "avx512-bf16"),
     ("avx512_vnni", "avx512-vnni"),
     ("avx512f", "avx512"),
@@ -25,7 +25,7 @@ INSTRUCTION_SETS = (
 
 
 def machine_type(cpuinfo: str | None = None) -> str:
-    """The name without the number of cores, from the text of /proc/cpuinfo."""
+    """Returns the name without the number of cores, from the text of /proc/cpuinfo."""
     if cpuinfo is None:
         file = Path("/proc/cpuinfo")
         cpuinfo = file.read_text() if file.exists() else ""

@@ -1,4 +1,4 @@
-"""Writes a kernel and its test from the annotated skeleton: two new files, nothing edited.
+"""Writes a kernel and its test from the annotated skeleton: two new files, no edits.
 
   make new-kernel OP=norm.rms NAME=mine
 makes kernels/norm/rms/mine.cpp, which serves norm.rms as the kernel mine.norm.rms, and tests/kernels/norm/rms/mine_test.cpp.
@@ -19,7 +19,7 @@ OUTPUT = re.compile(r'\.name = "(\w+)",\s*\.shape = "([^"]*)"')
 
 
 def operations(root: Path) -> dict[str, Path]:
-    """Operation id -> the contract that has it as a variant."""
+    """Maps operation ids to the contract that has them as a variant."""
     found: dict[str, Path] = {}
     for header in sorted((root / "ops").rglob("*.h")):
         if "common" in header.relative_to(root / "ops").parts:
@@ -31,7 +31,7 @@ def operations(root: Path) -> dict[str, Path]:
 
 
 def symbol(path: str) -> str:
-    """The name that cmake/lz_tables.cmake gives a file."""
+    """Returns the symbol that cmake/lz_tables.cmake derives from a file."""
     return re.sub(r"\W", "_", re.sub(r"\.(cpp|cu|h)$", "", path))
 
 
@@ -43,7 +43,7 @@ def fill(template: str, values: dict[str, str]) -> str:
 
 
 def clang_format(text: str, name: Path, root: Path) -> str:
-    """The project's format where clang-format is installed; the text as it is elsewhere."""
+    """Formats the text if clang-format is installed."""
     command = ["clang-format", f"--assume-filename={name}"]
     try:
         return subprocess.run(command, input=text, cwd=root, capture_output=True, text=True, check=True).stdout

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What cmake/portable.cmake needs, in build/portable: wrappers of the `ziglang` package's compiler for glibc 2.28 and
-# static libraries of the C++ dependencies, built from Debian's source packages. Does nothing when they are there.
+# Makes the inputs of cmake/portable.cmake in build/portable: wrappers of the `ziglang` package's compiler for glibc
+# 2.28 and static libraries of the C++ dependencies, built from Debian's source packages. Does nothing if they exist.
 source "$(dirname "$0")/common.sh"
-suite=bookworm # its highway, libsodium and yaml-cpp are the oldest that the engine supports
+suite=bookworm # has the oldest highway, libsodium and yaml-cpp that the engine supports
 root=$PWD/build/portable
 zig=$("$VENV_PYTHON" -c 'import pathlib, ziglang; print(pathlib.Path(ziglang.__file__).parent / "zig")')
 want="$suite $("$zig" version)"
@@ -10,8 +10,8 @@ want="$suite $("$zig" version)"
 rm -rf "$root"
 mkdir -p "$root"/{bin,prefix/include,sources} "$root"/apt/{lists,cache/archives}/partial
 
-# ccache knows a compiler by its name and by the bytes of this file, hence the version in it, and no path: what one clone
-# has compiled serves the next.
+# ccache identifies a compiler by its name and the contents of this file, so the file has the version and no path: other
+# clones reuse the compiled objects.
 ln -s "$zig" "$root/bin/zig"
 wrap() {
   printf '#!/bin/sh\n# %s\nexec "$(dirname "$0")/zig" %s "$@"\n' "$want" "$2" >"$root/bin/$1"
@@ -25,7 +25,7 @@ wrap zig-ranlib ranlib
 say "source packages of the dependencies (build/portable)"
 sources="$root/apt/sources.list"
 echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian $suite main" >"$sources"
-apt_get() { # with lists and downloads of its own: the machine's configuration stays as it is
+apt_get() { # with separate lists and downloads: the machine's configuration is not changed
   apt-get -qq -o Dir::Etc::sourcelist="$sources" -o Dir::Etc::sourceparts=/dev/null -o Dir::State::Lists="$root/apt/lists" \
     -o Dir::Cache="$root/apt/cache" -o APT::Sandbox::User=root "$@"
 }
@@ -43,7 +43,7 @@ cmake_library() { # a folder pattern below sources/, then definitions
     -DCMAKE_INSTALL_PREFIX="$root/prefix" -DCMAKE_INSTALL_LIBDIR=lib "$@" >>"$root/build.log" 2>&1 &&
     cmake --build "$source/build" --target install >>"$root/build.log" 2>&1
 }
-sodium() { # portable code alone, so without its configure script; version.h is the one that it ships for other systems
+sodium() { # portable code only, without its configure script; version.h is the one shipped for other systems
   local include=$root/prefix/include objects=$root/sources/sodium
   cd "$root"/sources/libsodium-*/src/libsodium || return
   cp -r include/sodium.h include/sodium "$include" && cp ../../builds/msvc/version.h "$include/sodium/" && mkdir "$objects" &&
@@ -59,13 +59,13 @@ say "compiling them for glibc 2.28"
     (sodium) >>"$root/build.log" 2>&1
 } || { tail -n 30 "$root/build.log" >&2 && die "a dependency did not compile (build/portable/build.log)"; }
 
-# Headers alone: those of the system, away from the C library's.
+# Only headers: the system's, separate from those of the C library.
 config=$(find /usr/{,local/}{share,lib}/cmake -maxdepth 1 -name nlohmann_json -print -quit 2>/dev/null || true)
 [ -n "$config" ] || die "nlohmann-json's CMake package is not on this machine. Type: make setup"
 mkdir -p "$root/prefix/share/cmake"
 cp -r "$config" "$root/prefix/share/cmake/"
 cp -r "${config%/*/cmake/nlohmann_json}/include/nlohmann" "$root/prefix/include/"
-# Debian's Python.h refers to this folder.
+# Debian's Python.h includes from this folder.
 for headers in /usr/include/*/python3*; do
   [ -d "$headers" ] && mkdir -p "$root/prefix/include/$(basename "$(dirname "$headers")")" &&
     ln -s "$headers" "$root/prefix/include/$(basename "$(dirname "$headers")")/"

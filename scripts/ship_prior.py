@@ -1,7 +1,8 @@
-"""Makes a machine's measured records those that the library carries for its kind: devices/priors/<machine>.json.
+"""Converts a machine's measured records to the prior that the library ships for its kind:
+devices/priors/<machine>.json.
 
   layerzero bench ops --write-prior && scripts/ship_prior.py ~/.cache/layerzero/prior.records.json
-Of operations whose best kernel depends on the sizes, and of these the calls whose nearest kept one would say otherwise.
+Keeps operations whose best kernel depends on the sizes, and of these the calls that the nearest kept call mispredicts.
 """
 
 import json
@@ -17,7 +18,7 @@ from machine import machine
 ROOT = Path(__file__).resolve().parent.parent
 OPERATIONS = ("mlp.linear", "attention.")
 NEAR = 2  # doublings, over all axes
-ALIKE = 1.1  # times of kernels that are as good as each other
+ALIKE = 1.1  # ratio of times that count as equal
 
 
 def distance(a: dict[str, int], b: dict[str, int]) -> float:
@@ -50,7 +51,7 @@ def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     document = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    # Which build of a C library it was is known on the measuring machine alone.
+    # The build of a C library is only known on the measuring machine.
     of_libraries = {kernel["kernel_id"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["library"]}
     records = [r for r in document["records"] if r["kernel_id"] not in of_libraries]
     rows = thinned([r for r in records if r["operation"].startswith(OPERATIONS)])

@@ -1,7 +1,7 @@
-"""Makes a build importable: build/<preset>/python/layerzero is the package of python/layerzero with the built libraries.
+"""Makes a build importable: build/<preset>/python/layerzero is python/layerzero plus the built libraries.
 
-Links, no copies: an edited Python file is used at once. .venv is pointed at the staged package, so that `import layerzero`,
-`python -m layerzero` and the command `layerzero` work there. The layout is that of the wheel.
+Files are links, so edited Python files take effect immediately. .venv points to the staged package, so that `import
+layerzero`, `python -m layerzero` and the command `layerzero` work there. The layout is that of the wheel.
 """
 
 import sys
@@ -9,7 +9,7 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# What the package carries beside its own modules: (folder in the repository, name in the package).
+# Data of the package besides its modules: (folder in the repository, name in the package).
 DATA = (("ops", "_reference"), ("schemas", "schemas"), ("bench/ops", "_bench"))
 COMMAND = """#!{python}
 import sys

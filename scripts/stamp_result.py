@@ -1,4 +1,4 @@
-"""Reads a benchmark's JSON on standard input and writes it with what it was measured on: machine, commit, versions."""
+"""Reads a benchmark's JSON on standard input and writes it with machine, commit and versions added."""
 
 import json
 import os

@@ -1,13 +1,13 @@
-"""Every model class of Transformers that can be built small, kernelized and held against itself as it was.
+"""Builds every model class of Transformers small, kernelizes it and compares it with the original.
 
 python scripts/sweep_models.py                    all classes, with SDPA and with eager attention
-python scripts/sweep_models.py --fresh            the same from the beginning
-python scripts/sweep_models.py BertModel T5Model  these alone, again
-python scripts/sweep_models.py --again "not built"  those again that had this verdict with some attention
+python scripts/sweep_models.py --fresh            discards earlier rows
+python scripts/sweep_models.py BertModel T5Model  only these, again
+python scripts/sweep_models.py --again "not built"  repeats classes with this verdict
 
-Each class runs in a process of its own with one thread, and with limits of processor time and memory. Rows are kept in
-build/sweep-models-<version>.jsonl, so that an interrupted run goes on; the result is
-bench/results/sweep-models-<version>-<machine>.json. Returns 1 where a class is wrong. What a row holds: `judge`.
+Each class runs in a separate process with one thread and limits of CPU time and memory. Rows are stored in
+build/sweep-models-<version>.jsonl, so that an interrupted run resumes; the result is
+bench/results/sweep-models-<version>-<machine>.json. Returns 1 if a class is wrong. `judge` documents the rows.
 """
 
 import argparse
@@ -33,18 +33,19 @@ from stamp_result import measured_on
 
 ROOT = Path(__file__).resolve().parent.parent
 MEMORY = 12 << 30
-PATIENCE = 20  # seconds of a clock for each that a class may have of a processor, which others use too
+PATIENCE = 20  # wall-clock seconds per second of CPU time, because others use the machine too
 ATTENTIONS = ("sdpa", "eager")
 BAD = ("wrong", "crashed")
-# What has the most of a family's code in it comes first.
+# The classes with most of a family's code come first.
 FIRST = ("ForConditionalGeneration", "ForCausalLM", "LMHeadModel", "Model", "")
 Rows = dict[str, dict[str, Any]]  # attention -> the row of a class
 
 
 def judge(kind: Any, attention: str) -> dict[str, Any]:
-    """verdict: "right", "wrong" with {call: what differs}, "not built" with the reason, "no such attention" where the class
-    does not support it, "nothing compared" where the model itself refuses every call or returns something else each time. error:
-    the largest relative error of any tensor of any call. Without a row: "too slow", "too large", "crashed".
+    """Returns a row. verdict: "right", "wrong" with {call: what differs}, "not built" with the reason, "no such
+    attention" if the class does not support it, "nothing compared" if the model itself refuses every call or is not
+    deterministic. error: the largest relative error of any tensor of any call. Verdicts without a row: "too slow", "too
+    large", "crashed".
     """
     import compare_models
     import small_classes
@@ -59,7 +60,7 @@ def judge(kind: Any, attention: str) -> dict[str, Any]:
     original = copy.deepcopy(model)
     report = kernelize(model)
     outcome = compare_models.held_against(original, model, given)
-    if outcome.wrong:  # of calls that differ from themselves, or by rounding of the weights, nothing can be said
+    if outcome.wrong:  # calls that are not deterministic, or that differ by rounding of the weights, prove nothing
         for other in (copy.deepcopy(original), compare_models.rounded(original)):
             outcome = outcome.without(compare_models.held_against(original, other, given).wrong)
     return {
@@ -74,7 +75,7 @@ def judge(kind: Any, attention: str) -> dict[str, Any]:
 
 
 def _each_once(left: dict[str, str]) -> dict[str, str]:
-    """The first reasons, each with the first part that has it."""
+    """Returns the first reasons, each with the first part that has it."""
     once: dict[str, str] = {}
     for part, reason in left.items():
         once.setdefault(reason, part)
@@ -85,7 +86,7 @@ def _each_once(left: dict[str, str]) -> dict[str, str]:
 
 
 def _child(kind: Any, pipe: int, seconds: int) -> None:
-    """Writes a line for each attention. A limit of processor time ends it: other processes do not make a class late."""
+    """Writes a line for each attention. The limit is CPU time, so that other processes do not make a class fail."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
@@ -98,14 +99,14 @@ def _child(kind: Any, pipe: int, seconds: int) -> None:
             row = judge(kind, attention)
         except MemoryError:
             row = {"verdict": "too large", "why": f"out of memory with {MEMORY >> 30} GiB"}
-        except Exception as error:  # of kernelize itself
+        except Exception as error:  # raised by kernelize itself
             why = f"{type(error).__name__}: {str(error)[:300]}"
             row = {"verdict": "crashed", "why": why, "trace": traceback.format_exc()[-1500:]}
         os.write(pipe, (json.dumps({attention: row}, default=str) + "\n").encode())
 
 
 class Running:
-    """The process of one class. Forked: a process that imports all again would take longer than the class."""
+    """The process of one class. It is forked, because importing everything again would take longer than the class."""
 
     def __init__(self, name: str, kind: Any, seconds: int) -> None:
         self.name, self.data, self.began = name, b"", time.monotonic()
@@ -114,7 +115,7 @@ class Running:
         self.process = os.fork()
         if self.process == 0:
             try:
-                os.setsid()  # what it starts ends with it
+                os.setsid()  # its children end with it
                 os.close(self.pipe)
                 _child(kind, write, seconds)
             finally:
@@ -123,7 +124,7 @@ class Running:
         os.set_blocking(self.pipe, False)
 
     def finished(self) -> Rows | None:
-        """Its rows once it has ended, None before. Its pipe may outlive it, in a process that it started."""
+        """Returns its rows once it has ended, None before. A child of it may keep the pipe open for longer."""
         late = time.monotonic() - self.began > self.most
         if late:
             self._kill()
@@ -148,7 +149,7 @@ class Running:
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         missing = {"verdict": "crashed", "why": f"its process ended with {status}"}
         if by == signal.SIGXCPU:
-            missing = {"verdict": "too slow", "why": f"took more than {self.seconds} s of a processor"}
+            missing = {"verdict": "too slow", "why": f"took more than {self.seconds} s of CPU time"}
         elif late:
             missing = {"verdict": "too slow", "why": f"took more than {self.most} s"}
         for attention in [attention for attention in ATTENTIONS if attention not in rows]:
@@ -157,7 +158,7 @@ class Running:
 
 
 def run(kinds: dict[str, Any], done: dict[str, Rows], keep: Any, options: argparse.Namespace) -> None:
-    """Adds the rows of all that is not `done`, and writes them to `keep` as they come."""
+    """Adds the rows of all classes that are not `done`, and writes them to `keep` as they finish."""
     most = 60 * (options.minutes or float("inf"))
     waiting = [name for name in kinds if name not in done]
     running: dict[int, Running] = {}
@@ -182,7 +183,7 @@ def run(kinds: dict[str, Any], done: dict[str, Rows], keep: Any, options: argpar
 
 
 def _show_progress(name: str, done: dict[str, Rows], total: int, before: int, seconds: float) -> None:
-    """A bar in a terminal; elsewhere a line for each fault and for every 50 classes."""
+    """Shows a bar in a terminal; elsewhere a line for each fault and for every 50 classes."""
     verdicts = "/".join(row["verdict"] for row in done[name].values())
     left = seconds / (len(done) - before) * (total - len(done))
     line = f"{len(done)} of {total}, {seconds:.0f} s, about {left:.0f} s left: {name} {verdicts}"
@@ -207,7 +208,7 @@ def result_of(done: dict[str, Rows], classes: int) -> dict[str, Any]:
 
 
 def _reasons(done: dict[str, Rows], verdict: str) -> dict[str, int]:
-    """Reason without its names and numbers -> how many classes have it, the most frequent first."""
+    """Counts classes per reason without names and numbers, the most frequent first."""
     found: Counter[str] = Counter()
     for rows in done.values():
         whys = [row.get("why", "") for row in rows.values() if row["verdict"] == verdict]
@@ -216,22 +217,22 @@ def _reasons(done: dict[str, Rows], verdict: str) -> dict[str, int]:
 
 
 def _a_line_each(result: dict[str, Any]) -> str:
-    """JSON with a line for each class."""
+    """Returns JSON with a line for each class."""
     lines = [f'  "{name}": {json.dumps(rows)}' for name, rows in result["classes"].items()]
     head = json.dumps({name: value for name, value in result.items() if name != "classes"}, indent=1)[:-2]
     return head + ',\n "classes": {\n' + ",\n".join(lines) + "\n }\n}\n"
 
 
 def _prepared() -> tuple[dict[str, Any], str]:
-    """(classes, version of Transformers), in a process that children can be forked from: with one thread."""
-    # Threads of OpenMP that wait by spinning made a run stand still where other processes had the cores.
+    """Returns (classes, version of Transformers), with one thread, so that children can be forked."""
+    # OpenMP threads that spin while waiting stalled a run when other processes used the cores.
     os.environ |= {
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "passive",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_OFFLINE": "1",
     }
-    os.environ["LAYERZERO_CACHE_DIR"] = tempfile.mkdtemp()  # each class is searched
+    os.environ["LAYERZERO_CACHE_DIR"] = tempfile.mkdtemp()  # no findings are cached
     atexit.register(shutil.rmtree, os.environ["LAYERZERO_CACHE_DIR"], ignore_errors=True)
     sys.path.insert(0, str(ROOT / "tests/python/support"))
     import warnings
@@ -273,11 +274,9 @@ def main() -> int:
     parser.add_argument("--fresh", action="store_true")
     parser.add_argument("--again", nargs="+", metavar="VERDICT")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--seconds", type=int, default=120, help="of a processor, for a class with one attention")
-    parser.add_argument("--keep", type=Path, help="another file for the rows; then no result is written")
-    parser.add_argument(
-        "--minutes", type=float, help="begin no further class after so long; the result says what was not run"
-    )
+    parser.add_argument("--seconds", type=int, default=120, help="CPU time for a class with one attention")
+    parser.add_argument("--keep", type=Path, help="another file for the rows; no result is written then")
+    parser.add_argument("--minutes", type=float, help="start no class after this time; the result lists those not run")
     options = parser.parse_args()
     kinds, version = _prepared()
     path = options.keep or ROOT / f"build/sweep-models-{version}.jsonl"

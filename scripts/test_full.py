@@ -1,10 +1,10 @@
-"""Every tier, stage by stage. A stage that passed on these very files is not run again, so an interrupted run goes on.
+"""Runs every tier by stages. A stage that passed on the same files is not run again, so an interrupted run resumes.
 
   make test-full                       all stages
   make test-full STAGES="asan tsan"    some of them
-Each stage's outcome goes to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the tree of
-the files that it looks at; that record is what the next run goes on from, in another clone too. `not_run` names the
-stages that have not run on the present files here, `passed_elsewhere` the types of machine on which one of them passed.
+Each stage's outcome is written to bench/results/test-full-<machine>.json as soon as it ends, with its commit and the
+tree of the files that it depends on; the next run resumes from that record, in another clone too. `not_run` lists the
+stages that have not run on the current files here, `passed_elsewhere` the types of machine on which one of them passed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ LOGS = ROOT / "build/test-full"
 @dataclass(frozen=True)
 class Stage:
     command: str
-    ignores: tuple[str, ...] = ()  # files that do not change what it tests, as pathspecs
+    ignores: tuple[str, ...] = ()  # pathspecs of files that do not affect it
 
 
 def built(preset: str, tier: str = "all") -> str:
@@ -36,12 +36,12 @@ def built(preset: str, tier: str = "all") -> str:
 
 
 def without_python(command: str) -> Stage:
-    """What C++ alone is built and tested by. Pages that a C++ test compares are compared in `release` too."""
+    """A stage that depends only on C++ files. Pages that a C++ test compares are compared in `release` too."""
     return Stage(command, ("*.py", "*.md", "bindings", "tests/python", "bench"))
 
 
-# In order: what fails fast comes first. `release` is what users get, and all that is slow; `dev` has assertions; `asan`
-# finds undefined behaviour too.
+# In order: stages that fail fast come first. `release` is what users get, with all slow tests; `dev` has assertions;
+# `asan` includes UBSan.
 STAGES = {
     "format": Stage("scripts/format.sh --check"),
     "release": Stage(built("release")),
@@ -65,7 +65,7 @@ def git(*args: str, **env: str) -> str:
 
 
 def tree_id(ignored: tuple[str, ...] = ()) -> str:
-    """Names the content of the working tree, results of measurements and what is `ignored` left out."""
+    """Identifies the contents of the working tree, without results of measurements and `ignored` files."""
     with tempfile.TemporaryDirectory() as folder:
         index = str(Path(folder) / "index")
         git("add", "--all", GIT_INDEX_FILE=index)
@@ -78,20 +78,20 @@ def record() -> Path:
 
 
 def last_runs(of: Path | None = None) -> dict[str, dict]:
-    """The newest outcome of every stage in a record, this machine's by default, whichever files it ran on."""
+    """Returns the newest outcome of every stage in a record, by default this machine's, on any files."""
     path = of or record()
     known = json.loads(path.read_text())["stages"] if path.exists() else []
     return {run["stage"]: run for run in known if "tree" in run}
 
 
 def is_current(name: str, run: dict) -> bool:
-    """Whether the stage would do the same again."""
+    """True if the stage would do the same again."""
     stage = STAGES[name]
     return run.get("command") == stage.command and run["tree"] == tree_id(stage.ignores)
 
 
 def passed_elsewhere(name: str) -> list[str]:
-    """Other types of machine whose records say that the stage passed on these very files."""
+    """Returns other types of machine whose records say that the stage passed on the same files."""
     prefix, found = "test-full-", []
     for path in sorted(record().parent.glob(prefix + "*.json")):
         run = last_runs(path).get(name)
@@ -157,7 +157,7 @@ def run_stage(name: str) -> dict:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=", ".join(STAGES))
-    parser.add_argument("--tree", action="store_true", help="print what names the files that one stage looks at")
+    parser.add_argument("--tree", action="store_true", help="print the id of the files that a stage depends on")
     options = parser.parse_args()
     wanted = options.stages or list(STAGES)
     unknown = [s for s in wanted if s not in STAGES]

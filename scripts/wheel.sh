@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # dist/layerzero_kernels-*.whl: one wheel for every Python from 3.10 and every torch from 2.11.
-#   (no argument)  manylinux_2_28 by auditwheel's word: glibc 2.28 or newer, C++ dependencies linked in
-#   --local        for this machine alone, with its compiler and libraries: quicker, for development
+#     (no argument)  manylinux_2_28, checked by auditwheel: glibc 2.28 or newer, C++ dependencies linked in
+#     --local        for this machine only, with its compiler and libraries: faster, for development
 source "$(dirname "$0")/common.sh"
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD} CCACHE_NOHASHDIR=1
 kind=portable
@@ -10,9 +10,9 @@ settings=(build-dir="build/wheel-$kind" cmake.define.Python3_EXECUTABLE="$VENV_P
   cmake.define.LZ_BUILD_CUDA="${LZ_BUILD_CUDA:-AUTO}")
 if [ $kind = portable ]; then
   scripts/portable.sh
-  export CCACHE_COMPILERCHECK=content  # each clone's compiler is a new file of the same bytes
+  export CCACHE_COMPILERCHECK=content  # each clone's compiler is a new file with the same contents
   settings+=(cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/portable.cmake")
-else # the names that CMake finds by itself: a compiler cache then has the objects of scripts/build.sh
+else # the names that CMake finds by itself, so that ccache reuses the objects of scripts/build.sh
   export CC=${CC:-cc} CXX=${CXX:-c++}
 fi
 built=build/wheel-$kind/dist
@@ -25,7 +25,7 @@ say "building the wheel ($kind)"
 }
 mkdir -p dist
 if [ $kind = portable ]; then
-  # torch's libraries are loaded by torch itself, before ours: they stay outside.
+  # torch itself loads its libraries, before ours: they are not bundled.
   PATH=$PWD/.venv/bin:$PATH "$VENV_PYTHON" -m auditwheel repair --plat manylinux_2_28_x86_64 --only-plat --exclude 'libtorch*' --exclude 'libc10*' \
     --wheel-dir dist "$built"/*.whl
 else

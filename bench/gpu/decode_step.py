@@ -1,9 +1,10 @@
-"""A decode step of a Llama of the 1B shape with random weights on a GPU: the model alone beside the model kernelized.
+"""A decode step of a Llama of the 1B shape with random weights on a GPU: the model alone and kernelized.
 
 python bench/gpu/decode_step.py > result.json        # --batch 1 --context 1024 --rounds 7 --steps 32
 
-Right first: bf16 logits' error against an FP64 run as a multiple of the model's own, greedy ids in f32. Then times, wall
-clock with a synchronisation for each step as a token loop has it, interleaved: alone, kernelized, alone again (A/A).
+Checks correctness first: bf16 logits' error against an FP64 run as a multiple of the model's own, greedy ids in f32.
+Then measures wall-clock times with a synchronization per step, like a token loop, interleaved: alone, kernelized, alone
+again (A/A).
 """
 
 import argparse
@@ -47,7 +48,7 @@ def both(dtype, layers):
 
 
 def error_ratio(models, ids):
-    """Maximum and mean error of the logits against FP64, as multiples of Transformers' own."""
+    """Returns maximum and mean error of the logits against FP64, as multiples of Transformers' own."""
     logits = {side: model(ids).logits.double() for side, model in models.items()}
     exact = copy.deepcopy(models["transformers"]).double()(ids).logits
     errors = {side: (value - exact).abs() for side, value in logits.items()}
@@ -65,7 +66,7 @@ def greedy_ids_equal(layers, ids, tokens=32):
 
 
 def steps(model, ids, context, count):
-    """Seconds of each of `count` decode steps behind `context` tokens, and of the prefill."""
+    """Returns the seconds of each of `count` decode steps after `context` tokens, and of the prefill."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     out = model(ids[:, :context], use_cache=True, logits_to_keep=1)
@@ -85,7 +86,7 @@ def measure(models, ids, args):
     samples = {side: [] for side in (*SIDES, "again")}
     prefills = {side: [] for side in (*SIDES, "again")}
     first = {}
-    for number in range(args.rounds + 1):  # round 0 meets every length for the first time
+    for number in range(args.rounds + 1):  # round 0 warms up every length
         for name in (*SIDES, "again"):
             times, prefill = steps(models.get(name, models["transformers"]), ids, args.context, args.steps)
             first.setdefault(name, statistics.median(times) * 1e3)
@@ -106,7 +107,7 @@ def _row(samples):
 
 
 def kernels(batch, context):
-    """What answers in a decode step."""
+    """Returns the kernels of a decode step."""
     x = torch.randn(batch, 1, 2048, device="cuda", dtype=torch.bfloat16)
     q = torch.randn(batch, 1, 32, 64, device="cuda", dtype=torch.bfloat16)
     k = torch.randn(batch, context, 8, 64, device="cuda", dtype=torch.bfloat16)

@@ -1,6 +1,6 @@
-// What a selection costs: an inline hit (a box that one thread owns), a table hit (classified, hashed and compared in
-// full), a cold miss over 20 candidates, and both kinds of hit while another thread invalidates a thousand times a
-// second. Beside it a mutex with a hash map. Facts are ready, as a prepared call has them; 16 calls take turns.
+// Times a selection: an inline hit (a call site cache that one thread owns), a table hit (classified, hashed and
+// compared in full), a cold miss over 20 candidates, and both kinds of hit while another thread invalidates a thousand
+// times per second, compared with a mutex and a hash map. Facts are bound, as in a prepared call; 16 calls take turns.
 //   lz_bench_select [--repeat N]        one JSON object on standard output
 #include <algorithm>
 #include <atomic>
@@ -66,7 +66,7 @@ double CoreGhz() {
   return *std::max_element(ghz.begin(), ghz.end());
 }
 
-// A call of rms_norm on [rows, 64 (1 + i)], bound: its facts are ready.
+// A bound call of rms_norm on [rows, 64 (1 + i)].
 struct Call {
   std::vector<float> data;
   int64_t shape[2], strides[2], weight_stride[1] = {1};
@@ -86,7 +86,7 @@ struct Call {
   }
 };
 
-// Kernels that differ in their id alone, with rules like real ones, so that a miss has 20 candidates to look at.
+// Kernels that differ only in their id, with constraints like real ones, so that a miss checks 20 candidates.
 int32_t DoNothing(const lz_kernel_args*) { return 0; }
 void RegisterCandidates() {
   static std::deque<std::string> ids;
@@ -116,8 +116,8 @@ void RegisterCandidates() {
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.Text().c_str());
 }
 
-// Which kernel is fastest turns with each invalidation. A reader that has seen version v, and afterwards finds version
-// w under way, may be given the kernel of any version from v to w; one from before v is a stale hit.
+// The fastest kernel changes with each invalidation. A reader that saw version v before its call and version w in
+// progress after it may get the kernel of any version from v to w; one from before v is a stale hit.
 struct Staleness {
   std::atomic<int64_t> fastest{0};    // being made current
   std::atomic<int64_t> published{0};  // invalidate() has returned for it
@@ -152,7 +152,7 @@ struct Staleness {
         const int64_t version = published.load(std::memory_order_acquire);
         const Plan* plan = inline_level ? *engine.Select(call.request, call.site) : *engine.Select(call.request);
         const int64_t newest = fastest.load(std::memory_order_acquire);
-        if (newest - version >= int64_t(kernels.size()) - 1) continue;  // this thread slept: nothing can be said
+        if (newest - version >= int64_t(kernels.size()) - 1) continue;  // this thread slept too long to tell
         bool current = false;
         for (int64_t v = version; v <= newest; ++v) current |= plan->kernel == kernels[size_t(v) % kernels.size()];
         stale += !current;
@@ -167,7 +167,7 @@ struct Staleness {
   }
 };
 
-// What most dispatchers do: a lock, a hash map, a key of the same 128 bytes.
+// The usual design of a dispatcher: a lock, a hash map, a key of the same 128 bytes.
 struct FactsHash {
   size_t operator()(const Facts& f) const {
     return std::hash<std::string_view>()({reinterpret_cast<const char*>(f.v), sizeof(f.v)});

@@ -1,15 +1,16 @@
-"""No call through LayerZero is slower on a GPU than the torch expression that it replaces, beyond what noise explains.
+"""Checks that no call through LayerZero is slower on a GPU than the torch expression that it replaces, beyond noise.
 
     python bench/gpu/no_harm > result.json            # --rounds 15 --only attention,rope --label "FlashInfer on the path"
 
-Each case runs three sides in turns: LayerZero's call, torch's expression, torch's expression again (A/A). A side's time is
-that of a run of calls between two CUDA events, so it is the larger of host and device time, as a program sees it; where both
-sides can be captured, runs of one CUDA graph of each side are timed in the same way, which leaves the host out. Results
-agree before anything is timed.
+Each case runs three sides in turns: LayerZero's call, torch's expression, torch's expression again (A/A). A side's time
+is that of a run of calls between two CUDA events, so it is the larger of host and device time, as a program sees it. If
+both sides can be captured, runs of one CUDA graph of each side are timed in the same way, which excludes the host.
+Results are compared before anything is timed.
 
-A ratio is above 1 if the lower quartile of the paired ratios ours / theirs lies above 1 by more than the A/A ratios' own
-quartiles do, and by more than 2 %. A case is slower if its graphs' ratio is above 1, or if its calls' ratio is and they are
-behind by more than the host cost of a call that ends in torch's own function: 6 us, on hosts where torch's relu takes 10.
+A ratio is above 1 if the lower quartile of the paired ratios ours / theirs is above 1 by more than the A/A ratios' own
+quartiles are, and by more than 2 %. A case is slower if its graphs' ratio is above 1, or if its calls' ratio is and the
+difference exceeds the host cost of a call that ends in torch's own function: 6 us, on hosts where torch's relu takes
+10.
 """
 
 import argparse
@@ -34,15 +35,15 @@ GROUPS = (
     draws.sampling,
     *(memory.quantisation, memory.kv, memory.experts, memory.convolutions, memory.shapes),
 )
-RUN_SECONDS = 0.004  # of one side in one round
-LEAST = 0.02  # a difference below it counts as none
-HOST_US = 6.0  # what a call of LayerZero's may cost beside torch's own function
+RUN_SECONDS = 0.004  # duration of one side in one round
+LEAST = 0.02  # smaller differences are ignored
+HOST_US = 6.0  # allowed host cost of a LayerZero call over torch's own function
 CAPTURED = 8  # calls in a graph
-BOUND = 3e-2  # of the two sides' results, relative to the largest value of a row
+BOUND = 3e-2  # difference of both results, relative to the largest value of a row
 
 
 def difference(ours, theirs):
-    """The largest distance of two results, relative to the largest value of each row."""
+    """Returns the largest difference of two results, relative to the largest value of each row."""
     ours = ours if isinstance(ours, tuple) else (ours,)
     theirs = theirs if isinstance(theirs, tuple) else (theirs,)
     worst = 0.0
@@ -71,7 +72,7 @@ def quartiles(values):
 
 
 def kernel_of(case):
-    """What serves the case: the name in brackets of torch.profiler's event."""
+    """Returns the kernel of the case: the name in brackets of torch.profiler's event."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         case.ours()
     names = [e.name for e in profile.events() if e.name.startswith("layerzero::")]
@@ -92,18 +93,18 @@ def measure(case, rounds):
         return found | {"error": f"{type(error).__name__}: {str(error)[:300]}"}
     sides = {"ours": case.ours, "theirs": case.theirs, "again": case.theirs}
     found |= compared(sides, rounds)
-    behind = found["above"] and found["ours_us"] - found["theirs_us"] > HOST_US
+    excess = found["above"] and found["ours_us"] - found["theirs_us"] > HOST_US
     graphs = {name: captured(call) for name, call in sides.items()}
     if all(graphs.values()):
         found["graph"] = compared({name: graph.replay for name, graph in graphs.items()}, rounds)
         for name in ("ours_us", "theirs_us"):
             found["graph"][name] /= CAPTURED
-        behind = behind or found["graph"]["above"]
-    return found | {"slower": behind}
+        excess = excess or found["graph"]["above"]
+    return found | {"slower": excess}
 
 
 def compared(sides, rounds):
-    """Median times of two sides, the quartiles of their paired ratios and of the A/A control."""
+    """Returns median times of two sides, the quartiles of their paired ratios and of the A/A control."""
     counts = {}
     for name, call in sides.items():
         for _ in range(3):
@@ -123,10 +124,10 @@ def compared(sides, rounds):
 
 
 def captured(call):
-    """A CUDA graph of some calls; None where they cannot be captured (a copy to the host, a kernel not known as safe)."""
+    """Returns a CUDA graph of some calls; None if they cannot be captured (a copy to the host, an unsafe kernel)."""
     graph = torch.cuda.CUDAGraph()
     try:
-        torch.cuda.set_sync_debug_mode("error")  # a capture that fails leaves torch's generator within it
+        torch.cuda.set_sync_debug_mode("error")  # a failed capture leaves torch's generator in capture mode
         call()
     except RuntimeError:
         return None
@@ -140,7 +141,7 @@ def captured(call):
         graph.replay()
         torch.cuda.synchronize()
     except Exception:
-        with contextlib.suppress(Exception):  # an abandoned capture leaves its error to the next call
+        with contextlib.suppress(Exception):  # the next call reports the error of an abandoned capture
             torch.cuda.synchronize()
         return None
     return graph
@@ -159,7 +160,7 @@ def installed():
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", default="", help="operations, with commas")
+    parser.add_argument("--only", default="", help="operations, comma-separated")
     parser.add_argument("--label", default="", help="what is installed, in words")
     args = parser.parse_args()
     if not torch.cuda.is_available():

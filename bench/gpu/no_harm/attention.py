@@ -77,7 +77,7 @@ def _logits(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
 
 
 def _by_hand(q: Any, k: Any, v: Any, cap: Any = None, sinks: Any = None, lse: bool = False) -> Any:
-    """What a user writes where torch's function lacks an argument."""
+    """Computes attention as a user writes it if torch's function lacks an argument."""
     z, seen = _logits(q, k)
     if cap:
         z = cap * torch.tanh(z / cap)
@@ -91,7 +91,7 @@ def _by_hand(q: Any, k: Any, v: Any, cap: Any = None, sinks: Any = None, lse: bo
 
 
 def _attention_variants() -> Iterator[Case]:
-    """Window, soft-cap, sinks, lse and ALiBi beside SDPA with a mask, or torch's operations where SDPA has none."""
+    """Compares window, soft-cap, sinks, lse and ALiBi with SDPA with a mask, or with torch's operations."""
     sinks, slopes = r(H_Q, dtype=torch.float32), torch.rand(H_Q, device="cuda") * 0.1
     for b, s_q, s in ((1, 1, 4096), (1, 2048, 2048)):
         q, k, v = qkv(b, s_q, s)

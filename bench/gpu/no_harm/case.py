@@ -1,4 +1,4 @@
-"""One call of an operation and the torch expression that a user would write in its place, with their tensors."""
+"""One call of an operation and the torch expression that a user would write instead, with their tensors."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ class Case:
 
 
 def r(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
-    """N(0, 1) on the device."""
+    """Returns N(0, 1) values on the device."""
     return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype)
 
 
 def qkv(b: int, s_q: int, s_kv: int, d: int = D, h_q: int = H_Q, h_kv: int = H_KV) -> tuple[torch.Tensor, ...]:
-    """Query, key and value, BHSD."""
+    """Returns query, key and value, BHSD."""
     return r(b, h_q, s_q, d), r(b, h_kv, s_kv, d), r(b, h_kv, s_kv, d)
 
 
@@ -38,7 +38,7 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> t
 
 
 def pages(b: int, s: int, d: int = D, h: int = H_KV) -> tuple[torch.Tensor, ...]:
-    """Key and value pages, page table (b, pages), and the index tensors of the CSR form; each sequence has s keys."""
+    """Returns key and value pages, page table (b, pages), and the CSR index tensors; each sequence has s keys."""
     each = s // PAGE
     k, v = r(b * each, PAGE, h, d), r(b * each, PAGE, h, d)
     table = torch.randperm(b * each, device="cuda").to(torch.int32).view(b, each)
@@ -47,5 +47,5 @@ def pages(b: int, s: int, d: int = D, h: int = H_KV) -> tuple[torch.Tensor, ...]
 
 
 def gathered(cache: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """The pages of each sequence in order, BHSD."""
+    """Returns the pages of each sequence in order, BHSD."""
     return cache[table].flatten(1, 2).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Quantisation, KV caches, experts, convolutions, pools, layouts."""
+"""Quantization, KV caches, experts, convolutions, pools, layouts."""
 
 from collections.abc import Iterator
 from typing import Any
