@@ -46,7 +46,7 @@ int32_t MergeParts(const CudaProblem& p, void* stream) {
                                 .parts = p.splits,
                                 .h = p.h_q,
                                 .d = p.d_v,
-                                .n = p.s_q,
+                                .n = p.q_indptr ? INT32_MAX : p.s_q,  // packed queries are one axis
                                 .rows = rows};
   return LaunchMerge<false>(m, stream);
 }
