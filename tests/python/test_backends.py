@@ -241,6 +241,8 @@ def fault(adapter, here):
         return f"{adapter}: no module"
     tree = ast.parse(Path(spec.origin).read_text())
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    bound = (node.targets for node in tree.body if isinstance(node, ast.Assign))  # adapter = operations.adapter
+    names |= {target.id for target in itertools.chain(*bound) if isinstance(target, ast.Name)}
     return "" if name in names else f"{adapter}: no function"
 
 

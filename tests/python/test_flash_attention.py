@@ -13,11 +13,12 @@ from library_rows import adapter_of, failures_of, installed, rows, served  # noq
 from operation_cases import cases  # noqa: E402
 
 BACKENDS = ("flash_attn", "flash_attn_3", "vllm_fa2", "vllm_fa3")
+LATENT = ("flash_mla", "vllm_flash_mla")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def packages():
-    with installed(flash_stand_ins.modules(), BACKENDS):
+    with installed(flash_stand_ins.modules(), (*BACKENDS, *LATENT)):
         yield
 
 
@@ -32,7 +33,23 @@ def test_every_row_agrees_with_fp64(backend):
     assert not [key for name, row in rows(backend) if (key := (row["kernel_id"], name)) not in ran], ran
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", LATENT)
+def test_latents_in_one_tensor_agree_with_fp64(backend):
+    from layerzero.errors import KernelRefusedError
+
+    ((name, row),) = rows(backend)
+    failures, ran = [], 0
+    for line, _, values in served(name, row):
+        with pytest.raises(KernelRefusedError, match="one tensor"):
+            adapter_of(row)(*values)
+        width, both = values[2].shape[2], torch.cat(values[2:4], -1)
+        values[2:4] = both[..., :width], both[..., width:]
+        ran += 1
+        failures += failures_of(row, name, line, adapter_of(row)(*values))
+    assert ran and not failures, "\n".join(failures[:20])
+
+
+@pytest.mark.parametrize("backend", (*BACKENDS, *LATENT))
 def test_unproven_rows_rank_below_torch(backend):
     lz.rms_norm(torch.ones(1, 8))
     kernels = {k.kernel_id: k for k in lz.list_kernels()}

@@ -126,6 +126,19 @@ def vllm(a):
     return varlen(a, torch.inf if a["fa_version"] == 2 else -torch.inf)
 
 
+def flash_mla(a):
+    assert a["tile_scheduler_metadata"] == "new" and a["k_cache"].shape[2] == 1 and not a["causal"]
+    assert a["block_table"].dtype == a["cache_seqlens"].dtype == torch.int32
+    outputs, sums = [], []
+    for q, table, used in zip(a["q"], a["block_table"], a["cache_seqlens"].tolist(), strict=True):
+        k = with_table(a["k_cache"], table, used)
+        how = (a["softmax_scale"], False, (-1, -1), 0.0, None, None, 7.0)
+        output, lse = one(q, k, k[..., : a["head_dim_v"]], *how)
+        outputs.append(output if used else torch.full_like(output, 7.0))
+        sums.append(lse)
+    return torch.stack(outputs), torch.stack(sums)
+
+
 def _module(name, **functions):
     module = types.ModuleType(name)
     for function, body in functions.items():
@@ -150,6 +163,11 @@ def modules():
             flash_attn_with_kvcache=kvcache_3,
         ),
         _module(vllm_name, flash_attn_varlen_func=vllm),
+        _module("flash_mla", flash_mla_with_kvcache=flash_mla),
+        _module("vllm.third_party.flashmla.flash_mla_interface", flash_mla_with_kvcache=flash_mla),
     ]
-    packages = [types.ModuleType(n) for n in ("vllm", "vllm.vllm_flash_attn")]
+    for module in found[-2:]:
+        module.get_mla_metadata = lambda *given, **named: ("new", None)
+    names = ("vllm", "vllm.vllm_flash_attn", "vllm.third_party", "vllm.third_party.flashmla")
+    packages = [types.ModuleType(n) for n in names]
     return {m.__name__: m for m in (*packages, *found)}

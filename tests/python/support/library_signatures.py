@@ -133,6 +133,17 @@ SIGNATURES = {
         "q_nope, q_pe, ckv_cache, kpe_cache, out=None, lse=None, return_lse=False, profiler_buffer=None, "
         "kv_len=None, page_table=None, return_lse_base_on_e=False, o_scale=None"
     ),
+    # vllm 0.25 and sgl-flash-mla 1.0, which has more after num_splits
+    "vllm.third_party.flashmla.flash_mla_interface:flash_mla_with_kvcache": (
+        "q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits=None, "
+        "softmax_scale=None, causal=False, is_fp8_kvcache=False, indices=None, attn_sink=None, extra_k_cache=None, "
+        "extra_indices_in_kvcache=None, topk_length=None, extra_topk_length=None"
+    ),
+    "flash_mla:flash_mla_with_kvcache": (
+        "q, k_cache, block_table, cache_seqlens, head_dim_v, tile_scheduler_metadata, num_splits=None, "
+        "softmax_scale=None, causal=False, is_fp8_kvcache=False, indices=None, attn_sink=None, extra_k_cache=None, "
+        "extra_indices_in_kvcache=None, topk_length=None, extra_topk_length=None"
+    ),
 }
 
 
