@@ -16,7 +16,7 @@ struct Threshold {
   Mass ties;
 };
 
-inline constexpr int kBins = 2048, kBinsOfThread = kBins / kRowThreads;
+inline constexpr int kBins = 2048, kBinsOfThread = kBins / kRowThreads, kMostRounds = 64;
 
 // The bins between lo and hi, lo < hi: 0 at lo, never less for a larger value, not 0 at hi.
 struct Steps {
@@ -91,8 +91,8 @@ template <bool kWeighted, class Values, class Weight>
 __device__ Threshold SelectThreshold(Bins& bins, const Values& values, int64_t n, float lo, float hi, Mass target,
                                      const Weight& weight) {
   Mass above = 0;
-  while (lo < hi) {
-    __syncthreads();  // the bins of the round before have been read
+  // Of any row fewer rounds are enough: each one keeps at most 2^-11 of the range, or one value.
+  for (int round = 0; lo < hi && round < kMostRounds; ++round) {
     for (int b = int(threadIdx.x); b < kBins; b += kRowThreads) {
       if (kWeighted) bins.mass[b] = 0;
       bins.count[b] = 0;
