@@ -76,7 +76,7 @@ struct DeviceRows {
     }
     return true;
   }
-  // All rows of `width` elements lie one behind the other.
+  // True if rows of `width` elements follow each other without gaps.
   bool Dense(int64_t width) const { return n == 0 || (n == 1 && stride[0] == width); }
 };
 

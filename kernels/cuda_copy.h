@@ -16,7 +16,7 @@ void WaitForCopies() {
   emulation::WaitForCopies(kGroupsLeft);
 }
 #elif defined(__CUDACC__)
-// 16 bytes, both addresses multiples of 16; what lies beyond `real_bytes` of them becomes 0 and is not read.
+// 16 bytes, both addresses multiples of 16; bytes after the first `real_bytes` become 0 and are not read.
 __device__ inline void CopyAsync16(void* shared, const void* global, int real_bytes = 16) {
   const auto at = uint32_t(__cvta_generic_to_shared(shared));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(at), "l"(global), "r"(real_bytes) : "memory");

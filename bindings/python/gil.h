@@ -1,7 +1,7 @@
-// The GIL in C++ code, also while the interpreter ends. From then on CPython gives the GIL to the thread that ends the
-// process alone. Before Python 3.14 every other thread that asks for it is unwound by pthread_exit: through noexcept
-// functions, which calls std::terminate, and through destructors that need the GIL. Later versions stop such a thread
-// where it is. Here it stops in all versions.
+// The GIL in C++ code, also while the interpreter ends. From then on only the thread that ends the
+// process gets the GIL. Before Python 3.14 every other thread that asks for it is unwound by pthread_exit: through
+// noexcept functions, which calls std::terminate, and through destructors that need the GIL. Later versions stop such a
+// thread where it is. Here it stops in all versions.
 #pragma once
 
 #include <Python.h>

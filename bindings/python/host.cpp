@@ -1,6 +1,6 @@
 // Python kernels and Python's context for libraries that have no Python symbol (torch's operators): tensors cross as
 // DLPack views, results are copied into the outputs that the caller has allocated. A call costs one tensor object for
-// each argument and one copy for each output more than the same kernel costs behind the door.
+// each argument and one copy for each output more than a call of the same kernel from Python.
 #include "arguments.h"
 #include "call.h"
 #include "outputs.h"

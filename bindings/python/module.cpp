@@ -224,7 +224,7 @@ PyMethodDef kMethods[] = {
     {"measured_calls", MeasuredCalls, METH_NOARGS, "The measured calls in force as JSON."},
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
     {"end", End, METH_NOARGS, "end(): whether the process's end waits for first calls of other threads."},
-    {"invalidate", Invalidate, METH_NOARGS, "Every cached choice is made anew."},
+    {"invalidate", Invalidate, METH_NOARGS, "Makes every cached plan stale."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},
     {"read_stream", ReadStream, METH_VARARGS, "read_stream(address, bytes): the sum of the words, by all threads."},

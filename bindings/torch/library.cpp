@@ -99,7 +99,7 @@ extern "C" LZ_OWN const char* layerzero_torch_register() {
   return problem;
 }
 
-// The engine's error behind the last RuntimeError of the calling thread, once; nullptr: it was none of the engine's.
+// Returns the engine's error of the calling thread's last RuntimeError, once; nullptr: it was another error.
 extern "C" LZ_OWN const lz::torch_ops::LastError* layerzero_torch_last_error() {
   return lz::torch_ops::TakeLastError();
 }

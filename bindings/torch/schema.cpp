@@ -79,7 +79,7 @@ std::string TorchOp::Schema() const {
     text += std::string(Type(p.kind));
     if (p.mutated) text += std::string("(") + alias++ + "!)";
     text += (p.optional && !p.has_default && !required ? "? " : " ") + std::string(p.name);
-    // A default must not stand before a positional parameter that has none.
+    // A parameter with a default must not precede a positional one without.
     bool last = HasDefault(p) && !required;
     for (size_t b = a; b < arguments.size() && !p.keyword_only; ++b) {
       const Param& later = c.params[arguments[b]];

@@ -1,6 +1,6 @@
 // Copies between rows [n, h, d] and the slots of a paged cache [blocks, block_size, h, d] on CUDA: bit for bit, 16
 // bytes at a time where addresses and strides allow, or converted element by element. The host cannot see slots without
-// waiting for the device: a row whose slot lies beyond the cache is treated as one without a slot.
+// waiting for the device: a row whose slot is outside the cache is treated as one without a slot.
 #pragma once
 
 #include "kernels/cuda_types.h"

@@ -1,8 +1,8 @@
 // gelu(gate) * up on CUDA, one pass; by the error function or its tanh approximation.
 //   gate, up [..., n]  f32|f16|bf16, rows dense, leading strides free
 //   output   [..., n]  dtype of gate; may alias gate or up
-// Workspace: none. Deterministic. Safe in graph captures. Source: own; formulas from arXiv:2002.05202 eq. 5 and
-// arXiv:1606.08415.
+// Workspace: none. Deterministic. Safe in graph captures. Source: own; formulas:
+// arXiv:2002.05202 eq. 5 and arXiv:1606.08415.
 #include "kernels/activation/gated_cuda.h"
 #include "ops/activation/geglu.h"
 

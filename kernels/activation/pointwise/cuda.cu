@@ -9,7 +9,7 @@ namespace lz {
 namespace {
 using namespace lz::ops::activation_pointwise;
 
-// The form of one input gives the same value twice.
+// With one input, both operands are the same value.
 struct Alone {
   Activation f;
   __device__ float operator()(float x, float) const { return f(x); }

@@ -1,6 +1,6 @@
 // embedding.lookup on CUDA: a block some of a row.
-//   input [...]  i32|i64, any strides     weight [vocab, hidden]  any dtype, last dim dense     output [..., hidden]
-//   contiguous
+//   input [...]  i32|i64, any strides     weight [vocab, hidden]  any dtype, last dim dense
+//   output [..., hidden]  contiguous
 // Workspace: none. Deterministic. Safe in graph captures. Source: own. An id outside the table stops the kernel, as
 // torch's does: the host cannot see it without waiting for the device.
 #include "kernels/cuda_types.h"

@@ -1,8 +1,8 @@
 // kv.append_paged on CUDA: keys and values by one launch, a block a row.
 //   caches [blocks, block_size, h_kv, d]  any dtype, last dim dense     key, value [n, h_kv, d]  f64|f32|f16|bf16
 //   slots [n] i32|i64     k_scale, v_scale [] [1] [h_kv] f32, optional
-// Writes the caches. Workspace: none. Deterministic where slots differ. Safe in graph captures. A row whose slot lies
-// beyond the cache is left out: the host cannot see it without waiting for the device.
+// Writes the caches. Workspace: none. Deterministic where slots differ. Safe in graph captures. A row whose slot is
+// outside the cache is left out: the host cannot see it without waiting for the device.
 #include "kernels/kv/rows_cuda.h"
 #include "ops/kv/append_paged.h"
 

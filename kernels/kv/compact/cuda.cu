@@ -2,8 +2,8 @@
 //   key_cache [blocks, block_size, h_kv, d_k], value_cache [blocks, block_size, h_kv, d_v]  any dtype, contiguous
 //   moves [m, 2]  i32|i64, contiguous
 // Writes the caches. Workspace: none. Deterministic. Safe in graph captures. A pair that names a block beyond the cache
-// is left out, and nobody looks for targets that other pairs name: the host cannot see them without waiting for the
-// device.
+// is left out, and nobody looks for targets that other pairs name: to see them, the host
+// would have to wait for the device.
 #include "kernels/cuda_types.h"
 #include "ops/kv/compact.h"
 

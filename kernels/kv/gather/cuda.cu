@@ -1,8 +1,8 @@
 // kv.gather on CUDA: a block a row.
 //   cache [blocks, block_size, h_kv, d]  any dtype, last dim dense     slots [n] i32|i64     scale [] [1] [h_kv] f32
 //   output [n, h_kv, d]                  the cache's dtype, or f64|f32|f16|bf16
-// Workspace: none. Deterministic. Safe in graph captures. A slot beyond the cache gives a row of zeros: the host cannot
-// see it without waiting for the device.
+// Workspace: none. Deterministic. Safe in graph captures. The row of a slot outside the cache is zeros: to see it,
+// the host would have to wait for the device.
 #include "kernels/kv/rows_cuda.h"
 #include "ops/kv/gather.h"
 

@@ -56,7 +56,7 @@ __device__ void Rotate(const Problem& p, const T* x, T* out, const U* cos, const
 
 template <class T, class U, int kN, bool kInterleaved>
 __global__ void __launch_bounds__(kThreads) Rope(const Problem p) {
-  const int pairs = p.r / 2 / kN, rest = p.d - p.r;  // the columns behind the rotated ones are copied
+  const int pairs = p.r / 2 / kN, rest = p.d - p.r;  // the columns after the rotated ones are copied
   const int items = pairs + (p.x == p.out ? 0 : rest);
   for (int64_t position = blockIdx.x; position < p.positions; position += gridDim.x) {
     const int64_t b = position / p.sequence, s = position % p.sequence;

@@ -1,6 +1,6 @@
 // quantize.nvfp4 on CUDA. Of rows: a launch, a block a row. Of a tensor: one for its largest magnitude, one for codes.
-//   input [..., k]  f32|f16|bf16, contiguous     values [..., k / 2]  u8     scale [..., k / 16]  e4m3     tensor_scale
-//   f32
+//   input [..., k]  f32|f16|bf16, contiguous     values [..., k / 2]  u8     scale [..., k / 16]  e4m3
+//   tensor_scale []  f32
 // Workspace: 2 KiB, the largest magnitudes of parts of the tensor. Deterministic, to the bit of the definition. Safe in
 // graph captures. Source: own.
 #include <cfloat>

@@ -2,7 +2,7 @@
 // (top-k and top-p), from the second time on out of L2.
 //   logits [..., vocab]  f32|f16|bf16, last dim dense     token [...]  i64     row values, uniform: any strides
 // Workspace: none. Deterministic: integer sums. Safe in graph captures. Source: own. Weights in FP32, rounded to
-// multiples of 2^-40. A row that has no distribution, or whose numbers a call on the CPU would refuse, gives -1.
+// multiples of 2^-40. The token of a row without a distribution, or with numbers that a call on the CPU refuses, is -1.
 #include "kernels/sampling/common/logits_cuda.h"
 #include "kernels/sampling/common/sample_cuda.h"
 #include "kernels/sampling/common/select_cuda.h"

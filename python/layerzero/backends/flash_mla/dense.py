@@ -1,6 +1,6 @@
 """Decoding with latents by FlashMLA: pages of 64 entries whose latent and rotated parts are neighbours in one tensor.
 
-Its schedule is made on the device, in each call anew: one that is kept is right for the same lengths alone.
+Its schedule is made on the device in each call: a stored one would be right for the same lengths only.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def mla_of(metadata: Callable[[], Any], function: Callable[..., Any]) -> Callabl
 
 
 def probe_of(adapter: Callable[..., Any]) -> Callable[[], None]:
-    """A probe: a query of zeros over two entries gives the mean of their latents."""
+    """Returns a probe: the result of a zero query over two entries is the mean of their latents."""
 
     def probe() -> None:
         cache = torch.zeros(1, 64, 576, dtype=torch.bfloat16, device="cuda")
