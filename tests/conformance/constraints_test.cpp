@@ -64,19 +64,9 @@ class Search {
       if (line.refuses() || !c.ok()) continue;
       if (auto draft = DraftOf(*c)) seeds.push_back(std::move(*draft));
     }
-    for (Draft seed : seeds) {
+    for (const Draft& seed : seeds) {
       Try(seed);
-      for (size_t i = 0; i < seed.strides.size(); ++i) {  // each input alone with another layout
-        const bool given = seed.given[i];
-        const int own = seed.strides[i];
-        seed.given[i] = true;
-        for (int strides = 1; strides <= 4; ++strides) {
-          seed.strides[i] = strides;
-          Try(seed);
-        }
-        seed.strides[i] = own;
-        seed.given[i] = given;
-      }
+      for (size_t i = 0; i < seed.strides.size(); ++i) TryChanged(seed, i);
     }
     for (int i = 0; i < kMutations && !testing::Test::HasFailure(); ++i) {
       Draft d = random_.Of(seeds);
@@ -93,6 +83,27 @@ class Search {
     uint64_t seed = 17;
     for (char c : text) seed = seed * 131 + uint8_t(c);
     return seed;
+  }
+
+  // The seed with input `i` changed: given or absent, in each dtype with those that must have the same, in each layout.
+  void TryChanged(const Draft& seed, size_t i) {
+    for (const bool given : {true, false}) {
+      Draft draft = seed;
+      draft.given[i] = given;
+      Try(draft);
+      for (const DType dtype : DTypesOf(given ? op_.input(i).dtypes : 0)) {
+        draft.dtypes[i] = dtype;
+        for (size_t k = 0; k < draft.dtypes.size(); ++k) {
+          if (op_.same_dtype(k) == int(i)) draft.dtypes[k] = dtype;
+        }
+        Try(draft);
+      }
+      draft.dtypes = seed.dtypes;
+      for (int strides = 1; given && strides <= 4; ++strides) {
+        draft.strides[i] = strides;
+        Try(draft);
+      }
+    }
   }
 
   void Try(Draft draft) {
