@@ -21,6 +21,7 @@ import sys
 import warnings
 
 import attention
+import candidates
 import draws
 import latents
 import layerzero as lz
@@ -157,16 +158,40 @@ def installed():
     return found
 
 
+def every_kernel(args, only):
+    cases = (case for group in GROUPS for case in group() if not only or case.operation in only)
+    how = {"rounds": args.rounds, "difference": difference, "captured": captured, "seconds": seconds}
+    with torch.no_grad():
+        found = candidates.all_cases(cases, **how)
+    json.dump(about(args) | {"results": found}, sys.stdout, indent=1)
+    print()
+    return 1 if any("error" in row for row in found) else 0
+
+
+def about(args):
+    return {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "layerzero": lz.__version__,
+        "label": args.label,
+        "installed": installed(),
+        "rounds": args.rounds,
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="operations, comma-separated")
     parser.add_argument("--label", default="", help="what is installed, in words")
+    parser.add_argument("--kernels", action="store_true", help="time every installed kernel of each call instead")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("no_harm: wanted a CUDA device, got none")
     torch.manual_seed(0)
     only, results = set(filter(None, args.only.split(","))), []
+    if args.kernels:
+        return every_kernel(args, only)
     with torch.no_grad():
         for group in GROUPS:
             try:
@@ -190,13 +215,7 @@ def main():
     timed = [row for row in results if "ratio" in row]
     wrong = [row for row in timed if row.get("difference", 0) > BOUND]
     slower = [row for row in timed if row["slower"]]
-    about = {
-        "device": torch.cuda.get_device_name(),
-        "torch": torch.__version__,
-        "layerzero": lz.__version__,
-        "label": args.label,
-        "installed": installed(),
-        "rounds": args.rounds,
+    summary = about(args) | {
         "calls": len(timed),
         "operations": len({row["operation"] for row in timed}),
         "captured": sum("graph" in row for row in timed),
@@ -205,7 +224,7 @@ def main():
         "differ": [f"{row['operation']}: {row['case']}" for row in wrong],
         "errors": [f"{row['operation']}: {row['case']}" for row in results if "error" in row],
     }
-    json.dump(about | {"results": results}, sys.stdout, indent=1)
+    json.dump(summary | {"results": results}, sys.stdout, indent=1)
     print()
     return 1 if slower or wrong or len(timed) < len(results) else 0
 
