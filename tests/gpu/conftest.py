@@ -8,6 +8,12 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("layerzero")
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--kernel", action="append", default=[], help="glob of kernel ids that conformance tests run; all without it"
+    )
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent not in Path(item.fspath).parents:
