@@ -105,6 +105,13 @@ inline int32_t CudaCode(cudaError_t error) { return error == cudaSuccess ? LZ_LA
 // After <<<>>>. Clears the error: it is this launch's, not the next one's.
 inline int32_t Launched() { return CudaCode(cudaGetLastError()); }
 
+// Lets a kernel have `bytes` of dynamic shared memory; false on a device with less (99 KiB a block on sm_86 and sm_89).
+inline bool AllowShared(const void* kernel, int bytes) {
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess) return true;
+  cudaGetLastError();
+  return false;
+}
+
 // body(T()) for f32, f16 and bf16; a row keeps other dtypes away.
 template <class Body>
 int32_t WithCudaFloat(DType type, Body&& body) {

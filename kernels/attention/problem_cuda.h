@@ -148,8 +148,17 @@ struct CudaCut {
 };
 // Few rows by dot products: with fewer rows each key costs less, with more its loads serve more.
 inline CudaCut CutOfFew(const CudaProblem& p) { return {p.rows() <= 1 ? 1 : p.rows() <= 4 ? 4 : 8, 528, 64}; }
-// Tiles of rows by products of matrices; a block of MLA takes a multiprocessor for itself.
-inline CudaCut CutOfTiles(const CudaProblem& p) { return {64, p.latent ? 132 : 264, 128}; }
+// Tiles of rows by products of matrices: of 16 rows if those of a KV head are no more, or if a prefix is shared, else
+// of
+// 64. A block of MLA takes a multiprocessor for itself.
+inline constexpr int kSlimRows = 16;
+inline bool IsSlim(const CudaProblem& p) {
+  return !p.q_indptr && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
+}
+inline CudaCut CutOfTiles(const CudaProblem& p) {
+  if (IsSlim(p)) return {kSlimRows, 264, 64};
+  return {64, p.latent ? 132 : 264, 128};
+}
 
 // Tiles of rows of all sequences; of packed queries as many as there can be, and those of queries of no sequence.
 __host__ __device__ inline int64_t TilesOf(const CudaProblem& p, int64_t rows) {
@@ -200,9 +209,11 @@ int32_t DecodeF8E5M2(const CudaProblem& p, void* stream);
 int32_t TilesF16(const CudaProblem& p, void* stream);
 int32_t TilesBF16(const CudaProblem& p, void* stream);
 
+// The parts, or the whole call if it is not split.
 int32_t DecodeParts(const CudaProblem& p, void* stream);
-// A whole call: few rows by dot products, tiles of rows by products of matrices. Where keys are split, the parts are in
-// `args->workspace`, PartBytes of the same cut, and are merged.
+int32_t TileParts(const CudaProblem& p, void* stream);
+// A whole call: few rows by dot products, tiles of rows by products of matrices (keys and values of the query's dtype).
+// Where keys are split, the parts are in `args->workspace`, PartBytes of the same cut, and are merged.
 int32_t RunFew(CudaProblem p, const lz_kernel_args* args);
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args);
 

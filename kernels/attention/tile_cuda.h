@@ -16,7 +16,7 @@ inline constexpr int kChunk = 8;  // elements of 16 bytes; rows in shared memory
 template <int kColumnsQ, int kFirstOfMore, int kColumnsV, int kKeysAtOnce, int kWarpsOfRow, bool kValuesAreKeys>
 struct TileShape {
   static constexpr int kDQ = kColumnsQ, kMore = kFirstOfMore, kDV = kColumnsV, kKeys = kKeysAtOnce;
-  static constexpr int kHalves = kWarpsOfRow;
+  static constexpr int kHalves = kWarpsOfRow, kRows = kTileRows;
   static constexpr bool kLatent = kValuesAreKeys;
   static constexpr int kThreads = 4 * kWarp * kHalves;
   static constexpr int kWidthQ = kDQ + kChunk, kWidthV = kDV + kChunk;
@@ -51,7 +51,7 @@ __device__ void CopyKeys(T* to, const KeySpot* spots, const CudaRows& rows, cons
 template <class T, class S>
 __device__ void CopyQueries(T* shared_q, const CudaProblem& p, const CudaQueries& queries, int b, int kv,
                             int64_t row0) {
-  for (int i = threadIdx.x; i < kTileRows * (S::kDQ / kChunk); i += S::kThreads) {
+  for (int i = threadIdx.x; i < S::kRows * (S::kDQ / kChunk); i += S::kThreads) {
     const int r = i / (S::kDQ / kChunk), column = i % (S::kDQ / kChunk) * kChunk;
     const bool second = column >= S::kMore;
     const int at = second ? column - S::kMore : column, width = second ? p.d_more : p.d_qk - p.d_more;

@@ -141,12 +141,7 @@ template <class T, class S>
 int32_t LaunchTileOf(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, kTileRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  const auto kernel = reinterpret_cast<const void*>(&TileAttention<T, S>);
-  const cudaError_t set = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kBytes);
-  if (set != cudaSuccess) {  // a device with less shared memory: 99 KiB on sm_86 and sm_89
-    cudaGetLastError();
-    return LZ_LAUNCH_REFUSED;
-  }
+  if (!AllowShared(reinterpret_cast<const void*>(&TileAttention<T, S>), S::kBytes)) return LZ_LAUNCH_REFUSED;
   TileAttention<T, S><<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
 }

@@ -53,9 +53,25 @@ def test_decode_of_every_length(dtype, h_q, h_kv, d):
             ):
                 check("attention", one, f"cuda.attention.{group}.decode", FEW[dtype], "BHSD", **options)
                 check("attention", few, f"cuda.attention.{group}.few", FEW[dtype], "BHSD", **options)
+                if dtype in TILES:
+                    check("attention", one, f"cuda.attention.{group}.decode.mma", TILES[dtype], "BHSD", **options)
+                    check("attention", few, f"cuda.attention.{group}.prefill", TILES[dtype], "BHSD", **options)
             for raw in (False, True):
-                options = {"num_splits": 7, "raw": raw, "alibi_slopes": slopes}
-                check("attention_partials", one, f"cuda.attention.{group}.partials", 2e-5, "BHSD", **options)
+                options = {
+                    "num_splits": 7,
+                    "raw": raw,
+                    "alibi_slopes": slopes,
+                }  # distances of 900: float32 rounds by 6e-5
+                check("attention_partials", one, f"cuda.attention.{group}.partials", 1e-4, "BHSD", **options)
+                if dtype in TILES:
+                    check(
+                        "attention_partials",
+                        one,
+                        f"cuda.attention.{group}.partials.mma",
+                        TILES[dtype],
+                        "BHSD",
+                        **options,
+                    )
 
 
 @pytest.mark.parametrize("dtype", TILES)
@@ -103,9 +119,15 @@ def test_paged_sequences_of_unlike_length(dtype, h_q, h_kv, d):
         for options in ({}, {"window_left": 40, "sinks": sinks, "return_lse": True}):
             values = {"q": q, **caches, **lists}
             check("paged_decode_attention", values, f"cuda.attention.{group}.decode.paged", FEW[dtype], **options)
+            if dtype in TILES:
+                kernel = f"cuda.attention.{group}.decode.paged.mma"
+                check("paged_decode_attention", values, kernel, TILES[dtype], **options)
             shared = {"shared_k": normal(99, h_kv, d, dtype=dtype), "shared_v": normal(99, h_kv, d, dtype=dtype)}
             values = {"query": q, **shared, **caches, **lists}
-            check("cascade_decode_attention", values, f"cuda.attention.{group}.decode.cascade", FEW[dtype], **options)
+            kernel = f"cuda.attention.{group}.decode.cascade"
+            check("cascade_decode_attention", values, kernel, FEW[dtype], **options)
+            if dtype in TILES:
+                check("cascade_decode_attention", values, f"{kernel}.mma", TILES[dtype], **options)
         values = {"query": normal(b, 16, h_q, d, dtype=dtype), **caches, **lists}
         check("paged_cross_attention", values, "cuda.attention.cross.few.paged", FEW[dtype], sinks=sinks)
         if dtype not in TILES:

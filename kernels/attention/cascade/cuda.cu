@@ -2,7 +2,7 @@
 //   query [b, h_q, d_qk]  f32|f16|bf16; shared_k, shared_v [n_shared, h_kv, d], caches [pages, page_size, h_kv, d]
 //   kCudaCaches, last axis dense; output [b, h_q, d_v] dtype of query; lse [b, h_q] f32
 // Invalid index data, workspace, determinism, captures, numerics: as kernels/attention/paged/cuda.cu.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/cascade.h"
 
 namespace lz {
@@ -27,19 +27,7 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunFew(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfFew(p));
-}
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
+constexpr auto kConstraints = attention::WithHeadDims({
     {"paged_k_cache.dtype", Rel::kInMask, int64_t(attention::kCudaCaches)},
     {"paged_k_cache.alignment", Rel::kGe, 4},
     {"paged_v_cache.alignment", Rel::kGe, 4},
@@ -48,24 +36,25 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
     {"n_shared", Rel::kLe, attention::kMostKeys},
 });
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = kConstraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
+constexpr auto kTileConstraints = attention::WithHeadDims({
+    {"paged_k_cache.same_dtype", Rel::kEq, 1},
+    {"query.alignment", Rel::kGe, 4},
+    {"paged_k_cache.alignment", Rel::kGe, 4},
+    {"paged_v_cache.alignment", Rel::kGe, 4},
+    {"shared_k.alignment", Rel::kGe, 4},
+    {"shared_v.alignment", Rel::kGe, 4},
+    {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
+    {"n_shared", Rel::kLe, attention::kMostKeys},
+});
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.attention.standard.decode.cascade", "attention.standard.decode.cascade"),
-    Spec("cuda.attention.gqa.decode.cascade", "attention.gqa.decode.cascade"),
+    attention::FewSpec<&MakeProblem>("cuda.attention.standard.decode.cascade", "attention.standard.decode.cascade",
+                                     attention::kBeforeGathers, kConstraints),
+    attention::FewSpec<&MakeProblem>("cuda.attention.gqa.decode.cascade", "attention.gqa.decode.cascade",
+                                     attention::kBeforeGathers, kConstraints),
+    attention::TileSpec<&MakeProblem>("cuda.attention.standard.decode.cascade.mma", "attention.standard.decode.cascade",
+                                      attention::kBest, kTileConstraints),
+    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.decode.cascade.mma", "attention.gqa.decode.cascade",
+                                      attention::kBest, kTileConstraints),
 });
 }  // namespace
 }  // namespace lz

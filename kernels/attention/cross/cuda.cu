@@ -2,7 +2,7 @@
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Workspace, determinism, captures, numerics: as kernels/attention/dense/cuda.cu.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/cross.h"
 
 namespace lz {
@@ -21,43 +21,32 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunFew(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfFew(p));
-}
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
+constexpr auto kConstraints = attention::WithHeadDims({
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
+constexpr auto kTileConstraints = attention::WithHeadDims({
+    {"key.same_dtype", Rel::kEq, 1},
+    {"value.same_dtype", Rel::kEq, 1},
+    {"query.alignment", Rel::kGe, 4},
+    {"key.alignment", Rel::kGe, 4},
+    {"value.alignment", Rel::kGe, 4},
+    {"s_kv", Rel::kLe, attention::kMostKeys},
+    {"s_q", Rel::kLe, attention::kMostQueries},
+});
 constexpr std::array<std::string_view, 5> kAccepts = {"scale", "attn_mask", "softcap", "sinks", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = kConstraints,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
+constexpr std::array<std::string_view, 4> kTileAccepts = {"scale", "softcap", "sinks", "return_lse"};  // no mask
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.attention.cross.decode", "attention.cross.decode"),
-    Spec("cuda.attention.cross.few", "attention.cross.prefill"),
+    attention::FewSpec<&MakeProblem>("cuda.attention.cross.decode", "attention.cross.decode",
+                                     attention::kBeforeExpressions, kConstraints, kAccepts),
+    attention::FewSpec<&MakeProblem>("cuda.attention.cross.few", "attention.cross.prefill",
+                                     attention::kBeforeExpressions, kConstraints, kAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.cross.decode.mma", "attention.cross.decode",
+                                      attention::kAfterTorchsChoice, kTileConstraints, kTileAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.cross.prefill", "attention.cross.prefill", attention::kAfterFlash,
+                                      kTileConstraints, kTileAccepts),
 });
 }  // namespace
 }  // namespace lz

@@ -3,7 +3,7 @@
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Few queries: FP32 throughout (class
 // fp32), kernels/attention/decode_kernel_cuda.h; prefill: weights of 16 bits (class bf16-p), tile_kernel_cuda.h.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/dense.h"
 
 namespace lz {
@@ -25,79 +25,67 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunFew(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfFew(p));
-}
-
-int32_t LaunchTiles(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
-uint64_t TileWorkspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfTiles(p));
-}
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
+constexpr auto kConstraints = attention::WithHeadDims({
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
-constexpr auto kTileConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
+constexpr auto kTileConstraints = attention::WithHeadDims({
     {"key.same_dtype", Rel::kEq, 1},
     {"value.same_dtype", Rel::kEq, 1},
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
     {"query.alignment", Rel::kGe, 4},
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kMostQueries},
-    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of a value that a row does not see may reach it
+    attention::kNotStrict,
+});
+// One query sees the same keys in all rows, so no hidden value is loaded; a mask would hide some.
+constexpr auto kDecodeTileConstraints = attention::WithHeadDims({
+    {"key.same_dtype", Rel::kEq, 1},
+    {"value.same_dtype", Rel::kEq, 1},
+    {"query.alignment", Rel::kGe, 4},
+    {"key.alignment", Rel::kGe, 4},
+    {"value.alignment", Rel::kGe, 4},
+    {"s_kv", Rel::kLe, attention::kMostKeys},
+    {"s_q", Rel::kLe, attention::kMostQueries},
+});
+// A few queries of grouped heads over many keys: torch's kernels take a tile of rows for each query head.
+constexpr auto kShortConstraints = attention::WithHeadDims({
+    {"key.same_dtype", Rel::kEq, 1},
+    {"value.same_dtype", Rel::kEq, 1},
+    {"query.alignment", Rel::kGe, 4},
+    {"key.alignment", Rel::kGe, 4},
+    {"value.alignment", Rel::kGe, 4},
+    {"s_kv", Rel::kGe, 512},
+    {"s_kv", Rel::kLe, attention::kMostKeys},
+    {"s_q", Rel::kLe, 16},
+    attention::kNotStrict,
 });
 constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_mask",    "window",
                                                       "softcap", "sinks", "alibi_slopes", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = kConstraints,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
-constexpr KernelSpec Tiles(std::string_view id, std::string_view operation) {
-  KernelSpec spec = Spec(id, operation);
-  spec.dtypes = Mask(DType::kF16, DType::kBF16);
-  spec.constraints = kTileConstraints;
-  spec.numerics = "bf16-p";
-  spec.launch = &LaunchTiles;
-  spec.workspace = &TileWorkspace;
-  return spec;
-}
+constexpr std::array<std::string_view, 7> kDecodeAccepts = {"causal", "scale",        "window",    "softcap",
+                                                            "sinks",  "alibi_slopes", "return_lse"};
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.attention.standard.decode", "attention.standard.decode"),
-    Spec("cuda.attention.gqa.decode", "attention.gqa.decode"),
-    Spec("cuda.attention.standard.few", "attention.standard.prefill"),
-    Spec("cuda.attention.gqa.few", "attention.gqa.prefill"),
-    Tiles("cuda.attention.standard.prefill", "attention.standard.prefill"),
-    Tiles("cuda.attention.gqa.prefill", "attention.gqa.prefill"),
+    attention::FewSpec<&MakeProblem>("cuda.attention.standard.decode", "attention.standard.decode",
+                                     attention::kBeforeExpressions, kConstraints, kAccepts),
+    attention::FewSpec<&MakeProblem>("cuda.attention.gqa.decode", "attention.gqa.decode", attention::kBeforeExpressions,
+                                     kConstraints, kAccepts),
+    attention::FewSpec<&MakeProblem>("cuda.attention.standard.few", "attention.standard.prefill",
+                                     attention::kBeforeExpressions, kConstraints, kAccepts),
+    attention::FewSpec<&MakeProblem>("cuda.attention.gqa.few", "attention.gqa.prefill", attention::kBeforeExpressions,
+                                     kConstraints, kAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.standard.decode.mma", "attention.standard.decode",
+                                      attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.decode.mma", "attention.gqa.decode",
+                                      attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill", "attention.standard.prefill",
+                                      attention::kAfterFlash, kTileConstraints, kAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.short", "attention.gqa.prefill", attention::kBest,
+                                      kShortConstraints, kAccepts),
+    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill", attention::kAfterFlash,
+                                      kTileConstraints, kAccepts),
 });
 }  // namespace
 }  // namespace lz

@@ -4,7 +4,7 @@
 //   f16|bf16, last axis dense; output [tokens, h, d_ckv] dtype of q_nope; lse [tokens, h] f32
 // Workspace: parts, where entries are split. Deterministic. Safe in graph captures. Weights of 16 bits (class bf16-p).
 // kernels/attention/tile_kernel_cuda.h computes it.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/mla_decode.h"
 
 namespace lz {
@@ -31,12 +31,6 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfTiles(p));
-}
-
 constexpr auto kConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
@@ -52,22 +46,11 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"kpe.alignment", Rel::kGe, 4},
     {"kv_len", Rel::kLe, attention::kMostKeys},
     {"tokens", Rel::kLe, int64_t{1} << 20},
-    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of an entry that a token does not see may reach it
+    attention::kNotStrict,
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.attention.mla.decode",
-     .operation = "attention.mla.decode",
-     .platform = Platform::kCuda,
-     .dtypes = Mask(DType::kF16, DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .numerics = "bf16-p",
-     .launch = &Launch,
-     .workspace = &Workspace},
+    attention::TileSpec<&MakeProblem>("cuda.attention.mla.decode", "attention.mla.decode", attention::kBeforeGathers,
+                                      kConstraints),
 });
 }  // namespace
 }  // namespace lz

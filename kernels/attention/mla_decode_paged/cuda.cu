@@ -5,7 +5,7 @@
 //   output [b, h, d_ckv] dtype of q_nope; lse [b, h] f32
 // Invalid index data: as kernels/attention/paged/cuda.cu. Workspace, determinism, captures, numerics: as
 // kernels/attention/mla_decode/cuda.cu.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/mla_decode_paged.h"
 
 namespace lz {
@@ -33,12 +33,6 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfTiles(p));
-}
-
 constexpr auto kConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
@@ -55,19 +49,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.attention.mla.decode.paged",
-     .operation = "attention.mla.decode.paged",
-     .platform = Platform::kCuda,
-     .dtypes = Mask(DType::kF16, DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .numerics = "bf16-p",
-     .launch = &Launch,
-     .workspace = &Workspace},
+    attention::TileSpec<&MakeProblem>("cuda.attention.mla.decode.paged", "attention.mla.decode.paged",
+                                      attention::kBeforeGathers, kConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -3,7 +3,7 @@
 //   d_pe], value [b, s_kv, h, d_v <= 128]  f16|bf16, last axis dense; output [b, s_q, h, d_v] dtype of q_nope; lse [b,
 //   h, s_q] f32
 // Workspace, determinism, captures, numerics: as kernels/attention/mla_decode/cuda.cu.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/mla_prefill.h"
 
 namespace lz {
@@ -24,12 +24,6 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfTiles(p));
-}
-
 constexpr auto kConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
@@ -47,22 +41,11 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kMostQueries},
-    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of a value that a row does not see may reach it
+    attention::kNotStrict,
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.attention.mla.prefill",
-     .operation = "attention.mla.prefill",
-     .platform = Platform::kCuda,
-     .dtypes = Mask(DType::kF16, DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .numerics = "bf16-p",
-     .launch = &Launch,
-     .workspace = &Workspace},
+    attention::TileSpec<&MakeProblem>("cuda.attention.mla.prefill", "attention.mla.prefill",
+                                      attention::kBeforeExpressions, kConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -3,7 +3,7 @@
 //   output like query with d_v; lse [b, h_q] f32
 // Invalid index data: keys in pages that do not exist are left out, lengths and offsets are limited to the list.
 // Workspace, determinism, captures, numerics: as kernels/attention/dense/cuda.cu.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/block_table.h"
 #include "ops/attention/paged.h"
 
@@ -51,60 +51,57 @@ CudaProblem TableProblem(const lz_kernel_args* args) {
   return p;
 }
 
-using MakeProblem = CudaProblem (*)(const lz_kernel_args*);
-template <MakeProblem kMake>
-int32_t Launch(const lz_kernel_args* args) {
-  return attention::RunFew(kMake(args), args);
-}
-template <MakeProblem kMake>
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = kMake(args);
-  return attention::PartBytes(p, attention::CutOfFew(p));
-}
-
-constexpr auto Constraints(std::string_view dtype, std::string_view k, std::string_view v, std::string_view keys) {
-  return std::to_array<Constraint>({
-      kOnCompiledSm,
-      kOnDriver,
-      {"d_qk", Rel::kMultipleOf, 8},
-      {"d_v", Rel::kMultipleOf, 8},
-      {"d_qk", Rel::kLe, attention::kMostHeadDim},
-      {"d_v", Rel::kLe, attention::kMostHeadDim},
-      {dtype, Rel::kInMask, int64_t(attention::kCudaCaches)},
-      {k, Rel::kGe, 4},
-      {v, Rel::kGe, 4},
-      {keys, Rel::kLe, attention::kMostKeys},
-  });
-}
-constexpr auto kCsr =
-    Constraints("paged_k_cache.dtype", "paged_k_cache.alignment", "paged_v_cache.alignment", "num_indices * page_size");
-constexpr auto kTable =
-    Constraints("key_cache.dtype", "key_cache.alignment", "value_cache.alignment", "max_blocks * block_size");
+constexpr auto kCsr = attention::WithHeadDims({
+    {"paged_k_cache.dtype", Rel::kInMask, int64_t(attention::kCudaCaches)},
+    {"paged_k_cache.alignment", Rel::kGe, 4},
+    {"paged_v_cache.alignment", Rel::kGe, 4},
+    {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
+});
+constexpr auto kTable = attention::WithHeadDims({
+    {"key_cache.dtype", Rel::kInMask, int64_t(attention::kCudaCaches)},
+    {"key_cache.alignment", Rel::kGe, 4},
+    {"value_cache.alignment", Rel::kGe, 4},
+    {"max_blocks * block_size", Rel::kLe, attention::kMostKeys},
+});
+// In 16 bits.
+constexpr auto kCsrTiles = attention::WithHeadDims({
+    {"paged_k_cache.same_dtype", Rel::kEq, 1},
+    {"q.alignment", Rel::kGe, 4},
+    {"paged_k_cache.alignment", Rel::kGe, 4},
+    {"paged_v_cache.alignment", Rel::kGe, 4},
+    {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
+});
+constexpr auto kTableTiles = attention::WithHeadDims({
+    {"key_cache.same_dtype", Rel::kEq, 1},
+    {"query.alignment", Rel::kGe, 4},
+    {"key_cache.alignment", Rel::kGe, 4},
+    {"value_cache.alignment", Rel::kGe, 4},
+    {"max_blocks * block_size", Rel::kLe, attention::kMostKeys},
+});
 constexpr std::array<std::string_view, 8> kCsrAccepts = {"sm_scale",     "window_left", "softcap", "sinks",
                                                          "alibi_slopes", "k_scale",     "v_scale", "return_lse"};
 constexpr std::array<std::string_view, 8> kTableAccepts = {"scale",        "window",  "softcap", "sinks",
                                                            "alibi_slopes", "k_scale", "v_scale", "return_lse"};
 
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation, bool csr) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = csr ? std::span<const Constraint>(kCsr) : std::span<const Constraint>(kTable),
-          .accepts = csr ? kCsrAccepts : kTableAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "fp32",
-          .launch = csr ? &Launch<&CsrProblem> : &Launch<&TableProblem>,
-          .workspace = csr ? &Workspace<&CsrProblem> : &Workspace<&TableProblem>};
-}
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.attention.standard.decode.paged", "attention.standard.decode.paged", true),
-    Spec("cuda.attention.gqa.decode.paged", "attention.gqa.decode.paged", true),
-    Spec("cuda.attention.standard.decode.block_table", "attention.standard.decode.block_table", false),
-    Spec("cuda.attention.gqa.decode.block_table", "attention.gqa.decode.block_table", false),
+    attention::FewSpec<&CsrProblem>("cuda.attention.standard.decode.paged", "attention.standard.decode.paged",
+                                    attention::kBeforeGathers, kCsr, kCsrAccepts),
+    attention::FewSpec<&CsrProblem>("cuda.attention.gqa.decode.paged", "attention.gqa.decode.paged",
+                                    attention::kBeforeGathers, kCsr, kCsrAccepts),
+    attention::TileSpec<&CsrProblem>("cuda.attention.standard.decode.paged.mma", "attention.standard.decode.paged",
+                                     attention::kBest, kCsrTiles, kCsrAccepts),
+    attention::TileSpec<&CsrProblem>("cuda.attention.gqa.decode.paged.mma", "attention.gqa.decode.paged",
+                                     attention::kBest, kCsrTiles, kCsrAccepts),
+    attention::FewSpec<&TableProblem>("cuda.attention.standard.decode.block_table",
+                                      "attention.standard.decode.block_table", attention::kBeforeGathers, kTable,
+                                      kTableAccepts),
+    attention::FewSpec<&TableProblem>("cuda.attention.gqa.decode.block_table", "attention.gqa.decode.block_table",
+                                      attention::kBeforeGathers, kTable, kTableAccepts),
+    attention::TileSpec<&TableProblem>("cuda.attention.standard.decode.block_table.mma",
+                                       "attention.standard.decode.block_table", attention::kBest, kTableTiles,
+                                       kTableAccepts),
+    attention::TileSpec<&TableProblem>("cuda.attention.gqa.decode.block_table.mma", "attention.gqa.decode.block_table",
+                                       attention::kBest, kTableTiles, kTableAccepts),
 });
 }  // namespace
 

@@ -4,7 +4,7 @@
 //   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
 // Invalid index data: as kernels/attention/paged/cuda.cu. Workspace: parts, where keys are split. Deterministic. Safe
 // in graph captures. Weights of 16 bits (class bf16-p). kernels/attention/tile_kernel_cuda.h computes it.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/paged_prefill.h"
 
 namespace lz {
@@ -27,45 +27,20 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfTiles(p));
-}
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
+constexpr auto kConstraints = attention::WithHeadDims({
     {"paged_k_cache.same_dtype", Rel::kEq, 1},
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
     {"query.alignment", Rel::kGe, 4},
     {"paged_k_cache.alignment", Rel::kGe, 4},
     {"paged_v_cache.alignment", Rel::kGe, 4},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
-    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of a value that a row does not see may reach it
+    attention::kNotStrict,
 });
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = Mask(DType::kF16, DType::kBF16),
-          .constraints = kConstraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "bf16-p",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged"),
-    Spec("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged"),
+    attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged",
+                                      attention::kAfterFlash, kConstraints),
+    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged",
+                                      attention::kAfterFlash, kConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -2,7 +2,7 @@
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   partials [splits, b * s_q, h_q, d_v], lse and row_sum [splits, b * s_q, h_q] f32, contiguous
 // Workspace: none. Deterministic. Safe in graph captures. FP32 throughout.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/partials.h"
 
 namespace lz {
@@ -17,6 +17,7 @@ bool Contiguous(const lz_tensor& t) {
   return true;
 }
 
+template <int32_t (*kParts)(const attention::CudaProblem&, void*)>
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
   for (const Tensor out : {kPartials, kLse, kRowSum}) {
@@ -35,39 +36,47 @@ int32_t Launch(const lz_kernel_args* args) {
   p.raw = s[kRaw].value.i != 0;
   p.part = Data<float>(t[kPartials]), p.part_top = Data<float>(t[kLse]);
   p.part_sum = Given(t[kRowSum]) ? Data<float>(t[kRowSum]) : nullptr;
-  return attention::DecodeParts(p, args->stream);
+  return kParts(p, args->stream);
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
+constexpr auto kConstraints = attention::WithHeadDims({
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
+// One query without a mask sees the same keys in all rows, so no hidden value is loaded.
+constexpr auto kTileConstraints = attention::WithHeadDims({
+    {"key.same_dtype", Rel::kEq, 1},
+    {"value.same_dtype", Rel::kEq, 1},
+    {"query.alignment", Rel::kGe, 4},
+    {"key.alignment", Rel::kGe, 4},
+    {"value.alignment", Rel::kGe, 4},
+    {"s_kv", Rel::kLe, attention::kMostKeys},
+    {"s_q", Rel::kEq, 1},
+});
 constexpr std::array<std::string_view, 7> kAccepts = {"raw",    "causal",  "scale",       "attn_mask",
                                                       "window", "softcap", "alibi_slopes"};
+constexpr std::array<std::string_view, 6> kTileAccepts = {"raw",    "causal",  "scale",
+                                                          "window", "softcap", "alibi_slopes"};
+constexpr KernelSpec WithoutWorkspace(KernelSpec spec, lz_launch_fn launch) {
+  spec.launch = launch;
+  spec.workspace = nullptr;
+  return spec;
+}
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = kConstraints,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .launch = &Launch};
+  return WithoutWorkspace(attention::FewSpec<nullptr>(id, operation, attention::kBeforeGathers, kConstraints, kAccepts),
+                          &Launch<&attention::DecodeParts>);
+}
+constexpr KernelSpec Tiles(std::string_view id, std::string_view operation) {
+  return WithoutWorkspace(attention::TileSpec<nullptr>(id, operation, attention::kBest, kTileConstraints, kTileAccepts),
+                          &Launch<&attention::TileParts>);
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
     Spec("cuda.attention.standard.partials", "attention.standard.partials"),
     Spec("cuda.attention.gqa.partials", "attention.gqa.partials"),
+    Tiles("cuda.attention.standard.partials.mma", "attention.standard.partials"),
+    Tiles("cuda.attention.gqa.partials.mma", "attention.gqa.partials"),
 });
 }  // namespace
 }  // namespace lz

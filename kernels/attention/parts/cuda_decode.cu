@@ -15,6 +15,11 @@ int32_t DecodeParts(const CudaProblem& p, void* stream) {
   }
 }
 
+int32_t TileParts(const CudaProblem& p, void* stream) {
+  if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  return p.type == DType::kF16 ? TilesF16(p, stream) : TilesBF16(p, stream);
+}
+
 namespace {
 template <class Out>
 int32_t MergeParts(const CudaProblem& p, void* stream) {
@@ -66,7 +71,7 @@ int32_t RunFew(CudaProblem p, const lz_kernel_args* args) { return Run(p, CutOfF
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args) {
   const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
   if (places % 4 != 0) return LZ_LAUNCH_REFUSED;  // outputs are written in pairs
-  return Run(p, CutOfTiles(p), args, p.type == DType::kF16 ? &TilesF16 : &TilesBF16);
+  return Run(p, CutOfTiles(p), args, &TileParts);
 }
 
 }  // namespace lz::attention

@@ -4,7 +4,7 @@
 //   caches [pages, page_size, h_kv, d] f32|f16|bf16|FP8; last axes dense
 //   output_p, output_d dtype of query_p; lse_p [total_q, h_q], lse_d [b, h_q] f32
 // Workspace: parts, where keys are split. Deterministic. Safe in graph captures. Prefill: weights of 16 bits.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/pod.h"
 
 namespace lz {
@@ -43,47 +43,36 @@ CudaProblem Decode(const lz_kernel_args* args) {
 
 int32_t Launch(const lz_kernel_args* args) {  // the parts of one are merged before the other begins
   const int32_t code = attention::RunTiles(Prefill(args), args);
-  return code == LZ_LAUNCH_DONE ? attention::RunFew(Decode(args), args) : code;
+  if (code != LZ_LAUNCH_DONE) return code;
+  const CudaProblem decode = Decode(args);
+  return decode.cache == decode.type ? attention::RunTiles(decode, args) : attention::RunFew(decode, args);
 }
 uint64_t Workspace(const lz_kernel_args* args) {
   const CudaProblem prefill = Prefill(args), decode = Decode(args);
   const uint64_t a = attention::PartBytes(prefill, attention::CutOfTiles(prefill));
-  const uint64_t b = attention::PartBytes(decode, attention::CutOfFew(decode));
+  const uint64_t b = attention::PartBytes(
+      decode, decode.cache == decode.type ? attention::CutOfTiles(decode) : attention::CutOfFew(decode));
   return a > b ? a : b;
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
+constexpr auto kConstraints = attention::WithHeadDims({
     {"paged_k_cache.dtype", Rel::kInMask, int64_t(attention::kCudaCaches)},
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
     {"query_p.alignment", Rel::kGe, 4},
     {"key_p.alignment", Rel::kGe, 4},
     {"value_p.alignment", Rel::kGe, 4},
+    {"query_d.alignment", Rel::kGe, 4},
     {"paged_k_cache.alignment", Rel::kGe, 4},
     {"paged_v_cache.alignment", Rel::kGe, 4},
     {"total_kv", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
     {"num_indices * page_size", Rel::kLe, attention::kMostKeys},
-    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of a value that a row does not see may reach it
+    attention::kNotStrict,
 });
 constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = Mask(DType::kF16, DType::kBF16),
-          .constraints = kConstraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "bf16-p",
-          .launch = &Launch,
-          .workspace = &Workspace};
+  KernelSpec spec = attention::TileSpec<&Prefill>(id, operation, attention::kBest, kConstraints);
+  spec.launch = &Launch;
+  spec.workspace = &Workspace;
+  return spec;
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
     Spec("cuda.attention.standard.decode.pod", "attention.standard.decode.pod"),

@@ -3,7 +3,7 @@
 //   output [total_q, h_q, d_v] dtype of query; lse [total_q, h_q] f32
 // Offsets are limited to the tensors, whatever they are. Workspace, determinism, captures, numerics: as
 // kernels/attention/paged_prefill/cuda.cu.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/family_cuda.h"
 #include "ops/attention/ragged.h"
 
 namespace lz {
@@ -25,44 +25,19 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   return p;
 }
 
-int32_t Launch(const lz_kernel_args* args) { return attention::RunTiles(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const CudaProblem p = MakeProblem(args);
-  return attention::PartBytes(p, attention::CutOfTiles(p));
-}
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"d_qk", Rel::kMultipleOf, 8},
-    {"d_v", Rel::kMultipleOf, 8},
-    {"d_qk", Rel::kLe, attention::kMostHeadDim},
-    {"d_v", Rel::kLe, attention::kMostHeadDim},
+constexpr auto kConstraints = attention::WithHeadDims({
     {"query.alignment", Rel::kGe, 4},
     {"key.alignment", Rel::kGe, 4},
     {"value.alignment", Rel::kGe, 4},
     {"total_kv", Rel::kLe, attention::kMostKeys},
     {"total_q", Rel::kLe, attention::kMostQueries},
-    {"policy.strict_mode", Rel::kEq, 0},  // a NaN of a value that a row does not see may reach it
+    attention::kNotStrict,
 });
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = Mask(DType::kF16, DType::kBF16),
-          .constraints = kConstraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "bf16-p",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged"),
-    Spec("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged"),
+    attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged",
+                                      attention::kAfterFlash, kConstraints),
+    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged",
+                                      attention::kAfterFlash, kConstraints),
 });
 }  // namespace
 }  // namespace lz

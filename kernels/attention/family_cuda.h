@@ -1,0 +1,84 @@
+// Rows of attention kernels on CUDA: a file has the problem of its operation and what the operation's calls must be.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/attention/problem_cuda.h"
+
+namespace lz::attention {
+
+// Priorities by bench/gpu/no_harm --kernels on an H200, where torch's rows have: 50 its own choice and packed
+// attention, 44 to 46 FlashAttention with an option, 40 expressions with gathered pages, 30 matmul, softmax, matmul.
+inline constexpr int32_t kBest = 80, kBeforeGathers = 60, kAfterTorchsChoice = 49, kAfterFlash = 43,
+                         kBeforeExpressions = 35;
+
+using MakeCudaProblem = CudaProblem (*)(const lz_kernel_args*);
+
+template <MakeCudaProblem kMake>
+int32_t LaunchFew(const lz_kernel_args* args) {
+  return RunFew(kMake(args), args);
+}
+template <MakeCudaProblem kMake>
+uint64_t FewWorkspace(const lz_kernel_args* args) {
+  const CudaProblem p = kMake(args);
+  return PartBytes(p, CutOfFew(p));
+}
+template <MakeCudaProblem kMake>
+int32_t LaunchTiles(const lz_kernel_args* args) {
+  return RunTiles(kMake(args), args);
+}
+template <MakeCudaProblem kMake>
+uint64_t TileWorkspace(const lz_kernel_args* args) {
+  const CudaProblem p = kMake(args);
+  return PartBytes(p, CutOfTiles(p));
+}
+
+// Few rows in FP32, by dot products; the rows of `constraints` name the dtypes of keys and values.
+template <MakeCudaProblem kMake>
+constexpr KernelSpec FewSpec(std::string_view id, std::string_view operation, int32_t priority,
+                             std::span<const Constraint> constraints,
+                             std::span<const std::string_view> accepts = kAcceptsAll) {
+  return {.id = id,
+          .operation = operation,
+          .platform = Platform::kCuda,
+          .dtypes = kF32F16BF16,
+          .constraints = constraints,
+          .accepts = accepts,
+          .strides = Strides::kLastDimDense,
+          .priority = priority,
+          .deterministic = true,
+          .cuda_graph_safe = true,
+          .numerics = "fp32",
+          .launch = &LaunchFew<kMake>,
+          .workspace = &FewWorkspace<kMake>};
+}
+// Tiles of rows in 16 bits, by products of matrices.
+template <MakeCudaProblem kMake>
+constexpr KernelSpec TileSpec(std::string_view id, std::string_view operation, int32_t priority,
+                              std::span<const Constraint> constraints,
+                              std::span<const std::string_view> accepts = kAcceptsAll) {
+  KernelSpec spec = FewSpec<kMake>(id, operation, priority, constraints, accepts);
+  spec.dtypes = Mask(DType::kF16, DType::kBF16);
+  spec.numerics = "bf16-p";
+  spec.launch = &LaunchTiles<kMake>;
+  spec.workspace = &TileWorkspace<kMake>;
+  return spec;
+}
+
+// `more`, with what the kernels ask of every call that has one head dimension for queries and keys.
+template <size_t kN>
+constexpr auto WithHeadDims(const Constraint (&more)[kN]) {
+  std::array<Constraint, 6 + kN> all = {kOnCompiledSm,
+                                        kOnDriver,
+                                        {"d_qk", Rel::kMultipleOf, 8},
+                                        {"d_v", Rel::kMultipleOf, 8},
+                                        {"d_qk", Rel::kLe, kMostHeadDim},
+                                        {"d_v", Rel::kLe, kMostHeadDim}};
+  for (size_t i = 0; i < kN; ++i) all[6 + i] = more[i];
+  return all;
+}
+
+// A NaN of a value that a row does not see may reach it, where rows of a tile differ in what they see.
+inline constexpr Constraint kNotStrict = {"policy.strict_mode", Rel::kEq, 0};
+
+}  // namespace lz::attention

@@ -1,0 +1,212 @@
+// Attention of up to 16 rows that share a KV head, in 16 bits, on CUDA: decode, and a few queries of grouped heads. A
+// block takes the rows over a split of the keys; each of its 4 warps has keys of its own, which it copies to shared
+// memory some steps ahead and waits for alone, and multiplies all rows by them (mma.sync). The warps' sums are merged
+// at the end. FP32 sums and softmax, weights rounded to 16 bits for the product with the values (class bf16-p). Source:
+// own; split keys arXiv:2311.01282.
+#pragma once
+
+#include "kernels/attention/tile_cuda.h"
+#include "kernels/attention/write_rows_cuda.h"
+
+#ifdef __CUDACC__
+namespace lz::attention {
+
+// kKeys of a warp at once, kStages of them in shared memory.
+template <int kD, int kKeysAtOnce, int kStagesAtOnce>
+struct SlimShape : TileShape<kD, kD, kD, kKeysAtOnce, 1, false> {
+  static constexpr int kRows = kSlimRows, kStages = kStagesAtOnce, kWarps = 4, kWidth = kD + kChunk;
+  static constexpr int kStep = kWarps * kKeysAtOnce;  // keys of a block at once
+  static constexpr int kK = kKeysAtOnce * kWidth;     // elements of a stage's keys, and of its values
+  static constexpr int kQ = kRows * kWidth;
+  static constexpr int kTiles = 2 * (kQ + kWarps * kStages * 2 * kK);  // bytes
+  static constexpr int kOuts = 4 * kWarps * kRows * kD;                // bytes, after the last key
+  static constexpr int kBytes = kTiles > kOuts ? kTiles : kOuts;
+};
+
+// Which of a warp's keys of one step exist, and where they are.
+struct SlimSpot {
+  int64_t k, v;  // elements from the first to key and value; of the prefix if `shared`
+  int32_t there, shared;
+};
+__device__ inline SlimSpot SlimSpotOf(const CudaProblem& p, const CudaSequence& seq, int b, int kv, int j, int end) {
+  if (j < p.shared && j < end) {
+    return {j * p.shared_k.seq + kv * p.shared_k.head, j * p.shared_v.seq + kv * p.shared_v.head, 1, 1};
+  }
+  const KeySpot spot = SpotOf(p, seq, b, j - p.shared, end - p.shared);
+  if (spot.page < 0) return {0, 0, 0, 0};
+  return {spot.page * p.k.outer + spot.slot * p.k.seq + kv * p.k.head,
+          spot.page * p.v.outer + spot.slot * p.v.seq + kv * p.v.head, 1, 0};
+}
+
+// Keys or values of a warp's step to shared memory, zeros for those that do not exist.
+template <class T, class S, bool kValues>
+__device__ void CopySlim(T* to, const SlimSpot* spots, const CudaProblem& p, int lane) {
+  constexpr int kChunks = S::kDQ / kChunk;
+  const int width = kValues ? p.d_v : p.d_qk;
+  const T* own = static_cast<const T*>(kValues ? p.v.data : p.k.data);
+  const T* prefix = static_cast<const T*>(kValues ? p.shared_v.data : p.shared_k.data);
+#pragma unroll
+  for (int i = 0; i < S::kKeys * kChunks / kWarp; ++i) {
+    const int at = i * kWarp + lane, key = at / kChunks, column = at % kChunks * kChunk;
+    const SlimSpot& spot = spots[key];
+    const bool there = spot.there && column < width;
+    const T* from = (spot.shared ? prefix : own) + (kValues ? spot.v : spot.k) + column;
+    CopyAsync16(to + key * S::kWidth + column, there ? from : own, there ? 16 : 0);
+  }
+}
+
+template <class T, class S>
+__global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttention(const CudaProblem p) {
+  constexpr int kKeys = S::kKeys, kStages = S::kStages, kD = S::kDQ;
+  extern __shared__ __align__(128) char slim_tiles[];
+  T* const shared_q = reinterpret_cast<T*>(slim_tiles);
+  __shared__ SlimSpot spots[S::kWarps][kKeys];
+  __shared__ float tops[S::kWarps][kSlimRows], sums[S::kWarps][kSlimRows];
+
+  const int tiles = int((p.rows() + kSlimRows - 1) / kSlimRows);
+  int64_t block = blockIdx.x;
+  const int kv = int(block % p.h_kv);
+  block /= p.h_kv;
+  const int tile = int(block % tiles);
+  block /= tiles;
+  const int split = int(block % p.splits), b = int(block / p.splits);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const CudaSequence seq = SequenceOf(p, b);
+  const CudaQueries queries = QueriesOf(p, b);
+  const int64_t row0 = int64_t(tile) * kSlimRows;
+  const int64_t last_row = row0 + kSlimRows < p.rows() ? row0 + kSlimRows - 1 : p.rows() - 1;
+  const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, S::kStep);
+  const int begin = keys.begin + warp * kKeys, end = keys.end;
+  T* const mine = shared_q + S::kQ + warp * kStages * 2 * S::kK;
+
+  // Spots are found one step before the copies that need them.
+  SlimSpot next = {};
+  const auto find = [&](int j0) {
+    if (lane < kKeys) next = SlimSpotOf(p, seq, b, kv, j0 + lane, end);
+  };
+  unsigned seen[kStages] = {};  // bit i: key i of that stage exists
+  const auto copy = [&](int stage, int j0) {
+    __syncwarp();  // what the lanes have waited for is there for all, what they have read may be overwritten
+    const unsigned exist = __ballot_sync(0xffffffffu, lane < kKeys && next.there);
+    if (lane < kKeys) spots[warp][lane] = next;
+    __syncwarp();
+    if (j0 < end) {
+      T* const to = mine + stage * 2 * S::kK;
+      CopySlim<T, S, false>(to, spots[warp], p, lane);
+      CopySlim<T, S, true>(to + S::kK, spots[warp], p, lane);
+    }
+    CommitCopies();
+    find(j0 + S::kStep);
+    return exist;
+  };
+  find(begin);
+  CopyQueries<T, S>(shared_q, p, queries, b, kv, row0);
+  CommitCopies();
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) seen[s] = copy(s, begin + s * S::kStep);
+
+  // Of this lane: rows g and g + 8.
+  const int g = lane / 4, t = lane % 4;
+  CudaRow rows[2];
+  for (int i = 0; i < 2; ++i) rows[i] = RowOf(p, queries, row0 + g + 8 * i, kv, seq.length);
+  const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
+  WaitForCopies<kStages - 1>();
+  __syncthreads();
+  uint32_t q[kD / 16][4];
+#pragma unroll
+  for (int d = 0; d < kD / 16; ++d)
+    LoadMatrices<false>(q[d], shared_q + lane % 16 * S::kWidth + d * 16 + lane / 16 * 8);
+
+  float out[kD / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {};
+  int stage = 0;
+  for (int j0 = begin; j0 < end; j0 += S::kStep) {
+    WaitForCopies<kStages - 2>();
+    const unsigned exist = seen[0];
+#pragma unroll
+    for (int s = 0; s + 1 < kStages; ++s) seen[s] = seen[s + 1];
+    seen[kStages - 2] = copy((stage + kStages - 1) % kStages, j0 + (kStages - 1) * S::kStep);
+    const T* k = mine + stage * 2 * S::kK;
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+
+    float z[kKeys / 8][4] = {};
+#pragma unroll
+    for (int d = 0; d < kD / 16; ++d) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        uint32_t m[4];
+        LoadMatrices<false>(m, k + (n * 16 + lane / 16 * 8 + lane % 8) * S::kWidth + d * 16 + lane / 8 % 2 * 8);
+        Multiply<T>(z[2 * n], q[d], m[0], m[1]);
+        Multiply<T>(z[2 * n + 1], q[d], m[2], m[3]);
+      }
+    }
+
+    const auto each = [&](auto&& change) {
+#pragma unroll
+      for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) z[n][i] = change(rows[i / 2], z[n][i], n * 8 + 2 * t + i % 2);
+      }
+    };
+    each([&](const CudaRow&, float x, int) { return x * unit; });
+    if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return Capped(p, x); });
+    if (p.slopes.data) each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });
+    if (p.mask) {
+      each([&](const CudaRow& r, float x, int i) {
+        return r.live && (exist >> i & 1) ? Masked(p, r, x, b, j0 + i) : -HUGE_VALF;
+      });
+    }
+    const bool all = exist == (kKeys == 32 ? 0xffffffffu : (1u << kKeys) - 1) && rows[0].keys.begin <= j0 &&
+                     rows[1].keys.begin <= j0 && j0 + kKeys <= rows[0].keys.end && j0 + kKeys <= rows[1].keys.end;
+    if (!all) {
+      each([&](const CudaRow& r, float x, int i) {
+        return (exist >> i & 1) && j0 + i >= r.keys.begin && j0 + i < r.keys.end ? x : -HUGE_VALF;
+      });
+    }
+    float kept[2];
+    Weigh<kKeys>(z, top, sum, kept);
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[n][i] *= kept[i / 2];
+    }
+    MultiplyValues<T, S>(out, z, k + S::kK, 0, lane);
+  }
+  WaitForCopies<0>();
+
+  __syncthreads();  // the stages become the warps' sums
+  auto& outs = *reinterpret_cast<float(*)[S::kWarps][kSlimRows][kD]>(slim_tiles);
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
+    sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
+    if (t == 0) tops[warp][g + 8 * i] = top[i], sums[warp][g + 8 * i] = sum[i];
+    if (!rows[i].live) continue;
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      *reinterpret_cast<float2*>(&outs[warp][g + 8 * i][n * 8 + 2 * t]) = make_float2(out[n][2 * i], out[n][2 * i + 1]);
+    }
+  }
+  WriteRows(p, seq, queries, {b, kv, split, row0}, outs, tops, sums);
+}
+
+template <class T, class S>
+int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {
+  const int64_t blocks = TilesOf(p, kSlimRows) * p.splits * p.h_kv;
+  if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
+  if (!AllowShared(reinterpret_cast<const void*>(&SlimAttention<T, S>), S::kBytes)) return LZ_LAUNCH_REFUSED;
+  SlimAttention<T, S><<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
+  return Launched();
+}
+template <class T>
+int32_t LaunchSlim(const CudaProblem& p, void* stream) {
+  const int d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
+  if (d <= 64) return LaunchSlimOf<T, SlimShape<64, 32, 2>>(p, stream);
+  if (d <= 128) {
+    const int32_t code = LaunchSlimOf<T, SlimShape<128, 16, 3>>(p, stream);
+    return code == LZ_LAUNCH_REFUSED ? LaunchSlimOf<T, SlimShape<128, 16, 2>>(p, stream) : code;
+  }
+  return LaunchSlimOf<T, SlimShape<256, 16, 2>>(p, stream);
+}
+
+}  // namespace lz::attention
+#endif  // __CUDACC__
