@@ -2,6 +2,8 @@
 // without a system call.
 #include "tests/cuda_emulation/emulation.h"
 
+#include "tests/cuda_emulation/device.h"
+
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <ucontext.h>
@@ -22,7 +24,7 @@ namespace {
 constexpr size_t kStackBytes = 256 * 1024;
 constexpr size_t kMaxThreads = 1024, kMaxStatic = 48 * 1024, kMaxDynamic = 227 * 1024;
 
-enum class State : uint8_t { kReady, kAtBlock, kAtLanes, kDone };
+enum class State : uint8_t { kReady, kAtBlock, kAtCluster, kAtLanes, kDone };
 
 struct Copy {
   void* to;
@@ -44,15 +46,17 @@ struct Thread {
 };
 
 struct Machine {
-  std::vector<Thread> threads{kMaxThreads};
-  int count = 0, current = 0;
+  std::vector<Thread> threads{kMaxThreads * kMaxCluster};  // a block's follow those of the one before
+  int of_block = 0, blocks = 0, count = 0, current = 0;    // threads; blocks: of the cluster
+  uint3 first_block{};
   jmp_buf home;
   ucontext_t first;  // where a thread begins
   const std::function<void()>* kernel = nullptr;
-  std::map<void*, size_t> shared;  // what the block has declared
+  std::map<char*, size_t> shared;  // what the cluster has declared: bytes of each block
+  int alive[kMaxCluster] = {};     // threads of each block that have not ended
   size_t static_bytes = 0, dynamic_bytes = 0;
-  alignas(128) char dynamic[kMaxDynamic];
-  std::map<const void*, size_t> dynamic_limits;
+  alignas(128) char dynamic[kMaxCluster][kMaxDynamic];
+  bool clusters = true;
   std::minstd_rand random{1};
   cudaError_t error = cudaSuccess;
   std::recursive_mutex mutex;
@@ -68,6 +72,13 @@ Thread& Current() { return M().threads[size_t(M().current)]; }
   std::abort();
 }
 
+// Shared memory of a block that does not run yet, or no longer.
+void Forget(int block) {
+  Machine& m = M();
+  for (const auto& [memory, bytes] : m.shared) std::memset(memory + size_t(block) * bytes, 0xff, bytes);
+  std::memset(m.dynamic[block], 0xff, m.dynamic_bytes);
+}
+
 void Begin() {
   (*M().kernel)();
   if (!Current().open.empty()) Fail("a thread ended with an asynchronous copy that no group holds");
@@ -80,9 +91,12 @@ void Resume(int i) {
   m.current = i;
   Thread& t = m.threads[size_t(i)];
   threadIdx = t.index;
+  blockIdx = m.first_block;
+  blockIdx.x += unsigned(i / m.of_block);
   if (_setjmp(m.home) != 0) return;
   if (t.started) _longjmp(t.at, 1);
   t.started = true;
+  if (m.alive[i / m.of_block]++ == 0) Forget(i / m.of_block);
   if (!t.stack) {
     void* memory =
         mmap(nullptr, kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -103,16 +117,31 @@ void Wait(State state) {
   if (_setjmp(t.at) == 0) _longjmp(M().home, 1);
 }
 
+// The first thread of i's warp, and that after its last one.
+std::pair<int, int> WarpOf(int i) {
+  const int block = i / M().of_block * M().of_block, first = block + (i - block) / warpSize * warpSize;
+  return {first, std::min(first + warpSize, block + M().of_block)};
+}
+
 // Whether the lanes of thread i's mask all wait with it. A lane that has ended is waited for by nobody.
 bool LanesComplete(int i) {
   const Machine& m = M();
   const Thread& t = m.threads[size_t(i)];
-  const int first = i / warpSize * warpSize;
-  for (int lane = 0; lane < warpSize && first + lane < m.count; ++lane) {
-    const Thread& other = m.threads[size_t(first + lane)];
-    if (!(t.mask >> lane & 1) || other.state == State::kDone) continue;
+  const auto [first, end] = WarpOf(i);
+  for (int at = first; at < end; ++at) {
+    const Thread& other = m.threads[size_t(at)];
+    if (!(t.mask >> (at - first) & 1) || other.state == State::kDone) continue;
     if (other.state != State::kAtLanes || other.mask != t.mask) return false;
     if (std::strcmp(other.what, t.what) != 0) Fail(std::string(other.what) + " meets " + t.what);
+  }
+  return true;
+}
+
+// Whether the threads [first, end) all wait at a barrier, or have ended.
+bool AllAt(State barrier, int first, int end) {
+  for (int i = first; i < end; ++i) {
+    const State state = M().threads[size_t(i)].state;
+    if (state != barrier && state != State::kDone) return false;
   }
   return true;
 }
@@ -120,34 +149,49 @@ bool LanesComplete(int i) {
 // Sets ready whoever need not wait any longer; false: nobody.
 bool Release() {
   Machine& m = M();
-  bool all = true, any = false;
-  for (int i = 0; i < m.count; ++i) {
-    all &= m.threads[size_t(i)].state == State::kDone || m.threads[size_t(i)].state == State::kAtBlock;
-  }
+  const bool cluster = AllAt(State::kAtCluster, 0, m.count);
+  bool block = false;
   std::vector<int> complete;
   uint32_t mask = 0;  // of the lanes that `known` is about
   bool known = false;
   for (int i = 0; i < m.count; ++i) {
     const Thread& t = m.threads[size_t(i)];
-    if (i % warpSize == 0) mask = 0;
+    if (i % m.of_block == 0) block = AllAt(State::kAtBlock, i, i + m.of_block);
+    if (i == WarpOf(i).first) mask = 0;
     if (t.state == State::kAtLanes && t.mask != mask) {
       mask = t.mask;
       known = LanesComplete(i);
     }
-    if ((all && t.state == State::kAtBlock) || (t.state == State::kAtLanes && known)) complete.push_back(i);
+    if ((block && t.state == State::kAtBlock) || (cluster && t.state == State::kAtCluster) ||
+        (t.state == State::kAtLanes && known)) {
+      complete.push_back(i);
+    }
   }
-  for (const int i : complete) {
-    m.threads[size_t(i)].state = State::kReady;
-    any = true;
-  }
-  return any;
+  for (const int i : complete) m.threads[size_t(i)].state = State::kReady;
+  return !complete.empty();
 }
 
-void RunBlock() {
+// Warps, or blocks of a cluster, that stay where they are for a while, while the others get ahead.
+struct Held {
+  uint32_t warps = 0, blocks = 0;
+
+  bool Has(int thread) const {
+    const int block = thread / M().of_block;
+    return (warps >> (thread - block * M().of_block) / warpSize | blocks >> block) & 1;
+  }
+  void Draw() {
+    const uint32_t drawn = uint32_t(M().random()) * 2 + (M().random() & 1);
+    const bool of_blocks = M().blocks > 1 && M().random() % 2 == 0;
+    warps = of_blocks ? 0 : drawn;
+    blocks = of_blocks ? drawn >> 8 : 0;
+  }
+};
+
+void RunCluster() {
   Machine& m = M();
   m.shared.clear();
   m.static_bytes = 0;
-  std::memset(m.dynamic, 0xff, m.dynamic_bytes);
+  std::fill(std::begin(m.alive), std::end(m.alive), 0);
   std::vector<int> order(static_cast<size_t>(m.count));
   for (int i = 0; i < m.count; ++i) {
     Thread& t = m.threads[size_t(i)];
@@ -155,51 +199,68 @@ void RunBlock() {
     t.started = false;
     t.open.clear();
     t.committed.clear();
-    const unsigned u = unsigned(i);
+    const unsigned u = unsigned(i % m.of_block);
     t.index = {u % blockDim.x, u / blockDim.x % blockDim.y, u / blockDim.x / blockDim.y};
     order[size_t(i)] = i;
   }
+  Held held;
   for (int live = m.count; live > 0;) {
     std::shuffle(order.begin(), order.end(), m.random);
+    bool ready = false, ran = false;
     for (const int i : order) {
       if (m.threads[size_t(i)].state != State::kReady) continue;
+      ready = true;
+      if (held.Has(i)) continue;
+      ran = true;
       Resume(i);
-      live -= m.threads[size_t(i)].state == State::kDone;
+      if (m.threads[size_t(i)].state != State::kDone) continue;
+      --live;
+      if (--m.alive[i / m.of_block] == 0) Forget(i / m.of_block);
     }
-    if (live > 0 && !Release()) Fail("threads wait for others that do not come: a barrier or warp operation diverges");
+    if (live > 0 && !Release() && !ready) {
+      Fail("threads wait for others that do not come: a barrier or warp operation diverges");
+    }
+    if (!ran || m.random() % 32 == 0) held.Draw();
   }
 }
 
-bool Fits(dim3 grid, dim3 block, size_t dynamic_bytes) {
+bool Fits(unsigned cluster, dim3 grid, dim3 block, size_t dynamic_bytes) {
   const size_t threads = size_t(block.x) * block.y * block.z;
   return threads >= 1 && threads <= kMaxThreads && block.z <= 64 && grid.x >= 1 && grid.x <= 0x7fffffffu &&
-         grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535 && dynamic_bytes <= kMaxDynamic;
+         grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535 && dynamic_bytes <= kMaxDynamic &&
+         cluster >= 1 && cluster <= kMaxCluster && (cluster & (cluster - 1)) == 0 && grid.x % cluster == 0;
 }
 
 }  // namespace
 
-void Launch(dim3 grid, dim3 block, size_t dynamic_bytes, void*, const std::function<void()>& kernel) {
+void LaunchClusters(unsigned cluster, dim3 grid, dim3 block, size_t dynamic_bytes, void*,
+                    const std::function<void()>& kernel) {
   Machine& m = M();
   const std::lock_guard lock(m.mutex);
-  if (!Fits(grid, block, dynamic_bytes)) {
+  if (!Fits(cluster, grid, block, dynamic_bytes)) {
     m.error = cudaErrorInvalidConfiguration;
     return;
   }
   gridDim = grid;
   blockDim = block;
-  m.count = int(block.x * block.y * block.z);
+  m.of_block = int(block.x * block.y * block.z);
+  m.blocks = int(cluster);
+  m.count = m.of_block * m.blocks;
   m.kernel = &kernel;
   m.dynamic_bytes = dynamic_bytes;
-  const uint64_t blocks = uint64_t(grid.x) * grid.y * grid.z;
+  const uint64_t clusters = uint64_t(grid.x) * grid.y * grid.z / cluster;
   const bool backwards = m.random() & 1;
-  for (uint64_t i = 0; i < blocks; ++i) {
-    const uint64_t at = backwards ? blocks - 1 - i : i;
-    blockIdx = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)};
-    RunBlock();
+  for (uint64_t i = 0; i < clusters; ++i) {
+    const uint64_t at = (backwards ? clusters - 1 - i : i) * cluster;
+    m.first_block = {unsigned(at % grid.x), unsigned(at / grid.x % grid.y), unsigned(at / grid.x / grid.y)};
+    RunCluster();
   }
 }
 
+void UseClusters(bool use) { M().clusters = use; }
+
 void WaitForBlock() { Wait(State::kAtBlock); }
+void WaitForCluster() { Wait(State::kAtCluster); }
 void WaitForLanes(uint32_t mask, const char* what) {
   Thread& t = Current();
   if (!(mask >> Lane() & 1)) Fail(std::string(what) + " by a lane outside its mask");
@@ -207,26 +268,44 @@ void WaitForLanes(uint32_t mask, const char* what) {
   t.what = what;
   Wait(State::kAtLanes);
 }
-int Lane() { return M().current % warpSize; }
-int ThreadsOfBlock() { return M().count; }
+int Lane() { return M().current % M().of_block % warpSize; }
+int ThreadsOfBlock() { return M().of_block; }
+int BlockOfCluster() { return M().current / M().of_block; }
+int BlocksOfCluster() { return M().blocks; }
 void Publish(uint64_t bits) { Current().published = bits; }
-uint64_t PublishedByThread(int thread) { return M().threads[size_t(thread)].published; }
+uint64_t PublishedByThread(int thread) {
+  return M().threads[size_t(BlockOfCluster() * M().of_block + thread)].published;
+}
 uint64_t PublishedBy(int lane, uint32_t mask) {
   const Machine& m = M();
-  const int thread = m.current / warpSize * warpSize + lane;
-  const bool there = lane >= 0 && lane < warpSize && mask >> lane & 1 && thread < m.count &&
+  const auto [first, end] = WarpOf(m.current);
+  const int thread = first + lane;
+  const bool there = lane >= 0 && lane < warpSize && mask >> lane & 1 && thread < end &&
                      m.threads[size_t(thread)].state != State::kDone;
   return there ? m.threads[size_t(thread)].published : ~uint64_t{0};
 }
 
 void BeginShared(void* memory, size_t bytes) {
   Machine& m = M();
-  if (!m.shared.emplace(memory, bytes).second) return;
-  std::memset(memory, 0xff, bytes);
+  const auto first = static_cast<char*>(memory);
+  if (!m.shared.emplace(first, bytes).second) return;
+  std::memset(first, 0xff, bytes * size_t(m.blocks));
   m.static_bytes += bytes;
   if (m.static_bytes > kMaxStatic) Fail("more than 48 KiB of static shared memory");
 }
-void* DynamicShared() { return M().dynamic; }
+void* DynamicShared() { return M().dynamic[BlockOfCluster()]; }
+void* SharedOf(void* memory, int block) {
+  Machine& m = M();
+  const auto at = static_cast<char*>(memory);
+  if (block < 0 || block >= m.blocks) Fail("shared memory of block " + std::to_string(block) + " of the cluster");
+  const ptrdiff_t blocks = block - BlockOfCluster();
+  if (at >= m.dynamic[0] && at < m.dynamic[m.blocks]) return at + blocks * ptrdiff_t(kMaxDynamic);
+  const auto after = m.shared.upper_bound(at);
+  if (after == m.shared.begin() || at >= std::prev(after)->first + std::prev(after)->second * size_t(m.blocks)) {
+    Fail("an address of a cluster that is not of shared memory");
+  }
+  return at + blocks * ptrdiff_t(std::prev(after)->second);
+}
 
 void CopyLater(void* to, const void* from, size_t bytes, size_t real) {
   Current().open.push_back({to, from, bytes, real});
@@ -261,6 +340,7 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 4; return cudaSuccess;
+    case cudaDevAttrClusterLaunch: *value = lz::emulation::M().clusters; return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = int(lz::emulation::kMaxDynamic); return cudaSuccess;
     default: return cudaErrorInvalidValue;
   }

@@ -1,9 +1,11 @@
-// CUDA kernels as C++ of the host: included before each source that translate.py made. One block runs after another,
-// its threads as coroutines of one host thread that change at barriers and warp operations, in an order drawn anew
-// each time. Shared memory begins as 0xff bytes in every block, registers are what the host leaves there.
-//   A missing barrier, a shuffle from a lane that is not there, unwritten shared memory, a launch beyond the limits of
-//   a device or a barrier that some threads do not reach give wrong results or end the test with a message.
-// Not emulated: clusters, tensor memory, waits for another block. Code that needs PTX has another form under
+// CUDA kernels as C++ of the host: included before each source that translate.py made. One block runs after another, or
+// one cluster, its threads as coroutines of one host thread that change at barriers and warp operations, in an order
+// drawn anew each time; warps and blocks of a cluster get ahead of others. Shared memory is 0xff bytes before a block's
+// first thread and after its last one, registers are what the host leaves there.
+//   A missing barrier, a shuffle from a lane that is not there, unwritten shared memory, that of a block that does not
+//   run, a launch beyond the limits of a device or a barrier that some threads do not reach give wrong results or end
+//   the test with a message.
+// Not emulated: tensor memory, waits for a block of another cluster. Code that needs PTX has another form under
 // LZ_CUDA_EMULATED.
 #pragma once
 
@@ -34,8 +36,14 @@ namespace lz::emulation {
 
 inline constexpr uint32_t kAllLanes = ~0u;
 
-// Runs the kernel; where the device would refuse the launch, cudaGetLastError says so.
-void Launch(dim3 grid, dim3 block, size_t dynamic_bytes, void* stream, const std::function<void()>& kernel);
+inline constexpr unsigned kMaxCluster = 16;
+
+// Runs the kernel; where the device would refuse the launch, cudaGetLastError says so. `cluster`: blocks along x.
+void LaunchClusters(unsigned cluster, dim3 grid, dim3 block, size_t dynamic_bytes, void* stream,
+                    const std::function<void()>& kernel);
+inline void Launch(dim3 grid, dim3 block, size_t dynamic_bytes, void* stream, const std::function<void()>& kernel) {
+  LaunchClusters(1, grid, block, dynamic_bytes, stream, kernel);
+}
 inline void Launch(dim3 grid, dim3 block, const std::function<void()>& kernel) {
   Launch(grid, block, 0, nullptr, kernel);
 }
@@ -43,8 +51,10 @@ inline void Launch(dim3 grid, dim3 block, size_t bytes, const std::function<void
   Launch(grid, block, bytes, nullptr, kernel);
 }
 
-// Waits for the threads of the block, or for the lanes of `mask`. `what` names the operation: lanes wait for the same.
+// Waits for the threads of the block, those of the cluster, or the lanes of `mask`. `what` names the operation: lanes
+// wait for the same.
 void WaitForBlock();
+void WaitForCluster();
 void WaitForLanes(uint32_t mask, const char* what);
 int Lane();
 // What each lane of the warp published last; 0xff bytes for a lane that is not in `mask` or has ended.
@@ -53,9 +63,15 @@ uint64_t PublishedBy(int lane, uint32_t mask);
 uint64_t PublishedByThread(int thread);
 int ThreadsOfBlock();
 
-// Where a block first reaches a declaration of shared memory it becomes 0xff bytes.
+int BlockOfCluster();
+int BlocksOfCluster();
+
+// A declaration of shared memory: `bytes` for each block of a cluster, kMaxCluster times. Where the first block reaches
+// it, it becomes 0xff bytes.
 void BeginShared(void* memory, size_t bytes);
 void* DynamicShared();
+// Where another block of the cluster has what `memory` is in this one.
+void* SharedOf(void* memory, int block);
 
 // cp.async: the bytes arrive when they are waited for, not before.
 void CopyLater(void* to, const void* from, size_t bytes, size_t real_bytes);
@@ -215,27 +231,5 @@ template <class T>
 void __stcs(T* at, std::type_identity_t<T> v) {
   *at = v;
 }
-inline unsigned __float_as_uint(float v) { return std::bit_cast<unsigned>(v); }
-inline int __float_as_int(float v) { return std::bit_cast<int>(v); }
-inline float __uint_as_float(unsigned v) { return std::bit_cast<float>(v); }
-inline float __int_as_float(int v) { return std::bit_cast<float>(v); }
-inline int __popc(unsigned v) { return std::popcount(v); }
-inline int __popcll(unsigned long long v) { return std::popcount(v); }
-inline int __clz(int v) { return std::countl_zero(unsigned(v)); }
-inline int __clzll(long long v) { return std::countl_zero(static_cast<unsigned long long>(v)); }
-inline int __ffs(int v) { return v == 0 ? 0 : std::countr_zero(unsigned(v)) + 1; }
-inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
-inline unsigned long long __float2ull_rn(float v) { return static_cast<unsigned long long>(std::nearbyint(v)); }
-inline unsigned long long __double2ull_rn(double v) { return static_cast<unsigned long long>(std::nearbyint(v)); }
-inline float __expf(float v) { return std::exp(v); }
-inline float __logf(float v) { return std::log(v); }
-inline float __fdividef(float a, float b) { return a / b; }
-inline float rsqrtf(float v) { return 1.0f / std::sqrt(v); }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-inline float __fmul_rn(float a, float b) { return a * b; }
-inline float __fadd_rn(float a, float b) { return a + b; }
-using std::isfinite;
-using std::isinf;
-using std::isnan;
-using std::max;
-using std::min;
+
+#include "tests/cuda_emulation/scalars.h"

@@ -82,12 +82,12 @@ INSTANTIATE_TEST_SUITE_P(All, EmulatedCuda, testing::Range(size_t{0}, HostRows()
 using planted::Fault;
 
 // How many of 8 sums are wrong.
-int WrongSums(Fault fault) {
+int WrongSums(Fault fault, int32_t (*sum)(Fault, const int32_t*, int32_t*) = &planted::Sum) {
   std::vector<int32_t> x(8 * 512), out(8, -1), want(8);
   std::iota(x.begin(), x.end(), 1);
   for (size_t b = 0; b < 8; ++b)
     want[b] = std::accumulate(x.begin() + long(b * 512), x.begin() + long(b * 512 + 512), 0);
-  EXPECT_EQ(planted::Sum(fault, x.data(), out.data()), 0);
+  EXPECT_EQ(sum(fault, x.data(), out.data()), 0);
   int wrong = 0;
   for (size_t b = 0; b < 8; ++b) wrong += out[b] != want[b];
   return wrong;
@@ -98,6 +98,15 @@ TEST(EmulationOfCuda, ShowsPlantedFaults) {
   for (const Fault fault : {Fault::kNoBarrierAfterWrite, Fault::kNoBarrierBeforeReuse, Fault::kShuffleBeyondMask,
                             Fault::kUnwrittenShared, Fault::kNoWaitForCopy}) {
     EXPECT_GT(WrongSums(fault), 0) << "fault " << int(fault);
+  }
+}
+
+TEST(EmulationOfCuda, ShowsPlantedFaultsOfClusters) {
+  EXPECT_EQ(WrongSums(Fault::kNone, &planted::SumInClusters), 0);
+  for (const Fault fault : {Fault::kNoClusterBarrier, Fault::kBlockEndsEarly}) {
+    int wrong = 0;
+    for (int run = 0; run < 10; ++run) wrong += WrongSums(fault, &planted::SumInClusters);
+    EXPECT_GT(wrong, 0) << "fault " << int(fault);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "tests/cuda_emulation/planted.h"
 
-#include "kernels/cuda.h"
+#include "kernels/cuda_cluster.h"
 #include "kernels/cuda_copy.h"
 
 namespace lz::planted {
@@ -37,12 +37,42 @@ __global__ void SumKernel(const int32_t* x, int32_t* out) {
   if (t == 77) out[blockIdx.x] = total;
 }
 
+// Each block of a cluster sums the values of the next one.
+template <Fault kFault>
+__global__ void SumInClusterKernel(const int32_t* x, int32_t* out) {
+  __shared__ int32_t values[kThreads];
+  const int t = threadIdx.x, block = BlockOfCluster(), next = (block + 1) % BlocksOfCluster();
+  const int32_t* const of_next = OfBlock(values, next);
+  int32_t total = 0;
+  SyncCluster();
+  for (int round = 0; round < kRounds; ++round) {
+    values[t] = x[(blockIdx.x * kRounds + round) * kThreads + t];
+    if (kFault == Fault::kNoClusterBarrier) {
+      __syncthreads();
+    } else {
+      SyncCluster();
+    }
+    for (int i = t; t < kWarp && i < kThreads; i += kWarp) {
+      total += of_next[i];
+      __syncwarp();
+    }
+    if (kFault != Fault::kBlockEndsEarly || round + 1 < kRounds) SyncCluster();
+  }
+  for (int step = kWarp / 2; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
+  if (t == 0) out[int(blockIdx.x) - block + next] = total;
+}
+
 __global__ void Nothing() {}
 
 template <Fault kFault>
 int32_t Run(const int32_t* x, int32_t* out) {
   SumKernel<kFault><<<8, kThreads>>>(x, out);
   return Launched();
+}
+
+template <Fault kFault>
+int32_t RunInClusters(const int32_t* x, int32_t* out) {
+  return CudaCode(LaunchClusters(&SumInClusterKernel<kFault>, 2, 4, kThreads, 0, nullptr, x, out));
 }
 
 }  // namespace
@@ -55,6 +85,14 @@ int32_t Sum(Fault fault, const int32_t* x, int32_t* out) {
     case Fault::kUnwrittenShared: return Run<Fault::kUnwrittenShared>(x, out);
     case Fault::kNoWaitForCopy: return Run<Fault::kNoWaitForCopy>(x, out);
     default: return Run<Fault::kNone>(x, out);
+  }
+}
+
+int32_t SumInClusters(Fault fault, const int32_t* x, int32_t* out) {
+  switch (fault) {
+    case Fault::kNoClusterBarrier: return RunInClusters<Fault::kNoClusterBarrier>(x, out);
+    case Fault::kBlockEndsEarly: return RunInClusters<Fault::kBlockEndsEarly>(x, out);
+    default: return RunInClusters<Fault::kNone>(x, out);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "ops/sampling/topk.h"
 #include "ops/sampling/topk_topp.h"
 #include "ops/sampling/topp.h"
+#include "tests/cuda_emulation/device.h"
 #include "tests/kernels/sampling/sample_testing.h"
 
 namespace lz::kernels {
@@ -72,21 +73,29 @@ TEST(EmulatedSampling, AgreesWithFp64OnHardRows) {
   EXPECT_LE(different * 500, compared) << different << " of " << compared;
 }
 
-// Three rounds of parts, and ties among them.
+// Three rounds of parts, and ties among them. A cluster of blocks and a block alone give the same tokens.
 TEST(EmulatedSampling, AgreesWithFp64OnLongRows) {
-  constexpr int64_t kVocab = 70001;
-  const std::vector<double> hard = HardRows(kVocab);
-  Owned logits(DType::kF32, {3, kVocab}), out(DType::kI64, {3});
-  logits.Fill({hard.begin(), hard.begin() + 3 * kVocab});
-  int64_t offset = 0;
-  for (const Operation& op : Calls()) {
-    Call call(Tensors(op, logits, out), Scalars(op, 0.8, 5, ++offset));
-    ASSERT_EQ(call.Run(*op.kernel), 0);
-    for (int64_t r = 0; r < 3; ++r) {
-      EXPECT_TRUE(sampling::RowAgrees(*op.contract, call.args, r, op.contract->tolerance.f32))
-          << op.kernel->id << " row " << r << " got " << Token(out, r);
+  const auto expect = [](int64_t vocab, DType type, int64_t rows) {
+    const std::vector<double> hard = HardRows(vocab);
+    Owned logits(type, {rows, vocab}), out(DType::kI64, {rows});
+    logits.Fill({hard.begin(), hard.begin() + rows * vocab});
+    int64_t offset = 0;
+    for (const Operation& op : Calls()) {
+      Call call(Tensors(op, logits, out), Scalars(op, 0.8, 5, ++offset));
+      ASSERT_EQ(call.Run(*op.kernel), 0);
+      const std::vector<char> tokens = out.bytes;
+      for (int64_t r = 0; r < rows; ++r) {
+        EXPECT_TRUE(sampling::RowAgrees(*op.contract, call.args, r, op.contract->tolerance.f32))
+            << op.kernel->id << " row " << r << " got " << Token(out, r);
+      }
+      emulation::UseClusters(false);
+      EXPECT_EQ(call.Run(*op.kernel), 0);
+      emulation::UseClusters(true);
+      EXPECT_EQ(out.bytes, tokens) << op.kernel->id << " vocab " << vocab;
     }
-  }
+  };
+  expect(70001, DType::kF32, 3);
+  expect(9999, DType::kBF16, 8);
 }
 
 TEST(EmulatedSampling, RowsWithoutAnAnswerGiveMinusOne) { ExpectMinusOneWithoutAnAnswer(Calls()); }

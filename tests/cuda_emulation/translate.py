@@ -61,12 +61,18 @@ def declared(declaration):
 
 
 def shared(match):
+    """Each block of a cluster has a struct of its own with what the declaration names."""
     declaration = match["declaration"].strip()
     if match["extern"]:
         kind, name = re.fullmatch(r"(.+?)\s*\b(\w+)\s*\[\s*\]", declaration).groups()
         return f"{kind}* const {name} = static_cast<{kind}*>(::lz::emulation::DynamicShared());"
-    begin = "".join(f" ::lz::emulation::BeginShared(&{name}, sizeof({name}));" for name in declared(declaration))
-    return f"alignas(128) static {declaration};{begin}"
+    names = declared(declaration)
+    of, all_of = f"SharedOf_{names[0]}", f"shared_of_{names[0]}"
+    return (
+        f"struct alignas(128) {of} {{ {declaration}; }}; static {of} {all_of}[::lz::emulation::kMaxCluster]; "
+        f"::lz::emulation::BeginShared({all_of}, sizeof({of}));"
+        + "".join(f" auto& {name} = {all_of}[::lz::emulation::BlockOfCluster()].{name};" for name in names)
+    )
 
 
 def translated(text):

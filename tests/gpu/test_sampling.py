@@ -75,7 +75,8 @@ def agree(name, call, got):
 
 @every
 @both
-@pytest.mark.parametrize(("rows", "vocab"), [(1, 128256), (7, 1000), (64, 32001), (130, 4097)])
+# Of the own kernels: a block a row (1000), 2 to 8 blocks a row (the others), a row too long for their shared memory.
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 128256), (7, 1000), (64, 32001), (130, 4097), (3, 700001)])
 @pytest.mark.parametrize("kind", ["f32", "bf16", "f16", "f64", "ties", "bad"])
 def test_tokens_are_the_cpus(name, filters, provider, rows, vocab, kind):
     if (provider, kind) == ("cuda", "f64"):
@@ -231,6 +232,22 @@ def test_numbers_of_rows_that_are_none_give_minus_one(provider):
         colder = sample(x, 3, row_temperature=torch.tensor([1.0, 0.0, float("nan")]).cuda(non_blocking=True))
     assert (tokens >= 0).tolist() == [True, False, False]
     assert (colder >= 0).tolist() == [True, False, False]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("rows", "vocab"), [(1, 128256), (64, 128256), (5, 50001), (300, 4100), (2, 700001), (9, 100)])
+def test_softmax_of_the_own_kernel(dtype, rows, vocab):
+    """A block a row, a cluster of 2 to 8, a row too long for their shared memory; rows that begin anywhere."""
+    torch.manual_seed(1)
+    x = (torch.randn(rows, vocab + 3, device="cuda") * 10).to(dtype)[:, 1 : vocab + 1]
+    for temperature in (1.0, 0.3):
+        with unread():
+            got = lz.softmax(x, temperature=temperature, kernel="cuda.sampling.softmax")
+        want = (x.double() / temperature).softmax(-1).float()
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-9)
+    x[0, vocab // 2] = float("nan")
+    got = lz.softmax(x, kernel="cuda.sampling.softmax")
+    assert bool(got[0].isnan().all()) and not bool(got[1:].isnan().any())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])

@@ -1,5 +1,5 @@
-// What the sampling kernels on CUDA share: a row is a block's. Masses are integers, so that sums do not depend on the
-// order of threads and a draw falls exactly where the sums say.
+// What the sampling kernels on CUDA share. Masses are integers, so that sums do not depend on the order of threads and
+// a draw falls exactly where the sums say.
 #pragma once
 
 #include "kernels/cuda_types.h"
@@ -48,8 +48,8 @@ template <class T>
 __device__ T BlockSum(T v) {
   return BlockFold(v, [](T a, T b) { return a + b; });
 }
-// The sum over the threads before this one.
-__device__ inline Mass BlockSumBefore(Mass v) {
+// The sum over the threads before this one, and over all.
+__device__ inline Mass BlockSumBefore(Mass v, Mass* total) {
   __shared__ Mass parts[kRowWarps];
   Mass sum = v;
   for (int step = 1; step < kWarp; step *= 2) {
@@ -60,7 +60,11 @@ __device__ inline Mass BlockSumBefore(Mass v) {
   if (LaneOfWarp() == kWarp - 1) parts[WarpOfBlock()] = sum;
   __syncthreads();
   Mass before = sum - v;
-  for (int w = 0; w < WarpOfBlock(); ++w) before += parts[w];
+  *total = 0;
+  for (int w = 0; w < WarpsOfBlock(); ++w) {
+    if (w < WarpOfBlock()) before += parts[w];
+    *total += parts[w];
+  }
   return before;
 }
 

@@ -16,13 +16,14 @@ struct Threshold {
   Mass ties;
 };
 
-inline constexpr int kBins = 2048, kBinsOfThread = kBins / kRowThreads, kMostRounds = 64;
+inline constexpr int kBins = 2048, kMostRounds = 64;
 
-// The bins between lo and hi, lo < hi: 0 at lo, never less for a larger value, not 0 at hi.
+// The bins between lo and hi: 0 at lo, never less for a larger value, not 0 at a hi that is not lo.
 struct Steps {
   float lo, hi, width, scale;
 
-  __device__ Steps(float lo, float hi) : lo(lo), hi(hi), width(hi - lo), scale(float(kBins - 1) / width) {}
+  __device__ Steps(float lo, float hi)
+      : lo(lo), hi(hi), width(hi - lo), scale(width > 0 ? float(kBins - 1) / width : 0) {}
   __device__ int BinOf(float v) const {
     if (width < kInfinity && scale < kInfinity) return int((v - lo) * scale);
     // Bounds beyond FP32's range from each other, or of subnormal distance.
@@ -38,16 +39,18 @@ __device__ inline uint32_t KeyOf(float v) {
 }
 __device__ inline float OfKey(uint32_t key) { return __uint_as_float(key ^ (key >> 31 ? 0x80000000u : 0xffffffffu)); }
 
-// The key of the smallest float between the steps' bounds whose bin is at least `bin`.
+// The key of the smallest float between the steps' bounds whose bin is at least `bin`. Each lane of a warp tries a key,
+// so that seven rounds are enough.
 __device__ inline uint32_t FirstKeyOf(int bin, const Steps& steps) {
   uint32_t low = KeyOf(steps.lo), high = KeyOf(steps.hi);
   while (low < high) {
-    const uint32_t middle = low + (high - low) / 2;
-    if (steps.BinOf(OfKey(middle)) >= bin) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
+    const uint32_t step = (high - low) / kWarp + 1, mine = low + step * uint32_t(LaneOfWarp());
+    const bool reached = mine >= high || steps.BinOf(OfKey(mine)) >= bin;
+    const uint32_t lanes = __ballot_sync(0xffffffffu, reached),
+                   below = lanes == 0 ? kWarp : uint32_t(__ffs(int(lanes)) - 1);
+    const uint32_t at = low + step * below;
+    if (at < high) high = at;
+    if (below > 0) low += step * (below - 1) + 1;
   }
   return low;
 }
@@ -57,65 +60,112 @@ __device__ inline uint32_t LastKeyOf(int bin, const Steps& steps) {
   return bin >= steps.BinOf(steps.hi) ? KeyOf(steps.hi) : FirstKeyOf(bin + 1, steps) - 1;
 }
 
+// Masses in halves: shared memory adds 32 bits at once, and 64 by trial.
 struct Bins {
-  Mass mass[kBins];
-  uint32_t count[kBins];
+  uint32_t count[kBins], low[kBins], high[kBins];
+
+  template <bool kWeighted>
+  __device__ void Add(int b, Mass mass) {
+    if (kWeighted && mass == 0) return;
+    atomicAdd(&count[b], 1u);
+    if (!kWeighted) return;
+    const auto part = uint32_t(mass);
+    const uint32_t carry = atomicAdd(&low[b], part) + part < part, rest = uint32_t(mass >> 32) + carry;
+    if (rest != 0) atomicAdd(&high[b], rest);
+  }
+  template <bool kWeighted>
+  __device__ Mass MassOf(int b) const {
+    return kWeighted ? Mass(high[b]) << 32 | low[b] : count[b];
+  }
+  __device__ void Clear() {
+    for (int b = int(threadIdx.x); b < kBins; b += kRowThreads) count[b] = low[b] = high[b] = 0;
+  }
 };
 struct FoundBin {
   int bin;
-  Mass above;  // of the bins after it
-  Mass mass;
   uint32_t count;
+  Mass above, mass;  // above: of the bins after it
+};
+// What the order must reach: a mass, or if that is 0, a part of the mass of all elements that take part.
+struct Goal {
+  Mass mass;
+  double part;
+
+  __device__ static Mass Of(double part, Mass total) {
+    const Mass mass = Mass(ceil(part * double(total)));
+    return mass < 1 ? 1 : mass > total ? total : mass;
+  }
 };
 
-// The bin where the order, from the last bin down, reaches `target`; `above`: the mass of what is above all bins.
-template <bool kWeighted>
-__device__ FoundBin FindBin(const Bins& bins, Mass above, Mass target) {
+// The bin where the order, from the last bin down, reaches the goal; `above`: the mass of what is above all bins. Each
+// block of the row has bins of its own elements, and sums a slice of them over all blocks; the first block has the last
+// slice. Afterwards the bins are clear.
+template <bool kWeighted, bool kCluster>
+__device__ FoundBin FindBin(Team<kCluster>& team, Bins& bins, Mass above, Goal& goal) {
+  constexpr int kMost = kBins / kRowThreads / (kCluster ? 2 : 1);  // bins of a thread
   __shared__ FoundBin found;
-  const auto mass_of = [&bins](int b) -> Mass { return kWeighted ? bins.mass[b] : bins.count[b]; };
-  int b = kBins - 1 - kBinsOfThread * int(threadIdx.x);
-  Mass mine = 0;
-  for (int j = 0; j < kBinsOfThread; ++j) mine += mass_of(b - j);
-  Mass before = above + BlockSumBefore(mine);  // a barrier: the last `found` has been read
-  if (before < target && target <= before + mine) {
-    for (; target > before + mass_of(b); --b) before += mass_of(b);
-    found = {b, before, mass_of(b), bins.count[b]};
+  const int slice = kBins / team.blocks, each = slice > kRowThreads ? kMost : 1;
+  const bool any = int(threadIdx.x) * each < slice;
+  const int last = kBins - 1 - team.block * slice - int(threadIdx.x) * each;
+  Mass masses[kMost] = {}, mine = 0;
+  uint32_t counts[kMost] = {};
+  team.Sync();  // all elements are counted
+  for (int other = 0; any && other < team.blocks; ++other) {
+    const Bins& from = *team.At(&bins, other);
+#pragma unroll
+    for (int j = 0; j < kMost; ++j) {
+      if (j >= each) break;
+      counts[j] += from.count[last - j];
+      masses[j] += from.template MassOf<kWeighted>(last - j);
+    }
   }
-  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < kMost; ++j) mine += masses[j];
+  Mass in_slice = 0;
+  const Mass before_mine = BlockSumBefore(mine, &in_slice);
+  const Mass* totals = team.Gather(in_slice);  // a barrier: the bins have been read
+  bins.Clear();
+  Mass before = above + before_mine, total = 0;
+  for (int b = 0; b < team.blocks; ++b) {
+    if (b < team.block) before += totals[b];
+    total += totals[b];
+  }
+  if (goal.mass == 0) goal.mass = Goal::Of(goal.part, total);
+  if (before < goal.mass && goal.mass <= before + mine) {
+    FoundBin f = {last, counts[0], before, masses[0]};
+#pragma unroll
+    for (int j = 1; j < kMost; ++j) {
+      if (goal.mass > f.above + f.mass) f = {last - j, counts[j], f.above + f.mass, masses[j]};
+    }
+    for (int b = 0; b < team.blocks; ++b) *team.At(&found, b) = f;
+  }
+  team.Sync();
   return found;
 }
 
-// values: Logits without NaN; weight(v): the mass of a value, not read for counts. lo and hi: of the elements that take
-// part. 0 < target <= the mass of those. `bins` is shared memory.
-template <bool kWeighted, class Values, class Weight>
-__device__ Threshold SelectThreshold(Bins& bins, const Values& values, int64_t n, float lo, float hi, Mass target,
-                                     const Weight& weight) {
+// values: the block's n Logits, without NaN; weight(v): the mass of a value, not read for counts. lo and hi: of the
+// elements that take part, of the whole row. 0 < the goal <= the mass of those. `bins` is shared memory, clear.
+template <bool kWeighted, bool kCluster, class Values, class Weight>
+__device__ Threshold SelectThreshold(Team<kCluster>& team, Bins& bins, const Values& values, int n, float lo, float hi,
+                                     Goal goal, const Weight& weight) {
   Mass above = 0;
   // Of any row fewer rounds are enough: each one keeps at most 2^-11 of the range, or one value.
-  for (int round = 0; lo < hi && round < kMostRounds; ++round) {
-    for (int b = int(threadIdx.x); b < kBins; b += kRowThreads) {
-      if (kWeighted) bins.mass[b] = 0;
-      bins.count[b] = 0;
-    }
-    __syncthreads();
+  for (int round = 0; (lo < hi || goal.mass == 0) && round < kMostRounds; ++round) {
     const Steps steps(lo, hi);
     values.Each(0, n, int(threadIdx.x), kRowThreads, [&](float v) {
       if (!(v >= lo && v <= hi)) return;
-      const int b = steps.BinOf(v);
-      if (kWeighted) atomicAdd(&bins.mass[b], weight(v));
-      atomicAdd(&bins.count[b], 1u);
+      bins.template Add<kWeighted>(steps.BinOf(v), kWeighted ? weight(v) : 1);
     });
-    __syncthreads();
-    const FoundBin f = FindBin<kWeighted>(bins, above, target);
+    const FoundBin f = FindBin<kWeighted>(team, bins, above, goal);
     const uint32_t first = FirstKeyOf(f.bin, steps);
-    if (f.count == 1 || f.above + f.mass == target) return {OfKey(first), kAllTies};
+    if (f.count == 1 || f.above + f.mass == goal.mass) return {OfKey(first), kAllTies};
     const uint32_t last = LastKeyOf(f.bin, steps);
     lo = OfKey(first);
     hi = OfKey(last);
     above = f.above;
   }
   const Mass each = kWeighted ? weight(lo) : 1;
-  return {lo, each == 0 ? kAllTies : (target - above + each - 1) / each};
+  return {lo, each == 0 ? kAllTies : (goal.mass - above + each - 1) / each};
 }
 #endif  // __CUDACC__
 

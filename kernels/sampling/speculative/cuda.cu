@@ -30,22 +30,22 @@ template <class T>
 struct Residual {
   const T *p, *q;
   int shift;
-  __device__ float Weight(int64_t i) const {
+  __device__ float Weight(int i) const {
     const float w = q ? ToFloat(p[i]) - ToFloat(q[i]) : ToFloat(p[i]);
     return w > 0 || isnan(w) ? w : 0.0f;
   }
-  __device__ Mass operator()(int64_t i, bool*) const { return __float2ull_rn(ldexpf(Weight(i), shift)); }
+  __device__ Mass operator()(int i, bool*) const { return __float2ull_rn(ldexpf(Weight(i), shift)); }
   template <class Body>
-  __device__ void Each(int64_t first, int64_t last, int lane, int lanes, Body body) const {
+  __device__ void Each(int first, int last, int lane, int lanes, Body body) const {
 #pragma unroll 4
-    for (int64_t i = first + lane; i < last; i += lanes) body((*this)(i, nullptr), false);
+    for (int i = first + lane; i < last; i += lanes) body((*this)(i, nullptr), false);
   }
   // The largest weight; NaN where one is.
-  __device__ float Largest(int64_t n) const {
+  __device__ float Largest(int n) const {
     float most = 0;
     bool nan = false;
 #pragma unroll 4
-    for (int64_t i = threadIdx.x; i < n; i += kRowThreads) {
+    for (int i = int(threadIdx.x); i < n; i += kRowThreads) {
       const float w = Weight(i);
       nan |= isnan(w);
       most = w > most ? w : most;
@@ -57,7 +57,7 @@ struct Residual {
 
 // -1: no token.
 template <class T>
-__device__ int64_t DrawToken(const T* p, const T* q, int64_t vocab, double u) {
+__device__ int64_t DrawToken(Team<false>& team, const T* p, const T* q, int vocab, double u) {
   Residual<T> w = {p, q, 0};
   float most = w.Largest(vocab);
   if (most == 0 && q) {
@@ -66,7 +66,7 @@ __device__ int64_t DrawToken(const T* p, const T* q, int64_t vocab, double u) {
   }
   if (!(most > 0 && most < HUGE_VALF)) return -1;
   w.shift = 39 - ilogbf(most);
-  return Draw(w, vocab, {}, u);
+  return Draw(team, w, vocab, {}, u);
 }
 
 // 2 i: draft i is rejected; 2 i + 1: it is undecided; more than 2 n: it is accepted.
@@ -82,6 +82,7 @@ __device__ uint32_t Verdict(const Chains& c, int64_t row, int64_t i) {
 
 template <class T>
 __global__ void __launch_bounds__(kRowThreads) Speculate(const Chains c) {
+  Team<false> team;
   for (int64_t row = blockIdx.x; row < c.b; row += gridDim.x) {
     uint32_t verdict = uint32_t(2 * c.n);
     for (int64_t i = threadIdx.x; i < c.n; i += kRowThreads) {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kRowThreads) Speculate(const Chains c) {
     const int64_t count = verdict / 2;
     const T* p = static_cast<const T*>(c.target) + (row * (c.n + 1) + count) * c.vocab;
     const T* q = count < c.n ? static_cast<const T*>(c.draft) + (row * c.n + count) * c.vocab : nullptr;
-    const int64_t token = verdict % 2 == 1 ? -1 : DrawToken(p, q, c.vocab, c.DrawOf(row, count, 1));
+    const int64_t token = verdict % 2 == 1 ? -1 : DrawToken(team, p, q, int(c.vocab), c.DrawOf(row, count, 1));
     for (int64_t i = threadIdx.x; i <= c.n; i += kRowThreads) {
       const int64_t id = i < count ? LoadIndex(c.ids, row * c.n + i, c.wide_ids) : i == count ? token : -1;
       c.out[row * (c.n + 1) + i] = id;

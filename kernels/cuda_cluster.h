@@ -1,0 +1,78 @@
+// Clusters of thread blocks (from sm_90 on): blocks that run at the same time and reach each other's shared memory.
+//   LaunchClusters(&Kernel, clusters, blocks, threads, bytes, stream, arguments...);     blocks: of each cluster
+//   In the kernel: SyncCluster() once before the first access to another block's memory, and after the last one, for a
+//   block's memory ends with the block.
+#pragma once
+
+#include "kernels/cuda.h"
+
+namespace lz {
+
+inline constexpr int kPortableCluster = 8;  // blocks of a cluster that every device with clusters takes
+
+#ifdef __CUDACC__
+#if defined(LZ_CUDA_EMULATED)
+inline int BlockOfCluster() { return emulation::BlockOfCluster(); }
+inline int BlocksOfCluster() { return emulation::BlocksOfCluster(); }
+inline void SyncCluster() { emulation::WaitForCluster(); }
+template <class T>
+T* OfBlock(T* shared, int block) {
+  return reinterpret_cast<T*>(emulation::SharedOf(shared, block));
+}
+template <class... P>
+cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, int threads, size_t bytes, void* stream,
+                           P... arguments) {
+  emulation::LaunchClusters(unsigned(blocks), dim3(clusters * unsigned(blocks)), dim3(unsigned(threads)), bytes, stream,
+                            [=] { kernel(arguments...); });
+  return cudaGetLastError();
+}
+#else
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+__device__ inline int BlockOfCluster() { return int(__clusterRelativeBlockRank()); }
+__device__ inline int BlocksOfCluster() { return int(__clusterSizeInBlocks()); }
+// A barrier of all threads of the cluster; what was written to shared memory before it is seen after it.
+__device__ inline void SyncCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+}
+// The same variable in the shared memory of another block of the cluster.
+template <class T>
+__device__ T* OfBlock(T* shared, int block) {
+  return static_cast<T*>(__cluster_map_shared_rank(shared, unsigned(block)));
+}
+#else  // never launched there
+__device__ inline int BlockOfCluster() { return 0; }
+__device__ inline int BlocksOfCluster() { return 1; }
+__device__ inline void SyncCluster() { __trap(); }
+template <class T>
+__device__ T* OfBlock(T* shared, int) {
+  return shared;
+}
+#endif
+
+template <class... P>
+cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, int threads, size_t bytes, void* stream,
+                           P... arguments) {
+  const auto function = reinterpret_cast<const void*>(kernel);
+  cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
+  if (error == cudaSuccess) {  // as many blocks on a multiprocessor as its shared memory holds
+    error =
+        cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  }
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {unsigned(blocks), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(clusters * unsigned(blocks));
+  config.blockDim = dim3(unsigned(threads));
+  config.dynamicSmemBytes = bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  void* pointers[] = {&arguments...};
+  return cudaLaunchKernelExC(&config, function, pointers);
+}
+#endif
+#endif  // __CUDACC__
+
+}  // namespace lz
