@@ -155,9 +155,12 @@ inline constexpr int kSlimRows = 16;
 inline bool IsSlim(const CudaProblem& p) {
   return !p.q_indptr && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
 }
+inline constexpr int kTile = 64, kLargeTile = 128;
 inline CudaCut CutOfTiles(const CudaProblem& p) {
-  if (IsSlim(p)) return {kSlimRows, 264, 64};
-  return {64, p.latent ? 132 : 264, 128};
+  if (IsSlim(p)) return {kSlimRows, 132, 64};
+  if (p.latent) return {kTile, 132, 128};
+  const int64_t rows = p.q_indptr ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
+  return {rows >= kLargeTile && p.d_qk - p.d_more <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
 }
 
 // Tiles of rows of all sequences; of packed queries as many as there can be, and those of queries of no sequence.

@@ -13,7 +13,7 @@ namespace lz::attention {
 
 // kKeys of a warp at once, kStages of them in shared memory.
 template <int kD, int kKeysAtOnce, int kStagesAtOnce>
-struct SlimShape : TileShape<kD, kD, kD, kKeysAtOnce, 1, false> {
+struct SlimShape : TileShape<kD, kD, kD, kKeysAtOnce, 1, 1, false> {
   static constexpr int kRows = kSlimRows, kStages = kStagesAtOnce, kWarps = 4, kWidth = kD + kChunk;
   static constexpr int kStep = kWarps * kKeysAtOnce;  // keys of a block at once
   static constexpr int kK = kKeysAtOnce * kWidth;     // elements of a stage's keys, and of its values
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttenti
   for (int d = 0; d < kD / 16; ++d)
     LoadMatrices<false>(q[d], shared_q + lane % 16 * S::kWidth + d * 16 + lane / 16 * 8);
 
-  float out[kD / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {};
+  float out[1][kD / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {};
   int stage = 0;
   for (int j0 = begin; j0 < end; j0 += S::kStep) {
     WaitForCopies<kStages - 2>();
@@ -128,15 +128,15 @@ __global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttenti
     const T* k = mine + stage * 2 * S::kK;
     stage = stage + 1 == kStages ? 0 : stage + 1;
 
-    float z[kKeys / 8][4] = {};
+    Logits<S> z = {};
 #pragma unroll
     for (int d = 0; d < kD / 16; ++d) {
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         uint32_t m[4];
         LoadMatrices<false>(m, k + (n * 16 + lane / 16 * 8 + lane % 8) * S::kWidth + d * 16 + lane / 8 % 2 * 8);
-        Multiply<T>(z[2 * n], q[d], m[0], m[1]);
-        Multiply<T>(z[2 * n + 1], q[d], m[2], m[3]);
+        Multiply<T>(z[0][2 * n], q[d], m[0], m[1]);
+        Multiply<T>(z[0][2 * n + 1], q[d], m[2], m[3]);
       }
     }
 
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttenti
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) z[n][i] = change(rows[i / 2], z[n][i], n * 8 + 2 * t + i % 2);
+        for (int i = 0; i < 4; ++i) z[0][n][i] = change(rows[i / 2], z[0][n][i], n * 8 + 2 * t + i % 2);
       }
     };
     each([&](const CudaRow&, float x, int) { return x * unit; });
@@ -163,11 +163,11 @@ __global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttenti
       });
     }
     float kept[2];
-    Weigh<kKeys>(z, top, sum, kept);
+    Weigh<kKeys>(z[0], top, sum, kept);
 #pragma unroll
     for (int n = 0; n < kD / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[n][i] *= kept[i / 2];
+      for (int i = 0; i < 4; ++i) out[0][n][i] *= kept[i / 2];
     }
     MultiplyValues<T, S>(out, z, k + S::kK, 0, lane);
   }
@@ -183,7 +183,8 @@ __global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttenti
     if (!rows[i].live) continue;
 #pragma unroll
     for (int n = 0; n < kD / 8; ++n) {
-      *reinterpret_cast<float2*>(&outs[warp][g + 8 * i][n * 8 + 2 * t]) = make_float2(out[n][2 * i], out[n][2 * i + 1]);
+      *reinterpret_cast<float2*>(&outs[warp][g + 8 * i][n * 8 + 2 * t]) =
+          make_float2(out[0][n][2 * i], out[0][n][2 * i + 1]);
     }
   }
   WriteRows(p, seq, queries, {b, kv, split, row0}, outs, tops, sums);

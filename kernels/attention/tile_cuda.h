@@ -8,21 +8,22 @@
 #ifdef __CUDACC__
 namespace lz::attention {
 
-inline constexpr int kTileRows = 64;
 inline constexpr int kChunk = 8;  // elements of 16 bytes; rows in shared memory are longer by one: no bank conflicts
 
-// kDQ columns of keys, those from kMore on of a tensor of their own; kDV of values, kKeys at once. kHalves: warps that
-// share 16 rows. kLatent: the first kDV columns of keys are the values.
-template <int kColumnsQ, int kFirstOfMore, int kColumnsV, int kKeysAtOnce, int kWarpsOfRow, bool kValuesAreKeys>
+// kDQ columns of keys, those from kMore on of a tensor of their own; kDV of values, kKeys at once. kBands: of 16 rows,
+// of a warp, which reads each key from shared memory once for all of them. kHalves: warps that share 16 rows. kLatent:
+// the first kDV columns of keys are the values.
+template <int kColumnsQ, int kFirstOfMore, int kColumnsV, int kKeysAtOnce, int kBandsOfWarp, int kWarpsOfRow,
+          bool kValuesAreKeys>
 struct TileShape {
   static constexpr int kDQ = kColumnsQ, kMore = kFirstOfMore, kDV = kColumnsV, kKeys = kKeysAtOnce;
-  static constexpr int kHalves = kWarpsOfRow, kRows = kTileRows;
+  static constexpr int kBands = kBandsOfWarp, kHalves = kWarpsOfRow, kRowsOfWarp = 16 * kBands, kRows = 4 * kRowsOfWarp;
   static constexpr bool kLatent = kValuesAreKeys;
   static constexpr int kThreads = 4 * kWarp * kHalves;
   static constexpr int kWidthQ = kDQ + kChunk, kWidthV = kDV + kChunk;
-  static constexpr int kQ = kTileRows * kWidthQ, kK = kKeys * kWidthQ, kV = kLatent ? 0 : kKeys * kWidthV;  // elements
+  static constexpr int kQ = kRows * kWidthQ, kK = kKeys * kWidthQ, kV = kLatent ? 0 : kKeys * kWidthV;  // elements
   static constexpr int kWidthS = kKeys + 4;
-  static constexpr int kLogits = kHalves > 1 ? kTileRows* kWidthS : 0;
+  static constexpr int kLogits = kHalves > 1 ? kRows* kWidthS : 0;
   static constexpr int kBytes = 2 * (kQ + 2 * (kK + kV)) + 4 * kLogits;
   static constexpr int kOfWarp = kKeys / kHalves;  // keys whose logits a warp computes
   static constexpr int kColumns = kDV / kHalves;   // of the output, for a warp
@@ -64,36 +65,46 @@ __device__ void CopyQueries(T* shared_q, const CudaProblem& p, const CudaQueries
   }
 }
 
-// Dot products of a warp's 16 rows and a tile's keys; lane l has rows l / 4 and l / 4 + 8, of 8 keys those from
+// Dot products of a warp's rows and a tile's keys; of 16 rows lane l has l / 4 and l / 4 + 8, of 8 keys those from
 // 2 (l % 4) on.
+template <class S>
+using Logits = float[S::kBands][S::kKeys / 8][4];
 template <class T, class S>
-__device__ void MultiplyKeys(float (&z)[S::kKeys / 8][4], const T* shared_q, const T* k, float* shared_z, int warp,
-                             int half, int lane) {
+__device__ void MultiplyKeys(Logits<S>& z, const T* shared_q, const T* k, float* shared_z, int warp, int half,
+                             int lane) {
   const int first = half * S::kOfWarp;
 #pragma unroll
   for (int d = 0; d < S::kDQ; d += 16) {
-    uint32_t a[4];
-    LoadMatrices<false>(a, shared_q + (warp * 16 + lane % 16) * S::kWidthQ + d + lane / 16 * 8);
+    uint32_t a[S::kBands][4];
+#pragma unroll
+    for (int m = 0; m < S::kBands; ++m) {
+      LoadMatrices<false>(a[m],
+                          shared_q + (warp * S::kRowsOfWarp + m * 16 + lane % 16) * S::kWidthQ + d + lane / 16 * 8);
+    }
 #pragma unroll
     for (int n = 0; n < S::kOfWarp / 16; ++n) {
-      uint32_t m[4];
-      LoadMatrices<false>(m, k + (first + n * 16 + lane / 16 * 8 + lane % 8) * S::kWidthQ + d + lane / 8 % 2 * 8);
-      Multiply<T>(z[2 * n], a, m[0], m[1]);
-      Multiply<T>(z[2 * n + 1], a, m[2], m[3]);
+      uint32_t b[4];
+      LoadMatrices<false>(b, k + (first + n * 16 + lane / 16 * 8 + lane % 8) * S::kWidthQ + d + lane / 8 % 2 * 8);
+#pragma unroll
+      for (int m = 0; m < S::kBands; ++m) {
+        Multiply<T>(z[m][2 * n], a[m], b[0], b[1]);
+        Multiply<T>(z[m][2 * n + 1], a[m], b[2], b[3]);
+      }
     }
   }
   if constexpr (S::kHalves > 1) {  // each warp of a row has the logits of some keys: all need all
+    static_assert(S::kBands == 1);
     float* mine = shared_z + (warp * 16 + lane / 4) * S::kWidthS + lane % 4 * 2;
 #pragma unroll
     for (int n = 0; n < S::kOfWarp / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) mine[i / 2 * 8 * S::kWidthS + first + n * 8 + i % 2] = z[n][i];
+      for (int i = 0; i < 4; ++i) mine[i / 2 * 8 * S::kWidthS + first + n * 8 + i % 2] = z[0][n][i];
     }
     __syncthreads();
 #pragma unroll
     for (int n = 0; n < S::kKeys / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) z[n][i] = mine[i / 2 * 8 * S::kWidthS + n * 8 + i % 2];
+      for (int i = 0; i < 4; ++i) z[0][n][i] = mine[i / 2 * 8 * S::kWidthS + n * 8 + i % 2];
     }
   }
 }
@@ -130,20 +141,27 @@ __device__ void Weigh(float (&z)[kKeys / 8][4], float (&top)[2], float (&sum)[2]
 
 // Adds weights times values, for the columns of the warp.
 template <class T, class S>
-__device__ void MultiplyValues(float (&out)[S::kColumns / 8][4], const float (&z)[S::kKeys / 8][4], const T* v,
-                               int half, int lane) {
+__device__ void MultiplyValues(float (&out)[S::kBands][S::kColumns / 8][4], const Logits<S>& z, const T* v, int half,
+                               int lane) {
 #pragma unroll
   for (int s = 0; s < S::kKeys / 16; ++s) {
-    const uint32_t a[4] = {PackPair<T>(z[2 * s][0], z[2 * s][1]), PackPair<T>(z[2 * s][2], z[2 * s][3]),
-                           PackPair<T>(z[2 * s + 1][0], z[2 * s + 1][1]),
-                           PackPair<T>(z[2 * s + 1][2], z[2 * s + 1][3])};
+    uint32_t a[S::kBands][4];
+#pragma unroll
+    for (int m = 0; m < S::kBands; ++m) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        a[m][i] = PackPair<T>(z[m][2 * s + i / 2][i % 2 * 2], z[m][2 * s + i / 2][i % 2 * 2 + 1]);
+    }
 #pragma unroll
     for (int n = 0; n < S::kColumns / 16; ++n) {
-      uint32_t m[4];
-      LoadMatrices<true>(m, v + (s * 16 + lane % 16) * (S::kLatent ? S::kWidthQ : S::kWidthV) + half * S::kColumns +
+      uint32_t b[4];
+      LoadMatrices<true>(b, v + (s * 16 + lane % 16) * (S::kLatent ? S::kWidthQ : S::kWidthV) + half * S::kColumns +
                                 n * 16 + lane / 16 * 8);
-      Multiply<T>(out[2 * n], a, m[0], m[1]);
-      Multiply<T>(out[2 * n + 1], a, m[2], m[3]);
+#pragma unroll
+      for (int m = 0; m < S::kBands; ++m) {
+        Multiply<T>(out[m][2 * n], a[m], b[0], b[1]);
+        Multiply<T>(out[m][2 * n + 1], a[m], b[2], b[3]);
+      }
     }
   }
 }

@@ -1,7 +1,7 @@
-// Attention on CUDA by products of matrices in 16 bits: a block takes 64 rows that share a KV head over a split of the
-// keys. A warp has 16 rows and, of wide values, half the columns. Sums, softmax and biases in FP32; weights are rounded
-// to 16 bits for the product with the values (class bf16-p). Keys come while those before them are multiplied.
-// Source: own; online softmax arXiv:1805.02867, split keys arXiv:2307.08691.
+// Attention on CUDA by products of matrices in 16 bits: a block takes 64 or 128 rows that share a KV head over a
+// split of the keys. A warp has 16 or 32 rows and, of wide values, half the columns. Sums, softmax and biases in FP32;
+// weights are rounded to 16 bits for the product with the values (class bf16-p). Keys come while those before them are
+// multiplied. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2307.08691.
 #pragma once
 
 #include "kernels/attention/tile_cuda.h"
@@ -24,12 +24,12 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   int64_t block = blockIdx.x;
   const int kv = int(block % p.h_kv);
   block /= p.h_kv;
-  const int64_t all_tiles = TilesOf(p, kTileRows);
+  const int64_t all_tiles = TilesOf(p, S::kRows);
   int64_t tile = all_tiles - 1 - block % all_tiles;  // with causality the last of a sequence are the longest
   const int split = int(block / all_tiles);
   int b = 0;
   if (p.q_indptr) {
-    if (!FindTile(p, kTileRows, &tile, &b)) return;
+    if (!FindTile(p, S::kRows, &tile, &b)) return;
   } else {
     const int64_t tiles = all_tiles / p.b;
     b = int(tile / tiles);
@@ -38,8 +38,8 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   const int warp = threadIdx.x / kWarp % 4, half = threadIdx.x / kWarp / 4, lane = threadIdx.x % kWarp;
   const CudaSequence seq = SequenceOf(p, b);
   const CudaQueries queries = QueriesOf(p, b);
-  const int64_t row0 = tile * kTileRows, num_rows = int64_t(queries.count) * p.group;
-  const int64_t last_row = row0 + kTileRows < num_rows ? row0 + kTileRows - 1 : num_rows - 1;
+  const int64_t row0 = tile * S::kRows, num_rows = int64_t(queries.count) * p.group;
+  const int64_t last_row = row0 + S::kRows < num_rows ? row0 + S::kRows - 1 : num_rows - 1;
   const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, kKeys);
   const int begin = keys.begin, end = keys.end;
 
@@ -60,12 +60,20 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   copy(0);
   find(1, begin + kKeys);
 
-  // Of this lane: rows g and g + 8 of its warp's 16.
+  // Of this lane: of each band rows g and g + 8.
   const int g = lane / 4, t = lane % 4;
-  CudaRow rows[2];
-  for (int i = 0; i < 2; ++i) rows[i] = RowOf(p, queries, row0 + warp * 16 + g + 8 * i, kv, seq.length);
+  CudaRow rows[S::kBands][2];
+#pragma unroll
+  for (int m = 0; m < S::kBands; ++m) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      rows[m][i] = RowOf(p, queries, row0 + warp * S::kRowsOfWarp + m * 16 + g + 8 * i, kv, seq.length);
+    }
+  }
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
-  float out[kColumns / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {};
+  float out[S::kBands][kColumns / 8][4] = {}, top[S::kBands][2], sum[S::kBands][2] = {};
+#pragma unroll
+  for (int m = 0; m < S::kBands; ++m) top[m][0] = top[m][1] = -HUGE_VALF;
 
   for (int j0 = begin, stage = 0; j0 < end; j0 += kKeys, stage ^= 1) {
     WaitForCopies<0>();
@@ -77,36 +85,39 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
     const T* k = shared_k + stage * S::kK;
     const T* v = kLatent ? k : shared_v + stage * S::kV;
 
-    float z[kKeys / 8][4] = {};
+    Logits<S> z = {};
     MultiplyKeys<T, S>(z, shared_q, k, shared_z, warp, half, lane);
-
-    // To logits: scaled, capped, biased, hidden.
-    const auto each = [&](auto&& change) {
 #pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
+    for (int m = 0; m < S::kBands; ++m) {
+      // To logits: scaled, capped, biased, hidden.
+      const auto each = [&](auto&& change) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) z[n][i] = change(rows[i / 2], z[n][i], j0 + n * 8 + 2 * t + i % 2);
+        for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) z[m][n][i] = change(rows[m][i / 2], z[m][n][i], j0 + n * 8 + 2 * t + i % 2);
+        }
+      };
+      each([&](const CudaRow&, float x, int) { return x * unit; });
+      if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return Capped(p, x); });
+      if (p.slopes.data) each([&](const CudaRow& r, float x, int j) { return Sloped(r, x, j); });
+      if (p.mask) {
+        each([&](const CudaRow& r, float x, int j) { return r.live && j < end ? Masked(p, r, x, b, j) : -HUGE_VALF; });
       }
-    };
-    each([&](const CudaRow&, float x, int) { return x * unit; });
-    if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return Capped(p, x); });
-    if (p.slopes.data) each([&](const CudaRow& r, float x, int j) { return Sloped(r, x, j); });
-    if (p.mask) {
-      each([&](const CudaRow& r, float x, int j) { return r.live && j < end ? Masked(p, r, x, b, j) : -HUGE_VALF; });
-    }
-    const bool all = rows[0].keys.begin <= j0 && rows[1].keys.begin <= j0 && j0 + kKeys <= rows[0].keys.end &&
-                     j0 + kKeys <= rows[1].keys.end && j0 + kKeys <= end;
-    if (!all) {
-      each([&](const CudaRow& r, float x, int j) {
-        return j < end && j >= r.keys.begin && j < r.keys.end ? x : -HUGE_VALF;
-      });
-    }
-    float kept[2];
-    Weigh<kKeys>(z, top, sum, kept);
+      const CudaRange &one = rows[m][0].keys, &other = rows[m][1].keys;
+      const bool all =
+          one.begin <= j0 && other.begin <= j0 && j0 + kKeys <= one.end && j0 + kKeys <= other.end && j0 + kKeys <= end;
+      if (!all) {
+        each([&](const CudaRow& r, float x, int j) {
+          return j < end && j >= r.keys.begin && j < r.keys.end ? x : -HUGE_VALF;
+        });
+      }
+      float kept[2];
+      Weigh<kKeys>(z[m], top[m], sum[m], kept);
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
+      for (int n = 0; n < kColumns / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) out[n][i] *= kept[i / 2];
+        for (int i = 0; i < 4; ++i) out[m][n][i] *= kept[i / 2];
+      }
     }
     MultiplyValues<T, S>(out, z, v, half, lane);
   }
@@ -115,23 +126,28 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
 
   const float value_unit = p.v_scale.data ? At(p.v_scale, kv) : 1.0f;
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 1);
-    sum[i] += __shfl_xor_sync(0xffffffffu, sum[i], 2);
-    if (!rows[i].live) continue;
-    const RowResult r = ResultOf(p, queries, rows[i], b, split, top[i], sum[i]);
-    if (t == 0 && half == 0) WriteLse(p, queries, rows[i], b, split, r);
-    const float share = r.share * value_unit;
+  for (int m = 0; m < S::kBands; ++m) {
 #pragma unroll
-    for (int n = 0; n < kColumns / 8; ++n) {
-      const int column = half * kColumns + n * 8 + 2 * t;
-      if (column >= p.d_v) continue;
-      const float low = r.nothing ? 0.0f : out[n][2 * i] * share, high = r.nothing ? 0.0f : out[n][2 * i + 1] * share;
-      if (p.part) {
-        *reinterpret_cast<float2*>(p.part + r.part * p.d_v + column) = make_float2(low, high);
-      } else {
-        T* to = static_cast<T*>(const_cast<void*>(p.out.data)) + r.at + column;
-        *reinterpret_cast<uint32_t*>(to) = PackPair<T>(low, high);
+    for (int i = 0; i < 2; ++i) {
+      sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 1);
+      sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 2);
+      const CudaRow& row = rows[m][i];
+      if (!row.live) continue;
+      const RowResult r = ResultOf(p, queries, row, b, split, top[m][i], sum[m][i]);
+      if (t == 0 && half == 0) WriteLse(p, queries, row, b, split, r);
+      const float share = r.share * value_unit;
+#pragma unroll
+      for (int n = 0; n < kColumns / 8; ++n) {
+        const int column = half * kColumns + n * 8 + 2 * t;
+        if (column >= p.d_v) continue;
+        const float low = r.nothing ? 0.0f : out[m][n][2 * i] * share;
+        const float high = r.nothing ? 0.0f : out[m][n][2 * i + 1] * share;
+        if (p.part) {
+          *reinterpret_cast<float2*>(p.part + r.part * p.d_v + column) = make_float2(low, high);
+        } else {
+          T* to = static_cast<T*>(const_cast<void*>(p.out.data)) + r.at + column;
+          *reinterpret_cast<uint32_t*>(to) = PackPair<T>(low, high);
+        }
       }
     }
   }
@@ -139,7 +155,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
 
 template <class T, class S>
 int32_t LaunchTileOf(const CudaProblem& p, void* stream) {
-  const int64_t blocks = TilesOf(p, kTileRows) * p.splits * p.h_kv;
+  const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
   if (!AllowShared(reinterpret_cast<const void*>(&TileAttention<T, S>), S::kBytes)) return LZ_LAUNCH_REFUSED;
   TileAttention<T, S><<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
@@ -147,12 +163,22 @@ int32_t LaunchTileOf(const CudaProblem& p, void* stream) {
 }
 template <class T>
 int32_t LaunchTiles(const CudaProblem& p, void* stream) {
-  if (p.latent) return LaunchTileOf<T, TileShape<576, 512, 512, 32, 2, true>>(p, stream);
-  if (p.d_more > 0) return LaunchTileOf<T, TileShape<192, 128, 128, 64, 1, false>>(p, stream);
+  const bool large = CutOfTiles(p).rows == kLargeTile;
+  if (p.latent) return LaunchTileOf<T, TileShape<576, 512, 512, 32, 1, 2, true>>(p, stream);
+  if (p.d_more > 0) {
+    return large ? LaunchTileOf<T, TileShape<192, 128, 128, 32, 2, 1, false>>(p, stream)
+                 : LaunchTileOf<T, TileShape<192, 128, 128, 64, 1, 1, false>>(p, stream);
+  }
   const int d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
-  if (d <= 64) return LaunchTileOf<T, TileShape<64, 64, 64, 64, 1, false>>(p, stream);
-  if (d <= 128) return LaunchTileOf<T, TileShape<128, 128, 128, 64, 1, false>>(p, stream);
-  return LaunchTileOf<T, TileShape<256, 256, 256, 32, 1, false>>(p, stream);
+  if (d <= 64) {
+    return large ? LaunchTileOf<T, TileShape<64, 64, 64, 64, 2, 1, false>>(p, stream)
+                 : LaunchTileOf<T, TileShape<64, 64, 64, 64, 1, 1, false>>(p, stream);
+  }
+  if (d <= 128) {
+    return large ? LaunchTileOf<T, TileShape<128, 128, 128, 32, 2, 1, false>>(p, stream)
+                 : LaunchTileOf<T, TileShape<128, 128, 128, 64, 1, 1, false>>(p, stream);
+  }
+  return LaunchTileOf<T, TileShape<256, 256, 256, 32, 1, 1, false>>(p, stream);
 }
 
 }  // namespace lz::attention

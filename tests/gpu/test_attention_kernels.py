@@ -27,10 +27,12 @@ def check(name, values, kernel, tolerance, layout=None, **options):
     want = call_reference(name, double({**values, **options}), layout)
     got, want = (t if isinstance(t, tuple) else (t,) for t in (got, want))
     output, expected = got[0].double(), want[0].double()
-    worst = ((output - expected).abs() / expected.abs().amax(-1, keepdim=True).clamp(min=1e-6)).amax()
+    least = torch.finfo(got[0].dtype).tiny  # below it float16 has fewer digits
+    worst = ((output - expected).abs() / expected.abs().amax(-1, keepdim=True).clamp(min=max(least, 1e-6))).amax()
     assert worst <= tolerance, f"{name} {kernel} {options}: off by {worst}"
     for one, other in zip(got[1:], want[1:], strict=True):
-        torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=1e-4)
+        far = options.get("alibi_slopes") is not None  # float32 holds distances of 900 to 6e-5
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-5, atol=6e-4 if far else 1e-4)
 
 
 @pytest.mark.parametrize("dtype", FEW)

@@ -13,6 +13,7 @@ import layerzero as lz
 import pytest
 import torch
 from layerzero._contracts import contracts
+from layerzero._inspect import kernel_rows
 from layerzero.backends.flashinfer import plans
 from operation_cases import as_tuple, lines
 
@@ -41,8 +42,13 @@ def call(name, line, kernel):
 
 @functools.cache
 def declared_to_show(name):
-    rows = lz.list_kernels(name)
-    return {k.kernel_id for k in rows if any(c["field"] == "policy.strict_mode" for c in k.constraints)}
+    rules = ((k["kernel_id"], k["constraints"]) for k in kernel_rows(name))
+    return {kernel for kernel, rows in rules if any(c["field"] == "policy.strict_mode" for c in rows)}
+
+
+@functools.cache
+def numerics_of(name):
+    return {k["kernel_id"]: k["numerics"] for k in kernel_rows(name)}
 
 
 def kernels_of(name, globs=()):
@@ -70,7 +76,10 @@ def test_every_kernel_of_the_device_agrees_with_fp64(name, record_property, pyte
                 failures.append(f"{kernel}: {line}\n    {type(error).__name__}: {error}")
                 continue
             ran[kernel] += 1
-            failures += [f"{kernel}: {line}\n    {text}" for text in calls.problems(name, line, result)]
+            failures += [
+                f"{kernel}: {line}\n    {text}"
+                for text in calls.problems(name, line, result, numerics_of(name)[kernel])
+            ]
     record_property("pairs", json.dumps(ran))
     record_property("failed", len(failures))
     assert not failures, f"{len(failures)} of {ran.total()}\n" + "\n".join(failures[:40])

@@ -24,14 +24,14 @@ def with_written(name, result, arguments):
     return (*outputs, *(arguments[p] for p in params))
 
 
-def problems(name, line, result):
-    """What differs from the FP64 reference. Outputs that the call does not have are filled in as None."""
+def problems(name, line, result, numerics=""):
+    """What differs from the FP64 reference, by the kernel's numerics class where it has one. Outputs that the call does not have are filled in as None."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     arguments, contract = door.verify_case(name, line)["arguments"], contracts()[name]
     given = present(contract, arguments.get(condition(contract)))
     outputs = [raw(results.pop(0)) if output in given and results else None for output in contract["outputs"]]
     outputs += [raw(written) for written in results]
-    return [r["text"] for r in door.verify_compare(name, line, tuple(outputs)) if not r["ok"]]
+    return [r["text"] for r in door.verify_compare(name, line, tuple(outputs), numerics) if not r["ok"]]
 
 
 def engine_accepts(name, line):
