@@ -1,7 +1,8 @@
-// Clusters of thread blocks (from sm_90 on): blocks that run at the same time and reach each other's shared memory.
+// Clusters of thread blocks (from sm_90 on): blocks that run at the same time and read each other's shared memory.
 //   LaunchClusters(&Kernel, clusters, blocks, threads, bytes, stream, arguments...);     blocks: of each cluster
-//   In the kernel: SyncCluster() once before the first access to another block's memory, and after the last one, for a
-//   block's memory ends with the block.
+//   In the kernel: write to the block's own shared memory; SyncCluster(); read *OfBlock(&variable, block);
+//   SyncCluster() before it is written again, or the block ends. No block writes to another's: the barrier does not
+//   wait for that.
 #pragma once
 
 #include "kernels/cuda.h"
@@ -16,8 +17,8 @@ inline int BlockOfCluster() { return emulation::BlockOfCluster(); }
 inline int BlocksOfCluster() { return emulation::BlocksOfCluster(); }
 inline void SyncCluster() { emulation::WaitForCluster(); }
 template <class T>
-T* OfBlock(T* shared, int block) {
-  return reinterpret_cast<T*>(emulation::SharedOf(shared, block));
+const T* OfBlock(const T* shared, int block) {
+  return static_cast<const T*>(emulation::SharedOf(shared, block));
 }
 template <class... P>
 cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, int threads, size_t bytes, void* stream,
@@ -30,21 +31,26 @@ cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 __device__ inline int BlockOfCluster() { return int(__clusterRelativeBlockRank()); }
 __device__ inline int BlocksOfCluster() { return int(__clusterSizeInBlocks()); }
-// A barrier of all threads of the cluster; what was written to shared memory before it is seen after it.
+// A barrier of all threads of the cluster: what they wrote to shared memory of their own block is seen after it. The
+// barrier's own release would wait for global memory too.
 __device__ inline void SyncCluster() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" ::: "memory");
+  asm volatile(
+      "fence.release.sync_restrict::shared::cta.cluster;\n"
+      "barrier.cluster.arrive.relaxed.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;\n" ::
+          : "memory");
 }
 // The same variable in the shared memory of another block of the cluster.
 template <class T>
-__device__ T* OfBlock(T* shared, int block) {
-  return static_cast<T*>(__cluster_map_shared_rank(shared, unsigned(block)));
+__device__ const T* OfBlock(const T* shared, int block) {
+  return static_cast<const T*>(__cluster_map_shared_rank(shared, unsigned(block)));
 }
 #else  // never launched there
 __device__ inline int BlockOfCluster() { return 0; }
 __device__ inline int BlocksOfCluster() { return 1; }
 __device__ inline void SyncCluster() { __trap(); }
 template <class T>
-__device__ T* OfBlock(T* shared, int) {
+__device__ const T* OfBlock(const T* shared, int) {
   return shared;
 }
 #endif

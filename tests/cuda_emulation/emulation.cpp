@@ -294,9 +294,9 @@ void BeginShared(void* memory, size_t bytes) {
   if (m.static_bytes > kMaxStatic) Fail("more than 48 KiB of static shared memory");
 }
 void* DynamicShared() { return M().dynamic[BlockOfCluster()]; }
-void* SharedOf(void* memory, int block) {
+const void* SharedOf(const void* memory, int block) {
   Machine& m = M();
-  const auto at = static_cast<char*>(memory);
+  const auto at = static_cast<char*>(const_cast<void*>(memory));
   if (block < 0 || block >= m.blocks) Fail("shared memory of block " + std::to_string(block) + " of the cluster");
   const ptrdiff_t blocks = block - BlockOfCluster();
   if (at >= m.dynamic[0] && at < m.dynamic[m.blocks]) return at + blocks * ptrdiff_t(kMaxDynamic);

@@ -71,7 +71,7 @@ int BlocksOfCluster();
 void BeginShared(void* memory, size_t bytes);
 void* DynamicShared();
 // Where another block of the cluster has what `memory` is in this one.
-void* SharedOf(void* memory, int block);
+const void* SharedOf(const void* memory, int block);
 
 // cp.async: the bytes arrive when they are waited for, not before.
 void CopyLater(void* to, const void* from, size_t bytes, size_t real_bytes);

@@ -17,11 +17,13 @@ __device__ void EachVector(const T* x, int first, int last, int lane, int lanes,
   int begin = first + (beyond == 0 ? 0 : (kVectorBytes - beyond) / int(sizeof(T)));
   if (begin > last) begin = last;
   const int end = begin + (last - begin) / kN * kN, step = lanes * kN;
+#pragma unroll 1
   for (int i = first + lane; i < begin; i += lanes) one(i);
+#pragma unroll 1
   for (int i = end + lane; i < last; i += lanes) one(i);
 #pragma unroll 1
   for (int i = begin + lane * kN; i < end; i += kBatch * step) {
-    V v[kBatch];
+    V v[kBatch] = {};  // without a value, those past the end would be kept from one row to the next
 #pragma unroll
     for (int h = 0; h < kBatch; ++h) {
       if (i + h * step < end) v[h] = *reinterpret_cast<const V*>(x + i + h * step);

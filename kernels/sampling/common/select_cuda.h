@@ -18,18 +18,22 @@ struct Threshold {
 
 inline constexpr int kBins = 2048, kMostRounds = 64;
 
-// The bins between lo and hi: 0 at lo, never less for a larger value, not 0 at a hi that is not lo.
+// The bins between lo and hi: 0 at lo, never less for a larger value, not 0 at a hi that is not lo. Without a branch:
+// bounds beyond FP32's range from each other are halved, of subnormal distance the factor becomes two.
 struct Steps {
-  float lo, hi, width, scale;
+  float lo, hi;
 
-  __device__ Steps(float lo, float hi)
-      : lo(lo), hi(hi), width(hi - lo), scale(width > 0 ? float(kBins - 1) / width : 0) {}
-  __device__ int BinOf(float v) const {
-    if (width < kInfinity && scale < kInfinity) return int((v - lo) * scale);
-    // Bounds beyond FP32's range from each other, or of subnormal distance.
-    const float at = width < kInfinity ? (v - lo) / width : (v * 0.5f - lo * 0.5f) / (hi * 0.5f - lo * 0.5f);
-    return int(at * float(kBins - 1));
+  __device__ Steps(float lo, float hi) : lo(lo), hi(hi) {
+    part_ = hi - lo < kInfinity ? 1.0f : 0.5f;
+    begin_ = lo * part_;
+    const float width = hi * part_ - begin_;
+    first_ = width < 1e-30f ? 0x1p64f : 1.0f;
+    second_ = width > 0 ? float(kBins - 1) / (width * first_) : 0.0f;
   }
+  __device__ int BinOf(float v) const { return int(__fmaf_rn(v, part_, -begin_) * first_ * second_); }
+
+ private:
+  float part_, begin_, first_, second_;
 };
 
 // Floats in their order as integers.
@@ -125,22 +129,22 @@ __device__ FoundBin FindBin(Team<kCluster>& team, Bins& bins, Mass above, Goal& 
   const Mass before_mine = BlockSumBefore(mine, &in_slice);
   const Mass* totals = team.Gather(in_slice);  // a barrier: the bins have been read
   bins.Clear();
-  Mass before = above + before_mine, total = 0;
-  for (int b = 0; b < team.blocks; ++b) {
-    if (b < team.block) before += totals[b];
-    total += totals[b];
-  }
+  Mass total = 0;
+  for (int b = 0; b < team.blocks; ++b) total += totals[b];
   if (goal.mass == 0) goal.mass = Goal::Of(goal.part, total);
-  if (before < goal.mass && goal.mass <= before + mine) {
-    FoundBin f = {last, counts[0], before, masses[0]};
+  int owner = 0;  // the block in whose slice the bin is
+  for (; owner + 1 < team.blocks && goal.mass > above + totals[owner]; ++owner) above += totals[owner];
+  const Mass before = above + before_mine;
+  if (owner == team.block && before < goal.mass && goal.mass <= before + mine) {
+    found = {last, counts[0], before, masses[0]};
 #pragma unroll
     for (int j = 1; j < kMost; ++j) {
-      if (goal.mass > f.above + f.mass) f = {last - j, counts[j], f.above + f.mass, masses[j]};
+      const Mass reached = found.above + found.mass;
+      if (goal.mass > reached) found = {last - j, counts[j], reached, masses[j]};
     }
-    for (int b = 0; b < team.blocks; ++b) *team.At(&found, b) = f;
   }
   team.Sync();
-  return found;
+  return *team.At(&found, owner);
 }
 
 // values: the block's n Logits, without NaN; weight(v): the mass of a value, not read for counts. lo and hi: of the

@@ -50,7 +50,7 @@ class Team {
 
   const int block, blocks;  // which of the row's this one is, and how many they are: a power of two
 
-  // A barrier of all threads of the row.
+  // A barrier of all threads of the row, also the first thing and the last that they do.
   __device__ void Sync() const {
     if constexpr (kCluster) {
       SyncCluster();
@@ -58,24 +58,30 @@ class Team {
       __syncthreads();
     }
   }
-  // `shared` in the memory of another block of the row.
+  // `shared` of one of the row's blocks, to be read.
   template <class T>
-  __device__ T* At(T* shared, int other) const {
+  __device__ const T* At(const T* shared, int of_block) const {
     if constexpr (kCluster) {
-      return OfBlock(shared, other);
+      return OfBlock(shared, of_block);
     } else {
       return shared;
     }
   }
   // What each block has, in the order of blocks; every thread of a block passes the same. A barrier of all threads.
-  // The result lasts until the call after the next.
   template <class V>
   __device__ const V* Gather(const V& mine) {
-    __shared__ V values[2][kCluster ? kMostBlocks : 1];
-    turn_ ^= 1;
-    if (int(threadIdx.x) < blocks) At(&values[turn_][block], int(threadIdx.x))[0] = mine;
-    Sync();
-    return values[turn_];
+    __shared__ V own[2], all[kCluster ? kMostBlocks : 1];
+    if constexpr (!kCluster) {
+      __syncthreads();  // what the call before returned has been read
+      if (threadIdx.x == 0) all[0] = mine;
+    } else {
+      turn_ ^= 1;  // others may still read what the call before wrote
+      if (threadIdx.x == 0) own[turn_] = mine;
+      Sync();
+      if (int(threadIdx.x) < blocks) all[threadIdx.x] = *At(&own[turn_], int(threadIdx.x));
+    }
+    __syncthreads();
+    return all;
   }
   // fold(a, b) over what the first lane of each warp passes, in a fixed order, for every thread.
   template <class V, class Fold>

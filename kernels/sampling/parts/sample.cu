@@ -123,7 +123,6 @@ __device__ void Narrow(Team<kCluster>& team, Bins& bins, Kept<T, kCluster>& kept
 // The token's index in the row, kNoToken, or kOfAnotherBlock. `share`: the block's memory for its share of the row.
 template <bool kCluster, class T>
 __device__ int64_t SampleRow(Team<kCluster>& team, Bins& bins, char* share, const SampleProblem& p, int64_t row) {
-  const Filters f = {p.k(row), p.p(row), p.min_p(row), p.temperature(row)};
   const int first = min(team.block * int(p.share), int(p.vocab)), n = min(int(p.share), int(p.vocab) - first);
   Logits<T, kCluster> x = {static_cast<const T*>(p.logits) + p.logit_rows[row] + first, false};
   const auto each = [&](auto body) { x.Each(0, n, int(threadIdx.x), kRowThreads, body); };
@@ -135,6 +134,7 @@ __device__ int64_t SampleRow(Team<kCluster>& team, Bins& bins, char* share, cons
   } else {
     e = FindExtremes(team, each);
   }
+  const Filters f = {p.k(row), p.p(row), p.min_p(row), p.temperature(row)};
   if (e.nan || e.count == 0 || !f.Valid()) return kNoToken;
   if (e.Highest() == kInfinity) {
     x.infinite = true;
@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(kRowThreads, kCluster ? 2 : 1) Sample(const __
     if (threadIdx.x == 0 && (token >= 0 || (token == kNoToken && team.block == 0))) p.token[p.token_rows[row]] = token;
     __syncthreads();  // the share has been read
   }
+  if (kCluster) team.Sync();  // no block reads another
 }
 
 template <class T>

@@ -136,6 +136,7 @@ __global__ void __launch_bounds__(kRowThreads, kCluster ? 2 : 1) Softmax(const _
                  p.temperature(row));
     __syncthreads();  // the share has been read
   }
+  if (kCluster) team.Sync();  // no block reads another
 }
 
 template <class T>
