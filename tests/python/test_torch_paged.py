@@ -72,6 +72,24 @@ def test_sequences_of_unlike_length(size):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_sequence_without_entries_reads_nothing_that_is_not_in_use(batch):
+    """One sequence is padded, three are in blocks; no slot of the cache is in use and each holds NaN or infinity."""
+    for bad in (torch.nan, torch.inf):
+        cache = torch.full((2, 16, 2, 16), bad)
+        tables = torch.arange(batch + 1).clamp(max=1).int(), torch.zeros(2).int(), torch.zeros(batch).int()
+        q, shared = torch.randn(batch, 6, 16), torch.randn(2, 5, 2, 16)
+        got, want = (
+            lz.cascade_decode_attention(q, *shared, cache, cache, *tables, return_lse=True, kernel=kernel)
+            for kernel in ("torch.paged", "torch.ref.attention.gqa.decode.cascade")
+        )
+        for a, b in zip(got, want, strict=True):
+            assert bool(a.isfinite().all())
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+        output, lse = lz.paged_decode_attention(q, cache, cache, *tables, return_lse=True, kernel="torch.paged")
+        assert not bool(output.any()) and bool((lse == -torch.inf).all())
+
+
 @pytest.mark.parametrize("name", ["merge_attention", "merge_partials"])
 def test_merges_of_any_size(name):
     """Their rows leave small tensors on the CPU to the references: the functions are called as they are."""

@@ -11,6 +11,8 @@ import torch
 from torch.backends import cuda
 from torch.nn import functional as F
 
+from layerzero.backends.torch.common import number
+
 _sdpa = F.scaled_dot_product_attention
 
 
@@ -52,8 +54,10 @@ def additive(query, key, mask):
     mask = four_axes(mask)
     s_kv = key.shape[2]
     bias = query.new_empty((*mask.shape[:3], -(-s_kv // 16) * 16))[..., :s_kv]
-    bias.copy_(mask)
-    return bias.log_() if mask.dtype == torch.bool else bias
+    if mask.dtype != torch.bool:
+        return bias.copy_(mask)
+    seen, hidden = (number(value, bias.device, bias.dtype) for value in (0.0, -torch.inf))
+    return torch.where(mask.expand(bias.shape), seen, hidden, out=bias)  # one kernel
 
 
 def _bias(query, key, mask):

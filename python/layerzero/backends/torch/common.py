@@ -27,9 +27,15 @@ def constant(key: Any, device: torch.device, make: Callable[[torch.device], torc
     return made
 
 
-def number(value: float, device: torch.device) -> torch.Tensor:
-    """Returns a float32 tensor [1]: for a divisor that is a Python number torch multiplies by the reciprocal."""
-    return constant(value, device, lambda d: torch.full((1,), value, dtype=torch.float32, device=d))
+def number(value: float, device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Returns a tensor [1]: for a divisor that is a Python number torch multiplies by the reciprocal."""
+    return constant((value, dtype), device, lambda d: torch.full((1,), value, dtype=dtype, device=d))
+
+
+def counting(count: int, device: torch.device) -> torch.Tensor:
+    """Returns 0 to count - 1 in int64, a view of a cached tensor: read it only."""
+    size = 1 << max(count - 1, 0).bit_length()  # few different tensors, whatever the counts
+    return constant(("counting", size), device, lambda d: torch.arange(size, device=d))[:count]
 
 
 def wants_grad(*tensors: torch.Tensor | None) -> bool:

@@ -24,8 +24,8 @@ def product(a, b):
 
 
 def no_minus_inf(tensor):
-    """Replaces -inf by 0, so that a row's maximum can be subtracted from its values."""
-    return tensor.masked_fill(tensor == -torch.inf, 0)
+    """Replaces -inf by the lowest number, so that a row's maximum can be subtracted from its values: they stay -inf."""
+    return tensor.clamp(min=torch.finfo(tensor.dtype).min)
 
 
 def weighted(weights, seen, value):

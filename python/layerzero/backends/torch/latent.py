@@ -6,7 +6,15 @@ from torch.nn import functional as F
 from layerzero._references import call_reference
 from layerzero.backends.torch import pages
 from layerzero.backends.torch.expressions import HALF, product
-from layerzero.backends.torch.paged import by_head, dtype_of_products, exponentials, finished, gathered, over_blocks
+from layerzero.backends.torch.paged import (
+    by_head,
+    dtype_of_products,
+    exponentials,
+    finished,
+    gathered,
+    over_blocks,
+    quotient,
+)
 
 LOGITS = 1 << 26  # in memory at once
 
@@ -24,12 +32,13 @@ def mla_decode_paged(
     block = pages.blocks(operation, entries, ckv_cache.shape[0])
     row = by_head(block, 1)
     ckv, kpe = (gathered(cache, row, dtype) for cache in (ckv_cache, kpe_cache))
-    nope, pe = (t[block.sequence] for t in (nope, pe))
+    nope, pe = (block.of(t) for t in (nope, pe))
     z = _logits(nope, pe, ckv[:, 0], kpe[:, 0], sm_scale).unsqueeze(1)
-    parts = over_blocks(z, lambda: ckv, block)
+    parts = over_blocks(z, lambda: ckv, block, return_lse)
+    if not return_lse:
+        return quotient(parts.values, parts.total, parts.top == -torch.inf).squeeze(1).to(q_nope.dtype)
     output, lse = (t.squeeze(1) for t in finished(parts))
-    output = output.to(q_nope.dtype)
-    return (output, lse.float()) if return_lse else output
+    return output.to(q_nope.dtype), lse.float()
 
 
 def _logits(nope, pe, ckv, kpe, sm_scale):

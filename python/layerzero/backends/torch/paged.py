@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from layerzero.backends.torch import pages
+from layerzero.backends.torch.common import counting
 from layerzero.backends.torch.expressions import HALF, no_minus_inf, product, products_dtype, weighted
 
 _EXACT = (torch.float8_e4m3fn, torch.float8_e5m2, torch.int8)  # their values are exact in both half precision dtypes
@@ -42,8 +43,9 @@ def queries_of(rows, n):
 
 def by_head(block, heads):
     """Returns (blocks, heads, length): row indices of a cache whose first three axes are flattened."""
-    head = torch.arange(heads, device=block.row.device)[:, None]
-    return torch.add(head, block.row[:, None], alpha=heads)
+    if heads == 1:
+        return block.row[:, None]
+    return torch.add(counting(heads, block.row.device)[:, None], block.row[:, None], alpha=heads)
 
 
 def gathered(cache, row, dtype):
@@ -64,17 +66,9 @@ def exponentials(z, value, seen=None):
     return Parts(top, p.sum(-1), weighted(p, seen, value))
 
 
-def cleared(value, block):
-    """Sets values (blocks, h, length, d) to 0 where a block has no entry of its sequence, because they may be NaN."""
-    if block.ends is None:
-        return value.masked_fill_(block.hidden[:, None, :, None], 0)
-    last = (block.ends[1:] - 1).clamp_(min=0)  # only these blocks are partly empty
-    held = value.index_select(0, last).masked_fill_(block.hidden[last][:, None, :, None], 0)
-    return value.index_copy_(0, last, held)
-
-
-def over_blocks(z, read, block):
-    """Returns the parts of sequences from logits (blocks, h, rows, length), overwritten, and the values read()."""
+def over_blocks(z, read, block, lse=True):
+    """Returns the parts of sequences from logits (blocks, h, rows, length), overwritten, and the values read(). Without
+    `lse` the sums are those of the weights as rounded for the product, which takes fewer passes."""
 
     def of_sequences(x, how):
         if block.ends is None:
@@ -82,10 +76,14 @@ def over_blocks(z, read, block):
         return torch.segment_reduce(x, how, offsets=block.ends, axis=0, unsafe=True)
 
     top = of_sequences(z.masked_fill_(block.hidden[:, None, None], -torch.inf).amax(-1), "max")
-    p = z.sub_(no_minus_inf(top)[block.sequence][..., None]).exp_()
-    total = of_sequences(p.sum(-1), "sum")
-    value = cleared(read(), block)
-    return Parts(top, total, of_sequences(product(p.to(value.dtype), value), "sum"))
+    z = z.sub_(block.of(no_minus_inf(top))[..., None])
+    value = read()
+    p = z.exp_() if lse else torch.exp(z, out=torch.empty_like(z, dtype=value.dtype))
+    total = of_sequences(p.sum(-1, dtype=z.dtype), "sum")
+    values = product(p.to(value.dtype), value)
+    if block.ends is None:  # a sequence without entries has read another's, which may hold NaN
+        values = values.masked_fill_(block.hidden[:, :1, None, None], 0)
+    return Parts(top, total, of_sequences(values, "sum"))
 
 
 def joined(a, b):
@@ -110,9 +108,14 @@ def finished(parts, sinks=None, shift=None, v_scale=None):
         total = total * by + torch.where(sinks == torch.inf, 1.0, torch.exp(sinks - peak))
         values = values * by[..., None]
         nothing = nothing | ((sinks == torch.inf) & top.isfinite())
+    return quotient(values, total, nothing, v_scale), lse
+
+
+def quotient(values, total, nothing, v_scale=None):
+    """Returns values / total, times v_scale, 0 where `nothing`."""
     output = values / total[..., None]
     output = output if v_scale is None else output * v_scale.to(output.dtype)[..., None]
-    return output.masked_fill(nothing[..., None], 0), lse
+    return output.masked_fill(nothing[..., None], 0)
 
 
 class Logits:
@@ -129,14 +132,14 @@ class Logits:
             self.start = torch.where(growing, furthest.clamp(min=0)[:, None, None, None], 0)
             self.shift = torch.where(self.start == 0, 0.0, -self.slopes.float() * self.start)[..., 0]
 
-    def __call__(self, z, distance, sequence=slice(None)):
-        """distance: (b, keys) from each key to the row; z is overwritten."""
+    def __call__(self, z, distance, of=lambda tensor: tensor):
+        """distance: (b, keys) from each key to the row; `of` selects sequences; z is overwritten."""
         z = z.mul_(self.scale)
         z = z if self.k_scale is None else z * self.k_scale.to(z.dtype)
         z = self.softcap * torch.tanh(z / self.softcap) if self.softcap else z
         if self.slopes is None:
             return z
-        return z - self.slopes.to(z.dtype) * (distance[:, None, None] - self.start[sequence])
+        return z - self.slopes.to(z.dtype) * (distance[:, None, None] - of(self.start))
 
 
 def prefix_parts(rows, key, value, logits, last, begin):
@@ -171,8 +174,8 @@ def attend(operation, query, k_cache, v_cache, entries, scale, softcap, sinks, s
     logits = Logits(h_kv, scale, softcap, slopes, k_scale, furthest)
     block = pages.blocks(operation, entries, k_cache.shape[0])
     row = by_head(block, h_kv)
-    z = product(rows[block.sequence], gathered(k_cache, row, dtype).transpose(-1, -2))
-    z = logits(z, block.before - 1 if slopes is not None else None, block.sequence)
+    z = product(block.of(rows), gathered(k_cache, row, dtype).transpose(-1, -2))
+    z = logits(z, block.before - 1 if slopes is not None else None, block.of)
     parts = over_blocks(z, lambda: gathered(v_cache, row, dtype), block)
     if prefix is not None:
         key, value, begin = prefix

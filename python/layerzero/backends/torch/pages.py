@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from layerzero._refusals import refuse_values
+from layerzero.backends.torch.common import counting
 
 
 class Entries(NamedTuple):
@@ -67,11 +68,19 @@ def windowed(entries, window, queries=1):
 class Blocks(NamedTuple):
     """The entries of all sequences in blocks of equal length; the blocks of a sequence are adjacent."""
 
-    sequence: torch.Tensor | slice  # (blocks) sequence of each block; slice(None): each sequence is one block
-    row: torch.Tensor  # (blocks, length) index of each entry in the cache, page * size + slot
+    sequence: torch.Tensor | None  # (blocks) sequence of each block; None: each sequence is one block
+    row: torch.Tensor  # (blocks, length) index of each entry in the cache, page * size + slot; hidden: of a seen entry
     before: torch.Tensor  # (blocks, length) distance to the end of its sequence; the last entry: 1
     hidden: torch.Tensor  # (blocks, length) bool: True where the block has no entry of its sequence
     ends: torch.Tensor | None  # (b + 1) first block of each sequence, then the end; None: one block each
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns the rows of a tensor (b, ...) that belong to the blocks' sequences."""
+        return _rows(tensor, self.sequence)
+
+
+def _rows(tensor: torch.Tensor, sequence: torch.Tensor | None) -> torch.Tensor:
+    return tensor if sequence is None else tensor.index_select(0, sequence)
 
 
 def block_length(entries):
@@ -86,21 +95,23 @@ def blocks(operation, entries, page_count):
     length, device = block_length(entries), entries.pages.device
     first, stop = entries.first, entries.first + entries.end
     first = first if entries.begin is None else first + entries.begin
-    sequence: torch.Tensor | slice = slice(None)
-    ends = None
+    sequence = ends = None
     if batch * entries.longest <= listed * size + batch * length:  # padding to the longest sequence costs no more
         length = entries.longest
     else:
         count = listed * size // length + batch
-        needed = (stop - first).add_(length - 1).floor_divide_(length)
+        needed = (entries.end if entries.begin is None else entries.end - entries.begin) + (length - 1)
+        needed.floor_divide_(length)
         ends = torch.nn.functional.pad(needed.cumsum(0), (1, 0)).clamp_(max=count)
-        number = torch.arange(count, device=device)
+        number = counting(count, device)
         sequence = torch.searchsorted(ends[1:], number, right=True).clamp_(max=batch - 1)
-        first = torch.sub(first, ends[:-1], alpha=length)[sequence].add_(number, alpha=length)
-    entry = first[:, None] + torch.arange(length, device=device)
-    before = stop[sequence][:, None] - entry
+        first = _rows(torch.sub(first, ends[:-1], alpha=length), sequence).add_(number, alpha=length)
+    entry = first[:, None] + counting(length, device)
+    last = _rows(stop, sequence)[:, None]
+    before = last - entry
     hidden = before <= 0
-    page = entries.pages[(entry // size).clamp_(0, listed - 1)]
+    entry = torch.minimum(entry, last - 1).clamp_(0, listed * size - 1)  # slots not in use may hold NaN
+    page = entries.pages.index_select(0, (entry // size).flatten()).view(entry.shape)
     existing = page.clamp(0, page_count - 1)
     if device.type == "cpu" and bool(((page != existing) & ~hidden).any()):
         refuse_values(f"{operation}: {entries.name}", f"pages below {page_count}", str(entries.pages.tolist()))
