@@ -7,8 +7,9 @@ from typing import Any
 
 import layerzero
 import torch
-from layerzero import _layerzero, _torch_ops
-from layerzero._contracts import contracts
+from layerzero import _layerzero
+from layerzero.contracts import contracts
+from layerzero.torch import operators
 
 ROOT = Path(__file__).resolve().parent.parent
 # Matches `replaces` of a contract if that is a function of torch or a family of them, without an expression around it.
@@ -57,7 +58,7 @@ def items_of(
 
 
 def missing() -> dict[str, list[str]]:
-    has_torch = _torch_ops.register()
+    has_torch = operators.register()
     kernels = json.loads(_layerzero.kernels())
     references = {k["operation"] for k in kernels if k["reference"] and k["native"]}
     # A kernel that adapts a function of torch: neither native nor an own torch expression.

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero, coverage
-from layerzero._contracts import condition, contracts, is_seeded, no_derivative, present
-from layerzero._inspect import kernel_rows
+from layerzero.contracts import condition, contracts, is_seeded, no_derivative, present
+from layerzero.inspection import kernel_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = "python/layerzero/_operations.pyi"

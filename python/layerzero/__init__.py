@@ -23,8 +23,7 @@ except ImportError as _error:
         "clone type: make build",
         name="layerzero",
     ) from None
-from layerzero import _end, _log, _random, _torch, backends, errors
-from layerzero._inspect import coverage, doctor, explain, list_kernels, prepare, run, validate, which
+from layerzero import backends, errors
 from layerzero._policy import (
     configure,
     disabled,
@@ -36,8 +35,7 @@ from layerzero._policy import (
     scope_of_context,
     unlock,
 )
-from layerzero._register import register_kernel, unregister_kernel
-from layerzero._slow import slow_call
+from layerzero.backends.python_kernels import register_kernel, unregister_kernel
 from layerzero.errors import (
     ConfigError,
     CudaGraphUnsafeError,
@@ -51,12 +49,19 @@ from layerzero.errors import (
     LayerZeroReferenceWarning,
     NoKernelFoundError,
     NotInstalledError,
+    Reason,
     ReleasedWeightError,
     UnknownNameError,
     VersionMismatchError,
     WrongTypeError,
 )
-from layerzero.report import Reason, SelectionReport
+from layerzero.host import end as _end
+from layerzero.host import log as _log
+from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
+from layerzero.inspection.report import SelectionReport
+from layerzero.torch import attach as _attach
+from layerzero.torch import random as _random
+from layerzero.torch.slow_path import slow_call
 
 
 class VersionInfo(NamedTuple):
@@ -70,8 +75,13 @@ class VersionInfo(NamedTuple):
 
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the import: type checkers know the name
 if TYPE_CHECKING:
-    from layerzero._metrics import metrics as metrics
     from layerzero._operations import *  # noqa: F403
+    from layerzero.inspection.metrics import metrics as metrics
+    from layerzero.inspection.schemas import OperationSchema as OperationSchema
+    from layerzero.inspection.schemas import TensorSchema as TensorSchema
+    from layerzero.inspection.selection import KernelRegistry as KernelRegistry
+    from layerzero.inspection.selection import SelectionContext as SelectionContext
+    from layerzero.inspection.selection import SelectionContextBuilder as SelectionContextBuilder
     from layerzero.integrations.transformers.compiled import compile as compile
     from layerzero.integrations.transformers.compiled import dry_run as dry_run
     from layerzero.integrations.transformers.kernelize import kernelize as kernelize
@@ -80,11 +90,6 @@ if TYPE_CHECKING:
     from layerzero.kv_cache import KVCacheManager as KVCacheManager
     from layerzero.packing import PackedWeights as PackedWeights
     from layerzero.positions import alibi_slopes as alibi_slopes
-    from layerzero.schemas import OperationSchema as OperationSchema
-    from layerzero.schemas import TensorSchema as TensorSchema
-    from layerzero.selection import KernelRegistry as KernelRegistry
-    from layerzero.selection import SelectionContext as SelectionContext
-    from layerzero.selection import SelectionContextBuilder as SelectionContextBuilder
     from layerzero.tokenizers import detokenize as detokenize
     from layerzero.tokenizers import register_tokenizer as register_tokenizer
     from layerzero.tokenizers import tokenize as tokenize
@@ -108,34 +113,34 @@ _layerzero.set_hooks(
 )
 _operations = tuple(_layerzero.ops)
 if _log.wants_times():
-    from layerzero import _times
+    from layerzero.host import verbose as _verbose
 
-    _times.install()
+    _verbose.install()
 globals().update(_layerzero.ops)  # the C callables themselves
 try:
     _layerzero.startup()
 except LayerZeroError as _error:
     _or = " or load_config() reads another file" if isinstance(_error, ConfigError) else ""
     warnings.warn(f"{_error}. Every operation raises this error until it is corrected{_or}.", stacklevel=2)
-_torch.install()
+_attach.install()
 _end.install()
 
 # Names whose modules are imported on first use, because they need more than torch.
 _LAZY = {
     "KVCacheManager": "layerzero.kv_cache",
-    "KernelRegistry": "layerzero.selection",
-    "OperationSchema": "layerzero.schemas",
+    "KernelRegistry": "layerzero.inspection.selection",
+    "OperationSchema": "layerzero.inspection.schemas",
     "PackedWeights": "layerzero.packing",
     "PagedCache": "layerzero.integrations.transformers",
-    "SelectionContext": "layerzero.selection",
-    "SelectionContextBuilder": "layerzero.selection",
-    "TensorSchema": "layerzero.schemas",
+    "SelectionContext": "layerzero.inspection.selection",
+    "SelectionContextBuilder": "layerzero.inspection.selection",
+    "TensorSchema": "layerzero.inspection.schemas",
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
     "compile": "layerzero.integrations.transformers",
     "dry_run": "layerzero.integrations.transformers",
     "kernelize": "layerzero.integrations.transformers",
-    "metrics": "layerzero._metrics",
+    "metrics": "layerzero.inspection.metrics",
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",
     "tokenizer_identity": "layerzero.tokenizers",
@@ -149,7 +154,7 @@ def _lazy(name: str) -> Any:
     try:
         value = getattr(importlib.import_module(_LAZY[name]), name)
     except ImportError as error:
-        from layerzero._optional import as_not_installed
+        from layerzero.host.optional import as_not_installed
 
         if found := as_not_installed(error, f"layerzero.{name}"):
             raise found from None

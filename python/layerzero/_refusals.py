@@ -2,7 +2,7 @@
 
 from typing import Any, NoReturn
 
-from layerzero._contracts import contracts, no_derivative
+from layerzero.contracts import contracts, no_derivative
 from layerzero.errors import InvalidRequestError, KernelExecutionError, LayerZeroError, UnknownNameError, WrongTypeError
 
 WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"

@@ -1,9 +1,29 @@
 """Exceptions and warnings of LayerZero, and how the engine's errors become them."""
 
 import json
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from layerzero.report import Reason
+
+@dataclass(frozen=True)
+class Reason:
+    """A reason for which a kernel was refused."""
+
+    code: str
+    field: str
+    wanted: str
+    got: str
+    message: str
+
+    def __getitem__(self, key: str) -> str:
+        return asdict(self)[key]
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.message}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Returns the plain data."""
+        return asdict(self)
 
 
 class LayerZeroError(Exception):

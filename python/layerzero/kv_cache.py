@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._optional import need
 from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError
+from layerzero.host.optional import need
 
 _STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # in the order of lz_kv_strategy
 _LAYOUTS = ("NHD", "HND")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._writes import Seen, are_counted
 from layerzero.errors import InvalidRequestError
+from layerzero.torch.writes import Seen, are_counted
 
 
 class PackedWeights:

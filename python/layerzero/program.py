@@ -15,7 +15,7 @@ import math
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts
+from layerzero.contracts import contracts
 
 
 @dataclasses.dataclass(frozen=True)

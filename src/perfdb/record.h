@@ -17,7 +17,7 @@
 
 namespace lz::perfdb {
 
-// Version of the measurement method (python/layerzero/ops_bench.py); raised when older times can no longer be compared.
+// Version of the measurement method (python/layerzero/bench/operations.py); raised when older times can no longer be compared.
 inline constexpr int64_t kProtocol = 1;
 
 // Times in microseconds unless the name says otherwise. Empty optionals are null: unknown, or not applicable.

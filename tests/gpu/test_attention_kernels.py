@@ -3,7 +3,7 @@
 import layerzero as lz
 import pytest
 import torch
-from layerzero._references import call_reference
+from layerzero.torch.references import call_reference
 
 FEW = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 TILES = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}  # weights of 16 bits

@@ -12,9 +12,9 @@ import conformance_calls as calls
 import layerzero as lz
 import pytest
 import torch
-from layerzero._contracts import contracts
-from layerzero._inspect import kernel_rows
 from layerzero.backends.flashinfer import plans
+from layerzero.contracts import contracts
+from layerzero.inspection import kernel_rows
 from operation_cases import as_tuple, lines
 
 LOST = ("device-side assert", "illegal memory access", "misaligned address", "unspecified launch failure")

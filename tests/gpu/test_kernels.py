@@ -3,7 +3,7 @@
 import layerzero as lz
 import pytest
 import torch
-from layerzero._references import call_reference
+from layerzero.torch.references import call_reference
 from torch.nn import functional as F
 
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}

@@ -10,8 +10,8 @@ import library_stand_ins as stand_ins
 import pytest
 import torch
 from layerzero import _layerzero, backends
-from layerzero._contracts import contracts
 from layerzero.backends.flashinfer import plans
+from layerzero.contracts import contracts
 from operation_cases import lines
 
 NAMES = {op["id"]: name for name, contract in contracts().items() for op in contract["operations"]}

@@ -7,7 +7,7 @@ import pytest
 import row_calls
 import torch
 from conformance_calls import with_written
-from layerzero._references import call_reference
+from layerzero.torch.references import call_reference
 
 CALLS = list(row_calls.calls())
 

@@ -218,7 +218,7 @@ def test_every_operation_answers_questions(name):
 
 
 def test_operations_say_what_they_are():
-    from layerzero._contracts import contracts
+    from layerzero.contracts import contracts
 
     specs = {o["id"]: o for c in contracts().values() for o in c["operations"]}
     assert all(o["has_fallback"] and o["fallback_impl"] == f"ref.{i}" for i, o in specs.items())

@@ -104,7 +104,7 @@ def test_signature(name):
 
 
 def test_every_operation_has_a_signature_and_a_docstring():
-    from layerzero._contracts import contracts
+    from layerzero.contracts import contracts
 
     for name, contract in contracts().items():
         function = getattr(lz, name)

@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 
 F = torch.nn.functional
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

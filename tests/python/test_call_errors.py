@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero  # noqa: E402
-from layerzero._call_errors import names_of  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
+from layerzero.contracts.arguments import names_of  # noqa: E402
 
 X, W = torch.ones(4, 8), torch.ones(8)
 Q = torch.ones(1, 4, 2, 8)

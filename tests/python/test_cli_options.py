@@ -205,7 +205,7 @@ MEASURED = """
 import json, sys
 import layerzero as lz
 from layerzero import _layerzero, backends
-from layerzero._inspect import examined
+from layerzero.inspection import examined
 backends.ensure_registered()
 rows = [k for k in json.loads(_layerzero.kernels("linear")) if k["operation"] == "mlp.linear"]
 times = {"hwy": 100.0, "onednn": 50.0, "openblas": 25.0, "libxsmm": 200.0}

@@ -13,9 +13,9 @@ pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
 from layerzero import cli  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
 from layerzero._names import did_you_mean  # noqa: E402
-from layerzero._text import table  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
+from layerzero.inspection.text import table  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parent.parent
 NORM = ["rms_norm", "--input", "f32[2,8]", "--weight", "f32[8]"]

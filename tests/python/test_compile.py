@@ -8,12 +8,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _torch_ops  # noqa: E402
+from layerzero.torch import operators  # noqa: E402
 from operation_cases import NAMES, copied, few, same, tensors_of  # noqa: E402
 from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
-if not _torch_ops.register():
+if not operators.register():
     pytest.skip("this build has no torch operators", allow_module_level=True)
 
 every_operation = pytest.mark.parametrize("name", NAMES)

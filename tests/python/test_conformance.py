@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 import layerzero  # noqa: E402
 from conformance_calls import call_door, engine_accepts, problems, with_written  # noqa: E402
 from layerzero import _layerzero as door  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
-from layerzero._references import call_reference  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
+from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import arguments_of, lines  # noqa: E402
 
 

@@ -227,7 +227,7 @@ def test_measured_records_are_counted_before_a_first_call_too(tmp_path):
 
 
 def test_what_would_help_is_for_this_machine_and_the_best_comes_first():
-    from layerzero._doctor_text import doctor_text
+    from layerzero.inspection.doctor_text import doctor_text
 
     report = lz.doctor().to_dict()
     library = {"version": None, "installed": False, "usable": False, "kernels": 3, "tested_with": "1"}

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero  # noqa: E402
-from layerzero._contracts import contracts, flat_name  # noqa: E402
+from layerzero.contracts import contracts, flat_name  # noqa: E402
 from operation_cases import NAMES, as_tuple, cases, copied, few, same, tensors_of  # noqa: E402
 
 every_operation = pytest.mark.parametrize("name", NAMES)
@@ -291,7 +291,7 @@ def test_numpy_arrays_give_the_same(name):
 
 
 def to_numpy(tensor):
-    from layerzero._arrays import _to_numpy
+    from layerzero.torch.arrays import _to_numpy
 
     return _to_numpy(tensor.clone())
 

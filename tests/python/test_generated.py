@@ -9,7 +9,7 @@ from pathlib import Path
 
 import layerzero as lz
 import pytest
-from layerzero._contracts import contracts
+from layerzero.contracts import contracts
 
 ROOT = Path(__file__).resolve().parents[2]
 

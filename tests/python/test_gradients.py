@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _torch_ops  # noqa: E402
-from layerzero._contracts import contracts, has_whole_outputs  # noqa: E402
-from layerzero._references import call_reference  # noqa: E402
+from layerzero.contracts import contracts, has_whole_outputs  # noqa: E402
+from layerzero.torch import operators  # noqa: E402
+from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import NAMES, as_tuple, copied, few, same, tensors_of  # noqa: E402
 
 DIFFERENTIABLE = [n for n in NAMES if contracts()[n]["differentiable"]]
@@ -68,11 +68,11 @@ def steps_of(results):
 
 
 def through_operator(name):
-    return lambda **arguments: _torch_ops.call_operator(name, arguments)
+    return lambda **arguments: operators.call_operator(name, arguments)
 
 
 DOORS = {"eager": lambda name: getattr(lz, name)}
-if _torch_ops.register():
+if operators.register():
     DOORS["torch.ops"] = through_operator
 
 

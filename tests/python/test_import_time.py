@@ -61,8 +61,8 @@ import importlib.util, sys
 import layerzero as lz
 importlib.util.find_spec("torch")
 import torch
-from layerzero import _torch
-assert _torch.attached()
+from layerzero.torch import attach
+assert attach.attached()
 assert not any(type(f).__name__ == "_AfterTorch" for f in sys.meta_path)
 print(lz.rms_norm(torch.ones(2, 8), None).shape)
 """

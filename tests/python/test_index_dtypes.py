@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 from operation_cases import as_tuple, copied, few, same  # noqa: E402
 
 INTEGERS = {"int32", "int64"}
@@ -81,7 +81,7 @@ def test_every_kernel_takes_both(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if hasattr(torch.ops.layerzero, n)])
 def test_the_operators_of_torch_take_both(name):
-    from layerzero._torch_ops import call_operator
+    from layerzero.torch.operators import call_operator
 
     for _, arguments in few(name, 3):
         narrow, wide = (with_indices(name, arguments, d) for d in (torch.int32, torch.int64))

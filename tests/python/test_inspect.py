@@ -10,9 +10,9 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import backends  # noqa: E402
-from layerzero._optional import release_numbers  # noqa: E402
 from layerzero.backends.availability import availability_of  # noqa: E402
-from layerzero.report import SelectionReport  # noqa: E402
+from layerzero.host.optional import release_numbers  # noqa: E402
+from layerzero.inspection.report import SelectionReport  # noqa: E402
 
 X, W = torch.ones(2, 8), torch.ones(8)
 

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero._contracts import condition, contracts, present  # noqa: E402
+from layerzero.contracts import condition, contracts, present  # noqa: E402
 from operation_cases import NAMES, as_tuple, cases, same, tensors_of  # noqa: E402
 
 MORE_THAN = 2**31

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch")
 import conformance_calls as calls  # noqa: E402
 import library_stand_ins as stand_ins  # noqa: E402
 from layerzero import _layerzero, backends  # noqa: E402
-from layerzero._cases import arguments_of  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.bench.cases import arguments_of  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 from operation_cases import lines, tensors_of  # noqa: E402
 
 LIBRARIES = ("deep_gemm", "flashinfer", "liger", "quack", "sgl_kernel", "vllm")

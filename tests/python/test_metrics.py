@@ -82,6 +82,6 @@ def test_prometheus_reads_the_text():
 
 
 def test_names_are_quoted():
-    from layerzero._metrics import _labels
+    from layerzero.inspection.metrics import _labels
 
     assert _labels({"kernel_id": 'a"b\\c\n'}) == '{kernel="a\\"b\\\\c\\n"}'

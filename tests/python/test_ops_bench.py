@@ -12,7 +12,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _layerzero, cli, ops_bench  # noqa: E402
+from layerzero import _layerzero, cli  # noqa: E402
+from layerzero.bench import operations  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +40,7 @@ def folder(tmp_path):
 
 
 def test_cases_are_every_combination(folder):
-    cases = ops_bench.all_cases(folder=folder)
+    cases = operations.all_cases(folder=folder)
     assert [(c.line, c.cold) for c in cases] == [
         ("input=f32[1,64] weight=f32[64]", False),
         ("input=f32[16,96] weight=f32[96]", False),
@@ -57,10 +58,10 @@ for F,R in q4_0,18 q8_0,34; for B in 2
 
 def test_packed_weights_are_read_in_place_of_rows(tmp_path, monkeypatch):
     (tmp_path / "linear_gguf.cases").write_text(GGUF)
-    case, _ = cases = ops_bench.all_cases(folder=tmp_path)
+    case, _ = cases = operations.all_cases(folder=tmp_path)
     assert case.line.startswith("input=f32[1,64] weight=u8[16,36] packed=u8[1,576]~int(0,112) format=q4_0")
     with torch.inference_mode():
-        ops_bench.measure(case, rounds=4)
+        operations.measure(case, rounds=4)
     assert case.about["bytes"] == 4 * 64 + 576 + 4 * 16 + 4 * 16  # input, packed, bias, output
     assert len(case.stream) == 4
     options = {"packed": "given", "format": "q4_0", "bias": "given"}
@@ -72,42 +73,42 @@ def test_packed_weights_are_read_in_place_of_rows(tmp_path, monkeypatch):
         "list_kernels",
         lambda: [SimpleNamespace(kernel_id=k, version=1, library_version=None) for k in {*known, "another"}],
     )
-    assert [row["options"] for row in ops_bench.records(cases)] == [options] * len(case.samples)
+    assert [row["options"] for row in operations.records(cases)] == [options] * len(case.samples)
 
 
 def test_the_roof_is_what_takes_longer(tmp_path):
     (tmp_path / "linear.cases").write_text("cold input=f32[2,64] weight=f32[32,64]\n")
-    (case,) = ops_bench.all_cases(folder=tmp_path)
+    (case,) = operations.all_cases(folder=tmp_path)
     with torch.inference_mode():
-        ops_bench.measure(case, rounds=4)
+        operations.measure(case, rounds=4)
     assert len(case.copy) == 4
     case.stream, case.copy = [3.0] * 4, [6.0] * 4
     products = 2 * 2 * 64 * 32  # floating point operations
     slow, fast = ({"f32_gflop_s": products / us / 1e3, "weights_g_s": {}} for us in (12, 1))
-    assert ops_bench._shares(case, 24.0, slow) == {
+    assert operations._shares(case, 24.0, slow) == {
         "share_of_stream": 0.125,
         "share_of_copy": 0.25,
         "share_of_roof": pytest.approx(0.5),
     }
-    assert ops_bench._shares(case, 24.0, fast) == {
+    assert operations._shares(case, 24.0, fast) == {
         "share_of_stream": 0.125,
         "share_of_copy": 0.25,
         "share_of_roof": 0.25,
     }
     case.copy = []  # a call that writes next to nothing
-    assert ops_bench._shares(case, 24.0, fast)["share_of_copy"] == 0.125
+    assert operations._shares(case, 24.0, fast)["share_of_copy"] == 0.125
 
 
 @pytest.mark.parametrize("written", [0, 3, 8, 16, 24, 28, 61])
 def test_a_copy_reads_all_once_and_writes_what_the_call_writes_in_words(written):
-    steps = ops_bench._steps([(1000, 16), (2000, 12), (3000, 4)], 5000, written)
+    steps = operations._steps([(1000, 16), (2000, 12), (3000, 4)], 5000, written)
     words = written // 8 * 8
     assert all(number % 8 == 0 for step in steps for number in step)
     seen = [address for start, _, size in steps for address in range(start, start + size)]
     assert {*range(1000, 1016), *range(2000, 2008)} == set(seen) and len(seen) == max(24, words)
     targets = [address for _, to, size in steps if to for address in range(to, to + size)]
     assert targets == list(range(5000, 5000 + words))
-    assert ops_bench._steps([(3000, 4)], 5000, 16) == []
+    assert operations._steps([(3000, 4)], 5000, 16) == []
 
 
 def test_a_weight_becomes_a_number_once():
@@ -115,7 +116,7 @@ def test_a_weight_becomes_a_number_once():
     roof = {"f32_gflop_s": 2, "weights_g_s": {"numbers bf16": 4.0, "half_bytes bf16": 2.0, "half_bytes int8": 8.0}}
 
     def us(dtype, **options):
-        return ops_bench._compute_us(about | {"dtype": dtype, "options": options}, roof)
+        return operations._compute_us(about | {"dtype": dtype, "options": options}, roof)
 
     assert us("bf16", format="mxfp4") == pytest.approx(10000 / 2e3 + 20000 / 4e3)
     assert us("bf16", format="fp8_e4m3") == us("bf16") == pytest.approx(30000 / 4e3)  # no loop: the products alone
@@ -124,7 +125,7 @@ def test_a_weight_becomes_a_number_once():
 
 
 def test_roofs_are_of_this_machine():
-    roof = ops_bench.roofs(bytes_read=1 << 20, rounds=1)
+    roof = operations.roofs(bytes_read=1 << 20, rounds=1)
     assert roof["stream_gb_s"] > 0 and roof["f32_gflop_s"] > 0
     assert all(rate > 0 for rate in roof["weights_g_s"].values())
     assert {name.split()[1] for name in roof["weights_g_s"]} <= {"f32", "bf16", "int8"}
@@ -133,59 +134,59 @@ def test_roofs_are_of_this_machine():
 def test_causal_attention_multiplies_half():
     axes = {"b": 1, "h_q": 2, "h_kv": 2, "s_q": 3, "s_kv": 3, "d_qk": 4, "d_v": 4}
     about = {"operation": "attention.standard.prefill", "axes": axes, "options": {"causal": "true"}}
-    assert ops_bench._multiply_adds(about) == 2 * (1 + 2 + 3) * 8
-    assert ops_bench._multiply_adds(about | {"options": {}}) == 2 * 9 * 8
+    assert operations._multiply_adds(about) == 2 * (1 + 2 + 3) * 8
+    assert operations._multiply_adds(about | {"options": {}}) == 2 * 9 * 8
 
 
 def test_attention_over_pages_multiplies_all_blocks():
     axes = {"b": 1, "h_q": 2, "h_kv": 1, "blocks": 3, "block_size": 16, "max_blocks": 3, "d_qk": 4, "d_v": 4}
     about = {"operation": "attention.gqa.decode.block_table", "axes": axes, "options": {}}
-    assert ops_bench._multiply_adds(about) == 2 * 3 * 16 * 8
+    assert operations._multiply_adds(about) == 2 * 3 * 16 * 8
 
 
 def test_every_shipped_case_is_a_call_with_an_own_kernel():
-    for case in ops_bench.all_cases():
+    for case in operations.all_cases():
         if case.line.count(",") and any(len(n) > 4 for n in case.line.replace("]", ",").replace("[", ",").split(",")):
             continue  # the large ones have small neighbours
-        report = lz.explain(case.operation, **ops_bench.arguments_of(case.operation, case.line))
+        report = lz.explain(case.operation, **operations.arguments_of(case.operation, case.line))
         assert any(c.admissible and not c.reference for c in report.candidates), case
 
 
 def test_a_wrong_kernel_is_not_timed(folder):
-    case = ops_bench.all_cases(folder=folder)[0]
+    case = operations.all_cases(folder=folder)[0]
     wanted = torch.ones(8)
     with pytest.raises(RuntimeError, match="some.kernel is off by"):
-        ops_bench._check(case, {"some.kernel": wanted * 1.1}, wanted)
-    ops_bench._check(case, {"some.kernel": wanted.clone()}, wanted)
+        operations._check(case, {"some.kernel": wanted * 1.1}, wanted)
+    operations._check(case, {"some.kernel": wanted.clone()}, wanted)
 
 
 def measured(samples, again):
-    return ops_bench.Case("rms_norm", "", False, samples=samples, again=again)
+    return operations.Case("rms_norm", "", False, samples=samples, again=again)
 
 
 def test_regret_is_judged_on_the_other_rounds():
     # b is best in the even rounds; in the odd ones it costs twice as much as a.
     case = measured({"a": [2.0, 1.0] * 4, "b": [1.0, 2.0] * 4}, [2.0, 1.0] * 4)
-    assert ops_bench._regret(case, "b") == 1.0
-    assert ops_bench._regret(case, "a") == 1.0  # faster than the oracle where it is judged: not below 1
+    assert operations._regret(case, "b") == 1.0
+    assert operations._regret(case, "a") == 1.0  # faster than the oracle where it is judged: not below 1
     case = measured({"a": [2.0] * 8, "b": [1.0] * 8}, [2.0] * 8)
-    assert ops_bench._regret(case, "a") == 2.0
+    assert operations._regret(case, "a") == 2.0
     noisy = measured({"a": [1.1] * 8, "b": [1.0] * 8}, [1.3] * 8)
-    assert ops_bench._regret(noisy, "a") == 1.0  # less than a is from itself
+    assert operations._regret(noisy, "a") == 1.0  # less than a is from itself
 
 
 def test_records_decide_what_runs(folder):
-    case = ops_bench.all_cases(folder=folder)[0]
-    ops_bench.measure(case, 4)
+    case = operations.all_cases(folder=folder)[0]
+    operations.measure(case, 4)
     assert set(case.samples) >= {"hwy.norm.rms", "torch.rms_norm"}
     case.samples = {"hwy.norm.rms": [9.0] * 4, "torch.rms_norm": [1.0] * 4}
-    assert ops_bench._chosen(case) == "hwy.norm.rms"
-    ops_bench._use(ops_bench.records([case]))
-    assert ops_bench._chosen(case) == "torch.rms_norm"
+    assert operations._chosen(case) == "hwy.norm.rms"
+    operations._use(operations.records([case]))
+    assert operations._chosen(case) == "torch.rms_norm"
     winner = next(c for c in lz.explain("rms_norm", **case.call).candidates if c.kernel_id == "torch.rms_norm")
     assert any(term.name == "measured" for term in winner.terms)
     with lz.policy(perfdb={"enabled": False}):
-        assert ops_bench._chosen(case) == "hwy.norm.rms"
+        assert operations._chosen(case) == "hwy.norm.rms"
 
 
 def test_a_written_prior_is_read_by_the_next_process(folder, tmp_path, capfd, monkeypatch):
@@ -197,11 +198,11 @@ def test_a_written_prior_is_read_by_the_next_process(folder, tmp_path, capfd, mo
     assert report["regret"]["priorities"]["calls"] == 5
     assert report["calls"][-1]["share_of_stream"] > 0
     assert report["calls"][-1]["share_of_copy"] == report["calls"][-1]["share_of_roof"] > 0
-    cases = ops_bench.all_cases(folder=folder)
+    cases = operations.all_cases(folder=folder)
     for case in cases:
-        ops_bench.measure(case, 4)
+        operations.measure(case, 4)
         case.samples = {kernel: [1.0 if kernel.startswith("torch") else 9.0] * 4 for kernel in case.samples}
-    assert ops_bench.write_prior(cases, tmp_path / "cache/prior.records.json") >= 10
+    assert operations.write_prior(cases, tmp_path / "cache/prior.records.json") >= 10
     script = (
         "import torch, layerzero as lz; print(lz.which('rms_norm', torch.ones(1, 64), torch.ones(64))['kernel_id'])"
     )
@@ -254,7 +255,7 @@ def rows_of(**columns):
             "p95_us": 1000.0,
             "samples": 20,
             "variance_us": 0.0,
-            "protocol": ops_bench.PROTOCOL,
+            "protocol": operations.PROTOCOL,
             "warmup_runs": 1,
             "timer": "wall",
             "interleaved": True,
@@ -271,7 +272,7 @@ def rows_of(**columns):
 
 
 def chosen_with(rows):
-    ops_bench._use(rows)
+    operations._use(rows)
     return lz.which("linear", X, W)["kernel_id"]
 
 
@@ -281,7 +282,7 @@ def test_records_of_this_protocol_and_version_decide():
 
 
 def test_records_of_another_protocol_do_not():
-    by_priority, (_, rows) = chosen_with([]), rows_of(protocol=ops_bench.PROTOCOL + 998)
+    by_priority, (_, rows) = chosen_with([]), rows_of(protocol=operations.PROTOCOL + 998)
     assert chosen_with(rows) == by_priority
     assert lz.doctor().counters.measured_records == 0
 
@@ -309,4 +310,4 @@ def test_cold_times_decide_where_there_are_warm_ones_too():
 
 def test_the_protocol_of_measuring_is_the_library_s():
     header = (ROOT / "src/perfdb/record.h").read_text()
-    assert f"kProtocol = {ops_bench.PROTOCOL};" in header
+    assert f"kProtocol = {operations.PROTOCOL};" in header

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _optional  # noqa: E402
-from layerzero._optional import PACKAGES, in_range, install_command  # noqa: E402
+from layerzero.host import optional  # noqa: E402
+from layerzero.host.optional import PACKAGES, in_range, install_command  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = Path(lz.__file__).parent.parent
@@ -34,7 +34,7 @@ def test_extras_have_the_tested_ranges():
         f"{name}{package.tested}" for name, package in PACKAGES.items() if package.extra
     }
     for name in PACKAGES:  # what the tests run with is in the range
-        version = _optional.version_of(name)
+        version = optional.version_of(name)
         assert version is None or in_range(version, PACKAGES[name].tested), name
 
 
@@ -112,8 +112,8 @@ def test_a_gguf_file_wants_its_readers(tmp_path):
 
 
 def test_a_version_that_is_too_old_is_named(monkeypatch):
-    monkeypatch.setattr(_optional, "version_of", lambda name: "4.40.0")
+    monkeypatch.setattr(optional, "version_of", lambda name: "4.40.0")
     error = ImportError("cannot import name 'AttentionMaskInterface'", name="transformers")
-    found = _optional.as_not_installed(error, "layerzero.kernelize")
+    found = optional.as_not_installed(error, "layerzero.kernelize")
     assert isinstance(found, lz.NotInstalledError) and "4.40.0" in str(found) and ">=5.17" in found.wanted
-    assert _optional.as_not_installed(ImportError("no", name="layerzero._nothing"), "x") is None
+    assert optional.as_not_installed(ImportError("no", name="layerzero._nothing"), "x") is None

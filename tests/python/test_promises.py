@@ -158,7 +158,8 @@ def interrupt_after(calls, function):
 
 def test_an_interrupted_benchmark_keeps_its_results(monkeypatch, capsys):
     pytest.importorskip("transformers")
-    from layerzero import _host_bench, cli
+    from layerzero import cli
+    from layerzero.bench import host
     from layerzero.models import family_bench
 
     monkeypatch.setattr(family_bench, "examine", interrupt_after(1, family_bench.examine))
@@ -168,7 +169,7 @@ def test_an_interrupted_benchmark_keeps_its_results(monkeypatch, capsys):
     assert cli.run(["bench", "models", "--families", "gpt2", "--json"]) == 130  # nothing measured: nothing printed
     assert capsys.readouterr().out == ""
 
-    monkeypatch.setattr(_host_bench, "_measure", interrupt_after(2, _host_bench._measure))
+    monkeypatch.setattr(host, "_measure", interrupt_after(2, host._measure))
     assert cli.run(["bench", "host", "--operation", "rms_norm", "--rounds", "1", "--json"]) == 130
     report = json.loads(capsys.readouterr().out)
     assert len(report["results"]) == 2 and report["interrupted"]

@@ -11,8 +11,8 @@ from conformance_calls import call_door, problems, with_written  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from layerzero import _layerzero as door  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
-from layerzero._references import call_reference  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
+from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import arguments_of  # noqa: E402
 
 NAMES = sorted(contracts())

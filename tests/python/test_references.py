@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
-from layerzero import _log  # noqa: E402
+from layerzero.host import log  # noqa: E402
 from planted_library import DOORS, OWN, W, X  # noqa: E402
 
 library = planted_library.library
@@ -18,10 +18,10 @@ library = planted_library.library
 @pytest.fixture
 def forgotten():
     """Nothing was logged yet."""
-    kept = set(_log._told)
-    _log._told.clear()
+    kept = set(log._told)
+    log._told.clear()
     yield
-    _log._told.update(kept)
+    log._told.update(kept)
 
 
 def calls(operation="norm.rms"):

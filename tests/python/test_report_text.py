@@ -44,7 +44,7 @@ def test_a_notebook_shows_html_without_markup_of_the_data(name):
 
 
 def test_html_is_escaped():
-    from layerzero._text import html_table, html_text
+    from layerzero.inspection.text import html_table, html_text
 
     assert "<b>" not in html_table(["<b>"], [["<b>"]], "<b>") + html_text("<b>")
 

@@ -13,9 +13,9 @@ from layerzero import (  # noqa: E402
     SelectionContext,
     SelectionContextBuilder,
     TensorSchema,
-    _inspect,  # noqa: E402
+    inspection,
 )
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 
 X, W = torch.ones(4, 8), torch.ones(8)
 Q, K = torch.ones(2, 5, 8, 16), torch.ones(2, 7, 2, 16)
@@ -281,7 +281,7 @@ def test_candidates_and_fallback(registry):
     of_all, of_one = registry.get_candidates("attention"), registry.get_candidates("attention.gqa.decode")
     assert {k.operation for k in of_one} == {"attention.gqa.decode"}
     assert {k.operation for k in of_all} == {o["id"] for o in contracts()["attention"]["operations"]}
-    assert [k.to_dict() for k in of_all] == _inspect.kernel_rows("attention")
+    assert [k.to_dict() for k in of_all] == inspection.kernel_rows("attention")
     assert registry.get_candidates("no.such") == [] and registry.get_fallback("no.such") is None
     fallback = registry.get_fallback("attention.gqa.decode")
     report = lz.explain("attention", Q[:, :1], K, K, layout="BSHD")

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -115,19 +115,19 @@ def test_references_refuse_in_the_engines_words():
 
 
 def test_only_the_references_own_words_are_a_refusal(monkeypatch):
-    from layerzero import _references
+    from layerzero.torch import references
 
     for text in ("too many values to unpack", "weights: wanted one, got two"):
 
         def fault(input, weight=None, eps=1e-6, offset=0.0, text=text):
             raise ValueError(text)
 
-        monkeypatch.setattr(_references, "reference_function", lambda name: fault)  # noqa: B023
-        _references._keywords.cache_clear()
+        monkeypatch.setattr(references, "reference_function", lambda name: fault)  # noqa: B023
+        references._keywords.cache_clear()
         with torch.autocast("cpu"), pytest.raises(ValueError, match=text) as caught:
             lz.rms_norm(X, W)
         assert not isinstance(caught.value, lz.LayerZeroError)
-    _references._keywords.cache_clear()
+    references._keywords.cache_clear()
 
 
 def test_a_formula_has_no_dropout():

@@ -5,8 +5,8 @@ import random
 
 import pytest
 import torch
-from layerzero._references import reference_function
 from layerzero.backends.torch import attention, attention_flash, attention_matmul
+from layerzero.torch.references import reference_function
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
@@ -307,7 +307,7 @@ def test_notes_are_those_of_the_call(monkeypatch):
     import json
 
     import layerzero as lz
-    from layerzero import _inspect
+    from layerzero import inspection
     from layerzero.backends.torch import can_use
 
     asked = []
@@ -315,12 +315,12 @@ def test_notes_are_those_of_the_call(monkeypatch):
     q, k, v = tensors(1)
     plain = lz.explain("attention", q, k, v, layout="BSHD")
     assert "notes" not in plain.to_dict()
-    answer = _inspect._layerzero.explain
+    answer = inspection._layerzero.explain
 
     def on_a_device(*args):
         return json.dumps(json.loads(answer(*args)) | {"kernel_id": "torch.sdpa.auto"})
 
-    monkeypatch.setattr(_inspect._layerzero, "explain", on_a_device)
+    monkeypatch.setattr(inspection._layerzero, "explain", on_a_device)
     report = lz.explain("attention", q, k, value=v, layout="BSHD", causal=False, dropout_p=0.25)
     assert report.notes == ["torch chooses math"] and str(report).endswith("torch chooses math")
     assert [a is b for a, b in zip(asked[0], (q, k, v), strict=False)] == [True] * 3

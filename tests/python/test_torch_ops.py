@@ -9,12 +9,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _layerzero, _torch_ops  # noqa: E402
-from layerzero._contracts import condition, contracts, holds  # noqa: E402
-from layerzero._references import call_reference  # noqa: E402
+from layerzero import _layerzero  # noqa: E402
+from layerzero.contracts import condition, contracts, holds  # noqa: E402
+from layerzero.torch import operators  # noqa: E402
+from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import NAMES, as_tuple, cases, copied, few, same, tensors_of  # noqa: E402
 
-if not _torch_ops.register():
+if not operators.register():
     pytest.skip("this build has no torch operators", allow_module_level=True)
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
@@ -26,7 +27,7 @@ OPS = torch.ops.layerzero
 def operator(name, arguments):
     """The overload of a case, and its arguments."""
     decides = condition(contracts()[name])
-    one = [o for o in _torch_ops.operators() if o.name == name][holds(arguments.get(decides))]
+    one = [o for o in operators.operators() if o.name == name][holds(arguments.get(decides))]
     return one.function, {key: value for key, value in arguments.items() if key not in one.fixed}
 
 
@@ -356,7 +357,7 @@ def test_python_kernels_get_layouts_and_give_strides():
 
 def test_the_library_needs_c_symbols_of_torch_alone():
     undefined = subprocess.run(
-        ["nm", "-DC", "--undefined-only", str(_torch_ops.LIBRARY.resolve())], capture_output=True, text=True, check=True
+        ["nm", "-DC", "--undefined-only", str(operators.LIBRARY.resolve())], capture_output=True, text=True, check=True
     ).stdout
     symbols = [line.split(maxsplit=1)[1].strip() for line in undefined.splitlines()]
     names = [s.split(" ", 1)[-1] if s[:2] in ("U ", "w ") else s for s in symbols]
@@ -365,6 +366,6 @@ def test_the_library_needs_c_symbols_of_torch_alone():
 
 
 def test_tags_keep_strides():
-    for one in _torch_ops.operators():
+    for one in operators.operators():
         if one.function.tags:  # torch >= 2.12
             assert torch.Tag.needs_fixed_stride_order in one.function.tags

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 from adapter_calls import values_of  # noqa: E402
 from conformance_calls import call_door, engine_accepts, problems  # noqa: E402
-from layerzero._contracts import parameter_names  # noqa: E402
 from layerzero.backends.torch import pages, partials, sparse  # noqa: E402
+from layerzero.contracts import parameter_names  # noqa: E402
 from operation_cases import cases, lines  # noqa: E402
 
 ROWS = {

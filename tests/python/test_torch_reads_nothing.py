@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from adapter_calls import values_of  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
 from layerzero.backends import FOLDER  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 from operation_cases import cases  # noqa: E402
 
 MODULES = ("partials", "paged", "latent", "sparse", "varlen")

@@ -8,8 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import row_calls  # noqa: E402
 from conformance_calls import with_written  # noqa: E402
-from layerzero._references import call_reference, reference_function  # noqa: E402
 from layerzero.backends.torch import quantize  # noqa: E402
+from layerzero.torch.references import call_reference, reference_function  # noqa: E402
 
 CALLS = list(row_calls.calls())
 

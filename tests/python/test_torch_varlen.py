@@ -12,9 +12,9 @@ import pytest
 torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 from adapter_calls import values_of  # noqa: E402
-from layerzero._contracts import parameter_names  # noqa: E402
-from layerzero._references import call_reference  # noqa: E402
 from layerzero.backends.torch import varlen  # noqa: E402
+from layerzero.contracts import parameter_names  # noqa: E402
+from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import as_tuple, cases  # noqa: E402
 
 GARBAGE = 12345.0

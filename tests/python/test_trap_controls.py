@@ -14,15 +14,17 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _layerzero, _log, _random, _slow, _torch, _torch_ops, backends, errors  # noqa: E402
+from layerzero import _layerzero, backends, errors  # noqa: E402
 from layerzero._policy import scope_of_context  # noqa: E402
-from layerzero._slow import slow_call  # noqa: E402
+from layerzero.host import log  # noqa: E402
+from layerzero.torch import attach, operators, random, slow_path  # noqa: E402
+from layerzero.torch.slow_path import slow_call  # noqa: E402
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_map_only  # noqa: E402
 
-if not _torch_ops.register():
+if not operators.register():
     pytest.skip("this build has no torch operators", allow_module_level=True)
 
 
@@ -43,14 +45,14 @@ MODULES = [module(name) for name in ("test_door", "test_slow_door", "test_traps"
 def attached(states=None, negatives=None):
     """A door that has learned something else of torch."""
     try:
-        yield _layerzero.attach(torch, states or _torch._calibrate(torch), negatives or _torch._negatives(torch))
+        yield _layerzero.attach(torch, states or attach._calibrate(torch), negatives or attach._negatives(torch))
     finally:
-        _layerzero.attach(torch, _torch._calibrate(torch), _torch._negatives(torch))
+        _layerzero.attach(torch, attach._calibrate(torch), attach._negatives(torch))
 
 
 def taken_for_plain(state):
     """The thread's dispatch keys as they are in `state` count as those of eager code."""
-    plain, _ = _torch._calibrate(torch)
+    plain, _ = attach._calibrate(torch)
     with state:
         keys = _layerzero.dispatch_key_state()
     assert keys != plain
@@ -90,7 +92,7 @@ def patched(where, name, value):
 def versions_stay():
     with patched(torch._C, "_increment_version", lambda tensors: None), attached():
         yield
-    _layerzero.attach(torch, _torch._calibrate(torch), _torch._negatives(torch))
+    _layerzero.attach(torch, attach._calibrate(torch), attach._negatives(torch))
 
 
 # ---- faults of calls that need the slow door and are computed on memory, as plain ones are
@@ -121,10 +123,10 @@ def set_slow(slow):
         slow,
         backends.resolve,
         scope_of_context,
-        _log.selected,
-        _log.failed,
-        _log.guessed,
-        _random.draw,
+        log.selected,
+        log.failed,
+        log.guessed,
+        random.draw,
         backends.proof.prove,
         backends.begin,
     )
@@ -211,7 +213,7 @@ CONTROLS = {
     "gradient": (lambda: unguarded(wants_gradient, without_gradient), {"test_gradient": [("rms_norm",)]}),
     "forward mode": (lambda: unguarded(is_dual, without_level), {"test_forward_mode": [()]}),
     "tangents of operators": (
-        lambda: patched(_torch_ops, "_has_tangent", lambda tensors: False),
+        lambda: patched(operators, "_has_tangent", lambda tensors: False),
         {"test_operators_keep_tangents": [()]},
     ),
     "function modes": (
@@ -243,7 +245,7 @@ CONTROLS = {
     ),
     "zero tensors": (lambda: unguarded(is_zero, of_anything), {"test_zero_tensors_have_their_values": [()]}),
     "kinds of tensors": (
-        lambda: patched(_slow, "_check_readable", lambda *call: None),
+        lambda: patched(slow_path, "_check_readable", lambda *call: None),
         {"test_kinds_without_readable_values_are_refused": refused_kinds()},
     ),
     "versions": (versions_stay, {"test_out_advances_the_version_counter": [(None,)]}),
@@ -302,9 +304,9 @@ from torch.utils._python_dispatch import TorchDispatchMode as Mode
 plain = layerzero._layerzero.dispatch_key_state()
 with Mode():
     mode = layerzero._layerzero.dispatch_key_state()
-layerzero._torch._calibrate = lambda torch: (plain, mode)
-layerzero._torch._attached = None
-layerzero._torch.attach(torch)
+layerzero.torch.attach._calibrate = lambda torch: (plain, mode)
+layerzero.torch.attach._attached = None
+layerzero.torch.attach.attach(torch)
 """
     at = source.index("import torch\n") + len("import torch\n")
     done = subprocess.run(

@@ -10,14 +10,14 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _torch_ops  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
+from layerzero.torch import operators  # noqa: E402
 from operation_cases import NAMES, as_tuple, copied, few, same, tensors_of  # noqa: E402
 from torch.utils._pytree import tree_map_only  # noqa: E402
 
 every_operation = pytest.mark.parametrize("name", NAMES)
 # Overloads of torch.ops that differ from the default one by a flag alone.
-FLAGGED = [o for o in _torch_ops.operators() if True in o.fixed.values()] if _torch_ops.register() else []
+FLAGGED = [o for o in operators.operators() if True in o.fixed.values()] if operators.register() else []
 
 
 def served(name, count):
@@ -156,9 +156,9 @@ def test_autocast_off_inside_is_the_plain_call(name):
 
 
 UNCALIBRATED = """
-import layerzero._torch
-layerzero._torch._calibrate = lambda torch: None  # a torch whose dispatch keys cannot be read
-layerzero._torch._negatives = lambda torch: ((), ())  # nor its tensors' bits
+import layerzero.torch.attach
+layerzero.torch.attach._calibrate = lambda torch: None  # a torch whose dispatch keys cannot be read
+layerzero.torch.attach._negatives = lambda torch: ((), ())  # nor its tensors' bits
 import torch
 import layerzero as lz
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 from layerzero.program import ProgramBuilder, Rows  # noqa: E402
 from operation_cases import arguments_of  # noqa: E402
 

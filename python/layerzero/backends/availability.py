@@ -4,7 +4,7 @@ import functools
 import importlib.util
 from typing import Any
 
-from layerzero import _optional
+from layerzero.host import optional
 
 
 def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -39,7 +39,7 @@ def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
 def version_of(requirements: list[dict[str, str]]) -> str | None:
     """Returns the installed version of a descriptor's first requirement, the library itself."""
     distribution = requirements[0].get("distribution") if requirements else None
-    return _optional.version_of(distribution) if distribution else None
+    return optional.version_of(distribution) if distribution else None
 
 
 def _install(requirement: dict[str, str]) -> str:
@@ -67,11 +67,11 @@ def _missing(module: str, distribution: str, at_least: str, below: str) -> str:
         return f"module {module} is not installed ({error})"
     if not at_least and not below:
         return ""
-    installed = _optional.version_of(distribution)
+    installed = optional.version_of(distribution)
     if installed is None:
         return f"module {module} is installed without the metadata of {distribution}: its version is unknown"
-    if at_least and _optional.release_numbers(installed) < _optional.release_numbers(at_least):
+    if at_least and optional.release_numbers(installed) < optional.release_numbers(at_least):
         return f"{package}{installed} is older than {at_least}"
-    if below and _optional.release_numbers(installed) >= _optional.release_numbers(below):
+    if below and optional.release_numbers(installed) >= optional.release_numbers(below):
         return f"{package}{installed} is not older than {below}"
     return ""

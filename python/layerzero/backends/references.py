@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from layerzero._contracts import Contract, contracts
-from layerzero._references import host_kernel
+from layerzero.contracts import Contract, contracts
+from layerzero.torch.references import host_kernel
 
 
 def descriptor() -> dict[str, Any]:

@@ -119,7 +119,7 @@ def run(arguments: list[str]) -> int:
     except LayerZeroError as error:
         return report_error(error, as_json=as_json)
     except ImportError as error:
-        from layerzero._optional import as_not_installed
+        from layerzero.host.optional import as_not_installed
 
         if found := as_not_installed(error, "this command"):
             return report_error(found, as_json=as_json)

@@ -12,11 +12,11 @@ import typer
 import typer.core
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts, flat_name, meant_by
 from layerzero._names import did_you_mean, known_name
-from layerzero._ranks import Description
 from layerzero._refusals import refuse_request
-from layerzero._text import table, terminal_width
+from layerzero.contracts import contracts, flat_name, meant_by
+from layerzero.contracts.axes import Description
+from layerzero.inspection.text import table, terminal_width
 
 SHORT = {
     "f64": "float64",

@@ -14,8 +14,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from layerzero._refusals import refuse_request
-from layerzero._text import table, terminal_width
 from layerzero.errors import InvalidRequestError, LayerZeroError
+from layerzero.inspection.text import table, terminal_width
 
 INTERRUPTED = 130  # exit code
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]

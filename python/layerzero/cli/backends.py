@@ -3,9 +3,9 @@
 import typer
 
 from layerzero import backends
-from layerzero._text import backends_text
 from layerzero.backends.report import report
 from layerzero.cli._output import Json, NoImport, print_json
+from layerzero.inspection.text import backends_text
 
 
 def command(no_import: NoImport = False, json: Json = False) -> None:

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from layerzero._names import DTYPES, one_of
-from layerzero._optional import need
 from layerzero.cli._output import Json, print_json, print_table, progress
+from layerzero.host.optional import need
 
 
 def command(

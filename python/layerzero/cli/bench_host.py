@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from layerzero._names import known_name, one_of
-from layerzero._optional import need
 from layerzero._refusals import refuse_request
 from layerzero.cli._call import operation_names
 from layerzero.cli._output import Json, finish, print_table, progress
+from layerzero.host.optional import need
 
 
 def command(
@@ -26,7 +26,7 @@ def command(
     need("torch", what="bench host")
     import torch
 
-    from layerzero._host_bench import host_costs
+    from layerzero.bench.host import host_costs
 
     if device == "cuda" and not torch.cuda.is_available():
         raise typer.BadParameter("wanted a CUDA device, got none; `layerzero doctor` says why", param_hint="--device")

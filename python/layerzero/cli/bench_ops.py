@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from layerzero._names import known_name
-from layerzero._optional import need
 from layerzero.cli._call import operation_names
 from layerzero.cli._output import Json, finish, print_table, progress
 from layerzero.errors import InvalidRequestError
+from layerzero.host.optional import need
 
 
 def command(
@@ -23,22 +23,23 @@ def command(
     for name in operations.split(",") if operations else ():
         known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
     need("torch", what="bench ops")
-    from layerzero import ops_bench
+    from layerzero.bench.operations import all_cases, run
+    from layerzero.bench.operations import write_prior as write
     from layerzero.models.disk_cache import cache_dir
 
     chosen = None if operations is None else [name.strip() for name in operations.split(",")]
-    found = ops_bench.all_cases(chosen, cases)
+    found = all_cases(chosen, cases)
     missing = set(chosen or ()) - {case.operation for case in found}
     if missing or not found:
-        names = sorted({case.operation for case in ops_bench.all_cases(None, cases)})
+        names = sorted({case.operation for case in all_cases(None, cases)})
         raise InvalidRequestError(
             f"--operations: wanted some of {', '.join(names)}, got {', '.join(sorted(missing))!r}"
         )
     with progress("calls", total=len(found)) as step:
-        report = ops_bench.run(found, rounds, on_step=step)
+        report = run(found, rounds, on_step=step)
     if write_prior and "interrupted" not in report:
         path = cache_dir() / "prior.records.json"
-        report["prior"] = {"path": str(path), "records": ops_bench.write_prior(found, path)}
+        report["prior"] = {"path": str(path), "records": write(found, path)}
     finish(report, json, _print)
 
 

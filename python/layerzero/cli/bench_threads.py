@@ -11,7 +11,7 @@ def command(
     rounds: Annotated[int, typer.Option(help="repetitions of each way", min=1)] = 21, json: Json = False
 ) -> None:
     """Measures the overhead of a parallel loop: in torch's pool, in a program of LayerZero, in LayerZero alone."""
-    from layerzero._thread_bench import fork_join
+    from layerzero.bench.threads import fork_join
 
     finish(fork_join(rounds), json, _print)
 

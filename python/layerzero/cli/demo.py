@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from layerzero._names import DTYPES, one_of
-from layerzero._optional import need
 from layerzero.cli._output import Json, finish, note, one_of_option, print_table, progress
+from layerzero.host.optional import need
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 AGREEMENT_TOKENS = 16

@@ -5,8 +5,8 @@ import importlib
 
 import typer
 
-from layerzero._inspect import examined
 from layerzero.cli._output import Json, NoImport, print_json
+from layerzero.inspection import examined
 
 
 def command(no_import: NoImport = False, json: Json = False) -> None:

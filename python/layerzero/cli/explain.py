@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from layerzero._inspect import explained
-from layerzero._text import terminal_width
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, Verbose, print_json, print_table
-from layerzero.report import SelectionReport
+from layerzero.inspection import explained
+from layerzero.inspection.report import SelectionReport
+from layerzero.inspection.text import terminal_width
 
 SCORE = (
     "score: the highest runs. priority is the kernel's declared rank; a measured kernel loses 10 points for each "

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from layerzero._names import ACTIVATIONS, DTYPES, WEIGHTS, check_weights, one_of
-from layerzero._optional import need
 from layerzero._refusals import refuse_request
 from layerzero.cli._output import INTERRUPTED, Json, Quiet, note, one_of_option, print_json
 from layerzero.errors import InvalidRequestError
+from layerzero.host.optional import need
 
 
 def command(

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 import typer
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts
-from layerzero._inspect import kernel_rows
 from layerzero._names import known_name, one_of
 from layerzero.cli._call import Operation
 from layerzero.cli._output import Json, Verbose, print_json, print_table
+from layerzero.contracts import contracts
+from layerzero.inspection import kernel_rows
 
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "hpu")
 

@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 import layerzero as lz
-from layerzero._inspect import operation_of_kernel
 from layerzero._names import known_name
 from layerzero.cli._call import all_kernel_ids, kernel_ids, operation_names, read_call, takes_call
 from layerzero.cli._output import Json, print_json
+from layerzero.inspection import operation_of_kernel
 
 
 @takes_call

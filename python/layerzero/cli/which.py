@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from layerzero._inspect import choice, explained
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, print_json
+from layerzero.inspection import choice, explained
 
 
 @takes_call

@@ -9,10 +9,10 @@ import torch
 
 from layerzero import _layerzero
 from layerzero._refusals import refuse_request
-from layerzero._tokenizer_libraries import typed_errors
 from layerzero.errors import InvalidRequestError
 from layerzero.models.time_limit import within
 from layerzero.tokenizers import detokenize, register_tokenizer, tokenize
+from layerzero.tokenizers.libraries import typed_errors
 
 _OPS = _layerzero.ops
 TEMPLATE_SECONDS = 10.0  # a chat template takes milliseconds; one that loops is stopped

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from layerzero._names import one_of
-from layerzero._optional import need
 from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError
+from layerzero.host.optional import need
 from layerzero.models.disk_cache import cache_dir, not_kept, touch
 
 DTYPES = {"bf16": torch.bfloat16, "f16": torch.float16, "f32": torch.float32}

@@ -9,7 +9,7 @@ import layerzero as lz  # noqa: E402
 from attention_cases import Batch, How, attend, close, close_lse, hows, lengths, sizes, strided  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from layerzero._references import call_reference  # noqa: E402
+from layerzero.torch.references import call_reference  # noqa: E402
 
 few = settings(max_examples=25, deadline=None, derandomize=True)
 

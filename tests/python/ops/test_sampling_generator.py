@@ -8,9 +8,10 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero import _layerzero, _random  # noqa: E402
-from layerzero._contracts import contracts, is_seeded  # noqa: E402
+from layerzero import _layerzero  # noqa: E402
+from layerzero.contracts import contracts, is_seeded  # noqa: E402
 from layerzero.program import ProgramBuilder, Rows  # noqa: E402
+from layerzero.torch import random  # noqa: E402
 from operation_cases import as_tuple, same, tensors_of  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
@@ -34,8 +35,8 @@ def from_seed(seed):
 
 def drawn(name, generator=None):
     """What a call without a seed draws next."""
-    rows, pairs = _random.source(name)
-    return _random.draw(CALLS[name][rows], pairs, generator)
+    rows, pairs = random.source(name)
+    return random.draw(CALLS[name][rows], pairs, generator)
 
 
 def graph(name, backend="aot_eager", fullgraph=True):
@@ -350,7 +351,7 @@ def test_speculation_without_an_answer_is_an_error_in_strict_mode(kernel):
 @every
 @pytest.mark.parametrize("way", WAYS)
 def test_by_every_way_a_row_without_an_answer_is_minus_one_and_in_strict_mode_an_error(name, way, monkeypatch):
-    rows, _ = _random.source(name)
+    rows, _ = random.source(name)
     bad = CALLS[name][rows].clone()
     bad[3] = float("nan")
     bad[5] = 0.0 if name == "speculative_sample" else float("-inf")

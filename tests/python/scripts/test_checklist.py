@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import checklist  # noqa: E402
-from layerzero._contracts import contracts  # noqa: E402
+from layerzero.contracts import contracts  # noqa: E402
 
 
 def test_every_operation_has_every_item():

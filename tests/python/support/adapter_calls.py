@@ -1,7 +1,7 @@
 """A conformance case as the values that an adapter gets: every parameter in the contract's order, defaults filled in."""
 
 import torch
-from layerzero._contracts import contracts
+from layerzero.contracts import contracts
 
 
 def values_of(name, arguments, accepts, moved=lambda tensor: tensor):

@@ -3,7 +3,7 @@
 import layerzero
 import torch
 from layerzero import _layerzero as door
-from layerzero._contracts import condition, contracts, present
+from layerzero.contracts import condition, contracts, present
 from operation_cases import arguments_of
 
 

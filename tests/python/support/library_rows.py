@@ -8,8 +8,8 @@ import sys
 import torch
 from adapter_calls import values_of
 from conformance_calls import engine_accepts, problems
-from layerzero._contracts import contracts
 from layerzero.backends import FOLDER
+from layerzero.contracts import contracts
 from operation_cases import cases
 
 SCALES = ("scale", "sm_scale")

@@ -7,8 +7,8 @@ offset. Nothing here names an operation.
 from pathlib import Path
 
 import torch
-from layerzero._cases import arguments_of
-from layerzero._contracts import contracts
+from layerzero.bench.cases import arguments_of
+from layerzero.contracts import contracts
 from layerzero.errors import InvalidRequestError
 
 ROOT = Path(__file__).resolve().parents[3]

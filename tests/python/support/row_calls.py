@@ -15,7 +15,7 @@ def _normal(*shape, dtype=BF16, factor=1.0):
 
 
 def _quantised(format, *shape, **options):
-    from layerzero._references import reference_function
+    from layerzero.torch.references import reference_function
 
     return reference_function("quantize")(torch.randn(shape), format, **options)
 

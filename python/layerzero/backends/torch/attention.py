@@ -188,7 +188,7 @@ def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
 
 
 def _reference(query, key, value, causal, scale, attn_mask, layout):
-    from layerzero._references import call_reference
+    from layerzero.torch.references import call_reference
 
     given = {"query": query, "key": key, "value": value, "causal": bool(causal), "scale": scale, "attn_mask": attn_mask}
     return call_reference("attention", given, layout)

@@ -3,7 +3,6 @@
 import torch
 from torch.nn import functional as F
 
-from layerzero._references import call_reference
 from layerzero.backends.torch import pages
 from layerzero.backends.torch.expressions import HALF, product
 from layerzero.backends.torch.paged import (
@@ -15,6 +14,7 @@ from layerzero.backends.torch.paged import (
     over_blocks,
     quotient,
 )
+from layerzero.torch.references import call_reference
 
 LOGITS = 1 << 26  # in memory at once
 

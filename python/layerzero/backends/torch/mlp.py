@@ -3,9 +3,9 @@
 import torch
 from torch.nn import functional as F
 
-from layerzero._references import reference_function
 from layerzero.backends.torch.activations import FUNCTIONS, gate_up, split
 from layerzero.backends.torch.quantize import dequantize
+from layerzero.torch.references import reference_function
 
 
 def _unpack(packed):

@@ -3,9 +3,9 @@
 import torch
 from torch.nn import functional as F
 
-from layerzero._references import reference_helpers
 from layerzero.backends.torch.common import wants_grad
 from layerzero.backends.torch.expressions import no_minus_inf, product, products_dtype, weighted
+from layerzero.torch.references import reference_helpers
 
 LOGITS = 1 << 26  # in memory at once
 SLICES = 16  # up to this many runs, values are read in place

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from layerzero._contracts import contracts
-from layerzero._references import host_kernel
+from layerzero.contracts import contracts
+from layerzero.torch.references import host_kernel
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

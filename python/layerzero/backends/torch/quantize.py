@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from layerzero._references import reference_helpers
 from layerzero.backends.torch.common import constant, number
+from layerzero.torch.references import reference_helpers
 
 _INTEGERS = {"int8": (-128, 127), "uint8": (0, 255), "int4": (-8, 7), "uint4": (0, 15)}
 _FP8 = {

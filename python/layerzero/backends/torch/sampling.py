@@ -14,8 +14,8 @@ import torch
 
 from layerzero import _layerzero
 from layerzero._policy import is_strict
-from layerzero._references import reference_function
 from layerzero._refusals import refuse_values
+from layerzero.torch.references import reference_function
 
 _LARGEST_TOP = 2048  # torch.topk of more is not faster than a sort
 _LONG = 1000  # from this row length on CUDA's torch.topk kept equal values in index order; at 6 it does not

@@ -6,12 +6,12 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
-from layerzero._writes import are_counted
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import accuracy, counts, replacing, rounding, structure, weights
 from layerzero.integrations.transformers.blocks import BlockLinear
 from layerzero.integrations.transformers.plan import plans_of
 from layerzero.integrations.transformers.released import ReleasedParameter, apply_or_refuse, refuse_gradients
+from layerzero.torch.writes import are_counted
 
 _OPS = _layerzero.ops
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._writes import Seen, are_counted
 from layerzero.program import ProgramBuilder, Rows
+from layerzero.torch.writes import Seen, are_counted
 
 _OPS = _layerzero.ops
 BF16 = "bf16"  # a format beside those of GGUF's blocks

@@ -17,14 +17,14 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
-from layerzero._optional import need
-from layerzero._writes import Seen, are_counted
 from layerzero.errors import InvalidRequestError
+from layerzero.host.optional import need
 from layerzero.integrations.transformers.blocks import BlockWeight
 from layerzero.integrations.transformers.released import BlockRows, ReleasedParameter
 from layerzero.models import packed_file
 from layerzero.models.disk_cache import cache_dir, not_kept, touch
 from layerzero.models.gguf import file_digest
+from layerzero.torch.writes import Seen, are_counted
 
 _OPS = _layerzero.ops
 Weighted = nn.Linear | nn.Embedding

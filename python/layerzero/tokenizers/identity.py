@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from layerzero.errors import WrongTypeError
-from layerzero.report import Reason
+from layerzero.inspection.report import Reason
 
 # The parts of a tokenizer.json that determine ids, and the text decoded from ids.
 _IDENTITY = ("added_tokens", "normalizer", "pre_tokenizer", "model", "post_processor", "decoder")

@@ -6,13 +6,13 @@ from types import MappingProxyType
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._contracts import call_of, contracts
-from layerzero._inspect import explain, kernel_rows, run
 from layerzero._refusals import refuse_name, refuse_request
-from layerzero._register import F, dtype_name, register_kernel
+from layerzero.backends.python_kernels import F, dtype_name, register_kernel
+from layerzero.contracts import call_of, contracts
 from layerzero.errors import NoKernelFoundError, failures_of
-from layerzero.report import Record, SelectionReport
-from layerzero.schemas import OperationSchema, ask, bind, schema_of, sizes_of
+from layerzero.inspection import explain, kernel_rows, run
+from layerzero.inspection.report import Record, SelectionReport
+from layerzero.inspection.schemas import OperationSchema, ask, bind, schema_of, sizes_of
 
 
 @dataclass(frozen=True, eq=False)

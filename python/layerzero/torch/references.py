@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from layerzero._contracts import condition, contracts, host_parameter_names, parameter_names, present
 from layerzero._policy import is_strict
 from layerzero._refusals import refuse_request, refuse_values
-from layerzero._shapes import promotion
+from layerzero.contracts import condition, contracts, host_parameter_names, parameter_names, present
+from layerzero.contracts.shapes import promotion
 
-FOLDER = Path(__file__).parent / "_reference"
+FOLDER = Path(__file__).parents[1] / "_reference"
 
 
 @functools.cache

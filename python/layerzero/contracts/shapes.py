@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from layerzero._contracts import Contract, condition, contracts, present
+from layerzero.contracts import Contract, condition, contracts, present
 from layerzero.errors import InvalidRequestError
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts
+from layerzero.contracts import contracts
 
 
 def tensor(memory: bytes, dtype: str, shape: Any, strides: Any, offset: int) -> torch.Tensor:

@@ -23,8 +23,8 @@ import torch
 
 import layerzero as lz
 from layerzero import _layerzero, perf_records
-from layerzero._cases import arguments_of
-from layerzero._contracts import contracts
+from layerzero.bench.cases import arguments_of
+from layerzero.contracts import contracts
 from layerzero.errors import NotInstalledError
 
 SAMPLE_SECONDS = 0.002

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from layerzero import _layerzero, _log
+from layerzero import _layerzero
+from layerzero.host import log
 
 _inside = threading.local()
 _started: dict[int, float] = {}  # by thread: one of torch's pool has no threading.local that lasts
@@ -67,7 +68,7 @@ def _timed(function: Any) -> Any:
 
 
 def _say(name: str, kernel_id: str, took: float, tensors: str) -> None:
-    _log.line(f"{name}: {kernel_id} {took * 1e6:.1f} us, {tensors}")
+    log.line(f"{name}: {kernel_id} {took * 1e6:.1f} us, {tensors}")
 
 
 def _starts(on_device: bool) -> None:

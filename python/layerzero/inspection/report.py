@@ -2,32 +2,10 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
-from layerzero._text import html_table, html_text, table
-
-
-@dataclass(frozen=True)
-class Reason:
-    """A reason for which a kernel was refused."""
-
-    code: str
-    field: str
-    wanted: str
-    got: str
-    message: str
-
-    def __getitem__(self, key: str) -> str:
-        return asdict(self)[key]
-
-    def __str__(self) -> str:
-        return f"{self.code}: {self.message}"
-
-    def to_dict(self) -> dict[str, str]:
-        """Returns the plain data."""
-        return asdict(self)
-
+from layerzero.errors import Reason
+from layerzero.inspection.text import html_table, html_text, table
 
 _PLAIN = (str, int, float, bool)
 _SHOWN = 4
@@ -111,7 +89,7 @@ class DoctorReport(Record):
         return f"<layerzero {self.layerzero.version} on {devices}: {f'{problems} problems' if problems else 'ok'}>"
 
     def __str__(self) -> str:
-        from layerzero._doctor_text import doctor_text
+        from layerzero.inspection.doctor_text import doctor_text
 
         return doctor_text(self._data)
 

@@ -4,8 +4,8 @@ graphs and torch.compile work as with torch's own operations."""
 import functools
 from typing import Any
 
-from layerzero._contracts import contracts, is_seeded
 from layerzero._refusals import refuse, refuse_request
+from layerzero.contracts import contracts, is_seeded
 
 
 def draw(rows: Any, pairs: int, generator: Any = None) -> Any:

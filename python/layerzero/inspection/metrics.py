@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from layerzero import _layerzero, _log
-from layerzero.report import Record
+from layerzero import _layerzero
+from layerzero.host import log
+from layerzero.inspection.report import Record
 
 
 class Metrics(Record):
@@ -36,7 +37,7 @@ def metrics() -> Metrics:
         {
             "selections": [{"operation": o, "kernel_id": k, "count": n} for o, k, n in _layerzero.selections()],
             "reference_calls": [{key: use[key] for key in keys} for use in stats["served_by_reference"]],
-            "failures": [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in sorted(_log.failures.items())],
+            "failures": [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in sorted(log.failures.items())],
             "fallbacks": stats["fallbacks"],
             "cache": stats["cache"],
         }

@@ -10,19 +10,20 @@ import json
 import sys
 from typing import Any
 
-from layerzero import _layerzero, _nested, _random, _torch
-from layerzero._arrays import call_on_arrays, is_foreign
-from layerzero._contracts import Contract, contracts, has_whole_outputs, parameter_names
-from layerzero._optional import as_not_installed
+from layerzero import _layerzero
 from layerzero._policy import has_locks
-from layerzero._ranks import call_viewed, viewed
-from layerzero._references import call_reference
 from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse_request
+from layerzero.contracts import Contract, contracts, has_whole_outputs, parameter_names
+from layerzero.contracts.axes import call_viewed, viewed
+from layerzero.host.optional import as_not_installed
+from layerzero.torch import attach, nested, random
+from layerzero.torch.arrays import call_on_arrays, is_foreign
+from layerzero.torch.references import call_reference
 
 
 def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs operation `name` in the way that its arguments require."""
-    if not _torch.attached() and _torch.attach_if_imported():
+    if not attach.attached() and attach.attach_if_imported():
         return _layerzero.ops[name](*args, **kwargs)
     contract = contracts()[name]
     arguments, options = _bind(name, args, kwargs)
@@ -35,10 +36,10 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return call_on_arrays(torch, name, arguments, options, tensor_names)
     if (generator := options.pop("generator", None)) is not None:
         _check_not_traced(torch, name)
-        return _layerzero.ops[name](**_random.with_generator(torch, name, arguments, generator), **options)
+        return _layerzero.ops[name](**random.with_generator(torch, name, arguments, generator), **options)
     given = {n: arguments[n] for n in tensor_names if arguments.get(n) is not None}
-    if name == "attention" and any(_nested.is_jagged(torch, t) for t in given.values()):
-        return _nested.attention(torch, arguments, options)
+    if name == "attention" and any(nested.is_jagged(torch, t) for t in given.values()):
+        return nested.attention(torch, arguments, options)
     tensors = list(given.values())
     with torch._C.DisableTorchFunction():
         for n, tensor in given.items():
@@ -48,7 +49,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if negated := _negated(torch, contract, given):
         return _layerzero.ops[name](**arguments | negated, **options)
     _check_device(name, given)
-    arguments = _random.with_draw(name, arguments)
+    arguments = random.with_draw(name, arguments)
     tensor_names = [n for n in tensor_names if arguments.get(n) is not None]
     call = check_contract(torch, contract, arguments, options.get("layout"))
     if contract["layouts"] and options.get("layout") is None:
@@ -98,7 +99,7 @@ def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -
             importlib.import_module("torch")  # arrays of other libraries are computed on as torch tensors
         except ImportError as error:
             raise as_not_installed(error, name) or error from None
-    _torch.attach_if_imported()
+    attach.attach_if_imported()
     return sys.modules["torch"]
 
 
@@ -214,9 +215,9 @@ def _call_node(name: str, arguments: dict[str, Any], options: dict[str, Any]) ->
             "leave it out, or lock the operation by policy",
         )
     given = {**arguments, "layout": options.get("layout")}
-    from layerzero import _torch_ops
+    from layerzero.torch import operators
 
-    result = _torch_ops.call_operator(name, {key: value for key, value in given.items() if value is not None})
+    result = operators.call_operator(name, {key: value for key, value in given.items() if value is not None})
     return into(name, options.get("out"), result)
 
 

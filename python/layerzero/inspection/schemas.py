@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layerzero import _layerzero
-from layerzero._contracts import Contract, contracts
-from layerzero._inspect import explain
-from layerzero._register import dtype_name
-from layerzero._shapes import dims_of
+from layerzero.backends.python_kernels import dtype_name
+from layerzero.contracts import Contract, contracts
+from layerzero.contracts.shapes import dims_of
 from layerzero.errors import InvalidRequestError, UnknownNameError
-from layerzero.report import SelectionReport
+from layerzero.inspection import explain
+from layerzero.inspection.report import SelectionReport
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._text import table
+from layerzero.inspection.text import table
 
 Report = dict[str, Any]
 

@@ -40,9 +40,9 @@ def attach(torch: ModuleType) -> None:
         from layerzero import backends
 
         backends.torch_attached()
-        from layerzero import _torch_ops
+        from layerzero.torch import operators
 
-        _torch_ops.register()
+        operators.register()
 
 
 def _calibrate(torch: Any) -> tuple[tuple[int, int], tuple[int, int]] | None:

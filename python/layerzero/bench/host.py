@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 import layerzero as lz
-from layerzero.report import SelectionReport
+from layerzero.inspection.report import SelectionReport
 
 ROUND_SECONDS = 0.002  # duration of one timing within a round
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # between the results of both sides

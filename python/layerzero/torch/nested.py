@@ -3,8 +3,8 @@
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._references import call_reference
 from layerzero._refusals import refuse_request
+from layerzero.torch.references import call_reference
 
 _TENSORS = ("query", "key", "value")
 # Arguments of attention that ragged_attention also has.

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from layerzero._tokenizer_identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
-from layerzero._tokenizer_libraries import checked_ids, tokenizers_library, typed_errors, wrap
 from layerzero.errors import NotInstalledError, UnknownNameError, WrongTypeError
+from layerzero.tokenizers.identity import TokenizerDigests, tokenizer_digests, tokenizer_mismatches
+from layerzero.tokenizers.libraries import checked_ids, tokenizers_library, typed_errors, wrap
 
 __all__ = [
     "TokenizerDigests",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from layerzero import backends
-from layerzero._contracts import Contract, contracts, flat_name, host_parameter_names
 from layerzero._refusals import refuse_name, refuse_request
+from layerzero.contracts import Contract, contracts, flat_name, host_parameter_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHORT = {"q": "query", "k": "key", "v": "value"}  # short names that a function may use for the parameters of attention

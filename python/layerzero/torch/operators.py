@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 
-from layerzero import _layerzero, _random
-from layerzero._contracts import Contract, condition, contracts, has_whole_outputs, holds, is_seeded
-from layerzero._references import call_reference
+from layerzero import _layerzero
 from layerzero._refusals import refuse_no_gradient, refuse_request
-from layerzero._shapes import dims_of, output_shapes
-from layerzero._slow import check_contract, found_layout
+from layerzero.contracts import Contract, condition, contracts, has_whole_outputs, holds, is_seeded
+from layerzero.contracts.shapes import dims_of, output_shapes
 from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
+from layerzero.torch import random
+from layerzero.torch.references import call_reference
+from layerzero.torch.slow_path import check_contract, found_layout
 
-LIBRARY = Path(__file__).parent / "liblayerzero_torch.so"
+LIBRARY = Path(__file__).parents[1] / "liblayerzero_torch.so"
 _library: torch.library.Library | None = None
 _last_error: Any = None
 
@@ -201,7 +202,7 @@ def _autograd(one: Operator) -> Any:
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if one.seeded:  # numbers that must be drawn are a separate node of a graph
-            args, kwargs = (), _random.with_draw(one.name, dict(zip(one.names, args, strict=False)) | kwargs)
+            args, kwargs = (), random.with_draw(one.name, dict(zip(one.names, args, strict=False)) | kwargs)
         transformed = peek() is not None
         if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs) and not one.written:
             try:
@@ -303,7 +304,7 @@ def _when_dynamo_is_imported() -> None:
     if "torch._dynamo" in sys.modules:
         substitute_in_graphs()
         return
-    from layerzero._import_hook import after_import
+    from layerzero.host.import_hook import after_import
 
     after_import("torch._dynamo", lambda module: substitute_in_graphs())
 
@@ -320,7 +321,7 @@ def _traceable(name: str) -> Any:
     contract = contracts()[name]
     values: dict[str, Any] = {
         "refuse": _refuse_kernel,
-        "draw": _random.draw,
+        "draw": random.draw,
         "copy_into": _copy_into,
         "fold": _fold,
         "unfold": _unfold,
@@ -372,13 +373,13 @@ def _refuse_kernel() -> None:
 
 def _traceable_draw(name: str) -> str:
     """Returns the draw of a call without a seed as source text: torch.compile traces torch.rand."""
-    rows, pairs = _random.source(name)
+    rows, pairs = random.source(name)
     unseeded = "seed is None and uniform is None and not offset"
     return f"if generator is not None or ({unseeded}): uniform = draw({rows}, {int(pairs)}, generator)"
 
 
 def _traceable_views(contract: Contract) -> list[str]:
-    """Returns layerzero._ranks as source text: reshapes axes other than the contract's, calls, and reshapes back."""
+    """Returns layerzero.contracts.axes as source text: reshapes axes other than the contract's, calls, and reshapes back."""
     params = contract["params"]
     call: dict[str, str] = {p["name"]: p["name"] for p in params}
     if fold := next((p for p in params if p.get("folds")), None):

@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._contracts import contracts
 from layerzero._refusals import WANTED, refuse
+from layerzero.contracts import contracts
 from layerzero.errors import NotInstalledError
 
 

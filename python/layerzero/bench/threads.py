@@ -5,7 +5,8 @@ import subprocess
 import sys
 from typing import Any
 
-from layerzero import _layerzero, _torch
+from layerzero import _layerzero
+from layerzero.torch import attach
 
 LOOPS = 2000  # loops per sample
 BARS_US = {"torch": 2.0, "after_torch": 2.0, "own": 0.5, "team": 0.5}
@@ -30,7 +31,7 @@ def fork_join(rounds: int = 21) -> dict[str, Any]:
 
     ways: dict[str, list[float]] = {"torch": [], "after_torch": [], "team": []}
     rows = torch.ones(1 << 18)
-    _torch.attach_if_imported()
+    attach.attach_if_imported()
     threads, _ = _layerzero.fork_join(LOOPS)
     for _ in range(rounds):
         ways["torch"].append(_layerzero.fork_join(LOOPS)[1])

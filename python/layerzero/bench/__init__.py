@@ -1,0 +1,1 @@
+"""Measurements for `layerzero bench`. Nothing outside the command line imports them."""

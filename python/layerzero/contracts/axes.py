@@ -1,0 +1,152 @@
+"""Calls whose tensors have another number of axes than the contract: inputs and outputs are reshaped.
+
+Several normalized axes are folded into the last one (`normalized_shape`), batch axes into the first (`rope`). Like
+torch's reshape, this is a view if the axes are dense in memory, else a copy.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from layerzero._refusals import refuse, refuse_request
+from layerzero.contracts import Contract, contracts, parameter_names
+from layerzero.contracts.shapes import dims_of
+
+
+class Description(NamedTuple):
+    """A tensor that a question to the engine is about, without memory: the C code reads the tuple."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, dtype: str, shape: Sequence[int]) -> "Description":
+        """A dense one."""
+        return cls(dtype, tuple(shape), tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
+
+    def reshape(self, shape: Sequence[int]) -> "Description":
+        """A dense one of as many elements."""
+        return self.of(self.dtype, shape)
+
+
+class Viewed(NamedTuple):
+    """The arguments of the call with the contract's axes, and the shape of each output with the caller's axes."""
+
+    arguments: dict[str, Any]
+    shape_of: Callable[[int, Any], Sequence[int]]  # (output, result)
+
+
+def viewed(contract: Contract, arguments: dict[str, Any], layout: str | None = None) -> Viewed | None:
+    """Returns the reshaped call; None if the axes are the contract's already, or wrong, which the contract reports."""
+    for param in contract["params"]:
+        value = arguments.get(param["name"])
+        if param.get("folds") and isinstance(value, (tuple, list)) and len(value) != 1:
+            return _fold(contract, arguments, param, value)
+        if param.get("batched_rank") and param["shape"] != "*" and value is not None:
+            return _batch(contract, arguments, param["name"], layout)
+    return None
+
+
+def call_viewed(contract: Contract, view: Viewed, options: dict[str, Any], function: Callable[..., Any]) -> Any:
+    """Calls `function` with the reshaped arguments; outputs and out= have the caller's axes."""
+    out = options.get("out")
+    outs = out if isinstance(out, tuple) else (out,)
+    if out is not None:
+        flat = tuple(_flat(contract, view, i, one) for i, one in enumerate(outs))
+        options = options | {"out": flat if isinstance(out, tuple) else flat[0]}
+    result = function(**_given(view), **options)
+    if out is not None:
+        return out
+    if isinstance(result, tuple):
+        return tuple(one.reshape(view.shape_of(i, one)) for i, one in enumerate(result))
+    return result.reshape(view.shape_of(0, result))
+
+
+def on_own_axes(
+    contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call on the contract's axes: those that were given where they are on them already."""
+    names = parameter_names(contract["name"])
+    if len(tensors) > len(names):
+        return tensors, params  # refused with the call
+    view = viewed(contract, dict(zip(names, tensors, strict=False)) | params, params.get("layout"))
+    return (tensors, params) if view is None else ((), _given(view))
+
+
+def fixed_of(contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Any] | None:
+    """What a prepared call has to keep so that `call_prepared` can view its tensors. None: its calls need no view."""
+    if not any(p.get("folds") or p.get("batched_rank") for p in contract["params"]):
+        return None
+    given = dict(zip(parameter_names(contract["name"]), tensors, strict=False)) | params
+    return {p["name"]: given[p["name"]] for p in contract["params"] if p["kind"] != "tensor" and p["name"] in given}
+
+
+def call_prepared(prepared: Any, fixed: dict[str, Any], tensors: tuple[Any, ...]) -> Any:
+    """A prepared call whose tensors have other axes than the contract's; the C code of prepared calls comes here."""
+    contract = contracts()[prepared.operation]
+    names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
+    view = viewed(contract, dict(zip(names, tensors, strict=False)) | fixed, fixed.get("layout"))
+    if view is None:
+        return prepared._call_on_axes(*tensors)
+    return call_viewed(contract, view, {}, lambda **given: prepared._call_on_axes(*map(given.get, names)))
+
+
+def _given(view: Viewed) -> dict[str, Any]:
+    return {key: value for key, value in view.arguments.items() if value is not None}
+
+
+def _flat(contract: Contract, view: Viewed, output: int, out: Any) -> Any:
+    """Returns out= with the contract's axes, over the same memory."""
+    like = view.arguments[contract["outputs"][output]["dtype"]]
+    try:
+        if tuple(out.shape) == tuple(view.shape_of(output, like)):
+            return out.view(like.shape)
+    except RuntimeError:
+        refuse_request(f"{contract['name']}: out", "a contiguous tensor", "one with gaps or another order of axes")
+    return out  # the contract reports what is wrong with it
+
+
+def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], sizes: Sequence[Any]) -> Viewed:
+    field = f"{contract['name']}: {param['name']}"
+    if not sizes or any(isinstance(size, (bool, float)) or not hasattr(size, "__index__") for size in sizes):
+        refuse(field, "an integer, or the sizes of one or more last axes", repr(sizes))
+    sizes, count, axis = tuple(sizes), len(sizes), param["folds"]
+    found = arguments | {param["name"]: math.prod(sizes)}
+    for tensor in contract["params"]:
+        value = arguments.get(tensor["name"])
+        leading, dims = dims_of(tensor["shape"]) if tensor["kind"] == "tensor" else (False, ())
+        if value is None or not dims or dims[-1] != axis:
+            continue
+        shape = tuple(value.shape)
+        if shape[-count:] != sizes or (not leading and len(shape) != count):
+            wanted = f"[{'..., ' if leading else ''}{', '.join(map(str, sizes))}]"
+            refuse_request(f"{contract['name']}: {tensor['name']}", f"{wanted} for normalized_shape", str(list(shape)))
+        found[tensor["name"]] = value.reshape((*shape[:-count], found[param["name"]]))
+    folded = [dims_of(output["shape"])[1][-1] == axis for output in contract["outputs"]]
+    return Viewed(found, lambda i, result: (*result.shape[:-1], *sizes) if folded[i] else tuple(result.shape))
+
+
+def _batch(contract: Contract, arguments: dict[str, Any], main: str, layout: str | None) -> Viewed | None:
+    """Folds the leading axes of `main`, and of the tensors that go with it, into one batch axis."""
+    ranks = {p["name"]: p["batched_rank"] for p in contract["params"] if p.get("batched_rank")}
+    if not hasattr(arguments.get(main), "shape"):
+        return None  # refused later, with the other arguments that do not fit
+    shape = tuple(arguments[main].shape)
+    more = len(shape) - ranks[main]
+    first = next(iter(contract["layouts"]), None)
+    if more == 0 or more < -2 or (more == -2 and layout not in (None, first)):
+        return None
+    found = dict(arguments)
+    for name, rank in ranks.items():
+        value = arguments.get(name)
+        if value is None or not hasattr(value, "shape"):
+            continue
+        own = tuple(value.shape)
+        if more > 0 and len(own) == rank + more:
+            found[name] = value.reshape((math.prod(own[: more + 1]), *own[more + 1 :]))
+        elif name == main:
+            found[name] = value.reshape((1,) * -more + own)
+        elif more == -2 and len(own) == rank + more:  # one position
+            found[name] = value.reshape((1, *own))
+    return Viewed(found, lambda _, __: shape)

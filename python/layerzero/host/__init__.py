@@ -1,0 +1,1 @@
+"""The process and its packages: messages, optional packages, what runs after an import and at exit."""

@@ -1,0 +1,1 @@
+"""Calls on torch tensors outside the C binding: attaching, the slow path, torch.ops.layerzero, references."""
