@@ -32,11 +32,11 @@ def kernel_tests(root: Path) -> tuple[int, list[Finding]]:
 
 
 def operation_parts(root: Path) -> tuple[int, list[Finding]]:
-    """ops/<path>.h needs <path>.ref.cpp and <path>.ref.py next to it and tests/ops/<path>.cases, and vice versa."""
+    """ops/<path>.h needs <path>.ref.cpp and <path>_ref.py next to it and tests/ops/<path>.cases, and vice versa."""
     parts = {
         "contract": (root / "ops", ".h"),
         "C++ reference": (root / "ops", ".ref.cpp"),
-        "torch reference": (root / "ops", ".ref.py"),
+        "torch reference": (root / "ops", "_ref.py"),
         "conformance cases": (root / "tests/ops", ".cases"),
     }
     found: dict[str, set[str]] = {}

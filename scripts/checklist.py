@@ -44,7 +44,7 @@ def items_of(
         "schema": bool(contract["params"]) and all(p["doc"] for p in contract["params"]),
         "definition": bool(contract["definition"]) and bool(contract["source"]),
         "FP64 reference": all(i in references for i in ids),
-        "torch reference": (ROOT / f"ops/{path}.ref.py").is_file(),
+        "torch reference": (ROOT / f"ops/{path}_ref.py").is_file(),
         "torch row": not equal or any(i in torch_rows for i in ids),
         "tolerances": bool(tolerance["compare"]) and all(b > 0 for b in bounds),
         "cases": any(not line.startswith("refuse ") for line in cases),

@@ -1,15 +1,8 @@
 """Quantized formats in torch: scales of blocks, codes, packing. The arithmetic is that of ops/quantize/scaled.h."""
 
-import importlib.util
-import pathlib
-
 import torch
 
-_spec = importlib.util.spec_from_file_location(
-    "layerzero_ops_common_small_float", pathlib.Path(__file__).parent / "small_float.py"
-)
-_small = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_small)
+from . import small_float as _small
 
 ELEMENTS = {
     "fp8_e4m3": "float8_e4m3fn",

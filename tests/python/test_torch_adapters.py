@@ -1,26 +1,14 @@
 """The torch adapters against the operations' own torch references, on the CPU."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).resolve().parents[2]
+from layerzero.backends.torch import adapters, attention  # noqa: E402
+from layerzero.torch.references import reference_function  # noqa: E402
+
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.name.replace(".", "_"), path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-adapters = load(ROOT / "python/layerzero/backends/torch/adapters.py")
-attention = load(ROOT / "python/layerzero/backends/torch/attention.py")
-dense = load(ROOT / "ops/attention/dense.ref.py")
+reference = reference_function("attention")
 
 
 def check(got, want):
@@ -53,7 +41,7 @@ SHAPES = [  # b, s_q, s_kv, h_q, h_kv, d
 @pytest.mark.parametrize("causal", [True, False])
 def test_attention(adapter, shape, causal):
     q, k, v = tensors(*shape)
-    want = dense.reference(q.double(), k.double(), v.double(), causal=causal)
+    want = reference(q.double(), k.double(), v.double(), causal=causal)
     check(call(adapter, q, k, v, causal=causal), want)
     swapped = call(adapter, *(t.transpose(1, 2) for t in (q, k, v)), layout="BHSD", causal=causal)
     check(swapped.transpose(1, 2), want)
@@ -63,7 +51,7 @@ def test_attention(adapter, shape, causal):
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_attention_dtypes_scale_and_gradient(adapter, dtype):
     q, k, v = tensors(2, 5, 5, 4, 2, 16, dtype)
-    check(call(adapter, q, k, v, scale=0.3), dense.reference(q.double(), k.double(), v.double(), scale=0.3))
+    check(call(adapter, q, k, v, scale=0.3), reference(q.double(), k.double(), v.double(), scale=0.3))
     q.requires_grad_()
     assert call(adapter, q, k, v).requires_grad
 
@@ -74,7 +62,7 @@ def test_attention_dtypes_scale_and_gradient(adapter, dtype):
 def test_attention_masks(adapter, shape, boolean):
     q, k, v = tensors(2, 5, 7, 4, 2, 8)
     mask = torch.randn(shape) > 0 if boolean else torch.randn(shape)
-    want = dense.reference(q.double(), k.double(), v.double(), attn_mask=mask if boolean else mask.double())
+    want = reference(q.double(), k.double(), v.double(), attn_mask=mask if boolean else mask.double())
     check(call(adapter, q, k, v, attn_mask=mask), want)
 
 

@@ -1,10 +1,9 @@
-"""The operations' torch references (ops/<path>.ref.py), loaded by file on first use."""
+"""The operations' torch references (ops/<path>_ref.py), imported on first use."""
 
 import functools
-import importlib.util
+import importlib
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from layerzero._policy import is_strict
@@ -12,28 +11,18 @@ from layerzero._refusals import refuse_request, refuse_values
 from layerzero.contracts import condition, contracts, host_parameter_names, parameter_names, present
 from layerzero.contracts.shapes import promotion
 
-FOLDER = Path(__file__).parents[1] / "_reference"
+PACKAGE = "layerzero._reference"  # the folder ops
 
 
 @functools.cache
 def reference_function(name: str) -> Callable[..., Any]:
     """Returns the function `reference` of an operation by flat name; its tensors have the contract's order of axes."""
-    return _load(FOLDER / f"{contracts()[name]['path']}.ref.py", f"layerzero_reference_{name}").reference
+    return importlib.import_module(f"{PACKAGE}.{contracts()[name]['path'].replace('/', '.')}_ref").reference
 
 
-@functools.cache
 def reference_helpers(name: str) -> Any:
     """Returns the module ops/common/<name>.py, whose functions several references share."""
-    return _load(FOLDER / "common" / f"{name}.py", f"layerzero_ops_common_{name}")
-
-
-def _load(path: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path}: wanted a file of the torch references")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(f"{PACKAGE}.common.{name}")
 
 
 @functools.cache

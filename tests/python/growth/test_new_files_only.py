@@ -73,7 +73,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
 
 LZ_KERNEL_FAMILY = kFamily;
 """,
-    "ops/toy/double.ref.py": '"""Torch reference of toy.double."""\n\n\ndef reference(input):\n    return 2 * input\n',
+    "ops/toy/double_ref.py": '"""Torch reference of toy.double."""\n\n\ndef reference(input):\n    return 2 * input\n',
     "tests/ops/toy/double.cases": "input=f32[3,17]\ninput=bf16[1,64]\ninput=f64[0,4]\n",
 }
 

@@ -1,18 +1,14 @@
 """The torch reference of dequantize.gguf against the gguf package, bit for bit."""
 
-import importlib.util
-import pathlib
-
 import pytest
 import torch
 
 gguf = pytest.importorskip("gguf")
 np = pytest.importorskip("numpy")
 
-PATH = pathlib.Path(__file__).parents[3] / "ops" / "dequantize" / "gguf.ref.py"
-SPEC = importlib.util.spec_from_file_location("gguf_reference", PATH)
-MODULE = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(MODULE)
+from layerzero.torch.references import reference_function  # noqa: E402
+
+reference = reference_function("dequantize_gguf")
 
 # Bytes of a block, its values, its type, and the high bytes of its float16 numbers.
 FORMATS = {
@@ -48,11 +44,11 @@ def test_values_are_the_packages(name, source):
     data, qtype = blocks_of(name, source)
     columns = 10 * FORMATS[name][1]
     expected = gguf.quants.dequantize(data, qtype)
-    got = MODULE.reference(torch.from_numpy(data), columns, format=name)
+    got = reference(torch.from_numpy(data), columns, format=name)
     assert got.dtype == torch.float32
     np.testing.assert_array_equal(got.numpy().view(np.uint32), expected.view(np.uint32))
     for dtype in ("bfloat16", "float16"):
-        narrow = MODULE.reference(torch.from_numpy(data), columns, format=name, dtype=dtype)
+        narrow = reference(torch.from_numpy(data), columns, format=name, dtype=dtype)
         assert torch.equal(narrow, torch.from_numpy(expected).to(getattr(torch, dtype)))
 
 
@@ -75,5 +71,5 @@ def test_other_formats_are_refused_by_name():
 
 
 def test_empty_rows_keep_their_shape():
-    assert MODULE.reference(torch.zeros(0, 18, dtype=torch.uint8), 32, format="q4_0").shape == (0, 32)
-    assert MODULE.reference(torch.zeros(4, 0, dtype=torch.uint8), 0, format="q8_0").shape == (4, 0)
+    assert reference(torch.zeros(0, 18, dtype=torch.uint8), 32, format="q4_0").shape == (0, 32)
+    assert reference(torch.zeros(4, 0, dtype=torch.uint8), 0, format="q8_0").shape == (4, 0)

@@ -1,23 +1,12 @@
 """The torch references of sampling against a plain Python reading of the definitions."""
 
-import importlib.util
 import math
-import pathlib
 
 import pytest
 import torch
+from layerzero.torch.references import reference_function, reference_helpers
 
-OPS = pathlib.Path(__file__).parents[3] / "ops"
-
-
-def load(path):
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_").replace(".", "_"), OPS / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-COMMON = load("common/sampling.py")
+COMMON = reference_helpers("sampling")
 
 
 def philox(counter, key):
@@ -86,7 +75,7 @@ def test_token_is_the_definitions(name, filters, dtype):
     logits[2] = -math.inf
     logits[3, ::2] = -math.inf
     logits[4, 5] = math.inf
-    reference = load(f"sampling/{name}.ref.py").reference
+    reference = reference_function(f"sample_{name}")
     got = reference(logits.view(4, 10, 30), **filters, temperature=0.8, seed=42, offset=6)
     assert got.shape == (4, 10)
     assert got.dtype == torch.int64
@@ -99,7 +88,7 @@ def test_token_is_the_definitions(name, filters, dtype):
 
 
 def test_softmax_handles_temperature_and_empty_rows():
-    reference = load("sampling/softmax.ref.py").reference
+    reference = reference_function("softmax")
     x = torch.randn(3, 10)
     torch.testing.assert_close(reference(x, 0.5), torch.softmax(x.double() / 0.5, -1).float())
     assert reference(x[:, :0], 2.0).shape == (3, 0)
@@ -136,7 +125,7 @@ def test_speculative_is_the_definitions(n):
     draft, target = torch.randn(50, n, 9).softmax(-1), torch.randn(50, n + 1, 9).softmax(-1)
     ids = torch.randint(0, 9, (50, n), dtype=torch.int32)
     ids[0, :1] = 9
-    output, count = load("sampling/speculative.ref.py").reference(draft, ids, target, seed=7, offset=1)
+    output, count = reference_function("speculative_sample")(draft, ids, target, seed=7, offset=1)
     assert output.dtype == count.dtype == torch.int64
     for row in range(50):
         args = draft[row].double().tolist(), ids[row].tolist(), target[row].double().tolist()
@@ -151,6 +140,6 @@ def test_speculative_gives_minus_one_where_nothing_is_decided():
     target[0, 1] = 0
     target[1, 0, 1] = math.nan
     ids = torch.ones(2, 1, dtype=torch.int64)
-    output, count = load("sampling/speculative.ref.py").reference(draft, ids, target, seed=0)
+    output, count = reference_function("speculative_sample")(draft, ids, target, seed=0)
     assert output.tolist() == [[1, -1], [-1, -1]]
     assert count.tolist() == [1, 0]

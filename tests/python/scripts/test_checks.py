@@ -80,7 +80,7 @@ COMPLETE = {
     "tests/kernels/launch_test.cpp": "",
     "ops/norm/rms.h": "",
     "ops/norm/rms.ref.cpp": "",
-    "ops/norm/rms.ref.py": "",
+    "ops/norm/rms_ref.py": "",
     "ops/common/activation.h": "",
     "tests/ops/norm/rms.cases": "",
 }
@@ -96,7 +96,7 @@ def test_pairs_accepts_a_complete_tree(tmp_path):
         ("tests/kernels/norm/rms/hwy_test.cpp", "kernel-test"),
         ("ops/norm/rms.h", "operation-parts"),
         ("ops/norm/rms.ref.cpp", "operation-parts"),
-        ("ops/norm/rms.ref.py", "operation-parts"),
+        ("ops/norm/rms_ref.py", "operation-parts"),
         ("tests/ops/norm/rms.cases", "operation-parts"),
     ],
 )

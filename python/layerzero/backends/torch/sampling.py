@@ -15,7 +15,7 @@ import torch
 from layerzero import _layerzero
 from layerzero._policy import is_strict
 from layerzero._refusals import refuse_values
-from layerzero.torch.references import reference_function
+from layerzero.torch.references import reference_helpers
 
 _LARGEST_TOP = 2048  # torch.topk of more is not faster than a sort
 _LONG = 1000  # from this row length on CUDA's torch.topk kept equal values in index order; at 6 it does not
@@ -199,7 +199,7 @@ def philox(seed, offset, rows, first_slot, slots, device):
     (ops/common/philox.h)."""
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():  # a graph may not contain host memory
         place = torch.arange(rows * slots, device=device).view(rows, slots)
-        uniform = reference_function("speculative_sample").__globals__["_sampling"].philox_uniform
+        uniform = reference_helpers("sampling").philox_uniform
         return uniform(seed, offset, place // slots, first_slot + place % slots)
     memory = _layerzero.philox(seed, offset, rows, first_slot, slots)
     drawn = torch.frombuffer(memory, dtype=torch.float64) if memory else torch.empty(0, dtype=torch.float64)
