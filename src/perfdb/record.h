@@ -17,7 +17,8 @@
 
 namespace lz::perfdb {
 
-// Version of the measurement method (python/layerzero/bench/operations.py); raised when older times can no longer be compared.
+// Version of the measurement method (python/layerzero/bench/operations.py); raised when older times are no longer
+// comparable with new ones.
 inline constexpr int64_t kProtocol = 1;
 
 // Times in microseconds unless the name says otherwise. Empty optionals are null: unknown, or not applicable.
