@@ -2,7 +2,6 @@
 //   input  [..., 2 n]  f32|f16|bf16, rows dense, leading strides free; gate and up in halves or in pairs
 //   output [..., n]    dtype of input
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; formulas in ops/common/activation.h.
-#include "kernels/activation/functions_cuda.h"
 #include "kernels/activation/gated_cuda.h"
 #include "ops/activation/gated.h"
 
@@ -10,8 +9,9 @@ namespace lz {
 namespace {
 using namespace lz::ops::activation_gated;
 
+template <class F>
 struct Clamped {
-  Activation f;
+  F f;
   float limit, up_offset;  // limit: infinity where there is none
   __device__ float operator()(float gate, float up) const {
     gate = gate > limit ? limit : gate;
@@ -23,16 +23,16 @@ struct Clamped {
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor &x = args->tensors[kInput], &out = args->tensors[kOutput];
   const lz_scalar* s = args->scalars;
-  const Clamped f = {
-      .f = {.function = int32_t(s[kActivation].value.i), .alpha = float(s[kAlpha].value.f)},
-      .limit = s[kLimit].given ? float(s[kLimit].value.f) : HUGE_VALF,
-      .up_offset = float(s[kUpOffset].value.f),
-  };
-  if (s[kInterleaved].value.i != 0) return LaunchForm<GatedForm::kPairs>(args, x, x, out, f);
+  const float limit = s[kLimit].given ? float(s[kLimit].value.f) : HUGE_VALF, offset = float(s[kUpOffset].value.f);
   lz_tensor gate = x, up = x;
   gate.shape = up.shape = out.shape;
   up.byte_offset += out.shape[out.ndim - 1] * ByteSize(DTypeOf(x));
-  return LaunchForm<GatedForm::kTwo>(args, gate, up, out, f);
+  const Activation any = {int32_t(s[kActivation].value.i), float(s[kAlpha].value.f)};
+  const Clamped<Activation> clamped = {any, limit, offset};
+  if (s[kInterleaved].value.i != 0) return LaunchForm<GatedForm::kPairs>(args, x, x, out, clamped, clamped);
+  return WithActivation(any.function, any.alpha, [&](auto f) {
+    return LaunchForm<GatedForm::kTwo>(args, gate, up, out, Clamped<decltype(f)>{f, limit, offset}, clamped);
+  });
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});

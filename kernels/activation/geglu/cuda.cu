@@ -10,19 +10,11 @@ namespace lz {
 namespace {
 using namespace lz::ops::activation_geglu;
 
-struct GeluErf {
-  __device__ float operator()(float x) const { return 0.5f * x * (1.0f + erff(x * 0.70710678118654752f)); }
-};
-struct GeluTanh {
-  __device__ float operator()(float x) const {
-    return 0.5f * x * (1.0f + tanhf(0.79788456080286536f * (x + 0.044715f * x * x * x)));
-  }
-};
-
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor &gate = args->tensors[kGate], &up = args->tensors[kUp], &out = args->tensors[kOutput];
-  if (args->scalars[kApproximate].value.i == kTanh) return LaunchGated(args, gate, up, out, GeluTanh());
-  return LaunchGated(args, gate, up, out, GeluErf());
+  if (args->scalars[kApproximate].value.i == kTanh)
+    return LaunchGated(args, gate, up, out, ActivationOf<ops::activation::kGeluTanh>());
+  return LaunchGated(args, gate, up, out, ActivationOf<ops::activation::kGelu>());
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});

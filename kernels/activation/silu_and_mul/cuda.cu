@@ -22,7 +22,8 @@ int32_t Launch(const lz_kernel_args* args) {
                                  .up_rows = rows,
                                  .rows = NumRows(x),
                                  .n = n};
-    return LaunchGated<GatedForm::kTwo>(halves, Times<Silu>(), args->stream);
+    const Times<ActivationOf<ops::activation::kSilu>> f;
+    return LaunchGated<GatedForm::kTwo>(halves, f, f, args->stream);
   });
 }
 

@@ -10,7 +10,8 @@ namespace {
 using namespace lz::ops::activation_swiglu;
 
 int32_t Launch(const lz_kernel_args* args) {
-  return LaunchGated(args, args->tensors[kGate], args->tensors[kUp], args->tensors[kOutput], Silu());
+  return LaunchGated(args, args->tensors[kGate], args->tensors[kUp], args->tensors[kOutput],
+                     ActivationOf<ops::activation::kSilu>());
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
