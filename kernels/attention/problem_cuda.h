@@ -158,7 +158,7 @@ inline bool IsSlim(const CudaProblem& p) {
 inline constexpr int kTile = 64, kLargeTile = 128;
 inline CudaCut CutOfTiles(const CudaProblem& p) {
   if (IsSlim(p)) return {kSlimRows, 132, 64};
-  if (p.latent) return {kTile, 132, 128};
+  if (p.latent) return {kTile, 132, 64};
   const int64_t rows = p.q_indptr ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
   return {rows >= kLargeTile && p.d_qk - p.d_more <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
 }

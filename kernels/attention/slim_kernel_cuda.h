@@ -1,5 +1,5 @@
 // Attention of up to 16 rows that share a KV head, in 16 bits, on CUDA: decode, and a few queries of grouped heads. A
-// block takes the rows over a split of the keys; each of its 4 warps has keys of its own, which it copies to shared
+// block takes the rows over a split of the keys; each of its warps has keys of its own, which it copies to shared
 // memory some steps ahead and waits for alone, and multiplies all rows by them (mma.sync). The warps' sums are merged
 // at the end. FP32 sums and softmax, weights rounded to 16 bits for the product with the values (class bf16-p). Source:
 // own; split keys arXiv:2311.01282.
@@ -12,9 +12,10 @@
 namespace lz::attention {
 
 // kKeys of a warp at once, kStages of them in shared memory.
-template <int kD, int kKeysAtOnce, int kStagesAtOnce>
+template <int kD, int kKeysAtOnce, int kStagesAtOnce, int kWarpsOfBlock>
 struct SlimShape : TileShape<kD, kD, kD, kKeysAtOnce, 1, 1, false> {
-  static constexpr int kRows = kSlimRows, kStages = kStagesAtOnce, kWarps = 4, kWidth = kD + kChunk;
+  static constexpr int kRows = kSlimRows, kStages = kStagesAtOnce, kWarps = kWarpsOfBlock, kWidth = kD + kChunk;
+  static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kStep = kWarps * kKeysAtOnce;  // keys of a block at once
   static constexpr int kK = kKeysAtOnce * kWidth;     // elements of a stage's keys, and of its values
   static constexpr int kQ = kRows * kWidth;
@@ -56,7 +57,7 @@ __device__ void CopySlim(T* to, const SlimSpot* spots, const CudaProblem& p, int
 }
 
 template <class T, class S>
-__global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttention(const CudaProblem p) {
+__global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p) {
   constexpr int kKeys = S::kKeys, kStages = S::kStages, kD = S::kDQ;
   extern __shared__ __align__(128) char slim_tiles[];
   T* const shared_q = reinterpret_cast<T*>(slim_tiles);
@@ -148,7 +149,7 @@ __global__ void __launch_bounds__(S::kThreads, S::kDQ > 128 ? 1 : 2) SlimAttenti
       }
     };
     each([&](const CudaRow&, float x, int) { return x * unit; });
-    if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return Capped(p, x); });
+    if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
     if (p.slopes.data) each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });
     if (p.mask) {
       each([&](const CudaRow& r, float x, int i) {
@@ -201,12 +202,16 @@ int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {
 template <class T>
 int32_t LaunchSlim(const CudaProblem& p, void* stream) {
   const int d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
-  if (d <= 64) return LaunchSlimOf<T, SlimShape<64, 32, 2>>(p, stream);
-  if (d <= 128) {
-    const int32_t code = LaunchSlimOf<T, SlimShape<128, 16, 3>>(p, stream);
-    return code == LZ_LAUNCH_REFUSED ? LaunchSlimOf<T, SlimShape<128, 16, 2>>(p, stream) : code;
+  const auto either = [](int32_t code, auto&& smaller) { return code == LZ_LAUNCH_REFUSED ? smaller() : code; };
+  if (d <= 64) {
+    return either(LaunchSlimOf<T, SlimShape<64, 32, 2, 8>>(p, stream),
+                  [&] { return LaunchSlimOf<T, SlimShape<64, 32, 2, 4>>(p, stream); });
   }
-  return LaunchSlimOf<T, SlimShape<256, 16, 2>>(p, stream);
+  if (d <= 128) {
+    return either(LaunchSlimOf<T, SlimShape<128, 16, 3, 8>>(p, stream),
+                  [&] { return LaunchSlimOf<T, SlimShape<128, 16, 2, 4>>(p, stream); });
+  }
+  return LaunchSlimOf<T, SlimShape<256, 16, 2, 4>>(p, stream);
 }
 
 }  // namespace lz::attention

@@ -109,6 +109,11 @@ __device__ void MultiplyKeys(Logits<S>& z, const T* shared_q, const T* k, float*
   }
 }
 
+// Off by up to 1e-7 of the cap, where tanhf is as near as FP32 can be.
+__device__ inline float CappedInTile(const CudaProblem& p, float z) {
+  return p.softcap - 2 * p.softcap / (1 + FastExp(z * (2 / p.softcap)));
+}
+
 // Logits to weights; `kept`: what the sums before them are multiplied by.
 template <int kKeys>
 __device__ void Weigh(float (&z)[kKeys / 8][4], float (&top)[2], float (&sum)[2], float (&kept)[2]) {

@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
         }
       };
       each([&](const CudaRow&, float x, int) { return x * unit; });
-      if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return Capped(p, x); });
+      if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
       if (p.slopes.data) each([&](const CudaRow& r, float x, int j) { return Sloped(r, x, j); });
       if (p.mask) {
         each([&](const CudaRow& r, float x, int j) { return r.live && j < end ? Masked(p, r, x, b, j) : -HUGE_VALF; });

@@ -38,9 +38,9 @@ constexpr auto kConstraints = attention::WithHeadDims({
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.paged", "attention.standard.prefill.paged",
-                                      attention::kAfterFlash, kConstraints),
+                                      attention::kBest, kConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.paged", "attention.gqa.prefill.paged",
-                                      attention::kAfterFlash, kConstraints),
+                                      attention::kBest, kConstraints),
 });
 }  // namespace
 }  // namespace lz

@@ -35,9 +35,9 @@ constexpr auto kConstraints = attention::WithHeadDims({
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill.ragged", "attention.standard.prefill.ragged",
-                                      attention::kAfterFlash, kConstraints),
+                                      attention::kBest, kConstraints),
     attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged",
-                                      attention::kAfterFlash, kConstraints),
+                                      attention::kBest, kConstraints),
 });
 }  // namespace
 }  // namespace lz
