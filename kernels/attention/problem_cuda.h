@@ -148,9 +148,8 @@ struct CudaCut {
 };
 // Few rows by dot products: with fewer rows each key costs less, with more its loads serve more.
 inline CudaCut CutOfFew(const CudaProblem& p) { return {p.rows() <= 1 ? 1 : p.rows() <= 4 ? 4 : 8, 528, 64}; }
-// Tiles of rows by products of matrices: of 16 rows if those of a KV head are no more, or if a prefix is shared, else
-// of
-// 64. A block of MLA takes a multiprocessor for itself.
+// Tiles by products of matrices: of 16 rows if a KV head has no more or a prefix is shared, else of 64, or of 128 where
+// sequences have as many. A block of MLA takes a multiprocessor for itself.
 inline constexpr int kSlimRows = 16;
 inline bool IsSlim(const CudaProblem& p) {
   return !p.q_indptr && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
