@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from layerzero import _layerzero
+from layerzero.errors import WrongTypeError
 
 _scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
 # The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
@@ -100,9 +101,7 @@ class policy(contextlib.ContextDecorator):
 
             return in_scope
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError(
-                f"{function.__name__}: wanted a function or coroutine, got a generator; use `with` inside it"
-            )
+            raise WrongTypeError(function.__name__, "a function or coroutine", "a generator", "use `with` inside it")
         return super().__call__(function)
 
 

@@ -1,6 +1,7 @@
-"""Exceptions and warnings of LayerZero, and how the engine's errors become them."""
+"""Exceptions and warnings of LayerZero, the engine's errors as exceptions, and checks of names that a user passes."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
@@ -27,13 +28,17 @@ class Reason:
 
 
 class LayerZeroError(Exception):
-    """Base of all errors. `field`, `wanted`, `got` and `fix` are the message's parts if the engine supplied them."""
+    """Base of all errors, made as `LayerZeroError(message)` or `LayerZeroError(field, wanted, got, fix)`: the attributes
+    of these names are the parts of the message."""
 
     code: int = 0  # lz_status_code of include/layerzero/c_abi.h, for classes without further data
-    field: str = ""
-    wanted: str = ""
-    got: str = ""
-    fix: str = ""
+
+    def __init__(
+        self, field: str = "", wanted: str = "", got: str = "", fix: str = "", *, message: str | None = None
+    ) -> None:
+        parts = f"{field}: wanted {wanted}, got {got}" + (f"; {fix}" if fix else "")
+        super().__init__(message if message is not None else parts if wanted else field)
+        self.field, self.wanted, self.got, self.fix = field if wanted else "", wanted, got, fix
 
 
 class InvalidRequestError(LayerZeroError, ValueError):
@@ -163,6 +168,43 @@ def raise_engine_error(
         lines = [f"  {kernel}: {'; '.join(r.message for r in reasons)}" for kernel, reasons in failures.items()]
         error = NoKernelFoundError(report["operation"], failures, "\n".join([text, *lines]))
     else:
-        error = _BY_CODE.get(code, InternalError)(text)
+        error = _BY_CODE.get(code, InternalError)(message=text)
     error.field, error.wanted, error.got, error.fix = field, wanted, got, fix
     raise error
+
+
+# ---- names
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns "did you mean rms_norm?", or "" if no name is near."""
+    names = list(known)
+    parts = sorted(name.split("."))
+    for other in names:  # the same parts in another order
+        if sorted(other.split(".")) == parts:
+            return f"did you mean {other}?"
+    import difflib  # only imported for a wrong name, not by import layerzero
+
+    folded = {_folded(k): k for k in reversed(names)}
+    near = difflib.get_close_matches(_folded(name), folded, n=1, cutoff=0.7)
+    return f"did you mean {folded[near[0]]}?" if near else ""
+
+
+def _folded(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
+def one_of(field: str, value: str, known: Iterable[str]) -> str:
+    """Returns `value` if it is known, else raises InvalidRequestError with all known ones."""
+    names = list(known)
+    if value not in names:
+        raise InvalidRequestError(field, f"one of {', '.join(names)}", repr(value), did_you_mean(value, names))
+    return value
+
+
+def known_name(field: str, what: str, value: str, known: Iterable[str], where: str) -> str:
+    """Returns `value` if it is known, else raises UnknownNameError with the nearest name or `where` to find names."""
+    names = list(known)
+    if value not in names:
+        raise UnknownNameError(field, what, repr(value), did_you_mean(value, names) or where)
+    return value

@@ -63,7 +63,7 @@ class KVCacheManager:
     ) -> None:
         if strategy not in _STRATEGIES:
             raise InvalidRequestError(
-                f"KVCacheManager: kv_cache_strategy: wanted contiguous or paged, got {strategy!r}; choose one of them"
+                "KVCacheManager: kv_cache_strategy", "contiguous or paged", repr(strategy), "choose one of them"
             )
         sharing = strategy == "paged" if prefix_sharing is None else prefix_sharing
         self.strategy, self.num_blocks, self.block_size = strategy, num_blocks, block_size
@@ -86,25 +86,31 @@ class KVCacheManager:
         is its stored number times the scale; float32, one element or one for each head; int8 needs both.
         """
         if layout not in _LAYOUTS:
-            raise InvalidRequestError(f"KVCacheManager: layout: wanted NHD or HND, got {layout!r}")
+            raise InvalidRequestError("KVCacheManager: layout", "NHD or HND", repr(layout))
         views = []
         for name, cache in (("key_cache", key_cache), ("value_cache", value_cache)):
             view = cache.transpose(1, 2) if layout == "HND" and cache.ndim == 4 else cache
             if view.ndim != 4 or tuple(view.shape[:2]) != (self.num_blocks, self.block_size):
                 raise InvalidRequestError(
-                    f"KVCacheManager: {name}: KV_CACHE_LAYOUT_MISMATCH: wanted {self.num_blocks} blocks of "
-                    f"{self.block_size} tokens in {layout}, got {tuple(cache.shape)}; allocate it in that shape"
+                    f"KVCacheManager: {name}: KV_CACHE_LAYOUT_MISMATCH",
+                    f"{self.num_blocks} blocks of {self.block_size} tokens in {layout}",
+                    str(tuple(cache.shape)),
+                    "allocate it in that shape",
                 )
             views.append(view)
         if views[0].device != views[1].device or views[0].shape[2] != views[1].shape[2]:
             raise InvalidRequestError(
-                "KVCacheManager: value_cache: KV_CACHE_LAYOUT_MISMATCH: wanted the heads and device of key_cache, got "
-                f"{views[1].shape[2]} heads on {views[1].device}; allocate both alike"
+                "KVCacheManager: value_cache: KV_CACHE_LAYOUT_MISMATCH",
+                "the heads and device of key_cache",
+                f"{views[1].shape[2]} heads on {views[1].device}",
+                "allocate both alike",
             )
         if views[0].dtype != views[1].dtype:
             raise InvalidRequestError(
-                f"KVCacheManager: value_cache: KV_CACHE_DTYPE_MISMATCH: wanted {views[0].dtype} like key_cache, got "
-                f"{views[1].dtype}; allocate both alike"
+                "KVCacheManager: value_cache: KV_CACHE_DTYPE_MISMATCH",
+                f"{views[0].dtype} like key_cache",
+                str(views[1].dtype),
+                "allocate both alike",
             )
         scales = {"k_scale": k_scale, "v_scale": v_scale}
         for name, scale in scales.items():
@@ -147,7 +153,7 @@ class KVCacheManager:
         if 0 <= layer < len(self._layers):
             return self._layers[layer]
         raise InvalidRequestError(
-            f"KVCacheManager: layer: wanted a number below {len(self._layers)}, got {layer}; attach its storage first"
+            "KVCacheManager: layer", f"a number below {len(self._layers)}", str(layer), "attach its storage first"
         )
 
     def scales(self, layer: int) -> dict[str, Any]:
@@ -316,8 +322,10 @@ class _FixedTables:
         torch = _torch()
         if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             raise CudaGraphUnsafeError(
-                "KVCacheManager: get_attention_input: wanted tables that are up to date inside a CUDA graph's capture, "
-                "got sequences that have changed since the last call; call it before the capture"
+                "KVCacheManager: get_attention_input",
+                "tables that are up to date inside a CUDA graph's capture",
+                "sequences that have changed since the last call",
+                "call it before the capture",
             )
         if self._copied is not None:
             self._copied.synchronize()  # the last copy must have read the memory before it is written again
@@ -342,8 +350,10 @@ def _check_scale(name: str, scale: Any, cache: Any) -> None:
             return
         got = f"{shape} of {dtype} on {scale.device}"
     raise InvalidRequestError(
-        f"KVCacheManager: {name}: wanted a float32 tensor of one element or {heads} on {cache.device}, got {got}; "
-        "pass one scale for all heads or one for each"
+        f"KVCacheManager: {name}",
+        f"a float32 tensor of one element or {heads} on {cache.device}",
+        got,
+        "pass one scale for all heads or one for each",
     )
 
 

@@ -20,7 +20,7 @@ class PackedWeights:
 
     def __init__(self, max_bytes: int, prepack: Callable[[Any], Any] | None = None) -> None:
         if max_bytes < 0:
-            raise InvalidRequestError(f"max_bytes: wanted at least 0, got {max_bytes}")
+            raise InvalidRequestError("max_bytes", "at least 0", str(max_bytes))
         self.max_bytes = max_bytes
         self._prepack = prepack or _layerzero.ops["linear_prepack"]
         self._entries: OrderedDict[str, tuple[tuple[int, ...], Any, Any]] = OrderedDict()  # shape, contents, packed
@@ -34,8 +34,10 @@ class PackedWeights:
         """
         if hasattr(weight, "is_inference") and not are_counted(weight):
             raise InvalidRequestError(
-                f"weight: wanted a tensor whose writes torch counts for {packed_weights_id!r}, got an inference tensor: what is "
-                "packed from it would be used after a write; copy it under torch.inference_mode(False), or call linear_prepack"
+                "weight",
+                f"a tensor whose writes torch counts for {packed_weights_id!r}",
+                "an inference tensor, whose packed form would be used after a write",
+                "copy it under torch.inference_mode(False), or call linear_prepack",
             )
         shape = tuple(weight.shape)
         with self._lock:
@@ -43,8 +45,10 @@ class PackedWeights:
             if entry is not None:
                 if entry[0] != shape:
                     raise InvalidRequestError(
-                        f"packed_weights_id: wanted the weight of {packed_weights_id!r}, {list(entry[0])}, "
-                        f"got one of {list(shape)}; give each weight its own id, or discard() the old one"
+                        "packed_weights_id",
+                        f"the weight of {packed_weights_id!r}, {list(entry[0])}",
+                        f"one of {list(shape)}",
+                        "give each weight its own id, or discard() the old one",
                     )
                 if _holds(entry[1], weight):
                     self._entries.move_to_end(packed_weights_id)

@@ -13,8 +13,8 @@ pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
 from layerzero import cli  # noqa: E402
-from layerzero._names import did_you_mean  # noqa: E402
 from layerzero.contracts import contracts  # noqa: E402
+from layerzero.errors import did_you_mean
 from layerzero.inspection.text import table  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parent.parent

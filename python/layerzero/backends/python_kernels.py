@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from layerzero import backends
-from layerzero._refusals import refuse_name, refuse_request
 from layerzero.contracts import Contract, contracts, flat_name, host_parameter_names
+from layerzero.errors import InvalidRequestError, UnknownNameError, WrongTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHORT = {"q": "query", "k": "key", "v": "value"}  # short names that a function may use for the parameters of attention
@@ -49,7 +49,7 @@ def register_kernel(
         dtypes = [dtype_name(d) for d in supported_dtypes]
         if produces_layout is not None and list(requires_layouts) != [produces_layout]:
             wanted = "the one layout of requires_layouts, in which results are expected"
-            refuse_request("produces_layout", wanted, repr(produces_layout), "leave it out")
+            raise InvalidRequestError("produces_layout", wanted, repr(produces_layout), "leave it out")
         row = {
             "kernel_id": kernel_id,
             "adapter": adapter,
@@ -84,7 +84,7 @@ def register_kernel(
 def unregister_kernel(operation: str, kernel_id: str) -> None:
     """Undoes `register_kernel`: no later call uses the kernel, and its id is free. Running calls finish."""
     if not backends.remove_function(adapter_of(operation, kernel_id)):
-        refuse_name(
+        raise UnknownNameError(
             "kernel_id",
             f"a kernel of {operation} that register_kernel made",
             repr(kernel_id),
@@ -110,7 +110,9 @@ def _dtype_rows(contract: Contract, named: list[str], taken: Collection[str], ru
             continue
         if not any(map(_is_floating, named)):
             got = ", ".join(named) or "none"
-            refuse_request("supported_dtypes", f"the floating dtypes of {param['name']} too", got, "name them")
+            raise InvalidRequestError(
+                "supported_dtypes", f"the floating dtypes of {param['name']} too", got, "name them"
+            )
         if set(named) & set(param["dtypes"]):
             allowed = [d for d in param["dtypes"] if d in named or not _is_floating(d)]
             rows.append({"field": field, "relation": "in", "set": allowed})
@@ -149,9 +151,8 @@ def _taken(name: str, function: Callable[..., Any]) -> dict[str, str]:
         own for full, own in named.items() if full not in can_be and parameters[own].default is inspect.Parameter.empty
     ]
     if unknown:
-        raise TypeError(
-            f"{function.__name__}: wanted parameters of {name} ({', '.join(known)}), got {', '.join(unknown)}"
-        )
+        wanted = f"parameters of {name} ({', '.join(known)})"
+        raise WrongTypeError(function.__name__, wanted, ", ".join(unknown))
     taken = {full: own for full, own in named.items() if full in can_be}
     return taken if len(named) == len(parameters) else {full: full for full in known} | taken
 

@@ -37,7 +37,7 @@ FOLDS = 5  # folds of held-out calls
 def cases_folder() -> Path:
     staged = Path(lz.__file__).parent / "_bench"
     if not staged.is_dir():
-        raise NotInstalledError(f"{staged}: wanted the cases of bench/ops, got none; install LayerZero again")
+        raise NotInstalledError(str(staged), "the cases of bench/ops", "none", "install LayerZero again")
     return staged
 
 

@@ -12,10 +12,9 @@ import typer
 import typer.core
 
 from layerzero import _layerzero
-from layerzero._names import did_you_mean, known_name
-from layerzero._refusals import refuse_request
 from layerzero.contracts import contracts, flat_name, meant_by
 from layerzero.contracts.axes import Description
+from layerzero.errors import InvalidRequestError, did_you_mean, known_name
 from layerzero.inspection.text import table, terminal_width
 
 SHORT = {
@@ -148,7 +147,9 @@ def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
         if key not in params and key not in FURTHER:
             known = [f"--{known.replace('_', '-')}" for known in (*params, *FURTHER)]
             option = f"--{key.replace('_', '-')}"
-            refuse_request(option, f"one of {', '.join(known)}", "no option of this call", did_you_mean(option, known))
+            raise InvalidRequestError(
+                option, f"one of {', '.join(known)}", "no option of this call", did_you_mean(option, known)
+            )
     if "kernel" in texts:
         known_name("--kernel", f"a kernel of {name}", texts["kernel"], kernel_ids(name), f"see `layerzero list {name}`")
     return operation if alias else name, {key: _value(key, params.get(key), text) for key, text in texts.items()}
@@ -160,12 +161,12 @@ def _pairs(words: list[str]) -> dict[str, str]:
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
-            refuse_request(word, "--parameter value", "a word alone", f"for example: {EXAMPLE}")
+            raise InvalidRequestError(word, "--parameter value", "a word alone", f"for example: {EXAMPLE}")
         key, equals, value = word[2:].partition("=")
         if not equals:
             value = next(rest, "")
         if not value:
-            refuse_request(f"--{key}", "a value", "none", f"for example: {EXAMPLE}")
+            raise InvalidRequestError(f"--{key}", "a value", "none", f"for example: {EXAMPLE}")
         pairs[key.replace("-", "_")] = value
     return pairs
 
@@ -178,24 +179,24 @@ def _value(key: str, param: dict[str, Any] | None, text: str) -> Any:
         return text
     if kind == "bool":
         if text.lower() not in ("true", "false"):
-            refuse_request(f"--{key}", "true or false", repr(text))
+            raise InvalidRequestError(f"--{key}", "true or false", repr(text))
         return text.lower() == "true"
     try:
         return int(text) if kind == "int" else float(text)
     except ValueError:
-        refuse_request(f"--{key}", "a whole number" if kind == "int" else "a number", repr(text))
+        raise InvalidRequestError(f"--{key}", "a whole number" if kind == "int" else "a number", repr(text)) from None
 
 
 def _tensor(key: str, text: str) -> Description:
     match = _TENSOR.match(text)
     if not match:
-        refuse_request(f"--{key}", "dtype[sizes], for example bf16[1,512,32,128]", repr(text))
+        raise InvalidRequestError(f"--{key}", "dtype[sizes], for example bf16[1,512,32,128]", repr(text))
     dtype = SHORT.get(match[1], match[1])
     if dtype not in _dtypes():
-        refuse_request(f"--{key}", f"a dtype such as {', '.join(SHORT)}, bool", repr(match[1]))
+        raise InvalidRequestError(f"--{key}", f"a dtype such as {', '.join(SHORT)}, bool", repr(match[1]))
     sizes = tuple(int(size) for size in match[2].split(",") if size.strip())
     if math.prod(sizes) > MOST_ELEMENTS:
-        refuse_request(f"--{key}", f"at most {MOST_ELEMENTS} elements", text)
+        raise InvalidRequestError(f"--{key}", f"at most {MOST_ELEMENTS} elements", text)
     return Description.of(dtype, sizes)
 
 

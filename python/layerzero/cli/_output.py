@@ -13,7 +13,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from layerzero._refusals import refuse_request
 from layerzero.errors import InvalidRequestError, LayerZeroError
 from layerzero.inspection.text import table, terminal_width
 
@@ -43,7 +42,7 @@ def manner(quiet: bool, verbose: bool) -> Iterator[None]:
     """A command runs in it as --quiet and --verbose ask for."""
     global _silenced
     if quiet and verbose:
-        refuse_request("--quiet", "--quiet or --verbose", "both", "leave one out")
+        raise InvalidRequestError("--quiet", "--quiet or --verbose", "both", "leave one out")
     start, logger = time.perf_counter(), logging.getLogger("layerzero")
     level = logger.level
     with warnings.catch_warnings():
@@ -94,7 +93,7 @@ def read_size(text: str) -> int:
     """Returns the bytes of "1024", "500MiB" or "2 GiB"."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?) *(|KiB|MiB|GiB)", text)
     if not match:
-        raise InvalidRequestError(f"size: wanted bytes or a number with KiB, MiB or GiB, got {text!r}")
+        raise InvalidRequestError("size", "bytes or a number with KiB, MiB or GiB", repr(text))
     return int(float(match[1]) * 1024 ** ("", "KiB", "MiB", "GiB").index(match[2]))
 
 

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
-from layerzero._names import DTYPES, one_of
 from layerzero.cli._output import Json, print_json, print_table, progress
+from layerzero.errors import one_of
 from layerzero.host.optional import need
+from layerzero.models.options import DTYPES
 
 
 def command(

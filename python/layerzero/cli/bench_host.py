@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from layerzero._names import known_name, one_of
-from layerzero._refusals import refuse_request
 from layerzero.cli._call import operation_names
 from layerzero.cli._output import Json, finish, print_table, progress
+from layerzero.errors import InvalidRequestError, known_name, one_of
 from layerzero.host.optional import need
 
 
@@ -33,7 +32,7 @@ def command(
     with progress("operations next to torch") as step:
         report = host_costs(operation, rounds, device, on_step=step)
     if not report["results"]:
-        refuse_request("--operation", "one that is measured next to a torch expression", repr(operation))
+        raise InvalidRequestError("--operation", "one that is measured next to a torch expression", repr(operation))
     finish(report, json, _print)
 
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from layerzero._names import one_of
 from layerzero.cli._output import Json, finish, print_table, progress
+from layerzero.errors import one_of
 from layerzero.host.optional import need
 
 

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from layerzero._names import known_name
 from layerzero.cli._call import operation_names
 from layerzero.cli._output import Json, finish, print_table, progress
-from layerzero.errors import InvalidRequestError
+from layerzero.errors import InvalidRequestError, known_name
 from layerzero.host.optional import need
 
 
@@ -32,9 +31,7 @@ def command(
     missing = set(chosen or ()) - {case.operation for case in found}
     if missing or not found:
         names = sorted({case.operation for case in all_cases(None, cases)})
-        raise InvalidRequestError(
-            f"--operations: wanted some of {', '.join(names)}, got {', '.join(sorted(missing))!r}"
-        )
+        raise InvalidRequestError("--operations", f"some of {', '.join(names)}", repr(", ".join(sorted(missing))))
     with progress("calls", total=len(found)) as step:
         report = run(found, rounds, on_step=step)
     if write_prior and "interrupted" not in report:

@@ -19,7 +19,7 @@ def command(
     program = _program()
     if not program.is_file():
         raise NotInstalledError(
-            "bench select: wanted the benchmark program, got none: a wheel has none; build it in a clone: make bench"
+            "bench select", "the benchmark program", "none: a wheel has none", "build it in a clone: make bench"
         )
     arguments = [] if repeat is None else ["--repeat", str(repeat)]
     sys.stdout.flush()

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from layerzero._names import DTYPES, one_of
 from layerzero.cli._output import Json, finish, note, one_of_option, print_table, progress
+from layerzero.errors import one_of
 from layerzero.host.optional import need
+from layerzero.models.options import DTYPES
 
 QUESTION = "Why is the sky blue? Answer in two sentences."
 AGREEMENT_TOKENS = 16

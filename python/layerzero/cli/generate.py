@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from layerzero._names import ACTIVATIONS, DTYPES, WEIGHTS, check_weights, one_of
-from layerzero._refusals import refuse_request
 from layerzero.cli._output import INTERRUPTED, Json, Quiet, note, one_of_option, print_json
-from layerzero.errors import InvalidRequestError
+from layerzero.errors import InvalidRequestError, one_of
 from layerzero.host.optional import need
+from layerzero.models.options import ACTIVATIONS, DTYPES, WEIGHTS, check_weights
 
 
 def command(
@@ -60,7 +59,7 @@ def command(
     say = note(quiet or json)
     _check(dtype, weights, activations, release, no_layerzero)
     if prompt is not None and prompts_file is not None:
-        raise InvalidRequestError("prompt: wanted --prompt or --prompts-file, got both; leave one out")
+        raise InvalidRequestError("prompt", "--prompt or --prompts-file", "both", "leave one out")
     texts = [prompt] if prompt is not None else _read_prompts(prompts_file)
     need("torch", "transformers", what="generate")
     say("importing torch and Transformers ...")
@@ -98,27 +97,33 @@ def _check(dtype: str, weights: str | None, activations: str, release: bool, no_
     one_of("--dtype", dtype, DTYPES)
     check_weights(weights, activations)
     if no_layerzero and (weights or release or activations != "input"):
-        refuse_request("--no-layerzero", "it without --weights, --activations and --release", "both", "leave one out")
+        raise InvalidRequestError(
+            "--no-layerzero", "it without --weights, --activations and --release", "both", "leave one out"
+        )
     if weights is None and (release or activations != "input"):
         given = "--release" if release else "--activations"
-        refuse_request("--weights", f"a kind of weights with {given}", "none", f"pass --weights, or leave {given} out")
+        raise InvalidRequestError(
+            "--weights", f"a kind of weights with {given}", "none", f"pass --weights, or leave {given} out"
+        )
 
 
 def _read_prompts(path: pathlib.Path | None) -> list[str] | None:
     if path is None:
         return None
     if not path.is_file():
-        raise InvalidRequestError(f"prompts-file: wanted a text file, got {path}, which does not exist; check the path")
+        raise InvalidRequestError("prompts-file", "a text file", f"{path}, which does not exist", "check the path")
     try:
         content = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequestError(
-            f"prompts-file: wanted text in UTF-8, got {path}, which is not ({error.reason} at byte {error.start}); "
-            "convert it"
+            "prompts-file",
+            "text in UTF-8",
+            f"{path}, which is not ({error.reason} at byte {error.start})",
+            "convert it",
         ) from error
     texts = [line for line in content.splitlines() if line.strip()]
     if not texts:
-        raise InvalidRequestError(f"prompts-file: wanted one prompt a line, got an empty {path}; add a line")
+        raise InvalidRequestError("prompts-file", "one prompt a line", f"an empty {path}", "add a line")
     return texts
 
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from layerzero import _layerzero
-from layerzero._names import known_name, one_of
 from layerzero.cli._call import Operation
 from layerzero.cli._output import Json, Verbose, print_json, print_table
 from layerzero.contracts import contracts
+from layerzero.errors import known_name, one_of
 from layerzero.inspection import kernel_rows
 
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "hpu")

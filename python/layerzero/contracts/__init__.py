@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError, UnknownNameError, did_you_mean
 
 Contract = dict[str, Any]
 
@@ -66,12 +67,9 @@ def flat_name(operation: Any) -> str:
     text = operation if isinstance(operation, str) else getattr(operation, "__name__", None)
     found = _layerzero.find(text) if isinstance(text, str) else None
     if found is None:
-        from layerzero._names import did_you_mean
-        from layerzero._refusals import refuse_name
-
         names = [name for c in contracts().values() for name in (c["name"], *(o["id"] for o in c["operations"]))]
         near = did_you_mean(text, names) if isinstance(text, str) else ""
-        refuse_name("operation", "a known operation", repr(text), near or "see `layerzero list`")
+        raise UnknownNameError("operation", "a known operation", repr(text), near or "see `layerzero list`")
     return found
 
 
@@ -105,9 +103,7 @@ def call_of(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) ->
         warnings.warn(f"{operation!r} is deprecated; use {name!r}{text}", DeprecationWarning, stacklevel=3)
         for key, value in fixed.items():
             if params.get(key, value) is not value:
-                from layerzero._refusals import refuse_request
-
-                refuse_request(
+                raise InvalidRequestError(
                     f"{operation}: {key}", f"{value}, which the name implies", str(params[key]), f"use {name!r}"
                 )
         params = params | fixed

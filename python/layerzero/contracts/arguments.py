@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from layerzero._names import did_you_mean
-from layerzero._refusals import refuse
 from layerzero.contracts import contracts, is_seeded
+from layerzero.errors import WrongTypeError, did_you_mean
 
 # Argument names of other libraries and their equivalents here; the first that the operation has is suggested.
 _MEANT = {
@@ -62,12 +61,12 @@ def refuse_keyword(operation: str, keyword: str) -> NoReturn:
     names = names_of(operation)
     meant = next((name for name in _MEANT.get(keyword, ()) if name in names), None)
     fix = f"did you mean {meant}?" if meant else did_you_mean(keyword, names) or _NOT_NEEDED.get(keyword, "")
-    refuse(f"{operation}: unexpected argument {keyword!r}", _list(names), "another name", fix)
+    raise WrongTypeError(f"{operation}: unexpected argument {keyword!r}", _list(names), "another name", fix)
 
 
 def refuse_twice(operation: str, keyword: str) -> NoReturn:
     """Refuses an argument that was given by position and by name."""
-    refuse(f"{operation}: {keyword}", "one value", "two values", "it was given by position and by name")
+    raise WrongTypeError(f"{operation}: {keyword}", "one value", "two values", "it was given by position and by name")
 
 
 def refuse_positional(operation: str, given: int) -> NoReturn:
@@ -76,7 +75,7 @@ def refuse_positional(operation: str, given: int) -> NoReturn:
     taken = [p["name"] for p in params if not p["keyword_only"]]
     named = [name for name in names_of(operation) if name not in taken]
     wanted = f"at most {len(taken)} positional ({', '.join(taken)})" if taken else "no positional ones"
-    refuse(f"{operation}: arguments", wanted, str(given), f"pass by name: {', '.join(named)}")
+    raise WrongTypeError(f"{operation}: arguments", wanted, str(given), f"pass by name: {', '.join(named)}")
 
 
 def _list(names: Iterable[Any]) -> str:

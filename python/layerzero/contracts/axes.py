@@ -8,9 +8,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from layerzero._refusals import refuse, refuse_request
 from layerzero.contracts import Contract, contracts, parameter_names
 from layerzero.contracts.shapes import dims_of
+from layerzero.errors import InvalidRequestError, WrongTypeError
 
 
 class Description(NamedTuple):
@@ -103,14 +103,16 @@ def _flat(contract: Contract, view: Viewed, output: int, out: Any) -> Any:
         if tuple(out.shape) == tuple(view.shape_of(output, like)):
             return out.view(like.shape)
     except RuntimeError:
-        refuse_request(f"{contract['name']}: out", "a contiguous tensor", "one with gaps or another order of axes")
+        raise InvalidRequestError(
+            f"{contract['name']}: out", "a contiguous tensor", "one with gaps or another order of axes"
+        ) from None
     return out  # the contract reports what is wrong with it
 
 
 def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], sizes: Sequence[Any]) -> Viewed:
     field = f"{contract['name']}: {param['name']}"
     if not sizes or any(isinstance(size, (bool, float)) or not hasattr(size, "__index__") for size in sizes):
-        refuse(field, "an integer, or the sizes of one or more last axes", repr(sizes))
+        raise WrongTypeError(field, "an integer, or the sizes of one or more last axes", repr(sizes))
     sizes, count, axis = tuple(sizes), len(sizes), param["folds"]
     found = arguments | {param["name"]: math.prod(sizes)}
     for tensor in contract["params"]:
@@ -121,7 +123,9 @@ def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], 
         shape = tuple(value.shape)
         if shape[-count:] != sizes or (not leading and len(shape) != count):
             wanted = f"[{'..., ' if leading else ''}{', '.join(map(str, sizes))}]"
-            refuse_request(f"{contract['name']}: {tensor['name']}", f"{wanted} for normalized_shape", str(list(shape)))
+            raise InvalidRequestError(
+                f"{contract['name']}: {tensor['name']}", f"{wanted} for normalized_shape", str(list(shape))
+            )
         found[tensor["name"]] = value.reshape((*shape[:-count], found[param["name"]]))
     folded = [dims_of(output["shape"])[1][-1] == axis for output in contract["outputs"]]
     return Viewed(found, lambda i, result: (*result.shape[:-1], *sizes) if folded[i] else tuple(result.shape))

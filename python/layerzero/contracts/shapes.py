@@ -113,7 +113,7 @@ def _bind(
     has_leading, dims = dims_of(param["shape"])
     shape = list(tensor.shape)
     if len(shape) < len(dims) or (len(shape) > len(dims) and not has_leading):
-        raise InvalidRequestError(f"{name}: {param['name']}: wanted [{param['shape']}], got {shape}")
+        raise InvalidRequestError(f"{name}: {param['name']}", f"[{param['shape']}]", str(shape))
     if order is not None and param["layout"]:
         shape = [shape[place] for place in order]
     lead = len(shape) - len(dims)
@@ -125,7 +125,7 @@ def _bind(
         known = axes.setdefault(dim, size)
         if type(known) is int and type(size) is int and known != size:
             raise InvalidRequestError(
-                f"{name}: {param['name']}: wanted [{param['shape']}] with {dim} = {known}, got {list(tensor.shape)}"
+                f"{name}: {param['name']}", f"[{param['shape']}] with {dim} = {known}", str(list(tensor.shape))
             )
     return leading
 

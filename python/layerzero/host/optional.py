@@ -38,9 +38,8 @@ def not_installed(missing: list[str], what: str) -> NotInstalledError:
     """Returns the error that names the missing packages and the command."""
     plural = "packages that are" if len(missing) > 1 else "a package that is"
     fix = install_command(*missing)
-    error = NotInstalledError(f"{what} needs {' and '.join(missing)}, {plural} not installed; {fix}")
-    error.field, error.wanted, error.got, error.fix = what, " and ".join(missing), "none", fix
-    return error
+    wanted = " and ".join(missing)
+    return NotInstalledError(what, wanted, "none", fix, message=f"{what} needs {wanted}, {plural} not installed; {fix}")
 
 
 def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
@@ -55,10 +54,8 @@ def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
     if version is None or in_range(version, PACKAGES[root].tested):
         return None
     fix = install_command(root)
-    wanted = f"{root}{PACKAGES[root].tested}"
-    found = NotInstalledError(f"{what}: wanted {wanted}, got {version}, which lacks what is used ({error}); {fix}")
-    found.field, found.wanted, found.got, found.fix = what, wanted, version, fix
-    return found
+    got = f"{version}, which lacks what is used ({error})"
+    return NotInstalledError(what, f"{root}{PACKAGES[root].tested}", got, fix)
 
 
 def install_command(*names: str) -> str:

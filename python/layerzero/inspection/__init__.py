@@ -7,11 +7,9 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero, backends
-from layerzero._names import known_name
-from layerzero._refusals import refuse_name
 from layerzero.contracts import call_of, contracts, flat_name, parameter_names
 from layerzero.contracts.axes import Description, fixed_of, on_own_axes
-from layerzero.errors import NoKernelFoundError, Reason, failures_of
+from layerzero.errors import NoKernelFoundError, Reason, UnknownNameError, failures_of, known_name
 from layerzero.inspection.report import Choice, DoctorReport, KernelList, KernelRecord, Record, SelectionReport
 from layerzero.torch import attach
 
@@ -128,7 +126,7 @@ def operation_of_kernel(kernel_id: str, operation: Any = None) -> str:
     if operation == "attention.paged" and name not in names:  # the other form of the cache
         name = flat_name("paged_attention")
     if name not in names or (operation is None and len(names) > 1):
-        refuse_name("operation", f"one of {', '.join(names)} for {kernel_id}", repr(operation))
+        raise UnknownNameError("operation", f"one of {', '.join(names)} for {kernel_id}", repr(operation))
     return name
 
 

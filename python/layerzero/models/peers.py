@@ -233,7 +233,7 @@ def run(
     if not is_gguf:
         from layerzero.errors import InvalidRequestError
 
-        raise InvalidRequestError(f"model: wanted a .gguf file, which every peer reads, got {path}; pass the file")
+        raise InvalidRequestError("model", "a .gguf file, which every peer reads", str(path), "pass the file")
     sides, absent = _sides(str(path), threads)
     _, tokenizer = load(str(path), "bf16")
     text = tokenizer(PROMPT * 200, return_tensors="pt")["input_ids"]

@@ -49,7 +49,9 @@ def _read(path: pathlib.Path) -> Any:
     try:
         import sentencepiece
     except ImportError as error:
-        raise NotInstalledError(f"{path} needs the package sentencepiece: pip install sentencepiece") from error
+        raise NotInstalledError(
+            f"tokenizer: {path}", "the package sentencepiece", "none", "pip install sentencepiece"
+        ) from error
     with typed_errors(f"tokenizer: {path}", "a SentencePiece model that the library reads", "fetch the file again"):
         return sentencepiece.SentencePieceProcessor(model_file=str(path))
 
@@ -62,9 +64,7 @@ def register_tokenizer(tokenizer: Any) -> str:
         path = pathlib.Path(tokenizer)
         path = path / "tokenizer.json" if path.is_dir() else path
         if not path.is_file():
-            raise UnknownNameError(
-                f"tokenizer: wanted a tokenizer.json or its folder, got {path}, which does not exist"
-            )
+            raise UnknownNameError("tokenizer", "a tokenizer.json or its folder", f"{path}, which does not exist")
         stat = path.stat()
         key = (str(path.resolve()), stat.st_mtime_ns, stat.st_size)
         if key in _id_of_file:
@@ -81,14 +81,16 @@ def register_tokenizer(tokenizer: Any) -> str:
 
 def _find(tokenizer_id: str) -> Any:
     if not isinstance(tokenizer_id, str):
-        raise WrongTypeError(f"tokenizer_id: wanted a str, got {type(tokenizer_id).__name__}; use register_tokenizer")
+        raise WrongTypeError("tokenizer_id", "a str", type(tokenizer_id).__name__, "use register_tokenizer")
     found = _by_id.get(tokenizer_id)
     if found is None and not _IS_IDENTITY(tokenizer_id):
         found = _by_id[register_tokenizer(tokenizer_id)]
     if found is None:
         raise UnknownNameError(
-            f"tokenizer_id: wanted one that register_tokenizer returned in this process, got {tokenizer_id!r} "
-            "(TOKENIZER_ID_MISMATCH); register the tokenizer first"
+            "tokenizer_id",
+            "one that register_tokenizer returned in this process",
+            f"{tokenizer_id!r} (TOKENIZER_ID_MISMATCH)",
+            "register the tokenizer first",
         )
     return found
 
@@ -102,7 +104,7 @@ def tokenize(
     batch = [texts] if single else list(texts)
     for index, text in enumerate(batch):
         if not isinstance(text, str):
-            raise WrongTypeError(f"texts[{index}]: wanted a str, got {type(text).__name__}; decode bytes first")
+            raise WrongTypeError(f"texts[{index}]", "a str", type(text).__name__, "decode bytes first")
     with typed_errors("texts", "text that the tokenizer can encode", "replace lone surrogates and the like"):
         ids, offsets = tokenizer.encode(batch, return_offsets, add_special_tokens)
     result = {"input_ids": ids, "offsets": offsets} if return_offsets else {"input_ids": ids}

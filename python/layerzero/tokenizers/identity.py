@@ -55,8 +55,11 @@ def tokenizer_digests(tokenizer: Any) -> TokenizerDigests:
     except TypeError:  # its state is not JSON
         pass
     raise WrongTypeError(
-        "tokenizer: wanted one of tokenizers, Transformers (fast), tiktoken or SentencePiece, one whose __getstate__() is "
-        f"JSON, or a path to tokenizer.json, got {type(tokenizer).__name__}; convert it with its own library first"
+        "tokenizer",
+        "one of tokenizers, Transformers (fast), tiktoken or SentencePiece, one whose __getstate__() is JSON, or a path "
+        "to tokenizer.json",
+        type(tokenizer).__name__,
+        "convert it with its own library first",
     )
 
 
@@ -128,7 +131,7 @@ def tokenizer_mismatches(wanted: TokenizerDigests | dict[str, str], tokenizer: A
     expected = wanted if isinstance(wanted, dict) else wanted.to_dict()
     unknown = sorted(set(expected) - set(_CODES))
     if unknown:
-        raise WrongTypeError(f"digests: wanted {', '.join(_CODES)}, got {', '.join(unknown)}")
+        raise WrongTypeError("digests", ", ".join(_CODES), ", ".join(unknown))
     got = tokenizer_digests(tokenizer).to_dict()
     return [
         Reason(_CODES[name], name, value, got[name], f"{name}: wanted {value[:12]}..., got {got[name][:12]}...")

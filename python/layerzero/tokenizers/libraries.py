@@ -14,7 +14,7 @@ def tokenizers_library() -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise NotInstalledError("tokenize needs the package tokenizers: pip install tokenizers") from error
+        raise NotInstalledError("tokenize", "the package tokenizers", "none", "pip install tokenizers") from error
     return tokenizers
 
 
@@ -29,7 +29,7 @@ def typed_errors(what: str, wanted: str, fix: str) -> Iterator[None]:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         got = f"{type(error).__name__}: {error}"[:300]
-        raise InvalidRequestError(f"{what}: wanted {wanted}, got an error of its library: {got}; {fix}") from error
+        raise InvalidRequestError(what, wanted, f"an error of its library: {got}", fix) from error
 
 
 class HfTokenizer:
@@ -58,8 +58,10 @@ class _WithoutOffsets:
 
     def refuse_offsets(self) -> None:
         raise InvalidRequestError(
-            f"return_offsets: OFFSETS_UNSUPPORTED: wanted a tokenizer with offsets, got one of {self.library}; "
-            "leave it out, or register the model's tokenizer.json"
+            "return_offsets: OFFSETS_UNSUPPORTED",
+            "a tokenizer with offsets",
+            f"one of {self.library}",
+            "leave it out, or register the model's tokenizer.json",
         )
 
 
@@ -113,9 +115,11 @@ def wrap(tokenizer: Any) -> Tokenizer:
     if hasattr(backend, "serialized_model_proto"):
         return SentencePieceTokenizer(backend)
     raise WrongTypeError(
-        "tokenizer: wanted a tokenizers.Tokenizer, a Transformers tokenizer over one, a tiktoken.Encoding, a "
-        f"SentencePieceProcessor, or a path to tokenizer.json, got {type(tokenizer).__name__}; "
-        "convert it with its own library first"
+        "tokenizer",
+        "a tokenizers.Tokenizer, a Transformers tokenizer over one, a tiktoken.Encoding, a SentencePieceProcessor, or a "
+        "path to tokenizer.json",
+        type(tokenizer).__name__,
+        "convert it with its own library first",
     )
 
 
@@ -123,7 +127,7 @@ def checked_ids(row: Any, size: int, field: str) -> list[int]:
     """Returns the ids of a list or an array as Python integers; NumPy integers are accepted, booleans are not."""
     tokens = row.tolist() if hasattr(row, "tolist") else row
     if not isinstance(tokens, Iterable):
-        raise InvalidRequestError(f"{field}: wanted a list of ids, got {type(row).__name__}; pass a list for each text")
+        raise InvalidRequestError(field, "a list of ids", type(row).__name__, "pass a list for each text")
     ids = []
     for token in tokens:
         try:
@@ -131,8 +135,6 @@ def checked_ids(row: Any, size: int, field: str) -> list[int]:
         except TypeError:
             number = -1
         if not 0 <= number < size:
-            raise InvalidRequestError(
-                f"{field}: wanted ids from 0 to {size - 1}, got {token!r}; pass ids of this tokenizer"
-            )
+            raise InvalidRequestError(field, f"ids from 0 to {size - 1}", repr(token), "pass ids of this tokenizer")
         ids.append(number)
     return ids

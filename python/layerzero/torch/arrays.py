@@ -4,9 +4,9 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._refusals import WANTED, refuse
 from layerzero.contracts import contracts
-from layerzero.errors import NotInstalledError
+from layerzero.errors import NotInstalledError, WrongTypeError
+from layerzero.torch.checks import WANTED
 
 
 def is_foreign(torch: Any, value: Any) -> bool:
@@ -18,9 +18,11 @@ def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: di
     given = [arguments[n] for n in names if arguments.get(n) is not None]
     kinds = {type(value) for value in given}
     if len(kinds) > 1:
-        refuse(name, "all arrays of one kind", " and ".join(sorted(k.__name__ for k in kinds)), "convert them first")
+        raise WrongTypeError(
+            name, "all arrays of one kind", " and ".join(sorted(k.__name__ for k in kinds)), "convert them first"
+        )
     if options.get("out") is not None:
-        refuse(f"{name}: out", "no out= with arrays of other libraries", type(options["out"]).__name__)
+        raise WrongTypeError(f"{name}: out", "no out= with arrays of other libraries", type(options["out"]).__name__)
     tensors = {n: to_torch(torch, f"{name}: {n}", arguments[n]) for n in names if arguments.get(n) is not None}
     for param in contracts()[name]["params"]:
         if param.get("mutated") and param["name"] in tensors:
@@ -39,9 +41,11 @@ def _check_written(field: str, array: Any) -> None:
     """Refuses arrays that an operation cannot write into: copies lose writes, and JAX's arrays are immutable."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not isinstance(array, numpy.ndarray):
-        refuse(field, "a torch.Tensor or a NumPy array to write into", type(array).__name__, "convert it first")
+        raise WrongTypeError(
+            field, "a torch.Tensor or a NumPy array to write into", type(array).__name__, "convert it first"
+        )
     if _needs_copy(array):
-        refuse(field, "a writeable array without negative strides", "another", "pass a copy of it")
+        raise WrongTypeError(field, "a writeable array without negative strides", "another", "pass a copy of it")
 
 
 def _needs_copy(array: Any) -> bool:
@@ -57,7 +61,7 @@ def to_torch(torch: Any, field: str, array: Any) -> Any:
         return torch.from_dlpack(array)
     except (TypeError, BufferError, RuntimeError, ValueError) as error:
         got = f"{type(array).__name__} that torch cannot read ({error})"
-        refuse(field, WANTED, got, "convert it to a torch.Tensor")
+        raise WrongTypeError(field, WANTED, got, "convert it to a torch.Tensor") from error
 
 
 def _from_numpy(torch: Any, array: Any) -> Any:
@@ -81,7 +85,7 @@ def _to_numpy(tensor: Any) -> Any:
         import ml_dtypes
     except ImportError:
         raise NotInstalledError(
-            f"wanted ml_dtypes for a NumPy array of {name}, which is not installed; pip install ml_dtypes"
+            "outputs", f"ml_dtypes for a NumPy array of {name}", "no such package", "pip install ml_dtypes"
         ) from None
     integers = torch.int16 if tensor.itemsize == 2 else torch.int8
     return tensor.view(integers).numpy().view(getattr(ml_dtypes, name))

@@ -7,9 +7,9 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from layerzero import _layerzero
+from layerzero.host.import_hook import after_import
 
 if TYPE_CHECKING:
-    from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 _guard = threading.RLock()
@@ -80,35 +80,7 @@ def _negatives(torch: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return plain, tuple(torch._neg_view(tensor) for tensor in (*plain[1:], plain[-1]))
 
 
-class _AfterTorch:
-    """Attaches right after the first `import torch` of other code, once."""
-
-    def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "torch":
-            return None
-        others = (f for f in sys.meta_path if f is not self and hasattr(f, "find_spec"))
-        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
-        if spec is None or spec.loader is None or not hasattr(spec.loader, "exec_module"):
-            return spec
-        run = spec.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            run(module)
-            # An error here must not break `import torch`: the first call attaches again and reports it.
-            try:
-                attach(module)
-            except Exception as error:
-                import logging
-
-                logging.getLogger("layerzero").warning("torch is not attached: %s", error)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return spec
-
-
 def install() -> None:
     """Attaches now or after `import torch`; called once by `import layerzero`."""
     if not attach_if_imported() and "torch" not in sys.modules:
-        sys.meta_path.insert(0, _AfterTorch())
+        after_import("torch", attach)  # an error is only logged: the first call attaches again and raises it

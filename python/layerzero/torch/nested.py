@@ -3,7 +3,7 @@
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._refusals import refuse_request
+from layerzero.errors import InvalidRequestError
 from layerzero.torch.references import call_reference
 
 _TENSORS = ("query", "key", "value")
@@ -24,9 +24,9 @@ def attention(torch: Any, arguments: dict[str, Any], options: dict[str, Any]) ->
         given = arguments.get(name)
         if given is not None and not (name == "dropout_p" and given == 0):
             fix = "pass causal, window or alibi_slopes, or padded tensors"
-            refuse_request(f"attention: {name}", "none with nested tensors", "one", fix)
+            raise InvalidRequestError(f"attention: {name}", "none with nested tensors", "one", fix)
     if options.get("out") is not None:
-        refuse_request("attention: out", "none with nested tensors", "a tensor", "leave it out")
+        raise InvalidRequestError("attention: out", "none with nested tensors", "a tensor", "leave it out")
     shared = {n: arguments[n] for n in _SHARED if arguments.get(n) is not None}
     kernel = {"kernel": options["kernel"]} if options.get("kernel") is not None else {}
     packed = {n: t.values() for n, t in zip(_TENSORS, (query, key, value), strict=True)}
@@ -46,9 +46,11 @@ def _packed(torch: Any, name: str, tensor: Any, heads_first: bool) -> Any:
     wanted = "a nested tensor (b, h, j, d)" if heads_first else "a nested tensor (b, j, h, d)"
     if not is_jagged(torch, tensor):
         got = type(tensor).__name__
-        refuse_request(f"attention: {name}", f"{wanted} in the jagged layout, like the others", got, "nest all or none")
+        raise InvalidRequestError(
+            f"attention: {name}", f"{wanted} in the jagged layout, like the others", got, "nest all or none"
+        )
     if tensor.dim() != 4 or tensor._ragged_idx != (2 if heads_first else 1):
-        refuse_request(f"attention: {name}", wanted, f"shape {tuple(tensor.shape)}", "see also layout=")
+        raise InvalidRequestError(f"attention: {name}", wanted, f"shape {tuple(tensor.shape)}", "see also layout=")
     tensor = tensor.transpose(1, 2) if heads_first else tensor
     return tensor.contiguous() if tensor.lengths() is not None else tensor
 

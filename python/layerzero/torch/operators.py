@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._refusals import refuse_no_gradient, refuse_request
 from layerzero.contracts import Contract, condition, contracts, has_whole_outputs, holds, is_seeded
 from layerzero.contracts.shapes import dims_of, output_shapes
 from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
+from layerzero.host.import_hook import after_import
 from layerzero.torch import random
+from layerzero.torch.checks import check_contract, found_layout, has_tangent, into, refuse_no_gradient
 from layerzero.torch.references import call_reference
-from layerzero.torch.slow_path import check_contract, found_layout
 
 LIBRARY = Path(__file__).parents[1] / "liblayerzero_torch.so"
 _library: torch.library.Library | None = None
@@ -156,7 +156,7 @@ def _arguments(one: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     for name, value in one.fixed.items():
         if found.get(name, value) is not value:
             wanted = f"{value} for the overload '{one.overload}'"
-            refuse_request(f"{one.name}: {name}", wanted, str(found[name]), "call the default overload")
+            raise InvalidRequestError(f"{one.name}: {name}", wanted, str(found[name]), "call the default overload")
     arguments = found | one.fixed
     return arguments, found_layout(torch, contracts()[one.name], arguments) if layout == "" else layout
 
@@ -212,7 +212,7 @@ def _autograd(one: Operator) -> Any:
                 raise _own_error(error) from None
         arguments, layout = _arguments(one, args, kwargs)
         tensors = [arguments[n] for n in one.tensors]
-        if transformed or _has_tangent(tensors):
+        if transformed or has_tangent(torch, tensors):
             return _through_reference(one, arguments, layout)
         if _wants_gradient(tensors, {}):
             if one.differentiable:
@@ -226,14 +226,6 @@ def _autograd(one: Operator) -> Any:
 def _wants_gradient(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(value, torch.Tensor) and value.requires_grad for value in (*args, *kwargs.values())
-    )
-
-
-def _has_tangent(tensors: list[Any]) -> bool:
-    """True for forward-mode duals and torch.func's tensors, whose tangents the operator alone would drop."""
-    forward = torch.autograd.forward_ad
-    return forward._current_level >= 0 and any(
-        t is not None and forward.unpack_dual(t).tangent is not None for t in tensors
     )
 
 
@@ -304,8 +296,6 @@ def _when_dynamo_is_imported() -> None:
     if "torch._dynamo" in sys.modules:
         substitute_in_graphs()
         return
-    from layerzero.host.import_hook import after_import
-
     after_import("torch._dynamo", lambda module: substitute_in_graphs())
 
 
@@ -322,7 +312,7 @@ def _traceable(name: str) -> Any:
     values: dict[str, Any] = {
         "refuse": _refuse_kernel,
         "draw": random.draw,
-        "copy_into": _copy_into,
+        "into": into,
         "fold": _fold,
         "unfold": _unfold,
         "batch": _batch,
@@ -354,7 +344,7 @@ def _traceable(name: str) -> Any:
         schema = _keyword_only(one)
         call = f"operator_{one.overload}({', '.join(f'{n}={n}' if schema[n] else n for n in one.names)})"
         result = call if one.overload == "default" else f"{call} if {_is_on(contract)} else {result}"
-    lines += [f"result = {result}", "return result if out is None else copy_into(out, result)"]
+    lines += [f"result = {result}", f"return into({name!r}, out, result)"]
     source = f"def {name}({', '.join(signature)}):\n" + "".join(f"    {line}\n" for line in lines)
     exec(compile(source, f"<layerzero {name}>", "exec"), values)  # noqa: S102
     return values[name]
@@ -368,7 +358,7 @@ def _is_on(contract: Contract) -> str:
 
 
 def _refuse_kernel() -> None:
-    refuse_request("kernel", "none in a compiled graph", "one", "use layerzero.configure or a policy file")
+    raise InvalidRequestError("kernel", "none in a compiled graph", "one", "use layerzero.configure or a policy file")
 
 
 def _traceable_draw(name: str) -> str:
@@ -399,7 +389,7 @@ def _traceable_views(contract: Contract) -> list[str]:
         return []
     call |= {"layout": "layout"} if contract["layouts"] else {}
     again = f"{contract['name']}({', '.join(f'{key}={value}' for key, value in call.items())}, kernel=kernel)"
-    out = "return result if out is None else copy_into(out, result)"
+    out = f"return into({contract['name']!r}, out, result)"
     return [f"if {if_}:", f"    result = {again}", f"    result = {back}", f"    {out}"]
 
 
@@ -407,7 +397,7 @@ def _fold(tensor: Any, sizes: Any) -> Any:
     if tensor is None:
         return None
     if tuple(tensor.shape[-len(sizes) :]) != tuple(sizes):
-        raise InvalidRequestError(f"wanted a tensor [..., {sizes}] for normalized_shape, got {tuple(tensor.shape)}")
+        raise InvalidRequestError("normalized_shape", f"the last sizes of {list(tensor.shape)}", f"{sizes}")
     return tensor.reshape(*tensor.shape[: -len(sizes)], math.prod(sizes))
 
 
@@ -425,13 +415,3 @@ def _batch(tensor: Any, rank: int, more: int, main: bool) -> Any:
     if main:
         return tensor.reshape(*([1] * -more), *tensor.shape)
     return tensor[None] if more == -2 else tensor
-
-
-def _copy_into(out: Any, result: Any) -> Any:
-    """layerzero._refusals.into, in Python that torch.compile can trace."""
-    pairs = [(out, result)] if not isinstance(result, tuple) else list(zip(out, result))  # noqa: B905 - traced
-    for target, value in pairs:
-        if target.shape != value.shape or target.dtype != value.dtype:
-            raise InvalidRequestError("out: wanted a tensor of the output's shape and dtype, got another; leave it out")
-        target.copy_(value)
-    return out

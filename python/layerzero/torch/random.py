@@ -4,8 +4,8 @@ graphs and torch.compile work as with torch's own operations."""
 import functools
 from typing import Any
 
-from layerzero._refusals import refuse, refuse_request
 from layerzero.contracts import contracts, is_seeded
+from layerzero.errors import InvalidRequestError, WrongTypeError
 
 
 def draw(rows: Any, pairs: int, generator: Any = None) -> Any:
@@ -44,13 +44,17 @@ def with_draw(name: str, arguments: dict[str, Any], generator: Any = None) -> di
 def with_generator(torch: Any, name: str, arguments: dict[str, Any], generator: Any) -> dict[str, Any]:
     """Returns the arguments with `uniform` from `generator`, which advances."""
     if not isinstance(generator, torch.Generator):
-        refuse(f"{name}: generator", "a torch.Generator", type(generator).__name__)
+        raise WrongTypeError(f"{name}: generator", "a torch.Generator", type(generator).__name__)
     for other in ("seed", "offset", "uniform"):
         if arguments.get(other) is not None:
-            refuse_request(f"{name}: {other}", "none together with generator", "both", "leave one of them out")
+            raise InvalidRequestError(
+                f"{name}: {other}", "none together with generator", "both", "leave one of them out"
+            )
     device = arguments[source(name)[0]].device
     # A generator made for "cuda" has no index: torch uses the current device.
     if generator.device.type != device.type or generator.device.index not in (None, device.index):
         fix = f"make it with torch.Generator('{device}')"
-        refuse_request(f"{name}: generator", f"one of {device}, where the tensors are", f"{generator.device}", fix)
+        raise InvalidRequestError(
+            f"{name}: generator", f"one of {device}, where the tensors are", f"{generator.device}", fix
+        )
     return with_draw(name, arguments, generator)

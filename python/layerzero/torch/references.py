@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from layerzero._policy import is_strict
-from layerzero._refusals import refuse_request, refuse_values
 from layerzero.contracts import condition, contracts, host_parameter_names, parameter_names, present
 from layerzero.contracts.shapes import promotion
+from layerzero.errors import InvalidRequestError, KernelExecutionError
 
 PACKAGE = "layerzero._reference"  # the folder ops
 
@@ -38,6 +38,7 @@ def _keywords(name: str) -> tuple[frozenset[str], bool]:
 _REFUSAL = re.compile(r"(?P<parameter>\w+): wanted (?P<wanted>.+), got (?P<got>.+)", re.DOTALL)
 # The message of torch for an invalid index.
 _OUTSIDE = re.compile(r"index.* out of (bounds|range)")
+_INSIDE = "indices within the bounds of the tensors that they index"
 
 
 def call_reference(name: str, arguments: dict[str, Any], layout: str | None = None) -> Any:
@@ -48,19 +49,19 @@ def call_reference(name: str, arguments: dict[str, Any], layout: str | None = No
         refusal = _REFUSAL.fullmatch(str(error))
         if refusal is None or refusal["parameter"] not in parameter_names(name):
             raise  # not a message of the reference: a bug
-        refuse = refuse_values if isinstance(error, ValueError) else refuse_request
-        refuse(f"{name}: {refusal['parameter']}", refusal["wanted"], refusal["got"])
+        kind = KernelExecutionError if isinstance(error, ValueError) else InvalidRequestError
+        raise kind(f"{name}: {refusal['parameter']}", refusal["wanted"], refusal["got"]) from error
     except IndexError as error:
         if not _OUTSIDE.match(str(error)):
             raise
-        refuse_values(name, "indices within the bounds of the tensors that they index", f"'{error}'")
+        raise KernelExecutionError(name, _INSIDE, f"'{error}'") from error
     except RuntimeError as error:
         if "indexing axis dim should be positive" in str(error):
-            refuse_values(name, "indices within the bounds of the tensors that they index", f"'{error}'")
+            raise KernelExecutionError(name, _INSIDE, f"'{error}'") from error
         if "at::autocast" not in str(error):
             raise
         fix = "convert them to its dtype or float32, or call under torch.autocast(..., enabled=False)"
-        refuse_request(name, "tensors in dtypes that torch's autocast can mix", f"'{error}'", fix)
+        raise InvalidRequestError(name, "tensors in dtypes that torch's autocast can mix", f"'{error}'", fix) from error
 
 
 def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:

@@ -12,12 +12,13 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero._policy import has_locks
-from layerzero._refusals import WANTED, into, refuse, refuse_no_gradient, refuse_request
 from layerzero.contracts import Contract, contracts, has_whole_outputs, parameter_names
 from layerzero.contracts.axes import call_viewed, viewed
+from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.host.optional import as_not_installed
 from layerzero.torch import attach, nested, random
 from layerzero.torch.arrays import call_on_arrays, is_foreign
+from layerzero.torch.checks import WANTED, check_contract, found_layout, has_tangent, into, refuse_no_gradient
 from layerzero.torch.references import call_reference
 
 
@@ -59,7 +60,7 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _call_node(name, arguments, options)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _with_gradient(torch, contract, arguments, options, call, tensors)
-    if not contract["differentiable"] and not has_whole_outputs(contract) and _has_tangent(torch, tensors):
+    if not contract["differentiable"] and not has_whole_outputs(contract) and has_tangent(torch, tensors):
         refuse_no_gradient(name, "one with a forward-mode tangent")
     return _reference(name, arguments, options, call)
 
@@ -77,7 +78,7 @@ def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[dic
 def _check_not_traced(torch: Any, name: str) -> None:
     if _tracing(torch) or torch._C._functorch.peek_interpreter_stack() is not None:
         fix = "draw outside with torch.rand and pass uniform="
-        refuse_request(f"{name}: generator", "none while torch traces or transforms", "one", fix)
+        raise InvalidRequestError(f"{name}: generator", "none while torch traces or transforms", "one", fix)
 
 
 def _check_required(contract: Contract, arguments: dict[str, Any]) -> None:
@@ -86,14 +87,14 @@ def _check_required(contract: Contract, arguments: dict[str, Any]) -> None:
         if not given and not param["optional"] and not param.get("has_default"):
             shape = "of any shape" if param.get("shape") == "*" else f"[{param.get('shape')}]"
             wanted = f"a tensor {shape}" if param["kind"] == "tensor" else param["doc"]
-            refuse(f"{contract['name']}: missing argument {param['name']}", wanted, "nothing")
+            raise WrongTypeError(f"{contract['name']}: missing argument {param['name']}", wanted, "nothing")
 
 
 def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -> Any:
     for n in tensor_names:
         value = arguments.get(n)
         if value is not None and not hasattr(value, "__dlpack__"):
-            refuse(f"{name}: {n}", WANTED, type(value).__name__)
+            raise WrongTypeError(f"{name}: {n}", WANTED, type(value).__name__)
     if "torch" not in sys.modules:
         try:
             importlib.import_module("torch")  # arrays of other libraries are computed on as torch tensors
@@ -106,13 +107,13 @@ def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -
 def _check_readable(torch: Any, field: str, tensor: Any) -> None:
     """Refuses kinds of tensors whose values an operation cannot read."""
     if tensor.layout is not torch.strided:
-        refuse(field, WANTED, f"layout {tensor.layout}", "call .to_dense()")
+        raise WrongTypeError(field, WANTED, f"layout {tensor.layout}", "call .to_dense()")
     if tensor.is_quantized:
-        refuse(field, WANTED, "a quantized tensor", "call .dequantize()")
+        raise WrongTypeError(field, WANTED, "a quantized tensor", "call .dequantize()")
     if tensor.is_complex():
-        refuse(field, WANTED, f"dtype {tensor.dtype}", "pass real and imaginary parts apart")
+        raise WrongTypeError(field, WANTED, f"dtype {tensor.dtype}", "pass real and imaginary parts apart")
     if tensor.is_meta and type(tensor) in (torch.Tensor, torch.nn.Parameter) and not _tracing(torch):
-        refuse(field, WANTED, "a meta tensor, which has no values", "use FakeTensorMode for shapes alone")
+        raise WrongTypeError(field, WANTED, "a meta tensor, which has no values", "use FakeTensorMode for shapes alone")
 
 
 def _negated(torch: Any, contract: Contract, given: dict[str, Any]) -> dict[str, Any]:
@@ -128,67 +129,9 @@ def _check_device(name: str, given: dict[str, Any]) -> None:
     for n, tensor in given.items():
         first = first or tensor.device
         if tensor.device != first:
-            refuse_request(f"{name}: {n}", f"a tensor on {first} like the others", f"one on {tensor.device}", "move it")
-
-
-def check_contract(
-    torch: Any, contract: Contract, arguments: dict[str, Any], layout: str | None
-) -> dict[str, Any] | None:
-    """Raises the engine's error for tensors of these sizes. Returns the call with descriptions instead of tensors, or
-    None if a size or scalar is symbolic: comparing it would specialize a traced graph, and the operator checks the real
-    values when it runs."""
-    call = {key: value for key, value in arguments.items() if value is not None}
-    if layout is not None:
-        call["layout"] = layout
-    if any(isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) for value in call.values()):
-        return None
-    for param in contract["params"]:
-        if param["kind"] != "tensor" or param["name"] not in call:
-            continue
-        tensor = call[param["name"]]
-        sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
-        if not all(type(size) is int for size in (*sizes, *strides)):
-            return None
-        dtype = _dtype_in_reference(torch, tensor, param["dtypes"])
-        if dtype not in param["dtypes"]:
-            field = f"{contract['name']}: {param['name']}"
-            refuse_request(field, ", ".join(param["dtypes"]), dtype, "convert the tensor")
-        call[param["name"]] = (dtype, sizes, strides)
-    layout = _layerzero.check(_layerzero.ops[contract["name"]], (), call)
-    return call if layout is None else {**call, "layout": layout}
-
-
-def found_layout(torch: Any, contract: Contract, arguments: dict[str, Any]) -> str:
-    """Returns the layout of a call that does not name one."""
-    call = check_contract(torch, contract, arguments, None)
-    found = call["layout"] if call is not None else _layout_by_hints(contract, arguments)
-    return found or next(iter(contract["layouts"]))
-
-
-def _layout_by_hints(contract: Contract, arguments: dict[str, Any]) -> str | None:
-    """Returns the layout according to the traced sizes, or None if a size is unknown. No guard is added, because the
-    layout at a call site does not change with its sizes."""
-    call: dict[str, Any] = {}
-    for param in contract["params"]:
-        tensor = arguments.get(param["name"])
-        if param["kind"] != "tensor" or tensor is None:
-            continue
-        shape = [[size if type(size) is int else size.node.hint for size in s] for s in (tensor.shape, tensor.stride())]
-        if any(size is None for sizes in shape for size in sizes):
-            return None
-        call[param["name"]] = (str(tensor.dtype).removeprefix("torch."), *(tuple(int(n) for n in s) for s in shape))
-    return _layerzero.check(_layerzero.ops[contract["name"]], (), call)
-
-
-def _dtype_in_reference(torch: Any, tensor: Any, admitted: list[str]) -> str:
-    """Returns the tensor's dtype, or under autocast the dtype that torch's functions may cast it to."""
-    if tensor.is_floating_point() and tensor.dtype is not torch.float64:
-        kind = tensor.device.type
-        if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-            cast = str(torch.get_autocast_dtype(kind)).removeprefix("torch.")
-            if cast in admitted:
-                return cast
-    return str(tensor.dtype).removeprefix("torch.")
+            raise InvalidRequestError(
+                f"{name}: {n}", f"a tensor on {first} like the others", f"one on {tensor.device}", "move it"
+            )
 
 
 # ---- choice of the path
@@ -208,7 +151,7 @@ def _wants_one_node(torch: Any, tensors: list[Any]) -> bool:
 
 def _call_node(name: str, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
     if options.get("kernel") is not None:
-        refuse_request(
+        raise InvalidRequestError(
             f"{name}: kernel",
             "none while torch traces or a dispatch mode is on",
             repr(options["kernel"]),
@@ -229,17 +172,12 @@ def _check_kernel(name: str, options: dict[str, Any], call: dict[str, Any] | Non
     report = json.loads(_layerzero.explain(_layerzero.ops[name], (), call, None)) if call is not None else {}
     wanted = wanted if wanted is not None else report.get("locked")
     if wanted is not None and wanted != f"torch.ref.{report.get('operation')}":
-        refuse_request(
+        raise InvalidRequestError(
             f"{name}: kernel",
             "none under torch's modes and transforms, where the torch reference runs",
             repr(wanted),
             "leave it out, or unlock the operation",
         )
-
-
-def _has_tangent(torch: Any, tensors: list[Any]) -> bool:
-    forward = torch.autograd.forward_ad
-    return forward._current_level >= 0 and any(forward.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def _with_gradient(
@@ -253,7 +191,7 @@ def _with_gradient(
     """Calls the best kernel with gradients, or the reference under modes, transforms and for subclasses."""
     name = contract["name"]
     if options.get("out") is not None:
-        refuse_request(f"{name}: out", "none where a gradient is wanted", "a tensor", "leave it out")
+        raise InvalidRequestError(f"{name}: out", "none where a gradient is wanted", "a tensor", "leave it out")
     if not contract["differentiable"]:
         if not has_whole_outputs(contract):
             refuse_no_gradient(name)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from layerzero._refusals import refuse_values
+from layerzero.errors import KernelExecutionError
 
 
 def rms_norm(input, weight, eps, weight_offset=None):
@@ -32,7 +32,9 @@ def embedding(input, weight):
     except (IndexError, RuntimeError) as error:
         if weight.shape[0] and not isinstance(error, IndexError):  # for an empty table torch raises a RuntimeError
             raise
-        refuse_values("embedding: input", f"numbers from 0 to {weight.shape[0] - 1}", f"'{error}'")
+        raise KernelExecutionError(
+            "embedding: input", f"numbers from 0 to {weight.shape[0] - 1}", f"'{error}'"
+        ) from error
 
 
 def softmax(logits, temperature, row_temperature=None):
@@ -51,7 +53,7 @@ def _row_softmax(logits, temperature):
     """Softmax with a temperature for each row. On CUDA, where none is read, a temperature of 0 or less produces NaN."""
     valid = temperature > 0
     if not temperature.is_cuda and not bool((valid & temperature.isfinite()).all()):
-        refuse_values("softmax: row_temperature", "numbers above 0", str(temperature.flatten().tolist()))
+        raise KernelExecutionError("softmax: row_temperature", "numbers above 0", str(temperature.flatten().tolist()))
     if not logits.numel():
         return torch.softmax(logits, dim=-1, dtype=torch.float32)
     kind = torch.float64 if logits.dtype == torch.float64 else torch.float32

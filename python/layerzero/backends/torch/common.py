@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from layerzero._refusals import refuse_values
+from layerzero.errors import KernelExecutionError
 
 _kept: dict[tuple[Any, torch.device], torch.Tensor] = {}
 
@@ -58,7 +58,7 @@ def check_below(name: str, values: torch.Tensor, limit: int) -> None:
         return
     largest = int(values.max())
     if largest >= limit:
-        refuse_values(name, f"numbers below {limit}", str(largest))
+        raise KernelExecutionError(name, f"numbers below {limit}", str(largest))
 
 
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:

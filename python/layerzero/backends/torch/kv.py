@@ -3,8 +3,8 @@ outside the cache stops torch's kernel. Skipped rows repeat another row's write,
 
 import torch
 
-from layerzero._refusals import refuse_values
 from layerzero.backends.torch.common import check_below
+from layerzero.errors import KernelExecutionError
 
 
 def _rows(cache, layout):
@@ -88,10 +88,12 @@ def _check_moves(moves, blocks):
     pairs = [(a, b) for a, b in moves.tolist() if a >= 0]
     named = [n for pair in pairs for n in pair]
     if named and not 0 <= min(named) <= max(named) < blocks:
-        refuse_values("kv_compact: moves", f"blocks below {blocks}", str(moves.tolist()))
+        raise KernelExecutionError("kv_compact: moves", f"blocks below {blocks}", str(moves.tolist()))
     sources, targets = {a for a, _ in pairs}, {b for _, b in pairs}
     if len(targets) < len(pairs) or sources & targets:
-        refuse_values("kv_compact: moves", "targets that no other pair reads or writes", str(moves.tolist()))
+        raise KernelExecutionError(
+            "kv_compact: moves", "targets that no other pair reads or writes", str(moves.tolist())
+        )
 
 
 def block_table_update(block_tables, updates):
@@ -115,4 +117,4 @@ def _check_updates(block_tables, updates):
     for row, position, block in updates.tolist():
         if not (0 <= row < shape[0] and 0 <= position < shape[1] and limits.min <= block <= limits.max):
             wanted = f"places of a {shape} table"
-            refuse_values("kv_block_table_update: updates", wanted, str((row, position, block)))
+            raise KernelExecutionError("kv_block_table_update: updates", wanted, str((row, position, block)))

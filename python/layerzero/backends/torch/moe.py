@@ -2,14 +2,16 @@
 
 import torch
 
-from layerzero._refusals import refuse_values
 from layerzero.backends.torch.mlp import hidden
+from layerzero.errors import KernelExecutionError
 
 
 def _check_offsets(offsets, rows):
     bounds = offsets.tolist()
     if bounds != sorted(bounds) or bounds[0] < 0 or bounds[-1] > rows:
-        refuse_values("grouped_gemm: offsets", f"numbers from 0 to {rows} that do not decrease", str(bounds))
+        raise KernelExecutionError(
+            "grouped_gemm: offsets", f"numbers from 0 to {rows} that do not decrease", str(bounds)
+        )
 
 
 def grouped_gemm(input, weight, offsets, bias):

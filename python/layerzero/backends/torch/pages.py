@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import torch
 
-from layerzero._refusals import refuse_values
 from layerzero.backends.torch.common import counting
+from layerzero.errors import KernelExecutionError
 
 
 class Entries(NamedTuple):
@@ -33,7 +33,9 @@ def refuse_offsets(operation, name, offsets, limit):
         return
     values = offsets.tolist()
     if values[0] != 0 or values != sorted(values) or values[-1] > limit:
-        refuse_values(f"{operation}: {name}", f"offsets from 0, never decreasing, up to {limit}", str(values))
+        raise KernelExecutionError(
+            f"{operation}: {name}", f"offsets from 0, never decreasing, up to {limit}", str(values)
+        )
 
 
 def csr(operation, indptr, indices, last_page_len, size):
@@ -42,7 +44,7 @@ def csr(operation, indptr, indices, last_page_len, size):
     first = indptr.long().clamp_(0, indices.shape[0]).mul_(size)
     used = first.diff() > 0 if indptr.device.type == "cpu" else None
     if used is not None and bool((used & ((last_page_len < 0) | (last_page_len > size))).any()):
-        refuse_values(f"{operation}: kv_last_page_len", f"0 to {size}", str(last_page_len.tolist()))
+        raise KernelExecutionError(f"{operation}: kv_last_page_len", f"0 to {size}", str(last_page_len.tolist()))
     end = (last_page_len - size).clamp_(max=0).add(first[1:]).sub_(first[:-1]).clamp_(min=0)
     return Entries(indices, first[:-1], None, end, size, indices.shape[0] * size, "kv_indices")
 
@@ -51,7 +53,7 @@ def block_table(operation, tables, lengths, size):
     """Returns the sequences of a padded block table."""
     most = tables.shape[1] * size
     if lengths.device.type == "cpu" and bool(((lengths < 0) | (lengths > most)).any()):
-        refuse_values(f"{operation}: context_lens", f"0 to {most}", str(lengths.tolist()))
+        raise KernelExecutionError(f"{operation}: context_lens", f"0 to {most}", str(lengths.tolist()))
     end = lengths.long().clamp(0, most)
     first = torch.arange(0, tables.numel() * size, max(most, 1), device=tables.device)
     return Entries(tables.flatten(), first, None, end, size, most, "block_tables")
@@ -114,5 +116,7 @@ def blocks(operation, entries, page_count):
     page = entries.pages.index_select(0, (entry // size).flatten()).view(entry.shape)
     existing = page.clamp(0, page_count - 1)
     if device.type == "cpu" and bool(((page != existing) & ~hidden).any()):
-        refuse_values(f"{operation}: {entries.name}", f"pages below {page_count}", str(entries.pages.tolist()))
+        raise KernelExecutionError(
+            f"{operation}: {entries.name}", f"pages below {page_count}", str(entries.pages.tolist())
+        )
     return Blocks(sequence, torch.add(entry % size, existing, alpha=size), before, hidden, ends)

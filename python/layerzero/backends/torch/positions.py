@@ -20,11 +20,13 @@ def rope(input, cos, sin, interleaved, position_ids, inverse, rotary_dim, layout
     d, wide = input.shape[-1], torch.promote_types(input.dtype, torch.float32)
     columns = rotary_dim
     if position_ids is not None and not position_ids.is_cuda and position_ids.numel():
-        from layerzero._refusals import refuse_values
+        from layerzero.errors import KernelExecutionError
 
         low, high = (int(t) for t in position_ids.aminmax())
         if low < 0 or high >= cos.shape[0]:
-            refuse_values("rope: position_ids", f"numbers from 0 to {cos.shape[0] - 1}", f"{low} to {high}")
+            raise KernelExecutionError(
+                "rope: position_ids", f"numbers from 0 to {cos.shape[0] - 1}", f"{low} to {high}"
+            )
     head_axis = 1 if layout == "BHSD" else 2
     cos, sin = (_table(t.to(wide), position_ids, columns, interleaved, head_axis) for t in (cos, sin))
     x = input if columns == d else input[..., :columns]

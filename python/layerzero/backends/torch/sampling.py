@@ -14,7 +14,7 @@ import torch
 
 from layerzero import _layerzero
 from layerzero._policy import is_strict
-from layerzero._refusals import refuse_values
+from layerzero.errors import KernelExecutionError
 from layerzero.torch.references import reference_helpers
 
 _LARGEST_TOP = 2048  # torch.topk of more is not faster than a sort
@@ -75,7 +75,7 @@ class _Call:
         if column.is_cuda:
             self.valid = valid if self.valid is None else self.valid & valid
         elif not bool(valid.all()):
-            refuse_values(f"{self.name}: row_{name}", _VALID[name][1], str(column[~valid].tolist()))
+            raise KernelExecutionError(f"{self.name}: row_{name}", _VALID[name][1], str(column[~valid].tolist()))
         return column if name == "k" else column.double()
 
     def run(self, k, p, min_p):
@@ -190,7 +190,7 @@ def numbers(name, uniform):
     if not uniform.is_cuda:
         valid = _VALID["uniform"][0](uniform)
         if not bool(valid.all()):
-            refuse_values(f"{name}: uniform", _VALID["uniform"][1], str(uniform[~valid].tolist()))
+            raise KernelExecutionError(f"{name}: uniform", _VALID["uniform"][1], str(uniform[~valid].tolist()))
     return uniform.double()
 
 
@@ -212,7 +212,7 @@ def answered(name, parameter, wanted, valid):
     if valid.is_cuda and torch.cuda.is_current_stream_capturing():
         torch._assert_async(everything, f"{name}: {parameter}: wanted {wanted}")
     elif not bool(everything):
-        refuse_values(f"{name}: {parameter}", wanted, f"none in rows {(~valid).nonzero()[:, 0].tolist()}")
+        raise KernelExecutionError(f"{name}: {parameter}", wanted, f"none in rows {(~valid).nonzero()[:, 0].tolist()}")
 
 
 def speculative_sample(draft_probs, draft_token_ids, target_probs, seed, offset, uniform):

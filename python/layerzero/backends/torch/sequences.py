@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from layerzero._refusals import refuse_values
 from layerzero.backends.torch.common import rounded
+from layerzero.errors import KernelExecutionError
 
 
 def sequence_pool(input, mask, mode, lengths):
@@ -14,7 +14,7 @@ def sequence_pool(input, mask, mode, lengths):
     if lengths is not None and not lengths.is_cuda and lengths.numel():
         low, high = (int(t) for t in lengths.aminmax())
         if low < 0 or high > s:
-            refuse_values("sequence_pool: lengths", f"numbers from 0 to {s}", f"{low} to {high}")
+            raise KernelExecutionError("sequence_pool: lengths", f"numbers from 0 to {s}", f"{low} to {high}")
     if s == 0:
         return input.new_zeros(b, input.shape[2])
     if mask is None and lengths is None:

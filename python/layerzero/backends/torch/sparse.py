@@ -3,9 +3,9 @@
 import torch
 from torch.nn import functional as F
 
-from layerzero._refusals import refuse_values
 from layerzero.backends.torch.expressions import product, products_dtype
 from layerzero.backends.torch.paged import exponentials, finished
+from layerzero.errors import KernelExecutionError
 
 OPERATION = "variable_block_sparse_attention"
 LOGITS = 1 << 26  # in memory at once
@@ -14,7 +14,7 @@ LOGITS = 1 << 26  # in memory at once
 def _blocks_of(sizes, items, name):
     """Returns the block of each item, (h_kv, items); on CUDA wrong sizes select other blocks, never one outside."""
     if sizes.device.type == "cpu" and not bool(((sizes >= 0).all(-1) & (sizes.sum(-1) == items)).all()):
-        refuse_values(f"{OPERATION}: {name}", f"sizes that add up to {items}", str(sizes.tolist()))
+        raise KernelExecutionError(f"{OPERATION}: {name}", f"sizes that add up to {items}", str(sizes.tolist()))
     item = torch.arange(items, device=sizes.device, dtype=torch.int32).expand(sizes.shape[0], items).contiguous()
     ends = sizes.cumsum(-1, dtype=torch.int32)
     return torch.searchsorted(ends, item, right=True).clamp_(max=sizes.shape[1] - 1)

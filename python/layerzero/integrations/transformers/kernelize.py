@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
-from layerzero._names import check_weights
 from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import (
@@ -36,6 +35,7 @@ from layerzero.integrations.transformers.plan import StackPlan, plans_of
 from layerzero.integrations.transformers.proof import kept_findings, tells_something
 from layerzero.integrations.transformers.released import refuse_if_released
 from layerzero.integrations.transformers.replacing import REPLICA, replace, replica
+from layerzero.models.options import check_weights
 
 _OPS = _layerzero.ops
 _MARK = "_layerzero_kernelized"
