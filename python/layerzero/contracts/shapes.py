@@ -1,7 +1,7 @@
 """Output shapes of a call by the contract's shape language, for integers and torch's symbolic integers.
 
-The engine computes the same for real tensors (src/pipeline/request.cpp). Here sizes may be symbolic, so only plain
-integers are compared: comparing a symbol would specialize the traced graph to one size.
+The engine computes the same for real tensors (src/pipeline/request.cpp) and checks a call before (layerzero.torch.checks).
+Here sizes may be symbolic, so none is compared: that would specialize the traced graph to one size.
 """
 
 import ast
@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 from layerzero.contracts import Contract, condition, contracts, present
-from layerzero.errors import InvalidRequestError
 
 
 def _is_zero(value: Any) -> bool:
@@ -62,7 +61,7 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
     contract = contracts()[name]
     order = contract["layouts"].get(layout) if layout is not None else None
     axes: dict[str, Any] = {}
-    leading: list[Any] | None = None
+    leading: list[Any] = []
     for param in contract["params"]:
         value = arguments.get(param["name"])
         if value is None:
@@ -72,11 +71,16 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
         elif param["kind"] == "choice":
             axes[param["name"]] = param["choices"].index(value)
         elif param["kind"] == "tensor" and param["shape"] != "*" and not param["broadcast"]:
-            leading = _bind(name, param, value, order, axes, leading)
-    axes["..."] = math.prod(leading or [])
+            has_leading, dims = dims_of(param["shape"])
+            places = order if order is not None and param["layout"] else range(value.dim())
+            shape = [value.shape[place] for place in places]
+            count = len(shape) - len(dims)
+            leading = leading or shape[:count] if has_leading else leading
+            axes = dict(zip(dims, shape[count:], strict=True)) | axes
+    axes["..."] = math.prod(leading)
     found = []
     for output in present(contract, arguments.get(condition(contract) or "")):
-        sizes = _sizes(output["shape"], arguments, axes, leading or [])
+        sizes = _sizes(output["shape"], arguments, axes, leading)
         if order is not None and output["layout"]:
             physical = list(sizes)
             for axis, place in enumerate(order):
@@ -105,29 +109,6 @@ def _blocks(shape: list[Any], axis: int | None, rows: Any, columns: Any) -> list
     if isinstance(columns, int) and columns <= 0:
         return [1] * len(shape)
     return [*shape[:-2], *(n // block for n, block in zip(shape[-2:], (rows, columns)[-len(shape) :], strict=True))]
-
-
-def _bind(
-    name: str, param: dict[str, Any], tensor: Any, order: list[int] | None, axes: dict[str, Any], leading: Any
-) -> Any:
-    has_leading, dims = dims_of(param["shape"])
-    shape = list(tensor.shape)
-    if len(shape) < len(dims) or (len(shape) > len(dims) and not has_leading):
-        raise InvalidRequestError(f"{name}: {param['name']}", f"[{param['shape']}]", str(shape))
-    if order is not None and param["layout"]:
-        shape = [shape[place] for place in order]
-    lead = len(shape) - len(dims)
-    if has_leading and leading is None:
-        leading = shape[:lead]
-    for dim, size in zip(dims, shape[lead:], strict=True):
-        if not dim.isidentifier() or dim == "_":
-            continue
-        known = axes.setdefault(dim, size)
-        if type(known) is int and type(size) is int and known != size:
-            raise InvalidRequestError(
-                f"{name}: {param['name']}", f"[{param['shape']}] with {dim} = {known}", str(list(tensor.shape))
-            )
-    return leading
 
 
 def _dtype(contract: Contract, output: dict[str, Any], arguments: dict[str, Any]) -> str:

@@ -12,50 +12,58 @@ WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"
 def check_contract(
     torch: Any, contract: Contract, arguments: dict[str, Any], layout: str | None
 ) -> dict[str, Any] | None:
-    """Raises the engine's error for tensors of these sizes. Returns the call with descriptions instead of tensors, or
-    None if a size or scalar is symbolic: comparing it would specialize a traced graph, and the operator checks the real
-    values when it runs."""
+    """Raises the engine's error for a call that breaks its contract. Returns the call with descriptions instead of
+    tensors and with its layout, or None if a size or scalar is symbolic."""
+    call, symbolic = _described(torch, contract, arguments, layout)
+    if call is None:
+        return None
+    found = _layerzero.check(_layerzero.ops[contract["name"]], (), call)
+    if symbolic:
+        return None
+    return call if found is None else {**call, "layout": found}
+
+
+def found_layout(torch: Any, contract: Contract, arguments: dict[str, Any]) -> str:
+    """Returns the layout of a call that does not name one; for symbolic sizes that of the traced sizes, without a guard,
+    because the layout at a call site does not change with its sizes."""
+    call, _ = _described(torch, contract, arguments, None)
+    found = None if call is None else _layerzero.check(_layerzero.ops[contract["name"]], (), call)
+    return found or next(iter(contract["layouts"]))
+
+
+def _described(
+    torch: Any, contract: Contract, arguments: dict[str, Any], layout: str | None
+) -> tuple[dict[str, Any] | None, bool]:
+    """Returns the call with (dtype, sizes, strides) instead of tensors, and whether a number is symbolic. Symbolic ones
+    are replaced by their traced values: a comparison of symbols would specialize the graph. No call: one has no value."""
     call = {key: value for key, value in arguments.items() if value is not None}
     if layout is not None:
         call["layout"] = layout
-    if any(isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) for value in call.values()):
-        return None
+    kinds = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    numbers: list[Any] = [value for value in call.values() if type(value) in kinds]
     for param in contract["params"]:
         if param["kind"] != "tensor" or param["name"] not in call:
             continue
         tensor = call[param["name"]]
-        sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
-        if not all(type(size) is int for size in (*sizes, *strides)):
-            return None
         dtype = _dtype_in_reference(torch, tensor, param["dtypes"])
         if dtype not in param["dtypes"]:
             field = f"{contract['name']}: {param['name']}"
             raise InvalidRequestError(field, ", ".join(param["dtypes"]), dtype, "convert the tensor")
-        call[param["name"]] = (dtype, sizes, strides)
-    layout = _layerzero.check(_layerzero.ops[contract["name"]], (), call)
-    return call if layout is None else {**call, "layout": layout}
+        numbers += (n for n in (*tensor.shape, *tensor.stride()) if type(n) is not int)
+        call[param["name"]] = (dtype, tuple(tensor.shape), tuple(tensor.stride()))
+    if not numbers:
+        return call, False
+    if any(
+        type(number) not in kinds or number.node.hint is None for number in numbers
+    ):  # torch.jit has tensors as sizes
+        return None, True
 
+    def traced(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(traced, value))
+        return kinds[type(value)](value.node.hint) if type(value) in kinds else value
 
-def found_layout(torch: Any, contract: Contract, arguments: dict[str, Any]) -> str:
-    """Returns the layout of a call that does not name one."""
-    call = check_contract(torch, contract, arguments, None)
-    found = call["layout"] if call is not None else _layout_by_hints(contract, arguments)
-    return found or next(iter(contract["layouts"]))
-
-
-def _layout_by_hints(contract: Contract, arguments: dict[str, Any]) -> str | None:
-    """Returns the layout according to the traced sizes, or None if a size is unknown. No guard is added, because the
-    layout at a call site does not change with its sizes."""
-    call: dict[str, Any] = {}
-    for param in contract["params"]:
-        tensor = arguments.get(param["name"])
-        if param["kind"] != "tensor" or tensor is None:
-            continue
-        shape = [[size if type(size) is int else size.node.hint for size in s] for s in (tensor.shape, tensor.stride())]
-        if any(size is None for sizes in shape for size in sizes):
-            return None
-        call[param["name"]] = (str(tensor.dtype).removeprefix("torch."), *(tuple(int(n) for n in s) for s in shape))
-    return _layerzero.check(_layerzero.ops[contract["name"]], (), call)
+    return {key: traced(value) for key, value in call.items()}, True
 
 
 def _dtype_in_reference(torch: Any, tensor: Any, admitted: list[str]) -> str:
