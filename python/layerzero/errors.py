@@ -160,7 +160,7 @@ def failures_of(report: dict[str, Any]) -> dict[str, list[Reason]]:
 def raise_engine_error(
     code: int, field: str, wanted: str, got: str, fix: str, text: str, explanation: str | None
 ) -> NoReturn:
-    """The engine's `raise` hook."""
+    """Raises an error of the engine as its exception: the binding's `raise` hook."""
     error: LayerZeroError
     if code == _NO_KERNEL:
         report: dict[str, Any] = json.loads(explanation) if explanation else {"operation": field, "candidates": []}

@@ -88,7 +88,7 @@ class PackedWeights:
 
 
 def _contents_of(weight: Any) -> Any:
-    """Returns a fingerprint of a weight's contents: for arrays, whose writes nobody counts, a checksum."""
+    """Returns a fingerprint of a weight's contents: for arrays, whose writes are not counted, a checksum."""
     return Seen(weight) if hasattr(weight, "is_inference") else zlib.crc32(memoryview(weight).cast("B"))
 
 

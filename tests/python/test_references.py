@@ -18,10 +18,10 @@ library = planted_library.library
 @pytest.fixture
 def forgotten():
     """Nothing was logged yet."""
-    kept = set(log._told)
-    log._told.clear()
+    kept = set(log._logged)
+    log._logged.clear()
     yield
-    log._told.update(kept)
+    log._logged.update(kept)
 
 
 def calls(operation="norm.rms"):

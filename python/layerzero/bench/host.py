@@ -101,7 +101,7 @@ def _cuda_cases() -> Iterator[Case]:
 def host_costs(
     operation: str | None = None, rounds: int = 41, device: str = "cpu", on_step: Callable[[str], None] | None = None
 ) -> dict[str, Any]:
-    """{"torch", "device", "threads", "rounds", "results": [{"operation", "kernel_id", "kind", "lz_ns", ...}]}."""
+    """Returns {"torch", "device", "threads", "rounds", "results": [{"operation", "kernel_id", "kind", "lz_ns", ...}]}."""
     torch.manual_seed(0)
     results: list[dict[str, Any]] = []
     interrupted = {}

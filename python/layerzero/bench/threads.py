@@ -22,7 +22,7 @@ def _row(way: str, seconds: list[float]) -> dict[str, Any]:
 
 
 def fork_join(rounds: int = 21) -> dict[str, Any]:
-    """{"threads", "loops", "rounds", "ways": [{"way", "us", "least_us", "most_us", "bar_us"}]}, medians of `rounds`.
+    """Returns {"threads", "loops", "rounds", "ways": [{"way", "us", "least_us", "most_us", "bar_us"}]}, medians of `rounds`.
 
     torch: torch's threads, loop after loop. after_torch: a loop right after a torch operation, which leaves its threads
     spinning. team: loops within one run of a program. own: the pool of processes without torch.

@@ -70,7 +70,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="version and build")
     ] = False,
 ) -> None:
-    """Options of the program itself; the application has its help text."""
+    """Handles the options of the program itself; the application has its help text."""
 
 
 def _add(app: typer.Typer, name: str, function: Any) -> None:
@@ -81,7 +81,7 @@ def _add(app: typer.Typer, name: str, function: Any) -> None:
 
 
 def _with_manner(function: Any) -> Any:
-    """The command with --quiet and --verbose, which mean the same in all; one that takes them gets them too."""
+    """Adds --quiet and --verbose to a command; a command with parameters of these names receives them."""
     from layerzero.cli._output import Quiet, Verbose, manner
 
     signature, common = inspect.signature(function), {"quiet": Quiet, "verbose": Verbose}

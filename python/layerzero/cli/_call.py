@@ -137,8 +137,8 @@ def takes_call(command: Any) -> Any:
 
 
 def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
-    """The operation, by its alias if that was given, and arguments, with descriptions in place of tensors: nothing is
-    allocated and torch is not imported."""
+    """Returns the operation, by the alias if one was used, and its arguments, with descriptions instead of tensors:
+    nothing is allocated and torch is not imported."""
     alias = operation in contracts()[flat_name(operation)]["aliases"]
     texts = _pairs(words)
     name = meant_by(operation, (), texts)
@@ -202,6 +202,6 @@ def _tensor(key: str, text: str) -> Description:
 
 @functools.cache
 def _dtypes() -> frozenset[str]:
-    """Every dtype that some operation takes."""
+    """Returns every dtype that some operation takes."""
     tensors = (p for contract in contracts().values() for p in contract["params"] if p["kind"] == "tensor")
     return frozenset(dtype for tensor in tensors for dtype in tensor["dtypes"])

@@ -39,7 +39,7 @@ def one_of_option(known: Sequence[str], help: str = "") -> Any:
 
 @contextlib.contextmanager
 def manner(quiet: bool, verbose: bool) -> Iterator[None]:
-    """A command runs in it as --quiet and --verbose ask for."""
+    """Applies --quiet and --verbose to the command that runs inside."""
     global _silenced
     if quiet and verbose:
         raise InvalidRequestError("--quiet", "--quiet or --verbose", "both", "leave one out")
@@ -146,7 +146,7 @@ def report_error(error: LayerZeroError, *, as_json: bool) -> int:
 
 
 def report_usage(error: Any) -> int:
-    """Does the same for usage errors: an unknown command or option, an invalid value."""
+    """Reports usage errors: an unknown command or option, an invalid value."""
     message = error.format_message()
     print_json({"error": {"type": type(error).__name__, "message": message, **_parts_of_usage(error, message)}})
     return error.exit_code

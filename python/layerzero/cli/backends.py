@@ -9,7 +9,7 @@ from layerzero.inspection.text import backends_text
 
 
 def command(no_import: NoImport = False, json: Json = False) -> None:
-    """Libraries of kernels: installed or not, what each provides, what is missing and the command that fixes it.
+    """Lists libraries of kernels: whether installed, what each provides, what is missing and the command that fixes it.
 
     Exit code 1 if an installed backend cannot be used.
     """

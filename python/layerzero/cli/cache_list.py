@@ -6,7 +6,7 @@ from layerzero.cli._output import Json, Verbose, print_json, print_table, size_t
 
 
 def command(verbose: Verbose = False, json: Json = False) -> None:
-    """Converted models, packed weights and findings of kernelize on disk, the least recently used first. The folder: $LAYERZERO_CACHE_DIR, else `cache_dir` of the policy, else layerzero in $XDG_CACHE_HOME or ~/.cache."""
+    """Lists converted models, packed weights and findings of kernelize on disk, the least recently used first. The folder: $LAYERZERO_CACHE_DIR, else `cache_dir` of the policy, else layerzero in $XDG_CACHE_HOME or ~/.cache."""
     from layerzero.models import disk_cache
 
     found = disk_cache.entries()

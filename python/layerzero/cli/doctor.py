@@ -10,7 +10,7 @@ from layerzero.inspection import examined
 
 
 def command(no_import: NoImport = False, json: Json = False) -> None:
-    """Devices, libraries, packages, problems, and what would help: first what brings most. Exit code 1 if something is wrong.
+    """Shows devices, libraries, packages, problems and what would help, the largest gain first. Exit code 1 if something is wrong.
 
     Libraries that are installed, torch first, are imported and tried: only that shows whether they work.
     """

@@ -14,7 +14,7 @@ from layerzero.errors import InvalidRequestError, WrongTypeError
 
 
 class Description(NamedTuple):
-    """A tensor that a question to the engine is about, without memory: the C code reads the tuple."""
+    """A tensor without memory, for `explain` and `which`: the C code reads the tuple."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -22,11 +22,11 @@ class Description(NamedTuple):
 
     @classmethod
     def of(cls, dtype: str, shape: Sequence[int]) -> "Description":
-        """A dense one."""
+        """Returns the description of a dense tensor."""
         return cls(dtype, tuple(shape), tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape))))
 
     def reshape(self, shape: Sequence[int]) -> "Description":
-        """A dense one of as many elements."""
+        """Returns a dense one with as many elements."""
         return self.of(self.dtype, shape)
 
 
@@ -66,7 +66,7 @@ def call_viewed(contract: Contract, view: Viewed, options: dict[str, Any], funct
 def on_own_axes(
     contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call on the contract's axes: those that were given where they are on them already."""
+    """Returns the arguments of a call with the contract's axes, unchanged if they have them already."""
     names = parameter_names(contract["name"])
     if len(tensors) > len(names):
         return tensors, params  # refused with the call
@@ -75,7 +75,7 @@ def on_own_axes(
 
 
 def fixed_of(contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Any] | None:
-    """What a prepared call has to keep so that `call_prepared` can view its tensors. None: its calls need no view."""
+    """Returns what a prepared call keeps for `call_prepared`; None if its tensors never need a reshape."""
     if not any(p.get("folds") or p.get("batched_rank") for p in contract["params"]):
         return None
     given = dict(zip(parameter_names(contract["name"]), tensors, strict=False)) | params
@@ -83,7 +83,7 @@ def fixed_of(contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any
 
 
 def call_prepared(prepared: Any, fixed: dict[str, Any], tensors: tuple[Any, ...]) -> Any:
-    """A prepared call whose tensors have other axes than the contract's; the C code of prepared calls comes here."""
+    """Runs a prepared call whose tensors may have other axes than the contract's. Called by the C code."""
     contract = contracts()[prepared.operation]
     names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
     view = viewed(contract, dict(zip(names, tensors, strict=False)) | fixed, fixed.get("layout"))

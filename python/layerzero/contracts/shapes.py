@@ -103,7 +103,8 @@ def _sizes(shape: str, arguments: dict[str, Any], axes: dict[str, Any], leading:
 
 
 def _blocks(shape: list[Any], axis: int | None, rows: Any, columns: Any) -> list[Any]:
-    """Blocks along each axis: of `rows` by `columns` of the last two, all of every axis, or one of `axis`."""
+    """Returns the number of blocks along each axis: blocks of `rows` by `columns` of the last two axes, one block for the
+    whole tensor if columns is 0, or one for each index of `axis`."""
     if axis is not None:
         return [n if i == axis % len(shape) else 1 for i, n in enumerate(shape)]
     if isinstance(columns, int) and columns <= 0:

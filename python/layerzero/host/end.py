@@ -12,5 +12,5 @@ def _wait() -> None:
 
 
 def install() -> None:
-    """Called once by `import layerzero`."""
+    """Registers the wait. Called once by `import layerzero`."""
     atexit.register(_wait)

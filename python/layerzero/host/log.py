@@ -12,10 +12,10 @@ from typing import Any
 from layerzero.errors import LayerZeroLayoutWarning, LayerZeroReferenceWarning
 
 _logger = logging.getLogger("layerzero")
-_told: set[tuple[str, str]] = set()
-_guessed: dict[tuple[str, int, str], float] = {}
+_logged: set[tuple[str, str]] = set()
+_warned: dict[tuple[str, int, str], float] = {}
 failures: dict[tuple[str, str], int] = {}  # counts of failed kernels, by operation and kernel id
-_MOST_TOLD = 1000  # after that no more messages: they may differ in every call
+_MOST_MESSAGES = 1000  # after that no more messages: they may differ in every call
 
 
 def wants_times() -> bool:
@@ -36,8 +36,8 @@ def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[
     operation and kind of device, and says what to install."""
     if libraries is None:
         line(f"{operation}: {kernel_id}")
-    elif (operation, platform) not in _told:
-        _told.add((operation, platform))
+    elif (operation, platform) not in _logged:
+        _logged.add((operation, platform))
         from layerzero.backends.report import advice
 
         text = f"{operation} runs on its reference {kernel_id} ({platform}): {advice(libraries)}"
@@ -51,8 +51,8 @@ def failed(operation: str, text: str) -> None:
     """Logs a kernel that failed and had a fallback, once for each message. `text` begins with the kernel's id."""
     kernel = (operation, text.partition(" ")[0])
     failures[kernel] = failures.get(kernel, 0) + 1
-    if (operation, text) not in _told and len(_told) < _MOST_TOLD:
-        _told.add((operation, text))
+    if (operation, text) not in _logged and len(_logged) < _MOST_MESSAGES:
+        _logged.add((operation, text))
         _logger.warning("%s: %s", operation, text)
 
 
@@ -60,12 +60,12 @@ def guessed(text: str, interval: float) -> None:
     """Warns of a guessed layout, once for each place in the program and set of shapes, again after `interval` s."""
     frame, level = _caller()
     place, now = (frame.f_code.co_filename, frame.f_lineno, text), time.monotonic()
-    if now - _guessed.get(place, -math.inf) < interval:
+    if now - _warned.get(place, -math.inf) < interval:
         return
     warnings.warn(text, LayerZeroLayoutWarning, stacklevel=level)  # raises if a warning filter says so
-    if len(_guessed) >= _MOST_TOLD:
-        _guessed.clear()
-    _guessed[place] = now
+    if len(_warned) >= _MOST_MESSAGES:
+        _warned.clear()
+    _warned[place] = now
 
 
 def _caller() -> tuple[Any, int]:

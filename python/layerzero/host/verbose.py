@@ -1,8 +1,8 @@
 """LAYERZERO_VERBOSE=2: a line with kernel, time and tensors of each call of an operation: of a function, of
 torch.ops.layerzero, and of each step of a program (a kernelized decoder).
 
-For looking at a program, not for running one: each call waits for its device, and a function's kernel is asked for a second
-time. A line of a program says the time of its step, without what runs between steps.
+For debugging only: each call waits for its device, and the kernel of a function call is selected a second time. The line of a
+program's step has the time of that step alone.
 """
 
 import functools
@@ -34,7 +34,7 @@ def install() -> None:
     _layerzero.program = lambda values, steps: make_program(values, [(_own(step[0]), *step[1:]) for step in steps])
     for name, function in _layerzero.ops.items():
         _layerzero.ops[name] = _timed(function)
-    _layerzero.time_calls(_starts, _ended)
+    _layerzero.time_calls(_started_kernel, _ended_kernel)
 
 
 def _own(function: Any) -> Any:
@@ -59,7 +59,7 @@ def _timed(function: Any) -> Any:
             result = function(*args, **kwargs)
             _wait(torch, on_cuda)
             took = time.perf_counter() - start
-            _say(function.__name__, _kernel(function, args, kwargs), took, _tensors(args, kwargs))
+            _emit(function.__name__, _kernel(function, args, kwargs), took, _tensors(args, kwargs))
             return result
         finally:
             _inside.call = False
@@ -67,21 +67,21 @@ def _timed(function: Any) -> Any:
     return call
 
 
-def _say(name: str, kernel_id: str, took: float, tensors: str) -> None:
+def _emit(name: str, kernel_id: str, took: float, tensors: str) -> None:
     log.line(f"{name}: {kernel_id} {took * 1e6:.1f} us, {tensors}")
 
 
-def _starts(on_device: bool) -> None:
-    """The engine is about to run a kernel that no function of this module's has called."""
+def _started_kernel(on_device: bool) -> None:
+    """Notes the start of a kernel that an operator of torch or a program runs."""
     _wait(sys.modules.get("torch"), bool(on_device))
     _started[threading.get_ident()] = time.perf_counter()
 
 
-def _ended(name: str, kernel_id: str, tensors: str, on_device: bool) -> None:
+def _ended_kernel(name: str, kernel_id: str, tensors: str, on_device: bool) -> None:
     _wait(sys.modules.get("torch"), bool(on_device))
     took = time.perf_counter() - _started[threading.get_ident()]
     if not getattr(_inside, "call", False):
-        _say(name, kernel_id, took, tensors)
+        _emit(name, kernel_id, took, tensors)
 
 
 def _wait(torch: Any, on_device: bool) -> None:

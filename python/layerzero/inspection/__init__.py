@@ -44,8 +44,8 @@ def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) ->
 def explained(
     op: Any, tensors: tuple[Any, ...], params: dict[str, Any], device: str | None = None, of_chosen: bool = False
 ) -> SelectionReport:
-    """explain(). `of_chosen`: of the installed libraries only the chosen kernel's is imported and tried; `usable` of a
-    candidate whose library was not tried is None."""
+    """Does explain(). With `of_chosen` only the chosen kernel's library is imported and tried; `usable` is None for a
+    candidate whose library was not tried."""
     function, params = call_of(op, tensors, params)
     args, kwargs = _as_tensors(function.__name__, tensors, params)
     report = json.loads(_layerzero.explain(function, args, kwargs, device, of_chosen))
@@ -59,14 +59,14 @@ def explained(
 def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:
     from layerzero.backends.torch import can_use
 
-    query, key, value = (_made(given[name]) for name in ("query", "key", "value"))
+    query, key, value = (_as_tensor(given[name]) for name in ("query", "key", "value"))
     causal = report["key"].get("causal") == "true"
-    mask, dropout_p = _made(given.get("attn_mask")), given.get("dropout_p") or 0.0
+    mask, dropout_p = _as_tensor(given.get("attn_mask")), given.get("dropout_p") or 0.0
     return can_use.notes(query, key, value, causal, mask, dropout_p, report["layout"]["name"])
 
 
-def _made(value: Any) -> Any:
-    """A tensor of a description; other values as they are."""
+def _as_tensor(value: Any) -> Any:
+    """Returns an empty tensor for a description, and any other value unchanged."""
     if not isinstance(value, Description):
         return value
     torch = importlib.import_module("torch")
@@ -86,7 +86,7 @@ def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> C
 
 
 def choice(report: Any, kernel_id: str | None) -> Choice:
-    """What which() returns of a report as plain data; raises NoKernelFoundError where there is no kernel."""
+    """Returns the Choice of a report as plain data, or raises NoKernelFoundError."""
     if kernel_id is None:
         raise NoKernelFoundError(report["operation"], failures_of(report))
     score = next((c["score"] for c in report["candidates"] if c["kernel_id"] == kernel_id), None)
@@ -109,7 +109,7 @@ def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any
 
 
 def _candidate(kernel_id: str, op: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> Any:
-    """A kernel in the report of a call, None where it is not in it; no other library is tried for it."""
+    """Returns a kernel's entry in the report of a call, or None; no other library is imported."""
     given = dict(params)
     candidates = explained(op, tensors, given, given.pop("device", None), of_chosen=True).candidates
     return next((c for c in candidates if c.kernel_id == kernel_id), None)
@@ -176,7 +176,7 @@ def doctor() -> DoctorReport:
 
 
 def examined(imports: bool = True) -> DoctorReport:
-    """doctor(). Without `imports` no library is imported: `tried` of those that are installed is False."""
+    """Does doctor(). Without `imports` no library is imported, and `tried` is False for installed ones."""
     from layerzero.backends.report import gains, report, served_by_reference
     from layerzero.host.optional import report as packages
     from layerzero.host.optional import version_of

@@ -13,7 +13,7 @@ Report = dict[str, Any]
 def doctor_text(report: Report) -> str:
     """Returns devices, a summary, the usable libraries, and what would help on this machine, best first."""
     parts = [
-        table(["name", "model", "what kernels ask for"], _devices(report), "Devices"),
+        table(["name", "model", "facts that kernels require"], _devices(report), "Devices"),
         "\n".join(_lines_of_devices(report)),
         _summary(report),
         table(["library", "version", "kernels"], _usable(report), "Usable here"),
@@ -52,7 +52,7 @@ def _lines_of_devices(report: Report) -> list[str]:
 
 
 def _of_torch(report: Report) -> Any:
-    """Threads of torch: they are known once it is imported."""
+    """Returns the number of torch's threads, known once it is imported."""
     return report["threads"]["torch"] or ("unknown" if report["torch"] else "none")
 
 
@@ -89,8 +89,8 @@ def _packages(report: Report) -> list[list[Any]]:
 
 
 def _advice(report: Report) -> list[str]:
-    """What would help on this machine: packages, libraries by what measured records say of them, then the others by the
-    priorities that their kernels declare; last what is for other machines, in one line."""
+    """Returns what would help on this machine: packages, libraries with measured gains, then other libraries by declared
+    priority; in the last line libraries for other devices."""
     here = {"any", *(device["platform"] for device in report["devices"]["devices"])}
     absent = {name: library for name, library in report["libraries"].items() if not library["usable"]}
     worth = _worth(here)
@@ -116,7 +116,7 @@ def _rank(library: Report) -> tuple[int, float]:
 
 
 def _gain(library: Report, first: int) -> str:
-    """What the library would bring, and whence that is known."""
+    """Returns the expected gain of a library and its source."""
     if gain := library.get("gain"):
         if not gain["faster"]:
             return f"measured on such a CPU, faster in none of {gain['calls']} calls"

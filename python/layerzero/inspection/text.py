@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-PIPE_WIDTH = 200  # columns, where nobody's terminal has a width
+PIPE_WIDTH = 200  # columns, if standard output is no terminal
 _LEAST_TEXT = 24  # columns of a cell whose words may wrap
 _GAP = " │ "
 
@@ -21,10 +21,10 @@ def table(
     width: int | None = None,
     colour: bool = False,
 ) -> str:
-    """A table of text. A cell of the columns in `wraps` is text that may go on in the next line; every other stays on one
-    line, so that a program can find an id in it.
+    """Returns a table as text. Cells of the columns in `wraps` may span lines; all others stay on one line, so that a program
+    can find an id in them.
 
-    What does not fit into `width` is left out column by column from the right, and said below. None: all is shown.
+    Columns that do not fit into `width` are left out, the rightmost first, and named below. None: all are shown.
     """
     texts = [["" if value is None else str(value) for value in row] for row in rows]
     cells = [
@@ -49,12 +49,12 @@ def table(
     lines += [f"\x1b[1m{head}\x1b[0m" if colour else head, "─┼─".join("─" * widths[i] for i in shown)]
     lines += [line for row in cells for line in lines_of(row)]
     if left_out := [name for i, name in enumerate(columns) if i not in shown]:
-        lines.append(f"not shown for want of width: {', '.join(left_out)} (in a pipe and with --json they are)")
+        lines.append(f"not shown, too wide: {', '.join(left_out)} (in a pipe and with --json they are)")
     return "\n".join(lines)
 
 
 def terminal_width() -> int:
-    """Columns of the terminal that standard output is, or PIPE_WIDTH."""
+    """Returns the columns of the terminal on standard output, or PIPE_WIDTH."""
     return shutil.get_terminal_size().columns if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH
 
 
@@ -64,7 +64,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _that_fit(columns: Sequence[str], least: Sequence[int], wraps: Sequence[str], room: int) -> list[int]:
-    """Indices of the columns to show. The first column and the texts stay longest."""
+    """Returns the indices of the columns to show. The first column and the texts are dropped last."""
     shown = list(range(len(columns)))
     droppable = sorted(shown[1:], key=lambda i: (columns[i] in wraps, -i))
     for index in droppable:
@@ -76,7 +76,7 @@ def _that_fit(columns: Sequence[str], least: Sequence[int], wraps: Sequence[str]
 def _widths(
     columns: Sequence[str], natural: Sequence[int], shown: Sequence[int], wraps: Sequence[str], width: int | None
 ) -> list[int]:
-    """The columns' widths: texts share what the others leave, those that need less than their share first."""
+    """Returns the columns' widths: texts share the remaining width, those that need less than their share first."""
     widths = list(natural)
     if width is None:
         return widths

@@ -72,7 +72,7 @@ def cap(most_bytes: int) -> list[dict[str, Any]]:
 
 
 def _remove(folder: pathlib.Path) -> None:
-    """Renames an entry, then deletes it, so that nobody finds half of it; open files stay usable."""
+    """Renames an entry, then deletes it, so that no other process finds half of it; open files stay usable."""
     hidden = pathlib.Path(tempfile.mkdtemp(prefix=".removed-", dir=folder.parent))
     try:
         folder.rename(hidden / folder.name)

@@ -63,7 +63,7 @@ def wrong_in_f32(family):
 
 
 def wrong_in_bf16(family):
-    """Does the same in bf16, where both sides are measured against f32."""
+    """Compares in bf16, with both sides measured against f32."""
     wrong = []
     model = family.build(torch.bfloat16)
     for padding in paddings_of(family):
@@ -91,7 +91,7 @@ def wrong_in_generation(family, ways=None):
 
 
 def sites_of(family, counts):
-    """{kind: {"listed", "replaceable", "replaced", "excluded"}}, from the operations that one forward called."""
+    """Returns {kind: {"listed", "replaceable", "replaced", "excluded"}}, from the operations that one forward called."""
     sites, result = SITES[family.name], {}
     for kind, operations in OPERATIONS.items():
         replaceable = sites.replaceable(kind)
@@ -205,7 +205,7 @@ def within_bars(totals):
 
 
 def run(families=FAMILIES, rounds=31, on_step=None):
-    """{"families": {name: row}, "totals", "bars", "ok", ...} for JSON; `on_step(name)` after each family.
+    """Returns {"families": {name: row}, "totals", "bars", "ok", ...} for JSON; `on_step(name)` after each family.
 
     If interrupted after the first family, it returns the results so far, with "interrupted": true, and is not ok.
     """

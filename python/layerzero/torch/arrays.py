@@ -14,7 +14,7 @@ def is_foreign(torch: Any, value: Any) -> bool:
 
 
 def call_on_arrays(torch: Any, name: str, arguments: dict[str, Any], options: dict[str, Any], names: list[str]) -> Any:
-    """Arrays in, arrays of the same kind out; memory is shared where the library allows it."""
+    """Calls an operation on arrays and returns arrays of the same kind; memory is shared if the library allows it."""
     given = [arguments[n] for n in names if arguments.get(n) is not None]
     kinds = {type(value) for value in given}
     if len(kinds) > 1:

@@ -165,7 +165,7 @@ def _call_node(name: str, arguments: dict[str, Any], options: dict[str, Any]) ->
 
 
 def _check_kernel(name: str, options: dict[str, Any], call: dict[str, Any] | None) -> None:
-    """Where only the reference can run, kernel= and locks must name it; anything else is an error."""
+    """Refuses kernel= and locks that name another kernel where only the reference can run."""
     wanted = options.get("kernel")
     if wanted is None and not has_locks():
         return
