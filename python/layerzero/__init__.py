@@ -24,17 +24,6 @@ except ImportError as _error:
         name="layerzero",
     ) from None
 from layerzero import backends, errors
-from layerzero._policy import (
-    configure,
-    disabled,
-    load_config,
-    lock,
-    policy,
-    policy_in_force,
-    prefer,
-    scope_of_context,
-    unlock,
-)
 from layerzero.backends.python_kernels import register_kernel, unregister_kernel
 from layerzero.errors import (
     ConfigError,
@@ -57,8 +46,10 @@ from layerzero.errors import (
 )
 from layerzero.host import end as _end
 from layerzero.host import log as _log
+from layerzero.host.policy import policy_in_force, scope_of_context
 from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero.inspection.report import SelectionReport
+from layerzero.settings import configure, disabled, load_config, lock, policy, prefer, unlock
 from layerzero.torch import attach as _attach
 from layerzero.torch import random as _random
 from layerzero.torch.slow_path import slow_call

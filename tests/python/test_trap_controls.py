@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero, backends, errors  # noqa: E402
-from layerzero._policy import scope_of_context  # noqa: E402
 from layerzero.host import log  # noqa: E402
+from layerzero.host.policy import scope_of_context  # noqa: E402
 from layerzero.torch import attach, operators, random, slow_path  # noqa: E402
 from layerzero.torch.slow_path import slow_call  # noqa: E402
 from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # noqa: E402

@@ -12,6 +12,7 @@ from layerzero import _layerzero
 from layerzero.backends import proof
 from layerzero.backends.availability import availability_of, missing, version_of
 from layerzero.backends.entry_points import CodePoint
+from layerzero.host.policy import allowed_sources, names_kernels
 
 FOLDER = Path(__file__).parent
 PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
@@ -38,10 +39,8 @@ def ensure_registered() -> None:
 def begin() -> bool:
     """The engine's `begin` hook, called before its first selection: registers descriptors made in code, of the packages
     that the policy's `allow_sources` admits. Returns False if it has to be called again."""
-    from layerzero import _policy
-
-    allowed = _policy.allowed_sources()
-    if _policy.names_kernels():
+    allowed = allowed_sources()
+    if names_kernels():
         register_files()  # the engine checks names in the policy against those of all libraries
     done = proof.once(("entry points in code", allowed), functools.partial(_register_code, allowed))
     return done == ""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from layerzero._policy import is_strict
 from layerzero.contracts import condition, contracts, host_parameter_names, parameter_names, present
 from layerzero.contracts.shapes import promotion
 from layerzero.errors import InvalidRequestError, KernelExecutionError
+from layerzero.host.policy import is_strict
 
 PACKAGE = "layerzero._reference"  # the folder ops
 

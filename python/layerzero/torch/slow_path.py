@@ -11,11 +11,11 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero._policy import has_locks
 from layerzero.contracts import Contract, contracts, has_whole_outputs, parameter_names
 from layerzero.contracts.axes import call_viewed, viewed
 from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.host.optional import as_not_installed
+from layerzero.host.policy import has_locks
 from layerzero.torch import attach, nested, random
 from layerzero.torch.arrays import call_on_arrays, is_foreign
 from layerzero.torch.checks import WANTED, check_contract, found_layout, has_tangent, into, refuse_no_gradient

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero._policy import is_strict
 from layerzero.errors import KernelExecutionError
+from layerzero.host.policy import is_strict
 from layerzero.torch.references import reference_helpers
 
 _LARGEST_TOP = 2048  # torch.topk of more is not faster than a sort

@@ -8,51 +8,40 @@ import json
 import os
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
-from layerzero import _layerzero
+from layerzero import _layerzero, backends
 from layerzero.errors import WrongTypeError
+from layerzero.host.policy import NAMING, note_change, scope
 
-_scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
 # The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
 _entered: contextvars.ContextVar[tuple[contextvars.Token[int], ...]] = contextvars.ContextVar(
     "layerzero_policy_blocks", default=()
 )
 _guard = threading.Lock()
-_asked = False
-_changes = 0  # number of changes of the process's policy made by this module
-
-# The binding calls this C function to get the policy of a call.
-scope_of_context = _scope.get
-
-
-_NAMING = frozenset(("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules"))
+_reads_scopes = False
 
 
 def _know_names(keys: Iterable[str]) -> None:
     """Registers all descriptors if `keys` name kernels or libraries: the engine checks such names."""
-    if not _NAMING.isdisjoint(keys):
-        from layerzero import backends
-
+    if not NAMING.isdisjoint(keys):
         backends.register_files()
 
 
 def configure(**keys: Any) -> None:
     """Sets keys of layerzero.yaml for the process: configure(strict_mode=True, cache={"max_size": 100})."""
-    global _changes
     _know_names(keys)
     with _guard:
         _layerzero.configure(json.dumps(keys))
-        _changes += 1
+        note_change()
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
     """Uses `path` instead of the project file, whatever its name; the other layers are unchanged."""
-    global _changes
-    _know_names(_NAMING)
+    _know_names(NAMING)
     with _guard:
         _layerzero.load_config(os.fspath(path))
-        _changes += 1
+        note_change()
 
 
 def lock(op: str, kernel_id: str) -> None:
@@ -81,15 +70,15 @@ class policy(contextlib.ContextDecorator):
         return f"layerzero.policy({', '.join(f'{key}={value!r}' for key, value in self._keys.items())})"
 
     def __enter__(self) -> "policy":
-        scope = _layerzero.policy_scope(_scope.get(), self._json)
-        _ask_from_now_on()
-        _entered.set((*_entered.get(), _scope.set(scope)))
+        inner = _layerzero.policy_scope(scope.get(), self._json)
+        _read_scopes()
+        _entered.set((*_entered.get(), scope.set(inner)))
         return self
 
     def __exit__(self, *_: object) -> None:
         *rest, token = _entered.get()
         _entered.set(tuple(rest))
-        _scope.reset(token)
+        scope.reset(token)
 
     def __call__(self, function: Any) -> Any:
         if inspect.iscoroutinefunction(function):
@@ -105,12 +94,12 @@ class policy(contextlib.ContextDecorator):
         return super().__call__(function)
 
 
-def _ask_from_now_on() -> None:
+def _read_scopes() -> None:
     # A task that copied its context inside a scope may outlive the block, so once a scope has been opened, every call
     # reads its context (about 30 ns).
-    global _asked
-    if not _asked:
-        _asked = True
+    global _reads_scopes
+    if not _reads_scopes:
+        _reads_scopes = True
         _layerzero.open_scopes(1)
 
 
@@ -122,46 +111,3 @@ def prefer(source: str) -> policy:
 def disabled() -> policy:
     """`with lz.disabled():` references only."""
     return policy(enabled=False)
-
-
-class _Traits(NamedTuple):
-    has_locks: bool
-    is_strict: bool
-    allowed_sources: tuple[str, ...]
-    names_kernels: bool
-
-
-@functools.lru_cache(maxsize=64)
-def _traits(scope: int, changes: int) -> _Traits:
-    keys = {name: entry["value"] for name, entry in json.loads(_layerzero.policy_text(scope))["keys"].items()}
-    return _Traits(
-        has_locks=bool(keys["locks"]) or "lock" in json.dumps(keys["rules"]),
-        is_strict=bool(keys["strict_mode"]),
-        allowed_sources=tuple(keys["allow_sources"]),
-        names_kernels=any(keys[name] for name in _NAMING),
-    )
-
-
-def has_locks() -> bool:
-    """True if a lock may apply to some call in the current context."""
-    return _traits(_scope.get(), _changes).has_locks
-
-
-def is_strict() -> bool:
-    """True if strict_mode is set in the current context."""
-    return _traits(_scope.get(), _changes).is_strict
-
-
-def allowed_sources() -> tuple[str, ...]:
-    """Returns `allow_sources` of the current context; if empty, every library is allowed."""
-    return _traits(_scope.get(), _changes).allowed_sources
-
-
-def names_kernels() -> bool:
-    """True if the policy of the current context names libraries or kernels."""
-    return _traits(_scope.get(), _changes).names_kernels
-
-
-def policy_in_force() -> dict[str, Any]:
-    """Returns every key with its value and origin, in the current context."""
-    return json.loads(_layerzero.policy_text(_scope.get()))
