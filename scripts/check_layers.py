@@ -1,5 +1,6 @@
-"""Checks the architecture: which files may include which, and what the engine never does."""
+"""Checks the architecture: which files may include or import which, and what the engine never does."""
 
+import ast
 import re
 import sys
 from pathlib import Path
@@ -142,12 +143,39 @@ def never_findings(name: str, text: str) -> list[Finding]:
     return found
 
 
+# The parts of the Python package in order: `import layerzero` imports these, and each imports itself and earlier ones. Any
+# other part imports whatever it needs and is imported by none of these.
+PACKAGE = ("errors", "host", "contracts", "torch", "backends", "settings", "inspection")
+
+
+def import_findings(name: str, text: str) -> list[Finding]:
+    part = Path(name).relative_to("python/layerzero").parts[0].removesuffix(".py")
+    if part not in PACKAGE:
+        return []
+    found = []
+    body: list[ast.stmt] = list(ast.parse(text).body)
+    for node in body:  # imports inside functions run later and may be of any part
+        if isinstance(node, (ast.If, ast.Try, ast.With)) and "TYPE_CHECKING" not in ast.dump(node):
+            body += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+        if not isinstance(node, ast.ImportFrom) or (node.module or "").partition(".")[0] != "layerzero":
+            continue
+        _, _, inner = str(node.module).partition(".")
+        for other in [inner.partition(".")[0]] if inner else [alias.name for alias in node.names]:
+            later = other not in PACKAGE or PACKAGE.index(other) > PACKAGE.index(part)
+            if later and other != "_layerzero":
+                found.append(Finding(name, node.lineno, "layer", f"layerzero.{part} may not import layerzero.{other}"))
+    return found
+
+
 def check(root: Path) -> tuple[int, list[Finding]]:
     files = source_files(root, ("src", "ops", "kernels", "include"), (".h", ".cpp", ".cu", ".inc"))
     findings = []
     for path in files:
         name, text = path.relative_to(root).as_posix(), path.read_text()
         findings += include_findings(name, text) + never_findings(name, text)
+    modules = source_files(root, ("python/layerzero",), (".py",))
+    for path in modules:
+        findings += import_findings(path.relative_to(root).as_posix(), path.read_text())
     builds = source_files(root, ("cmake", "src", "bindings", "tests", "bench"), (".cmake", "CMakeLists.txt"))
     for path in [*builds, *(p for p in (root / "CMakeLists.txt", root / "CMakePresets.json") if p.is_file())]:
         text = re.sub(r"#[^\n]*", "", path.read_text())
@@ -155,7 +183,7 @@ def check(root: Path) -> tuple[int, list[Finding]]:
             line = text.count("\n", 0, match.start()) + 1
             name = path.relative_to(root).as_posix()
             findings.append(Finding(name, line, "fast-math", f"{match.group()} changes the whole process"))
-    return len(files) + len(builds), findings
+    return len(files) + len(modules) + len(builds), findings
 
 
 if __name__ == "__main__":

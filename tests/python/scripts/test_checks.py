@@ -30,6 +30,9 @@ CLEAN = {
     "src/pipeline/selector.cpp": '#include "pipeline/dispatch.h"\n',
     "src/base/json.cpp": '#include "core/status.h"\n',
     "src/base/log.cpp": '// printf(), throw and getenv in a comment\nconst char* kText = "throw printf(";\n',
+    "python/layerzero/torch/slow_path.py": "from layerzero import _layerzero\nfrom layerzero.contracts import axes\n",
+    "python/layerzero/host/log.py": "def late():\n    from layerzero.backends import report\n",
+    "python/layerzero/cli/list.py": "from layerzero.inspection import text\n",
     "kernels/norm/rms/hwy.cpp": '#include "kernels/launch.h"\n#include "ops/norm/rms.h"\nint n = snprintf(b, 4, "x");\n',
 }
 
@@ -40,6 +43,13 @@ BROKEN = [
     ("layer", "src/platform/cpu.cpp", '#include "pipeline/context.h"\n'),
     ("layer", "kernels/norm/rms/x.cpp", '#include "pipeline/plan.h"\n'),
     ("layer", "include/layerzero/layerzero.h", '#include "core/status.h"\n'),
+    ("layer", "python/layerzero/contracts/axes.py", "from layerzero.torch import attach\n"),
+    ("layer", "python/layerzero/errors.py", "import json\nfrom layerzero import _layerzero, host\n"),
+    (
+        "layer",
+        "python/layerzero/inspection/report.py",
+        "try:\n    from layerzero.bench import host\nfinally:\n    pass\n",
+    ),
     ("stage", "src/pipeline/helpers.cpp", "\n"),
     ("getenv", "src/platform/cpu.cpp", 'auto x = std::getenv("HOME");\n'),
     ("getenv", "src/pipeline/context.cpp", 'auto x = secure_getenv("HOME");\n'),
@@ -73,6 +83,9 @@ def test_layers_names_the_line(tmp_path):
 
 
 COMPLETE = {
+    "python/layerzero/torch/slow_path.py": "from layerzero import _layerzero\nfrom layerzero.contracts import axes\n",
+    "python/layerzero/host/log.py": "def late():\n    from layerzero.backends import report\n",
+    "python/layerzero/cli/list.py": "from layerzero.inspection import text\n",
     "kernels/norm/rms/hwy.cpp": "",
     "tests/kernels/norm/rms/hwy_test.cpp": "",
     "tests/kernels/norm/rms/hwy_full_test.cpp": "",
