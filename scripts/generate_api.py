@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero, coverage
-from layerzero.contracts import condition, contracts, is_seeded, no_derivative, present
+from layerzero.contracts import condition, contracts, is_seeded, no_derivative, present_outputs
 from layerzero.inspection import kernel_rows
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +67,7 @@ def parameters(contract: Contract, replaced: dict[str, str] | None = None) -> li
 
 
 def result(contract: Contract, value: bool) -> str:
-    number = len(present(contract, value))
+    number = len(present_outputs(contract, value))
     return ("T" if number == 1 else f"tuple[{', '.join(['T'] * number)}]") if number else "None"
 
 

@@ -95,15 +95,15 @@ _layerzero.set_hooks(
     slow_call,
     backends.resolve,
     scope_of_context,
-    _log.selected,
-    _log.failed,
-    _log.guessed,
+    _log.log_selection,
+    _log.log_failure,
+    _log.warn_guessed_layout,
     _random.draw,
     backends.proof.prove,
     backends.begin,
 )
 _operations = tuple(_layerzero.ops)
-if _log.wants_times():
+if _log.times_requested():
     from layerzero.host import verbose as _verbose
 
     _verbose.install()

@@ -205,7 +205,7 @@ MEASURED = """
 import json, sys
 import layerzero as lz
 from layerzero import _layerzero, backends
-from layerzero.inspection import examined
+from layerzero.inspection import doctor_report
 backends.ensure_registered()
 rows = [k for k in json.loads(_layerzero.kernels("linear")) if k["operation"] == "mlp.linear"]
 times = {"hwy": 100.0, "onednn": 50.0, "openblas": 25.0, "libxsmm": 200.0}
@@ -215,7 +215,7 @@ for source, us in times.items():
     about = {"kernel_id": kernel, "device_id": _layerzero.device_id("cpu"), "median_us": us, "p95_us": us, "backend": source}
     records.append(json.loads(sys.argv[1]) | about)
 _layerzero.use_prior(json.dumps({"schema_version": "1.0", "records": records}), "test")
-report = examined(imports=False)
+report = doctor_report(imports=False)
 print(json.dumps({name: report.to_dict()["libraries"][name]["gain"] for name in times if name != "hwy"}))
 print(report)
 """

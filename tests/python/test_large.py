@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
-from layerzero.contracts import condition, contracts, present  # noqa: E402
+from layerzero.contracts import condition, contracts, present_outputs  # noqa: E402
 from operation_cases import NAMES, as_tuple, cases, same, tensors_of  # noqa: E402
 
 MORE_THAN = 2**31
@@ -87,7 +87,7 @@ class Batches:
     def wanted(self):
         """The results of one batch, each with the axis of the batches."""
         results = as_tuple(getattr(lz, self.name)(**self.one))
-        described = present(self.contract, self.one.get(condition(self.contract) or ""))
+        described = present_outputs(self.contract, self.one.get(condition(self.contract) or ""))
         axes = [0 if self.axis == "..." else dims(o["shape"]).index(self.axis) for o in described]
         return list(zip(results, axes, strict=True))
 

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero  # noqa: E402
-from layerzero.contracts import condition, contracts, holds  # noqa: E402
+from layerzero.contracts import condition, contracts, is_set  # noqa: E402
 from layerzero.torch import operators  # noqa: E402
 from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import NAMES, as_tuple, cases, copied, few, same, tensors_of  # noqa: E402
@@ -27,7 +27,7 @@ OPS = torch.ops.layerzero
 def operator(name, arguments):
     """The overload of a case, and its arguments."""
     decides = condition(contracts()[name])
-    one = [o for o in operators.operators() if o.name == name][holds(arguments.get(decides))]
+    one = [o for o in operators.operators() if o.name == name][is_set(arguments.get(decides))]
     return one.function, {key: value for key, value in arguments.items() if key not in one.fixed}
 
 

@@ -12,7 +12,7 @@ import typer
 import typer.core
 
 from layerzero import _layerzero
-from layerzero.contracts import contracts, flat_name, meant_by
+from layerzero.contracts import contracts, flat_name, operation_name
 from layerzero.contracts.axes import Description
 from layerzero.errors import InvalidRequestError, did_you_mean, known_name
 from layerzero.inspection.text import table, terminal_width
@@ -141,7 +141,7 @@ def read_call(operation: str, words: list[str]) -> tuple[str, dict[str, Any]]:
     nothing is allocated and torch is not imported."""
     alias = operation in contracts()[flat_name(operation)]["aliases"]
     texts = _pairs(words)
-    name = meant_by(operation, (), texts)
+    name = operation_name(operation, (), texts)
     params = {param["name"]: param for param in contracts()[name]["params"]}
     for key in texts:
         if key not in params and key not in FURTHER:

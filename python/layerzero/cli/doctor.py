@@ -6,7 +6,7 @@ import importlib
 import typer
 
 from layerzero.cli._output import Json, NoImport, print_json
-from layerzero.inspection import examined
+from layerzero.inspection import doctor_report
 
 
 def command(no_import: NoImport = False, json: Json = False) -> None:
@@ -17,7 +17,7 @@ def command(no_import: NoImport = False, json: Json = False) -> None:
     if not no_import:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
-    report = examined(imports=not no_import)
+    report = doctor_report(imports=not no_import)
     if json:
         print_json(report.to_dict())
     else:

@@ -7,7 +7,7 @@ import typer
 
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, Verbose, print_json, print_table
-from layerzero.inspection import explained
+from layerzero.inspection import explain_call
 from layerzero.inspection.report import SelectionReport
 from layerzero.inspection.text import terminal_width
 
@@ -36,7 +36,7 @@ def command(
     """
     check_device(device)
     name, arguments = read_call(operation, context.args)
-    report = explained(name, (), arguments, device, of_chosen=not try_all)
+    report = explain_call(name, (), arguments, device, of_chosen=not try_all)
     if json:
         print_json(report.to_dict())
     else:

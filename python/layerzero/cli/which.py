@@ -6,7 +6,7 @@ import typer
 
 from layerzero.cli._call import Device, Operation, check_device, read_call, takes_call
 from layerzero.cli._output import Json, print_json
-from layerzero.inspection import choice, explained
+from layerzero.inspection import choice, explain_call
 
 
 @takes_call
@@ -24,7 +24,7 @@ def command(
     """
     check_device(device)
     name, arguments = read_call(operation, context.args)
-    report = explained(name, (), arguments, device, of_chosen=True).to_dict()
+    report = explain_call(name, (), arguments, device, of_chosen=True).to_dict()
     answer = choice(report, report["kernel_id"])
     if json:
         print_json(answer)

@@ -21,12 +21,12 @@ def condition(contract: Contract) -> str | None:
     return next((output["only_if"].removeprefix("!") for output in contract["outputs"] if output["only_if"]), None)
 
 
-def present(contract: Contract, value: Any) -> list[dict[str, Any]]:
+def present_outputs(contract: Contract, value: Any) -> list[dict[str, Any]]:
     """Returns the outputs of a call whose condition() has this value."""
-    return [o for o in contract["outputs"] if not o["only_if"] or holds(value) != o["only_if"].startswith("!")]
+    return [o for o in contract["outputs"] if not o["only_if"] or is_set(value) != o["only_if"].startswith("!")]
 
 
-def holds(value: Any) -> bool:
+def is_set(value: Any) -> bool:
     """True if a condition()'s value is True or a tensor."""
     return value is not None and value is not False
 
@@ -80,7 +80,7 @@ _FIXED_BY_ALIAS: dict[str, dict[str, Any]] = {
 }
 
 
-def meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> str:
+def operation_name(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> str:
     """Returns the flat name of a call's operation. One deprecated name covers two forms of a paged cache: page lists,
     and block tables, which have the arguments of `paged_attention`."""
     if operation != "attention.paged":
@@ -92,9 +92,9 @@ def meant_by(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -
     return tables if only & params.keys() or len(shape) == 2 else flat_name(operation)
 
 
-def call_of(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def resolve_call(operation: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Returns the callable of an operation, and its parameters with those that a deprecated name implies."""
-    name = meant_by(operation, tensors, params)
+    name = operation_name(operation, tensors, params)
     if isinstance(operation, str) and operation in contracts()[flat_name(operation)]["aliases"]:
         import warnings
 

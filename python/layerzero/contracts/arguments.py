@@ -7,7 +7,7 @@ from layerzero.contracts import contracts, is_seeded
 from layerzero.errors import WrongTypeError, did_you_mean
 
 # Argument names of other libraries and their equivalents here; the first that the operation has is suggested.
-_MEANT = {
+_SYNONYMS = {
     "is_causal": ("causal",),
     "epsilon": ("eps",),
     "variance_epsilon": ("eps",),
@@ -59,7 +59,7 @@ def names_of(operation: str) -> list[str]:
 def refuse_keyword(operation: str, keyword: str) -> NoReturn:
     """Refuses an argument that the operation does not have."""
     names = names_of(operation)
-    meant = next((name for name in _MEANT.get(keyword, ()) if name in names), None)
+    meant = next((name for name in _SYNONYMS.get(keyword, ()) if name in names), None)
     fix = f"did you mean {meant}?" if meant else did_you_mean(keyword, names) or _NOT_NEEDED.get(keyword, "")
     raise WrongTypeError(f"{operation}: unexpected argument {keyword!r}", _list(names), "another name", fix)
 

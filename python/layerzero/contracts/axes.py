@@ -30,14 +30,14 @@ class Description(NamedTuple):
         return self.of(self.dtype, shape)
 
 
-class Viewed(NamedTuple):
+class Reshaped(NamedTuple):
     """The arguments of the call with the contract's axes, and the shape of each output with the caller's axes."""
 
     arguments: dict[str, Any]
     shape_of: Callable[[int, Any], Sequence[int]]  # (output, result)
 
 
-def viewed(contract: Contract, arguments: dict[str, Any], layout: str | None = None) -> Viewed | None:
+def reshaped(contract: Contract, arguments: dict[str, Any], layout: str | None = None) -> Reshaped | None:
     """Returns the reshaped call; None if the axes are the contract's already, or wrong, which the contract reports."""
     for param in contract["params"]:
         value = arguments.get(param["name"])
@@ -48,7 +48,7 @@ def viewed(contract: Contract, arguments: dict[str, Any], layout: str | None = N
     return None
 
 
-def call_viewed(contract: Contract, view: Viewed, options: dict[str, Any], function: Callable[..., Any]) -> Any:
+def call_reshaped(contract: Contract, view: Reshaped, options: dict[str, Any], function: Callable[..., Any]) -> Any:
     """Calls `function` with the reshaped arguments; outputs and out= have the caller's axes."""
     out = options.get("out")
     outs = out if isinstance(out, tuple) else (out,)
@@ -63,18 +63,18 @@ def call_viewed(contract: Contract, view: Viewed, options: dict[str, Any], funct
     return result.reshape(view.shape_of(0, result))
 
 
-def on_own_axes(
+def with_contract_axes(
     contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Returns the arguments of a call with the contract's axes, unchanged if they have them already."""
     names = parameter_names(contract["name"])
     if len(tensors) > len(names):
         return tensors, params  # refused with the call
-    view = viewed(contract, dict(zip(names, tensors, strict=False)) | params, params.get("layout"))
+    view = reshaped(contract, dict(zip(names, tensors, strict=False)) | params, params.get("layout"))
     return (tensors, params) if view is None else ((), _given(view))
 
 
-def fixed_of(contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Any] | None:
+def fixed_arguments(contract: Contract, tensors: tuple[Any, ...], params: dict[str, Any]) -> dict[str, Any] | None:
     """Returns what a prepared call keeps for `call_prepared`; None if its tensors never need a reshape."""
     if not any(p.get("folds") or p.get("batched_rank") for p in contract["params"]):
         return None
@@ -86,17 +86,17 @@ def call_prepared(prepared: Any, fixed: dict[str, Any], tensors: tuple[Any, ...]
     """Runs a prepared call whose tensors may have other axes than the contract's. Called by the C code."""
     contract = contracts()[prepared.operation]
     names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
-    view = viewed(contract, dict(zip(names, tensors, strict=False)) | fixed, fixed.get("layout"))
+    view = reshaped(contract, dict(zip(names, tensors, strict=False)) | fixed, fixed.get("layout"))
     if view is None:
         return prepared._call_on_axes(*tensors)
-    return call_viewed(contract, view, {}, lambda **given: prepared._call_on_axes(*map(given.get, names)))
+    return call_reshaped(contract, view, {}, lambda **given: prepared._call_on_axes(*map(given.get, names)))
 
 
-def _given(view: Viewed) -> dict[str, Any]:
+def _given(view: Reshaped) -> dict[str, Any]:
     return {key: value for key, value in view.arguments.items() if value is not None}
 
 
-def _flat(contract: Contract, view: Viewed, output: int, out: Any) -> Any:
+def _flat(contract: Contract, view: Reshaped, output: int, out: Any) -> Any:
     """Returns out= with the contract's axes, over the same memory."""
     like = view.arguments[contract["outputs"][output]["dtype"]]
     try:
@@ -109,7 +109,7 @@ def _flat(contract: Contract, view: Viewed, output: int, out: Any) -> Any:
     return out  # the contract reports what is wrong with it
 
 
-def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], sizes: Sequence[Any]) -> Viewed:
+def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], sizes: Sequence[Any]) -> Reshaped:
     field = f"{contract['name']}: {param['name']}"
     if not sizes or any(isinstance(size, (bool, float)) or not hasattr(size, "__index__") for size in sizes):
         raise WrongTypeError(field, "an integer, or the sizes of one or more last axes", repr(sizes))
@@ -128,10 +128,10 @@ def _fold(contract: Contract, arguments: dict[str, Any], param: dict[str, Any], 
             )
         found[tensor["name"]] = value.reshape((*shape[:-count], found[param["name"]]))
     folded = [dims_of(output["shape"])[1][-1] == axis for output in contract["outputs"]]
-    return Viewed(found, lambda i, result: (*result.shape[:-1], *sizes) if folded[i] else tuple(result.shape))
+    return Reshaped(found, lambda i, result: (*result.shape[:-1], *sizes) if folded[i] else tuple(result.shape))
 
 
-def _batch(contract: Contract, arguments: dict[str, Any], main: str, layout: str | None) -> Viewed | None:
+def _batch(contract: Contract, arguments: dict[str, Any], main: str, layout: str | None) -> Reshaped | None:
     """Folds the leading axes of `main`, and of the tensors that go with it, into one batch axis."""
     ranks = {p["name"]: p["batched_rank"] for p in contract["params"] if p.get("batched_rank")}
     if not hasattr(arguments.get(main), "shape"):
@@ -153,4 +153,4 @@ def _batch(contract: Contract, arguments: dict[str, Any], main: str, layout: str
             found[name] = value.reshape((1,) * -more + own)
         elif more == -2 and len(own) == rank + more:  # one position
             found[name] = value.reshape((1, *own))
-    return Viewed(found, lambda _, __: shape)
+    return Reshaped(found, lambda _, __: shape)

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from layerzero.contracts import Contract, condition, contracts, present
+from layerzero.contracts import Contract, condition, contracts, present_outputs
 
 
 def _is_zero(value: Any) -> bool:
@@ -79,7 +79,7 @@ def output_shapes(name: str, arguments: dict[str, Any], layout: str | None = Non
             axes = dict(zip(dims, shape[count:], strict=True)) | axes
     axes["..."] = math.prod(leading)
     found = []
-    for output in present(contract, arguments.get(condition(contract) or "")):
+    for output in present_outputs(contract, arguments.get(condition(contract) or "")):
         sizes = _sizes(output["shape"], arguments, axes, leading)
         if order is not None and output["layout"]:
             physical = list(sizes)

@@ -18,7 +18,7 @@ failures: dict[tuple[str, str], int] = {}  # counts of failed kernels, by operat
 _MOST_MESSAGES = 1000  # after that no more messages: they may differ in every call
 
 
-def wants_times() -> bool:
+def times_requested() -> bool:
     """True if LAYERZERO_VERBOSE=2 requests a line with the time of each call."""
     return os.environ.get("LAYERZERO_VERBOSE") == "2"
 
@@ -31,7 +31,7 @@ def line(text: str) -> None:
         print(f"layerzero: {text}", file=sys.stderr)
 
 
-def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[str] | None) -> None:
+def log_selection(operation: str, kernel_id: str, platform: str, libraries: Sequence[str] | None) -> None:
     """Logs a selection; with `libraries`, a reference was chosen although other kernels exist: warns once for each
     operation and kind of device, and says what to install."""
     if libraries is None:
@@ -47,7 +47,7 @@ def selected(operation: str, kernel_id: str, platform: str, libraries: Sequence[
             _logger.warning("%s", text)
 
 
-def failed(operation: str, text: str) -> None:
+def log_failure(operation: str, text: str) -> None:
     """Logs a kernel that failed and had a fallback, once for each message. `text` begins with the kernel's id."""
     kernel = (operation, text.partition(" ")[0])
     failures[kernel] = failures.get(kernel, 0) + 1
@@ -56,7 +56,7 @@ def failed(operation: str, text: str) -> None:
         _logger.warning("%s: %s", operation, text)
 
 
-def guessed(text: str, interval: float) -> None:
+def warn_guessed_layout(text: str, interval: float) -> None:
     """Warns of a guessed layout, once for each place in the program and set of shapes, again after `interval` s."""
     frame, level = _caller()
     place, now = (frame.f_code.co_filename, frame.f_lineno, text), time.monotonic()

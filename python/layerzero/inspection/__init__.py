@@ -7,8 +7,8 @@ import sys
 from typing import Any
 
 from layerzero import _layerzero, backends
-from layerzero.contracts import call_of, contracts, flat_name, parameter_names
-from layerzero.contracts.axes import Description, fixed_of, on_own_axes
+from layerzero.contracts import contracts, flat_name, parameter_names, resolve_call
+from layerzero.contracts.axes import Description, fixed_arguments, with_contract_axes
 from layerzero.errors import NoKernelFoundError, Reason, UnknownNameError, failures_of, known_name
 from layerzero.inspection.report import Choice, DoctorReport, KernelList, KernelRecord, Record, SelectionReport
 from layerzero.torch import attach
@@ -16,16 +16,18 @@ from layerzero.torch import attach
 
 def run(operation: Any, *tensors: Any, **params: Any) -> Any:
     """Calls an operation by its flat name, id ("norm.rms") or alias."""
-    function, params = call_of(operation, tensors, params)
+    function, params = resolve_call(operation, tensors, params)
     return function(*tensors, **params)
 
 
 def prepare(operation: Any, *tensors: Any, **params: Any) -> Any:
     """Returns a callable that takes only the tensors: scalars, layout, kernel and policy are fixed as given here."""
     attach.attach_if_imported()
-    function, params = call_of(operation, tensors, params)
+    function, params = resolve_call(operation, tensors, params)
     contract = contracts()[function.__name__]
-    return _layerzero.prepare(function, *on_own_axes(contract, tensors, params), fixed_of(contract, tensors, params))
+    return _layerzero.prepare(
+        function, *with_contract_axes(contract, tensors, params), fixed_arguments(contract, tensors, params)
+    )
 
 
 def report_of(explanation: str) -> SelectionReport:
@@ -38,15 +40,15 @@ def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) ->
 
     If torch chooses the backend itself, `notes` has its choice, and torch's reasons against the others.
     """
-    return explained(op, tensors, params, device)
+    return explain_call(op, tensors, params, device)
 
 
-def explained(
+def explain_call(
     op: Any, tensors: tuple[Any, ...], params: dict[str, Any], device: str | None = None, of_chosen: bool = False
 ) -> SelectionReport:
     """Does explain(). With `of_chosen` only the chosen kernel's library is imported and tried; `usable` is None for a
     candidate whose library was not tried."""
-    function, params = call_of(op, tensors, params)
+    function, params = resolve_call(op, tensors, params)
     args, kwargs = _as_tensors(function.__name__, tensors, params)
     report = json.loads(_layerzero.explain(function, args, kwargs, device, of_chosen))
     if (report["kernel_id"] or "").startswith("torch.sdpa.auto") and not report["device"]["simulated"]:
@@ -78,7 +80,7 @@ def which(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> C
 
     `device`: a simulated one, as in explain().
     """
-    function, params = call_of(op, tensors, params)
+    function, params = resolve_call(op, tensors, params)
     args, kwargs = _as_tensors(function.__name__, tensors, params)
     report = json.loads(_layerzero.explain(function, args, kwargs, device))
     kernel_id = report["kernel_id"] if device is not None else _layerzero.which(function, args, kwargs)[0]
@@ -111,7 +113,7 @@ def validate(kernel_id: str, *tensors: Any, operation: Any = None, **params: Any
 def _candidate(kernel_id: str, op: Any, tensors: tuple[Any, ...], params: dict[str, Any]) -> Any:
     """Returns a kernel's entry in the report of a call, or None; no other library is imported."""
     given = dict(params)
-    candidates = explained(op, tensors, given, given.pop("device", None), of_chosen=True).candidates
+    candidates = explain_call(op, tensors, given, given.pop("device", None), of_chosen=True).candidates
     return next((c for c in candidates if c.kernel_id == kernel_id), None)
 
 
@@ -172,10 +174,10 @@ def coverage(*devices: str, shipped: bool = True) -> list[Record]:
 
 def doctor() -> DoctorReport:
     """Returns versions, devices, threads, libraries, what is missing and how to fix it, policy, counters, problems."""
-    return examined()
+    return doctor_report()
 
 
-def examined(imports: bool = True) -> DoctorReport:
+def doctor_report(imports: bool = True) -> DoctorReport:
     """Does doctor(). Without `imports` no library is imported, and `tried` is False for installed ones."""
     from layerzero.backends.report import gains, report, served_by_reference
     from layerzero.host.optional import report as packages
@@ -252,4 +254,4 @@ def _as_tensors(name: str, tensors: tuple[Any, ...], params: dict[str, Any]) -> 
 
         tensors = tuple(converted(n, v) for n, v in zip(names, tensors, strict=False)) + tensors[len(names) :]
         params = {key: converted(key, value) for key, value in params.items()}
-    return on_own_axes(contracts()[name], tensors, params)
+    return with_contract_axes(contracts()[name], tensors, params)

@@ -7,7 +7,7 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.backends.python_kernels import F, dtype_name, register_kernel
-from layerzero.contracts import call_of, contracts
+from layerzero.contracts import contracts, resolve_call
 from layerzero.errors import InvalidRequestError, NoKernelFoundError, UnknownNameError, failures_of
 from layerzero.inspection import explain, kernel_rows, run
 from layerzero.inspection.report import Record, SelectionReport
@@ -84,7 +84,7 @@ class SelectionContextBuilder:
                 raise InvalidRequestError("device", "none: the engine does not know the operation", name)
             axes = sizes_of(schema, call)[0]
             return SelectionContext(schema.operation, call.tensors, call.params, axes=axes, **facts)
-        _, given = call_of(schema.operation, tuple(call.tensors.values()), call.params)
+        _, given = resolve_call(schema.operation, tuple(call.tensors.values()), call.params)
         report, problems = ask(schema.operation, call, name)
         if report is None:
             raise InvalidRequestError(schema.operation, "a call that fits its contract", "; ".join(problems))

@@ -6,7 +6,7 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.contracts import contracts
 from layerzero.errors import NotInstalledError, WrongTypeError
-from layerzero.torch.checks import WANTED
+from layerzero.torch.checks import TENSOR_WANTED
 
 
 def is_foreign(torch: Any, value: Any) -> bool:
@@ -61,7 +61,7 @@ def to_torch(torch: Any, field: str, array: Any) -> Any:
         return torch.from_dlpack(array)
     except (TypeError, BufferError, RuntimeError, ValueError) as error:
         got = f"{type(array).__name__} that torch cannot read ({error})"
-        raise WrongTypeError(field, WANTED, got, "convert it to a torch.Tensor") from error
+        raise WrongTypeError(field, TENSOR_WANTED, got, "convert it to a torch.Tensor") from error
 
 
 def _from_numpy(torch: Any, array: Any) -> Any:

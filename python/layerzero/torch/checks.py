@@ -6,7 +6,7 @@ from layerzero import _layerzero
 from layerzero.contracts import Contract, contracts, no_derivative
 from layerzero.errors import InvalidRequestError, WrongTypeError
 
-WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"
+TENSOR_WANTED = "a dense torch.Tensor or an array with __dlpack__ (NumPy, JAX, CuPy)"
 
 
 def check_contract(

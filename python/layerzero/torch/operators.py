@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from layerzero import _layerzero
-from layerzero.contracts import Contract, condition, contracts, has_whole_outputs, holds, is_seeded
+from layerzero.contracts import Contract, condition, contracts, has_whole_outputs, is_seeded, is_set
 from layerzero.contracts.shapes import dims_of, output_shapes
 from layerzero.errors import InvalidRequestError, LayerZeroError, VersionMismatchError, raise_engine_error
 from layerzero.host.import_hook import after_import
@@ -111,7 +111,7 @@ def call_operator(name: str, arguments: dict[str, Any]) -> Any:
     """Calls the operator of `name` with arguments by name; a flag that has a separate overload selects it."""
     contract = contracts()[name]
     decides = condition(contract)
-    on = decides is not None and holds(arguments.get(decides))
+    on = decides is not None and is_set(arguments.get(decides))
     overload, fixed = _overloads(contract)[int(on)]
     given = {key: value for key, value in arguments.items() if value is not None and key not in fixed}
     for param in contract["params"]:

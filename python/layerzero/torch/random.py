@@ -25,7 +25,7 @@ def source(name: str) -> tuple[str, bool]:
     return [n for n, shape in shapes.items() if shape.endswith("vocab")][-1], shapes["uniform"].endswith("2")
 
 
-def leaves_draw(name: str, arguments: dict[str, Any]) -> bool:
+def needs_draw(name: str, arguments: dict[str, Any]) -> bool:
     """True if random numbers must be drawn for a call; the contract refuses an offset alone."""
     given = any(arguments.get(n) is not None for n in ("seed", "uniform"))
     return is_seeded(contracts()[name]) and not given and not arguments.get("offset")
@@ -33,7 +33,7 @@ def leaves_draw(name: str, arguments: dict[str, Any]) -> bool:
 
 def with_draw(name: str, arguments: dict[str, Any], generator: Any = None) -> dict[str, Any]:
     """Returns the arguments with `uniform`, drawn if the call needs it."""
-    if not leaves_draw(name, arguments):
+    if not needs_draw(name, arguments):
         return arguments
     rows, pairs = source(name)
     if arguments.get(rows) is None:

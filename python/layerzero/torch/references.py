@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from layerzero.contracts import condition, contracts, host_parameter_names, parameter_names, present
+from layerzero.contracts import condition, contracts, host_parameter_names, parameter_names, present_outputs
 from layerzero.contracts.shapes import promotion
 from layerzero.errors import InvalidRequestError, KernelExecutionError
 from layerzero.host.policy import is_strict
@@ -88,7 +88,7 @@ def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:
     if results is None:  # the operation writes in place
         return None
     outputs = list(results) if isinstance(results, tuple) else [results]
-    described = present(contract, arguments.get(condition(contract) or ""))
+    described = present_outputs(contract, arguments.get(condition(contract) or ""))
     outputs = [t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, described, strict=True)]
     return tuple(outputs) if isinstance(results, tuple) else outputs[0]
 

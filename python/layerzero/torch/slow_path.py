@@ -12,13 +12,13 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.contracts import Contract, contracts, has_whole_outputs, parameter_names
-from layerzero.contracts.axes import call_viewed, viewed
+from layerzero.contracts.axes import call_reshaped, reshaped
 from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.host.optional import as_not_installed
 from layerzero.host.policy import has_locks
 from layerzero.torch import attach, nested, random
 from layerzero.torch.arrays import call_on_arrays, is_foreign
-from layerzero.torch.checks import WANTED, check_contract, found_layout, has_tangent, into, refuse_no_gradient
+from layerzero.torch.checks import TENSOR_WANTED, check_contract, found_layout, has_tangent, into, refuse_no_gradient
 from layerzero.torch.references import call_reference
 
 
@@ -29,8 +29,8 @@ def slow_call(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     contract = contracts()[name]
     arguments, options = _bind(name, args, kwargs)
     _check_required(contract, arguments)
-    if (view := viewed(contract, arguments, options.get("layout"))) is not None:
-        return call_viewed(contract, view, options, _layerzero.ops[name])
+    if (view := reshaped(contract, arguments, options.get("layout"))) is not None:
+        return call_reshaped(contract, view, options, _layerzero.ops[name])
     tensor_names = [p["name"] for p in contract["params"] if p["kind"] == "tensor"]
     torch = _need_torch(name, arguments, tensor_names)
     if any(is_foreign(torch, arguments.get(n)) for n in tensor_names):
@@ -94,7 +94,7 @@ def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -
     for n in tensor_names:
         value = arguments.get(n)
         if value is not None and not hasattr(value, "__dlpack__"):
-            raise WrongTypeError(f"{name}: {n}", WANTED, type(value).__name__)
+            raise WrongTypeError(f"{name}: {n}", TENSOR_WANTED, type(value).__name__)
     if "torch" not in sys.modules:
         try:
             importlib.import_module("torch")  # arrays of other libraries are computed on as torch tensors
@@ -107,13 +107,15 @@ def _need_torch(name: str, arguments: dict[str, Any], tensor_names: list[str]) -
 def _check_readable(torch: Any, field: str, tensor: Any) -> None:
     """Refuses kinds of tensors whose values an operation cannot read."""
     if tensor.layout is not torch.strided:
-        raise WrongTypeError(field, WANTED, f"layout {tensor.layout}", "call .to_dense()")
+        raise WrongTypeError(field, TENSOR_WANTED, f"layout {tensor.layout}", "call .to_dense()")
     if tensor.is_quantized:
-        raise WrongTypeError(field, WANTED, "a quantized tensor", "call .dequantize()")
+        raise WrongTypeError(field, TENSOR_WANTED, "a quantized tensor", "call .dequantize()")
     if tensor.is_complex():
-        raise WrongTypeError(field, WANTED, f"dtype {tensor.dtype}", "pass real and imaginary parts apart")
+        raise WrongTypeError(field, TENSOR_WANTED, f"dtype {tensor.dtype}", "pass real and imaginary parts apart")
     if tensor.is_meta and type(tensor) in (torch.Tensor, torch.nn.Parameter) and not _tracing(torch):
-        raise WrongTypeError(field, WANTED, "a meta tensor, which has no values", "use FakeTensorMode for shapes alone")
+        raise WrongTypeError(
+            field, TENSOR_WANTED, "a meta tensor, which has no values", "use FakeTensorMode for shapes alone"
+        )
 
 
 def _negated(torch: Any, contract: Contract, given: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import layerzero
 import torch
 from layerzero import _layerzero as door
-from layerzero.contracts import condition, contracts, present
+from layerzero.contracts import condition, contracts, present_outputs
 from operation_cases import arguments_of
 
 
@@ -28,7 +28,7 @@ def problems(name, line, result, numerics=""):
     """What differs from the FP64 reference, by the kernel's numerics class where it has one. Outputs that the call does not have are filled in as None."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
     arguments, contract = door.verify_case(name, line)["arguments"], contracts()[name]
-    given = present(contract, arguments.get(condition(contract)))
+    given = present_outputs(contract, arguments.get(condition(contract)))
     outputs = [raw(results.pop(0)) if output in given and results else None for output in contract["outputs"]]
     outputs += [raw(written) for written in results]
     return [r["text"] for r in door.verify_compare(name, line, tuple(outputs), numerics) if not r["ok"]]
