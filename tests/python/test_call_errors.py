@@ -1,6 +1,11 @@
 """What a wrong call says: short, the nearest name, the argument that is missing, numbers as they were given."""
 
+import ast
+import copy
+import inspect
+import pickle
 import re
+from pathlib import Path
 
 import pytest
 
@@ -224,3 +229,43 @@ def test_many_prepared_calls_are_freed():
         lz.prepare("rms_norm", X, W)(X, W)
     assert abs(sys.getrefcount(kind) - references) <= 1
     assert abs(sys.getrefcount(_layerzero.ops["rms_norm"]) - before) <= 1
+
+
+# ---- errors as values
+
+
+def test_errors_are_made_of_parts_and_survive_pickling():
+    error = lz.InvalidRequestError("op: x", "a number", "'y'", "leave it out")
+    assert str(error) == "op: x: wanted a number, got 'y'; leave it out"
+    for one in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert (one.field, one.wanted, one.got, one.fix) == ("op: x", "a number", "'y'", "leave it out")
+        assert type(one) is lz.InvalidRequestError and str(one) == str(error)
+    plain = lz.KernelRefusedError("no memory left")
+    assert str(plain) == "no memory left" and (plain.field, plain.wanted, plain.got, plain.fix) == ("",) * 4
+
+
+def without_parts(text):
+    """Lines that raise an error of LayerZero's without field, wanted and got."""
+    kinds = {name for name in lz.__all__ if inspect.isclass(getattr(lz, name)) and name.endswith("Error")}
+    kinds -= {
+        "NoKernelFoundError",
+        "VersionMismatchError",
+        "KernelRefusedError",
+    }  # with other parts, or a library's text
+    for node in ast.walk(ast.parse(text)):
+        call = node.exc if isinstance(node, ast.Raise) else None
+        if (
+            isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id in kinds
+            and len(call.args) < 3
+        ):
+            yield node.lineno
+
+
+def test_python_code_raises_errors_with_their_parts():
+    root = Path(__file__).resolve().parents[2] / "python/layerzero"
+    files = [p for p in root.rglob("*.py") if "integrations" not in p.parts]
+    assert len(files) > 100
+    assert [(p.name, line) for p in files for line in without_parts(p.read_text())] == []
+    assert list(without_parts("raise ConfigError('x: wanted 1, got 2')")) == [1]
