@@ -36,17 +36,19 @@ class TensorSchema:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape_vars", tuple(self.shape_vars))
         if isinstance(self.dtype_constraint, str):
-            raise ValueError(f"{self.name}: dtype_constraint: wanted a set of dtypes, got {self.dtype_constraint!r}")
+            raise InvalidRequestError(f"{self.name}: dtype_constraint", "a set of dtypes", repr(self.dtype_constraint))
         if self.dtype_constraint is not None:
             object.__setattr__(self, "dtype_constraint", frozenset(map(dtype_name, self.dtype_constraint)))
         if not self.name.isidentifier():
-            raise ValueError(f"name: wanted a name as of a parameter, got {self.name!r}")
+            raise InvalidRequestError("name", "a name as of a parameter", repr(self.name))
         if not self.shape_vars or self.shape_vars[0] == "...":
             return
         if self.ndim is None:
             object.__setattr__(self, "ndim", len(self.shape_vars))
         if self.ndim != len(self.shape_vars):
-            raise ValueError(f"{self.name}: shape_vars: wanted {self.ndim} as ndim says, got {len(self.shape_vars)}")
+            raise InvalidRequestError(
+                f"{self.name}: shape_vars", f"{self.ndim} as ndim says", str(len(self.shape_vars))
+            )
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class OperationSchema:
         object.__setattr__(self, "params", dict(self.params))
         names = [*(tensor.name for tensor in self.inputs), *self.params]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"{self.operation}: wanted each name once, got {', '.join(twice)} again")
+            raise InvalidRequestError(self.operation, "each name once", f"{', '.join(twice)} again")
         self._check_axes()
 
     def validate(self, *tensors: Any, **params: Any) -> list[str]:
@@ -83,7 +85,7 @@ class OperationSchema:
             for place, axis in enumerate(tensor.shape_vars):
                 if not (axis.isidentifier() or axis.isdecimal() or (axis == "..." and place == 0)):
                     wanted = "a name, a number, _ or a first ..."
-                    raise ValueError(f"{tensor.name}: shape_vars: wanted {wanted}, got {axis!r}")
+                    raise InvalidRequestError(f"{tensor.name}: shape_vars", wanted, repr(axis))
 
     def _problems(self, call: "Call") -> list[str]:
         wrong = [
