@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from layerzero import backends
 from layerzero.contracts import Contract, contracts, flat_name, host_parameter_names
+from layerzero.contracts.axes import call_permuted
 from layerzero.errors import InvalidRequestError, UnknownNameError, WrongTypeError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -174,16 +175,7 @@ def _adapter(
             return run(given)
         target = layouts[accepted[0]]
         order = [layouts[given["layout"]][target.index(axis)] for axis in range(len(target))]
-        for param in contract["params"]:
-            if param.get("layout") and given[param["name"]] is not None:
-                given[param["name"]] = given[param["name"]].permute(order)
-        inverse = [order.index(axis) for axis in range(len(order))]
-        results = run(given | {"layout": accepted[0]})
-        outputs = results if isinstance(results, tuple) else (results,)
-        turned = tuple(
-            t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, contract["outputs"], strict=False)
-        )
-        return turned if isinstance(results, tuple) else turned[0]
+        return call_permuted(contract, given | {"layout": accepted[0]}, order, run)
 
     return call
 

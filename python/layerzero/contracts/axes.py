@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from layerzero.contracts import Contract, contracts, parameter_names
+from layerzero.contracts import Contract, condition, contracts, parameter_names, present_outputs
 from layerzero.contracts.shapes import dims_of
 from layerzero.errors import InvalidRequestError, WrongTypeError
 
@@ -90,6 +90,25 @@ def call_prepared(prepared: Any, fixed: dict[str, Any], tensors: tuple[Any, ...]
     if view is None:
         return prepared._call_on_axes(*tensors)
     return call_reshaped(contract, view, {}, lambda **given: prepared._call_on_axes(*map(given.get, names)))
+
+
+def call_permuted(
+    contract: Contract, arguments: dict[str, Any], order: Sequence[int], function: Callable[[dict[str, Any]], Any]
+) -> Any:
+    """Calls `function` with the arguments, those tensors permuted that have a layout, and permutes its outputs back."""
+    permuted = {
+        p["name"]: arguments[p["name"]].permute(order)
+        for p in contract["params"]
+        if p.get("layout") and arguments.get(p["name"]) is not None
+    }
+    results = function(arguments | permuted)
+    if results is None:  # the operation writes in place
+        return None
+    inverse = [order.index(axis) for axis in range(len(order))]
+    outputs = results if isinstance(results, tuple) else (results,)
+    described = present_outputs(contract, arguments.get(condition(contract) or ""))
+    outputs = tuple(t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, described, strict=True))
+    return outputs if isinstance(results, tuple) else outputs[0]
 
 
 def _given(view: Reshaped) -> dict[str, Any]:

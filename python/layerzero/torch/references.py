@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from layerzero.contracts import condition, contracts, host_parameter_names, parameter_names, present_outputs
+from layerzero.contracts import contracts, host_parameter_names, parameter_names
+from layerzero.contracts.axes import call_permuted
 from layerzero.contracts.shapes import promotion
 from layerzero.errors import InvalidRequestError, KernelExecutionError
 from layerzero.host.policy import is_strict
@@ -80,17 +81,7 @@ def _call(name: str, arguments: dict[str, Any], layout: str | None) -> Any:
         return function(**given)
     if knows_layout:
         return function(**given, layout=layout)
-    for param in contract["params"]:
-        if param.get("layout") and given.get(param["name"]) is not None:
-            given[param["name"]] = given[param["name"]].permute(order)
-    inverse = [order.index(axis) for axis in range(len(order))]
-    results = function(**given)
-    if results is None:  # the operation writes in place
-        return None
-    outputs = list(results) if isinstance(results, tuple) else [results]
-    described = present_outputs(contract, arguments.get(condition(contract) or ""))
-    outputs = [t.permute(inverse) if o["layout"] else t for t, o in zip(outputs, described, strict=True)]
-    return tuple(outputs) if isinstance(results, tuple) else outputs[0]
+    return call_permuted(contract, given, order, lambda permuted: function(**permuted))
 
 
 @functools.cache
