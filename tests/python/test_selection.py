@@ -311,6 +311,6 @@ def test_register_kernel(registry):
     assert other.select(ctx).kernel_id == "tests.registry"
     torch.testing.assert_close(other.select(ctx).impl(X, W), X + 1)
     registry.register_schema(MOE)
-    for operation, text in (("no.such", "'no.such'"), ("mine.moe.gate", "one that only a schema describes")):
-        with pytest.raises(ValueError, match=f"operation: wanted an operation of LayerZero's, got {text}"):
+    for operation in ("no.such", "mine.moe.gate"):
+        with pytest.raises(ValueError, match=f"operation: wanted a known operation, got '{operation}'"):
             registry.register_kernel(operation, "tests.other", supported_dtypes=["float32"])

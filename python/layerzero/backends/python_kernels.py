@@ -41,8 +41,9 @@ def register_kernel(
     the function raises `KernelRefusedError` before it has written anything.
     """
 
+    name = flat_name(operation)
+
     def decorate(function: F) -> F:
-        name = flat_name(operation)
         taken = _taken(name, function)
         adapter = adapter_of(operation, kernel_id)
         contract = contracts()[name]

@@ -5,9 +5,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from layerzero import _layerzero
 from layerzero.backends.python_kernels import dtype_name
-from layerzero.contracts import Contract, contracts
+from layerzero.contracts import Contract, contracts, flat_name
 from layerzero.contracts.shapes import dims_of
 from layerzero.errors import InvalidRequestError, UnknownNameError
 from layerzero.inspection import explain
@@ -184,12 +183,9 @@ _KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool, "choice": s
 
 
 @functools.cache
-def schema_of(operation: str) -> OperationSchema | None:
-    """Returns the schema of an operation by its flat name, id or alias, made from its contract; None if unknown."""
-    name = _layerzero.find(operation)
-    if name is None:
-        return None
-    contract = contracts()[name]
+def schema_of(operation: str) -> OperationSchema:
+    """Returns the schema of an operation by its flat name, id or alias, made from its contract."""
+    contract = contracts()[flat_name(operation)]
     params = {p["name"]: _KINDS[p["kind"]] for p in contract["params"] if p["kind"] != "tensor"}
     if contract["layouts"]:
         params["layout"] = str

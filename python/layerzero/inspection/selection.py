@@ -54,7 +54,7 @@ class SelectionContext:
         for name, meant in (("is_causal", "causal"), ("layout_hint", "layout")):
             if name in kw and meant not in kw:
                 kw[meant] = kw.pop(name)
-        return SelectionContextBuilder(_known_schema("attention")).build(q, k, v, **kw)
+        return SelectionContextBuilder(schema_of("attention")).build(q, k, v, **kw)
 
 
 class SelectionContextBuilder:
@@ -150,11 +150,10 @@ class KernelRegistry:
 
     def get_schema(self, operation: str) -> OperationSchema | None:
         """Returns the schema of an operation by its flat name, id or alias; None if unknown."""
-        return self._own.get(operation) or schema_of(operation)
+        return self._own.get(operation) or (schema_of(operation) if _layerzero.find(operation) else None)
 
     def register_kernel(self, operation: str, kernel_id: str, **facts: Any) -> Callable[[F], F]:
-        """Like `layerzero.register_kernel`. Raises ValueError for an operation that is unknown or only described."""
-        self._need(operation)
+        """Is `layerzero.register_kernel`: an operation that is unknown or only described is a ValueError."""
         return register_kernel(operation, kernel_id, **facts)
 
     def get_candidates(self, operation: str) -> list[Kernel]:
@@ -188,19 +187,6 @@ class KernelRegistry:
             raise NoKernelFoundError(report.operation, failures_of(report.to_dict()))
         return next(k for k in self.get_candidates(report.operation) if k.kernel_id == report.kernel_id)
 
-    def _need(self, operation: str) -> None:
-        if _layerzero.find(operation) is not None:
-            return
-        described = "one that only a schema describes" if operation in self._own else repr(operation)
-        fix = "an operation is added in ops/, see CONTRIBUTING.md" if operation in self._own else "see `layerzero list`"
-        raise UnknownNameError("operation", "an operation of LayerZero's", described, fix)
-
 
 def _ids(name: str) -> list[str]:
     return [operation["id"] for operation in contracts()[name]["operations"]]
-
-
-def _known_schema(operation: str) -> OperationSchema:
-    schema = schema_of(operation)
-    assert schema is not None, operation
-    return schema
