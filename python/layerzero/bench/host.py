@@ -4,6 +4,7 @@ Each round times LayerZero's call, torch's and torch's again; a round's ratio pa
 medians over rounds. `aa_spread` is the median distance of torch / torch from 1: the noise of the method.
 """
 
+import functools
 import statistics
 import timeit
 from collections.abc import Callable, Iterator
@@ -38,9 +39,14 @@ class Case:
         return eval(text, self.names())
 
 
-def _cases() -> Iterator[Case]:
-    r = torch.randn
-    for rows, width in ((1, 64), (1, 576), (32, 576)):
+def _cases(device: str) -> Iterator[Case]:
+    """Yields calls whose host time matters: one token and small batches, of a 135M model on a CPU, of a 1B model on CUDA."""
+    cuda = device == "cuda"
+    hidden, inner, vocab = (2048, 8192, 128256) if cuda else (576, 1536, 49152)
+    norms = ((32, 4096), (1, 2048)) if cuda else ((1, 64), (1, 576), (32, 576))
+    attention = ((8, 8, 1, 16), (8, 8, 1, 512), (9, 3, 1, 512), (9, 3, 64, 64))
+    r = functools.partial(torch.randn, device=device, dtype=torch.bfloat16 if cuda else torch.float32)
+    for rows, width in norms:
         shapes = f"({rows},{width})"
         v = {"x": r(rows, width), "y": r(rows, width), "w": r(width)}
         plain = f"F.rms_norm(x, ({width},), w, 1e-6)"
@@ -48,54 +54,26 @@ def _cases() -> Iterator[Case]:
         yield Case("layer_norm", shapes, f"lz.layer_norm(x, {width}, w)", f"F.layer_norm(x, ({width},), w)", v)
         fused = f"s = x + y; F.rms_norm(s, ({width},), w, 1e-6)"
         yield Case("fused_add_rms_norm", shapes, "lz.fused_add_rms_norm(x, y, w, 1e-6)", fused, v)
-    for heads, kv_heads, s_q, s_kv in ((8, 8, 1, 16), (8, 8, 1, 512), (9, 3, 1, 512), (9, 3, 64, 64)):
+    for heads, kv_heads, s_q, s_kv in ((32, 8, 1, 512), (32, 8, 64, 64)) if cuda else attention:
         shapes = f"(1,{heads},{s_q},64), {kv_heads} KV heads, {s_kv} keys"
         v = {"q": r(1, heads, s_q, 64), "k": r(1, kv_heads, s_kv, 64), "v": r(1, kv_heads, s_kv, 64)}
         options = f"is_causal={s_q > 1}" + (", enable_gqa=True" if heads != kv_heads else "")
         theirs = f"F.scaled_dot_product_attention(q, k, v, {options})"
         yield Case("attention", shapes, "lz.attention(q, k, v, layout='BHSD')", theirs, v)
-    v = {"x": r(1, 576), "w": r(576, 576) / 24, "g": r(1, 1536), "u": r(1, 1536), "gu": r(1, 3072)}
-    v |= {"ids": torch.tensor([[5]]), "table": r(49152, 64), "logits": r(1, 49152)}
-    yield Case("linear", "(1,576) x (576,576)", "lz.linear(x, w)", "F.linear(x, w)", v)
-    yield Case("swiglu", "(1,1536)", "lz.swiglu(g, u)", "F.silu(g) * u", v)
-    yield Case("geglu", "(1,1536)", "lz.geglu(g, u)", "F.gelu(g) * u", v)
-    halves = "F.silu(gu[..., :1536]) * gu[..., 1536:]"
-    yield Case("silu_and_mul", "(1,3072)", "lz.silu_and_mul(gu)", halves, v)
+    if cuda:
+        v = {"q": r(1, 1, 32, 64), "c": r(1, 1, 64), "s": r(1, 1, 64)}
+        turned = "q * c + torch.cat((-q[..., 32:], q[..., :32]), -1) * s"
+        yield Case("rope", "(1,1,32,64)", "lz.rope(q, c, s, layout='BSHD')", turned, v)
+    v = {"x": r(1, hidden), "w": r(hidden, hidden) / hidden**0.5, "g": r(1, inner), "u": r(1, inner)}
+    v |= {"gu": r(1, 2 * inner), "ids": torch.tensor([[5]], device=device), "table": r(49152, 64)}
+    v["logits"] = r(1, vocab).float()
+    yield Case("linear", f"(1,{hidden}) x ({hidden},{hidden})", "lz.linear(x, w)", "F.linear(x, w)", v)
+    yield Case("swiglu", f"(1,{inner})", "lz.swiglu(g, u)", "F.silu(g) * u", v)
+    yield Case("geglu", f"(1,{inner})", "lz.geglu(g, u)", "F.gelu(g) * u", v)
+    halves = f"F.silu(gu[..., :{inner}]) * gu[..., {inner}:]"
+    yield Case("silu_and_mul", f"(1,{2 * inner})", "lz.silu_and_mul(gu)", halves, v)
     yield Case("embedding", "1 of 49152", "lz.embedding(ids, table)", "F.embedding(ids, table)", v)
-    yield Case("softmax", "(1,49152)", "lz.softmax(logits)", "torch.softmax(logits, -1)", v)
-
-
-def _cuda_cases() -> Iterator[Case]:
-    """Yields cases of one token of a 1B model and of small batches, where the host's time dominates."""
-
-    def r(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-
-    for rows, width in ((32, 4096), (1, 2048)):
-        shapes = f"({rows},{width})"
-        v = {"x": r(rows, width), "y": r(rows, width), "w": r(width)}
-        plain = f"F.rms_norm(x, ({width},), w, 1e-6)"
-        yield Case("rms_norm", shapes, "lz.rms_norm(x, w, 1e-6)", plain, v)
-        yield Case("layer_norm", shapes, f"lz.layer_norm(x, {width}, w)", f"F.layer_norm(x, ({width},), w)", v)
-        fused = f"s = x + y; F.rms_norm(s, ({width},), w, 1e-6)"
-        yield Case("fused_add_rms_norm", shapes, "lz.fused_add_rms_norm(x, y, w, 1e-6)", fused, v)
-    for s_q, s_kv in ((1, 512), (64, 64)):
-        shapes = f"(1,32,{s_q},64), 8 KV heads, {s_kv} keys"
-        v = {"q": r(1, 32, s_q, 64), "k": r(1, 8, s_kv, 64), "v": r(1, 8, s_kv, 64)}
-        theirs = f"F.scaled_dot_product_attention(q, k, v, is_causal={s_q > 1}, enable_gqa=True)"
-        yield Case("attention", shapes, "lz.attention(q, k, v, layout='BHSD')", theirs, v)
-    v = {"x": r(1, 2048), "w": r(2048, 2048) / 45, "g": r(1, 8192), "u": r(1, 8192), "gu": r(1, 16384)}
-    v |= {"q": r(1, 1, 32, 64), "c": r(1, 1, 64), "s": r(1, 1, 64)}
-    v |= {"ids": torch.tensor([[5]], device="cuda"), "table": r(49152, 64), "logits": r(1, 128256).float()}
-    turned = "q * c + torch.cat((-q[..., 32:], q[..., :32]), -1) * s"
-    yield Case("rope", "(1,1,32,64)", "lz.rope(q, c, s, layout='BSHD')", turned, v)
-    yield Case("linear", "(1,2048) x (2048,2048)", "lz.linear(x, w)", "F.linear(x, w)", v)
-    yield Case("swiglu", "(1,8192)", "lz.swiglu(g, u)", "F.silu(g) * u", v)
-    yield Case("geglu", "(1,8192)", "lz.geglu(g, u)", "F.gelu(g) * u", v)
-    halves = "F.silu(gu[..., :8192]) * gu[..., 8192:]"
-    yield Case("silu_and_mul", "(1,16384)", "lz.silu_and_mul(gu)", halves, v)
-    yield Case("embedding", "1 of 49152", "lz.embedding(ids, table)", "F.embedding(ids, table)", v)
-    yield Case("softmax", "(1,128256)", "lz.softmax(logits)", "torch.softmax(logits, -1)", v)
+    yield Case("softmax", f"(1,{vocab})", "lz.softmax(logits)", "torch.softmax(logits, -1)", v)
 
 
 def host_costs(
@@ -107,7 +85,7 @@ def host_costs(
     interrupted = {}
     try:
         with torch.no_grad():
-            for case in _cuda_cases() if device == "cuda" else _cases():
+            for case in _cases(device):
                 if operation in (None, case.name):
                     if on_step:
                         on_step(f"{case.name} {case.shapes}")
