@@ -80,6 +80,24 @@ def test_refused_calls_say_why(name):
             pytest.fail(f"{line}: was served")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_traces_with_symbolic_sizes_refuse_wrong_shapes(name):
+    for _, arguments in cases(name, refused=True):
+        function, given = operator(name, arguments)
+        try:
+            _layerzero.ops[name](**arguments)
+        except lz.InvalidRequestError as refusal:
+            if "wanted [" not in str(refusal):
+                continue  # not about a shape: a trace knows no values
+            tensors, rest = tensors_of(given), {k: v for k, v in given.items() if not isinstance(v, torch.Tensor)}
+            with torch.no_grad(), pytest.raises((lz.InvalidRequestError, RuntimeError)):
+                traced(function, tensors, rest)
+
+
+def traced(function, tensors, rest):
+    return make_fx(lambda tensors: function(**tensors, **rest), tracing_mode="symbolic")(tensors)
+
+
 def test_errors_keep_their_parts():
     with pytest.raises(lz.InvalidRequestError) as caught:
         OPS.rms_norm(torch.randn(2, 8), torch.randn(7))
@@ -127,7 +145,7 @@ def check(name, line, arguments):
     check_schema(function, given, results, line)
     tensors, rest = tensors_of(given), {k: v for k, v in given.items() if not isinstance(v, torch.Tensor)}
     with torch.no_grad():
-        graph = make_fx(lambda tensors: function(**tensors, **rest), tracing_mode="symbolic")(tensors)
+        graph = traced(function, tensors, rest)
         same(graph(copied(tensors)), results if len(results) > 1 else results[0])
 
 
