@@ -1,4 +1,4 @@
-// embedding.lookup on CUDA: a block some of a row.
+// embedding.lookup on CUDA: a block some of a row; of many rows a thread has several units on their way.
 //   input [...]  i32|i64, any strides     weight [vocab, hidden]  any dtype, last dim dense
 //   output [..., hidden]  contiguous
 // Workspace: none. Deterministic. Safe in graph captures. Source: own. An id outside the table stops the kernel, as
@@ -10,7 +10,8 @@ namespace lz {
 namespace {
 using namespace lz::ops::embedding_lookup;
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 128, kBatch = 4;
+constexpr int64_t kMany = 1 << 17;  // units of a call that fill the device with kBatch for each thread
 
 struct Problem {
   const void* ids;
@@ -18,18 +19,29 @@ struct Problem {
   const void* weight;
   void* out;
   int64_t rows, vocab, units, stride;  // of a row of the table, in units
+  int32_t batch;                       // units of a thread
   bool wide_ids;
 };
 
 template <class Unit>
-__global__ void __launch_bounds__(kThreads) Lookup(const Problem p) {
+__global__ void __launch_bounds__(kThreads) Lookup(const __grid_constant__ Problem p) {
+  const int of_block = p.batch * kThreads;
   for (int64_t row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t id = LoadIndex(p.ids, p.places[row], p.wide_ids);
     if (id < 0 || id >= p.vocab) __trap();
     const Unit* from = static_cast<const Unit*>(p.weight) + id * p.stride;
     Unit* to = static_cast<Unit*>(p.out) + row * p.units;
-    for (int64_t i = int64_t(blockIdx.y) * kThreads + threadIdx.x; i < p.units; i += int64_t(gridDim.y) * kThreads) {
-      to[i] = from[i];
+    for (int64_t first = int64_t(blockIdx.y) * of_block + threadIdx.x; first < p.units;
+         first += int64_t(gridDim.y) * of_block) {
+      Unit units[kBatch] = {};
+#pragma unroll
+      for (int h = 0; h < kBatch; ++h) {
+        if (h < p.batch && first + h * kThreads < p.units) units[h] = from[first + h * kThreads];
+      }
+#pragma unroll
+      for (int h = 0; h < kBatch; ++h) {
+        if (h < p.batch && first + h * kThreads < p.units) to[first + h * kThreads] = units[h];
+      }
     }
   }
 }
@@ -39,7 +51,8 @@ int32_t Run(Problem p, int64_t row_bytes, int64_t stride_bytes, void* stream) {
   p.units = row_bytes / int64_t(sizeof(Unit));
   p.stride = stride_bytes / int64_t(sizeof(Unit));
   constexpr int64_t kMaxRows = int64_t{1} << 30;
-  const int64_t chunks = (p.units + kThreads - 1) / kThreads;
+  p.batch = p.rows * p.units < kMany ? 1 : kBatch;
+  const int64_t of_block = int64_t(p.batch) * kThreads, chunks = (p.units + of_block - 1) / of_block;
   const dim3 grid(unsigned(p.rows < kMaxRows ? p.rows : kMaxRows), unsigned(chunks < kMaxGridY ? chunks : kMaxGridY));
   Lookup<Unit><<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
