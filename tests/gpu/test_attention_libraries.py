@@ -11,6 +11,7 @@ import layerzero as lz
 import pytest
 import torch
 from layerzero import _layerzero
+from layerzero.errors import CudaGraphUnsafeError
 from library_rows import rows
 from library_signatures import SIGNATURES
 
@@ -26,6 +27,7 @@ OPTIONS = [
     {"alibi_slopes": 1},
     {"causal": False},
 ]
+FP8 = [{"cache": "float8_e4m3fn"}, {"cache": "float8_e5m2", "softcap": 5.0}]
 PAGED_OPTIONS = [{}, {"window_left": 36}, {"softcap": 5.0}, {"return_lse": True}, {"sinks": 1}, {"alibi_slopes": 1}]
 PAGE_SIZES = (16, 256)
 
@@ -35,7 +37,7 @@ def random(*shape, dtype):
 
 
 def with_extras(options, dtype):
-    found = dict(options)
+    found = {n: v for n, v in options.items() if n != "cache"}
     if "sinks" in found:
         found["sinks"] = random(HEADS[0], dtype=dtype)
     if "alibi_slopes" in found:
@@ -87,7 +89,8 @@ LENGTHS = [700, 1, 64, 129, 256]
 
 def paged_decode(dtype, d, options):
     for size in PAGE_SIZES:
-        (k, v), tables = pages(dtype, d, size, LENGTHS)
+        caches, tables = pages(dtype, d, size, LENGTHS)
+        k, v = (t.to(getattr(torch, options["cache"])) if "cache" in options else t for t in caches)
         q = random(len(LENGTHS), HEADS[0], d, dtype=dtype)
         yield {"q": q, "paged_k_cache": k, "paged_v_cache": v, **tables, **with_extras(options, dtype)}
 
@@ -154,7 +157,7 @@ CALLS = {
     "attention": (dense, OPTIONS),
     "cross_attention": (dense, [{}, {"softcap": 5.0}, {"return_lse": True}, {"sinks": 1}]),
     "ragged_attention": (ragged, OPTIONS),
-    "paged_decode_attention": (paged_decode, PAGED_OPTIONS),
+    "paged_decode_attention": (paged_decode, [*PAGED_OPTIONS, *FP8]),
     "paged_prefill_attention": (paged_prefill, [*PAGED_OPTIONS, {"causal": False}]),
     "paged_cross_attention": (paged_cross, [{}, {"softcap": 5.0}, {"return_lse": True}, {"sinks": 1}]),
     "paged_attention": (block_table, [{"window": 37} if "window_left" in o else o for o in PAGED_OPTIONS]),
@@ -164,11 +167,14 @@ CALLS = {
 }
 
 
-def backend_or_skip(backend):
-    if not any(k.installed for k in lz.list_kernels() if k.kernel_id.startswith(f"{backend}.")):
-        pytest.skip(f"{backend} is not installed")
+def proven_row(backend, name, kernel):
+    """The row as data; skips where its library is not installed in the version that it needs."""
+    row = next(k for k in lz.list_kernels(name) if k.kernel_id == kernel)
+    if not row.installed:
+        pytest.skip(row.detail)
     why = _layerzero.prove_backend(backend)
     assert not why, why
+    return row
 
 
 def know(arguments):
@@ -223,7 +229,7 @@ OPERATIONS = [
 
 @pytest.mark.parametrize(("backend", "name", "kernel"), OPERATIONS)
 def test_a_row_agrees_with_fp64(backend, name, kernel):
-    backend_or_skip(backend)
+    proven_row(backend, name, kernel)
     torch.manual_seed(0)
     failures, ran = [], 0
     for text, arguments in cases(name):
@@ -248,17 +254,16 @@ def test_a_row_agrees_with_fp64(backend, name, kernel):
 
 @pytest.mark.parametrize(("backend", "name", "kernel"), OPERATIONS)
 def test_a_row_says_truly_whether_it_may_be_captured(backend, name, kernel):
-    backend_or_skip(backend)
-    row = next(row for n, row in rows(backend) if (n, row["kernel_id"]) == (name, kernel))
-    arguments = next(a for _, a in cases(name) if admits(backend, name, kernel, a))
+    row = proven_row(backend, name, kernel)
+    arguments = an_admitted_call(backend, name, kernel)
     call = functools.partial(getattr(lz, name), **arguments, kernel=kernel)
     with torch.no_grad():
         wanted = call()  # built and warm
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            if not row.get("is_cuda_graph_safe"):
-                with pytest.raises(lz.NoKernelFoundError, match="captur|CUDA graph|CUDA_GRAPH"):
+            if not row.cuda_graph_safe:
+                with pytest.raises(CudaGraphUnsafeError, match=kernel):
                     call()
                 return
             found = call()
@@ -278,10 +283,17 @@ def admits(backend, name, kernel, arguments):
     return True
 
 
+def an_admitted_call(backend, name, kernel):
+    for _, arguments in cases(name):
+        if admits(backend, name, kernel, arguments):
+            return arguments
+    return pytest.fail(f"no call admits {kernel}")
+
+
 @pytest.mark.parametrize(("backend", "name", "kernel"), OPERATIONS)
 def test_a_row_does_not_wait_for_the_device(backend, name, kernel):
-    backend_or_skip(backend)
-    arguments = next(a for _, a in cases(name) if admits(backend, name, kernel, a))
+    proven_row(backend, name, kernel)
+    arguments = an_admitted_call(backend, name, kernel)
     torch.cuda.set_sync_debug_mode("error")
     try:
         getattr(lz, name)(**arguments, kernel=kernel)

@@ -62,7 +62,7 @@ def test_unproven_rows_rank_below_torch(backend):
 
 @pytest.mark.parametrize("name", ["attention", "ragged_attention", "paged_attention", "paged_prefill_attention"])
 def test_a_wrong_window_would_be_seen(name, monkeypatch):
-    from layerzero.backends.flash_attn import packed
+    packed = importlib.import_module("layerzero.backends.flash_attn.packed")
 
     monkeypatch.setattr(packed, "window_of", lambda window: (-1, -1) if window is None else (window, 0))
     monkeypatch.setattr(packed, "window_left_of", lambda left: (-1, -1) if left < 0 else (left + 1, 0))

@@ -1,5 +1,6 @@
 """Adapters of FlashInfer's attention over stand-ins with its signatures, against the FP64 references."""
 
+import importlib
 import sys
 
 import flashinfer_stand_ins
@@ -18,8 +19,9 @@ PAGED += "kv_indices=i32[4]{1,0,2,3} kv_last_page_len=i32[2]{8,3}"
 
 
 @pytest.fixture(autouse=True)
-def library():
+def library(monkeypatch):
     with installed(flashinfer_stand_ins.modules(), ("flashinfer",)):
+        monkeypatch.setattr(dense(), "_blocks", lambda device: 8)
         yield
 
 
@@ -27,6 +29,10 @@ def plans():
     import layerzero.backends.flashinfer.plans as module
 
     return module
+
+
+def dense():
+    return importlib.import_module("layerzero.backends.flashinfer.attention")
 
 
 def tables_of(name, values):
@@ -129,6 +135,24 @@ def test_index_data_is_checked_before_a_plan(changed, text):
     plans().know(arguments["kv_indptr"], arguments["kv_indices"], arguments["kv_last_page_len"])
     with pytest.raises(KernelRefusedError, match=text):
         decode(arguments)
+
+
+def test_more_key_heads_than_blocks_are_refused_over_many_keys(monkeypatch):
+    """FlashInfer would divide by zero on the host."""
+    attention = dense()
+
+    def call(heads, keys, function, layout="BSHD"):
+        shapes = ((1, 1, heads, 64), (1, keys, heads, 64), (1, keys, heads, 64))
+        q, k, v = (torch.ones(s) if layout == "BSHD" else torch.ones(s).transpose(1, 2).contiguous() for s in shapes)
+        return function(q, k, v, True, 0.125, None, 0.0, None, None, None, None, False, layout)
+
+    monkeypatch.setattr(attention, "_blocks", lambda device: 12)
+    for layout in ("BSHD", "BHSD"):
+        with pytest.raises(KernelRefusedError, match="13 key heads over 257 keys.*at most 12"):
+            call(13, 257, attention.single_decode, layout)
+        call(12, 257, attention.single_decode, layout)
+        call(13, 256, attention.single_decode, layout)
+        call(13, 257, attention.single_decode_tensor_cores, layout)
 
 
 def test_rows_that_plan_are_not_safe_in_a_capture():

@@ -36,15 +36,19 @@ def _rows(n, length, causal):
     assert not n or (length and (not causal or n <= length)), "a row without a key"
 
 
-def single(a):
+def single_prefill(a):
+    assert a["kv_layout"] == "NHD", "the library's kernel for SM90 takes heads for keys and divides by zero"
+    q, k, v = (a[name] for name in ("q", "k", "v"))
+    _rows(q.shape[0], k.shape[0], a["causal"])
+    return results(*one(q, k, v, *how_of(a, a["causal"])), a)
+
+
+def single_decode(a):
     q, k, v = (a[name] for name in ("q", "k", "v"))
     if a["kv_layout"] == "HND":
         k, v = k.transpose(0, 1), v.transpose(0, 1)
-    if q.ndim == 2:  # decoding
-        output, lse = one(q[None], k, v, *how_of(a, True))
-        return (output[0], (lse * LOG2E)[:, 0]) if a["return_lse"] else output[0]
-    _rows(q.shape[0], k.shape[0], a["causal"])
-    return results(*one(q, k, v, *how_of(a, a["causal"])), a)
+    output, lse = one(q[None], k, v, *how_of(a, True))
+    return (output[0], (lse * LOG2E)[:, 0]) if a["return_lse"] else output[0]
 
 
 def on_host(*tables):
@@ -148,8 +152,8 @@ def modules():
     root, mla, decode = (types.ModuleType(name) for name in ("flashinfer", "flashinfer.mla", "flashinfer.decode"))
     root.mla, root.decode = mla, decode
     for name, body in (
-        ("single_prefill_with_kv_cache", single),
-        ("single_decode_with_kv_cache", single),
+        ("single_prefill_with_kv_cache", single_prefill),
+        ("single_decode_with_kv_cache", single_decode),
         ("merge_state", merge_state),
         ("merge_states", merge_states),
     ):

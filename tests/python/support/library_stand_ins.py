@@ -93,8 +93,10 @@ def _vllm_route(scores):
 
 
 def _sgl_route(weights, ids, logits, renormalize, softcapping, bias):
-    assert softcapping == 0.0
-    _route(_softmax, weights, ids, logits, renormalize, bias)
+    assert softcapping == 0.0 and bias is None, "the library adds the bias before the softmax"
+    experts = logits.shape[-1]
+    assert experts & (experts - 1) == 0, "for other numbers the library gives the higher of two equal experts"
+    _route(_softmax, weights, ids, logits, renormalize, None)
 
 
 OPERATORS = {

@@ -9,6 +9,7 @@ from layerzero.backends.flashinfer.common import LN2, left_of
 from layerzero.backends.flashinfer.packed import Lengths, prefill_ragged
 from layerzero.backends.flashinfer.plans import workspace
 from layerzero.backends.torch.attention import positive_scale
+from layerzero.errors import KernelRefusedError
 
 
 def _one(found, sinks, return_lse, layout):
@@ -22,14 +23,16 @@ def _one(found, sinks, return_lse, layout):
 def single_prefill(
     query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, return_lse, layout
 ):
+    """Keys and values are views with the rows first, never HND: FlashInfer's kernel for SM90 takes heads for keys there and
+    divides by zero, which ends the process."""
     query, scale = positive_scale(query, scale)
-    q = query[0] if layout == "BSHD" else query[0].transpose(0, 1)
+    q, k, v = (t[0] if layout == "BSHD" else t[0].transpose(0, 1) for t in (query, key, value))
     found = flashinfer.single_prefill_with_kv_cache(
         q,
-        key[0],
-        value[0],
+        k,
+        v,
         causal=bool(causal) or left_of(window) >= 0,  # a window ends at the row's own position
-        kv_layout="NHD" if layout == "BSHD" else "HND",
+        kv_layout="NHD",
         sm_scale=scale,
         window_left=left_of(window),
         logits_soft_cap=softcap or 0.0,
@@ -38,11 +41,27 @@ def single_prefill(
     return _one(found, sinks, return_lse, layout)
 
 
+def _blocks(device: torch.device) -> int:
+    """Thread blocks that the device runs at once, at least."""
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _check_chunks(heads: int, keys: int, device: torch.device) -> None:
+    """The kernel without tensor cores divides more than 256 keys into (blocks at once / heads) chunks, and by that number."""
+    if keys > 256 and heads > _blocks(device):
+        raise KernelRefusedError(
+            f"{heads} key heads over {keys} keys: FlashInfer's decode kernel takes at most {_blocks(device)} key heads here"
+        )
+
+
 def _single_decode(use_tensor_cores):
     def decode(
         query, key, value, causal, scale, attn_mask, dropout_p, window, softcap, sinks, alibi_slopes, return_lse, layout
     ):
         query, scale = positive_scale(query, scale)
+        if not use_tensor_cores:
+            keys, heads = key.shape[1:3] if layout == "BSHD" else key.shape[2:0:-1]
+            _check_chunks(heads, keys, key.device)
         found = flashinfer.single_decode_with_kv_cache(
             query.reshape(-1, query.shape[-1]),
             key[0],

@@ -63,9 +63,13 @@ def _stream(device: torch.device) -> int:
 def workspace(device: torch.device, size: int = WORKSPACE) -> torch.Tensor:
     """Returns bytes that kernels of one stream share, initially zero."""
     key = (device, _stream(device), size)
-    if key not in _workspaces:
-        _workspaces[key] = torch.zeros(size, dtype=torch.uint8, device=device)
-    return _workspaces[key]
+    found = _workspaces.get(key)
+    if found is None:
+        found = torch.zeros(size, dtype=torch.uint8, device=device)
+        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            return found  # its memory is the graph's
+        _workspaces[key] = found
+    return found
 
 
 def planned(key: Any, tables: tuple[Known, ...], device: torch.device, make: Callable[[torch.Tensor], Any]) -> Any:

@@ -50,7 +50,9 @@ def moe_route(logits, k, bias, scoring, renormalize, *rest):
     if weights.numel():
         outputs = as_rows(weights), as_rows(expert_ids)
         if scoring == "softmax":
-            _ops.topk_softmax(*outputs, as_rows(logits), renormalize, 0.0, bias)  # 0: without soft-capping
+            _ops.topk_softmax(
+                *outputs, as_rows(logits), renormalize, 0.0, None
+            )  # no soft-capping; its bias is one of logits
         else:
             _ops.topk_sigmoid(*outputs, as_rows(logits), renormalize, bias)
     return weights, expert_ids
