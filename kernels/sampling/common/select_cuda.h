@@ -64,30 +64,23 @@ __device__ inline uint32_t LastKeyOf(int bin, const Steps& steps) {
   return bin >= steps.BinOf(steps.hi) ? KeyOf(steps.hi) : FirstKeyOf(bin + 1, steps) - 1;
 }
 
-// Masses in halves: shared memory adds 32 bits at once, and 64 by trial.
+// Masses, or counts, in halves: shared memory adds 32 bits at once, and 64 by trial.
 struct Bins {
-  uint32_t count[kBins], low[kBins], high[kBins];
+  uint32_t low[kBins], high[kBins];
 
-  template <bool kWeighted>
   __device__ void Add(int b, Mass mass) {
-    if (kWeighted && mass == 0) return;
-    atomicAdd(&count[b], 1u);
-    if (!kWeighted) return;
     const auto part = uint32_t(mass);
     const uint32_t carry = atomicAdd(&low[b], part) + part < part, rest = uint32_t(mass >> 32) + carry;
     if (rest != 0) atomicAdd(&high[b], rest);
   }
-  template <bool kWeighted>
-  __device__ Mass MassOf(int b) const {
-    return kWeighted ? Mass(high[b]) << 32 | low[b] : count[b];
-  }
+  __device__ void Count(int b) { atomicAdd(&low[b], 1u); }
+  __device__ Mass MassOf(int b) const { return Mass(high[b]) << 32 | low[b]; }
   __device__ void Clear() {
-    for (int b = int(threadIdx.x); b < kBins; b += kRowThreads) count[b] = low[b] = high[b] = 0;
+    for (int b = int(threadIdx.x); b < kBins; b += kRowThreads) low[b] = high[b] = 0;
   }
 };
 struct FoundBin {
   int bin;
-  uint32_t count;
   Mass above, mass;  // above: of the bins after it
 };
 // What the order must reach: a mass, or if that is 0, a part of the mass of all elements that take part.
@@ -104,7 +97,7 @@ struct Goal {
 // The bin where the order, from the last bin down, reaches the goal; `above`: the mass of what is above all bins. Each
 // block of the row has bins of its own elements, and sums a slice of them over all blocks; the first block has the last
 // slice. Afterwards the bins are clear.
-template <bool kWeighted, bool kCluster>
+template <bool kCluster>
 __device__ FoundBin FindBin(Team<kCluster>& team, Bins& bins, Mass above, Goal& goal) {
   constexpr int kMost = kBins / kRowThreads / (kCluster ? 2 : 1);  // bins of a thread
   __shared__ FoundBin found;
@@ -112,15 +105,13 @@ __device__ FoundBin FindBin(Team<kCluster>& team, Bins& bins, Mass above, Goal& 
   const bool any = int(threadIdx.x) * each < slice;
   const int last = kBins - 1 - team.block * slice - int(threadIdx.x) * each;
   Mass masses[kMost] = {}, mine = 0;
-  uint32_t counts[kMost] = {};
   team.Sync();  // all elements are counted
   for (int other = 0; any && other < team.blocks; ++other) {
     const Bins& from = *team.At(&bins, other);
 #pragma unroll
     for (int j = 0; j < kMost; ++j) {
       if (j >= each) break;
-      counts[j] += from.count[last - j];
-      masses[j] += from.template MassOf<kWeighted>(last - j);
+      masses[j] += from.MassOf(last - j);
     }
   }
 #pragma unroll
@@ -136,11 +127,11 @@ __device__ FoundBin FindBin(Team<kCluster>& team, Bins& bins, Mass above, Goal& 
   for (; owner + 1 < team.blocks && goal.mass > above + totals[owner]; ++owner) above += totals[owner];
   const Mass before = above + before_mine;
   if (owner == team.block && before < goal.mass && goal.mass <= before + mine) {
-    found = {last, counts[0], before, masses[0]};
+    found = {last, before, masses[0]};
 #pragma unroll
     for (int j = 1; j < kMost; ++j) {
       const Mass reached = found.above + found.mass;
-      if (goal.mass > reached) found = {last - j, counts[j], reached, masses[j]};
+      if (goal.mass > reached) found = {last - j, reached, masses[j]};
     }
   }
   team.Sync();
@@ -158,11 +149,18 @@ __device__ Threshold SelectThreshold(Team<kCluster>& team, Bins& bins, const Val
     const Steps steps(lo, hi);
     values.Each(0, n, int(threadIdx.x), kRowThreads, [&](float v) {
       if (!(v >= lo && v <= hi)) return;
-      bins.template Add<kWeighted>(steps.BinOf(v), kWeighted ? weight(v) : 1);
+      if constexpr (kWeighted) {
+        if (const Mass mass = weight(v); mass != 0) bins.Add(steps.BinOf(v), mass);
+      } else {
+        bins.Count(steps.BinOf(v));
+      }
     });
-    const FoundBin f = FindBin<kWeighted>(team, bins, above, goal);
+    const FoundBin f = FindBin(team, bins, above, goal);
     const uint32_t first = FirstKeyOf(f.bin, steps);
-    if (f.count == 1 || f.above + f.mass == goal.mass) return {OfKey(first), kAllTies};
+    // What each element of the bin has at least, so that less than two of it is one element. expf may decrease by a
+    // rounding.
+    const Mass some = kWeighted ? weight(OfKey(first)) : 0, least = kWeighted ? some - min(some, some / 1024 + 1) : 1;
+    if (f.mass < 2 * least || f.above + f.mass == goal.mass) return {OfKey(first), kAllTies};
     const uint32_t last = LastKeyOf(f.bin, steps);
     lo = OfKey(first);
     hi = OfKey(last);
