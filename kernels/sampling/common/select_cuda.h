@@ -157,8 +157,7 @@ __device__ Threshold SelectThreshold(Team<kCluster>& team, Bins& bins, const Val
     });
     const FoundBin f = FindBin(team, bins, above, goal);
     const uint32_t first = FirstKeyOf(f.bin, steps);
-    // What each element of the bin has at least, so that less than two of it is one element. expf may decrease by a
-    // rounding.
+    // What each element of the bin has at least: less than two of it is one element. expf may decrease by a little.
     const Mass some = kWeighted ? weight(OfKey(first)) : 0, least = kWeighted ? some - min(some, some / 1024 + 1) : 1;
     if (f.mass < 2 * least || f.above + f.mass == goal.mass) return {OfKey(first), kAllTies};
     const uint32_t last = LastKeyOf(f.bin, steps);
