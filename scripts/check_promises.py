@@ -14,14 +14,14 @@ from pathlib import Path
 
 from findings import Finding, main, source_files
 
-KEYS, PARSER = "src/pipeline/policy_keys.cpp", "src/pipeline/policy.cpp"
+KEYS, PARSER = "src/policy/keys.cpp", "src/policy/policy.cpp"
 CODES, RAISED_TEST = "src/core/reason.cpp", "tests/python/test_reasons.py"
 FACTS = "src/registry/fact_table.h"
 # Keys that are not members of Policy by the same name, and what reads them.
 READ_AS = {
     "version": (KEYS, '"version", "1", 1, 1'),  # the only value
-    "locks": ("src/pipeline/policy_store.cpp", "LocksFor("),
-    "rules": ("src/pipeline/policy_store.cpp", "policy.rules"),
+    "locks": ("src/policy/store.cpp", "LocksFor("),
+    "rules": ("src/policy/store.cpp", "policy.rules"),
     "devices.sm_to_generation": ("src/engine/engine.cpp", "policy.sm_to_generation"),
 }
 
@@ -87,7 +87,7 @@ class Tree:
 def policy_keys(tree: Tree) -> Iterator[Promise]:
     members = dict(re.findall(r'set\("([\w.]+)", policy\.(\w+)\)', "\n".join(lines(tree.root / PARSER))))
     # Reading the files and comparing names does not count as implementing a key.
-    readers = [path for path in tree.code if path.name == "policy_store.cpp" or not path.name.startswith("policy")]
+    readers = [path for path in tree.code if path.name == "store.cpp" or path.parent.name != "policy"]
     for name, declared in tree.rows(KEYS, "kKeys = ", r'(?:^    \w+\((?:KeyType::\w+, )?|\.name = )"([\w.]+)"'):
         if name in READ_AS:
             file, text = READ_AS[name]

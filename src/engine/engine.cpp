@@ -9,7 +9,7 @@
 
 #include "build_id.h"
 #include "engine/cuda_library.h"
-#include "pipeline/policy_names.h"
+#include "policy/names.h"
 #include "pipeline/request_memory.h"
 #include "pipeline/transform.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/reason.h"
-#include "pipeline/policy_store.h"
+#include "policy/store.h"
 #include "pipeline/request.h"
 #include "platform/device.h"
 

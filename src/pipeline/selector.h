@@ -14,7 +14,7 @@
 #include "pipeline/context.h"
 #include "pipeline/dispatch.h"
 #include "pipeline/plan.h"
-#include "pipeline/policy_store.h"
+#include "policy/store.h"
 #include "pipeline/score.h"
 
 namespace lz {

@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "pipeline/policy_store.h"
+#include "policy/store.h"
 #include "tests/conformance/case_files.h"
 #include "tests/pipeline/random_requests.h"
 

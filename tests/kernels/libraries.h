@@ -6,7 +6,7 @@
 #include <cstdlib>
 
 #include "core/kernel.h"
-#include "pipeline/policy.h"
+#include "policy/policy.h"
 #include "test_paths.h"
 
 namespace lz::libraries {

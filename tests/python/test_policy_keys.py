@@ -151,7 +151,7 @@ def test_keys_of_the_process_are_refused_in_a_block(keys):
 def test_the_roadmap_names_what_the_engine_refuses_as_planned():
     root = Path(__file__).resolve().parents[2]
     text = (root / "docs/roadmap.md").read_text()
-    table = (root / "src/pipeline/policy_keys.cpp").read_text().split("kRoadmap = ")[1].split("});")[0]
+    table = (root / "src/policy/keys.cpp").read_text().split("kRoadmap = ")[1].split("});")[0]
     planned = [name for name in table.split('"')[1::2]]
     assert len(planned) > 20 and all(f"`{name}`" in text or f"`{name}." in text for name in planned)
     for name in planned:

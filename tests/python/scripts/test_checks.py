@@ -26,7 +26,7 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 CLEAN = {
     "src/pipeline/score.cpp": '#include "pipeline/filter.h"\n#include "core/status.h"\n#include "registry/registry.h"\n',
-    "src/pipeline/policy_env.cpp": '#include <cstdlib>\nconst char* Read() { return getenv("LAYERZERO_DEBUG"); }\n',
+    "src/policy/environment.cpp": '#include <cstdlib>\nconst char* Read() { return getenv("LAYERZERO_DEBUG"); }\n',
     "src/pipeline/selector.cpp": '#include "pipeline/dispatch.h"\n',
     "src/base/json.cpp": '#include "core/status.h"\n',
     "src/base/log.cpp": '// printf(), throw and getenv in a comment\nconst char* kText = "throw printf(";\n',
@@ -38,7 +38,7 @@ CLEAN = {
 
 BROKEN = [
     ("layer", "src/pipeline/filter.cpp", '#include "pipeline/plan.h"\n'),
-    ("layer", "src/pipeline/request.h", '\n#include "pipeline/policy.h"\n'),
+    ("layer", "src/pipeline/request.h", '\n#include "policy/policy.h"\n'),
     ("layer", "src/base/hash.h", '#include "core/dtype.h"\n'),
     ("layer", "src/platform/cpu.cpp", '#include "pipeline/context.h"\n'),
     ("layer", "kernels/norm/rms/x.cpp", '#include "pipeline/plan.h"\n'),
@@ -129,8 +129,8 @@ def test_pairs_catches_a_test_of_nothing(tmp_path):
 
 # A tree with one promise of each kind, all of them kept.
 KEPT = {
-    "src/pipeline/policy_keys.cpp": 'constexpr auto kKeys = std::to_array<PolicyKey>({\n    Bool("enabled", "true", "text"),\n});\n',
-    "src/pipeline/policy.cpp": '    set("enabled", policy.enabled);\n',
+    "src/policy/keys.cpp": 'constexpr auto kKeys = std::to_array<PolicyKey>({\n    Bool("enabled", "true", "text"),\n});\n',
+    "src/policy/policy.cpp": '    set("enabled", policy.enabled);\n',
     "src/pipeline/filter.cpp": "  if (!policy.enabled) return;\n  Refuse(ReasonCode::kSmTooOld);\n",
     "src/core/reason.cpp": 'constexpr auto kInfos = {{\n    {"AUTO", "", ""},\n    {"SM_TOO_OLD", "cause", "fix"},\n}};\n',
     "src/registry/fact_table.h": 'constexpr auto kFacts = {\n    {"min_sm", FactUse::kRule, "text"},\n});\n',
@@ -147,7 +147,7 @@ def test_promises_accepts_a_tree_that_keeps_them(tmp_path):
 @pytest.mark.parametrize(
     ("file", "old", "new", "rule", "name"),
     [
-        ("src/pipeline/policy_keys.cpp", "});", '    Int("jit.queue", "1", 1, 9, "text"),\n});', "unread", "jit.queue"),
+        ("src/policy/keys.cpp", "});", '    Int("jit.queue", "1", 1, 9, "text"),\n});', "unread", "jit.queue"),
         ("src/pipeline/filter.cpp", "!policy.enabled", "!spec.enabled", "unread", "enabled"),
         ("src/pipeline/filter.cpp", "  if (!policy.enabled)", "  // policy.enabled", "unread", "enabled"),
         ("src/pipeline/filter.cpp", "kSmTooOld", "kSmTooNew", "unread", "SM_TOO_OLD"),

@@ -1,5 +1,5 @@
 // Checks a YAML value against a key's type, range and choices.
-#include "pipeline/policy_values.h"
+#include "policy/values.h"
 
 #include <algorithm>
 #include <charconv>

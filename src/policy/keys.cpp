@@ -1,5 +1,5 @@
 // The table of every key of layerzero.yaml. A new key is one row here; `make test` then requires the rendered files.
-#include "pipeline/policy_keys.h"
+#include "policy/keys.h"
 
 #include <algorithm>
 #include <array>

@@ -1,9 +1,9 @@
-#include "pipeline/policy_names.h"
+#include "policy/names.h"
 
 #include <algorithm>
 #include <functional>
 
-#include "pipeline/policy_keys.h"
+#include "policy/keys.h"
 
 namespace lz {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/status.h"
-#include "pipeline/policy.h"
+#include "policy/policy.h"
 #include "registry/registry.h"
 
 namespace lz {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline/policy.h"
-#include "pipeline/policy_names.h"
+#include "policy/policy.h"
+#include "policy/names.h"
 #include "registry/registry.h"
 
 namespace lz {

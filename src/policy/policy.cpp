@@ -1,13 +1,13 @@
 // Merges layers into one Policy: later layers win, key by key. See policy.h; the parts
 // are policy_{keys,yaml,values,rules}.h.
-#include "pipeline/policy.h"
+#include "policy/policy.h"
 
 #include <algorithm>
 #include <iterator>
 
-#include "pipeline/policy_keys.h"
-#include "pipeline/policy_values.h"
-#include "pipeline/policy_yaml.h"
+#include "policy/keys.h"
+#include "policy/values.h"
+#include "policy/yaml.h"
 
 namespace lz {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <chrono>
 
-#include "pipeline/policy.h"
+#include "policy/policy.h"
 
 namespace lz {
 namespace {

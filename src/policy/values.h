@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/status.h"
-#include "pipeline/policy.h"
-#include "pipeline/policy_keys.h"
-#include "pipeline/policy_yaml.h"
+#include "policy/policy.h"
+#include "policy/keys.h"
+#include "policy/yaml.h"
 
 namespace lz {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <limits>
 
-#include "pipeline/policy_values.h"
+#include "policy/values.h"
 #include "platform/device.h"
 
 namespace lz {

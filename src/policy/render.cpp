@@ -1,8 +1,8 @@
 // The files that are made from the key table: default policy, JSON schema, the guide's table.
 #include <string>
 
-#include "pipeline/policy_keys.h"
-#include "pipeline/policy_values.h"
+#include "policy/keys.h"
+#include "policy/values.h"
 #include "platform/device.h"
 
 namespace lz {
@@ -78,7 +78,7 @@ ordered_json ValueType(const PolicyKey& key) {
 
 std::string RenderDefaultPolicy() {
   std::string out =
-      "# Every key of layerzero.yaml with its default. Made from the key table (src/pipeline/policy_keys.cpp).\n"
+      "# Every key of layerzero.yaml with its default. Made from the key table (src/policy/keys.cpp).\n"
       "# Copy what you change.\n";
   std::string section;
   for (const PolicyKey& key : PolicyKeys()) {
@@ -110,7 +110,7 @@ std::string RenderPolicySchema() {
   }
   const ordered_json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"},
                                {"title", "layerzero.yaml"},
-                               {"description", "Policy of LayerZero. Made from src/pipeline/policy_keys.cpp."},
+                               {"description", "Policy of LayerZero. Made from src/policy/keys.cpp."},
                                {"type", "object"},
                                {"additionalProperties", false},
                                {"properties", properties}};

@@ -1,5 +1,5 @@
 // Reads YAML by events, so that limits hold before anything is built. ReadYaml catches all exceptions of yaml-cpp.
-#include "pipeline/policy_yaml.h"
+#include "policy/yaml.h"
 
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/exceptions.h>

@@ -9,8 +9,8 @@
 #include <memory>
 #include <system_error>
 
-#include "pipeline/policy.h"
-#include "pipeline/policy_values.h"
+#include "policy/policy.h"
+#include "policy/values.h"
 
 namespace lz {
 namespace {

@@ -1,5 +1,5 @@
 // Policies in force: what repeated, changing and nested settings keep, and which names they may use.
-#include "pipeline/policy_store.h"
+#include "policy/store.h"
 
 #include <gtest/gtest.h>
 #include <malloc.h>

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "pipeline/policy.h"
+#include "policy/policy.h"
 
 namespace lz {
 namespace {

@@ -1,4 +1,4 @@
-#include "pipeline/policy_store.h"
+#include "policy/store.h"
 
 #include <algorithm>
 #include <functional>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/json_reader.h"
-#include "pipeline/policy_keys.h"
-#include "pipeline/policy_names.h"
+#include "policy/keys.h"
+#include "policy/names.h"
 #include "platform/device.h"
 
 namespace lz {

@@ -1,5 +1,5 @@
 // The policy reader: each key, precedence, mistakes with their line, limits, random input (D1, D3, App. 2, App. 3).
-#include "pipeline/policy.h"
+#include "policy/policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "pipeline/policy_keys.h"
-#include "pipeline/policy_values.h"
+#include "policy/keys.h"
+#include "policy/values.h"
 
 namespace lz {
 namespace {
