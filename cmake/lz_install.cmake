@@ -16,9 +16,9 @@ install(FILES ${PROJECT_BINARY_DIR}/LayerZeroConfig.cmake ${PROJECT_BINARY_DIR}/
         DESTINATION ${package_dir} COMPONENT cpp)
 
 # The wheel carries every library that a plain system may lack and that cannot be linked in statically.
-foreach(door layerzero layerzero_door layerzero_torch layerzero_cuda)
-  if(TARGET ${door})
-    install(TARGETS ${door} LIBRARY DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
+foreach(binding layerzero layerzero_python layerzero_torch layerzero_cuda)
+  if(TARGET ${binding})
+    install(TARGETS ${binding} LIBRARY DESTINATION layerzero COMPONENT python EXCLUDE_FROM_ALL)
   endif()
 endforeach()
 foreach(library ${LZ_HWY_LIBRARY} ${LZ_YAML_LIBRARY})

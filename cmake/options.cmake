@@ -1,5 +1,5 @@
 # Every option: its default and one sentence.
-option(LZ_BUILD_PYTHON "Build the CPython door" ON)
+option(LZ_BUILD_PYTHON "Build the CPython binding" ON)
 option(LZ_BUILD_TORCH "Build torch.ops.layerzero.* (needs torch's headers)" ON)
 set(LZ_BUILD_CUDA OFF CACHE STRING "Build own CUDA kernels (needs nvcc): ON, OFF or AUTO, where nvcc is found")
 option(LZ_BUILD_TESTS "Build the C++ tests" ON)

@@ -71,7 +71,7 @@ struct Call {
   std::vector<float> data;
   int64_t shape[2], strides[2], weight_stride[1] = {1};
   Request request{*Engine::Get().Find("rms_norm")};
-  Box site;
+  InlineCache site;
 
   explicit Call(int i) : data(4096) {
     shape[0] = 1 + i % 4;
@@ -81,7 +81,7 @@ struct Call {
     data.resize(size_t(shape[0] * shape[1]));
     request.tensors[0] = {data.data(), {1, 0}, 2, {2, 32, 1}, shape, strides, 0};
     request.tensors[1] = {data.data(), {1, 0}, 1, {2, 32, 1}, shape + 1, weight_stride, 0};
-    Status status = Engine::Get().Prepare(request);
+    Status status = Engine::Get().Bind(request);
     if (!status.ok()) std::fprintf(stderr, "%s\n", status.Text().c_str());
   }
 };
@@ -150,7 +150,8 @@ struct Staleness {
     while (NanosecondsSince(start) < seconds * 1e9) {
       for (int i = 0; i < 64; ++i, ++hits) {
         const int64_t version = published.load(std::memory_order_acquire);
-        const Plan* plan = inline_level ? *engine.Select(call.request, call.site) : *engine.Select(call.request);
+        const Plan* plan = inline_level ? engine.Lookup(call.site, call.request.facts) : nullptr;
+        if (!plan) plan = inline_level ? *engine.Select(call.request, call.site) : *engine.Select(call.request);
         const int64_t newest = fastest.load(std::memory_order_acquire);
         if (newest - version >= int64_t(kernels.size()) - 1) continue;  // this thread slept too long to tell
         bool current = false;
@@ -192,7 +193,8 @@ int Run(int repeat) {
   const auto inline_hit = [&](int i) {
     sink = engine.Lookup(calls[size_t(i % kCalls)]->site, calls[size_t(i % kCalls)]->request.facts);
   };
-  const auto table_hit = [&](int i) { sink = engine.Lookup(calls[size_t(i % kCalls)]->request); };
+  Missed missed;
+  const auto table_hit = [&](int i) { sink = engine.selector().Lookup(calls[size_t(i % kCalls)]->request, &missed); };
   const auto loop = [&](int i) { sink = reinterpret_cast<const Plan*>(calls[size_t(i % kCalls)].get()); };
   std::mutex mutex;
   std::unordered_map<Facts, const Plan*, FactsHash, FactsEqual> map;

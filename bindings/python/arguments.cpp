@@ -5,28 +5,28 @@
 
 #include "torch_bridge.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 PyObject* Interned(const char* text) { return PyUnicode_InternFromString(text); }
 
 bool SameName(PyObject* a, PyObject* b) { return a == b || PyUnicode_Compare(a, b) == 0; }
 
-PyObject** Slot(const OpDoor& door, PyObject* name, Arguments* a) {
+PyObject** Slot(const OpBinding& binding, PyObject* name, Arguments* a) {
   static PyObject* const kLayout = Interned("layout");
   static PyObject* const kKernel = Interned("kernel");
   static PyObject* const kOut = Interned("out");
   static PyObject* const kGenerator = Interned("generator");
-  for (size_t i = 0; i < door.names.size(); ++i) {
-    if (door.names[i] == name) return &a->params[i];
+  for (size_t i = 0; i < binding.names.size(); ++i) {
+    if (binding.names[i] == name) return &a->params[i];
   }
-  for (size_t i = 0; i < door.names.size(); ++i) {
-    if (SameName(door.names[i], name)) return &a->params[i];
+  for (size_t i = 0; i < binding.names.size(); ++i) {
+    if (SameName(binding.names[i], name)) return &a->params[i];
   }
-  if (!door.layouts.empty() && SameName(name, kLayout)) return &a->layout;
+  if (!binding.layouts.empty() && SameName(name, kLayout)) return &a->layout;
   if (SameName(name, kKernel)) return &a->kernel;
   if (SameName(name, kOut)) return &a->out;
-  if (door.draws && SameName(name, kGenerator)) return &a->generator;
+  if (binding.draws && SameName(name, kGenerator)) return &a->generator;
   return nullptr;
 }
 
@@ -37,71 +37,72 @@ PyObject* OnlyItem(PyObject* value) {
   return value;
 }
 
-bool WrongType(const OpDoor& door, std::string_view param, const char* wanted, PyObject* got) {
+bool WrongType(const OpBinding& binding, std::string_view param, const char* wanted, PyObject* got) {
   PyObject* type = PyObject_GetAttrString(reinterpret_cast<PyObject*>(Py_TYPE(got)), "__name__");
   const char* name = type ? PyUnicode_AsUTF8AndSize(type, nullptr) : nullptr;
-  Raise(Status(StatusCode::kWrongType, {.field = std::string(door.op->name()) + ": " + std::string(param),
+  Raise(Status(StatusCode::kWrongType, {.field = std::string(binding.op->name()) + ": " + std::string(param),
                                         .wanted = wanted,
                                         .got = name ? name : "another type"}));
   Py_XDECREF(type);
   return false;
 }
 
-bool ReadChoice(const OpDoor& door, const Param& p, PyObject* value, lz_scalar* out) {
+bool ReadChoice(const OpBinding& binding, const Param& p, PyObject* value, lz_scalar* out) {
   Py_ssize_t length = 0;
   const char* text = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, &length) : nullptr;
-  if (!text) return WrongType(door, p.name, "one of the strings that its page lists", value);
+  if (!text) return WrongType(binding, p.name, "one of the strings that its page lists", value);
   const std::string_view wanted(text, size_t(length));
   if (const int64_t index = ChoiceIndex(p.choices, wanted); index >= 0) {
     out->value.i = index;
     out->given = 1;
     return true;
   }
-  Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(door.op->name()) + ": " + std::string(p.name),
+  Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(binding.op->name()) + ": " + std::string(p.name),
                                              .wanted = "one of " + std::string(p.choices),
                                              .got = "'" + std::string(wanted) + "'"}));
   return false;
 }
 
-bool ReadLayout(OpDoor& door, PyObject* value, Request* r) {
+bool ReadLayout(OpBinding& binding, PyObject* value, Request* r) {
   if (!value || value == Py_None) {
-    if (!door.layouts.empty()) r->layout = kDetectLayout;
+    if (!binding.layouts.empty()) r->layout = kDetectLayout;
     return true;
   }
-  for (size_t i = 0; i < door.layouts.size(); ++i) {
-    if (value == door.layouts[i] || (PyUnicode_Check(value) && SameName(value, door.layouts[i]))) {
+  for (size_t i = 0; i < binding.layouts.size(); ++i) {
+    if (value == binding.layouts[i] || (PyUnicode_Check(value) && SameName(value, binding.layouts[i]))) {
       r->layout = int32_t(i);
       return true;
     }
   }
   std::string wanted;
-  for (const std::string& name : door.op->layout_names()) wanted += (wanted.empty() ? "" : " or ") + name;
+  for (const std::string& name : binding.op->layout_names()) wanted += (wanted.empty() ? "" : " or ") + name;
   const char* got = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, nullptr) : "no string";
-  Raise(Status(StatusCode::kInvalidRequest,
-               {.field = std::string(door.op->name()) + ": layout", .wanted = wanted, .got = got ? got : "no string"}));
+  Raise(Status(
+      StatusCode::kInvalidRequest,
+      {.field = std::string(binding.op->name()) + ": layout", .wanted = wanted, .got = got ? got : "no string"}));
   return false;
 }
 
 // kernel= is a lock on every operation of the contract, for this call only.
-bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
+bool ReadKernel(OpBinding& binding, PyObject* value, Request* r) {
   if (!value || value == Py_None) return true;
-  if (!PyUnicode_Check(value)) return WrongType(door, "kernel", "a kernel id as a string", value);
-  for (const auto& [name, scope] : door.kernel_scopes) {
+  if (!PyUnicode_Check(value)) return WrongType(binding, "kernel", "a kernel id as a string", value);
+  for (const auto& [name, scope] : binding.kernel_scopes) {
     if (r->policy == 0 && SameName(value, name)) {
       r->policy = scope;
       return true;
     }
   }
   const char* id = PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, nullptr) : nullptr;
-  if (!id) return WrongType(door, "kernel", "a kernel id as a string", value);
-  auto scope = Engine::Get().KernelScope(r->policy, *door.op, id);
+  if (!id) return WrongType(binding, "kernel", "a kernel id as a string", value);
+  auto scope = Engine::Get().KernelScope(r->policy, *binding.op, id);
   if (!scope.ok()) {
     Raise(scope.status());
     return false;
   }
-  if (r->policy == 0 && door.kernel_scopes.size() < 64) {
+  if (r->policy == 0 && binding.kernel_scopes.size() < 64) {
     Py_IncRef(value);
-    door.kernel_scopes.emplace_back(value, *scope);
+    binding.kernel_scopes.emplace_back(value, *scope);
   }
   r->policy = *scope;
   return true;
@@ -112,9 +113,9 @@ bool ReadKernel(OpDoor& door, PyObject* value, Request* r) {
 namespace {
 
 // The message is made in Python: layerzero._call_errors. Steals `argument`. Returns false with an error set.
-bool RefuseCall(const OpDoor& door, const char* function, PyObject* argument) {
+bool RefuseCall(const OpBinding& binding, const char* function, PyObject* argument) {
   PyObject* module = PyImport_ImportModule("layerzero._call_errors");
-  PyObject* result = module ? PyObject_CallMethod(module, function, "sO", door.method.ml_name, argument) : nullptr;
+  PyObject* result = module ? PyObject_CallMethod(module, function, "sO", binding.method.ml_name, argument) : nullptr;
   Py_XDECREF(module);
   Py_XDECREF(result);
   Py_XDECREF(argument);
@@ -123,30 +124,31 @@ bool RefuseCall(const OpDoor& door, const char* function, PyObject* argument) {
 
 }  // namespace
 
-bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords, Arguments* a) {
-  if (size_t(num_args) > door.num_positional) {
-    return RefuseCall(door, "refuse_positional", PyLong_FromSsize_t(num_args));
+bool ParseArguments(const OpBinding& binding, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords,
+                    Arguments* a) {
+  if (size_t(num_args) > binding.num_positional) {
+    return RefuseCall(binding, "refuse_positional", PyLong_FromSsize_t(num_args));
   }
   for (Py_ssize_t i = 0; i < num_args; ++i) a->params[i] = args[i];
   const Py_ssize_t num_keywords = keywords ? PyTuple_Size(keywords) : 0;
   for (Py_ssize_t k = 0; k < num_keywords; ++k) {
     PyObject* name = PyTuple_GetItem(keywords, k);
-    PyObject** slot = Slot(door, name, a);
+    PyObject** slot = Slot(binding, name, a);
     if (!slot || *slot) {
-      return RefuseCall(door, slot ? "refuse_twice" : "refuse_keyword", Py_NewRef(name));
+      return RefuseCall(binding, slot ? "refuse_twice" : "refuse_keyword", Py_NewRef(name));
     }
     *slot = args[num_args + k];
   }
   return true;
 }
 
-Read ReadTensors(const OpDoor& door, const Arguments& a, Request* r) {
-  const Operation& op = *door.op;
+Read ReadTensors(const OpBinding& binding, const Arguments& a, Request* r) {
+  const Operation& op = *binding.op;
   const bool any = std::any_of(op.input_params().begin(), op.input_params().end(),
                                [&](uint8_t i) { return a.params[i] && a.params[i] != Py_None; });
   if (a.generator && a.generator != Py_None) return Read::kSlow;
   if (!any) return Read::kOk;  // the contract reports what is missing
-  if (!TorchAttached() || !ModesAllowFastDoor()) return Read::kSlow;
+  if (!TorchAttached() || !ModesAllowFastPath()) return Read::kSlow;
   const bool grad = GradEnabled();
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     PyObject* object = a.params[op.input_params()[i]];
@@ -185,8 +187,8 @@ Read ReadDescription(const Param& p, PyObject* description, int64_t* memory, lz_
 
 }  // namespace
 
-Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* r, Descriptions* descriptions) {
-  const Operation& op = *door.op;
+Read ReadTensorsOrDescriptions(const OpBinding& binding, const Arguments& a, Request* r, Descriptions* descriptions) {
+  const Operation& op = *binding.op;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     PyObject* object = a.params[op.input_params()[i]];
     if (!object || object == Py_None) continue;
@@ -195,7 +197,7 @@ Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* 
       if (read != Read::kOk) return read;
       continue;
     }
-    if (!TorchAttached() || !ModesAllowFastDoor() || !IsTensor(object)) return Read::kSlow;
+    if (!TorchAttached() || !ModesAllowFastPath() || !IsTensor(object)) return Read::kSlow;
     if (GradEnabled() && RequiresGrad(object)) r->flags |= LZ_FLAG_REQUIRES_GRAD;
     if (!ReadTensor(object, &r->tensors[i])) return Read::kSlow;
   }
@@ -207,8 +209,8 @@ bool AreSeveralAxes(PyObject* sizes) {
          ((PyTuple_Check(sizes) && PyTuple_Size(sizes) != 1) || (PyList_Check(sizes) && PyList_Size(sizes) != 1));
 }
 
-bool NeedsView(const OpDoor& door, const Arguments& a, const Request& r) {
-  const Operation& op = *door.op;
+bool NeedsView(const OpBinding& binding, const Arguments& a, const Request& r) {
+  const Operation& op = *binding.op;
   if (op.fold_scalar() >= 0 && AreSeveralAxes(a.params[op.scalar_params()[size_t(op.fold_scalar())]])) return true;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     const Param& p = op.input(i);
@@ -218,42 +220,42 @@ bool NeedsView(const OpDoor& door, const Arguments& a, const Request& r) {
   return false;
 }
 
-bool ReadScalar(const OpDoor& door, const Param& p, PyObject* value, lz_scalar* out) {
+bool ReadScalar(const OpBinding& binding, const Param& p, PyObject* value, lz_scalar* out) {
   switch (p.kind) {
     case ParamKind::kFloat:
       out->value.f = PyFloat_AsDouble(value);
       if (out->value.f == -1.0 && PyErr_Occurred()) {
         PyErr_Clear();
-        return WrongType(door, p.name, "a number", value);
+        return WrongType(binding, p.name, "a number", value);
       }
       break;
     case ParamKind::kInt:
       out->value.i = PyLong_AsLongLong(OnlyItem(value));
       if (out->value.i == -1 && PyErr_Occurred()) {
         PyErr_Clear();
-        return WrongType(door, p.name, "an integer", value);
+        return WrongType(binding, p.name, "an integer", value);
       }
       break;
     case ParamKind::kBool: {
-      if (value != Py_True && value != Py_False) return WrongType(door, p.name, "True or False", value);
+      if (value != Py_True && value != Py_False) return WrongType(binding, p.name, "True or False", value);
       out->value.i = value == Py_True;
       break;
     }
-    case ParamKind::kChoice: return ReadChoice(door, p, value, out);
+    case ParamKind::kChoice: return ReadChoice(binding, p, value, out);
     case ParamKind::kTensor: return false;
   }
   out->given = 1;
   return true;
 }
 
-bool ReadScalars(OpDoor& door, const Arguments& a, Request* r) {
-  const Operation& op = *door.op;
+bool ReadScalars(OpBinding& binding, const Arguments& a, Request* r) {
+  const Operation& op = *binding.op;
   for (size_t i = 0; i < op.num_scalars(); ++i) {
     PyObject* value = a.params[op.scalar_params()[i]];
     if (!value || value == Py_None) continue;
-    if (!ReadScalar(door, op.scalar(i), value, &r->scalars[i])) return false;
+    if (!ReadScalar(binding, op.scalar(i), value, &r->scalars[i])) return false;
   }
-  return ReadLayout(door, a.layout, r) && ReadContext(r) && ReadKernel(door, a.kernel, r);
+  return ReadLayout(binding, a.layout, r) && ReadContext(r) && ReadKernel(binding, a.kernel, r);
 }
 
 bool ReadPolicy(int64_t* policy) {
@@ -273,4 +275,4 @@ bool ReadContext(Request* r) {
   return false;
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -3,7 +3,7 @@
 
 #include "call.h"
 
-namespace lz::door {
+namespace lz::python {
 
 struct Arguments {
   PyObject* params[2 * kMaxTensors] = {};  // borrowed; nullptr: omitted
@@ -19,23 +19,25 @@ struct Descriptions {
 };
 
 // Parses a METH_FASTCALL | METH_KEYWORDS call. Returns false with a TypeError set.
-bool ParseArguments(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords, Arguments* a);
+bool ParseArguments(const OpBinding& binding, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords,
+                    Arguments* a);
 
 enum class Read { kOk, kSlow, kError };
 // Reads tensors into the request. kSlow: some argument is not a plain eager tensor, and the slow path decides.
-Read ReadTensors(const OpDoor& door, const Arguments& a, Request* request);
+Read ReadTensors(const OpBinding& binding, const Arguments& a, Request* request);
 // The same for inspecting a call: a required gradient becomes a flag of the request, and a tensor may be described as
 // (dtype name, sizes, strides), which is kept in `descriptions`.
-Read ReadTensorsOrDescriptions(const OpDoor& door, const Arguments& a, Request* request, Descriptions* descriptions);
+Read ReadTensorsOrDescriptions(const OpBinding& binding, const Arguments& a, Request* request,
+                               Descriptions* descriptions);
 // Reads scalars, layout, kernel and policy into the request. Returns false with an error set.
-bool ReadScalars(OpDoor& door, const Arguments& a, Request* request);
+bool ReadScalars(OpBinding& binding, const Arguments& a, Request* request);
 // Whether a normalized_shape, or nullptr, names another number of axes than one.
 bool AreSeveralAxes(PyObject* sizes);
 // Whether the call has other axes than the contract's shapes say and `views` may help.
-bool NeedsView(const OpDoor& door, const Arguments& arguments, const Request& request);
-bool ReadScalar(const OpDoor& door, const Param& param, PyObject* value, lz_scalar* out);
+bool NeedsView(const OpBinding& binding, const Arguments& arguments, const Request& request);
+bool ReadScalar(const OpBinding& binding, const Param& param, PyObject* value, lz_scalar* out);
 bool ReadPolicy(int64_t* policy);  // policy of the current context; unchanged if there is none
 // Reads the policy of the current context and the capture state.
 bool ReadContext(Request* request);
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -4,24 +4,26 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "arguments.h"
 #include "bindings/profiler_event.h"
 #include "docstring.h"
+#include "engine/call.h"
 #include "outputs.h"
 #include "random.h"
 #include "torch_bridge.h"
 
-namespace lz::door {
+namespace lz::python {
 
 Hooks g_hooks;
 int64_t g_open_scopes = 0;
 
 namespace {
 
-constexpr const char* kDoorCapsule = "layerzero.operation";
+constexpr const char* kBindingCapsule = "layerzero.operation";
 
 // Calls with fewer elements finish before another thread could use the GIL.
 constexpr int64_t kReleaseGilAbove = 65536;
@@ -63,8 +65,8 @@ PyObject* To(PyObject* tensor, DType dtype) {
 PyObject* OtherIndices(const Request& r, size_t i, PyObject* tensor) {
   const DType dtype = OtherIndexDType(DTypeOf(r.tensors[i]));
   if (dtype == DType::kI64) return To(tensor, dtype);
-  if (r.where.type == 1) {
-    const Status fits = Engine::IndicesFit(r, i);
+  if (r.on_cpu()) {
+    const Status fits = IndicesFit(r, i);
     return fits.ok() ? To(tensor, dtype) : Raise(fits);
   }
   PyObject* clamped = PyObject_CallMethod(tensor, "clamp", "ii", INT32_MIN, INT32_MAX);
@@ -169,7 +171,7 @@ PyObject* RaiseFailed(const KernelEntry& kernel, const Request& r) {
   Status failed = StatusOf(error.value(), std::string(r.op->name()) + ": kernel " + kernel.id);
   if (failed.code() != StatusCode::kKernelFailed) return error.Raise();
   const std::string before = failed.parts().fix;
-  failed = Engine::WithWrittenInputs(kernel, r, std::move(failed));
+  failed = WithWrittenInputs(kernel, r, std::move(failed));
   const bool written = failed.parts().fix != before;
   if (!written && (IsOwn(error.value()) || IsOutOfMemory(error.value()))) return error.Raise();
   Raise(failed);
@@ -184,7 +186,7 @@ PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* 
   if (!result) return RaiseFailed(kernel, r);
   if (Status status = CheckResults(kernel, r, result); !status.ok()) {
     Py_DecRef(result);
-    return Raise(Engine::WithWrittenInputs(kernel, r, std::move(status)));
+    return Raise(WithWrittenInputs(kernel, r, std::move(status)));
   }
   return result;
 }
@@ -225,7 +227,7 @@ PyObject* SelectionCounts() {
   return list;
 }
 
-void Tell(const Request& r, const Plan& plan) {
+void LogSelection(const Request& r, const Plan& plan) {
   {
     std::lock_guard lock(Counted().mutex);
     ++Counted().counts[{plan.kernel->operation, plan.kernel->id}];
@@ -250,25 +252,25 @@ void Tell(const Request& r, const Plan& plan) {
   Py_XDECREF(libraries);
 }
 
-Result<const Plan*> SelectOutside(Request& r, Box* site) {
+Result<const Plan*> SelectWithoutGil(Request& r, InlineCache* site) {
   const FirstCall first;
-  Box fresh;
+  InlineCache fresh;
   Result<const Plan*> plan = [&] {
     const ReleasedGil released;
     return Engine::Get().Select(r, fresh);
   }();
   if (plan.ok()) {
     *site = fresh;
-    Tell(r, **plan);
+    LogSelection(r, **plan);
   }
   return plan;
 }
 
 namespace {
 
-// Copies a host kernel's result to out=, if it was given; its shape and dtype have been checked.
+// Copies a host kernel's result, whose shape and dtype have been checked, to out=, unless that is nullptr.
 PyObject* IntoOut(PyObject* result, PyObject* out) {
-  if (!result || !out || out == Py_None) return result;
+  if (!out) return result;
   PyObject* copied = nullptr;
   if (!PyTuple_Check(result)) {
     PyObject* target = PyTuple_Check(out) ? PyTuple_GetItem(out, 0) : out;
@@ -291,7 +293,7 @@ PyObject* IntoOut(PyObject* result, PyObject* out) {
 
 }  // namespace
 
-void TellFailed(const Request& r, const Plan& plan, const std::string& why) {
+void WarnFallback(const Request& r, const Plan& plan, const std::string& why) {
   if (!g_hooks.failed) return;
   const std::string text =
       plan.kernel->id + " failed" + (why.empty() ? "" : " (" + why + ")") + ", " + plan.fallback->id + " has answered";
@@ -301,97 +303,109 @@ void TellFailed(const Request& r, const Plan& plan, const std::string& why) {
   Py_XDECREF(result);
 }
 
-PyObject* SelectAndRun(Request& r, Box* site, PyObject* const* tensors, PyObject* out) {
-  Engine& engine = Engine::Get();
-  const Plan* plan = engine.Lookup(*site, r.facts);
-  if (!plan) {
-    auto selected = SelectOutside(r, site);
-    if (!selected.ok()) return Raise(selected.status(), &r);
-    plan = *selected;
-  }
-  const ProfilerEvent event(*plan->kernel);
-  if (plan->kernel->spec.call != CallKind::kNative) {
-    if (out && out != Py_None && !CheckGivenOutputs(r, out)) return nullptr;
-    return CallHostOrFallback(*plan, r, tensors, out);
-  }
-  if (r.op->mutated_inputs() != 0 && !TellWritten(r, tensors)) return nullptr;
-  PyObject* outputs = MakeOutputs(r, out);
-  if (!outputs) return nullptr;
-  const bool on_cpu = r.where.type == 1;
-  const lz_parallel parallel = on_cpu ? TorchParallel() : lz_parallel{};
-  if (parallel.run) r.parallel = &parallel;
-  PyObject* workspace = nullptr;
-  if (!on_cpu && !MakeWorkspace(*plan, &r, &workspace)) {
-    Py_DecRef(outputs);
-    return nullptr;
-  }
+namespace {
+
+// The status of a function that has set a Python exception, which Raise leaves as it is.
+Status PythonError() { return Status(StatusCode::kInternal, {.field = "a Python exception"}); }
+
+int64_t NumElements(const Request& r) {
   int64_t elements = 0;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     int64_t n = r.tensors[i].ndim >= 0;
     for (int32_t d = 0; d < r.tensors[i].ndim; ++d) n *= r.tensors[i].shape[d];
     elements += n;
   }
-  Status status = [&] {
-    // A launch on a device returns at once.
-    const ReleasedGil released(on_cpu && elements > kReleaseGilAbove);
-    return engine.Run(*plan, r);
-  }();
-  Py_XDECREF(workspace);  // the allocator reuses it in the order of this stream
-  if (status.ok()) {
-    if (r.fell_back) TellFailed(r, *plan, "");
-    return outputs;
-  }
-  Py_DecRef(outputs);
-  if (status.code() == StatusCode::kHostKernel && plan->fallback) {
-    TellFailed(r, *plan, "");
-    return IntoOut(RunHost(*plan->fallback, r, tensors, plan->fallback_transforms), out);
-  }
-  return Raise(status, &r);
+  return elements;
 }
 
-namespace {
+// A call from Python. While it lasts an exception may be pending; Finish releases what it holds.
+class PythonCaller : public Caller {
+ public:
+  PythonCaller(PyObject* const* tensors, PyObject* out, bool differentiable)
+      : tensors_(tensors), out_(out == Py_None ? nullptr : out), differentiable_(differentiable) {}
 
-// Runs the plan's fallback, native or not; nullptr with a Python error.
-PyObject* CallFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out) {
-  if (plan.fallback->spec.call != CallKind::kNative) {
-    Engine::Get().CountFallback();
-    return IntoOut(RunHost(*plan.fallback, r, tensors, plan.fallback_transforms), out);
+  Status LayoutGuessed(const Request& r) { return WarnGuessedLayout(r) ? Status() : PythonError(); }
+  Result<const Plan*> Select(Engine&, Request& r, InlineCache* site) { return SelectWithoutGil(r, site); }
+
+  Status BindMemory(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
+    if (differentiable_) [[unlikely]] {
+      PyErr_Format(PyExc_RuntimeError, "%s carries no gradient", kernel.id.c_str());
+      return PythonError();
+    }
+    if (r.op->mutated_inputs() != 0 && !MarkWritten(r, tensors_)) return PythonError();
+    result_ = MakeOutputs(r, out_);
+    const bool bound = result_ && (r.on_cpu() || MakeWorkspace(kernel, transforms, &r, &workspace_));
+    return bound ? Status() : PythonError();
   }
-  if (!TellWritten(r, tensors)) return nullptr;
-  PyObject* outputs = MakeOutputs(r, out);
-  if (!outputs) return nullptr;
-  const Status status = Engine::Get().RunFallback(plan, r);
-  if (status.ok()) return outputs;
-  Py_DecRef(outputs);
-  return Raise(status, &r);
-}
+
+  template <class Run>
+  Status RunNative(const KernelEntry& kernel, Request& r, Run&& run) {
+    const ProfilerEvent event(kernel);
+    if (r.on_cpu()) parallel_ = TorchParallel();
+    if (parallel_.run) r.parallel = &parallel_;
+    const ReleasedGil released(r.on_cpu() && NumElements(r) > kReleaseGilAbove);  // launches on devices return at once
+    return run();
+  }
+
+  Status RunHost(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
+    Py_CLEAR(result_);  // of a native kernel that failed
+    if (out_ && !CheckGivenOutputs(r, out_)) return PythonError();
+    const ProfilerEvent event(kernel);
+    PyObject* result = lz::python::RunHost(kernel, r, tensors_, transforms);
+    if (!result) return Failure(kernel);
+    result_ = IntoOut(result, out_);
+    return result_ ? Status() : PythonError();
+  }
+
+  void FellBack(const Plan& plan, const Request& r) {
+    PyObject* repr = error_ ? PyObject_Repr(error_->value()) : nullptr;
+    const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : error_ ? "a Python error" : "";
+    if (PyErr_Occurred()) PyErr_Clear();
+    WarnFallback(r, plan, why ? why : "a Python error");
+    Py_XDECREF(repr);
+  }
+  void KeepError() { error_.emplace(); }
+  void RestoreError() {
+    PyErr_Clear();
+    error_->Raise();
+  }
+
+  PyObject* Finish(const Status& status, Request& r) {
+    Py_XDECREF(workspace_);  // the allocator reuses it in the order of this stream
+    if (status.ok()) return result_;
+    Py_XDECREF(result_);
+    return Raise(status, &r);
+  }
+
+ private:
+  // The pending exception of a kernel, which stays pending.
+  Status Failure(const KernelEntry& kernel) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) return PythonError();
+    Exception error;
+    Status status = StatusOf(error.value(), kernel.id);
+    error.Raise();
+    return status;
+  }
+
+  PyObject* const* tensors_;
+  PyObject* out_;  // nullptr: none was given
+  bool differentiable_;
+  PyObject *result_ = nullptr, *workspace_ = nullptr;
+  lz_parallel parallel_{};
+  std::optional<Exception> error_;  // of the kernel whose fallback runs
+};
 
 }  // namespace
 
-PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out) {
-  plan.CountCall();
-  PyObject* result = RunHost(*plan.kernel, r, tensors, plan.transforms);
-  if (result || !plan.fallback || !PyErr_ExceptionMatches(PyExc_Exception)) return IntoOut(result, out);
-  Exception error;
-  const Status failed = StatusOf(error.value(), plan.kernel->id);
-  if (!Engine::MayFallBack(plan, r, failed)) return error.Raise();
-  result = CallFallback(plan, r, tensors, out);
-  if (!result) {  // both failed
-    if (failed.code() == StatusCode::kKernelRefused) return nullptr;
-    PyErr_Clear();
-    return error.Raise();
-  }
-  PyObject* repr = PyObject_Repr(error.value());
-  const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : nullptr;
-  if (!why) PyErr_Clear();
-  TellFailed(r, plan, why ? why : "a Python error");
-  Py_XDECREF(repr);
-  return result;
+PyObject* RunFromPython(Request& r, InlineCache* site, PyObject* const* tensors, PyObject* out, bool differentiable) {
+  PythonCaller caller(tensors, out, differentiable);
+  const Status status = RunCall(Engine::Get(), r, site, caller);
+  return caller.Finish(status, r);
 }
 
 namespace {
 
-PyObject* SlowDoor(const OpDoor& door, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
+PyObject* CallSlowPath(const OpBinding& binding, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
   if (!g_hooks.slow) {
     PyErr_SetString(PyExc_RuntimeError, "layerzero: import layerzero, not layerzero._layerzero");
     return nullptr;
@@ -406,58 +420,56 @@ PyObject* SlowDoor(const OpDoor& door, PyObject* const* args, Py_ssize_t num_arg
     PyDict_SetItem(named, PyTuple_GetItem(keywords, k), args[num_args + k]);
   }
   const FirstCall first;
-  PyObject* result = PyObject_CallFunction(g_hooks.slow, "sOO", door.method.ml_name, positional, named);
+  PyObject* result = PyObject_CallFunction(g_hooks.slow, "sOO", binding.method.ml_name, positional, named);
   Py_DecRef(positional);
   Py_DecRef(named);
   return result;
 }
 
 PyObject* CallOperation(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords) {
-  auto* door = static_cast<OpDoor*>(PyCapsule_GetPointer(self, kDoorCapsule));
+  auto* binding = static_cast<OpBinding*>(PyCapsule_GetPointer(self, kBindingCapsule));
   Arguments a;
-  if (!ParseArguments(*door, args, num_args, keywords, &a)) return nullptr;
-  Request r(*door->op);
-  const bool slow = ReadTensors(*door, a, &r) != Read::kOk || (door->views && NeedsView(*door, a, r));
-  if (slow) return SlowDoor(*door, args, num_args, keywords);
+  if (!ParseArguments(*binding, args, num_args, keywords, &a)) return nullptr;
+  Request r(*binding->op);
+  const bool slow = ReadTensors(*binding, a, &r) != Read::kOk || (binding->views && NeedsView(*binding, a, r));
+  if (slow) return CallSlowPath(*binding, args, num_args, keywords);
   Drawn drawn;
-  if (LeavesDraw(*door, a) && !drawn.Into(*door, &a, &r)) return nullptr;
-  if (!ReadScalars(*door, a, &r)) return nullptr;
-  Engine& engine = Engine::Get();
-  if (Status status = engine.Prepare(r); !status.ok()) return Raise(status, &r);
-  if (!TellLayout(r)) return nullptr;
+  if (NeedsDraw(*binding, a) && !drawn.Into(*binding, &a, &r)) return nullptr;
+  if (!ReadScalars(*binding, a, &r)) return nullptr;
   PyObject* tensors[kMaxTensors];
-  for (size_t i = 0; i < door->op->num_inputs(); ++i) tensors[i] = a.params[door->op->input_params()[i]];
-  return SelectAndRun(r, &door->site, tensors, a.out);
+  for (size_t i = 0; i < binding->op->num_inputs(); ++i) tensors[i] = a.params[binding->op->input_params()[i]];
+  return RunFromPython(r, &binding->site, tensors, a.out);
 }
 
 }  // namespace
 
-OpDoor* DoorOf(PyObject* callable) {
+OpBinding* BindingOf(PyObject* callable) {
   PyObject* self = PyCFunction_GetFunction(callable) ? PyCFunction_GetSelf(callable) : nullptr;
   PyErr_Clear();
-  const bool ours = self && PyCapsule_IsValid(self, kDoorCapsule);
-  return ours ? static_cast<OpDoor*>(PyCapsule_GetPointer(self, kDoorCapsule)) : nullptr;
+  const bool ours = self && PyCapsule_IsValid(self, kBindingCapsule);
+  return ours ? static_cast<OpBinding*>(PyCapsule_GetPointer(self, kBindingCapsule)) : nullptr;
 }
 
 PyObject* MakeCallable(const Operation& op, PyObject* module) {
-  auto* door = new OpDoor{.op = &op};
+  auto* binding = new OpBinding{.op = &op};
   const Contract& c = op.contract();
   for (const Param& p : c.params) {
-    door->names.push_back(PyUnicode_InternFromString(std::string(p.name).c_str()));
-    if (!p.keyword_only) ++door->num_positional;
+    binding->names.push_back(PyUnicode_InternFromString(std::string(p.name).c_str()));
+    if (!p.keyword_only) ++binding->num_positional;
   }
-  for (const std::string& name : op.layout_names()) door->layouts.push_back(PyUnicode_InternFromString(name.c_str()));
-  door->views =
+  for (const std::string& name : op.layout_names())
+    binding->layouts.push_back(PyUnicode_InternFromString(name.c_str()));
+  binding->views =
       op.fold_scalar() >= 0 || std::ranges::any_of(c.params, [](const Param& p) { return p.batched_rank > 0; });
-  door->draws = DrawParamsOf(op);
-  door->doc = Docstring(c, !door->layouts.empty(), door->draws.has_value());
-  door->method.ml_name = c.name.data();  // contracts are string literals
-  door->method.ml_meth = AsCFunction(&CallOperation);
-  door->method.ml_flags = METH_FASTCALL | METH_KEYWORDS;
-  door->method.ml_doc = door->doc.c_str();
-  PyObject* self = PyCapsule_New(door, kDoorCapsule, nullptr);
+  binding->draws = DrawParamsOf(op);
+  binding->doc = Docstring(c, !binding->layouts.empty(), binding->draws.has_value());
+  binding->method.ml_name = c.name.data();  // contracts are string literals
+  binding->method.ml_meth = AsCFunction(&CallOperation);
+  binding->method.ml_flags = METH_FASTCALL | METH_KEYWORDS;
+  binding->method.ml_doc = binding->doc.c_str();
+  PyObject* self = PyCapsule_New(binding, kBindingCapsule, nullptr);
   PyObject* name = PyModule_GetNameObject(module);
-  PyObject* callable = PyCFunction_NewEx(&door->method, self, name);
+  PyObject* callable = PyCFunction_NewEx(&binding->method, self, name);
   Py_XDECREF(self);
   Py_XDECREF(name);
   return callable;
@@ -484,4 +496,4 @@ PyObject* Raise(const Status& status, Request* request) {
   return nullptr;
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

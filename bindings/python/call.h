@@ -11,10 +11,10 @@
 #include "engine/engine.h"
 #include "gil.h"
 
-namespace lz::door {
+namespace lz::python {
 
 // The callable's state; valid for the life of the process. The GIL guards it.
-struct OpDoor {
+struct OpBinding {
   const Operation* op;
   std::vector<PyObject*> names;    // interned, in the contract's order of parameters
   size_t num_positional = 0;       // parameters before the keyword-only ones
@@ -23,7 +23,7 @@ struct OpDoor {
   std::optional<DrawParams> draws;  // the parameters that are random numbers; generator= may draw them
   std::string doc;
   PyMethodDef method{};
-  Box site;                                                  // call site cache: the last choice
+  InlineCache site;                                          // call site cache: the last choice
   std::vector<std::pair<PyObject*, int64_t>> kernel_scopes;  // kernel= values so far, with their policy scopes
 };
 
@@ -56,9 +56,6 @@ bool IsOwn(PyObject* error);
 bool IsOutOfMemory(PyObject* error);
 // A kernel's exception as a status: LayerZero's own exceptions keep their code, all others are kKernelFailed.
 Status StatusOf(PyObject* error, const std::string& field);
-// Runs a plan's host kernel, or, if it raises and MayFallBack allows it, the plan's fallback, which is counted
-// and logged.
-PyObject* CallHostOrFallback(const Plan& plan, Request& r, PyObject* const* tensors, PyObject* out);
 // The functions that the other libraries of the process use to call Python: see HostRuntime.
 const HostRuntime* PythonRuntime();
 // Python: time_calls(starts, ended), once: starts(on a device) before each kernel that another library than this one or
@@ -70,22 +67,26 @@ inline PyCFunction AsCFunction(Fast f) { return reinterpret_cast<PyCFunction>(re
 
 PyObject* MakeCallable(const Operation& op, PyObject* module);
 // The state of a callable that MakeCallable made; nullptr for another object.
-OpDoor* DoorOf(PyObject* callable);
+OpBinding* BindingOf(PyObject* callable);
 
 // Drops the error of a hook; a KeyboardInterrupt is raised when Python code continues.
 void ClearHookError();
 // Logs a fallback, or any choice if the policy logs them. Never an error of the call.
-void Tell(const Request& request, const Plan& plan);
+void LogSelection(const Request& request, const Plan& plan);
 PyObject* SelectionCounts();  // [(operation, kernel id, count)]: a new reference
-void TellFailed(const Request& request, const Plan& plan, const std::string& why);
+void WarnFallback(const Request& request, const Plan& plan, const std::string& why);
 // Warns about a guessed layout, once per place in the program and shapes. Returns false if the user has turned the
 // warning into an error.
-bool TellGuess(const Request& request);
-inline bool TellLayout(const Request& request) { return !request.layout_guessed || TellGuess(request); }
+bool WarnGuessedLayout(const Request& request);
+inline bool WarnIfLayoutGuessed(const Request& request) {
+  return !request.layout_guessed || WarnGuessedLayout(request);
+}
 // Selects with the GIL released: another thread may be selecting the same, or waiting for this one.
-Result<const Plan*> SelectOutside(Request& request, Box* site);
-// Stages 3 to 8 of a prepared request. `tensors`: its inputs as objects; `out`: the caller's argument, or nullptr.
-PyObject* SelectAndRun(Request& request, Box* site, PyObject* const* tensors, PyObject* out);
+Result<const Plan*> SelectWithoutGil(Request& request, InlineCache* site);
+// The whole call of a request whose tensors and scalars are set (engine/call.h). `tensors`: its inputs as objects;
+// `out`: the caller's argument, or nullptr; `differentiable`: a native kernel is refused.
+PyObject* RunFromPython(Request& request, InlineCache* site, PyObject* const* tensors, PyObject* out,
+                        bool differentiable = false);
 
 // Python: prepare(callable, args, kwargs, fixed) -> callable of the tensors alone. `fixed`: what layerzero._ranks needs
 // to view the tensors of its calls, a dict, or None.
@@ -104,4 +105,4 @@ PyObject* CallDifferentiable(PyObject* self, PyObject* args);
 // Raises the Python exception for a status; always returns nullptr.
 PyObject* Raise(const Status& status, Request* request = nullptr);
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -6,7 +6,7 @@
 
 #include "layerzero/c_abi.h"
 
-namespace lz::door {
+namespace lz::python {
 
 struct DlpackVersion {
   uint32_t major, minor;
@@ -32,4 +32,4 @@ struct ExchangeApi {
 };
 inline constexpr uint32_t kDlpackMajor = 1;
 
-}  // namespace lz::door
+}  // namespace lz::python

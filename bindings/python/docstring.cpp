@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 // Floats as Python prints them: 1e-06, 0.0.
@@ -101,4 +101,4 @@ std::string Docstring(const Contract& c, bool layouts, bool seeded) {
   return text + "\nSource: " + std::string(c.source);
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

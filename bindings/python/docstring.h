@@ -5,9 +5,9 @@
 
 #include "core/contract.h"
 
-namespace lz::door {
+namespace lz::python {
 
 // In CPython's form for builtins: "name(signature)", a line "--", the text.
 std::string Docstring(const Contract& contract, bool layouts, bool seeded);
 
-}  // namespace lz::door
+}  // namespace lz::python

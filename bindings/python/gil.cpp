@@ -8,7 +8,7 @@
 #include <atomic>
 #include <chrono>
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -104,4 +104,4 @@ PyObject* End(PyObject*, PyObject*) {
   return PyBool_FromLong(g_first_calls > t_first_calls && !IsOver());
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

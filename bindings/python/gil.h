@@ -6,7 +6,7 @@
 
 #include <Python.h>
 
-namespace lz::door {
+namespace lz::python {
 
 // Stops this thread for good where the interpreter ends and CPython unwinds it. The first line of every destructor that
 // uses Python and may run while Python code that was called below it is unwound.
@@ -57,4 +57,4 @@ void CountFirstCallsInChildren();
 // about to end.
 PyObject* End(PyObject* self, PyObject* args);
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -6,7 +6,7 @@
 #include "outputs.h"
 #include "torch_bridge.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 // The text, or the attribute's text; empty where there is none.
@@ -111,7 +111,7 @@ Status Call(const KernelEntry& kernel, const Request& r, const Transforms& trans
   if (!borrowed.Make()) return PythonFailure(kernel.id);
   PyObject* result = CallHost(kernel, r, borrowed.objects, transforms);
   Status status = result ? CheckResults(kernel, r, result) : PythonFailure(kernel.id);
-  if (status.code() == StatusCode::kKernelFailed) status = Engine::WithWrittenInputs(kernel, r, std::move(status));
+  if (status.code() == StatusCode::kKernelFailed) status = WithWrittenInputs(kernel, r, std::move(status));
   if (status.ok()) status = CopyResults(kernel, result, borrowed.objects + inputs, r.op->num_outputs());
   Py_XDECREF(result);
   return status;
@@ -129,7 +129,7 @@ Status Context(Request& r) {
 
 Status Guessed(const Request& r) {
   Gil gil;
-  if (TellLayout(r)) return {};
+  if (WarnIfLayoutGuessed(r)) return {};
   return Status(StatusCode::kInvalidRequest, PythonFailure(std::string(r.op->name()) + ": layout").parts());
 }
 
@@ -163,11 +163,11 @@ bool Begin() {
 
 void Selected(const Plan& plan, const Request& r) {
   const Gil gil;
-  Tell(r, plan);
+  LogSelection(r, plan);
 }
 void FellBack(const Plan& plan, const Request& r) {
   const Gil gil;
-  TellFailed(r, plan, "");
+  WarnFallback(r, plan, "");
 }
 
 PyObject *g_starts = nullptr, *g_ended = nullptr;  // of time_calls
@@ -217,4 +217,4 @@ PyObject* TimeCalls(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

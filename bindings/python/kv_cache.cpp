@@ -6,7 +6,7 @@
 #include "call.h"
 #include "layerzero/kv_abi.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 constexpr const char* kCapsule = "layerzero.kv_cache";
@@ -217,4 +217,4 @@ PyMethodDef kKvMethods[] = {
     {"kv_stats", GetStats, METH_VARARGS, "kv_stats(cache): dict"},
     {nullptr, nullptr, 0, nullptr}};
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -3,8 +3,8 @@
 
 #include <Python.h>
 
-namespace lz::door {
+namespace lz::python {
 
 extern PyMethodDef kKvMethods[];  // ends with a null entry
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -5,7 +5,7 @@
 
 #include "call.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 constexpr size_t kMostPlaces = 4096;  // beyond this number all are forgotten
@@ -69,7 +69,7 @@ double Seconds() {
 
 }  // namespace
 
-bool TellGuess(const Request& r) {
+bool WarnGuessedLayout(const Request& r) {
   static auto* const said = new std::unordered_map<uint64_t, double>;  // time of the last warning, by place and shapes
   if (!g_hooks.guessed) return true;
   const double interval = Engine::Get().LayoutWarnInterval(r);
@@ -90,4 +90,4 @@ bool TellGuess(const Request& r) {
   return true;
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -13,7 +13,7 @@
 #include "verify.h"
 #include "watch.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 PyObject* Text(const std::string& s) { return PyUnicode_FromStringAndSize(s.data(), Py_ssize_t(s.size())); }
@@ -265,11 +265,18 @@ int Exec(PyObject* module) {
 }
 
 PyModuleDef_Slot kSlots[] = {{Py_mod_exec, reinterpret_cast<void*>(&Exec)}, {0, nullptr}};
-PyModuleDef kModule = {
-    PyModuleDef_HEAD_INIT, "_layerzero", "LayerZero's CPython door.", 0, kMethods, kSlots, nullptr, nullptr, nullptr};
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
+                       "_layerzero",
+                       "LayerZero's CPython binding.",
+                       0,
+                       kMethods,
+                       kSlots,
+                       nullptr,
+                       nullptr,
+                       nullptr};
 
 }  // namespace
-}  // namespace lz::door
+}  // namespace lz::python
 
 // NOLINTNEXTLINE(bugprone-reserved-identifier): the name is Python's
-PyMODINIT_FUNC PyInit__layerzero() { return PyModuleDef_Init(&lz::door::kModule); }
+PyMODINIT_FUNC PyInit__layerzero() { return PyModuleDef_Init(&lz::python::kModule); }

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <initializer_list>
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 // Words of c10::TensorImpl, with the rounding of its allocation, in every release since 2.11.
@@ -76,4 +76,4 @@ void NegativeBit::Find(PyObject* base_type, PyObject* plain, PyObject* negated) 
   if (places != 1) bit_ = 0;
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace lz::door {
+namespace lz::python {
 
 // Calling a tensor's method costs as much as reading the tensor; reading the bit from torch's struct costs nothing. Its
-// place is found from known tensors, never assumed: docs/design/0002-python-door.md.
+// place is found from known tensors, never assumed: docs/design/0002-python-binding.md.
 class NegativeBit {
  public:
   // `plain` and `negated`: tuples of tensors without and with the bit, of one dtype and device. If they do not identify
@@ -34,4 +34,4 @@ class NegativeBit {
   uint64_t bit_ = 0;
 };
 
-}  // namespace lz::door
+}  // namespace lz::python

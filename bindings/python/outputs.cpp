@@ -1,9 +1,10 @@
 #include "outputs.h"
 
 #include "call.h"
+#include "pipeline/request_memory.h"
 #include "torch_bridge.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 // True if this is the tensor in which output `o` may be computed, element by element.
@@ -23,7 +24,7 @@ bool IsInPlace(const Request& r, size_t o, size_t i, const lz_tensor& out) {
 bool SharesMemory(const Request& r, size_t o, const lz_tensor& out) {
   for (size_t i = 0; i < r.op->num_inputs() + o; ++i) {
     if (IsInPlace(r, o, i, out)) continue;
-    if (r.tensors[i].ndim >= 0 && Engine::SharesMemory(out, r.tensors[i])) return true;
+    if (r.tensors[i].ndim >= 0 && lz::SharesMemory(out, r.tensors[i])) return true;
   }
   return false;
 }
@@ -59,15 +60,6 @@ bool Fits(const Request& r, size_t o, PyObject* tensor, lz_tensor* t, std::strin
   return false;
 }
 
-bool IsRowMajor(const lz_tensor& t) {
-  int64_t expected = 1;
-  for (int32_t d = t.ndim - 1; d >= 0; --d) {
-    if (t.shape[d] != 1 && t.strides[d] != expected) return false;
-    expected *= t.shape[d];
-  }
-  return true;
-}
-
 bool RefuseOut(const Request& r, std::string wanted, std::string got, std::string fix) {
   Raise(Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()) + ": out",
                                              .wanted = std::move(wanted),
@@ -80,7 +72,7 @@ bool RefuseOut(const Request& r, std::string wanted, std::string got, std::strin
 bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
   lz_tensor t;
   std::string got;
-  if (!Fits(r, o, out, &t, &got) || !IsRowMajor(t)) {
+  if (!Fits(r, o, out, &t, &got) || !IsDense(t)) {
     if (got.empty()) got = "one with gaps or another order of axes";
     return RefuseOut(r, "a contiguous " + Wanted(r, o), got, "leave it out, or allocate it with torch.empty");
   }
@@ -91,7 +83,7 @@ bool BindGivenOutput(Request& r, size_t o, PyObject* out) {
     return RefuseOut(r, "memory of its own", "memory that an input or another output uses",
                      "leave it out, or pass another tensor");
   }
-  Engine::BindOutput(r, o, static_cast<char*>(t.data) + t.byte_offset);
+  BindOutput(r, o, static_cast<char*>(t.data) + t.byte_offset);
   return true;
 }
 
@@ -119,14 +111,14 @@ bool CheckGivenOutputs(Request& r, PyObject* out) {
 }
 
 PyObject* MakeOutputs(Request& r, PyObject* out) {
-  if (out && out != Py_None && !CountsOutputs(r, out)) return nullptr;
+  if (out && !CountsOutputs(r, out)) return nullptr;
   PyObject* made[kMaxOutputs];
   Py_ssize_t n = 0;
   Py_ssize_t given = 0;
   for (size_t o = 0; o < r.op->num_outputs(); ++o) {
     const OutputShape& shape = r.outputs[o];
     if (shape.ndim < 0) continue;
-    if (out && out != Py_None) {
+    if (out) {
       PyObject* mine = PyTuple_Check(out) ? PyTuple_GetItem(out, given) : out;
       if (!BindGivenOutput(r, o, mine)) {
         for (Py_ssize_t i = 0; i < n; ++i) Py_DecRef(made[i]);
@@ -144,11 +136,11 @@ PyObject* MakeOutputs(Request& r, PyObject* out) {
       for (Py_ssize_t i = 0; i < n; ++i) Py_DecRef(made[i]);
       return nullptr;
     }
-    Engine::BindOutput(r, o, static_cast<char*>(view.data) + view.byte_offset);
+    BindOutput(r, o, static_cast<char*>(view.data) + view.byte_offset);
     made[n++] = t;
   }
   if (n == 0) Py_RETURN_NONE;
-  if (given > 0 && !AdvanceVersions(made, n)) {
+  if (given > 0 && !BumpVersions(made, n)) {
     for (Py_ssize_t i = 0; i < n; ++i) Py_DecRef(made[i]);
     return nullptr;
   }
@@ -158,13 +150,13 @@ PyObject* MakeOutputs(Request& r, PyObject* out) {
   return tuple;
 }
 
-bool TellWritten(const Request& r, PyObject* const* tensors) {
+bool MarkWritten(const Request& r, PyObject* const* tensors) {
   PyObject* written[kMaxTensors];
   Py_ssize_t n = 0;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     if (r.op->input(i).mutated && r.tensors[i].ndim >= 0) written[n++] = tensors[i];
   }
-  return n == 0 || AdvanceVersions(written, n);
+  return n == 0 || BumpVersions(written, n);
 }
 
 Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* result) {
@@ -194,9 +186,9 @@ Status CheckResults(const KernelEntry& kernel, const Request& r, PyObject* resul
   return {};
 }
 
-bool MakeWorkspace(const Plan& plan, Request* r, PyObject** memory) {
-  *memory = nullptr;
-  const int64_t bytes = int64_t(Engine::Get().WorkspaceBytes(plan, *r));
+bool MakeWorkspace(const KernelEntry& kernel, const Transforms& transforms, Request* r, PyObject** memory) {
+  Py_CLEAR(*memory);
+  const int64_t bytes = int64_t(WorkspaceBytes(kernel, transforms, *r));
   if (bytes == 0) return true;
   lz_tensor view;
   PyObject* made = NewTensor(&bytes, 1, DType::kU8, r->where);
@@ -210,4 +202,4 @@ bool MakeWorkspace(const Plan& plan, Request* r, PyObject** memory) {
   return true;
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -3,30 +3,30 @@
 #include <cstddef>
 #include <memory>
 
-#include "question.h"
+#include "explain.h"
 #include "random.h"
 #include "torch_bridge.h"
 
 // After Python.h.
 #include <structmember.h>
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 // Scalars, layout, kernel and policy are fixed, tensors are given at each call.
 struct Prepared {
-  OpDoor* door;
+  OpBinding* binding;
   PyObject* fixed = nullptr;  // a dict: what is fixed as the caller gave it; only where calls may need a view
   bool folds = false;         // every call needs one
   std::vector<lz_scalar> scalars;
   int32_t layout = 0;
   int64_t policy = 0;
   bool draws = false;  // no seed was fixed: each call draws
-  Box site;
+  InlineCache site;
   const KernelEntry* kernel = nullptr;  // that prepare chose, and why, as JSON
   std::string explanation;
 
-  Prepared(OpDoor* of, int64_t scope, bool drawn) : door(of), policy(scope), draws(drawn) {}
+  Prepared(OpBinding* of, int64_t scope, bool drawn) : binding(of), policy(scope), draws(drawn) {}
   ~Prepared() {
     StopIfUnwound();
     Py_XDECREF(fixed);
@@ -57,40 +57,39 @@ PyObject* CallViewed(PyObject* self, PyObject* const* args, Py_ssize_t num_args)
 PyObject* CallPrepared(PyObject* self, PyObject* const* args, Py_ssize_t num_args, PyObject* keywords,
                        bool on_axes = false) {
   Prepared* prepared = &Of(self);
-  OpDoor& door = *prepared->door;
-  const Operation& op = *door.op;
+  OpBinding& binding = *prepared->binding;
+  const Operation& op = *binding.op;
   if (keywords && PyTuple_Size(keywords) > 0) {
     PyErr_Format(PyExc_TypeError, "a prepared %s takes its tensors by position; everything else was fixed by prepare",
-                 door.method.ml_name);
+                 binding.method.ml_name);
     return nullptr;
   }
   if (size_t(num_args) > op.num_inputs()) {
-    PyErr_Format(PyExc_TypeError, "a prepared %s takes its %zd tensors, got %zd arguments", door.method.ml_name,
+    PyErr_Format(PyExc_TypeError, "a prepared %s takes its %zd tensors, got %zd arguments", binding.method.ml_name,
                  Py_ssize_t(op.num_inputs()), num_args);
     return nullptr;
   }
   Arguments a;
   for (Py_ssize_t i = 0; i < num_args; ++i) a.params[op.input_params()[size_t(i)]] = args[i];
   Request r(op);
-  if (ReadTensors(door, a, &r) != Read::kOk) {
+  if (ReadTensors(binding, a, &r) != Read::kOk) {
     PyErr_Format(PyExc_TypeError,
                  "a prepared %s takes plain tensors that need no gradient, outside torch's modes; "
                  "call layerzero.%s instead",
-                 door.method.ml_name, door.method.ml_name);
+                 binding.method.ml_name, binding.method.ml_name);
     return nullptr;
   }
-  if (prepared->fixed && !on_axes && (prepared->folds || NeedsView(door, a, r)))
+  if (prepared->fixed && !on_axes && (prepared->folds || NeedsView(binding, a, r)))
     return CallViewed(self, args, num_args);
   Drawn drawn;
-  if (prepared->draws && LeavesDraw(door, a) && !drawn.Into(door, &a, &r)) return nullptr;
+  if (prepared->draws && NeedsDraw(binding, a) && !drawn.Into(binding, &a, &r)) return nullptr;
   std::copy(prepared->scalars.begin(), prepared->scalars.end(), r.scalars.begin());
   r.layout = prepared->layout;
   if (!ReadContext(&r)) return nullptr;
   if (prepared->policy != 0) r.policy = prepared->policy;
-  if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
-  PyObject* tensors[kMaxTensors] = {};
+  PyObject* tensors[kMaxTensors];
   for (size_t i = 0; i < op.num_inputs(); ++i) tensors[i] = a.params[op.input_params()[i]];
-  return SelectAndRun(r, &prepared->site, tensors, nullptr);
+  return RunFromPython(r, &prepared->site, tensors, nullptr);
 }
 
 PyObject* CallVector(PyObject* self, PyObject* const* args, size_t flags, PyObject* keywords) {
@@ -117,9 +116,9 @@ PyObject* CallOnAxes(PyObject* self, PyObject* args) {
 
 const std::string& KernelId(const Prepared& p) { return (p.site.plan ? p.site.plan->kernel : p.kernel)->id; }
 PyObject* GetKernelId(PyObject* self, void*) { return PyUnicode_FromString(KernelId(Of(self)).c_str()); }
-PyObject* GetOperation(PyObject* self, void*) { return PyUnicode_FromString(Of(self).door->method.ml_name); }
+PyObject* GetOperation(PyObject* self, void*) { return PyUnicode_FromString(Of(self).binding->method.ml_name); }
 PyObject* Repr(PyObject* self) {
-  return PyUnicode_FromFormat("<layerzero.prepare(\"%s\"): %s>", Of(self).door->method.ml_name,
+  return PyUnicode_FromFormat("<layerzero.prepare(\"%s\"): %s>", Of(self).binding->method.ml_name,
                               KernelId(Of(self)).c_str());
 }
 PyObject* ExplainPrepared(PyObject* self, PyObject*) {
@@ -169,12 +168,12 @@ PyTypeObject* PreparedType() {
 bool Fix(Prepared* prepared, PyObject* fixed) {
   prepared->fixed = PyDict_Copy(fixed);
   if (!prepared->fixed) return false;
-  const Operation& op = *prepared->door->op;
+  const Operation& op = *prepared->binding->op;
   if (op.fold_scalar() >= 0) {
     const uint8_t at = op.scalar_params()[size_t(op.fold_scalar())];
-    prepared->folds = AreSeveralAxes(PyDict_GetItemWithError(fixed, prepared->door->names[at]));
+    prepared->folds = AreSeveralAxes(PyDict_GetItemWithError(fixed, prepared->binding->names[at]));
   }
-  const std::vector<PyObject*>& layouts = prepared->door->layouts;
+  const std::vector<PyObject*>& layouts = prepared->binding->layouts;
   return !PyErr_Occurred() &&
          (layouts.empty() || PyDict_SetItemString(prepared->fixed, "layout", layouts[size_t(prepared->layout)]) == 0);
 }
@@ -186,10 +185,10 @@ PyObject* Prepare(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "OO!O!|O", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &fixed)) {
     return nullptr;
   }
-  Question q;
-  PyObject* question = PyTuple_Pack(3, callable, positional, named);
-  const bool read = question && ReadQuestion(question, &q);
-  Py_XDECREF(question);
+  ExplainRequest q;
+  PyObject* request = PyTuple_Pack(3, callable, positional, named);
+  const bool read = request && ReadExplainRequest(request, &q);
+  Py_XDECREF(request);
   if (!read) return nullptr;
   Request& r = *q.request;
   if (q.arguments.generator && q.arguments.generator != Py_None) {
@@ -198,13 +197,13 @@ PyObject* Prepare(PyObject*, PyObject* args) {
                                                       .got = "one",
                                                       .fix = "pass seed= here or uniform to each call"}));
   }
-  auto prepared = std::make_unique<Prepared>(q.door, r.policy, LeavesDraw(*q.door, q.arguments));
+  auto prepared = std::make_unique<Prepared>(q.binding, r.policy, NeedsDraw(*q.binding, q.arguments));
   prepared->scalars.assign(r.scalars.begin(), r.scalars.begin() + ptrdiff_t(r.op->num_scalars()));
-  if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
-  if (!TellLayout(r)) return nullptr;
+  if (Status status = Engine::Get().Bind(r); !status.ok()) return Raise(status, &r);
+  if (!WarnIfLayoutGuessed(r)) return nullptr;
   prepared->layout = r.layout;
   if (fixed != Py_None && !Fix(prepared.get(), fixed)) return nullptr;
-  auto plan = SelectOutside(r, &prepared->site);
+  auto plan = SelectWithoutGil(r, &prepared->site);
   if (!plan.ok()) return Raise(plan.status(), &r);
   prepared->kernel = (*plan)->kernel;
   auto explanation = Engine::Get().Explain(r);
@@ -220,4 +219,4 @@ PyObject* Prepare(PyObject*, PyObject* args) {
   return object;
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -9,7 +9,7 @@
 #include "program/program.h"
 #include "torch_bridge.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 using Kind = ProgramValue::Kind;
@@ -131,17 +131,17 @@ bool ToStep(PyObject* tuple, ProgramStep* step) {
                         &outputs)) {
     return false;
   }
-  const OpDoor* door = DoorOf(callable);
-  if (!door) {
+  const OpBinding* binding = BindingOf(callable);
+  if (!binding) {
     return Wrong(StatusCode::kWrongType, "step", "an operation",
                  TextOf(reinterpret_cast<PyObject*>(Py_TYPE(callable)), "__name__"));
   }
-  step->op = door->op;
+  step->op = binding->op;
   step->scalars.resize(step->op->num_scalars());
   for (size_t i = 0; i < step->scalars.size(); ++i) {
     const Param& param = step->op->scalar(i);
     PyObject* given = PyDict_GetItemString(scalars, std::string(param.name).c_str());
-    if (given && !ReadScalar(*door, param, given, &step->scalars[i])) return false;
+    if (given && !ReadScalar(*binding, param, given, &step->scalars[i])) return false;
   }
   PyObject *name, *value;
   for (Py_ssize_t at = 0; PyDict_Next(scalars, &at, &name, &value);) {
@@ -250,7 +250,7 @@ struct Tensors {
 
   // A program reads and writes memory, so nothing that only torch's own dispatch respects may be active.
   bool MayRun() const {
-    if (!ModesAllowFastDoor()) {
+    if (!ModesAllowFastPath()) {
       return Wrong(StatusCode::kInvalidRequest, "mode", "plain eager or inference mode",
                    "a transform, a dispatch or function mode, autocast or a trace", "call the operations one by one");
     }
@@ -265,7 +265,7 @@ PyObject* Run(PyObject*, PyObject* args) {
   if (!t.Read(args) || !t.MayRun()) return nullptr;
   const lz_parallel parallel = TorchParallel();
   if (parallel.run) t.arguments.parallel = &parallel;
-  if (!AdvanceVersions(t.written.data(), Py_ssize_t(t.written.size()))) return nullptr;
+  if (!BumpVersions(t.written.data(), Py_ssize_t(t.written.size()))) return nullptr;
   const Status status = [&] {
     const ReleasedGil released;
     return t.program->Run(t.arguments);
@@ -304,7 +304,7 @@ PyObject* ExplainStep(PyObject*, PyObject* args) {
   return json.ok() ? PyUnicode_FromString(json->c_str()) : Raise(json.status());
 }
 
-PyObject* ProgramsMayRun(PyObject*, PyObject*) { return PyBool_FromLong(TorchAttached() && ModesAllowFastDoor()); }
+PyObject* ProgramsMayRun(PyObject*, PyObject*) { return PyBool_FromLong(TorchAttached() && ModesAllowFastPath()); }
 
 }  // namespace
 
@@ -318,4 +318,4 @@ PyMethodDef kProgramMethods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-}  // namespace lz::door
+}  // namespace lz::python

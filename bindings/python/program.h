@@ -3,7 +3,7 @@
 
 #include <Python.h>
 
-namespace lz::door {
+namespace lz::python {
 
 // program(values, steps) -> capsule
 //   value    ("weight", tensor) | ("input",) | ("rows" | "output" | "cache", width, dtype)
@@ -16,4 +16,4 @@ namespace lz::door {
 // programs_may_run() -> False inside transforms, modes, autocast and traces
 extern PyMethodDef kProgramMethods[];
 
-}  // namespace lz::door
+}  // namespace lz::python

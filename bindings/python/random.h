@@ -3,10 +3,10 @@
 
 #include "arguments.h"
 
-namespace lz::door {
+namespace lz::python {
 
 // True if the call's random numbers must be drawn: it has neither `seed`, `offset` nor `uniform`.
-bool LeavesDraw(const OpDoor& door, const Arguments& arguments);
+bool NeedsDraw(const OpBinding& binding, const Arguments& arguments);
 
 // The drawn tensor, which this object owns.
 class Drawn {
@@ -22,13 +22,13 @@ class Drawn {
 
   // Adds it to the arguments and the request, whose other tensors have been read. Returns false with a Python
   // error set.
-  bool Into(const OpDoor& door, Arguments* arguments, Request* request);
+  bool Into(const OpBinding& binding, Arguments* arguments, Request* request);
 
  private:
   PyObject* tensor_ = nullptr;
 };
 
 // Describes in the request the tensor that a call would draw, without drawing.
-void DescribeDraw(const OpDoor& door, Request* request, Descriptions* descriptions);
+void DescribeDraw(const OpBinding& binding, Request* request, Descriptions* descriptions);
 
-}  // namespace lz::door
+}  // namespace lz::python

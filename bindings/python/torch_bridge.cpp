@@ -13,7 +13,7 @@
 #include "negative_bit.h"
 #include "platform/cuda_driver.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 // The C function of a Python builtin, called without the interpreter.
@@ -181,7 +181,7 @@ bool HasFunctionMode() {
 }
 }  // namespace
 
-bool ModesAllowFastDoor() {
+bool ModesAllowFastPath() {
   if (HasFunctionMode()) return false;
   // Forward-mode AD keeps its level in a module global, -1 outside; small integers are singletons.
   if (g.forward_ad && PyDict_GetItemWithError(g.forward_ad, g.current_level) != g.minus_one) return false;
@@ -243,7 +243,7 @@ PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device devic
   return r;
 }
 
-bool AdvanceVersions(PyObject* const* tensors, Py_ssize_t count) {
+bool BumpVersions(PyObject* const* tensors, Py_ssize_t count) {
   PyObject* tuple = PyTuple_New(count);
   for (Py_ssize_t i = 0; tuple && i < count; ++i) {
     Py_IncRef(tensors[i]);
@@ -358,4 +358,4 @@ PyObject* Attach(PyObject*, PyObject* args) {
   return PyBool_FromLong(g.negative.Found());
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -1,5 +1,5 @@
 // The binding's access to torch, found at run time: reading tensors, allocating outputs, and whether the fast path may
-// be used at all. Nothing here links to torch; the rules and their measurements: docs/design/0002-python-door.md.
+// be used at all. Nothing here links to torch; the rules and their measurements: docs/design/0002-python-binding.md.
 #pragma once
 
 #include <Python.h>
@@ -7,7 +7,7 @@
 #include "core/dtype.h"
 #include "layerzero/c_abi.h"
 
-namespace lz::door {
+namespace lz::python {
 
 // True for exactly torch.Tensor or torch.nn.Parameter: in subclasses the pointers may have no meaning.
 bool IsTensor(PyObject* object);
@@ -15,7 +15,7 @@ bool TorchAttached();
 
 // True if tensors may be read as memory now: no forward-mode AD, dispatch or function mode, functorch transform,
 // autocast or tracing. Everything except plain eager or inference mode takes the slow path.
-bool ModesAllowFastDoor();
+bool ModesAllowFastPath();
 bool GradEnabled();
 bool RequiresGrad(PyObject* tensor);
 
@@ -31,7 +31,7 @@ PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device devic
 PyObject* TensorOver(const lz_tensor& view, void* owner, void (*release)(void* owner));
 
 // Reports to autograd that the tensors were written; false with a Python error.
-bool AdvanceVersions(PyObject* const* tensors, Py_ssize_t count);
+bool BumpVersions(PyObject* const* tensors, Py_ssize_t count);
 
 // torch's intra-op threads; run == nullptr if torch is not attached.
 lz_parallel TorchParallel();
@@ -43,4 +43,4 @@ PyObject* Attach(PyObject* self, PyObject* args);
 // Python: dispatch_key_state() -> (included, excluded) or None.
 PyObject* DispatchKeyState(PyObject* self, PyObject* args);
 
-}  // namespace lz::door
+}  // namespace lz::python

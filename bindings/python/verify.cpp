@@ -9,7 +9,7 @@
 #include "verify/roofline.h"
 #include "verify/run.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 using verify::Case;
@@ -130,7 +130,7 @@ PyObject* VerifyCompare(PyObject*, PyObject* args) {
   auto c = Parse(name, line);
   if (!c.ok()) return Raise(c.status());
   Request r = c->MakeRequest();
-  if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status);
+  if (Status status = Engine::Get().Bind(r); !status.ok()) return Raise(status);
   auto expected = verify::Expected::Of(r);
   if (!expected.ok()) return Raise(expected.status());
   std::vector<OwnedTensor> outputs(r.op->num_outputs());
@@ -148,7 +148,7 @@ PyObject* VerifyCompare(PyObject*, PyObject* args) {
         Py_DecRef(reports);
         return nullptr;
       }
-      Engine::BindOutput(r, o, outputs[o].tensor().data);
+      BindOutput(r, o, outputs[o].tensor().data);
     }
     if (text.empty()) continue;
     report.ok = false;
@@ -228,4 +228,4 @@ PyObject* ForkJoin(PyObject*, PyObject* args) {
   return Py_BuildValue("(id)", int(parallel.num_threads), seconds);
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -3,7 +3,7 @@
 
 #include <Python.h>
 
-namespace lz::door {
+namespace lz::python {
 
 // Python: verify_case(operation, line) -> {"refused": field, "layout": name or None, "arguments": {name: value}}.
 // A tensor is (bytes, dtype, shape, strides, offset of its first element); arguments that the line does not name
@@ -31,4 +31,4 @@ PyObject* UsableProcessors(PyObject* self, PyObject* args);
 // that calls get; with `team` like the steps of one program's run.
 PyObject* ForkJoin(PyObject* self, PyObject* args);
 
-}  // namespace lz::door
+}  // namespace lz::python

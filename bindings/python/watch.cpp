@@ -10,7 +10,7 @@
 #include "core/dtype.h"
 #include "torch_bridge.h"
 
-namespace lz::door {
+namespace lz::python {
 namespace {
 
 constexpr const char* kCapsule = "layerzero.watch";
@@ -144,4 +144,4 @@ PyMethodDef kWatchMethods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-}  // namespace lz::door
+}  // namespace lz::python

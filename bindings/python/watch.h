@@ -4,7 +4,7 @@
 
 #include <Python.h>
 
-namespace lz::door {
+namespace lz::python {
 
 // watch(same, members, tensors) -> capsule, of three lists
 //   same     dictionaries that hold exactly these objects in this order, as (dictionary, values)
@@ -15,4 +15,4 @@ namespace lz::door {
 // as long as it checks, so that no object's address is reused.
 extern PyMethodDef kWatchMethods[];
 
-}  // namespace lz::door
+}  // namespace lz::python

@@ -6,6 +6,7 @@
 
 #include "aten.h"
 #include "bindings/profiler_event.h"
+#include "engine/call.h"
 
 namespace lz::torch_ops {
 namespace {
@@ -130,23 +131,6 @@ HostTensor Lend(const lz_tensor& view, const Handle& tensor) {
           }};
 }
 
-// A kernel of the host language. `inputs`: the arguments as torch has them, before any layout was applied.
-Status CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r, const lz_tensor* inputs,
-                const Arguments& a, const Handle* outputs) {
-  const HostRuntime* host = Engine::Get().host();
-  if (!host) {
-    Fail(Status(StatusCode::kNotInstalled, {.field = std::string(r.op->name()) + ": " + kernel.id,
-                                            .wanted = "`import layerzero` for a Python kernel",
-                                            .got = "none"}));
-  }
-  HostTensor tensors[kMaxTensors];
-  for (size_t i = 0; i < r.op->num_inputs(); ++i) tensors[i] = Lend(inputs[i], a.tensors[i]);
-  for (size_t o = 0; o < r.op->num_outputs(); ++o) {
-    if (outputs[o]) tensors[r.op->num_inputs() + o] = Lend(ViewOf(outputs[o]), outputs[o]);
-  }
-  return host->call(kernel, r, transforms, tensors);
-}
-
 lz_device DeviceOf(const Request& r) {
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     if (r.tensors[i].ndim >= 0) return r.tensors[i].device;
@@ -154,20 +138,76 @@ lz_device DeviceOf(const Request& r) {
   return {1, 0};
 }
 
-// A plan's workspace on a device, from torch's allocator for the current stream; the engine has its own on the CPU.
-Handle MakeWorkspace(const Plan& plan, Request& r) {
-  const int64_t bytes = r.where.type == 1 ? 0 : int64_t(Engine::Get().WorkspaceBytes(plan, r));
-  if (bytes == 0) return Handle();
-  Handle memory = NewTensor(&bytes, 1, DType::kU8, r.where);
-  r.workspace = ViewOf(memory).data;
-  r.workspace_bytes = uint64_t(bytes);
-  return memory;
-}
+// A call of an operator: outputs and workspaces are torch's, Python kernels run through the engine's host.
+class TorchCaller : public Caller {
+ public:
+  // `r` has the arguments as torch has them, before any layout was applied.
+  TorchCaller(const Arguments& a, const Request& r, const HostRuntime* host) : arguments_(a), host_(host) {
+    std::copy_n(r.tensors.begin(), r.op->num_inputs(), inputs_);
+    listener = host ? host->listener : nullptr;
+  }
 
-Box& Site(size_t index) {
-  static thread_local std::vector<std::unique_ptr<Box>> sites;
+  Status LayoutGuessed(const Request& r) { return host_ ? host_->guessed(r) : Status(); }
+
+  Status BindMemory(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
+    BindOutputs(r);
+    if (r.on_cpu()) return {};  // the engine's workspace
+    const auto bytes = int64_t(WorkspaceBytes(kernel, transforms, r));
+    if (bytes == 0) return {};
+    workspace_ = NewTensor(&bytes, 1, DType::kU8, r.where);
+    r.workspace = ViewOf(workspace_).data;
+    r.workspace_bytes = uint64_t(bytes);
+    return {};
+  }
+
+  template <class Run>
+  Status RunNative(const KernelEntry& kernel, Request& r, Run&& run) {
+    const ProfilerEvent event(kernel);
+    if (r.on_cpu()) threads_ = Threads();
+    if (threads_.run) r.parallel = &threads_;
+    return run();
+  }
+
+  Status RunHost(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
+    BindOutputs(r);
+    HostTensor tensors[kMaxTensors];
+    const size_t inputs = r.op->num_inputs();
+    for (size_t i = 0; i < inputs; ++i) tensors[i] = Lend(inputs_[i], arguments_.tensors[i]);
+    for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+      if (outputs_[o]) tensors[inputs + o] = Lend(ViewOf(outputs_[o]), outputs_[o]);
+    }
+    const ProfilerEvent event(kernel);
+    return Engine::Get().CallHost(kernel, transforms, r, tensors);
+  }
+
+  void Return(StableIValue* stack) {
+    for (Handle& output : outputs_) {
+      if (output) *stack++ = torch::stable::detail::from(output.Release());
+    }
+  }
+
+ private:
+  void BindOutputs(Request& r) {
+    for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+      const OutputShape& shape = r.outputs[o];
+      if (shape.ndim < 0) continue;
+      if (!outputs_[o]) outputs_[o] = NewTensor(shape.physical, shape.ndim, shape.dtype, r.where);
+      BindOutput(r, o, ViewOf(outputs_[o]).data);
+    }
+  }
+
+  const Arguments& arguments_;
+  const HostRuntime* host_;
+  lz_tensor inputs_[kMaxTensors];
+  Handle outputs_[kMaxOutputs];
+  Handle workspace_;
+  lz_parallel threads_{};
+};
+
+InlineCache& Site(size_t index) {
+  static thread_local std::vector<std::unique_ptr<InlineCache>> sites;
   if (sites.size() <= index) sites.resize(index + 1);
-  if (!sites[index]) sites[index] = std::make_unique<Box>();
+  if (!sites[index]) sites[index] = std::make_unique<InlineCache>();
   return *sites[index];
 }
 
@@ -175,65 +215,21 @@ Box& Site(size_t index) {
 
 void CallBoxed(const TorchOp& t, size_t index, StableIValue* stack) {
   Engine& engine = Engine::Get();
-  const Operation& op = *t.op;
   Arguments a(t, stack);
-  Request r(op);
+  Request r(*t.op);
   FillRequest(t, a, r);
   DrawUniform(t, a, r);
-  lz_tensor inputs[kMaxTensors];
-  std::copy(r.tensors.begin(), r.tensors.begin() + ptrdiff_t(op.num_inputs()), inputs);
   const HostRuntime* const host = engine.host();
-  const RunListener* const listener = host ? host->listener : nullptr;
   if (host) Require(host->context(r));
+  TorchCaller caller(a, r, host);
   r.stream = CurrentStream(DeviceOf(r));
-  Require(engine.Prepare(r));
-  if (r.layout_guessed && host) Require(host->guessed(r));
-  const Plan* plan = engine.Lookup(Site(index), r.facts);
-  if (!plan) {
-    auto selected = engine.Select(r, Site(index));
-    if (!selected.ok()) {
-      auto explanation = engine.Explain(r);
-      Fail(selected.status(), explanation.ok() ? std::move(*explanation) : std::string());
-    }
-    plan = *selected;
-    if (listener) listener->selected(*plan, r);
-  }
-
-  Handle outputs[kMaxOutputs];
-  for (size_t o = 0; o < op.num_outputs(); ++o) {
-    const OutputShape& shape = r.outputs[o];
-    if (shape.ndim < 0) continue;
-    outputs[o] = NewTensor(shape.physical, shape.ndim, shape.dtype, r.where);
-    Engine::BindOutput(r, o, ViewOf(outputs[o]).data);
-  }
-  const Plan& p = *plan;
-  const lz_parallel threads = r.where.type == 1 ? Threads() : lz_parallel{};
-  if (threads.run) r.parallel = &threads;
-  const bool native = p.kernel->spec.call == CallKind::kNative;
-  const Handle workspace = native ? MakeWorkspace(p, r) : Handle();
-  const ProfilerEvent event(*p.kernel);
-  if (!native) p.CountCall();
-  const bool timed = listener && listener->starts;
-  if (timed) [[unlikely]]
-    listener->starts(r);
-  Status status = native ? engine.Run(p, r) : CallHost(*p.kernel, p.transforms, r, inputs, a, outputs);
-  if (native && status.code() == StatusCode::kHostKernel && p.fallback) {
-    status = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
-  } else if (!native && Engine::MayFallBack(p, r, status)) {
-    Status answered = engine.RunFallback(p, r);
-    if (answered.code() == StatusCode::kHostKernel) {
-      answered = CallHost(*p.fallback, p.fallback_transforms, r, inputs, a, outputs);
-    }
-    status = Engine::OutcomeOf(std::move(status), std::move(answered));
+  const Status status = RunCall(engine, r, &Site(index), caller);
+  if (status.code() == StatusCode::kNoKernel) {
+    auto explanation = engine.Explain(r);
+    Fail(status, explanation.ok() ? std::move(*explanation) : std::string());
   }
   Require(status);
-  if (timed) [[unlikely]]
-    listener->ended(p, r);
-  if (r.fell_back && listener) listener->fell_back(p, r);
-  size_t next = 0;
-  for (Handle& output : outputs) {
-    if (output) stack[next++] = torch::stable::detail::from(output.Release());
-  }
+  caller.Return(stack);
 }
 
 }  // namespace lz::torch_ops

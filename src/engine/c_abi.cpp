@@ -8,14 +8,15 @@
 #include <vector>
 
 #include "engine/c_abi_parts.h"
-#include "engine/engine.h"
+#include "engine/call.h"
+#include "pipeline/request_memory.h"
 
 // The handle of an operation is the engine's Operation, that of a plan its Plan: both are valid for the life of
 // the process.
 struct lz_op;
 struct lz_plan;
 struct lz_site {
-  lz::Box box;
+  lz::InlineCache cache;
 };
 
 namespace lz {
@@ -32,51 +33,43 @@ thread_local std::string t_text;
 const Operation* AsOperation(const lz_op* op) { return reinterpret_cast<const Operation*>(op); }
 const Plan* AsPlan(const lz_plan* plan) { return reinterpret_cast<const Plan*>(plan); }
 
-// Stages 1 and 2 of a C request. `outputs`: true if the caller's output tensors are set; otherwise kernels get their
-// shapes and strides without data, which is all that a workspace function may read.
-Status Take(const lz_request* c, Request* r, bool outputs) {
-  const Operation& op = *r->op;
-  std::copy_n(c->tensors, op.num_inputs(), r->tensors.begin());
-  std::copy_n(c->scalars, op.num_scalars(), r->scalars.begin());
+void Read(const lz_request* c, Request* r) {
+  std::copy_n(c->tensors, r->op->num_inputs(), r->tensors.begin());
+  std::copy_n(c->scalars, r->op->num_scalars(), r->scalars.begin());
   r->flags = c->flags;
   r->policy = c->policy;
   r->stream = c->stream;
   r->workspace = c->workspace;
   r->workspace_bytes = c->workspace_bytes;
   r->parallel = c->parallel;
-  LZ_RETURN_IF_ERROR(Engine::Get().Prepare(*r));
+}
+
+// Binds the caller's output tensors.
+Status BindGivenOutputs(const lz_request* c, Request* r) {
+  const Operation& op = *r->op;
   for (size_t o = 0; o < op.num_outputs(); ++o) {
     const OutputShape& wanted = r->outputs[o];
     if (wanted.ndim < 0) {
       r->tensors[op.num_inputs() + o] = AbsentTensor();
       continue;
     }
-    if (!outputs) {
-      BindOutput(*r, o, nullptr);
-      continue;
-    }
     const lz_tensor& given = c->tensors[op.num_inputs() + o];
     const bool fits = given.ndim == wanted.ndim && DTypeOf(given) == wanted.dtype &&
                       given.device.type == r->where.type && given.device.id == r->where.id &&
                       std::equal(given.shape, given.shape + given.ndim, wanted.shape);
-    if (!fits) {
+    const auto refuse = [&](std::string what, std::string got, std::string fix) {
       return Status(StatusCode::kInvalidRequest,
                     {.field = std::string(op.name()) + ": " + std::string(op.contract().outputs[o].name),
-                     .wanted = "the shape, dtype and device that output_shapes returns",
-                     .got = "another tensor",
-                     .fix = "allocate the output by output_shapes"});
+                     .wanted = std::move(what),
+                     .got = std::move(got),
+                     .fix = std::move(fix)});
+    };
+    if (!fits) {
+      return refuse("the shape, dtype and device that output_shapes returns", "another tensor",
+                    "allocate the output by output_shapes");
     }
+    if (!IsDense(given)) return refuse("a contiguous tensor", "other strides", "");
     BindOutput(*r, o, static_cast<char*>(given.data) + given.byte_offset);
-    int64_t expected = 1;
-    for (int32_t d = given.ndim - 1; d >= 0; --d) {
-      if (given.shape[d] != 1 && given.strides[d] != expected) {
-        return Status(StatusCode::kInvalidRequest,
-                      {.field = std::string(op.name()) + ": " + std::string(op.contract().outputs[o].name),
-                       .wanted = "a contiguous tensor",
-                       .got = "other strides"});
-      }
-      expected *= given.shape[d];
-    }
   }
   return {};
 }
@@ -85,11 +78,17 @@ Status NoRequest() {
   return Status(StatusCode::kInvalidRequest, {.field = "request", .wanted = "a request of this ABI with an operation"});
 }
 
+// Calls `body` with the bound request. Kernels get the shapes and strides of outputs without data, which is all that a
+// workspace function may read.
 template <class Body>
-int32_t WithRequest(const lz_request* c, bool outputs, Body body) {
+int32_t WithRequest(const lz_request* c, Body body) {
   if (!c || c->size < sizeof(lz_request) || !c->op) return KeepError(NoRequest());
   Request r(*AsOperation(c->op));
-  Status status = Take(c, &r, outputs);
+  Read(c, &r);
+  Status status = Engine::Get().Bind(r);
+  for (size_t o = 0; status.ok() && o < r.op->num_outputs(); ++o) {
+    if (r.outputs[o].ndim >= 0) BindOutput(r, o, nullptr);
+  }
   if (status.ok()) status = body(r);
   return KeepError(status);
 }
@@ -112,7 +111,7 @@ int32_t Find(const char* name, const lz_op** op) {
 }
 
 int32_t OutputShapes(const lz_request* request, lz_tensor* outputs, uint64_t num_outputs) {
-  return WithRequest(request, false, [&](Request& r) {
+  return WithRequest(request, [&](Request& r) {
     for (size_t o = 0; o < std::min<uint64_t>(num_outputs, r.op->num_outputs()); ++o) {
       const OutputShape& shape = r.outputs[o];
       outputs[o].ndim = shape.ndim;
@@ -125,10 +124,15 @@ int32_t OutputShapes(const lz_request* request, lz_tensor* outputs, uint64_t num
 }
 
 int32_t SiteSelect(lz_site* site, const lz_request* request, const lz_plan** plan) {
-  return WithRequest(request, false, [&](Request& r) {
-    auto selected = site ? Engine::Get().Select(r, site->box) : Engine::Get().Select(r);
-    if (!selected.ok()) return selected.TakeStatus();
-    *plan = reinterpret_cast<const lz_plan*>(*selected);
+  return WithRequest(request, [&](Request& r) {
+    Engine& engine = Engine::Get();
+    const Plan* found = site ? engine.Lookup(site->cache, r.facts) : nullptr;
+    if (!found) {
+      auto selected = site ? engine.Select(r, site->cache) : engine.Select(r);
+      if (!selected.ok()) return selected.TakeStatus();
+      found = *selected;
+    }
+    *plan = reinterpret_cast<const lz_plan*>(found);
     return Status();
   });
 }
@@ -136,19 +140,24 @@ int32_t Select(const lz_request* request, const lz_plan** plan) { return SiteSel
 
 uint64_t WorkspaceOf(const lz_plan* plan, const lz_request* request) {
   uint64_t bytes = 0;
-  (void)WithRequest(request, false, [&](Request& r) {
-    bytes = Engine::Get().WorkspaceBytes(*AsPlan(plan), r);
+  (void)WithRequest(request, [&](Request& r) {
+    bytes = WorkspaceBytes(*AsPlan(plan), r);
     return Status();
   });
   return bytes;
 }
 
-int32_t SiteRun(lz_site* site, const lz_request* request) {
-  return WithRequest(request, true, [&](Request& r) {
-    auto plan = site ? Engine::Get().Select(r, site->box) : Engine::Get().Select(r);
-    if (!plan.ok()) return plan.TakeStatus();
-    return Engine::Get().Run(**plan, r);
-  });
+struct CCaller : Caller {
+  const lz_request* c;
+  Status BindMemory(const KernelEntry&, const Transforms&, Request& r) { return BindGivenOutputs(c, &r); }
+};
+
+int32_t SiteRun(lz_site* site, const lz_request* c) {
+  if (!c || c->size < sizeof(lz_request) || !c->op) return KeepError(NoRequest());
+  Request r(*AsOperation(c->op));
+  Read(c, &r);
+  CCaller caller{.c = c};
+  return KeepError(RunCall(Engine::Get(), r, site ? &site->cache : nullptr, caller));
 }
 int32_t Run(const lz_request* request) { return SiteRun(nullptr, request); }
 
@@ -162,10 +171,7 @@ int32_t Explain(const lz_request* request, const char* device, const char** json
     return KeepError(NoRequest());
   }
   Request r(*AsOperation(request->op));
-  std::copy_n(request->tensors, r.op->num_inputs(), r.tensors.begin());
-  std::copy_n(request->scalars, r.op->num_scalars(), r.scalars.begin());
-  r.flags = request->flags;
-  r.policy = request->policy;
+  Read(request, &r);
   auto text = Engine::Get().Explain(r, device ? device : "");
   if (!text.ok()) return KeepError(text.status());
   t_text = std::move(*text);

@@ -10,8 +10,6 @@
 #include "build_id.h"
 #include "engine/cuda_library.h"
 #include "policy/names.h"
-#include "pipeline/request_memory.h"
-#include "pipeline/transform.h"
 
 namespace lz {
 
@@ -107,40 +105,35 @@ void Engine::PolicyChanged() {
   selector_.Invalidate(EpochKind::kPolicy);
 }
 
-Status Engine::Prepare(Request& request) {
+Status Engine::Bind(Request& request) {
   // A policy that cannot be read may have had locks and denials: nothing runs until it is corrected.
   if (failed_.load(std::memory_order_acquire)) [[unlikely]] {
     if (Status wrong = startup(); !wrong.ok()) return wrong;
   }
-  return selector_.Prepare(request);
+  return selector_.Bind(request);
 }
 Result<const Plan*> Engine::Select(Request& request) { return selector_.Select(request); }
-Result<const Plan*> Engine::Select(Request& request, Box& site) { return selector_.Select(request, site); }
+Result<const Plan*> Engine::Select(Request& request, InlineCache& site) { return selector_.Select(request, site); }
 
 const Operation* Engine::Find(std::string_view name) const { return selector_.registry().Find(name); }
-const Plan* Engine::Lookup(const Box& site, const Facts& facts) const { return LookupBox(site, facts, epochs()); }
-const Plan* Engine::Lookup(Request& request) const { return selector_.Lookup(request); }
-const Plan* Engine::Lookup(Request& request, Box& site) { return selector_.Lookup(request, site); }
-void Engine::BindOutput(Request& request, size_t output, void* data) { lz::BindOutput(request, output, data); }
-uint64_t Engine::WorkspaceBytes(const Plan& plan, const Request& request) const {
-  return lz::WorkspaceBytes(plan, request);
+const Plan* Engine::Lookup(const InlineCache& site, const Facts& facts) const {
+  return LookupInline(site, facts, epochs());
 }
 ReferenceUse Engine::ReferenceUseOf(const Plan& plan) const {
   return selector_.reference_uses().Read(*plan.reference_use);
 }
 Status Engine::Run(const Plan& plan, Request& request) { return selector_.Run(plan, request); }
 Status Engine::RunFallback(const Plan& plan, Request& request) { return selector_.RunFallback(plan, request); }
-bool Engine::MayFallBack(const Plan& plan, const Request& request, const Status& failed) {
-  return lz::MayFallBack(plan, request, failed);
+Status Engine::CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r,
+                        HostTensor* tensors) {
+  if (const HostRuntime* const runtime = host()) return runtime->call(kernel, r, transforms, tensors);
+  for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
+    if (tensors[i].owner) tensors[i].release(tensors[i].owner);
+  }
+  return Status(StatusCode::kNotInstalled, {.field = std::string(r.op->name()) + ": kernel " + kernel.id,
+                                            .wanted = "a process with `import layerzero`",
+                                            .got = "none"});
 }
-Status Engine::WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed) {
-  return lz::WithWrittenInputs(kernel, request, std::move(failed));
-}
-Status Engine::OutcomeOf(Status failed, Status answered) {
-  return lz::OutcomeOf(std::move(failed), std::move(answered));
-}
-Status Engine::IndicesFit(const Request& r, size_t input) { return lz::IndicesFit(r, input); }
-bool Engine::SharesMemory(const lz_tensor& a, const lz_tensor& b) { return lz::SharesMemory(a, b); }
 
 std::string Engine::LayoutWarning(const Request& r) {
   const std::vector<std::string>& names = r.op->layout_names();

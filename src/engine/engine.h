@@ -3,10 +3,12 @@
 //
 //   Engine& engine = Engine::Get();
 //   Request r(*engine.Find("rms_norm"));  ... fill tensors and scalars ...
-//   LZ_RETURN_IF_ERROR(engine.Prepare(r));
-//   auto plan = engine.Select(r, site);
-//   engine.BindOutput(r, 0, memory);
+//   LZ_RETURN_IF_ERROR(engine.Bind(r));
+//   auto plan = engine.Select(r);
+//   BindOutput(r, 0, memory);
 //   LZ_RETURN_IF_ERROR(engine.Run(**plan, r));
+//
+// engine/call.h has all of a call.
 #pragma once
 
 #include <atomic>
@@ -16,11 +18,10 @@
 #include <string>
 #include <string_view>
 
+#include "base/export.h"
 #include "base/ticker.h"
 #include "perfdb/prior.h"
 #include "pipeline/selector.h"
-
-#define LZ_OWN __attribute__((visibility("default")))
 
 namespace lz {
 
@@ -33,7 +34,7 @@ struct HostTensor {
 
 // Events that the result of a call does not contain. Called from any thread.
 struct RunListener {
-  void (*selected)(const Plan& plan, const Request& request);   // the box of a call's site did not hold it
+  void (*selected)(const Plan& plan, const Request& request);   // the inline cache of the call site did not hold it
   void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
   void (*starts)(const Request& request) = nullptr;             // a kernel is about to run; nullptr: nobody takes times
   void (*ended)(const Plan& plan, const Request& request) = nullptr;  // it has run
@@ -68,28 +69,19 @@ class LZ_OWN Engine {
   // ---- calls (any thread)
   const Operation* Find(std::string_view name) const;
   const std::vector<std::unique_ptr<Operation>>& operations() const { return selector_.registry().operations(); }
-  Status Prepare(Request& request);
+  Status Bind(Request& request);
+  // Stages 3 to 7 of a prepared request; with `site`, after Lookup found nothing in it. See Selector.
   Result<const Plan*> Select(Request& request);
-  Result<const Plan*> Select(Request& request, Box& site);
-  const Plan* Lookup(const Box& site, const Facts& facts) const;
-  const Plan* Lookup(Request& request) const;       // from the plan cache; nullptr: not cached
-  const Plan* Lookup(Request& request, Box& site);  // from the call site cache, then the plan cache, which refills it;
-                                                    // nullptr: not cached
+  Result<const Plan*> Select(Request& request, InlineCache& site);
+  const Plan* Lookup(const InlineCache& site, const Facts& facts) const;  // nullptr: not in this inline cache
   // How often the reference of a plan with uses_fallback() ran, and which libraries are missing.
   ReferenceUse ReferenceUseOf(const Plan& plan) const;
-  static void BindOutput(Request& request, size_t output, void* data);
-  uint64_t WorkspaceBytes(const Plan& plan, const Request& request) const;
-  Status Run(const Plan& plan, Request& request);  // request.fell_back: the plan's fallback ran
-  // For the binding, when its host kernel failed and the fallback may run. kHostKernel: the fallback is a host
-  // kernel too.
+  Status Run(const Plan& plan, Request& request);  // a native plan. request.fell_back: the plan's fallback ran
+  // The native fallback of a plan, after its host kernel failed.
   Status RunFallback(const Plan& plan, Request& request);
-  // See pipeline/dispatch.h and pipeline/request_memory.h.
-  static bool MayFallBack(const Plan& plan, const Request& request, const Status& failed);
-  static Status WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed);
-  static Status OutcomeOf(Status failed, Status answered);
-  static Status IndicesFit(const Request& request, size_t input);  // see pipeline/transform.h
-  static bool SharesMemory(const lz_tensor& a, const lz_tensor& b);
-  void CountFallback() { selector_.CountFallback(); }  // the binding has called a host kernel as a fallback
+  void CountFallback() { selector_.CountFallback(); }  // a host kernel is about to run as a fallback
+  // Calls a host kernel; see HostRuntime::call. kNotInstalled: the process has no host language.
+  Status CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& request, HostTensor* tensors);
   // The warning for a bound request whose layout was guessed, and the seconds between two warnings at one place.
   static std::string LayoutWarning(const Request& request);
   double LayoutWarnInterval(const Request& request);

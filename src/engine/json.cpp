@@ -337,7 +337,7 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device, P
                                         .got = "false",
                                         .fix = "see `layerzero policy show` for who set it"});
   }
-  LZ_RETURN_IF_ERROR(Prepare(request));
+  LZ_RETURN_IF_ERROR(Bind(request));
   const Reclaimer::Guard guard;  // what follows reads the rules that the report is about
   auto evaluated = selector_.Explain(request, proofs);
   if (!evaluated.ok()) return evaluated.TakeStatus();

@@ -64,7 +64,7 @@ std::string Engine::MeasuredCalls() const {
 
 Status Engine::PutInForce(std::span<const std::vector<perfdb::Record>> groups) {
   auto prior = std::make_shared<const perfdb::Prior>(selector_.registry(), groups, DeviceId("cpu"));
-  LZ_RETURN_IF_ERROR(prior->Watch(selector_.registry()));
+  LZ_RETURN_IF_ERROR(prior->AddThresholds(selector_.registry()));
   {
     std::lock_guard lock(prior_mutex_);
     prior_ = std::move(prior);

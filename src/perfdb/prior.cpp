@@ -127,7 +127,7 @@ void Prior::Axis::Cut() {
   cuts.push_back(std::max(values.back() * kReach + 1, cuts.back() + 1));
 }
 
-Status Prior::Watch(Registry& registry) const {
+Status Prior::AddThresholds(Registry& registry) const {
   Registry::Watches watches;
   for (const auto& [op, axes] : axes_) {
     std::vector<Constraint>& conditions = watches[op];

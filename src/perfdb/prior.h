@@ -11,7 +11,7 @@
 // The options of a call besides its axes (a format, causal, a bias) separate calls where they were measured: among the
 // records whose options are all options of the call, those with the most are used.
 //   Prior prior(registry, records, DeviceId(cpu));
-//   LZ_RETURN_IF_ERROR(prior.Watch(registry));        // from now on classes are split
+//   LZ_RETURN_IF_ERROR(prior.AddThresholds(registry));        // from now on classes are split
 //   auto time = prior.Find(kernel, DType::kF32, request.axes(), OptionsOf(request));
 #pragma once
 
@@ -53,7 +53,7 @@ class Prior {
   Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id);
 
   // Splits the classes of every operation that was measured, and takes back the splits of earlier records.
-  Status Watch(Registry& registry) const;
+  Status AddThresholds(Registry& registry) const;
   std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
                                 const Options& options) const;
   // Each call that was measured: median microseconds by kernel id.

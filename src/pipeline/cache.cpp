@@ -135,16 +135,16 @@ struct SingleFlight::Flight {
   const void* operation;
   Facts key;
   uint64_t hash;
-  bool landed = false;
+  bool complete = false;
   std::condition_variable done;
 };
 
-std::shared_ptr<SingleFlight::Flight> SingleFlight::Board(const void* operation, const Facts& key, uint64_t hash) {
+std::shared_ptr<SingleFlight::Flight> SingleFlight::Join(const void* operation, const Facts& key, uint64_t hash) {
   std::unique_lock lock(mutex_);
   for (auto [at, end] = flights_.equal_range(hash); at != end; ++at) {
     const std::shared_ptr<Flight> flight = at->second;
     if (flight->operation != operation || !Hot().equal(flight->key, key)) continue;
-    flight->done.wait_for(lock, std::chrono::seconds(5), [&] { return flight->landed; });
+    flight->done.wait_for(lock, std::chrono::seconds(5), [&] { return flight->complete; });
     return nullptr;
   }
   auto flight = std::make_shared<Flight>();
@@ -155,9 +155,9 @@ std::shared_ptr<SingleFlight::Flight> SingleFlight::Board(const void* operation,
   return flight;
 }
 
-void SingleFlight::Land(const std::shared_ptr<Flight>& flight) {
+void SingleFlight::Complete(const std::shared_ptr<Flight>& flight) {
   std::lock_guard lock(mutex_);
-  flight->landed = true;
+  flight->complete = true;
   for (auto [at, end] = flights_.equal_range(flight->hash); at != end; ++at) {
     if (at->second != flight) continue;
     flights_.erase(at);

@@ -1,8 +1,9 @@
 // 4 cache: the hot path. Two levels, both complete: a hit compares every fact and every epoch.
 //
-//   Box    the call site cache: one class of calls as lo <= fact <= hi for all 32 facts at once, with its plan. Owned
-//          by one thread at a time (a call site, a prepared handle under the GIL): no atomics but one load
-//          of the generation.
+//   InlineCache
+//          the cache of one call site: a class of calls as lo <= fact <= hi for all 32 facts at once, with its plan.
+//          Owned by one thread at a time (a call site, a prepared handle under the GIL): no atomics but one load of
+//          the generation.
 //   Table  the plan cache, one per operation, from class to plan. Readers take no lock and write nothing shared:
 //
 //            facts --classify--> key (32 classes) --hash--> slots: [hash | entry*] [hash | entry*] ...
@@ -13,8 +14,8 @@
 //          when its entries are stale. What they unlink stays in the Reclaimer until no reader can hold it.
 //
 // An epoch advances when the data that it versions change, and the generation advances with any of them. An entry
-// stores the four epochs, a box the generation, as they were before its selection began: a choice made from old data is
-// never current.
+// stores the epochs, an inline cache the generation, as they were before its selection began: a choice made from old
+// data is never current.
 #pragma once
 
 #include <array>
@@ -63,15 +64,15 @@ class Epochs {
   Padded generation_;  // number of advances of any epoch
 };
 
-struct Box {
+struct InlineCache {
   Facts lo, hi;
   uint64_t generation = 0;     // 0 is never current
   const Plan* plan = nullptr;  // nullptr: empty
 };
 
-// The SIMD parts, chosen once for this CPU (cache_hot.cpp). lookup_box returns the box's plan, or nullptr.
+// The SIMD parts, chosen once for this CPU (cache_hot.cpp). lookup_inline returns its plan, or nullptr.
 struct HotCode {
-  const Plan* (*lookup_box)(const Box& box, const Facts& facts, const Epochs& epochs);
+  const Plan* (*lookup_inline)(const InlineCache& site, const Facts& facts, const Epochs& epochs);
   void (*classify)(const Classifier& classifier, const Facts& facts, Facts* key);
   uint64_t (*hash)(const Facts& key);
   bool (*equal)(const Facts& a, const Facts& b);
@@ -79,8 +80,8 @@ struct HotCode {
 extern const HotCode kHotCode;
 inline const HotCode& Hot() { return kHotCode; }
 
-inline const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) {
-  return Hot().lookup_box(box, facts, epochs);
+inline const Plan* LookupInline(const InlineCache& site, const Facts& facts, const Epochs& epochs) {
+  return Hot().lookup_inline(site, facts, epochs);
 }
 
 struct CacheStats {
@@ -115,10 +116,10 @@ class PlanCache {
 class SingleFlight {
  public:
   struct Flight;
-  // Returns a flight to land (leader), or nullptr after waiting for one that another thread landed or that took
+  // Returns a flight to complete (leader), or nullptr after waiting for one that another thread completed or that took
   // too long.
-  std::shared_ptr<Flight> Board(const void* operation, const Facts& key, uint64_t hash);
-  void Land(const std::shared_ptr<Flight>& flight);
+  std::shared_ptr<Flight> Join(const void* operation, const Facts& key, uint64_t hash);
+  void Complete(const std::shared_ptr<Flight>& flight);
 
  private:
   std::mutex mutex_;

@@ -1,4 +1,5 @@
-// The SIMD parts of a hit: 32 comparisons for a box, 32 x thresholds for a class, a 128-byte hash and comparison.
+// The SIMD parts of a hit: 32 comparisons for an inline cache, 32 x thresholds for a class, a 128-byte hash and
+// comparison.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "pipeline/cache_hot.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -18,17 +19,17 @@ using D = hn::CappedTag<int32_t, 16>;
 constexpr size_t kLanes = HWY_MAX_BYTES / 4 < 16 ? HWY_MAX_BYTES / 4 : 16;
 static_assert(kFactSlots % kLanes == 0);
 
-const Plan* LookupBox(const Box& box, const Facts& facts, const Epochs& epochs) {
+const Plan* LookupInline(const InlineCache& site, const Facts& facts, const Epochs& epochs) {
   const D d;
-  const bool current = box.generation == epochs.Generation();
-  auto outside = hn::Zero(d);  // non-zero where clamping to the box changes a fact
+  const bool current = site.generation == epochs.Generation();
+  auto outside = hn::Zero(d);  // non-zero where clamping to the range changes a fact
   for (size_t i = 0; i < kFactSlots; i += kLanes) {
     const auto v = hn::Load(d, facts.v + i);
-    const auto clamped = hn::Min(hn::Max(v, hn::Load(d, box.lo.v + i)), hn::Load(d, box.hi.v + i));
+    const auto clamped = hn::Min(hn::Max(v, hn::Load(d, site.lo.v + i)), hn::Load(d, site.hi.v + i));
     outside = hn::Or(outside, hn::Xor(clamped, v));
   }
   const bool inside = hn::AllTrue(d, hn::Eq(outside, hn::Zero(d)));
-  return (inside & current) ? box.plan : nullptr;
+  return (inside & current) ? site.plan : nullptr;
 }
 
 // The class of each range slot is minus the number of thresholds above its value.
@@ -104,14 +105,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(LookupBox);
+HWY_EXPORT(LookupInline);
 HWY_EXPORT(Classify);
 HWY_EXPORT(Hash);
 HWY_EXPORT(Equal);
 
 HotCode Choose() {
   hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  return {HWY_DYNAMIC_DISPATCH(LookupBox), HWY_DYNAMIC_DISPATCH(Classify), HWY_DYNAMIC_DISPATCH(Hash),
+  return {HWY_DYNAMIC_DISPATCH(LookupInline), HWY_DYNAMIC_DISPATCH(Classify), HWY_DYNAMIC_DISPATCH(Hash),
           HWY_DYNAMIC_DISPATCH(Equal)};
 }
 }  // namespace

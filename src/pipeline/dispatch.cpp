@@ -49,10 +49,6 @@ Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
               .fix = "check that index arguments are within their tensors; `layerzero explain` shows other kernels"}));
 }
 
-Status HostKernel(const KernelEntry& kernel) {
-  return Status(StatusCode::kHostKernel, {.field = "kernel " + kernel.id, .wanted = "a call in the host language"});
-}
-
 // The error before a launch: nothing is written.
 Status NoMemory(const KernelEntry& kernel, uint64_t bytes, const char* got, const char* fix) {
   return Status(StatusCode::kKernelRefused, {.field = "kernel " + kernel.id + ": workspace",
@@ -88,7 +84,7 @@ Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t by
 Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& transforms, Request& r,
               const DispatchResources& resources, int32_t* code) {
   *code = LZ_LAUNCH_REFUSED;  // until the launch
-  if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) return HostKernel(kernel);
+  if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) return HostKernelError(kernel);
   const lz_parallel& parallel = r.parallel ? *r.parallel : resources.threads;
   const uint64_t own = KernelBytes(kernel, r, parallel);
   const uint64_t needed = own + (transforms.any() ? TransformBytes(transforms, r) : 0) + CheckBytes(plan);
@@ -165,10 +161,12 @@ bool MayFallBack(const Plan& plan, const Request& r, const Status& failed) {
   return of_kernel && WrittenInputs(*plan.kernel, r).empty();
 }
 
-Status OutcomeOf(Status failed, Status answered) {
-  const bool counts =
-      answered.ok() || answered.code() == StatusCode::kHostKernel || failed.code() == StatusCode::kKernelRefused;
-  return counts ? std::move(answered) : std::move(failed);
+bool FallbackDecides(const Status& failed, const Status& answered) {
+  return answered.ok() || answered.code() == StatusCode::kHostKernel || failed.code() == StatusCode::kKernelRefused;
+}
+
+Status HostKernelError(const KernelEntry& kernel) {
+  return Status(StatusCode::kHostKernel, {.field = "kernel " + kernel.id, .wanted = "a call in the host language"});
 }
 
 Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources) {
@@ -182,7 +180,7 @@ Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources
   const bool failed = code != LZ_LAUNCH_DONE && code != LZ_LAUNCH_INVALID_DATA && code != LZ_LAUNCH_INVALID_INDEX;
   if (!failed || !MayFallBack(plan, r, status)) return status;
   Status answered = DispatchFallback(plan, r, resources);
-  return OutcomeOf(std::move(status), std::move(answered));
+  return FallbackDecides(status, answered) ? std::move(answered) : std::move(status);
 }
 
 Status DispatchFallback(const Plan& plan, Request& r, const DispatchResources& resources) {

@@ -97,7 +97,7 @@ int ConvertedIndex(const Request& r, const Row& row) {
 
 // The transform after which a row holds; empty if none helps. For host kernels the binding copies and casts, and
 // adapters handle layouts; results of native kernels are moved by dispatch.
-Transforms Mending(const Request& r, const KernelSpec& spec, const Row& row) {
+Transforms RequiredTransforms(const Request& r, const KernelSpec& spec, const Row& row) {
   if (row.contiguous_input >= 0) return {.contiguous = 1u << row.contiguous_input};
   if (const int i = ConvertedIndex(r, row); i >= 0) return {.indices = 1u << i};
   const bool layout = row.predicate < 0 && r.op->fields()[row.field].name == "layout";
@@ -110,14 +110,14 @@ Transforms Mending(const Request& r, const KernelSpec& spec, const Row& row) {
 void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_transform, Candidate* c) {
   const Request& r = facts.request;
   const Operation& op = *r.op;
-  bool mendable = false;
+  bool adaptable = false;
   for (size_t i = 0; i < op.num_inputs(); ++i) {  // no kernel takes mixed dtypes without a cast
     if (!(r.cast_inputs >> i & 1)) continue;
     if (can_transform && adaptation.allowed) {
       c->transforms.cast |= 1u << i;
       continue;
     }
-    mendable |= can_transform;
+    adaptable |= can_transform;
     const auto field = op.FindField(std::string(op.input(i).name) + ".dtype");
     c->reasons.push_back(
         {ReasonCode::kDtypeUnsupported, Rel::kEq, *field, kNoRow, int64_t(r.promoted), int64_t(DTypeOf(r.tensors[i]))});
@@ -125,17 +125,17 @@ void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_tr
   for (size_t i = 0; i < c->kernel->rows.size(); ++i) {
     const Row& row = c->kernel->rows[i];
     if (facts.Holds(row)) continue;
-    const Transforms mending = can_transform ? Mending(r, c->kernel->spec, row) : Transforms{};
-    mendable |= mending.any();
-    if (mending.any() && adaptation.allowed) {
-      c->transforms.contiguous |= mending.contiguous;
-      c->transforms.indices |= mending.indices;
-      c->transforms.outputs |= mending.outputs;
+    const Transforms required = can_transform ? RequiredTransforms(r, c->kernel->spec, row) : Transforms{};
+    adaptable |= required.any();
+    if (required.any() && adaptation.allowed) {
+      c->transforms.contiguous |= required.contiguous;
+      c->transforms.indices |= required.indices;
+      c->transforms.outputs |= required.outputs;
     } else {
       c->reasons.push_back({row.code, row.rel, row.field, uint32_t(i), row.operand, facts.Value(row)});
     }
   }
-  if (mendable && !adaptation.allowed) {
+  if (adaptable && !adaptation.allowed) {
     c->reasons.push_back({ReasonCode::kTransformNotAllowed, Rel::kEq, *op.FindField(adaptation.field), kNoRow,
                           adaptation.wanted, !adaptation.wanted});
   }

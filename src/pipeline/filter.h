@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/reason.h"
-#include "policy/store.h"
 #include "pipeline/request.h"
 #include "platform/device.h"
+#include "policy/store.h"
 
 namespace lz {
 

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/export.h"
 #include "core/facts.h"
 #include "core/limits.h"
 #include "core/status.h"
@@ -74,6 +75,7 @@ struct Request {
   const int64_t* axes() const { return variables.data(); }
   std::array<OutputShape, kMaxOutputs> outputs{};
   lz_device where{1, 0};
+  bool on_cpu() const { return where.type == 1; }
   const OperationState* state = nullptr;  // the state that the facts were made for; read it only after KeepCurrent
   LayoutSource layout_source = LayoutSource::kArgument;
   bool layout_guessed = false;       // another layout is plausible too: worth a warning
@@ -103,7 +105,7 @@ inline void KeepCurrent(Request& request) {
 }
 
 // Points an output at memory in the caller's layout (row-major `physical` shape).
-void BindOutput(Request& request, size_t output, void* data);
+LZ_OWN void BindOutput(Request& request, size_t output, void* data);
 
 // The value of the field or predicate of `row`, for checks and reasons.
 int64_t RowValue(const Request& request, const Row& row, std::span<const int64_t> device_facts,

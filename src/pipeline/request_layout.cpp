@@ -19,10 +19,10 @@ class Reading {
       tensors_[i] = r_.tensors[i];
       const Param& p = op_.input(i);
       if (tensors_[i].ndim < 0 || (p.broadcast && !broadcast)) continue;
-      if (p.layout && !Turn(i)) return false;
-      if (!Binds(op_.input_shapes()[i], p, tensors_[i])) return false;
+      if (p.layout && !Transpose(i)) return false;
+      if (!TryBind(op_.input_shapes()[i], p, tensors_[i])) return false;
     }
-    return Means();
+    return IsValid();
   }
   // Call after Fits. True if it is a likely call: causal with more queries than keys would mask every key for the
   // first ones.
@@ -43,7 +43,7 @@ class Reading {
   }
 
  private:
-  bool Turn(size_t i) {
+  bool Transpose(size_t i) {
     lz_tensor& t = tensors_[i];
     if (t.ndim != int32_t(physical_of_.size())) return false;
     int64_t* shape = views_[i].data();
@@ -56,7 +56,7 @@ class Reading {
     return true;
   }
 
-  bool Binds(const ShapeProgram& program, const Param& p, const lz_tensor& t) {
+  bool TryBind(const ShapeProgram& program, const Param& p, const lz_tensor& t) {
     if (program.any_rank || program.leading) return true;
     const int32_t lead = t.ndim - int32_t(program.dims.size());
     if (p.broadcast ? lead > 0 : lead != 0) return false;
@@ -72,7 +72,7 @@ class Reading {
     return true;
   }
 
-  bool Means() {
+  bool IsValid() {
     scalars_ = r_.scalars;
     for (size_t i = 0; i < op_.num_scalars(); ++i) {
       const Param& p = op_.scalar(i);

@@ -87,6 +87,16 @@ class Steps {
 
 }  // namespace
 
+bool IsDense(const lz_tensor& t) {
+  if (std::count(t.shape, t.shape + std::max(t.ndim, 0), 0) > 0) return true;
+  int64_t stride = 1;
+  for (int32_t d = t.ndim - 1; d >= 0; --d) {
+    if (t.shape[d] != 1 && t.strides[d] != stride) return false;
+    stride *= t.shape[d];
+  }
+  return true;
+}
+
 bool RepeatsMemory(const lz_tensor& t) {
   if (IsEmpty(t)) return false;
   int64_t reach = 1;  // elements spanned by the inner axes, as long as every axis steps over them

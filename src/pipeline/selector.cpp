@@ -56,6 +56,13 @@ void AddLocked(const Request& r, const Device& device, const OperationPolicy& po
   }
 }
 
+// Call it inside the Reclaimer::Guard of the look-up. `generation`: of before the look-up or the selection.
+void Refill(const Request& r, const Plan& plan, uint64_t generation, InlineCache* site) {
+  r.state->classifier.RangeOf(r.facts, &site->lo, &site->hi);
+  site->generation = generation;
+  site->plan = &plan;
+}
+
 LayoutRules LayoutRulesFrom(const Policy& policy) {
   return {policy.layout_head_counts, policy.strict_mode, policy.layout_warn_interval_s};
 }
@@ -66,10 +73,10 @@ Selector::Selector() : registry_(NamedLibraries()) {
   for (size_t i = 0; i < registry_.operations().size(); ++i) caches_.push_back(std::make_unique<PlanCache>(epochs_));
 }
 
-Status Selector::Prepare(Request& r) {
+Status Selector::Bind(Request& r) {
   if (r.stream && CudaStreamIsCapturing(r.stream)) r.flags |= LZ_FLAG_CAPTURING;
   if (r.layout == kDetectLayout) r.layout_rules = &LayoutRulesOf(r.policy);
-  Status bound = Bind(r);  // 1
+  Status bound = lz::Bind(r);  // 1
   r.layout_rules = nullptr;
   if (!bound.ok()) return bound;
   if (r.device < 0) {  // 2
@@ -87,63 +94,61 @@ Status Selector::Prepare(Request& r) {
   return {};
 }
 
-Result<const Plan*> Selector::Select(Request& r) {
-  const Reclaimer::Guard guard;
-  KeepCurrent(r);
-  Facts key;
-  uint64_t hash;
-  const PlanCache& cache = *caches_[r.op->index()];
-  if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) return plan;  // 4
-  bool keep;
-  return Miss(r, key, hash, &keep);
-}
-
-Result<const Plan*> Selector::Select(Request& r, Box& site) {
-  if (const Plan* plan = LookupBox(site, r.facts, epochs_)) return plan;  // 4
-  if (before_selecting_) before_selecting_();
-  return Choose(r, site, [&](Facts& key, uint64_t hash, bool* keep) { return Miss(r, key, hash, keep); });
-}
-
-const Plan* Selector::Lookup(Request& r, Box& site) {
-  if (const Plan* plan = LookupBox(site, r.facts, epochs_)) return plan;
-  return *Choose(r, site, [](Facts&, uint64_t, bool*) { return Result<const Plan*>(nullptr); });
-}
-
-// Returns the plan in the table, otherwise the result of `miss`; the site keeps it if that is allowed.
-template <class OnMiss>
-Result<const Plan*> Selector::Choose(Request& r, Box& site, OnMiss&& miss) {
+const Plan* Selector::Lookup(Request& r, InlineCache& site, Missed* missed) const {
+  if (const Plan* plan = LookupInline(site, r.facts, epochs_)) return plan;
   const uint64_t generation = epochs_.Generation();  // before reading anything that it versions
   const Reclaimer::Guard guard;
-  KeepCurrent(r);
+  const Plan* plan = Lookup(r, missed);
   site.plan = nullptr;
-  Facts key;
-  uint64_t hash;
-  bool keep = true;  // a plan from the table may be kept
-  const Plan* cached = caches_[r.op->index()]->Find(r.state->classifier, r.facts, &key, &hash);
-  auto plan = cached ? Result<const Plan*>(cached) : miss(key, hash, &keep);
-  if (plan.ok() && *plan && keep) {
-    r.state->classifier.BoxOf(r.facts, &site.lo, &site.hi);
-    site.generation = generation;
-    site.plan = *plan;
-  }
+  if (plan) Refill(r, *plan, generation, &site);
   return plan;
 }
 
-// `*keep`: the choice may be remembered, here and by the caller.
-Result<const Plan*> Selector::Miss(Request& r, Facts& key, uint64_t hash, bool* keep) {
+Result<const Plan*> Selector::Select(Request& r) {
+  Missed missed;
+  if (const Plan* plan = Lookup(r, &missed)) return plan;  // 4
   if (before_selecting_) before_selecting_();
+  bool keep;
+  return SelectProven(r, missed, &keep);
+}
+
+Result<const Plan*> Selector::Select(Request& r, InlineCache& site) {
+  if (before_selecting_) before_selecting_();
+  const uint64_t generation = epochs_.Generation();
+  const Reclaimer::Guard guard;
+  Missed missed;
+  const Plan* plan = Lookup(r, &missed);  // 4
+  if (!plan) return Select(r, site, missed);
+  Refill(r, *plan, generation, &site);
+  return plan;
+}
+
+Result<const Plan*> Selector::Select(Request& r, InlineCache& site, Missed& missed) {
+  if (before_selecting_) before_selecting_();
+  const uint64_t generation = epochs_.Generation();
+  const Reclaimer::Guard guard;
+  site.plan = nullptr;
+  bool keep = false;
+  auto plan = SelectProven(r, missed, &keep);
+  if (plan.ok() && keep) Refill(r, **plan, generation, &site);
+  return plan;
+}
+
+// Tries the libraries that the choice rests on. `*keep`: the choice may be remembered, here and by the caller.
+Result<const Plan*> Selector::SelectProven(Request& r, Missed& missed, bool* keep) {
+  const Reclaimer::Guard guard;
   Backends not_now;
   while (true) {
     Backend* due = nullptr;
-    auto plan = SelectAnew(r, key, hash, not_now, keep, &due);
+    auto plan = SelectNew(r, missed, not_now, keep, &due);
     if (!due) return plan;
     if (!Prove(*due)) not_now.push_back(due);
   }
 }
 
 // `due`: a library that has to be tried before the choice holds; no other thread waits for this selection meanwhile.
-Result<const Plan*> Selector::SelectAnew(Request& r, Facts& key, uint64_t hash, const Backends& not_now, bool* keep,
-                                         Backend** due) {
+Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backends& not_now, bool* keep,
+                                        Backend** due) {
   const EpochValues epochs = epochs_.Current();  // before reading anything that they version
   auto policy = policies_.For(r.policy, *r.op);  // 3; may split classes further
   if (!policy.ok()) return policy.TakeStatus();
@@ -151,14 +156,18 @@ Result<const Plan*> Selector::SelectAnew(Request& r, Facts& key, uint64_t hash, 
   RefreshFacts(r);
   *keep = p.cache_enabled;
   PlanCache& cache = *caches_[r.op->index()];
+  const auto find = [&] { return cache.Find(r.state->classifier, r.facts, &missed.key, &missed.hash); };
   std::shared_ptr<SingleFlight::Flight> flight;
   if (p.cache_enabled) {
-    if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) return plan;
+    if (missed.generation != r.facts.v[kSlotGeneration]) {  // of other classes
+      missed.generation = r.facts.v[kSlotGeneration];
+      if (const Plan* plan = find()) return plan;
+    }
     if (p.cache_deduplication) {
-      flight = flights_.Board(r.op, key, hash);
-      // A leader looks again: another flight of this key may have landed between the miss and boarding.
-      if (const Plan* plan = cache.Find(r.state->classifier, r.facts, &key, &hash)) {
-        if (flight) flights_.Land(flight);
+      flight = flights_.Join(r.op, missed.key, missed.hash);
+      // A leader looks again: another flight of this key may have completed between the miss and Join.
+      if (const Plan* plan = find()) {
+        if (flight) flights_.Complete(flight);
         return plan;
       }
     }
@@ -167,11 +176,9 @@ Result<const Plan*> Selector::SelectAnew(Request& r, Facts& key, uint64_t hash, 
   auto report = Evaluate(r, **policy, not_now);
   *due = report.ok() ? Due(*report, Proofs::kPlan) : nullptr;
   Result<const Plan*> result = Choice(report);
-  *keep = *keep && result.ok() && !*due && !report->passing;
-  if (*keep) {
-    cache.Insert(key, hash, epochs, *result, size_t(p.cache_max_size));
-  }
-  if (flight) flights_.Land(flight);
+  *keep = *keep && result.ok() && !*due && !report->temporary;
+  if (*keep) cache.Insert(missed.key, missed.hash, epochs, *result, size_t(p.cache_max_size));
+  if (flight) flights_.Complete(flight);
   return result;
 }
 
@@ -204,7 +211,7 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
                                                 .got = "one that none of them describes"});
   }
   report.candidates = Filter(r, report.variant, device, policy, not_now);  // 5
-  report.passing = ApplyHeadroom(r, p, &report.candidates) || !not_now.empty();
+  report.temporary = ApplyHeadroom(r, p, &report.candidates) || !not_now.empty();
   report.lock = LockOf(r, report.variant, device, policy);
   const int best = Score(report.candidates, r, p, p.perfdb_enabled ? measurements_ : MeasurementSource());  // 6
   if (report.lock.empty()) {

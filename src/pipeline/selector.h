@@ -14,8 +14,8 @@
 #include "pipeline/context.h"
 #include "pipeline/dispatch.h"
 #include "pipeline/plan.h"
-#include "policy/store.h"
 #include "pipeline/score.h"
+#include "policy/store.h"
 
 namespace lz {
 
@@ -41,7 +41,14 @@ struct SelectionReport {
   int winner = -1;
   const Plan* plan = nullptr;
   uint64_t policy_hash = 0;
-  bool passing = false;  // depends on temporary facts (memory, a library's probe): not to be cached
+  bool temporary = false;  // depends on temporary facts (memory, a library's probe): not to be cached
+};
+
+// The class of a request that the plan cache does not have.
+struct Missed {
+  Facts key;
+  uint64_t hash;
+  int32_t generation;  // of the classifier that made the key
 };
 
 class Selector {
@@ -49,23 +56,24 @@ class Selector {
   Selector();
 
   // Stages 1 and 2. Facts are valid afterwards.
-  Status Prepare(Request& request);
+  Status Bind(Request& request);
   // Stages 3 to 7 of a prepared request: the cached plan or a new selection.
   Result<const Plan*> Select(Request& request);
-  // The same for a site that one thread owns: looks in its box first and refills it on a miss. If the box is empty
-  // afterwards, the choice holds for this call only (cache.enabled: false, or memory was short).
-  Result<const Plan*> Select(Request& request, Box& site);
-  // The same without a new selection: nullptr if neither the box nor the table has a plan.
-  const Plan* Lookup(Request& request, Box& site);
-  // Stage 4 alone: the cached plan of a prepared request, or nullptr.
-  const Plan* Lookup(Request& request) const {
+  // The same for a call site that one thread owns, after LookupInline found nothing; refills its inline cache. If that
+  // is empty afterwards, the choice holds for this call only (cache.enabled: false, or memory was short).
+  Result<const Plan*> Select(Request& request, InlineCache& site);
+  // Stage 4: the plan of a prepared request in the plan cache; nullptr: it has none, and `missed` is for Select.
+  const Plan* Lookup(Request& request, Missed* missed) const {
     const Reclaimer::Guard guard;
     KeepCurrent(request);
-    Facts key;
-    uint64_t hash;
-    return caches_[request.op->index()]->Find(request.state->classifier, request.facts, &key, &hash);
+    missed->generation = request.facts.v[kSlotGeneration];
+    return caches_[request.op->index()]->Find(request.state->classifier, request.facts, &missed->key, &missed->hash);
   }
-  // Stage 8; outputs must be set by BindOutput between Prepare and Run. If the plan's workspace would break the
+  // Both caches of a call site, in turn; nullptr: neither has a plan.
+  const Plan* Lookup(Request& request, InlineCache& site, Missed* missed) const;
+  // A new selection, after Lookup missed.
+  Result<const Plan*> Select(Request& request, InlineCache& site, Missed& missed);
+  // Stage 8; outputs must be set by BindOutput between Bind and Run. If the plan's workspace would break the
   // policy's headroom, a kernel that fits runs instead.
   Status Run(const Plan& plan, Request& request);
   // Runs the plan's fallback, after its host kernel failed in the binding.
@@ -98,20 +106,15 @@ class Selector {
   void set_parallel(const lz_parallel& parallel) { parallel_ = parallel; }
   const lz_parallel& parallel() const { return parallel_; }
   void CountFallback() { fallbacks_.fetch_add(1, std::memory_order_relaxed); }
-  uint64_t num_selections() const {
-    return selections_.load(std::memory_order_relaxed);
-  }  // selections that no
-     // cache served
+  // Selections that no cache served.
+  uint64_t num_selections() const { return selections_.load(std::memory_order_relaxed); }
   uint64_t num_fallbacks() const { return fallbacks_.load(std::memory_order_relaxed); }
   const ReferenceUses& reference_uses() const { return reference_uses_; }
 
  private:
-  template <class OnMiss>
-  Result<const Plan*> Choose(Request& request, Box& site, OnMiss&& miss);
-  Result<const Plan*> Miss(Request& request, Facts& key, uint64_t hash, bool* keep);
+  Result<const Plan*> SelectProven(Request& request, Missed& missed, bool* keep);
   using Backends = std::vector<const Backend*>;
-  Result<const Plan*> SelectAnew(Request& request, Facts& key, uint64_t hash, const Backends& not_now, bool* keep,
-                                 Backend** due);
+  Result<const Plan*> SelectNew(Request& request, Missed& missed, const Backends& not_now, bool* keep, Backend** due);
   Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or the reason why there is none
   Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Backends& not_now);
   Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, Proofs proofs);

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "base/export.h"
 #include "pipeline/filter.h"
 #include "pipeline/request_bytes.h"
 
@@ -22,7 +23,7 @@ void CopyStrided(const lz_tensor& from, const lz_tensor& to);
 uint64_t TransformBytes(const Transforms& transforms, const Request& request);
 
 // Checks that int32 holds every value of an index input in host memory; otherwise the caller's data are at fault.
-Status IndicesFit(const Request& request, size_t input);
+LZ_OWN Status IndicesFit(const Request& request, size_t input);
 
 // The tensors of one call as its kernel sees them.
 class TransformedTensors {

@@ -1,5 +1,5 @@
 // Merges layers into one Policy: later layers win, key by key. See policy.h; the parts
-// are policy_{keys,yaml,values,rules}.h.
+// are {keys,yaml,values}.h and rules.cpp.
 #include "policy/policy.h"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 // The files that are made from the key table: default policy, JSON schema, the guide's table.
 #include <string>
 
+#include "platform/device.h"
 #include "policy/keys.h"
 #include "policy/values.h"
-#include "platform/device.h"
 
 namespace lz {
 namespace {

@@ -4,8 +4,8 @@
 #include <array>
 #include <limits>
 
-#include "policy/values.h"
 #include "platform/device.h"
+#include "policy/values.h"
 
 namespace lz {
 namespace {

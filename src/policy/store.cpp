@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "base/json_reader.h"
+#include "platform/device.h"
 #include "policy/keys.h"
 #include "policy/names.h"
-#include "platform/device.h"
 
 namespace lz {
 namespace {
@@ -261,7 +261,7 @@ Result<std::vector<ResolvedRule>> Policies::ResolveRules(const Policy& policy, c
       rows.insert(rows.end(), constraints->begin(), constraints->end());
     }
     if (!applies) continue;
-    auto watched = registry_.Watch(op, rows);
+    auto watched = registry_.AddThresholds(op, rows);
     if (!watched.ok()) return watched.TakeStatus();
     resolved.push_back({&rule, std::move(*watched)});
   }

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "policy/policy.h"
 #include "policy/names.h"
+#include "policy/policy.h"
 #include "registry/registry.h"
 
 namespace lz {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/status.h"
-#include "policy/policy.h"
 #include "policy/keys.h"
+#include "policy/policy.h"
 #include "policy/yaml.h"
 
 namespace lz {

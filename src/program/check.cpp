@@ -183,16 +183,6 @@ int64_t Width(const Operand& operand) {
   return width;
 }
 
-bool IsDense(const lz_tensor& t) {
-  if (std::count(t.shape, t.shape + std::max(t.ndim, 0), 0) > 0) return true;
-  int64_t stride = 1;
-  for (int32_t d = t.ndim - 1; d >= 0; --d) {
-    if (t.shape[d] != 1 && t.strides[d] != stride) return false;
-    stride *= t.shape[d];
-  }
-  return true;
-}
-
 std::string ShapeText(std::span<const int64_t> shape, DType dtype) {
   std::string text;
   for (int64_t size : shape) text += (text.empty() ? "" : ", ") + std::to_string(size);

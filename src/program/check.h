@@ -10,8 +10,6 @@ namespace lz {
 // Elements that an operand reads or writes of one row; -1: the sizes are not those of a row.
 int64_t Width(const Operand& operand);
 
-bool IsDense(const lz_tensor& tensor);  // row-major without gaps
-
 std::string ShapeText(std::span<const int64_t> shape, DType dtype);  // [2, 3, 64] of float32
 
 // The error for every fault of a program itself.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/limits.h"
+#include "pipeline/request_memory.h"
 #include "pipeline/transform.h"
 #include "program/check.h"
 #include "program/run.h"

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "core/view.h"
+#include "engine/call.h"
 #include "pipeline/dispatch.h"
+#include "pipeline/request_memory.h"
 #include "pipeline/transform.h"
 #include "program/check.h"
 
@@ -45,8 +48,6 @@ struct Lent {
   void* owner;
   const RunOwner* calls;
 };
-
-bool IsHost(const Plan& plan) { return plan.kernel->spec.call != CallKind::kNative; }
 
 }  // namespace
 
@@ -149,6 +150,7 @@ bool ProgramRun::SetInputs(const ProgramStep& what, Step& step) {
 // Allocates memory for this run's rows, so that every tensor has its address.
 Status ProgramRun::Begin(const RunArguments& arguments) {
   arguments_ = &arguments;
+  missed_by_ = nullptr;
   const int64_t rows = arguments.batch * arguments.length;
   const int64_t bytes = program_.ArenaBytes(rows) + program_.SpareBytes(rows);
   if (arena_.use_count() > 1) arena_ = std::make_shared<Arena>();  // lent in the last run, and still held
@@ -198,12 +200,17 @@ Status ProgramRun::BindStep(const ProgramStep& what, Step& step, bool select) {
     r.policy = arguments_->policy;
     r.device = -1;
     step.plan = nullptr;
-    LZ_RETURN_IF_ERROR(program_.engine().Prepare(r));
+    LZ_RETURN_IF_ERROR(program_.engine().Bind(r));
   }
-  step.plan = program_.engine().Lookup(r, step.site);
+  Selector& selector = program_.engine().selector();
+  const bool missed = std::exchange(missed_by_, nullptr) == &step;  // by the team, just now
+  if (!missed) step.plan = selector.Lookup(r, step.site, &missed_);
   if (!step.plan) {
-    if (!select) return {};
-    auto plan = program_.engine().Select(r, step.site);
+    if (!select) {
+      missed_by_ = &step;
+      return {};
+    }
+    auto plan = selector.Select(r, step.site, missed_);
     if (!plan.ok()) return plan.TakeStatus();
     step.plan = *plan;
     if (arguments_->listener) arguments_->listener->selected(*step.plan, r);
@@ -253,17 +260,10 @@ Status ProgramRun::RunStep(Step& step, Call&& call) {
   for (size_t o = 0; step.copied >> o; ++o) {
     if (!(step.copied >> o & 1)) continue;
     wanted[o] = r.tensors[inputs + o];
-    Engine::BindOutput(r, o, spare);
+    BindOutput(r, o, spare);
     spare += AlignWorkspace(OutputBytes(r.outputs[o]));
   }
-  const RunListener* const listener = arguments_->listener;
-  const bool timed = listener && listener->starts;
-  if (timed) [[unlikely]]
-    listener->starts(r);
   Status status = call();
-  if (timed && status.ok()) [[unlikely]]
-    listener->ended(*step.plan, r);
-  if (status.ok() && r.fell_back && listener) listener->fell_back(*step.plan, r);
   for (size_t o = 0; step.copied >> o; ++o) {
     if (!(step.copied >> o & 1)) continue;
     if (status.ok()) CopyStrided(r.tensors[inputs + o], wanted[o]);
@@ -272,40 +272,24 @@ Status ProgramRun::RunStep(Step& step, Call&& call) {
   return status;
 }
 
-Status ProgramRun::CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r) {
-  const HostRuntime* host = program_.engine().host();
-  if (!host) {
-    return Status(
-        StatusCode::kNotInstalled,
-        {.field = "program: kernel " + kernel.id, .wanted = "a process with `import layerzero`", .got = "none"});
+// A step of a run: its memory is bound, and the tensors that a host kernel borrows keep the run's memory alive.
+struct ProgramRun::StepCaller : Caller {
+  explicit StepCaller(ProgramRun& owner) : run(owner) { listener = owner.arguments_->listener; }
+  Status RunHost(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
+    HostTensor tensors[kMaxTensors];
+    for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
+      if (r.tensors[i].ndim < 0) continue;
+      tensors[i] = {.view = r.tensors[i], .owner = new Lent(run.arena_, *run.arguments_), .release = &Lent::Release};
+    }
+    return run.program_.engine().CallHost(kernel, transforms, r, tensors);
   }
-  HostTensor tensors[kMaxTensors];
-  for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
-    if (r.tensors[i].ndim < 0) continue;
-    tensors[i] = {.view = r.tensors[i], .owner = new Lent(arena_, *arguments_), .release = &Lent::Release};
-  }
-  return host->call(kernel, r, transforms, tensors);
-}
-
-// Runs a step whose kernel is in the host language, or whose native kernel failed and has its fallback there.
-Status ProgramRun::RunHost(Step& step, Status native) {
-  const Plan& plan = *step.plan;
-  Request& r = step.request;
-  r.parallel = arguments_->parallel;
-  r.fell_back = !IsHost(plan);
-  if (r.fell_back) return plan.fallback ? CallHost(*plan.fallback, plan.fallback_transforms, r) : std::move(native);
-  plan.CountCall();
-  Status status = CallHost(*plan.kernel, plan.transforms, r);
-  if (!program_.engine().host() || !MayFallBack(plan, r, status)) return status;
-  Status answered = program_.engine().RunFallback(plan, r);
-  if (answered.code() == StatusCode::kHostKernel) answered = CallHost(*plan.fallback, plan.fallback_transforms, r);
-  return OutcomeOf(std::move(status), std::move(answered));
-}
+  ProgramRun& run;
+};
 
 // Runs native steps from *step on, which is bound, by one team. kHostKernel: *step is bound and is for the host
 // language. Ok before the last step: *step has no plan; choosing one may import a library, which is for the
 // caller's thread.
-Status ProgramRun::RunTogether(size_t* step) {
+Status ProgramRun::RunTogether(size_t* step, StepCaller& caller) {
   Engine& engine = program_.engine();
   const size_t bound = *step;  // if selections are not kept, binding it here again finds no plan
   Status status;
@@ -316,9 +300,9 @@ Status ProgramRun::RunTogether(size_t* step) {
       Step& s = steps_[*step];
       Prefetch(*step + 1);
       if (*step != bound) status = BindStep(program_.steps()[*step], s, false);
-      if (!status.ok() || !s.plan || IsHost(*s.plan)) return;
+      if (!status.ok() || !s.plan || IsHost(*s.plan->kernel)) return;
       s.request.parallel = &parallel;
-      status = RunStep(s, [&] { return engine.Run(*s.plan, s.request); });
+      status = RunStep(s, [&] { return RunNativeKernel(engine, *s.plan, s.request, caller); });
       if (!status.ok()) return;
     }
   });
@@ -327,15 +311,19 @@ Status ProgramRun::RunTogether(size_t* step) {
 
 Status ProgramRun::Run(const RunArguments& arguments) {
   LZ_RETURN_IF_ERROR(Begin(arguments));
+  Engine& engine = program_.engine();
+  StepCaller caller(*this);
   for (size_t s = 0; s < steps_.size();) {
-    Status status = BindStep(program_.steps()[s], steps_[s]);
-    if (status.ok() && !IsHost(*steps_[s].plan)) {
-      status = RunTogether(&s);
+    LZ_RETURN_IF_ERROR(BindStep(program_.steps()[s], steps_[s]));
+    if (!IsHost(*steps_[s].plan->kernel)) {
+      Status status = RunTogether(&s, caller);
       if (status.ok() && (s == steps_.size() || !steps_[s].plan)) continue;
+      if (!status.ok() && !(status.code() == StatusCode::kHostKernel && steps_[s].request.fell_back)) return status;
     }
-    if (!status.ok() && status.code() != StatusCode::kHostKernel) return status;
-    LZ_RETURN_IF_ERROR(RunStep(steps_[s], [&] { return RunHost(steps_[s], std::move(status)); }));
-    ++s;
+    Step& step = steps_[s++];
+    if (IsHost(*step.plan->kernel)) step.request.fell_back = false;
+    step.request.parallel = arguments_->parallel;
+    LZ_RETURN_IF_ERROR(RunStep(step, [&] { return RunHostKernel(engine, *step.plan, step.request, caller); }));
   }
   return {};
 }

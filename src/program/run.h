@@ -30,7 +30,7 @@ class ProgramRun {
   struct Step {
     explicit Step(const ProgramStep& what) : request(*what.op) {}
     Request request;
-    Box site;
+    InlineCache site;
     const Plan* plan = nullptr;
     int64_t policy = -1;
     bool steady = true;   // its tensors depend on the place only
@@ -58,9 +58,8 @@ class ProgramRun {
   lz_tensor CacheView(const Operand& operand, const lz_tensor& given, int64_t* sizes) const;
   template <class Call>
   Status RunStep(Step& step, Call&& call);
-  Status RunHost(Step& step, Status native);
-  Status CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& request);
-  Status RunTogether(size_t* step);
+  struct StepCaller;
+  Status RunTogether(size_t* step, StepCaller& caller);
 
   const Program& program_;
   const RunArguments* arguments_ = nullptr;
@@ -69,7 +68,9 @@ class ProgramRun {
   Team team_;
   char* memory_ = nullptr;
   Place place_;
-  uint64_t num_places_ = 0;  // places so far: the number of the current one
+  Missed missed_;                    // of the last look-up that found nothing
+  const Step* missed_by_ = nullptr;  // the step that the team has left without a plan
+  uint64_t num_places_ = 0;          // places so far: the number of the current one
 };
 
 }  // namespace lz

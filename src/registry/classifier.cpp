@@ -82,7 +82,7 @@ void Classifier::Finish() {
   }
 }
 
-void Classifier::BoxOf(const Facts& facts, Facts* lo, Facts* hi) const {
+void Classifier::RangeOf(const Facts& facts, Facts* lo, Facts* hi) const {
   for (size_t slot = 0; slot < kFactSlots; ++slot) {
     const int32_t v = facts.v[slot];
     lo->v[slot] = hi->v[slot] = v;

@@ -51,7 +51,7 @@ class Classifier {
   uint32_t predicates_used(int word) const { return uint32_t(masks_[size_t(kSlotPredicates0) + size_t(word)]); }
 
   // The class of `facts` as the range of all facts in it, both ends inclusive.
-  void BoxOf(const Facts& facts, Facts* lo, Facts* hi) const;
+  void RangeOf(const Facts& facts, Facts* lo, Facts* hi) const;
 
  private:
   int32_t generation_;

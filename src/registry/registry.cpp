@@ -312,7 +312,7 @@ Result<std::vector<Row>> Registry::ResolveAll(const Operation& op, std::span<con
   return rows;
 }
 
-Result<std::vector<Row>> Registry::Watch(const Operation& op, std::span<const Constraint> conditions) {
+Result<std::vector<Row>> Registry::AddThresholds(const Operation& op, std::span<const Constraint> conditions) {
   std::lock_guard lock(mutex_);
   Building& b = building_[op.index()];
   std::vector<Predicate> predicates = b.predicates;

@@ -108,7 +108,7 @@ class Registry {
   size_t Remove(std::string_view adapter);
   // Adds conditions of a policy to the classes, for the life of the process. Returns them resolved; refuses an
   // unknown field.
-  Result<std::vector<Row>> Watch(const Operation& op, std::span<const Constraint> conditions);
+  Result<std::vector<Row>> AddThresholds(const Operation& op, std::span<const Constraint> conditions);
   // Replaces the conditions of the previous measurements by those that the present ones need; an operation that is not
   // named has none. All or nothing.
   using Watches = std::map<const Operation*, std::vector<Constraint>>;

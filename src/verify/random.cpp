@@ -366,7 +366,7 @@ bool RandomCalls::AcceptsValues(const std::string& line) const {
   auto c = ParseCase(op_, line, Fills::kIntegers);
   if (!c.ok()) return false;
   Request r = c->MakeRequest();
-  return Engine::Get().Prepare(r).ok() && ReferenceAccepts(r).ok();
+  return Engine::Get().Bind(r).ok() && ReferenceAccepts(r).ok();
 }
 
 bool RandomCalls::Settle(Draft& draft) {
@@ -386,7 +386,7 @@ bool RandomCalls::Settle(Draft& draft) {
     if (!c.ok()) return false;
     Request r = c->MakeRequest();
     for (lz_tensor& t : r.tensors) t.data = nullptr;  // there are no elements
-    Status status = Engine::Get().Prepare(r);
+    Status status = Engine::Get().Bind(r);
     if (!status.ok()) {
       std::string_view field = status.parts().field;
       if (const size_t colon = field.rfind(": "); colon != field.npos) field.remove_prefix(colon + 2);

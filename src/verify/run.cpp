@@ -68,7 +68,7 @@ Result<const Plan*> SelectLocked(Selector& selector, Request& r, const KernelEnt
   auto scope = selector.policies().Scope(0, lock);
   if (!scope.ok()) return scope.TakeStatus();
   r.policy = *scope;
-  LZ_RETURN_IF_ERROR(selector.Prepare(r));
+  LZ_RETURN_IF_ERROR(selector.Bind(r));
   return selector.Select(r);
 }
 
@@ -301,7 +301,7 @@ bool IsAbout(const Status& status, std::string_view field) {
 
 CaseResult RunRefusal(Engine& engine, Case& c) {
   Request r = c.MakeRequest();
-  Status prepared = engine.Prepare(r);
+  Status prepared = engine.Bind(r);
   if (!prepared.ok()) {
     if (IsAbout(prepared, c.refused)) return {};
     return Failed("refused for another field: " + prepared.Text());

@@ -113,7 +113,7 @@ Status SelfTest(Selector& selector, const KernelEntry& kernel) {
     if (!parsed.ok()) continue;
     {  // calls that the contract refuses do not test the kernel
       Request r = parsed->MakeRequest();
-      if (!selector.Prepare(r).ok()) continue;
+      if (!selector.Bind(r).ok()) continue;
     }
     const CaseResult result = RunCase(selector, *parsed, kernel);
     passed += result.verdict == Verdict::kPassed;

@@ -93,7 +93,7 @@ TEST_P(OperationConformance, EveryCaseIsServed) {
     auto c = ParseCase(op(), line.text);
     ASSERT_TRUE(c.ok()) << line.Where() << "\n" << c.status().Text();
     Request r = c->MakeRequest();
-    Status prepared = Engine::Get().Prepare(r);
+    Status prepared = Engine::Get().Bind(r);
     ASSERT_TRUE(prepared.ok()) << line.Where() << "\n  " << prepared.Text();
     auto plan = Engine::Get().Select(r);
     EXPECT_TRUE(plan.ok()) << line.Where() << "\n  " << plan.status().Text();
@@ -125,12 +125,12 @@ TEST_P(OperationConformance, ReferenceIgnoresStrides) {
     auto c = ParseCase(op(), line.text);
     ASSERT_TRUE(c.ok()) << line.Where();
     Request r = c->MakeRequest();
-    ASSERT_TRUE(Engine::Get().Prepare(r).ok()) << line.Where();
+    ASSERT_TRUE(Engine::Get().Bind(r).ok()) << line.Where();
     auto expected = Expected::Of(r);
     Case other = *c;
     for (OwnedTensor& t : other.tensors) t = Reversed(t);
     Request q = other.MakeRequest();
-    ASSERT_TRUE(Engine::Get().Prepare(q).ok()) << line.Where();
+    ASSERT_TRUE(Engine::Get().Bind(q).ok()) << line.Where();
     auto again = Expected::Of(q);
     ASSERT_EQ(expected.ok(), again.ok()) << line.Where();
     if (!expected.ok()) continue;

@@ -369,7 +369,7 @@ TEST_F(Invariants, ReasonsOfDifferentKindsDiffer) {
   ASSERT_TRUE(c.ok()) << c.status().Text();
   Request r = c->MakeRequest();
   r.device = *other.context().FindByName("h100");
-  ASSERT_TRUE(other.Prepare(r).ok());
+  ASSERT_TRUE(other.Bind(r).ok());
   auto report = other.Explain(r);
   ASSERT_TRUE(report.ok()) << report.status().Text();
   std::map<std::string, std::vector<std::string_view>> codes;

@@ -128,7 +128,7 @@ class PositiveControl : public testing::TestWithParam<std::string> {
       auto c = ParseCase(op(), line.text);
       if (line.refuses() || !c.ok()) continue;
       Request r = c->MakeRequest();
-      if (!Engine::Get().Prepare(r).ok() || VariantOf(r) != variant) continue;
+      if (!Engine::Get().Bind(r).ok() || VariantOf(r) != variant) continue;
       int64_t size = 1;
       for (const OwnedTensor& t : c->tensors) size += t.numel();
       sized.emplace_back(size, std::move(*c));
@@ -189,7 +189,7 @@ class PositiveControl : public testing::TestWithParam<std::string> {
     const size_t inputs = op().num_inputs();
     for (Case c : cases) {
       Request r = c.MakeRequest();
-      if (!Engine::Get().Prepare(r).ok()) continue;
+      if (!Engine::Get().Bind(r).ok()) continue;
       if (target < inputs) {
         if (c.tensors[target].numel() > 0) dtypes.insert(c.tensors[target].dtype());
         continue;

@@ -38,7 +38,7 @@ class RandomCall : public testing::TestWithParam<std::string> {
     auto c = ParseCase(op(), line);
     if (!c.ok()) return Fail(line, c.status().Text());
     Request r = c->MakeRequest();
-    if (Status status = Engine::Get().Prepare(r); !status.ok()) return Fail(line, status.Text());
+    if (Status status = Engine::Get().Bind(r); !status.ok()) return Fail(line, status.Text());
     ++counts().calls;
     const int variant = VariantOf(r);
     if (variant < 0) return;
@@ -57,7 +57,7 @@ class RandomCall : public testing::TestWithParam<std::string> {
     auto c = ParseCase(op(), line, Fills::kIntegers);
     if (!c.ok()) return Fail(line, c.status().Text());
     Request r = c->MakeRequest();
-    const Status status = Engine::Get().Prepare(r);
+    const Status status = Engine::Get().Bind(r);
     if (status.ok()) return Fail(line, "a broken call is bound");
     ++counts().broken;
     const auto& parts = status.parts();

@@ -62,7 +62,7 @@ TEST_P(EmulatedCuda, AgreesWithTheReference) {
     ASSERT_TRUE(c.ok()) << line.Where() << "\n" << c.status().Text();
     // Values that a launch must refuse: the host does not see those of a device.
     Request request = c->MakeRequest();
-    if (!engine.Prepare(request).ok() || !verify::ReferenceAccepts(request).ok()) continue;
+    if (!engine.Bind(request).ok() || !verify::ReferenceAccepts(request).ok()) continue;
     const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
     if (result.verdict == verify::Verdict::kNotAdmitted) {
       refusal = result.text;

@@ -40,22 +40,22 @@ TEST(Engine, StartsWithoutMistakes) { EXPECT_TRUE(Engine::Get().startup().ok()) 
 TEST(Engine, RunsTheBestKernel) {
   RmsCall call;
   Engine& engine = Engine::Get();
-  Status prepared = engine.Prepare(call.request);
+  Status prepared = engine.Bind(call.request);
   ASSERT_TRUE(prepared.ok()) << prepared.Text();
   auto plan = engine.Select(call.request);
   ASSERT_TRUE(plan.ok()) << plan.status().Text();
   EXPECT_EQ((*plan)->kernel->id, "hwy.norm.rms");
-  Engine::BindOutput(call.request, 0, call.output.data.data());
+  BindOutput(call.request, 0, call.output.data.data());
   Status run = engine.Run(**plan, call.request);
   ASSERT_TRUE(run.ok()) << run.Text();
   EXPECT_NEAR(call.output.data[5], 0.5f, 1e-5f);
 }
 
-TEST(Engine, HitsTheBoxOfASite) {
+TEST(Engine, HitsTheInlineCacheOfASite) {
   RmsCall call;
   Engine& engine = Engine::Get();
-  Box site;
-  ASSERT_TRUE(engine.Prepare(call.request).ok());
+  InlineCache site;
+  ASSERT_TRUE(engine.Bind(call.request).ok());
   EXPECT_EQ(engine.Lookup(site, call.request.facts), nullptr);
   auto plan = engine.Select(call.request, site);
   ASSERT_TRUE(plan.ok());
@@ -68,7 +68,7 @@ TEST(Engine, SaysWhichArgumentDoesNotFit) {
   RmsCall call;
   Array wrong({65}, 1.0f);
   call.request.tensors[1] = wrong.tensor;
-  Status status = Engine::Get().Prepare(call.request);
+  Status status = Engine::Get().Bind(call.request);
   ASSERT_FALSE(status.ok());
   EXPECT_EQ(status.code(), StatusCode::kInvalidRequest);
   EXPECT_EQ(status.parts().field, "rms_norm: weight");
@@ -94,11 +94,11 @@ TEST(Engine, CopiesAStridedInputWhereTheKernelWantsItDense) {
   wide.strides = {128, 2};
   call.request.tensors[0] = wide.tensor;
   Engine& engine = Engine::Get();
-  ASSERT_TRUE(engine.Prepare(call.request).ok());
+  ASSERT_TRUE(engine.Bind(call.request).ok());
   auto plan = engine.Select(call.request);
   ASSERT_TRUE(plan.ok());
   EXPECT_EQ((*plan)->transforms.contiguous, 1u);
-  Engine::BindOutput(call.request, 0, call.output.data.data());
+  BindOutput(call.request, 0, call.output.data.data());
   ASSERT_TRUE(engine.Run(**plan, call.request).ok());
   EXPECT_NEAR(call.output.data[100], 0.5f, 1e-5f);
 }
@@ -109,7 +109,7 @@ TEST(Engine, ObeysALockInAScopeOrRefusesWithIt) {
   auto scope = engine.PolicyScope(0, R"({"locks": {"norm.rms": "ref.norm.rms"}})");
   ASSERT_TRUE(scope.ok()) << scope.status().Text();
   call.request.policy = *scope;
-  ASSERT_TRUE(engine.Prepare(call.request).ok());
+  ASSERT_TRUE(engine.Bind(call.request).ok());
   auto plan = engine.Select(call.request);
   ASSERT_TRUE(plan.ok()) << plan.status().Text();
   EXPECT_EQ((*plan)->kernel->id, "ref.norm.rms");
@@ -119,7 +119,7 @@ TEST(Engine, ObeysALockInAScopeOrRefusesWithIt) {
   ASSERT_TRUE(unknown.ok()) << unknown.status().Text();
   RmsCall second;
   second.request.policy = *unknown;
-  ASSERT_TRUE(engine.Prepare(second.request).ok());
+  ASSERT_TRUE(engine.Bind(second.request).ok());
   auto refused = engine.Select(second.request);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kNoKernel);
@@ -132,7 +132,7 @@ TEST(Engine, RulesDecideByShape) {  // proves: rules
   ASSERT_TRUE(scope.ok()) << scope.status().Text();
   RmsCall call;
   call.request.policy = *scope;
-  ASSERT_TRUE(engine.Prepare(call.request).ok());
+  ASSERT_TRUE(engine.Bind(call.request).ok());
   auto plan = engine.Select(call.request);
   ASSERT_TRUE(plan.ok()) << plan.status().Text();
   EXPECT_EQ((*plan)->kernel->id, "ref.norm.rms");

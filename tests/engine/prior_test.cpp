@@ -74,7 +74,7 @@ class EnginePrior : public testing::Test {
     EXPECT_TRUE(c.ok());
     Request r = c->MakeRequest();
     r.policy = policy;
-    EXPECT_TRUE(engine.Prepare(r).ok());
+    EXPECT_TRUE(engine.Bind(r).ok());
     auto plan = engine.Select(r);
     EXPECT_TRUE(plan.ok()) << plan.status().Text();
     return plan.ok() ? (*plan)->kernel->id : "";
@@ -99,7 +99,7 @@ TEST_F(EnginePrior, TimesOfWeightsByColumnsAreNotThoseOfWeightsByRows) {
     auto c = verify::ParseCase(*engine.Find("linear"), std::string("input=f32[4,64] weight=f32[64,64]") + weight);
     EXPECT_TRUE(c.ok());
     Request r = c->MakeRequest();
-    EXPECT_TRUE(engine.Prepare(r).ok());
+    EXPECT_TRUE(engine.Bind(r).ok());
     return OptionsOf(r);
   };
   using Options = std::map<std::string, std::string>;

@@ -162,23 +162,24 @@ TEST_F(PriorTest, RecordsThatAreReplacedTakeTheirCutsWithThem) {
   const int before = cuts();
   std::vector<int> seen;
   for (int64_t i = 0; i < 300; ++i) {
-    ASSERT_TRUE(Make({{RowOf(1, 64 + i, 1), RowOf(1, 4096 + 7 * i, 2), RowOf(100 + i, 4096, 3)}}).Watch(registry).ok());
+    ASSERT_TRUE(
+        Make({{RowOf(1, 64 + i, 1), RowOf(1, 4096 + 7 * i, 2), RowOf(100 + i, 4096, 3)}}).AddThresholds(registry).ok());
     seen.push_back(cuts());
   }
   EXPECT_GT(seen.front(), before);
   EXPECT_LE(*std::ranges::max_element(seen), seen.front() + 1);
   EXPECT_LE(Reclaimer::Get().num_waiting(), 2u);  // states that no reader holds are freed
-  ASSERT_TRUE(Make({{}}).Watch(registry).ok());
+  ASSERT_TRUE(Make({{}}).AddThresholds(registry).ok());
   EXPECT_EQ(cuts(), before);
 }
 
 TEST_F(PriorTest, CutsOfPoliciesStay) {
   const Constraint rule{"hidden", Rel::kGe, 777};
-  ASSERT_TRUE(registry.Watch(op, {&rule, 1}).ok());
+  ASSERT_TRUE(registry.AddThresholds(op, {&rule, 1}).ok());
   const int with_rule = op.state().classifier.num_thresholds();
-  ASSERT_TRUE(Make({{RowOf(1, 64, 1)}}).Watch(registry).ok());
+  ASSERT_TRUE(Make({{RowOf(1, 64, 1)}}).AddThresholds(registry).ok());
   EXPECT_GT(op.state().classifier.num_thresholds(), with_rule);
-  ASSERT_TRUE(Make({{}}).Watch(registry).ok());
+  ASSERT_TRUE(Make({{}}).AddThresholds(registry).ok());
   EXPECT_EQ(op.state().classifier.num_thresholds(), with_rule);
 }
 
@@ -212,7 +213,7 @@ TEST_F(PriorTest, OfTheOptionsThatACallHasTheMostAnswer) {
   EXPECT_EQ(at({{"format", "mxfp4"}}), 0);
   EXPECT_EQ(at({}), 0);
 
-  ASSERT_TRUE(prior.Watch(registry).ok());
+  ASSERT_TRUE(prior.AddThresholds(registry).ok());
   const int32_t* masks = linear.state().classifier.masks();
   const auto watched = [&](const char* name) {
     const Field& field = linear.fields()[*linear.FindField(name)];
@@ -273,7 +274,7 @@ TEST_F(PriorTest, AllCallsOfAClassHaveOneAnswer) {
     records.push_back(r);
   }
   const Prior prior = Make({records});
-  ASSERT_TRUE(prior.Watch(registry).ok());
+  ASSERT_TRUE(prior.AddThresholds(registry).ok());
   const Classifier& classifier = op.state().classifier;
   const size_t slot = op.first_axis_slot();
   std::set<double> answers;
@@ -281,7 +282,7 @@ TEST_F(PriorTest, AllCallsOfAClassHaveOneAnswer) {
     Facts facts{}, lo, hi;
     facts.v[slot] = 1 + int32_t(random() % 2000);
     facts.v[slot + 1] = 1 + int32_t(random() % 20000);
-    classifier.BoxOf(facts, &lo, &hi);
+    classifier.RangeOf(facts, &lo, &hi);
     const double here = At(prior, facts.v[slot], facts.v[slot + 1]);
     answers.insert(here);
     for (int k = 0; k < 4; ++k) {

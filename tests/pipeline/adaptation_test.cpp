@@ -116,7 +116,7 @@ TEST_F(AdaptationTest, ACastHasItsCostAndItsOwnClass) {
   }
   Call& same = MakeCall("attention", "query=f32[1,3,2,8] key=f32[1,5,2,8] value=f32[1,5,2,8]");
   ASSERT_TRUE(selector.Select(mixed.r).ok());
-  ASSERT_TRUE(selector.Prepare(same.r).ok());
+  ASSERT_TRUE(selector.Bind(same.r).ok());
   auto plan = selector.Select(same.r);
   ASSERT_TRUE(plan.ok());
   EXPECT_FALSE((*plan)->transforms.any());
@@ -178,7 +178,7 @@ class LayoutTest : public SelectorFixture {
   }
   std::string FoundIn(const std::string& line) {
     Call& c = Attention(line);
-    Status status = selector.Prepare(c.r);
+    Status status = selector.Bind(c.r);
     return status.ok() ? Found(c.r) : status.Text();
   }
   // q, k, v of one shape.
@@ -235,23 +235,23 @@ TEST_F(LayoutTest, StridesOfATransposedViewDecide) {
   };
   Call& all = Attention(Same("f32[1,5,7,8]"));
   for (size_t i = 0; i < 3; ++i) swap(all.r, i);
-  ASSERT_TRUE(selector.Prepare(all.r).ok());
+  ASSERT_TRUE(selector.Bind(all.r).ok());
   EXPECT_EQ(Found(all.r), "BHSD by strides");
   Call& some = Attention(Same("f32[1,5,7,8]"));
   swap(some.r, 0);
-  ASSERT_TRUE(selector.Prepare(some.r).ok());
+  ASSERT_TRUE(selector.Bind(some.r).ok());
   EXPECT_EQ(Found(some.r), "perhaps BSHD by assumed");
   Call& against = Attention(Same("f32[1,5,8,8]"));  // 8 heads would be usual, 5 not
   for (size_t i = 0; i < 3; ++i) swap(against.r, i);
-  ASSERT_TRUE(selector.Prepare(against.r).ok());
+  ASSERT_TRUE(selector.Bind(against.r).ok());
   EXPECT_EQ(Found(against.r), "perhaps BSHD by head_counts");
   Call& turned = Attention(Same("f32[1,128,12,8]"));  // a cache of 12 heads, turned, or a projection of 128
   for (size_t i = 0; i < 3; ++i) swap(turned.r, i);
-  ASSERT_TRUE(selector.Prepare(turned.r).ok());
+  ASSERT_TRUE(selector.Bind(turned.r).ok());
   EXPECT_EQ(Found(turned.r), "perhaps BHSD by strides");
   Call& given = MakeCall("attention", Same("f32[1,128,12,8]"), 0);
   for (size_t i = 0; i < 3; ++i) swap(given.r, i);
-  ASSERT_TRUE(selector.Prepare(given.r).ok());
+  ASSERT_TRUE(selector.Bind(given.r).ok());
   EXPECT_EQ(Found(given.r), "BSHD by argument");
 }
 TEST_F(LayoutTest, StrictModeRefusesWhatNothingDecides) {
@@ -262,11 +262,11 @@ TEST_F(LayoutTest, StrictModeRefusesWhatNothingDecides) {
 }
 TEST_F(LayoutTest, AnArgumentIsObeyedAndOutputsFollowIt) {
   Call& c = MakeCall("attention", "query=f32[1,2,5,8] key=f32[1,2,5,8] value=f32[1,2,5,4]", 1);
-  ASSERT_TRUE(selector.Prepare(c.r).ok());
+  ASSERT_TRUE(selector.Bind(c.r).ok());
   EXPECT_EQ(Found(c.r), "BHSD by argument");
   EXPECT_EQ((std::vector<int64_t>(c.r.outputs[0].physical, c.r.outputs[0].physical + 4)),
             (std::vector<int64_t>{1, 2, 5, 4}));
-  ASSERT_TRUE(selector.Prepare(c.r).ok());  // again, as an error's explanation does: not turned twice
+  ASSERT_TRUE(selector.Bind(c.r).ok());  // again, as an error's explanation does: not turned twice
   EXPECT_EQ((std::vector<int64_t>(c.r.outputs[0].physical, c.r.outputs[0].physical + 4)),
             (std::vector<int64_t>{1, 2, 5, 4}));
 }

@@ -73,15 +73,15 @@ TEST_F(CacheTest, NoEpochMayAdvance) {
 
 TEST_F(CacheTest, NoEpochMayAdvanceForABox) {
   const Facts facts = FactsOf(1);
-  Box box;
-  Op().state().classifier.BoxOf(facts, &box.lo, &box.hi);
-  box.plan = &plans[0];
-  EXPECT_EQ(LookupBox(box, facts, epochs), nullptr) << "a box without a generation";
+  InlineCache site;
+  Op().state().classifier.RangeOf(facts, &site.lo, &site.hi);
+  site.plan = &plans[0];
+  EXPECT_EQ(LookupInline(site, facts, epochs), nullptr) << "one without a generation";
   for (int kind = 0; kind < int(EpochKind::kCount); ++kind) {
-    box.generation = epochs.Generation();
-    ASSERT_EQ(LookupBox(box, facts, epochs), &plans[0]);
+    site.generation = epochs.Generation();
+    ASSERT_EQ(LookupInline(site, facts, epochs), &plans[0]);
     epochs.Advance(EpochKind(kind));
-    ASSERT_EQ(LookupBox(box, facts, epochs), nullptr) << "epoch " << kind;
+    ASSERT_EQ(LookupInline(site, facts, epochs), nullptr) << "epoch " << kind;
   }
 }
 
@@ -134,27 +134,27 @@ TEST(SingleFlightTest, OneLeads) {
   SingleFlight flights;
   Facts key = FactsOf(1);
   int op = 0, other_op = 0;
-  auto leader = flights.Board(&op, key, 5);
+  auto leader = flights.Join(&op, key, 5);
   ASSERT_NE(leader, nullptr);
-  auto other = flights.Board(&other_op, key, 5);
+  auto other = flights.Join(&other_op, key, 5);
   EXPECT_NE(other, nullptr) << "equal keys of two operations are two flights";
-  auto different = flights.Board(&op, FactsOf(2), 5);
+  auto different = flights.Join(&op, FactsOf(2), 5);
   EXPECT_NE(different, nullptr) << "equal hashes of two keys are two flights";
   std::atomic<bool> returned = false;
   std::thread follower([&] {
-    EXPECT_EQ(flights.Board(&op, key, 5), nullptr);
+    EXPECT_EQ(flights.Join(&op, key, 5), nullptr);
     returned = true;
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(returned);
-  flights.Land(leader);
+  flights.Complete(leader);
   follower.join();
   EXPECT_TRUE(returned);
-  auto again = flights.Board(&op, key, 5);
+  auto again = flights.Join(&op, key, 5);
   EXPECT_NE(again, nullptr);
-  flights.Land(again);
-  flights.Land(other);
-  flights.Land(different);
+  flights.Complete(again);
+  flights.Complete(other);
+  flights.Complete(different);
 }
 
 }  // namespace

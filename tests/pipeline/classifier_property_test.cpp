@@ -1,5 +1,5 @@
 // Soundness of classes: requests with equal keys satisfy exactly the same rows of all kernels, variants and policies; a
-// box holds a request exactly when its class is the same; the table agrees with the box. On random registries.
+// inline cache holds a request exactly when its class is the same; the table agrees with it. On random registries.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -142,7 +142,7 @@ class Soundness {
     RegisterRandomKernels(random_, registry_, op, &texts_);
     std::vector<Constraint> watched;
     for (int64_t n = random_.Below(4); n > 0; --n) watched.push_back(RandomRow(random_, op, &texts_));
-    auto rows = registry_.Watch(op, watched);
+    auto rows = registry_.AddThresholds(op, watched);
     if (rows.ok()) rows_ = std::move(*rows);
     for (const KernelEntry* k : registry_.Kernels(&op)) rows_.insert(rows_.end(), k->rows.begin(), k->rows.end());
     for (const auto& v : op.state().variant_conditions) rows_.insert(rows_.end(), v.begin(), v.end());
@@ -192,13 +192,13 @@ class Soundness {
     const bool same = Hot().equal(keys_[a], keys_[b]);
     ++pairs;
     equal += same && a != b;
-    Box box;
-    classifier.BoxOf(ra.facts, &box.lo, &box.hi);
+    InlineCache site;
+    classifier.RangeOf(ra.facts, &site.lo, &site.hi);
     static const Plan plan;
     Epochs epochs;
-    box.generation = epochs.Generation();
-    box.plan = &plan;
-    ASSERT_EQ(LookupBox(box, rb.facts, epochs) == &plan, same) << op.name() << ": requests " << a << " and " << b;
+    site.generation = epochs.Generation();
+    site.plan = &plan;
+    ASSERT_EQ(LookupInline(site, rb.facts, epochs) == &plan, same) << op.name() << ": requests " << a << " and " << b;
     PlanCache cache(epochs);
     Facts key;
     uint64_t hash;

@@ -46,7 +46,7 @@ class SelectorFixture : public testing::Test {
     return c;
   }
   Status Prepare(Call& c) {
-    LZ_RETURN_IF_ERROR(selector.Prepare(c.r));
+    LZ_RETURN_IF_ERROR(selector.Bind(c.r));
     for (size_t o = 0; o < c.r.op->num_outputs(); ++o) {
       const OutputShape& shape = c.r.outputs[o];
       c.outputs.push_back(
@@ -66,7 +66,7 @@ class SelectorFixture : public testing::Test {
     return plan;
   }
   SelectionReport Explain(Call& c) {
-    EXPECT_TRUE(selector.Prepare(c.r).ok());
+    EXPECT_TRUE(selector.Bind(c.r).ok());
     auto report = selector.Explain(c.r);
     EXPECT_TRUE(report.ok()) << report.status().Text();
     return std::move(*report);

@@ -35,7 +35,7 @@ class SelectorProof : public SelectorFixture {
   }
   Request Norm() {
     Call& c = MakeCall("rms_norm", "input=f32[2,64] weight=f32[64]");
-    EXPECT_TRUE(selector.Prepare(c.r).ok());
+    EXPECT_TRUE(selector.Bind(c.r).ok());
     return c.r;
   }
   std::string Chosen() {

@@ -53,7 +53,7 @@ class SelectorTest : public testing::Test {
     parsed.push_back(std::make_unique<verify::Case>(std::move(*verify::ParseCase(op, line))));
     Request r = parsed.back()->MakeRequest();
     r.flags = flags;
-    EXPECT_TRUE(selector.Prepare(r).ok());
+    EXPECT_TRUE(selector.Bind(r).ok());
     auto report = selector.Explain(r);
     EXPECT_TRUE(report.ok()) << report.status().Text();
     return std::move(*report);
@@ -226,7 +226,7 @@ TEST_F(SelectorTest, TheWinnerDoesNotDependOnTheOrderOfCandidates) {
     });
     auto c = verify::ParseCase(*fresh.registry().Find("rms_norm"), "input=f32[2,64] weight=f32[64]");
     Request r = c->MakeRequest();
-    ASSERT_TRUE(fresh.Prepare(r).ok());
+    ASSERT_TRUE(fresh.Bind(r).ok());
     auto report = fresh.Explain(r);
     ASSERT_TRUE(report.ok());
     if (first.empty()) first = Winner(*report);
@@ -241,7 +241,7 @@ TEST_F(SelectorTest, WithoutFallbackNoReferenceRuns) {
   EXPECT_EQ(report.winner, -1);
   EXPECT_TRUE(Has(report, "hwy.norm.rms", ReasonCode::kPolicyDenied));
   Request r = parsed.back()->MakeRequest();
-  ASSERT_TRUE(selector.Prepare(r).ok());
+  ASSERT_TRUE(selector.Bind(r).ok());
   auto plan = selector.Select(r);
   ASSERT_FALSE(plan.ok());
   EXPECT_EQ(plan.status().code(), StatusCode::kNoKernel);
@@ -281,7 +281,7 @@ TEST_F(SelectorTest, ACaptureThatExcludesEveryKernelNamesThem) {
     Request r = c->MakeRequest();
     r.flags = flags;
     r.policy = policy;
-    EXPECT_TRUE(selector.Prepare(r).ok());
+    EXPECT_TRUE(selector.Bind(r).ok());
     return selector.Select(r);
   };
   Register({{.id = "narrow.k", .platform = Platform::kRocm}});  // refused for its platform, too: not named
@@ -334,7 +334,7 @@ TEST_F(SelectorTest, AFailingKernelFallsBackOnceUnlessItIsLocked) {
   Register({{.id = "bad.k", .priority = 100, .launch = &Fails}});
   auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
   Request r = c->MakeRequest();
-  ASSERT_TRUE(selector.Prepare(r).ok());
+  ASSERT_TRUE(selector.Bind(r).ok());
   auto plan = selector.Select(r);
   ASSERT_TRUE(plan.ok());
   ASSERT_EQ((*plan)->kernel->id, "bad.k");
@@ -347,7 +347,7 @@ TEST_F(SelectorTest, AFailingKernelFallsBackOnceUnlessItIsLocked) {
 
   Configure(R"({"locks": {"norm.rms": "bad.k"}})");
   Request locked = c->MakeRequest();
-  ASSERT_TRUE(selector.Prepare(locked).ok());
+  ASSERT_TRUE(selector.Bind(locked).ok());
   plan = selector.Select(locked);
   ASSERT_TRUE(plan.ok());
   EXPECT_TRUE((*plan)->locked);
@@ -360,7 +360,7 @@ TEST_F(SelectorTest, AWholeClassSharesItsPlan) {
   for (const char* line : {"input=f32[2,64]", "input=f32[3,64]", "input=f32[1000,65]"}) {
     auto c = verify::ParseCase(op, line);
     Request r = c->MakeRequest();
-    ASSERT_TRUE(selector.Prepare(r).ok());
+    ASSERT_TRUE(selector.Bind(r).ok());
     ASSERT_TRUE(selector.Select(r).ok());
   }
   EXPECT_EQ(selector.cache_stats().inserted, 1u);
@@ -370,7 +370,7 @@ TEST_F(SelectorTest, TheCacheCanBeOff) {
   auto c = verify::ParseCase(op, "input=f32[2,64]");
   for (int i = 0; i < 3; ++i) {
     Request r = c->MakeRequest();
-    ASSERT_TRUE(selector.Prepare(r).ok());
+    ASSERT_TRUE(selector.Bind(r).ok());
     ASSERT_TRUE(selector.Select(r).ok());
   }
   EXPECT_EQ(selector.cache_stats().inserted, 0u);
@@ -379,11 +379,11 @@ TEST_F(SelectorTest, TheCacheCanBeOff) {
 // A place in the program (a call site of Python, of torch's operators, of a program, of the C ABI) keeps a choice too.
 TEST_F(SelectorTest, WhereTheCacheIsOffNoPlaceKeepsAChoice) {
   auto c = verify::ParseCase(op, "input=f32[2,64]");
-  Box site;
+  InlineCache site;
   const auto select = [&] {
     Request r = c->MakeRequest();
-    ASSERT_TRUE(selector.Prepare(r).ok());
-    if (LookupBox(site, r.facts, selector.epochs())) return;
+    ASSERT_TRUE(selector.Bind(r).ok());
+    if (LookupInline(site, r.facts, selector.epochs())) return;
     ASSERT_TRUE(selector.Select(r, site).ok());
   };
   for (int i = 0; i < 3; ++i) select();
@@ -401,10 +401,10 @@ TEST_F(SelectorTest, APassingChoiceIsKeptNowhere) {
   Register({{.id = "large.k", .priority = 100, .workspace = [](const lz_kernel_args*) { return uint64_t{64} << 20; }}});
   selector.set_free_memory([] { return int64_t{1 << 20}; });
   auto c = verify::ParseCase(op, "input=f32[2,64]");
-  Box site;
+  InlineCache site;
   for (int i = 0; i < 3; ++i) {
     Request r = c->MakeRequest();
-    ASSERT_TRUE(selector.Prepare(r).ok());
+    ASSERT_TRUE(selector.Bind(r).ok());
     auto plan = selector.Select(r, site);
     ASSERT_TRUE(plan.ok());
     EXPECT_NE((*plan)->kernel->id, "large.k");
@@ -416,7 +416,7 @@ TEST_F(SelectorTest, APassingChoiceIsKeptNowhere) {
 TEST_F(SelectorTest, ARemovedKernelIsChosenNoMoreAndItsPlanStaysValid) {
   const auto selected = [&](verify::Case& c, Request* r) {
     *r = c.MakeRequest();
-    EXPECT_TRUE(selector.Prepare(*r).ok());
+    EXPECT_TRUE(selector.Bind(*r).ok());
     return selector.Select(*r);
   };
   auto c = verify::ParseCase(op, "input=f32[2,64]");

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "policy/policy.h"
 #include "policy/keys.h"
+#include "policy/policy.h"
 #include "test_paths.h"
 
 namespace lz {

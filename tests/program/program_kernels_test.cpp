@@ -6,6 +6,7 @@
 #include <cmath>
 #include <thread>
 
+#include "pipeline/request_memory.h"
 #include "program/check.h"
 #include "program_fixture.h"
 

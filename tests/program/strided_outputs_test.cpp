@@ -33,7 +33,7 @@ class StridedOutputs : public ProgramFixture {
     if (!scope.ok()) return scope.status().Text();
     Request r = c->MakeRequest();
     r.policy = *scope;
-    if (!engine.Prepare(r).ok()) return {};
+    if (!engine.Bind(r).ok()) return {};
     auto plan = engine.Select(r);
     if (!plan.ok() || (*plan)->kernel != &kernel || !TakesStridedOutputs(**plan)) return {};
     std::vector<OwnedTensor> dense, gaps;

@@ -19,7 +19,7 @@ constexpr int kRounds = 300;
 constexpr int kRounds = 3000;
 #endif
 
-// A value that a freed box would not hold any more.
+// A value that freed memory would not hold any more.
 struct Boxed {
   explicit Boxed(int64_t v) : value(v), check(~v) {}
   ~Boxed() { check = value = 0; }
@@ -167,7 +167,7 @@ TEST(SelectorRace, OneSelectionForManyThreads) {
       threads.emplace_back([&, t] {
         auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
         Request r = c->MakeRequest();
-        if (!selector.Prepare(r).ok()) return;
+        if (!selector.Bind(r).ok()) return;
         ready.fetch_add(1);
         while (ready.load() < kThreads) std::this_thread::yield();
         auto plan = selector.Select(r);
@@ -200,7 +200,7 @@ TEST(SelectorRace, WithoutDeduplicationNobodyWaits) {  // proves: cache.enable_d
     const auto select = [&] {
       auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
       Request r = c->MakeRequest();
-      EXPECT_TRUE(selector.Prepare(r).ok() && selector.Select(r).ok());
+      EXPECT_TRUE(selector.Bind(r).ok() && selector.Select(r).ok());
     };
     std::thread a(select), b(select);
     a.join();
@@ -210,6 +210,12 @@ TEST(SelectorRace, WithoutDeduplicationNobodyWaits) {  // proves: cache.enable_d
 }
 
 // A policy that denies a kernel is in force for every selection that starts after Configure returned.
+// As a call site does it.
+Result<const Plan*> SelectAt(Selector& selector, Request& r, InlineCache& site) {
+  if (const Plan* plan = LookupInline(site, r.facts, selector.epochs())) return plan;
+  return selector.Select(r, site);
+}
+
 TEST(SelectorRace, NoStalePlanAfterConfigure) {
   Selector selector;
   const Operation& op = *selector.registry().Find("rms_norm");
@@ -218,12 +224,12 @@ TEST(SelectorRace, NoStalePlanAfterConfigure) {
   std::atomic<uint64_t> stale = 0, calls = 0;
   const auto caller = [&] {
     auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
-    Box site;
+    InlineCache site;
     while (!stop.load(std::memory_order_relaxed)) {
       const int before = state.load(std::memory_order_acquire);
       Request r = c->MakeRequest();
-      if (!selector.Prepare(r).ok()) continue;
-      auto plan = calls.load(std::memory_order_relaxed) % 3 ? selector.Select(r, site) : selector.Select(r);
+      if (!selector.Bind(r).ok()) continue;
+      auto plan = calls.load(std::memory_order_relaxed) % 3 ? SelectAt(selector, r, site) : selector.Select(r);
       const int after = state.load(std::memory_order_acquire);
       calls.fetch_add(1, std::memory_order_relaxed);
       if (!plan.ok() || before != after) continue;
@@ -258,12 +264,12 @@ TEST(SelectorRace, ClassifiersAreReplacedUnderCallers) {
   std::atomic<uint64_t> calls = 0, failed = 0;
   const auto caller = [&] {
     auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
-    Box site;
+    InlineCache site;
     while (!stop.load(std::memory_order_relaxed)) {
       Request r = c->MakeRequest();
-      if (!selector.Prepare(r).ok()) continue;
+      if (!selector.Bind(r).ok()) continue;
       const auto plan =
-          calls.fetch_add(1, std::memory_order_relaxed) % 3 ? selector.Select(r, site) : selector.Select(r);
+          calls.fetch_add(1, std::memory_order_relaxed) % 3 ? SelectAt(selector, r, site) : selector.Select(r);
       if (!plan.ok() || !selector.Explain(r).ok()) failed.fetch_add(1);
     }
   };
@@ -297,12 +303,12 @@ TEST(SelectorRace, NoPlanOfARemovedKernel) {
   std::atomic<uint64_t> wrong = 0, calls = 0;
   const auto caller = [&] {
     auto c = verify::ParseCase(op, "input=f32[2,64] weight=f32[64]");
-    Box site;
+    InlineCache site;
     while (!stop.load(std::memory_order_relaxed)) {
       const int before = state.load(std::memory_order_acquire);
       Request r = c->MakeRequest();
-      if (!selector.Prepare(r).ok()) continue;
-      auto plan = calls.load(std::memory_order_relaxed) % 3 ? selector.Select(r, site) : selector.Select(r);
+      if (!selector.Bind(r).ok()) continue;
+      auto plan = calls.load(std::memory_order_relaxed) % 3 ? SelectAt(selector, r, site) : selector.Select(r);
       const int after = state.load(std::memory_order_acquire);
       calls.fetch_add(1, std::memory_order_relaxed);
       if (before != after || before % 2 == 0) continue;

@@ -7,10 +7,10 @@
 #include "arguments.h"
 #include "call.h"
 
-namespace lz::door {
+namespace lz::python {
 
-struct Question {
-  OpDoor* door = nullptr;
+struct ExplainRequest {
+  OpBinding* binding = nullptr;
   Arguments arguments;  // borrowed from the Python arguments
   Descriptions descriptions;
   std::optional<Request> request;  // points into `descriptions`
@@ -19,6 +19,6 @@ struct Question {
 };
 
 // Reads it as a call would, without preparing. Returns false with a Python error set.
-bool ReadQuestion(PyObject* args, Question* question);
+bool ReadExplainRequest(PyObject* args, ExplainRequest* request);
 
-}  // namespace lz::door
+}  // namespace lz::python

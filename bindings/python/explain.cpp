@@ -1,13 +1,12 @@
 // Inspection of a call by the engine, and the calls that the slow path returns: nothing here is on the fast path.
-#include "question.h"
+#include "explain.h"
 
-#include "bindings/profiler_event.h"
 #include "random.h"
 #include "torch_bridge.h"
 
-namespace lz::door {
+namespace lz::python {
 
-bool ReadQuestion(PyObject* args, Question* q) {
+bool ReadExplainRequest(PyObject* args, ExplainRequest* q) {
   PyObject *callable, *positional, *named;
   const char* device = nullptr;
   int of_chosen = 0;
@@ -17,8 +16,8 @@ bool ReadQuestion(PyObject* args, Question* q) {
   }
   if (of_chosen) q->proofs = Proofs::kChosen;
   if (device) q->device = device;
-  q->door = DoorOf(callable);
-  if (!q->door) {
+  q->binding = BindingOf(callable);
+  if (!q->binding) {
     PyErr_SetString(PyExc_TypeError, "wanted one of LayerZero's operations");
     return false;
   }
@@ -30,67 +29,59 @@ bool ReadQuestion(PyObject* args, Question* q) {
   for (Py_ssize_t i = 0; i < PyTuple_Size(names); ++i) {
     all.push_back(PyDict_GetItemWithError(named, PyTuple_GetItem(names, i)));
   }
-  const bool parsed = ParseArguments(*q->door, all.data(), PyTuple_Size(positional), names, &q->arguments);
+  const bool parsed = ParseArguments(*q->binding, all.data(), PyTuple_Size(positional), names, &q->arguments);
   Py_DecRef(names);
   if (!parsed) return false;
-  q->request.emplace(*q->door->op);
-  const Read read = ReadTensorsOrDescriptions(*q->door, q->arguments, &*q->request, &q->descriptions);
+  q->request.emplace(*q->binding->op);
+  const Read read = ReadTensorsOrDescriptions(*q->binding, q->arguments, &*q->request, &q->descriptions);
   if (read == Read::kSlow) {
     PyErr_SetString(PyExc_TypeError, "wanted plain tensors outside torch's modes and transforms");
   }
-  if (read == Read::kOk && LeavesDraw(*q->door, q->arguments)) DescribeDraw(*q->door, &*q->request, &q->descriptions);
-  return read == Read::kOk && ReadScalars(*q->door, q->arguments, &*q->request);
+  if (read == Read::kOk && NeedsDraw(*q->binding, q->arguments))
+    DescribeDraw(*q->binding, &*q->request, &q->descriptions);
+  return read == Read::kOk && ReadScalars(*q->binding, q->arguments, &*q->request);
 }
 
 PyObject* Check(PyObject*, PyObject* args) {
-  Question q;
-  if (!ReadQuestion(args, &q)) return nullptr;
+  ExplainRequest q;
+  if (!ReadExplainRequest(args, &q)) return nullptr;
   const Request& r = *q.request;
-  if (Status status = Engine::Get().Prepare(*q.request); !status.ok()) return Raise(status, &*q.request);
-  if (!TellLayout(r)) return nullptr;
+  if (Status status = Engine::Get().Bind(*q.request); !status.ok()) return Raise(status, &*q.request);
+  if (!WarnIfLayoutGuessed(r)) return nullptr;
   if (r.op->layout_names().empty()) Py_RETURN_NONE;
   return PyUnicode_FromString(r.op->layout_names()[size_t(r.layout)].c_str());
 }
 
 PyObject* Explain(PyObject*, PyObject* args) {
-  Question q;
-  if (!ReadQuestion(args, &q)) return nullptr;
+  ExplainRequest q;
+  if (!ReadExplainRequest(args, &q)) return nullptr;
   auto text = Engine::Get().Explain(*q.request, q.device, q.proofs);
   if (!text.ok()) return Raise(text.status());
   return PyUnicode_FromStringAndSize(text->data(), Py_ssize_t(text->size()));
 }
 
 PyObject* Which(PyObject*, PyObject* args) {
-  Question q;
-  if (!ReadQuestion(args, &q)) return nullptr;
-  if (Status status = Engine::Get().Prepare(*q.request); !status.ok()) return Raise(status, &*q.request);
-  Box site;
-  auto plan = SelectOutside(*q.request, &site);
+  ExplainRequest q;
+  if (!ReadExplainRequest(args, &q)) return nullptr;
+  if (Status status = Engine::Get().Bind(*q.request); !status.ok()) return Raise(status, &*q.request);
+  InlineCache site;
+  auto plan = SelectWithoutGil(*q.request, &site);
   if (!plan.ok()) return Raise(plan.status(), &*q.request);
   return Py_BuildValue("sI", (*plan)->kernel->id.c_str(), (*plan)->id);
 }
 
 PyObject* CallDifferentiable(PyObject*, PyObject* args) {
-  if (!TorchAttached() || !ModesAllowFastDoor()) {
+  if (!TorchAttached() || !ModesAllowFastPath()) {
     Py_IncRef(Py_NotImplemented);
     return Py_NotImplemented;
   }
-  Question q;
-  if (!ReadQuestion(args, &q)) return nullptr;
+  ExplainRequest q;
+  if (!ReadExplainRequest(args, &q)) return nullptr;
   Request& r = *q.request;
-  if (Status status = Engine::Get().Prepare(r); !status.ok()) return Raise(status, &r);
-  Box site;
-  auto plan = SelectOutside(r, &site);
-  if (!plan.ok()) return Raise(plan.status(), &r);
-  if (!TellLayout(r)) return nullptr;
-  if ((*plan)->kernel->spec.call == CallKind::kNative) {
-    PyErr_Format(PyExc_RuntimeError, "%s carries no gradient", (*plan)->kernel->id.c_str());
-    return nullptr;
-  }
   PyObject* tensors[kMaxTensors];
   for (size_t i = 0; i < r.op->num_inputs(); ++i) tensors[i] = q.arguments.params[r.op->input_params()[i]];
-  const ProfilerEvent event(*(*plan)->kernel);
-  return CallHostOrFallback(**plan, r, tensors, nullptr);
+  InlineCache site;
+  return RunFromPython(r, &site, tensors, nullptr, true);
 }
 
-}  // namespace lz::door
+}  // namespace lz::python

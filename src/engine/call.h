@@ -1,0 +1,122 @@
+// One call: bind, select, outputs and workspace, run, fallback. The Python binding, torch's operators, programs and the
+// C ABI all run it, each with a Caller that has what differs between them.
+//
+//   struct MyCaller : Caller { Status BindMemory(const KernelEntry&, const Transforms&, Request&); };
+//   MyCaller caller;
+//   Status status = RunCall(engine, request, &site, caller);
+#pragma once
+
+#include "engine/engine.h"
+
+namespace lz {
+
+// A type that derives from it replaces functions by name: none is virtual, so a native kernel's call has no indirect
+// call. An error that one returns ends the call.
+struct Caller {
+  const RunListener* listener = nullptr;
+
+  Status LayoutGuessed(const Request&) { return {}; }
+  // The cache of the call site does not have a plan for this request.
+  Result<const Plan*> Select(Engine& engine, Request& r, InlineCache* site) {
+    auto plan = site ? engine.Select(r, *site) : engine.Select(r);
+    if (plan.ok() && listener) listener->selected(**plan, r);
+    return plan;
+  }
+  // Sets what a native kernel writes: the outputs, and on devices other than the CPU its workspace.
+  Status BindMemory(const KernelEntry&, const Transforms&, Request&) { return {}; }
+  template <class Run>
+  Status RunNative(const KernelEntry&, Request&, Run&& run) {
+    return run();
+  }
+  // Runs a kernel of the host language, which has the outputs afterwards.
+  Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) { return HostKernelError(kernel); }
+  // The plan's kernel failed and its fallback has answered.
+  void FellBack(const Plan& plan, const Request& r) {
+    if (listener) listener->fell_back(plan, r);
+  }
+  // The host language's error of a failed kernel: kept while the fallback runs, restored if it is the call's.
+  void KeepError() {}
+  void RestoreError() {}
+};
+
+inline bool IsHost(const KernelEntry& kernel) { return kernel.spec.call != CallKind::kNative; }
+
+// Calls `run`, with the listener's events around it.
+template <class C, class Run>
+Status RunObserved(const Plan& plan, Request& r, C& caller, Run&& run) {
+  const bool timed = caller.listener && caller.listener->starts;
+  if (timed) [[unlikely]]
+    caller.listener->starts(r);
+  Status status = run();
+  if (!status.ok()) [[unlikely]]
+    return status;
+  if (timed) [[unlikely]]
+    caller.listener->ended(plan, r);
+  if (r.fell_back) [[unlikely]]
+    caller.FellBack(plan, r);
+  return status;
+}
+
+// Runs a plan whose kernel is native and whose memory is bound. If the kernel failed and its fallback is a host kernel,
+// which RunHostKernel has to run, fell_back is set and the status is kHostKernel.
+template <class C>
+Status RunNativeKernel(Engine& engine, const Plan& plan, Request& r, C& caller) {
+  return RunObserved(plan, r, caller,
+                     [&] { return caller.RunNative(*plan.kernel, r, [&] { return engine.Run(plan, r); }); });
+}
+
+template <class C>
+Status RunFallback(Engine& engine, const Plan& plan, Request& r, C& caller) {
+  r.fell_back = true;
+  if (IsHost(*plan.fallback)) {
+    engine.CountFallback();
+    return caller.RunHost(*plan.fallback, plan.fallback_transforms, r);
+  }
+  LZ_RETURN_IF_ERROR(caller.BindMemory(*plan.fallback, plan.fallback_transforms, r));
+  return caller.RunNative(*plan.fallback, r, [&] { return engine.RunFallback(plan, r); });
+}
+
+// Runs a plan whose kernel is a host kernel, or, with fell_back set, its fallback, which is one.
+template <class C>
+Status RunHostKernel(Engine& engine, const Plan& plan, Request& r, C& caller) {
+  return RunObserved(plan, r, caller, [&] {
+    if (r.fell_back) return caller.RunHost(*plan.fallback, plan.fallback_transforms, r);
+    plan.CountCall();
+    Status status = caller.RunHost(*plan.kernel, plan.transforms, r);
+    if (status.ok() || !engine.host() || !MayFallBack(plan, r, status)) return status;
+    caller.KeepError();
+    Status answered = RunFallback(engine, plan, r, caller);
+    if (FallbackDecides(status, answered)) return answered;
+    caller.RestoreError();
+    return status;
+  });
+}
+
+// Runs a selected plan.
+template <class C>
+Status RunPlan(Engine& engine, const Plan& plan, Request& r, C& caller) {
+  r.fell_back = false;
+  if (IsHost(*plan.kernel)) return RunHostKernel(engine, plan, r, caller);
+  LZ_RETURN_IF_ERROR(caller.BindMemory(*plan.kernel, plan.transforms, r));
+  Status status = RunNativeKernel(engine, plan, r, caller);
+  if (status.code() == StatusCode::kHostKernel && r.fell_back) [[unlikely]]
+    return RunHostKernel(engine, plan, r, caller);
+  return status;
+}
+
+// The whole call of a request whose tensors and scalars are set. `site`: nullptr if the caller has none.
+template <class C>
+Status RunCall(Engine& engine, Request& r, InlineCache* site, C& caller) {
+  LZ_RETURN_IF_ERROR(engine.Bind(r));
+  if (r.layout_guessed) [[unlikely]]
+    LZ_RETURN_IF_ERROR(caller.LayoutGuessed(r));
+  const Plan* plan = site ? engine.Lookup(*site, r.facts) : nullptr;
+  if (!plan) [[unlikely]] {
+    auto selected = caller.Select(engine, r, site);
+    if (!selected.ok()) return selected.TakeStatus();
+    plan = *selected;
+  }
+  return RunPlan(engine, *plan, r, caller);
+}
+
+}  // namespace lz

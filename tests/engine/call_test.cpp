@@ -1,0 +1,142 @@
+// One call through every way that it can go: native and host kernels, their fallbacks of either kind, errors of both.
+#include "engine/call.h"
+
+#include <gmock/gmock.h>
+
+#include <string>
+#include <vector>
+
+namespace lz {
+namespace {
+
+using testing::ElementsAre;
+
+// Kernels of norm.rms, each for rows of one width.
+constexpr int64_t kNative = 1028, kHost = 1036, kNativeThenHost = 1044;
+template <int64_t kHidden>
+inline constexpr std::array<Constraint, 1> kOf = {Constraint{"hidden", Rel::kEq, kHidden}};
+
+std::vector<std::string> g_events;
+int32_t Fails(const lz_kernel_args*) { return 7; }
+const RunListener kListener = {
+    [](const Plan& plan, const Request&) { g_events.push_back("selected " + plan.kernel->id); },
+    [](const Plan&, const Request&) { g_events.push_back("fell back"); },
+    [](const Request&) { g_events.push_back("starts"); },
+    [](const Plan&, const Request&) { g_events.push_back("ended"); },
+};
+const HostRuntime kRuntime = {nullptr, nullptr, nullptr};  // RunCall only asks whether there is a host language
+
+struct TestCaller : Caller {
+  explicit TestCaller(float* memory) : output(memory) { listener = &kListener; }
+  Status BindMemory(const KernelEntry& kernel, const Transforms&, Request& r) {
+    g_events.push_back("memory for " + kernel.id);
+    BindOutput(r, 0, output);
+    return no_memory ? Status(StatusCode::kInvalidRequest, {.field = "memory"}) : Status();
+  }
+  Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) {
+    g_events.push_back("host " + kernel.id);
+    return host_fails == StatusCode::kOk ? Status() : Status(host_fails, {.field = kernel.id});
+  }
+  void KeepError() { g_events.emplace_back("keeps"); }
+  void RestoreError() { g_events.emplace_back("restores"); }
+
+  float* output;
+  StatusCode host_fails = StatusCode::kOk;
+  bool no_memory = false;
+};
+
+class CallTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    const auto add = [](KernelSpec spec, std::string adapter = "") {
+      spec.operation = "norm.rms", spec.priority = 100, spec.dtypes = kFloats, spec.accepts = kAcceptsAll;
+      const Registry::Registration one{&spec, {}, std::move(adapter)};
+      const Status status = Engine::Get().selector().registry().Register({&one, 1});
+      ASSERT_TRUE(status.ok()) << status.Text();
+    };
+    add({.id = "host.a", .constraints = kOf<kHost>, .strides = Strides::kAny, .call = CallKind::kHost}, "tests");
+    add({.id = "fails.b", .constraints = kOf<kNativeThenHost>, .strides = Strides::kAny, .launch = &Fails});
+    add({.id = "host.b",
+         .constraints = kOf<kNativeThenHost>,
+         .strides = Strides::kAny,
+         .reference = true,
+         .call = CallKind::kHost},
+        "tests");
+    Engine::Get().Invalidate();
+  }
+  void SetUp() override {
+    g_events.clear();
+    engine.SetHost(&kRuntime);
+  }
+  void TearDown() override { engine.SetHost(nullptr); }
+
+  Status Call(int64_t width, TestCaller& caller, InlineCache* site = nullptr) {
+    shape[0] = 1, shape[1] = width, strides[0] = width, strides[1] = 1;
+    Request r(*engine.Find("rms_norm"));
+    r.tensors[0] = {input.data(), {1, 0}, 2, {2, 32, 1}, shape, strides, 0};
+    return RunCall(engine, r, site, caller);
+  }
+
+  Engine& engine = Engine::Get();
+  std::vector<float> input = std::vector<float>(2048, 2.0f), output = std::vector<float>(2048);
+  int64_t shape[2], strides[2];
+  TestCaller caller{output.data()};
+};
+
+TEST_F(CallTest, ANativeKernelGetsItsMemory) {
+  InlineCache site;
+  ASSERT_TRUE(Call(kNative, caller, &site).ok());
+  const std::string kernel = site.plan->kernel->id;
+  EXPECT_THAT(g_events, ElementsAre("selected " + kernel, "memory for " + kernel, "starts", "ended"));
+  EXPECT_NEAR(output[kNative - 1], 1.0f, 1e-4f);
+  g_events.clear();
+  ASSERT_TRUE(Call(kNative, caller, &site).ok());  // in the site's cache now
+  EXPECT_THAT(g_events, ElementsAre("memory for " + kernel, "starts", "ended"));
+}
+
+TEST_F(CallTest, AnErrorOfTheCallersMemoryIsTheCalls) {
+  caller.no_memory = true;
+  EXPECT_EQ(Call(kNative, caller).parts().field, "memory");
+}
+
+TEST_F(CallTest, AHostKernelRuns) {
+  ASSERT_TRUE(Call(kHost, caller).ok());
+  EXPECT_THAT(g_events, ElementsAre("selected host.a", "starts", "host host.a", "ended"));
+}
+
+TEST_F(CallTest, ANativeFallbackOfAHostKernelGetsItsMemory) {
+  const uint64_t before = engine.selector().num_fallbacks();
+  caller.host_fails = StatusCode::kKernelFailed;
+  ASSERT_TRUE(Call(kHost, caller).ok());
+  EXPECT_THAT(g_events, ElementsAre("selected host.a", "starts", "host host.a", "keeps", "memory for ref.norm.rms",
+                                    "ended", "fell back"));
+  EXPECT_EQ(engine.selector().num_fallbacks(), before + 1);
+  EXPECT_NEAR(output[kHost - 1], 1.0f, 1e-4f);
+}
+
+TEST_F(CallTest, WhereBothFailTheErrorIsThatOfTheFirstUnlessItRefused) {
+  caller.no_memory = true;
+  caller.host_fails = StatusCode::kKernelFailed;
+  EXPECT_EQ(Call(kHost, caller).parts().field, "host.a");
+  EXPECT_EQ(g_events.back(), "restores");
+  caller.host_fails = StatusCode::kKernelRefused;
+  EXPECT_EQ(Call(kHost, caller).parts().field, "memory");
+  EXPECT_NE(g_events.back(), "restores");
+}
+
+TEST_F(CallTest, WithoutAHostLanguageNothingAnswersForAHostKernel) {
+  engine.SetHost(nullptr);
+  caller.host_fails = StatusCode::kNotInstalled;
+  EXPECT_EQ(Call(kHost, caller).code(), StatusCode::kNotInstalled);
+}
+
+TEST_F(CallTest, ANativeKernelFallsBackToAHostKernel) {
+  const uint64_t before = engine.selector().num_fallbacks();
+  ASSERT_TRUE(Call(kNativeThenHost, caller).ok());
+  EXPECT_THAT(g_events, ElementsAre("selected fails.b", "memory for fails.b", "starts", "starts", "host host.b",
+                                    "ended", "fell back"));
+  EXPECT_EQ(engine.selector().num_fallbacks(), before + 1);
+}
+
+}  // namespace
+}  // namespace lz
