@@ -9,6 +9,7 @@
 #include "ops/common/philox.h"
 #include "perfdb/record.h"
 #include "program.h"
+#include "roofline.h"
 #include "torch_bridge.h"
 #include "verify.h"
 #include "watch.h"

@@ -1,5 +1,4 @@
-// The SIMD parts of a hit: 32 comparisons for an inline cache, 32 x thresholds for a class, a 128-byte hash and
-// comparison.
+// The SIMD parts of a hit: comparisons with the range of an inline cache, the class of a request, a 128-byte hash.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "pipeline/cache_hot.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

@@ -310,7 +310,7 @@ def selection(cases: list[Case]) -> dict[str, Any]:
     return {how: _summary([case.regrets[how] for case in rivals]) for how in chosen}
 
 
-_STORED = ("numbers", "half_bytes", "integers", "floats")  # StoredAs and MultipliedAs of verify/roofline.h
+_STORED = ("numbers", "half_bytes", "integers", "floats")  # StoredAs and MultipliedAs of bench/roofline/roofline.h
 _MULTIPLIED = ("f32", "bf16", "int8")
 _INTEGERS = {"int8", "uint8", "q8_0"}  # 8-bit integer formats; fp8_e4m3 and similar are floats
 

@@ -1,6 +1,6 @@
 // The loops of both roofs. Their sums are in registers and independent of each other: arrays that a compiler keeps in
 // memory would measure memory.
-#include "verify/roofline.h"
+#include "bench/roofline/roofline.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,13 +10,13 @@
 #include "base/team.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "verify/roofline.cpp"
+#define HWY_TARGET_INCLUDE "bench/roofline/roofline.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz::verify {
+namespace lz::roofline {
 namespace HWY_NAMESPACE {
 namespace {
 namespace hn = hwy::HWY_NAMESPACE;
@@ -67,11 +67,11 @@ int64_t Multiply(int64_t rounds, float* last) {
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
-}  // namespace lz::verify
+}  // namespace lz::roofline
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace lz::verify {
+namespace lz::roofline {
 namespace {
 HWY_EXPORT(Sum);
 HWY_EXPORT(Copy);
@@ -149,5 +149,5 @@ double ForkJoin(int64_t loops, const lz_parallel& parallel, bool team) {
   return seconds;
 }
 
-}  // namespace lz::verify
+}  // namespace lz::roofline
 #endif  // HWY_ONCE

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cmath>
 
-#include "verify/roofline.h"
+#include "bench/roofline/roofline.h"
 
 #if defined(__x86_64__)
 // gcc 12 warns about the undefined upper parts in its own intrinsics.
@@ -16,7 +16,7 @@
 #pragma GCC diagnostic pop
 #endif
 
-namespace lz::verify {
+namespace lz::roofline {
 namespace {
 
 #if defined(__x86_64__)
@@ -220,4 +220,4 @@ int64_t MultiplyWeights(StoredAs stored, MultipliedAs as, int64_t rounds, const 
   return std::isnan(job.last.load()) ? 0 : job.done.load();
 }
 
-}  // namespace lz::verify
+}  // namespace lz::roofline
