@@ -67,6 +67,7 @@ class VersionInfo(NamedTuple):
 TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the import: type checkers know the name
 if TYPE_CHECKING:
     from layerzero._operations import *  # noqa: F403
+    from layerzero.backends.flashinfer.plans import read_tables as read_tables
     from layerzero.inspection.metrics import metrics as metrics
     from layerzero.inspection.schemas import OperationSchema as OperationSchema
     from layerzero.inspection.schemas import TensorSchema as TensorSchema
@@ -132,6 +133,7 @@ _LAZY = {
     "dry_run": "layerzero.integrations.transformers",
     "kernelize": "layerzero.integrations.transformers",
     "metrics": "layerzero.inspection.metrics",
+    "read_tables": "layerzero.backends.flashinfer.plans",
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",
     "tokenizer_identity": "layerzero.tokenizers",

@@ -73,7 +73,8 @@ class KVCacheManager:
         self._scales: list[dict[str, Any]] = []
         self.has_scales = False  # True if at least one layer has scales
         self._fixed: OrderedDict[tuple[int, ...], _FixedTables] = OrderedDict()  # by the batch's serials
-        self._lock = threading.Lock()  # guards _fixed
+        self._last: _LastTables | None = None  # of the last call, if they have no fixed addresses
+        self._lock = threading.Lock()  # guards _fixed and _last
 
     # ---- storage
 
@@ -231,6 +232,7 @@ class KVCacheManager:
     ) -> AttentionCacheInput:
         """Returns the tables of one sequence or of a batch, with the caches of a layer.
 
+        Layers of one step get the same tables, and FlashInfer's plans with them, as long as nobody writes into them.
         If `is_cuda_graph_compatible()`, the tables of the same sequences in the same order keep their addresses: each
         call writes the changes into them, on the device's current stream, so a captured graph that reads them can be
         replayed after it. They are kept for the last 1024 batches until one of their sequences is freed. Raises
@@ -242,7 +244,8 @@ class KVCacheManager:
         if self.is_cuda_graph_compatible():
             tensors = self._fixed_tables(tuple(serials), parts)
         else:
-            tensors = [self._tensor(numbers, "int32") for numbers in parts]
+            tensors = self._new_tables(parts)
+        _pass_to_plans(tensors[2:], parts[2:])
         key_cache, value_cache = self.storage(layer) if self._layers else (None, None)
         return AttentionCacheInput(
             key_cache,
@@ -274,6 +277,20 @@ class KVCacheManager:
             known.update(parts)
             return known.tensors
 
+    def _new_tables(self, parts: tuple[bytearray, ...]) -> list[Any]:
+        """Returns the tables of the last call if they would be the same: those of a step's layers share one plan."""
+        device = self._layers[0][0].device if self._layers else None
+        stream = _torch().cuda.current_stream(device) if device is not None and device.type == "cuda" else None
+        with self._lock:
+            last = self._last
+        place = (device, stream)
+        if last is not None and last.parts == parts and last.place == place and last.unwritten():
+            return last.tensors
+        last = _LastTables(parts, place, [self._tensor(numbers, "int32") for numbers in parts])
+        with self._lock:
+            self._last = last
+        return last.tensors
+
     def _copy(self, source: int, target: int) -> list[tuple[int, int]]:
         if source < 0:
             return []
@@ -291,6 +308,31 @@ class KVCacheManager:
         kind = getattr(torch, dtype)
         tensor = torch.frombuffer(numbers, dtype=kind) if numbers else torch.empty(0, dtype=kind)
         return tensor.to(self._layers[0][0].device) if self._layers else tensor
+
+
+class _LastTables:
+    """Tables of one call, and the device and the stream on which they were made."""
+
+    def __init__(self, parts: tuple[bytearray, ...], place: tuple[Any, Any], tensors: list[Any]) -> None:
+        self.parts, self.place, self.tensors = parts, place, tensors
+        self._versions = self._counts()
+
+    def _counts(self) -> list[int] | None:
+        """Returns torch's counts of writes; None for inference tensors, which have none."""
+        return None if any(t.is_inference() for t in self.tensors) else [t._version for t in self.tensors]
+
+    def unwritten(self) -> bool:
+        return self._versions is not None and self._counts() == self._versions
+
+
+def _pass_to_plans(tables: Sequence[Any], parts: Sequence[bytearray]) -> None:
+    """Passes the values of page lists to kernels that plan on the host, if such a library is installed."""
+    from layerzero.backends.flashinfer import plans
+
+    if plans.wanted():
+        for table, part in zip(tables, parts, strict=True):
+            if part:
+                plans.given(table, _torch().frombuffer(part, dtype=_torch().int32))
 
 
 class _FixedTables:

@@ -181,7 +181,7 @@ def know(arguments):
     """FlashInfer's plans need the values of the tables on the host."""
     from layerzero.backends.flashinfer import plans
 
-    plans.know(*(t for t in arguments.values() if isinstance(t, torch.Tensor) and t.dtype == torch.int32))
+    plans.read_tables(*(t for t in arguments.values() if isinstance(t, torch.Tensor) and t.dtype == torch.int32))
 
 
 def in_fp64(name, arguments):

@@ -27,7 +27,7 @@ def on_device(tensor):
     memory = torch.tensor([], dtype=tensor.dtype).set_(tensor.untyped_storage()).cuda()
     moved = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
     if moved.dtype in (torch.int32, torch.int64):
-        plans.know(moved)  # kernels with plans refuse tables that were not read
+        plans.read_tables(moved)  # kernels with plans refuse tables that were not read
     return moved
 
 

@@ -69,7 +69,7 @@ def test_every_row_is_reached_by_a_case(library):
 def on_device(tensor):
     moved = tensor.cuda()
     if moved.dtype in (torch.int32, torch.int64):
-        plans.know(moved)  # kernels with plans refuse tables that were not read
+        plans.read_tables(moved)  # kernels with plans refuse tables that were not read
     return moved
 
 

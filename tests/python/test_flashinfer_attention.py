@@ -60,7 +60,7 @@ def test_every_row_agrees_with_fp64(name, row):
     for line, arguments, values in served(name, row):
         if not small_enough(row, arguments) or ("single_decode" in row["adapter"] and not decodes(arguments)):
             continue
-        plans().know(*tables_of(name, values))
+        plans().read_tables(*tables_of(name, values))
         try:
             found = adapter_of(row)(*values)
         except KernelRefusedError as error:
@@ -91,14 +91,14 @@ def decode(arguments, **changed):
 
 def test_unknown_tables_are_refused_and_written_ones_too():
     arguments = arguments_of("paged_decode_attention", PAGED)
-    with pytest.raises(KernelRefusedError, match="kv_indptr.*not known on the host.*plans.know"):
+    with pytest.raises(KernelRefusedError, match="kv_indptr.*not known on the host.*read_tables"):
         decode(arguments)
-    plans().know(arguments["kv_indptr"], arguments["kv_indices"], arguments["kv_last_page_len"])
+    plans().read_tables(arguments["kv_indptr"], arguments["kv_indices"], arguments["kv_last_page_len"])
     decode(arguments)
     arguments["kv_last_page_len"].fill_(5)
     with pytest.raises(KernelRefusedError, match="kv_last_page_len.*were written"):
         decode(arguments)
-    plans().know(arguments["kv_last_page_len"])
+    plans().read_tables(arguments["kv_last_page_len"])
     want = lz.paged_decode_attention(**{**arguments, "sm_scale": 0.125})
     torch.testing.assert_close(decode(arguments), want, rtol=1e-4, atol=1e-4)
 
@@ -109,14 +109,36 @@ def test_a_plan_is_made_once_for_the_same_tables(monkeypatch):
     plan = wrapper.plan
     monkeypatch.setattr(wrapper, "plan", lambda own, *given, **named: (made.append(own), plan(own, *given, **named)))
     tables = [arguments[name] for name in ("kv_indptr", "kv_indices", "kv_last_page_len")]
-    plans().know(*tables)
+    plans().read_tables(*tables)
     decode(arguments)
     decode(arguments, q=arguments["q"] * 2)
     assert len(made) == 1
-    plans().know(*tables)
+    plans().read_tables(*tables)  # the same values: the plan stays
+    decode(arguments)
+    assert len(made) == 1
+    tables[2].fill_(2)
+    plans().read_tables(*tables)
     decode(arguments)
     assert len(made) == 2
     assert len(plans()._plans) <= plans().MOST
+
+
+def test_a_write_that_torch_does_not_count_is_read_again():
+    arguments = arguments_of("paged_decode_attention", PAGED)
+    last = arguments["kv_last_page_len"]
+    plans().read_tables(arguments["kv_indptr"], arguments["kv_indices"], last)
+    decode(arguments)
+    with torch.autograd._unsafe_preserve_version_counter(last):
+        last.fill_(4)
+    plans().read_tables(last)
+    want = lz.paged_decode_attention(**{**arguments, "sm_scale": 0.125})
+    torch.testing.assert_close(decode(arguments), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("table", [torch.zeros(2), [0, 1], None])
+def test_other_values_than_index_tables_are_refused(table):
+    with pytest.raises(lz.InvalidRequestError, match="read_tables: wanted int32 or int64 tensors, got"):
+        lz.read_tables(table)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +154,7 @@ def test_a_plan_is_made_once_for_the_same_tables(monkeypatch):
 def test_index_data_is_checked_before_a_plan(changed, text):
     arguments = arguments_of("paged_decode_attention", PAGED)
     arguments |= {name: torch.tensor(values, dtype=torch.int32) for name, values in changed.items()}
-    plans().know(arguments["kv_indptr"], arguments["kv_indices"], arguments["kv_last_page_len"])
+    plans().read_tables(arguments["kv_indptr"], arguments["kv_indices"], arguments["kv_last_page_len"])
     with pytest.raises(KernelRefusedError, match=text):
         decode(arguments)
 

@@ -263,3 +263,42 @@ def test_threads_lose_nothing():
         thread.join()
     stats = manager.stats()
     assert (stats["num_sequences"], stats["num_free"] + stats["num_idle"]) == (0, 64)
+
+
+def test_the_layers_of_a_step_get_the_same_tables():
+    manager = lz.KVCacheManager(num_blocks=8, block_size=4)
+    for _ in range(2):
+        manager.allocate_storage(num_layers=1, num_kv_heads=1, head_dim=8, dtype=torch.float32)
+    handle = manager.allocate(1, 6)
+    first, second = (manager.get_attention_input(handle, layer) for layer in range(2))
+    assert second.kv_indices is first.kv_indices and second.key_cache is not first.key_cache
+    manager.append(handle, 1)
+    after = manager.get_attention_input(handle)
+    assert after.kv_last_page_len.tolist() == [3] and first.kv_last_page_len.tolist() == [2]
+    after.kv_last_page_len.zero_()  # by the caller: the next call does not see it
+    assert manager.get_attention_input(handle).kv_last_page_len.tolist() == [3]
+    with torch.inference_mode():  # torch counts no writes here
+        manager.append(handle, 1)
+        manager.get_attention_input(handle).kv_last_page_len.zero_()
+        assert manager.get_attention_input(handle).kv_last_page_len.tolist() == [4]
+
+
+@pytest.mark.parametrize("strategy", ["paged", "contiguous"])
+def test_tables_are_given_to_kernels_that_plan_on_the_host(strategy, monkeypatch):
+    from layerzero.backends.flashinfer import plans
+
+    names = ("kv_indptr", "kv_indices", "kv_last_page_len")
+    manager = lz.KVCacheManager(strategy, num_blocks=8, block_size=8)
+    handle = manager.allocate(1, 3)
+    with pytest.raises(lz.KernelRefusedError, match="read_tables"):
+        plans.known("kv_indptr", manager.get_attention_input(handle).kv_indptr)
+    monkeypatch.setattr(plans, "wanted", lambda: True)
+    for tokens in (3, 4):
+        x = manager.get_attention_input(handle)
+        kept = [plans.known(name, getattr(x, name)) for name in names]
+        for name, found in zip(names, kept, strict=True):
+            assert found.host.tolist() == found.device.tolist() == getattr(x, name).tolist()
+        assert kept[2].host.tolist() == [tokens]
+        again = manager.get_attention_input(handle)
+        assert all(a is plans.known(name, getattr(again, name)) for name, a in zip(names, kept, strict=True))
+        manager.append(handle, 1)

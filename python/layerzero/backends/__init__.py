@@ -1,6 +1,7 @@
 """Kernels of other libraries: registers descriptors, looks up availability, tests a library before first use."""
 
 import functools
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from layerzero.backends.entry_points import CodePoint
 from layerzero.host.policy import allowed_sources, names_kernels
 
 FOLDER = Path(__file__).parent
+NOT_YET_MEASURED = 5  # priority of a row that states none: below torch's, until a device has run and timed it
 PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
 _guard = threading.RLock()
 _registered: set[str] = set()
@@ -61,7 +63,7 @@ def register_files() -> None:
 def _register_files() -> None:
     with _guard:
         for name in sorted(p.parent.name for p in FOLDER.glob("*/capabilities.json")):
-            _once(name, functools.partial(_read, FOLDER / name / "capabilities.json"))
+            _once(name, functools.partial(descriptor_of, name))
         _once("references", _references)
         from layerzero.backends.entry_points import in_files
 
@@ -100,8 +102,14 @@ def _once(name: str, descriptor: Callable[[], dict[str, Any]]) -> None:
         _try(name, descriptor)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
+def descriptor_of(library: str) -> dict[str, Any]:
+    """Returns the descriptor that LayerZero ships for a library, with a priority in every row."""
+    found = json.loads((FOLDER / library / "capabilities.json").read_text())
+    stated = {name for name, template in found.get("templates", {}).items() if "priority" in template}
+    for row in itertools.chain(*found["ops"].values()):
+        if row.get("extends") not in stated:
+            row.setdefault("priority", NOT_YET_MEASURED)
+    return found
 
 
 def _references() -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 import contextlib
 import importlib
-import json
 import sys
 
 import torch
 from adapter_calls import values_of
 from conformance_calls import engine_accepts, problems
-from layerzero.backends import FOLDER
+from layerzero.backends import descriptor_of
 from layerzero.contracts import contracts
 from operation_cases import cases
 
@@ -18,7 +17,7 @@ SCALES = ("scale", "sm_scale")
 def rows(backend, operations=None):
     """(operation's name, row) of each, one operation a row."""
     names = {o["id"]: c["name"] for c in contracts().values() for o in c["operations"]}
-    descriptor = json.loads((FOLDER / backend / "capabilities.json").read_text())
+    descriptor = descriptor_of(backend)
     found = [(names[o], row) for o, kernels in descriptor["ops"].items() for row in kernels]
     return [(name, row) for name, row in found if operations is None or name in operations]
 

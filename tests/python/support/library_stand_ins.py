@@ -236,7 +236,7 @@ class Planted:
 
 
 def descriptor(library):
-    return json.loads((backends.FOLDER / library / "capabilities.json").read_text())
+    return backends.descriptor_of(library)
 
 
 def rows_of(library):

@@ -1,34 +1,9 @@
-"""FlashAttention 2 as vLLM builds it: only packed and paged sequences, so four-axis tensors are packed first."""
+"""FlashAttention 2 as vLLM builds it."""
 
-from vllm.vllm_flash_attn.flash_attn_interface import flash_attn_varlen_func
+from layerzero.backends.flash_attn.packed import probe_of
+from layerzero.backends.flash_attn.vllm import operations_of
 
-from layerzero.backends.flash_attn.packed import Operations, probe_of
-
-
-def _forward(query, keys, cu_q, most, how, rows):
-    output, lse = flash_attn_varlen_func(
-        query,
-        keys.key,
-        keys.value,
-        most,
-        cu_q,
-        keys.longest,
-        cu_seqlens_k=keys.offsets,
-        seqused_k=keys.used,
-        softmax_scale=how.scale,
-        causal=how.causal,
-        window_size=list(how.window),
-        softcap=how.softcap,
-        alibi_slopes=how.slopes,
-        block_table=keys.table,
-        return_softmax_lse=True,
-        fa_version=2,
-        s_aux=how.sinks,
-    )
-    return output, lse.transpose(0, 1)
-
-
-operations = Operations(_forward)
+operations = operations_of(2)
 attention = operations.attention
 cross_attention = operations.cross_attention
 ragged_attention = operations.ragged_attention
