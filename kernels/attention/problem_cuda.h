@@ -158,8 +158,9 @@ inline constexpr int kTile = 64, kLargeTile = 128;
 inline CudaCut CutOfTiles(const CudaProblem& p) {
   if (IsSlim(p)) return {kSlimRows, 132, 64};
   if (p.latent) return {kTile, 132, 64};
+  if (p.d_more > 0) return {kTile, 264, 128};
   const int64_t rows = p.q_indptr ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
-  return {rows >= kLargeTile && p.d_qk - p.d_more <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
+  return {rows >= kLargeTile && p.d_qk <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
 }
 
 // Tiles of rows of all sequences; of packed queries as many as there can be, and those of queries of no sequence.
