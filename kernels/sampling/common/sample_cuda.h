@@ -15,25 +15,35 @@ struct SampleIndices {
 int32_t LaunchSample(const SampleIndices& arguments, const lz_kernel_args* args);
 
 // Strict mode asks for an error where a row has no distribution: nobody waits for the device to see one.
+template <Rel kRel>
 inline constexpr auto kCudaSampleConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
+    {"device.sm", kRel, kFirstSmWithClusters},
     {"vocab", Rel::kLe, kMostElements},
     {"policy.strict_mode", Rel::kEq, 0},
 });
 
-constexpr KernelSpec CudaSampleSpec(std::string_view id, std::string_view operation, lz_launch_fn launch) {
+constexpr KernelSpec CudaSampleSpec(std::string_view id, std::string_view operation, lz_launch_fn launch,
+                                    std::span<const Constraint> constraints, int32_t priority) {
   return {.id = id,
           .operation = operation,
           .platform = Platform::kCuda,
           .dtypes = kF32F16BF16,
-          .constraints = kCudaSampleConstraints,
+          .constraints = constraints,
           .accepts = kAcceptsAll,
           .strides = Strides::kLastDimDense,
-          .priority = kNotYetMeasured,
+          .priority = priority,
           .deterministic = true,
           .cuda_graph_safe = true,
           .launch = launch};
+}
+// Without clusters a block has a whole row, which is slower than torch's expressions at few rows: `whole`, not
+// measured.
+constexpr std::array<KernelSpec, 2> CudaSampleRows(std::string_view id, std::string_view whole,
+                                                   std::string_view operation, lz_launch_fn launch) {
+  return {CudaSampleSpec(id, operation, launch, kCudaSampleConstraints<Rel::kGe>, 80),
+          CudaSampleSpec(whole, operation, launch, kCudaSampleConstraints<Rel::kLt>, kNotYetMeasured)};
 }
 
 }  // namespace lz::sampler

@@ -170,18 +170,30 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints =
     std::to_array<Constraint>({kOnCompiledSm, kOnDriver, {"vocab", Rel::kLe, int64_t{1} << 30}});
+// A vocabulary, on devices with clusters; elsewhere torch's kernel is as fast or faster.
+constexpr auto kLongConstraints = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"device.sm", Rel::kGe, kFirstSmWithClusters},
+    {"vocab", Rel::kGe, 1 << 14},
+    {"vocab", Rel::kLe, int64_t{1} << 30},
+});
+constexpr KernelSpec Spec(std::string_view id, std::span<const Constraint> constraints, int32_t priority) {
+  return {.id = id,
+          .operation = "sampling.softmax",
+          .platform = Platform::kCuda,
+          .dtypes = kF32F16BF16,
+          .constraints = constraints,
+          .accepts = kAcceptsAll,
+          .strides = Strides::kLastDimDense,
+          .priority = priority,
+          .deterministic = true,
+          .cuda_graph_safe = true,
+          .launch = &Launch};
+}
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.sampling.softmax",
-     .operation = "sampling.softmax",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
+    Spec("cuda.sampling.softmax", kConstraints, kNotYetMeasured),
+    Spec("cuda.sampling.softmax.long", kLongConstraints, 80),
 });
 }  // namespace
 }  // namespace lz
