@@ -24,7 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 STATE = ROOT / "build/matrix"
 CELLS = ("3.10:2.11.0", "3.11:2.13.0", "3.12:2.11.0", "3.13:2.13.0", "3.13:newest")
-TESTS = ("tests/python/test_door.py", "tests/python/test_torch_ops.py")
+TESTS = ("tests/python/test_fast_path.py", "tests/python/test_torch_ops.py")
 ABOUT = """
 import json, platform, layerzero, torch
 print(json.dumps([platform.python_version(), torch.__version__, layerzero._build, layerzero.__file__]))

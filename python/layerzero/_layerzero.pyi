@@ -1,4 +1,4 @@
-"""The CPython door (bindings/python): callables of the operations, and the engine's functions, which speak JSON."""
+"""The CPython binding (bindings/python): callables of the operations, and the engine's functions, which speak JSON."""
 
 from collections.abc import Callable, Sequence
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""What a call means and what is done to its tensors, through the doors: layouts, casts, fallbacks, memory of policies."""
+"""What a call means and what is done to its tensors, through the bindings: layouts, casts, fallbacks, memory of policies."""
 
 import gc
 import logging

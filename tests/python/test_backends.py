@@ -18,7 +18,7 @@ import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
 from layerzero import backends  # noqa: E402
 from layerzero.backends import proof, references, report  # noqa: E402
-from planted_library import DOORS, OWN, WORKS, W, X, descriptor  # noqa: E402
+from planted_library import BINDINGS, OWN, WORKS, W, X, descriptor  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parent.parent
 library = planted_library.library
@@ -195,14 +195,14 @@ def test_a_thread_that_waits_too_long_goes_on_without(library, monkeypatch):
 # ---- the other ways to call
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_every_door_tries_first(library, door):
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_every_binding_tries_first(library, binding):
     name = library(WORKS)
-    DOORS[door]()
+    BINDINGS[binding]()
     assert len(sys.modules[name].calls) == 1
     lz._layerzero.unregister(f"{name}:rms_norm")
     broken = library("raise OSError('undefined symbol: _ZN3c10')")
-    DOORS[door]()
+    BINDINGS[binding]()
     assert "undefined symbol" in reasons(broken)[0].got
 
 
@@ -211,7 +211,7 @@ def test_a_program_imports_on_its_callers_thread(library):
     """Some libraries refuse to be imported by a thread of the pool."""
     for _ in range(8):
         name = library(f"{WORKS}import threading\nhere = threading.get_ident()")
-        DOORS["program"]()
+        BINDINGS["program"]()
         assert sys.modules[name].here == threading.get_ident()
         lz._layerzero.unregister(f"{name}:rms_norm")
 

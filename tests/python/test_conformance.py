@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import layerzero  # noqa: E402
 from conformance_calls import call_door, engine_accepts, problems, with_written  # noqa: E402
-from layerzero import _layerzero as door  # noqa: E402
+from layerzero import _layerzero as binding  # noqa: E402
 from layerzero.contracts import contracts  # noqa: E402
 from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import arguments_of, lines  # noqa: E402
@@ -28,7 +28,7 @@ def test_torch_reference_agrees_with_fp64(name):
 
 @pytest.mark.parametrize("name", sorted(contracts()))
 def test_the_door_agrees_with_fp64(name):
-    """The kernel that is chosen without a lock, through the Python door."""
+    """The kernel that is chosen without a lock, through the Python binding."""
     failures = []
     for line in lines(name):
         if not engine_accepts(name, line):
@@ -53,10 +53,10 @@ def test_every_kernel_refuses_the_same_data(name):
 
 
 def host_kernels():
-    torch.empty(0)  # the door is open: the backends' rows are registered on its first use
+    torch.empty(0)  # the backends' rows are registered on its first use
     layerzero.rms_norm(torch.ones(1, 8))
     kernels = {}
-    for kernel in json.loads(door.kernels()):
+    for kernel in json.loads(binding.kernels()):
         if kernel["native"] or not kernel["installed"] or kernel["platform"] not in ("cpu", "any"):
             continue
         kernels.setdefault((kernel["name"], kernel["kernel_id"]), None)

@@ -1,4 +1,4 @@
-"""What is made from the contracts is up to date, and says what the door takes."""
+"""What is made from the contracts is up to date, and says what the binding takes."""
 
 import ast
 import importlib.util

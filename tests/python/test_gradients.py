@@ -71,18 +71,18 @@ def through_operator(name):
     return lambda **arguments: operators.call_operator(name, arguments)
 
 
-DOORS = {"eager": lambda name: getattr(lz, name)}
+BINDINGS = {"eager": lambda name: getattr(lz, name)}
 if operators.register():
-    DOORS["torch.ops"] = through_operator
+    BINDINGS["torch.ops"] = through_operator
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_gradcheck(name, door):
+def test_gradcheck(name, binding):
     ran = 0
     for _, call, leaves in smooth_cases(name, 3):
         values = [call[leaf] for leaf in leaves]
-        function = function_of(DOORS[door](name), call, leaves)
+        function = function_of(BINDINGS[binding](name), call, leaves)
         steps = steps_of(getattr(lz, name)(**call))
         assert any(r.requires_grad for r in function(*values))
         assert torch.autograd.gradcheck(function, values, fast_mode=True, check_undefined_grad=False, **steps)
@@ -99,31 +99,31 @@ def test_gradcheck_of_every_case(name):
         assert torch.autograd.gradcheck(function, values, fast_mode=True, **steps)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_gradient_that_is_not_there_is_refused(name, door):
+def test_a_gradient_that_is_not_there_is_refused(name, binding):
     for _, arguments in few(name, 3):
         call = copied(arguments)
         floating = [k for k, v in tensors_of(call).items() if v.is_floating_point() and v.dtype.itemsize > 1]
         for leaf in floating:
             given = call | {leaf: call[leaf].detach().requires_grad_()}
             if has_whole_outputs(contracts()[name]):
-                assert not any(r.requires_grad for r in as_tuple(DOORS[door](name)(**given)))
+                assert not any(r.requires_grad for r in as_tuple(BINDINGS[binding](name)(**given)))
                 continue
             with pytest.raises(lz.InvalidRequestError, match=f"{name}: wanted tensors that need no gradient, got"):
-                DOORS[door](name)(**given)
+                BINDINGS[binding](name)(**given)
             with torch.no_grad():
-                DOORS[door](name)(**given)
+                BINDINGS[binding](name)(**given)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("binding", BINDINGS)
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 @pytest.mark.filterwarnings("ignore:There is a performance drop")
-def test_function_transforms(name, door):
+def test_function_transforms(name, binding):
     """grad, jvp, vmap and functionalize agree with the formula in plain torch."""
     for _, call, leaves in smooth_cases(name, 1):
         values = tuple(call[leaf].detach() for leaf in leaves)
-        ours = function_of(DOORS[door](name), call, leaves)
+        ours = function_of(BINDINGS[binding](name), call, leaves)
         theirs = function_of(formula_of(name), call, leaves)
         check_grad(ours, theirs, values)
         check_jvp(ours, theirs, values)
@@ -184,11 +184,11 @@ def test_a_tangent_that_would_be_lost_is_refused(name):
         for leaf, tensor in tensors_of(call).items():
             if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
                 continue
-            for door in DOORS.values():
+            for binding in BINDINGS.values():
                 with forward.dual_level():
                     dual = forward.make_dual(tensor.contiguous(), torch.ones_like(tensor).contiguous())
                     with pytest.raises(lz.InvalidRequestError, match="no derivative"):
-                        door(name)(**call | {leaf: dual})
+                        binding(name)(**call | {leaf: dual})
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
 from layerzero import _layerzero  # noqa: E402
-from planted_library import DOORS, OWN, W, X  # noqa: E402
+from planted_library import BINDINGS, OWN, W, X  # noqa: E402
 
 library = planted_library.library
 
@@ -22,20 +22,20 @@ def selections():
     return count(lz.metrics().selections, operation="norm.rms", kernel_id=OWN)
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_selection_is_counted_and_a_hit_is_not(door):
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_a_selection_is_counted_and_a_hit_is_not(binding):
     _layerzero.invalidate()
     before = selections()
-    DOORS[door]()
+    BINDINGS[binding]()
     first = selections()
     for _ in range(3):
-        DOORS[door]()
+        BINDINGS[binding]()
     assert first == before + 1
     again = selections() - first
-    if door == "program":  # made again, it finds the plan of the first unless its memory is aligned otherwise
+    if binding == "program":  # made again, it finds the plan of the first unless its memory is aligned otherwise
         assert again <= 3
     else:
-        assert again == {"prepared": 3}.get(door, 0)  # made again, each has a call site cache of its own
+        assert again == {"prepared": 3}.get(binding, 0)  # made again, each has a call site cache of its own
 
 
 def test_calls_of_references_are_counted(library):

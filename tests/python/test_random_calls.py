@@ -1,4 +1,4 @@
-"""Random calls of every operation, drawn from its contract by the engine: the torch reference and the door against the FP64
+"""Random calls of every operation, drawn from its contract by the engine: the torch reference and the binding against the FP64
 reference, and what a broken call raises. Hypothesis chooses the seeds; the line that a failure prints reproduces it.
 """
 
@@ -10,7 +10,7 @@ import layerzero as lz  # noqa: E402
 from conformance_calls import call_door, problems, with_written  # noqa: E402
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
-from layerzero import _layerzero as door  # noqa: E402
+from layerzero import _layerzero as binding  # noqa: E402
 from layerzero.contracts import contracts  # noqa: E402
 from layerzero.torch.references import call_reference  # noqa: E402
 from operation_cases import arguments_of  # noqa: E402
@@ -46,7 +46,7 @@ def test_torch_reference_and_door_agree_with_fp64(name):
     @quick(30)
     @given(seeds)
     def check(seed):
-        line = door.verify_random(name, seed)
+        line = binding.verify_random(name, seed)
         if not line or not is_defined(name, line):
             return
         try:
@@ -57,7 +57,7 @@ def test_torch_reference_and_door_agree_with_fp64(name):
             return
         except lz.LayerZeroError:
             return  # no kernel takes it
-        assert problems(name, line, got) == [], f"the door: {line}"
+        assert problems(name, line, got) == [], f"the binding: {line}"
         assert problems(name, line, call_torch(name, line)) == [], f"the torch reference: {line}"
 
     check()
@@ -68,7 +68,7 @@ def test_a_broken_call_is_an_error_that_says_what_to_do(name):
     @quick(20)
     @given(seeds)
     def check(seed):
-        line = door.verify_random(name, seed, True)
+        line = binding.verify_random(name, seed, True)
         if not line:
             return
         with pytest.raises(lz.LayerZeroError) as error:

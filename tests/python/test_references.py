@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
 from layerzero.host import log  # noqa: E402
-from planted_library import DOORS, OWN, W, X  # noqa: E402
+from planted_library import BINDINGS, OWN, W, X  # noqa: E402
 
 library = planted_library.library
 
@@ -31,13 +31,13 @@ def calls(operation="norm.rms"):
 ONLY_REFERENCES = [{"deny": ["hwy.*", "torch.rms_norm", "zentorch.*"]}]
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_a_reference_in_place_of_another_kernel_is_counted_and_said(library, forgotten, door):
+@pytest.mark.parametrize("binding", BINDINGS)
+def test_a_reference_in_place_of_another_kernel_is_counted_and_said(library, forgotten, binding):
     name = library(None)  # not installed
     before = calls()
     with pytest.warns(lz.LayerZeroReferenceWarning) as warned, lz.policy(rules=ONLY_REFERENCES):
         for _ in range(3):
-            DOORS[door]()
+            BINDINGS[binding]()
     assert calls() == before + 3
     (line,) = [str(w.message) for w in warned if str(w.message).startswith("norm.rms")]
     assert "runs on its reference" in line and f"pip install {name}" in line

@@ -1,4 +1,4 @@
-"""Positive controls of the door's traps: a door that lacks one guard fails the tests of that trap, and of no other.
+"""Positive controls of the binding's traps: a binding that lacks one guard fails the tests of that trap, and of no other.
 
 A trap's tests carry `@pytest.mark.trap("its name")`. Each must have a fault here, so a trap without a control is an error.
 """
@@ -35,15 +35,15 @@ def module(name):
     return loaded
 
 
-MODULES = [module(name) for name in ("test_door", "test_slow_door", "test_traps", "test_torch_ops")]
+MODULES = [module(name) for name in ("test_fast_path", "test_slow_path", "test_traps", "test_torch_ops")]
 
 
-# ---- faults in what the C door knows of torch
+# ---- faults in what the C binding knows of torch
 
 
 @contextlib.contextmanager
 def attached(states=None, negatives=None):
-    """A door that has learned something else of torch."""
+    """A binding that has learned something else of torch."""
     try:
         yield _layerzero.attach(torch, states or attach._calibrate(torch), negatives or attach._negatives(torch))
     finally:
@@ -95,12 +95,12 @@ def versions_stay():
     _layerzero.attach(torch, attach._calibrate(torch), attach._negatives(torch))
 
 
-# ---- faults of calls that need the slow door and are computed on memory, as plain ones are
+# ---- faults of calls that need the slow path and are computed on memory, as plain ones are
 
 
 @contextlib.contextmanager
 def unguarded(holds, as_plain):
-    """A door without one guard: where `holds`, `as_plain(call, arguments)` gives what memory holds."""
+    """A binding without one guard: where `holds`, `as_plain(call, arguments)` gives what memory holds."""
 
     def slow(name, args, kwargs):
         tensors = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]

@@ -331,7 +331,7 @@ def test_a_row_without_an_answer_is_an_error_in_strict_mode(name, kwargs, kernel
             with pytest.raises(lz.KernelExecutionError, match=f"sample_{name}: "):
                 sample(logits, **kwargs, kernel=f"{kernel}.sampling.{name}")
             with pytest.raises(lz.KernelExecutionError, match=f"sample_{name}: "), torch.autocast("cpu"):
-                sample(logits, **kwargs)  # the slow door
+                sample(logits, **kwargs)  # the slow path
             assert (sample(logits[::2], **kwargs, kernel=f"{kernel}.sampling.{name}") >= 0).all()
 
 

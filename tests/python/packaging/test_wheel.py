@@ -1,4 +1,4 @@
-"""The wheel, made with the compiler and flags of the build and installed in an environment of its own, serves both doors."""
+"""The wheel, made with the compiler and flags of the build and installed in an environment of its own, serves both bindings."""
 
 import json
 import subprocess

@@ -1,8 +1,8 @@
-"""A line of the conformance cases as a call through the door, and its result against the FP64 reference of the engine."""
+"""A line of the conformance cases as a call through the binding, and its result against the FP64 reference of the engine."""
 
 import layerzero
 import torch
-from layerzero import _layerzero as door
+from layerzero import _layerzero as binding
 from layerzero.contracts import condition, contracts, present_outputs
 from operation_cases import arguments_of
 
@@ -27,11 +27,11 @@ def with_written(name, result, arguments):
 def problems(name, line, result, numerics=""):
     """What differs from the FP64 reference, by the kernel's numerics class where it has one. Outputs that the call does not have are filled in as None."""
     results = list(result) if isinstance(result, (tuple, list)) else [result]
-    arguments, contract = door.verify_case(name, line)["arguments"], contracts()[name]
+    arguments, contract = binding.verify_case(name, line)["arguments"], contracts()[name]
     given = present_outputs(contract, arguments.get(condition(contract)))
     outputs = [raw(results.pop(0)) if output in given and results else None for output in contract["outputs"]]
     outputs += [raw(written) for written in results]
-    return [r["text"] for r in door.verify_compare(name, line, tuple(outputs), numerics) if not r["ok"]]
+    return [r["text"] for r in binding.verify_compare(name, line, tuple(outputs), numerics) if not r["ok"]]
 
 
 def engine_accepts(name, line):
@@ -53,4 +53,4 @@ def call_door(name, line, kernel, place=None):
     values = []
     while positional and positional[0] in named:
         values.append(named.pop(positional.pop(0)))
-    return with_written(name, door.ops[name](*values, **named), arguments)
+    return with_written(name, binding.ops[name](*values, **named), arguments)

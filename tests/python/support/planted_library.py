@@ -83,7 +83,7 @@ def run_program():
     torch.testing.assert_close(y, torch.nn.functional.rms_norm(x + x, (32,), None, 1e-6))
 
 
-DOORS = {
+BINDINGS = {
     "function": lambda: lz.rms_norm(X, W),
     "prepared": lambda: lz.prepare("rms_norm", X, W)(X, W),
     "operator": lambda: torch.ops.layerzero.rms_norm(X, W),

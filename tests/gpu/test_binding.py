@@ -1,4 +1,4 @@
-"""The door on CUDA tensors: streams, memory, devices, graphs, threads, modes, torch.compile."""
+"""The binding on CUDA tensors: streams, memory, devices, graphs, threads, modes, torch.compile."""
 
 import threading
 

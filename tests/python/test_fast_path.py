@@ -1,4 +1,4 @@
-"""The eager door: numbers against torch, every way that a call can take, and what is said where it cannot."""
+"""The eager path: numbers against torch, every way that a call can take, and what is said where it cannot."""
 
 import numpy as np
 import pytest
@@ -100,7 +100,7 @@ def test_kernel_is_obeyed_or_raises():
 
 
 def test_a_host_kernel_gets_contiguous_copies():
-    """Where the row wants contiguous tensors, the plan copies and the door carries it out."""
+    """Where the row wants contiguous tensors, the plan copies and the binding carries it out."""
 
     @lz.register_kernel(
         "activation.swiglu", "tests.contiguous", supported_dtypes=["float32"], priority=0, requires_contiguous=True
@@ -421,7 +421,7 @@ def test_invalid_indices_are_not_hidden_by_a_fallback():
 
 
 def test_what_a_fallback_writes_is_told():
-    @lz.register_kernel("convolution.causal_conv1d", "tests.door.fails", supported_dtypes=["float32"], priority=100)
+    @lz.register_kernel("convolution.causal_conv1d", "tests.path.fails", supported_dtypes=["float32"], priority=100)
     def fails(input, weight, state, bias, activation):
         raise lz.KernelRefusedError("not today")
 

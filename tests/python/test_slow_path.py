@@ -1,4 +1,4 @@
-"""Calls that the fast door does not take: the contract's checks, out=, kernel= and results hold there as well."""
+"""Calls that the fast path does not take: the contract's checks, out=, kernel= and results hold there as well."""
 
 import pytest
 
