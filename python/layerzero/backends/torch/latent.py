@@ -92,10 +92,10 @@ def mla_prefill(q_nope, q_pe, k_nope, k_pe, value, causal, sm_scale, return_lse,
         names = ("q_nope", "q_pe", "k_nope", "k_pe", "value", "causal", "sm_scale")
         given = dict(zip(names, (q_nope, q_pe, k_nope, k_pe, value, causal, sm_scale), strict=True))
         return call_reference("mla_prefill", given, layout)
-    if layout != "BHSD":
-        q_nope, q_pe, k_nope, k_pe, value = (t.transpose(1, 2) for t in (q_nope, q_pe, k_nope, k_pe, value))
     q = torch.cat([q_nope, q_pe], -1)
-    k = torch.cat([k_nope, k_pe.expand(-1, q.shape[1], -1, -1)], -1)
+    k = torch.cat([k_nope, k_pe.expand(*k_nope.shape[:-1], -1)], -1)
+    if layout != "BHSD":  # after the copies, which are faster without
+        q, k, value = (t.transpose(1, 2) for t in (q, k, value))
     s_q, s_kv, mask = q.shape[2], k.shape[2], None
     if causal and s_q not in (1, s_kv):
         mask = torch.ones(s_q, s_kv, dtype=torch.bool, device=q.device).tril(s_kv - s_q)
