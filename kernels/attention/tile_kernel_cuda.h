@@ -60,16 +60,15 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   copy(0);
   find(1, begin + kKeys);
 
-  // Of this lane: of each band rows g and g + 8. What they see is kept; the rest is found again where it is needed.
+  // Of this lane: of each band rows g and g + 8.
   const int g = lane / 4, t = lane % 4;
-  const auto row_of = [&](int m, int i) {
-    return RowOf(p, queries, row0 + warp * S::kRowsOfWarp + m * 16 + g + 8 * i, kv, seq.length);
-  };
-  CudaRange seen[S::kBands][2];
+  CudaRow rows[S::kBands][2];
 #pragma unroll
   for (int m = 0; m < S::kBands; ++m) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) seen[m][i] = row_of(m, i).keys;
+    for (int i = 0; i < 2; ++i) {
+      rows[m][i] = RowOf(p, queries, row0 + warp * S::kRowsOfWarp + m * 16 + g + 8 * i, kv, seq.length);
+    }
   }
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
   float out[S::kBands][kColumns / 8][4] = {}, top[S::kBands][2], sum[S::kBands][2] = {};
@@ -95,26 +94,21 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
 #pragma unroll
         for (int n = 0; n < kKeys / 8; ++n) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) z[m][n][i] = change(i / 2, z[m][n][i], j0 + n * 8 + 2 * t + i % 2);
+          for (int i = 0; i < 4; ++i) z[m][n][i] = change(rows[m][i / 2], z[m][n][i], j0 + n * 8 + 2 * t + i % 2);
         }
       };
-      each([&](int, float x, int) { return x * unit; });
-      if (p.softcap > 0) each([&](int, float x, int) { return CappedInTile(p, x); });
-      if (p.slopes.data || p.mask) {
-        const CudaRow rows[2] = {row_of(m, 0), row_of(m, 1)};
-        if (p.slopes.data) each([&](int i, float x, int j) { return Sloped(rows[i], x, j); });
-        if (p.mask) {
-          each([&](int i, float x, int j) {
-            return rows[i].live && j < end ? Masked(p, rows[i], x, b, j) : -HUGE_VALF;
-          });
-        }
+      each([&](const CudaRow&, float x, int) { return x * unit; });
+      if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
+      if (p.slopes.data) each([&](const CudaRow& r, float x, int j) { return Sloped(r, x, j); });
+      if (p.mask) {
+        each([&](const CudaRow& r, float x, int j) { return r.live && j < end ? Masked(p, r, x, b, j) : -HUGE_VALF; });
       }
-      const CudaRange &one = seen[m][0], &other = seen[m][1];
+      const CudaRange &one = rows[m][0].keys, &other = rows[m][1].keys;
       const bool all =
           one.begin <= j0 && other.begin <= j0 && j0 + kKeys <= one.end && j0 + kKeys <= other.end && j0 + kKeys <= end;
       if (!all) {
-        each([&](int i, float x, int j) {
-          return j < end && j >= seen[m][i].begin && j < seen[m][i].end ? x : -HUGE_VALF;
+        each([&](const CudaRow& r, float x, int j) {
+          return j < end && j >= r.keys.begin && j < r.keys.end ? x : -HUGE_VALF;
         });
       }
       float kept[2];
@@ -137,7 +131,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
     for (int i = 0; i < 2; ++i) {
       sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 1);
       sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 2);
-      const CudaRow row = row_of(m, i);
+      const CudaRow& row = rows[m][i];
       if (!row.live) continue;
       const RowResult r = ResultOf(p, queries, row, b, split, top[m][i], sum[m][i]);
       if (t == 0 && half == 0) WriteLse(p, queries, row, b, split, r);
@@ -178,8 +172,7 @@ int32_t LaunchTiles(const CudaProblem& p, void* stream) {
                  : LaunchTileOf<T, TileShape<64, 64, 64, 64, 1, 1, false>>(p, stream);
   }
   if (d <= 128) {
-    constexpr int kAtOnce = std::is_same_v<T, __half> ? 48 : 32;
-    return large ? LaunchTileOf<T, TileShape<128, 128, 128, kAtOnce, 2, 1, false>>(p, stream)
+    return large ? LaunchTileOf<T, TileShape<128, 128, 128, 32, 2, 1, false>>(p, stream)
                  : LaunchTileOf<T, TileShape<128, 128, 128, 64, 1, 1, false>>(p, stream);
   }
   return LaunchTileOf<T, TileShape<256, 256, 256, 32, 1, 1, false>>(p, stream);

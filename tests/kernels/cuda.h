@@ -73,7 +73,7 @@ class CudaRow : public testing::Test {
                                const std::vector<lz_scalar>& scalars = {}) {
     EXPECT_EQ(Refusal(operation, kernel, tensors, "h100", scalars), "");
     EXPECT_EQ(Refusal(operation, kernel, tensors, "h200", scalars), "");
-    EXPECT_EQ(Refusal(operation, kernel, tensors, "t4", scalars), "NOT_BUILT ");
+    EXPECT_TRUE(Refusal(operation, kernel, tensors, "t4", scalars).starts_with("NOT_BUILT "));
     EXPECT_NE(Refusal(operation, kernel, tensors, "cpu", scalars), "");
     EXPECT_NE(Refusal(operation, kernel, tensors, "mi300x", scalars), "");
   }
