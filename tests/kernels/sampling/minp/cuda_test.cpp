@@ -9,12 +9,9 @@ class CudaSampleMinP : public CudaRow {};
 TEST_F(CudaSampleMinP, TakesLargeVocabularies) {
   RunsOnHopperNotOnTuring("sample_minp", "cuda.sampling.minp", {Tensor(DType::kBF16, {4, 262144})},
                           {Float(0.1), Float(1.0), Int(1), Int(0)});
-  EXPECT_EQ(Refusal("sample_minp", "cuda.sampling.minp", {Tensor(DType::kBF16, {4, 262144})}, "a100",
-                    {Float(0.1), Float(1.0), Int(1), Int(0)}),
-            "SM_TOO_OLD ");
-  EXPECT_EQ(Refusal("sample_minp", "cuda.sampling.minp.sm80", {Tensor(DType::kBF16, {4, 262144})}, "a100",
-                    {Float(0.1), Float(1.0), Int(1), Int(0)}),
-            "");
+  EXPECT_TRUE(Refusal("sample_minp", "cuda.sampling.minp", {Tensor(DType::kBF16, {4, 262144})}, "a100",
+                      {Float(0.1), Float(1.0), Int(1), Int(0)})
+                  .ends_with("SM_TOO_OLD "));
   EXPECT_EQ(Refusal("sample_minp", "cuda.sampling.minp.sm80", {Tensor(DType::kBF16, {4, 262144})}, "h100",
                     {Float(0.1), Float(1.0), Int(1), Int(0)}),
             "SM_TOO_NEW ");
