@@ -49,6 +49,10 @@ def test_latents_in_one_tensor_agree_with_fp64(backend):
     assert ran and not failures, "\n".join(failures[:20])
 
 
+# Measured on an H200: docs/design/0021.
+PROVEN = ("vllm_fa3.attention", "vllm_fa3.ragged_attention", "vllm_fa3.paged_prefill_attention")
+
+
 @pytest.mark.parametrize("backend", (*BACKENDS, *LATENT))
 def test_unproven_rows_rank_below_torch(backend):
     lz.rms_norm(torch.ones(1, 8))
@@ -56,7 +60,7 @@ def test_unproven_rows_rank_below_torch(backend):
     lowest = min(
         k.priority for k in kernels.values() if k.kernel_id.startswith(("torch.sdpa", "torch.varlen", "torch.paged"))
     )
-    own = [k for i, k in kernels.items() if i.startswith(f"{backend}.")]
+    own = [k for i, k in kernels.items() if i.startswith(f"{backend}.") and i not in PROVEN]
     assert own and all(k.priority < lowest for k in own)
 
 

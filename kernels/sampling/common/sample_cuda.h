@@ -38,8 +38,7 @@ constexpr KernelSpec CudaSampleSpec(std::string_view id, std::string_view operat
           .cuda_graph_safe = true,
           .launch = launch};
 }
-// Without clusters a block has a whole row, which is slower than torch's expressions at few rows: `whole`, not
-// measured.
+// Without clusters a block has a whole row (`whole`), which is slower than torch's expressions where there are few.
 constexpr std::array<KernelSpec, 2> CudaSampleRows(std::string_view id, std::string_view whole,
                                                    std::string_view operation, lz_launch_fn launch) {
   return {CudaSampleSpec(id, operation, launch, kCudaSampleConstraints<Rel::kGe>, 80),
