@@ -7,6 +7,8 @@ def reference(input, mask=None, mode="mean", *, lengths=None):
     b, s, d = input.shape
     place = torch.arange(s, device=input.device)
     if lengths is not None:
+        if lengths.device.type == "cpu" and lengths.numel() and (lengths.min() < 0 or lengths.max() > s):
+            raise ValueError(f"lengths: wanted numbers from 0 to {s}, got {lengths.tolist()}")
         mask = place < lengths[:, None]
     valid = torch.ones(b, s, dtype=torch.bool, device=input.device) if mask is None else mask != 0
     if s == 0:
