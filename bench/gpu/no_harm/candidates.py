@@ -31,9 +31,12 @@ def kernels_of(operation: str) -> list[str]:
 
 
 def times_of_kernels(
-    case: Case, rounds: int, difference: Callable, captured: Callable, seconds: Callable
+    case: Case, rounds: int, difference: Callable, captured: Callable, seconds: Callable, calls: int
 ) -> dict[str, Any]:
-    """Returns the median device microseconds of each kernel and of torch's expression ("theirs"), and why others have none."""
+    """Returns the median device microseconds of each kernel and of torch's expression ("theirs"), and why others have none.
+
+    `captured` returns a graph of `calls` calls, None if there can be none.
+    """
     operation, chosen = next(called(case))
     graphs, left = {}, {}
     wanted = case.theirs()
@@ -61,7 +64,7 @@ def times_of_kernels(
     for number in range(rounds):
         for name in list(graphs) if number % 2 else reversed(list(graphs)):
             samples[name].append(seconds(graphs[name].replay, counts[name]))
-    times = {name: statistics.median(values) * 1e6 / 8 for name, values in samples.items()}
+    times = {name: statistics.median(values) * 1e6 / calls for name, values in samples.items()}
     return {"operation": operation, "case": case.label, "chosen": chosen, "us": times, "left": left}
 
 
