@@ -65,18 +65,36 @@ constexpr KernelSpec TileSpec(std::string_view id, std::string_view operation, i
   return spec;
 }
 
-// `more`, with what the kernels ask of every call that has one head dimension for queries and keys.
-template <size_t kN>
-constexpr auto WithHeadDims(const Constraint (&more)[kN]) {
-  std::array<Constraint, 6 + kN> all = {kOnCompiledSm,
-                                        kOnDriver,
-                                        {"d_qk", Rel::kMultipleOf, 8},
-                                        {"d_v", Rel::kMultipleOf, 8},
-                                        {"d_qk", Rel::kLe, kMostHeadDim},
-                                        {"d_v", Rel::kLe, kMostHeadDim}};
-  for (size_t i = 0; i < kN; ++i) all[6 + i] = more[i];
+// `first`, then `more`.
+template <size_t kFirst, size_t kMore>
+constexpr auto Joined(const std::array<Constraint, kFirst>& first, const Constraint (&more)[kMore]) {
+  std::array<Constraint, kFirst + kMore> all;
+  for (size_t i = 0; i < kFirst; ++i) all[i] = first[i];
+  for (size_t i = 0; i < kMore; ++i) all[kFirst + i] = more[i];
   return all;
 }
+// What the kernels ask of every call that has one head dimension for queries and keys.
+inline constexpr auto kHeadDims = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"d_qk", Rel::kMultipleOf, 8},
+    {"d_v", Rel::kMultipleOf, 8},
+    {"d_qk", Rel::kLe, kMostHeadDim},
+    {"d_v", Rel::kLe, kMostHeadDim},
+});
+template <size_t kN>
+constexpr auto WithHeadDims(const Constraint (&more)[kN]) {
+  return Joined(kHeadDims, more);
+}
+// Of tiles over dense keys and values.
+inline constexpr auto kDenseTiles = WithHeadDims({
+    {"key.same_dtype", Rel::kEq, 1},
+    {"value.same_dtype", Rel::kEq, 1},
+    {"query.alignment", Rel::kGe, 4},
+    {"key.alignment", Rel::kGe, 4},
+    {"value.alignment", Rel::kGe, 4},
+    {"s_kv", Rel::kLe, kMostKeys},
+});
 
 // A NaN of a value that a row does not see may reach it, where rows of a tile differ in what they see.
 inline constexpr Constraint kNotStrict = {"policy.strict_mode", Rel::kEq, 0};

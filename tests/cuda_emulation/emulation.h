@@ -1,7 +1,7 @@
 // CUDA kernels as C++ of the host: included before each source that translate.py made. One block runs after another, or
 // one cluster, its threads as coroutines of one host thread that change at barriers and warp operations, in an order
-// drawn again each time; warps and blocks of a cluster get ahead of others. Shared memory is 0xff bytes before a block's
-// first thread and after its last one, registers are what the host leaves there.
+// drawn again each time; warps and blocks of a cluster get ahead of others. Shared memory is 0xff bytes before a
+// block's first thread and after its last one, registers are what the host leaves there.
 //   A missing barrier, a shuffle from a lane that is not there, unwritten shared memory, that of a block that does not
 //   run, a launch beyond the limits of a device or a barrier that some threads do not reach give wrong results or end
 //   the test with a message.

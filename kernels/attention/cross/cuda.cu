@@ -27,15 +27,10 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
-constexpr auto kTileConstraints = attention::WithHeadDims({
-    {"key.same_dtype", Rel::kEq, 1},
-    {"value.same_dtype", Rel::kEq, 1},
-    {"query.alignment", Rel::kGe, 4},
-    {"key.alignment", Rel::kGe, 4},
-    {"value.alignment", Rel::kGe, 4},
-    {"s_kv", Rel::kLe, attention::kMostKeys},
-    {"s_q", Rel::kLe, attention::kMostQueries},
-});
+constexpr auto kTileConstraints =
+    attention::Joined(attention::kDenseTiles, {
+                                                  {"s_q", Rel::kLe, attention::kMostQueries},
+                                              });
 constexpr std::array<std::string_view, 5> kAccepts = {"scale", "attn_mask", "softcap", "sinks", "return_lse"};
 constexpr std::array<std::string_view, 4> kTileAccepts = {"scale", "softcap", "sinks", "return_lse"};  // no mask
 constexpr auto kFamily = std::to_array<KernelSpec>({

@@ -31,38 +31,22 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
-constexpr auto kTileConstraints = attention::WithHeadDims({
-    {"key.same_dtype", Rel::kEq, 1},
-    {"value.same_dtype", Rel::kEq, 1},
-    {"query.alignment", Rel::kGe, 4},
-    {"key.alignment", Rel::kGe, 4},
-    {"value.alignment", Rel::kGe, 4},
-    {"s_kv", Rel::kLe, attention::kMostKeys},
-    {"s_q", Rel::kLe, attention::kMostQueries},
-    attention::kNotStrict,
-});
+constexpr auto kTileConstraints =
+    attention::Joined(attention::kDenseTiles, {
+                                                  {"s_q", Rel::kLe, attention::kMostQueries},
+                                                  attention::kNotStrict,
+                                              });
 // One query sees the same keys in all rows, so no hidden value is loaded; a mask would hide some.
-constexpr auto kDecodeTileConstraints = attention::WithHeadDims({
-    {"key.same_dtype", Rel::kEq, 1},
-    {"value.same_dtype", Rel::kEq, 1},
-    {"query.alignment", Rel::kGe, 4},
-    {"key.alignment", Rel::kGe, 4},
-    {"value.alignment", Rel::kGe, 4},
-    {"s_kv", Rel::kLe, attention::kMostKeys},
-    {"s_q", Rel::kLe, attention::kMostQueries},
-});
+constexpr auto kDecodeTileConstraints =
+    attention::Joined(attention::kDenseTiles, {
+                                                  {"s_q", Rel::kLe, attention::kMostQueries},
+                                              });
 // A few queries of grouped heads over many keys: torch's kernels take a tile of rows for each query head.
-constexpr auto kShortConstraints = attention::WithHeadDims({
-    {"key.same_dtype", Rel::kEq, 1},
-    {"value.same_dtype", Rel::kEq, 1},
-    {"query.alignment", Rel::kGe, 4},
-    {"key.alignment", Rel::kGe, 4},
-    {"value.alignment", Rel::kGe, 4},
-    {"s_kv", Rel::kGe, 512},
-    {"s_kv", Rel::kLe, attention::kMostKeys},
-    {"s_q", Rel::kLe, 16},
-    attention::kNotStrict,
-});
+constexpr auto kShortConstraints = attention::Joined(attention::kDenseTiles, {
+                                                                                 {"s_kv", Rel::kGe, 512},
+                                                                                 {"s_q", Rel::kLe, 16},
+                                                                                 attention::kNotStrict,
+                                                                             });
 constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_mask",    "window",
                                                       "softcap", "sinks", "alibi_slopes", "return_lse"};
 constexpr std::array<std::string_view, 7> kDecodeAccepts = {"causal", "scale",        "window",    "softcap",
