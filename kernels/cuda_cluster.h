@@ -59,12 +59,12 @@ template <class... P>
 cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, int threads, size_t bytes, void* stream,
                            P... arguments) {
   const auto function = reinterpret_cast<const void*>(kernel);
-  cudaError_t error = cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
-  if (error == cudaSuccess) {  // as many blocks on a multiprocessor as its shared memory holds
-    error =
-        cudaFuncSetAttribute(function, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+  if (!AllowShared(function, int(bytes))) return cudaErrorInvalidValue;
+  // As many blocks on a multiprocessor as its shared memory holds.
+  constexpr auto kCarveout = cudaFuncAttributePreferredSharedMemoryCarveout;
+  if (cudaFuncSetAttribute(function, kCarveout, cudaSharedmemCarveoutMaxShared) != cudaSuccess) {
+    return cudaGetLastError();
   }
-  if (error != cudaSuccess) return error;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {unsigned(blocks), 1, 1};
@@ -76,7 +76,8 @@ cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, 
   config.attrs = &cluster;
   config.numAttrs = 1;
   void* pointers[] = {&arguments...};
-  return cudaLaunchKernelExC(&config, function, pointers);
+  const cudaError_t launched = cudaLaunchKernelExC(&config, function, pointers);
+  return launched == cudaSuccess ? launched : cudaGetLastError();  // cleared: the next launch asks for its own
 }
 #endif
 #endif  // __CUDACC__
