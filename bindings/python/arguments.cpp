@@ -112,9 +112,9 @@ bool ReadKernel(OpBinding& binding, PyObject* value, Request* r) {
 
 namespace {
 
-// The message is made in Python: layerzero._call_errors. Steals `argument`. Returns false with an error set.
+// The message is made in Python: layerzero.contracts.arguments. Steals `argument`. Returns false with an error set.
 bool RefuseCall(const OpBinding& binding, const char* function, PyObject* argument) {
-  PyObject* module = PyImport_ImportModule("layerzero._call_errors");
+  PyObject* module = PyImport_ImportModule("layerzero.contracts.arguments");
   PyObject* result = module ? PyObject_CallMethod(module, function, "sO", binding.method.ml_name, argument) : nullptr;
   Py_XDECREF(module);
   Py_XDECREF(result);

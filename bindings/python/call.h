@@ -19,7 +19,7 @@ struct OpBinding {
   std::vector<PyObject*> names;    // interned, in the contract's order of parameters
   size_t num_positional = 0;       // parameters before the keyword-only ones
   std::vector<PyObject*> layouts;  // interned names
-  bool views = false;  // tensors may have other axes than the contract's: layerzero._ranks makes views of them
+  bool views = false;  // tensors may have other axes than the contract's: layerzero.contracts.axes makes views of them
   std::optional<DrawParams> draws;  // the parameters that are random numbers; generator= may draw them
   std::string doc;
   PyMethodDef method{};
@@ -88,8 +88,8 @@ Result<const Plan*> SelectWithoutGil(Request& request, InlineCache* site);
 PyObject* RunFromPython(Request& request, InlineCache* site, PyObject* const* tensors, PyObject* out,
                         bool differentiable = false);
 
-// Python: prepare(callable, args, kwargs, fixed) -> callable of the tensors alone. `fixed`: what layerzero._ranks needs
-// to view the tensors of its calls, a dict, or None.
+// Python: prepare(callable, args, kwargs, fixed) -> callable of the tensors alone. `fixed`: what
+// layerzero.contracts.axes needs to view the tensors of its calls, a dict, or None.
 PyObject* Prepare(PyObject* self, PyObject* args);
 // Python: explain(callable, args, kwargs, device, of_chosen) -> JSON text. `of_chosen`: Proofs::kChosen.
 PyObject* Explain(PyObject* self, PyObject* args);

@@ -44,7 +44,7 @@ Prepared& Of(PyObject* self) { return *reinterpret_cast<PreparedObject*>(self)->
 
 // Python views the tensors, calls CallOnAxes with the views, and views the results.
 PyObject* CallViewed(PyObject* self, PyObject* const* args, Py_ssize_t num_args) {
-  PyObject* module = PyImport_ImportModule("layerzero._ranks");
+  PyObject* module = PyImport_ImportModule("layerzero.contracts.axes");
   PyObject* tensors = module ? PyTuple_New(num_args) : nullptr;
   for (Py_ssize_t i = 0; tensors && i < num_args; ++i) PyTuple_SetItem(tensors, i, Py_NewRef(args[i]));
   PyObject* result =
@@ -122,7 +122,7 @@ PyObject* Repr(PyObject* self) {
                               KernelId(Of(self)).c_str());
 }
 PyObject* ExplainPrepared(PyObject* self, PyObject*) {
-  PyObject* module = PyImport_ImportModule("layerzero._inspect");
+  PyObject* module = PyImport_ImportModule("layerzero.inspection");
   PyObject* report = module ? PyObject_CallMethod(module, "report_of", "s", Of(self).explanation.c_str()) : nullptr;
   Py_XDECREF(module);
   return report;

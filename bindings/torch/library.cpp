@@ -1,5 +1,5 @@
 // Registration of torch.ops.layerzero.* when the library is loaded: one operator for each contract of the engine, and
-// one more where an output is conditional. Python adds fakes and gradients (layerzero/_torch_ops.py).
+// one more where an output is conditional. Python adds fakes and gradients (layerzero/torch/operators.py).
 #include <dlfcn.h>
 #include <torch/csrc/stable/library.h>
 
