@@ -9,13 +9,14 @@ namespace lz::python {
 bool ReadExplainRequest(PyObject* args, ExplainRequest* q) {
   PyObject *callable, *positional, *named;
   const char* device = nullptr;
-  int of_chosen = 0;
-  if (!PyArg_ParseTuple(args, "OO!O!|zp", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &device,
-                        &of_chosen)) {
+  int of_chosen = 0, capturing = 0;
+  if (!PyArg_ParseTuple(args, "OO!O!|zpp", &callable, &PyTuple_Type, &positional, &PyDict_Type, &named, &device,
+                        &of_chosen, &capturing)) {
     return false;
   }
   if (of_chosen) q->proofs = Proofs::kChosen;
   if (device) q->device = device;
+  q->capturing = capturing;
   q->binding = BindingOf(callable);
   if (!q->binding) {
     PyErr_SetString(PyExc_TypeError, "wanted one of LayerZero's operations");
@@ -55,6 +56,7 @@ PyObject* Check(PyObject*, PyObject* args) {
 PyObject* Explain(PyObject*, PyObject* args) {
   ExplainRequest q;
   if (!ReadExplainRequest(args, &q)) return nullptr;
+  if (q.capturing) q.request->flags |= LZ_FLAG_CAPTURING;
   auto text = Engine::Get().Explain(*q.request, q.device, q.proofs);
   if (!text.ok()) return Raise(text.status());
   return PyUnicode_FromStringAndSize(text->data(), Py_ssize_t(text->size()));

@@ -16,6 +16,7 @@ struct ExplainRequest {
   std::optional<Request> request;  // points into `descriptions`
   std::string device;              // empty: the tensors'
   Proofs proofs = Proofs::kAdmissible;
+  bool capturing = false;  // as in a CUDA graph capture, whatever the stream does
 };
 
 // Reads it as a call would, without preparing. Returns false with a Python error set.

@@ -36,6 +36,7 @@ def explain(
     kwargs: dict[str, Any],
     device: str | None = None,
     of_chosen: bool = False,
+    capturing: bool = False,
     /,
 ) -> str: ...
 def check(operation: Any, args: tuple[Any, ...], kwargs: dict[str, Any], /) -> str | None: ...

@@ -11,9 +11,12 @@
 // engine/call.h has all of a call.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -110,10 +113,10 @@ class LZ_OWN Engine {
   using Verifier = Status (*)(Selector& selector, const KernelEntry& kernel);
   static void SetVerifier(Verifier verifier);
 
-  // ---- measured times (perfdb/prior.h). At the first selection: those of `prior.records.json` in the policy's
-  // cache_dir, then those that the library carries.
+  // ---- measured times (perfdb/prior.h). At the first selection for a device: those of `prior.records.json` in the
+  // policy's cache_dir, then those that the library carries.
   Status UsePrior(std::string_view records, std::string_view what);  // these alone from here on
-  Status UsePriorOfMachine();                                        // those of the first selection, read again
+  Status UsePriorOfMachine();                                        // those of the first selections, read again
   std::string DeviceId(std::string_view device);                     // as records name it; empty: no such device
   std::string MeasuredCalls() const;  // JSON: [{"operation", "us": {kernel id: median}}] of the records in force
 
@@ -139,10 +142,17 @@ class LZ_OWN Engine {
 
  private:
   Engine();
-  Status PutInForce(std::span<const std::vector<perfdb::Record>> groups);
-  std::shared_ptr<const perfdb::Prior> PriorInForce() const;  // nullptr: before the first selection
+  using RecordGroups = std::vector<std::vector<perfdb::Record>>;
+  using Priors = std::map<int32_t, std::shared_ptr<const perfdb::Prior>>;  // by index of the device
+  RecordGroups RecordsFor(const Device& device, Status* problem) const;
+  void ReadPrior(int32_t device);  // at the first selection for it
+  std::shared_ptr<const perfdb::Prior> MakePrior(const Device& device, const Priors& known, Status* problem) const;
+  Status PutInForce(Priors priors);
+  Status ReadPriorsAgain();  // of the devices that have been selected for, and of the CPU; under prior_change_mutex_
+  std::shared_ptr<const perfdb::Prior> PriorInForce(int32_t device) const;  // nullptr: before its first selection
+  size_t NumRecordsInForce() const;
   std::optional<Measurement> Measured(const KernelEntry& kernel, const Request& request) const;
-  void BeforeSelecting();
+  void BeforeSelecting(const Request& request);
   void PolicyChanged();  // applies device maps and time to live, which are not rules; advances the epoch
 
   mutable Selector selector_;
@@ -155,9 +165,11 @@ class LZ_OWN Engine {
   std::mutex policy_mutex_;
   std::atomic<const HostRuntime*> host_{nullptr};
   std::atomic<bool> host_began_{false};
-  std::once_flag prior_read_;
+  std::array<std::atomic<bool>, 256> prior_read_ = {};  // by device, as Context has them
+  std::mutex prior_change_mutex_;                       // one change at a time; taken before prior_mutex_
+  std::optional<RecordGroups> given_records_;           // nullopt: the machine's
   mutable std::mutex prior_mutex_;
-  std::shared_ptr<const perfdb::Prior> prior_;
+  Priors priors_;
   std::string prior_problem_;  // problem with the machine's files
   std::string cuda_library_;   // "loaded", "none" or the reason for a refusal
 };

@@ -463,6 +463,7 @@ std::string Engine::Stats() const {
   const CacheStats s = selector_.cache_stats();
   Json references = Json::array();
   for (const ReferenceUse& use : selector_.reference_uses().Read()) references.push_back(ReferenceUseJson(use));
+  const size_t measured = NumRecordsInForce();
   std::lock_guard lock(prior_mutex_);
   return Dump(
       {{"cache",
@@ -472,7 +473,7 @@ std::string Engine::Stats() const {
        {"selections", selector_.num_selections()},
        {"fallbacks", selector_.num_fallbacks()},
        {"served_by_reference", std::move(references)},
-       {"measured_records", prior_ ? prior_->num_records() : 0},
+       {"measured_records", measured},
        {"measured_records_problem", prior_problem_.empty() ? Json(nullptr) : Json(prior_problem_)}});
 }
 

@@ -1,9 +1,11 @@
-// Measured times in force: from the machine's own file, from those that the library contains, or as given.
+// Measured times in force, by device: from the machine's own file, from those that the library contains, or as given.
 #include "perfdb/prior.h"
 
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "engine/engine.h"
@@ -24,29 +26,60 @@ constexpr auto kCarried = std::to_array<Embedded>({
 #include "priors.inc"
 });
 
-using Groups = std::vector<std::vector<perfdb::Record>>;
-
-Status Add(std::string_view text, std::string_view what, Groups* groups) {
+Status Add(std::string_view text, std::string_view what, std::vector<std::vector<perfdb::Record>>* groups) {
   auto records = perfdb::ReadRecords(text, what);
   if (!records.ok()) return records.TakeStatus();
   groups->push_back(std::move(*records));
   return {};
 }
 
+bool HasPriors(const Device& device) {
+  return device.platform == Platform::kCuda || (device.platform == Platform::kCpu && !device.simulated);
+}
+
+// The text after the first `"name": ` of a carried file, whose first record has every column.
+std::string_view HeadOf(const Embedded& file, std::string_view name) {
+  const std::string_view head = file.json.substr(0, 1024);
+  const std::string key = "\"" + std::string(name) + "\": ";
+  const size_t at = head.find(key);
+  return at == head.npos ? std::string_view() : head.substr(at + key.size());
+}
+
+// Each file holds one device's records; those of other types of device are not worth parsing. 2: of this device, or a
+// CPU's of this type; 1: of another GPU of its generation; 0: of neither.
+int Nearness(const Embedded& file, const Device& device) {
+  const std::string id = perfdb::DeviceId(device);
+  const bool is_cpu = device.platform == Platform::kCpu;
+  const std::string ours = is_cpu ? "\"" + std::string(perfdb::DeviceType(id)) + "," : "\"" + id + "\"";
+  if (HeadOf(file, "device_id").starts_with(ours)) return 2;
+  const std::string sm(HeadOf(file, "sm_version").substr(0, 8));
+  return !is_cpu && perfdb::IsSameGeneration(std::atoi(sm.c_str()), device.fact(DeviceField::kSm)) ? 1 : 0;
+}
+
 }  // namespace
 
 std::optional<Measurement> Engine::Measured(const KernelEntry& kernel, const Request& r) const {
-  const std::shared_ptr<const perfdb::Prior> prior = PriorInForce();
-  const Device& device = selector_.context().device(r.device);
-  if (!prior || r.op->num_inputs() == 0 || device.platform != Platform::kCpu || device.simulated) return std::nullopt;
-  const auto time = prior->Find(kernel, EffectiveDType(r, 0), r.axes(), OptionsOf(r));
+  const std::shared_ptr<const perfdb::Prior> prior = PriorInForce(r.device);
+  if (!prior || r.op->num_inputs() == 0) return std::nullopt;
+  const bool in_graph = r.flags & LZ_FLAG_CAPTURING;
+  const auto time = prior->Find(kernel, EffectiveDType(r, 0), r.axes(), OptionsOf(r), in_graph);
   if (!time) return std::nullopt;
   return Measurement{time->median_us, time->noise, time->confidence, time->other_version};
 }
 
-std::shared_ptr<const perfdb::Prior> Engine::PriorInForce() const {
+std::shared_ptr<const perfdb::Prior> Engine::PriorInForce(int32_t device) const {
   std::lock_guard lock(prior_mutex_);
-  return prior_;
+  const auto prior = priors_.find(device);
+  return prior == priors_.end() ? nullptr : prior->second;
+}
+
+size_t Engine::NumRecordsInForce() const {
+  std::lock_guard lock(prior_mutex_);
+  std::set<const perfdb::Prior*> priors;  // devices of one type share one
+  for (const auto& [device, prior] : priors_) priors.insert(prior.get());
+  size_t records = 0;
+  for (const perfdb::Prior* prior : priors) records += prior->num_records();
+  return records;
 }
 
 std::string Engine::DeviceId(std::string_view device) {
@@ -56,53 +89,102 @@ std::string Engine::DeviceId(std::string_view device) {
 
 std::string Engine::MeasuredCalls() const {
   auto list = nlohmann::json::array();
-  if (const auto prior = PriorInForce()) {
+  if (const auto prior = PriorInForce(0)) {
     for (const auto& call : prior->MeasuredCalls()) list.push_back({{"operation", call.operation}, {"us", call.us}});
   }
   return list.dump();
 }
 
-Status Engine::PutInForce(std::span<const std::vector<perfdb::Record>> groups) {
-  auto prior = std::make_shared<const perfdb::Prior>(selector_.registry(), groups, DeviceId("cpu"));
-  LZ_RETURN_IF_ERROR(prior->AddThresholds(selector_.registry()));
-  {
-    std::lock_guard lock(prior_mutex_);
-    prior_ = std::move(prior);
-    prior_problem_.clear();
-  }
-  selector_.Invalidate(EpochKind::kPerf);
-  return {};
-}
-
-Status Engine::UsePrior(std::string_view records, std::string_view what) {
-  std::call_once(prior_read_, [] {});  // the machine's own are no longer wanted
-  Groups groups;
-  LZ_RETURN_IF_ERROR(Add(records, what, &groups));
-  return PutInForce(groups);
-}
-
-Status Engine::UsePriorOfMachine() {
-  Groups groups;
-  Status status;
+Engine::RecordGroups Engine::RecordsFor(const Device& device, Status* problem) const {
+  RecordGroups groups;
+  if (!HasPriors(device)) return groups;
+  if (given_records_) return *given_records_;
   const auto policy = selector_.policies().policy(0);
   const std::string path = policy.ok() ? (*policy)->cache_dir + "/prior.records.json" : "";
   if (std::ifstream file(path); file) {
     std::stringstream text;
     text << file.rdbuf();
-    status = Add(text.str(), path, &groups);
+    *problem = Add(text.str(), path, &groups);
   }
-  // Each text holds one machine's records; those of other types of CPU are not worth parsing.
-  const std::string id = DeviceId("cpu"), ours = "\"device_id\": \"" + std::string(perfdb::DeviceType(id)) + ",";
-  for (const Embedded& file : kCarried) {
-    if (!status.ok() || file.json.substr(0, 1024).find(ours) == std::string_view::npos) continue;
-    status = Add(file.json, file.name, &groups);
+  for (const int nearness : {2, 1}) {
+    for (const Embedded& file : kCarried) {
+      if (!problem->ok() || Nearness(file, device) != nearness) continue;
+      *problem = Add(file.json, file.name, &groups);
+    }
   }
-  if (Status made = PutInForce(groups); status.ok()) status = std::move(made);
-  if (!status.ok()) {
+  return groups;
+}
+
+// Devices of one type share a prior.
+std::shared_ptr<const perfdb::Prior> Engine::MakePrior(const Device& device, const Priors& known,
+                                                       Status* problem) const {
+  const std::string id = perfdb::DeviceId(device);
+  for (const auto& [index, prior] : known) {
+    const Device& other = selector_.context().device(index);
+    if (other.platform == device.platform && other.simulated == device.simulated && perfdb::DeviceId(other) == id) {
+      return prior;
+    }
+  }
+  const RecordGroups groups = RecordsFor(device, problem);
+  return std::make_shared<const perfdb::Prior>(selector_.registry(), groups, id, device.fact(DeviceField::kSm));
+}
+
+Status Engine::PutInForce(Priors priors) {
+  std::vector<const perfdb::Prior*> all;
+  for (const auto& [device, prior] : priors) all.push_back(prior.get());
+  LZ_RETURN_IF_ERROR(perfdb::Prior::Watch(selector_.registry(), all));
+  {
     std::lock_guard lock(prior_mutex_);
-    prior_problem_ = status.Text();
+    priors_ = std::move(priors);
   }
-  return status;
+  selector_.Invalidate(EpochKind::kPerf);
+  return {};
+}
+
+void Engine::ReadPrior(int32_t device) {
+  std::lock_guard change(prior_change_mutex_);
+  if (prior_read_[size_t(device)].load(std::memory_order_relaxed)) return;
+  Status problem;
+  Priors priors = priors_;
+  auto prior = MakePrior(selector_.context().device(device), priors, &problem);
+  if (prior->num_records() > 0) {  // plans stay valid if nothing was measured
+    priors[device] = std::move(prior);
+    if (Status made = PutInForce(std::move(priors)); problem.ok()) problem = std::move(made);
+  }
+  if (!problem.ok()) {
+    std::lock_guard lock(prior_mutex_);
+    prior_problem_ = problem.Text();
+  }
+  prior_read_[size_t(device)].store(true, std::memory_order_release);
+}
+
+Status Engine::UsePrior(std::string_view records, std::string_view what) {
+  RecordGroups groups;
+  LZ_RETURN_IF_ERROR(Add(records, what, &groups));
+  std::lock_guard change(prior_change_mutex_);
+  given_records_ = std::move(groups);
+  return ReadPriorsAgain();
+}
+
+Status Engine::UsePriorOfMachine() {
+  std::lock_guard change(prior_change_mutex_);
+  given_records_.reset();
+  return ReadPriorsAgain();
+}
+
+Status Engine::ReadPriorsAgain() {
+  Status problem;
+  Priors priors;
+  for (int32_t i = 0; i < selector_.context().num_devices(); ++i) {
+    std::atomic<bool>& read = prior_read_[size_t(i)];
+    if (i > 0 && !read.load(std::memory_order_relaxed)) continue;
+    priors[i] = MakePrior(selector_.context().device(i), priors, &problem);
+    read.store(true, std::memory_order_release);
+  }
+  if (Status made = PutInForce(std::move(priors)); problem.ok()) problem = std::move(made);
+  std::lock_guard lock(prior_mutex_);
+  prior_problem_ = problem.ok() ? "" : problem.Text();
+  return problem;
 }
 
 }  // namespace lz

@@ -1,6 +1,7 @@
 #include "perfdb/prior.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <set>
 
@@ -9,11 +10,14 @@
 namespace lz::perfdb {
 namespace {
 
-constexpr double kOtherCores = 0.5;    // confidence
-constexpr double kNear = 2, kFar = 4;  // sums of |log2| over the axes
+constexpr double kSimilarDevice = 0.5;  // confidence: other cores of a CPU, another GPU of the same generation
+constexpr double kNear = 2, kFar = 4;   // sums of |log2| over the axes
 constexpr double kLeastNoise = 0.03;
 constexpr double kNoiseOfDistance = 0.05;  // per doubling between a call and its neighbor
 constexpr double kCloseValues = 1.25;      // measured values within this factor share a cell
+
+// Axes that say how large a cache's pool is.
+constexpr auto kPools = std::to_array<std::string_view>({"blocks", "pages"});
 
 double Log2(int64_t value) { return std::log2(double(std::max<int64_t>(value, 1))); }
 
@@ -56,18 +60,27 @@ std::string LibraryVersionOf(const Record& r) {
 
 bool IsSameVersion(std::string_view a, std::string_view b) { return ReleaseOf(a) == ReleaseOf(b); }
 
-Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id) {
+Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id,
+             int64_t sm)
+    : has_graphs_(sm > 0) {
   std::set<std::string> taken;
-  for (const std::vector<Record>& records : groups) {
+  const auto take = [&](const std::vector<Record>& records, double confidence, auto&& is_of) {
     std::set<std::string> here;
     for (const Record& r : records) {
-      const bool usable =
-          r.valid && r.execution == "eager" && r.protocol == kProtocol && !r.is_causal && !r.quant_format;
-      if (!usable || DeviceType(r.device_id) != DeviceType(device_id) || taken.contains(r.operation)) continue;
-      Take(registry, r, r.device_id == device_id ? 1 : kOtherCores);
+      const bool usable = r.valid && (has_graphs_ || r.execution == "eager") && r.protocol == kProtocol &&
+                          !r.is_causal && !r.quant_format;
+      if (!usable || !is_of(r) || taken.contains(r.operation)) continue;
+      Take(registry, r, confidence);
       here.insert(r.operation);
     }
     taken.merge(here);
+  };
+  for (const std::vector<Record>& records : groups) {
+    take(records, 1, [&](const Record& r) { return r.device_id == device_id; });
+    take(records, kSimilarDevice, [&](const Record& r) {
+      if (r.device_id == device_id) return false;
+      return sm ? IsSameGeneration(r.sm_version, sm) : DeviceType(r.device_id) == DeviceType(device_id);
+    });
   }
   for (auto& [op, axes] : axes_) {
     for (Axis& axis : axes) axis.Cut();
@@ -83,7 +96,8 @@ void Prior::Take(const Registry& registry, const Record& r, double confidence) {
   for (size_t a = 0; a < op->axes().size(); ++a) {
     const auto given = r.axes.find(op->axes()[a]);
     if (given == r.axes.end()) return;  // another version of the contract
-    at.push_back(Log2(given->second));
+    axes[a].decides = std::ranges::find(kPools, op->axes()[a]) == kPools.end();
+    at.push_back(axes[a].decides ? Log2(given->second) : 0);
   }
   std::vector<Constraint> conditions;
   for (const auto& [name, value] : r.options) {
@@ -103,7 +117,7 @@ void Prior::Take(const Registry& registry, const Record& r, double confidence) {
 }
 
 std::vector<Prior::Call>& Prior::CallsOf(const Record& r, DType dtype) {
-  CallsByOptions& known = calls_[{r.operation, dtype}];
+  CallsByOptions& known = calls_[{r.operation, dtype, r.execution == "graph"}];
   const auto same = std::ranges::find_if(known, [&](const auto& group) { return group.first == r.options; });
   if (same != known.end()) return same->second;
   const auto fewer =
@@ -112,7 +126,7 @@ std::vector<Prior::Call>& Prior::CallsOf(const Record& r, DType dtype) {
 }
 
 void Prior::Axis::Cut() {
-  if (values.empty()) return;
+  if (values.empty() || !decides) return;
   std::ranges::sort(values);
   std::vector<int64_t> kept;
   for (const int64_t value : values) {
@@ -127,28 +141,41 @@ void Prior::Axis::Cut() {
   cuts.push_back(std::max(values.back() * kReach + 1, cuts.back() + 1));
 }
 
-Status Prior::AddThresholds(Registry& registry) const {
+Status Prior::Watch(Registry& registry, std::span<const Prior* const> priors) {
   Registry::Watches watches;
-  for (const auto& [op, axes] : axes_) {
-    std::vector<Constraint>& conditions = watches[op];
-    for (size_t a = 0; a < axes.size(); ++a) {
-      for (const int64_t cut : axes[a].cuts) conditions.push_back({op->axes()[a], Rel::kGe, cut});
-    }
-    const auto options = options_.find(op);
-    if (options != options_.end()) {
-      conditions.insert(conditions.end(), options->second.begin(), options->second.end());
+  for (const Prior* prior : priors) {
+    for (const auto& [op, axes] : prior->axes_) {
+      std::vector<Constraint>& conditions = watches[op];
+      for (size_t a = 0; a < axes.size(); ++a) {
+        for (const int64_t cut : axes[a].cuts) conditions.push_back({op->axes()[a], Rel::kGe, cut});
+      }
+      const auto options = prior->options_.find(op);
+      if (options != prior->options_.end()) {
+        conditions.insert(conditions.end(), options->second.begin(), options->second.end());
+      }
+      if (prior->has_graphs_) conditions.push_back({"capturing", Rel::kEq, 1});
     }
   }
   return registry.WatchMeasured(watches);
 }
 
+Status Prior::AddThresholds(Registry& registry) const {
+  const Prior* const priors[] = {this};
+  return Watch(registry, priors);
+}
+
 std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
-                                     const Options& options) const {
-  const auto known = calls_.find({kernel.operation, dtype});
+                                     const Options& options, bool in_graph) const {
+  const auto known = calls_.find({kernel.operation, dtype, in_graph});
   if (known == calls_.end()) return std::nullopt;
   std::vector<double> at;
   for (size_t a = 0; const Axis& axis : axes_.at(kernel.op)) {
-    const auto cell = std::ranges::upper_bound(axis.cuts, axes[a++]) - axis.cuts.begin() - 1;
+    const int64_t size = axes[a++];
+    if (!axis.decides) {
+      at.push_back(0);
+      continue;
+    }
+    const auto cell = std::ranges::upper_bound(axis.cuts, size) - axis.cuts.begin() - 1;
     if (cell < 0 || size_t(cell) == axis.values.size()) return std::nullopt;
     at.push_back(Log2(axis.values[size_t(cell)]));
   }
@@ -169,9 +196,10 @@ std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, con
 std::vector<Prior::MeasuredCall> Prior::MeasuredCalls() const {
   std::vector<MeasuredCall> found;
   for (const auto& [key, groups] : calls_) {
+    if (std::get<2>(key)) continue;
     for (const auto& [options, calls] : groups) {
       for (const Call& call : calls) {
-        MeasuredCall& one = found.emplace_back(MeasuredCall{key.first, {}});
+        MeasuredCall& one = found.emplace_back(MeasuredCall{std::get<0>(key), {}});
         for (const auto& [kernel, time] : call.cold.empty() ? call.warm : call.cold) {
           one.us[kernel.substr(0, kernel.rfind(' '))] = time.time.median_us;
         }

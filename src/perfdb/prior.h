@@ -8,9 +8,13 @@
 // data in the caches (warm) and outside them (cold) has its cold times, because a model reads its weights and KV rows
 // from memory.
 //
+// A call inside a CUDA graph capture has the times of graphs, every other call those of eager calls: a graph leaves out
+// the host, so it has other winners. Sizes of a cache's pool ("blocks", "pages") separate no calls: a kernel reads the
+// pages that its table names.
+//
 // The options of a call besides its axes (a format, causal, a bias) separate calls where they were measured: among the
 // records whose options are all options of the call, those with the most are used.
-//   Prior prior(registry, records, DeviceId(cpu));
+//   Prior prior(registry, records, DeviceId(cpu), 0);
 //   LZ_RETURN_IF_ERROR(prior.AddThresholds(registry));        // from now on classes are split
 //   auto time = prior.Find(kernel, DType::kF32, request.axes(), OptionsOf(request));
 #pragma once
@@ -20,6 +24,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,9 +35,9 @@
 namespace lz::perfdb {
 
 // The time of a kernel at a call. `noise`: relative half width of the interval of the median, larger if the measured
-// call is a neighbor. `confidence`: 1 if the neighborhood was measured on this machine, less if it is far away or the
-// machine has another number of cores. `other_version`: measured with another version of the kernel's library, so that
-// no time that was taken in turns with it decides.
+// call is a neighbor. `confidence`: 1 if the neighborhood was measured on this device, less if it is far away, the
+// machine has another number of cores, or the device is another GPU of the same generation. `other_version`: measured
+// with another version of the kernel's library, so that no time that was taken in turns with it decides.
 struct PriorTime {
   double median_us, noise, confidence;
   bool other_version = false;
@@ -47,16 +52,20 @@ class Prior {
   static constexpr int64_t kReach = 4;                 // times the outermost measured value of an axis
   using Options = std::map<std::string, std::string>;  // as in records
 
-  // Uses the valid records of eager calls that were measured on devices of this type; the others are for the
-  // database. The first group that has an operation is the only one used for it: the user's records come before those
-  // of the library.
-  Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id);
+  // Uses the valid records that were measured on devices of this type; the others are for the database. `sm`: the
+  // compute capability of a GPU (90), 0 for a CPU, which has no graphs. The first group that has an operation is the
+  // only one used for it: the user's records come before those of the library; and within a group those of this device
+  // before those of similar ones.
+  Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id,
+        int64_t sm = 0);
 
-  // Splits the classes of every operation that was measured, and takes back the splits of earlier records.
-  Status AddThresholds(Registry& registry) const;
-  std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,
-                                const Options& options) const;
-  // Each call that was measured: median microseconds by kernel id.
+  // Splits the classes of every operation that one of `priors` measured, and takes back all earlier splits.
+  static Status Watch(Registry& registry, std::span<const Prior* const> priors);
+  Status AddThresholds(Registry& registry) const;  // of this one alone
+  // `in_graph`: the call is being captured.
+  std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes, const Options& options,
+                                bool in_graph = false) const;
+  // Each eager call that was measured: median microseconds by kernel id.
   struct MeasuredCall {
     std::string operation;
     std::map<std::string, double> us;
@@ -76,9 +85,10 @@ class Prior {
   struct Axis {
     std::vector<int64_t> values;  // ascending
     std::vector<int64_t> cuts;    // cell i: cuts[i] up to but excluding cuts[i + 1]; outside: not measured
+    bool decides = true;          // false: the size of a pool
     void Cut();                   // fills both from the values as they were measured
   };
-  using Key = std::pair<std::string, DType>;  // operation id, dtype of the first tensor
+  using Key = std::tuple<std::string, DType, bool>;  // operation id, dtype of the first tensor, whether in a graph
   // Calls by their options, those with the most options first.
   using CallsByOptions = std::vector<std::pair<Options, std::vector<Call>>>;
 
@@ -89,6 +99,7 @@ class Prior {
   std::map<Key, CallsByOptions> calls_;
   std::map<const Operation*, std::vector<Axis>> axes_;
   std::map<const Operation*, std::vector<Constraint>> options_;  // options of some record, by which classes are split
+  bool has_graphs_ = false;                                      // the device can capture
   size_t num_records_ = 0;
 };
 

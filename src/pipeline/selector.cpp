@@ -107,13 +107,13 @@ const Plan* Selector::Lookup(Request& r, InlineCache& site, Missed* missed) cons
 Result<const Plan*> Selector::Select(Request& r) {
   Missed missed;
   if (const Plan* plan = Lookup(r, &missed)) return plan;  // 4
-  if (before_selecting_) before_selecting_();
+  if (before_selecting_) before_selecting_(r);
   bool keep;
   return SelectProven(r, missed, &keep);
 }
 
 Result<const Plan*> Selector::Select(Request& r, InlineCache& site) {
-  if (before_selecting_) before_selecting_();
+  if (before_selecting_) before_selecting_(r);
   const uint64_t generation = epochs_.Generation();
   const Reclaimer::Guard guard;
   Missed missed;
@@ -124,7 +124,7 @@ Result<const Plan*> Selector::Select(Request& r, InlineCache& site) {
 }
 
 Result<const Plan*> Selector::Select(Request& r, InlineCache& site, Missed& missed) {
-  if (before_selecting_) before_selecting_();
+  if (before_selecting_) before_selecting_(r);
   const uint64_t generation = epochs_.Generation();
   const Reclaimer::Guard guard;
   site.plan = nullptr;
@@ -190,7 +190,7 @@ Result<const Plan*> Selector::Choice(Result<SelectionReport>& report) const {
 
 Result<SelectionReport> Selector::Explain(Request& r, Proofs proofs) {
   const Reclaimer::Guard guard;
-  if (before_selecting_) before_selecting_();
+  if (before_selecting_) before_selecting_(r);
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
   RefreshFacts(r);

@@ -95,8 +95,8 @@ class Selector {
   const LayoutRules& LayoutRulesOf(int64_t id);
   // Replaces the function that returns free host memory; for tests.
   void set_free_memory(std::function<int64_t()> free) { free_memory_ = std::move(free); }
-  // `before`: called before each new selection; may split classes further.
-  void set_measurements(MeasurementSource source, std::function<void()> before = {}) {
+  // `before`: called before each new selection, with its request; may split classes further.
+  void set_measurements(MeasurementSource source, std::function<void(const Request&)> before = {}) {
     measurements_ = std::move(source);
     before_selecting_ = std::move(before);
   }
@@ -137,7 +137,7 @@ class Selector {
   Prover prover_;
   std::mutex proof_mutex_;
   MeasurementSource measurements_;
-  std::function<void()> before_selecting_;
+  std::function<void(const Request&)> before_selecting_;
   std::function<int64_t()> free_memory_ = &FreeHostBytes;
   lz_parallel parallel_ = ThreadPool::ProcessParallel();
   std::atomic<uint64_t> fallbacks_{0}, selections_{0};

@@ -22,10 +22,12 @@ class EnginePrior : public testing::Test {
     for (const auto& [id, priority] : {std::pair{"a.k", 95}, std::pair{"b.k", 94}}) {
       const KernelSpec spec = {.id = id,
                                .operation = "norm.rms",
+                               .platform = Platform::kAny,
                                .dtypes = kFloats,
                                .accepts = kWeight,
                                .strides = Strides::kAny,
                                .priority = priority,
+                               .cuda_graph_safe = true,
                                .launch = &Works};
       const Registry::Registration one{&spec, {}, {}};
       ASSERT_TRUE(Engine::Get().selector().registry().Register({&one, 1}).ok());
@@ -37,21 +39,23 @@ class EnginePrior : public testing::Test {
     const char* kernel;
     int64_t hidden;
     double us;
+    const char* execution = "eager";
+    std::string device = {};  // empty: this machine's CPU
   };
   std::string File(const std::vector<Row>& rows) {
     nlohmann::json records = nlohmann::json::array();
     for (const Row& row : rows) {
       records.push_back({{"kernel_id", row.kernel},
                          {"operation", "norm.rms"},
-                         {"device_id", engine.DeviceId("cpu")},
-                         {"sm_version", 0},
+                         {"device_id", row.device.empty() ? engine.DeviceId("cpu") : row.device},
+                         {"sm_version", row.device.empty() ? 0 : 90},
                          {"dtype", "float32"},
                          {"head_dim", 0},
                          {"seq_bucket", 0},
                          {"batch_bucket", 0},
                          {"axes", {{"...", 2}, {"hidden", row.hidden}}},
                          {"cache_state", "warm"},
-                         {"execution", "eager"},
+                         {"execution", row.execution},
                          {"median_us", row.us},
                          {"p95_us", row.us},
                          {"samples", 9},
@@ -118,6 +122,43 @@ TEST_F(EnginePrior, APolicyMayLeaveThemOut) {
   ASSERT_TRUE(scope.ok()) << scope.status().Text();
   EXPECT_EQ(Chosen(64, *scope), "a.k");
   EXPECT_EQ(Chosen(64), "b.k");
+}
+
+// The report of a call on a simulated GPU: nothing runs there, and nothing is read from a device.
+nlohmann::json Explained(Engine& engine, const char* device, bool capturing) {
+  auto c = verify::ParseCase(*engine.Find("rms_norm"), "input=f32[2,4096] weight=f32[4096]");
+  Request r = c->MakeRequest();
+  if (capturing) r.flags |= LZ_FLAG_CAPTURING;
+  auto text = engine.Explain(r, device);
+  EXPECT_TRUE(text.ok()) << text.status().Text();
+  return nlohmann::json::parse(text.ok() ? *text : "{}");
+}
+
+TEST_F(EnginePrior, ACaptureIsDecidedByTimesOfGraphsAndACallByEagerOnes) {
+  const std::string h100 = engine.DeviceId("h100");
+  EXPECT_EQ(h100, "NVIDIA H100 80GB HBM3, sm_90, 132 multiprocessors");
+  std::vector<Row> rows = {{"a.k", 4096, 9, "eager", h100}, {"b.k", 4096, 1, "eager", h100}};
+  ASSERT_TRUE(engine.UsePrior(File(rows), "test").ok());
+  EXPECT_EQ(Explained(engine, "h100", false)["kernel_id"], "b.k");
+  EXPECT_EQ(Explained(engine, "h100", true)["kernel_id"], "a.k");  // by priority
+  rows.insert(rows.end(), {{"a.k", 4096, 2, "graph", h100}, {"b.k", 4096, 8, "graph", h100}});
+  ASSERT_TRUE(engine.UsePrior(File(rows), "test").ok());
+  EXPECT_EQ(Explained(engine, "h100", false)["kernel_id"], "b.k");
+  EXPECT_EQ(Explained(engine, "h100", true)["kernel_id"], "a.k");
+  EXPECT_EQ(Chosen(4096), "a.k");  // this machine's CPU was not measured
+}
+
+TEST_F(EnginePrior, AnotherGpuOfTheGenerationIsATermAndNoDecision) {
+  const std::string h100 = engine.DeviceId("h100");
+  ASSERT_TRUE(engine.UsePrior(File({{"a.k", 4096, 1.2, "eager", h100}, {"b.k", 4096, 1, "eager", h100}}), "test").ok());
+  EXPECT_EQ(Explained(engine, "h100", false)["kernel_id"], "b.k");
+  EXPECT_EQ(Explained(engine, "a100", false)["kernel_id"], "a.k");
+  const auto report = Explained(engine, "h200", false);
+  EXPECT_EQ(report["kernel_id"], "a.k");  // 1 point of priority, half of 2 points of time
+  for (const auto& candidate : report["candidates"]) {
+    if (candidate["kernel_id"] != "a.k") continue;
+    EXPECT_NE(candidate.dump().find("\"measured\""), std::string::npos) << candidate.dump();
+  }
 }
 
 TEST_F(EnginePrior, ABadFileIsRefusedAndChangesNothing) {

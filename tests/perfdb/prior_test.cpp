@@ -65,6 +65,8 @@ TEST_F(PriorTest, EveryCarriedFileHoldsOneMachinesRecordsOfKernelsThatExist) {
       }
     }
     ASSERT_EQ(devices.size(), 1u) << entry.path();
+    const std::string head = text.str().substr(0, 1024);
+    EXPECT_NE(head.find("\"sm_version\": " + std::to_string(records->front().sm_version)), std::string::npos);
     EXPECT_NE(text.str().substr(0, 1024).find("\"device_id\": \"" + *devices.begin()), std::string::npos);
     ++files;
   }
@@ -296,6 +298,90 @@ TEST_F(PriorTest, AllCallsOfAClassHaveOneAnswer) {
   EXPECT_GT(answers.size(), 10u);
 }
 
+// ---- GPUs
+
+constexpr std::string_view kGpu = "NVIDIA H200, sm_90, 132 multiprocessors";
+
+Record GpuRow(int64_t rows, double us, const char* execution) {
+  Record r = RowOf(rows, 4096, us);
+  r.device_id = kGpu, r.sm_version = 90, r.execution = execution;
+  return r;
+}
+
+class GpuPriorTest : public PriorTest {
+ protected:
+  std::optional<PriorTime> TimeAt(const std::vector<std::vector<Record>>& groups, bool in_graph, int64_t rows = 1,
+                                  std::string_view device = kGpu, int64_t sm = 90) {
+    const int64_t axes[] = {rows, 4096};
+    return Prior(registry, groups, device, sm).Find(kernel, DType::kF32, axes, {}, in_graph);
+  }
+};
+
+TEST_F(GpuPriorTest, ARecordOfOneModeNeverAnswersInTheOther) {
+  const std::vector<Record> both = {GpuRow(1, 9, "eager"), GpuRow(1, 2, "graph"), GpuRow(64, 5, "graph")};
+  EXPECT_EQ(TimeAt({both}, false)->median_us, 9);
+  EXPECT_EQ(TimeAt({both}, true)->median_us, 2);
+  EXPECT_EQ(TimeAt({both}, true, 64)->median_us, 5);
+  EXPECT_FALSE(TimeAt({both}, false, 64));  // six doublings from the eager one
+  EXPECT_FALSE(TimeAt({{both[0]}}, true));
+  EXPECT_FALSE(TimeAt({{both[1]}}, false));
+}
+
+TEST_F(GpuPriorTest, AnotherGpuOfTheGenerationIsAHint) {
+  const std::vector<Record> rows = {GpuRow(1, 9, "eager")};
+  EXPECT_EQ(TimeAt({rows}, false)->confidence, 1);
+  EXPECT_EQ(TimeAt({rows}, false, 1, "NVIDIA H100 80GB HBM3, sm_90, 132 multiprocessors", 90)->confidence, 0.5);
+  EXPECT_FALSE(TimeAt({rows}, false, 1, "NVIDIA A100-SXM4-80GB, sm_80, 108 multiprocessors", 80));
+  EXPECT_FALSE(TimeAt({rows}, false, 1, "NVIDIA B200, sm_100, 148 multiprocessors", 100));
+  EXPECT_FALSE(TimeAt({rows}, false, 1, kHere, 0));
+}
+
+TEST_F(GpuPriorTest, TimesOfTheDeviceItselfComeBeforeThoseOfSimilarOnes) {
+  Record other = GpuRow(1, 1, "eager");
+  other.device_id = "NVIDIA H100 PCIe, sm_90, 114 multiprocessors";
+  const Record own = GpuRow(1, 9, "eager");
+  for (const std::vector<Record>& group : {std::vector{own, other}, std::vector{other, own}}) {
+    EXPECT_EQ(TimeAt({group}, false)->median_us, 9);
+    EXPECT_EQ(TimeAt({group}, false)->confidence, 1);
+  }
+}
+
+TEST_F(GpuPriorTest, ACaptureIsAClassOfItsOwn) {
+  const auto is_watched = [&] { return op.state().classifier.masks()[kSlotFlags] & kFlagCapturing; };
+  const std::vector<std::vector<Record>> groups = {{GpuRow(1, 9, "eager")}};
+  ASSERT_TRUE(Prior(registry, groups, kGpu, 90).AddThresholds(registry).ok());
+  EXPECT_TRUE(is_watched());
+  const Prior cpu = Make({{RowOf(1, 64, 1)}}), gpu(registry, groups, kGpu, 90);
+  const Prior* const both[] = {&cpu, &gpu};
+  ASSERT_TRUE(Prior::Watch(registry, both).ok());
+  EXPECT_TRUE(is_watched());
+  const int cuts = op.state().classifier.num_thresholds();
+  ASSERT_TRUE(gpu.AddThresholds(registry).ok());
+  EXPECT_LT(op.state().classifier.num_thresholds(), cuts);
+}
+
+TEST_F(PriorTest, TheSizeOfAPoolSeparatesNoCalls) {
+  const Operation& paged = *registry.Find("paged_attention");
+  const KernelEntry& own =
+      *registry.FindKernel("attention.gqa.decode.block_table", "hwy.attention.gqa.decode.block_table");
+  Record r = RowOf(1, 64, 7);
+  r.kernel_id = own.id, r.operation = own.operation, r.kernel_version = std::to_string(own.spec.version);
+  r.axes = {{"b", 1},    {"h_q", 32},  {"d_qk", 128},      {"blocks", 256},
+            {"h_kv", 8}, {"d_v", 128}, {"block_size", 16}, {"max_blocks", 256}};
+  const Prior prior = Make({{r}});
+  const auto at = [&](int64_t blocks, int64_t max_blocks) {
+    r.axes["blocks"] = blocks, r.axes["max_blocks"] = max_blocks;
+    std::vector<int64_t> axes;
+    for (const std::string& axis : paged.axes()) axes.push_back(r.axes.at(axis));
+    const auto time = prior.Find(own, DType::kF32, axes.data(), {});
+    return time ? time->confidence : 0;
+  };
+  EXPECT_EQ(at(256, 256), 1);
+  EXPECT_EQ(at(1 << 20, 256), 1);
+  EXPECT_EQ(at(1, 256), 1);
+  EXPECT_EQ(at(256, 256 * 5), 0);
+}
+
 TEST(DeviceId, NamesWhatKernelsSee) {
   Device cpu;
   cpu.model = "AMD EPYC";
@@ -305,8 +391,8 @@ TEST(DeviceId, NamesWhatKernelsSee) {
   EXPECT_EQ(DeviceId(cpu), "AMD EPYC, AVX2, L1d 32 KiB, 2 cores");
   EXPECT_EQ(DeviceType(DeviceId(cpu)), "AMD EPYC, AVX2, L1d 32 KiB");
   cpu.platform = Platform::kCuda;
-  EXPECT_EQ(DeviceId(cpu), "AMD EPYC");
-  EXPECT_EQ(DeviceType("NVIDIA H100 80GB HBM3"), "NVIDIA H100 80GB HBM3");
+  cpu.model = "NVIDIA H200", cpu.arch = "sm_90", cpu.facts[size_t(DeviceField::kNumCores)] = 132;
+  EXPECT_EQ(DeviceId(cpu), "NVIDIA H200, sm_90, 132 multiprocessors");
 }
 
 }  // namespace

@@ -35,22 +35,31 @@ def report_of(explanation: str) -> SelectionReport:
     return SelectionReport(json.loads(explanation))
 
 
-def explain(op: Any, *tensors: Any, device: str | None = None, **params: Any) -> SelectionReport:
-    """Returns the selection for a call, with every kernel's score or reasons. `device`: a simulated one, see doctor().
+def explain(
+    op: Any, *tensors: Any, device: str | None = None, capturing: bool = False, **params: Any
+) -> SelectionReport:
+    """Returns the selection for a call, with every kernel's score or reasons.
 
-    If torch chooses the backend itself, `notes` has its choice, and torch's reasons against the others.
+    `device`: a simulated one, see doctor(). `capturing`: as in a CUDA graph capture, where only kernels that are safe in
+    graphs may run, and times measured in graphs decide. If torch chooses the backend itself, `notes` has its choice, and
+    torch's reasons against the others.
     """
-    return explain_call(op, tensors, params, device)
+    return explain_call(op, tensors, params, device, capturing=capturing)
 
 
 def explain_call(
-    op: Any, tensors: tuple[Any, ...], params: dict[str, Any], device: str | None = None, of_chosen: bool = False
+    op: Any,
+    tensors: tuple[Any, ...],
+    params: dict[str, Any],
+    device: str | None = None,
+    of_chosen: bool = False,
+    capturing: bool = False,
 ) -> SelectionReport:
     """Does explain(). With `of_chosen` only the chosen kernel's library is imported and tried; `usable` is None for a
     candidate whose library was not tried."""
     function, params = resolve_call(op, tensors, params)
     args, kwargs = _as_tensors(function.__name__, tensors, params)
-    report = json.loads(_layerzero.explain(function, args, kwargs, device, of_chosen))
+    report = json.loads(_layerzero.explain(function, args, kwargs, device, of_chosen, capturing))
     if (report["kernel_id"] or "").startswith("torch.sdpa.auto") and not report["device"]["simulated"]:
         report["notes"] = _notes_of_torch(
             report, dict(zip(parameter_names(report["name"]), args, strict=False)) | kwargs
