@@ -1,6 +1,5 @@
 #include "gil.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -42,6 +41,21 @@ bool HoldsGil() {
   return state && state == PyGILState_GetThisThreadState();
 }
 
+// Stops this thread where what it runs is unwound instead of returning. A destructor, since C++ libraries differ in the
+// name under which a handler could catch pthread_exit.
+template <class F>
+auto StopInsteadOfUnwinding(const F& call) {
+  struct Guard {
+    ~Guard() {
+      if (!returned) Stop();
+    }
+    bool returned = false;
+  } guard;
+  auto result = call();
+  guard.returned = true;
+  return result;
+}
+
 bool IsOver() { return (Clock::now().time_since_epoch().count() - g_end_began) > Clock::duration(kPatience).count(); }
 
 // Another thread is about to end the process. Where it does not come to that (it called atexit's functions and went on,
@@ -61,24 +75,14 @@ void StopIfUnwound() {
   if (IsFinalizing() && gettid() != getpid() && !HoldsGil()) Stop();
 }
 
-Gil::Gil() {
-  try {
-    state_ = PyGILState_Ensure();
-  } catch (abi::__forced_unwind&) {
-    Stop();
-  }
-}
+Gil::Gil() : state_(StopInsteadOfUnwinding(PyGILState_Ensure)) {}
 Gil::~Gil() {
   StopIfUnwound();
   PyGILState_Release(state_);
 }
 
 void ReleasedGil::Restore() {
-  try {
-    PyEval_RestoreThread(state_);
-  } catch (abi::__forced_unwind&) {
-    Stop();
-  }
+  StopInsteadOfUnwinding([this] { return PyEval_RestoreThread(state_), true; });
 }
 
 FirstCall::FirstCall() {
