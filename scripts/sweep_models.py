@@ -97,11 +97,10 @@ def _child(kind: Any, pipe: int, seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
         try:
             row = judge(kind, attention)
-        except MemoryError:
-            row = {"verdict": "too large", "why": f"out of memory with {MEMORY >> 30} GiB"}
-        except Exception as error:  # raised by kernelize itself
+        except Exception as error:  # raised by kernelize itself, or by torch without memory
             why = f"{type(error).__name__}: {str(error)[:300]}"
-            row = {"verdict": "crashed", "why": why, "trace": traceback.format_exc()[-1500:]}
+            large = isinstance(error, MemoryError) or "can't allocate memory" in why
+            row = {"verdict": "too large" if large else "crashed", "why": why, "trace": traceback.format_exc()[-1500:]}
         os.write(pipe, (json.dumps({attention: row}, default=str) + "\n").encode())
 
 

@@ -17,6 +17,7 @@ from layerzero import _layerzero
 from layerzero.integrations.transformers import biases, choices, continuous, counts
 
 NAME, EAGER = "layerzero", "layerzero_eager"
+_EAGER_FORWARD = "eager_attention_forward"
 NAMES = (NAME, EAGER)
 _BEFORE = "_layerzero_attention_before"
 _CAUSAL = "_layerzero_causal"  # in the __dict__ of a mask
@@ -113,7 +114,10 @@ def eager_attention(module, query, key, value, attention_mask, is_causal=None, *
 def _own_eager(module):
     """The function of eager attention that the forward of a module names, or None."""
     forward = inspect.unwrap(type(module).forward)
-    return getattr(forward, "__globals__", {}).get("eager_attention_forward")
+    code = getattr(forward, "__code__", None)
+    # A file of several models has several such functions, with prefixes.
+    named = [name for name in code.co_names if name.endswith(_EAGER_FORWARD)] if code else []
+    return getattr(forward, "__globals__", {}).get(named[0] if named else _EAGER_FORWARD)
 
 
 def choose(model, names=NAMES):

@@ -147,7 +147,8 @@ def run_model(model):
         if given is None:
             return None
         with torch.inference_mode(), undisturbed(model), structure.evaluating(model):
-            return _runs_of(model, given)
+            runs = _runs_of(model, given)
+        return runs if runs.rows else None
     except Exception:  # what a model of unknown code raises on such an input
         return None
 
@@ -155,8 +156,8 @@ def run_model(model):
 def _runs_of(model, given):
     mask, key = given.get("attention_mask"), "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
     first = model(**given)[0]
-    if mask is None:
-        return Runs([first], [])
+    if mask is None:  # a backbone's first output is several tensors
+        return Runs(structure.tensors_of(first), [])
     # Classes of a text have no padding.
     padded = key == "input_ids" and first.shape[:2] == mask.shape
     rows, moved = [first[mask.bool()] if padded else first], []
