@@ -1,11 +1,11 @@
 // Clusters of thread blocks (from sm_90 on): blocks that run at the same time and read each other's shared memory.
-//   LaunchClusters(&Kernel, clusters, blocks, threads, bytes, stream, arguments...);     blocks: of each cluster
+//   LaunchClusters<&Kernel>(clusters, blocks, threads, bytes, stream, arguments...);     blocks: of each cluster
 //   In the kernel: write to the block's own shared memory; SyncCluster(); read *OfBlock(&variable, block);
 //   SyncCluster() before it is written again, or the block ends. No block writes to another's: the barrier does not
 //   wait for that.
 #pragma once
 
-#include "kernels/cuda.h"
+#include "kernels/cuda_shared.h"
 
 namespace lz {
 
@@ -20,11 +20,10 @@ template <class T>
 const T* OfBlock(const T* shared, int block) {
   return static_cast<const T*>(emulation::SharedOf(shared, block));
 }
-template <class... P>
-cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, int threads, size_t bytes, void* stream,
-                           P... arguments) {
+template <auto kKernel, class... P>
+cudaError_t LaunchClusters(unsigned clusters, int blocks, int threads, size_t bytes, void* stream, P... arguments) {
   emulation::LaunchClusters(unsigned(blocks), dim3(clusters * unsigned(blocks)), dim3(unsigned(threads)), bytes, stream,
-                            [=] { kernel(arguments...); });
+                            [=] { kKernel(arguments...); });
   return cudaGetLastError();
 }
 #else
@@ -55,16 +54,9 @@ __device__ const T* OfBlock(const T* shared, int) {
 }
 #endif
 
-template <class... P>
-cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, int threads, size_t bytes, void* stream,
-                           P... arguments) {
-  const auto function = reinterpret_cast<const void*>(kernel);
-  if (!AllowShared(function, int(bytes))) return cudaErrorInvalidValue;
-  // As many blocks on a multiprocessor as its shared memory holds.
-  constexpr auto kCarveout = cudaFuncAttributePreferredSharedMemoryCarveout;
-  if (cudaFuncSetAttribute(function, kCarveout, cudaSharedmemCarveoutMaxShared) != cudaSuccess) {
-    return cudaGetLastError();
-  }
+template <auto kKernel, class... P>
+cudaError_t LaunchClusters(unsigned clusters, int blocks, int threads, size_t bytes, void* stream, P... arguments) {
+  if (!HasShared<kKernel, true>(int64_t(bytes))) return cudaErrorInvalidValue;
   cudaLaunchAttribute cluster = {};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {unsigned(blocks), 1, 1};
@@ -76,7 +68,7 @@ cudaError_t LaunchClusters(void (*kernel)(P...), unsigned clusters, int blocks, 
   config.attrs = &cluster;
   config.numAttrs = 1;
   void* pointers[] = {&arguments...};
-  const cudaError_t launched = cudaLaunchKernelExC(&config, function, pointers);
+  const cudaError_t launched = cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(kKernel), pointers);
   return launched == cudaSuccess ? launched : cudaGetLastError();  // cleared: the next launch asks for its own
 }
 #endif

@@ -141,28 +141,8 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
       }
     }
 
-    const auto each = [&](auto&& change) {
-#pragma unroll
-      for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) z[0][n][i] = change(rows[i / 2], z[0][n][i], n * 8 + 2 * t + i % 2);
-      }
-    };
-    each([&](const CudaRow&, float x, int) { return x * unit; });
-    if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
-    if (p.slopes.data) each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });
-    if (p.mask) {
-      each([&](const CudaRow& r, float x, int i) {
-        return r.live && (exist >> i & 1) ? Masked(p, r, x, b, j0 + i) : -HUGE_VALF;
-      });
-    }
-    const bool all = exist == (kKeys == 32 ? 0xffffffffu : (1u << kKeys) - 1) && rows[0].keys.begin <= j0 &&
-                     rows[1].keys.begin <= j0 && j0 + kKeys <= rows[0].keys.end && j0 + kKeys <= rows[1].keys.end;
-    if (!all) {
-      each([&](const CudaRow& r, float x, int i) {
-        return (exist >> i & 1) && j0 + i >= r.keys.begin && j0 + i < r.keys.end ? x : -HUGE_VALF;
-      });
-    }
+    const bool full = exist == (kKeys == 32 ? 0xffffffffu : (1u << kKeys) - 1);
+    ToLogits<kKeys>(z[0], p, rows, unit, b, j0, full, [&](int i) { return (exist >> i & 1) != 0; });
     float kept[2];
     Weigh<kKeys>(z[0], top, sum, kept);
 #pragma unroll
@@ -195,7 +175,7 @@ template <class T, class S>
 int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, kSlimRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  if (!AllowShared(reinterpret_cast<const void*>(&SlimAttention<T, S>), S::kBytes)) return LZ_LAUNCH_REFUSED;
+  if (!HasShared<&SlimAttention<T, S>>(S::kBytes)) return LZ_LAUNCH_REFUSED;
   SlimAttention<T, S><<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
 }

@@ -3,6 +3,7 @@
 
 #include "kernels/attention/rows_cuda.h"
 #include "kernels/cuda_copy.h"
+#include "kernels/cuda_shared.h"
 #include "kernels/mma_cuda.h"
 
 #ifdef __CUDACC__
@@ -112,6 +113,33 @@ __device__ void MultiplyKeys(Logits<S>& z, const T* shared_q, const T* k, float*
 // Off by up to 1e-7 of the cap, where tanhf is as near as FP32 can be.
 __device__ inline float CappedInTile(const CudaProblem& p, float z) {
   return p.softcap - 2 * p.softcap / (1 + FastExp(z * (2 / p.softcap)));
+}
+
+// Products of a lane's rows and keys from j0 on to logits: scaled, capped, biased, hidden. `full`: every key exists,
+// else exists(i) says whether key j0 + i does.
+template <int kKeys, class Exists>
+__device__ void ToLogits(float (&z)[kKeys / 8][4], const CudaProblem& p, const CudaRow (&rows)[2], float unit, int b,
+                         int j0, bool full, Exists&& exists) {
+  const auto each = [&](auto&& change) {
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) z[n][i] = change(rows[i / 2], z[n][i], n * 8 + int(threadIdx.x) % 4 * 2 + i % 2);
+    }
+  };
+  each([&](const CudaRow&, float x, int) { return x * unit; });
+  if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
+  if (p.slopes.data) each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });
+  if (p.mask) {
+    each([&](const CudaRow& r, float x, int i) {
+      return r.live && exists(i) ? Masked(p, r, x, b, j0 + i) : -HUGE_VALF;
+    });
+  }
+  const CudaRange &one = rows[0].keys, &other = rows[1].keys;
+  if (full && one.begin <= j0 && other.begin <= j0 && j0 + kKeys <= one.end && j0 + kKeys <= other.end) return;
+  each([&](const CudaRow& r, float x, int i) {
+    return exists(i) && j0 + i >= r.keys.begin && j0 + i < r.keys.end ? x : -HUGE_VALF;
+  });
 }
 
 // Logits to weights; `kept`: what the sums before them are multiplied by.

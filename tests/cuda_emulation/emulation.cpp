@@ -333,6 +333,10 @@ cudaError_t cudaPeekAtLastError() { return lz::emulation::M().error; }
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int value) {
   return value <= int(lz::emulation::kMaxDynamic) ? cudaSuccess : cudaErrorInvalidValue;
 }
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+  *attributes = {};  // static shared memory is not counted
+  return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;

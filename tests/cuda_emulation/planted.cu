@@ -72,7 +72,7 @@ int32_t Run(const int32_t* x, int32_t* out) {
 
 template <Fault kFault>
 int32_t RunInClusters(const int32_t* x, int32_t* out) {
-  return CudaCode(LaunchClusters(&SumInClusterKernel<kFault>, 2, 4, kThreads, 0, nullptr, x, out));
+  return CudaCode(LaunchClusters<&SumInClusterKernel<kFault>>(2, 4, kThreads, 0, nullptr, x, out));
 }
 
 }  // namespace

@@ -169,7 +169,7 @@ int32_t LaunchRows(SampleProblem p, void* stream) {
   const RowLaunch launch = DivideRows(p.rows, p.vocab, sizeof(T), kStaticBytes);
   p.share = launch.share;
   if (launch.blocks > 1) {
-    return CudaCode(LaunchClusters(&Sample<T, true>, rows, launch.blocks, kRowThreads, launch.bytes, stream, p));
+    return CudaCode(LaunchClusters<&Sample<T, true>>(rows, launch.blocks, kRowThreads, launch.bytes, stream, p));
   }
   Sample<T, false><<<rows, kRowThreads, 0, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();

@@ -146,7 +146,7 @@ int32_t LaunchRows(SoftmaxProblem p, void* stream) {
   const RowLaunch launch = DivideRows(p.rows, p.vocab, sizeof(T), kStaticBytes);
   p.share = launch.share;
   if (launch.blocks > 1) {
-    return CudaCode(LaunchClusters(&Softmax<T, true>, rows, launch.blocks, kRowThreads, launch.bytes, stream, p));
+    return CudaCode(LaunchClusters<&Softmax<T, true>>(rows, launch.blocks, kRowThreads, launch.bytes, stream, p));
   }
   const int threads = p.vocab <= kShort ? kShortThreads : kRowThreads;
   Softmax<T, false><<<rows, threads, 0, static_cast<cudaStream_t>(stream)>>>(p);
