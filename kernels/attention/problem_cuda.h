@@ -17,6 +17,16 @@ struct CudaVector {  // one number for each head; a stride of 0 where one serves
 };
 // kPacked: keys [total, head, d] of which a sequence's are from indptr[s] up to the next offset.
 enum class CudaPaging : int32_t { kNone, kPacked, kCsr, kTable };
+// Blocks of queries and of keys, of different sizes, and which of them see each other, all for each KV head.
+struct CudaMap {
+  bool given = false;
+  const bool* seen = nullptr;  // [h_kv, blocks of queries, blocks of keys]
+  int64_t seen_strides[3] = {};
+  const void *rows = nullptr, *columns = nullptr;  // sizes, [h_kv, blocks]
+  bool wide_rows = false, wide_columns = false;    // int64
+  int64_t row_strides[2] = {}, column_strides[2] = {};
+  int32_t num_columns = 0;
+};
 
 struct CudaProblem {
   DType type = DType::kF32, cache = DType::kF32;  // of query and output; of keys and values
@@ -27,6 +37,7 @@ struct CudaProblem {
   const void* q_indptr = nullptr;
   bool wide_q_indptr = false;
   int64_t q_indptr_stride = 1, total_q = 0;
+  CudaMap map;  // with it a sequence is a block of queries of one KV head
   float* lse = nullptr;
   int64_t lse_b = 0, lse_h = 0, lse_s = 0;
   CudaVector sinks, slopes, k_scale, v_scale;
@@ -34,7 +45,8 @@ struct CudaProblem {
   DType mask_type = DType::kBool;
   int64_t mask_strides[4] = {};  // b, h_q, s_q, s_kv; 0 where it broadcasts
   CudaPaging paging = CudaPaging::kNone;
-  const void *pages = nullptr, *indptr = nullptr, *lengths = nullptr;  // lengths: of the last page with kCsr
+  const void *pages = nullptr, *indptr = nullptr, *lengths = nullptr;  // lengths: of the last page with kCsr,
+                                                                       // all pages are full without
   bool wide_pages = false, wide_indptr = false, wide_lengths = false;  // int64
   int64_t pages_stride = 1, table_stride = 0, indptr_stride = 1, lengths_stride = 1;
   int32_t page_size = 1, page_shift = -1;  // page_shift: log2 of a page size that is a power of two
@@ -53,7 +65,8 @@ struct CudaProblem {
   float* shift = nullptr;  // [b * s_q, h_q]: what the parts' row max must be lowered by, with slopes
 
   __host__ __device__ int64_t rows() const { return int64_t(s_q) * group; }
-  __host__ __device__ int64_t outputs() const { return (q_indptr ? total_q : int64_t(b) * s_q) * h_q; }
+  __host__ __device__ bool packed() const { return q_indptr || map.given; }
+  __host__ __device__ int64_t outputs() const { return (packed() ? total_q : int64_t(b) * s_q) * h_q; }
 };
 
 inline CudaRows CudaRowsOf(const lz_tensor& t, int outer, int seq, int head) {
@@ -91,11 +104,15 @@ inline CudaProblem DenseCudaProblem(const lz_tensor& query, const lz_tensor& key
   return p;
 }
 
-// Of a cache [pages, page_size, ...], the numbers of its pages in `pages`.
-inline void SetPageNumbers(CudaProblem* p, const lz_tensor& cache, const lz_tensor& pages) {
-  p->num_pages = cache.shape[0], p->page_size = int32_t(cache.shape[1]);
+// Of num_pages pages, their numbers in `pages`.
+inline void SetPageNumbers(CudaProblem* p, int64_t num_pages, int32_t page_size, const lz_tensor& pages) {
+  p->num_pages = num_pages, p->page_size = page_size;
   for (int i = 0; i < 31; ++i) p->page_shift = p->page_size == int32_t{1} << i ? i : p->page_shift;
   p->pages = Data<void>(pages), p->wide_pages = DTypeOf(pages) == DType::kI64;
+}
+// Of a cache [pages, page_size, ...].
+inline void SetPageNumbers(CudaProblem* p, const lz_tensor& cache, const lz_tensor& pages) {
+  SetPageNumbers(p, cache.shape[0], int32_t(cache.shape[1]), pages);
 }
 // Caches [pages, page_size, h_kv, d].
 inline void SetPages(CudaProblem* p, const lz_tensor& k_cache, const lz_tensor& v_cache, const lz_tensor& k_scale,
@@ -106,12 +123,15 @@ inline void SetPages(CudaProblem* p, const lz_tensor& k_cache, const lz_tensor& 
   p->d_v = int32_t(v_cache.shape[3]);
   SetPageNumbers(p, k_cache, pages);
 }
-inline void SetCsr(CudaProblem* p, const lz_tensor& indptr, const lz_tensor& indices, const lz_tensor& last) {
+inline void SetFullPages(CudaProblem* p, const lz_tensor& indptr, const lz_tensor& indices) {
   p->paging = CudaPaging::kCsr;
   p->pages_stride = indices.strides[0], p->num_indices = indices.shape[0];
   p->indptr = Data<void>(indptr), p->wide_indptr = DTypeOf(indptr) == DType::kI64, p->indptr_stride = indptr.strides[0];
-  p->lengths = Data<void>(last), p->wide_lengths = DTypeOf(last) == DType::kI64, p->lengths_stride = last.strides[0];
   p->s_kv = p->b > 0 ? (p->num_indices * p->page_size + p->b - 1) / p->b : 0;
+}
+inline void SetCsr(CudaProblem* p, const lz_tensor& indptr, const lz_tensor& indices, const lz_tensor& last) {
+  SetFullPages(p, indptr, indices);
+  p->lengths = Data<void>(last), p->wide_lengths = DTypeOf(last) == DType::kI64, p->lengths_stride = last.strides[0];
 }
 
 // Packed queries [total_q, h_q, d_qk] and their outputs; `lse` [total_q, h_q].
@@ -152,20 +172,20 @@ inline CudaCut CutOfFew(const CudaProblem& p) { return {p.rows() <= 1 ? 1 : p.ro
 // sequences have as many. A block of MLA takes a multiprocessor for itself.
 inline constexpr int kSlimRows = 16;
 inline bool IsSlim(const CudaProblem& p) {
-  return !p.q_indptr && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
+  return !p.packed() && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
 }
 inline constexpr int kTile = 64, kLargeTile = 128;
 inline CudaCut CutOfTiles(const CudaProblem& p) {
   if (IsSlim(p)) return {kSlimRows, 132, 64};
   if (p.latent) return {kTile, 132, 64};
   if (p.d_more > 0) return {kTile, 264, 128};
-  const int64_t rows = p.q_indptr ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
+  const int64_t rows = p.packed() ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
   return {rows >= kLargeTile && p.d_qk <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
 }
 
 // Tiles of rows of all sequences; of packed queries as many as there can be, and those of queries of no sequence.
 __host__ __device__ inline int64_t TilesOf(const CudaProblem& p, int64_t rows) {
-  if (p.q_indptr) return (p.total_q * p.group + rows - 1) / rows + p.b;
+  if (p.packed()) return (p.total_q * p.group + rows - 1) / rows + p.b;
   return p.b * ((p.rows() + rows - 1) / rows);
 }
 
@@ -211,6 +231,9 @@ int32_t DecodeF8E5M2(const CudaProblem& p, void* stream);
 // The same for tiles of rows; keys and values of the query's dtype.
 int32_t TilesF16(const CudaProblem& p, void* stream);
 int32_t TilesBF16(const CudaProblem& p, void* stream);
+// With a map.
+int32_t MappedF16(const CudaProblem& p, void* stream);
+int32_t MappedBF16(const CudaProblem& p, void* stream);
 
 // The parts, or the whole call if it is not split.
 int32_t DecodeParts(const CudaProblem& p, void* stream);

@@ -29,7 +29,9 @@ __device__ inline CudaSequence SequenceOf(const CudaProblem& p, int b) {
   if (b >= p.b) return {0, 0};  // of packed queries that belong to none
   if (p.paging == CudaPaging::kNone) return {p.s_kv + p.shared, 0};
   int64_t first = 0, count = p.num_indices, length, said = 0;
-  if (p.paging != CudaPaging::kPacked) said = LoadIndex(p.lengths, b * p.lengths_stride, p.wide_lengths);
+  if (p.paging != CudaPaging::kPacked) {
+    said = p.lengths ? LoadIndex(p.lengths, b * p.lengths_stride, p.wide_lengths) : p.page_size;
+  }
   if (p.paging != CudaPaging::kTable) {  // limited to the list, whatever the offsets are
     first = LoadIndex(p.indptr, b * p.indptr_stride, p.wide_indptr);
     int64_t end = LoadIndex(p.indptr, (b + 1) * p.indptr_stride, p.wide_indptr);
@@ -174,7 +176,7 @@ __device__ inline KeySpot SpotOf(const CudaProblem& p, const CudaSequence& seq, 
 // Elements from the first to those of a row, of queries, outputs or lse.
 __device__ inline int64_t Offset(const CudaRows& of, const CudaProblem& p, const CudaQueries& q, const CudaRow& row,
                                  int b) {
-  if (p.q_indptr) return (q.first + row.index) * of.seq + row.head * of.head;
+  if (p.packed()) return (q.first + row.index) * of.seq + row.head * of.head;
   return b * of.outer + row.index * of.seq + row.head * of.head;
 }
 

@@ -4,12 +4,14 @@
 // multiplied. Source: own; online softmax arXiv:1805.02867, split keys arXiv:2307.08691.
 #pragma once
 
+#include "kernels/attention/map_cuda.h"
 #include "kernels/attention/tile_cuda.h"
 
 #ifdef __CUDACC__
 namespace lz::attention {
 
-template <class T, class S>
+// kMapped: with a map of blocks. kStored: what is known of rows is in shared memory instead of registers.
+template <class T, class S, bool kMapped, bool kStored>
 __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p) {
   constexpr int kDQ = S::kDQ, kDV = S::kDV, kKeys = S::kKeys;
   constexpr bool kLatent = S::kLatent;
@@ -28,7 +30,10 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   int64_t tile = all_tiles - 1 - block % all_tiles;  // with causality the last of a sequence are the longest
   const int split = int(block / all_tiles);
   int b = 0;
-  if (p.q_indptr) {
+  CudaQueries queries;
+  if constexpr (kMapped) {
+    if (!FindMappedTile(p, S::kRows, kv, &tile, &b, &queries)) return;
+  } else if (p.q_indptr) {
     if (!FindTile(p, S::kRows, &tile, &b)) return;
   } else {
     const int64_t tiles = all_tiles / p.b;
@@ -36,15 +41,29 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
     tile %= tiles;
   }
   const int warp = threadIdx.x / kWarp % 4, half = threadIdx.x / kWarp / 4, lane = threadIdx.x % kWarp;
-  const CudaSequence seq = SequenceOf(p, b);
-  const CudaQueries queries = QueriesOf(p, b);
+  CudaSequence seq;
+  if constexpr (kMapped) {
+    seq = {MappedLength(p, kv, b), 0};
+  } else {
+    seq = SequenceOf(p, b);
+    queries = QueriesOf(p, b);
+  }
   const int64_t row0 = tile * S::kRows, num_rows = int64_t(queries.count) * p.group;
   const int64_t last_row = row0 + S::kRows < num_rows ? row0 + S::kRows - 1 : num_rows - 1;
   const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, kKeys);
   const int begin = keys.begin, end = keys.end;
 
+  static_assert(!kMapped || kKeys % kWarp == 0);
+  MapWalk walk;
   const auto find = [&](int stage, int j0) {
-    if (threadIdx.x < kKeys) spots[stage][threadIdx.x] = SpotOf(p, seq, b, j0 + int(threadIdx.x), end);
+    if (threadIdx.x >= kKeys) return;
+    const int j = j0 + int(threadIdx.x);
+    if constexpr (kMapped) {
+      const int32_t key = walk.Key(p, kv, b, j, end);
+      spots[stage][threadIdx.x] = {key < 0 ? -1 : 0, key};
+    } else {
+      spots[stage][threadIdx.x] = SpotOf(p, seq, b, j, end);
+    }
   };
   const auto copy = [&](int stage) {
     CopyKeys<T, kDQ, S::kMore, kKeys, S::kThreads>(shared_k + stage * S::kK, spots[stage], p.k, p.k_more, kv,
@@ -62,12 +81,26 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
 
   // Of this lane: of each band rows g and g + 8.
   const int g = lane / 4, t = lane % 4;
-  CudaRow rows[S::kBands][2];
+  __shared__ CudaRow stored[kStored ? S::kRows : 1];
+  CudaRow kept_rows[kStored ? 1 : S::kBands][2];
+  const auto number = [&](int m, int i) { return warp * S::kRowsOfWarp + m * 16 + g + 8 * i; };  // in the tile
+  const auto row = [&](int m, int i) -> const CudaRow& {
+    if constexpr (kStored) {
+      return stored[number(m, i)];
+    } else {
+      return kept_rows[m][i];
+    }
+  };
 #pragma unroll
   for (int m = 0; m < S::kBands; ++m) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      rows[m][i] = RowOf(p, queries, row0 + warp * S::kRowsOfWarp + m * 16 + g + 8 * i, kv, seq.length);
+      const CudaRow found = RowOf(p, queries, row0 + number(m, i), kv, seq.length);
+      if constexpr (kStored) {
+        if (t == 0 && half == 0) stored[number(m, i)] = found;
+      } else {
+        kept_rows[m][i] = found;
+      }
     }
   }
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
@@ -89,28 +122,8 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
     MultiplyKeys<T, S>(z, shared_q, k, shared_z, warp, half, lane);
 #pragma unroll
     for (int m = 0; m < S::kBands; ++m) {
-      // To logits: scaled, capped, biased, hidden.
-      const auto each = [&](auto&& change) {
-#pragma unroll
-        for (int n = 0; n < kKeys / 8; ++n) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) z[m][n][i] = change(rows[m][i / 2], z[m][n][i], j0 + n * 8 + 2 * t + i % 2);
-        }
-      };
-      each([&](const CudaRow&, float x, int) { return x * unit; });
-      if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
-      if (p.slopes.data) each([&](const CudaRow& r, float x, int j) { return Sloped(r, x, j); });
-      if (p.mask) {
-        each([&](const CudaRow& r, float x, int j) { return r.live && j < end ? Masked(p, r, x, b, j) : -HUGE_VALF; });
-      }
-      const CudaRange &one = rows[m][0].keys, &other = rows[m][1].keys;
-      const bool all =
-          one.begin <= j0 && other.begin <= j0 && j0 + kKeys <= one.end && j0 + kKeys <= other.end && j0 + kKeys <= end;
-      if (!all) {
-        each([&](const CudaRow& r, float x, int j) {
-          return j < end && j >= r.keys.begin && j < r.keys.end ? x : -HUGE_VALF;
-        });
-      }
+      const CudaRow rows[2] = {row(m, 0), row(m, 1)};
+      ToLogits<kKeys>(z[m], p, rows, unit, b, j0, j0 + kKeys <= end, [&](int i) { return j0 + i < end; });
       float kept[2];
       Weigh<kKeys>(z[m], top[m], sum[m], kept);
 #pragma unroll
@@ -123,6 +136,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   }
 
   WaitForCopies<0>();  // of a split without keys
+  if constexpr (kStored) __syncthreads();
 
   const float value_unit = p.v_scale.data ? At(p.v_scale, kv) : 1.0f;
 #pragma unroll
@@ -131,10 +145,10 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
     for (int i = 0; i < 2; ++i) {
       sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 1);
       sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 2);
-      const CudaRow& row = rows[m][i];
-      if (!row.live) continue;
-      const RowResult r = ResultOf(p, queries, row, b, split, top[m][i], sum[m][i]);
-      if (t == 0 && half == 0) WriteLse(p, queries, row, b, split, r);
+      const CudaRow& of = row(m, i);
+      if (!of.live) continue;
+      const RowResult r = ResultOf(p, queries, of, b, split, top[m][i], sum[m][i]);
+      if (t == 0 && half == 0) WriteLse(p, queries, of, b, split, r);
       const float share = r.share * value_unit;
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n) {
@@ -153,29 +167,35 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   }
 }
 
-template <class T, class S>
+template <class T, class S, bool kMapped = false, bool kStored = kMapped>
 int32_t LaunchTileOf(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  if (!AllowShared(reinterpret_cast<const void*>(&TileAttention<T, S>), S::kBytes)) return LZ_LAUNCH_REFUSED;
-  TileAttention<T, S><<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
+  constexpr auto kKernel = &TileAttention<T, S, kMapped, kStored>;
+  if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
+  kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
+}
+// Keys and values of one tensor each.
+template <class T, bool kMapped>
+int32_t LaunchTilesOfHeads(const CudaProblem& p, void* stream) {
+  const bool large = CutOfTiles(p).rows == kLargeTile;
+  const int d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
+  if (d <= 64) {
+    return large ? LaunchTileOf<T, TileShape<64, 64, 64, 64, 2, 1, false>, kMapped>(p, stream)
+                 : LaunchTileOf<T, TileShape<64, 64, 64, 64, 1, 1, false>, kMapped>(p, stream);
+  }
+  if (d <= 128) {
+    return large ? LaunchTileOf<T, TileShape<128, 128, 128, 32, 2, 1, false>, kMapped>(p, stream)
+                 : LaunchTileOf<T, TileShape<128, 128, 128, 64, 1, 1, false>, kMapped>(p, stream);
+  }
+  return LaunchTileOf<T, TileShape<256, 256, 256, 32, 1, 1, false>, kMapped>(p, stream);
 }
 template <class T>
 int32_t LaunchTiles(const CudaProblem& p, void* stream) {
-  const bool large = CutOfTiles(p).rows == kLargeTile;
   if (p.latent) return LaunchTileOf<T, TileShape<576, 512, 512, 32, 1, 2, true>>(p, stream);
   if (p.d_more > 0) return LaunchTileOf<T, TileShape<192, 128, 128, 64, 1, 1, false>>(p, stream);
-  const int d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
-  if (d <= 64) {
-    return large ? LaunchTileOf<T, TileShape<64, 64, 64, 64, 2, 1, false>>(p, stream)
-                 : LaunchTileOf<T, TileShape<64, 64, 64, 64, 1, 1, false>>(p, stream);
-  }
-  if (d <= 128) {
-    return large ? LaunchTileOf<T, TileShape<128, 128, 128, 32, 2, 1, false>>(p, stream)
-                 : LaunchTileOf<T, TileShape<128, 128, 128, 64, 1, 1, false>>(p, stream);
-  }
-  return LaunchTileOf<T, TileShape<256, 256, 256, 32, 1, 1, false>>(p, stream);
+  return LaunchTilesOfHeads<T, false>(p, stream);
 }
 
 }  // namespace lz::attention

@@ -17,6 +17,7 @@ int32_t DecodeParts(const CudaProblem& p, void* stream) {
 
 int32_t TileParts(const CudaProblem& p, void* stream) {
   if (p.outputs() == 0) return LZ_LAUNCH_DONE;
+  if (p.map.given) return p.type == DType::kF16 ? MappedF16(p, stream) : MappedBF16(p, stream);
   return p.type == DType::kF16 ? TilesF16(p, stream) : TilesBF16(p, stream);
 }
 
@@ -51,7 +52,7 @@ int32_t MergeParts(const CudaProblem& p, void* stream) {
                                 .parts = p.splits,
                                 .h = p.h_q,
                                 .d = p.d_v,
-                                .n = p.q_indptr ? INT32_MAX : p.s_q,  // packed queries are one axis
+                                .n = p.packed() ? INT32_MAX : p.s_q,  // packed queries are one axis
                                 .rows = rows};
   return LaunchMerge<false>(m, stream);
 }
