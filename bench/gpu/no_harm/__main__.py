@@ -34,7 +34,7 @@ GROUPS = (
     *(attention.dense_attention, attention.paged_attention, attention.packed_attention),
     *(latents.latent, latents.merges, latents.sparse),
     draws.sampling,
-    *(memory.quantisation, memory.kv, memory.experts, memory.convolutions, memory.shapes),
+    *(memory.quantisation, memory.kv, memory.experts, memory.convolutions, memory.shapes, memory.delta_rule),
 )
 RUN_SECONDS = 0.004  # duration of one side in one round
 LEAST = 0.02  # smaller differences are ignored

@@ -91,29 +91,30 @@ def merges() -> Iterator[Case]:
 
 
 def sparse() -> Iterator[Case]:
-    m, block = 1024, 64
-    n = m // block
-    q, k, v = r(m, H_Q, D), r(m, H_KV, D), r(m, H_KV, D)
-    kept = torch.rand(n, n, device="cuda") < 0.3
-    kept |= torch.eye(n, dtype=torch.bool, device="cuda")
-    indptr = F.pad(kept.sum(1).cumsum(0), (1, 0)).to(torch.int32)
-    indices = kept.nonzero()[:, 1].to(torch.int32)
+    block = 64
+    for m, share in ((1024, 0.3), (4096, 0.25)):
+        n = m // block
+        q, k, v = r(m, H_Q, D), r(m, H_KV, D), r(m, H_KV, D)
+        kept = torch.rand(n, n, device="cuda") < share
+        kept |= torch.eye(n, dtype=torch.bool, device="cuda")
+        indptr = F.pad(kept.sum(1).cumsum(0), (1, 0)).to(torch.int32)
+        indices = kept.nonzero()[:, 1].to(torch.int32)
 
-    def expanded(mask: torch.Tensor) -> torch.Tensor:
-        mask = mask.repeat_interleave(block, -2).repeat_interleave(block, -1)
-        return sdpa(*(t.transpose(0, 1)[None] for t in (q, k, v)), attn_mask=mask)[0].transpose(0, 1)
+        def expanded(mask: torch.Tensor, q: Any = q, k: Any = k, v: Any = v) -> torch.Tensor:
+            mask = mask.repeat_interleave(block, -2).repeat_interleave(block, -1)
+            return sdpa(*(t.transpose(0, 1)[None] for t in (q, k, v)), attn_mask=mask)[0].transpose(0, 1)
 
-    yield Case(
-        "block_sparse_attention",
-        f"{m}, blocks of {block}",
-        lambda: lz.block_sparse_attention(q, k, v, indptr, indices, block, block),
-        lambda: expanded(kept),
-    )
-    sizes = torch.full((H_KV, n), block, device="cuda", dtype=torch.int32)
-    masks = kept.expand(H_KV, -1, -1).contiguous()
-    yield Case(
-        "variable_block_sparse_attention",
-        f"{m}, blocks of {block}",
-        lambda: lz.variable_block_sparse_attention(q, k, v, masks, sizes, sizes),
-        lambda: expanded(masks.repeat_interleave(H_Q // H_KV, 0)[None]),
-    )
+        yield Case(
+            "block_sparse_attention",
+            f"{m}, blocks of {block}",
+            lambda a=(q, k, v, indptr, indices): lz.block_sparse_attention(*a, block, block),
+            lambda f=expanded, mask=kept: f(mask),
+        )
+        sizes = torch.full((H_KV, n), block, device="cuda", dtype=torch.int32)
+        masks = kept.expand(H_KV, -1, -1).contiguous()
+        yield Case(
+            "variable_block_sparse_attention",
+            f"{m}, blocks of {block}",
+            lambda a=(q, k, v, masks, sizes, sizes): lz.variable_block_sparse_attention(*a),
+            lambda f=expanded, mask=masks: f(mask.repeat_interleave(H_Q // H_KV, 0)[None]),
+        )

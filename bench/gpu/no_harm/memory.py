@@ -1,4 +1,4 @@
-"""Quantization, KV caches, experts, convolutions, pools, layouts."""
+"""Quantization, KV caches, experts, convolutions, pools, layouts, the delta rule."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import layerzero as lz
 import torch
 from case import BF16, H_KV, H_Q, PAGE, Case, D, r
+from layerzero.backends.torch import sequences
 from torch.nn import functional as F
 
 
@@ -241,23 +242,30 @@ def shapes() -> Iterator[Case]:
         lambda: lz.convert_layout(x, "BSHD", "BHSD"),
         lambda: x.transpose(1, 2).contiguous(),
     )
+
+
+def delta_rule() -> Iterator[Case]:
     h_v, d_k = 32, 128
-    state = r(2, h_v, d_k, D, dtype=torch.float32)
-    q, k, v = r(2, 1, H_Q, d_k), r(2, 1, H_Q, d_k), r(2, 1, h_v, D)
-    g, beta = -torch.rand(2, 1, h_v, device="cuda"), torch.rand(2, 1, h_v, device="cuda")
+    for s in (1, 512):
+        state = r(2, h_v, d_k, D, dtype=torch.float32) * 0.1
+        q, k, v = r(2, s, H_Q, d_k), F.normalize(r(2, s, H_Q, d_k), dim=-1), r(2, s, h_v, D)
+        g, beta = -torch.rand(2, s, h_v, device="cuda"), torch.rand(2, s, h_v, device="cuda")
 
-    def step() -> torch.Tensor:
-        s = state * g[:, 0, :, None, None].exp()
-        kf, vf, qf = (t[:, 0].float() for t in (k, v, q))
-        rest = (vf - (s * kf[..., None]).sum(-2)) * beta[:, 0, :, None]
-        s = s + kf[..., None] * rest[..., None, :]
-        state.copy_(s)
-        return ((s * qf[..., None]).sum(-2) * d_k**-0.5).to(BF16)[:, None]
+        def step(q: Any = q, k: Any = k, v: Any = v, g: Any = g, beta: Any = beta, state: Any = state) -> torch.Tensor:
+            now = state * g[:, 0, :, None, None].exp()
+            kf, vf, qf = (t[:, 0].float() for t in (k, v, q))
+            rest = (vf - (now * kf[..., None]).sum(-2)) * beta[:, 0, :, None]
+            now = now + kf[..., None] * rest[..., None, :]
+            state.copy_(now)
+            return ((now * qf[..., None]).sum(-2) * d_k**-0.5).to(BF16)[:, None]
 
-    yield Case(
-        "gated_delta_rule",
-        "one step, 2 x 32 heads",
-        lambda: lz.gated_delta_rule(q, k, v, g, beta, state),
-        step,
-        checked=False,
-    )
+        def chunks(a: Any = (q, k, v, g, beta, state)) -> torch.Tensor:
+            return sequences.gated_delta_rule(*a, None, None, d_k**-0.5, None, 1.0)
+
+        yield Case(
+            "gated_delta_rule",
+            f"2 x {s} x {h_v} heads",
+            lambda a=(q, k, v, g, beta, state): lz.gated_delta_rule(*a),
+            step if s == 1 else chunks,
+            checked=False,
+        )
