@@ -108,7 +108,8 @@ struct Convert {};
 // A block takes rows of one side in turn, blockDim.y at once.
 template <class Unit, bool kInto>
 __global__ void __launch_bounds__(kPagedThreads) Paged(const PagedSides a) {
-  const PagedSide& s = a.side[blockIdx.y];
+  // An index that the compiler knows: parameters at others are loaded one after another.
+  const PagedSide& s = kInto && blockIdx.y == 1 ? a.side[1] : a.side[0];
   const int items = s.heads * s.width;
   for (int64_t row = int64_t(blockIdx.x) * blockDim.y + threadIdx.y; row < a.n;
        row += int64_t(gridDim.x) * blockDim.y) {
