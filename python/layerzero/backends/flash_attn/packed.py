@@ -190,6 +190,25 @@ class Operations:
         return both if return_lse else both[0]
 
 
+class StridedOperations(Operations):
+    """The operations with a function for four-axis tensors too, which takes any strides, so that nothing is packed.
+
+    `options(slopes)` returns the package's own keyword arguments of that function.
+    """
+
+    def __init__(self, forward: Forward, function: Callable[..., Any], options: Callable[..., dict[str, Any]]) -> None:
+        super().__init__(forward)
+        self.function, self.options = function, options
+
+    def dense(self, query, key, value, causal, scale, window, softcap, sinks, slopes, return_lse):
+        query, scale = positive_scale(query, scale)
+        common = {"softmax_scale": scale, "causal": bool(causal), "window_size": window_of(window)}
+        common |= {"softcap": softcap or 0.0, "return_attn_probs": True}
+        output, lse, *_ = self.function(query, key, value, **common, **self.options(slopes))
+        output, lse = finished(output, lse.transpose(1, 2), sinks, return_lse)
+        return output, lse.transpose(1, 2) if return_lse else None
+
+
 def probe_of(adapter: Callable[..., Any]) -> Callable[[], None]:
     """Returns a probe: one query over two keys with equal logits must return the mean of their values."""
 

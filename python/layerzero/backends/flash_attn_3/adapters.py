@@ -2,8 +2,7 @@
 
 from flash_attn_interface import flash_attn_func, flash_attn_varlen_func, flash_attn_with_kvcache
 
-from layerzero.backends.flash_attn.packed import Operations, finished, probe_of, window_of
-from layerzero.backends.torch.attention import positive_scale
+from layerzero.backends.flash_attn.packed import StridedOperations, probe_of
 
 
 def _forward(query, keys, cu_q, most, how, rows):
@@ -27,32 +26,9 @@ def _forward(query, keys, cu_q, most, how, rows):
     return output, lse.transpose(0, 1)
 
 
-class _Package(Operations):
-    """The function for four-axis tensors takes any strides, so nothing is packed."""
-
-    def dense(self, query, key, value, causal, scale, window, softcap, sinks, slopes, return_lse):
-        query, scale = positive_scale(query, scale)
-        output, lse, *_ = flash_attn_func(
-            query,
-            key,
-            value,
-            softmax_scale=scale,
-            causal=bool(causal),
-            window_size=window_of(window),
-            softcap=softcap or 0.0,
-            num_splits=0,  # its own choice
-            return_attn_probs=True,
-        )
-        output, lse = finished(output, lse.transpose(1, 2), sinks, return_lse)
-        return output, lse.transpose(1, 2) if return_lse else None
+operations = StridedOperations(_forward, flash_attn_func, lambda slopes: {"num_splits": 0})  # its own choice
+probe = probe_of(operations.attention)
 
 
-operations = _Package(_forward)
-attention = operations.attention
-cross_attention = operations.cross_attention
-ragged_attention = operations.ragged_attention
-paged_attention = operations.paged_attention
-paged_decode_attention = operations.paged_decode_attention
-paged_cross_attention = operations.paged_cross_attention
-paged_prefill_attention = operations.paged_prefill_attention
-probe = probe_of(attention)
+def __getattr__(name):
+    return getattr(operations, name)

@@ -7,7 +7,7 @@ operations define a draw by (seed, offset) or by `uniform` (docs/design/0016): t
 import flashinfer
 import torch
 
-from layerzero.backends.torch.common import as_rows
+from layerzero.backends.torch.common import added_and_normed, as_rows
 
 
 def rms_norm(input, weight, eps, weight_offset=None):
@@ -18,10 +18,7 @@ def rms_norm(input, weight, eps, weight_offset=None):
 
 
 def fused_add_rms_norm(input, residual, weight, eps, weight_offset=None):
-    output, total = (t.clone(memory_format=torch.contiguous_format) for t in (input, residual))
-    if input.numel():
-        flashinfer.norm.fused_add_rmsnorm(as_rows(output), as_rows(total), weight, eps)
-    return output, total
+    return added_and_normed(lambda x, total: flashinfer.norm.fused_add_rmsnorm(x, total, weight, eps), input, residual)
 
 
 def layer_norm(input, normalized_shape, weight, bias, eps, weight_offset=None):

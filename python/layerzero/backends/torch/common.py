@@ -64,3 +64,23 @@ def check_below(name: str, values: torch.Tensor, limit: int) -> None:
 def as_rows(tensor: torch.Tensor) -> torch.Tensor:
     """A contiguous tensor [..., width] with elements, as [rows, width]."""
     return tensor.view(-1, tensor.shape[-1])
+
+
+# Of packages whose functions write into tensors of their caller. None of them changes an input.
+_GATED = {"silu": "silu_and_mul", "gelu": "gelu_and_mul", "gelu_tanh": "gelu_tanh_and_mul"}
+
+
+def added_and_normed(function: Callable[..., Any], input: torch.Tensor, residual: torch.Tensor) -> Any:
+    """Returns output and sum of `function(input, residual)`, which overwrites both with them."""
+    output, total = (t.clone(memory_format=torch.contiguous_format) for t in (input, residual))
+    if input.numel():
+        function(as_rows(output), as_rows(total))
+    return output, total
+
+
+def gated(functions: Any, input: torch.Tensor, activation: str) -> torch.Tensor:
+    """Returns what the function of `activation` in `functions` writes into its first argument."""
+    output = input.new_empty((*input.shape[:-1], input.shape[-1] // 2))
+    if output.numel():
+        getattr(functions, _GATED[activation])(as_rows(output), as_rows(input))
+    return output

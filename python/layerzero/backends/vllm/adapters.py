@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from layerzero.backends.probing import check_rms_norm
-from layerzero.backends.torch.common import as_rows, number
+from layerzero.backends.torch.common import added_and_normed, as_rows, gated, number
 
 LIBRARIES = ("_C.abi3.so", "_C_stable_libtorch.abi3.so", "_moe_C.abi3.so", "_moe_C_stable_libtorch.abi3.so")
 
@@ -40,26 +40,15 @@ def rms_norm(input, weight, eps, weight_offset=None):
 
 
 def fused_add_rms_norm(input, residual, weight, eps, weight_offset=None):
-    output, total = (t.clone(memory_format=torch.contiguous_format) for t in (input, residual))
-    if input.numel():
-        _ops.fused_add_rms_norm(as_rows(output), as_rows(total), weight, eps)
-    return output, total
-
-
-def _gated(function, input):
-    output = input.new_empty((*input.shape[:-1], input.shape[-1] // 2))
-    if output.numel():
-        function(as_rows(output), as_rows(input))
-    return output
+    return added_and_normed(lambda x, total: _ops.fused_add_rms_norm(x, total, weight, eps), input, residual)
 
 
 def silu_and_mul(input):
-    return _gated(_ops.silu_and_mul, input)
+    return gated(_ops, input, "silu")
 
 
 def gated_activation(input, activation, limit, alpha, up_offset, interleaved):
-    name = {"silu": "silu_and_mul", "gelu": "gelu_and_mul", "gelu_tanh": "gelu_tanh_and_mul"}[activation]
-    return _gated(getattr(_ops, name), input)
+    return gated(_ops, input, activation)
 
 
 def kv_append_paged(key_cache, value_cache, key, value, slots, k_scale, v_scale, layout):
