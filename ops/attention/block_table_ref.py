@@ -4,21 +4,9 @@ from ..common import attention as _attention
 
 
 def reference(
-    query,
-    key_cache,
-    value_cache,
-    block_tables,
-    context_lens,
-    scale=None,
-    *,
-    window=None,
-    softcap=None,
-    sinks=None,
-    alibi_slopes=None,
-    k_scale=None,
-    v_scale=None,
-    return_lse=False,
-):
+    query, key_cache, value_cache, block_tables, context_lens, scale=None, *, window=None, softcap=None, sinks=None,
+    alibi_slopes=None, k_scale=None, v_scale=None, return_lse=False,
+):  # fmt: skip
     most = block_tables.shape[1] * key_cache.shape[1]
     how = {"softcap": softcap, "sinks": sinks, "slopes": alibi_slopes, "k_scale": k_scale, "v_scale": v_scale}
     parts = []

@@ -6,24 +6,9 @@ from ..common import attention as _attention
 
 
 def reference(
-    query,
-    shared_k,
-    shared_v,
-    paged_k_cache,
-    paged_v_cache,
-    kv_indptr,
-    kv_indices,
-    kv_last_page_len,
-    sm_scale=None,
-    *,
-    window_left=-1,
-    softcap=None,
-    sinks=None,
-    alibi_slopes=None,
-    k_scale=None,
-    v_scale=None,
-    return_lse=False,
-):
+    query, shared_k, shared_v, paged_k_cache, paged_v_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=None,
+    *, window_left=-1, softcap=None, sinks=None, alibi_slopes=None, k_scale=None, v_scale=None, return_lse=False,
+):  # fmt: skip
     window = _attention.window_of(window_left)
     lists = _attention.page_lists(kv_indptr, kv_indices, kv_last_page_len, paged_k_cache.shape[1])
     how = {"window": window, "softcap": softcap, "sinks": sinks, "slopes": alibi_slopes}

@@ -4,20 +4,9 @@ from ..common import attention as _attention
 
 
 def reference(
-    query,
-    key,
-    value,
-    *,
-    causal=None,
-    scale=None,
-    attn_mask=None,
-    dropout_p=0.0,
-    window=None,
-    softcap=None,
-    sinks=None,
-    alibi_slopes=None,
-    return_lse=False,
-):
+    query, key, value, *, causal=None, scale=None, attn_mask=None, dropout_p=0.0, window=None, softcap=None,
+    sinks=None, alibi_slopes=None, return_lse=False,
+):  # fmt: skip
     if dropout_p:
         raise NotImplementedError(f"dropout_p: wanted 0, for a formula draws no random numbers, got {dropout_p}")
     causal = attn_mask is None if causal is None else causal

@@ -6,20 +6,9 @@ from ..common import attention as _attention
 
 
 def reference(
-    query,
-    paged_k_cache,
-    paged_v_cache,
-    kv_indptr,
-    kv_indices,
-    kv_last_page_len,
-    sm_scale=None,
-    *,
-    softcap=None,
-    sinks=None,
-    k_scale=None,
-    v_scale=None,
-    return_lse=False,
-):
+    query, paged_k_cache, paged_v_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=None, *, softcap=None,
+    sinks=None, k_scale=None, v_scale=None, return_lse=False,
+):  # fmt: skip
     _, s_q, h_q, _ = query.shape
     lists = _attention.page_lists(kv_indptr, kv_indices, kv_last_page_len, paged_k_cache.shape[1])
     out = [query.new_zeros(0, s_q, h_q, paged_v_cache.shape[-1])]

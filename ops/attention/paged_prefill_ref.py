@@ -6,24 +6,10 @@ from ..common import attention as _attention
 
 
 def reference(
-    query,
-    paged_k_cache,
-    paged_v_cache,
-    qo_indptr,
-    kv_indptr,
-    kv_indices,
-    kv_last_page_len,
-    sm_scale=None,
-    *,
-    causal=True,
-    window_left=-1,
-    softcap=None,
-    sinks=None,
-    alibi_slopes=None,
-    k_scale=None,
-    v_scale=None,
+    query, paged_k_cache, paged_v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, sm_scale=None, *,
+    causal=True, window_left=-1, softcap=None, sinks=None, alibi_slopes=None, k_scale=None, v_scale=None,
     return_lse=False,
-):
+):  # fmt: skip
     window = _attention.window_of(window_left)
     rows = _attention.offsets(qo_indptr, query.shape[0], "qo_indptr")
     lists = _attention.page_lists(kv_indptr, kv_indices, kv_last_page_len, paged_k_cache.shape[1])

@@ -6,19 +6,9 @@ from ..common import attention as _attention
 
 
 def reference(
-    query,
-    key,
-    value,
-    num_splits,
-    *,
-    raw=False,
-    causal=None,
-    scale=None,
-    attn_mask=None,
-    window=None,
-    softcap=None,
+    query, key, value, num_splits, *, raw=False, causal=None, scale=None, attn_mask=None, window=None, softcap=None,
     alibi_slopes=None,
-):
+):  # fmt: skip
     causal = attn_mask is None if causal is None else causal
     q, k, v = _attention.heads_first(query, key, value)
     how = {"window": window, "softcap": softcap, "slopes": alibi_slopes}

@@ -6,25 +6,10 @@ from ..common import attention as _attention
 
 
 def reference(
-    query_p,
-    key_p,
-    value_p,
-    cu_seqlens_q,
-    cu_seqlens_kv,
-    query_d,
-    paged_k_cache,
-    paged_v_cache,
-    kv_indptr,
-    kv_indices,
-    kv_last_page_len,
-    sm_scale=None,
-    *,
-    causal=True,
-    window_left=-1,
-    softcap=None,
-    sinks=None,
+    query_p, key_p, value_p, cu_seqlens_q, cu_seqlens_kv, query_d, paged_k_cache, paged_v_cache, kv_indptr,
+    kv_indices, kv_last_page_len, sm_scale=None, *, causal=True, window_left=-1, softcap=None, sinks=None,
     return_lse=False,
-):
+):  # fmt: skip
     window = _attention.window_of(window_left)
     how = {"scale": sm_scale, "window": window, "softcap": softcap, "sinks": sinks}
     rows = _attention.offsets(cu_seqlens_q, query_p.shape[0], "cu_seqlens_q")

@@ -6,22 +6,9 @@ from ..common import attention as _attention
 
 
 def reference(
-    query,
-    key,
-    value,
-    cu_seqlens_q,
-    cu_seqlens_kv,
-    *,
-    causal=True,
-    scale=None,
-    window=None,
-    softcap=None,
-    sinks=None,
-    alibi_slopes=None,
-    max_seqlen_q=None,
-    max_seqlen_kv=None,
-    return_lse=False,
-):
+    query, key, value, cu_seqlens_q, cu_seqlens_kv, *, causal=True, scale=None, window=None, softcap=None,
+    sinks=None, alibi_slopes=None, max_seqlen_q=None, max_seqlen_kv=None, return_lse=False,
+):  # fmt: skip
     offsets_q = _attention.offsets(cu_seqlens_q, query.shape[0], "cu_seqlens_q", max_seqlen_q)
     offsets_kv = _attention.offsets(cu_seqlens_kv, key.shape[0], "cu_seqlens_kv", max_seqlen_kv)
     how = {"causal": causal, "window": window, "softcap": softcap, "sinks": sinks, "slopes": alibi_slopes}

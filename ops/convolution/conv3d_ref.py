@@ -4,20 +4,9 @@ from ..common.convolution import convolve as _convolve
 
 
 def reference(
-    input,
-    weight,
-    bias=None,
-    stride_d=1,
-    stride_h=1,
-    stride_w=1,
-    padding_d=0,
-    padding_h=0,
-    padding_w=0,
-    dilation_d=1,
-    dilation_h=1,
-    dilation_w=1,
-    groups=1,
-):
+    input, weight, bias=None, stride_d=1, stride_h=1, stride_w=1, padding_d=0, padding_h=0, padding_w=0,
+    dilation_d=1, dilation_h=1, dilation_w=1, groups=1,
+):  # fmt: skip
     return _convolve(
         input,
         weight,

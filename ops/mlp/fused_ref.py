@@ -6,20 +6,9 @@ from ..common import activation as _common
 
 
 def reference(
-    input,
-    gate_weight,
-    down_weight,
-    *,
-    up_weight=None,
-    gate_bias=None,
-    up_bias=None,
-    down_bias=None,
-    activation="silu",
-    limit=None,
-    alpha=1.0,
-    up_offset=0.0,
-    interleaved=False,
-):
+    input, gate_weight, down_weight, *, up_weight=None, gate_bias=None, up_bias=None, down_bias=None,
+    activation="silu", limit=None, alpha=1.0, up_offset=0.0, interleaved=False,
+):  # fmt: skip
     def linear(x, weight, bias):
         return F.linear(x, _common.wide(weight), None if bias is None else _common.wide(bias))
 

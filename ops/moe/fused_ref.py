@@ -10,19 +10,9 @@ def _of(tensor, expert):
 
 
 def reference(
-    input,
-    expert_ids,
-    expert_weights,
-    gate_weight,
-    down_weight,
-    *,
-    up_weight=None,
-    gate_bias=None,
-    up_bias=None,
-    down_bias=None,
-    weighted="output",
-    **activation,
-):
+    input, expert_ids, expert_weights, gate_weight, down_weight, *, up_weight=None, gate_bias=None, up_bias=None,
+    down_bias=None, weighted="output", **activation,
+):  # fmt: skip
     rows = input.shape[:-1].numel()
     wide = torch.promote_types(input.dtype, torch.float32)
     x, ids, weights = (t.reshape(rows, t.shape[-1]) for t in (input.to(wide), expert_ids, expert_weights))

@@ -23,19 +23,9 @@ def _sparse_weights(x, ids, jitter):
 
 
 def reference(
-    logits,
-    k,
-    *,
-    bias=None,
-    scoring="softmax",
-    renormalize=False,
-    scale=1.0,
-    num_groups=1,
-    top_groups=1,
-    group_score="max",
-    min_sum=0.0,
-    jitter=0.0,
-):
+    logits, k, *, bias=None, scoring="softmax", renormalize=False, scale=1.0, num_groups=1, top_groups=1,
+    group_score="max", min_sum=0.0, jitter=0.0,
+):  # fmt: skip
     x = logits.double()
     if scoring == "sparsemixer":
         ids = _top(x, k)

@@ -18,17 +18,9 @@ def _make_scale(x, dtype, counts, rule, tensor_scale):
 
 
 def reference(
-    input,
-    dtype,
-    scale=None,
-    *,
-    axis=None,
-    group_size=0,
-    block_rows=1,
-    zero_point=None,
-    tensor_scale=None,
+    input, dtype, scale=None, *, axis=None, group_size=0, block_rows=1, zero_point=None, tensor_scale=None,
     scale_rule="ceil",
-):
+):  # fmt: skip
     x = input.float()
     if tensor_scale is not None and tensor_scale.numel() == 1:
         tensor_scale = tensor_scale.reshape(())
