@@ -15,9 +15,21 @@
 #include "core/float_formats.h"
 #include "hwy/highway.h"
 
+// Defines Launch(args) as Run<T>(args), with the element type T of `tensor`.
+#define LZ_LAUNCH_BY_FLOAT(tensor)                                                                           \
+  int32_t Launch(const lz_kernel_args* args) {                                                               \
+    return WithFloatType(DTypeOf(args->tensors[tensor]), [args](auto t) { return Run<decltype(t)>(args); }); \
+  }                                                                                                          \
+  static_assert(true)
+
+// After the last target: defines FunctionBest, which calls `Function` as compiled for the best target of this CPU.
+#define LZ_HWY_EXPORT(Function)                                                                    \
+  HWY_EXPORT(Function);                                                                            \
+  auto Function##Best(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Function)(args); } \
+  static_assert(true)
+
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Element types of kernels. BF16 and F16 are for storage only.
@@ -31,7 +43,7 @@ struct F16 {
 // The type of intermediate values between two products of tensors of T: not f16, whose subnormal numbers have too
 // few bits.
 template <class T>
-using Kept = std::conditional_t<std::is_same_v<T, F16>, float, T>;
+using Intermediate = std::conditional_t<std::is_same_v<T, F16>, float, T>;
 
 // Returns body(T{}) with the element type T of `type`, one of f32, f16, bf16.
 template <class Body>
@@ -137,8 +149,7 @@ HWY_INLINE void StoreF32N(D d, hn::Vec<D> v, T* p, size_t count) {
   std::memcpy(p, lanes, count * sizeof(T));
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -15,14 +15,12 @@
 #include "kernels/attention/softmax.h"
 #include "platform/device.h"
 #if HWY_ARCH_X86_64
-#include "kernels/x86_pairs.h"
-#include "kernels/x86_tiles.h"
+#include "kernels/gemm/x86_amx.h"
+#include "kernels/gemm/x86_pack.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace attn {
+namespace lz::HWY_NAMESPACE::attn {
 
 // True if tiles of `T` on this CPU are multiplied with AMX.
 template <class T>
@@ -80,9 +78,9 @@ inline void AmxStart(Tile<BF16>& t) {
 // s[r][j] = scale * q[r] . k[j] for keys [0, n).
 inline void AmxLogits(const Tile<BF16>& t, int64_t n) {
   const Walk<BF16>& w = *t.walk;
-  auto* keys = reinterpret_cast<uint32_t*>(w.kt);  // strips of 16 keys, [dq / 2][16] each
+  auto* keys = reinterpret_cast<uint32_t*>(w.kt);  // micro-panels of 16 keys, [dq / 2][16] each
   for (int64_t j = 0; j < n; j += 16) {
-    x86::PackStrip(w.k + j, std::min<int64_t>(16, n - j), w.p.d_qk, keys + j * w.dq / 2);
+    x86::PackMicroPanel(w.k + j, std::min<int64_t>(16, n - j), w.p.d_qk, keys + j * w.dq / 2);
   }
   constexpr int64_t kRowBytes = kBlock * sizeof(float);
   const int64_t steps = (w.p.d_qk + 31) / 32;
@@ -174,9 +172,7 @@ inline void AmxLogits(const Tile<BF16>&, int64_t) {}
 inline void AmxValues(const Tile<BF16>&, int64_t) {}
 #endif
 
-}  // namespace attn
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::attn
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -62,10 +62,10 @@ def test_a_decoder_is_one_program(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_weights_that_are_stored_by_columns_are_no_step_outside_of_cpp(dtype):
+def test_weights_that_are_stored_column_major_are_no_step_outside_of_cpp(dtype):
     plan = lz.compile(build("gpt2", dtype))
     kernels = {row["kernel_id"] for rows in plan.phases.values() for row in rows}
-    assert "hwy.mlp.linear.by_columns" in kernels
+    assert "hwy.mlp.linear.column_major" in kernels
     assert not [kernel for kernel in kernels if kernel.startswith("torch.")]
     assert plan.report.replaced["Conv1D"]["count"] == 8 and not plan.report.left
 

@@ -11,13 +11,12 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/block.h"
-#include "kernels/mlp/chunk.h"
+#include "kernels/gemm/feed_forward.h"
+#include "kernels/gemm/hidden_rows.h"
 #include "ops/mlp/fused.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::mlp_fused;
 
@@ -29,11 +28,11 @@ void Run(const lz_kernel_args* args) {
   const HiddenRows<T> hidden(&args->tensors[kGateWeight], &args->scalars[kActivation], 0);
   const Product<T> product(down, args->tensors[kDownBias], 0, 0, 1, m);
   const T** inputs = static_cast<const T**>(args->workspace);
-  const Kept<T>** hidden_rows = reinterpret_cast<const Kept<T>**>(inputs + kMlpChunk);
-  Kept<T>* h = reinterpret_cast<Kept<T>*>(hidden_rows + kMlpChunk);
-  for (int64_t r = 0; r < std::min(kMlpChunk, rows); ++r) hidden_rows[r] = h + r * n;
-  for (int64_t base = 0; base < rows; base += kMlpChunk) {
-    const int64_t count = std::min(kMlpChunk, rows - base);
+  const Intermediate<T>** hidden_rows = reinterpret_cast<const Intermediate<T>**>(inputs + kHiddenTileRows);
+  Intermediate<T>* h = reinterpret_cast<Intermediate<T>*>(hidden_rows + kHiddenTileRows);
+  for (int64_t r = 0; r < std::min(kHiddenTileRows, rows); ++r) hidden_rows[r] = h + r * n;
+  for (int64_t base = 0; base < rows; base += kHiddenTileRows) {
+    const int64_t count = std::min(kHiddenTileRows, rows - base);
     for (int64_t r = 0; r < count; ++r) inputs[r] = Data<const T>(x) + x_row[base + r];
     hidden.Run(args, inputs, nullptr, count, h);
     ForBlocks<T>(args, count, m, n, [&](int64_t row, int height, int64_t first, int64_t columns) {
@@ -41,7 +40,7 @@ void Run(const lz_kernel_args* args) {
       product.Block(hidden_rows + row, nullptr, height, first, columns, sums);
       for (int i = 0; i < height; ++i) {
         T* to = Data<T>(out) + out_row[base + row + i] + first;
-        Tile<T>::Store(sums + i * linear::kBlockColumns, nullptr, columns, to);
+        Tile<T>::Store(sums + i * gemm::kBlockColumns, nullptr, columns, to);
       }
     });
   }
@@ -53,20 +52,18 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 uint64_t Workspace(const lz_kernel_args* args) {
-  const int64_t rows = std::min(kMlpChunk, NumRows(args->tensors[ops::mlp_fused::kInput]));
+  const int64_t rows = std::min(kHiddenTileRows, NumRows(args->tensors[ops::mlp_fused::kInput]));
   const int64_t n = args->tensors[ops::mlp_fused::kDownWeight].shape[1];
-  return uint64_t(kMlpChunk * 2 * int64_t(sizeof(void*)) + rows * n * HiddenBytes(DTypeOf(args->tensors[0])));
+  return uint64_t(kHiddenTileRows * 2 * int64_t(sizeof(void*)) + rows * n * HiddenBytes(DTypeOf(args->tensors[0])));
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({

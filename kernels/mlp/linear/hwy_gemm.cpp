@@ -1,47 +1,47 @@
-// Linear for any number of rows, CPU SIMD: register tiles over unpacked rows, blocked for the caches.
+// Linear for any number of rows, CPU SIMD: register tiles over unpacked rows, blocked for the caches. With at most four
+// rows (gemv) every weight is read once, four output columns at a time.
 //   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
-// Workspace: none. Deterministic. Source: own. FP32 sums, one partial sum per lane and block of k.
+// Workspace: none. Deterministic. Source: own. FP32 sums, one partial sum per lane (and per half of a bf16 pair) and
+// block of k.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemm.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/blocks.h"
-#include "kernels/mlp/linear/hwy_tile.h"
+#include "kernels/gemm/blocking.h"
+#include "kernels/gemm/hwy_tile.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 
-int32_t Launch(const lz_kernel_args* args) {
-  WithFloatType(DTypeOf(args->tensors[ops::mlp_linear::kInput]),
-                [&](auto type) { linear::RunAll<Tile<decltype(type)>, decltype(type)>(args); });
+template <class T>
+int32_t Run(const lz_kernel_args* args) {
+  gemm::RunAll<Tile<T>, T>(args);
   return 0;
 }
+LZ_LAUNCH_BY_FLOAT(ops::mlp_linear::kInput);
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
-constexpr auto kConstraints = std::to_array<Constraint>({
-    {"rows", Rel::kGt, linear::kGemvRows},  // fewer rows: hwy.mlp.linear.gemv
-});
-// One kernel with two priorities: for bf16, a CPU with bf16 dot products has a faster kernel (x86_avx512bf16.cpp).
+constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, gemm::kGemvRows}});
+constexpr auto kMoreRows = std::to_array<Constraint>({{"rows", Rel::kGt, gemm::kGemvRows}});
+// One kernel with several priorities: for bf16, a CPU with bf16 dot products has a faster kernel for more than a few
+// rows (x86_avx512bf16.cpp).
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemm",
      .operation = "mlp.linear",
      .dtypes = Mask(DType::kF32, DType::kF16),
-     .constraints = kConstraints,
+     .constraints = kMoreRows,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 60,
@@ -50,10 +50,19 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.gemm_bf16",
      .operation = "mlp.linear",
      .dtypes = Mask(DType::kBF16),
-     .constraints = kConstraints,
+     .constraints = kMoreRows,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 40,
+     .deterministic = true,
+     .launch = &LaunchBest},
+    {.id = "hwy.mlp.linear.gemv",
+     .operation = "mlp.linear",
+     .dtypes = kF32F16BF16,
+     .constraints = kFewRows,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = 80,
      .deterministic = true,
      .launch = &LaunchBest},
 });

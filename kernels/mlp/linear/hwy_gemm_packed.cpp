@@ -9,12 +9,11 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/panels/hwy_tile.h"
+#include "kernels/gemm/hwy_panel_tile.h"
 #include "ops/mlp/linear.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::mlp_linear;
 
@@ -30,7 +29,7 @@ void Run(const lz_kernel_args* args) {
   const lz_tensor &input = args->tensors[kInput], &weight = args->tensors[kWeight], &bias = args->tensors[kBias];
   const lz_tensor& output = args->tensors[kOutput];
   const RowOffsets in(input), out(output);
-  const panels::Weights<T> weights = {Data<const T>(weight), weight.strides[0], /*by_columns=*/false};
+  const panels::Weights<T> weights = {Data<const T>(weight), weight.strides[0], /*column_major=*/false};
   panel_tiles::Multiply<1, T>(
       args, {NumRows(output), weight.shape[0], weight.shape[1]},
       [&](int64_t row) { return Data<const T>(input) + in[row]; }, &weights, static_cast<float*>(args->workspace),
@@ -47,17 +46,14 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-HWY_EXPORT(Workspace);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
-uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Workspace)(args); }
+LZ_HWY_EXPORT(Launch);
+LZ_HWY_EXPORT(Workspace);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kGt, 32},  // fewer rows: hwy.mlp.linear.gemm
@@ -74,7 +70,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = 61,
      .deterministic = true,
      .launch = &LaunchBest,
-     .workspace = &WorkspaceOfBest},
+     .workspace = &WorkspaceBest},
     {.id = "hwy.mlp.linear.gemm_packed_bf16",
      .operation = "mlp.linear",
      .dtypes = Mask(DType::kBF16),
@@ -84,7 +80,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = 41,
      .deterministic = true,
      .launch = &LaunchBest,
-     .workspace = &WorkspaceOfBest},
+     .workspace = &WorkspaceBest},
 });
 }  // namespace
 }  // namespace lz

@@ -2,7 +2,7 @@
 //   input  [..., k]  f32, last dim dense     weight [n, k]  f32, first dim dense
 //   bias   [n]       f32, optional           output [..., n]
 // Workspace: none. Source: libxsmm. FP32 sums over k in order, in blocks of 256.
-#include "kernels/mlp/linear/libxsmm.h"
+#include "kernels/gemm/libxsmm.h"
 
 #include <algorithm>
 #include <atomic>
@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "core/kernel.h"
-#include "kernels/mlp/linear/columns.h"
+#include "kernels/gemm/parallel.h"
 #include "ops/mlp/linear.h"
 
 namespace lz {
@@ -84,12 +84,12 @@ struct Linear {
 int32_t Launch(const lz_kernel_args* args) {
   const Linear linear(args->tensors);
   std::atomic<bool> failed = false;
-  linear::ForColumns(args, linear.rows, linear.weight.shape[0], linear.weight.shape[1],
-                     [&](int64_t first, int64_t columns) {
-                       for (const int64_t end = first + columns; first < end; first += kColumns) {
-                         if (!linear.Run(first, std::min(kColumns, end - first))) failed = true;
-                       }
-                     });
+  gemm::ForColumns(args, linear.rows, linear.weight.shape[0], linear.weight.shape[1],
+                   [&](int64_t first, int64_t columns) {
+                     for (const int64_t end = first + columns; first < end; first += kColumns) {
+                       if (!linear.Run(first, std::min(kColumns, end - first))) failed = true;
+                     }
+                   });
   return failed ? 1 : 0;
 }
 

@@ -1,8 +1,7 @@
 // Linear by oneDNN's matmul (onednn.h).
 //   input [..., k] f32|bf16 contiguous weight [n, k] bias [n], optional output [..., n], all with input's dtype
 // Workspace: the output of 2 to 64 rows. Source: oneDNN. FP32 sums in its order.
-#include "core/kernel.h"
-#include "kernels/mlp/linear/onednn_parts.h"
+#include "kernels/gemm/onednn_parallel.h"
 #include "ops/mlp/linear.h"
 
 namespace lz {
@@ -21,26 +20,12 @@ constexpr auto kF32Constraints = std::to_array<Constraint>({{"k", Rel::kGt, 0}})
 constexpr auto kBF16Constraints = std::to_array<Constraint>({
     {"k", Rel::kGt, 0}, {"device.isa", Rel::kHasBits, kIsaAvx512},  // oneDNN needs it for bf16
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "onednn.mlp.linear",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kF32),
-     .constraints = kF32Constraints,
-     .accepts = kAcceptsAll,
-     .priority = kLibraryPriority,
-     .launch = &Launch,
-     .workspace = &Workspace,
-     .open = &onednn::OpenFor<onednn::kF32, /*panels=*/false>},
-    {.id = "onednn.mlp.linear_bf16",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kBF16Constraints,
-     .accepts = kAcceptsAll,
-     .priority = kLibraryPriority,
-     .launch = &Launch,
-     .workspace = &Workspace,
-     .open = &onednn::OpenFor<onednn::kBF16, /*panels=*/false>},
-});
+constexpr std::array kFamily = {
+    onednn::Spec<onednn::kF32, /*panels=*/false>("onednn.mlp.linear", "mlp.linear", kF32Constraints, &Launch,
+                                                 &Workspace),
+    onednn::Spec<onednn::kBF16, /*panels=*/false>("onednn.mlp.linear_bf16", "mlp.linear", kBF16Constraints, &Launch,
+                                                  &Workspace),
+};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

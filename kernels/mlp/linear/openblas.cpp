@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "core/kernel.h"
+#include "kernels/gemm/parallel.h"
 #include "kernels/library.h"
-#include "kernels/mlp/linear/columns.h"
 #include "ops/mlp/linear.h"
 
 namespace lz {
@@ -43,7 +43,7 @@ int32_t Launch(const lz_kernel_args* args) {
   const int64_t n = weight.shape[0], k = weight.shape[1], rows = NumRows(args->tensors[kOutput]);
   if (rows == 0) return 0;
   const float* x = Data<const float>(args->tensors[kInput]);
-  linear::ForColumns(args, rows, n, k, [&](int64_t first, int64_t columns) {
+  gemm::ForColumns(args, rows, n, k, [&](int64_t first, int64_t columns) {
     float* out = Data<float>(args->tensors[kOutput]) + first;
     if (Given(bias)) {
       for (int64_t row = 0; row < rows; ++row)

@@ -9,8 +9,8 @@
 
 #if defined(__x86_64__)
 #include "core/float_formats.h"
-#include "kernels/mlp/linear/blocks.h"
-#include "kernels/mlp/linear/x86_fold.h"
+#include "kernels/gemm/blocking.h"
+#include "kernels/gemm/x86_reduce.h"
 #include "kernels/x86_intrinsics.h"
 
 namespace {
@@ -23,7 +23,7 @@ struct Tile {
 
   // The elements of `mask` at x[m] + i and w[c] + i.
   template <int M>
-  LZ_AVX512BF16_INLINE static void Step(const uint16_t* const* x, const uint16_t* const* w, int64_t i, int64_t ahead,
+  LZ_AVX512BF16_INLINE static void Step(const uint16_t* const* x, const uint16_t* const* w, int64_t i, int64_t prefetch,
                                         __mmask32 mask, __m512 (*sums)[kColumns]) {
     __m512bh xs[M];
 #pragma GCC unroll 8
@@ -31,7 +31,7 @@ struct Tile {
 #pragma GCC unroll 8
     for (int c = 0; c < kColumns; ++c) {
       const __m512bh ws = (__m512bh)_mm512_maskz_loadu_epi16(mask, w[c] + i);
-      _mm_prefetch(reinterpret_cast<const char*>(w[c] + i) + ahead, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(w[c] + i) + prefetch, _MM_HINT_T0);
 #pragma GCC unroll 8
       for (int m = 0; m < M; ++m) sums[m][c] = _mm512_dpbf16_ps(sums[m][c], xs[m], ws);
     }
@@ -39,8 +39,8 @@ struct Tile {
 
   // See hwy_tile.h.
   template <int M>
-  LZ_AVX512BF16 static void Run(const uint16_t* const* x, const uint16_t* const* w, int64_t k, int64_t ahead, bool add,
-                                float* out, int64_t stride) {
+  LZ_AVX512BF16 static void Run(const uint16_t* const* x, const uint16_t* const* w, int64_t k, int64_t prefetch,
+                                bool add, float* out, int64_t stride) {
     // A product takes six cycles, and two begin in each cycle: few rows have two chains of sums.
     constexpr int kChains = M <= 2 ? 2 : 1;
     __m512 sums[kChains][M][kColumns];
@@ -53,17 +53,18 @@ struct Tile {
     int64_t i = 0;
     for (; i + kChains * kStep <= k; i += kChains * kStep) {
 #pragma GCC unroll 2
-      for (int chain = 0; chain < kChains; ++chain) Step<M>(x, w, i + chain * kStep, ahead, ~__mmask32{0}, sums[chain]);
+      for (int chain = 0; chain < kChains; ++chain)
+        Step<M>(x, w, i + chain * kStep, prefetch, ~__mmask32{0}, sums[chain]);
     }
     for (; i < k; i += kStep)
-      Step<M>(x, w, i, ahead, k - i >= kStep ? ~__mmask32{0} : (__mmask32{1} << (k - i)) - 1, sums[0]);
+      Step<M>(x, w, i, prefetch, k - i >= kStep ? ~__mmask32{0} : (__mmask32{1} << (k - i)) - 1, sums[0]);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 8
       for (int c = 0; c < kColumns; ++c)
         if constexpr (kChains == 2) sums[0][m][c] = _mm512_add_ps(sums[0][m][c], sums[1][m][c]);
       float* to = out + m * stride;
-      const __m128 four = linear::SumOfFour(sums[0][m]);
+      const __m128 four = gemm::SumOfFour(sums[0][m]);
       _mm_storeu_ps(to, add ? _mm_add_ps(four, _mm_loadu_ps(to)) : four);
     }
   }
@@ -82,7 +83,7 @@ struct Tile {
 };
 
 int32_t Launch(const lz_kernel_args* args) {
-  linear::RunAll<Tile, uint16_t>(args);
+  gemm::RunAll<Tile, uint16_t>(args);
   return 0;
 }
 

@@ -9,12 +9,11 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/block.h"
-#include "kernels/moe/fused/hwy_experts.h"
+#include "kernels/gemm/feed_forward.h"
+#include "kernels/moe/hwy_experts.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::moe_fused;
 
@@ -28,15 +27,16 @@ class Expert {
         down_(args->tensors[kDownWeight], args->tensors[kDownBias], e, 0, 1, args->tensors[kDownWeight].shape[1]) {}
 
   void Hidden(const lz_kernel_args* args, const T* const* x, const float* scales, int64_t count, float*,
-              Kept<T>* h) const {
+              Intermediate<T>* h) const {
     hidden_.Run(args, x, scales, count, h);
   }
   template <class Body>
-  void Down(const lz_kernel_args* args, const Kept<T>* const* h, int64_t count, float*, const Body& body) const {
+  void Down(const lz_kernel_args* args, const Intermediate<T>* const* h, int64_t count, float*,
+            const Body& body) const {
     ForBlocks<T>(args, count, down_.rows, down_.k, [&](int64_t row, int height, int64_t first, int64_t columns) {
       BlockSums sums;
       down_.Block(h + row, nullptr, height, first, columns, sums);
-      for (int i = 0; i < height; ++i) body(row + i, first, columns, sums + i * linear::kBlockColumns);
+      for (int i = 0; i < height; ++i) body(row + i, first, columns, sums + i * gemm::kBlockColumns);
     });
   }
 
@@ -53,17 +53,14 @@ int32_t Launch(const lz_kernel_args* args) {
 uint64_t Workspace(const lz_kernel_args* args) { return moe::WorkspaceOf<Expert<float>>(args); }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-HWY_EXPORT(Workspace);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
-uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Workspace)(args); }
+LZ_HWY_EXPORT(Launch);
+LZ_HWY_EXPORT(Workspace);
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.moe.fused",
@@ -74,7 +71,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = 60,
      .deterministic = true,
      .launch = &LaunchBest,
-     .workspace = &WorkspaceOfBest},
+     .workspace = &WorkspaceBest},
 });
 }  // namespace
 }  // namespace lz

@@ -10,12 +10,11 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/block.h"
+#include "kernels/gemm/feed_forward.h"
 #include "ops/moe/grouped_gemm.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::moe_grouped_gemm;
 
@@ -43,7 +42,7 @@ int32_t Run(const lz_kernel_args* args) {
       BlockSums sums;
       product.Block(pointers + begin + row, nullptr, height, first, columns, sums);
       for (int m = 0; m < height; ++m) {
-        Tile<T>::Store(sums + m * linear::kBlockColumns, nullptr, columns, row_of(begin + row + m) + first);
+        Tile<T>::Store(sums + m * gemm::kBlockColumns, nullptr, columns, row_of(begin + row + m) + first);
       }
     });
   }
@@ -55,15 +54,13 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 uint64_t Workspace(const lz_kernel_args* args) {
   return uint64_t(args->tensors[ops::moe_grouped_gemm::kInput].shape[0]) * sizeof(void*);

@@ -9,12 +9,11 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/gguf/groups.h"
+#include "kernels/gemm/gguf/groups.h"
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 // 32 values of one row of input, and their sums; sum1 is that of the last 16.
 struct FloatBlock {
@@ -50,8 +49,8 @@ struct FloatSum {
 #endif
   VF v;
   HWY_INLINE void Clear() { v = hn::Zero(DF()); }
-  HWY_INLINE void Add(hn::Vec<DU8> codes, const FloatBlock& a, int quad) {
-    const VI four = hn::BitCast(DI(), codes), byte = hn::Set(DI(), 255);
+  HWY_INLINE void Add(hn::Vec<DU8> weights, const FloatBlock& a, int quad) {
+    const VI four = hn::BitCast(DI(), weights), byte = hn::Set(DI(), 255);
     v = hn::MulAdd(hn::ConvertTo(DF(), hn::And(four, byte)), hn::Set(DF(), a.x[4 * quad]), v);
     v = hn::MulAdd(hn::ConvertTo(DF(), hn::And(hn::ShiftRight<8>(four), byte)), hn::Set(DF(), a.x[4 * quad + 1]), v);
     v = hn::MulAdd(hn::ConvertTo(DF(), hn::And(hn::ShiftRight<16>(four), byte)), hn::Set(DF(), a.x[4 * quad + 2]), v);
@@ -73,13 +72,13 @@ struct FloatSum {
 template <int M>
 constexpr int kNibbleChains = M <= 2 ? 4 : 2;
 template <int M>
-HWY_INLINE void AddNibbles(hn::Vec<DU8> codes, int part, const FloatBlock* const* a, int64_t block,
+HWY_INLINE void AddNibbles(hn::Vec<DU8> weights, int part, const FloatBlock* const* a, int64_t block,
                            VF (*sums)[kNibbleChains<M>]) {
-  const VF meaning = hn::Iota(DF(), 0);
+  const VF values = hn::Iota(DF(), 0);
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
-    const __m512i index = i ? _mm512_srli_epi32(codes.raw, unsigned(4 * i)) : codes.raw;
-    const VF w{_mm512_permutexvar_ps(index, meaning.raw)};
+    const __m512i index = i ? _mm512_srli_epi32(weights.raw, unsigned(4 * i)) : weights.raw;
+    const VF w{_mm512_permutexvar_ps(index, values.raw)};
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
       VF& sum = sums[m][i % kNibbleChains<M>];
@@ -97,7 +96,7 @@ HWY_INLINE void FloatSum::SumNibbles(const uint8_t* p, const FloatBlock* const* 
 #pragma GCC unroll 4
     for (int chain = 0; chain < kChains; ++chain) parts[m][chain] = hn::Zero(DF());
 #pragma GCC unroll 4
-  for (int c = 0; c < 4; ++c) AddNibbles<M>(LoadCodes(p + c * 64), c, a, block, parts);
+  for (int c = 0; c < 4; ++c) AddNibbles<M>(LoadQuantized(p + c * 64), c, a, block, parts);
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m)
 #pragma GCC unroll 2
@@ -111,16 +110,14 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
 using namespace lz::ops::mlp_linear_gguf;
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 uint64_t Workspace(const lz_kernel_args* args) {
   constexpr int64_t kBlockBytes = 144;
@@ -129,22 +126,11 @@ uint64_t Workspace(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({
-    {"packed.given", Rel::kEq, 1, {}, ReasonCode::kPackedWeightsRequired},
-    {"activations", Rel::kEq, kAsGiven, {}, ReasonCode::kQuantFormatUnsupported},
+    gguf::kPackedGiven,
+    gguf::Activations(kAsGiven),
 });
-constexpr std::array<std::string_view, 3> kAccepts = {"bias", "packed", "activations"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.linear.gguf.float",
-     .operation = "mlp.linear.gguf",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {
+    gguf::Spec("hwy.mlp.linear.gguf.float", kF32F16BF16, kConstraints, 80, {}, &LaunchBest, &Workspace)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -9,12 +9,11 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/gguf/groups.h"
+#include "kernels/gemm/gguf/groups.h"
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 // 32 values of one row of input, and their sums; sum1 is that of the last 16.
 struct IntBlock {
@@ -35,15 +34,15 @@ HWY_INLINE void MakeBlock(const T* x, IntBlock* block) {
   const float amax = finite ? hn::GetLane(hn::MaxOfLanes(DF(), largest)) : 0.0f;
   const VF inverse = hn::Set(DF(), amax < kLeastActivation ? 0.0f : 127.0f / amax), zero = hn::Zero(DF());
   const hn::Rebind<int8_t, DF> d8;
-  auto* codes = reinterpret_cast<int8_t*>(block->quads);
+  auto* rounded = reinterpret_cast<int8_t*>(block->quads);
   int sums[2];
   for (int half = 0; half < 2; ++half) {
     VI sum = hn::Zero(DI());
     for (int i = 16 * half; i < 16 * half + 16; i += kLanes) {
       const VF v = finite ? hn::Mul(LoadF32(DF(), x + i), inverse) : zero;
-      const VI code = hn::NearestInt(v);  // ties to even
-      hn::StoreU(hn::DemoteTo(d8, code), d8, codes + i);
-      sum = hn::Add(sum, code);
+      const VI value = hn::NearestInt(v);  // ties to even
+      hn::StoreU(hn::DemoteTo(d8, value), d8, rounded + i);
+      sum = hn::Add(sum, value);
     }
     sums[half] = hn::GetLane(hn::SumOfLanes(DI(), sum));
   }
@@ -52,22 +51,22 @@ HWY_INLINE void MakeBlock(const T* x, IntBlock* block) {
 }
 
 // sum + the dot product of each lane's four unsigned bytes with four signed ones.
-HWY_INLINE VI AddDot4(VI sum, hn::Vec<DU8> codes, int32_t quad) {
+HWY_INLINE VI AddDot4(VI sum, hn::Vec<DU8> weights, int32_t quad) {
 #if HWY_TARGET == HWY_AVX3_DL
   const VI a = hn::Set(DI(), quad);  // Highway's compile flags for this target lack avx512vnni, though its check of the
                                      // CPU includes it
-  asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(codes.raw), "v"(a.raw));
+  asm("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(weights.raw), "v"(a.raw));
   return sum;
 #elif HWY_ARCH_X86
   const hn::Repartition<int16_t, DF> d16;  // bytes 0 and 2, 1 and 3: products of pairs add within a lane
-  const auto a = hn::BitCast(d16, hn::Set(DI(), quad)), c = hn::BitCast(d16, codes);
+  const auto a = hn::BitCast(d16, hn::Set(DI(), quad)), c = hn::BitCast(d16, weights);
   const hn::RebindToUnsigned<decltype(d16)> du16;
   const auto even = hn::And(c, hn::Set(d16, 255)), odd = hn::BitCast(d16, hn::ShiftRight<8>(hn::BitCast(du16, c)));
   VI unused = hn::Zero(DI());
   sum = hn::ReorderWidenMulAccumulate(DI(), even, hn::ShiftRight<8>(hn::ShiftLeft<8>(a)), sum, unused);
   return hn::ReorderWidenMulAccumulate(DI(), odd, hn::ShiftRight<8>(a), sum, unused);
 #else
-  const VI c = hn::BitCast(DI(), codes), byte = hn::Set(DI(), 255);
+  const VI c = hn::BitCast(DI(), weights), byte = hn::Set(DI(), 255);
   sum = hn::Add(sum, hn::Mul(hn::And(c, byte), hn::Set(DI(), int8_t(quad))));
   sum = hn::Add(sum, hn::Mul(hn::And(hn::ShiftRight<8>(c), byte), hn::Set(DI(), int8_t(quad >> 8))));
   sum = hn::Add(sum, hn::Mul(hn::And(hn::ShiftRight<16>(c), byte), hn::Set(DI(), int8_t(quad >> 16))));
@@ -83,7 +82,7 @@ struct IntSum {
   VI v;
   HWY_INLINE void Clear() { v = hn::Zero(DI()); }
   // Four values of k, one byte of a lane each.
-  HWY_INLINE void Add(hn::Vec<DU8> codes, const IntBlock& a, int quad) { v = AddDot4(v, codes, a.quads[quad]); }
+  HWY_INLINE void Add(hn::Vec<DU8> weights, const IntBlock& a, int quad) { v = AddDot4(v, weights, a.quads[quad]); }
   HWY_INLINE VF AddFrom(int zero, VF d, int32_t sum, const IntBlock& a, VF total) const {
     const VF value = hn::ConvertTo(DF(), hn::Sub(v, hn::Set(DI(), zero * sum)));
     return hn::MulAdd(hn::Mul(d, value), hn::Set(DF(), a.d), total);  // value * a.d may overflow f32
@@ -99,16 +98,14 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
 using namespace lz::ops::mlp_linear_gguf;
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 uint64_t Workspace(const lz_kernel_args* args) {
   constexpr int64_t kBlockBytes = 48;
@@ -117,23 +114,11 @@ uint64_t Workspace(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({
-    {"packed.given", Rel::kEq, 1, {}, ReasonCode::kPackedWeightsRequired},
-    {"activations", Rel::kEq, kInt8, {}, ReasonCode::kQuantFormatUnsupported},
+    gguf::kPackedGiven,
+    gguf::Activations(kInt8),
 });
-constexpr std::array<std::string_view, 3> kAccepts = {"bias", "packed", "activations"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.linear.gguf.int8",
-     .operation = "mlp.linear.gguf",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .numerics = "w4a8-int",
-     .launch = &LaunchBest,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {
+    gguf::Spec("hwy.mlp.linear.gguf.int8", kF32F16BF16, kConstraints, 80, "w4a8-int", &LaunchBest, &Workspace)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -4,18 +4,19 @@
 //   bias   [n]       bf16, optional           output [..., n], last dim dense
 // Workspace: the input in the order of the look-ups, and the sums of its blocks. Deterministic: a sum depends neither
 // on the threads nor on other rows and columns. Source: own. VDPBF16PS treats denormals as zero. A sum that is not an
-// ordinary number is computed again as in the definition.
+// in_range number is computed again as in the definition.
 #include "core/kernel.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
 #include <algorithm>
 
+#include "kernels/gemm/gguf/exact_sums.h"
+#include "kernels/gemm/gguf/spec.h"
+#include "kernels/gemm/gguf/x86_scales.h"
+#include "kernels/gemm/prefetch.h"
+#include "kernels/gemm/x86_exact_sums.h"
 #include "kernels/launch.h"
-#include "kernels/mlp/linear/codes.h"
-#include "kernels/mlp/linear/gguf/exact.h"
-#include "kernels/mlp/linear/gguf/x86_scales.h"
-#include "kernels/mlp/linear/x86_ordinary.h"
 #include "kernels/x86_intrinsics.h"
 #include "ops/mlp/linear/gguf.h"
 
@@ -33,10 +34,10 @@ struct Block {
   uint32_t pairs[8][2];
 };
 
-// The meaning of a table's words: four bits, stored twice, so that the fifth bit of a look-up needs no mask; for q8_0
+// The values of a table's words: four bits, stored twice, so that the fifth bit of a look-up needs no mask; for q8_0
 // those of the lower and those of the upper half of a byte; for q6_k six bits in two tables.
 template <int F>
-constexpr float MeaningOf(int table, int word) {
+constexpr float ValueOf(int table, int word) {
   if (F == kQ6_K) return float(32 * table + word - 32);
   if (F == kQ8_0) return table == 0 ? float(word % 16) : float(16 * (word % 16) - 128);
   return float(word % 16 - (F == kQ4_0 ? 8 : 0));
@@ -44,7 +45,7 @@ constexpr float MeaningOf(int table, int word) {
 template <int F>
 LZ_AVX512BF16_INLINE __m512i TableOf(int table) {
   alignas(64) uint16_t words[32];
-  for (int i = 0; i < 32; ++i) words[i] = FloatToBF16(MeaningOf<F>(table, i));
+  for (int i = 0; i < 32; ++i) words[i] = FloatToBF16(ValueOf<F>(table, i));
   return _mm512_load_si512(words);
 }
 
@@ -68,10 +69,10 @@ struct Sums {
   }
 };
 
-LZ_AVX512BF16_INLINE __m512i LoadCodes(const uint8_t* p) {
-  __m512i codes = _mm512_loadu_si512(p);
-  asm("" : "+v"(codes));  // otherwise the compiler loads them again for each use, and loads are the bottleneck
-  return codes;
+LZ_AVX512BF16_INLINE __m512i LoadQuantized(const uint8_t* p) {
+  __m512i weights = _mm512_loadu_si512(p);
+  asm("" : "+v"(weights));  // otherwise the compiler loads them again for each use, and loads are the bottleneck
+  return weights;
 }
 // Moves bit `from` of each word to bit `to`.
 LZ_AVX512BF16_INLINE __m512i Shift(__m512i v, int from, int to) {
@@ -81,27 +82,27 @@ LZ_AVX512BF16_INLINE __m512i Shift(__m512i v, int from, int to) {
 
 // The block's dot products.
 template <int F, int M>
-LZ_AVX512BF16_INLINE void SumCodes(const uint8_t* p, const __m512i* tables, const Block* const* x, int64_t block,
-                                   Sums<M>* sums) {
+LZ_AVX512BF16_INLINE void SumQuantized(const uint8_t* p, const __m512i* tables, const Block* const* x, int64_t block,
+                                       Sums<M>* sums) {
   if constexpr (F == kQ8_0) {
 #pragma GCC unroll 8
     for (int c = 0; c < 8; ++c) {
-      const __m512i codes = LoadCodes(p + 64 * c);
+      const __m512i weights = LoadQuantized(p + 64 * c);
 #pragma GCC unroll 4
       for (int s = 0; s < 4; ++s)
-        sums->Add(_mm512_permutexvar_epi16(Shift(codes, 4 * s, 0), tables[s % 2]), s, x, block, c, s / 2);
+        sums->Add(_mm512_permutexvar_epi16(Shift(weights, 4 * s, 0), tables[s % 2]), s, x, block, c, s / 2);
     }
     return;
   }
   const __m512i four_bits = _mm512_set1_epi16(15);
   __m512i high[2];
-  if constexpr (F == kQ6_K) high[0] = LoadCodes(p + 256), high[1] = LoadCodes(p + 320);
+  if constexpr (F == kQ6_K) high[0] = LoadQuantized(p + 256), high[1] = LoadQuantized(p + 320);
 #pragma GCC unroll 4
   for (int c = 0; c < 4; ++c) {
-    const __m512i codes = LoadCodes(p + 64 * c);
+    const __m512i weights = LoadQuantized(p + 64 * c);
 #pragma GCC unroll 4
     for (int s = 0; s < 4; ++s) {
-      const __m512i low = Shift(codes, 4 * s, 0);
+      const __m512i low = Shift(weights, 4 * s, 0);
       __m512i w;
       if constexpr (F == kQ6_K) {
         const __m512i two = Shift(high[s % 2], s / 2 * 8 + 2 * c, 4);
@@ -149,22 +150,22 @@ LZ_AVX512BF16_INLINE void AddBlock(const uint8_t* scales, int64_t block, const f
 template <int F, int M>
 LZ_AVX512BF16 __attribute__((noinline)) void RunGroup(const uint8_t* group, int64_t k, const Block* const* x,
                                                       const float* const* x_sums, __m512* out) {
-  constexpr int64_t kCodes = kPackedCodes[F], kScales = kPackedScales[F];
-  const int64_t blocks = k / 32, ahead = linear::kCodesAhead / kCodes;
+  constexpr int64_t kWeightBytes = kPackedCodes[F], kScales = kPackedScales[F];
+  const int64_t blocks = k / 32, prefetch = gemm::kQuantizedPrefetchBytes / kWeightBytes;
   const uint8_t *scales = group + ScalesBegin(F, k), *next = group + PackedBytes(F, k);
   const __m512i tables[2] = {TableOf<F>(0), TableOf<F>(1)};
   __m512 total[M];
 #pragma GCC unroll 4
   for (int m = 0; m < M; ++m) total[m] = _mm512_setzero_ps();
   for (int64_t block = 0; block < blocks; ++block) {
-    const uint8_t* codes = group + block * kCodes;
-    const int64_t beyond = block + ahead - blocks;
-    const uint8_t* early = beyond < 0 ? codes + ahead * kCodes : next + beyond * kCodes;
-    for (int64_t line = 0; line < kCodes; line += 64) _mm_prefetch(early + line, _MM_HINT_T0);
+    const uint8_t* weights = group + block * kWeightBytes;
+    const int64_t beyond = block + prefetch - blocks;
+    const uint8_t* early = beyond < 0 ? weights + prefetch * kWeightBytes : next + beyond * kWeightBytes;
+    for (int64_t line = 0; line < kWeightBytes; line += 64) _mm_prefetch(early + line, _MM_HINT_T0);
     _mm_prefetch(next + (scales - group) + block * kScales, _MM_HINT_T0);
     Sums<M> sums;
     sums.Clear();
-    SumCodes<F, M>(codes, tables, x, block, &sums);
+    SumQuantized<F, M>(weights, tables, x, block, &sums);
     AddBlock<F, M>(scales, block, x_sums, sums, total);
   }
 #pragma GCC unroll 4
@@ -176,13 +177,7 @@ Run ForRows(int64_t rows) {
   return rows == 1 ? &RunGroup<F, 1> : rows == 2 ? &RunGroup<F, 2> : &RunGroup<F, kMaxTile>;
 }
 Run RunFor(int64_t format, int64_t rows) {
-  switch (format) {
-    case kQ4_0: return ForRows<kQ4_0>(rows);
-    case kQ4_1: return ForRows<kQ4_1>(rows);
-    case kQ8_0: return ForRows<kQ8_0>(rows);
-    case kQ4_K: return ForRows<kQ4_K>(rows);
-    default: return ForRows<kQ6_K>(rows);
-  }
+  return WithFormat(format, [&](auto f) { return ForRows<f>(rows); });
 }
 
 // A call's sizes, and its reordered input.
@@ -221,7 +216,7 @@ struct Output {
   LZ_AVX512BF16 void Store(int64_t row, int64_t column, __m512 v) const {
     const int64_t left = tensor.shape[tensor.ndim - 1] - column;
     const __mmask16 mask = left >= kGroupRows ? __mmask16(0xffff) : __mmask16((1u << left) - 1);
-    v = linear::WithExactSums(v, mask, [&](int64_t c, float found) { return exact.At(row, column + c, found); });
+    v = gemm::WithExactSums(v, mask, [&](int64_t c, float found) { return exact.At(row, column + c, found); });
     if (Given(bias)) {
       const __m256i bits = _mm256_maskz_loadu_epi16(mask, Data<const uint16_t>(bias) + column);
       v = _mm512_add_ps(v, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16)));
@@ -272,22 +267,11 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16},
-    {"packed.given", Rel::kEq, 1, {}, ReasonCode::kPackedWeightsRequired},
-    {"activations", Rel::kEq, kAsGiven, {}, ReasonCode::kQuantFormatUnsupported},
+    gguf::kPackedGiven,
+    gguf::Activations(kAsGiven),
 });
-constexpr std::array<std::string_view, 3> kAccepts = {"bias", "packed", "activations"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "x86.mlp.linear.gguf.avx512bf16",
-     .operation = "mlp.linear.gguf",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 85,
-     .deterministic = true,
-     .launch = &Launch,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {
+    gguf::Spec("x86.mlp.linear.gguf.avx512bf16", Mask(DType::kBF16), kConstraints, 85, {}, &Launch, &Workspace)};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -8,12 +8,11 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/panels/hwy_tile.h"
+#include "kernels/gemm/hwy_panel_tile.h"
 #include "ops/mlp/linear/panels.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::mlp_linear_panels;
 
@@ -41,15 +40,13 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"input.last_dim_stride1", Rel::kEq, 1},

@@ -2,7 +2,7 @@
 //   input  [..., k]  f32|bf16 contiguous          panels [n / 64, k, 64]  dtype of input
 //   bias   [n]       dtype of input, optional     output [..., n]
 // Workspace: none. Source: libxsmm. FP32 sums over k in order. Functions are compiled for up to 64 numbers of rows.
-#include "kernels/mlp/linear/libxsmm.h"
+#include "kernels/gemm/libxsmm.h"
 
 #include <algorithm>
 #include <atomic>

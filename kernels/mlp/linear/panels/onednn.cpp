@@ -2,8 +2,7 @@
 //   input  [..., k]  f32|bf16 contiguous          panels [n / 64, k, 64]  dtype of input
 //   bias   [n]       dtype of input, optional     output [..., n]
 // Workspace: the output of 2 to 64 rows. Source: oneDNN. FP32 sums in its order.
-#include "core/kernel.h"
-#include "kernels/mlp/linear/onednn_parts.h"
+#include "kernels/gemm/onednn_parallel.h"
 #include "ops/mlp/linear/panels.h"
 
 namespace lz {
@@ -26,26 +25,12 @@ constexpr auto kBF16Constraints = std::to_array<Constraint>({
     {"k", Rel::kGt, 0},
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "onednn.mlp.linear.panels",
-     .operation = "mlp.linear.panels",
-     .dtypes = Mask(DType::kF32),
-     .constraints = kF32Constraints,
-     .accepts = kAcceptsAll,
-     .priority = kLibraryPriority,
-     .launch = &Launch,
-     .workspace = &Workspace,
-     .open = &onednn::OpenFor<onednn::kF32, /*panels=*/true>},
-    {.id = "onednn.mlp.linear.panels_bf16",
-     .operation = "mlp.linear.panels",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kBF16Constraints,
-     .accepts = kAcceptsAll,
-     .priority = kLibraryPriority,
-     .launch = &Launch,
-     .workspace = &Workspace,
-     .open = &onednn::OpenFor<onednn::kBF16, /*panels=*/true>},
-});
+constexpr std::array kFamily = {
+    onednn::Spec<onednn::kF32, /*panels=*/true>("onednn.mlp.linear.panels", "mlp.linear.panels", kF32Constraints,
+                                                &Launch, &Workspace),
+    onednn::Spec<onednn::kBF16, /*panels=*/true>("onednn.mlp.linear.panels_bf16", "mlp.linear.panels", kBF16Constraints,
+                                                 &Launch, &Workspace),
+};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

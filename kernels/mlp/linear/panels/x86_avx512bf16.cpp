@@ -7,7 +7,7 @@
 #include "platform/device.h"
 
 #if defined(__x86_64__)
-#include "kernels/mlp/linear/panels/x86_tile.h"
+#include "kernels/gemm/x86_panel_tile.h"
 #include "ops/mlp/linear/panels.h"
 
 namespace {

@@ -14,48 +14,47 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/blocks.h"
-#include "kernels/mlp/linear/hwy_strips.h"
-#include "kernels/mlp/linear/hwy_tile.h"
-#include "kernels/mlp/linear/quantized/decode.h"
-#include "kernels/mlp/linear/quantized/exact.h"
+#include "kernels/gemm/blocking.h"
+#include "kernels/gemm/hwy_micro_panels.h"
+#include "kernels/gemm/hwy_tile.h"
+#include "kernels/gemm/quantized/decode.h"
+#include "kernels/gemm/quantized/exact_sums.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
 
 using Float = Tile<float>;
-constexpr int64_t kFewRows = Float::kMaxRows;  // rows of one register tile: lanes of strips would be empty
+constexpr int64_t kSmallM = Float::kMaxRows;  // rows of one register tile: lanes of micro-panels would be empty
 
-// At most kFewRows rows, which are f32 in the workspace: sums along k, weights decoded four columns at a time.
+// At most kSmallM rows, which are f32 in the workspace: sums along k, weights decoded four columns at a time.
 template <class T>
-void RunFew(const lz_kernel_args* args, const quantized::Weights& weights) {
-  constexpr int64_t kDepth = strips::kBlockK;
+void RunSmallM(const lz_kernel_args* args, const quantized::Weights& weights) {
+  constexpr int64_t kDepth = micro_panels::kBlockK;
   const lz_tensor &input = args->tensors[kInput], &output = args->tensors[kOutput], &bias = args->tensors[kBias];
   const int64_t n = args->tensors[kWeight].shape[0], k = input.shape[input.ndim - 1], rows = NumRows(output);
   float* x = static_cast<float*>(args->workspace);
-  for (int64_t m = 0; m < rows; ++m) strips::Widen(Data<const T>(input) + RowOffset(input, m), k, x + m * k);
+  for (int64_t m = 0; m < rows; ++m) micro_panels::Widen(Data<const T>(input) + RowOffset(input, m), k, x + m * k);
   const int64_t tiles = (n + Float::kColumns - 1) / Float::kColumns;
-  ParallelFor(args, tiles, strips::kGrain / (Float::kColumns * (k + 16)) + 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(args, tiles, micro_panels::kGrain / (Float::kColumns * (k + 16)) + 1, [&](int64_t begin, int64_t end) {
     HWY_ALIGN float panel[Float::kColumns][kDepth];
-    float sums[kFewRows * linear::kBlockColumns];
+    float sums[kSmallM * gemm::kBlockColumns];
     for (int64_t first = begin * Float::kColumns; first < std::min(end * Float::kColumns, n);
          first += Float::kColumns) {
       const int64_t columns = std::min<int64_t>(Float::kColumns, n - first);
       for (int64_t from = 0; from < k || from == 0; from += kDepth) {
         const int64_t size = std::min(kDepth, k - from);
-        const float *ws[Float::kColumns], *xs[kFewRows];
+        const float *ws[Float::kColumns], *xs[kSmallM];
         for (int64_t c = 0; c < Float::kColumns; ++c) ws[c] = panel[std::min(c, columns - 1)];
         for (int64_t c = 0; c < columns; ++c) weights.Decode(first + c, from, size, panel[c]);
         for (int64_t m = 0; m < rows; ++m) xs[m] = x + m * k + from;
-        linear::RunTile<Float>(int(rows), xs, ws, size, 0, from > 0, sums);
+        gemm::RunTile<Float>(int(rows), xs, ws, size, 0, from > 0, sums);
       }
       for (int64_t m = 0; m < rows; ++m) {
         const T* add = Given(bias) ? Data<const T>(bias) + first : nullptr;
-        Tile<T>::Store(sums + m * linear::kBlockColumns, add, columns, Data<T>(output) + RowOffset(output, m) + first);
+        Tile<T>::Store(sums + m * gemm::kBlockColumns, add, columns, Data<T>(output) + RowOffset(output, m) + first);
       }
     }
   });
@@ -80,7 +79,7 @@ bool AllFinite(const T* x, int64_t size) {
 // Outputs that are not finite are computed again as in the definition: a partial sum may have exceeded the range
 // of FP32.
 template <class T>
-void TakeExtremesAgain(const lz_kernel_args* args) {
+void RecomputeNonFinite(const lz_kernel_args* args) {
   const lz_tensor &output = args->tensors[kOutput], &bias = args->tensors[kBias];
   const int64_t n = output.shape[output.ndim - 1];
   // 64k values take about 2 us on one core.
@@ -101,7 +100,7 @@ void TakeExtremesAgain(const lz_kernel_args* args) {
 
 uint64_t Workspace(const lz_kernel_args* args) {
   const lz_tensor& input = args->tensors[kInput];
-  return strips::PackedBytes(NumRows(input), input.shape[input.ndim - 1]);
+  return micro_panels::PackedBytes(NumRows(input), input.shape[input.ndim - 1]);
 }
 
 int32_t Launch(const lz_kernel_args* args) {
@@ -111,28 +110,25 @@ int32_t Launch(const lz_kernel_args* args) {
   const quantized::Weights weights(args);
   WithFloatType(DTypeOf(input), [&](auto type) {
     using T = decltype(type);
-    if (NumRows(input) <= kFewRows) {
-      RunFew<T>(args, weights);
+    if (NumRows(input) <= kSmallM) {
+      RunSmallM<T>(args, weights);
     } else {
-      strips::Run<T>(args, input, weights, args->tensors[kBias], args->tensors[kOutput]);
+      micro_panels::Run<T>(args, input, weights, args->tensors[kBias], args->tensors[kOutput]);
     }
-    TakeExtremesAgain<T>(args);
+    RecomputeNonFinite<T>(args);
   });
   return 0;
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-HWY_EXPORT(Workspace);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
-uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Workspace)(args); }
+LZ_HWY_EXPORT(Launch);
+LZ_HWY_EXPORT(Workspace);
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "hwy.mlp.linear.quantized.gemm",
@@ -143,7 +139,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = 60,  // gemv serves few rows
      .deterministic = true,
      .launch = &LaunchBest,
-     .workspace = &WorkspaceOfBest},
+     .workspace = &WorkspaceBest},
 });
 }  // namespace
 }  // namespace lz

@@ -14,19 +14,18 @@
 
 #include "core/kernel.h"
 #include "hwy/highway.h"
-#include "kernels/mlp/linear/hwy_strips.h"
-#include "kernels/mlp/linear/quantized/decode.h"
-#include "kernels/mlp/linear/quantized/exact.h"
+#include "kernels/gemm/hwy_micro_panels.h"
+#include "kernels/gemm/quantized/decode.h"
+#include "kernels/gemm/quantized/exact_sums.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
-using quantized::Codes;
 using quantized::kUnit;
 using quantized::RowScales;
+using quantized::Storage;
 
 constexpr int64_t kMaxRows = 4;
 constexpr int64_t kUnits = 4;         // units processed at a time, each with its own sums if registers allow
@@ -34,49 +33,51 @@ constexpr int64_t kBlockUnits = 256;  // units whose scales are converted at a t
 using Tag = hn::CappedTag<float, kUnit>;
 using Vector = hn::Vec<Tag>;
 
-constexpr bool IsHalfByte(Codes codes) { return codes == Codes::kNibbles || codes == Codes::kPackedNibbles; }
+constexpr bool IsHalfByte(Storage storage) {
+  return storage == Storage::kNibbles || storage == Storage::kPackedNibbles;
+}
 
 // The next values of a unit. E4M3 becomes 2^8 too small, as bits of f16 with another bias, and its NaN 480 in that
 // scale: its scales are 2^8 larger.
-template <Codes kCodes>
-HWY_INLINE Vector ValuesOf(const uint8_t* code) {
+template <Storage kStorage>
+HWY_INLINE Vector ValuesOf(const uint8_t* from) {
   const Tag tag;
   const hn::Rebind<uint8_t, Tag> d8;
   const hn::Rebind<int32_t, Tag> d32;
-  if constexpr (kCodes == Codes::kE4M3 || kCodes == Codes::kE5M2) {
+  if constexpr (kStorage == Storage::kE4M3 || kStorage == Storage::kE5M2) {
     const hn::Rebind<int16_t, Tag> d16;
-    auto bits = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, code)));
-    if constexpr (kCodes == Codes::kE4M3) bits = hn::And(hn::ShiftRight<1>(bits), hn::Set(d16, int16_t(0xbfff)));
+    auto bits = hn::ShiftLeft<8>(hn::PromoteTo(d16, hn::LoadU(d8, from)));
+    if constexpr (kStorage == Storage::kE4M3) bits = hn::And(hn::ShiftRight<1>(bits), hn::Set(d16, int16_t(0xbfff)));
     return PromoteF16(tag, hn::BitCast(hn::RebindToUnsigned<decltype(d16)>(), bits));
-  } else if constexpr (kCodes == Codes::kBytes) {
-    return hn::ConvertTo(tag, hn::PromoteTo(d32, hn::LoadU(d8, code)));
+  } else if constexpr (kStorage == Storage::kBytes) {
+    return hn::ConvertTo(tag, hn::PromoteTo(d32, hn::LoadU(d8, from)));
   } else {
     const hn::RebindToSigned<decltype(d8)> s8;
-    return hn::ConvertTo(tag, hn::PromoteTo(d32, hn::LoadU(s8, reinterpret_cast<const int8_t*>(code))));
+    return hn::ConvertTo(tag, hn::PromoteTo(d32, hn::LoadU(s8, reinterpret_cast<const int8_t*>(from))));
   }
 }
 
 // True if some E4M3 value is NaN.
-inline bool HasNaN(const uint8_t* codes, int64_t size) {
+inline bool HasNaN(const uint8_t* weights, int64_t size) {
   const hn::ScalableTag<uint8_t> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const auto nan = hn::Set(d, 0x7f);
   auto largest = hn::Zero(d);
   int64_t i = 0;
-  for (; i + lanes <= size; i += lanes) largest = hn::Max(largest, hn::And(hn::LoadU(d, codes + i), nan));
+  for (; i + lanes <= size; i += lanes) largest = hn::Max(largest, hn::And(hn::LoadU(d, weights + i), nan));
   bool found = !hn::AllFalse(d, hn::Eq(largest, nan));
-  for (; i < size; ++i) found |= (codes[i] & 0x7f) == 0x7f;
+  for (; i < size; ++i) found |= (weights[i] & 0x7f) == 0x7f;
   return found;
 }
 
 enum class Scaling : uint8_t { kRow, kUnits, kUnitsAndZeros };  // one scale; one per unit; with zero points
 
 // sums[r] = sum over i of x[r][i] w[i], i < k, a multiple of kUnit.
-template <Codes kCodes, Scaling kScaling, int R>
-void DotRow(const uint8_t* codes, const int8_t* meaning, const RowScales& scales, const float* const* x, int64_t k,
+template <Storage kStorage, Scaling kScaling, int R>
+void DotRow(const uint8_t* weights, const int8_t* values, const RowScales& scales, const float* const* x, int64_t k,
             float* sums) {
   constexpr int kParts = R == 1 ? 4 : R == 2 ? 2 : 1;
-  constexpr int64_t kBytes = IsHalfByte(kCodes) ? kUnit / 2 : kUnit;  // bytes of a unit
+  constexpr int64_t kBytes = IsHalfByte(kStorage) ? kUnit / 2 : kUnit;  // bytes of a unit
   const Tag tag;
   const int64_t lanes = int64_t(hn::Lanes(tag));
   Vector total[kParts * R];
@@ -85,11 +86,11 @@ void DotRow(const uint8_t* codes, const int8_t* meaning, const RowScales& scales
   float scale[kBlockUnits], zero[kBlockUnits];
   uint8_t expanded[kUnits * kUnit];
 
-  const auto add = [&](int part, const uint8_t* code, int64_t at, int64_t in_block) HWY_ATTR {
+  const auto add = [&](int part, const uint8_t* from, int64_t at, int64_t in_block) HWY_ATTR {
     auto s = row_scale;
     if constexpr (kScaling != Scaling::kRow) s = hn::Set(tag, scale[in_block]);
     for (int64_t i = 0; i < kUnit; i += lanes) {
-      auto w = ValuesOf<kCodes>(code + i);
+      auto w = ValuesOf<kStorage>(from + i);
       if constexpr (kScaling == Scaling::kUnitsAndZeros) w = hn::Sub(w, hn::Set(tag, zero[in_block]));
       w = hn::Mul(w, s);
       for (int r = 0; r < R; ++r)
@@ -97,11 +98,11 @@ void DotRow(const uint8_t* codes, const int8_t* meaning, const RowScales& scales
     }
   };
   const auto bytes_of = [&](const uint8_t* at, int64_t units) HWY_ATTR {
-    if constexpr (!IsHalfByte(kCodes)) return at;
+    if constexpr (!IsHalfByte(kStorage)) return at;
     for (int64_t u = 0; u < units; u += 2) {
       uint8_t rest[2 * kBytes];
       if (u + 1 == units) at = static_cast<const uint8_t*>(std::memcpy(rest, at, kBytes));
-      quantized::ExpandNibbles<kCodes>(at, meaning, reinterpret_cast<int8_t*>(expanded) + u * kUnit);
+      quantized::ExpandNibbles<kStorage>(at, values, reinterpret_cast<int8_t*>(expanded) + u * kUnit);
       at += 2 * kBytes;
     }
     return static_cast<const uint8_t*>(expanded);
@@ -113,49 +114,49 @@ void DotRow(const uint8_t* codes, const int8_t* meaning, const RowScales& scales
     if constexpr (kScaling == Scaling::kUnitsAndZeros) scales.ZerosOfUnits(from, count, zero);
     int64_t u = 0;
     for (; u + kUnits <= count; u += kUnits) {
-      const uint8_t* at = bytes_of(codes + (from + u) * kBytes, kUnits);
+      const uint8_t* at = bytes_of(weights + (from + u) * kBytes, kUnits);
       for (int j = 0; j < kUnits; ++j) add(j % kParts, at + j * kUnit, (from + u + j) * kUnit, u + j);
     }
-    const uint8_t* at = bytes_of(codes + (from + u) * kBytes, count - u);
+    const uint8_t* at = bytes_of(weights + (from + u) * kBytes, count - u);
     for (; u < count; ++u, at += kUnit) add(0, at, (from + u) * kUnit, u);
   }
   for (int r = 0; r < R; ++r) {
     for (int part = 1; part < kParts; ++part) total[r] = hn::Add(total[r], total[part * R + r]);
     sums[r] = hn::GetLane(hn::SumOfLanes(tag, total[r]));
   }
-  if constexpr (kCodes == Codes::kE4M3) {
-    if (!HasNaN(codes, k)) return;
+  if constexpr (kStorage == Storage::kE4M3) {
+    if (!HasNaN(weights, k)) return;
     for (int r = 0; r < R; ++r) sums[r] = std::numeric_limits<float>::quiet_NaN();
   }
 }
 
-using Dot = decltype(&DotRow<Codes::kBytes, Scaling::kRow, 1>);
+using Dot = decltype(&DotRow<Storage::kBytes, Scaling::kRow, 1>);
 
-template <Codes kCodes, Scaling kScaling>
+template <Storage kStorage, Scaling kScaling>
 Dot DotOfRows(int64_t rows) {
   switch (rows) {
-    case 1: return &DotRow<kCodes, kScaling, 1>;
-    case 2: return &DotRow<kCodes, kScaling, 2>;
-    case 3: return &DotRow<kCodes, kScaling, 3>;
-    default: return &DotRow<kCodes, kScaling, 4>;
+    case 1: return &DotRow<kStorage, kScaling, 1>;
+    case 2: return &DotRow<kStorage, kScaling, 2>;
+    case 3: return &DotRow<kStorage, kScaling, 3>;
+    default: return &DotRow<kStorage, kScaling, 4>;
   }
 }
-template <Codes kCodes>
+template <Storage kStorage>
 Dot DotOf(int64_t rows, Scaling scaling) {
-  if (scaling == Scaling::kRow) return DotOfRows<kCodes, Scaling::kRow>(rows);
-  if constexpr (kCodes != Codes::kE4M3 && kCodes != Codes::kE5M2) {  // those have no zero points
-    if (scaling == Scaling::kUnitsAndZeros) return DotOfRows<kCodes, Scaling::kUnitsAndZeros>(rows);
+  if (scaling == Scaling::kRow) return DotOfRows<kStorage, Scaling::kRow>(rows);
+  if constexpr (kStorage != Storage::kE4M3 && kStorage != Storage::kE5M2) {  // those have no zero points
+    if (scaling == Scaling::kUnitsAndZeros) return DotOfRows<kStorage, Scaling::kUnitsAndZeros>(rows);
   }
-  return DotOfRows<kCodes, Scaling::kUnits>(rows);
+  return DotOfRows<kStorage, Scaling::kUnits>(rows);
 }
-Dot DotOf(Codes codes, int64_t rows, Scaling scaling) {
-  switch (codes) {
-    case Codes::kSignedBytes: return DotOf<Codes::kSignedBytes>(rows, scaling);
-    case Codes::kBytes: return DotOf<Codes::kBytes>(rows, scaling);
-    case Codes::kNibbles: return DotOf<Codes::kNibbles>(rows, scaling);
-    case Codes::kPackedNibbles: return DotOf<Codes::kPackedNibbles>(rows, scaling);
-    case Codes::kE4M3: return DotOf<Codes::kE4M3>(rows, scaling);
-    default: return DotOf<Codes::kE5M2>(rows, scaling);
+Dot DotOf(Storage storage, int64_t rows, Scaling scaling) {
+  switch (storage) {
+    case Storage::kSignedBytes: return DotOf<Storage::kSignedBytes>(rows, scaling);
+    case Storage::kBytes: return DotOf<Storage::kBytes>(rows, scaling);
+    case Storage::kNibbles: return DotOf<Storage::kNibbles>(rows, scaling);
+    case Storage::kPackedNibbles: return DotOf<Storage::kPackedNibbles>(rows, scaling);
+    case Storage::kE4M3: return DotOf<Storage::kE4M3>(rows, scaling);
+    default: return DotOf<Storage::kE5M2>(rows, scaling);
   }
 }
 
@@ -175,7 +176,7 @@ int32_t Run(const lz_kernel_args* args) {
       x[r] = row;
     } else {
       float* wide = static_cast<float*>(args->workspace) + r * k;
-      strips::Widen(row, k, wide);
+      micro_panels::Widen(row, k, wide);
       x[r] = wide;
     }
   }
@@ -183,8 +184,8 @@ int32_t Run(const lz_kernel_args* args) {
   const Scaling scaling = Given(args->tensors[kZeroPoint]) ? Scaling::kUnitsAndZeros
                           : scale.shape[1] == 1            ? Scaling::kRow
                                                            : Scaling::kUnits;
-  const Dot dot = DotOf(weights.codes(), rows, scaling);
-  const bool e4m3 = weights.codes() == Codes::kE4M3;
+  const Dot dot = DotOf(weights.storage(), rows, scaling);
+  const bool e4m3 = weights.storage() == Storage::kE4M3;
   const lz::quantized::ExactSums exact(args);
   // 64k weights take about 5 us on one core: less does not pay for waking another thread.
   ParallelFor(args, n, 65536 / (k + 1) + 1, [&](int64_t begin, int64_t end) {
@@ -192,7 +193,7 @@ int32_t Run(const lz_kernel_args* args) {
       float sums[kMaxRows];
       RowScales scales(args, column);
       if (e4m3) scales.factor *= 256;
-      dot(weights.Row(column), weights.meaning(), scales, x, k, sums);
+      dot(weights.Row(column), weights.values(), scales, x, k, sums);
       const float add = Given(bias) ? ToFloat(Data<const T>(bias)[column * bias.strides[0]]) : 0.0f;
       for (int64_t r = 0; r < rows; ++r) {
         if (!std::isfinite(sums[r]))
@@ -217,17 +218,14 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-HWY_EXPORT(Workspace);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
-uint64_t WorkspaceOfBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Workspace)(args); }
+LZ_HWY_EXPORT(Launch);
+LZ_HWY_EXPORT(Workspace);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kLe, 4},
@@ -243,7 +241,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .priority = 80,
      .deterministic = true,
      .launch = &LaunchBest,
-     .workspace = &WorkspaceOfBest},
+     .workspace = &WorkspaceBest},
 });
 }  // namespace
 }  // namespace lz

@@ -6,7 +6,7 @@
 //   weight_scale, zero_point, tensor_scale: as in the contract, groups of a multiple of 16 values
 //   bias   [n]       dtype of input, optional          output [..., n]
 // Workspace: the input in the order in which weights are decoded, and its sums. Deterministic. Source: own. VDPBF16PS
-// treats denormals as zero. A sum that is not an ordinary number is computed again as in the definition.
+// treats denormals as zero. A sum that is not an in_range number is computed again as in the definition.
 #include "core/kernel.h"
 #include "platform/device.h"
 
@@ -15,37 +15,37 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/gemm/prefetch.h"
+#include "kernels/gemm/quantized/exact_sums.h"
+#include "kernels/gemm/quantized/x86_job.h"
+#include "kernels/gemm/x86_exact_sums.h"
+#include "kernels/gemm/x86_reduce.h"
 #include "kernels/launch.h"
-#include "kernels/mlp/linear/codes.h"
-#include "kernels/mlp/linear/quantized/exact.h"
-#include "kernels/mlp/linear/quantized/x86_job.h"
-#include "kernels/mlp/linear/x86_fold.h"
-#include "kernels/mlp/linear/x86_ordinary.h"
 
 namespace {
 using namespace lz;
 using namespace lz::ops;
 using namespace lz::ops::mlp_linear_quantized;
-using quantized::Codes;
 using quantized::Job;
 using quantized::PairScales;
 using quantized::RowScales;
 using quantized::Scaling;
+using quantized::Storage;
 
 constexpr int64_t kTileRows = 8;  // upper bound of rows that share a decoded weight
 constexpr int64_t kColumns = 16;  // columns whose sums are folded and stored at once
 
 // Quantized weights of columns, and the rows they are multiplied with: X is uint16_t for bf16, or float.
-template <Codes kCodes, class X, int C>
+template <Storage kStorage, class X, int C>
 struct Operands {
-  quantized::Decoder<kCodes> decode;
-  const uint8_t* codes[C];
+  quantized::Decoder<kStorage> decode;
+  const uint8_t* weights[C];
   int64_t bytes;
   const X* x;
   const float* sums;
-  int64_t rows_ahead;    // distance in rows from the weights to those to prefetch
-  int64_t ahead;         // the same in bytes
-  int64_t rows[C] = {};  // rows of the weights
+  int64_t prefetch_rows;  // distance in rows from the weights to those to prefetch
+  int64_t prefetch;       // the same in bytes
+  int64_t rows[C] = {};   // rows of the weights
 };
 
 // 32 values of the input as pairs, or 16.
@@ -55,13 +55,13 @@ LZ_AVX512BF16_VBMI_INLINE __m512 AddProducts(__m512 sum, __m512bh w, __m512bh x)
 LZ_AVX512BF16_VBMI_INLINE __m512 AddProducts(__m512 sum, __m512 w, __m512 x) { return _mm512_fmadd_ps(w, x, sum); }
 
 // Sums of columns for R rows, in lanes.
-template <class X, Codes kCodes, Scaling kScaling, bool kSplit, int R>
+template <class X, Storage kStorage, Scaling kScaling, bool kSplit, int R>
 struct Columns {
-  static constexpr int kVectors = quantized::VectorsOf(kCodes), kSets = kSplit ? 2 : 1;
+  static constexpr int kVectors = quantized::VectorsOf(kStorage), kSets = kSplit ? 2 : 1;
   static constexpr int kHalves = sizeof(X) == sizeof(float) ? 2 : 1;  // halves per vector of quantized weights
   static constexpr bool kOffsets = kScaling == Scaling::kFloatsAndOffsets;
   static constexpr int C = R <= 2 ? 4 : R == 4 ? 2 : 1;  // columns processed together, as many as fit the registers
-  using Of = Operands<kCodes, X, C>;
+  using Of = Operands<kStorage, X, C>;
 
   struct Scales {
     __m512 scale[kSets], offset[kSets];
@@ -71,17 +71,17 @@ struct Columns {
   template <bool kRest>
   LZ_AVX512BF16_VBMI_INLINE static void Step(const Of& of, int64_t s, const Scales* by, __m512 (*total)[R]) {
     const X* x = of.x + s * kVectors * R * 32;
-    typename quantized::Decoder<kCodes>::Taken taken[C];
+    typename quantized::Decoder<kStorage>::Lookup looked_up[C];
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
-      const uint8_t* at = of.codes[c] + s * 64;
-      _mm_prefetch(at + of.ahead, _MM_HINT_T0);
-      __m512i codes =
+      const uint8_t* at = of.weights[c] + s * 64;
+      _mm_prefetch(at + of.prefetch, _MM_HINT_T0);
+      __m512i weights =
           kRest ? _mm512_maskz_loadu_epi8((__mmask64{1} << (of.bytes - s * 64)) - 1, at) : _mm512_loadu_si512(at);
       asm(""
-          : "+v"(codes));  // otherwise the compiler loads them again for each use: a core has one load of 64 bytes
-                           // a cycle
-      taken[c] = of.decode.template Take<X>(codes);
+          : "+v"(weights));  // otherwise the compiler loads them again for each use: a core has one load of 64 bytes
+                             // a cycle
+      looked_up[c] = of.decode.template LookUp<X>(weights);
     }
 #pragma GCC unroll 2
     for (int set = 0; set < kSets; ++set) {
@@ -100,7 +100,7 @@ struct Columns {
             asm("" : "+v"(values));  // once for all columns
 #pragma GCC unroll 4
             for (int c = 0; c < C; ++c)  // sums alternate: none waits for the previous one
-              part[c][r] = AddProducts(part[c][r], of.decode.template Get<X>(taken[c], v, half), values);
+              part[c][r] = AddProducts(part[c][r], of.decode.template Get<X>(looked_up[c], v, half), values);
           }
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c)
@@ -137,7 +137,7 @@ struct Columns {
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {
         const char* scales = RowScales(job, of.rows[c]).data + first;
-        _mm_prefetch(scales + of.rows_ahead * job.scale_row_bytes, _MM_HINT_T0);
+        _mm_prefetch(scales + of.prefetch_rows * job.scale_row_bytes, _MM_HINT_T0);
         pairs[c].Load(reinterpret_cast<const uint8_t*>(scales), mask, job.e4m3);
       }
       __m512i index[2] = {PairScales::IndexOf(lanes[0]), PairScales::IndexOf(lanes[1])};
@@ -181,7 +181,7 @@ struct Columns {
 #pragma GCC unroll 4
           for (int c = 0; c < C; ++c) {
             const __m512 some = _mm512_maskz_loadu_ps(mask, values[c] + at);
-            _mm_prefetch(values[c] + at + linear::kCodesAhead / 4, _MM_HINT_T0);
+            _mm_prefetch(values[c] + at + gemm::kQuantizedPrefetchBytes / 4, _MM_HINT_T0);
 #pragma GCC unroll 2
             for (int set = 0; set < kSets; ++set) {
               by[c].scale[set] = _mm512_permutexvar_ps(lanes[set], some);
@@ -206,16 +206,16 @@ struct Columns {
   LZ_AVX512BF16_VBMI static void Run(const Job& job, int64_t first, int64_t columns, const void* x, const float* sums,
                                      __m512* out) {
     const int64_t bytes = kVectors == 4 ? (job.k + 1) / 2 : job.k;
-    const int64_t ahead = linear::WholeTiles(linear::kCodesAhead, C * job.weight_stride);
-    const int64_t rows_ahead = ahead / std::max<int64_t>(1, job.weight_stride);
-    Of of{{*job.tables, job.flip}, {}, bytes, static_cast<const X*>(x), sums, rows_ahead, ahead};
+    const int64_t prefetch = gemm::WholeTiles(gemm::kQuantizedPrefetchBytes, C * job.weight_stride);
+    const int64_t prefetch_rows = prefetch / std::max<int64_t>(1, job.weight_stride);
+    Of of{{*job.tables, job.flip}, {}, bytes, static_cast<const X*>(x), sums, prefetch_rows, prefetch};
     const __m512i lanes[2] = {_mm512_load_si512(job.lanes[0]), _mm512_load_si512(job.lanes[1])};
     for (int64_t begin = 0; begin < columns; begin += C, out += C) {
       __m512 total[C][R];
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) {  // columns past the last repeat it
         of.rows[c] = first + std::min(begin + c, columns - 1);
-        of.codes[c] = job.weight + of.rows[c] * job.weight_stride;
+        of.weights[c] = job.weight + of.rows[c] * job.weight_stride;
 #pragma GCC unroll 8
         for (int r = 0; r < R; ++r) total[c][r] = _mm512_setzero_ps();
       }
@@ -235,31 +235,31 @@ struct Columns {
   }
 };
 
-using RunColumns = decltype(&Columns<float, Codes::kFloats, Scaling::kRow, false, 1>::Run);
-template <class X, Codes kCodes, Scaling kScaling, bool kSplit>
+using RunColumns = decltype(&Columns<float, Storage::kFloats, Scaling::kRow, false, 1>::Run);
+template <class X, Storage kStorage, Scaling kScaling, bool kSplit>
 RunColumns ForRows(int64_t rows) {
-  if (rows == 1) return &Columns<X, kCodes, kScaling, kSplit, 1>::Run;
-  if (rows == 2) return &Columns<X, kCodes, kScaling, kSplit, 2>::Run;
-  return rows <= 4 ? &Columns<X, kCodes, kScaling, kSplit, 4>::Run : &Columns<X, kCodes, kScaling, kSplit, 8>::Run;
+  if (rows == 1) return &Columns<X, kStorage, kScaling, kSplit, 1>::Run;
+  if (rows == 2) return &Columns<X, kStorage, kScaling, kSplit, 2>::Run;
+  return rows <= 4 ? &Columns<X, kStorage, kScaling, kSplit, 4>::Run : &Columns<X, kStorage, kScaling, kSplit, 8>::Run;
 }
-template <class X, Codes kCodes, bool kSplit = false>
+template <class X, Storage kStorage, bool kSplit = false>
 RunColumns ForScaling(Scaling scaling, int64_t rows) {
   switch (scaling) {
-    case Scaling::kRow: return ForRows<X, kCodes, Scaling::kRow, false>(rows);
-    case Scaling::kFloats: return ForRows<X, kCodes, Scaling::kFloats, kSplit>(rows);
-    case Scaling::kFloatsAndOffsets: return ForRows<X, kCodes, Scaling::kFloatsAndOffsets, kSplit>(rows);
-    default: return ForRows<X, kCodes, Scaling::kPairs, kSplit>(rows);
+    case Scaling::kRow: return ForRows<X, kStorage, Scaling::kRow, false>(rows);
+    case Scaling::kFloats: return ForRows<X, kStorage, Scaling::kFloats, kSplit>(rows);
+    case Scaling::kFloatsAndOffsets: return ForRows<X, kStorage, Scaling::kFloatsAndOffsets, kSplit>(rows);
+    default: return ForRows<X, kStorage, Scaling::kPairs, kSplit>(rows);
   }
 }
 template <class X>
 RunColumns RunFor(const Job& job, int64_t rows) {
-  switch (job.codes) {
-    case Codes::kNibbles: return ForScaling<X, Codes::kNibbles>(job.scaling, rows);
-    case Codes::kPackedNibbles:
-      if (job.split) return ForScaling<X, Codes::kPackedNibbles, true>(job.scaling, rows);
-      return ForScaling<X, Codes::kPackedNibbles>(job.scaling, rows);
-    case Codes::kIntegers: return ForScaling<X, Codes::kIntegers>(job.scaling, rows);
-    default: return ForScaling<X, Codes::kFloats>(job.scaling, rows);
+  switch (job.storage) {
+    case Storage::kNibbles: return ForScaling<X, Storage::kNibbles>(job.scaling, rows);
+    case Storage::kPackedNibbles:
+      if (job.split) return ForScaling<X, Storage::kPackedNibbles, true>(job.scaling, rows);
+      return ForScaling<X, Storage::kPackedNibbles>(job.scaling, rows);
+    case Storage::kIntegers: return ForScaling<X, Storage::kIntegers>(job.scaling, rows);
+    default: return ForScaling<X, Storage::kFloats>(job.scaling, rows);
   }
 }
 
@@ -273,7 +273,7 @@ LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int6
                                  int64_t stride) {
   const lz_tensor& input = job.args->tensors[kInput];
   const uint16_t* at = Data<const uint16_t>(input) + RowOffset(input, row) + from;
-  quantized::Order::Of(job.codes, false).Put(at, count, x, stride);
+  quantized::Order::Of(job.storage, false).Put(at, count, x, stride);
 }
 LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int64_t count, float* x, int64_t stride) {
   const lz_tensor& input = job.args->tensors[kInput];
@@ -290,7 +290,7 @@ LZ_AVX512BF16_VBMI void PutBlock(const Job& job, int64_t row, int64_t from, int6
     _mm256_store_si256(reinterpret_cast<__m256i*>(upper + i), _mm512_cvtepi32_epi16(_mm512_srli_epi32(bits, 16)));
     _mm256_store_si256(reinterpret_cast<__m256i*>(lower + i), _mm512_cvtepi32_epi16(bits));
   }
-  const quantized::Order& order = quantized::Order::Of(job.codes, true);
+  const quantized::Order& order = quantized::Order::Of(job.storage, true);
   alignas(64) uint16_t ordered[2][quantized::kBlock];
   order.Put(upper, quantized::kBlock, ordered[0], 32);
   order.Put(lower, quantized::kBlock, ordered[1], 32);
@@ -361,7 +361,7 @@ struct Tile {
     if (whole && job.zeros)
       offset = _mm512_add_ps(offset, OfColumns(first, count, [](const RowScales& of) { return float(of.Zero(0)); }));
     for (int64_t r = 0; r < std::min(height, job.rows - row); ++r) {
-      __m512 sums = linear::SumOf16(total + r * kColumns);
+      __m512 sums = gemm::SumOf16(total + r * kColumns);
       if (row_sums) sums = _mm512_sub_ps(sums, _mm512_mul_ps(offset, _mm512_set1_ps(row_sums[row + r])));
       Store(row + r, first, count, _mm512_mul_ps(sums, scale));
     }
@@ -386,7 +386,7 @@ struct Tile {
   LZ_AVX512BF16_VBMI void Store(int64_t row, int64_t first, int64_t count, __m512 v) const {
     const lz_tensor &output = job.args->tensors[kOutput], &bias = job.args->tensors[kBias];
     const __mmask16 mask = MaskOf(count);
-    v = linear::WithExactSums(
+    v = gemm::WithExactSums(
         v, mask, [&](int64_t c, float found) { return quantized::ExactSums(job.args).At(row, first + c, found); });
     const int64_t at = rows[row] + first;
     if (DTypeOf(output) == DType::kF32) {

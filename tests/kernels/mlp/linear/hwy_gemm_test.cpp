@@ -1,4 +1,4 @@
-// hwy.mlp.linear.gemm: equals the reference on both sides of every block and tile, stays inside its tensors.
+// hwy.mlp.linear.gemm and .gemv: equal the reference on both sides of every block and tile, stay inside their tensors.
 #include "tests/kernels/mlp/linear/linear_testing.h"
 #include "tests/kernels/targets.h"
 
@@ -44,6 +44,52 @@ TEST_P(HwyGemm, WithoutWeightsGivesTheBias) {
 TEST_P(HwyGemm, DoesNotDependOnThePartition) {
   for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
     ExpectSameInParts(Kernel(), {.type = type, .rows = 50, .n = 203, .k = 300, .bias = true});
+}
+
+class HwyGemv : public OnEachTarget {};
+INSTANTIATE_TEST_SUITE_P(Targets, HwyGemv, AllTargets(), NameOfTarget);
+
+TEST_P(HwyGemv, EqualsTheReferenceAtEveryRemainder) {
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
+    for (int64_t rows = 1; rows <= 4; ++rows)
+      for (int64_t n : {1, 2, 3, 4, 5, 8, 11})
+        for (int64_t k : {1, 2, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 127, 200})
+          ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = n, .k = k, .bias = k % 2 == 0});
+}
+
+TEST_P(HwyGemv, TakesPaddedRows) {
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
+    for (int64_t rows : {1, 3, 4})
+      ExpectLikeReference(Kernel(), {.type = type, .rows = rows, .n = 13, .k = 75, .bias = true, .pad = 5});
+}
+
+TEST_P(HwyGemv, WithoutWeightsGivesTheBias) {
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
+    for (bool bias : {false, true})
+      ExpectLikeReference(Kernel(), {.type = type, .rows = 2, .n = 9, .k = 0, .bias = bias});
+}
+
+TEST_P(HwyGemv, TakesEmptyOutputs) {
+  ExpectLikeReference(Kernel(), {.rows = 0, .n = 9, .k = 16});
+  ExpectLikeReference(Kernel(), {.type = DType::kBF16, .rows = 2, .n = 0, .k = 16});
+}
+
+TEST_P(HwyGemv, DoesNotDependOnThePartition) {
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16})
+    ExpectSameInParts(Kernel(), {.type = type, .rows = 3, .n = 403, .k = 576, .bias = true});
+}
+
+TEST_P(HwyGemv, ANaNReachesItsRowOnly) {
+  for (DType type : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const LinearCall call = {.type = type, .rows = 2, .n = 6, .k = 70};
+    LinearData data(call);
+    data.input.view().Set({1, 69}, NAN);
+    ASSERT_EQ(data.Run(Kernel(), call, data.output), 0);
+    for (int64_t c = 0; c < call.n; ++c) {
+      EXPECT_FALSE(std::isnan(data.output.view().Get({0, c})));
+      EXPECT_TRUE(std::isnan(data.output.view().Get({1, c})));
+    }
+  }
 }
 
 }  // namespace

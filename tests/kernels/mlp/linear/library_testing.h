@@ -13,7 +13,7 @@ class LibraryTest : public ::testing::Test {
   struct Subject {
     const KernelSpec& kernel;
     DType type = DType::kF32;
-    bool by_columns = false;  // its weights
+    bool column_major = false;  // its weights
   };
   explicit LibraryTest(const Subject& subject) : subject_(subject) {}
   const KernelSpec& kernel() const { return subject_.kernel; }
@@ -48,7 +48,7 @@ class LibraryTest : public ::testing::Test {
   }
   void Expect(LinearCall call) {
     call.type = subject_.type;
-    call.by_columns = subject_.by_columns;
+    call.column_major = subject_.column_major;
     ExpectLikeReference(kernel(), call);
   }
 

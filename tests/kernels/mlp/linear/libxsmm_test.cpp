@@ -10,7 +10,7 @@ namespace {
 
 class Libxsmm : public LibraryTest {
  protected:
-  Libxsmm() : LibraryTest({.kernel = kernels::kernels_mlp_linear_libxsmm[0], .by_columns = true}) {}
+  Libxsmm() : LibraryTest({.kernel = kernels::kernels_mlp_linear_libxsmm[0], .column_major = true}) {}
 };
 
 TEST_F(Libxsmm, EqualsTheReference) { ExpectLikeTheReference(); }
@@ -27,7 +27,7 @@ TEST_F(Libxsmm, EqualsTheReferenceOnManyThreads) { ExpectLikeTheReferenceOnManyT
 
 // Strides that make no matrix: one column of weights for all of k; rows that overlap; rows with two distances.
 TEST_F(Libxsmm, TakesStridesThatMakeNoMatrix) {
-  const LinearCall call = {.rows = 6, .n = 70, .k = 9, .by_columns = true};
+  const LinearCall call = {.rows = 6, .n = 70, .k = 9, .column_major = true};
   const auto expect = [&](LinearData& data, const lz_tensor& input, const lz_tensor& weight) {
     ASSERT_EQ(data.Run(kernel(), call, data.output, input, weight), 0);
     ASSERT_EQ(data.Run(kernels::ops_mlp_linear_ref[0], call, data.wanted, input, weight), 0);
@@ -42,7 +42,7 @@ TEST_F(Libxsmm, TakesStridesThatMakeNoMatrix) {
     same.strides = weight_strides;
     expect(data, overlapping, same);
   }
-  LinearData more({.rows = 20, .n = 70, .k = 9, .by_columns = true});
+  LinearData more({.rows = 20, .n = 70, .k = 9, .column_major = true});
   int64_t shape[] = {2, 3, 9}, strides[] = {90, 9, 1};
   lz_tensor groups = more.input.tensor();
   groups.ndim = 3;

@@ -26,10 +26,10 @@ namespace lz::testing {
 // behind each column but the last.
 class Matrix {
  public:
-  Matrix(DType type, int64_t rows, int64_t columns, int64_t pad = 0, bool by_columns = false)
+  Matrix(DType type, int64_t rows, int64_t columns, int64_t pad = 0, bool column_major = false)
       : shape_{rows, columns},
-        strides_{by_columns ? 1 : columns + pad, by_columns ? rows + pad : 1},
-        bytes_(Elements(by_columns ? columns : rows, by_columns ? rows : columns, pad) * size_t(ByteSize(type))),
+        strides_{column_major ? 1 : columns + pad, column_major ? rows + pad : 1},
+        bytes_(Elements(column_major ? columns : rows, column_major ? rows : columns, pad) * size_t(ByteSize(type))),
         memory_(bytes_) {
     const DTypeInfo& info = Info(type);
     tensor_ = {.data = memory_.data(),
@@ -74,9 +74,9 @@ struct LinearCall {
   DType type = DType::kF32;
   int64_t rows = 1, n = 1, k = 1;
   bool bias = false;
-  int64_t pad = 0;          // of input, weight and output rows
-  int64_t parts = 1;        // of the parallel-for
-  bool by_columns = false;  // the weight
+  int64_t pad = 0;            // of input, weight and output rows
+  int64_t parts = 1;          // of the parallel-for
+  bool column_major = false;  // the weight
 };
 
 // Splits into `parts` parts, run in turn: what a kernel computes must not depend on it.
@@ -89,7 +89,7 @@ struct LinearData {
   explicit LinearData(const LinearCall& call)
       : random(unsigned(call.rows * 7919 + call.n * 31 + call.k)),
         input(call.type, call.rows, call.k, call.pad),
-        weight(call.type, call.n, call.k, call.pad, call.by_columns),
+        weight(call.type, call.n, call.k, call.pad, call.column_major),
         bias(call.type, 1, call.n),
         output(call.type, call.rows, call.n, call.pad),
         wanted(DType::kF64, call.rows, call.n) {

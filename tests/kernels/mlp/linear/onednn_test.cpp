@@ -1,5 +1,5 @@
 // onednn.mlp.linear: equals the reference at every remainder, in parts and on many threads.
-#include "kernels/mlp/linear/onednn_parts.h"
+#include "kernels/gemm/onednn_parallel.h"
 #include "tests/kernels/mlp/linear/library_testing.h"
 
 namespace lz::kernels {

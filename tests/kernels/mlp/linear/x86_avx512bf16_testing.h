@@ -17,9 +17,9 @@ class Avx512Bf16Test : public ::testing::Test {
   }
 };
 
-inline void ExpectPaddedRowsAndZeroSizes(const KernelSpec& kernel, bool by_columns = false) {
+inline void ExpectPaddedRowsAndZeroSizes(const KernelSpec& kernel, bool column_major = false) {
   const auto expect = [&](LinearCall call) {
-    call.by_columns = by_columns;
+    call.column_major = column_major;
     ExpectLikeReference(kernel, call);
   };
   for (int64_t rows : {3, 53}) expect({.type = DType::kBF16, .rows = rows, .n = 37, .k = 75, .bias = true, .pad = 5});
@@ -28,20 +28,20 @@ inline void ExpectPaddedRowsAndZeroSizes(const KernelSpec& kernel, bool by_colum
   expect({.type = DType::kBF16, .rows = 0, .n = 9, .k = 16});
 }
 
-inline void ExpectTheSameInEveryPartition(const KernelSpec& kernel, bool by_columns = false) {
+inline void ExpectTheSameInEveryPartition(const KernelSpec& kernel, bool column_major = false) {
   for (int64_t rows : {1, 50})
-    ExpectSameInParts(kernel,
-                      {.type = DType::kBF16, .rows = rows, .n = 403, .k = 700, .bias = true, .by_columns = by_columns});
+    ExpectSameInParts(
+        kernel, {.type = DType::kBF16, .rows = rows, .n = 403, .k = 700, .bias = true, .column_major = column_major});
 }
 
-inline void ExpectItFitsASmallStack(const KernelSpec& kernel, bool by_columns = false) {
+inline void ExpectItFitsASmallStack(const KernelSpec& kernel, bool column_major = false) {
   OnSmallStack([&] {
-    ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 70, .n = 70, .k = 70, .by_columns = by_columns});
+    ExpectLikeReference(kernel, {.type = DType::kBF16, .rows = 70, .n = 70, .k = 70, .column_major = column_major});
   });
 }
 
-inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel, bool by_columns = false) {
-  const LinearCall call = {.type = DType::kBF16, .rows = 2, .n = 6, .k = 70, .by_columns = by_columns};
+inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel, bool column_major = false) {
+  const LinearCall call = {.type = DType::kBF16, .rows = 2, .n = 6, .k = 70, .column_major = column_major};
   LinearData data(call);
   data.input.view().Set({1, 69}, NAN);
   ASSERT_EQ(data.Run(kernel, call, data.output), 0);
@@ -52,9 +52,9 @@ inline void ExpectANaNInItsRowOnly(const KernelSpec& kernel, bool by_columns = f
 }
 
 // Subnormal factors count as they are or, by the CPU's dot products, as 0: nothing else comes of them.
-inline void ExpectSubnormalsAsTheyAreOrZero(const KernelSpec& kernel, bool by_columns = false) {
+inline void ExpectSubnormalsAsTheyAreOrZero(const KernelSpec& kernel, bool column_major = false) {
   for (const bool in_weight : {false, true}) {
-    const LinearCall call = {.type = DType::kBF16, .rows = 9, .n = 33, .k = 65, .by_columns = by_columns};
+    const LinearCall call = {.type = DType::kBF16, .rows = 9, .n = 33, .k = 65, .column_major = column_major};
     LinearData data(call);
     const auto fill = [](const View& to, double first, double others) {
       for (int64_t r = 0; r < to.size(0); ++r)

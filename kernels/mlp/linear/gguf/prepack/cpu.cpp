@@ -14,7 +14,7 @@ using namespace lz::ops::mlp_linear_gguf_prepack;
 
 // Four values of one row, then four of the next: the blocks' values have the order of the groups already.
 void PackRow(const uint8_t* row, int64_t lane, int64_t k, int64_t format, uint8_t* group) {
-  const int64_t codes = kPackedCodes[size_t(format)], scales = kPackedScales[size_t(format)];
+  const int64_t weight_bytes = kPackedCodes[size_t(format)], scales = kPackedScales[size_t(format)];
   uint8_t* scale = group + ScalesBegin(format, k) + lane * 2;
   for (int64_t block = 0; block < k / 32; ++block) {
     const uint8_t* from = row + block * kBlockBytes[size_t(format)];
@@ -24,8 +24,8 @@ void PackRow(const uint8_t* row, int64_t lane, int64_t k, int64_t format, uint8_
       std::memcpy(scale + block * scales + 32, from, 2);
       from += 2;
     }
-    uint8_t* to = group + block * codes + lane * 4;
-    const int64_t parts = codes / 64;
+    uint8_t* to = group + block * weight_bytes + lane * 4;
+    const int64_t parts = weight_bytes / 64;
     for (int64_t c = 0; c < parts; ++c) {
       uint32_t four;
       std::memcpy(&four, from + 4 * c, 4);

@@ -1,4 +1,5 @@
-// x86.mlp.linear.gguf.amx: like the reference for each format and dtype, on both sides of every tile, strip and panel.
+// x86.mlp.linear.gguf.amx: like the reference for each format and dtype, on both sides of every tile, micro_panel and
+// panel.
 #include "platform/device.h"
 #include "tests/kernels/mlp/linear/gguf/gguf_testing.h"
 

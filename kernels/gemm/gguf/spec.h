@@ -1,0 +1,47 @@
+// The specification and the formats that the kernels with packed GGUF weights share.
+#pragma once
+
+#include <array>
+#include <type_traits>
+
+#include "core/kernel.h"
+#include "ops/mlp/linear/gguf.h"
+
+namespace lz::gguf {
+
+// Returns body(f), where f is the std::integral_constant of `format`.
+template <class Body>
+auto WithFormat(int64_t format, const Body& body) {
+  using namespace ops::mlp_linear_gguf;
+  switch (format) {
+    case kQ4_0: return body(std::integral_constant<int, kQ4_0>());
+    case kQ4_1: return body(std::integral_constant<int, kQ4_1>());
+    case kQ8_0: return body(std::integral_constant<int, kQ8_0>());
+    case kQ4_K: return body(std::integral_constant<int, kQ4_K>());
+    default: return body(std::integral_constant<int, kQ6_K>());
+  }
+}
+
+inline constexpr Constraint kPackedGiven = {"packed.given", Rel::kEq, 1, {}, ReasonCode::kPackedWeightsRequired};
+constexpr Constraint Activations(int64_t choice) {
+  return {"activations", Rel::kEq, choice, {}, ReasonCode::kQuantFormatUnsupported};
+}
+inline constexpr std::array<std::string_view, 3> kAccepts = {"bias", "packed", "activations"};
+
+// numerics: "w4a8-int" with activations in int8.
+constexpr KernelSpec Spec(std::string_view id, DTypeMask dtypes, std::span<const Constraint> constraints,
+                          int32_t priority, NumericsClass numerics, lz_launch_fn launch, lz_workspace_fn workspace) {
+  return {.id = id,
+          .operation = "mlp.linear.gguf",
+          .dtypes = dtypes,
+          .constraints = constraints,
+          .accepts = kAccepts,
+          .strides = Strides::kLastDimDense,
+          .priority = priority,
+          .deterministic = true,
+          .numerics = numerics,
+          .launch = launch,
+          .workspace = workspace};
+}
+
+}  // namespace lz::gguf
