@@ -16,8 +16,7 @@
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 
 // Two vectors of f32 from 2 x lanes elements, in the cheapest order: for bf16 its even elements and its odd ones. Only
 // for sums and elementwise functions, where the order does not matter.
@@ -135,8 +134,7 @@ void MapRows(const lz_kernel_args* args, int64_t rows, int64_t n, const F& f, co
   });
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -12,8 +12,7 @@
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // c0 + c1 x + c2 x^2 + ..., Horner.
@@ -122,8 +121,7 @@ HWY_INLINE V GeluTanh(D d, V x) {
   return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, u)));
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -17,8 +17,7 @@
 #include "kernels/simd_math.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 
 // Range, NaN and infinities are Exp's.
 template <class Out, class D, class V = hn::Vec<D>>
@@ -77,8 +76,7 @@ HWY_INLINE V GeluTanhTo(D d, V x) {
   return QuotientTo<Out>(d, x, hn::Add(hn::Set(d, 1.0f), ExpTo<Out>(d, u)));
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

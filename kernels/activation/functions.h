@@ -16,8 +16,7 @@
 #include "ops/common/activation.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 
 // The branch is the same for all vectors of a call: predicted, and much smaller than a separate loop for each function.
 // Out: the type that the result is rounded to.
@@ -62,8 +61,7 @@ struct GateFunction {
   ops::activation::Gate gate;
 };
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -10,8 +10,7 @@
 #include "kernels/rows.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 
 // out = f(T{}, d, gate, up): tensors gate, up [..., n] and out, all of T; out may be gate or up.
 template <class F>
@@ -40,8 +39,7 @@ int32_t RunPackedGated(const lz_kernel_args* args, const lz_tensor& packed, cons
   });
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -20,9 +20,7 @@
 #include "kernels/launch.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace attn {
+namespace lz::HWY_NAMESPACE::attn {
 using attention::kDirectRows;
 using attention::kMaxHeads;
 using attention::Padded;
@@ -170,9 +168,7 @@ int32_t RunAll(const Problem& p, const lz_kernel_args* args) {
   return 0;
 }
 
-}  // namespace attn
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::attn
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -10,9 +10,7 @@
 #include "kernels/attention/pairs.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace attn {
+namespace lz::HWY_NAMESPACE::attn {
 
 // c[r][0 .. 2 or more vectors) = init ? alpha[r] c : 0, + sum over i < k of a[r][i] b[i][..], for 4 rows.
 template <int N, bool kInit>
@@ -107,9 +105,7 @@ void PackValues(const T* const* v, int64_t n, int64_t d, float* out, int64_t str
   }
 }
 
-}  // namespace attn
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::attn
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

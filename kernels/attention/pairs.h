@@ -25,9 +25,7 @@
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace attn {
+namespace lz::HWY_NAMESPACE::attn {
 
 using attention::kBlock;
 using attention::kPackedBlock;
@@ -178,9 +176,7 @@ HWY_INLINE void StoreAs(V lo, V hi, To* p, int64_t n) {
   }
 }
 
-}  // namespace attn
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::attn
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

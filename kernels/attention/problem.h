@@ -171,6 +171,10 @@ inline Plan MakePlan(const Problem& p, const lz_parallel* parallel, uint64_t wor
   }
 }
 
+inline uint64_t WorkspaceOf(const Problem& p, const lz_kernel_args* args) {
+  return p.h_q == 0 ? 0 : MakePlan(p, args->parallel).bytes();
+}
+
 // 0, or 1 if the workspace is too small.
 int32_t Run(const Problem& p, const lz_kernel_args* args);
 // Run's parts by the dtype of keys and values (kernels/attention/parts).

@@ -10,9 +10,7 @@
 #include "kernels/attention/softmax.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace attn {
+namespace lz::HWY_NAMESPACE::attn {
 
 // Stores the sums of four vectors as four floats at out.
 template <class DV>
@@ -167,9 +165,7 @@ HWY_INLINE void Weighted(const float* p, const T* const* v, int64_t at, int64_t 
   if (col < d) WeightedStrip<R, 1, 1, true>(p, v, at, n, col, d - col, o, o_stride, alpha, strips, fetch);
 }
 
-}  // namespace attn
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::attn
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

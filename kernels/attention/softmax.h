@@ -18,9 +18,7 @@
 #include "ops/common/kv_rows.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace attn {
+namespace lz::HWY_NAMESPACE::attn {
 
 using attention::kRows;
 using attention::Problem;
@@ -183,9 +181,7 @@ void SoftmaxRow(Tile<T>& t, int64_t r, int64_t k0, int64_t n) {
   t.m[r] = m;
 }
 
-}  // namespace attn
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::attn
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -15,9 +15,7 @@
 #include "kernels/attention/softmax.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace attn {
+namespace lz::HWY_NAMESPACE::attn {
 
 template <class T>
 const T* RowPointer(const attention::Rows& x, int64_t outer, int64_t seq, int64_t head) {
@@ -235,9 +233,7 @@ void FinishRow(const Problem& p, const Row& row, const float* o, float m, float 
   if (p.lse) *LseOf(p, row) = float(m + std::log(l) - row.shift);
 }
 
-}  // namespace attn
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::attn
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -16,8 +16,7 @@
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 
 template <class T>
 HWY_INLINE float SumOf(const T* x, int64_t n) {
@@ -107,8 +106,7 @@ HWY_INLINE void LayerRow(const T* x, const T* w, const T* bias, T* out, int64_t 
       out, n, [&](auto d, auto v) HWY_ATTR { return without_bias(d, v, hn::Set(d, 1.0f)); }, x);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -16,8 +16,7 @@
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 
 // Sum of squares of x[0, n): FP32 in 4 x lanes parts.
 template <class T>
@@ -82,8 +81,7 @@ HWY_INLINE void RmsRow(const T* x, const T* w, T* out, int64_t hidden, float eps
   NormRow(x, w, out, hidden, SumOfSquares(x, hidden), eps, offset);
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -6,15 +6,14 @@
 #define HWY_TARGET_INCLUDE "kernels/activation/gated/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/activation/functions.h"
 #include "kernels/activation/gated.h"
+#include "kernels/cpu_spec.h"
 #include "ops/activation/gated.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::activation_gated;
 
@@ -24,30 +23,18 @@ int32_t Launch(const lz_kernel_args* args) {
                         [&](auto t, auto d, auto g, auto u) HWY_ATTR { return function.Gated<decltype(t)>(d, g, u); });
 }
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"interleaved", Rel::kEq, 0},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.activation.gated",
-     .operation = "activation.gated",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.activation.gated", &LaunchBest, kAcceptsAll, kConstraints)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -5,15 +5,14 @@
 #define HWY_TARGET_INCLUDE "kernels/activation/pointwise/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/activation/functions.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/rows.h"
 #include "ops/activation/pointwise.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::activation_pointwise;
 
@@ -30,25 +29,15 @@ int32_t Launch(const lz_kernel_args* args) {
   });
 }
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.activation.pointwise",
-     .operation = "activation.pointwise",
-     .dtypes = kF32F16BF16,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.activation.pointwise", &LaunchBest)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

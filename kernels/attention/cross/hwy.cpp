@@ -3,8 +3,8 @@
 // Workspace and determinism: as in the dense kernels.
 #include "ops/attention/cross.h"
 
-#include "core/kernel.h"
 #include "kernels/attention/problem.h"
+#include "kernels/cpu_spec.h"
 
 namespace {
 using namespace lz;
@@ -21,27 +21,13 @@ Problem MakeProblem(const lz_kernel_args* args) {
 }
 
 int32_t Launch(const lz_kernel_args* args) { return attention::Run(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = MakeProblem(args);
-  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
-}
+uint64_t Workspace(const lz_kernel_args* args) { return attention::WorkspaceOf(MakeProblem(args), args); }
 
 constexpr std::array<std::string_view, 5> kAccepts = {"scale", "attn_mask", "softcap", "sinks", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kF32F16BF16,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
+constexpr KernelSpec Spec(std::string_view id) { return CpuSpec(id, &Launch, kAccepts, {}, &Workspace, "fp32"); }
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("hwy.attention.cross.decode", "attention.cross.decode"),
-    Spec("hwy.attention.cross.prefill", "attention.cross.prefill"),
+    Spec("hwy.attention.cross.decode"),
+    Spec("hwy.attention.cross.prefill"),
 });
 }  // namespace
 

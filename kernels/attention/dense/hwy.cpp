@@ -2,8 +2,8 @@
 //   query [b, s_q, h_q, d_qk], key [b, s_kv, h_kv, d_qk], value [b, s_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Deterministic, FP32 throughout (class fp32). Workspace: scratch per worker.
-#include "core/kernel.h"
 #include "kernels/attention/problem.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "ops/attention/dense.h"
 
@@ -41,30 +41,16 @@ Problem MakeProblem(const lz_kernel_args* args) {
 }
 
 int32_t Launch(const lz_kernel_args* args) { return attention::Run(MakeProblem(args), args); }
-uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = MakeProblem(args);
-  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
-}
+uint64_t Workspace(const lz_kernel_args* args) { return attention::WorkspaceOf(MakeProblem(args), args); }
 
 constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_mask",    "window",
                                                       "softcap", "sinks", "alibi_slopes", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kF32F16BF16,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
+constexpr KernelSpec Spec(std::string_view id) { return CpuSpec(id, &Launch, kAccepts, {}, &Workspace, "fp32"); }
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("hwy.attention.standard.decode", "attention.standard.decode"),
-    Spec("hwy.attention.gqa.decode", "attention.gqa.decode"),
-    Spec("hwy.attention.standard.prefill", "attention.standard.prefill"),
-    Spec("hwy.attention.gqa.prefill", "attention.gqa.prefill"),
+    Spec("hwy.attention.standard.decode"),
+    Spec("hwy.attention.gqa.decode"),
+    Spec("hwy.attention.standard.prefill"),
+    Spec("hwy.attention.gqa.prefill"),
 });
 }  // namespace
 }  // namespace lz

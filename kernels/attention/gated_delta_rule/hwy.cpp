@@ -13,16 +13,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/kernel.h"
 #include "core/view.h"
 #include "hwy/highway.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
 #include "ops/attention/gated_delta_rule.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::attention_gated_delta_rule;
 
@@ -214,31 +213,19 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"d_k", Rel::kGe, 1},
     {"d_k", Rel::kLe, 256},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.attention.gated_delta_rule",
-     .operation = "attention.gated_delta_rule",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.attention.gated_delta_rule", &LaunchBest, kAcceptsAll, kConstraints)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -2,8 +2,8 @@
 // the Problem that kernels/attention/loop.h computes.
 //   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as in the dense kernels.
-#include "core/kernel.h"
 #include "kernels/attention/pages.h"
+#include "kernels/cpu_spec.h"
 #include "ops/attention/block_table.h"
 #include "ops/attention/paged.h"
 
@@ -72,8 +72,7 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 template <MakeProblem kMake>
 uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = attention::WithoutEmptyPages(kMake(args));
-  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
+  return attention::WorkspaceOf(attention::WithoutEmptyPages(kMake(args)), args);
 }
 
 constexpr auto kConstraints = [](std::string_view field) {
@@ -86,24 +85,17 @@ constexpr std::array<std::string_view, 8> kCsrAccepts = {"sm_scale",     "window
 constexpr std::array<std::string_view, 8> kTableAccepts = {"scale",        "window",  "softcap", "sinks",
                                                            "alibi_slopes", "k_scale", "v_scale", "return_lse"};
 
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation, bool csr) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kF32F16BF16,
-          .constraints = csr ? kCsrConstraints : kTableConstraints,
-          .accepts = csr ? kCsrAccepts : kTableAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .numerics = "fp32",
-          .launch = csr ? &Launch<&CsrProblem> : &Launch<&TableProblem>,
-          .workspace = csr ? &Workspace<&CsrProblem> : &Workspace<&TableProblem>};
+constexpr KernelSpec CsrSpec(std::string_view id) {
+  return CpuSpec(id, &Launch<&CsrProblem>, kCsrAccepts, kCsrConstraints, &Workspace<&CsrProblem>, "fp32");
+}
+constexpr KernelSpec TableSpec(std::string_view id) {
+  return CpuSpec(id, &Launch<&TableProblem>, kTableAccepts, kTableConstraints, &Workspace<&TableProblem>, "fp32");
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("hwy.attention.standard.decode.paged", "attention.standard.decode.paged", true),
-    Spec("hwy.attention.gqa.decode.paged", "attention.gqa.decode.paged", true),
-    Spec("hwy.attention.standard.decode.block_table", "attention.standard.decode.block_table", false),
-    Spec("hwy.attention.gqa.decode.block_table", "attention.gqa.decode.block_table", false),
+    CsrSpec("hwy.attention.standard.decode.paged"),
+    CsrSpec("hwy.attention.gqa.decode.paged"),
+    TableSpec("hwy.attention.standard.decode.block_table"),
+    TableSpec("hwy.attention.gqa.decode.block_table"),
 });
 }  // namespace
 

@@ -3,8 +3,8 @@
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as in the dense kernels.
 #include "ops/attention/paged_cross.h"
 
-#include "core/kernel.h"
 #include "kernels/attention/pages.h"
+#include "kernels/cpu_spec.h"
 
 namespace {
 using namespace lz;
@@ -36,29 +36,18 @@ int32_t Launch(const lz_kernel_args* args) {
   return ValidPaging(p) ? attention::Run(attention::WithoutEmptyPages(p), args) : 1;
 }
 uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = attention::WithoutEmptyPages(MakeProblem(args));
-  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
+  return attention::WorkspaceOf(attention::WithoutEmptyPages(MakeProblem(args)), args);
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.dtype", Rel::kInMask, attention::kCaches}});
 constexpr std::array<std::string_view, 6> kAccepts = {"sm_scale", "softcap", "sinks",
                                                       "k_scale",  "v_scale", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kF32F16BF16,
-          .constraints = kConstraints,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
+constexpr KernelSpec Spec(std::string_view id) {
+  return CpuSpec(id, &Launch, kAccepts, kConstraints, &Workspace, "fp32");
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("hwy.attention.cross.decode.paged", "attention.cross.decode.paged"),
-    Spec("hwy.attention.cross.prefill.paged", "attention.cross.prefill.paged"),
+    Spec("hwy.attention.cross.decode.paged"),
+    Spec("hwy.attention.cross.prefill.paged"),
 });
 }  // namespace
 

@@ -4,9 +4,9 @@
 // Invalid index data: fails with 1 before anything is written. Workspace: scratch per worker. Deterministic.
 #include "ops/attention/paged_prefill.h"
 
-#include "core/kernel.h"
 #include "kernels/attention/pages.h"
 #include "kernels/attention/sequences.h"
+#include "kernels/cpu_spec.h"
 
 namespace {
 using namespace lz;
@@ -74,29 +74,18 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = attention::WithoutEmptyPages(MakeProblem(args));
-  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
+  return attention::WorkspaceOf(attention::WithoutEmptyPages(MakeProblem(args)), args);
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.dtype", Rel::kInMask, attention::kCaches}});
 constexpr std::array<std::string_view, 9> kAccepts = {"sm_scale",     "causal",  "window_left", "softcap",   "sinks",
                                                       "alibi_slopes", "k_scale", "v_scale",     "return_lse"};
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kF32F16BF16,
-          .constraints = kConstraints,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
+constexpr KernelSpec Spec(std::string_view id) {
+  return CpuSpec(id, &Launch, kAccepts, kConstraints, &Workspace, "fp32");
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("hwy.attention.standard.prefill.paged", "attention.standard.prefill.paged"),
-    Spec("hwy.attention.gqa.prefill.paged", "attention.gqa.prefill.paged"),
+    Spec("hwy.attention.standard.prefill.paged"),
+    Spec("hwy.attention.gqa.prefill.paged"),
 });
 }  // namespace
 

@@ -12,14 +12,12 @@
 #include "kernels/simd.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using attn::RunAll;
 int32_t RunPart(const attention::Problem& p, const lz_kernel_args* args) { return LZ_ATTENTION_LOOP; }
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -2,8 +2,8 @@
 //   query [total_q, h_q, d_qk], key [total_kv, h_kv, d_qk], value [total_kv, h_kv, d_v]  f32|f16|bf16, last axis dense
 // Many sequences run in parallel, few one after another with the threads inside. Invalid offsets: fails with 1 before
 // anything is written. Workspace: scratch per worker. Deterministic.
-#include "core/kernel.h"
 #include "kernels/attention/sequences.h"
+#include "kernels/cpu_spec.h"
 #include "ops/attention/ragged.h"
 
 namespace {
@@ -76,28 +76,14 @@ int32_t Launch(const lz_kernel_args* args) {
   return attention::RunSequences(all, sequences, args, [&](int64_t i) { return SequenceProblem(all, q, kv, i); });
 }
 
-uint64_t Workspace(const lz_kernel_args* args) {
-  const Problem p = MakeProblem(args);
-  return p.h_q == 0 ? 0 : attention::MakePlan(p, args->parallel).bytes();
-}
+uint64_t Workspace(const lz_kernel_args* args) { return attention::WorkspaceOf(MakeProblem(args), args); }
 
 constexpr std::array<std::string_view, 9> kAccepts = {
     "causal", "scale", "window", "softcap", "sinks", "alibi_slopes", "max_seqlen_q", "max_seqlen_kv", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kF32F16BF16,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .numerics = "fp32",
-          .launch = &Launch,
-          .workspace = &Workspace};
-}
+constexpr KernelSpec Spec(std::string_view id) { return CpuSpec(id, &Launch, kAccepts, {}, &Workspace, "fp32"); }
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("hwy.attention.standard.prefill.ragged", "attention.standard.prefill.ragged"),
-    Spec("hwy.attention.gqa.prefill.ragged", "attention.gqa.prefill.ragged"),
+    Spec("hwy.attention.standard.prefill.ragged"),
+    Spec("hwy.attention.gqa.prefill.ragged"),
 });
 }  // namespace
 

@@ -9,16 +9,15 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
 #include "kernels/simd_math.h"
 #include "ops/convolution/causal_conv1d.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::convolution_causal_conv1d;
 
@@ -123,31 +122,19 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"k", Rel::kLe, 16},
     {"n", Rel::kLe, 16},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.convolution.causal_conv1d",
-     .operation = "convolution.causal_conv1d",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.convolution.causal_conv1d", &LaunchBest, kAcceptsAll, kConstraints)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -16,8 +16,7 @@
 #include "ops/dequantize/gguf.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::dequantize_gguf;
 
@@ -167,20 +166,16 @@ int32_t Run(const lz_kernel_args* args) {
   return 0;
 }
 
-int32_t Launch(const lz_kernel_args* args) {
-  return WithFloatType(DTypeOf(args->tensors[kOutput]), [args](auto t) { return Run<decltype(t)>(args); });
-}
+LZ_LAUNCH_BY_FLOAT(kOutput);
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr std::array<std::string_view, 2> kAccepts = {"format", "dtype"};
 constexpr auto kFamily = std::to_array<KernelSpec>({

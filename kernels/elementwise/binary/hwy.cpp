@@ -6,14 +6,13 @@
 #define HWY_TARGET_INCLUDE "kernels/elementwise/binary/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/rows.h"
 #include "ops/elementwise/binary.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::elementwise_binary;
 
@@ -83,34 +82,20 @@ int32_t Run(const lz_kernel_args* args) {
   return 0;
 }
 
-int32_t Launch(const lz_kernel_args* args) {
-  return WithFloatType(DTypeOf(args->tensors[kInput]), [args](auto t) { return Run<decltype(t)>(args); });
-}
+LZ_LAUNCH_BY_FLOAT(kInput);
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"other.same_dtype", Rel::kEq, 1},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.elementwise.binary",
-     .operation = "elementwise.binary",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.elementwise.binary", &LaunchBest, kAcceptsAll, kConstraints)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -13,8 +13,7 @@
 #include "ops/kv/append_paged.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::kv_append_paged;
 
@@ -104,8 +103,7 @@ int32_t RunTarget(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE

@@ -9,16 +9,15 @@
 #define HWY_TARGET_INCLUDE "kernels/norm/layer/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/norm/layer_row.h"
 #include "kernels/simd.h"
 #include "ops/norm/layer.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::norm_layer;
 
@@ -41,37 +40,23 @@ int32_t Run(const lz_kernel_args* args) {
   return 0;
 }
 
-int32_t Launch(const lz_kernel_args* args) {
-  return WithFloatType(DTypeOf(args->tensors[kInput]), [args](auto t) { return Run<decltype(t)>(args); });
-}
+LZ_LAUNCH_BY_FLOAT(kInput);
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"weight.same_dtype", Rel::kEq, 1},
     {"bias.same_dtype", Rel::kEq, 1},
 });
 constexpr std::array<std::string_view, 3> kAccepts = {"weight", "bias", "weight_offset"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.norm.layer",
-     .operation = "norm.layer",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.norm.layer", &LaunchBest, kAccepts, kConstraints)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -13,8 +13,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "kernels/simd.h"
@@ -22,8 +22,7 @@
 #include "ops/posenc/rope.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::posenc_rope;
 
@@ -191,32 +190,20 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"d", Rel::kLe, 1024},
     {"cos.dtype", Rel::kInMask, kF32F16BF16},
 });
 constexpr auto kAccepts = std::to_array<std::string_view>({"position_ids", "inverse", "rotary_dim"});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.posenc.rope",
-     .operation = "posenc.rope",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.posenc.rope", &LaunchBest, kAccepts, kConstraints)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

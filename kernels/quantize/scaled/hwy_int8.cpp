@@ -16,8 +16,7 @@
 #include "ops/quantize/scaled.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::quantize_scaled;
 
@@ -52,20 +51,16 @@ int32_t Run(const lz_kernel_args* args) {
   return 0;
 }
 
-int32_t Launch(const lz_kernel_args* args) {
-  return WithFloatType(DTypeOf(args->tensors[kInput]), [args](auto t) { return Run<decltype(t)>(args); });
-}
+LZ_LAUNCH_BY_FLOAT(kInput);
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"format", Rel::kEq, ops::kInt8, {}, ReasonCode::kQuantFormatUnsupported},

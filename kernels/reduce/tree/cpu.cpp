@@ -5,8 +5,8 @@
 #include <array>
 
 #include "core/float_formats.h"
-#include "core/kernel.h"
 #include "core/view.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "ops/reduce/tree.h"
 
@@ -62,16 +62,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.reduce.tree",
-     .operation = "reduce.tree",
-     .dtypes = kF32F16BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CpuSpec("cpu.reduce.tree", &Launch, kAcceptsAll)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

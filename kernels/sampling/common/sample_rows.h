@@ -2,11 +2,11 @@
 // NaN) -> top-k candidates, compressed in vocabulary order -> weights exp((x - max) / T) -> top-p threshold by
 // SelectThreshold -> weights outside the kept set become 0 -> draw over block sums. Include only from files that
 // Highway compiles per target.
-#if defined(LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_
-#undef LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_
+#if defined(LZ_KERNELS_SAMPLING_COMMON_SAMPLE_ROWS_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LZ_KERNELS_SAMPLING_COMMON_SAMPLE_ROWS_H_
+#undef LZ_KERNELS_SAMPLING_COMMON_SAMPLE_ROWS_H_
 #else
-#define LZ_KERNELS_SAMPLING_SAMPLE_ROWS_H_
+#define LZ_KERNELS_SAMPLING_COMMON_SAMPLE_ROWS_H_
 #endif
 
 #include <atomic>
@@ -18,9 +18,7 @@
 #include "ops/common/sampling_args.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace sampler {
+namespace lz::HWY_NAMESPACE::sampler {
 
 using sampling::Filters;
 
@@ -146,9 +144,7 @@ inline int32_t LaunchSample(const Contract& contract, const lz_kernel_args* args
   return WithFloatType(DTypeOf(call.logits), [&](auto t) { return SampleRows<decltype(t)>(args, call); });
 }
 
-}  // namespace sampler
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::sampler
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

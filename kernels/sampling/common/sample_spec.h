@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "core/kernel.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/sampling/common/workspace.h"
 
 namespace lz {
@@ -17,17 +17,8 @@ inline constexpr auto kSampleConstraints = std::to_array<Constraint>({
     {"vocab", Rel::kLe, 0x7fffffff - 64},  // indices of candidates are 32 bits wide
 });
 
-constexpr KernelSpec SampleSpec(std::string_view id, std::string_view operation, lz_launch_fn launch) {
-  return {.id = id,
-          .operation = operation,
-          .dtypes = kF32F16BF16,
-          .constraints = kSampleConstraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .launch = launch,
-          .workspace = &SampleWorkspace};
+constexpr KernelSpec SampleSpec(std::string_view id, lz_launch_fn launch) {
+  return CpuSpec(id, launch, kAcceptsAll, kSampleConstraints, &SampleWorkspace);
 }
 
 }  // namespace lz

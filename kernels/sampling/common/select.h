@@ -7,11 +7,11 @@
 // next round continues: 128k elements become about 10k, 1k, 100, and those are sorted. A round whose pivots missed
 // continues with the part above or below; one that shrank little (many ties) uses a single pivot, which always removes
 // the pivot's value. Expected time is linear.
-#if defined(LZ_KERNELS_SAMPLING_SELECT_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LZ_KERNELS_SAMPLING_SELECT_H_
-#undef LZ_KERNELS_SAMPLING_SELECT_H_
+#if defined(LZ_KERNELS_SAMPLING_COMMON_SELECT_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LZ_KERNELS_SAMPLING_COMMON_SELECT_H_
+#undef LZ_KERNELS_SAMPLING_COMMON_SELECT_H_
 #else
-#define LZ_KERNELS_SAMPLING_SELECT_H_
+#define LZ_KERNELS_SAMPLING_COMMON_SELECT_H_
 #endif
 
 #include <array>
@@ -20,9 +20,7 @@
 #include "kernels/sampling/common/vectors.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace sampler {
+namespace lz::HWY_NAMESPACE::sampler {
 
 // Keeps elements above `value`, and the first `ties` elements equal to it.
 struct Threshold {
@@ -175,9 +173,7 @@ inline Threshold SelectThreshold(Tag d, const float* x, const float* w, int64_t 
   return SelectSorted(e, target);
 }
 
-}  // namespace sampler
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::sampler
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -1,10 +1,10 @@
 // Passes over one row that the sampling kernels share: tails as full vectors, scan for the maximum, weights, block
 // sums, the draw. Include only from files that Highway compiles per target (after hwy/highway.h).
-#if defined(LZ_KERNELS_SAMPLING_VECTORS_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef LZ_KERNELS_SAMPLING_VECTORS_H_
-#undef LZ_KERNELS_SAMPLING_VECTORS_H_
+#if defined(LZ_KERNELS_SAMPLING_COMMON_VECTORS_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef LZ_KERNELS_SAMPLING_COMMON_VECTORS_H_
+#undef LZ_KERNELS_SAMPLING_COMMON_VECTORS_H_
 #else
-#define LZ_KERNELS_SAMPLING_VECTORS_H_
+#define LZ_KERNELS_SAMPLING_COMMON_VECTORS_H_
 #endif
 
 #include <algorithm>
@@ -16,9 +16,7 @@
 #include "kernels/simd_math.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
-namespace sampler {
+namespace lz::HWY_NAMESPACE::sampler {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -152,9 +150,7 @@ inline int64_t Draw(const float* w, int64_t n, const double* blocks, double tota
   return last;
 }
 
-}  // namespace sampler
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE::sampler
 HWY_AFTER_NAMESPACE();
 
 #endif  // per-target include guard

@@ -8,17 +8,16 @@
 
 #include <atomic>
 
-#include "core/kernel.h"
 #include "core/view.h"
 #include "hwy/highway.h"
+#include "kernels/cpu_spec.h"
 #include "kernels/rows.h"
 #include "kernels/sampling/common/vectors.h"
 #include "kernels/sampling/common/workspace.h"
 #include "ops/sampling/softmax.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::sampling_softmax;
 
@@ -93,31 +92,18 @@ int32_t Run(const lz_kernel_args* args) {
   return valid ? LZ_LAUNCH_DONE : LZ_LAUNCH_INVALID_DATA;
 }
 
-int32_t Launch(const lz_kernel_args* args) {
-  return WithFloatType(DTypeOf(args->tensors[kLogits]), [args](auto t) { return Run<decltype(t)>(args); });
-}
+LZ_LAUNCH_BY_FLOAT(kLogits);
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.sampling.softmax",
-     .operation = "sampling.softmax",
-     .dtypes = kF32F16BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.sampling.softmax", &LaunchBest, kAcceptsAll)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -18,8 +18,7 @@
 #include "ops/sampling/speculative.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace lz {
-namespace HWY_NAMESPACE {
+namespace lz::HWY_NAMESPACE {
 namespace {
 using namespace lz::ops::sampling_speculative;
 
@@ -96,15 +95,13 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 }  // namespace
-}  // namespace HWY_NAMESPACE
-}  // namespace lz
+}  // namespace lz::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace lz {
 namespace {
-HWY_EXPORT(Launch);
-int32_t LaunchBest(const lz_kernel_args* args) { return HWY_DYNAMIC_DISPATCH(Launch)(args); }
+LZ_HWY_EXPORT(Launch);
 
 uint64_t Workspace(const lz_kernel_args* args) {
   const lz_tensor& target = args->tensors[ops::sampling_speculative::kTargetProbs];

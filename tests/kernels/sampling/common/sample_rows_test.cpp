@@ -4,7 +4,7 @@
 #include "tests/kernels/sampling/sample_testing.h"
 
 namespace lz::kernels {
-extern const KernelFamily kernels_sampling_topp_hwy, ops_sampling_topp_ref;
+extern const KernelFamily kernels_sampling_hwy, ops_sampling_topp_ref;
 }  // namespace lz::kernels
 
 namespace lz {
@@ -12,10 +12,8 @@ namespace {
 using namespace lz::sampling_testing;
 
 Operation TopP(double p) {
-  return {&ops::sampling_topp::kContract,
-          &kernels::kernels_sampling_topp_hwy[0],
-          &kernels::ops_sampling_topp_ref[0],
-          {F(p)}};
+  return {
+      &ops::sampling_topp::kContract, &kernels::kernels_sampling_hwy[3], &kernels::ops_sampling_topp_ref[0], {F(p)}};
 }
 
 TEST(SampleRows, CheckRejectsATokenThatTheDrawExcludes) {
