@@ -7,7 +7,7 @@ export PRESET PYTHON PIP_ARGS
 VENV_PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: setup peers build demo test test-full bench lint format wheel conformance new-kernel clean help
+.PHONY: setup peers build demo test test-full bench lint format generate wheel conformance new-kernel clean help
 
 setup: ## system packages, .venv, Python packages
 	@scripts/setup.sh
@@ -39,6 +39,9 @@ lint: setup ## formatting, layers, pairs, sizes, ruff, clang-tidy on changed fil
 
 format: setup ## rewrite sources in the project's format
 	@scripts/format.sh
+
+generate: build ## files made from contracts and kernels: stubs, pages of operations, the support matrix
+	@$(VENV_PYTHON) scripts/generate_api.py
 
 wheel: setup ## dist/layerzero_kernels-*.whl for manylinux_2_28; LOCAL=1: for this machine alone, quicker
 	@scripts/wheel.sh $(if $(LOCAL),--local)
