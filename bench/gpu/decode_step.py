@@ -1,10 +1,12 @@
-"""A decode step of a Llama of the 1B shape with random weights on a GPU: the model alone and kernelized.
+"""A decode step of a Llama with random weights on a GPU: the model alone, compiled, and kernelized.
 
-python bench/gpu/decode_step.py > result.json        # --batch 1 --context 1024 --rounds 7 --steps 32
+python bench/gpu/decode_step.py > result.json        # --shape 1B 8B --batch 1 16 64 --context 1024 8192 --compiled
 
 Checks correctness first: bf16 logits' error against an FP64 run as a multiple of the model's own, greedy ids in f32.
-Then measures wall-clock times with a synchronization per step, like a token loop, interleaved: alone, kernelized, alone
-again (A/A).
+Then measures wall-clock times with a synchronization per step, like a token loop, interleaved: alone, kernelized,
+kernelized with a static cache, alone again (A/A); with --compiled also torch.compile's reduce-overhead with a static cache.
+Caches are filled with random numbers. `floor_ms` is what reading weights, keys and values once takes at the copy rate.
+A cell that does not fit into the device's memory says so.
 """
 
 import argparse
@@ -17,31 +19,46 @@ import time
 import layerzero as lz
 import torch
 import transformers
-from layerzero.integrations.transformers.arguments import cache_argument, cache_of
+from layerzero.integrations.transformers.arguments import cache_argument
 
 SIDES = ("transformers", "layerzero")
+STATIC = ("layerzero_static", "compiled")
 ERROR_BAR = 1.25
 
 
-def config(layers):
+SHAPES = {
+    "1B": {"hidden_size": 2048, "intermediate_size": 8192, "layers": 16, "head_dim": 64, "tie_word_embeddings": True},
+    "8B": {
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "layers": 32,
+        "head_dim": 128,
+        "tie_word_embeddings": False,
+    },
+}
+HEADS, KV_HEADS = 32, 8
+
+
+def config(shape, layers=None):
+    sizes = dict(SHAPES[shape])
+    all_layers = sizes.pop("layers")
     return transformers.LlamaConfig(
         vocab_size=128256,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=layers,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        head_dim=64,
-        max_position_embeddings=8192,
+        num_hidden_layers=layers or all_layers,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KV_HEADS,
+        max_position_embeddings=16384,
         rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
-        tie_word_embeddings=True,
+        **sizes,
     )
 
 
-def both(dtype, layers):
+def both(dtype, shape, layers=None):
     torch.manual_seed(0)
+    torch.set_default_dtype(dtype)
     with torch.device("cuda"):
-        model = transformers.LlamaForCausalLM(config(layers)).to(dtype).eval()
+        model = transformers.LlamaForCausalLM(config(shape, layers)).eval()
+    torch.set_default_dtype(torch.float32)
     ours = copy.deepcopy(model, {id(p): p for p in model.parameters()})
     report = lz.kernelize(ours)
     return {"transformers": model, "layerzero": ours}, report
@@ -57,92 +74,154 @@ def error_ratio(models, ids):
     return ratios | {"ok": max(ratios["max"], ratios["mean"]) <= ERROR_BAR}
 
 
-def greedy_ids_equal(layers, ids, tokens=32):
-    models, _ = both(torch.float32, layers)
+def greedy_ids_equal(shape, ids, layers=4, tokens=32):
+    models, _ = both(torch.float32, shape, layers)
     options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False}
     options["attention_mask"] = torch.ones_like(ids)
     one, two = (models[side].generate(ids, **options) for side in SIDES)
     return torch.equal(one, two)
 
 
-def steps(model, ids, context, count):
-    """Returns the seconds of each of `count` decode steps after `context` tokens, and of the prefill."""
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    out = model(ids[:, :context], use_cache=True, logits_to_keep=1)
-    torch.cuda.synchronize()
-    prefill = time.perf_counter() - start
-    cache, times = cache_argument(model, cache_of(out)), []
-    token = out.logits[:, -1:].argmax(-1)
+def filled(model, batch, context, count, static):
+    """A cache with `context` positions of random numbers and room for `count` more."""
+    sizes = model.config
+    cache = (
+        transformers.StaticCache(config=sizes, max_cache_len=context + count + 1)
+        if static
+        else transformers.DynamicCache(config=sizes)
+    )
+    shape = batch, KV_HEADS, context, sizes.head_dim
+    for layer in range(sizes.num_hidden_layers):
+        cache.update(*(torch.randn(shape, device="cuda", dtype=model.dtype) * 0.1 for _ in range(2)), layer)
+    return cache
+
+
+def step_ms(forward, model, batch, context, count, static):
+    """The median of the milliseconds of `count` decode steps after `context` positions."""
+    cache = cache_argument(model, filled(model, batch, context, count, static))
+    token, times = torch.full((batch, 1), 7, device="cuda"), []
     for _ in range(count):
         start = time.perf_counter()
-        token = model(token, use_cache=True, **cache).logits[:, -1:].argmax(-1)
+        torch.compiler.cudagraph_mark_step_begin()
+        token = forward(token, use_cache=True, **cache).logits[:, -1:].argmax(-1)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return times, prefill
+    return statistics.median(times) * 1e3
 
 
-def measure(models, ids, args):
-    samples = {side: [] for side in (*SIDES, "again")}
-    prefills = {side: [] for side in (*SIDES, "again")}
-    first = {}
-    for number in range(args.rounds + 1):  # round 0 warms up every length
-        for name in (*SIDES, "again"):
-            times, prefill = steps(models.get(name, models["transformers"]), ids, args.context, args.steps)
-            first.setdefault(name, statistics.median(times) * 1e3)
-            if number:
-                samples[name].append(statistics.median(times) * 1e3)
-                prefills[name].append(prefill * 1e3)
-    cold = {side: first[side] for side in SIDES}
-    return {"decode_step_ms": _row(samples), "first_decode_step_ms": cold, "prefill_ms": _row(prefills)}
+def copy_rate():
+    """Bytes read and written per second by a copy of 1 GiB."""
+    source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    times = []
+    for _ in range(20):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(), target.copy_(source), end.record(), end.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return 2 * source.numel() / statistics.median(times)
+
+
+def needed(model, batch, context):
+    """(bytes that a step reads, bytes that a cell needs with the copies that a growing cache makes)."""
+    sizes = model.config
+    cache = 2 * sizes.num_hidden_layers * batch * KV_HEADS * context * sizes.head_dim * 2
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    embedding = 0 if sizes.tie_word_embeddings else model.model.embed_tokens.weight.numel() * 2
+    return weights - embedding + cache, weights + 3.5 * cache
+
+
+def measure(models, compiled, batch, context, args):
+    forwards = {side: models[side] for side in SIDES} | {"layerzero_static": models["layerzero"]}
+    forwards |= {"compiled": compiled} if compiled is not None else {}
+    names = [*forwards, "again"]
+    samples = {name: [] for name in names}
+    for number in range(args.rounds + 1):  # round 0 warms up, compiles and captures
+        for name in names:
+            forward = forwards.get(name, models["transformers"])
+            model = models["layerzero" if name.startswith("layerzero") else "transformers"]
+            took = step_ms(forward, model, batch, context, args.steps, name in STATIC)
+            samples[name] += [took] if number else []
+            torch.cuda.empty_cache() if context * batch > 1 << 17 else None
+    return _row(samples)
 
 
 def _row(samples):
-    rounds = list(zip(samples["transformers"], samples["layerzero"], samples["again"], strict=True))
-    return {
-        **{side: statistics.median(samples[side]) for side in SIDES},
-        "speedup": statistics.median(own / ours for own, ours, _ in rounds),
-        "aa_spread": statistics.median(abs(again / own - 1) for own, _, again in rounds),
-    }
+    own = samples["transformers"]
+
+    def ratio(side, other):
+        return statistics.median(a / b for a, b in zip(samples[side], samples[other], strict=True))
+
+    best = min(("layerzero", "layerzero_static"), key=lambda side: statistics.median(samples[side]))
+    row = {side: round(statistics.median(times), 4) for side, times in samples.items()}
+    row |= {"speedup": ratio("transformers", "layerzero"), "best": best}
+    row |= {"aa_spread": statistics.median(abs(b / a - 1) for a, b in zip(own, samples["again"], strict=True))}
+    return row | ({"over_compiled": ratio("compiled", best)} if "compiled" in samples else {})
 
 
-def kernels(batch, context):
-    """Returns the kernels of a decode step."""
-    x = torch.randn(batch, 1, 2048, device="cuda", dtype=torch.bfloat16)
-    q = torch.randn(batch, 1, 32, 64, device="cuda", dtype=torch.bfloat16)
-    k = torch.randn(batch, context, 8, 64, device="cuda", dtype=torch.bfloat16)
-    table = torch.randn(batch, 1, 64, device="cuda", dtype=torch.bfloat16)
-    calls = {
-        "rms_norm": (x, x[0, 0]),
-        "fused_add_rms_norm": (x, x, x[0, 0]),
-        "linear": (x, x[0].expand(2048, 2048).contiguous()),
-        "rope": (q, table, table),
-        "attention": (q, k, k),
-        "swiglu": (x, x),
-    }
-    return {name: lz.which(name, *args)["kernel_id"] for name, args in calls.items()}
+def prefill_ms(models, ids, rounds=5):
+    samples = {side: [] for side in (*SIDES, "again")}
+    for _ in range(rounds):
+        for name, times in samples.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            models.get(name, models["transformers"])(ids, use_cache=True, logits_to_keep=1)
+            torch.cuda.synchronize()
+            times.append((time.perf_counter() - start) * 1e3)
+    return {side: round(statistics.median(times[1:]), 3) for side, times in samples.items()}
+
+
+def cells(shape, args, rate):
+    """The result of one shape; shows each cell as it is measured."""
+    models, report = both(torch.bfloat16, shape)
+    ids = torch.randint(0, 128256, (1, 1024), device="cuda")
+    result = {"error_ratio": error_ratio(models, ids[:, :128]) if shape == "1B" else None}
+    result["greedy_ids_equal_f32"] = greedy_ids_equal(shape, ids[:, :16])
+    result |= {"prefill_1024_ms": prefill_ms(models, ids), "cells": []}
+    for batch in args.batch:
+        compiled = (
+            torch.compile(models["transformers"].forward, mode="reduce-overhead", dynamic=False)
+            if args.compiled
+            else None
+        )
+        for context in args.context:
+            torch.compiler.reset() if args.compiled else None
+            read, whole = needed(models["transformers"], batch, context)
+            cell = {"batch": batch, "context": context, "floor_ms": round(1e3 * read / rate, 4)}
+            if whole > torch.cuda.mem_get_info()[1]:
+                cell["left_out"] = f"needs about {whole / 2**30:.0f} GiB"
+            else:
+                cell |= measure(models, compiled, batch, context, args)
+            result["cells"].append(cell)
+            print(shape, cell, file=sys.stderr, flush=True)
+    result["replaced"] = {part: {k: v for k, v in e.items() if k != "aside"} for part, e in report.replaced.items()}
+    return result | {"left": report.left}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in (("batch", 1), ("context", 1024), ("rounds", 7), ("steps", 32), ("layers", 16)):
-        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--shape", nargs="+", default=["1B"], choices=[*SHAPES])
+    parser.add_argument("--batch", nargs="+", type=int, default=[1])
+    parser.add_argument("--context", nargs="+", type=int, default=[1024])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=32)
+    parser.add_argument(
+        "--compiled", action="store_true", help="also torch.compile's reduce-overhead, which takes a minute a cell"
+    )
     args = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("decode_step: wanted a CUDA device, got none")
-    torch.manual_seed(1)
-    ids = torch.randint(0, 128256, (args.batch, args.context), device="cuda")
+    result = {
+        "device": torch.cuda.get_device_name(0),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+    result |= {"rounds": args.rounds, "steps": args.steps, "dtype": "bfloat16"}
     with torch.inference_mode():
-        models, report = both(torch.bfloat16, args.layers)
-        result = {"shape": f"1B Llama, {args.layers} layers, bf16", "batch": args.batch, "context": args.context}
-        result |= {"device": torch.cuda.get_device_name(0), "torch": torch.__version__}
-        result |= {"transformers": transformers.__version__, "rounds": args.rounds, "steps": args.steps}
-        result["replaced"] = {part: entry["count"] for part, entry in report.replaced.items()}
-        result["left"] = report.left
-        result["kernels"] = kernels(args.batch, args.context)
-        result["error_ratio"] = error_ratio(models, ids[:, :128])
-        result["greedy_ids_equal_f32"] = greedy_ids_equal(args.layers, ids[:1, :16])
-        result |= measure(models, ids, args)
+        rate = copy_rate()
+        result["copy_gb_per_s"] = round(rate / 1e9)
+        for shape in args.shape:
+            result[shape] = cells(shape, args, rate)
+            torch.cuda.empty_cache()
     json.dump(result, sys.stdout, indent=1)
     print()
 

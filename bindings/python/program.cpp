@@ -306,6 +306,15 @@ PyObject* ExplainStep(PyObject*, PyObject* args) {
 
 PyObject* ProgramsMayRun(PyObject*, PyObject*) { return PyBool_FromLong(TorchAttached() && ModesAllowFastPath()); }
 
+// (generation of all epochs, id of the policy scope in force): plans made under the same two are still those that a call
+// would use.
+PyObject* PlansStamp(PyObject*, PyObject*) {
+  int64_t policy = 0;
+  if (!ReadPolicy(&policy)) return nullptr;
+  const auto generation = static_cast<unsigned long long>(Engine::Get().epochs().Generation());
+  return Py_BuildValue("KL", generation, static_cast<long long>(policy));
+}
+
 }  // namespace
 
 PyMethodDef kProgramMethods[] = {
@@ -315,6 +324,7 @@ PyMethodDef kProgramMethods[] = {
     {"program_row_bytes", &RowBytes, METH_O, nullptr},
     {"explain_program", &ExplainStep, METH_VARARGS, nullptr},
     {"programs_may_run", &ProgramsMayRun, METH_NOARGS, nullptr},
+    {"plans_stamp", &PlansStamp, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -4,6 +4,8 @@ import collections
 import dataclasses
 from typing import Any
 
+import torch
+
 from layerzero.integrations.transformers.layers import Attention
 
 _PART = "_layerzero_part"
@@ -16,7 +18,8 @@ class KernelizeReport:
 
     replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far,
     "in_program": how often a program ran in place of one of them}; of a program {"count", "operation", "calls", "aside":
-    {why the model's own code ran instead: how often}}
+    {why the model's own code ran instead: how often}}, on a CUDA device with "captured": decode steps that ran as graphs,
+    and "not_captured": {why one did not: how often}
     left: part -> why it stays with the model's own code
     weights: what weights= did
     """
@@ -39,6 +42,7 @@ class KernelizeReport:
         """From here on: what was counted so far were trials."""
         for entry in self.replaced.values():
             entry["calls"] = 0
+            entry.pop("captured", None), entry.pop("not_captured", None)
             if "aside" in entry:
                 entry["aside"].clear()
             else:
@@ -54,14 +58,18 @@ class KernelizeReport:
 def _counted(entry: dict[str, Any]) -> str:
     found = [f"{entry['calls']} calls"] if entry["calls"] else []
     found += [f"{entry['in_program']} in a program"] if entry.get("in_program") else []
+    found += [f"{entry['captured']} as CUDA graphs"] if entry.get("captured") else []
+    found += [f"{times} call by call: {reason}" for reason, times in entry.get("not_captured", {}).items()]
     found += [f"stepped aside {times} times: {reason}" for reason, times in entry.get("aside", {}).items()]
     return ", ".join(found) or "not called yet"
 
 
 def count_call(module: Any, part: str = _PART) -> None:
-    """Counts an answered call in the report; a module that has no such part is only being tried."""
+    """Counts an answered call in the report; a module that has no such part is only being tried. Not within torch.compile,
+    which would compile again for each number.
+    """
     entry = module.__dict__.get(part)
-    if entry is not None:
+    if entry is not None and not torch.compiler.is_compiling():
         entry["calls"] += 1
 
 
@@ -78,6 +86,18 @@ def count_aside(holder: Any, plan: Any, reason: str) -> None:
     entry = holder.__dict__.get(_PART)
     if entry is not None:
         entry["aside"][reason] = entry["aside"].get(reason, 0) + 1
+
+
+def count_captured(holder: Any, reason: str) -> None:
+    """Counts a decode step that ran as a CUDA graph, or with a reason one that could not."""
+    entry = holder.__dict__.get(_PART)
+    if entry is None:
+        return
+    if not reason:
+        entry["captured"] = entry.get("captured", 0) + 1
+    else:
+        aside = entry.setdefault("not_captured", {})
+        aside[reason] = aside.get(reason, 0) + 1
 
 
 def find_parts(holder: Any, plan: Any, attention: dict[str, Any] | None) -> None:

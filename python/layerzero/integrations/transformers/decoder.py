@@ -14,10 +14,10 @@ from transformers.cache_utils import DynamicCache, StaticCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from layerzero import _layerzero
-from layerzero.integrations.transformers import arguments, rows_cache
+from layerzero.integrations.transformers import arguments, captured, rows_cache
 from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
 from layerzero.integrations.transformers.attention import EAGER
-from layerzero.integrations.transformers.counts import count_aside, count_program
+from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program
 from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Rope, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
@@ -30,6 +30,8 @@ _rope = _OPS["rope"]
 _attention = _OPS["attention"]
 _swiglu = _OPS["swiglu"]
 _embedding = _OPS["embedding"]
+_append = _OPS["kv_append_paged"]
+_paged_attention = _OPS["paged_attention"]
 DEVICES = ("cpu", "cuda")
 _READ = {IDS, MASK, POSITIONS, CACHE, EMBEDDED, USE_CACHE}
 # Keyword arguments that mean nothing to a plain forward; any other one is for the model's own forward.
@@ -214,21 +216,86 @@ def _run_decoder(base, plan, given):
         pass  # all that the mask says
     elif attention_mask is not None and attention_mask.dim() == 4:
         mask = attention_mask[..., : past + length]
+        if hidden.is_cuda and length == 1 and not _capturing(hidden) and bool(mask.all()):
+            mask = None
     elif attention_mask is not None and (_capturing(hidden) or not bool(attention_mask.all())):
         mask = _visible(attention_mask, past, length)
+    output = _run_captured(base, plan, (hidden if ids is None else ids, position_ids, mask), hidden, cache, past)
+    if output is not None:
+        return output, cache
     cos, sin = base.rotary_emb(hidden, position_ids=position_ids)
     if plan.takes_programs(hidden) and paged == (pads is not None):
         hidden = plan.program().run(hidden, [(mask, cos, sin)], cache, past, pads)
     else:
-        hidden = _run_layers(plan, hidden, cos, sin, cache, past + length, mask)
+        hidden = _run_layers(plan, hidden, cos, sin, _attention_over(cache, past + length, mask))
     return hidden, cache
 
 
-def _run_layers(plan, hidden, cos, sin, cache, total, mask):
+def _attention_over(cache, total, mask):
+    """For `_run_layers`: attention over the `total` positions of a Transformers cache, which is given the new ones."""
+
+    def attend(layer, query, key, value):
+        if cache is not None:
+            key, value = cache.update(key.transpose(1, 2), value.transpose(1, 2), layer.shape.index)
+            if type(cache) is StaticCache:
+                key, value = key[:, :, :total], value[:, :, :total]
+            key, value = key.transpose(1, 2), value.transpose(1, 2)
+        scale = layer.shape.attention.scale
+        return _attention(query, key, value, causal=mask is None, scale=scale, attn_mask=mask, layout="BSHD")
+
+    return attend
+
+
+def _run_captured(base, plan, inputs, hidden, cache, past):
+    """A decode step on a CUDA device as a graph: the last hidden states, or None where it has to run call by call."""
+    reason = captured.why_not(hidden, cache)
+    steps = None if reason else plan.captured(lambda: captured.CapturedSteps(_step_of(base, plan)))
+    if steps is None:
+        return None
+    parts = [layer.shape.attention for layer in plan.layers]
+    sizes = [
+        (layer.shape.index, own.key.heads, own.key.size, own.value.size)
+        for layer, own in zip(plan.layers, parts, strict=True)
+    ]
+    rows = captured.rows_of(cache, hidden, sizes, past)
+    ids, positions, mask = inputs
+    if mask is not None:
+        mask = nn.functional.pad(mask, (0, rows[0].shape[1] - mask.shape[-1]))
+    output, reason = steps.run(captured.Inputs(ids, positions, mask), cache, rows, past)
+    if reason is not None:
+        count_captured(base, reason)
+    if type(cache) is DynamicCache:  # steps count on the device what a static cache holds
+        rows_cache.appended(cache, 1)
+    return output
+
+
+def _step_of(base, plan):
+    """For CapturedSteps: a decode step that reads its inputs and the number of positions from the step's memory."""
+
+    def run(step, rows):
+        ids, positions, mask = step.inputs
+        hidden = plan.embed(ids) if ids.dim() == 2 else ids
+        cos, sin = base.rotary_emb(hidden, position_ids=positions)
+        slots, lengths = step.place()
+        pairs = iter(zip(rows[::2], rows[1::2], strict=True))  # of each layer, in the order in which they run
+
+        def attend(layer, query, key, value):
+            keys, values = next(pairs)
+            scale = layer.shape.attention.scale
+            _append(keys, values, key[:, 0], value[:, 0], slots, layout="NHD")
+            if mask is None:
+                return _paged_attention(query, keys, values, step.tables, lengths, scale=scale)
+            return _attention(query, keys, values, causal=False, scale=scale, attn_mask=mask, layout="BSHD")
+
+        return _run_layers(plan, hidden, cos, sin, attend)
+
+    return run
+
+
+def _run_layers(plan, hidden, cos, sin, attend):
+    """attend: (layer, query, key, value (b, length, heads, size)) -> (b, length, heads, size)."""
     batch, length = hidden.shape[:2]
-    update = cache.update if cache is not None else None
-    static = type(cache) is StaticCache
-    causal, linear = mask is None, plan.multiply
+    linear = plan.multiply
     delta = None  # what the layer before adds to the stream; the next norm adds it
 
     def normed(norm, table, given=None):
@@ -249,12 +316,7 @@ def _run_layers(plan, hidden, cos, sin, cache, total, mask):
         query, key, value = heads
         query = _rope(query, cos, sin, layout="BSHD")
         key = _rope(key, cos, sin, layout="BSHD")
-        if update is not None:
-            key, value = update(key.transpose(1, 2), value.transpose(1, 2), layer.shape.index)
-            if static:
-                key, value = key[:, :, :total], value[:, :, :total]
-            key, value = key.transpose(1, 2), value.transpose(1, 2)
-        rows = _attention(query, key, value, causal=causal, scale=own.scale, attn_mask=mask, layout="BSHD")
+        rows = attend(layer, query, key, value)
         delta = linear(rows.reshape(batch, length, -1), layer[own.out])
         rows, hidden = normed(layer.shape.mlp_norms.before, layer[layer.shape.mlp_norms.before.name])
         rows = _swiglu(linear(rows, layer[mlp.gate.linear]), linear(rows, layer[mlp.up.linear]))

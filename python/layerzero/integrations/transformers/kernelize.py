@@ -16,6 +16,7 @@ from layerzero.errors import InvalidRequestError
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import (
     block_forwards,
+    captured,
     choices,
     continuous,
     deferred,
@@ -70,6 +71,7 @@ _FORWARDS = (
     deferred.deferring_forward,
     deferred.deferred_layer,
     _BATCHING,
+    captured.AUTO_COMPILE,
     experts_interface.apply_gate,
     replica,
 )
@@ -222,6 +224,8 @@ def _replace_layers(called, layers, mark, findings):
         return
     mark.report.replaced[stack.kind] = entry
     entry["count"] += 1
+    if layers.whole and hasattr(type(layers.model), captured.AUTO_COMPILE.__name__):
+        layers.model.__dict__[captured.AUTO_COMPILE.__name__] = structure.Bound(captured.AUTO_COMPILE, layers.model)
     find_parts(holder, plan, mark.report.replaced.get("attention"))
 
 
@@ -413,7 +417,7 @@ def unkernelize(model: nn.Module) -> bool:
 def _restore(model):
     mark = model.__dict__[_MARK]
     for module in model.modules():
-        for name in ("forward", "_apply_gate", REPLICA, _BATCHING.__name__):
+        for name in ("forward", "_apply_gate", REPLICA, _BATCHING.__name__, captured.AUTO_COMPILE.__name__):
             if getattr(module.__dict__.get(name), "func", None) in _FORWARDS:
                 del module.__dict__[name]
         if getattr(module.__dict__.get("_old_forward"), "func", None) in _FORWARDS:  # a hook of accelerate kept it

@@ -77,7 +77,8 @@ class StackPlan:
         self.layers: Any = None
         self.hooks_so_far = None
         self.tables_so_far: list[Any] = []  # how often they were written when the watch began
-        self.watch = None  # on the CPU: sees whether all of this still holds; with it the program of these weights
+        self.watch = None  # sees whether all of this still holds; with it what was made for these weights: the program,
+        # or on a CUDA device the captured steps
         self.linears: dict[int, Any] = {}  # id of a parameter table -> the members of its layer, which has blocks
         self.written = watch_writes(())
         self.why_aside = {}  # reason -> how often the model's own forward was taken
@@ -212,7 +213,7 @@ class StackPlan:
         self.written = watch_writes(self.linears.values())  # of the blocks that still hold
         self.hooks_so_far = hooks
         reason = self._why_changed()
-        if reason is None and not any(self.hooks) and self.device.type == "cpu":
+        if reason is None and not any(self.hooks) and self.device.type in ("cpu", "cuda"):
             self.tables_so_far = self._writes_of_tables()
             self.watch = self._look()
         return reason
@@ -240,7 +241,7 @@ class StackPlan:
         tensors += [(table, name, table[name]) for table, name in self.held]
         facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
         watched = (parts, forwards + absent + facts, tensors)
-        return _layerzero.watch(*watched), watched, []  # all three have to live as long as the watch
+        return _layerzero.watch(*watched), watched, {}  # all three have to live as long as the watch
 
     def _why_changed(self):
         if has_global_hooks() or (any(self.hooks) and not all(map(_only_captures, self.hooks))):
@@ -287,11 +288,19 @@ class StackPlan:
 
     def program(self):
         """That of the weights as they are; `why_changed` has said None."""
-        watch = self.watch
-        programs = watch[2] if watch else []
-        if not programs:
-            programs.append(BlockProgram(self))
-        return programs[0]
+        held = self.watch[2] if self.watch else {}
+        if "program" not in held:
+            held["program"] = BlockProgram(self)
+        return held["program"]
+
+    def captured(self, make):
+        """The captured steps of the weights as they are; None where nothing watches the weights."""
+        if self.watch is None:
+            return None
+        held = self.watch[2]
+        if "steps" not in held:
+            held["steps"] = make()
+        return held["steps"]
 
 
 def plans_of(model):

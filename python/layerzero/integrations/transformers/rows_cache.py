@@ -25,6 +25,16 @@ from layerzero.integrations.transformers.latents import halves, joined
 
 Sizes = list[tuple[int, int, int, int]]  # of each decoder layer: index in the cache, heads, sizes of keys and values
 _ROOM = 256  # positions ahead of the first prompt; later the memory doubles
+_STEPS = 4  # on a CUDA device: sizes of memories between a power of two and the next
+
+
+def _capacity(past: int, length: int, on_cuda: bool) -> int:
+    """Positions of a new memory. On a CUDA device few different sizes, since a captured graph serves one, and less ahead."""
+    if not on_cuda:
+        return max(past + length + _ROOM, 2 * past)
+    needed = max(past + length + _ROOM, past + past // _STEPS)
+    grain = max(_ROOM, (1 << (needed - 1).bit_length()) // (2 * _STEPS))
+    return -(-needed // grain) * grain
 
 
 def _as_rows(keys: torch.Tensor, values: torch.Tensor) -> list[Any]:
@@ -34,13 +44,26 @@ def _as_rows(keys: torch.Tensor, values: torch.Tensor) -> list[Any]:
     return [half.transpose(1, 2) for half in pair if half is not None]
 
 
+def _halves_of(like: torch.Tensor, sizes: Sizes, capacity: int) -> list[Any]:
+    """Keys and values of each layer, (batch, heads, capacity, size). On a CUDA device in one allocation where all are alike:
+    memory that is freed and allocated again then has the same addresses, and a graph that was captured over it serves. Zeros,
+    because attention with a mask reads what is not filled yet.
+    """
+    alike = {tuple(size) for _, *size in sizes}
+    (heads, key, value), *others = alike
+    if like.is_cuda and not others and key == value:
+        whole = like.new_zeros(len(sizes), 2, like.shape[0], heads, capacity, key)
+        return [(pair[0], pair[1]) for pair in whole]
+    return [halves((like.shape[0], heads, capacity), key, value, like) for _, heads, key, value in sizes]
+
+
 class RowsMemory:
     """Keys and values of all layers: a pair (batch, heads, capacity, size) for each."""
 
     def __init__(self, like: torch.Tensor, sizes: Sizes, capacity: int) -> None:
         self.capacity = capacity
         self.batch = like.shape[0]
-        self.layers = [halves((self.batch, heads, capacity), key, value, like) for _, heads, key, value in sizes]
+        self.layers = _halves_of(like, sizes, capacity)
         self.rows = tuple(half for memory in self.layers for half in _as_rows(*memory))
 
     def holds(self, layers: list[Any], past: int) -> bool:
@@ -184,7 +207,7 @@ def adopt(cache: DynamicCache, like: torch.Tensor, sizes: Sizes, past: int, leng
             layers[index] = RowsLayer.of(layer)
     while len(layers) < len(sizes):
         layers.append(RowsLayer())
-    memory = RowsMemory(like, sizes, max(past + length + _ROOM, 2 * past))
+    memory = RowsMemory(like, sizes, _capacity(past, length, like.is_cuda))
     for (index, *_), own in zip(sizes, memory.layers, strict=True):
         layers[index].move_into(own, past)
     cache.__dict__["_layerzero_rows"] = memory

@@ -1,0 +1,165 @@
+"""Decode steps as graphs, without a device: what a capture records is run again at each replay. tests/gpu/test_captured.py captures."""
+
+import contextlib
+import copy
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+import layerzero as lz  # noqa: E402
+from layerzero.integrations.transformers import captured, rows_cache  # noqa: E402
+
+CACHES = [None, "static"]
+
+
+@pytest.fixture
+def replayed(monkeypatch):
+    """Takes CPU calls for calls on a device; counts captures and replays."""
+    counted = types.SimpleNamespace(captures=0, replays=0)
+
+    def record(warm_up, run, pool):
+        warm_up()
+        counted.captures += 1
+
+        def replay():
+            counted.replays += 1
+            run()
+
+        return replay
+
+    why_not = captured.why_not
+    on_device = lambda hidden, cache: why_not(types.SimpleNamespace(is_cuda=True, shape=hidden.shape), cache)  # noqa: E731
+    monkeypatch.setattr(captured, "record", record)
+    monkeypatch.setattr(captured, "why_not", on_device)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "a stream")
+    monkeypatch.setattr(torch.cuda, "device", lambda device: contextlib.nullcontext())
+    return counted
+
+
+def llama(dtype=torch.float32, **further):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(
+        vocab_size=100, num_hidden_layers=2, max_position_embeddings=512, **sizes, **further
+    )
+    theirs = transformers.LlamaForCausalLM(config).to(dtype).eval()
+    ours = copy.deepcopy(theirs)
+    return theirs, ours, lz.kernelize(ours)
+
+
+def generated(model, cache, padded=False, tokens=12):
+    ids = torch.arange(3, 43).view(2, 20)
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[0, :7] = 0
+    options = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "cache_implementation": cache}
+    return model.generate(ids, attention_mask=mask, **options)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("cache", CACHES)
+def test_the_same_tokens(cache, padded, replayed):
+    theirs, ours, report = llama()
+    for _ in range(2):
+        assert torch.equal(generated(ours, cache, padded), generated(theirs, cache, padded))
+    # All but the first over each memory; memory that is allocated again may have the same address.
+    assert replayed.replays in (20, 21) and replayed.captures in (1, 2)
+    assert report.replaced["decoder"]["captured"] == replayed.replays
+    assert f"{replayed.replays} as CUDA graphs" in str(report)
+
+
+def test_a_growing_cache_needs_no_other_graph_until_its_memory_is_full(replayed, monkeypatch):
+    monkeypatch.setattr(rows_cache, "_ROOM", 8)
+    theirs, ours, _ = llama()
+    assert torch.equal(generated(ours, None, tokens=40), generated(theirs, None, tokens=40))
+    assert 2 <= replayed.captures <= 5
+    assert 39 - 2 * replayed.captures <= replayed.replays < 39
+
+
+def test_logits_of_steps_with_a_cache_of_another_length(replayed):
+    theirs, ours, _ = llama()
+    ids = torch.arange(40).view(2, 20)
+    for model_cache in (transformers.DynamicCache, None):
+        caches = [model_cache(config=theirs.config) if model_cache else None for _ in range(2)]
+        with torch.inference_mode():
+            outputs = [m(ids, past_key_values=c, use_cache=True) for m, c in zip((theirs, ours), caches, strict=True)]
+            for step in range(3):
+                token = torch.full((2, 1), 7 + step)
+                outputs = [
+                    m(token, past_key_values=o.past_key_values) for m, o in zip((theirs, ours), outputs, strict=True)
+                ]
+                torch.testing.assert_close(outputs[1].logits, outputs[0].logits, rtol=1e-4, atol=1e-5)
+
+
+def test_new_weights_and_another_policy_are_captured_again(replayed):
+    theirs, ours, _ = llama()
+    generated(ours, "static", tokens=3)
+    before = replayed.captures
+    for model in (theirs, ours):
+        model.model.layers[0].mlp.up_proj.weight = torch.nn.Parameter(torch.ones(96, 64))
+    assert torch.equal(generated(ours, "static"), generated(theirs, "static"))
+    assert replayed.captures > before
+    before = replayed.captures
+    with lz.policy(prefer_sources=["torch"]):
+        assert torch.equal(generated(ours, "static"), generated(theirs, "static"))
+    assert replayed.captures > before
+
+
+def test_a_step_that_cannot_be_captured_runs_call_by_call(replayed, monkeypatch):
+    def refuse(warm_up, run, pool):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(captured, "record", refuse)
+    theirs, ours, report = llama()
+    assert torch.equal(generated(ours, None), generated(theirs, None))
+    (reason,) = report.replaced["decoder"]["not_captured"]
+    assert reason == "its step cannot be captured: RuntimeError: operation not permitted when stream is capturing"
+    assert "10 call by call: its step cannot be captured" in str(report)
+
+
+def test_the_report_of_a_cpu_says_nothing_of_graphs():
+    _, ours, report = llama()
+    generated(ours, None)
+    assert report.replaced["decoder"].keys().isdisjoint({"captured", "not_captured"})
+
+
+@pytest.mark.parametrize(
+    ("past", "capacity"), [(0, 512), (255, 512), (256, 768), (1024, 1536), (8192, 10240), (30000, 40960)]
+)
+def test_few_sizes_of_memories_on_a_device(past, capacity):
+    assert rows_cache._capacity(past, 1, on_cuda=True) == capacity
+    assert rows_cache._capacity(past, 1, on_cuda=False) == max(past + 257, 2 * past)
+
+
+def test_generate_compiles_nothing_by_itself_where_steps_are_captured():
+    _, ours, _ = llama()
+    cache = transformers.StaticCache(config=ours.config, max_cache_len=32)
+    given, plain = {"cache": cache}, transformers.GenerationConfig()
+    asked = transformers.GenerationConfig(compile_config=transformers.CompileConfig())
+
+    class OnDevice(types.SimpleNamespace):
+        def _valid_auto_compile_criteria(self, model_kwargs, generation_config):
+            return True
+
+    model = OnDevice(device=torch.device("cuda"))
+    assert captured.AUTO_COMPILE(model, given, plain) is False
+    assert captured.AUTO_COMPILE(model, given, asked) is True
+    assert captured.AUTO_COMPILE(model, {"cache": transformers.DynamicCache()}, plain) is True
+    assert ours._valid_auto_compile_criteria.func is captured.AUTO_COMPILE
+    assert lz.unkernelize(ours)
+    assert "_valid_auto_compile_criteria" not in ours.__dict__
+
+
+def test_a_compiled_model_is_not_compiled_again_for_each_count():
+    _, ours, _ = llama()
+    compiled = torch.compile(ours, backend="eager", dynamic=False)
+    ids = torch.arange(20)[None]
+    with torch.inference_mode(), torch._dynamo.config.patch(error_on_recompile=True):
+        first = compiled(ids, use_cache=False).logits
+        for _ in range(3):
+            assert torch.equal(compiled(ids, use_cache=False).logits, first)
