@@ -147,9 +147,9 @@ def rows_of(cache: Any, like: torch.Tensor, sizes: rows_cache.Sizes, past: int) 
     return rows_cache.adopt(cache, like, sizes, past, 1)
 
 
-def why_not(hidden: torch.Tensor, cache: Any) -> str | None:
-    """None, or why a step is run call by call."""
-    if not hidden.is_cuda or hidden.shape[1] != 1 or cache is None:
+def why_not(inputs: torch.Tensor, cache: Any) -> str | None:
+    """None, or why a call is no step for CapturedSteps. inputs: ids (b, length) or embeddings (b, length, width)."""
+    if not inputs.is_cuda or inputs.shape[1] != 1 or cache is None:
         return "it is no decode step on a CUDA device"
     if type(cache) not in (DynamicCache, StaticCache):
         return "its cache is neither a plain DynamicCache nor a plain StaticCache"

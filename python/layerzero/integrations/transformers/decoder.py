@@ -202,12 +202,17 @@ def _run_decoder(base, plan, given):
     """(last hidden states, the cache) for arguments by role, for which `_why_aside` has returned None."""
     attention_mask, position_ids, cache = given.get(MASK), given.get(POSITIONS), given.get(CACHE)
     past, ids, use_cache = _length_of(cache), given.get(IDS), given.get(USE_CACHE)
-    hidden = given[EMBEDDED] if ids is None else plan.embed(ids)
+    rows = given[EMBEDDED] if ids is None else ids
     if cache is None and (base.config.use_cache if use_cache is None else use_cache):
         cache = DynamicCache(config=base.config)
-    length = hidden.shape[1]
+    length = rows.shape[1]
     if position_ids is None:
-        position_ids = torch.arange(past, past + length, device=hidden.device).unsqueeze(0)
+        position_ids = torch.arange(past, past + length, device=rows.device).unsqueeze(0)
+    if captured.why_not(rows, cache) is None:
+        output = _run_captured(base, plan, rows, position_ids, attention_mask, cache, past)
+        if output is not None:
+            return output, cache
+    hidden = rows if ids is None else plan.embed(ids)
     mask = pads = None
     paged = isinstance(cache, PagedCache)
     if paged and plan.takes_programs(hidden):
@@ -216,13 +221,8 @@ def _run_decoder(base, plan, given):
         pass  # all that the mask says
     elif attention_mask is not None and attention_mask.dim() == 4:
         mask = attention_mask[..., : past + length]
-        if hidden.is_cuda and length == 1 and not _capturing(hidden) and bool(mask.all()):
-            mask = None
     elif attention_mask is not None and (_capturing(hidden) or not bool(attention_mask.all())):
         mask = _visible(attention_mask, past, length)
-    output = _run_captured(base, plan, (hidden if ids is None else ids, position_ids, mask), hidden, cache, past)
-    if output is not None:
-        return output, cache
     cos, sin = base.rotary_emb(hidden, position_ids=position_ids)
     if plan.takes_programs(hidden) and paged == (pads is not None):
         hidden = plan.program().run(hidden, [(mask, cos, sin)], cache, past, pads)
@@ -246,22 +246,22 @@ def _attention_over(cache, total, mask):
     return attend
 
 
-def _run_captured(base, plan, inputs, hidden, cache, past):
-    """A decode step on a CUDA device as a graph: the last hidden states, or None where it has to run call by call."""
-    reason = captured.why_not(hidden, cache)
-    steps = None if reason else plan.captured(lambda: captured.CapturedSteps(_step_of(base, plan)))
+def _run_captured(base, plan, inputs, positions, mask, cache, past):
+    """A decode step on a CUDA device, as a graph from its second time on: the last hidden states, or None where nothing
+    watches the weights. inputs: ids (b, 1) or embeddings (b, 1, width).
+    """
+    steps = plan.captured(lambda: captured.CapturedSteps(_step_of(base, plan)))
     if steps is None:
         return None
-    parts = [layer.shape.attention for layer in plan.layers]
-    sizes = [
-        (layer.shape.index, own.key.heads, own.key.size, own.value.size)
-        for layer, own in zip(plan.layers, parts, strict=True)
-    ]
-    rows = captured.rows_of(cache, hidden, sizes, past)
-    ids, positions, mask = inputs
+    parts = [(layer.shape.index, layer.shape.attention) for layer in plan.layers]
+    sizes = [(index, own.key.heads, own.key.size, own.value.size) for index, own in parts]
+    like = plan.embedding["weight"].new_empty(len(inputs), 1, 0)
+    rows = captured.rows_of(cache, like, sizes, past)
     if mask is not None:
-        mask = nn.functional.pad(mask, (0, rows[0].shape[1] - mask.shape[-1]))
-    output, reason = steps.run(captured.Inputs(ids, positions, mask), cache, rows, past)
+        mask = mask[:, None, None].bool() if mask.dim() == 2 else mask
+        seen = mask[..., : past + 1]
+        mask = None if bool(seen.all()) else nn.functional.pad(seen, (0, rows[0].shape[1] - past - 1))
+    output, reason = steps.run(captured.Inputs(inputs, positions, mask), cache, rows, past)
     if reason is not None:
         count_captured(base, reason)
     if type(cache) is DynamicCache:  # steps count on the device what a static cache holds
