@@ -193,7 +193,8 @@ def cells(shape, args, rate):
                 cell |= measure(models, compiled, batch, context, args)
             result["cells"].append(cell)
             print(shape, cell, file=sys.stderr, flush=True)
-    result["replaced"] = {part: {k: v for k, v in e.items() if k != "aside"} for part, e in report.replaced.items()}
+    kept = ("count", "calls", "captured", "not_captured")
+    result["replaced"] = {part: {k: e[k] for k in kept if k in e} for part, e in report.replaced.items()}
     return result | {"left": report.left}
 
 
