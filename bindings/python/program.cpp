@@ -306,8 +306,8 @@ PyObject* ExplainStep(PyObject*, PyObject* args) {
 
 PyObject* ProgramsMayRun(PyObject*, PyObject*) { return PyBool_FromLong(TorchAttached() && ModesAllowFastPath()); }
 
-// (generation of all epochs, id of the policy scope in force): plans made under the same two are still those that a call
-// would use.
+// (generation of all epochs, id of the policy scope in force): plans made under the same two are still those that a
+// call would use.
 PyObject* PlansStamp(PyObject*, PyObject*) {
   int64_t policy = 0;
   if (!ReadPolicy(&policy)) return nullptr;

@@ -1,5 +1,5 @@
-// The fixed tree of reduce.tree on CUDA: a thread has a column, or four where vectors are aligned, with a binary counter
-// of subtrees, which registers hold where there are few partials.
+// The fixed tree of reduce.tree on CUDA: a thread has a column, or four where vectors are aligned, with a binary
+// counter of subtrees, which registers hold where there are few partials.
 //   input [n, rows, hidden]  f32|f16|bf16, last axis dense     output [rows, hidden]  any float dtype, contiguous
 // Workspace: none. Deterministic: bits of the definition. Safe in graph captures. Source: own.
 #include "kernels/cuda_types.h"

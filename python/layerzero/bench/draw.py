@@ -15,7 +15,14 @@ from layerzero.contracts.axes import Description
 from layerzero.errors import InvalidRequestError
 
 _DTYPES = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32"}
-_DTYPES |= {"i16": "int16", "i8": "int8", "u8": "uint8", "bool": "bool", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+_DTYPES |= {
+    "i16": "int16",
+    "i8": "int8",
+    "u8": "uint8",
+    "bool": "bool",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+}
 _TENSOR = re.compile(
     r"(?P<dtype>\w+)\[(?P<sizes>[\d,]*)\](?:~(?P<fill>\w+)(?:\((?P<of>[^)]*)\))?|\{(?P<values>[^}]*)\})?(?P<mark>@transposed)?"
 )
@@ -74,7 +81,9 @@ def _tensor(match: re.Match[str], device: str, generator: torch.Generator) -> to
     return drawn.transpose(-1, -2) if match["mark"] else drawn
 
 
-def _values(match: re.Match[str], shape: tuple[int, ...], dtype: Any, device: str, generator: torch.Generator) -> torch.Tensor:
+def _values(
+    match: re.Match[str], shape: tuple[int, ...], dtype: Any, device: str, generator: torch.Generator
+) -> torch.Tensor:
     numel, integers = math.prod(shape), not dtype.is_floating_point
     on = {"device": device, "generator": generator}
     if match["values"] is not None:
