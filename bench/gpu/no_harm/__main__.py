@@ -16,26 +16,15 @@ difference exceeds the host cost of a call that ends in torch's own function: 6 
 import argparse
 import contextlib
 import json
+import os
 import statistics
 import sys
 import warnings
 
-import attention
 import candidates
-import draws
-import latents
 import layerzero as lz
-import memory
-import rows
 import torch
 
-GROUPS = (
-    *(rows.rows, rows.products),
-    *(attention.dense_attention, attention.paged_attention, attention.packed_attention),
-    *(latents.latent, latents.merges, latents.sparse),
-    draws.sampling,
-    *(memory.quantisation, memory.kv, memory.experts, memory.convolutions, memory.shapes, memory.delta_rule),
-)
 RUN_SECONDS = 0.004  # duration of one side in one round
 LEAST = 0.02  # smaller differences are ignored
 HOST_US = 6.0  # allowed host cost of a LayerZero call over torch's own function
@@ -155,8 +144,26 @@ def installed():
     return found
 
 
+def groups_of(dtype):
+    """Returns the functions that make the cases, with tensors of `dtype`, which their modules read when they are imported."""
+    os.environ["NO_HARM_DTYPE"] = dtype
+    import attention
+    import draws
+    import latents
+    import memory
+    import rows
+
+    return (
+        *(rows.rows, rows.products),
+        *(attention.dense_attention, attention.paged_attention, attention.packed_attention),
+        *(latents.latent, latents.merges, latents.sparse),
+        draws.sampling,
+        *(memory.quantisation, memory.kv, memory.experts, memory.convolutions, memory.shapes, memory.delta_rule),
+    )
+
+
 def every_kernel(args, only):
-    cases = (case for group in GROUPS for case in group() if not only or case.operation in only)
+    cases = (case for group in groups_of(args.dtype) for case in group() if not only or case.operation in only)
     how = {"rounds": args.rounds, "difference": difference, "captured": captured, "seconds": seconds, "calls": CAPTURED}
     with torch.no_grad():
         found = candidates.all_cases(cases, **how)
@@ -171,6 +178,7 @@ def about(args):
         "torch": torch.__version__,
         "layerzero": lz.__version__,
         "label": args.label,
+        "dtype": args.dtype,
         "installed": installed(),
         "rounds": args.rounds,
     }
@@ -181,6 +189,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="operations, comma-separated")
     parser.add_argument("--label", default="", help="what is installed, in words")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float16"])
     parser.add_argument("--kernels", action="store_true", help="time every installed kernel of each call instead")
     args = parser.parse_args()
     if not torch.cuda.is_available():
@@ -190,7 +199,7 @@ def main():
     if args.kernels:
         return every_kernel(args, only)
     with torch.no_grad():
-        for group in GROUPS:
+        for group in groups_of(args.dtype):
             try:
                 for case in group():
                     if only and case.operation not in only:

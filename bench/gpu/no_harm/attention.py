@@ -6,7 +6,7 @@ from typing import Any
 
 import layerzero as lz
 import torch
-from case import BF16, H_KV, H_Q, Case, D, gathered, pages, qkv, r, sdpa
+from case import DTYPE, H_KV, H_Q, Case, D, gathered, pages, qkv, r, sdpa
 
 
 def dense_attention() -> Iterator[Case]:
@@ -97,7 +97,7 @@ def _attention_variants() -> Iterator[Case]:
         q, k, v = qkv(b, s_q, s)
         distance = torch.arange(s - s_q, s, device="cuda")[:, None] - torch.arange(s, device="cuda")
         band = (distance >= 0) & (distance < 512)
-        bias = (-slopes[:, None, None] * distance.abs()).masked_fill(distance < 0, -math.inf).to(BF16)[None]
+        bias = (-slopes[:, None, None] * distance.abs()).masked_fill(distance < 0, -math.inf).to(DTYPE)[None]
         label = f"{b} x {s_q} over {s}"
 
         def attend(q: Any = q, k: Any = k, v: Any = v, **options: Any) -> Any:
@@ -117,7 +117,7 @@ def _attention_variants() -> Iterator[Case]:
         )
         for name, options, by_hand in (
             ("softcap", {"softcap": 30.0}, {"cap": 30.0}),
-            ("sinks", {"sinks": sinks}, {"sinks": sinks.to(BF16)}),
+            ("sinks", {"sinks": sinks}, {"sinks": sinks.to(DTYPE)}),
             ("lse", {"return_lse": True}, {"lse": True}),
         ):
             yield Case(

@@ -1,5 +1,6 @@
 """One call of an operation and the torch expression that a user would write instead, with their tensors."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,8 @@ from torch.nn import functional as F
 
 H_Q, H_KV, D = 32, 8, 128
 PAGE = 16
-BF16 = torch.bfloat16
+DTYPE_NAME = os.environ.get("NO_HARM_DTYPE", "bfloat16")  # set by --dtype, before this module is imported
+DTYPE = getattr(torch, DTYPE_NAME)
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class Case:
     checked: bool = True
 
 
-def r(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
+def r(*shape: int, dtype: torch.dtype = DTYPE) -> torch.Tensor:
     """Returns N(0, 1) values on the device."""
     return torch.randn(shape, device="cuda", dtype=torch.float32).to(dtype)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import layerzero as lz
 import torch
-from case import BF16, H_KV, H_Q, PAGE, Case, D, qkv, r, sdpa
+from case import DTYPE, H_KV, H_Q, PAGE, Case, D, qkv, r, sdpa
 from torch.nn import functional as F
 
 
@@ -17,7 +17,7 @@ def latent() -> Iterator[Case]:
 
         def by_hand(qn: Any = qn, qp: Any = qp, c: Any = c, kp: Any = kp) -> Any:
             z = (qn @ c[:, 0].T + qp @ kp[:, 0].T) * scale
-            return torch.softmax(z, -1, dtype=torch.float32).to(BF16) @ c[:, 0]
+            return torch.softmax(z, -1, dtype=torch.float32).to(DTYPE) @ c[:, 0]
 
         yield Case(
             "mla_decode",
@@ -36,7 +36,7 @@ def latent() -> Iterator[Case]:
     def paged() -> torch.Tensor:
         c, p = cache[table].flatten(1, 2), pes[table].flatten(1, 2)
         z = (qn @ c.transpose(1, 2) + qp @ p.transpose(1, 2)) * scale
-        return torch.softmax(z, -1, dtype=torch.float32).to(BF16) @ c
+        return torch.softmax(z, -1, dtype=torch.float32).to(DTYPE) @ c
 
     yield Case(
         "mla_decode_paged",
@@ -65,7 +65,7 @@ def merges() -> Iterator[Case]:
     def partials() -> Any:
         z = (q.view(1, H_KV, 4, D) @ k.transpose(-1, -2) * D**-0.5).float().view(1, H_Q, 8, -1)
         lse = z.logsumexp(-1)
-        p = torch.exp(z - lse[..., None]).to(BF16).view(H_KV, 4, 8, -1).transpose(1, 2)
+        p = torch.exp(z - lse[..., None]).to(DTYPE).view(H_KV, 4, 8, -1).transpose(1, 2)
         out = p @ v.view(H_KV, 8, -1, D)
         return out.permute(1, 0, 2, 3).reshape(8, 1, H_Q, D).float(), lse.permute(2, 0, 1)
 
@@ -78,7 +78,7 @@ def merges() -> Iterator[Case]:
 
         def merge(a: Any = a, b: Any = b, sa: Any = sa, sb: Any = sb) -> Any:
             lse = torch.logaddexp(sa, sb)
-            return ((sa - lse).exp()[..., None] * a + (sb - lse).exp()[..., None] * b).to(BF16), lse
+            return ((sa - lse).exp()[..., None] * a + (sb - lse).exp()[..., None] * b).to(DTYPE), lse
 
         yield Case("merge_attention", f"{n} rows", lambda x=(a, sa, b, sb): lz.merge_attention(*x), lambda f=merge: f())
         parts, lses = r(8, n, H_Q, D, dtype=torch.float32), r(8, n, H_Q, dtype=torch.float32)

@@ -5,7 +5,7 @@ from typing import Any
 
 import layerzero as lz
 import torch
-from case import BF16, H_KV, H_Q, PAGE, Case, D, r
+from case import DTYPE, DTYPE_NAME, H_KV, H_Q, PAGE, Case, D, r
 from layerzero.backends.torch import sequences
 from torch.nn import functional as F
 
@@ -39,8 +39,8 @@ def quantisation() -> Iterator[Case]:
         yield Case(
             "dequantize",
             f"int8 by row, {label}",
-            lambda c=codes, s=scales: lz.dequantize(c, s, "int8", dtype="bfloat16"),
-            lambda c=codes, s=scales: (c.float() * s).to(BF16),
+            lambda c=codes, s=scales: lz.dequantize(c, s, "int8", dtype=DTYPE_NAME),
+            lambda c=codes, s=scales: (c.float() * s).to(DTYPE),
         )
     x = r(1024, 4096)
     groups = x.float().view(1024, -1, 128)
@@ -166,7 +166,7 @@ def experts() -> Iterator[Case]:
             for e in range(count):
                 row, slot = (ids == e).nonzero(as_tuple=True)
                 h = F.silu(F.linear(x[row], gate[e])) * F.linear(x[row], up[e])
-                out.index_add_(0, row, F.linear(h, down[e]) * weights[row, slot, None].to(BF16))
+                out.index_add_(0, row, F.linear(h, down[e]) * weights[row, slot, None].to(DTYPE))
             return out
 
         yield Case(
@@ -257,7 +257,7 @@ def delta_rule() -> Iterator[Case]:
             rest = (vf - (now * kf[..., None]).sum(-2)) * beta[:, 0, :, None]
             now = now + kf[..., None] * rest[..., None, :]
             state.copy_(now)
-            return ((now * qf[..., None]).sum(-2) * d_k**-0.5).to(BF16)[:, None]
+            return ((now * qf[..., None]).sum(-2) * d_k**-0.5).to(DTYPE)[:, None]
 
         def chunks(a: Any = (q, k, v, g, beta, state)) -> torch.Tensor:
             return sequences.gated_delta_rule(*a, None, None, d_k**-0.5, None, 1.0)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import layerzero as lz
 import torch
-from case import BF16, H_Q, Case, D, r
+from case import DTYPE, DTYPE_NAME, H_Q, Case, D, r
 from torch.nn import functional as F
 
 
@@ -88,12 +88,12 @@ def products() -> Iterator[Case]:
             "linear_quantized",
             f"{n} rows, int8",
             lambda x=x: lz.linear_quantized(x, codes, scale, "int8"),
-            lambda x=x: F.linear(x, (codes.to(BF16) * scale.to(BF16))),
+            lambda x=x: F.linear(x, (codes.to(DTYPE) * scale.to(DTYPE))),
         )
         q = r(n, H_Q, D)
         yield Case(
             "head_linear",
             f"{n} rows",
-            lambda q=q: lz.head_linear(q, heads, "bfloat16"),
+            lambda q=q: lz.head_linear(q, heads, DTYPE_NAME),
             lambda q=q: torch.einsum("nhk,hok->nho", q, heads),
         )
