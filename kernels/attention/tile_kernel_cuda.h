@@ -10,8 +10,8 @@
 #ifdef __CUDACC__
 namespace lz::attention {
 
-// kMapped: with a map of blocks. kStored: what is known of rows is in shared memory instead of registers.
-template <class T, class S, bool kMapped, bool kStored>
+// kMapped: with a map of blocks.
+template <class T, class S, bool kMapped>
 __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p) {
   constexpr int kDQ = S::kDQ, kDV = S::kDV, kKeys = S::kKeys;
   constexpr bool kLatent = S::kLatent;
@@ -22,6 +22,7 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   T* const shared_v = shared_k + 2 * S::kK;
   float* const shared_z = reinterpret_cast<float*>(shared_v + 2 * S::kV);
   __shared__ KeySpot spots[2][kKeys];
+  __shared__ CudaRow rows_of_tile[S::kRows];  // in registers they would be spilled
 
   int64_t block = blockIdx.x;
   const int kv = int(block % p.h_kv);
@@ -53,17 +54,18 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, kKeys);
   const int begin = keys.begin, end = keys.end;
 
-  static_assert(!kMapped || kKeys % kWarp == 0);
   MapWalk walk;
   const auto find = [&](int stage, int j0) {
-    if (threadIdx.x >= kKeys) return;
+    if (threadIdx.x >= (kKeys + kWarp - 1) / kWarp * kWarp) return;  // whole warps walk
     const int j = j0 + int(threadIdx.x);
+    KeySpot spot;
     if constexpr (kMapped) {
       const int32_t key = walk.Key(p, kv, b, j, end);
-      spots[stage][threadIdx.x] = {key < 0 ? -1 : 0, key};
+      spot = {key < 0 ? -1 : 0, key};
     } else {
-      spots[stage][threadIdx.x] = SpotOf(p, seq, b, j, end);
+      spot = SpotOf(p, seq, b, j, end);
     }
+    if (threadIdx.x < kKeys) spots[stage][threadIdx.x] = spot;
   };
   const auto copy = [&](int stage) {
     CopyKeys<T, kDQ, S::kMore, kKeys, S::kThreads>(shared_k + stage * S::kK, spots[stage], p.k, p.k_more, kv,
@@ -75,34 +77,18 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   };
   find(0, begin);
   CopyQueries<T, S>(shared_q, p, queries, b, kv, row0);
+  if (threadIdx.x < S::kRows) {
+    rows_of_tile[threadIdx.x] = RowOf(p, queries, row0 + int(threadIdx.x), kv, seq.length);
+  }
   __syncthreads();
   copy(0);
   find(1, begin + kKeys);
 
   // Of this lane: of each band rows g and g + 8.
   const int g = lane / 4, t = lane % 4;
-  __shared__ CudaRow stored[kStored ? S::kRows : 1];
-  CudaRow kept_rows[kStored ? 1 : S::kBands][2];
-  const auto number = [&](int m, int i) { return warp * S::kRowsOfWarp + m * 16 + g + 8 * i; };  // in the tile
   const auto row = [&](int m, int i) -> const CudaRow& {
-    if constexpr (kStored) {
-      return stored[number(m, i)];
-    } else {
-      return kept_rows[m][i];
-    }
+    return rows_of_tile[warp * S::kRowsOfWarp + m * 16 + g + 8 * i];
   };
-#pragma unroll
-  for (int m = 0; m < S::kBands; ++m) {
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const CudaRow found = RowOf(p, queries, row0 + number(m, i), kv, seq.length);
-      if constexpr (kStored) {
-        if (t == 0 && half == 0) stored[number(m, i)] = found;
-      } else {
-        kept_rows[m][i] = found;
-      }
-    }
-  }
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
   float out[S::kBands][kColumns / 8][4] = {}, top[S::kBands][2], sum[S::kBands][2] = {};
 #pragma unroll
@@ -136,7 +122,6 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   }
 
   WaitForCopies<0>();  // of a split without keys
-  if constexpr (kStored) __syncthreads();
 
   const float value_unit = p.v_scale.data ? At(p.v_scale, kv) : 1.0f;
 #pragma unroll
@@ -167,11 +152,11 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   }
 }
 
-template <class T, class S, bool kMapped = false, bool kStored = kMapped>
+template <class T, class S, bool kMapped = false>
 int32_t LaunchTileOf(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  constexpr auto kKernel = &TileAttention<T, S, kMapped, kStored>;
+  constexpr auto kKernel = &TileAttention<T, S, kMapped>;
   if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
   kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
@@ -186,7 +171,7 @@ int32_t LaunchTilesOfHeads(const CudaProblem& p, void* stream) {
                  : LaunchTileOf<T, TileShape<64, 64, 64, 64, 1, 1, false>, kMapped>(p, stream);
   }
   if (d <= 128) {
-    return large ? LaunchTileOf<T, TileShape<128, 128, 128, 32, 2, 1, false>, kMapped>(p, stream)
+    return large ? LaunchTileOf<T, TileShape<128, 128, 128, 48, 2, 1, false>, kMapped>(p, stream)
                  : LaunchTileOf<T, TileShape<128, 128, 128, 64, 1, 1, false>, kMapped>(p, stream);
   }
   return LaunchTileOf<T, TileShape<256, 256, 256, 32, 1, 1, false>, kMapped>(p, stream);
