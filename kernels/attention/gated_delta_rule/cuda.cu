@@ -1,5 +1,5 @@
-// The gated delta rule on CUDA, position by position: a block has some columns of a head's state in registers. Lanes of
-// eight share a column, each with some of its rows; queries, keys, gates and values come in tiles of positions to
+// The gated delta rule on CUDA, position by position: a block has some columns of a head's state in registers. Eight
+// lanes share two columns, each with some of their rows; queries, keys, gates and values come in tiles of positions to
 // shared memory, the next tile while those before it are used.
 //   query, key [b, s, h_k, d_k], value, output [b, s, h_v, d_v]  f32|f16|bf16     g, beta [b, s, h_v], a_log, dt_bias
 //   [h_v] f64|f32|f16|bf16     state [b, h_v, d_k, d_v] f32 (read and written)     last axis dense
@@ -12,7 +12,7 @@ namespace {
 using namespace lz::ops::attention_gated_delta_rule;
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kLanesOfColumn = 8, kColumns = kThreads / kLanesOfColumn;
+constexpr int kLanesOfPair = 8, kColumns = 2 * kThreads / kLanesOfPair;  // columns go in pairs
 constexpr int kTile = 2048;  // elements of a tile's keys, and of its queries
 constexpr int kMostKeyDim = 256;
 
@@ -27,6 +27,7 @@ struct Problem {
   int64_t state_b, state_h, state_row, a_log_h, dt_bias_h;
   int64_t s;
   int32_t h_v, group, d_k, d_v, slices;
+  bool pairs;  // of the state may be loaded at once
   DType g_type, beta_type, a_log_type, dt_bias_type;
   float scale, l2_eps, beta_scale;
   bool l2;
@@ -95,11 +96,13 @@ struct Tile {
   float v[kSteps][kColumns], product[kSteps], decay[kSteps], beta[kSteps];
 
   template <class T>
-  __device__ void Store(const Problem& p, const Loaded<T, kDK>& from, const Rate& rate) {
+  __device__ void Store(const Problem& p, const Loaded<T, kDK>& from, const Rate& rate, int steps) {
     using L = Loaded<T, kDK>;
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
 #pragma unroll
     for (int i = 0; i < L::kOfWarp; ++i) {
+      const int step = warp + i * kWarps;
+      if (step >= steps) break;
       float qq = 0, kk = 0, qk = 0;
 #pragma unroll
       for (int e = 0; e < L::kOfLane; ++e) {
@@ -111,7 +114,6 @@ struct Tile {
         of_q *= 1.0f / sqrtf(WarpSum(qq) + p.l2_eps);
         of_k = 1.0f / sqrtf(WarpSum(kk) + p.l2_eps);
       }
-      const int step = warp + i * kWarps;
 #pragma unroll
       for (int e = 0; e < L::kOfLane; ++e) {
         const int d = lane + e * kWarp;
@@ -135,73 +137,88 @@ struct Tile {
 template <class T, int kDK>
 __global__ void __launch_bounds__(kThreads) DeltaRule(const Problem p) {
   using L = Loaded<T, kDK>;
-  constexpr int kQuads = kDK / (4 * kLanesOfColumn);  // of rows, of a lane
+  constexpr int kQuads = kDK / (4 * kLanesOfPair);  // of rows, of a lane
   __shared__ Tile<kDK> tile;
   int64_t block = blockIdx.x;
   const int column0 = int(block % p.slices) * kColumns;
   block /= p.slices;
   const int h = int(block % p.h_v), b = int(block / p.h_v);
-  const int part = threadIdx.x % kLanesOfColumn, mine = threadIdx.x / kLanesOfColumn, column = column0 + mine;
+  const int part = threadIdx.x % kLanesOfPair, mine = threadIdx.x / kLanesOfPair * 2, column = column0 + mine;
   const Rate rate = RateOf(p, h);
 
   L next;
   next.Load(p, b, h, column0, 0);
-  // Of this lane: rows 4 (part + 8 m) up to 4 more of its column.
-  float* const state = p.state + b * p.state_b + h * p.state_h + column;
-  const auto row = [&](int m, int i) { return 4 * (part + kLanesOfColumn * m) + i; };
-  float s[kQuads][4];
+  // Of this lane: rows 4 (part + 8 m) up to 4 more of two columns.
+  float2 s[kQuads][4];
+  const auto each = [&](auto&& body) {  // body(element, its place, whether both columns exist, whether one does)
 #pragma unroll
-  for (int m = 0; m < kQuads; ++m) {
+    for (int m = 0; m < kQuads; ++m) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      s[m][i] = row(m, i) < p.d_k && column < p.d_v ? state[row(m, i) * p.state_row] : 0.0f;
+      for (int i = 0; i < 4; ++i) {
+        const int row = 4 * (part + kLanesOfPair * m) + i;
+        float* at = p.state + b * p.state_b + h * p.state_h + row * p.state_row + column;
+        body(s[m][i], at, row < p.d_k && column + 1 < p.d_v, row < p.d_k && column < p.d_v);
+      }
     }
-  }
+  };
+  each([&](float2& x, const float* at, bool both, bool one) {
+    if (p.pairs) {
+      x = both ? *reinterpret_cast<const float2*>(at) : float2{0, 0};
+    } else {
+      x = {one ? at[0] : 0.0f, both ? at[1] : 0.0f};
+    }
+  });
   T* out = static_cast<T*>(p.out) + b * p.out_at.b + h * p.out_at.h + column;
   for (int64_t t0 = 0; t0 < p.s; t0 += L::kSteps) {
+    const int steps = t0 + L::kSteps < p.s ? L::kSteps : int(p.s - t0);
     __syncthreads();  // the tile before is done with
-    tile.Store(p, next, rate);
+    tile.Store(p, next, rate, steps);
     __syncthreads();
     next.Load(p, b, h, column0, t0 + L::kSteps);
-    const int steps = t0 + L::kSteps < p.s ? L::kSteps : int(p.s - t0);
     for (int t = 0; t < steps; ++t, out += p.out_at.s) {
       const float decay = tile.decay[t];
-      float seen[2] = {}, read[2] = {};
+      float2 seen[2] = {}, read[2] = {};
       float4 key[kQuads];
 #pragma unroll
       for (int m = 0; m < kQuads; ++m) {
-        key[m] = tile.k[t][part + kLanesOfColumn * m];
-        const float4 q = tile.q[t][part + kLanesOfColumn * m];
+        key[m] = tile.k[t][part + kLanesOfPair * m];
+        const float4 q = tile.q[t][part + kLanesOfPair * m];
         const float ks[4] = {key[m].x, key[m].y, key[m].z, key[m].w}, qs[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          s[m][i] *= decay;
-          seen[i % 2] += s[m][i] * ks[i];
-          read[i % 2] += s[m][i] * qs[i];
+          float2& x = s[m][i];
+          x.x *= decay, x.y *= decay;
+          seen[i % 2].x += x.x * ks[i], seen[i % 2].y += x.y * ks[i];
+          read[i % 2].x += x.x * qs[i], read[i % 2].y += x.y * qs[i];
         }
       }
-      float all = seen[0] + seen[1], result = read[0] + read[1];
+      float sums[4] = {seen[0].x + seen[1].x, seen[0].y + seen[1].y, read[0].x + read[1].x, read[0].y + read[1].y};
 #pragma unroll
-      for (int step = kLanesOfColumn / 2; step > 0; step /= 2) {
-        all += __shfl_xor_sync(0xffffffffu, all, step);
-        result += __shfl_xor_sync(0xffffffffu, result, step);
+      for (int step = kLanesOfPair / 2; step > 0; step /= 2) {
+#pragma unroll
+        for (float& sum : sums) sum += __shfl_xor_sync(0xffffffffu, sum, step);
       }
-      const float change = tile.beta[t] * (tile.v[t][mine] - all);
+      const float beta = tile.beta[t];
+      const float2 change = {beta * (tile.v[t][mine] - sums[0]), beta * (tile.v[t][mine + 1] - sums[1])};
 #pragma unroll
       for (int m = 0; m < kQuads; ++m) {
-        s[m][0] += key[m].x * change, s[m][1] += key[m].y * change;
-        s[m][2] += key[m].z * change, s[m][3] += key[m].w * change;
+        const float ks[4] = {key[m].x, key[m].y, key[m].z, key[m].w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[m][i].x += ks[i] * change.x, s[m][i].y += ks[i] * change.y;
       }
-      if (part == 0 && column < p.d_v) *out = FromFloat<T>(result + tile.product[t] * change);
+      const float product = tile.product[t];
+      if (part == 0 && column < p.d_v) out[0] = FromFloat<T>(sums[2] + product * change.x);
+      if (part == 0 && column + 1 < p.d_v) out[1] = FromFloat<T>(sums[3] + product * change.y);
     }
   }
-#pragma unroll
-  for (int m = 0; m < kQuads; ++m) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (row(m, i) < p.d_k && column < p.d_v) state[row(m, i) * p.state_row] = s[m][i];
+  each([&](const float2& x, float* at, bool both, bool one) {
+    if (p.pairs) {
+      if (both) *reinterpret_cast<float2*>(at) = x;
+    } else {
+      if (one) at[0] = x.x;
+      if (both) at[1] = x.y;
     }
-  }
+  });
 }
 
 template <class T, int kDK>
@@ -241,6 +258,8 @@ int32_t Launch(const lz_kernel_args* args) {
                .d_k = int32_t(axes[kDK]),
                .d_v = int32_t(axes[kDV]),
                .slices = int32_t((axes[kDV] + kColumns - 1) / kColumns),
+               .pairs = ((state.strides[0] | state.strides[1] | state.strides[2] | axes[kDV]) & 1) == 0 &&
+                        reinterpret_cast<uintptr_t>(Data<float>(state)) % sizeof(float2) == 0,
                .g_type = DTypeOf(t[kG]),
                .beta_type = DTypeOf(t[kBeta]),
                .scale = float(s[kScale].value.f),
@@ -274,7 +293,7 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
      .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
+     .priority = 80,
      .deterministic = true,
      .cuda_graph_safe = true,
      .launch = &Launch},
