@@ -49,9 +49,9 @@ constexpr auto kFewConstraints = attention::Joined(kConstraints, {{"R", Rel::kLe
 // All rows of a tile see the same keys, so no hidden value is loaded.
 constexpr auto kTileConstraints = attention::Joined(kConstraints, {{"q.alignment", Rel::kGe, 4}});
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    attention::FewSpec<&MakeProblem>("cuda.attention.sparse.block.few", "attention.sparse.block", kNotYetMeasured,
-                                     kFewConstraints),
-    attention::TileSpec<&MakeProblem>("cuda.attention.sparse.block", "attention.sparse.block", kNotYetMeasured,
+    attention::FewSpec<&MakeProblem>("cuda.attention.sparse.block.few", "attention.sparse.block",
+                                     attention::kBeforeGathers, kFewConstraints),
+    attention::TileSpec<&MakeProblem>("cuda.attention.sparse.block", "attention.sparse.block", attention::kBest,
                                       kTileConstraints),
 });
 }  // namespace

@@ -51,7 +51,7 @@ constexpr auto kConstraints = attention::WithHeadDims({
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.sparse.variable_block", "attention.sparse.variable_block",
-                                      kNotYetMeasured, kConstraints),
+                                      attention::kBest, kConstraints),
 });
 }  // namespace
 }  // namespace lz
