@@ -13,7 +13,7 @@ pytest.importorskip("typer")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero, cli  # noqa: E402
-from layerzero.bench import operations  # noqa: E402
+from layerzero.bench import operations, ranking  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -181,7 +181,7 @@ def test_records_decide_what_runs(folder):
     assert set(case.samples) >= {"hwy.norm.rms", "torch.rms_norm"}
     case.samples = {"hwy.norm.rms": [9.0] * 4, "torch.rms_norm": [1.0] * 4}
     assert operations._chosen(case) == "hwy.norm.rms"
-    operations._use(operations.records([case]))
+    operations.use(operations.records([case]))
     assert operations._chosen(case) == "torch.rms_norm"
     winner = next(c for c in lz.explain("rms_norm", **case.call).candidates if c.kernel_id == "torch.rms_norm")
     assert any(term.name == "measured" for term in winner.terms)
@@ -202,7 +202,7 @@ def test_a_written_prior_is_read_by_the_next_process(folder, tmp_path, capfd, mo
     for case in cases:
         operations.measure(case, 4)
         case.samples = {kernel: [1.0 if kernel.startswith("torch") else 9.0] * 4 for kernel in case.samples}
-    assert operations.write_prior(cases, tmp_path / "cache/prior.records.json") >= 10
+    assert operations.write_prior(operations.records(cases), tmp_path / "cache/prior.records.json") >= 10
     script = (
         "import torch, layerzero as lz; print(lz.which('rms_norm', torch.ones(1, 64), torch.ones(64))['kernel_id'])"
     )
@@ -255,7 +255,7 @@ def rows_of(**columns):
             "p95_us": 1000.0,
             "samples": 20,
             "variance_us": 0.0,
-            "protocol": operations.PROTOCOL,
+            "protocol": ranking.PROTOCOL,
             "warmup_runs": 1,
             "timer": "wall",
             "interleaved": True,
@@ -272,7 +272,7 @@ def rows_of(**columns):
 
 
 def chosen_with(rows):
-    operations._use(rows)
+    operations.use(rows)
     return lz.which("linear", X, W)["kernel_id"]
 
 
@@ -282,7 +282,7 @@ def test_records_of_this_protocol_and_version_decide():
 
 
 def test_records_of_another_protocol_do_not():
-    by_priority, (_, rows) = chosen_with([]), rows_of(protocol=operations.PROTOCOL + 998)
+    by_priority, (_, rows) = chosen_with([]), rows_of(protocol=ranking.PROTOCOL + 998)
     assert chosen_with(rows) == by_priority
     assert lz.doctor().counters.measured_records == 0
 
@@ -310,4 +310,4 @@ def test_cold_times_decide_where_there_are_warm_ones_too():
 
 def test_the_protocol_of_measuring_is_the_library_s():
     header = (ROOT / "src/perfdb/record.h").read_text()
-    assert f"kProtocol = {operations.PROTOCOL};" in header
+    assert f"kProtocol = {ranking.PROTOCOL};" in header

@@ -40,7 +40,7 @@ def _parse(operation: str, line: str) -> dict[str, Any]:
         match = _TENSOR.fullmatch(text) if kind == "tensor" else None
         if kind == "tensor" and (match is None or match["dtype"] not in _DTYPES):
             raise InvalidRequestError(f"{operation}: {name}", "dtype[sizes] with a fill, see bench/draw.py", repr(text))
-        read = {"int": int, "float": float, "bool": lambda t: t == "true"}.get(kind, str)
+        read: Any = {"int": int, "float": float, "bool": lambda t: t == "true"}.get(kind, str)
         found[name] = match or read(text)
     layout = next(iter(contracts()[operation]["layouts"]), None)
     return ({"layout": layout} if layout else {}) | found
@@ -85,7 +85,7 @@ def _values(
     match: re.Match[str], shape: tuple[int, ...], dtype: Any, device: str, generator: torch.Generator
 ) -> torch.Tensor:
     numel, integers = math.prod(shape), not dtype.is_floating_point
-    on = {"device": device, "generator": generator}
+    on: Any = {"device": device, "generator": generator}
     if match["values"] is not None:
         values = [float(value) for value in match["values"].split(",")]
         filled = torch.tensor(values, device=device, dtype=torch.float64).to(dtype)

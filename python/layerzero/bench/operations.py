@@ -6,9 +6,7 @@ Selection is judged on held-out rounds: records come from the even rounds, the r
 of the best) from the odd ones.
 """
 
-import datetime
 import itertools
-import json
 import math
 import random
 import re
@@ -24,14 +22,13 @@ import torch
 import layerzero as lz
 from layerzero import _layerzero, perf_records
 from layerzero.bench.cases import arguments_of
+from layerzero.bench.ranking import FOLDS, record, use
 from layerzero.contracts import contracts
 from layerzero.errors import NotInstalledError
 
 SAMPLE_SECONDS = 0.002
 COLD_BYTES = 96 << 20  # more than a share of the last-level cache, so that reads come from memory
-PROTOCOL = 1
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}  # relative L2 norm
-FOLDS = 5  # folds of held-out calls
 
 
 def cases_folder() -> Path:
@@ -80,7 +77,8 @@ def read_cases(text: str, operation: str) -> Iterator[Case]:
             for loop in line.split(";"):
                 names, _, values = loop.strip().removeprefix("for ").partition(" in ")
                 keys = names.split(",")
-                loops.append([dict(zip(keys, value.split(","), strict=True)) for value in values.split()])
+                parts = [value.split(",") if len(keys) > 1 else [value] for value in values.split()]
+                loops.append([dict(zip(keys, one, strict=True)) for one in parts])
             combinations = [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*loops)]
             continue
         for names_and_values in combinations:
@@ -212,51 +210,17 @@ def measure(case: Case, rounds: int) -> None:
 
 def records(cases: list[Case], rounds: slice = slice(None)) -> list[dict[str, Any]]:
     """Returns measured records (schemas/records.schema.json) of these rounds for every call with several kernels."""
-    version, build = _layerzero.build_id()
-    device, now = _layerzero.device_id("cpu"), datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    device = _layerzero.device_id("cpu")
     kernels = {k.kernel_id: k for k in lz.list_kernels()}
     made = {}
     for case in cases:
         if len(case.samples) < 2:
             continue
         for kernel, samples in case.samples.items():
-            us = samples[rounds]
-            axes = case.about["axes"]
-            row = {
-                "kernel_id": kernel,
-                "operation": case.about["operation"],
-                "device_id": device,
-                "sm_version": 0,
-                "dtype": case.about["dtype"],
-                "head_dim": axes.get("d_qk", 0),
-                "seq_bucket": axes.get("s_kv", 0),
-                "batch_bucket": axes.get("b", axes.get("...", 0)),
-                "axes": axes,
-                "options": case.about["options"],
-                "cache_state": "cold" if case.cold else "warm",
-                "execution": "eager",
-                "median_us": statistics.median(us),
-                "p95_us": sorted(us)[math.ceil(0.95 * (len(us) - 1))],
-                "samples": len(us),
-                "variance_us": statistics.variance(us) if len(us) > 1 else 0.0,
-                "protocol": PROTOCOL,
-                "warmup_runs": 1,
-                "timer": "wall",
-                "interleaved": True,
-                "kernel_version": str(kernels[kernel].version),
-                "layerzero_version": version,
-                "build_id": build,
-                "backend": kernel.partition(".")[0],
-                "backend_version": kernels[kernel].library_version,
-                "torch_version": torch.__version__,
-                "measured_at": now,
-            }
+            state = "cold" if case.cold else "warm"
+            row = record(case.about, kernels[kernel], samples[rounds], device_id=device, cache_state=state)
             made[(kernel, *(str(row[k]) for k in ("operation", "dtype", "axes", "options", "cache_state")))] = row
     return list(made.values())
-
-
-def _use(rows: list[dict[str, Any]]) -> None:
-    _layerzero.use_prior(json.dumps({"schema_version": "1.0", "records": rows}), "bench ops")
 
 
 def _spread(case: Case) -> float:
@@ -294,14 +258,14 @@ def selection(cases: list[Case]) -> dict[str, Any]:
         return {}
     chosen: dict[str, dict[int, str]] = {"priorities": {}, "measured": {}, "held_out": {}}
     try:
-        _use([])
+        use([])
         chosen["priorities"] = {id(c): _chosen(c) for c in rivals}
-        _use(records(rivals, slice(None, None, 2)))
+        use(records(rivals, slice(None, None, 2)))
         chosen["measured"] = {id(c): _chosen(c) for c in rivals}
         order = random.Random(7).sample(rivals, len(rivals))
         for fold in range(FOLDS):
             out = {id(case) for case in order[fold::FOLDS]}
-            _use(records([c for c in rivals if id(c) not in out], slice(None, None, 2)))
+            use(records([c for c in rivals if id(c) not in out], slice(None, None, 2)))
             chosen["held_out"] |= {id(c): _chosen(c) for c in rivals if id(c) in out}
     finally:
         _layerzero.use_prior()
@@ -414,13 +378,19 @@ def _row(case: Case, roof: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None = None) -> dict[str, Any]:
-    """Returns the whole report; `records(cases)` afterwards returns the prior."""
+def run(
+    cases: list[Case], rounds: int = 14, seconds: float | None = None, on_step: Callable[..., None] | None = None
+) -> dict[str, Any]:
+    """Returns the whole report; `records(cases)` afterwards returns the prior. `seconds`: no case begins later."""
     interrupted = {}
+    start = time.monotonic()
     with torch.inference_mode():
         roof = roofs()
         try:
-            for case in cases:
+            for number, case in enumerate(cases):
+                if seconds is not None and time.monotonic() - start > seconds:
+                    interrupted = {"out_of_time": len(cases) - number}
+                    break
                 measure(case, rounds)
                 if on_step:
                     on_step(case.operation)
@@ -440,10 +410,12 @@ def run(cases: list[Case], rounds: int = 14, on_step: Callable[..., None] | None
     }
 
 
-def write_prior(cases: list[Case], path: Path) -> int:
-    """Writes the records of all rounds to the file that selections on this machine read; returns their number."""
+def write_prior(rows: list[dict[str, Any]], path: Path) -> int:
+    """Writes records to the file that selections on this machine read; returns their number. The file's records of other
+    devices, and of operations that were not measured now, stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = records(cases)
-    perf_records.write(path, rows)
+    measured = {(row["device_id"], row["operation"]) for row in rows}
+    kept = perf_records.read(path) if path.exists() else []
+    perf_records.write(path, [row for row in kept if (row["device_id"], row["operation"]) not in measured] + rows)
     _layerzero.use_prior()
     return len(rows)

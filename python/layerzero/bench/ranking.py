@@ -6,6 +6,7 @@ fastest by the first two) is taken on the third. The prior that is written has a
 """
 
 import datetime
+import functools
 import json
 import math
 import random
@@ -108,12 +109,16 @@ def record(about: dict[str, Any], kernel: Any, us: Sequence[float], **columns: A
     } | columns
 
 
+@functools.lru_cache(maxsize=4096)
+def _kernel(operation: str, kernel_id: str) -> Any:
+    return next(k for k in lz.list_kernels(operation) if k.kernel_id == kernel_id)
+
+
 def records(rankings: Iterable[Ranking], parts: Iterable[int] = range(PARTS), **device: Any) -> list[dict[str, Any]]:
     """Returns the records of every call with several kernels; of one that keeps to its default, only the default's.
 
     `device`: columns "device_id", "sm_version" and what is known besides.
     """
-    kernels = {k.kernel_id: k for k in lz.list_kernels()}
     made, wanted = {}, set(parts)
     for r in rankings:
         if len(r.samples) < 2:
@@ -123,7 +128,7 @@ def records(rankings: Iterable[Ranking], parts: Iterable[int] = range(PARTS), **
                 continue
             us = [value for number, value in by_round.items() if number % PARTS in wanted]
             columns = {"cache_state": "cold" if r.cold else "warm", "execution": r.execution, "timer": "cuda_event"}
-            row = record(r.about, kernels[kernel], us, **columns, **device)
+            row = record(r.about, _kernel(r.operation, kernel), us, **columns, **device)
             made[(kernel, r.execution, r.cold, *(str(row[k]) for k in ("operation", "dtype", "axes", "options")))] = row
     return list(made.values())
 

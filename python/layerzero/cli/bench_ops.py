@@ -1,7 +1,8 @@
 """layerzero bench ops."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,31 +14,110 @@ from layerzero.host.optional import need
 
 def command(
     operations: Annotated[str | None, typer.Option(help="flat names, comma-separated; default: all")] = None,
-    rounds: Annotated[int, typer.Option(help="interleaved rounds of each timing", min=4)] = 14,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N")] = "cpu",
+    rounds: Annotated[
+        int | None, typer.Option(help="interleaved rounds of each timing: 14 on the CPU, 12 on a GPU", min=4)
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="no call is begun later than this", min=1)] = None,
     cases: Annotated[Path | None, typer.Option(help="a folder of .cases files instead of bench/ops")] = None,
     write_prior: Annotated[bool, typer.Option(help="let the times decide on this machine from now on")] = False,
+    records: Annotated[Path | None, typer.Option(help="write the records to this file too")] = None,
     json: Json = False,
 ) -> None:
-    """Measures every kernel of each call and the regret of the choice; --write-prior writes a measured prior."""
+    """Measures every kernel of each call and the regret of the choice; --write-prior writes a measured prior.
+
+    On a GPU calls are timed one by one and in CUDA graphs, after a comparison with the reference in FP64.
+    """
     for name in operations.split(",") if operations else ():
         known_name("--operations", "a known operation", name.strip(), operation_names(), "see `layerzero list`")
     need("torch", what="bench ops")
-    from layerzero.bench.operations import all_cases, run
+    on_gpu = device != "cpu"
+    if on_gpu:
+        device = cuda_device(device)
+    from layerzero.bench.operations import all_cases, cases_folder
     from layerzero.bench.operations import write_prior as write
     from layerzero.models.disk_cache import cache_dir
 
+    folder = cases or (cases_folder() / "cuda" if on_gpu else None)
     chosen = None if operations is None else [name.strip() for name in operations.split(",")]
-    found = all_cases(chosen, cases)
+    found = all_cases(chosen, folder)
     missing = set(chosen or ()) - {case.operation for case in found}
     if missing or not found:
-        names = sorted({case.operation for case in all_cases(None, cases)})
+        names = sorted({case.operation for case in all_cases(None, folder)})
         raise InvalidRequestError("--operations", f"some of {', '.join(names)}", repr(", ".join(sorted(missing))))
     with progress("calls", total=len(found)) as step:
-        report = run(found, rounds, on_step=step)
+        report, rows = _measured(found, device, rounds, seconds, step)
+    if records is not None:
+        write(rows, records)
     if write_prior and "interrupted" not in report:
         path = cache_dir() / "prior.records.json"
-        report["prior"] = {"path": str(path), "records": write(found, path)}
-    finish(report, json, _print)
+        report["prior"] = {"path": str(path), "records": write(rows, path)}
+    finish(report, json, _print_rankings if on_gpu else _print)
+
+
+def cuda_device(name: str) -> str:
+    """Returns cuda:N; refuses another name, and a device that torch does not have."""
+    import torch
+
+    number = name.removeprefix("cuda").removeprefix(":") or "0"
+    if not name.startswith("cuda") or not number.isdecimal():
+        raise InvalidRequestError("--device", "cpu, cuda or cuda:N", repr(name))
+    if not torch.cuda.is_available() or int(number) >= torch.cuda.device_count():
+        got = f"{torch.cuda.device_count()} devices" if torch.cuda.is_available() else "no CUDA device"
+        raise InvalidRequestError("--device", f"the CUDA device {number}", got, "see `layerzero doctor`")
+    return f"cuda:{number}"
+
+
+def _measured(
+    found: list[Any], device: str, rounds: int | None, seconds: float | None, step: Callable[..., None]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Returns the report and the records."""
+    if device != "cpu":
+        from layerzero.bench import gpu, ranking
+
+        if rounds is not None and rounds < 6:
+            raise InvalidRequestError("--rounds", "at least 6 on a GPU: they are dealt to three parts", str(rounds))
+        report, rankings = gpu.run(found, rounds or 12, seconds, step, device)
+        return report, ranking.records(rankings, **gpu.device_columns(device))
+    from layerzero.bench import operations
+
+    report = operations.run(found, rounds or 14, seconds, step)
+    return report, operations.records(found)
+
+
+def _print_rankings(report: dict) -> None:
+    """Every call with its kernels, fastest first, then what follows from them."""
+    rows = []
+    for call in report["calls"]:
+        best, *others = call["kernels"]
+        mark = "" if call["chosen"] in (best["kernel_id"], "") else f", chosen: {call['chosen']}"
+        slower = ", ".join(f"{k['kernel_id']} {k['us'] / best['us']:.2f}x" for k in others) + mark
+        interval = f"{best['us']:.1f} ({best['low_us']:.1f} to {best['high_us']:.1f})"
+        where = call["execution"] + (", cold" if call["cold"] else "")
+        rows.append(
+            [call["name"], call["call"], where, best["kernel_id"], interval, slower, f"{call['aa_spread']:.3f}"]
+        )
+    columns = ["operation", "call", "as", "best", "us (95 %)", "the others", "A/A spread"]
+    print_table(f"Kernels of each call on {report['device_id']}", columns, rows)
+    for call in report["calls"]:
+        for kernel, problem in call["wrong"].items() if call["execution"] == "eager" else ():
+            print(f"WRONG, not timed: {kernel}: {problem}: {call['name']} {call['call']}")
+    for call, problem in report["failed"].items():
+        print(f"not measured: {call}: {problem}")
+    for mode, by_choice in report["regret"].items():
+        for how, regret in by_choice.items():
+            if not regret:  # no choice was timed
+                continue
+            print(
+                f"regret, {mode}, {how.replace('_', ' ')}: mean {regret['mean']:.3f}, p99 {regret['p99']:.2f}", end=""
+            )
+            print(f", worst {regret['max']:.2f} over {regret['calls']} calls ({regret['worst']})")
+    kept = [call for call in report["calls"] if len(call["kernels"]) > 1 and not call["has_entry"]]
+    print(f"{len(kept)} calls keep to their default, because what their records choose was not as fast on other rounds")
+    routed = {name: us for name, us in report["passthrough_us"].items() if us is not None}
+    print("routing alone, us: " + ", ".join(f"{name} {us:.1f}" for name, us in sorted(routed.items())))
+    if "prior" in report:
+        print(f"{report['prior']['records']} records in {report['prior']['path']}: they decide from now on")
 
 
 def _print(report: dict) -> None:
