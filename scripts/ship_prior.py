@@ -1,12 +1,15 @@
 """Converts a machine's measured records to the prior that the library ships for its kind:
-devices/priors/<machine>.json.
+devices/priors/<machine>.json, or devices/priors/<GPU>.json.
 
   layerzero bench ops --write-prior && scripts/ship_prior.py ~/.cache/layerzero/prior.records.json
-Keeps operations whose best kernel depends on the sizes, and of these the calls that the nearest kept call mispredicts.
+  layerzero bench ops --device cuda --records gpu.json && scripts/ship_prior.py gpu.json
+Keeps operations whose best kernel depends on the sizes (of a GPU all), and of these the calls that the nearest kept call
+mispredicts.
 """
 
 import json
 import math
+import re
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -19,30 +22,36 @@ ROOT = Path(__file__).resolve().parent.parent
 OPERATIONS = ("mlp.linear", "attention.")
 NEAR = 2  # doublings, over all axes
 ALIKE = 1.1  # ratio of times that count as equal
+ALIKE_ON_GPU = 1.02  # which repeats its times better
+POOLS = ("blocks", "pages")  # axes that separate no calls (src/perfdb/prior.h)
 
 
 def distance(a: dict[str, int], b: dict[str, int]) -> float:
-    return sum(abs(math.log2(max(a[name], 1)) - math.log2(max(b[name], 1))) for name in a)
+    return sum(abs(math.log2(max(a[name], 1)) - math.log2(max(b[name], 1))) for name in a if name not in POOLS)
 
 
-def says_the_same(kept: dict[str, float], call: dict[str, float]) -> bool:
+def says_the_same(kept: dict[str, float], call: dict[str, float], alike: float) -> bool:
     best = min(kept, key=lambda kernel: kept[kernel])
-    return kept.keys() == call.keys() and call[best] <= ALIKE * min(call.values())
+    return kept.keys() == call.keys() and call[best] <= alike * min(call.values())
 
 
-def thinned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    calls: dict[str, list[dict[str, Any]]] = defaultdict(list)
+def kind_of(row: dict[str, Any]) -> tuple[str, ...]:
+    """Returns what the calls have in common that are compared by their axes."""
+    names = ("operation", "dtype", "options", "cache_state", "execution")
+    return tuple(json.dumps(row.get(name)) for name in names)
+
+
+def thinned(rows: list[dict[str, Any]], alike: float) -> list[dict[str, Any]]:
+    calls: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
-        calls[json.dumps([row["operation"], row["dtype"], row["axes"], row.get("options"), row["cache_state"]])].append(
-            row
-        )
-    kept: dict[tuple[str, str, str, str], list[tuple[dict[str, int], dict[str, float]]]] = defaultdict(list)
+        calls[(*kind_of(row), json.dumps(row["axes"]))].append(row)
+    kept: dict[tuple[str, ...], list[tuple[dict[str, int], dict[str, float]]]] = defaultdict(list)
     left = []
     for group in calls.values():
         first, times = group[0], {row["kernel_id"]: row["median_us"] for row in group}
-        known = kept[first["operation"], first["dtype"], json.dumps(first.get("options")), first["cache_state"]]
+        known = kept[kind_of(first)]
         nearest = min(known, key=lambda call: distance(call[0], first["axes"]), default=None)
-        if nearest and distance(nearest[0], first["axes"]) <= NEAR and says_the_same(nearest[1], times):
+        if nearest and distance(nearest[0], first["axes"]) <= NEAR and says_the_same(nearest[1], times, alike):
             continue
         known.append((first["axes"], times))
         left += group
@@ -54,9 +63,15 @@ def main() -> None:
     # The build of a C library is only known on the measuring machine.
     of_libraries = {kernel["kernel_id"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["library"]}
     records = [r for r in document["records"] if r["kernel_id"] not in of_libraries]
-    rows = thinned([r for r in records if r["operation"].startswith(OPERATIONS)])
+    gpus = {r["device_id"] for r in records if r.get("sm_version")}
+    if gpus:
+        (gpu,) = gpus  # a file has one device's records
+        rows = thinned([r for r in records if r["device_id"] == gpu], ALIKE_ON_GPU)
+        name = re.sub(r"[^a-z0-9]+", "-", gpu.partition(",")[0].lower())
+    else:
+        rows, name = thinned([r for r in records if r["operation"].startswith(OPERATIONS)], ALIKE), machine()
     lines = [json.dumps({k: v for k, v in row.items() if v not in (None, {})}) for row in rows]
-    path = ROOT / f"devices/priors/{machine()}.json"
+    path = ROOT / f"devices/priors/{name}.json"
     path.parent.mkdir(exist_ok=True)
     body = ",\n".join(lines)
     path.write_text(f'{{"schema_version": "1.0", "records": [\n{body}\n]}}\n', encoding="utf-8")

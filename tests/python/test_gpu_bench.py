@@ -1,9 +1,11 @@
 """`layerzero bench ops --device cuda` without a GPU: what it draws, checks, times and concludes, over stand-ins for CUDA's
 events and graphs, and simulated devices."""
 
+import contextlib
 import json
 import random
 import time
+from pathlib import Path
 
 import layerzero as lz
 import pytest
@@ -16,6 +18,7 @@ from layerzero.bench import draw, gpu, operations, ranking  # noqa: E402
 from layerzero.bench.ranking import Ranking  # noqa: E402
 from layerzero.torch.references import call_reference  # noqa: E402
 
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = operations.cases_folder() / "cuda"
 H200 = {"device_id": _layerzero.device_id("h200"), "sm_version": 90}
 
@@ -102,7 +105,9 @@ def on_cpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: type("P", (), {"L2_cache_size": 4096})())
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda _: type("P", (), {"L2_cache_size": 4096, "total_memory": 1 << 40})()
+    )
     monkeypatch.setattr(gpu, "captured", Graph)
     monkeypatch.setattr(gpu, "SAMPLE_US", 20.0)
 
@@ -341,6 +346,23 @@ def test_the_report_is_printed(on_cpu, capfd, monkeypatch):
         and "routing alone, us: rms_norm 3.2" in out
     )
     assert "regret, eager, priorities" in out and "regret, graph" not in out
+
+
+def test_a_report_follows_its_schema(on_cpu, kernels, monkeypatch):
+    jsonschema = pytest.importorskip("jsonschema")
+    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (0, 0))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    small = [case(), case("input=f32[64,64] weight=f32[64]", cold=True), case("inptu=f32[3,5]")]
+    report, found = gpu.run(small, rounds=6, device="cpu")
+    schema = json.loads((ROOT / "schemas/cli/bench_ops.schema.json").read_text())
+    jsonschema.validate(json.loads(json.dumps(report)), schema)
+    assert list(report["failed"]) == ["rms_norm inptu=f32[3,5]"]
+    assert report["passthrough_us"]["rms_norm"] > 0
+    assert len(found) == len(report["calls"]) == 4
+    assert [c["cold"] for c in report["calls"]] == [False, False, True, True]
+    ended, _ = gpu.run(small, rounds=6, seconds=-1.0, device="cpu")
+    assert ended["out_of_time"] == 3 and ended["calls"] == []
 
 
 def test_references_of_the_bench_are_the_operation_s():

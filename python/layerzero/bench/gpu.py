@@ -321,11 +321,11 @@ def _measure_all(
                 warnings.simplefilter("ignore")
                 found += measure(case, rounds, device)
         except KeyboardInterrupt:  # keep what was measured
-            return found, failed, {"interrupted": 1}
+            return found, failed, {"interrupted": True}
         except (LayerZeroError, RuntimeError, ValueError, TypeError) as error:
             failed[f"{case.operation} {case.line}"] = _short(error)
             if "CUDA error" in str(error):
-                return found, failed, {"device_lost": 1}
+                return found, failed, {"device_lost": True}
         if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(device).total_memory // 2:
             torch.cuda.empty_cache()
         if on_step:

@@ -13,6 +13,7 @@ def row(kernel: str, rows: int, median: float) -> dict:
         "axes": axes,
         "kernel_id": kernel,
         "median_us": median,
+        "device_id": "a CPU",
         "cache_state": "warm",
         "note": None,
     }
@@ -42,3 +43,21 @@ def test_a_call_that_its_neighbour_already_says_is_left_out(tmp_path, monkeypatc
     kept = shipped(tmp_path, monkeypatch, rows)
     assert [r["axes"]["rows"] for r in kept] == [1, 1, 512, 512]
     assert "note" not in kept[0]
+
+
+def gpu_row(kernel: str, rows: int, median: float, execution: str, blocks: int = 64) -> dict:
+    axes = {"b": rows, "blocks": blocks}
+    gpu = {"device_id": "NVIDIA H200, sm_90, 132 multiprocessors", "sm_version": 90, "execution": execution}
+    return row(kernel, rows, median) | {"operation": "norm.rms", "axes": axes} | gpu
+
+
+def test_a_gpu_has_a_file_of_its_own_with_every_operation_and_both_modes(tmp_path, monkeypatch):
+    rows = [
+        gpu_row(kernel, n, us, execution, blocks=64 * n)
+        for execution, best in (("eager", 1.0), ("graph", 9.0))
+        for n in (1, 2)
+        for kernel, us in (("cuda.norm.rms", best), ("torch.rms_norm", 3.0))
+    ]
+    kept = shipped(tmp_path, monkeypatch, rows)
+    assert [(r["execution"], r["axes"]["b"]) for r in kept] == [("eager", 1)] * 2 + [("graph", 1)] * 2
+    assert [path.name for path in (tmp_path / "devices/priors").iterdir()] == ["nvidia-h200.json"]
