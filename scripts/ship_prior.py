@@ -30,14 +30,23 @@ def distance(a: dict[str, int], b: dict[str, int]) -> float:
     return sum(abs(math.log2(max(a[name], 1)) - math.log2(max(b[name], 1))) for name in a if name not in POOLS)
 
 
-def says_the_same(kept: dict[str, float], call: dict[str, float], alike: float) -> bool:
-    best = min(kept, key=lambda kernel: kept[kernel])
-    return kept.keys() == call.keys() and call[best] <= alike * min(call.values())
+Times = dict[str, dict[str, float]]  # mode -> kernel -> us
+
+
+def says_the_same(kept: Times, call: Times, alike: float) -> bool:
+    """Returns whether the kept call has the same kernels in each mode, and its fastest are fast enough for this one."""
+    if kept.keys() != call.keys():
+        return False
+    for mode, us in kept.items():
+        best = min(us, key=lambda kernel: us[kernel])
+        if us.keys() != call[mode].keys() or call[mode][best] > alike * min(call[mode].values()):
+            return False
+    return True
 
 
 def kind_of(row: dict[str, Any]) -> tuple[str, ...]:
     """Returns what the calls have in common that are compared by their axes."""
-    names = ("operation", "dtype", "options", "cache_state", "execution")
+    names = ("operation", "dtype", "options", "cache_state")
     return tuple(json.dumps(row.get(name)) for name in names)
 
 
@@ -45,10 +54,13 @@ def thinned(rows: list[dict[str, Any]], alike: float) -> list[dict[str, Any]]:
     calls: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         calls[(*kind_of(row), json.dumps(row["axes"]))].append(row)
-    kept: dict[tuple[str, ...], list[tuple[dict[str, int], dict[str, float]]]] = defaultdict(list)
+    kept: dict[tuple[str, ...], list[tuple[dict[str, int], Times]]] = defaultdict(list)
     left = []
     for group in calls.values():
-        first, times = group[0], {row["kernel_id"]: row["median_us"] for row in group}
+        first = group[0]
+        times: Times = defaultdict(dict)  # by mode: both are kept, or none
+        for row in group:
+            times[row.get("execution", "eager")][row["kernel_id"]] = row["median_us"]
         known = kept[kind_of(first)]
         nearest = min(known, key=lambda call: distance(call[0], first["axes"]), default=None)
         if nearest and distance(nearest[0], first["axes"]) <= NEAR and says_the_same(nearest[1], times, alike):

@@ -32,6 +32,10 @@ std::optional<Constraint> ConditionOf(const Operation& op, const std::string& na
   const std::optional<uint16_t> field = op.FindField(value == "given" ? name + ".given" : name);
   if (!field) return std::nullopt;
   const Field& f = op.fields()[*field];
+  if (f.type == FieldType::kDType) {
+    const DType dtype = DTypeFromName(value);
+    return dtype == DType::kUnknown ? std::nullopt : std::optional(Constraint{f.name, Rel::kEq, int64_t(dtype)});
+  }
   if (f.type == FieldType::kBool) return Constraint{f.name, Rel::kEq, value == "given" || value == "true"};
   if (f.type != FieldType::kChoice) return std::nullopt;
   const int64_t index = ChoiceIndex(op.contract().params[size_t(f.param)].choices, value);

@@ -72,9 +72,15 @@ DType EffectiveDType(const Request& r, size_t input) {
 std::map<std::string, std::string> OptionsOf(const Request& r) {
   const Operation& op = *r.op;
   std::map<std::string, std::string> options;
+  const DType first = op.num_inputs() ? EffectiveDType(r, 0) : DType::kUnknown;
   for (size_t i = 0; i < op.num_inputs(); ++i) {
     if (r.tensors[i].ndim < 0) continue;
     if (op.input(i).optional) options.emplace(op.input(i).name, "given");
+    const DType dtype = EffectiveDType(r, i);
+    const bool may_be_wide = op.input(i).dtypes >> size_t(first) & 1;
+    if (may_be_wide && ByteSize(dtype) == 1 && ByteSize(first) > 1) {
+      options.emplace(std::string(op.input(i).name) + ".dtype", Info(dtype).name);
+    }
     if (!RowsDense(r.tensors[i])) options.emplace(std::string(op.input(i).name) + ".last_dim_stride1", "false");
   }
   for (size_t i = 0; i < op.num_scalars(); ++i) {

@@ -111,6 +111,27 @@ TEST_F(EnginePrior, TimesOfWeightsByColumnsAreNotThoseOfWeightsByRows) {
   EXPECT_EQ(options("@transposed"), (Options{{"weight.last_dim_stride1", "false"}}));
 }
 
+TEST_F(EnginePrior, ACacheInEightBitsAndAMaskOfBooleansAreOptions) {
+  const auto options = [&](const char* operation, const char* line) {
+    auto c = verify::ParseCase(*engine.Find(operation), line, verify::Fills::kIntegers);
+    EXPECT_TRUE(c.ok());
+    Request r = c->MakeRequest();
+    EXPECT_TRUE(engine.Bind(r).ok());
+    return OptionsOf(r);
+  };
+  using Options = std::map<std::string, std::string>;
+  const std::string pages = "query=bf16[1,1,4,64] block_tables=i32[1,1]{0} context_lens=i32[1]{1} key_cache=",
+                    shape = "[1,16,2,64]";
+  const auto paged = [&](const std::string& dtype) {
+    return options("paged_attention", (pages + dtype + shape + " value_cache=" + dtype + shape).c_str());
+  };
+  EXPECT_EQ(paged("bf16"), Options());
+  EXPECT_EQ(paged("f8e4m3"), (Options{{"key_cache.dtype", "float8_e4m3fn"}, {"value_cache.dtype", "float8_e4m3fn"}}));
+  const std::string mask = "query=f32[1,2,2,8] key=f32[1,2,2,8] value=f32[1,2,2,8] attn_mask=";
+  EXPECT_EQ(options("attention", (mask + "f32[1,1,2,2]").c_str()).count("attn_mask.dtype"), 0u);
+  EXPECT_EQ(options("attention", (mask + "bool[1,1,2,2]").c_str())["attn_mask.dtype"], "bool");
+}
+
 TEST_F(EnginePrior, TimesWithinNoiseLeaveItToPriorities) {
   ASSERT_TRUE(engine.UsePrior(File({{"a.k", 64, 1.04}, {"b.k", 64, 1}}), "test").ok());
   EXPECT_EQ(Chosen(64), "a.k");

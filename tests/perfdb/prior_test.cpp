@@ -60,7 +60,7 @@ TEST_F(PriorTest, EveryCarriedFileHoldsOneMachinesRecordsOfKernelsThatExist) {
     std::set<std::string> devices;
     for (const Record& r : *records) {
       devices.insert(r.device_id);
-      if (!r.kernel_id.starts_with("torch.")) {
+      if (!r.kernel_id.starts_with("torch.") && !r.kernel_id.starts_with("cuda.")) {  // of other libraries
         EXPECT_NE(registry.FindKernel(r.operation, r.kernel_id), nullptr) << r.kernel_id << " in " << entry.path();
       }
     }
@@ -233,6 +233,19 @@ TEST_F(PriorTest, RowsThatAreNotDenseAreAnOption) {
   const int64_t axes[] = {1, 64};
   EXPECT_FALSE(prior.Find(kernel, DType::kF32, axes, {}));
   EXPECT_TRUE(prior.Find(kernel, DType::kF32, axes, r.options));
+}
+
+TEST_F(PriorTest, ADTypeIsAnOption) {
+  Record r = RowOf(1, 64, 1), unknown = RowOf(1, 64, 1);
+  r.options = {{"weight.dtype", "float8_e4m3fn"}}, unknown.options = {{"weight.dtype", "float7"}};
+  const Prior prior = Make({{r, unknown}});
+  EXPECT_EQ(prior.num_records(), 1u);
+  const int64_t axes[] = {1, 64};
+  EXPECT_FALSE(prior.Find(kernel, DType::kF32, axes, {}));
+  EXPECT_TRUE(prior.Find(kernel, DType::kF32, axes, r.options));
+  ASSERT_TRUE(prior.AddThresholds(registry).ok());
+  const Field& field = op.fields()[*op.FindField("weight.dtype")];
+  EXPECT_EQ(op.state().classifier.masks()[field.slot] & field.mask, field.mask);
 }
 
 TEST_F(PriorTest, OptionsThatTheContractDoesNotHaveAreOfAnotherVersion) {

@@ -275,6 +275,7 @@ def routing(case: Case, device: str = "cuda", loops: int = 300) -> float:
         dtypes = {str(t.dtype).removeprefix("torch.") for t in arguments.values() if isinstance(t, torch.Tensor)}
         layouts = tuple(contracts()[case.operation]["layouts"]) or ("BSHD",)
         facts = _HEADS if case.operation == "attention" else {}
+        facts = facts | ({"max_sm": 999} if report.device.platform == "cuda" else {})
         how = {"supported_dtypes": dtypes, "platform": report.device.platform, "requires_layouts": layouts} | facts
         lz.register_kernel(report.operation, kernel, **how)(passes)
         with lz.policy(locks={report.operation: kernel}):

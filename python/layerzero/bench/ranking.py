@@ -2,7 +2,8 @@
 
 Rounds are dealt to three parts: records for a judgement come from the first, a call's records are kept only if what they
 choose is not slower than the default choice on the second, and the regret (time of the chosen kernel / time of the
-fastest by the first two) is taken on the third. The prior that is written has all rounds.
+fastest by the first two) is taken on the third. The prior that is written has all rounds. Operations
+whose kernels plan at their first call are ranked, but get no records.
 """
 
 import datetime
@@ -25,6 +26,8 @@ PROTOCOL = 1
 PARTS = 3
 FIT, CHECK, JUDGE = range(PARTS)
 FOLDS = 5  # folds of held-out calls
+# Kernels that plan at their first call of a shape, which fails inside a capture (cuDNN's attention), or compile there.
+PLANS_FIRST = ("torch.sdpa.auto", "torch.sdpa.cudnn", "torch.mla_prefill", "liger.", "quack.")
 LEAST = 0.02  # smaller differences are noise between runs
 
 
@@ -45,6 +48,7 @@ class Ranking:
     default: str = ""  # the kernel that priorities choose
     chosen: str = ""  # the kernel that the written records choose
     has_entry: bool = True  # False: the prior keeps to the default here
+    planned: bool = False  # True: it keeps to the default in all calls of the operation
     regrets: dict[str, float] = field(default_factory=dict)  # by how the kernel was chosen
 
     def us(self, kernel: str, parts: Iterable[int] = range(PARTS)) -> float:
@@ -121,7 +125,7 @@ def records(rankings: Iterable[Ranking], parts: Iterable[int] = range(PARTS), **
     """
     made, wanted = {}, set(parts)
     for r in rankings:
-        if len(r.samples) < 2:
+        if len(r.samples) < 2 or r.planned:
             continue
         for kernel, by_round in r.samples.items():
             if not r.has_entry and kernel != r.default:
@@ -155,9 +159,18 @@ def drop_slower_entries(rankings: list[Ranking], device: str, **columns: Any) ->
         r.has_entry = r.ratio(chosen, r.default, CHECK) <= 1 + max(LEAST, r.spread())
 
 
+def leave_out_planning(rankings: list[Ranking]) -> None:
+    """Sets planned for the calls of operations where a capture may get a kernel that plans at its first call: priorities
+    choose the same kernel in both modes, so that the warm-up before a capture makes that first call; times would not."""
+    plans = {r.about["operation"] for r in rankings if any(k.startswith(PLANS_FIRST) for k in r.samples)}
+    for r in rankings:
+        r.planned = r.about["operation"] in plans
+
+
 def judge(rankings: list[Ranking], device: str, **columns: Any) -> dict[str, dict[str, Any]]:
     """Returns the regret by mode (eager, graph), then by how kernels were chosen: "priorities" alone, "measured" with
     records of the same calls, "held_out" with those of other calls. Fills in default, chosen, has_entry and regrets."""
+    leave_out_planning(rankings)
     rivals = [r for r in rankings if len(r.samples) > 1]
     chosen: dict[str, dict[int, str]] = {"priorities": {}, "measured": {}, "held_out": {}}
     try:
@@ -219,6 +232,6 @@ def row(r: Ranking) -> dict[str, Any]:
         "wrong": r.wrong,
         "default": r.default,
         "chosen": r.chosen,
-        "has_entry": r.has_entry and len(r.samples) > 1,
+        "has_entry": r.has_entry and not r.planned and len(r.samples) > 1,
         "regret": r.regrets,
     }
