@@ -1,0 +1,71 @@
+// Linear of 1 to 16 rows on CUDA: every weight is read once, by asynchronous copies, and multiplied by tensor cores.
+//   input [..., k]  f16|bf16, rows dense, at most 16     weight [n, k]  dtype of input, rows begin at multiples of 16
+//   bytes bias  [n]       dtype of input, optional             output [..., n]
+// Workspace: none. Deterministic. Safe in graph captures. Source: own.
+#include "kernels/mlp/linear/few_rows_cuda.h"
+#include "ops/mlp/linear.h"
+
+namespace lz {
+namespace {
+using namespace lz::ops::mlp_linear;
+
+#ifdef __CUDACC__
+// A Format of few_rows_cuda.h: the weights themselves.
+struct Plain {
+  struct Params {};
+  static constexpr int kStageBytes = 128, kStageValues = 64, kExtraBytes = 0;
+  static constexpr bool kScaled = false, kOffsets = false, kHalfUnits = false, kNaturalPairs = true;
+  __device__ Plain(const Params&, int, int, int) {}
+  __device__ void Issue(int, uint8_t*) const {}
+  __device__ void Begin(int) const {}
+  template <class T>
+  __device__ void Row(const uint8_t* codes, int unit, int t, uint32_t (&pairs)[4]) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint2 quad = *reinterpret_cast<const uint2*>(codes + unit * 64 + half * 32 + t * 8);
+      pairs[2 * half] = quad.x, pairs[2 * half + 1] = quad.y;
+    }
+  }
+  __device__ static float Final(const Params&, int) { return 1.0f; }
+};
+#endif
+
+template <class T>
+int32_t Run(const lz_kernel_args* args) {
+  const lz_tensor* t = args->tensors;
+  few_rows::Call<T> call = few_rows::CallOf<T>(t[kInput], t[kWeight], t[kBias], t[kOutput]);
+  call.weight_stride *= int64_t(sizeof(T)), call.row_bytes *= int64_t(sizeof(T));
+  return few_rows::Run<T, Plain>(call, {}, args->stream);
+}
+
+int32_t Launch(const lz_kernel_args* args) {
+  const lz_tensor* t = args->tensors;
+  if (NumRows(t[kInput]) == 0 || t[kWeight].shape[0] == 0) return LZ_LAUNCH_DONE;
+  return DTypeOf(t[kInput]) == DType::kBF16 ? Run<__nv_bfloat16>(args) : Run<__half>(args);
+}
+
+constexpr auto kConstraints = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"rows", Rel::kLe, few_rows::kMostRows},
+    {"k", Rel::kGe, 16},
+    {"k", Rel::kMultipleOf, 16},
+    {"input.alignment", Rel::kGe, 3},
+    {"weight.alignment", Rel::kGe, 4},
+});
+constexpr auto kFamily = std::to_array<KernelSpec>({
+    {.id = "cuda.mlp.linear",
+     .operation = "mlp.linear",
+     .platform = Platform::kCuda,
+     .dtypes = Mask(DType::kF16, DType::kBF16),
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = kNotYetMeasured,
+     .deterministic = true,
+     .cuda_graph_safe = true,
+     .launch = &Launch},
+});
+}  // namespace
+}  // namespace lz
+LZ_KERNEL_FAMILY = lz::kFamily;
