@@ -1,8 +1,8 @@
 // dequantize_gguf on CUDA: a thread writes 8 values, whose scale is read once.
-//   data [n, row_bytes]  u8, rows dense, each begins at an even address     output [n, columns]  f32|f16|bf16,
-//   contiguous
-// Workspace: none. Deterministic, to the bit of the definition: products of scales and codes are exact in FP32. Safe in
-// graph captures. Source: own.
+//   data   [n, row_bytes]  u8, rows dense, each begins at an even address
+//   output [n, columns]    f32|f16|bf16, contiguous
+// Workspace: none. Deterministic, to the bit of the definition, for products of scales and codes are exact in FP32.
+// Safe in graph captures. Source: own.
 #include "kernels/mlp/linear/gguf/blocks_cuda.h"
 #include "ops/dequantize/gguf.h"
 
