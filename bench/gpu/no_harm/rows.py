@@ -97,3 +97,36 @@ def products() -> Iterator[Case]:
             lambda q=q: lz.head_linear(q, heads, DTYPE_NAME),
             lambda q=q: torch.einsum("nhk,hok->nho", q, heads),
         )
+    yield from few_rows(w)
+
+
+def few_rows(w: torch.Tensor) -> Iterator[Case]:
+    """Products of decode steps with weights of 4 and 8 bits."""
+    n, k = w.shape
+    int4, scale4 = lz.quantize(w, "int4", group_size=128)
+    blocks = torch.randint(0, 112, (n, k // 32 * 34), device="cuda", dtype=torch.uint8)  # q8_0, finite scales
+
+    def wide4() -> torch.Tensor:
+        codes = torch.stack([int4 & 15, int4 >> 4], -1).view(n, k // 128, 128)
+        return (((codes ^ 8).to(BF16) - 8) * scale4.to(BF16)[..., None]).view(n, k)
+
+    def wide8() -> torch.Tensor:
+        parts = blocks.view(n, k // 32, 34)
+        d = parts[..., :2].contiguous().view(torch.float16)
+        return (parts[..., 2:].view(torch.int8).to(BF16) * d.to(BF16)).view(n, k)
+
+    for m in (1, 16):
+        x = r(m, k)
+        yield Case(
+            "linear_quantized",
+            f"{m} rows, int4",
+            lambda x=x: lz.linear_quantized(x, int4, scale4, "int4"),
+            lambda x=x: F.linear(x, wide4()),
+        )
+        yield Case(
+            "linear_gguf",
+            f"{m} rows, q8_0",
+            lambda x=x: lz.linear_gguf(x, blocks, "q8_0"),
+            lambda x=x: F.linear(x, wide8()),
+        )
+    yield Case("dequantize_gguf", "q8_0", lambda: lz.dequantize_gguf(blocks, k, format="q8_0", dtype="bfloat16"), wide8)
