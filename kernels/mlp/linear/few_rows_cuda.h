@@ -18,6 +18,10 @@ __device__ void AddStage(F& format, const uint8_t* codes, int stage, int lane, I
   const int skip = F::kStageBytes % 16 == 0 ? 0 : int(int64_t(stage) * F::kStageBytes % 16);
   const uint8_t *low = codes + lane / 4 * S::kRowBytes + skip, *high = low + 8 * S::kRowBytes;
   const uint8_t* extra = codes + S::kCodes;
+  if constexpr (F::kPrepared) {
+    format.Prepare(codes + skip, const_cast<uint8_t*>(extra));
+    __syncwarp();
+  }
 #pragma unroll
   for (int unit = 0; unit < S::kUnits; ++unit) {
     const auto& x = inputs->Unit(stage, unit);
@@ -57,12 +61,13 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
   Sums<T, F, kTiles> sums;
   if (column < call.n) {
     uint8_t* mine = shared + warp * kStages * S::kBytes;
+    const Source<F> source(call, column, lane);
     F format(params, column, last, lane);
     Inputs<T, F, kTiles> inputs(call, lane);
     const auto issue = [&](int stage, int slot) {
       if (stage < stages) {
         uint8_t* to = mine + slot * S::kBytes;
-        IssueCodes<F>(call.weight, call.weight_stride, call.row_bytes, column, last, stage, lane, to);
+        source.Issue(stage, to);
         format.Issue(stage, to + S::kCodes);
       }
       CommitCopies();
@@ -115,6 +120,7 @@ template <class T, class F, int kTiles>
 int32_t Run(Call<T> call, const typename F::Params& params, cudaStream_t stream) {
   constexpr int kSums = kColumns * 8 * kTiles * int(sizeof(float)), kPipeline = kStages * StageOf<F>::kBytes;
   constexpr int kBytes = kPipeline > kSums ? kPipeline : kSums;  // of a warp
+  if (call.weight_stride * (kColumns - 1) > UINT32_MAX) return LZ_LAUNCH_REFUSED;
   const int64_t tiles = (call.n + kColumns - 1) / kColumns;
   const int stages = (call.k + F::kStageValues - 1) / F::kStageValues;
   const bool few = tiles * 8 < kWantedWarps / 2;  // one block has a multiprocessor to itself

@@ -5,10 +5,11 @@
 //   kScaled                    false: codes are the weights
 //   kOffsets                   weights are scale * code + offset, else scale * code
 //   kHalfUnits                 scales may change every 16 values, else every 32
-//   kNaturalPairs              Row returns values (0, 1), (2, 3) of a quad in pairs, else (0, 2), (1, 3)
+//   kOrder                     which of 32 values, a unit, a lane gets, and in what pairs
 //   Params, Format(params, column, last, lane)
-//   Issue(stage, extra), Begin(stage)  begin a stage's copies of scales; prepare for what follows their arrival
-//   Row<T>(codes, unit, t, pairs)      32 values are a unit; the lane gets the quads 4 t .. 4 t + 3 of its two halves
+//   kPrepared                          whether Prepare(codes, extra) makes scales of codes that have arrived
+//   Issue(stage, extra), Begin(stage)  begin a stage's copies of scales; load what is read from global memory
+//   Row<T>(codes, unit, t, pairs)      the lane's four pairs of a unit
 //   Ends(unit, half)                   whether a group ends there
 //   Scales(codes of row g, of row g + 8, extra, unit, half)  that group's factors
 //   At(params, weight row, j, i), Final(params, j)           a weight in FP64; a factor of the whole sum
@@ -26,6 +27,13 @@ inline constexpr int kStages = 4;
 inline constexpr int kMostWarps = 16;
 inline constexpr int64_t kWantedWarps = 2048;   // that fill a device
 inline constexpr int kHalfShared = 112 * 1024;  // of a multiprocessor's shared memory
+
+// Lane t of four gets of 32 values
+enum class Order : uint8_t {
+  kNatural,  // 4 t to 4 t + 3 of each half, in pairs (0, 1), (2, 3)
+  kQuads,    // the same, in pairs (0, 2), (1, 3)
+  kOctets,   // 8 t to 8 t + 7, in pairs (0, 4), (1, 5), (2, 6), (3, 7)
+};
 
 template <class T>
 struct Call {
@@ -65,32 +73,58 @@ __device__ inline void CopyAsync4(void* shared, const void* global, int real_byt
 #endif
 }
 
+// The weights of a tile of columns: what a lane copies of each stage.
 template <class F>
-__device__ void IssueCodes(const uint8_t* weight, int64_t stride, int64_t row_bytes, int column, int last, int stage,
-                           int lane, uint8_t* to) {
+struct Source {
   using S = StageOf<F>;
-  const int64_t from = int64_t(stage) * F::kStageBytes / 16 * 16;
-#pragma unroll
-  for (int i = 0; i < (kColumns * S::kChunks + kWarp - 1) / kWarp; ++i) {
-    const int chunk = i * kWarp + lane, row = chunk / S::kChunks, of_row = chunk % S::kChunks;
-    if (kColumns * S::kChunks % kWarp != 0 && chunk >= kColumns * S::kChunks) break;
-    const int64_t at = from + of_row * 16, left = row_bytes - at;
-    const int real = left >= 16 ? 16 : left > 0 ? int(left) : 0;
-    const int j = column + row < last ? column + row : last;
-    CopyAsync16(to + row * S::kRowBytes + of_row * 16, weight + j * stride + (real > 0 ? at : 0), real);
-  }
-}
+  static constexpr int kCopies = (kColumns * S::kChunks + kWarp - 1) / kWarp;
+  const uint8_t* tile;
+  int64_t row_bytes;
+  int lane;
+  uint32_t rows[kCopies];  // bytes from the tile's first row to that of each copy
 
-// The four pairs of a lane for one unit and one row of x.
-template <class F, class T>
+  template <class T>
+  __device__ Source(const Call<T>& call, int column, int lane_)
+      : tile(call.weight + column * call.weight_stride), row_bytes(call.row_bytes), lane(lane_) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int row = (i * kWarp + lane) / S::kChunks, most = call.n - 1 - column;
+      rows[i] = uint32_t(row < most ? row : most) * uint32_t(call.weight_stride);
+    }
+  }
+  __device__ void Issue(int stage, uint8_t* to) const {
+    const int64_t from = int64_t(stage) * F::kStageBytes / 16 * 16;
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) {
+      const int chunk = i * kWarp + lane, row = chunk / S::kChunks, of_row = chunk % S::kChunks;
+      if (kColumns * S::kChunks % kWarp != 0 && chunk >= kColumns * S::kChunks) break;
+      const int64_t at = from + of_row * 16, left = row_bytes - at;
+      const int real = left >= 16 ? 16 : left > 0 ? int(left) : 0;
+      CopyAsync16(to + row * S::kRowBytes + of_row * 16, tile + rows[i] + (real > 0 ? at : 0), real);
+    }
+  }
+};
+
+// The four pairs of a lane for one unit and one row of x, which begins with the lane's values.
+template <Order kOrder, class T>
 __device__ void LoadInput(const T* row, int k, int size, uint32_t (&pairs)[4]) {
+  uint32_t v[4] = {};
+  if constexpr (kOrder == Order::kOctets) {
+    if (row != nullptr && k < size) *reinterpret_cast<uint4*>(v) = *reinterpret_cast<const uint4*>(row + k);
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int at = k + 16 * half;
+      if (row != nullptr && at < size)
+        *reinterpret_cast<uint2*>(v + 2 * half) = *reinterpret_cast<const uint2*>(row + at);
+    }
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int at = k + 16 * half;
-    uint2 v = {0, 0};
-    if (row != nullptr && at < size) v = *reinterpret_cast<const uint2*>(row + at);
-    pairs[2 * half] = F::kNaturalPairs ? v.x : Bytes(v.x, v.y, 0x5410);
-    pairs[2 * half + 1] = F::kNaturalPairs ? v.y : Bytes(v.x, v.y, 0x7632);
+    const uint32_t low = v[kOrder == Order::kOctets ? half : 2 * half],
+                   high = v[kOrder == Order::kOctets ? 2 + half : 2 * half + 1];
+    pairs[2 * half] = kOrder == Order::kNatural ? low : Bytes(low, high, 0x5410);
+    pairs[2 * half + 1] = kOrder == Order::kNatural ? high : Bytes(low, high, 0x7632);
   }
 }
 
@@ -130,21 +164,22 @@ struct Sums {
 template <class T, class F, int kTiles>
 struct Inputs {
   static constexpr bool kEarly = kTiles == 1;
+  static constexpr int kOf = F::kOrder == Order::kOctets ? 8 : 4;  // values of a lane in a row
   static constexpr int kHeld = kEarly ? StageOf<F>::kUnits : 1;
   const T* row[kTiles];
-  int size;
+  int size;  // of rows, from the lane's octet on
   uint32_t held[kHeld][kTiles][4];
 
-  __device__ Inputs(const Call<T>& call, int lane) : size(call.k) {
+  __device__ Inputs(const Call<T>& call, int lane) : size(call.k - (kOf == 8 ? lane % 4 * kOf : 0)) {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int m = 8 * tile + lane / 4;
-      row[tile] = m < call.rows ? call.x + call.x_rows[m] + lane % 4 * 4 : nullptr;
+      row[tile] = m < call.rows ? call.x + call.x_rows[m] + lane % 4 * kOf : nullptr;
     }
   }
   __device__ void Load(int first, int held_unit) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) LoadInput<F>(row[tile], first, size, held[held_unit][tile]);
+    for (int tile = 0; tile < kTiles; ++tile) LoadInput<F::kOrder>(row[tile], first, size, held[held_unit][tile]);
   }
   __device__ void LoadStage(int stage) {
     if constexpr (kEarly) {

@@ -47,11 +47,11 @@ __device__ uint32_t Times(uint32_t pair, uint32_t by) {
   return a.bits;
 }
 
-// Integers below 128 in both halves, minus `bias`: they become the last bits of a float.
+// Integers below 128 in both halves, their bits of `flip` changed, minus `bias`: they become the last bits of a float.
 template <class T>
-__device__ uint32_t SmallIntegers(uint32_t codes, uint32_t bias) {
+__device__ uint32_t SmallIntegers(uint32_t codes, uint32_t flip, uint32_t bias) {
   constexpr uint32_t kMagic = std::is_same_v<T, __half> ? 0x64006400u : 0x43004300u;  // 1024, 128
-  return Less<T>(codes | kMagic, kMagic + bias * 0x10001u);
+  return Less<T>(codes ^ (kMagic | flip), kMagic + bias * 0x10001u);
 }
 // Bytes 0 and 2 of `codes`, or 1 and 3.
 template <class T>

@@ -64,12 +64,36 @@ template <int kFormat>
 struct Blocks {
   struct Params {};
   using F = Facts<kFormat>;
-  static constexpr int kStageValues = 256, kStageBytes = kStageValues / F::kValues * F::kBytes, kExtraBytes = 0;
-  static constexpr bool kScaled = true, kOffsets = F::kMinima, kHalfUnits = kFormat == kQ6_K, kNaturalPairs = false;
+  static constexpr int kStageValues = 256, kStageBytes = kStageValues / F::kValues * F::kBytes;
+  static constexpr bool kScaled = true, kOffsets = F::kMinima, kHalfUnits = kFormat == kQ6_K;
+  static constexpr few_rows::Order kOrder = few_rows::Order::kQuads;
+  // Factors of blocks of 256 are made once for all lanes: 8 times scale and offset, or 16 times scale, and one more
+  // for other banks.
+  static constexpr bool kPrepared = F::kWide;
+  static constexpr int kFactorsStride = kHalfUnits ? 17 : 18;
+  static constexpr int kExtraBytes = kPrepared ? few_rows::kColumns * kFactorsStride * 4 : 0;
+  int lane;
 
-  __device__ Blocks(const Params&, int, int, int) {}
+  __device__ Blocks(const Params&, int, int, int lane_) : lane(lane_) {}
   __device__ void Issue(int, uint8_t*) const {}
   __device__ void Begin(int) const {}
+  __device__ void Prepare(const uint8_t* codes, uint8_t* extra) const {
+    // Two lanes make the factors of a row.
+    const uint8_t* block = codes + lane / 2 * few_rows::StageOf<Blocks>::kRowBytes;
+    float* row = reinterpret_cast<float*>(extra) + lane / 2 * kFactorsStride;
+#pragma unroll
+    for (int i = 0; i < (kHalfUnits ? 8 : 4); ++i) {
+      const int at = 2 * i + lane % 2;  // of the row's factors
+      float scale, offset;
+      if constexpr (kHalfUnits) {
+        BlockFactors<kFormat>(block, at / 2, at % 2, &scale, &offset);
+        row[at] = scale;
+      } else {
+        BlockFactors<kFormat>(block, at, 0, &scale, &offset);
+        row[2 * at] = scale, row[2 * at + 1] = offset;
+      }
+    }
+  }
   __device__ bool Ends(int, int) const { return true; }
   __device__ static float Final(const Params&, int) { return 1.0f; }
 
@@ -82,7 +106,7 @@ struct Blocks {
       if constexpr (kFormat == kQ8_0) {
         pairs[i] = few_rows::ByteIntegers<T>(w[i] ^ 0x80808080u, i % 2, 128);
       } else {
-        pairs[i] = few_rows::SmallIntegers<T>(w[i], F::kBias);
+        pairs[i] = few_rows::SmallIntegers<T>(w[i], 0, F::kBias);
       }
     }
   }
@@ -125,12 +149,20 @@ struct Blocks {
     }
   }
 
-  __device__ few_rows::Factors Scales(const uint8_t* low, const uint8_t* high, const uint8_t*, int unit,
+  __device__ few_rows::Factors Scales(const uint8_t* low, const uint8_t* high, const uint8_t* extra, int unit,
                                       int half) const {
-    few_rows::Factors f;
-    const int at = F::kWide ? 0 : unit * F::kBytes, of_block = F::kWide ? unit : 0;
-    BlockFactors<kFormat>(low + at, of_block, half, &f.scale[0], &f.offset[0]);
-    BlockFactors<kFormat>(high + at, of_block, half, &f.scale[1], &f.offset[1]);
+    few_rows::Factors f = {};
+    if constexpr (kPrepared) {
+      const float* row = reinterpret_cast<const float*>(extra) + lane / 4 * kFactorsStride;
+#pragma unroll
+      for (int i = 0; i < 2; ++i, row += 8 * kFactorsStride) {
+        f.scale[i] = row[2 * unit + (kHalfUnits ? half : 0)];
+        if constexpr (kOffsets) f.offset[i] = row[2 * unit + 1];
+      }
+    } else {
+      BlockFactors<kFormat>(low + unit * F::kBytes, 0, half, &f.scale[0], &f.offset[0]);
+      BlockFactors<kFormat>(high + unit * F::kBytes, 0, half, &f.scale[1], &f.offset[1]);
+    }
     return f;
   }
   __device__ static double At(const Params&, const uint8_t* row, int, int i) {

@@ -52,7 +52,7 @@ QuantParams ParamsOf(const lz_kernel_args* args) {
                                                                                    : -1;
   p.unit_shift = p.stage_groups > 0 ? std::countr_zero(uint32_t(p.group / few_rows::kUnit)) : 0;
   if (ops::IsInteger(format) && !ops::IsUnsigned(format)) {
-    p.flip = half_bytes ? 0x88888888u : 0x80808080u;
+    p.flip = half_bytes ? 0x00080008u : 0x80808080u;
     p.bias = half_bytes ? 8 : 128;
   }
   return p;
@@ -103,7 +103,7 @@ constexpr std::array<Constraint, 9> Constraints(Constraint format, int64_t group
            {"rows", Rel::kLe, few_rows::kMostRows},
            {"k", Rel::kGe, 16},
            {"group", Rel::kMultipleOf, group, {}, ReasonCode::kQuantGranularity},
-           {"input.alignment", Rel::kGe, 3},
+           {"input.alignment", Rel::kGe, 4},
            {"weight.alignment", Rel::kGe, 4},
            {"packed.alignment", Rel::kGe, 4}}};
 }

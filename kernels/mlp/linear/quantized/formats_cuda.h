@@ -22,7 +22,7 @@ struct QuantParams {
   int32_t aligned;       // rows of scales begin at multiples of 4 bytes
   DType scale_type;
   int32_t scale_size;
-  uint32_t flip;  // makes codes unsigned, in each byte
+  uint32_t flip;  // makes codes unsigned, in each byte, or both halves for codes of 4 bits
   uint32_t bias;  // what they then count from
 };
 
@@ -35,8 +35,9 @@ struct Quantized {
   static constexpr bool kPacked = kCodes == Codes::kPackedNibbles || kCodes == Codes::kPackedE2M1;
   static constexpr bool kHalfBytes = kCodes >= Codes::kNibbles && kCodes <= Codes::kPackedE2M1;
   static constexpr int kStageBytes = 128, kStageValues = kHalfBytes ? 256 : 128;
-  static constexpr bool kScaled = true, kOffsets = kZeros, kNaturalPairs = false;
+  static constexpr bool kScaled = true, kOffsets = kZeros, kPrepared = false;
   static constexpr bool kHalfUnits = kScaleType == DType::kF8E4M3;
+  static constexpr Order kOrder = kHalfBytes && !kPacked && !kHalfUnits ? Order::kOctets : Order::kQuads;
   static constexpr int kScaleStride = 40;  // bytes of a row of scales: up to 32, 8 rows in different banks
   static constexpr int kScaleBytes = kColumns * kScaleStride;
   static constexpr int kExtraBytes = kScaleBytes * (kZeros ? 2 : 1);
@@ -94,6 +95,14 @@ struct Quantized {
     return f;
   }
   // Beyond 2^16 code * input - zero * input would not be exact enough: NaN has the sum taken again.
+  // A scale in shared memory.
+  __device__ float Scale(const uint8_t* row, int at) const {
+    if constexpr (kScaleType == DType::kF8E8M0) return LoadFloat(row, at, kScaleType);
+    if constexpr (kScaleType == DType::kF8E4M3) return F8ToFloat(row[at], __NV_E4M3);
+    if (p.scale_type == DType::kF32) return reinterpret_cast<const float*>(row)[at];
+    if (p.scale_type == DType::kBF16) return __uint_as_float(Half(row + 2 * at) << 16);
+    return p.scale_type == DType::kF16 ? HalfFloat(row + 2 * at) : LoadFloat(row, at, DType::kF8E8M0);
+  }
   __device__ static float Offset(float scale, int32_t zero) {
     return uint32_t(zero) + 65536u > 131072u ? nanf("") : -scale * float(zero);
   }
@@ -101,18 +110,14 @@ struct Quantized {
   template <class T>
   __device__ void Row(const uint8_t* codes, int unit, int t, uint32_t (&pairs)[4]) const {
     if constexpr (kHalfBytes) {
-      uint32_t w;
-      if constexpr (kPacked) {
-        w = Word(codes + unit * 16 + t * 4);
-      } else {
-        w = Bytes(Half(codes + unit * 16 + t * 2), Half(codes + unit * 16 + 8 + t * 2), 0x5140);
-      }
+      constexpr bool kQuadsOfBytes = kOrder == Order::kQuads && !kPacked;
+      const uint8_t* at = codes + unit * 16;
+      const uint32_t w = kQuadsOfBytes ? Bytes(Half(at + t * 2), Half(at + 8 + t * 2), 0x5140) : Word(at + t * 4);
       constexpr int kShift[4] = {0, kPacked ? 8 : 4, kPacked ? 4 : 8, 12};
-      if constexpr (kIntegers) w ^= p.flip;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if constexpr (kIntegers) {
-          pairs[i] = SmallIntegers<T>(w >> kShift[i] & 0x000f000fu, p.bias);
+          pairs[i] = SmallIntegers<T>(w >> kShift[i] & 0x000f000fu, p.flip, p.bias);
         } else {
           pairs[i] = HalfByteFloats<T>(w >> kShift[i]);
         }
@@ -150,7 +155,7 @@ struct Quantized {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const uint8_t* row = extra + (lane / 4 + 8 * i) * kScaleStride;
-      f.scale[i] = LoadFloat(row, at, Type());
+      f.scale[i] = Scale(row, at);
       f.offset[i] = kZeros ? Offset(f.scale[i], reinterpret_cast<const int32_t*>(row + kScaleBytes)[at]) : 0.0f;
     }
     return f;
@@ -170,7 +175,7 @@ struct Quantized {
       v = F8ToFloat(uint8_t(code), kCodes == Codes::kE4M3 ? __NV_E4M3 : __NV_E5M2);
     } else {
       const int64_t zero = kZeros ? p.zero[scale_row * p.zero_stride + at] : 0;
-      v = float(int64_t(code ^ int(p.flip & (kHalfBytes ? 15 : 255))) - int64_t(p.bias) - zero);
+      v = float(int64_t(code ^ int(p.flip & 255)) - int64_t(p.bias) - zero);
     }
     v *= LoadFloat(p.scale + scale_row * p.scale_stride, at, kScaleType == DType::kF32 ? p.scale_type : kScaleType);
     return double(p.tensor_scale == nullptr ? v : v * Final(p, j));
