@@ -13,8 +13,8 @@ using namespace lz::ops::mlp_linear;
 // A Format of few_rows_cuda.h: the weights themselves.
 struct Plain {
   struct Params {};
-  static constexpr int kStageBytes = 128, kStageValues = 64, kExtraBytes = 0;
-  static constexpr bool kScaled = false, kOffsets = false, kHalfUnits = false, kPrepared = false;
+  static constexpr int kStageBytes = 128, kStageValues = 64, kExtraBytes = 0, kFactorsBytes = 0;
+  static constexpr bool kScaled = false, kOffsets = false, kHalfUnits = false, kPrepared = false, kOften = true;
   static constexpr few_rows::Order kOrder = few_rows::Order::kNatural;
   __device__ Plain(const Params&, int, int, int) {}
   __device__ void Issue(int, uint8_t*) const {}

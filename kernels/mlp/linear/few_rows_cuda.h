@@ -11,15 +11,15 @@
 namespace lz::few_rows {
 
 #ifdef __CUDACC__
-template <class T, class F, int kTiles>
-__device__ void AddStage(F& format, const uint8_t* codes, int stage, int lane, Inputs<T, F, kTiles>* inputs,
-                         Sums<T, F, kTiles>* sums) {
+// kEvery: units that share a factor.
+template <int kEvery, class T, class F, int kTiles>
+__device__ void AddStage(F& format, const uint8_t* codes, float* factors, int stage, int lane,
+                         Inputs<T, F, kTiles>* inputs, Sums<T, F, kTiles>* sums) {
   using S = StageOf<F>;
   const int skip = F::kStageBytes % 16 == 0 ? 0 : int(int64_t(stage) * F::kStageBytes % 16);
   const uint8_t *low = codes + lane / 4 * S::kRowBytes + skip, *high = low + 8 * S::kRowBytes;
-  const uint8_t* extra = codes + S::kCodes;
   if constexpr (F::kPrepared) {
-    format.Prepare(codes + skip, const_cast<uint8_t*>(extra));
+    format.template Prepare<kEvery>(codes + skip, codes + S::kCodes, factors);
     __syncwarp();
   }
 #pragma unroll
@@ -32,12 +32,25 @@ __device__ void AddStage(F& format, const uint8_t* codes, int stage, int lane, I
     for (int half = 0; half < 2; ++half) {
       sums->Add(a, b, x, half);
       if constexpr (F::kScaled) {
-        if ((F::kHalfUnits || half == 1) && format.Ends(unit, half)) {
-          sums->End(format.Scales(low, high, extra, unit, half));
+        if (F::kHalfUnits || (half == 1 && unit % kEvery == kEvery - 1)) {
+          sums->End(format.template Scales<kEvery>(low, high, factors, unit, half));
         }
       }
     }
   }
+}
+template <class T, class F, int kTiles>
+__device__ void AddStage(F& format, const uint8_t* codes, float* factors, int stage, int lane,
+                         Inputs<T, F, kTiles>* inputs, Sums<T, F, kTiles>* sums) {
+  constexpr int kUnits = StageOf<F>::kUnits;
+  if constexpr (!F::kOften) {
+    const int every = format.Every();
+    if (every == kUnits) return AddStage<kUnits>(format, codes, factors, stage, lane, inputs, sums);
+    if constexpr (kUnits > 4) {
+      if (every == 4) return AddStage<4>(format, codes, factors, stage, lane, inputs, sums);
+    }
+  }
+  AddStage<1>(format, codes, factors, stage, lane, inputs, sums);
 }
 
 // The sum of column j and row m, where it is not finite: partial sums of FP32 may be what is not.
@@ -60,7 +73,8 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
   const int stages = (call.k + F::kStageValues - 1) / F::kStageValues;
   Sums<T, F, kTiles> sums;
   if (column < call.n) {
-    uint8_t* mine = shared + warp * kStages * S::kBytes;
+    uint8_t* mine = shared + warp * S::kPipeline;
+    float* factors = reinterpret_cast<float*>(mine + kStages * S::kBytes);
     const Source<F> source(call, column, lane);
     F format(params, column, last, lane);
     Inputs<T, F, kTiles> inputs(call, lane);
@@ -81,7 +95,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
       inputs.LoadStage(stage);
       WaitForCopies<kStages - 1>();
       __syncwarp();
-      AddStage<T, F, kTiles>(format, mine + slot * S::kBytes, stage, lane, &inputs, &sums);
+      AddStage(format, mine + slot * S::kBytes, factors, stage, lane, &inputs, &sums);
       __syncwarp();
       slot = (slot + 1) % kStages;
     }
@@ -118,7 +132,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) FewRows(const Call<T> call,
 
 template <class T, class F, int kTiles>
 int32_t Run(Call<T> call, const typename F::Params& params, cudaStream_t stream) {
-  constexpr int kSums = kColumns * 8 * kTiles * int(sizeof(float)), kPipeline = kStages * StageOf<F>::kBytes;
+  constexpr int kSums = kColumns * 8 * kTiles * int(sizeof(float)), kPipeline = StageOf<F>::kPipeline;
   constexpr int kBytes = kPipeline > kSums ? kPipeline : kSums;  // of a warp
   if (call.weight_stride * (kColumns - 1) > UINT32_MAX) return LZ_LAUNCH_REFUSED;
   const int64_t tiles = (call.n + kColumns - 1) / kColumns;

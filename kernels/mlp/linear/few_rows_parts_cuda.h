@@ -7,11 +7,11 @@
 //   kHalfUnits                 scales may change every 16 values, else every 32
 //   kOrder                     which of 32 values, a unit, a lane gets, and in what pairs
 //   Params, Format(params, column, last, lane)
-//   kPrepared                          whether Prepare(codes, extra) makes scales of codes that have arrived
+//   kPrepared, kFactorsBytes           Prepare<every>(codes, extra, factors) makes factors of what has arrived
 //   Issue(stage, extra), Begin(stage)  begin a stage's copies of scales; load what is read from global memory
 //   Row<T>(codes, unit, t, pairs)      the lane's four pairs of a unit
-//   Ends(unit, half)                   whether a group ends there
-//   Scales(codes of row g, of row g + 8, extra, unit, half)  that group's factors
+//   kOften, Every()                    true, or how many units share a factor: 1, 4 or all of a stage
+//   Scales<every>(codes of row g, of row g + 8, factors, unit, half)  the factors of what ends there
 //   At(params, weight row, j, i), Final(params, j)           a weight in FP64; a factor of the whole sum
 #pragma once
 
@@ -60,6 +60,7 @@ struct StageOf {
   static constexpr int kChunks = F::kStageBytes % 16 == 0 ? F::kStageBytes / 16 : (F::kStageBytes + 29) / 16;
   static constexpr int kRowBytes = (kChunks | 1) * 16;  // an odd number of chunks: 8 rows are in different banks
   static constexpr int kCodes = kColumns * kRowBytes, kBytes = kCodes + F::kExtraBytes;
+  static constexpr int kPipeline = (kStages * kBytes + F::kFactorsBytes + 15) / 16 * 16;  // of a warp
   static constexpr int kUnits = F::kStageValues / kUnit;
 };
 
@@ -105,24 +106,23 @@ struct Source {
   }
 };
 
-// The four pairs of a lane for one unit and one row of x, which begins with the lane's values.
-template <Order kOrder, class T>
+// The four pairs of a lane for one unit and one row of x, which begins with the lane's values. kWhole: all are there.
+template <Order kOrder, bool kWhole, class T>
 __device__ void LoadInput(const T* row, int k, int size, uint32_t (&pairs)[4]) {
   uint32_t v[4] = {};
   if constexpr (kOrder == Order::kOctets) {
-    if (row != nullptr && k < size) *reinterpret_cast<uint4*>(v) = *reinterpret_cast<const uint4*>(row + k);
+    if (kWhole || k < size) *reinterpret_cast<uint4*>(v) = *reinterpret_cast<const uint4*>(row + k);
   } else {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int at = k + 16 * half;
-      if (row != nullptr && at < size)
-        *reinterpret_cast<uint2*>(v + 2 * half) = *reinterpret_cast<const uint2*>(row + at);
+      if (!kWhole && k + 16 * half >= size) continue;
+      *reinterpret_cast<uint2*>(v + 2 * half) = *reinterpret_cast<const uint2*>(row + k + 16 * half);
     }
   }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const uint32_t low = v[kOrder == Order::kOctets ? half : 2 * half],
-                   high = v[kOrder == Order::kOctets ? 2 + half : 2 * half + 1];
+    const uint32_t low = v[kOrder == Order::kOctets ? half : 2 * half];
+    const uint32_t high = v[kOrder == Order::kOctets ? 2 + half : 2 * half + 1];
     pairs[2 * half] = kOrder == Order::kNatural ? low : Bytes(low, high, 0x5410);
     pairs[2 * half + 1] = kOrder == Order::kNatural ? high : Bytes(low, high, 0x7632);
   }
@@ -159,8 +159,8 @@ struct Sums {
   }
 };
 
-// The rows of x that a lane multiplies. Those of a stage are loaded before its weights have arrived, if they fit
-// the registers.
+// The rows of x that a lane multiplies; where there are fewer than 8, the last one again, whose sums nobody reads.
+// Those of a stage are loaded before its weights have arrived, if they fit the registers.
 template <class T, class F, int kTiles>
 struct Inputs {
   static constexpr bool kEarly = kTiles == 1;
@@ -174,21 +174,32 @@ struct Inputs {
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       const int m = 8 * tile + lane / 4;
-      row[tile] = m < call.rows ? call.x + call.x_rows[m] + lane % 4 * kOf : nullptr;
+      row[tile] = call.x + call.x_rows[m < call.rows ? m : call.rows - 1] + lane % 4 * kOf;
     }
   }
+  template <bool kWhole>
   __device__ void Load(int first, int held_unit) {
 #pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile) LoadInput<F::kOrder>(row[tile], first, size, held[held_unit][tile]);
+    for (int tile = 0; tile < kTiles; ++tile)
+      LoadInput<F::kOrder, kWhole>(row[tile], first, size, held[held_unit][tile]);
+  }
+  template <bool kWhole>
+  __device__ void LoadUnits(int first) {
+#pragma unroll
+    for (int unit = 0; unit < kHeld; ++unit) Load<kWhole>(first + unit * kUnit, unit);
   }
   __device__ void LoadStage(int stage) {
     if constexpr (kEarly) {
-#pragma unroll
-      for (int unit = 0; unit < kHeld; ++unit) Load(stage * F::kStageValues + unit * kUnit, unit);
+      const int first = stage * F::kStageValues;
+      if (first + F::kStageValues <= size) {
+        LoadUnits<true>(first);
+      } else {
+        LoadUnits<false>(first);
+      }
     }
   }
   __device__ const uint32_t (&Unit(int stage, int unit))[kTiles][4] {
-    if constexpr (!kEarly) Load(stage * F::kStageValues + unit * kUnit, 0);
+    if constexpr (!kEarly) Load<false>(stage * F::kStageValues + unit * kUnit, 0);
     return held[kEarly ? unit : 0];
   }
 };

@@ -69,18 +69,19 @@ struct Blocks {
   static constexpr few_rows::Order kOrder = few_rows::Order::kQuads;
   // Factors of blocks of 256 are made once for all lanes: 8 times scale and offset, or 16 times scale, and one more
   // for other banks.
-  static constexpr bool kPrepared = F::kWide;
-  static constexpr int kFactorsStride = kHalfUnits ? 17 : 18;
-  static constexpr int kExtraBytes = kPrepared ? few_rows::kColumns * kFactorsStride * 4 : 0;
+  static constexpr bool kPrepared = F::kWide, kOften = true;
+  static constexpr int kFactorsStride = kHalfUnits ? 17 : 18, kExtraBytes = 0;
+  static constexpr int kFactorsBytes = kPrepared ? few_rows::kColumns * kFactorsStride * int(sizeof(float)) : 0;
   int lane;
 
   __device__ Blocks(const Params&, int, int, int lane_) : lane(lane_) {}
   __device__ void Issue(int, uint8_t*) const {}
   __device__ void Begin(int) const {}
-  __device__ void Prepare(const uint8_t* codes, uint8_t* extra) const {
+  template <int kEvery>
+  __device__ void Prepare(const uint8_t* codes, const uint8_t*, float* factors) const {
     // Two lanes make the factors of a row.
     const uint8_t* block = codes + lane / 2 * few_rows::StageOf<Blocks>::kRowBytes;
-    float* row = reinterpret_cast<float*>(extra) + lane / 2 * kFactorsStride;
+    float* row = factors + lane / 2 * kFactorsStride;
 #pragma unroll
     for (int i = 0; i < (kHalfUnits ? 8 : 4); ++i) {
       const int at = 2 * i + lane % 2;  // of the row's factors
@@ -94,7 +95,6 @@ struct Blocks {
       }
     }
   }
-  __device__ bool Ends(int, int) const { return true; }
   __device__ static float Final(const Params&, int) { return 1.0f; }
 
   template <class T>
@@ -149,11 +149,12 @@ struct Blocks {
     }
   }
 
-  __device__ few_rows::Factors Scales(const uint8_t* low, const uint8_t* high, const uint8_t* extra, int unit,
+  template <int kEvery>
+  __device__ few_rows::Factors Scales(const uint8_t* low, const uint8_t* high, const float* factors, int unit,
                                       int half) const {
     few_rows::Factors f = {};
     if constexpr (kPrepared) {
-      const float* row = reinterpret_cast<const float*>(extra) + lane / 4 * kFactorsStride;
+      const float* row = factors + lane / 4 * kFactorsStride;
 #pragma unroll
       for (int i = 0; i < 2; ++i, row += 8 * kFactorsStride) {
         f.scale[i] = row[2 * unit + (kHalfUnits ? half : 0)];

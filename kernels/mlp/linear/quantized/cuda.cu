@@ -47,9 +47,10 @@ QuantParams ParamsOf(const lz_kernel_args* args) {
     p.tensor_scale = Data<const float>(outer);
     p.tensor_scale_stride = outer.ndim > 0 && outer.shape[0] > 1 ? outer.strides[0] : 0;
   }
-  p.stage_groups = p.columns == 1 && format != ops::kNVFP4 || p.group % stage == 0 ? 0
-                   : stage % p.group == 0                                          ? int32_t(stage / p.group)
-                                                                                   : -1;
+  const bool often = format == ops::kMXFP4 || format == ops::kNVFP4;
+  p.stage_groups = !often && (p.columns == 1 || p.group % stage == 0) ? 0
+                   : stage % p.group == 0                             ? int32_t(stage / p.group)
+                                                                      : -1;
   p.unit_shift = p.stage_groups > 0 ? std::countr_zero(uint32_t(p.group / few_rows::kUnit)) : 0;
   if (ops::IsInteger(format) && !ops::IsUnsigned(format)) {
     p.flip = half_bytes ? 0x00080008u : 0x80808080u;

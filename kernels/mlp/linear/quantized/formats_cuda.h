@@ -18,7 +18,7 @@ struct QuantParams {
   int64_t tensor_scale_stride;
   int32_t row_block, group, columns;
   int32_t stage_groups;  // of a stage; 0: one scale serves all of a stage; -1: groups begin anywhere in stages
-  int32_t unit_shift;    // log2 of a group's units, or of its half units
+  int32_t unit_shift;    // log2 of the units of a group that has fewer than a stage
   int32_t aligned;       // rows of scales begin at multiples of 4 bytes
   DType scale_type;
   int32_t scale_size;
@@ -35,67 +35,71 @@ struct Quantized {
   static constexpr bool kPacked = kCodes == Codes::kPackedNibbles || kCodes == Codes::kPackedE2M1;
   static constexpr bool kHalfBytes = kCodes >= Codes::kNibbles && kCodes <= Codes::kPackedE2M1;
   static constexpr int kStageBytes = 128, kStageValues = kHalfBytes ? 256 : 128;
-  static constexpr bool kScaled = true, kOffsets = kZeros, kPrepared = false;
+  static constexpr bool kScaled = true, kOffsets = kZeros, kPrepared = true;
   static constexpr bool kHalfUnits = kScaleType == DType::kF8E4M3;
   static constexpr Order kOrder = kHalfBytes && !kPacked && !kHalfUnits ? Order::kOctets : Order::kQuads;
   static constexpr int kScaleStride = 40;  // bytes of a row of scales: up to 32, 8 rows in different banks
   static constexpr int kScaleBytes = kColumns * kScaleStride;
   static constexpr int kExtraBytes = kScaleBytes * (kZeros ? 2 : 1);
+  static constexpr bool kOften = kScaleType != DType::kF32;  // groups are units, or their halves
+  static constexpr int kUnits = kStageValues / kUnit;
+  static constexpr int kFactorsStride = ((kHalfUnits ? 2 * kUnits : kUnits) + 1) * (kZeros ? 2 : 1);  // floats
+  static constexpr int kFactorsBytes = kColumns * kFactorsStride * int(sizeof(float));
 
   const Params& p;
-  const uint8_t* scale_row;  // that the lane copies: row lane / 2
+  const uint8_t* scale_row;  // of row lane / 2: two lanes prepare a row
   const int32_t* zero_row;
-  int32_t lane, column, last, stage = 0;
-  Factors whole;  // of a stage with one scale
+  int32_t lane, stage = 0;
+  float whole_scale = 0;  // of a stage with one scale
+  int32_t whole_zero = 0;
 
-  __device__ Quantized(const Params& params, int column_, int last_, int lane_)
-      : p(params), lane(lane_), column(column_), last(last_) {
-    const int64_t row = ScaleRow(lane / 2);
+  __device__ Quantized(const Params& params, int column, int last, int lane_) : p(params), lane(lane_) {
+    const int j = column + lane / 2 < last ? column + lane / 2 : last;
+    const int64_t row = p.row_block == 1 ? j : j / p.row_block;
     scale_row = p.scale + row * p.scale_stride;
     zero_row = kZeros ? p.zero + row * p.zero_stride : nullptr;
   }
-  __device__ int64_t ScaleRow(int of_tile) const {
-    const int j = column + of_tile < last ? column + of_tile : last;
-    return p.row_block == 1 ? j : j / p.row_block;
-  }
-  __device__ DType Type() const { return kScaleType == DType::kF32 ? p.scale_type : kScaleType; }
   __device__ int ScaleSize() const { return kScaleType != DType::kF32 ? 1 : p.scale_size; }
+  // Units that share a factor.
+  __device__ int Every() const { return p.stage_groups == 0 ? kUnits : p.group == 128 ? 4 : 1; }
 
-  __device__ void Issue(int stage, uint8_t* extra) const {
-    if (p.stage_groups <= 0) return;
-    const int size = ScaleSize(), from = stage * p.stage_groups, left = p.columns - from;
+  __device__ void Issue(int stage_, uint8_t* extra) const {
+    if (p.stage_groups == 0) return;
+    const int size = ScaleSize();
+    uint8_t* to = extra + lane / 2 * kScaleStride;
+    if (p.stage_groups < 0) return Gather(stage_, size, to);
+    const int from = stage_ * p.stage_groups, left = p.columns - from;
     const int groups = left < p.stage_groups ? left : p.stage_groups;
-    Copy(scale_row + from * size, groups * size, extra + lane / 2 * kScaleStride);
-    if constexpr (kZeros) {
-      Copy(reinterpret_cast<const uint8_t*>(zero_row + from), groups * 4,
-           extra + kScaleBytes + lane / 2 * kScaleStride);
-    }
+    Copy(scale_row + from * size, groups * size, to);
+    if constexpr (kZeros) Copy(reinterpret_cast<const uint8_t*>(zero_row + from), groups * 4, to + kScaleBytes);
   }
-  // Two lanes copy a row.
   __device__ void Copy(const uint8_t* row, int bytes, uint8_t* to) const {
     if (p.aligned) {
+#pragma unroll 1
       for (int i = lane % 2 * 4; i < bytes; i += 8) CopyAsync4(to + i, row + i, bytes - i < 4 ? bytes - i : 4);
     } else {
+#pragma unroll 1
       for (int i = lane % 2; i < bytes; i += 2) to[i] = row[i];
+    }
+  }
+  // One scale for each unit.
+  __device__ void Gather(int stage_, int size, uint8_t* to) const {
+#pragma unroll 1
+    for (int unit = lane % 2; unit < kUnits; unit += 2) {
+      const int group = (stage_ * kStageValues + unit * kUnit) / p.group,
+                at = group < p.columns ? group : p.columns - 1;
+#pragma unroll 1
+      for (int i = 0; i < size; ++i) to[unit * size + i] = scale_row[at * size + i];
+      if constexpr (kZeros) reinterpret_cast<int32_t*>(to + kScaleBytes)[unit] = zero_row[at];
     }
   }
   __device__ void Begin(int stage_) {
     stage = stage_;
-    if (p.stage_groups == 0) whole = Stored(stage * kStageValues / p.group);
+    if (kOften || p.stage_groups != 0) return;
+    const int at = stage * kStageValues / p.group;
+    whole_scale = Scale(scale_row, at);
+    if constexpr (kZeros) whole_zero = zero_row[at];
   }
-  // Of group `at`, where it is stored.
-  __device__ Factors Stored(int at) const {
-    Factors f;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int64_t row = ScaleRow(lane / 4 + 8 * i);
-      f.scale[i] = LoadFloat(p.scale + row * p.scale_stride, at, Type());
-      f.offset[i] = kZeros ? Offset(f.scale[i], p.zero[row * p.zero_stride + at]) : 0.0f;
-    }
-    return f;
-  }
-  // Beyond 2^16 code * input - zero * input would not be exact enough: NaN has the sum taken again.
-  // A scale in shared memory.
   __device__ float Scale(const uint8_t* row, int at) const {
     if constexpr (kScaleType == DType::kF8E8M0) return LoadFloat(row, at, kScaleType);
     if constexpr (kScaleType == DType::kF8E4M3) return F8ToFloat(row[at], __NV_E4M3);
@@ -103,8 +107,43 @@ struct Quantized {
     if (p.scale_type == DType::kBF16) return __uint_as_float(Half(row + 2 * at) << 16);
     return p.scale_type == DType::kF16 ? HalfFloat(row + 2 * at) : LoadFloat(row, at, DType::kF8E8M0);
   }
+  // Beyond 2^16 code * input - zero * input would not be exact enough: NaN has the sum taken again.
   __device__ static float Offset(float scale, int32_t zero) {
     return uint32_t(zero) + 65536u > 131072u ? nanf("") : -scale * float(zero);
+  }
+  __device__ static void Store(float* factors, int at, float scale, int32_t zero) {
+    factors[kZeros ? 2 * at : at] = scale;
+    if constexpr (kZeros) factors[2 * at + 1] = Offset(scale, zero);
+  }
+  template <int kEvery>
+  __device__ void Prepare(const uint8_t*, const uint8_t* extra, float* factors) const {
+    factors += lane / 2 * kFactorsStride;
+    const uint8_t* row = extra + lane / 2 * kScaleStride;
+    if constexpr (kEvery == kUnits && !kOften) {
+      if (lane % 2 == 0) Store(factors, 0, whole_scale, whole_zero);
+    } else {
+      constexpr int kOfRow = (kHalfUnits ? 2 : 1) * kUnits / kEvery;
+      const int groups = p.stage_groups < 0 ? kUnits : p.columns - stage * p.stage_groups;
+#pragma unroll
+      for (int i = 0; i < kOfRow / 2; ++i) {
+        const int factor = 2 * i + lane % 2, at = kHalfUnits ? factor : factor * kEvery >> p.unit_shift;
+        const bool real = at < groups;  // none behind the row's end
+        const int32_t zero = kZeros && real ? reinterpret_cast<const int32_t*>(row + kScaleBytes)[at] : 0;
+        Store(factors, factor, real ? Scale(row, at) : 0.0f, zero);
+      }
+    }
+  }
+  template <int kEvery>
+  __device__ Factors Scales(const uint8_t*, const uint8_t*, const float* factors, int unit, int half) const {
+    const int at = kHalfUnits ? 2 * unit + half : unit / kEvery;
+    Factors f = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float* row = factors + (lane / 4 + 8 * i) * kFactorsStride;
+      f.scale[i] = row[kZeros ? 2 * at : at];
+      if constexpr (kZeros) f.offset[i] = row[2 * at + 1];
+    }
+    return f;
   }
 
   template <class T>
@@ -136,29 +175,6 @@ struct Quantized {
         }
       }
     }
-  }
-
-  __device__ bool Ends(int unit, int half) const {
-    if (kScaleType != DType::kF32) return true;  // groups of 16 and of 32
-    if (unit == kStageValues / kUnit - 1) return true;
-    if (p.stage_groups > 0) return ((unit + 1) & ((1 << p.unit_shift) - 1)) == 0;
-    return p.stage_groups < 0 && (stage * kStageValues + (unit + 1) * kUnit) % p.group == 0;
-  }
-  __device__ Factors Scales(const uint8_t*, const uint8_t*, const uint8_t* extra, int unit, int half) const {
-    if (p.stage_groups == 0) return whole;
-    if (!kHalfUnits && p.stage_groups < 0) {
-      const int at = (stage * kStageValues + unit * kUnit) / p.group;
-      return Stored(at < p.columns ? at : p.columns - 1);
-    }
-    const int at = kHalfUnits ? 2 * unit + half : unit >> p.unit_shift;
-    Factors f;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint8_t* row = extra + (lane / 4 + 8 * i) * kScaleStride;
-      f.scale[i] = Scale(row, at);
-      f.offset[i] = kZeros ? Offset(f.scale[i], reinterpret_cast<const int32_t*>(row + kScaleBytes)[at]) : 0.0f;
-    }
-    return f;
   }
 
   __device__ static float Final(const Params& p, int j) {
