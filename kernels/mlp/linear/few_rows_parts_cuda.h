@@ -95,13 +95,28 @@ struct Source {
   }
   __device__ void Issue(int stage, uint8_t* to) const {
     const int64_t from = int64_t(stage) * F::kStageBytes / 16 * 16;
+    if (from + S::kChunks * 16 <= row_bytes) {
+      Copy<true>(from, to);
+    } else {
+      Copy<false>(from, to);
+    }
+  }
+  // kWhole: no byte is behind the row's end. A copy of fewer bytes takes some 20 instructions.
+  template <bool kWhole>
+  __device__ void Copy(int64_t from, uint8_t* to) const {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       const int chunk = i * kWarp + lane, row = chunk / S::kChunks, of_row = chunk % S::kChunks;
       if (kColumns * S::kChunks % kWarp != 0 && chunk >= kColumns * S::kChunks) break;
-      const int64_t at = from + of_row * 16, left = row_bytes - at;
-      const int real = left >= 16 ? 16 : left > 0 ? int(left) : 0;
-      CopyAsync16(to + row * S::kRowBytes + of_row * 16, tile + rows[i] + (real > 0 ? at : 0), real);
+      uint8_t* const at = to + row * S::kRowBytes + of_row * 16;
+      const uint8_t* const begin = tile + rows[i];
+      if constexpr (kWhole) {
+        CopyAsync16(at, begin + from + of_row * 16);
+      } else {
+        const int64_t left = row_bytes - from - of_row * 16;
+        const int real = left >= 16 ? 16 : left > 0 ? int(left) : 0;
+        CopyAsync16(at, begin + (real > 0 ? from + of_row * 16 : 0), real);
+      }
     }
   }
 };

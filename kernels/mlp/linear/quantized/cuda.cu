@@ -51,6 +51,7 @@ QuantParams ParamsOf(const lz_kernel_args* args) {
   p.stage_groups = !often && (p.columns == 1 || p.group % stage == 0) ? 0
                    : stage % p.group == 0                             ? int32_t(stage / p.group)
                                                                       : -1;
+  p.stages_of_group = p.columns == 1 ? 0 : int32_t(p.group / stage);
   p.unit_shift = p.stage_groups > 0 ? std::countr_zero(uint32_t(p.group / few_rows::kUnit)) : 0;
   if (ops::IsInteger(format) && !ops::IsUnsigned(format)) {
     p.flip = half_bytes ? 0x00080008u : 0x80808080u;

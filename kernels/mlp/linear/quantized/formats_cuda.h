@@ -17,9 +17,10 @@ struct QuantParams {
   const float* tensor_scale;
   int64_t tensor_scale_stride;
   int32_t row_block, group, columns;
-  int32_t stage_groups;  // of a stage; 0: one scale serves all of a stage; -1: groups begin anywhere in stages
-  int32_t unit_shift;    // log2 of the units of a group that has fewer than a stage
-  int32_t aligned;       // rows of scales begin at multiples of 4 bytes
+  int32_t stage_groups;     // of a stage; 0: one scale serves all of a stage; -1: groups begin anywhere in stages
+  int32_t stages_of_group;  // where that is one scale of several in a row; else 0
+  int32_t unit_shift;       // log2 of the units of a group that has fewer than a stage
+  int32_t aligned;          // rows of scales begin at multiples of 4 bytes
   DType scale_type;
   int32_t scale_size;
   uint32_t flip;  // makes codes unsigned, in each byte, or both halves for codes of 4 bits
@@ -96,7 +97,7 @@ struct Quantized {
   __device__ void Begin(int stage_) {
     stage = stage_;
     if (kOften || p.stage_groups != 0) return;
-    const int at = stage * kStageValues / p.group;
+    const int at = p.stages_of_group == 0 ? 0 : p.stages_of_group == 1 ? stage : stage / p.stages_of_group;
     whole_scale = Scale(scale_row, at);
     if constexpr (kZeros) whole_zero = zero_row[at];
   }
