@@ -101,7 +101,7 @@ struct Source {
       Copy<false>(from, to);
     }
   }
-  // kWhole: no byte is behind the row's end. A copy of fewer bytes takes some 20 instructions.
+  // kWhole: no byte is past the row's end. A copy of fewer bytes takes some 20 instructions.
   template <bool kWhole>
   __device__ void Copy(int64_t from, uint8_t* to) const {
 #pragma unroll

@@ -128,7 +128,7 @@ struct Quantized {
 #pragma unroll
       for (int i = 0; i < kOfRow / 2; ++i) {
         const int factor = 2 * i + lane % 2, at = kHalfUnits ? factor : factor * kEvery >> p.unit_shift;
-        const bool real = at < groups;  // none behind the row's end
+        const bool real = at < groups;  // none past the row's end
         const int32_t zero = kZeros && real ? reinterpret_cast<const int32_t*>(row + kScaleBytes)[at] : 0;
         Store(factors, factor, real ? Scale(row, at) : 0.0f, zero);
       }
