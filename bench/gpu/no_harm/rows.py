@@ -108,12 +108,12 @@ def few_rows(w: torch.Tensor) -> Iterator[Case]:
 
     def wide4() -> torch.Tensor:
         codes = torch.stack([int4 & 15, int4 >> 4], -1).view(n, k // 128, 128)
-        return (((codes ^ 8).to(BF16) - 8) * scale4.to(BF16)[..., None]).view(n, k)
+        return (((codes ^ 8).to(DTYPE) - 8) * scale4.to(DTYPE)[..., None]).view(n, k)
 
     def wide8() -> torch.Tensor:
         parts = blocks.view(n, k // 32, 34)
         d = parts[..., :2].contiguous().view(torch.float16)
-        return (parts[..., 2:].view(torch.int8).to(BF16) * d.to(BF16)).view(n, k)
+        return (parts[..., 2:].view(torch.int8).to(DTYPE) * d.to(DTYPE)).view(n, k)
 
     for m in (1, 16):
         x = r(m, k)
@@ -129,4 +129,4 @@ def few_rows(w: torch.Tensor) -> Iterator[Case]:
             lambda x=x: lz.linear_gguf(x, blocks, "q8_0"),
             lambda x=x: F.linear(x, wide8()),
         )
-    yield Case("dequantize_gguf", "q8_0", lambda: lz.dequantize_gguf(blocks, k, format="q8_0", dtype="bfloat16"), wide8)
+    yield Case("dequantize_gguf", "q8_0", lambda: lz.dequantize_gguf(blocks, k, format="q8_0", dtype=DTYPE_NAME), wide8)
