@@ -23,3 +23,14 @@ constexpr KernelSpec CpuSpec(std::string_view id, lz_launch_fn launch, std::span
 }
 
 }  // namespace lz
+
+// The end of a Highway file with one kernel, whose function is Launch in each target: its specification, which names
+// &LaunchBest.
+#define LZ_HWY_KERNEL(...)                      \
+  namespace lz {                                \
+  namespace {                                   \
+  LZ_HWY_EXPORT(Launch);                        \
+  constexpr std::array kFamily = {__VA_ARGS__}; \
+  }                                             \
+  }                                             \
+  LZ_KERNEL_FAMILY = lz::kFamily

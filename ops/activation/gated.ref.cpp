@@ -1,8 +1,8 @@
 // Reference of activation.gated: FP64, any strides, any float dtype.
 #include "ops/activation/gated.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -21,17 +21,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.activation.gated",
-     .operation = "activation.gated",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.activation.gated", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

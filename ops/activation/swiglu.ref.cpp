@@ -1,8 +1,8 @@
 // Reference of activation.swiglu: FP64, any strides, any float dtype; output may alias an input.
 #include "ops/activation/swiglu.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -19,17 +19,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.activation.swiglu",
-     .operation = "activation.swiglu",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.activation.swiglu", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

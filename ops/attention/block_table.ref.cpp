@@ -9,7 +9,6 @@ using namespace lz;
 using namespace lz::ops::attention_block_table;
 using ops::attention::AttentionRow;
 using ops::attention::PageList;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -43,8 +42,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.decode.block_table", &Launch),
-    ReferenceSpec("ref.attention.gqa.decode.block_table", &Launch),
+    ReferenceKernel("ref.attention.standard.decode.block_table", &Launch),
+    ReferenceKernel("ref.attention.gqa.decode.block_table", &Launch),
 });
 }  // namespace
 

@@ -9,7 +9,6 @@ using namespace lz;
 using namespace lz::ops::attention_cascade;
 using ops::attention::Dot;
 using ops::attention::PageList;
-using ops::attention::ReferenceSpec;
 using ops::attention::UnitOf;
 
 int32_t Launch(const lz_kernel_args* args) {
@@ -51,8 +50,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.decode.cascade", &Launch),
-    ReferenceSpec("ref.attention.gqa.decode.cascade", &Launch),
+    ReferenceKernel("ref.attention.standard.decode.cascade", &Launch),
+    ReferenceKernel("ref.attention.gqa.decode.cascade", &Launch),
 });
 }  // namespace
 

@@ -8,7 +8,6 @@
 namespace {
 using namespace lz;
 using namespace lz::ops::attention_cross;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -20,8 +19,8 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kAccepts = std::to_array<std::string_view>({"scale", "attn_mask", "softcap", "sinks", "return_lse"});
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.cross.decode", &Launch, kAccepts),
-    ReferenceSpec("ref.attention.cross.prefill", &Launch, kAccepts),
+    ReferenceKernel("ref.attention.cross.decode", &Launch, kFloats, kAccepts),
+    ReferenceKernel("ref.attention.cross.prefill", &Launch, kFloats, kAccepts),
 });
 }  // namespace
 

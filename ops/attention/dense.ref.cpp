@@ -8,7 +8,6 @@
 namespace {
 using namespace lz;
 using namespace lz::ops::attention_dense;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -26,10 +25,10 @@ int32_t Launch(const lz_kernel_args* args) {
 constexpr auto kAccepts = std::to_array<std::string_view>(
     {"causal", "scale", "attn_mask", "window", "softcap", "sinks", "alibi_slopes", "return_lse"});
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.decode", &Launch, kAccepts),
-    ReferenceSpec("ref.attention.standard.prefill", &Launch, kAccepts),
-    ReferenceSpec("ref.attention.gqa.decode", &Launch, kAccepts),
-    ReferenceSpec("ref.attention.gqa.prefill", &Launch, kAccepts),
+    ReferenceKernel("ref.attention.standard.decode", &Launch, kFloats, kAccepts),
+    ReferenceKernel("ref.attention.standard.prefill", &Launch, kFloats, kAccepts),
+    ReferenceKernel("ref.attention.gqa.decode", &Launch, kFloats, kAccepts),
+    ReferenceKernel("ref.attention.gqa.prefill", &Launch, kFloats, kAccepts),
 });
 }  // namespace
 

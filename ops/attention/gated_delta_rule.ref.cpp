@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -76,17 +76,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.attention.gated_delta_rule",
-     .operation = "attention.gated_delta_rule",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.attention.gated_delta_rule", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

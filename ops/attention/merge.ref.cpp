@@ -31,7 +31,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({ops::attention::ReferenceSpec("ref.attention.merge", &Launch)});
+constexpr std::array kFamily = {ReferenceKernel("ref.attention.merge", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

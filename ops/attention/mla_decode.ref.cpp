@@ -31,8 +31,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily =
-    std::to_array<KernelSpec>({ops::attention::ReferenceSpec("ref.attention.mla.decode", &Launch)});
+constexpr std::array kFamily = {ReferenceKernel("ref.attention.mla.decode", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

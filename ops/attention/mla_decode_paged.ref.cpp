@@ -8,7 +8,6 @@ namespace {
 using namespace lz;
 using namespace lz::ops::attention_mla_decode_paged;
 using ops::attention::Dot;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -34,7 +33,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({ReferenceSpec("ref.attention.mla.decode.paged", &Launch)});
+constexpr std::array kFamily = {ReferenceKernel("ref.attention.mla.decode.paged", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

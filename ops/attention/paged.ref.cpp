@@ -8,7 +8,6 @@ namespace {
 using namespace lz;
 using namespace lz::ops::attention_paged;
 using ops::attention::AttentionRow;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -32,8 +31,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.decode.paged", &Launch),
-    ReferenceSpec("ref.attention.gqa.decode.paged", &Launch),
+    ReferenceKernel("ref.attention.standard.decode.paged", &Launch),
+    ReferenceKernel("ref.attention.gqa.decode.paged", &Launch),
 });
 }  // namespace
 

@@ -8,7 +8,6 @@ namespace {
 using namespace lz;
 using namespace lz::ops::attention_paged_cross;
 using ops::attention::AttentionRow;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -32,8 +31,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.cross.decode.paged", &Launch),
-    ReferenceSpec("ref.attention.cross.prefill.paged", &Launch),
+    ReferenceKernel("ref.attention.cross.decode.paged", &Launch),
+    ReferenceKernel("ref.attention.cross.prefill.paged", &Launch),
 });
 }  // namespace
 

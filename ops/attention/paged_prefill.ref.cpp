@@ -8,7 +8,6 @@ namespace {
 using namespace lz;
 using namespace lz::ops::attention_paged_prefill;
 using ops::attention::AttentionRow;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -40,8 +39,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.prefill.paged", &Launch),
-    ReferenceSpec("ref.attention.gqa.prefill.paged", &Launch),
+    ReferenceKernel("ref.attention.standard.prefill.paged", &Launch),
+    ReferenceKernel("ref.attention.gqa.prefill.paged", &Launch),
 });
 }  // namespace
 

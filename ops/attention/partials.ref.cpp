@@ -9,7 +9,6 @@ using namespace lz;
 using namespace lz::ops::attention_partials;
 using ops::attention::AttentionRow;
 using ops::attention::kHidden;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -51,8 +50,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.partials", &Launch),
-    ReferenceSpec("ref.attention.gqa.partials", &Launch),
+    ReferenceKernel("ref.attention.standard.partials", &Launch),
+    ReferenceKernel("ref.attention.gqa.partials", &Launch),
 });
 }  // namespace
 

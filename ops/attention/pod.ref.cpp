@@ -9,7 +9,6 @@ using namespace lz;
 using namespace lz::ops::attention_pod;
 using ops::attention::AttentionRow;
 using ops::attention::OffsetsValid;
-using ops::attention::ReferenceSpec;
 
 void Prefill(const lz_tensor* t, const ops::attention::AttentionOptions& options) {
   const View cu_q(t[kCuSeqlensQ]), cu_kv(t[kCuSeqlensKV]);
@@ -54,8 +53,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.decode.pod", &Launch),
-    ReferenceSpec("ref.attention.gqa.decode.pod", &Launch),
+    ReferenceKernel("ref.attention.standard.decode.pod", &Launch),
+    ReferenceKernel("ref.attention.gqa.decode.pod", &Launch),
 });
 }  // namespace
 

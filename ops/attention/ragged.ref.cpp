@@ -9,7 +9,6 @@ using namespace lz;
 using namespace lz::ops::attention_ragged;
 using ops::attention::LengthsWithin;
 using ops::attention::OffsetsValid;
-using ops::attention::ReferenceSpec;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
@@ -36,8 +35,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    ReferenceSpec("ref.attention.standard.prefill.ragged", &Launch),
-    ReferenceSpec("ref.attention.gqa.prefill.ragged", &Launch),
+    ReferenceKernel("ref.attention.standard.prefill.ragged", &Launch),
+    ReferenceKernel("ref.attention.gqa.prefill.ragged", &Launch),
 });
 }  // namespace
 

@@ -46,8 +46,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily =
-    std::to_array<KernelSpec>({ops::attention::ReferenceSpec("ref.attention.sparse.block", &Launch)});
+constexpr std::array kFamily = {ReferenceKernel("ref.attention.sparse.block", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

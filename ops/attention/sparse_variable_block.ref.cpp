@@ -49,8 +49,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily =
-    std::to_array<KernelSpec>({ops::attention::ReferenceSpec("ref.attention.sparse.variable_block", &Launch)});
+constexpr std::array kFamily = {ReferenceKernel("ref.attention.sparse.variable_block", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace lz::ops::attention {
 
@@ -199,20 +199,6 @@ inline void ClearPacked(const lz_tensor& output, const lz_tensor& lse, int64_t f
       if (lse_out.given()) lse_out.Set({i, h}, kHidden);
     }
   }
-}
-
-// A reference's kernel of one operation; `id` is "ref." and the operation.
-constexpr KernelSpec ReferenceSpec(std::string_view id, lz_launch_fn launch,
-                                   std::span<const std::string_view> accepts = kAcceptsAll) {
-  return {.id = id,
-          .operation = id.substr(4),
-          .dtypes = kFloats,
-          .accepts = accepts,
-          .strides = Strides::kAny,
-          .priority = 0,
-          .deterministic = true,
-          .reference = true,
-          .launch = launch};
 }
 
 // True if offsets (CSR row pointers) start at 0, never decrease and end at most at `limit`.

@@ -1,8 +1,8 @@
 // Reference of convert: element by element through double, which represents every value of every format; any strides.
 #include "ops/convert/dtype.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 #include "ops/common/small_float.h"
 
 namespace {
@@ -46,17 +46,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.convert",
-     .operation = "convert",
-     .dtypes = kInputs,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.convert", &Launch, kInputs)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

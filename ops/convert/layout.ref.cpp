@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -38,17 +38,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.convert.layout",
-     .operation = "convert.layout",
-     .dtypes = kDTypesMoved,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.convert.layout", &Launch, kDTypesMoved)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -35,17 +35,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.convolution.causal_conv1d",
-     .operation = "convolution.causal_conv1d",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.convolution.causal_conv1d", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

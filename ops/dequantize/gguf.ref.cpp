@@ -1,8 +1,8 @@
 // Reference of dequantize.gguf: value by value in float32, as in the definition; any strides.
 #include "ops/dequantize/gguf.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -22,17 +22,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.dequantize.gguf",
-     .operation = "dequantize.gguf",
-     .dtypes = Mask(DType::kU8),
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.dequantize.gguf", &Launch, Mask(DType::kU8))};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,8 +1,8 @@
 // Reference of dequantize: value by value in float32, as in the definition; any strides.
 #include "ops/dequantize/scaled.h"
 
-#include "core/kernel.h"
 #include "ops/common/quantize_reference.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -28,17 +28,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.dequantize",
-     .operation = "dequantize",
-     .dtypes = kValueDTypes,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.dequantize", &Launch, kValueDTypes)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

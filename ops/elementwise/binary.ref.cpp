@@ -1,8 +1,8 @@
 // Reference of elementwise.binary: FP64, any strides, any float dtypes; output may alias input.
 #include "ops/elementwise/binary.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -42,17 +42,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.elementwise.binary",
-     .operation = "elementwise.binary",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.elementwise.binary", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

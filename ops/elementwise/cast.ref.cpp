@@ -1,8 +1,8 @@
 // Reference of elementwise.cast: through FP64, any strides.
 #include "ops/elementwise/cast.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -20,17 +20,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.elementwise.cast",
-     .operation = "elementwise.cast",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.elementwise.cast", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -35,17 +35,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.embedding.lookup",
-     .operation = "embedding.lookup",
-     .dtypes = kIndices,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.embedding.lookup", &Launch, kIndices)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

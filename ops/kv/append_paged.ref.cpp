@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/kernel.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -41,17 +41,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.kv.append_paged",
-     .operation = "kv.append_paged",
-     .dtypes = ops::kv::kCacheDTypes,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.kv.append_paged", &Launch, ops::kv::kCacheDTypes)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

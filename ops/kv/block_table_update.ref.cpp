@@ -1,8 +1,8 @@
 // Reference of kv.block_table_update: any strides.
 #include "ops/kv/block_table_update.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -22,17 +22,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.kv.block_table_update",
-     .operation = "kv.block_table_update",
-     .dtypes = kIndices,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.kv.block_table_update", &Launch, kIndices)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "core/kernel.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -35,17 +35,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.kv.compact",
-     .operation = "kv.compact",
-     .dtypes = ops::kv::kCacheDTypes,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.kv.compact", &Launch, ops::kv::kCacheDTypes)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

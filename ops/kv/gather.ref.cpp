@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/kernel.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -42,17 +42,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.kv.gather",
-     .operation = "kv.gather",
-     .dtypes = ops::kv::kCacheDTypes,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.kv.gather", &Launch, ops::kv::kCacheDTypes)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

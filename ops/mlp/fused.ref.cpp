@@ -1,7 +1,7 @@
 // Reference of mlp.fused: FP64 without intermediate rounding, any strides, any float dtype.
 #include "ops/mlp/fused.h"
 
-#include "core/kernel.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -19,17 +19,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.fused",
-     .operation = "mlp.fused",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.fused", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

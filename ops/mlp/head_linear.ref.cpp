@@ -1,8 +1,8 @@
 // Reference of mlp.head_linear: FP64 accumulation, any strides, any float dtype; output must not alias an input.
 #include "ops/mlp/head_linear.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -23,17 +23,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.head_linear",
-     .operation = "mlp.head_linear",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.head_linear", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

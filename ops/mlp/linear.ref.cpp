@@ -1,7 +1,7 @@
 // Reference of mlp.linear: FP64 accumulation, any strides, any float dtype; output must not alias an input.
 #include "ops/mlp/linear.h"
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -24,17 +24,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.linear",
-     .operation = "mlp.linear",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.linear", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

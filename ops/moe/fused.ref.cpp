@@ -1,7 +1,7 @@
 // Reference of moe.fused: FP64 without intermediate rounding, any strides, any float dtype.
 #include "ops/moe/fused.h"
 
-#include "core/kernel.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -28,17 +28,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.moe.fused",
-     .operation = "moe.fused",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.moe.fused", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

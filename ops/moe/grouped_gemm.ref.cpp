@@ -1,8 +1,8 @@
 // Reference of moe.grouped_gemm: FP64 accumulation, any strides, any float dtype.
 #include "ops/moe/grouped_gemm.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -37,17 +37,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.moe.grouped_gemm",
-     .operation = "moe.grouped_gemm",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.moe.grouped_gemm", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,8 +1,8 @@
 // Reference of norm.layer: FP64, two passes, any strides, any float dtype; output may alias input.
 #include "ops/norm/layer.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -27,17 +27,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.norm.layer",
-     .operation = "norm.layer",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.norm.layer", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,8 +1,8 @@
 // Reference of norm.layer.residual: FP64, two passes, any strides, any float dtype.
 #include "ops/norm/layer_residual.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -29,17 +29,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.norm.layer.residual",
-     .operation = "norm.layer.residual",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.norm.layer.residual", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

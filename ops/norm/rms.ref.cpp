@@ -1,8 +1,8 @@
 // Reference of norm.rms: FP64 accumulation, any strides, any float dtype; output may alias input.
 #include "ops/norm/rms.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -24,17 +24,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.norm.rms",
-     .operation = "norm.rms",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.norm.rms", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

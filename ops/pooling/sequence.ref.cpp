@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -42,17 +42,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.pooling.sequence",
-     .operation = "pooling.sequence",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.pooling.sequence", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -24,7 +24,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({ops::attention::ReferenceSpec("ref.posenc.alibi", &Launch)});
+constexpr std::array kFamily = {ReferenceKernel("ref.posenc.alibi", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,8 +1,8 @@
 // Reference of posenc.rope: FP64, any strides, any float dtype; output may alias input.
 #include "ops/posenc/rope.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 #include "ops/common/rope.h"
 
 namespace {
@@ -51,17 +51,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.posenc.rope",
-     .operation = "posenc.rope",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.posenc.rope", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,8 +1,8 @@
 // Reference of quantize.nvfp4: the tensor's or each row's largest magnitude first, then groups of 16; any strides.
 #include "ops/quantize/nvfp4.h"
 
-#include "core/kernel.h"
 #include "ops/common/quantize_reference.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -45,17 +45,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.quantize.nvfp4",
-     .operation = "quantize.nvfp4",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.quantize.nvfp4", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

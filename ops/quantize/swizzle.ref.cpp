@@ -1,8 +1,8 @@
 // Reference of quantize.swizzle: byte by byte; any strides.
 #include "ops/quantize/swizzle.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -28,17 +28,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.quantize.swizzle",
-     .operation = "quantize.swizzle",
-     .dtypes = kScaleBytes,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.quantize.swizzle", &Launch, kScaleBytes)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

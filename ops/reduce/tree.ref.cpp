@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -39,17 +39,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return DTypeOf(args->tensors[kInput]) == DType::kF64 ? Run<double>(args) : Run<float>(args);
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.reduce.tree",
-     .operation = "reduce.tree",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.reduce.tree", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

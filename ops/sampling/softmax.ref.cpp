@@ -3,9 +3,9 @@
 
 #include <limits>
 
-#include "core/kernel.h"
 #include "core/view.h"
 #include "ops/common/index.h"
+#include "ops/common/reference.h"
 #include "ops/common/sampling_math.h"
 
 namespace {
@@ -29,17 +29,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.sampling.softmax",
-     .operation = "sampling.softmax",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.sampling.softmax", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,7 +1,7 @@
 // Reference of sampling.speculative: FP64, any strides, any float dtype.
 #include "ops/sampling/speculative.h"
 
-#include "core/kernel.h"
+#include "ops/common/reference.h"
 #include "ops/common/sampling_args.h"
 #include "ops/common/speculative_math.h"
 
@@ -36,17 +36,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return sampling::Outcome(*args, answered);
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.sampling.speculative",
-     .operation = "sampling.speculative",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.sampling.speculative", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

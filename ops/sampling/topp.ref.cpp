@@ -1,7 +1,7 @@
 // Reference of sampling.topp: FP64, a full sort of each row, any strides.
 #include "ops/sampling/topp.h"
 
-#include "core/kernel.h"
+#include "ops/common/reference.h"
 #include "ops/common/sampling_reference.h"
 
 namespace {
@@ -10,17 +10,7 @@ using namespace lz::ops::sampling_topp;
 
 int32_t Launch(const lz_kernel_args* args) { return sampling::SampleRows(kContract, args); }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.sampling.topp",
-     .operation = "sampling.topp",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.sampling.topp", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

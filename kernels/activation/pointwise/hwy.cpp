@@ -33,12 +33,5 @@ int32_t Launch(const lz_kernel_args* args) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace lz {
-namespace {
-LZ_HWY_EXPORT(Launch);
-
-constexpr std::array kFamily = {CpuSpec("hwy.activation.pointwise", &LaunchBest)};
-}  // namespace
-}  // namespace lz
-LZ_KERNEL_FAMILY = lz::kFamily;
-#endif  // HWY_ONCE
+LZ_HWY_KERNEL(CpuSpec("hwy.activation.pointwise", &LaunchBest));
+#endif

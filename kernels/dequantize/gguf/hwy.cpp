@@ -35,14 +35,14 @@ HWY_INLINE float HalfAt(const uint8_t* p) {
 using Tag = hn::CappedTag<float, 16>;
 
 template <class T>
-void Q4Block(const uint8_t* codes, float d, float m, float zero_point, bool add, T* out) {
+void Q4Block(const uint8_t* weights, float d, float m, float zero_point, bool add, T* out) {
   const Tag tag;
   const hn::Rebind<int32_t, Tag> di;
   const hn::Rebind<uint8_t, Tag> du8;
   const auto scale = hn::Set(tag, d), minimum = hn::Set(tag, m), zero = hn::Set(tag, zero_point);
   const int64_t lanes = int64_t(hn::Lanes(tag));
   for (int64_t i = 0; i < 16; i += lanes) {
-    const auto pair = hn::PromoteTo(di, hn::LoadU(du8, codes + i));
+    const auto pair = hn::PromoteTo(di, hn::LoadU(du8, weights + i));
     const auto low = hn::ConvertTo(tag, hn::And(pair, hn::Set(di, 15)));
     const auto high = hn::ConvertTo(tag, hn::ShiftRight<4>(pair));
     auto a = hn::Mul(scale, hn::Sub(low, zero)), b = hn::Mul(scale, hn::Sub(high, zero));
@@ -56,29 +56,29 @@ void Q4Block(const uint8_t* codes, float d, float m, float zero_point, bool add,
 }
 
 template <class T>
-void Q8Block(const uint8_t* codes, float d, T* out) {
+void Q8Block(const uint8_t* weights, float d, T* out) {
   const Tag tag;
   const hn::Rebind<int32_t, Tag> di;
   const hn::Rebind<int8_t, Tag> d8;
   const auto scale = hn::Set(tag, d);
   const int64_t lanes = int64_t(hn::Lanes(tag));
-  const auto* values = reinterpret_cast<const int8_t*>(codes);
+  const auto* values = reinterpret_cast<const int8_t*>(weights);
   for (int64_t i = 0; i < 32; i += lanes) {
     StoreF32(tag, hn::Mul(scale, hn::ConvertTo(tag, hn::PromoteTo(di, hn::LoadU(d8, values + i)))), out + i);
   }
 }
 
-// out[i] = scale * codes[i] - minimum for n values, a multiple of 16.
+// out[i] = scale * weights[i] - minimum for n values, a multiple of 16.
 template <class T>
-void Scale(const int8_t* codes, int64_t n, float scale, float minimum, T* out) {
+void Scale(const int8_t* weights, int64_t n, float scale, float minimum, T* out) {
   const Tag tag;
   const hn::Rebind<int32_t, Tag> di;
   const hn::Rebind<int8_t, Tag> d8;
   const auto s = hn::Set(tag, scale), m = hn::Set(tag, minimum);
   const int64_t lanes = int64_t(hn::Lanes(tag));
   for (int64_t i = 0; i < n; i += lanes) {
-    const auto code = hn::ConvertTo(tag, hn::PromoteTo(di, hn::LoadU(d8, codes + i)));
-    StoreF32(tag, hn::Sub(hn::Mul(s, code), m), out + i);
+    const auto value = hn::ConvertTo(tag, hn::PromoteTo(di, hn::LoadU(d8, weights + i)));
+    StoreF32(tag, hn::Sub(hn::Mul(s, value), m), out + i);
   }
 }
 
@@ -88,12 +88,12 @@ void Q5Block(const uint8_t* bits, float d, float minimum, int zero_point, T* out
   uint32_t high;
   std::memcpy(&high, bits, 4);
   const uint8_t* packed = bits + 4;
-  int8_t codes[32];
+  int8_t weights[32];
   for (int j = 0; j < 16; ++j) {
-    codes[j] = int8_t(((packed[j] & 15) | (high >> j & 1) << 4) - uint32_t(zero_point));
-    codes[j + 16] = int8_t((packed[j] >> 4 | (high >> (j + 16) & 1) << 4) - uint32_t(zero_point));
+    weights[j] = int8_t(((packed[j] & 15) | (high >> j & 1) << 4) - uint32_t(zero_point));
+    weights[j + 16] = int8_t((packed[j] >> 4 | (high >> (j + 16) & 1) << 4) - uint32_t(zero_point));
   }
-  Scale(codes, 32, d, minimum, out);
+  Scale(weights, 32, d, minimum, out);
 }
 
 // q4_k, and q5_k, which has high bits.
@@ -106,12 +106,12 @@ void KBlock(const uint8_t* block, const uint8_t* high, const uint8_t* packed, T*
     const int t = j < 4 ? q[j + 4] & 63 : q[j + 4] >> 4 | q[j] >> 6 << 4;
     const uint8_t* from = packed + j / 2 * 32;
     const int shift = j % 2 * 4;
-    int8_t codes[32];
-    for (int i = 0; i < 32; ++i) codes[i] = int8_t(from[i] >> shift & 15);
+    int8_t weights[32];
+    for (int i = 0; i < 32; ++i) weights[i] = int8_t(from[i] >> shift & 15);
     if (high) {
-      for (int i = 0; i < 32; ++i) codes[i] = int8_t(codes[i] | (high[i] >> j & 1) << 4);
+      for (int i = 0; i < 32; ++i) weights[i] = int8_t(weights[i] | (high[i] >> j & 1) << 4);
     }
-    Scale(codes, 32, d * float(s), m * float(t), out + j * 32);
+    Scale(weights, 32, d * float(s), m * float(t), out + j * 32);
   }
 }
 
@@ -122,11 +122,11 @@ void Q6Block(const uint8_t* block, T* out) {
     const int half = part / 4, c = part % 4;
     const uint8_t *low = block + half * 64 + c % 2 * 32, *high = block + 128 + half * 32;
     const int shift = c / 2 * 4;
-    int8_t codes[32];
-    for (int i = 0; i < 32; ++i) codes[i] = int8_t(((low[i] >> shift & 15) | (high[i] >> 2 * c & 3) << 4) - 32);
+    int8_t weights[32];
+    for (int i = 0; i < 32; ++i) weights[i] = int8_t(((low[i] >> shift & 15) | (high[i] >> 2 * c & 3) << 4) - 32);
     for (int g = 0; g < 2; ++g) {
       const float s = d * float(int8_t(block[192 + part * 2 + g]));
-      Scale(codes + 16 * g, 16, s, 0.0f, out + part * 32 + 16 * g);
+      Scale(weights + 16 * g, 16, s, 0.0f, out + part * 32 + 16 * g);
     }
   }
 }

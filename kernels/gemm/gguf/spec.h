@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "core/kernel.h"
+#include "kernels/launch.h"
 #include "ops/mlp/linear/gguf.h"
 
 namespace lz::gguf {
@@ -27,6 +28,13 @@ constexpr Constraint Activations(int64_t choice) {
   return {"activations", Rel::kEq, choice, {}, ReasonCode::kQuantFormatUnsupported};
 }
 inline constexpr std::array<std::string_view, 3> kAccepts = {"bias", "packed", "activations"};
+
+// The workspace of a record of kBytes for each row and 32 values of k.
+template <uint64_t kBytes>
+uint64_t WorkspaceOf(const lz_kernel_args* args) {
+  const lz_tensor& input = args->tensors[ops::mlp_linear_gguf::kInput];
+  return uint64_t(NumRows(input) * (input.shape[input.ndim - 1] / 32)) * kBytes;
+}
 
 // numerics: "w4a8-int" with activations in int8.
 constexpr KernelSpec Spec(std::string_view id, DTypeMask dtypes, std::span<const Constraint> constraints,

@@ -9,10 +9,10 @@
 
 #include <algorithm>
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/gemm/feed_forward.h"
 #include "kernels/gemm/hidden_rows.h"
+#include "kernels/gemm/spec.h"
 #include "ops/mlp/fused.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -66,17 +66,7 @@ uint64_t Workspace(const lz_kernel_args* args) {
   return uint64_t(kHiddenTileRows * 2 * int64_t(sizeof(void*)) + rows * n * HiddenBytes(DTypeOf(args->tensors[0])));
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.fused",
-     .operation = "mlp.fused",
-     .dtypes = kF32F16BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {GemmSpec("hwy.mlp.fused", "mlp.fused", kF32F16BF16, 60, &LaunchBest, {}, &Workspace)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

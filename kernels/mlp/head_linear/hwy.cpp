@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
+#include "kernels/gemm/spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
 #include "ops/mlp/head_linear.h"
@@ -176,16 +176,8 @@ namespace lz {
 namespace {
 LZ_HWY_EXPORT(Launch);
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.head_linear",
-     .operation = "mlp.head_linear",
-     .dtypes = kF32F16BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {
+    GemmSpec("hwy.mlp.head_linear", "mlp.head_linear", kF32F16BF16, 80, &LaunchBest, {}, nullptr, Strides::kAny)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

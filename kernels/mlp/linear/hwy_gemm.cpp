@@ -8,10 +8,10 @@
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/hwy_gemm.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/gemm/blocking.h"
 #include "kernels/gemm/hwy_tile.h"
+#include "kernels/gemm/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -37,35 +37,11 @@ constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, gemm::kG
 constexpr auto kMoreRows = std::to_array<Constraint>({{"rows", Rel::kGt, gemm::kGemvRows}});
 // One kernel with several priorities: for bf16, a CPU with bf16 dot products has a faster kernel for more than a few
 // rows (x86_avx512bf16.cpp).
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.linear.gemm",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kF32, DType::kF16),
-     .constraints = kMoreRows,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &LaunchBest},
-    {.id = "hwy.mlp.linear.gemm_bf16",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kMoreRows,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 40,
-     .deterministic = true,
-     .launch = &LaunchBest},
-    {.id = "hwy.mlp.linear.gemv",
-     .operation = "mlp.linear",
-     .dtypes = kF32F16BF16,
-     .constraints = kFewRows,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {
+    GemmSpec("hwy.mlp.linear.gemm", "mlp.linear", Mask(DType::kF32, DType::kF16), 60, &LaunchBest, kMoreRows),
+    GemmSpec("hwy.mlp.linear.gemm_bf16", "mlp.linear", Mask(DType::kBF16), 40, &LaunchBest, kMoreRows),
+    GemmSpec("hwy.mlp.linear.gemv", "mlp.linear", kF32F16BF16, 80, &LaunchBest, kFewRows),
+};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -4,7 +4,7 @@
 // Workspace: the input in micro-panels of 16 rows (x86_micro_panels.h), which are the right operands of tiles; weights
 // are the left ones, read as they are stored, so that sums are transposed. Deterministic. Source: own. TDPBF16PS sums
 // pairs of products in FP32 and treats denormals as zero.
-#include "core/kernel.h"
+#include "kernels/gemm/spec.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -94,18 +94,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16 | kIsaAmxBf16},
     {"rows", Rel::kGt, 8},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "x86.mlp.linear.amx",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 90,
-     .deterministic = true,
-     .launch = &Launch,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {
+    GemmSpec("x86.mlp.linear.amx", "mlp.linear", Mask(DType::kBF16), 90, &Launch, kConstraints, &Workspace)};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

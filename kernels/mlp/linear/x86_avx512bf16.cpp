@@ -4,7 +4,7 @@
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as
 // zero. Its rate differs between cores: twice that of f32 FMA on some (then it is faster than hwy.mlp.linear.gemm),
 // half on others.
-#include "core/kernel.h"
+#include "kernels/gemm/spec.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -91,17 +91,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16},
     {"rows", Rel::kLe, 32},  // more rows: x86.mlp.linear.avx512bf16_packed
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "x86.mlp.linear.avx512bf16",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 85,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    GemmSpec("x86.mlp.linear.avx512bf16", "mlp.linear", Mask(DType::kBF16), 85, &Launch, kConstraints)};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

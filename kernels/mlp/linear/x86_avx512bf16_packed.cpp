@@ -3,7 +3,7 @@
 //   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, last or first dim dense
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as zero.
-#include "core/kernel.h"
+#include "kernels/gemm/spec.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -42,26 +42,11 @@ constexpr auto kColumnMajor = std::to_array<Constraint>({
     {"weight.columns_dense", Rel::kEq, 1},
     {"bias.last_dim_stride1", Rel::kEq, 1},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "x86.mlp.linear.avx512bf16_packed",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kRowMajor,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &Launch<false>},
-    {.id = "x86.mlp.linear.avx512bf16_column_major",
-     .operation = "mlp.linear",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kColumnMajor,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 85,
-     .deterministic = true,
-     .launch = &Launch<true>},
-});
+constexpr std::array kFamily = {
+    GemmSpec("x86.mlp.linear.avx512bf16_packed", "mlp.linear", Mask(DType::kBF16), 60, &Launch<false>, kRowMajor),
+    GemmSpec("x86.mlp.linear.avx512bf16_column_major", "mlp.linear", Mask(DType::kBF16), 85, &Launch<true>,
+             kColumnMajor, nullptr, Strides::kAny),
+};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/gemm/feed_forward.h"
+#include "kernels/gemm/spec.h"
 #include "ops/moe/grouped_gemm.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -66,17 +66,8 @@ uint64_t Workspace(const lz_kernel_args* args) {
   return uint64_t(args->tensors[ops::moe_grouped_gemm::kInput].shape[0]) * sizeof(void*);
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.moe.grouped_gemm",
-     .operation = "moe.grouped_gemm",
-     .dtypes = kF32BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {
+    GemmSpec("hwy.moe.grouped_gemm", "moe.grouped_gemm", kF32BF16, 60, &LaunchBest, {}, &Workspace)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -10,10 +10,9 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
-#include "kernels/launch.h"
+#include "kernels/norm/call.h"
 #include "kernels/norm/layer_row.h"
-#include "kernels/simd.h"
+#include "kernels/norm/spec.h"
 #include "ops/norm/layer.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,23 +22,11 @@ using namespace lz::ops::norm_layer;
 
 template <class T>
 int32_t Run(const lz_kernel_args* args) {
-  const lz_tensor& x = args->tensors[kInput];
-  const lz_tensor& w = args->tensors[kWeight];
-  const lz_tensor& b = args->tensors[kBias];
-  const int64_t hidden = x.shape[x.ndim - 1];
-  const T* px = Data<const T>(x);
-  const T* pw = Given(w) ? Data<const T>(w) : nullptr;
-  const T* pb = Given(b) ? Data<const T>(b) : nullptr;
-  T* pout = Data<T>(args->tensors[kOutput]);
-  const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
-  const RowOffsets x_row(x), out_row(args->tensors[kOutput]);
-  // 16k elements take about 3 us on one core: less does not pay for waking another thread.
-  ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) LayerRow(px + x_row[r], pw, pb, pout + out_row[r], hidden, eps, offset);
-  });
-  return 0;
+  const NormCall<T> call(args, {kInput, kWeight, kOutput, kEps, kWeightOffset});
+  const T* bias = call.Optional(kBias);
+  return call.ForRows(
+      [&](const T* x, T* out, int64_t) { LayerRow(x, call.weight, bias, out, call.hidden, call.eps, call.offset); });
 }
-
 LZ_LAUNCH_BY_FLOAT(kInput);
 
 }  // namespace
@@ -47,17 +34,5 @@ LZ_LAUNCH_BY_FLOAT(kInput);
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace lz {
-namespace {
-LZ_HWY_EXPORT(Launch);
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    {"weight.same_dtype", Rel::kEq, 1},
-    {"bias.same_dtype", Rel::kEq, 1},
-});
-constexpr std::array<std::string_view, 3> kAccepts = {"weight", "bias", "weight_offset"};
-constexpr std::array kFamily = {CpuSpec("hwy.norm.layer", &LaunchBest, kAccepts, kConstraints)};
-}  // namespace
-}  // namespace lz
-LZ_KERNEL_FAMILY = lz::kFamily;
-#endif  // HWY_ONCE
+LZ_HWY_KERNEL(LayerSpec("hwy.norm.layer", &LaunchBest));
+#endif

@@ -10,11 +10,10 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
-#include "kernels/launch.h"
+#include "kernels/norm/call.h"
 #include "kernels/norm/layer_row.h"
+#include "kernels/norm/spec.h"
 #include "kernels/rows.h"
-#include "kernels/simd.h"
 #include "ops/norm/layer_residual.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -24,31 +23,17 @@ using namespace lz::ops::norm_layer_residual;
 
 template <class T>
 int32_t Run(const lz_kernel_args* args) {
-  const lz_tensor& x = args->tensors[kInput];
-  const lz_tensor& w = args->tensors[kWeight];
-  const lz_tensor& b = args->tensors[kBias];
-  const int64_t hidden = x.shape[x.ndim - 1];
-  const T* px = Data<const T>(x);
-  const T* pw = Given(w) ? Data<const T>(w) : nullptr;
-  const T* pb = Given(b) ? Data<const T>(b) : nullptr;
-  T* pout = Data<T>(args->tensors[kOutput]);
-  const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
-  const T* pr = Data<const T>(args->tensors[kResidual]);
-  T* psum = Data<T>(args->tensors[kResidualOut]);
-  const RowOffsets x_row(x), r_row(args->tensors[kResidual]);
-  const RowOffsets out_row(args->tensors[kOutput]), sum_row(args->tensors[kResidualOut]);
-  // 16k elements take about 4 us on one core: less does not pay for waking another thread.
-  ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      T* sum = psum + sum_row[i];
-      const auto add = [](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
-      MapRow(sum, hidden, add, px + x_row[i], pr + r_row[i]);
-      LayerRow(sum, pw, pb, pout + out_row[i], hidden, eps, offset);
-    }
+  const NormCall<T> call(args, {kInput, kWeight, kOutput, kEps, kWeightOffset});
+  const T* bias = call.Optional(kBias);
+  const Rows<const T> residual = RowsOf<const T>(args->tensors[kResidual]);
+  const Rows<T> sums = RowsOf<T>(args->tensors[kResidualOut]);
+  return call.ForRows([&](const T* x, T* out, int64_t r) {
+    T* sum = sums.data + sums.offsets[r];
+    const auto add = [](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); };
+    MapRow(sum, call.hidden, add, x, residual.data + residual.offsets[r]);
+    LayerRow(sum, call.weight, bias, out, call.hidden, call.eps, call.offset);
   });
-  return 0;
 }
-
 LZ_LAUNCH_BY_FLOAT(kInput);
 
 }  // namespace
@@ -56,17 +41,5 @@ LZ_LAUNCH_BY_FLOAT(kInput);
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace lz {
-namespace {
-LZ_HWY_EXPORT(Launch);
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    {"weight.same_dtype", Rel::kEq, 1},
-    {"bias.same_dtype", Rel::kEq, 1},
-});
-constexpr std::array<std::string_view, 3> kAccepts = {"weight", "bias", "weight_offset"};
-constexpr std::array kFamily = {CpuSpec("hwy.norm.layer.residual", &LaunchBest, kAccepts, kConstraints)};
-}  // namespace
-}  // namespace lz
-LZ_KERNEL_FAMILY = lz::kFamily;
-#endif  // HWY_ONCE
+LZ_HWY_KERNEL(LayerSpec("hwy.norm.layer.residual", &LaunchBest));
+#endif

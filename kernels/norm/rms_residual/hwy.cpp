@@ -8,10 +8,9 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
-#include "kernels/launch.h"
+#include "kernels/norm/call.h"
 #include "kernels/norm/rms_row.h"
-#include "kernels/simd.h"
+#include "kernels/norm/spec.h"
 #include "ops/norm/rms_residual.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,28 +43,15 @@ HWY_INLINE float AddRow(const T* x, const T* r, T* sum, int64_t n) {
 
 template <class T>
 int32_t Run(const lz_kernel_args* args) {
-  const lz_tensor& x = args->tensors[kInput];
-  const lz_tensor& w = args->tensors[kWeight];
-  const int64_t hidden = x.shape[x.ndim - 1];
-  const T* px = Data<const T>(x);
-  const T* pr = Data<const T>(args->tensors[kResidual]);
-  const T* pw = Given(w) ? Data<const T>(w) : nullptr;
-  T* pout = Data<T>(args->tensors[kOutput]);
-  T* psum = Data<T>(args->tensors[kResidualOut]);
-  const float eps = float(args->scalars[kEps].value.f), offset = float(args->scalars[kWeightOffset].value.f);
-  const RowOffsets x_row(x), r_row(args->tensors[kResidual]);
-  const RowOffsets out_row(args->tensors[kOutput]), sum_row(args->tensors[kResidualOut]);
-  // 16k elements take about 3 us on one core: less does not pay for waking another thread.
-  ParallelFor(args, NumRows(x), 16384 / (hidden + 1) + 1, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      T* sum = psum + sum_row[r];
-      const float squares = AddRow(px + x_row[r], pr + r_row[r], sum, hidden);
-      NormRow(sum, pw, pout + out_row[r], hidden, squares, eps, offset);
-    }
+  const NormCall<T> call(args, {kInput, kWeight, kOutput, kEps, kWeightOffset});
+  const Rows<const T> residual = RowsOf<const T>(args->tensors[kResidual]);
+  const Rows<T> sums = RowsOf<T>(args->tensors[kResidualOut]);
+  return call.ForRows([&](const T* x, T* out, int64_t r) {
+    T* sum = sums.data + sums.offsets[r];
+    const float squares = AddRow(x, residual.data + residual.offsets[r], sum, call.hidden);
+    NormRow(sum, call.weight, out, call.hidden, squares, call.eps, call.offset);
   });
-  return 0;
 }
-
 LZ_LAUNCH_BY_FLOAT(kInput);
 
 }  // namespace
@@ -73,16 +59,5 @@ LZ_LAUNCH_BY_FLOAT(kInput);
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace lz {
-namespace {
-LZ_HWY_EXPORT(Launch);
-
-constexpr auto kConstraints = std::to_array<Constraint>({
-    {"weight.same_dtype", Rel::kEq, 1},
-});
-constexpr std::array<std::string_view, 2> kAccepts = {"weight", "weight_offset"};
-constexpr std::array kFamily = {CpuSpec("hwy.norm.rms.residual", &LaunchBest, kAccepts, kConstraints)};
-}  // namespace
-}  // namespace lz
-LZ_KERNEL_FAMILY = lz::kFamily;
-#endif  // HWY_ONCE
+LZ_HWY_KERNEL(RmsSpec("hwy.norm.rms.residual", &LaunchBest));
+#endif

@@ -99,12 +99,5 @@ LZ_LAUNCH_BY_FLOAT(kLogits);
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace lz {
-namespace {
-LZ_HWY_EXPORT(Launch);
-
-constexpr std::array kFamily = {CpuSpec("hwy.sampling.softmax", &LaunchBest, kAcceptsAll)};
-}  // namespace
-}  // namespace lz
-LZ_KERNEL_FAMILY = lz::kFamily;
-#endif  // HWY_ONCE
+LZ_HWY_KERNEL(CpuSpec("hwy.sampling.softmax", &LaunchBest, kAcceptsAll));
+#endif

@@ -1,8 +1,8 @@
 // Reference of mlp.linear.panels: FP64 sums; any strides.
 #include "ops/mlp/linear/panels.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -27,17 +27,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.linear.panels",
-     .operation = "mlp.linear.panels",
-     .dtypes = kPanelTypes,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.linear.panels", &Launch, kPanelTypes)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,8 +1,8 @@
 // Reference of mlp.linear.prepack: byte by byte; any strides.
 #include "ops/mlp/linear/prepack.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -22,17 +22,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.linear.prepack",
-     .operation = "mlp.linear.prepack",
-     .dtypes = Mask(DType::kU8),
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.linear.prepack", &Launch, Mask(DType::kU8))};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

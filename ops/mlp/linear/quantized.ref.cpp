@@ -1,8 +1,8 @@
 // Reference of mlp.linear.quantized: weights dequantized one by one, FP64 sums; any strides, any float dtype.
 #include "ops/mlp/linear/quantized.h"
 
-#include "core/kernel.h"
 #include "ops/common/quantize_reference.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -61,17 +61,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.linear.quantized",
-     .operation = "mlp.linear.quantized",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.linear.quantized", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -43,8 +43,8 @@ inline constexpr Contract kContract = {
     "ops/toy/double.ref.cpp": """// Reference of toy.double.
 #include "ops/toy/double.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -58,17 +58,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.toy.double",
-     .operation = "toy.double",
-     .dtypes = kFloats,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.toy.double", &Launch)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -119,18 +119,12 @@ namespace {
 using namespace lz::ops::mlp_linear_gguf;
 LZ_HWY_EXPORT(Launch);
 
-uint64_t Workspace(const lz_kernel_args* args) {
-  constexpr int64_t kBlockBytes = 144;
-  const lz_tensor& input = args->tensors[kInput];
-  return uint64_t(NumRows(input) * (input.shape[input.ndim - 1] / 32) * kBlockBytes);
-}
-
 constexpr auto kConstraints = std::to_array<Constraint>({
     gguf::kPackedGiven,
     gguf::Activations(kAsGiven),
 });
 constexpr std::array kFamily = {
-    gguf::Spec("hwy.mlp.linear.gguf.float", kF32F16BF16, kConstraints, 80, {}, &LaunchBest, &Workspace)};
+    gguf::Spec("hwy.mlp.linear.gguf.float", kF32F16BF16, kConstraints, 80, {}, &LaunchBest, &gguf::WorkspaceOf<144>)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -107,18 +107,12 @@ namespace {
 using namespace lz::ops::mlp_linear_gguf;
 LZ_HWY_EXPORT(Launch);
 
-uint64_t Workspace(const lz_kernel_args* args) {
-  constexpr int64_t kBlockBytes = 48;
-  const lz_tensor& input = args->tensors[kInput];
-  return uint64_t(NumRows(input) * (input.shape[input.ndim - 1] / 32) * kBlockBytes);
-}
-
 constexpr auto kConstraints = std::to_array<Constraint>({
     gguf::kPackedGiven,
     gguf::Activations(kInt8),
 });
-constexpr std::array kFamily = {
-    gguf::Spec("hwy.mlp.linear.gguf.int8", kF32F16BF16, kConstraints, 80, "w4a8-int", &LaunchBest, &Workspace)};
+constexpr std::array kFamily = {gguf::Spec("hwy.mlp.linear.gguf.int8", kF32F16BF16, kConstraints, 80, "w4a8-int",
+                                           &LaunchBest, &gguf::WorkspaceOf<48>)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -6,9 +6,9 @@
 #define HWY_TARGET_INCLUDE "kernels/mlp/linear/panels/hwy.cpp"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/gemm/hwy_panel_tile.h"
+#include "kernels/gemm/spec.h"
 #include "ops/mlp/linear/panels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -53,17 +53,9 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"panels.contiguous", Rel::kEq, 1},
     {"bias.last_dim_stride1", Rel::kEq, 1},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.linear.panels",
-     .operation = "mlp.linear.panels",
-     .dtypes = ops::mlp_linear_panels::kPanelTypes,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {GemmSpec("hwy.mlp.linear.panels", "mlp.linear.panels",
+                                         ops::mlp_linear_panels::kPanelTypes, 60, &LaunchBest, kConstraints, nullptr,
+                                         Strides::kAny)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -12,13 +12,13 @@
 
 #include <cmath>
 
-#include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/gemm/blocking.h"
 #include "kernels/gemm/hwy_micro_panels.h"
 #include "kernels/gemm/hwy_tile.h"
 #include "kernels/gemm/quantized/decode.h"
 #include "kernels/gemm/quantized/exact_sums.h"
+#include "kernels/gemm/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -130,17 +130,9 @@ namespace {
 LZ_HWY_EXPORT(Launch);
 LZ_HWY_EXPORT(Workspace);
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.linear.quantized.gemm",
-     .operation = "mlp.linear.quantized",
-     .dtypes = kF32F16BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,  // gemv serves few rows
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &WorkspaceBest},
-});
+// hwy.mlp.linear.quantized.gemv comes first for few rows.
+constexpr std::array kFamily = {GemmSpec("hwy.mlp.linear.quantized.gemm", "mlp.linear.quantized", kF32F16BF16, 60,
+                                         &LaunchBest, {}, &WorkspaceBest)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -3,8 +3,8 @@
 
 #include <cstring>
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -44,17 +44,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.linear.gguf.prepack",
-     .operation = "mlp.linear.gguf.prepack",
-     .dtypes = Mask(DType::kU8),
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.linear.gguf.prepack", &Launch, Mask(DType::kU8))};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -1,8 +1,8 @@
 // Reference of mlp.linear.panels.prepack: value by value; any strides.
 #include "ops/mlp/linear/panels/prepack.h"
 
-#include "core/kernel.h"
 #include "core/view.h"
+#include "ops/common/reference.h"
 
 namespace {
 using namespace lz;
@@ -20,17 +20,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "ref.mlp.linear.panels.prepack",
-     .operation = "mlp.linear.panels.prepack",
-     .dtypes = kPanelTypes,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 0,
-     .deterministic = true,
-     .reference = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {ReferenceKernel("ref.mlp.linear.panels.prepack", &Launch, kPanelTypes)};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;
