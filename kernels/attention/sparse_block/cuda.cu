@@ -44,6 +44,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"m", Rel::kLe, attention::kMostQueries},
     {"n", Rel::kLe, attention::kMostKeys},
     {"nnz * C", Rel::kLe, attention::kMostKeys},
+    {"indptr.dtype", Rel::kInMask, kIndices},
+    {"indices.dtype", Rel::kInMask, kIndices},
 });
 constexpr auto kFewConstraints = attention::Joined(kConstraints, {{"R", Rel::kLe, attention::kFewQueries}});
 // All rows of a tile see the same keys, so no hidden value is loaded.

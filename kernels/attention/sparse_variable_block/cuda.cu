@@ -48,6 +48,8 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"n", Rel::kLe, attention::kMostKeys},
     {"mb", Rel::kLe, attention::kMostQueries},
     {"nb", Rel::kLe, attention::kMostKeys},
+    {"row_sizes.dtype", Rel::kInMask, kIndices},
+    {"col_sizes.dtype", Rel::kInMask, kIndices},
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::TileSpec<&MakeProblem>("cuda.attention.sparse.variable_block", "attention.sparse.variable_block",
