@@ -35,7 +35,8 @@ class Step:
         device, batch = inputs.rows.device, inputs.rows.shape[0]
         # Inference tensors could not be written outside of inference mode.
         with torch.inference_mode(False), torch.no_grad():
-            self.inputs = Inputs(*(None if given is None else torch.empty_like(given) for given in inputs))
+            mask = None if inputs.mask is None else torch.empty_like(inputs.mask)
+            self.inputs = Inputs(torch.empty_like(inputs.rows), torch.empty_like(inputs.positions), mask)
             self.past = torch.zeros((), dtype=torch.int64, device=device)
             self.first = torch.arange(batch, dtype=torch.int64, device=device) * capacity  # slot of each sequence
             self.tables = torch.arange(batch, dtype=torch.int32, device=device)[:, None]  # a sequence is a page
@@ -45,7 +46,7 @@ class Step:
     def write(self, inputs: Inputs, past: int) -> None:
         self.past.fill_(past)
         for own, given in zip(self.inputs, inputs, strict=True):
-            if own is not None:
+            if own is not None and given is not None:
                 own.copy_(given)
 
     def place(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -72,7 +73,8 @@ class CapturedSteps:
         rows: keys and values of each layer, (b, capacity, heads, size), of which `past` positions are filled.
         """
         kind = tuple((given.shape, given.dtype) if given is not None else None for given in inputs)
-        counters = [layer.cumulative_length for layer in cache.layers] if type(cache) is StaticCache else []
+        layers: list[Any] = cache.layers if type(cache) is StaticCache else []
+        counters = [layer.cumulative_length for layer in layers]
         key = kind, rows[0].shape[1], *(tensor.data_ptr() for tensor in (*rows, *counters))
         with self.lock, torch.cuda.device(inputs.rows.device):
             self._drop_outdated()
