@@ -17,6 +17,7 @@ from typing import Any
 from layerzero import _layerzero, coverage
 from layerzero.contracts import condition, contracts, is_seeded, no_derivative, present_outputs
 from layerzero.inspection import kernel_rows
+from layerzero.inspection.report import priority_text
 
 ROOT = Path(__file__).resolve().parent.parent
 STUB = "python/layerzero/_operations.pyi"
@@ -220,7 +221,7 @@ def kernel_row(kernel: dict[str, Any]) -> str:
         if rule["field"] not in IN_COLUMNS
     ]
     marks = [
-        "reference" if kernel["reference"] else str(kernel["priority"]),
+        cell(priority_text(kernel)),
         *("yes" if kernel[key] else "" for key in ("requires_grad", "deterministic", "cuda_graph_safe")),
     ]
     cells = [f"`{kernel['kernel_id']}`", kernel["operation"], kernel["platform"], dtypes(kernel["dtypes"]), *marks]
@@ -233,7 +234,8 @@ def matrix() -> str:
         "# Support matrix",
         "",
         "Every kernel that this version knows, installed or not, and its rules: a call that breaks one is refused with",
-        "the rule as the reason. Priorities rank what is not measured; a reference runs where nothing else may.",
+        'the rule as the reason. Priorities rank what is not measured, "60; 5 where rows >= 1024": the first condition that',
+        "holds decides; a reference runs where nothing else may.",
         "Own CUDA kernels are part of the build where it had nvcc: `layerzero list` shows them.",
     ]
     for name in contracts():

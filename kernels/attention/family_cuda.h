@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "kernels/attention/problem_cuda.h"
+#include "kernels/prefer.h"
 
 namespace lz::attention {
 

@@ -15,8 +15,6 @@
 
 namespace lz::gemm {
 
-constexpr int64_t kGemvRows = 4;  // with at most this many rows, the time is that of reading the weights
-
 constexpr int64_t kBlockRows = 48;      // rows of input: with kBlockBytes of each they fill a fifth of a 1 MiB cache
 constexpr int64_t kBlockColumns = 32;   // columns of output: the unit in which threads share the work
 constexpr int64_t kBlockBytes = 4096;   // bytes of each row of input and weight: ten rows in the L1 cache

@@ -19,7 +19,7 @@
 
 namespace lz {
 
-// One hard rule: `field rel operand`. Fields of an operation:
+// One condition: `field rel operand`. A kernel's `constraints` are hard rules. Fields of an operation:
 //   axes and derived facts by name ("s_kv", "group"); integer expressions of axes ("b * h_q");
 //   "dtype" (the first tensor's) and "<tensor>.dtype"; "<tensor>.given", "<tensor>.ndim", "<tensor>.contiguous",
 //   "<tensor>.last_dim_stride1", "<tensor>.columns_dense" (the last axis but one has stride 1: a column-major matrix),
@@ -50,6 +50,18 @@ enum class CallKind : uint8_t { kNative, kHost };
 // A11's tolerance.
 using NumericsClass = std::string_view;
 
+// The priority of some of a kernel's calls, where it is not equally fast for all sizes, dtypes or devices:
+//   constexpr auto kManyRows = std::to_array<Constraint>({{"rows", Rel::kGe, 1024}});
+//   constexpr auto kPreferences = std::to_array<Preference>({{.when = kManyRows, .priority = 5}});
+// Constraints say which calls a kernel computes correctly, preferences which of those it should get.
+struct Preference {
+  std::span<const Constraint> when;  // all hold; at least one; their codes are not used
+  int32_t priority;                  // 0 to 100
+};
+
+// The priority of calls that a kernel computes correctly, but that every other kernel gets before it.
+inline constexpr int32_t kAfterOthers = 0;
+
 struct KernelSpec {
   std::string_view id;  // never changes; "hwy.norm.rms": provider first
   std::string_view operation;
@@ -61,6 +73,8 @@ struct KernelSpec {
   std::span<const std::string_view> accepts = {};  // optional parameters that it takes; {"*"}: all
   Strides strides = Strides::kContiguous;
   int32_t priority = 50;  // 0 to 100; orders kernels without measurements
+  // In order: the first one whose conditions hold for a call replaces `priority`.
+  std::span<const Preference> preferences = {};
   bool deterministic = false;
   bool cuda_graph_safe = false;
   bool requires_grad = false;  // its result supports autograd

@@ -36,29 +36,43 @@ struct ConstraintRow {
   ReasonCode code;
 };
 
-// Receives rows: a kernel, then its constraints and the optional parameters that it accepts. The data that they point
-// to stays valid.
+// Receives rows: a kernel, then its constraints, its preferences, each followed by its conditions, and the optional
+// parameters that it accepts. The data that they point to stays valid.
 struct RowReceiver {
   void* self;
   void (*kernel)(void* self, const KernelRow* row);
   void (*constraint)(void* self, const ConstraintRow* row);
+  void (*preference)(void* self, int32_t priority);
+  void (*condition)(void* self, const ConstraintRow* row);
   void (*accepts)(void* self, RowText parameter);
 };
 
 inline RowText ToRow(std::string_view text) { return {text.data(), text.size()}; }
 
-// The structured bindings name every member, so that adding one is a compile error here.
+// Structured bindings name every member, so that adding one is a compile error here.
+inline ConstraintRow ToRow(const Constraint& constraint) {
+  const auto& [field, rel, operand, set, code] = constraint;
+  return {ToRow(field), rel, operand, set.data(), set.size(), code};
+}
+
 inline void Send(const KernelSpec& spec, const RowReceiver& to) {
-  const auto& [id, operation, source, version, platform, dtypes, constraints, accepts, strides, priority, deterministic,
-               cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, open] = spec;
+  const auto& [id, operation, source, version, platform, dtypes, constraints, accepts, strides, priority, preferences,
+               deterministic, cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, open] =
+      spec;
   const KernelRow row = {ToRow(id), ToRow(operation), ToRow(source), ToRow(numerics), version,       platform,  dtypes,
                          strides,   priority,         deterministic, cuda_graph_safe, requires_grad, reference, call,
                          launch,    workspace,        open};
   to.kernel(to.self, &row);
   for (const Constraint& constraint : constraints) {
-    const auto& [field, rel, operand, set, code] = constraint;
-    const ConstraintRow one = {ToRow(field), rel, operand, set.data(), set.size(), code};
+    const ConstraintRow one = ToRow(constraint);
     to.constraint(to.self, &one);
+  }
+  for (const auto& [when, its_priority] : preferences) {
+    to.preference(to.self, its_priority);
+    for (const Constraint& condition : when) {
+      const ConstraintRow one = ToRow(condition);
+      to.condition(to.self, &one);
+    }
   }
   for (const std::string_view parameter : accepts) to.accepts(to.self, ToRow(parameter));
 }

@@ -1,7 +1,8 @@
 // Which kernels serve an operation and a dtype on a device, by the rows that can be checked without a call: those on
-// the device and on the dtype of the first tensor.
+// the device and on the dtype of the first tensor. Kernels are in the order of their priorities there.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/engine.h"
 
@@ -12,18 +13,39 @@ using Json = nlohmann::ordered_json;
 
 enum class Cover { kNone, kServes, kNotBuilt, kNotInstalled };
 
+// nullopt: it depends on the call.
+std::optional<bool> HoldsThere(const Operation& op, const Row& row, const Device& device, DType dtype) {
+  if (row.predicate >= 0) return std::nullopt;
+  const Field& field = op.fields()[row.field];
+  const bool on_device = field.home == FieldHome::kDevice;
+  const std::string first = op.num_inputs() > 0 ? std::string(op.input(0).name) + ".dtype" : "";
+  if (!on_device && field.name != "dtype" && field.name != first) return std::nullopt;
+  return Holds(row.rel, on_device ? device.facts[field.slot] : int64_t(dtype), row.operand, row.set);
+}
+
+// The highest priority that the kernel has for some call there.
+int32_t PriorityOf(const KernelEntry& k, const Device& device, DType dtype) {
+  int32_t highest = 0;
+  for (const ResolvedPreference& p : k.preferences) {
+    bool always = true, never = false;
+    for (const Row& row : p.when) {
+      const std::optional<bool> holds = HoldsThere(*k.op, row, device, dtype);
+      never |= holds == false;
+      always &= holds == true;
+    }
+    if (never) continue;
+    highest = std::max(highest, p.priority);
+    if (always) return highest;
+  }
+  return std::max(highest, k.spec.priority);
+}
+
 // The result of the rows on device and dtype. A row on the architectures that this binary has code for does not belong
 // to the kernel: in another build the kernel serves the device.
 Cover CoverOf(const KernelEntry& k, const Device& device, DType dtype) {
   bool built = true;
-  const std::string first = k.op->num_inputs() > 0 ? std::string(k.op->input(0).name) + ".dtype" : "";
   for (const Row& row : k.rows) {
-    if (row.predicate >= 0) continue;
-    const Field& field = k.op->fields()[row.field];
-    const bool on_device = field.home == FieldHome::kDevice;
-    if (!on_device && field.name != "dtype" && field.name != first) continue;
-    const int64_t value = on_device ? device.facts[field.slot] : int64_t(dtype);
-    if (Holds(row.rel, value, row.operand, row.set)) continue;
+    if (HoldsThere(*k.op, row, device, dtype).value_or(true)) continue;
     if (row.code != ReasonCode::kNotBuilt) return Cover::kNone;
     built = false;
   }
@@ -32,7 +54,10 @@ Cover CoverOf(const KernelEntry& k, const Device& device, DType dtype) {
 }
 
 Json EntryJson(const Operation& op, size_t variant, DType dtype, const Device& device,
-               const std::vector<const KernelEntry*>& kernels) {
+               std::vector<const KernelEntry*> kernels) {
+  std::ranges::sort(kernels, {}, [&](const KernelEntry* k) {
+    return std::pair(-PriorityOf(*k, device, dtype), std::string_view(k->id));
+  });
   Json entry = {{"operation", op.contract().variants[variant].id},
                 {"name", op.name()},
                 {"device", device.name},
@@ -61,11 +86,7 @@ Result<std::string> Engine::Coverage(std::string_view name) {
   const Device& device = selector_.context().device(*index);
   Json j = Json::array();
   for (const auto& op : operations()) {
-    std::vector<const KernelEntry*> kernels = selector_.registry().Kernels(op.get());
-    std::ranges::sort(kernels, [](const KernelEntry* a, const KernelEntry* b) {
-      return std::pair(-a->spec.priority, std::string_view(a->id)) <
-             std::pair(-b->spec.priority, std::string_view(b->id));
-    });
+    const std::vector<const KernelEntry*> kernels = selector_.registry().Kernels(op.get());
     for (size_t variant = 0; variant < op->contract().variants.size(); ++variant) {
       if (op->num_inputs() == 0) {
         j.push_back(EntryJson(*op, variant, DType::kUnknown, device, kernels));

@@ -20,11 +20,15 @@ std::string CudaLibraryPath() {
 
 namespace {
 std::string_view View(RowText text) { return {text.data, text.size}; }
+Constraint FromRow(const ConstraintRow& row) {
+  return {View(row.field), row.rel, row.operand, {row.set, row.set_size}, row.code};
+}
 }  // namespace
 
 RowReceiver ReceivedKernels::receiver() {
   using Kernels = std::deque<Kernel>;
-  RowReceiver to = {.self = &kernels_, .kernel = nullptr, .constraint = nullptr, .accepts = nullptr};
+  RowReceiver to = {};
+  to.self = &kernels_;
   to.kernel = [](void* self, const KernelRow* row) {
     KernelSpec& spec = static_cast<Kernels*>(self)->emplace_back().spec;
     spec = {.id = View(row->id),
@@ -46,8 +50,17 @@ RowReceiver ReceivedKernels::receiver() {
             .open = row->open};
   };
   to.constraint = [](void* self, const ConstraintRow* row) {
-    static_cast<Kernels*>(self)->back().constraints.push_back(
-        {View(row->field), row->rel, row->operand, {row->set, row->set_size}, row->code});
+    static_cast<Kernels*>(self)->back().constraints.push_back(FromRow(*row));
+  };
+  to.preference = [](void* self, int32_t priority) {
+    Kernel& kernel = static_cast<Kernels*>(self)->back();
+    kernel.conditions.emplace_back();
+    kernel.preferences.push_back({{}, priority});
+  };
+  to.condition = [](void* self, const ConstraintRow* row) {
+    Kernel& kernel = static_cast<Kernels*>(self)->back();
+    kernel.conditions.back().push_back(FromRow(*row));
+    kernel.preferences.back().when = kernel.conditions.back();
   };
   to.accepts = [](void* self, RowText parameter) {
     static_cast<Kernels*>(self)->back().accepts.push_back(View(parameter));
@@ -60,6 +73,7 @@ std::vector<KernelSpec> ReceivedKernels::Specs() const {
   for (const Kernel& kernel : kernels_) {
     specs.push_back(kernel.spec);
     specs.back().constraints = kernel.constraints;
+    specs.back().preferences = kernel.preferences;
     specs.back().accepts = kernel.accepts;
   }
   return specs;

@@ -27,6 +27,8 @@ class ReceivedKernels {
   struct Kernel {
     KernelSpec spec;
     std::vector<Constraint> constraints;
+    std::deque<std::vector<Constraint>> conditions;  // of each preference
+    std::vector<Preference> preferences;
     std::vector<std::string_view> accepts;
   };
   std::deque<Kernel> kernels_;

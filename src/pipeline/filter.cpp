@@ -56,6 +56,14 @@ void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, in
     c->reasons.push_back(OwnReason(ReasonCode::kPolicyDenied));
 }
 
+// The first preference that holds decides, on the call as it is: before transforms.
+void ApplyPreferences(const CallFacts& facts, Candidate* c) {
+  const auto& preferences = c->kernel->preferences;
+  const auto at = std::ranges::find_if(preferences, [&](const ResolvedPreference& p) { return facts.Hold(p.when); });
+  c->preference = at == preferences.end() ? nullptr : &*at;
+  c->priority = c->preference ? c->preference->priority : c->kernel->spec.priority;
+}
+
 void ApplyAvailability(std::span<const Backend* const> not_now, Candidate* c) {
   const KernelEntry& k = *c->kernel;
   if (!k.availability.installed) {
@@ -176,6 +184,7 @@ std::vector<Candidate> Filter(const Request& request, int variant, const Device&
     Candidate& c = candidates[i];
     const KernelEntry& k = *kernels[i];
     c.kernel = &k;
+    ApplyPreferences(facts, &c);
     // A simulated device represents a machine that has the libraries.
     if (!device.simulated) ApplyAvailability(not_now, &c);
     const bool can_transform = k.spec.call == CallKind::kHost || (k.spec.call == CallKind::kNative && on_cpu);

@@ -41,9 +41,11 @@ constexpr DType OtherIndexDType(DType dtype) { return dtype == DType::kI64 ? DTy
 // What is known about one kernel for one call.
 struct Candidate {
   const KernelEntry* kernel = nullptr;
-  std::vector<Reason> reasons;  // empty: admissible
-  Transforms transforms;        // admissible after these
-  int preferred = 0;            // position in the policy's preferences, from 1; 0: not preferred
+  std::vector<Reason> reasons;                     // empty: admissible
+  int32_t priority = 0;                            // the kernel's for this call
+  const ResolvedPreference* preference = nullptr;  // where that priority is from; nullptr: its default
+  Transforms transforms;                           // admissible after these
+  int preferred = 0;                               // position in the policy's preferences, from 1; 0: not preferred
   bool avoided = false;
   std::vector<Term> terms;
   double score = 0;

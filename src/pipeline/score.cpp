@@ -12,7 +12,7 @@ namespace {
 constexpr double kEachTransform = 5, kCopiedShare = 90;
 
 void FillTerms(Candidate* c, const Request& request, double best_us, const std::optional<Measurement>& m) {
-  c->terms.push_back({"priority", double(c->kernel->spec.priority), "declared"});
+  c->terms.push_back({"priority", double(c->priority), "declared"});
   if (c->preferred) c->terms.push_back({"preferred", kPreferredBonus / c->preferred, "policy"});
   if (c->avoided) c->terms.push_back({"avoided", kAvoidedMalus, "policy"});
   if (m && best_us > 0) {
@@ -81,7 +81,7 @@ int Winner(const std::vector<Candidate>& candidates, const Measurements& measure
   return int(*std::min_element(among.begin(), among.end(), [&](size_t i, size_t k) {
     const Candidate &a = candidates[i], &b = candidates[k];
     if (a.score != b.score) return a.score > b.score;
-    if (a.kernel->spec.priority != b.kernel->spec.priority) return a.kernel->spec.priority > b.kernel->spec.priority;
+    if (a.priority != b.priority) return a.priority > b.priority;
     return a.kernel->id < b.kernel->id;
   }));
 }

@@ -282,7 +282,7 @@ const Candidate* Selector::Reference(const SelectionReport& report) {
   const Candidate* best = nullptr;
   for (const Candidate& c : report.candidates) {
     if (!c.admissible() || !c.kernel->spec.reference) continue;
-    if (!best || c.kernel->spec.priority > best->kernel->spec.priority) best = &c;
+    if (!best || c.priority > best->priority) best = &c;
   }
   return best;
 }

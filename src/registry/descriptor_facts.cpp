@@ -288,7 +288,7 @@ std::vector<std::string_view> KernelReader::FieldsNamed(const std::string& name)
   return fields;
 }
 
-Status KernelReader::ReadConstraint(const json& row, const std::string& place) {
+Status KernelReader::ReadConstraint(const json& row, const std::string& place, std::vector<Constraint>* to) {
   constexpr auto kRowKeys = std::to_array<std::string_view>({"field", "relation", "operand", "set", "code"});
   if (!row.is_object()) return DescriptorError(place, "an object", JsonText(row));
   for (const auto& [key, value] : row.items()) {
@@ -321,7 +321,7 @@ Status KernelReader::ReadConstraint(const json& row, const std::string& place) {
   for (std::string_view name : fields) {
     Constraint c = {.field = name, .rel = known->second, .code = code};
     LZ_RETURN_IF_ERROR(ConstraintValues(row, place, &c));
-    rows_.push_back(c);
+    to->push_back(c);
   }
   return {};
 }
@@ -331,8 +331,41 @@ Status KernelReader::Constraints() {
   if (at == kernel_.end() || at->is_null()) return {};
   if (!at->is_array()) return Bad("constraints", "a list of rows", *at);
   for (size_t i = 0; i < at->size(); ++i) {
-    LZ_RETURN_IF_ERROR(ReadConstraint((*at)[i], place_ + ".constraints[" + std::to_string(i) + "]"));
+    LZ_RETURN_IF_ERROR(ReadConstraint((*at)[i], place_ + ".constraints[" + std::to_string(i) + "]", &rows_));
   }
+  return {};
+}
+
+// {"when": [rows as in constraints, without a code], "priority": 5}
+Status KernelReader::ReadPreference(const json& value, const std::string& place, Preference* out) {
+  if (!value.is_object()) return DescriptorError(place, "an object", JsonText(value));
+  for (const auto& [key, ignored] : value.items()) {
+    if (key != "when" && key != "priority") return DescriptorError(place + "." + key, "a known key", "'" + key + "'");
+  }
+  const json when = value.value("when", json()), priority = value.value("priority", json());
+  if (!when.is_array() || when.empty()) return DescriptorError(place + ".when", "a list of rows", JsonText(when));
+  if (!priority.is_number_integer() || priority < 0 || priority > 100) {
+    return DescriptorError(place + ".priority", "a whole number from 0 to 100", JsonText(priority));
+  }
+  std::vector<Constraint>& conditions = storage_->rows.emplace_back();
+  for (size_t i = 0; i < when.size(); ++i) {
+    const std::string at = place + ".when[" + std::to_string(i) + "]";
+    LZ_RETURN_IF_ERROR(ReadConstraint(when[i], at, &conditions));
+    if (when[i].contains("code")) return DescriptorError(at + ".code", "no code: it refuses no call", "one");
+  }
+  *out = {conditions, priority.get<int32_t>()};
+  return {};
+}
+
+Status KernelReader::Preferences() {
+  const auto at = kernel_.find("preferences");
+  if (at == kernel_.end() || at->is_null()) return {};
+  if (!at->is_array()) return Bad("preferences", "a list", *at);
+  std::vector<Preference>& all = storage_->preferences.emplace_back(at->size());
+  for (size_t i = 0; i < at->size(); ++i) {
+    LZ_RETURN_IF_ERROR(ReadPreference((*at)[i], place_ + ".preferences[" + std::to_string(i) + "]", &all[i]));
+  }
+  out_->spec.preferences = all;
   return {};
 }
 

@@ -17,6 +17,7 @@ namespace lz {
 struct DescriptorStorage {
   std::deque<std::string> texts;
   std::deque<std::vector<Constraint>> rows;
+  std::deque<std::vector<Preference>> preferences;
   std::deque<std::vector<int64_t>> sets;
   std::deque<std::vector<std::string_view>> names;
   std::deque<Requirement> requirements;
@@ -84,7 +85,9 @@ class KernelReader {
   Status Behaviour();
   Status Grid();
   Status Constraints();
-  Status ReadConstraint(const json& row, const std::string& place);
+  Status Preferences();
+  Status ReadPreference(const json& value, const std::string& place, Preference* out);
+  Status ReadConstraint(const json& row, const std::string& place, std::vector<Constraint>* to);
   Status ConstraintValues(const json& row, const std::string& place, Constraint* c);
   Status Operand(const json& value, const std::string& place, const Field* field, int64_t* out) const;
   Status Requirements();

@@ -88,6 +88,7 @@ inline constexpr auto kFacts = std::to_array<Fact>({
     {"constraints", FactUse::kRule, "any field of the operation"},
     {"workspace_bytes", FactUse::kRule, "memory headroom of the policy"},
     {"priority", FactUse::kScore, "orders kernels without measurements"},
+    {"preferences", FactUse::kScore, "the priority of some calls: the first whose conditions hold"},
     {"transform_cost_hint", FactUse::kScore, "additional points for calls whose tensors are converted"},
     {"fuses_ops", FactUse::kUnsupported, "a call is one operation: nothing is fused with its neighbors"},
     {"tp_invariance", FactUse::kUnsupported, "no policy sets a tensor-parallel size"},

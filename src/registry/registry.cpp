@@ -244,6 +244,19 @@ Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<
     if (!row.ok()) return Refuse(spec.id, row.status().parts().wanted, row.status().parts().got);
     entry->rows.push_back(std::move(*row));
   }
+  return ResolvePreferences(spec, entry, predicates);
+}
+
+Status Registry::ResolvePreferences(const KernelSpec& spec, KernelEntry* entry, std::vector<Predicate>* predicates) {
+  for (const Preference& preference : spec.preferences) {
+    if (preference.when.empty()) return Refuse(spec.id, "at least one condition in each preference", "none");
+    if (preference.priority < 0 || preference.priority > 100) {
+      return Refuse(spec.id, "a priority from 0 to 100 in each preference", std::to_string(preference.priority));
+    }
+    auto when = ResolveAll(*entry->op, preference.when, predicates);
+    if (!when.ok()) return Refuse(spec.id, when.status().parts().wanted, when.status().parts().got);
+    entry->preferences.push_back({std::move(*when), preference.priority});
+  }
   return {};
 }
 
@@ -273,6 +286,7 @@ Status Registry::Register(std::span<const Registration> kernels) {
     e.spec.operation = e.operation;
     e.spec.source = e.source;
     e.spec.constraints = {};
+    e.spec.preferences = {};
     e.spec.accepts = {};
     building_[e.op->index()].kernels[e.variant].push_back(&e);
     touched[e.op->index()] = true;
@@ -302,7 +316,7 @@ size_t Registry::Remove(std::string_view adapter) {
 }
 
 Result<std::vector<Row>> Registry::ResolveAll(const Operation& op, std::span<const Constraint> conditions,
-                                              std::vector<Predicate>* predicates) const {
+                                              std::vector<Predicate>* predicates) {
   std::vector<Row> rows;
   for (const Constraint& c : conditions) {
     auto row = Resolve(op, c, predicates);
@@ -394,6 +408,9 @@ void Registry::PublishState(const Operation& op) {
   for (const auto& kernels : b.kernels) {
     for (const KernelEntry* k : kernels) {
       for (const Row& row : k->rows) state.classifier.Add(op, row);
+      for (const ResolvedPreference& p : k->preferences) {
+        for (const Row& row : p.when) state.classifier.Add(op, row);
+      }
     }
   }
   for (const auto* watched : {&b.watched, &b.measured}) {

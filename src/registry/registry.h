@@ -44,6 +44,12 @@ struct Backend {
 // Why a backend that is not proven is refused.
 std::string ProofText(const Backend& backend);
 
+// A Preference with its conditions resolved.
+struct ResolvedPreference {
+  std::vector<Row> when;
+  int32_t priority;
+};
+
 // A registered kernel. Immutable; valid for the life of the process.
 struct KernelEntry {
   KernelSpec spec;
@@ -52,6 +58,7 @@ struct KernelEntry {
   uint16_t variant = 0;
   uint32_t index = 0;  // index among all kernels of the process
   std::vector<Row> rows;
+  std::vector<ResolvedPreference> preferences;
   Availability availability;
   std::string adapter;         // host kernels: the name that the binding resolves
   Backend* backend = nullptr;  // the backend whose proof the row needs; nullptr: none
@@ -135,8 +142,9 @@ class Registry {
     std::vector<Row> measured;  // from measurements
     std::unique_ptr<const OperationState> state;
   };
-  Result<std::vector<Row>> ResolveAll(const Operation& op, std::span<const Constraint> conditions,
-                                      std::vector<Predicate>* predicates) const;
+  static Result<std::vector<Row>> ResolveAll(const Operation& op, std::span<const Constraint> conditions,
+                                             std::vector<Predicate>* predicates);
+  static Status ResolvePreferences(const KernelSpec& spec, KernelEntry* entry, std::vector<Predicate>* predicates);
   Status Prepare(const Registration& registration, KernelEntry* entry, std::vector<Predicate>* predicates);
   void PublishState(const Operation& op);
 

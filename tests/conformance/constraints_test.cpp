@@ -21,7 +21,6 @@ constexpr auto kImplied = std::to_array<Implied>({
     {"hwy.mlp.linear.quantized.gemv", "tensor_scale.last_dim_stride1", "its last axis is 1"},
     {"hwy.mlp.linear.quantized.gemm", "tensor_scale.last_dim_stride1", "its last axis is 1"},
     {"x86.mlp.linear.quantized.avx512bf16", "tensor_scale.last_dim_stride1", "its last axis is 1"},
-    {"x86.mlp.linear.quantized.avx512vbmi", "tensor_scale.last_dim_stride1", "its last axis is 1"},
     {"openblas.mlp.linear", "rows", "nothing refuses first, but no drawn input has 2^31 rows"},
     {"hwy.quantize.int8", "scale.last_dim_stride1", "the scale has no axes"},
     {"hwy.quantize.int8", "tensor_scale.given", "nvfp4 alone has one"},

@@ -43,6 +43,8 @@ TEST(CudaLibrary, RowsArriveAsTheyWereSent) {
       {"device.sm", Rel::kInSet, 0, kSet, ReasonCode::kDeviceCapabilityUnsupported},
       {"head_dim", Rel::kLe, 256},
   };
+  static constexpr Preference kPreferences[] = {{.when = {&kConstraints[1], 1}, .priority = 3},
+                                                {.when = kConstraints, .priority = 4}};
   static constexpr std::string_view kAccepts[] = {"weight", "scale"};
   const KernelSpec sent = {
       .id = "a.b",
@@ -55,6 +57,7 @@ TEST(CudaLibrary, RowsArriveAsTheyWereSent) {
       .accepts = kAccepts,
       .strides = Strides::kAny,
       .priority = 61,
+      .preferences = kPreferences,
       .deterministic = true,
       .cuda_graph_safe = true,
       .requires_grad = true,
@@ -73,7 +76,7 @@ TEST(CudaLibrary, RowsArriveAsTheyWereSent) {
   const std::vector<KernelSpec> specs = moved.Specs();
   ASSERT_EQ(specs.size(), 2u);
   EXPECT_EQ(specs[0].id, "first");
-  EXPECT_TRUE(specs[0].constraints.empty() && specs[0].accepts.empty());
+  EXPECT_TRUE(specs[0].constraints.empty() && specs[0].accepts.empty() && specs[0].preferences.empty());
   const KernelSpec& got = specs[1];
   const auto scalars = [](const KernelSpec& s) {
     return std::tuple(s.id, s.operation, s.source, s.version, s.platform, s.dtypes, s.strides, s.priority,
@@ -82,9 +85,13 @@ TEST(CudaLibrary, RowsArriveAsTheyWereSent) {
   };
   EXPECT_EQ(scalars(got), scalars(sent));
   EXPECT_TRUE(std::ranges::equal(got.accepts, kAccepts));
-  EXPECT_TRUE(std::ranges::equal(got.constraints, kConstraints, [](const Constraint& a, const Constraint& b) {
+  const auto same = [](const Constraint& a, const Constraint& b) {
     return std::tuple(a.field, a.rel, a.operand, a.code) == std::tuple(b.field, b.rel, b.operand, b.code) &&
            std::ranges::equal(a.set, b.set);
+  };
+  EXPECT_TRUE(std::ranges::equal(got.constraints, kConstraints, same));
+  EXPECT_TRUE(std::ranges::equal(got.preferences, kPreferences, [&](const Preference& a, const Preference& b) {
+    return a.priority == b.priority && std::ranges::equal(a.when, b.when, same);
   }));
 }
 

@@ -50,23 +50,40 @@ class CudaRow : public testing::Test {
   static lz_scalar Float(double value) { return {{.f = value}, 1}; }
   static lz_scalar Left() { return {{.i = 0}, 0}; }
 
-  // "" if the kernel is admissible for the call on that device, else the codes of its reasons.
-  std::string Refusal(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,
-                      const char* device = "h100", const std::vector<lz_scalar>& scalars = {}) {
+  // The kernel's entry in the report of a call on that device.
+  nlohmann::json Candidate(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,
+                           const char* device, const std::vector<lz_scalar>& scalars) {
     Engine& engine = Engine::Get();
     Request request(*engine.Find(operation));
     std::copy(tensors.begin(), tensors.end(), request.tensors.begin());
     std::copy(scalars.begin(), scalars.end(), request.scalars.begin());
     auto text = engine.Explain(request, device);
-    if (!text.ok()) return text.status().Text();
+    if (!text.ok()) return {{"reasons", {{{"code", text.status().Text()}}}}, {"terms", nlohmann::json::array()}};
     const auto report = nlohmann::json::parse(*text);
     for (const auto& c : report["candidates"]) {
-      if (c["kernel_id"] != kernel) continue;
-      std::string codes;
-      for (const auto& reason : c["reasons"]) codes += reason["code"].get<std::string>() + " ";
-      return codes;
+      if (c["kernel_id"] == kernel) return c;
     }
-    return "no candidate";
+    return {{"reasons", {{{"code", "no candidate"}}}}, {"terms", nlohmann::json::array()}};
+  }
+
+  // "" if the kernel is admissible for the call on that device, else the codes of its reasons.
+  std::string Refusal(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,
+                      const char* device = "h100", const std::vector<lz_scalar>& scalars = {}) {
+    std::string codes;
+    for (const auto& reason : Candidate(operation, kernel, tensors, device, scalars)["reasons"]) {
+      codes += reason["code"].get<std::string>() + " ";
+    }
+    return codes;
+  }
+
+  // The kernel's priority for the call on that device, where it may lack code for it; -1: another reason refuses it.
+  int Priority(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors, const char* device,
+               const std::vector<lz_scalar>& scalars = {}) {
+    const auto c = Candidate(operation, kernel, tensors, device, scalars);
+    const bool built_or_not =
+        c["reasons"].empty() || (c["reasons"].size() == 1 && c["reasons"][0]["code"] == "NOT_BUILT");
+    if (!built_or_not) return -1;
+    return c["preference"].is_null() ? c["default_priority"].get<int>() : c["preference"]["priority"].get<int>();
   }
 
   void RunsOnHopperNotOnTuring(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,

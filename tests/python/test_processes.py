@@ -157,7 +157,7 @@ def use(rows):
     with torch.no_grad():
         got = {
             "norm": lz.rms_norm(x, w, kernel="hwy.norm.rms"),
-            "linear": lz.linear(x, m, kernel="hwy.mlp.linear.gemm" if rows > 4 else "hwy.mlp.linear.gemv"),
+            "linear": lz.linear(x, m, kernel="hwy.mlp.linear.gemm"),
             "attention": lz.attention(
                 q[None], k[None], v[None], causal=True, layout="BSHD",
                 kernel="hwy.attention.standard.decode" if rows == 1 else "hwy.attention.standard.prefill")[0],

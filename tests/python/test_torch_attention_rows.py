@@ -135,7 +135,7 @@ def test_where_nothing_is_hidden_strict_mode_has_the_same_kernels():
 
 @pytest.mark.parametrize(
     ("device", "order"),
-    [("a100", ["auto", "flash", "cudnn.sm80", "efficient"]), ("h100", ["auto", "cudnn", "flash", "efficient"])],
+    [("a100", ["auto", "flash", "cudnn", "efficient"]), ("h100", ["auto", "cudnn", "flash", "efficient"])],
 )
 def test_cudnn_comes_before_flash_from_hopper_on(device, order):
     report = lz.explain("attention", *tensors(h_kv=4), layout="BSHD", device=device)

@@ -337,6 +337,10 @@ TEST(Descriptor, RefusesAndSaysWhere) {
     return Minimal(std::move(kernel), operation);
   };
   const auto rule = [](json constraint) { return Minimal({{"constraints", {constraint}}}); };
+  const auto preferences = [](json preference) { return Minimal({{"preferences", {preference}}}); };
+  const json few = {{"field", "rows"}, {"relation", "<="}, {"operand", 4}};
+  json coded = few, unknown = few;
+  coded["code"] = "SHAPE_UNSUPPORTED", unknown["field"] = "speed";
   const char* const prefill = "attention.standard.prefill";
   json twice = Minimal();
   twice["ops"]["norm.rms"].push_back(twice["ops"]["norm.rms"][0]);
@@ -366,6 +370,15 @@ TEST(Descriptor, RefusesAndSaysWhere) {
       {row({{"min_sm", 90}, {"max_sm", 80}}), "[0].max_sm"},
       {row({{"priority", 101}}), "[0].priority"},
       {row({{"priority", 1.5}}), "[0].priority"},
+      {row({{"preferences", 5}}), "[0].preferences: wanted a list"},
+      {preferences({{"when", {few}}}), "[0].preferences[0].priority: wanted a whole number from 0 to 100"},
+      {preferences({{"when", {few}}, {"priority", 101}}), "[0].preferences[0].priority"},
+      {preferences({{"when", {few}}, {"priority", true}}), "[0].preferences[0].priority"},
+      {preferences({{"when", json::array()}, {"priority", 5}}), "[0].preferences[0].when: wanted a list of rows"},
+      {preferences({{"priority", 5}}), "[0].preferences[0].when"},
+      {preferences({{"when", {few}}, {"priority", 5}, {"score", 1}}), "[0].preferences[0].score"},
+      {preferences({{"when", {coded}}, {"priority", 5}}), "[0].preferences[0].when[0].code"},
+      {preferences({{"when", {unknown}}, {"priority", 5}}), "[0].preferences[0].when[0].field"},
       {row({{"deterministic", "yes"}}), "[0].deterministic"},
       {row({{"supported_generations", {"fermi"}}}), "[0].supported_generations"},
       {row({{"instruction_set", "x87"}}), "[0].instruction_set"},

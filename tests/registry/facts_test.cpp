@@ -134,6 +134,8 @@ std::map<std::string_view, std::pair<std::string, json>> Examples() {
       {"constraints", {"norm.rms", {{{"field", "hidden"}, {"relation", "<="}, {"operand", 8}}}}},
       {"workspace_bytes", {"norm.rms", "hidden * 4"}},
       {"priority", {"norm.rms", 7}},
+      {"preferences",
+       {"norm.rms", {{{"when", {{{"field", "hidden"}, {"relation", "<="}, {"operand", 8}}}}, {"priority", 3}}}}},
       {"transform_cost_hint", {"norm.rms", 12}},
       {"produces_dtype", {"norm.rms", "float32"}},
       {"supports_prepack", {"norm.rms", true}},
@@ -165,9 +167,14 @@ std::string Everything(const json& facts, const std::string& operation) {
             std::to_string(k.transform_cost_hint) + "|" + std::to_string(k.requirements.size()) + "|";
     for (std::string_view note : k.notes) text += std::string(note) + ",";
     for (std::string_view name : s.accepts) text += std::string(name) + ",";
-    for (const Constraint& c : s.constraints) {
+    const auto add = [&](const Constraint& c) {
       text += std::string(c.field) + std::string(RelText(c.rel)) + std::to_string(c.operand) + ":";
       for (int64_t value : c.set) text += std::to_string(value) + ",";
+    };
+    for (const Constraint& c : s.constraints) add(c);
+    for (const Preference& p : s.preferences) {
+      text += "|" + std::to_string(p.priority);
+      for (const Constraint& c : p.when) add(c);
     }
   }
   return text;

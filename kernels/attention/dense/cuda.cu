@@ -42,11 +42,8 @@ constexpr auto kDecodeTileConstraints =
                                                   {"s_q", Rel::kLe, attention::kMostQueries},
                                               });
 // A few queries of grouped heads over many keys: torch's kernels take a tile of rows for each query head.
-constexpr auto kShortConstraints = attention::Joined(attention::kDenseTiles, {
-                                                                                 {"s_kv", Rel::kGe, 512},
-                                                                                 {"s_q", Rel::kLe, 16},
-                                                                                 attention::kNotStrict,
-                                                                             });
+constexpr auto kFewQueries = std::to_array<Constraint>({{"s_kv", Rel::kGe, 512}, {"s_q", Rel::kLe, 16}});
+constexpr auto kGroupedPreferences = std::to_array<Preference>({{.when = kFewQueries, .priority = attention::kBest}});
 constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_mask",    "window",
                                                       "softcap", "sinks", "alibi_slopes", "return_lse"};
 constexpr std::array<std::string_view, 7> kDecodeAccepts = {"causal", "scale",        "window",    "softcap",
@@ -66,10 +63,9 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                       attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill", "attention.standard.prefill",
                                       attention::kAfterFlash, kTileConstraints, kAccepts),
-    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill.short", "attention.gqa.prefill", attention::kBest,
-                                      kShortConstraints, kAccepts),
-    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill", attention::kAfterFlash,
-                                      kTileConstraints, kAccepts),
+    Prefer(attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill",
+                                             attention::kAfterFlash, kTileConstraints, kAccepts),
+           kGroupedPreferences),
 });
 }  // namespace
 }  // namespace lz

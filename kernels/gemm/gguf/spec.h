@@ -38,7 +38,8 @@ uint64_t WorkspaceOf(const lz_kernel_args* args) {
 
 // numerics: "w4a8-int" with activations in int8.
 constexpr KernelSpec Spec(std::string_view id, DTypeMask dtypes, std::span<const Constraint> constraints,
-                          int32_t priority, NumericsClass numerics, lz_launch_fn launch, lz_workspace_fn workspace) {
+                          int32_t priority, NumericsClass numerics, lz_launch_fn launch, lz_workspace_fn workspace,
+                          std::span<const Preference> preferences = {}) {
   return {.id = id,
           .operation = "mlp.linear.gguf",
           .dtypes = dtypes,
@@ -46,6 +47,7 @@ constexpr KernelSpec Spec(std::string_view id, DTypeMask dtypes, std::span<const
           .accepts = kAccepts,
           .strides = Strides::kLastDimDense,
           .priority = priority,
+          .preferences = preferences,
           .deterministic = true,
           .numerics = numerics,
           .launch = launch,

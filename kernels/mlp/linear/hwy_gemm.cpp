@@ -1,5 +1,5 @@
 // Linear for any number of rows, CPU SIMD: register tiles over unpacked rows, blocked for the caches. With at most four
-// rows (gemv) every weight is read once, four output columns at a time.
+// rows every weight is read once, four output columns at a time.
 //   input  [..., k]  f32|bf16|f16, last dim dense     weight [n, k]  dtype of input, last dim dense
 //   bias   [n]       dtype of input, optional     output [..., n]
 // Workspace: none. Deterministic. Source: own. FP32 sums, one partial sum per lane (and per half of a bf16 pair) and
@@ -12,6 +12,7 @@
 #include "kernels/gemm/blocking.h"
 #include "kernels/gemm/hwy_tile.h"
 #include "kernels/gemm/spec.h"
+#include "kernels/prefer.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -33,15 +34,14 @@ namespace lz {
 namespace {
 LZ_HWY_EXPORT(Launch);
 
-constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, gemm::kGemvRows}});
-constexpr auto kMoreRows = std::to_array<Constraint>({{"rows", Rel::kGt, gemm::kGemvRows}});
-// One kernel with several priorities: for bf16, a CPU with bf16 dot products has a faster kernel for more than a few
-// rows (x86_avx512bf16.cpp).
+// With so few rows the time is that of reading the weights.
+constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, 4}});
+// A CPU with bf16 dot products has a faster kernel (x86_avx512bf16.cpp).
+constexpr auto kBF16 = std::to_array<Constraint>({{"dtype", Rel::kEq, int64_t(DType::kBF16)}});
+constexpr auto kPreferences =
+    std::to_array<Preference>({{.when = kFewRows, .priority = 80}, {.when = kBF16, .priority = 40}});
 constexpr std::array kFamily = {
-    GemmSpec("hwy.mlp.linear.gemm", "mlp.linear", Mask(DType::kF32, DType::kF16), 60, &LaunchBest, kMoreRows),
-    GemmSpec("hwy.mlp.linear.gemm_bf16", "mlp.linear", Mask(DType::kBF16), 40, &LaunchBest, kMoreRows),
-    GemmSpec("hwy.mlp.linear.gemv", "mlp.linear", kF32F16BF16, 80, &LaunchBest, kFewRows),
-};
+    Prefer(GemmSpec("hwy.mlp.linear.gemm", "mlp.linear", kF32F16BF16, 60, &LaunchBest), kPreferences)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

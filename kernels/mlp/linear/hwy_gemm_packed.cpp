@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/gemm/hwy_column_major.h"
 #include "kernels/gemm/spec.h"
+#include "kernels/prefer.h"
 #include "ops/mlp/linear.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -73,21 +74,21 @@ LZ_HWY_EXPORT(ColumnMajor);
 LZ_HWY_EXPORT(RowMajorWorkspace);
 LZ_HWY_EXPORT(ColumnMajorWorkspace);
 
-constexpr auto kManyRows = std::to_array<Constraint>({
-    {"rows", Rel::kGt, 32},  // fewer rows: hwy.mlp.linear.gemm
-});
+// Packing pays with more rows; hwy.mlp.linear.gemm does not pack.
+constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, 32}});
+// A CPU with bf16 dot products has a faster kernel (x86_avx512bf16_packed.cpp).
+constexpr auto kBF16 = std::to_array<Constraint>({{"dtype", Rel::kEq, int64_t(DType::kBF16)}});
+constexpr auto kPreferences =
+    std::to_array<Preference>({{.when = kFewRows, .priority = kAfterOthers}, {.when = kBF16, .priority = 41}});
 constexpr auto kColumnMajor = std::to_array<Constraint>({
     {"input.last_dim_stride1", Rel::kEq, 1},
     {"weight.columns_dense", Rel::kEq, 1},
     {"bias.last_dim_stride1", Rel::kEq, 1},
 });
-// One kernel with two priorities: for bf16, a CPU with bf16 dot products has a faster kernel
-// (x86_avx512bf16_packed.cpp).
 constexpr std::array kFamily = {
-    GemmSpec("hwy.mlp.linear.gemm_packed", "mlp.linear", Mask(DType::kF32, DType::kF16), 61, &RowMajorBest, kManyRows,
-             &RowMajorWorkspaceBest),
-    GemmSpec("hwy.mlp.linear.gemm_packed_bf16", "mlp.linear", Mask(DType::kBF16), 41, &RowMajorBest, kManyRows,
-             &RowMajorWorkspaceBest),
+    Prefer(GemmSpec("hwy.mlp.linear.gemm_packed", "mlp.linear", kF32F16BF16, 61, &RowMajorBest, {},
+                    &RowMajorWorkspaceBest),
+           kPreferences),
     GemmSpec("hwy.mlp.linear.column_major", "mlp.linear", kF32F16BF16, 80, &ColumnMajorBest, kColumnMajor,
              &ColumnMajorWorkspaceBest, Strides::kAny),
 };

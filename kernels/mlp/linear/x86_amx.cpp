@@ -5,6 +5,7 @@
 // are the left ones, read as they are stored, so that sums are transposed. Deterministic. Source: own. TDPBF16PS sums
 // pairs of products in FP32 and treats denormals as zero.
 #include "kernels/gemm/spec.h"
+#include "kernels/prefer.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -92,10 +93,13 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16 | kIsaAmxBf16},
-    {"rows", Rel::kGt, 8},
 });
+// A micro-panel of the matrix unit has 16 rows: with half of them x86.mlp.linear.avx512bf16 is faster.
+constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, 8}});
+constexpr auto kPreferences = std::to_array<Preference>({{.when = kFewRows, .priority = kAfterOthers}});
 constexpr std::array kFamily = {
-    GemmSpec("x86.mlp.linear.amx", "mlp.linear", Mask(DType::kBF16), 90, &Launch, kConstraints, &Workspace)};
+    Prefer(GemmSpec("x86.mlp.linear.amx", "mlp.linear", Mask(DType::kBF16), 90, &Launch, kConstraints, &Workspace),
+           kPreferences)};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -5,6 +5,7 @@
 // zero. Its rate differs between cores: twice that of f32 FMA on some (then it is faster than hwy.mlp.linear.gemm),
 // half on others.
 #include "kernels/gemm/spec.h"
+#include "kernels/prefer.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -89,10 +90,12 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16},
-    {"rows", Rel::kLe, 32},  // more rows: x86.mlp.linear.avx512bf16_packed
 });
-constexpr std::array kFamily = {
-    GemmSpec("x86.mlp.linear.avx512bf16", "mlp.linear", Mask(DType::kBF16), 85, &Launch, kConstraints)};
+// x86.mlp.linear.avx512bf16_packed is faster.
+constexpr auto kManyRows = std::to_array<Constraint>({{"rows", Rel::kGt, 32}});
+constexpr auto kPreferences = std::to_array<Preference>({{.when = kManyRows, .priority = kAfterOthers}});
+constexpr std::array kFamily = {Prefer(
+    GemmSpec("x86.mlp.linear.avx512bf16", "mlp.linear", Mask(DType::kBF16), 85, &Launch, kConstraints), kPreferences)};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -4,6 +4,7 @@
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as zero.
 #include "kernels/gemm/spec.h"
+#include "kernels/prefer.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -33,19 +34,25 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kRowMajor = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16},
-    {"rows", Rel::kGt, 32},
 });
 constexpr auto kColumnMajor = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16},
-    {"rows", Rel::kGt, 4},  // fewer rows: hwy.mlp.linear.column_major
     {"input.last_dim_stride1", Rel::kEq, 1},
     {"weight.columns_dense", Rel::kEq, 1},
     {"bias.last_dim_stride1", Rel::kEq, 1},
 });
+// With fewer rows x86.mlp.linear.avx512bf16 is faster, or hwy.mlp.linear.column_major.
+constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, 32}});
+constexpr auto kRowMajorPreferences = std::to_array<Preference>({{.when = kFewRows, .priority = kAfterOthers}});
+constexpr auto kFewerRows = std::to_array<Constraint>({{"rows", Rel::kLe, 4}});
+constexpr auto kColumnMajorPreferences = std::to_array<Preference>({{.when = kFewerRows, .priority = kAfterOthers}});
 constexpr std::array kFamily = {
-    GemmSpec("x86.mlp.linear.avx512bf16_packed", "mlp.linear", Mask(DType::kBF16), 60, &Launch<false>, kRowMajor),
-    GemmSpec("x86.mlp.linear.avx512bf16_column_major", "mlp.linear", Mask(DType::kBF16), 85, &Launch<true>,
-             kColumnMajor, nullptr, Strides::kAny),
+    Prefer(
+        GemmSpec("x86.mlp.linear.avx512bf16_packed", "mlp.linear", Mask(DType::kBF16), 60, &Launch<false>, kRowMajor),
+        kRowMajorPreferences),
+    Prefer(GemmSpec("x86.mlp.linear.avx512bf16_column_major", "mlp.linear", Mask(DType::kBF16), 85, &Launch<true>,
+                    kColumnMajor, nullptr, Strides::kAny),
+           kColumnMajorPreferences),
 };
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;

@@ -15,34 +15,30 @@ struct SampleIndices {
 int32_t LaunchSample(const SampleIndices& arguments, const lz_kernel_args* args);
 
 // Strict mode asks for an error where a row has no distribution: nobody waits for the device to see one.
-template <Rel kRel>
 inline constexpr auto kCudaSampleConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
-    {"device.sm", kRel, kFirstSmWithClusters},
     {"vocab", Rel::kLe, kMostElements},
     {"policy.strict_mode", Rel::kEq, 0},
 });
+// One block has a whole row there, which is slower than torch's expressions if there are few rows.
+inline constexpr auto kWithoutClusters = std::to_array<Constraint>({{"device.sm", Rel::kLt, kFirstSmWithClusters}});
+inline constexpr auto kCudaSamplePreferences =
+    std::to_array<Preference>({{.when = kWithoutClusters, .priority = kNotYetMeasured}});
 
-constexpr KernelSpec CudaSampleSpec(std::string_view id, std::string_view operation, lz_launch_fn launch,
-                                    std::span<const Constraint> constraints, int32_t priority) {
+constexpr KernelSpec CudaSampleSpec(std::string_view id, std::string_view operation, lz_launch_fn launch) {
   return {.id = id,
           .operation = operation,
           .platform = Platform::kCuda,
           .dtypes = kF32F16BF16,
-          .constraints = constraints,
+          .constraints = kCudaSampleConstraints,
           .accepts = kAcceptsAll,
           .strides = Strides::kLastDimDense,
-          .priority = priority,
+          .priority = 80,
+          .preferences = kCudaSamplePreferences,
           .deterministic = true,
           .cuda_graph_safe = true,
           .launch = launch};
-}
-// Without clusters a block has a whole row (`whole`), which is slower than torch's expressions where there are few.
-constexpr std::array<KernelSpec, 2> CudaSampleRows(std::string_view id, std::string_view whole,
-                                                   std::string_view operation, lz_launch_fn launch) {
-  return {CudaSampleSpec(id, operation, launch, kCudaSampleConstraints<Rel::kGe>, 80),
-          CudaSampleSpec(whole, operation, launch, kCudaSampleConstraints<Rel::kLt>, kNotYetMeasured)};
 }
 
 }  // namespace lz::sampler

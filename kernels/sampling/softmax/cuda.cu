@@ -170,30 +170,25 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints =
     std::to_array<Constraint>({kOnCompiledSm, kOnDriver, {"vocab", Rel::kLe, int64_t{1} << 30}});
-// A vocabulary, on devices with clusters; elsewhere torch's kernel is as fast or faster.
-constexpr auto kLongConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
+// Rows that a cluster divides; elsewhere torch's kernel is as fast or faster.
+constexpr auto kLongRows = std::to_array<Constraint>({
     {"device.sm", Rel::kGe, kFirstSmWithClusters},
     {"vocab", Rel::kGe, 1 << 14},
-    {"vocab", Rel::kLe, int64_t{1} << 30},
 });
-constexpr KernelSpec Spec(std::string_view id, std::span<const Constraint> constraints, int32_t priority) {
-  return {.id = id,
-          .operation = "sampling.softmax",
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = constraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = priority,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .launch = &Launch};
-}
+constexpr auto kPreferences = std::to_array<Preference>({{.when = kLongRows, .priority = 80}});
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.sampling.softmax", kConstraints, kNotYetMeasured),
-    Spec("cuda.sampling.softmax.long", kLongConstraints, 80),
+    {.id = "cuda.sampling.softmax",
+     .operation = "sampling.softmax",
+     .platform = Platform::kCuda,
+     .dtypes = kF32F16BF16,
+     .constraints = kConstraints,
+     .accepts = kAcceptsAll,
+     .strides = Strides::kLastDimDense,
+     .priority = kNotYetMeasured,
+     .preferences = kPreferences,
+     .deterministic = true,
+     .cuda_graph_safe = true,
+     .launch = &Launch},
 });
 }  // namespace
 }  // namespace lz

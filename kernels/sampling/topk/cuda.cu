@@ -19,7 +19,7 @@ constexpr sampler::SampleIndices kArguments = {
 int32_t Launch(const lz_kernel_args* args) { return sampler::LaunchSample(kArguments, args); }
 
 constexpr auto kFamily =
-    sampler::CudaSampleRows("cuda.sampling.topk", "cuda.sampling.topk.sm80", "sampling.topk", &Launch);
+    std::to_array<KernelSpec>({sampler::CudaSampleSpec("cuda.sampling.topk", "sampling.topk", &Launch)});
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -21,7 +21,7 @@ constexpr sampler::SampleIndices kArguments = {
 int32_t Launch(const lz_kernel_args* args) { return sampler::LaunchSample(kArguments, args); }
 
 constexpr auto kFamily =
-    sampler::CudaSampleRows("cuda.sampling.topk_topp", "cuda.sampling.topk_topp.sm80", "sampling.topk_topp", &Launch);
+    std::to_array<KernelSpec>({sampler::CudaSampleSpec("cuda.sampling.topk_topp", "sampling.topk_topp", &Launch)});
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

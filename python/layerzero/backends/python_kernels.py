@@ -32,7 +32,9 @@ def register_kernel(
     included, and with the layout if it names that. `facts` are the keys of a kernel in capabilities.json: min_sm,
     max_head_dim, priority, supports_causal ... as numbers, strings, lists, tuples or sets, dtypes as torch.dtype or by
     name; a key that this version does not implement is a ConfigError. What is not declared is unsupported, so the
-    kernel is refused for a call with an optional parameter which the function does not name. `supported_dtypes` applies
+    kernel is refused for a call with an optional parameter which the function does not name. `preferences` are the
+    priorities of some calls, [{"when": [{"field": "rows", "relation": ">=", "operand": 1024}], "priority": 5}]: the first
+    whose conditions all hold replaces `priority`. `supported_dtypes` applies
     to every floating-point tensor of a call, and to the first tensor whatever it is; a constraint on "<tensor>.dtype"
     overrides it for that tensor. Tensors are passed in one of `requires_layouts`; calls in another layout are permuted,
     and so are results: `produces_layout`, if given, is the one of `requires_layouts`.
@@ -129,11 +131,13 @@ def _ruled_by(contract: Contract, facts: dict[str, Any]) -> set[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as in JSON: sets and tuples as lists, dtypes by name."""
+    """Returns a value as in JSON: sets and tuples as lists, dtypes by name, at any depth."""
     if isinstance(value, set | frozenset):
         return sorted(_plain(v) for v in value)
     if isinstance(value, tuple | list):
         return [_plain(v) for v in value]
+    if isinstance(value, dict):
+        return {key: _plain(v) for key, v in value.items()}
     return dtype_name(value) if type(value).__name__ == "dtype" else value
 
 

@@ -12,7 +12,7 @@ from layerzero.inspection.report import SelectionReport
 from layerzero.inspection.text import terminal_width
 
 SCORE = (
-    "score: the highest runs. priority is the kernel's declared rank; a measured kernel loses 10 points for each "
+    "score: the highest runs. priority is the kernel's declared rank, for these sizes and this device; a measured kernel loses 10 points for each "
     "time that it takes longer than the fastest; preferred and avoided are the policy's; transforms are copies of the arguments."
 )
 
@@ -82,6 +82,8 @@ def _row(report: SelectionReport, candidate, timed: bool) -> list[str]:
     why = " + ".join(f"{term.name} {term.value:g} ({term.source})" for term in candidate.terms)
     if candidate.reference:
         why = "a reference: runs where no other kernel may"
+    if ranked := candidate.ranked():
+        why += f"; {ranked}"
     if candidate.usable is None and not report.device.simulated:
         why += "; its library is installed and was not tried (--try)"
     if not candidate.installed:

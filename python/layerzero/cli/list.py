@@ -11,6 +11,7 @@ from layerzero.cli._output import Json, Verbose, print_json, print_table
 from layerzero.contracts import contracts
 from layerzero.errors import known_name, one_of
 from layerzero.inspection import kernel_rows
+from layerzero.inspection.report import priority_text
 
 PLATFORMS = ("cpu", "cuda", "rocm", "xpu", "hpu")
 
@@ -95,10 +96,10 @@ def _print_kernels(kernels: list[dict[str, Any]]) -> None:
             k["kernel_id"],
             ", ".join(operations[k["kernel_id"]]),
             k["platform"],
-            "reference" if k["reference"] else k["priority"],
+            priority_text(k),
             "yes" if k["usable"] is not False else f"no: {k['detail']}",
         ]
         for k in {k["kernel_id"]: k for k in reversed(kernels)}.values()
     ]
     columns = ["kernel", "operation", "platform", "priority", "installed"]
-    print_table(f"{len(rows)} kernels", columns, rows[::-1], wraps=["operation", "installed"])
+    print_table(f"{len(rows)} kernels", columns, rows[::-1], wraps=["operation", "priority", "installed"])

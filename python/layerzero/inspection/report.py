@@ -67,12 +67,30 @@ class Record(Mapping[str, Any]):
 
 
 class Candidate(Record):
-    """One kernel of a selection: kernel_id, source, admissible, reference, score, terms, reasons."""
+    """One kernel of a selection: kernel_id, source, admissible, reference, score, terms, preference, reasons."""
 
     __slots__ = ()
 
     def __getitem__(self, key: str) -> Any:
         return [Reason(**r) for r in self._data[key]] if key == "reasons" else super().__getitem__(key)
+
+    def ranked(self) -> str:
+        """Returns which condition of the call changed the kernel's priority: "ranked lower, 5 instead of 60: rows >= 1024".
+
+        "" if its default applies, or if the kernel is refused or a reference."""
+        preference, default = self._data["preference"], self._data["default_priority"]
+        if preference is None or not self._data["admissible"] or self._data["reference"]:
+            return ""
+        how = "lower" if preference["priority"] < default else "higher"
+        return f"ranked {how}, {preference['priority']} instead of {default}: {preference['text']}"
+
+
+def priority_text(kernel: Mapping[str, Any]) -> str:
+    """Returns a kernel's priorities: "reference", "60" or "60; 5 where rows >= 1024"."""
+    if kernel["reference"]:
+        return "reference"
+    others = [f"{p['priority']} where {p['text']}" for p in kernel["preferences"]]
+    return "; ".join([str(kernel["priority"]), *others])
 
 
 class DoctorReport(Record):
@@ -116,7 +134,7 @@ class KernelList(list[Any]):
                 k.operation + (f" and {len(k.operations) - 1} more" if len(k.operations) > 1 else ""),
                 k.kernel_id,
                 k.platform,
-                "reference" if k.reference else k.priority,
+                priority_text(k),
                 "yes" if k.usable is not False else f"no: {k.detail}",
             )
             for k in self
@@ -164,7 +182,7 @@ class SelectionReport(Record):
         lines = [f"{self.operation} on {self.device.name}: {self.kernel_id or 'no kernel'}"]
         for candidate in self.candidates:
             if candidate.admissible:
-                why = f"score {candidate.score:g}"
+                why = ", ".join(filter(None, (f"score {candidate.score:g}", candidate.ranked())))
             else:
                 why = "; ".join(dict.fromkeys(map(str, candidate.reasons)))
             mark = "*" if candidate.kernel_id == self.kernel_id else " "
@@ -178,7 +196,8 @@ class SelectionReport(Record):
         for candidate in sorted(self.candidates, key=lambda c: (not c.admissible, -c.score)):
             if candidate.admissible:
                 score = f"{candidate.score:g}"
-                why = " + ".join(f"{term.name} {term.value:g}" for term in candidate.terms) or "reference"
+                terms = " + ".join(f"{term.name} {term.value:g}" for term in candidate.terms) or "reference"
+                why = "; ".join(filter(None, (terms, candidate.ranked())))
             else:
                 score, why = "refused", "\n".join(dict.fromkeys(map(str, candidate.reasons)))
             rows.append(("->" if candidate.kernel_id == self.kernel_id else "", candidate.kernel_id, score, why))

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import layerzero as lz  # noqa: E402
 
-LOOK_UPS = "x86.mlp.linear.quantized.avx512vbmi"  # where the CPU has them
+LOOK_UPS = "x86.mlp.linear.quantized.avx512bf16"  # where the CPU has them
 GEMV, GEMM = "hwy.mlp.linear.quantized.gemv", "hwy.mlp.linear.quantized.gemm"
 
 

@@ -31,13 +31,13 @@ def shipped(tmp_path, monkeypatch, rows: list[dict]) -> list[dict]:
 
 
 def test_kernels_of_c_libraries_stay_where_they_were_measured(tmp_path, monkeypatch):
-    rows = [row("hwy.mlp.linear.gemv", 1, 2.0), row("openblas.mlp.linear", 1, 1.0), row("torch.linear", 1, 3.0)]
-    assert [r["kernel_id"] for r in shipped(tmp_path, monkeypatch, rows)] == ["hwy.mlp.linear.gemv", "torch.linear"]
+    rows = [row("hwy.mlp.linear.gemm", 1, 2.0), row("openblas.mlp.linear", 1, 1.0), row("torch.linear", 1, 3.0)]
+    assert [r["kernel_id"] for r in shipped(tmp_path, monkeypatch, rows)] == ["hwy.mlp.linear.gemm", "torch.linear"]
 
 
 def test_a_call_that_its_neighbour_already_says_is_left_out(tmp_path, monkeypatch):
     rows = [
-        row(kernel, n, us) for n in (1, 2, 512) for kernel, us in (("hwy.mlp.linear.gemv", 1.0), ("torch.linear", 2.0))
+        row(kernel, n, us) for n in (1, 2, 512) for kernel, us in (("hwy.mlp.linear.gemm", 1.0), ("torch.linear", 2.0))
     ]
     rows[-2]["median_us"] = 9.0  # far away another one is best
     kept = shipped(tmp_path, monkeypatch, rows)

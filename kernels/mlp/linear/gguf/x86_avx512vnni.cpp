@@ -216,10 +216,12 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Vnni},
     gguf::kPackedGiven,
     gguf::Activations(kInt8),
-    {"rows", Rel::kGt, 16},
 });
-constexpr std::array kFamily = {
-    gguf::Spec("x86.mlp.linear.gguf.avx512vnni", kF32F16BF16, kConstraints, 85, "w4a8-int", &Launch, &Workspace)};
+// hwy.mlp.linear.gguf.int8 is faster.
+constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, 16}});
+constexpr auto kPreferences = std::to_array<Preference>({{.when = kFewRows, .priority = kAfterOthers}});
+constexpr std::array kFamily = {gguf::Spec("x86.mlp.linear.gguf.avx512vnni", kF32F16BF16, kConstraints, 85, "w4a8-int",
+                                           &Launch, &Workspace, kPreferences)};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -452,35 +452,27 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr int64_t kIsa = kIsaAvx512 | kIsaAvx512Bf16 | kIsaAvx512Vbmi;
 constexpr auto kConstraints = std::to_array<Constraint>({
-    {"device.isa", Rel::kHasBits, kIsa},
-    {"rows", Rel::kLe, 64},
+    {"device.isa", Rel::kHasBits, kIsaAvx512 | kIsaAvx512Bf16 | kIsaAvx512Vbmi},
     {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
 });
-constexpr auto kFloatConstraints = std::to_array<Constraint>({
-    {"device.isa", Rel::kHasBits, kIsa},
-    {"rows", Rel::kLe, 8},
-    {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
+// Weights are decoded once for each tile of rows: with more tiles hwy.mlp.linear.quantized.gemm is faster.
+constexpr auto kManyRows = std::to_array<Constraint>({{"rows", Rel::kGt, 64}});
+constexpr auto kManyFloatRows = std::to_array<Constraint>({
+    {"rows", Rel::kGt, 8},
+    {"dtype", Rel::kNe, int64_t(DType::kBF16)},
 });
+constexpr auto kPreferences = std::to_array<Preference>(
+    {{.when = kManyRows, .priority = kAfterOthers}, {.when = kManyFloatRows, .priority = kAfterOthers}});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     {.id = "x86.mlp.linear.quantized.avx512bf16",
      .operation = "mlp.linear.quantized",
-     .dtypes = Mask(DType::kBF16),
+     .dtypes = kF32F16BF16,
      .constraints = kConstraints,
      .accepts = kAcceptsAll,
      .strides = Strides::kLastDimDense,
      .priority = 85,
-     .deterministic = true,
-     .launch = &Launch,
-     .workspace = &Workspace},
-    {.id = "x86.mlp.linear.quantized.avx512vbmi",
-     .operation = "mlp.linear.quantized",
-     .dtypes = Mask(DType::kF32, DType::kF16),
-     .constraints = kFloatConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 85,
+     .preferences = kPreferences,
      .deterministic = true,
      .launch = &Launch,
      .workspace = &Workspace},

@@ -9,12 +9,12 @@ class CudaSampleMinP : public CudaRow {};
 TEST_F(CudaSampleMinP, TakesLargeVocabularies) {
   RunsOnHopperNotOnTuring("sample_minp", "cuda.sampling.minp", {Tensor(DType::kBF16, {4, 262144})},
                           {Float(0.1), Float(1.0), Int(1), Int(0)});
-  EXPECT_TRUE(Refusal("sample_minp", "cuda.sampling.minp", {Tensor(DType::kBF16, {4, 262144})}, "a100",
-                      {Float(0.1), Float(1.0), Int(1), Int(0)})
-                  .ends_with("SM_TOO_OLD "));
-  EXPECT_EQ(Refusal("sample_minp", "cuda.sampling.minp.sm80", {Tensor(DType::kBF16, {4, 262144})}, "h100",
-                    {Float(0.1), Float(1.0), Int(1), Int(0)}),
-            "SM_TOO_NEW ");
+  EXPECT_EQ(Priority("sample_minp", "cuda.sampling.minp", {Tensor(DType::kBF16, {4, 262144})}, "h100",
+                     {Float(0.1), Float(1.0), Int(1), Int(0)}),
+            80);
+  EXPECT_EQ(Priority("sample_minp", "cuda.sampling.minp", {Tensor(DType::kBF16, {4, 262144})}, "a100",
+                     {Float(0.1), Float(1.0), Int(1), Int(0)}),
+            5);  // no clusters
   EXPECT_EQ(Refusal("sample_minp", "cuda.sampling.minp", {Tensor(DType::kF32, {4, (1 << 22) + 1})}, "h100",
                     {Float(0.1), Float(1.0), Int(1), Int(0)}),
             "SHAPE_UNSUPPORTED ");

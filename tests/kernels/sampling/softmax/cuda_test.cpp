@@ -10,10 +10,13 @@ TEST_F(CudaSoftmax, TakesNarrowLogits) {
   RunsOnHopperNotOnTuring("softmax", "cuda.sampling.softmax", {Tensor(DType::kBF16, {4, 32000})}, {Float(0.7)});
 }
 
-TEST_F(CudaSoftmax, VocabulariesGoToClusters) {
-  RunsOnHopperNotOnTuring("softmax", "cuda.sampling.softmax.long", {Tensor(DType::kBF16, {4, 32000})}, {Float(0.7)});
-  EXPECT_EQ(Refusal("softmax", "cuda.sampling.softmax.long", {Tensor(DType::kBF16, {4, 1000})}, "h100", {Float(0.7)}),
-            "SHAPE_UNSUPPORTED ");
+TEST_F(CudaSoftmax, IsPreferredForVocabulariesOnDevicesWithClusters) {
+  const auto priority = [&](int64_t vocab, const char* device) {
+    return Priority("softmax", "cuda.sampling.softmax", {Tensor(DType::kBF16, {4, vocab})}, device, {Float(0.7)});
+  };
+  EXPECT_EQ(priority(1 << 14, "h100"), 80);
+  EXPECT_EQ(priority((1 << 14) - 1, "h100"), 5);
+  EXPECT_EQ(priority(1 << 14, "a100"), 5);
 }
 
 }  // namespace

@@ -9,12 +9,12 @@ class CudaSampleTopK : public CudaRow {};
 TEST_F(CudaSampleTopK, TakesLargeVocabularies) {
   RunsOnHopperNotOnTuring("sample_topk", "cuda.sampling.topk", {Tensor(DType::kBF16, {4, 262144})},
                           {Int(50), Float(1.0), Int(1), Int(0)});
-  EXPECT_TRUE(Refusal("sample_topk", "cuda.sampling.topk", {Tensor(DType::kBF16, {4, 262144})}, "a100",
-                      {Int(50), Float(1.0), Int(1), Int(0)})
-                  .ends_with("SM_TOO_OLD "));
-  EXPECT_EQ(Refusal("sample_topk", "cuda.sampling.topk.sm80", {Tensor(DType::kBF16, {4, 262144})}, "h100",
-                    {Int(50), Float(1.0), Int(1), Int(0)}),
-            "SM_TOO_NEW ");
+  EXPECT_EQ(Priority("sample_topk", "cuda.sampling.topk", {Tensor(DType::kBF16, {4, 262144})}, "h100",
+                     {Int(50), Float(1.0), Int(1), Int(0)}),
+            80);
+  EXPECT_EQ(Priority("sample_topk", "cuda.sampling.topk", {Tensor(DType::kBF16, {4, 262144})}, "a100",
+                     {Int(50), Float(1.0), Int(1), Int(0)}),
+            5);  // no clusters
   EXPECT_EQ(Refusal("sample_topk", "cuda.sampling.topk", {Tensor(DType::kF32, {4, (1 << 22) + 1})}, "h100",
                     {Int(50), Float(1.0), Int(1), Int(0)}),
             "SHAPE_UNSUPPORTED ");

@@ -1,4 +1,4 @@
-// x86.mlp.linear.quantized.avx512bf16 and .avx512vbmi: like the reference for each format, granularity, number of rows
+// x86.mlp.linear.quantized.avx512bf16: like the reference for each format, granularity, number of rows
 // and remainder.
 #include <cmath>
 
@@ -19,9 +19,7 @@ class X86Quantized : public ::testing::TestWithParam<DType> {
 #endif
     GTEST_SKIP() << "this CPU has no AVX512-BF16 and VBMI";
   }
-  static const KernelSpec& Kernel() {
-    return kernels::kernels_mlp_linear_quantized_x86_avx512bf16[GetParam() == DType::kBF16 ? 0 : 1];
-  }
+  static const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_quantized_x86_avx512bf16[0]; }
   static void ExpectLikeReference(QuantizedCall c) {
     c.type = GetParam();
     c.tensor_scale = c.format == kNVFP4;
