@@ -58,9 +58,6 @@ bool IsOutOfMemory(PyObject* error);
 Status StatusOf(PyObject* error, const std::string& field);
 // The functions that the other libraries of the process use to call Python: see HostRuntime.
 const HostRuntime* PythonRuntime();
-// Python: time_calls(starts, ended), once: starts(on a device) before each kernel that another library than this one or
-// a program runs, ended(operation, kernel id, tensors, on a device) after it.
-PyObject* TimeCalls(PyObject* self, PyObject* args);
 
 using Fast = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t, PyObject*);
 inline PyCFunction AsCFunction(Fast f) { return reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(f)); }

@@ -170,51 +170,11 @@ void FellBack(const Plan& plan, const Request& r) {
   WarnFallback(r, plan, "");
 }
 
-PyObject *g_starts = nullptr, *g_ended = nullptr;  // of time_calls
-
-void Starts(const Request& r) {
-  const Gil gil;
-  PyObject* done = PyObject_CallFunction(g_starts, "i", int(r.where.type != 1));
-  if (!done) ClearHookError();
-  Py_XDECREF(done);
-}
-
-// "float32[4,8] float32[8]"
-std::string InputsText(const Request& r) {
-  std::string text;
-  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-    const lz_tensor& t = r.tensors[i];
-    if (t.ndim < 0) continue;
-    text += (text.empty() ? "" : " ") + std::string(Info(DTypeOf(t)).name) + "[";
-    for (int32_t d = 0; d < t.ndim; ++d) text += (d ? "," : "") + std::to_string(t.shape[d]);
-    text += "]";
-  }
-  return text;
-}
-
-void Ended(const Plan& plan, const Request& r) {
-  const Gil gil;
-  const KernelEntry& kernel = r.fell_back && plan.fallback ? *plan.fallback : *plan.kernel;
-  PyObject* done = PyObject_CallFunction(g_ended, "sssi", std::string(r.op->name()).c_str(), kernel.id.c_str(),
-                                         InputsText(r).c_str(), int(r.where.type != 1));
-  if (!done) ClearHookError();
-  Py_XDECREF(done);
-}
-
 const RunListener kListener = {&Selected, &FellBack};
-const RunListener kTimer = {&Selected, &FellBack, &Starts, &Ended};
 HostRuntime g_runtime = {&Call, &Context, &Guessed, &kListener, &Prove, &Begin};
 
 }  // namespace
 
 const HostRuntime* PythonRuntime() { return &g_runtime; }
-
-PyObject* TimeCalls(PyObject*, PyObject* args) {
-  if (!PyArg_ParseTuple(args, "OO", &g_starts, &g_ended)) return nullptr;
-  Py_IncRef(g_starts);
-  Py_IncRef(g_ended);
-  g_runtime.listener = &kTimer;
-  Py_RETURN_NONE;
-}
 
 }  // namespace lz::python

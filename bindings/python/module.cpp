@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "kv_cache.h"
+#include "observe.h"
 #include "ops/common/philox.h"
 #include "perfdb/record.h"
 #include "program.h"
@@ -203,7 +204,8 @@ PyMethodDef kMethods[] = {
     {"kernels", Kernels, METH_VARARGS, "kernels(operation=None): JSON."},
     {"devices", Devices, METH_NOARGS, "Real and simulated devices as JSON."},
     {"selections", SelectionsOf, METH_NOARGS, "[(operation, kernel id, how often it was selected)]."},
-    {"time_calls", TimeCalls, METH_VARARGS, "time_calls(starts, ended): of torch's operators and steps of programs."},
+    {"observe", Observe, METH_VARARGS, "observe(callback, waits): a handle; see lz.observe."},
+    {"stop_observing", StopObserving, METH_VARARGS, "stop_observing(handle)"},
     {"coverage", Coverage, METH_VARARGS, "coverage(device): operations, dtypes and their kernels as JSON."},
     {"descriptor_facts", DescriptorFacts, METH_NOARGS, "Every fact of a descriptor's kernel as JSON."},
     {"stats", Stats, METH_NOARGS, "Counters as JSON."},

@@ -68,6 +68,7 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the import: type che
 if TYPE_CHECKING:
     from layerzero._operations import *  # noqa: F403
     from layerzero.backends.flashinfer.plans import read_tables as read_tables
+    from layerzero.host.observe import observe as observe
     from layerzero.inspection.metrics import metrics as metrics
     from layerzero.inspection.schemas import OperationSchema as OperationSchema
     from layerzero.inspection.schemas import TensorSchema as TensorSchema
@@ -133,6 +134,7 @@ _LAZY = {
     "dry_run": "layerzero.integrations.transformers",
     "kernelize": "layerzero.integrations.transformers",
     "metrics": "layerzero.inspection.metrics",
+    "observe": "layerzero.host.observe",
     "read_tables": "layerzero.backends.flashinfer.plans",
     "register_tokenizer": "layerzero.tokenizers",
     "tokenize": "layerzero.tokenizers",

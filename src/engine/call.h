@@ -7,6 +7,7 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "pipeline/dispatch_observer.h"
 
 namespace lz {
 
@@ -41,18 +42,10 @@ struct Caller {
 
 inline bool IsHost(const KernelEntry& kernel) { return kernel.spec.call != CallKind::kNative; }
 
-// Calls `run`, with the listener's events around it.
-template <class C, class Run>
-Status RunObserved(const Plan& plan, Request& r, C& caller, Run&& run) {
-  const bool timed = caller.listener && caller.listener->starts;
-  if (timed) [[unlikely]]
-    caller.listener->starts(r);
-  Status status = run();
-  if (!status.ok()) [[unlikely]]
-    return status;
-  if (timed) [[unlikely]]
-    caller.listener->ended(plan, r);
-  if (r.fell_back) [[unlikely]]
+// The status of a call whose kernel or fallback ran.
+template <class C>
+Status Answered(const Plan& plan, Request& r, C& caller, Status status) {
+  if (r.fell_back && status.ok()) [[unlikely]]
     caller.FellBack(plan, r);
   return status;
 }
@@ -61,8 +54,13 @@ Status RunObserved(const Plan& plan, Request& r, C& caller, Run&& run) {
 // which RunHostKernel has to run, fell_back is set and the status is kHostKernel.
 template <class C>
 Status RunNativeKernel(Engine& engine, const Plan& plan, Request& r, C& caller) {
-  return RunObserved(plan, r, caller,
-                     [&] { return caller.RunNative(*plan.kernel, r, [&] { return engine.Run(plan, r); }); });
+  return Answered(plan, r, caller, caller.RunNative(*plan.kernel, r, [&] { return engine.Run(plan, r); }));
+}
+
+template <class C>
+Status RunHostFallback(const Plan& plan, Request& r, C& caller) {
+  return RunKernel(plan, *plan.fallback, r,
+                   [&] { return caller.RunHost(*plan.fallback, plan.fallback_transforms, r); });
 }
 
 template <class C>
@@ -70,7 +68,7 @@ Status RunFallback(Engine& engine, const Plan& plan, Request& r, C& caller) {
   r.fell_back = true;
   if (IsHost(*plan.fallback)) {
     engine.CountFallback();
-    return caller.RunHost(*plan.fallback, plan.fallback_transforms, r);
+    return RunHostFallback(plan, r, caller);
   }
   LZ_RETURN_IF_ERROR(caller.BindMemory(*plan.fallback, plan.fallback_transforms, r));
   return caller.RunNative(*plan.fallback, r, [&] { return engine.RunFallback(plan, r); });
@@ -79,17 +77,20 @@ Status RunFallback(Engine& engine, const Plan& plan, Request& r, C& caller) {
 // Runs a plan whose kernel is a host kernel, or, with fell_back set, its fallback, which is one.
 template <class C>
 Status RunHostKernel(Engine& engine, const Plan& plan, Request& r, C& caller) {
-  return RunObserved(plan, r, caller, [&] {
-    if (r.fell_back) return caller.RunHost(*plan.fallback, plan.fallback_transforms, r);
-    plan.CountCall();
-    Status status = caller.RunHost(*plan.kernel, plan.transforms, r);
-    if (status.ok() || !engine.host() || !MayFallBack(plan, r, status)) return status;
-    caller.KeepError();
-    Status answered = RunFallback(engine, plan, r, caller);
-    if (FallbackDecides(status, answered)) return answered;
-    caller.RestoreError();
-    return status;
+  if (r.fell_back) return Answered(plan, r, caller, RunHostFallback(plan, r, caller));
+  plan.CountCall();
+  bool failed = false;  // by itself: an error that debug mode finds is not hidden by a fallback
+  Status status = RunKernel(plan, *plan.kernel, r, [&] {
+    Status own = caller.RunHost(*plan.kernel, plan.transforms, r);
+    failed = !own.ok();
+    return own;
   });
+  if (!failed || !engine.host() || !MayFallBack(plan, r, status)) return status;
+  caller.KeepError();
+  Status answered = RunFallback(engine, plan, r, caller);
+  if (FallbackDecides(status, answered)) return Answered(plan, r, caller, std::move(answered));
+  caller.RestoreError();
+  return status;
 }
 
 // Runs a selected plan.

@@ -35,12 +35,11 @@ struct HostTensor {
   void (*release)(void* owner) = nullptr;
 };
 
-// Events that the result of a call does not contain. Called from any thread.
+// Notices about calls, which the result does not contain. Called from any thread. Runs of kernels are observed by
+// pipeline/dispatch_observer.h.
 struct RunListener {
   void (*selected)(const Plan& plan, const Request& request);   // the inline cache of the call site did not hold it
   void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
-  void (*starts)(const Request& request) = nullptr;             // a kernel is about to run; nullptr: nobody takes times
-  void (*ended)(const Plan& plan, const Request& request) = nullptr;  // it has run
 };
 
 // What the CPython binding does for the engine and our other libraries. Called from any thread, with or without

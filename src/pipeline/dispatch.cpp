@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "pipeline/dispatch_check.h"
+#include "pipeline/dispatch_observer.h"
 #include "pipeline/request_memory.h"
 #include "platform/cuda_driver.h"
 
@@ -87,7 +88,7 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) return HostKernelError(kernel);
   const lz_parallel& parallel = r.parallel ? *r.parallel : resources.threads;
   const uint64_t own = KernelBytes(kernel, r, parallel);
-  const uint64_t needed = own + (transforms.any() ? TransformBytes(transforms, r) : 0) + CheckBytes(plan);
+  const uint64_t needed = own + (transforms.any() ? TransformBytes(transforms, r) : 0) + CheckBytes(plan, r);
   char* workspace = static_cast<char*>(r.workspace);
   if (needed > 0) {
     auto memory = Workspace(kernel, r, needed, resources);
@@ -97,7 +98,7 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   TransformedTensors transformed;
   const lz_tensor* tensors = r.tensors.data();
   if (transforms.any()) {
-    if (Status fits = transformed.Enter(transforms, r, workspace + own + CheckBytes(plan)); !fits.ok()) {
+    if (Status fits = transformed.Enter(transforms, r, workspace + own + CheckBytes(plan, r)); !fits.ok()) {
       *code = LZ_LAUNCH_INVALID_INDEX;
       return fits;
     }
@@ -107,14 +108,24 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   args.flags = plan.strict ? LZ_KERNEL_STRICT : 0;
   args.workspace = workspace;
   args.workspace_bytes = own;
-  if (plan.checked) PlantGuard(workspace + own);
+  const bool checked = IsChecked(plan, r);
+  if (checked) PlantGuard(workspace + own);
   std::optional<CudaDeviceGuard> guard;
   if (r.where.type == kDeviceCuda && !guard.emplace(r.where.id).ok()) return NoDevice(kernel, r);
   *code = kernel.spec.launch(&args);
   if (*code != LZ_LAUNCH_DONE) [[unlikely]]
     return Failed(kernel, r, *code);
   if (transforms.outputs) transformed.Leave();
-  return plan.checked ? CheckDispatch(plan, kernel, r, args, workspace + own) : Status();
+  return checked ? CheckDispatch(plan, kernel, r, args, workspace + own) : Status();
+}
+
+// The same, observed by whoever wants to.
+Status Run(const Plan& plan, const KernelEntry& kernel, const Transforms& transforms, Request& r,
+           const DispatchResources& resources, int32_t* code) {
+  const auto launch = [&] { return Launch(plan, kernel, transforms, r, resources, code); };
+  if (!plan.checked && num_observers.load(std::memory_order_relaxed) == 0) [[likely]]
+    return launch();
+  return RunKernel(plan, kernel, r, launch);
 }
 
 }  // namespace
@@ -124,7 +135,7 @@ uint64_t WorkspaceBytes(const KernelEntry& kernel, const Transforms& transforms,
   return KernelBytes(kernel, r, r.parallel ? *r.parallel : kNone) + TransformBytes(transforms, r);
 }
 uint64_t WorkspaceBytes(const Plan& plan, const Request& r) {
-  return WorkspaceBytes(*plan.kernel, plan.transforms, r) + CheckBytes(plan);
+  return WorkspaceBytes(*plan.kernel, plan.transforms, r) + CheckBytes(plan, r);
 }
 
 std::string WrittenInputs(const KernelEntry& kernel, const Request& r) {
@@ -171,8 +182,8 @@ Status HostKernelError(const KernelEntry& kernel) {
 
 Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources) {
   r.fell_back = false;
-  int32_t code;
-  Status status = Launch(plan, *plan.kernel, plan.transforms, r, resources, &code);
+  int32_t code = LZ_LAUNCH_DONE;  // an error of debug mode comes before the launch or after it
+  Status status = Run(plan, *plan.kernel, plan.transforms, r, resources, &code);
   if (status.ok()) [[likely]]
     return status;
   // Data that the kernel found invalid (an index outside its tensor) is for the caller to correct: no fallback hides
@@ -185,8 +196,9 @@ Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources
 
 Status DispatchFallback(const Plan& plan, Request& r, const DispatchResources& resources) {
   r.fell_back = true;
+  if (plan.fallback->spec.call != CallKind::kNative) return HostKernelError(*plan.fallback);  // the binding observes it
   int32_t code;
-  return Launch(plan, *plan.fallback, plan.fallback_transforms, r, resources, &code);
+  return Run(plan, *plan.fallback, plan.fallback_transforms, r, resources, &code);
 }
 
 }  // namespace lz

@@ -7,9 +7,11 @@
 
 namespace lz {
 
-// Guard bytes after the kernel's workspace, which it must not change; 0 outside debug mode.
+// Debug mode reads memory of the host alone.
+inline bool IsChecked(const Plan& plan, const Request& r) { return plan.checked && r.on_cpu(); }
+// Guard bytes after the kernel's workspace, which it must not change; 0 where nothing is checked.
 inline constexpr uint64_t kGuardBytes = 64;
-constexpr uint64_t CheckBytes(const Plan& plan) { return plan.checked ? kGuardBytes : 0; }
+inline uint64_t CheckBytes(const Plan& plan, const Request& r) { return IsChecked(plan, r) ? kGuardBytes : 0; }
 void PlantGuard(char* guard);
 
 // `args`: those of the launch. A broken guard, or a NaN in an output where the inputs are finite and the operation's

@@ -25,7 +25,7 @@ struct Plan {
   ReferenceUses::Counted* reference_use = nullptr;
   bool locked = false;   // named by a lock or kernel=: a failure raises
   bool strict = false;   // passed to kernels as LZ_KERNEL_STRICT
-  bool checked = false;  // debug mode: the kernel's results are checked
+  bool checked = false;  // debug mode: each run of a kernel is checked
 
   bool uses_fallback() const { return reference_use != nullptr; }
   void CountCall() const {

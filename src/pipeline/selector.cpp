@@ -295,7 +295,7 @@ const Plan* Selector::MakePlan(const SelectionReport& report, const Policy& poli
   plan.locked = !report.lock.empty();
   if (c.kernel->spec.reference && !plan.locked && policy.enabled) plan.reference_use = ReferenceUseOf(report);
   plan.strict = policy.strict_mode;
-  plan.checked = policy.debug && context_.device(report.device).platform == Platform::kCpu;
+  plan.checked = policy.debug;
   const Candidate* reference = Reference(report);
   if (policy.fallback_enabled && !plan.locked && !c.kernel->spec.reference && reference) {
     plan.fallback = reference->kernel;

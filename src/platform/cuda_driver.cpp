@@ -37,7 +37,7 @@ const Found& Search() {
         load("cuGetErrorString", &d.cuGetErrorString) && load("cuCtxGetDevice", &d.cuCtxGetDevice) &&
         load("cuCtxPushCurrent_v2", &d.cuCtxPushCurrent) && load("cuCtxPopCurrent_v2", &d.cuCtxPopCurrent) &&
         load("cuDevicePrimaryCtxRetain", &d.cuDevicePrimaryCtxRetain) &&
-        load("cuStreamIsCapturing", &d.cuStreamIsCapturing);
+        load("cuStreamIsCapturing", &d.cuStreamIsCapturing) && load("cuStreamSynchronize", &d.cuStreamSynchronize);
     if (!complete) f->why = "libcuda.so.1 lacks functions that every driver from 410 on has";
     return f;
   }();
@@ -83,6 +83,12 @@ bool CudaStreamIsCapturing(void* stream) {
   const CudaDriver* driver = FindCudaDriver();
   int status = 0;
   return driver && (driver->cuStreamIsCapturing(stream, &status) != 0 || status != 0);
+}
+
+std::string CudaStreamError(void* stream) {
+  const CudaDriver* driver = FindCudaDriver();
+  const int error = driver ? driver->cuStreamSynchronize(stream) : 0;
+  return error == 0 ? "" : driver->ErrorText("cuStreamSynchronize", error);
 }
 
 CudaDeviceGuard::CudaDeviceGuard(int device) {

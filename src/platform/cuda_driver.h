@@ -31,6 +31,7 @@ struct CudaDriver {
   int (*cuCtxPopCurrent)(Context*) = nullptr;
   int (*cuDevicePrimaryCtxRetain)(Context*, int) = nullptr;
   int (*cuStreamIsCapturing)(void*, int*) = nullptr;
+  int (*cuStreamSynchronize)(void*) = nullptr;
 
   std::string ErrorText(const char* function, int error) const;
 };
@@ -45,6 +46,10 @@ LZ_EXPORT int CurrentCudaDevice();
 // True if work on `stream` is being recorded into a graph. If the driver does not answer, true is assumed: what is not
 // known to be safe in a capture does not run in one. The legacy stream (nullptr) cannot be captured.
 bool CudaStreamIsCapturing(void* stream);
+
+// Waits for the work on `stream` of the current device. Returns the driver's text of an error that this work, or any
+// work before it, made; empty: none, or no driver.
+std::string CudaStreamError(void* stream);
 
 // Makes a device's primary context current on this thread during its life; does nothing if the device is current.
 class CudaDeviceGuard {

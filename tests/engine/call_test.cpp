@@ -21,8 +21,12 @@ int32_t Fails(const lz_kernel_args*) { return 7; }
 const RunListener kListener = {
     [](const Plan& plan, const Request&) { g_events.push_back("selected " + plan.kernel->id); },
     [](const Plan&, const Request&) { g_events.push_back("fell back"); },
-    [](const Request&) { g_events.push_back("starts"); },
-    [](const Plan&, const Request&) { g_events.push_back("ended"); },
+};
+struct Recorder : Observer {
+  void Ended(const KernelRun& run, const Status& status, double seconds) override {
+    EXPECT_GE(seconds, 0);
+    g_events.push_back((status.ok() ? "ran " : "failed ") + run.kernel.id + (run.fallback ? " as a fallback" : ""));
+  }
 };
 const HostRuntime kRuntime = {nullptr, nullptr, nullptr};  // RunCall only asks whether there is a host language
 
@@ -67,8 +71,12 @@ class CallTest : public testing::Test {
   void SetUp() override {
     g_events.clear();
     engine.SetHost(&kRuntime);
+    AddObserver(recorder);
   }
-  void TearDown() override { engine.SetHost(nullptr); }
+  void TearDown() override {
+    engine.SetHost(nullptr);
+    RemoveObserver(recorder.get());
+  }
 
   Status Call(int64_t width, TestCaller& caller, InlineCache* site = nullptr) {
     shape[0] = 1, shape[1] = width, strides[0] = width, strides[1] = 1;
@@ -81,17 +89,33 @@ class CallTest : public testing::Test {
   std::vector<float> input = std::vector<float>(2048, 2.0f), output = std::vector<float>(2048);
   int64_t shape[2], strides[2];
   TestCaller caller{output.data()};
+  const std::shared_ptr<Recorder> recorder = std::make_shared<Recorder>();
 };
 
 TEST_F(CallTest, ANativeKernelGetsItsMemory) {
   InlineCache site;
   ASSERT_TRUE(Call(kNative, caller, &site).ok());
   const std::string kernel = site.plan->kernel->id;
-  EXPECT_THAT(g_events, ElementsAre("selected " + kernel, "memory for " + kernel, "starts", "ended"));
+  EXPECT_THAT(g_events, ElementsAre("selected " + kernel, "memory for " + kernel, "ran " + kernel));
   EXPECT_NEAR(output[kNative - 1], 1.0f, 1e-4f);
   g_events.clear();
   ASSERT_TRUE(Call(kNative, caller, &site).ok());  // in the site's cache now
-  EXPECT_THAT(g_events, ElementsAre("memory for " + kernel, "starts", "ended"));
+  EXPECT_THAT(g_events, ElementsAre("memory for " + kernel, "ran " + kernel));
+}
+
+TEST_F(CallTest, NobodyHearsOfACallAfterTheObserverIsRemoved) {
+  RemoveObserver(recorder.get());
+  EXPECT_EQ(num_observers.load(), 0);
+  ASSERT_TRUE(Call(kHost, caller).ok());
+  EXPECT_THAT(g_events, ElementsAre("selected host.a", "host host.a"));
+}
+
+TEST_F(CallTest, EveryObserverHearsOfEveryCall) {
+  const auto other = std::make_shared<Recorder>();
+  AddObserver(other);
+  ASSERT_TRUE(Call(kHost, caller).ok());
+  RemoveObserver(other.get());
+  EXPECT_THAT(g_events, ElementsAre("selected host.a", "host host.a", "ran host.a", "ran host.a"));
 }
 
 TEST_F(CallTest, AnErrorOfTheCallersMemoryIsTheCalls) {
@@ -101,15 +125,15 @@ TEST_F(CallTest, AnErrorOfTheCallersMemoryIsTheCalls) {
 
 TEST_F(CallTest, AHostKernelRuns) {
   ASSERT_TRUE(Call(kHost, caller).ok());
-  EXPECT_THAT(g_events, ElementsAre("selected host.a", "starts", "host host.a", "ended"));
+  EXPECT_THAT(g_events, ElementsAre("selected host.a", "host host.a", "ran host.a"));
 }
 
 TEST_F(CallTest, ANativeFallbackOfAHostKernelGetsItsMemory) {
   const uint64_t before = engine.selector().num_fallbacks();
   caller.host_fails = StatusCode::kKernelFailed;
   ASSERT_TRUE(Call(kHost, caller).ok());
-  EXPECT_THAT(g_events, ElementsAre("selected host.a", "starts", "host host.a", "keeps", "memory for ref.norm.rms",
-                                    "ended", "fell back"));
+  EXPECT_THAT(g_events, ElementsAre("selected host.a", "host host.a", "failed host.a", "keeps",
+                                    "memory for ref.norm.rms", "ran ref.norm.rms as a fallback", "fell back"));
   EXPECT_EQ(engine.selector().num_fallbacks(), before + 1);
   EXPECT_NEAR(output[kHost - 1], 1.0f, 1e-4f);
 }
@@ -130,11 +154,34 @@ TEST_F(CallTest, WithoutAHostLanguageNothingAnswersForAHostKernel) {
   EXPECT_EQ(Call(kHost, caller).code(), StatusCode::kNotInstalled);
 }
 
+// Debug mode finds an error of the device after a kernel that seemed to succeed: it is the call's, and nothing hides
+// it.
+TEST_F(CallTest, NoFallbackHidesWhatDebugModeFinds) {
+  const auto scope = engine.PolicyScope(0, R"({"debug": true})");
+  ASSERT_TRUE(scope.ok());
+  const auto before = stream_error;
+  stream_error = [](void*) { return std::string(g_events.empty() ? "" : "an illegal memory access"); };
+  shape[0] = 1, shape[1] = kHost, strides[0] = kHost, strides[1] = 1;
+  Request r(*engine.Find("rms_norm"));
+  r.tensors[0] = {input.data(), {1, 0}, 2, {2, 32, 1}, shape, strides, 0};
+  r.policy = *scope;
+  ASSERT_TRUE(engine.Bind(r).ok());
+  auto plan = engine.Select(r);
+  ASSERT_TRUE(plan.ok());
+  r.where = {2, 0};
+  const Status status = RunPlan(engine, **plan, r, caller);
+  stream_error = before;
+  EXPECT_EQ(status.code(), StatusCode::kKernelFailed);
+  EXPECT_EQ(status.parts().field, "rms_norm: kernel host.a");
+  EXPECT_EQ(status.parts().got, "an illegal memory access");
+  EXPECT_THAT(g_events, ElementsAre("host host.a", "failed host.a"));
+}
+
 TEST_F(CallTest, ANativeKernelFallsBackToAHostKernel) {
   const uint64_t before = engine.selector().num_fallbacks();
   ASSERT_TRUE(Call(kNativeThenHost, caller).ok());
-  EXPECT_THAT(g_events, ElementsAre("selected fails.b", "memory for fails.b", "starts", "starts", "host host.b",
-                                    "ended", "fell back"));
+  EXPECT_THAT(g_events, ElementsAre("selected fails.b", "memory for fails.b", "failed fails.b", "host host.b",
+                                    "ran host.b as a fallback", "fell back"));
   EXPECT_EQ(engine.selector().num_fallbacks(), before + 1);
 }
 

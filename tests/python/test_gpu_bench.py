@@ -234,23 +234,23 @@ def made_up(us, execution="eager", line=LINE, rows=4, by_part=None):
 
 
 def test_records_of_a_mode_decide_in_that_mode_alone():
-    eager = made_up({"cuda.norm.rms": 9.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0})
-    graph = made_up({"cuda.norm.rms": 2.0, "vllm.rms_norm": 9.0, "torch.rms_norm": 20.0}, "graph")
+    eager = made_up({"cuda.norm.rms": 9.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0})
+    graph = made_up({"cuda.norm.rms": 2.0, "flashinfer.rmsnorm": 9.0, "torch.rms_norm": 20.0}, "graph")
     ranking.use(ranking.records([eager], **H200))
-    assert ranking.choice(eager, "h200") == "vllm.rms_norm"
+    assert ranking.choice(eager, "h200") == "flashinfer.rmsnorm"
     assert ranking.choice(graph, "h200") == "cuda.norm.rms"  # by priority
     ranking.use(ranking.records([eager, graph], **H200))
-    assert (ranking.choice(eager, "h200"), ranking.choice(graph, "h200")) == ("vllm.rms_norm", "cuda.norm.rms")
-    fast = made_up({"cuda.norm.rms": 9.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0}, "graph")
+    assert (ranking.choice(eager, "h200"), ranking.choice(graph, "h200")) == ("flashinfer.rmsnorm", "cuda.norm.rms")
+    fast = made_up({"cuda.norm.rms": 9.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0}, "graph")
     ranking.use(ranking.records([fast], **H200))
     assert ranking.choice(eager, "h200") == "cuda.norm.rms"
     call = draw.described("rms_norm", LINE)
-    assert lz.explain("rms_norm", device="h200", capturing=True, **call).kernel_id == "vllm.rms_norm"
+    assert lz.explain("rms_norm", device="h200", capturing=True, **call).kernel_id == "flashinfer.rmsnorm"
     assert lz.explain("rms_norm", device="h200", **call).kernel_id == "cuda.norm.rms"
 
 
 def test_records_of_another_gpu_of_the_generation_are_a_term():
-    rows = ranking.records([made_up({"cuda.norm.rms": 9.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0})], **H200)
+    rows = ranking.records([made_up({"cuda.norm.rms": 9.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0})], **H200)
     ranking.use(rows)
     report = lz.explain("rms_norm", device="h100", **draw.described("rms_norm", LINE))
     terms = {c.kernel_id: {t.name: t.value for t in c.terms} for c in report.candidates if c.admissible}
@@ -262,11 +262,11 @@ def test_records_of_another_gpu_of_the_generation_are_a_term():
 
 def test_a_call_whose_records_choose_something_slower_keeps_to_its_default():
     shaky = made_up(  # faster by the first part of the rounds alone
-        {"cuda.norm.rms": 5.0, "vllm.rms_norm": 5.0, "torch.rms_norm": 20.0},
-        by_part={("vllm.rms_norm", 0): 0.5, ("vllm.rms_norm", 1): 1.5},
+        {"cuda.norm.rms": 5.0, "flashinfer.rmsnorm": 5.0, "torch.rms_norm": 20.0},
+        by_part={("flashinfer.rmsnorm", 0): 0.5, ("flashinfer.rmsnorm", 1): 1.5},
     )
     sure = made_up(
-        {"cuda.norm.rms": 9.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0},
+        {"cuda.norm.rms": 9.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0},
         line="input=bf16[4096,4096] weight=bf16[4096]",
         rows=4096,
     )
@@ -276,22 +276,22 @@ def test_a_call_whose_records_choose_something_slower_keeps_to_its_default():
     assert {(r["kernel_id"], r["axes"]["..."]) for r in kept} == {
         ("cuda.norm.rms", 4),
         ("cuda.norm.rms", 4096),
-        ("vllm.rms_norm", 4096),
+        ("flashinfer.rmsnorm", 4096),
         ("torch.rms_norm", 4096),
     }
-    assert (shaky.chosen, sure.chosen) == ("cuda.norm.rms", "vllm.rms_norm")
+    assert (shaky.chosen, sure.chosen) == ("cuda.norm.rms", "flashinfer.rmsnorm")
     assert ranking.row(shaky)["has_entry"] is False
     assert [k["kernel_id"] for k in ranking.row(sure)["kernels"]] == [
-        "vllm.rms_norm",
+        "flashinfer.rmsnorm",
         "cuda.norm.rms",
         "torch.rms_norm",
     ]
 
 
 def test_an_operation_whose_kernels_plan_in_captures_keeps_to_its_defaults(monkeypatch):
-    monkeypatch.setattr(ranking, "PLANS_FIRST", ("vllm.rms_norm",))
-    eager = made_up({"cuda.norm.rms": 9.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0})
-    graph = made_up({"cuda.norm.rms": 2.0, "vllm.rms_norm": 9.0, "torch.rms_norm": 20.0}, "graph")
+    monkeypatch.setattr(ranking, "PLANS_FIRST", ("flashinfer.rmsnorm",))
+    eager = made_up({"cuda.norm.rms": 9.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0})
+    graph = made_up({"cuda.norm.rms": 2.0, "flashinfer.rmsnorm": 9.0, "torch.rms_norm": 20.0}, "graph")
     other = made_up(
         {"cuda.norm.rms": 9.0, "torch.rms_norm": 1.0}, line="input=bf16[64,4096] weight=bf16[4096]", rows=64
     )
@@ -303,8 +303,8 @@ def test_an_operation_whose_kernels_plan_in_captures_keeps_to_its_defaults(monke
 
 
 def test_regret_is_by_mode_and_taken_on_rounds_that_did_not_choose():
-    slow_by_priority = made_up({"cuda.norm.rms": 4.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0})
-    right_by_priority = made_up({"cuda.norm.rms": 2.0, "vllm.rms_norm": 4.0, "torch.rms_norm": 20.0}, "graph")
+    slow_by_priority = made_up({"cuda.norm.rms": 4.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0})
+    right_by_priority = made_up({"cuda.norm.rms": 2.0, "flashinfer.rmsnorm": 4.0, "torch.rms_norm": 20.0}, "graph")
     regret = ranking.judge([slow_by_priority, right_by_priority], "h200", **H200)
     assert regret["eager"]["priorities"]["mean"] == pytest.approx(2, rel=0.01)
     assert regret["eager"]["measured"]["mean"] == 1
@@ -323,7 +323,9 @@ def test_an_interval_holds_the_median():
 
 def test_what_was_measured_elsewhere_stays_in_the_file(tmp_path):
     path = tmp_path / "prior.records.json"
-    gpu_rows = ranking.records([made_up({"cuda.norm.rms": 9.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0})], **H200)
+    gpu_rows = ranking.records(
+        [made_up({"cuda.norm.rms": 9.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0})], **H200
+    )
     cpu_rows = [{**row, "device_id": _layerzero.device_id("cpu"), "sm_version": 0} for row in gpu_rows]
     operations.write_prior(cpu_rows, path)
     operations.write_prior(gpu_rows, path)
@@ -344,7 +346,7 @@ def test_the_report_is_printed(on_cpu, capfd, monkeypatch):
     from layerzero.cli import bench_ops
 
     made = [
-        made_up({"cuda.norm.rms": 9.0, "vllm.rms_norm": 2.0, "torch.rms_norm": 20.0}),
+        made_up({"cuda.norm.rms": 9.0, "flashinfer.rmsnorm": 2.0, "torch.rms_norm": 20.0}),
         made_up({"cuda.norm.rms": 2.0}, "graph"),
     ]
     made[0].wrong["tests.wrong"] = "off by 0.1"
@@ -353,7 +355,9 @@ def test_the_report_is_printed(on_cpu, capfd, monkeypatch):
     bench_ops._print_rankings(report | {"calls": [ranking.row(r) for r in made]})
     out = capfd.readouterr().out
     assert (
-        "vllm.rms_norm" in out and "WRONG, not timed: tests.wrong" in out and "routing alone, us: rms_norm 3.2" in out
+        "flashinfer.rmsnorm" in out
+        and "WRONG, not timed: tests.wrong" in out
+        and "routing alone, us: rms_norm 3.2" in out
     )
     assert "regret, eager, priorities" in out and "regret, graph" not in out
 

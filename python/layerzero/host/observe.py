@@ -1,0 +1,51 @@
+"""`lz.observe`: a callback after each kernel that runs."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import NamedTuple
+
+from layerzero import _layerzero
+from layerzero.errors import WrongTypeError
+
+
+class KernelRun(NamedTuple):
+    """One run of one kernel.
+
+    seconds: host time of the run; with `wait`, the time until its CUDA work was done. error: None, or why it failed.
+    """
+
+    operation: str  # "rms_norm"
+    kernel_id: str
+    device: str  # "cpu", "cuda:0"
+    inputs: str  # "float32[4,8] float32[8]"
+    seconds: float
+    fallback: bool  # another kernel of this call failed before
+    error: str | None
+
+
+class observe:
+    """Calls `callback(run)` after each kernel that runs while the `with` block is open, on the thread that ran it.
+
+    with lz.observe(lambda run: print(run.kernel_id, run.seconds)): model(x)
+
+    Native and Python kernels, fallbacks, `torch.ops.layerzero`, compiled graphs and programs are all reported, of every
+    thread; kernels inside a captured CUDA graph are reported at the capture alone. With `wait`, each call waits for its
+    CUDA stream before and after the kernel: `seconds` is the kernel's time, and an error of the device is raised by the
+    call whose kernel made it. An exception in the callback goes to `sys.unraisablehook` and changes no call. While
+    nobody observes, a call pays one load for it.
+    """
+
+    def __init__(self, callback: Callable[[KernelRun], object], *, wait: bool = False) -> None:
+        self._callback, self._wait, self._handles = callback, wait, list[int]()
+
+    def __enter__(self) -> "observe":
+        callback = self._callback
+        if not callable(callback):
+            raise WrongTypeError("callback", "a function of one KernelRun", repr(callback))
+        self._handles.append(_layerzero.observe(lambda *run: callback(KernelRun(*run)), self._wait))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _layerzero.stop_observing(self._handles.pop())

@@ -1,0 +1,93 @@
+#include "pipeline/dispatch_observer.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "pipeline/dispatch.h"
+#include "platform/cuda_driver.h"
+
+namespace lz {
+namespace {
+
+constexpr int32_t kDeviceCuda = 2;  // lz_device.type
+
+// The list is replaced as a whole: a run keeps the one that it began with.
+struct Registered {
+  std::mutex mutex;
+  std::shared_ptr<const ObserverList> list = std::make_shared<const ObserverList>();
+
+  std::shared_ptr<const ObserverList> Get() {
+    std::lock_guard lock(mutex);
+    return list;
+  }
+  template <class Change>
+  void Replace(Change&& change) {
+    std::shared_ptr<const ObserverList> before;  // freed after the lock: an observer may belong to the host language
+    std::lock_guard lock(mutex);
+    ObserverList changed = *list;
+    change(changed);
+    num_observers.store(int(changed.size()), std::memory_order_relaxed);
+    before = std::exchange(list, std::make_shared<const ObserverList>(std::move(changed)));
+  }
+};
+Registered& Observers() {
+  static auto& registered = *new Registered;
+  return registered;
+}
+
+}  // namespace
+
+std::atomic<int> num_observers{0};
+bool IsObserved(const Plan& plan) { return plan.checked || num_observers.load(std::memory_order_relaxed) != 0; }
+
+std::string (*stream_error)(void* stream) = &CudaStreamError;
+
+void AddObserver(std::shared_ptr<Observer> observer) {
+  Observers().Replace([&](ObserverList& list) { list.push_back(std::move(observer)); });
+}
+void RemoveObserver(const Observer* observer) {
+  Observers().Replace([&](ObserverList& list) {
+    std::erase_if(list, [&](const std::shared_ptr<Observer>& o) { return o.get() == observer; });
+  });
+}
+
+ObservedRun::ObservedRun(const Plan& plan, const KernelEntry& kernel, Request& request)
+    : run_{kernel, request, request.fell_back}, observers_(Observers().Get()) {
+  const bool asked = std::ranges::any_of(*observers_, [](const auto& o) { return o->waits(); });
+  const bool capturing = (request.flags & LZ_FLAG_CAPTURING) != 0;
+  waits_ = (plan.checked || asked) && request.where.type == kDeviceCuda && !capturing;
+  if (waits_) earlier_ = Wait(true);
+  start_ = std::chrono::steady_clock::now();
+}
+
+Status ObservedRun::End(Status status) {
+  if (waits_ && status.ok()) status = Wait(false);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
+  for (const auto& observer : *observers_) observer->Ended(run_, status, took.count());
+  return status;
+}
+
+Status ObservedRun::Wait(bool before) const {
+  const Request& r = run_.request;
+  const CudaDeviceGuard guard(r.where.id);
+  const std::string error = stream_error(r.stream);
+  if (error.empty()) return {};
+  const std::string name = std::string(r.op->name()) + ": kernel " + run_.kernel.id;
+  if (before) {
+    return Status(StatusCode::kKernelFailed,
+                  {.field = name,
+                   .wanted = "a stream without errors before it",
+                   .got = error,
+                   .fix = "work that was on the stream before this kernel is at fault: another library's, if every "
+                          "call of LayerZero's ran with debug: true; start the process again"});
+  }
+  return WithWrittenInputs(run_.kernel, r,
+                           Status(StatusCode::kKernelFailed,
+                                  {.field = name,
+                                   .wanted = "no error of its device",
+                                   .got = error,
+                                   .fix = "start the process again, deny or unlock the kernel and report it; found "
+                                          "because the call waited for the device"}));
+}
+
+}  // namespace lz
