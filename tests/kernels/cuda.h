@@ -69,10 +69,9 @@ class CudaRow : public testing::Test {
   // "" if the kernel is admissible for the call on that device, else the codes of its reasons.
   std::string Refusal(const char* operation, const char* kernel, const std::vector<lz_tensor>& tensors,
                       const char* device = "h100", const std::vector<lz_scalar>& scalars = {}) {
+    const auto candidate = Candidate(operation, kernel, tensors, device, scalars);
     std::string codes;
-    for (const auto& reason : Candidate(operation, kernel, tensors, device, scalars)["reasons"]) {
-      codes += reason["code"].get<std::string>() + " ";
-    }
+    for (const auto& reason : candidate["reasons"]) codes += reason["code"].get<std::string>() + " ";
     return codes;
   }
 
