@@ -10,7 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from layerzero.errors import InvalidRequestError  # noqa: E402
-from layerzero.integrations.transformers import kernelize, rounding, unkernelize, weights  # noqa: E402
+from layerzero.integrations.transformers import block_forwards, kernelize, rounding, unkernelize, weights  # noqa: E402
 
 
 @pytest.fixture
@@ -231,3 +231,9 @@ def test_a_gguf_file_is_used_as_it_is():
     assert (after.argmax(-1) == before.argmax(-1)).float().mean() > 0.9
     unkernelize(model)
     assert torch.equal(logits(model, ids), before)
+
+
+def test_blocks_are_for_models_on_the_cpu():
+    elsewhere = torch.nn.Linear(4, 4, device="meta")
+    with pytest.raises(InvalidRequestError, match="wanted a model on the CPU, got parameters on meta"):
+        block_forwards.use(elsewhere, None, "int8", "input", None, 1.5, False)

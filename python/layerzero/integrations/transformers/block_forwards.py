@@ -57,6 +57,11 @@ FORWARDS = (linear_forward, conv1d_forward, released_linear_forward, released_em
 
 
 def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
+    devices = sorted({str(parameter.device) for parameter in model.parameters()} - {"cpu"})
+    if devices:
+        raise InvalidRequestError(
+            f"weights: wanted a model on the CPU, got parameters on {', '.join(devices)}; on a GPU leave weights= out"
+        )
     given = accuracy.input_for(model, ids)
     before, unreached = accuracy.first_outcome(model, given)
     mark.report.left |= dict.fromkeys(
