@@ -21,7 +21,7 @@ struct LayerRows {
 };
 
 // Of both kernels' rows.
-inline constexpr auto kLayerConstraints = std::to_array<Constraint>({
+inline constexpr auto kLayerCudaConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
     {"weight.same_dtype", Rel::kEq, 1},

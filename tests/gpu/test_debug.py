@@ -16,8 +16,10 @@ x, w = torch.ones(4, 64, device="cuda"), torch.ones(64, device="cuda")
 
 @lz.register_kernel("norm.rms", "tests.debug", supported_dtypes=["float32"], platform="cuda", min_sm=70, priority=0)
 def kernel(input, weight, eps):
-    rows = torch.tensor([1 << 20], device="cuda")  # out of bounds: an assertion of the device, later
-    return input + input.index_select(0, rows) if BROKEN else torch.nn.functional.rms_norm(input, (64,), weight, eps)
+    result = torch.nn.functional.rms_norm(input, (64,), weight, eps)
+    if BROKEN:  # out of bounds: an assertion of the device, after the last call returned
+        input.index_select(0, torch.tensor([1 << 20], device="cuda"))
+    return result
 
 """
 

@@ -12,7 +12,7 @@ namespace lz::testing {
 namespace {
 
 const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_gemm_packed[0]; }
-const KernelSpec& ColumnMajor() { return kernels::kernels_mlp_linear_hwy_gemm_packed[2]; }
+const KernelSpec& ColumnMajor() { return kernels::kernels_mlp_linear_hwy_gemm_packed[1]; }
 
 // Every test runs with each instruction set that this CPU has.
 class HwyGemmPacked : public OnEachTarget {};
