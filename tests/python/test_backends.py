@@ -18,6 +18,7 @@ import layerzero as lz  # noqa: E402
 import planted_library  # noqa: E402
 from layerzero import backends  # noqa: E402
 from layerzero.backends import proof, references, report  # noqa: E402
+from layerzero.backends.flash_attn import packed  # noqa: E402
 from planted_library import BINDINGS, OWN, WORKS, W, X, descriptor  # noqa: E402
 
 PACKAGE = Path(lz.__file__).parent.parent
@@ -243,6 +244,8 @@ def fault(adapter, here):
     names = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     bound = (node.targets for node in tree.body if isinstance(node, ast.Assign))  # adapter = operations.adapter
     names |= {target.id for target in itertools.chain(*bound) if isinstance(target, ast.Name)}
+    if "__getattr__" in names:  # all adapters are methods of one object
+        names |= {*vars(packed.Operations), *vars(packed.StridedOperations)}
     return "" if name in names else f"{adapter}: no function"
 
 

@@ -64,8 +64,8 @@ def cached(dtype, k_cache, v_cache, pages, begin, used):
 
 def csr(query, k_cache, v_cache, indptr, indices, last_page_len):
     size = k_cache.shape[1]
-    begin = indptr.clamp(0, indices.shape[0]).mul_(size)
-    used = (last_page_len - size).clamp_(max=0).add_(begin[1:]).sub_(begin[:-1]).clamp_(min=0)
+    begin = indptr.clamp(0, indices.shape[0]).to(torch.int32).mul_(size)
+    used = (last_page_len - size).clamp_(max=0).to(torch.int32).add_(begin[1:]).sub_(begin[:-1]).clamp_(min=0)
     return cached(query.dtype, k_cache, v_cache, indices, begin, used)
 
 

@@ -49,11 +49,11 @@ def _halves_of(like: torch.Tensor, sizes: Sizes, capacity: int) -> list[Any]:
     memory that is freed and allocated again then has the same addresses, and a graph that was captured over it serves. Zeros,
     because attention with a mask reads what is not filled yet.
     """
-    alike = {tuple(size) for _, *size in sizes}
-    (heads, key, value), *others = alike
-    if like.is_cuda and not others and key == value:
-        whole = like.new_zeros(len(sizes), 2, like.shape[0], heads, capacity, key)
-        return [(pair[0], pair[1]) for pair in whole]
+    if like.is_cuda and len({tuple(size) for _, *size in sizes}) == 1:
+        _, heads, key, value = sizes[0]
+        if key == value:
+            whole = like.new_zeros(len(sizes), 2, like.shape[0], heads, capacity, key)
+            return [(pair[0], pair[1]) for pair in whole]
     return [halves((like.shape[0], heads, capacity), key, value, like) for _, heads, key, value in sizes]
 
 
