@@ -15,6 +15,7 @@ difference exceeds the host cost of a call that ends in torch's own function: 6 
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import statistics
@@ -24,11 +25,13 @@ import warnings
 import candidates
 import layerzero as lz
 import torch
+from layerzero.bench import gpu
 
 RUN_SECONDS = 0.004  # duration of one side in one round
 LEAST = 0.02  # smaller differences are ignored
 HOST_US = 6.0  # allowed host cost of a LayerZero call over torch's own function
 CAPTURED = 8  # calls in a graph
+captured = functools.partial(gpu.captured, calls=CAPTURED)  # of a call: its graph, None if that cannot be captured
 BOUND = 3e-2  # difference of both results, relative to the largest value of a row
 
 
@@ -108,30 +111,6 @@ def compared(sides, rounds):
     noise = max(control["high"] - 1, 1 - control["low"], LEAST)
     times = {f"{name}_us": statistics.median(samples[name]) * 1e6 for name in ("ours", "theirs")}
     return times | {"ratio": ratio, "control": control, "above": ratio["low"] > 1 + noise}
-
-
-def captured(call):
-    """Returns a CUDA graph of some calls; None if they cannot be captured (a copy to the host, an unsafe kernel)."""
-    graph = torch.cuda.CUDAGraph()
-    try:
-        torch.cuda.set_sync_debug_mode("error")  # a failed capture leaves torch's generator in capture mode
-        call()
-    except RuntimeError:
-        return None
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    try:
-        torch.cuda.synchronize()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            for _ in range(CAPTURED):
-                call()
-        graph.replay()
-        torch.cuda.synchronize()
-    except Exception:
-        with contextlib.suppress(Exception):  # the next call reports the error of an abandoned capture
-            torch.cuda.synchronize()
-        return None
-    return graph
 
 
 def installed():
