@@ -96,8 +96,8 @@ def count_captured(holder: Any, reason: str) -> None:
     if not reason:
         entry["captured"] = entry.get("captured", 0) + 1
     else:
-        aside = entry.setdefault("not_captured", {})
-        aside[reason] = aside.get(reason, 0) + 1
+        reasons = entry.setdefault("not_captured", {})
+        reasons[reason] = reasons.get(reason, 0) + 1
 
 
 def find_parts(holder: Any, plan: Any, attention: dict[str, Any] | None) -> None:
