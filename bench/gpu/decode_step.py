@@ -24,6 +24,7 @@ from layerzero.integrations.transformers.arguments import cache_argument
 SIDES = ("transformers", "layerzero")
 STATIC = ("layerzero_static", "compiled")
 ERROR_BAR = 1.25
+PROMPTS = (16, 128, 512, 1024)
 
 
 SHAPES = {
@@ -176,7 +177,7 @@ def cells(shape, args, rate):
     ids = torch.randint(0, 128256, (1, 1024), device="cuda")
     result = {"error_ratio": error_ratio(models, ids[:, :128]) if shape == "1B" else None}
     result["greedy_ids_equal_f32"] = greedy_ids_equal(shape, ids[:, :16])
-    result |= {"prefill_1024_ms": prefill_ms(models, ids), "cells": []}
+    result |= {"prefill_ms": {length: prefill_ms(models, ids[:, :length]) for length in PROMPTS}, "cells": []}
     for batch in args.batch:
         compiled = (
             torch.compile(models["transformers"].forward, mode="reduce-overhead", dynamic=False)

@@ -52,6 +52,19 @@ def test_the_same_tokens(batch, cache, padded):
     assert captured(report) >= 40
 
 
+@pytest.mark.parametrize("cache", CACHES)
+def test_prompts_of_other_lengths(cache):
+    theirs, ours, report = pair()
+    for length in (5, 20, 29, 20, 100, 120, 128, 97, 300):
+        ids = torch.arange(3, 3 + 2 * length, device="cuda").view(2, length) % 1000
+        options = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False, "cache_implementation": cache}
+        assert torch.equal(ours.generate(ids, **options), theirs.generate(ids, disable_compile=True, **options))
+    lookup = {"max_new_tokens": 40, "do_sample": False, "prompt_lookup_num_tokens": 4}
+    ids = torch.arange(3, 43, device="cuda").repeat(2)[None]
+    assert torch.equal(ours.generate(ids, **lookup), theirs.generate(ids, **lookup))
+    assert captured(report) > 30
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_logits_of_an_answer_are_as_near_to_fp64_as_the_models_own(dtype):
     theirs, ours, report = pair(dtype)

@@ -1,57 +1,25 @@
-"""Decode steps of a decoder on a CUDA device as CUDA graphs: one launch for a token in place of hundreds.
+"""Steps of a decoder on a CUDA device as CUDA graphs: one launch in place of hundreds, for a token or a short prompt.
 
-A graph holds for one batch size and one memory of keys and values; how many positions that memory holds is a number on
-the device, so a growing cache needs no other graph until its memory is full. Memory that is freed and allocated again at
+A graph holds for one batch size, one number of new positions and one memory of keys and values; how many positions that
+memory holds is a number on the device, so a growing cache needs no other graph until its memory is full. Memory that is freed and allocated again at
 the same address serves the same graph, so the next call of `generate` finds it. Graphs belong to the weights and the
 policy with which they were captured, and go with them.
 """
 
 import threading
 from collections import OrderedDict
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers.cache_utils import DynamicCache, StaticCache, StaticLayer
 
 from layerzero import _layerzero
 from layerzero.integrations.transformers import rows_cache
+from layerzero.integrations.transformers.captured_step import Inputs, Step, padded_length
 
 _MOST_GRAPHS = 32  # of one model; the one used least recently is dropped
+_MOST_ROWS = 512  # of one step: above, the device works longer than the host needs for the calls
 _WARM_UPS = 1  # besides the first step: libraries plan and allocate in their first calls, which a capture forbids
-
-
-class Inputs(NamedTuple):
-    """What changes from step to step; a graph reads it from memory of its own."""
-
-    rows: torch.Tensor  # ids (b, 1) int64, or embeddings (b, 1, width)
-    positions: torch.Tensor  # (1 or b, 1) int64
-    mask: torch.Tensor | None  # (b, 1, 1, capacity) bool, or None where every position is visible
-
-
-class Step:
-    """One captured step; its memory is written before each replay."""
-
-    def __init__(self, inputs: Inputs, capacity: int) -> None:
-        device, batch = inputs.rows.device, inputs.rows.shape[0]
-        # Inference tensors could not be written outside of inference mode.
-        with torch.inference_mode(False), torch.no_grad():
-            mask = None if inputs.mask is None else torch.empty_like(inputs.mask)
-            self.inputs = Inputs(torch.empty_like(inputs.rows), torch.empty_like(inputs.positions), mask)
-            self.past = torch.zeros((), dtype=torch.int64, device=device)
-            self.first = torch.arange(batch, dtype=torch.int64, device=device) * capacity  # slot of each sequence
-            self.tables = torch.arange(batch, dtype=torch.int32, device=device)[:, None]  # a sequence is a page
-        self.replay: Any = None
-        self.output: Any = None  # (b, 1, width), in the graphs' memory
-
-    def write(self, inputs: Inputs, past: int) -> None:
-        self.past.fill_(past)
-        for own, given in zip(self.inputs, inputs, strict=True):
-            if own is not None and given is not None:
-                own.copy_(given)
-
-    def place(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """(slots of the new rows (b) int64, lengths with them (b) int32), computed on the device."""
-        return self.first + self.past, (self.past + 1).to(torch.int32).expand(len(self.first)).contiguous()
 
 
 class CapturedSteps:
@@ -67,12 +35,13 @@ class CapturedSteps:
         self.lock = threading.Lock()
 
     def run(self, inputs: Inputs, cache: Any, rows: Any, past: int) -> tuple[torch.Tensor, str | None]:
-        """Returns the last hidden states (b, 1, width), and "" if a graph ran, None if this was the first step over this
+        """Returns the last hidden states (b, length, width), and "" if a graph ran, None if this was the first step over this
         memory, which is not worth a capture yet, or why the step cannot be captured.
 
         rows: keys and values of each layer, (b, capacity, heads, size), of which `past` positions are filled.
         """
-        kind = tuple((given.shape, given.dtype) if given is not None else None for given in inputs)
+        new, inputs = inputs.rows.shape[1], inputs.padded()
+        kind = inputs.kind()
         layers: list[Any] = cache.layers if type(cache) is StaticCache else []
         counters = [layer.cumulative_length for layer in layers]
         key = kind, rows[0].shape[1], *(tensor.data_ptr() for tensor in (*rows, *counters))
@@ -85,7 +54,7 @@ class CapturedSteps:
                     self.steps.popitem(last=False)
             self.steps.move_to_end(key)
             step = self.steps[key]
-            self._write(step, inputs, past)
+            self._write(step, inputs, past, new)
 
             def run() -> None:
                 step.output = self.forward(step, rows)
@@ -93,13 +62,16 @@ class CapturedSteps:
             def run_and_count() -> None:
                 run()
                 for counter in counters:
-                    counter.add_(1)
+                    counter.add_(step.new)
+                step.advance()
 
             if step.replay is None and not is_first and kind not in self.refused:
                 self._capture(step, kind, run, run_and_count)
             (step.replay or run_and_count)()
+            step.advanced(past, new)
             reason = "" if step.replay else self.refused.get(kind)
-            return (step.output.clone() if step.replay else step.output), reason
+            output = step.output[:, :new]
+            return (output.clone() if step.replay else output), reason
 
     def _drop_outdated(self) -> None:
         """After the policy or what was measured changed."""
@@ -110,12 +82,12 @@ class CapturedSteps:
             self.refused.clear()
             self.stamp, self.pool = stamp, None
 
-    def _write(self, step: Step, inputs: Inputs, past: int) -> None:
+    def _write(self, step: Step, inputs: Inputs, past: int, new: int) -> None:
         stream = torch.cuda.current_stream()
         if self.stream is not None and self.stream != stream:
             stream.wait_stream(self.stream)  # which may still read the memory of the step
         self.stream = stream
-        step.write(inputs, past)
+        step.write(inputs, past, new)
 
     def _capture(self, step: Step, kind: Any, run: Any, run_and_count: Any) -> None:
         if self.pool is None:
@@ -142,17 +114,22 @@ def record(warm_up: Any, run: Any, pool: Any) -> Any:
     return graph.replay
 
 
-def rows_of(cache: Any, like: torch.Tensor, sizes: rows_cache.Sizes, past: int) -> Any:
-    """Keys and values of each layer, (b, capacity, heads, size), with room for one position more."""
-    if type(cache) is StaticCache:
-        return rows_cache.static_rows(cache, like, sizes)
-    return rows_cache.adopt(cache, like, sizes, past, 1)
+def rows_of(cache: Any, like: torch.Tensor, sizes: rows_cache.Sizes, past: int, length: int) -> Any:
+    """Keys and values of each layer, (b, capacity, heads, size), with room for a step of `length` positions more, or None
+    where a static cache ends before."""
+    padded = padded_length(length)
+    if type(cache) is not StaticCache:
+        return rows_cache.adopt(cache, like, sizes, past, padded)
+    rows = rows_cache.static_rows(cache, like, sizes)
+    return rows if past + padded <= rows[0].shape[1] else None
 
 
 def why_not(inputs: torch.Tensor, cache: Any) -> str | None:
     """None, or why a call is no step for CapturedSteps. inputs: ids (b, length) or embeddings (b, length, width)."""
-    if not inputs.is_cuda or inputs.shape[1] != 1 or cache is None:
-        return "it is no decode step on a CUDA device"
+    if not inputs.is_cuda or cache is None:
+        return "it is no step with a cache on a CUDA device"
+    if inputs.shape[0] * inputs.shape[1] > _MOST_ROWS and inputs.shape[1] > 1:
+        return "it is long enough for the device to be busy while the host calls"
     if type(cache) not in (DynamicCache, StaticCache):
         return "its cache is neither a plain DynamicCache nor a plain StaticCache"
     if torch.cuda.is_current_stream_capturing():

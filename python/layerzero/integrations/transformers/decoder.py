@@ -6,6 +6,7 @@ have `deferred`.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from layerzero import _layerzero
 from layerzero.integrations.transformers import arguments, captured, rows_cache
 from layerzero.integrations.transformers.arguments import CACHE, EMBEDDED, IDS, MASK, POSITIONS, USE_CACHE
 from layerzero.integrations.transformers.attention import EAGER
+from layerzero.integrations.transformers.captured_step import Branches
 from layerzero.integrations.transformers.counts import count_aside, count_captured, count_program
 from layerzero.integrations.transformers.layers import Attention, Mlp, Norms, Rope, Stack
 from layerzero.integrations.transformers.paged_cache import PagedCache
@@ -32,6 +34,7 @@ _swiglu = _OPS["swiglu"]
 _embedding = _OPS["embedding"]
 _append = _OPS["kv_append_paged"]
 _paged_attention = _OPS["paged_attention"]
+_paged_prefill = _OPS["paged_prefill_attention"]
 DEVICES = ("cpu", "cuda")
 _READ = {IDS, MASK, POSITIONS, CACHE, EMBEDDED, USE_CACHE}
 # Keyword arguments that mean nothing to a plain forward; any other one is for the model's own forward.
@@ -44,6 +47,8 @@ class DecoderPlan(StackPlan):
     def further_modules(self, base):
         self.norm = self.stack.norm, base.norm._parameters
         self.embedding = base.embed_tokens._parameters
+        parts = [(layer.index, layer.attention) for layer in self.stack.layers]
+        self.cache_sizes = [(index, own.key.heads, own.key.size, own.value.size) for index, own in parts]
         return [base.norm, base.embed_tokens]
 
     def embed(self, ids):
@@ -206,12 +211,12 @@ def _run_decoder(base, plan, given):
     if cache is None and (base.config.use_cache if use_cache is None else use_cache):
         cache = DynamicCache(config=base.config)
     length = rows.shape[1]
-    if position_ids is None:
-        position_ids = torch.arange(past, past + length, device=rows.device).unsqueeze(0)
     if captured.why_not(rows, cache) is None:
         output = _run_captured(base, plan, rows, position_ids, attention_mask, cache, past)
         if output is not None:
             return output, cache
+    if position_ids is None:
+        position_ids = torch.arange(past, past + length, device=rows.device).unsqueeze(0)
     hidden = rows if ids is None else plan.embed(ids)
     mask = pads = None
     paged = isinstance(cache, PagedCache)
@@ -247,55 +252,73 @@ def _attention_over(cache, total, mask):
 
 
 def _run_captured(base, plan, inputs, positions, mask, cache, past):
-    """A decode step on a CUDA device, as a graph from its second time on: the last hidden states, or None where nothing
-    watches the weights. inputs: ids (b, 1) or embeddings (b, 1, width).
+    """A step on a CUDA device, as a graph from its second time on: the last hidden states, or None where nothing watches
+    the weights or the cache has no room for it. inputs: ids (b, length) or embeddings (b, length, width).
     """
     steps = plan.captured(lambda: captured.CapturedSteps(_step_of(base, plan)))
     if steps is None:
         return None
-    parts = [(layer.shape.index, layer.shape.attention) for layer in plan.layers]
-    sizes = [(index, own.key.heads, own.key.size, own.value.size) for index, own in parts]
+    length = inputs.shape[1]
     like = plan.embedding["weight"].new_empty(len(inputs), 1, 0)
-    rows = captured.rows_of(cache, like, sizes, past)
+    rows = captured.rows_of(cache, like, plan.cache_sizes, past, length)
+    if rows is None:
+        return None
     if mask is not None:
-        mask = mask[:, None, None].bool() if mask.dim() == 2 else mask
-        seen = mask[..., : past + 1]
-        mask = None if bool(seen.all()) else nn.functional.pad(seen, (0, rows[0].shape[1] - past - 1))
+        mask = _mask_of_step(mask, past, length, rows[0].shape[1])
     output, reason = steps.run(captured.Inputs(inputs, positions, mask), cache, rows, past)
     if reason is not None:
         count_captured(base, reason)
     if type(cache) is DynamicCache:  # steps count on the device what a static cache holds
-        rows_cache.appended(cache, 1)
+        rows_cache.appended(cache, length)
     return output
 
 
+def _mask_of_step(mask, past, length, capacity):
+    """(b, 1, length, capacity) bool, or None where it hides nothing that causal attention sees."""
+    if mask.dim() == 2:
+        if bool(mask.all()):
+            return None
+        mask = _visible(mask, past, length)
+    elif length == 1 and bool(mask[..., : past + 1].all()):
+        return None
+    seen = mask[..., : past + length]
+    return nn.functional.pad(seen, (0, capacity - past - length))
+
+
 def _step_of(base, plan):
-    """For CapturedSteps: a decode step that reads its inputs and the number of positions from the step's memory."""
+    """For CapturedSteps: a step that reads its inputs and the number of positions from the step's memory."""
+    branches = Branches(2, plan.device)
 
     def run(step, rows):
-        ids, positions, mask = step.inputs
+        ids, mask = step.inputs.rows, step.inputs.mask
         hidden = plan.embed(ids) if ids.dim() == 2 else ids
-        cos, sin = base.rotary_emb(hidden, position_ids=positions)
+        cos, sin = base.rotary_emb(hidden, position_ids=step.positions())
+        if mask is None and step.length > 1 and hidden.dtype == torch.float32:
+            mask = step.causal()  # kernels of packed queries are for 16 bits
         slots, lengths = step.place()
         pairs = iter(zip(rows[::2], rows[1::2], strict=True))  # of each layer, in the order in which they run
 
         def attend(layer, query, key, value):
             keys, values = next(pairs)
             scale = layer.shape.attention.scale
-            _append(keys, values, key[:, 0], value[:, 0], slots, layout="NHD")
-            if mask is None:
-                return _paged_attention(query, keys, values, step.tables, lengths, scale=scale)
-            return _attention(query, keys, values, causal=False, scale=scale, attn_mask=mask, layout="BSHD")
+            _append(keys, values, key.flatten(0, 1), value.flatten(0, 1), slots, layout="NHD")
+            if mask is not None:
+                return _attention(query, keys, values, causal=False, scale=scale, attn_mask=mask, layout="BSHD")
+            if step.length == 1:
+                return _paged_attention(query, keys, values, step.pages[:, None], lengths, scale=scale)
+            place = step.first_query, step.first_page, step.pages, lengths
+            return _paged_prefill(query.flatten(0, 1), keys, values, *place, scale).view(*query.shape[:3], -1)
 
-        return _run_layers(plan, hidden, cos, sin, attend)
+        return _run_layers(plan, hidden, cos, sin, attend, branches)
 
     return run
 
 
-def _run_layers(plan, hidden, cos, sin, attend):
+def _run_layers(plan, hidden, cos, sin, attend, branches=None):
     """attend: (layer, query, key, value (b, length, heads, size)) -> (b, length, heads, size)."""
     batch, length = hidden.shape[:2]
     linear = plan.multiply
+    side_by_side = branches.run if branches is not None else lambda *parts: [part() for part in parts]
     delta = None  # what the layer before adds to the stream; the next norm adds it
 
     def normed(norm, table, given=None):
@@ -306,16 +329,20 @@ def _run_layers(plan, hidden, cos, sin, attend):
             return _rms_norm(hidden, weight, norm.eps, **further), hidden
         return _add_rms_norm(delta, hidden, weight, norm.eps, **further)
 
+    def heads(layer, part, rows, is_turned):
+        given = linear(rows, layer[part.linear]).view(batch, length, -1, part.size)
+        if part.norm is not None:
+            given = normed(part.norm, layer[part.norm.name], given)[0]
+        return _rope(given, cos, sin, layout="BSHD") if is_turned else given
+
     for layer in plan.layers:
         own, mlp = layer.shape.attention, layer.shape.mlp
         rows, hidden = normed(layer.shape.attention_norms.before, layer[layer.shape.attention_norms.before.name])
-        heads = []
-        for part in (own.query, own.key, own.value):
-            given = linear(rows, layer[part.linear]).view(batch, length, -1, part.size)
-            heads.append(given if part.norm is None else normed(part.norm, layer[part.norm.name], given)[0])
-        query, key, value = heads
-        query = _rope(query, cos, sin, layout="BSHD")
-        key = _rope(key, cos, sin, layout="BSHD")
+        query, key, value = side_by_side(
+            partial(heads, layer, own.query, rows, True),
+            partial(heads, layer, own.key, rows, True),
+            partial(heads, layer, own.value, rows, False),
+        )
         rows = attend(layer, query, key, value)
         delta = linear(rows.reshape(batch, length, -1), layer[own.out])
         rows, hidden = normed(layer.shape.mlp_norms.before, layer[layer.shape.mlp_norms.before.name])

@@ -220,8 +220,7 @@ def static_rows(cache: Any, like: torch.Tensor, sizes: Sizes) -> Any:
     for index, heads, key, value in sizes:
         layer = cache.layers[index]
         if not layer.is_initialized:
-            first = (torch.empty(like.shape[0], heads, 1, size, dtype=like.dtype) for size in (key, value))
-            layer.lazy_initialization(*first)
+            layer.lazy_initialization(*(like.new_empty(like.shape[0], heads, 1, size) for size in (key, value)))
         if key != value and joined(layer.keys, layer.values) is None:
             pair = halves(layer.keys.shape[:3], key, value, like)
             for memory, own in zip(pair, (layer.keys, layer.values), strict=True):
