@@ -70,13 +70,13 @@ def test_a_wrong_window_would_be_seen(name, monkeypatch):
 
     monkeypatch.setattr(packed, "window_of", lambda window: (-1, -1) if window is None else (window, 0))
     monkeypatch.setattr(packed, "window_left_of", lambda left: (-1, -1) if left < 0 else (left + 1, 0))
-    adapters = importlib.import_module("layerzero.backends.vllm_fa3.adapters")
+    operations = importlib.import_module("layerzero.backends.vllm_fa3.adapters").operations
     row = next(row for n, row in rows("vllm_fa3") if n == name)
     wrong = [
         line
         for line, arguments, values in served(name, row)
         if arguments.get("window", arguments.get("window_left"))
-        if problems(name, line, getattr(adapters, name)(*values))
+        if problems(name, line, getattr(operations, name)(*values))
     ]
     assert wrong
 

@@ -5,6 +5,7 @@ crashes the process during import cannot be caught here: exclude it by a policy 
 """
 
 import importlib
+import operator
 import os
 import sys
 import threading
@@ -65,11 +66,11 @@ def once(key: Hashable, work: Callable[[], str]) -> str | None:
 
 
 def load(adapter: str) -> Callable[..., Any]:
-    """Returns the function of "module:function"."""
+    """Returns the function of "module:function" or "module:object.method"."""
     module, _, name = adapter.partition(":")
     if not module or not name:
         raise ImportError(f"wanted module:function, got {adapter!r}")
-    function = getattr(importlib.import_module(module), name)
+    function = operator.attrgetter(name)(importlib.import_module(module))
     if not callable(function):
         raise TypeError(f"wanted a function, got {type(function).__name__}")
     return function

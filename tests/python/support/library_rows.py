@@ -1,13 +1,12 @@
 """Rows of library backends over stand-ins: which cases a row serves, and what its adapter makes of them."""
 
 import contextlib
-import importlib
 import sys
 
 import torch
 from adapter_calls import values_of
 from conformance_calls import engine_accepts, problems
-from layerzero.backends import descriptor_of
+from layerzero.backends import descriptor_of, proof
 from layerzero.contracts import contracts
 from operation_cases import cases
 
@@ -39,8 +38,7 @@ def installed(modules, backends):
 
 
 def adapter_of(row):
-    module, _, function = row["adapter"].partition(":")
-    return getattr(importlib.import_module(module), function)
+    return proof.load(row["adapter"])
 
 
 def _fits(name, row, arguments):

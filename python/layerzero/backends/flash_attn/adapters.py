@@ -39,7 +39,3 @@ def _forward(query, keys, cu_q, most, how, rows):
 
 operations = StridedOperations(_forward, flash_attn_func, lambda slopes: {"alibi_slopes": slopes_of(slopes)})
 probe = probe_of(operations.attention)
-
-
-def __getattr__(name):
-    return getattr(operations, name)

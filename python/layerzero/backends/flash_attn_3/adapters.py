@@ -28,7 +28,3 @@ def _forward(query, keys, cu_q, most, how, rows):
 
 operations = StridedOperations(_forward, flash_attn_func, lambda slopes: {"num_splits": 0})  # its own choice
 probe = probe_of(operations.attention)
-
-
-def __getattr__(name):
-    return getattr(operations, name)

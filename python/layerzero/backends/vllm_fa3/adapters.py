@@ -5,7 +5,3 @@ from layerzero.backends.flash_attn.vllm import operations_of
 
 operations = operations_of(3)
 probe = probe_of(operations.attention)
-
-
-def __getattr__(name):
-    return getattr(operations, name)
