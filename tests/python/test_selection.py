@@ -181,7 +181,8 @@ def test_the_engine_judges_the_calls_of_its_operations(registry):
     assert schema.validate(Q, K, K, causal=True, layout="BSHD") == []
     assert schema.validate(Q.transpose(1, 2), K.transpose(1, 2), K.transpose(1, 2), layout="BHSD") == []
     assert schema.validate(Q, K, K, attn_mask=torch.ones(7, dtype=torch.bool)) == []
-    assert schema.validate(Q, K) == ["value: wanted a tensor, got none"]
+    (problem,) = schema.validate(Q, K)
+    assert problem.startswith("attention: missing argument value: wanted a tensor [b, s_kv, h_kv, d_v]")
     (problem,) = schema.validate(Q, K, K[:1], layout="BSHD")
     assert problem.startswith("attention: value: wanted [b, s_kv, h_kv, d_v] with b = 2")
     (problem,) = schema.validate(Q, K, K, causal=3, layout="BSHD")

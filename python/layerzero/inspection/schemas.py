@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from layerzero.backends.python_kernels import dtype_name
-from layerzero.contracts import Contract, contracts, flat_name
+from layerzero.contracts import Contract, contracts, flat_name, resolve_call
 from layerzero.contracts.shapes import dims_of
 from layerzero.errors import InvalidRequestError, UnknownNameError
 from layerzero.inspection import explain
@@ -77,7 +77,60 @@ class OperationSchema:
 
         Tensors in the schema's order or by name (None: not given), scalars by name.
         """
-        return self._problems(bind(self, tensors, params))
+        return self.call(tensors, params).problems
+
+    def call(self, tensors: tuple[Any, ...], params: dict[str, Any], device: str | None = None) -> "Call":
+        """Returns the call with its problems. Only the engine's operations have other devices."""
+        given, problems = self._by_name(tensors, params)
+        scalars = {name: value for name, value in given.items() if name in self.params}
+        inputs = {name: value for name, value in given.items() if name not in self.params}
+        for tensor in self.inputs:
+            if tensor.required and tensor.name not in inputs:
+                problems.append(f"{tensor.name}: wanted a tensor, got none")
+        for name, value in list(inputs.items()):
+            if not (hasattr(value, "shape") and hasattr(value, "dtype")):
+                kind = type(inputs.pop(name)).__name__
+                problems.append(f"{name}: wanted a tensor, got {kind}; scalars are passed by name")
+        for name, value in scalars.items():
+            if not _is_of(value, self.params[name]):
+                problems.append(f"{name}: wanted {self.params[name].__name__}, got {type(value).__name__}")
+        axes = self._bind_axes(inputs, problems)
+        return Call(inputs, scalars, problems, axes=axes)
+
+    def _by_name(self, tensors: tuple[Any, ...], params: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+        """Returns the arguments by name, without those that are None, and what is wrong with their names."""
+        names, problems = [tensor.name for tensor in self.inputs], []
+        if len(tensors) > len(names):
+            problems.append(f"{self.operation}: wanted at most {len(names)} tensors, got {len(tensors)}")
+        given = {name: value for name, value in zip(names, tensors, strict=False) if value is not None}
+        for name, value in params.items():
+            if name not in names and name not in self.params:
+                problems.append(f"{name}: wanted one of {', '.join([*names, *self.params])}, got an unknown name")
+            elif name in given:
+                problems.append(f"{name}: wanted it once, got it by place and by name")
+            elif value is not None:
+                given[name] = value
+        return given, problems
+
+    def _bind_axes(self, tensors: dict[str, Any], problems: list[str]) -> dict[str, int]:
+        """Returns the size of each axis that has a name; adds to `problems` which tensors do not fit."""
+        sizes: dict[str, int] = {}
+        for tensor in [t for t in self.inputs if t.name in tensors]:
+            value = tensors[tensor.name]
+            shape = tuple(value.shape)
+            if tensor.dtype_constraint is not None and dtype_name(value.dtype) not in tensor.dtype_constraint:
+                wanted = ", ".join(sorted(map(dtype_name, tensor.dtype_constraint)))
+                problems.append(f"{tensor.name}: wanted {wanted}, got {dtype_name(value.dtype)}")
+            axes = tensor.shape_vars[tensor.shape_vars[:1] == ("...",) :]
+            if (tensor.ndim is not None and len(shape) != tensor.ndim) or len(shape) < len(axes):
+                wanted = f"{len(axes)} or more" if tensor.ndim is None else str(tensor.ndim)
+                problems.append(f"{tensor.name}: wanted {wanted} axes, got {list(shape)}")
+                continue
+            for axis, size in zip(reversed(axes), reversed(shape), strict=False):
+                known = int(axis) if axis.isdecimal() else size if axis == "_" else sizes.setdefault(axis, size)
+                if size != known:
+                    problems.append(f"{tensor.name}: wanted {axis} = {known}, got {list(shape)}")
+        return sizes
 
     def _check_axes(self) -> None:
         for tensor in (*self.inputs, *self.outputs):
@@ -86,67 +139,15 @@ class OperationSchema:
                     wanted = "a name, a number, _ or a first ..."
                     raise InvalidRequestError(f"{tensor.name}: shape_vars", wanted, repr(axis))
 
-    def _problems(self, call: "Call") -> list[str]:
-        wrong = [
-            f"{name}: wanted {self.params[name].__name__}, got {type(value).__name__}"
-            for name, value in call.params.items()
-            if not _is_of(value, self.params[name])
-        ]
-        return [*call.problems, *wrong, *sizes_of(self, call)[1]]
-
 
 class Call(NamedTuple):
-    """The arguments of a call by name, without those that are None, and problems of names and kinds of arguments."""
+    """A call as a schema describes it: its arguments by name, and what is wrong with them."""
 
     tensors: dict[str, Any]
     params: dict[str, Any]
     problems: list[str]
-
-
-def bind(schema: OperationSchema, tensors: tuple[Any, ...], params: dict[str, Any]) -> Call:
-    """Binds arguments to names: tensors in the schema's order or by name, scalars by name."""
-    names = [tensor.name for tensor in schema.inputs]
-    problems = []
-    if len(tensors) > len(names):
-        problems.append(f"{schema.operation}: wanted at most {len(names)} tensors, got {len(tensors)}")
-    given = {name: value for name, value in zip(names, tensors, strict=False) if value is not None}
-    scalars: dict[str, Any] = {}
-    for name, value in params.items():
-        if name not in names and name not in schema.params:
-            problems.append(f"{name}: wanted one of {', '.join([*names, *schema.params])}, got an unknown name")
-        elif name in given:
-            problems.append(f"{name}: wanted it once, got it by place and by name")
-        elif value is not None:
-            (given if name in names else scalars)[name] = value
-    for tensor in schema.inputs:
-        if tensor.required and tensor.name not in given:
-            problems.append(f"{tensor.name}: wanted a tensor, got none")
-    for name in [n for n, value in given.items() if not (hasattr(value, "shape") and hasattr(value, "dtype"))]:
-        kind = type(given.pop(name)).__name__
-        problems.append(f"{name}: wanted a tensor, got {kind}; scalars are passed by name")
-    return Call(given, scalars, problems)
-
-
-def sizes_of(schema: OperationSchema, call: Call) -> tuple[dict[str, int], list[str]]:
-    """Returns the size of each axis that has a name in `schema`, and which tensors do not fit."""
-    sizes: dict[str, int] = {}
-    problems = []
-    for tensor in [t for t in schema.inputs if t.name in call.tensors]:
-        value = call.tensors[tensor.name]
-        shape = tuple(value.shape)
-        if tensor.dtype_constraint is not None and dtype_name(value.dtype) not in tensor.dtype_constraint:
-            wanted = ", ".join(sorted(map(dtype_name, tensor.dtype_constraint)))
-            problems.append(f"{tensor.name}: wanted {wanted}, got {dtype_name(value.dtype)}")
-        axes = tensor.shape_vars[tensor.shape_vars[:1] == ("...",) :]
-        if (tensor.ndim is not None and len(shape) != tensor.ndim) or len(shape) < len(axes):
-            wanted = f"{len(axes)} or more" if tensor.ndim is None else str(tensor.ndim)
-            problems.append(f"{tensor.name}: wanted {wanted} axes, got {list(shape)}")
-            continue
-        for axis, size in zip(reversed(axes), reversed(shape), strict=False):
-            known = int(axis) if axis.isdecimal() else size if axis == "_" else sizes.setdefault(axis, size)
-            if size != known:
-                problems.append(f"{tensor.name}: wanted {axis} = {known}, got {list(shape)}")
-    return sizes, problems
+    axes: dict[str, int] = {}  # noqa: RUF012  sizes by name; of an operation of the engine `report` has them
+    report: SelectionReport | None = None  # only of an operation of the engine
 
 
 def _is_of(value: Any, kind: type) -> bool:
@@ -161,22 +162,22 @@ class ContractSchema(OperationSchema):
     def _check_axes(self) -> None:
         pass
 
-    def _problems(self, call: Call) -> list[str]:
-        return call.problems or ask(self.operation, call)[1]
-
-
-def ask(operation: str, call: Call, device: str | None = None) -> tuple[SelectionReport | None, list[str]]:
-    """Returns the engine's report on a call, or the problems that it found."""
-    try:
-        report = explain(operation, device=device, **call.tensors, **call.params)
-    except UnknownNameError:  # an unknown device
-        raise
-    except (InvalidRequestError, TypeError) as error:
-        return None, [str(error)]
-    ids = [one["id"] for one in contracts()[report.name]["operations"]]
-    if operation in ids and report.operation != operation:
-        return None, [f"operation: wanted a call of {operation}, got one of {report.operation}"]
-    return report, []
+    def call(self, tensors: tuple[Any, ...], params: dict[str, Any], device: str | None = None) -> Call:
+        given, problems = self._by_name(tensors, params)
+        inputs = {name: value for name, value in given.items() if name not in self.params}
+        scalars = {name: value for name, value in given.items() if name in self.params}
+        report = None
+        try:
+            function, scalars = resolve_call(self.operation, (), scalars)
+            report = None if problems else explain(function, device=device, **inputs, **scalars)
+        except UnknownNameError:  # an unknown device
+            raise
+        except (InvalidRequestError, TypeError) as error:
+            problems.append(str(error))
+        ids = [one["id"] for one in contracts()[flat_name(self.operation)]["operations"]]
+        if report and self.operation in ids and report.operation != self.operation:
+            problems.append(f"operation: wanted a call of {self.operation}, got one of {report.operation}")
+        return Call(inputs, scalars, problems, report=report)
 
 
 _KINDS: dict[str, type] = {"int": int, "float": float, "bool": bool, "choice": str}

@@ -7,11 +7,11 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.backends.python_kernels import F, dtype_name, register_kernel
-from layerzero.contracts import contracts, resolve_call
+from layerzero.contracts import contracts
 from layerzero.errors import InvalidRequestError, NoKernelFoundError, UnknownNameError, failures_of
 from layerzero.inspection import explain, kernel_rows, run
 from layerzero.inspection.report import Record, SelectionReport
-from layerzero.inspection.schemas import OperationSchema, ask, bind, schema_of, sizes_of
+from layerzero.inspection.schemas import OperationSchema, schema_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +71,24 @@ class SelectionContextBuilder:
         """
         schema = self.schema
         name = device.name if isinstance(device, Record) else device
-        if problems := schema.validate(*tensors, **params):
-            raise InvalidRequestError(schema.operation, "a call that fits its schema", "; ".join(problems))
-        call = bind(schema, tensors, params)
+        call = schema.call(tensors, params, name)
+        if not (call.problems or call.report) and _layerzero.find(schema.operation):
+            call = schema_of(schema.operation).call((), call.tensors | call.params, name)
+        if call.problems:
+            raise InvalidRequestError(schema.operation, "a call that fits its schema", "; ".join(call.problems))
+        if call.report is None and name is not None:
+            raise InvalidRequestError("device", "none: the engine does not know the operation", name)
         first: Any = next((call.tensors[t.name] for t in schema.inputs if t.name in call.tensors), None)
-        facts: dict[str, Any] = {
-            "dtype": dtype_name(first.dtype) if first is not None else None,
-            "strides": tuple(first.stride()) if hasattr(first, "stride") else None,
-        }
-        if _layerzero.find(schema.operation) is None:
-            if name is not None:
-                raise InvalidRequestError("device", "none: the engine does not know the operation", name)
-            axes = sizes_of(schema, call)[0]
-            return SelectionContext(schema.operation, call.tensors, call.params, axes=axes, **facts)
-        _, given = resolve_call(schema.operation, tuple(call.tensors.values()), call.params)
-        report, problems = ask(schema.operation, call, name)
-        if report is None:
-            raise InvalidRequestError(schema.operation, "a call that fits its contract", "; ".join(problems))
-        return SelectionContext(report.operation, call.tensors, given, report=report, **facts, **_facts_of(report))
+        facts: dict[str, Any] = {"axes": call.axes} if call.report is None else _facts_of(call.report)
+        return SelectionContext(
+            call.report.operation if call.report else schema.operation,
+            call.tensors,
+            call.params,
+            dtype=dtype_name(first.dtype) if first is not None else None,
+            strides=tuple(first.stride()) if hasattr(first, "stride") else None,
+            report=call.report,
+            **facts,
+        )
 
 
 def _facts_of(report: SelectionReport) -> dict[str, Any]:
