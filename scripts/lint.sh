@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Layers, pairs, promises, sizes, words, ruff, mypy, then clang-tidy on C++ sources that differ from the main branch.
+# Layers, pairs, paths, promises, sizes, words, ruff, mypy, then clang-tidy on C++ sources that differ from the main branch.
 #   --fast: without clang-tidy      --all: clang-tidy on every source
 source "$(dirname "$0")/common.sh"
 mode=${1:-changed}
 failed=0
-for check in check_layers check_pairs check_promises check_sizes check_words; do
+for check in check_layers check_pairs check_paths check_promises check_sizes check_words; do
   "$VENV_PYTHON" "scripts/$check.py" || failed=1
 done
 .venv/bin/ruff check . || failed=1

@@ -173,11 +173,41 @@ def test_sizes(tmp_path, file, lines, code):
     assert run("check_sizes", write(tmp_path, {file: "\n" * lines}))[0] == code
 
 
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (
+            "`src/core/kernel.h`, `kernel.h`, `core/*.h`, `src/{core,base}/`, `KernelSpec`, `lz::KernelSpec`, `f(x, y)`",
+            None,
+        ),
+        ("```\n`src/core/gone.h`\n```", None),
+        ("see `src/core/gone.h`", "paths"),
+        ("see `gone.h`", "paths"),
+        ("see `src/{core,gone}/`", "paths"),
+        ("see `src/core/*.cu`", "paths"),
+        ("see `GemmSpec`", "names"),
+        ("see `KernelSpec::gone`", "names"),
+        ("see `ker_nel()`", "names"),
+    ],
+)
+def test_names_in_pages(tmp_path, text, rule):
+    tree = {"src/core/kernel.h": "namespace lz { struct KernelSpec {}; }", "src/base/a.h": ""}
+    code, findings = run("check_paths", write(tmp_path, {**tree, "docs/design/0001.md": text + "\n"}))
+    assert [f["rule"] for f in findings] == ([rule] if rule else []) and code == (rule is not None)
+
+
+@pytest.mark.parametrize(
+    "phrase", ["it lies beside the other", "an id that stands for a kernel", "is told by its bits"]
+)
+def test_phrases_in_design_pages(tmp_path, phrase):
+    assert run("check_words", write(tmp_path, {"docs/design/0001.md": f"Text: {phrase}.\n"}))[0] == 1
+
+
 def test_an_empty_tree_is_not_a_pass(tmp_path):
     command = [sys.executable, str(ROOT / "scripts/check_sizes.py"), "--root", str(tmp_path)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 2
 
 
-@pytest.mark.parametrize("check", ["check_layers", "check_promises", "check_sizes"])
+@pytest.mark.parametrize("check", ["check_layers", "check_paths", "check_promises", "check_sizes", "check_words"])
 def test_this_repository_is_clean(check):
     assert run(check, ROOT) == (0, [])
