@@ -54,7 +54,7 @@ replaced. `tests/python/test_kernelize_quantised.py` compares the result with th
 
 def measure(threads: int | None) -> Path:
     import torch
-    from layerzero.models import family_bench
+    from layerzero.bench import family_bench
     from stamp_result import measured_on
 
     if threads:

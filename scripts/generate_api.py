@@ -1,6 +1,6 @@
 """Writes the files generated from the engine's data: from the operations' contracts type stubs, a page for each
 operation and the support matrix; from the table of reason codes their page; from all kernels the coverage of
-operations, dtypes and devices.
+operations, dtypes and devices; from the tree the folders of ARCHITECTURE.md.
 
     python scripts/generate_api.py           writes the files
     python scripts/generate_api.py --check   exit code 1 if one of them is out of date
@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import architecture
 from layerzero import _layerzero, coverage
 from layerzero.contracts import condition, contracts, is_seeded, no_derivative, present_outputs
 from layerzero.inspection import kernel_rows
 from layerzero.inspection.report import priority_text
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = TREE = Path(__file__).resolve().parent.parent  # written to; read from
 STUB = "python/layerzero/_operations.pyi"
 MADE = "Made by scripts/generate_api.py from the contracts in ops/. Do not edit."
 PYTHON = {"int": "int", "float": "float", "bool": "bool"}
@@ -310,7 +311,14 @@ def files() -> dict[str, str]:
     covered = {"docs/coverage.json": coverage_text(own_cuda=False)}
     if json.loads(_layerzero.devices())["cuda_library"] == "loaded":
         covered["docs/coverage-cuda.json"] = coverage_text(own_cuda=True)
-    return {STUB: stub(), "docs/support-matrix.md": matrix(), "docs/reasons.md": reasons(), **covered, **pages}
+    return {
+        STUB: stub(),
+        "ARCHITECTURE.md": architecture.text_of(TREE),
+        "docs/support-matrix.md": matrix(),
+        "docs/reasons.md": reasons(),
+        **covered,
+        **pages,
+    }
 
 
 def outdated() -> list[str]:

@@ -139,7 +139,7 @@ def test_bench_models(answer):
 
 def test_bench_models_with_a_crash(answer, monkeypatch):
     pytest.importorskip("transformers")
-    from layerzero.models import family_bench
+    from layerzero.bench import family_bench
 
     monkeypatch.setattr(family_bench, "kernelize", None)
     assert answer("bench_models", "bench", "models", "--families", "gpt2", "--rounds", "1")[0] == 1

@@ -9,11 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from layerzero.bench import family_bench  # noqa: E402
+from layerzero.bench.family_bench import OperationCalls  # noqa: E402
+from layerzero.bench.family_generation import WAYS, WITHOUT, Generation, ways_of  # noqa: E402
 from layerzero.integrations.transformers import kernelize  # noqa: E402
-from layerzero.models import family_bench  # noqa: E402
 from layerzero.models.families import FAMILIES, first_output, paddings_of  # noqa: E402
-from layerzero.models.family_bench import OperationCalls  # noqa: E402
-from layerzero.models.family_generation import WAYS, WITHOUT, Generation, ways_of  # noqa: E402
 from layerzero.models.family_sites import OPERATIONS, SITES  # noqa: E402
 
 BY_NAME = {family.name: family for family in FAMILIES}

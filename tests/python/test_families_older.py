@@ -11,9 +11,9 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import layerzero as lz  # noqa: E402
+from layerzero.bench.family_generation import ways_of  # noqa: E402
 from layerzero.integrations.transformers.probe import TESTED  # noqa: E402
 from layerzero.models.families import FAMILIES  # noqa: E402
-from layerzero.models.family_generation import ways_of  # noqa: E402
 
 OLDER = TESTED[:-1]
 OLDEST = TESTED[0]

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("transformers")
 jsonschema = pytest.importorskip("jsonschema")
 
-from layerzero.models import peers  # noqa: E402
+from layerzero.bench import peers  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(

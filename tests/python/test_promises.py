@@ -159,8 +159,7 @@ def interrupt_after(calls, function):
 def test_an_interrupted_benchmark_keeps_its_results(monkeypatch, capsys):
     pytest.importorskip("transformers")
     from layerzero import cli
-    from layerzero.bench import host
-    from layerzero.models import family_bench
+    from layerzero.bench import family_bench, host
 
     monkeypatch.setattr(family_bench, "examine", interrupt_after(1, family_bench.examine))
     assert cli.run(["bench", "models", "--families", "gpt2,opt", "--rounds", "1", "--json"]) == 130

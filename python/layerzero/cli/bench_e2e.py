@@ -30,7 +30,7 @@ def command(
     import torch
     import transformers
 
-    from layerzero.models import measure
+    from layerzero.bench import measure
     from layerzero.models.gguf import resolve_model
 
     if threads:
@@ -92,7 +92,7 @@ def side_by_side(result):
 def _run_peers(path, rounds, tokens):
     import torch
 
-    from layerzero.models import peers
+    from layerzero.bench import peers
 
     with progress("every runtime in turns:", total=9 * (rounds + 1)) as step:
         return peers.run(

@@ -19,7 +19,7 @@ def command(
     need("torch", "transformers", what="bench models")
     import torch
 
-    from layerzero.models import family_bench
+    from layerzero.bench import family_bench
     from layerzero.models.families import FAMILIES
 
     known = {family.name: family for family in FAMILIES}

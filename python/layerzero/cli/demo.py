@@ -64,7 +64,8 @@ def _print(start: float, report: dict[str, Any]) -> None:
 
 def _load(path, dtype):
     with progress("load the model", total=3) as step:
-        from layerzero.models import Session, load, measure
+        from layerzero.bench import measure
+        from layerzero.models import Session, load
 
         step("(torch and Transformers are imported)")
         model, tokenizer = load(path, dtype)
@@ -93,7 +94,7 @@ def _answer(session, question, shown):
 def _compare(models, session):
     import torch
 
-    from layerzero.models import measure
+    from layerzero.bench import measure
     from layerzero.tokenizers import tokenize
 
     ids = torch.tensor([tokenize(measure.PROMPT, session.tokenizer_id)["input_ids"]])
@@ -103,7 +104,7 @@ def _compare(models, session):
 
 
 def _memory(path, dtype):
-    from layerzero.models import measure
+    from layerzero.bench import measure
 
     with progress("peak memory of each side"):
         return measure.peak_memory(path, dtype)
@@ -113,7 +114,8 @@ def _agreement(path, models, session, question):
     """Compares greedy ids in f32, which must be equal; narrower dtypes round differently."""
     import torch
 
-    from layerzero.models import load, measure
+    from layerzero.bench import measure
+    from layerzero.models import load
 
     if models["transformers"].dtype != torch.float32:
         models, _ = measure.both_sides(load(path, "f32")[0])

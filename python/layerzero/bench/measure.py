@@ -115,7 +115,7 @@ _CHILD = """
 import json, sys
 import torch
 from layerzero.models.gguf import load
-from layerzero.models import measure
+from layerzero.bench import measure
 model_path, dtype, side, threads = json.loads(sys.argv[1])
 torch.set_num_threads(threads)
 model, tokenizer = load(model_path, dtype)

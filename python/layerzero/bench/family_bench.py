@@ -14,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from layerzero import _layerzero
+from layerzero.bench.family_generation import WAYS, Generation, ways_of
 from layerzero.integrations.transformers import kernelize, unkernelize
 from layerzero.models.families import (
     BF16_RATIO,
@@ -23,7 +24,6 @@ from layerzero.models.families import (
     first_output,
     paddings_of,
 )
-from layerzero.models.family_generation import WAYS, Generation, ways_of
 from layerzero.models.family_sites import OPERATIONS, SITES
 
 BARS = {"wrong": 0, "crashes": 0, "share_replaced": 0.9, "geomean_decoders": 1.1, "slower": 0}

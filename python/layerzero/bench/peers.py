@@ -202,7 +202,7 @@ def memory_of(name: str, path: str, threads: int) -> dict[str, int]:
 
 
 _CHILD = (
-    "import json, sys; from layerzero.models import peers; print(json.dumps(peers.memory_of(*json.loads(sys.argv[1]))))"
+    "import json, sys; from layerzero.bench import peers; print(json.dumps(peers.memory_of(*json.loads(sys.argv[1]))))"
 )
 
 
