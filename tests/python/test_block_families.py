@@ -307,7 +307,7 @@ def test_latents_and_rotated_keys_in_two_memories(where):
     lz.kernelize(model)
     rest = forward(model, input_ids=ids[:, 6:], past_key_values=cache, use_cache=True).logits
     assert error(torch.cat([first, rest], dim=1), forward(own, input_ids=ids).logits) <= TOLERANCE
-    asides = {"its latents and rotated keys lie in two memories": 1} if where == "paged" else {}
+    asides = {"its latents and rotated keys are in two allocations": 1} if where == "paged" else {}
     assert plan_of(model).why_aside == asides
 
 

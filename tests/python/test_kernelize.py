@@ -132,7 +132,7 @@ def test_twice_is_once():
 )
 def test_options_of_weights_want_weights(name, option):
     model = tiny()
-    with pytest.raises(lz.InvalidRequestError, match=f"{name}: wanted weights= beside it, got none"):
+    with pytest.raises(lz.InvalidRequestError, match=f"{name}: wanted weights= as well, got none"):
         lz.kernelize(model, **{name: option})
     assert not lz.unkernelize(model)
 

@@ -446,7 +446,7 @@ def test_what_is_refused():
         "storage of layer 0: .*float64": lambda: cache.update(*one[:, :2].double(), 0),
         "wanted a change of the whole cache": lambda: cache.layers[0].crop(-1),
         "layer: wanted a change of the whole": lambda: setattr(cache.layers[0], "keys", None),
-        "attention_mask: wanted ones behind zeros": lambda: paged().begin(ids_of(), torch.ones(2, 3)),
+        "attention_mask: wanted zeros followed by ones": lambda: paged().begin(ids_of(), torch.ones(2, 3)),
         "got another mask; pad at the left": lambda: paged().begin(ids_of(), 1 - padded(ids_of(), 2, 2)),
     }
     for message, call in refused.items():

@@ -12,7 +12,7 @@ from layerzero.integrations.transformers.plan import plans_of
 
 
 class Outcome(NamedTuple):
-    """rows: logits, or the first thing that a model without them gives. log_p: of logits."""
+    """rows: logits, or the first output of a model without them. log_p: of logits."""
 
     rows: torch.Tensor
     log_p: torch.Tensor | None
@@ -112,7 +112,7 @@ def compare(
 ) -> tuple[float, float, tuple[float, float] | None]:
     """(largest difference of a value, exp of the mean KL divergence, perplexities of `ids` if they are a text).
 
-    Without logits 1 + the relative L2 error of the rows stands in the place of the divergence.
+    Without logits 1 + the relative L2 error of the rows replaces the divergence.
     """
     difference = after.rows - before.rows
     error = difference.abs().max().item()

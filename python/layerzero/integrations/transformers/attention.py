@@ -137,7 +137,7 @@ def remember(modules, name):
 
 
 def _takes_windows(module):
-    """Whether the attention before `kernelize` hid what lies before a window also where no mask did.
+    """True if the attention before `kernelize` hid keys before a window also where no mask did.
 
     Masks of Transformers hide it, except where they are sized by the cache of a layer that holds no keys (MiniMax).
     """

@@ -12,7 +12,7 @@ _ARGUMENTS = {"query_length", "key_length", "past_seen_tokens"}
 
 
 def compute(module: Any, past: int, length: int) -> torch.Tensor:
-    """(1, heads, length, past + length) of the positions behind `past`, by the module's own code."""
+    """(1, heads, length, past + length) of the positions after `past`, by the module's own code."""
     return module.compute_bias(query_length=length, key_length=past + length, past_seen_tokens=past)
 
 
@@ -28,7 +28,7 @@ def of_attention(module: nn.Module, name: str, seen: torch.Tensor) -> Bias | Non
 
 
 def with_triangle(bias: torch.Tensor, past: int) -> torch.Tensor:
-    """A bias that hides the keys behind each row, of rows behind `past`."""
+    """A bias that hides the keys after each row, for rows after `past`."""
     rows = torch.arange(past, past + bias.shape[-2], device=bias.device)[:, None]
     return torch.where(torch.arange(bias.shape[-1], device=bias.device) <= rows, bias, float("-inf"))
 
@@ -36,7 +36,7 @@ def with_triangle(bias: torch.Tensor, past: int) -> torch.Tensor:
 def merged(mask: Any, bias: Any, total: int) -> Any:
     """One tensor of a mask, bool or added, and a bias, of the first `total` keys; either may be None.
 
-    A row that sees nothing gives all keys one score, as where a mask of the smallest number is added.
+    A row that sees nothing has one score for all keys, as where a mask of the smallest number is added.
     """
     if mask is not None and mask.shape[-1] > total:
         mask = mask[..., :total]

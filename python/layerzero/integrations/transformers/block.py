@@ -231,7 +231,7 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         return out
 
     def _copied(self, source: Any) -> Rows:
-        """Rows as they are; what a run gives (the stream, before any norm) as rows of its own."""
+        """Returns rows unchanged; a run's result (the stream, before any norm) as rows of its own."""
         if isinstance(source, Rows):
             return source
         into = self._rows(self.width)
@@ -239,7 +239,7 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         return into
 
     def _linears(self, source: Any, names: tuple[str, ...]) -> dict[str, Rows]:
-        """Products with one input: one call where their blocks can lie behind each other."""
+        """Products with one input: one call if their blocks can be adjacent."""
         tables = [self.tables[name] for name in names]
         joined = self.plan.joined(tables) if len(names) > 1 else None
         if joined is None:
@@ -323,7 +323,7 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         return gated
 
     def _turned(self, rows: Rows, part: Heads, layer: Layer, into: Rows | None = None) -> Rows:
-        """Heads as they go into attention, in `into` where that is given: rotated, and normalised behind that."""
+        """Returns heads as attention takes them, in `into` if that is passed: rotated, then normalised if the norm comes last."""
         rope, (_, cos, sin) = layer.attention.rope, self.groups[layer.group]
         if rope is not None:
             out = into if into is not None and not part.behind else self._rows(*rows.axes)
@@ -386,7 +386,7 @@ class _Builder(LatentSteps, DeltaSteps, ExpertSteps):
         return heads
 
     def _beside_each_other(self, rows: Rows, part: Heads) -> Rows:
-        """Heads that lie in groups: copied, the first of each group, then the second of each and so on."""
+        """Copies heads stored in groups: the first of each group, then the second of each, and so on."""
         into, each = self._rows(part.heads, part.size), part.heads // part.groups
         for index in range(each):
             column = rows.column + part.column + index * part.step

@@ -54,7 +54,7 @@ class DeltaSteps:
         return Rows(rows.value, (part.heads, part.size), rows.column + part.column, step=step)
 
     def _beside(self: Any, given: dict[str, Rows], *parts: Heads) -> Rows:
-        """Columns behind each other, copied where they are not."""
+        """Returns adjacent columns, copied if they are not."""
         rows = [self._part(given, part) for part in parts]
         size = sum(part.size for part in rows)
         ends = [part.column + part.size for part in rows]

@@ -52,7 +52,7 @@ class LatentSteps:
         self.make.add("rope", [into], input=source, **tables)
 
     def _attend_latents(self: Any, layer: Layer, latent: Latent, query: Rows, kept: Rows, mixed: Rows) -> None:
-        """The cache is given twice: the latents with what lies beside them, and alone."""
+        """Passes the cache twice: latents with their shared columns, and alone."""
         self.program.layers.append((layer.index, 1, latent.width, latent.shared))
         keys, values = (Rows(self.make.cache(self.dtype), (1, n)) for n in (kept.size, latent.width))
         for rows in (keys, values):

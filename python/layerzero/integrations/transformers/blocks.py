@@ -11,7 +11,7 @@ from layerzero.program import ProgramBuilder, Rows
 from layerzero.torch.writes import Seen, are_counted
 
 _OPS = _layerzero.ops
-BF16 = "bf16"  # a format beside those of GGUF's blocks
+BF16 = "bf16"  # a format in addition to those of GGUF's blocks
 GROUP = 16  # rows that linear_gguf_prepack puts together
 
 
@@ -35,7 +35,7 @@ class BlockWeight:
 
     @property
     def data(self) -> torch.Tensor:
-        """What stands for the rows in a call: only how many there are of which size is read, the rest is packed."""
+        """Returns what replaces the rows in a call: only their number and size are read, the rest is packed."""
         return _shape_alone(self.rows, self.row_bytes)
 
     @property
@@ -100,7 +100,7 @@ def _seen(parameter: torch.Tensor) -> Seen | None:
 
 
 def watch_writes(linears: Iterable[dict[str, Any]]) -> Callable[[], bool]:
-    """Asks whether a parameter that blocks stand for was written since now; `linears`: members of their modules."""
+    """Returns a check whether a parameter that blocks replace was written since now; `linears`: members of their modules."""
     found = [blocks for blocks in map(BlockLinear.of, linears) if blocks is not None and blocks.seen is not None]
     counted = [(b.parameter, b.seen.version) for b in found if b.seen.version is not None]
     parameters, versions = [parameter for parameter, _ in counted], [version for _, version in counted]
@@ -146,7 +146,7 @@ def join(weights: list[BlockWeight]) -> dict[str, Any]:
 
 
 def _as_one(weights: list[BlockWeight]) -> torch.Tensor:
-    """The packed groups of all: where they lie, if that is behind each other in one memory, else a copy."""
+    """Returns the packed groups of all: in place if they are adjacent in one memory, else a copy."""
     first = weights[0].packed
     end = first.data_ptr()
     for weight in weights:

@@ -13,7 +13,7 @@ _ragged_attention = _layerzero.ops["ragged_attention"]
 
 
 def has_prefix():
-    """True where continuous batching puts "paged|" before an attention's name; later it is told by its arguments."""
+    """True where continuous batching puts "paged|" before an attention's name; later versions are recognised by their arguments."""
     return "paged|sdpa" in AttentionInterface().valid_keys()
 
 

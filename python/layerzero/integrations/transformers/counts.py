@@ -9,7 +9,7 @@ import torch
 from layerzero.integrations.transformers.layers import Attention
 
 _PART = "_layerzero_part"
-_WITHIN = "_layerzero_within"  # of a holder of layers: (entry, how many modules of it a run of the program stands for)
+_WITHIN = "_layerzero_within"  # of a holder of layers: (entry, how many of its modules a run of the program replaces)
 
 
 @dataclasses.dataclass
@@ -17,7 +17,7 @@ class KernelizeReport:
     """What `kernelize` did; `replaced` goes on counting while the model runs.
 
     replaced: part -> {"count": modules, "operation", "calls": how often the operation answered for them so far,
-    "in_program": how often a program ran in place of one of them}; of a program {"count", "operation", "calls", "aside":
+    "in_program": how often a program ran in place of one of them}; of a program {"count", "operation", "calls", `aside`:
     {why the model's own code ran instead: how often}}, on a CUDA device with "captured": decode steps that ran as graphs,
     and "not_captured": {why one did not: how often}
     left: part -> why it stays with the model's own code

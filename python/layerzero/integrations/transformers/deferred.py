@@ -69,7 +69,7 @@ class _Call:
         return self.given[0][0] is not None
 
     def take(self, index: int, arguments: dict[str, Any]) -> torch.Tensor | None:
-        """What layer `index` gives back; None for what its own code makes of it."""
+        """Returns the result of layer `index`; None to run its own code."""
         if self.done:
             self._undo()
         hidden = arguments.pop(next(iter(arguments)))
@@ -79,7 +79,7 @@ class _Call:
         if self.next == 0 and (self.aside or index):
             return None
         if index != self.next or hidden is not self.hidden or not self._keeps(index, arguments):
-            self.aside = self.aside or "its layers were called in another way than one after the other"
+            self.aside = self.aside or "its layers were not called one after the other"
         self.next = index + 1
         if self.aside or self.next < len(self.plan.layers):
             if index == 0 and (self.plan.stack.alone or self.plan.stack.part):
@@ -135,7 +135,7 @@ class _Call:
             if manager.has_scales:
                 return "its latents are stored with scales"
             if any(joined(*manager.storage(index)) is None for index in range(manager.num_layers)):
-                return "its latents and rotated keys lie in two memories"
+                return "its latents and rotated keys are in two allocations"
         if not paged and not rows_cache.is_known(self.cache):
             return rows_cache.OTHER
         self.past = int(self.cache.get_seq_length())
@@ -233,7 +233,7 @@ class _Call:
         return mask.shape[1] != 1 and (window is not None or mask.shape[1] != self.plan.heads)
 
     def _padding(self, groups: list[Any]) -> list[int] | None:
-        """What the masks hide at the left, which is all that attention over blocks is told of them."""
+        """What the masks hide at the left, which is all that attention over blocks gets of them."""
         masks = [(mask, self.plan.windows_of_pages[group]) for group, (mask, *_) in enumerate(groups)]
         pads = None if self.aside else self.cache.padding(masks, *self.hidden.shape[:2])
         if pads is None:

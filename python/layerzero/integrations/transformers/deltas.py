@@ -1,6 +1,6 @@
-"""Recognises layers that keep a state in place of keys and values: the gated delta rule behind a causal convolution.
+"""Recognises layers that keep a state in place of keys and values: the gated delta rule after a causal convolution.
 
-Which columns go where is told by equal numbers, the rule and its gates by a trial with weights made up.
+Columns are identified by equal numbers, the rule and its gates by a trial with made-up weights.
 """
 
 import copy
@@ -33,14 +33,14 @@ class Convolved(NamedTuple):
 
 
 def of_layer(trace: Any) -> tuple[Delta, Call, torch.Tensor]:
-    """(Delta, the call that reads for it, the rows that it gives) of a recorded layer; raises Unknown."""
+    """Returns (Delta, the call that reads for it, its output rows) of a recorded layer; raises Unknown."""
     conv, rows = _convolution(trace)
     norm, out = _norm_and_out(trace)
     candidates = list(_candidates(trace, conv, rows, norm, out))
     trial = _Trial(trace.layer, conv, out.name) if candidates else None
     delta = next((delta for delta in candidates if trial is not None and trial.agrees(delta)), None)
     if delta is None:
-        raise Unknown("its state comes about in a way that was not recognised")
+        raise Unknown("its state is updated in a way that was not recognised")
     for call in trace.linears:
         if call.name in (*delta.linears, delta.out):
             trace.use(call)
@@ -64,7 +64,7 @@ def _convolution(trace: Any) -> tuple[str, torch.Tensor]:
 
 
 def _norm_and_out(trace: Any) -> tuple[Call, Call]:
-    """The calls of the norm with a gate, and of the linear layer that reads what it gives."""
+    """The calls of the norm with a gate, and of the linear layer that reads its output."""
     for norm in trace.calls:
         if structure.looks_like_norm(norm.module) and len(norm.further) == 1:
             for out in trace.linears:
@@ -141,7 +141,7 @@ def _gates(trace: Any, path: str, parts: set[Heads], number: int, heads: int) ->
 
 
 def _located(trace: Any, wanted: torch.Tensor) -> Heads | None:
-    """Where columns (batch, length, n) lie in what a linear layer gives; None where they do not."""
+    """Returns the position of columns (batch, length, n) in a linear layer's output; None if they are not in it."""
     for call in trace.linears:
         if call.result.shape[:-1].numel() == wanted.shape[:-1].numel():
             places = {column: place for place, column in enumerate(_columns(call.result))}
@@ -174,7 +174,7 @@ class _Trial:
     def __init__(self, layer: nn.Module, conv: str, out: str) -> None:
         self.path, _, _ = conv.rpartition(".")
         if not self.path or not out.startswith(f"{self.path}."):
-            raise Unknown("its convolution stands in no module together with the linear layer behind its state")
+            raise Unknown("no module has both its convolution and the linear layer after its state")
         self.module: Any = copy.deepcopy(layer.get_submodule(self.path)).to("cpu", torch.float32)
         with torch.no_grad(), structure.evaluating(self.module):
             for seed, parameter in enumerate(self.module.parameters()):
@@ -214,7 +214,7 @@ def _taken(results: dict[str, torch.Tensor], part: Heads) -> torch.Tensor:
 def _run(part: Any, delta: Delta, rows: Any, g: Any, beta: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """(what is read of the state, the last state) of a text: of the rows that go into the convolution, and logits.
 
-    part: gives the module at a path.
+    part: returns the module at a path.
     """
     conv, held = part(delta.conv), part(delta.a_log[0])._parameters
     bias = None if conv.bias is None else conv.bias.detach()

@@ -1,4 +1,4 @@
-"""What decoder layers attend to beside themselves: an encoder's rows, whose keys and values are computed once."""
+"""What decoder layers attend to besides their own rows: an encoder's rows, whose keys and values are computed once."""
 
 from typing import Any, NamedTuple
 

@@ -13,7 +13,7 @@ _gated_activation = _layerzero.ops["gated_activation"]
 
 
 def looks_like_experts(module):
-    """Experts whose forward asks Transformers' interface, by the attributes that it gives them."""
+    """Experts whose forward asks Transformers' interface, by the attributes that the interface sets."""
     return hasattr(module, "is_transposed") and hasattr(module, "is_concatenated")
 
 

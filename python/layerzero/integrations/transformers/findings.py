@@ -29,7 +29,7 @@ class Wrong(Exception):
 
 
 class Findings:
-    """Records the answers of a search, or gives those that were kept for modules whose forward the proof will compare."""
+    """Records the answers of a search, or returns those that were stored, for modules whose forward the proof will compare."""
 
     def __init__(self, key: str | None = None, kept: dict[str, Any] | None = None, proof: Any = None) -> None:
         self.key, self.kept, self.proof = key, kept, proof

@@ -1,4 +1,4 @@
-"""Recognises what stands between attention and the linear layer behind it: nothing, or a gate."""
+"""Recognises what is between attention and the linear layer after it: nothing, or a gate."""
 
 from typing import Any
 
@@ -21,4 +21,4 @@ def out_of(trace: Any, mixed: torch.Tensor, query: Heads, source: Call) -> tuple
         for out in trace.linears:
             if same(out.given, mixed * torch.sigmoid(gate.reshape(mixed.shape))):
                 return out, Heads(trace.use(call), columns - query.size, query.heads, query.size, columns)
-    raise Unknown("what its attention gives goes into no linear layer")
+    raise Unknown("no linear layer reads the output of its attention")

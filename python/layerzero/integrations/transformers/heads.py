@@ -1,4 +1,4 @@
-"""How queries, keys and values come about: which columns of which linear layer, normalised, bounded and turned by what."""
+"""How queries, keys and values are computed: which columns of which linear layer, with which norm, bounds and rotation."""
 
 import dataclasses
 from typing import Any
@@ -53,7 +53,7 @@ class SeesHeads:
                 if found is not None:
                     self.use(call)
                     return dataclasses.replace(part, norm=self._norm(found[0]), behind=True), found[1]
-        raise Unknown(f"its {('queries', 'keys', 'values')[index]} come about in a way that was not recognised")
+        raise Unknown(f"its {('queries', 'keys', 'values')[index]} are computed in a way that was not recognised")
 
     def _normed_behind(self, rows, part, wanted):
         """(the call of the norm, Rope) of heads that are rotated first, or None."""
@@ -70,7 +70,7 @@ class SeesHeads:
         return None
 
     def _clipped(self, heads, rows):
-        """(heads as a clamp of them, or of all that the linear layer gives, leaves them; that Clamped, or None)."""
+        """(heads as a clamp of them, or of the linear layer's whole output, leaves them; that Clamped, or None)."""
         for clamp in self.clamped:
             if {type(clamp.least), type(clamp.most)} <= {float, int} and (
                 same(clamp.given, heads.flatten(2)) or same(clamp.given, rows)
@@ -86,20 +86,20 @@ class SeesHeads:
 
     @staticmethod
     def _columns(seen, width, index):
-        """(column, step) of where queries, keys or values may lie in so many columns; of several groups also how many, and
+        """Returns (column, step) at which queries, keys or values may be in `width` columns; of several groups also how many, and
         their step.
         """
         _, heads, _, size = zip(*(h.shape for h in seen.heads), strict=True)
         widths = [h * s for h, s in zip(heads, size, strict=True)]
         if width == widths[index]:
             yield 0, size[index]
-        if width == 2 * widths[index]:  # beside a gate of each head
+        if width == 2 * widths[index]:  # next to a gate of each head
             yield 0, 2 * size[index]
         if width == sum(widths):
             yield sum(widths[:index]), size[index]
-            if len(set(widths)) == 1:  # of one head behind each other
+            if len(set(widths)) == 1:  # of one head, adjacent
                 yield from ((place * size[index], 3 * size[index]) for place in (index, *range(3)))
-                for groups in range(1, heads[index]):  # of some heads behind each other
+                for groups in range(1, heads[index]):  # of some heads, adjacent
                     if heads[index] % groups == 0:
                         part = widths[index] // groups
                         yield from ((place * part, size[index], groups, 3 * part) for place in range(3))

@@ -118,7 +118,7 @@ def _why_not_chosen(model, before=(), untested=None, expected=None, weights=None
     if untested:
         actual = probe.run_model(model)
         if not probe.same(actual, expected) and not _attend_alike(model, before, expected):
-            return f"{untested}, and on a small input the operation gives another result"
+            return f"{untested}, and on a small input the operation returns another result"
     return None
 
 
@@ -281,16 +281,16 @@ def kernelize(
     they are; "int8" or "int4", the parameters rounded to blocks of 32; "bf16", rounded to that, and what is multiplied
     too. Linear layers multiply with them as long as their parameters are neither replaced nor written. activations:
     "input", or "int8" to allow rounding what is multiplied to 8 bits by 32 too: done where that is clearly faster, which
-    is measured once and told by the report. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
+    is measured once, and the report has it. Refused with InvalidRequestError, and undone, where the perplexity becomes more than
     max_perplexity_ratio times the model's own: of accuracy_ids (1, n), or of what the model itself would write. Of a model
-    without logits, 1 + the relative error of what it gives counts; layers that the trial does not reach keep their weights.
+    without logits, 1 + the relative error of its output counts; layers that the trial does not reach keep their weights.
     quiet: no line about the progress on standard error, which is there in a terminal alone, after two seconds.
-    release_originals: gives back the memory of all parameters that blocks stand for. Gradients, state_dict, moving the
-    model, and unkernelize then raise ReleasedWeightError; loading it anew is the way back.
+    release_originals: frees the memory of all parameters that blocks replace. Gradients, state_dict, moving the
+    model, and unkernelize then raise ReleasedWeightError; loading it again is the way back.
 
     Weights, their names, state_dict and saved files stay as they are. Training, gradients and tracing take the model's
     own code. Raises RuntimeError while another thread runs the model, and for a part of a kernelized model; a wrapper
-    around one is kernelized anew as a whole.
+    around one is kernelized again as a whole.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
@@ -324,7 +324,7 @@ def _refuse_without_weights(activations, accuracy_ids, max_perplexity_ratio, rel
     }
     for name in (name for name, is_given in given.items() if is_given):
         raise InvalidRequestError(
-            f"{name}: wanted weights= beside it, got none; the model's own parameters need no {name}"
+            f"{name}: wanted weights= as well, got none; the model's own parameters need no {name}"
         )
 
 

@@ -1,4 +1,4 @@
-"""Recognises attention over latents (DeepSeek's): keys and values of all heads are products of one normalised row, beside a
+"""Recognises attention over latents (DeepSeek's): keys and values of all heads are products of one normalised row, with a
 rotated row that all heads share; the cache keeps both."""
 
 from typing import Any
@@ -15,7 +15,7 @@ def gathered(rows: torch.Tensor) -> torch.Tensor:
 
 
 def joined(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
-    """Both as one tensor, where the rows of `values` lie right behind those of `keys`; else None."""
+    """Returns both as one tensor if each row of `values` directly follows that of `keys`, else None."""
     behind = keys.data_ptr() + keys.shape[-1] * keys.element_size()
     if keys.stride() != values.stride() or keys.dtype != values.dtype or values.data_ptr() != behind:
         return None
@@ -25,7 +25,7 @@ def joined(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor | None:
 
 
 def halves(shape: tuple[int, ...], key: int, value: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Memory for keys and values, (*shape, key) and (*shape, value): row by row beside each other where they differ."""
+    """Memory for keys and values, (*shape, key) and (*shape, value): row by row next to each other if they differ."""
     if key == value:
         both = torch.empty(2, *shape, key, dtype=like.dtype, device=like.device)
         return both[0], both[1]
@@ -55,7 +55,7 @@ def of_attention(trace: Any, seen: Any) -> tuple[Heads, Heads, Heads, Latent, Ro
     norm, down = _down(trace, up, shared)
     wide = norm.given.shape[-1] + shared
     if up.module.bias is not None or wide == 2 * shared:
-        raise Unknown("its keys and values come about in a way that was not recognised")
+        raise Unknown("its keys and values are computed in a way that was not recognised")
     shape = (*key.shape[:2], 1, shared)
     turned = down.result[..., -shared:].reshape(shape)
     for rope, gathers in _ropes(trace, turned, key[..., unturned:]):
@@ -81,11 +81,11 @@ def of_attention(trace: Any, seen: Any) -> tuple[Heads, Heads, Heads, Latent, Ro
                     for at, n in ((0, unturned), (unturned, value.shape[-1]))
                 ]
                 return part, *parts, latent, rope, source
-    raise Unknown("its queries come about in a way that was not recognised")
+    raise Unknown("its queries are computed in a way that was not recognised")
 
 
 def _up(linears: Any, key: torch.Tensor, value: torch.Tensor) -> tuple[Any, int]:
-    """(the call that gives keys and values of all heads, how many columns of a key are not rotated)."""
+    """Returns (the call that computes keys and values of all heads, how many columns of a key are not rotated)."""
     batch, length, heads, size = value.shape
     for call in linears:
         rows = call.result
@@ -102,12 +102,12 @@ def _up(linears: Any, key: torch.Tensor, value: torch.Tensor) -> tuple[Any, int]
 
 
 def _down(trace: Any, up: Any, shared: int) -> tuple[Any, Any]:
-    """The calls of the norm of latents, and of the linear layer that gives them beside the shared columns."""
+    """The calls of the norm of latents, and of the linear layer that computes them and the shared columns."""
     for norm in trace.all_norms:
         for down in trace.linears if same(norm.result, up.given) else ():
             if same(down.result[..., :-shared], norm.given):
                 return norm, down
-    raise Unknown("its keys and values come about in a way that was not recognised")
+    raise Unknown("its keys and values are computed in a way that was not recognised")
 
 
 def _ropes(trace: Any, rows: torch.Tensor, wanted: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What one layer of a model computes, as data: which of its linear layers and norms stand where, and the constants.
+"""What one layer of a model computes, as data: its linear layers and norms in their places, and the constants.
 
 Modules are named by their paths within the layer, so a description holds for any copy of the model and can be pickled.
 
@@ -43,7 +43,7 @@ class Norm:
 
 @dataclasses.dataclass(frozen=True)
 class Columns:
-    """`width` columns of what a linear layer gives, from `column` on."""
+    """`width` columns of a linear layer's output, from `column` on."""
 
     linear: str
     column: int
@@ -54,8 +54,8 @@ class Columns:
 class Heads:
     """Queries, keys or values: columns of a linear layer, `step` apart from head to head.
 
-    groups: so many parts of heads, each like this, `group_step` apart; a step of 0 gives all heads of one the same columns.
-    norm: of each head, or, `whole`, of all columns at once; before a rotation, or behind it. clip: bounds of what is
+    groups: the number of parts of heads, each like this, `group_step` apart; with a step of 0 all have the same columns.
+    norm: of each head, or, `whole`, of all columns at once; before a rotation, or after it (`behind`). clip: bounds of what is
     normalised, before a rotation. factor: of the result.
     """
 
@@ -114,7 +114,7 @@ class Rope:
 class Alibi:
     """A bias of scores that a layer is given as `argument`: slopes by distance, one for each head, where they are known.
 
-    inverted: the mask beside it, where it is one of booleans, says what is hidden.
+    inverted: a boolean mask passed with it is True for hidden keys.
     """
 
     argument: str
@@ -124,8 +124,8 @@ class Alibi:
 
 @dataclasses.dataclass(frozen=True)
 class Latent:
-    """Keys and values of all heads as products of one row. `down` gives `width` columns, which go through `norm` and then
-    `up`, and `shared` more, which are rotated and end each head's key. `up` gives for each head `unturned` columns of
+    """Keys and values of all heads as products of one row. `down` computes `width` columns, which go through `norm` and then
+    `up`, and `shared` more, which are rotated and end each head's key. `up` computes for each head `unturned` columns of
     its key and `size` of its value.
 
     gathers: neighbours become columns half a row apart before the rotation. query_down, query_norm: what the queries'
@@ -197,7 +197,7 @@ class Attention:
 class Delta:
     """In the place of an Attention: the gated delta rule, over a state in place of keys and values.
 
-    query, key, value: what goes through the convolution of the module `conv`, in this order, as they lie in linear layers;
+    query, key, value: what goes through the convolution of the module `conv`, in this order, as they are stored in linear layers;
     heads and value_heads: (number, size) of what comes out of it. gate: what is normalised is multiplied with its silu.
     decay, beta: logits. a_log, dt_bias: (module, its parameter). masked: rows of padding are zeros before all that.
     """
@@ -257,7 +257,7 @@ class Bias:
 @dataclasses.dataclass(frozen=True)
 class Mlp:
     """operation: swiglu, geglu or activation, whose result is multiplied with `up` where there is a gate; kind: what the
-    latter two are told. norm: of what `out` reads.
+    latter two are known. norm: of what `out` reads.
     """
 
     up: Columns
@@ -277,7 +277,7 @@ class Mlp:
 
 
 class Route(NamedTuple):
-    """What `moe_route` is told. correction: (module, name) of the tensor that is added to the scores for the choice.
+    """The arguments of `moe_route`. correction: (module, name) of the tensor that is added to the scores for the choice.
 
     wide: the logits are made in float32 whatever the weights are.
     """
@@ -339,7 +339,7 @@ class Experts:
 
 @dataclasses.dataclass(frozen=True)
 class Norms:
-    """Of a part of a layer: of what it reads, of what it gives, and of the stream to which that was added."""
+    """Norms of a part of a layer: of its input, of its output, and of the stream to which that was added."""
 
     before: Norm | None = None
     after: Norm | None = None
@@ -348,7 +348,7 @@ class Norms:
 
 @dataclasses.dataclass(frozen=True)
 class Layer:
-    """index: in the cache. group: layers of one group get the same mask, tables and bias; `bias` stands in its first.
+    """index: in the cache. group: layers of one group get the same mask, tables and bias; the first layer of it has the `bias`.
 
     transposed: linear layers whose weights are stored as [inputs, outputs].
     """
@@ -407,9 +407,9 @@ class Stack:
 
     cache: the argument by which a layer gets it, None in an encoder. norm: what the program of the layers ends with.
     half: whether they are the same in float16, where some clamp what they give. tuples: 0, or how many values a layer
-    gives, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
+    returns, the rows first; what the others are is known. alone: no run of the model has reached them, so that what it does
     with them is compared when it first calls them. part: the model has other layers too. attention: the implementation that the model's configuration has to name.
-    unread: tensors that the layers get beside those, and on whose numbers nothing depends.
+    unread: further tensors that the layers get and on whose numbers nothing depends.
     """
 
     holder: str

@@ -1,4 +1,4 @@
-"""Whether layers compute the same one by one in float32, each on the rows that the model's own code gives it.
+"""Whether layers compute the same one by one in float32, each on the rows that the model's own code passes it.
 
 Two right ways to compute a model with experts in 16 bits differ by rounding. Where the scores of two experts are nearly
 tied, that changes which one a row gets, and from there on the row is another one. A layer by itself has no noise of those
@@ -29,7 +29,7 @@ def may_choose_otherwise(model, rows):
 
 
 def agree(stack, layers, run):
-    """Whether a program of each layer alone gives what the layer's own code does, for all that it reads in `run()`."""
+    """True if a program of each layer alone returns what the layer's own code does, for all that it reads in `run()`."""
     shapes = {
         layer: dataclasses.replace(shape, group=0, index=min(shape.index, 0))  # in a cache of its part alone
         for layer, shape in zip(layers, stack.layers, strict=True)
@@ -167,7 +167,7 @@ def _part_of(layer, cache):
 
 
 def _by_program(stack, layer, args, kwargs):
-    """What a program of `stack`, which is one layer, gives; None where it steps aside."""
+    """Returns the result of a program of `stack`, which is one layer; None if it steps aside."""
     holder = nn.Module().eval()
     setattr(holder, stack.name, nn.ModuleList([layer]))
     holder.__dict__["_layerzero_decoder"] = StackPlan(stack)

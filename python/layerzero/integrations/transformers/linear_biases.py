@@ -1,4 +1,4 @@
-"""Attention that a model computes itself, told by its softmax; and ALiBi, the bias of its scores by a factor for each head.
+"""Attention that a model computes itself, recognised by its softmax; and ALiBi, the bias of its scores by a factor for each head.
 
 A model makes the bias once and hands it to each layer. A program gets the slopes alone, where what a call was given is
 slope * position on all keys that are seen, up to a number for each head; else the bias as a part of the mask.
@@ -16,7 +16,7 @@ from layerzero.integrations.transformers.layers import Alibi
 
 
 class Scores(NamedTuple):
-    """What tells of scores how they come about: scale * query key^T, and `alibi` where they have it."""
+    """How scores are computed: scale * query key^T, and `alibi` where they have it."""
 
     scale: float
     alibi: Alibi | None
@@ -69,7 +69,7 @@ def rows_of(given: torch.Tensor, heads: int, keys: int, total: int) -> torch.Ten
 
 
 def _slopes_of(bias: torch.Tensor, seen: torch.Tensor) -> tuple[float, ...] | None:
-    """The published ones of so many heads, or what the numbers say; None where they are neither."""
+    """Returns the published slopes for this number of heads, or what the numbers say; None if they are neither."""
     seen = seen.any(dim=(1, 2))
     last = bias[-1, :, 0]  # of a sequence without padding
     for slopes in (lz.alibi_slopes(last.shape[0]).double(), (last[:, -1] - last[:, 0]) / max(last.shape[-1] - 1, 1)):
@@ -126,7 +126,7 @@ def _table_of_products(slopes: Any, positions: int, dtype: torch.dtype) -> torch
 
 
 def applied(alibi: Alibi, slopes: Any, heads: int, mask: Any, given: Any, past: int, length: int) -> Any:
-    """(mask, slopes or None) for `length` rows behind `past` of layers that were given so; None where they cannot be."""
+    """(mask, slopes or None) for `length` rows after `past` of layers with such arguments; None if they cannot be made."""
     total = past + length
     keys = total if mask is None else mask.shape[-1]
     rows = rows_of(given, heads, keys, total) if isinstance(given, torch.Tensor) else None

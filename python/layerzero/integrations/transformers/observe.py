@@ -1,5 +1,5 @@
 """Recognises the layers of a model: its own code runs once on a small input, and every tensor that a part of a layer
-reads or gives is kept. What flows where is told by equal numbers, what a part computes by a trial of it."""
+reads or returns is kept. The data flow is inferred from equal numbers, what a part computes from a trial of it."""
 
 import dataclasses
 import functools
@@ -77,7 +77,7 @@ class _OwnAttention(TorchFunctionMode):
         if func in _SOFTMAX and self.product is not None:
             self.softmax = (*self.product, tensors[0].clone(), result.clone())
         elif func in _PRODUCTS:
-            self.product = left, right = tensors[-2:]  # behind what they are added to
+            self.product = left, right = tensors[-2:]  # after what they are added to
             if self.softmax is not None and is_same(left, self.softmax[-1]):
                 self._attends(trace, right, result)
                 self.softmax = None
@@ -153,7 +153,7 @@ _SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale"
 
 
 def _outermost_lists(module: nn.Module, path: str = "") -> list[str]:
-    """Paths of the lists of modules that lie in no other one."""
+    """Returns paths of the lists of modules that are in no other one."""
     found = []
     for name, part in module.named_children():
         inner = f"{path}.{name}" if path else name
@@ -236,7 +236,7 @@ def _norm_behind(base: nn.Module) -> Norm:
 
 
 def _why_not_layers(layers: Any, half: bool) -> str | None:
-    """None, or what in the modules stands against any fused forward, whatever they compute; `half`: in float16."""
+    """Returns None, or what in the modules prevents any fused forward, whatever they compute; `half`: in float16."""
     for index, layer in enumerate(layers):
         for name, module in layer.named_modules():
             reason = structure.why_not_plain(module) or thresholds.why_not_shown(module, half)
@@ -273,7 +273,7 @@ class _Hooks:
 
 
 def _layers_of(model: nn.Module, layers: Any, run: Any, attention: str) -> tuple[Any, ...]:
-    """(descriptions, name of the argument that is the cache, how many values a layer gives or 0, tensors that the
+    """(descriptions, name of the argument that is the cache, how many values a layer returns or 0, tensors that the
     descriptions do without, what the first one got) by one `run()` of the model. attention: the implementation that the layers will have; another one than those of
     LayerZero where they call torch's function themselves.
     """
@@ -339,7 +339,7 @@ def _describe(traces, reads_is_causal):
     if not any(isinstance(layer.attention, Attention) for layer in found):
         raise Unknown("none of its layers has keys and values, whose number says how long a text is")
     if len({trace.tuples for trace in traces}) > 1:
-        raise Unknown("its layers give different numbers of values")
+        raise Unknown("its layers return different numbers of values")
     return tuple(found), cache, traces[0].tuples, _unread(traces, found)
 
 
@@ -411,7 +411,7 @@ class ModelLayers:
         )  # fmt: skip
 
     def _without_effect(self, unread: Unread) -> bool:
-        """Whether the model gives the same, bit for bit, where its layers get other numbers in that tensor."""
+        """True if the model returns the same, bit for bit, when its layers get other numbers in that tensor."""
 
         def exchange(_, args, kwargs):
             return args, kwargs | {unread.argument: _other_numbers(kwargs[unread.argument])}
@@ -437,7 +437,7 @@ class ModelLayers:
                 raise unreached from None
 
     def _embeds(self) -> bool:
-        """Whether the first layer got what the embedding gives, without a factor or anything else."""
+        """True if the first layer got the embedding's output, without a factor or anything else."""
         embedding = self.base.embed_tokens
         with torch.inference_mode():
             return torch.equal(self.first, embedding(probe.tokens(embedding)[0]))

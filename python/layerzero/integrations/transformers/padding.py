@@ -29,7 +29,7 @@ def shows(mask: Any, absent: list[int]) -> bool:
 
 
 def shows_beyond(mask: torch.Tensor, past: int, length: int, window: int) -> bool:
-    """Whether a mask (batch, 1, 1 or length, keys) shows one of the rows behind `past` what a causal window hides."""
+    """Whether a mask (batch, 1, 1 or length, keys) shows one of the rows after `past` what a causal window hides."""
     if length == 1 and past < window:  # a token whose window has everything before it
         return False
     lowest = torch.finfo(mask.dtype).min if mask.is_floating_point() else 0

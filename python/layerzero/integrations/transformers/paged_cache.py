@@ -1,4 +1,4 @@
-"""A Transformers cache whose keys and values lie in the blocks of a KVCacheManager.
+"""A Transformers cache whose keys and values are in the blocks of a KVCacheManager.
 
     manager = lz.KVCacheManager(num_blocks=2048, block_size=16)  # one for all requests of a model
     cache = lz.PagedCache(manager)
@@ -55,7 +55,7 @@ def _keeps_more(name: str) -> UnservedLayerError:
 class PagedLayer(CacheLayerMixin):
     """What Transformers may ask of one layer; the cache does it for all. `keys` and `values` are gathered copies."""
 
-    is_sliding = False  # a layer with a window keeps all positions: attention is told the window
+    is_sliding = False  # a layer with a window keeps all positions: attention gets the window
     is_croppable = True
     is_initialized = True
     supports_early_init = False
@@ -111,19 +111,19 @@ class PagedLayer(CacheLayerMixin):
 class PagedCache(Cache):
     """One batch of sequences. One thread at a time; caches of one manager may be used by many.
 
-    manager: paged or contiguous; where nothing is attached to it, storage comes about with the first rows. A call for
+    manager: paged or contiguous; where nothing is attached to it, storage is allocated with the first rows. A call for
     which there are too few blocks raises KVCacheFullError and changes nothing.
     """
 
-    layers: list[Any]  # PagedLayer: a layer comes about when it is written first
+    layers: list[Any]  # PagedLayer: a layer is created when it is written first
 
     def __init__(self, manager: KVCacheManager) -> None:
         super().__init__(layers=[])
         self.manager = manager
         self._sequences: list[KVCacheHandle] = []  # of the rows of the batch
         self._absent: list[int] = []  # leading positions of each row that are padding: they have no slots
-        self._prompts: list[list[int]] = []  # ids of each row behind its padding, where `begin` was told them
-        self._padding: list[int] = []  # as `begin` was told it
+        self._prompts: list[list[int]] = []  # ids of each row after its padding, if `begin` got them
+        self._padding: list[int] = []  # as `begin` got it
         self._begun = 0  # length of a layer that nothing was written into
         self._slots: dict[tuple[int, int], torch.Tensor] = {}  # of positions, as long as no block changes
         self._storage: tuple[Any, list[torch.Tensor]] | None = None  # what for, and a program's inputs
@@ -137,7 +137,7 @@ class PagedCache(Cache):
         """Says which (batch, length) ids come, and returns how many leading positions need not be computed.
 
         Those are full blocks that other caches of this manager have left at their `end`, as far as every row finds some;
-        `generate` goes on behind them. attention_mask: as the model gets it, zeros at the left of a row are padding.
+        `generate` goes on after them. attention_mask: as the model gets it, zeros at the left of a row are padding.
         salt: keeps apart what depends on more than ids, see KVCacheManager.allocate.
         """
         if self._sequences:
@@ -145,7 +145,7 @@ class PagedCache(Cache):
         mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         pads = left_padding(mask) if mask.shape == input_ids.shape else None
         if pads is None:
-            raise refusal("attention_mask", "ones behind zeros, as many as ids", "another mask", "pad at the left")
+            raise refusal("attention_mask", "zeros followed by ones, as many as ids", "another mask", "pad at the left")
         prompts = [row[pad:] for row, pad in zip(input_ids.tolist(), pads, strict=True)]
         try:
             for ids in prompts:
@@ -163,7 +163,7 @@ class PagedCache(Cache):
         return common
 
     def end(self) -> None:
-        """Gives the blocks back. Full ones of prompts that `begin` was told stay known until room is needed."""
+        """Releases the blocks. Full ones of prompts that `begin` got stay known until room is needed."""
         if self._sequences and self._prompts:
             self._truncate(min((layer.length for layer in self.layers), default=self._begun))
             for own in self._sequences:
@@ -171,7 +171,7 @@ class PagedCache(Cache):
         self.reset()
 
     def reset(self) -> None:
-        """Gives the blocks back; nothing stays known."""
+        """Releases the blocks; nothing stays known."""
         _free_all(self.manager, self._sequences)
         self._absent, self._prompts, self._padding = [], [], []
         self._set_length(0)
@@ -297,7 +297,7 @@ class PagedCache(Cache):
 
     @contextmanager
     def extended(self, sizes: list[Sizes], like: torch.Tensor, pads: list[int]) -> Iterator[tuple[Any, ...]]:
-        """Room for `like` (batch, length, width) behind the positions so far: (slots, qo_indptr, kv_indptr, kv_indices,
+        """Room for `like` (batch, length, width) after the positions so far: (slots, qo_indptr, kv_indptr, kv_indices,
         kv_last_page_len, then keys and values of each layer of `sizes`, and their scales if the manager has any). The
         rows are written when the context ends."""
         batch, length, past = like.shape[0], like.shape[1], self.get_seq_length()
@@ -316,7 +316,7 @@ class PagedCache(Cache):
         self._set_length(past + length)
 
     def _inputs(self, sizes: list[Sizes], like: torch.Tensor) -> list[torch.Tensor]:
-        """Keys and values of each layer; of latents, too, both beside each other."""
+        """Keys and values of each layer; of latents too, both next to each other."""
         found, one = [], torch.ones(1, device=like.device)
         for (index, *_), (keys, values) in zip(sizes, self.storage(sizes, like), strict=True):
             whole = joined(keys, values) if keys.shape[-1] != values.shape[-1] else None

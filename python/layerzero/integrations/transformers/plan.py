@@ -25,7 +25,7 @@ _METHODS = ("forward", "_apply_gate")  # what a module computes, and the gate of
 
 
 def _only_captures(hooks):
-    """True for the hooks that Transformers leaves behind after a call with output_hidden_states: idle otherwise."""
+    """True for the hooks that Transformers leaves after a call with output_hidden_states: idle otherwise."""
     return all(getattr(hook, "__module__", "") == "transformers.utils.output_capturing" for hook in hooks.values())
 
 
@@ -44,7 +44,7 @@ class BoundLayer:
             self.corrected = table, found[1]
         rope = shape.attention.rope
         place = None if rope is None else rope.table
-        self.table: Any = None  # (table, name) of what positions are told by, where the layer has that itself
+        self.table: Any = None  # (table, name) of the layer's own table of positions, if it has one
         if place is not None:
             self.table = layer.get_submodule(place.module)._buffers, place.name
 
@@ -67,7 +67,7 @@ class BoundLayer:
 
 
 class StackPlan:
-    """What a fused forward needs to know of one model; built at the first call, and anew in a copy of it.
+    """What a fused forward needs to know of one model; built at the first call, and again in a copy of it.
 
     The program of its layers ends with `norm`, where there is one.
     """
@@ -82,7 +82,7 @@ class StackPlan:
         self.linears: dict[int, Any] = {}  # id of a parameter table -> the members of its layer, which has blocks
         self.written = watch_writes(())
         self.why_aside = {}  # reason -> how often the model's own forward was taken
-        self.norm: Any = None  # (Norm, its table) of the norm behind the layers
+        self.norm: Any = None  # (Norm, its table) of the norm after the layers
         self.embedding: Any = None
         self.proven: set[bool] = set()  # of layers that were tried alone: the kinds of calls that were compared
         self.wrong: str | None = None  # why none of them is a program
@@ -94,7 +94,7 @@ class StackPlan:
         return type(self), (self.stack,)
 
     def further_modules(self, holder):
-        """Those besides the layers that the fused forward stands for; sets what it needs of them."""
+        """Returns the modules besides the layers that the fused forward replaces; sets what it needs of them."""
         return []
 
     def build(self, holder):

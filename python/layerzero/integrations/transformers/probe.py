@@ -49,7 +49,7 @@ def warn_of_untested_version():
     _warned.add(version)
     warnings.warn(
         f"layerzero is tested with Transformers {', '.join(TESTED)}, and this is {version}: attention is replaced only where "
-        "a trial gives what the model's own gives, and the report of kernelize says what is left and why",
+        "a trial returns what the model's own code returns, and the report of kernelize says what is left and why",
         stacklevel=2,
     )
 
@@ -109,9 +109,9 @@ def inputs_of(model, without_encoder=False):
 
 
 def shapes_with_weights(model):
-    """Shapes of all that a model gives when it is asked for attention weights; None if no input can be made.
+    """Returns the shapes of all outputs of a model that is asked for attention weights; None if no input can be made.
 
-    Some models do not pass the request on to their attention, and take weights that eager attention gives in any case.
+    Some models do not pass the request on to their attention, and take weights that eager attention returns in any case.
     """
     try:
         given = inputs_of(model) or inputs_of(model, without_encoder=True)
@@ -183,7 +183,7 @@ def observed_call(model, head=False):
 
 
 def run_held(model, holder):
-    """All that a module within the model gives in runs of it: of a padded prompt, and of one token more where there is a
+    """Returns all outputs of a module in runs of the model: of a padded prompt, and of one token more where there is a
     cache.
     """
     base = base_of(model)

@@ -1,6 +1,6 @@
 """One recorded layer: which of its linear layers, norms and activations make which of its tensors.
 
-Tensors that flow from part to part are told by equal numbers, bit for bit; sums within their rounding.
+Tensors that flow from part to part are identified by equal numbers, bit for bit; sums within their rounding.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ _GATED = {"silu": ("swiglu", None), "gelu": ("geglu", "none"), "gelu_tanh": ("ge
 
 
 class LayerTrace(SeesHeads):
-    """What went through one layer in one forward, and what can be told from it."""
+    """What went through one layer in one forward, and what can be inferred from it."""
 
     def __init__(self, layer):
         self.layer = layer
@@ -151,7 +151,7 @@ class LayerTrace(SeesHeads):
         if not keeps_state and len(self.attended) not in (1, 2):
             raise Unknown(f"calls attention {len(self.attended)} times through Transformers' interface")
         if self.result is None:
-            raise Unknown("gives more than rows")
+            raise Unknown("returns more than rows")
         self._sort_calls()
         attention, *first = deltas.of_layer(self) if keeps_state else self._attention(self.attended[0])
         cross, *second = self._attention(self.attended[1], cross=True) if len(self.attended) > 1 else (None,)
@@ -239,7 +239,7 @@ class LayerTrace(SeesHeads):
         return None if self.bias is None else biases.of_attention(module, self.names[id(module)], self.bias)
 
     def _attention(self, seen, cross=False):
-        """(Attention, the call that reads for it, the rows that it gives). cross: its keys are of an encoder's rows."""
+        """(Attention, the call that reads for it, its output rows). cross: its keys are of an encoder's rows."""
         if seen.mask is not None and seen.mask is not self.arguments.get(ENCODED_MASK if cross else MASK):
             raise Unknown("its attention gets another mask than the layer")
         further = {name: value for name, value in seen.further.items() if value is not None}
@@ -311,7 +311,7 @@ class LayerTrace(SeesHeads):
     # ---- MLP
 
     def _mlp(self):
-        """(Mlp or Experts, the call that reads for it, the rows that it gives)."""
+        """Returns (Mlp or Experts, the call that reads for it, its output rows)."""
         return self._experts() if self.dispatched else self._dense(self._unused())
 
     def _unused(self):
@@ -331,7 +331,7 @@ class LayerTrace(SeesHeads):
                     for call in rest:
                         self.use(call)
                     return mlp, into[0], out.result
-        raise Unknown("mlp: its activation reads what no linear layer gives")
+        raise Unknown("mlp: its activation does not read the output of a linear layer")
 
     def _experts(self):
         if len(self.dispatched) != 1:
@@ -396,12 +396,12 @@ class LayerTrace(SeesHeads):
     # ---- norms and sums
 
     def _placed(self, parts):
-        """(parallel, factor, the Norms of each part). parts: the call that reads, and the rows that it gives."""
+        """(parallel, factor, the Norms of each part). parts: the call that reads, and its output rows."""
         for afters in itertools.product(*(self._after(rows) for _, rows in parts)):
             found = self._placed_so(parts, afters)
             if found is not None:
                 return found
-        raise Unknown("its norms and sums stand in an order that was not recognised")
+        raise Unknown("the order of its norms and sums was not recognised")
 
     def _placed_so(self, parts, afters):
         """The same, or None, where `afters` are what is added."""
@@ -426,7 +426,7 @@ class LayerTrace(SeesHeads):
                 yield [(before, None) for before in pair]
 
     def _in_turn(self, stream, parts):
-        """[(the calls of the norms before and behind)] of parts that read what the one before them left: its terms."""
+        """[(the calls of the norms before and after)] of parts that read what the one before them left: its terms."""
         (reader, rows), *rest = parts
         for before in self._between(stream, reader):
             terms = (before.given, rows) if before is not None and len(stream) > 1 else (*stream, rows)
@@ -465,7 +465,7 @@ class LayerTrace(SeesHeads):
             yield rows * held, Norm(name, "elementwise", vector=key)
 
     def _vectors(self, size):
-        """[(module, name, vector)] of those of so many numbers that modules with parts have."""
+        """[(module, name, vector)] of the vectors of `size` numbers that modules with parts have."""
         modules = [(name, module) for name, module in self.layer.named_modules() if module._modules]
         held = [(name, key, tensor) for name, module in modules for key, tensor in module._parameters.items()]
         return [(name, key, t.detach()) for name, key, t in held if t is not None and t.shape == (size,)]

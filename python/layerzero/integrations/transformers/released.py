@@ -101,7 +101,7 @@ _CODE_BYTES = {"q4_0": 256, "q4_1": 256, "q4_k": 256, "q6_k": 384, "q8_0": 512} 
 
 
 def rows_of(weight: BlockWeight, index: torch.Tensor, columns: int) -> torch.Tensor:
-    """Rows (n,) as dequantize_gguf gives them in float32, from the order of linear_gguf_prepack."""
+    """Rows (n,) as dequantize_gguf returns them in float32, from the order of linear_gguf_prepack."""
     return _rows_at(weight, (index // GROUP, index % GROUP), columns)
 
 

@@ -9,7 +9,7 @@ REPLICA = "_replicate_for_data_parallel"
 
 
 def replace(module, function, part, **facts):
-    """Gives one module a forward that counts its calls in `part`; `unkernelize` finds it by its function.
+    """Sets a forward of one module that counts its calls in `part`; `unkernelize` finds it by its function.
 
     Without its facts the forward is the module's own, so a wrapper that kept it (accelerate's hooks do) works after
     `unkernelize` too.
@@ -23,7 +23,7 @@ def replace(module, function, part, **facts):
 
 
 def of_rows(compute):
-    """The forward of a module that takes tensors: `compute`, or the module's own code where that gives None."""
+    """The forward of a module that takes tensors: `compute`, or the module's own code if that returns None."""
     count = len(inspect.signature(compute).parameters) - 1
 
     @functools.wraps(compute)

@@ -93,7 +93,7 @@ def _same(rotation, given, results):
 
 
 def _rotates(others, name, rotation):
-    """What stands in the place of the function of this name in a file's globals; another one put there is called."""
+    """What replaces the function of this name in a file's globals; another one set there is called."""
     judged = others[name]
     read = structure.globals_of(structure.functions_of(judged))
     before = [table[name] for table, name in read]

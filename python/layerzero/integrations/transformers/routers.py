@@ -31,7 +31,7 @@ class Dispatched(NamedTuple):
 
 
 class _Recorder(nn.Module):
-    """Stands for experts: keeps what it is called with, and gives zeros."""
+    """Replaces experts: records its arguments and returns zeros."""
 
     def __init__(self, experts: nn.Module) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ def _route_of(layer: nn.Module, call: Any, dispatched: Dispatched) -> Route:
     block = ".".join(first for first, _ in same)
     router, experts = (path[len(block) + 1 :] for path in (call.name, dispatched.name))
     if not block or not router or not experts:
-        raise Unknown("it stands in no module together with its experts")
+        raise Unknown("no module has both it and its experts")
     bare = _without(layer.get_submodule(block), experts, _Recorder(dispatched.module))
     exact = _tried(bare, router, experts, torch.float32)
     found = next(_fitting(exact, (router, "bias")), None)

@@ -1,6 +1,6 @@
-"""A Transformers cache whose layers share memory with room behind the last position.
+"""A Transformers cache whose layers share memory with room after the last position.
 
-A layer with a sliding window keeps all positions here, like the others: the attention operation is told the window.
+A layer with a sliding window keeps all positions here, like the others: the attention operation gets the window.
 
 Transformers' own DynamicLayer copies all keys and values for each token; here the new ones are written where they
 belong. To Transformers each layer is a DynamicLayer: `keys` and `values` are (batch, heads, positions, head_dim) views,
@@ -38,7 +38,7 @@ def _capacity(past: int, length: int, on_cuda: bool) -> int:
 
 
 def _as_rows(keys: torch.Tensor, values: torch.Tensor) -> list[Any]:
-    """As programs take them, (batch, positions, heads, size): keys and values, or of latents both beside each other and
+    """As programs take them, (batch, positions, heads, size): keys and values, or of latents both next to each other and
     the latents alone."""
     pair = (keys, values) if keys.shape[-1] == values.shape[-1] else (joined(keys, values), keys)
     return [half.transpose(1, 2) for half in pair if half is not None]
@@ -67,7 +67,7 @@ class RowsMemory:
         self.rows = tuple(half for memory in self.layers for half in _as_rows(*memory))
 
     def holds(self, layers: list[Any], past: int) -> bool:
-        """Whether what these layers keep is here, and more may be written behind `past`."""
+        """Whether what these layers keep is here, and more may be written after `past`."""
         if len(layers) != len(self.layers):
             return False
         return all(
@@ -85,7 +85,7 @@ class RowsLayer(DynamicLayer):
     def __init__(self) -> None:
         self._memory: Any = None  # its keys and values, (batch, heads, capacity, size)
         self._length = 0
-        self._shown = 0  # so many positions of the memory somebody may hold
+        self._shown = 0  # the number of positions that a caller may hold
         self._seen: Any = [None, None]
         super().__init__()
 
@@ -170,7 +170,7 @@ def is_known(cache: Any) -> bool:
 
 
 def why_not_rows(cache: Any, past: int, length: int) -> str | None:
-    """None, or why `length` positions behind `past` cannot be written into a cache as it is."""
+    """None, or why `length` positions after `past` cannot be written into a cache as it is."""
     if not is_known(cache):
         return OTHER
     layer: Any
@@ -178,7 +178,7 @@ def why_not_rows(cache: Any, past: int, length: int) -> str | None:
         if type(layer) is DynamicSlidingWindowLayer and type(cache) is DynamicCache:
             keys: Any = layer.keys
             if layer.is_initialized and keys.shape[-2] != layer.get_seq_length():
-                return "the cache has left behind what lies before its window"
+                return "the cache has dropped the positions before its window"
         elif type(layer) is StaticSlidingWindowLayer and type(cache) is StaticCache:
             if past + length > layer.max_cache_len:
                 return "the cache holds its window alone, and more positions were seen"
@@ -193,7 +193,7 @@ OTHER = "the cache is neither a plain DynamicCache nor a plain StaticCache"
 
 
 def adopt(cache: DynamicCache, like: torch.Tensor, sizes: Sizes, past: int, length: int) -> Any:
-    """Keys and values of each layer as a program takes them, with room for `length` positions behind `past`.
+    """Keys and values of each layer as a program takes them, with room for `length` positions after `past`.
 
     Every layer becomes a RowsLayer.
     """
@@ -215,7 +215,7 @@ def adopt(cache: DynamicCache, like: torch.Tensor, sizes: Sizes, past: int, leng
 
 
 def static_rows(cache: Any, like: torch.Tensor, sizes: Sizes) -> Any:
-    """The same of a StaticCache, whose memory is its own; latents get another one, in which they lie side by side."""
+    """The same of a StaticCache, whose memory is its own; latents get other memory, where they are next to each other."""
     rows = []
     for index, heads, key, value in sizes:
         layer = cache.layers[index]

@@ -1,4 +1,4 @@
-"""Which modules of a model are what LayerZero's operations compute: told by structure and by numbers, never by class name."""
+"""Which modules of a model are what LayerZero's operations compute: identified by structure and by numbers, never by class name."""
 
 import contextlib
 import copy
@@ -82,7 +82,7 @@ def first_line(error):
 
 
 def tensors_of(result):
-    """The floating point tensors in what a model gives."""
+    """Returns the floating-point tensors in a model's output."""
     if isinstance(result, torch.Tensor):
         return [result] if result.is_floating_point() else []
     parts = result.values() if isinstance(result, Mapping) else result if isinstance(result, (tuple, list)) else ()
@@ -240,7 +240,7 @@ def packed_weight(module):
 
 
 def eps_of(module):
-    """An epsilon that a module keeps or, where it keeps no tensors, the one that stands in its code; or None."""
+    """An epsilon that a module keeps or, where it keeps no tensors, the one in its code; or None."""
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     if eps is None and not _keeps_tensors(module):
         code = getattr(type(module).forward, "__code__", None)
@@ -302,7 +302,7 @@ def _width_of(module):
 
 
 def gated_norm_of(module):
-    """(weight_offset, None) of a module that gives silu(gate) * rms_norm(rows) of rows and a gate, or (None, reason)."""
+    """(weight_offset, None) of a module that returns silu(gate) * rms_norm(rows) of rows and a gate, or (None, reason)."""
     reason = why_not_plain(module)
     if reason:
         return None, reason

@@ -91,7 +91,7 @@ def clamps_of(module: Any, half: bool) -> int:
 
 
 def _sites_of(module: Any, half: bool) -> list[tuple[str, tuple[str, ...]]]:
-    """[(name, the tests of the branches that it stands in)] of the thresholds in its code, in its methods and in the functions
+    """[(name, the tests of the branches around it)] of the thresholds in its code, in its methods and in the functions
     of their files that these call; without the branches for options that it or its configuration leaves out, or for float16.
     """
     sites: list[tuple[str, tuple[str, ...]]] = []
@@ -121,7 +121,7 @@ def _are_certain(tests: tuple[str, ...]) -> bool:
 
 @functools.lru_cache(maxsize=1024)  # layers of one class have one code
 def _names_by_test(function: Any) -> list[tuple[str, tuple[str, ...]]]:
-    """(name, the tests of the branches that it stands in) of a function's code."""
+    """(name, the tests of the branches around it) of a function's code."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError, TypeError):

@@ -1,7 +1,7 @@
 """Weights in blocks of few bits for a model's linear layers: those of its GGUF file as they are, or rounded here.
 
 The model's own parameters stay: what steps aside, undo and state_dict use them. Packed blocks are kept on disk, as
-`models/<digest of the file or of the parameters>/<kind>/` beside the converted models, and mapped from there.
+`models/<digest of the file or of the parameters>/<kind>/` next to the converted models, and mapped from there.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from layerzero.torch.writes import Seen, are_counted
 _OPS = _layerzero.ops
 Weighted = nn.Linear | nn.Embedding
 _VERSION = "1"  # of the packed order and of the rounding: raised when one changes, older entries are then not found
-_LEAST_KEPT = 1 << 20  # bytes: fewer are made anew as soon as they are read
+_LEAST_KEPT = 1 << 20  # bytes: fewer are made again as soon as they are read
 _FILE_NAMES = {
     "self_attn.q_proj": "attn_q",
     "self_attn.k_proj": "attn_k",
@@ -53,7 +53,7 @@ def _half_bytes(values: torch.Tensor) -> torch.Tensor:
 
 
 def to_q8_0(weight: torch.Tensor) -> torch.Tensor:
-    """Rows of q8_0 blocks: 32 values round(w / d) beside d = amax / 127 in float16."""
+    """Rows of q8_0 blocks: 32 values round(w / d) with d = amax / 127 in float16."""
     blocks = _blocks(weight)
     d = (blocks.abs().amax(-1) / 127).to(torch.float16).float()
     codes = (blocks / torch.where(d > 0, d, torch.ones_like(d)).unsqueeze(-1)).round().clamp(-127, 127).to(torch.int8)
@@ -61,7 +61,7 @@ def to_q8_0(weight: torch.Tensor) -> torch.Tensor:
 
 
 def to_q4_1(weight: torch.Tensor) -> torch.Tensor:
-    """Rows of q4_1 blocks: 32 values round((w - m) / d) of 4 bits beside d = (max - min) / 15 and m = min in float16."""
+    """Rows of q4_1 blocks: 32 values round((w - m) / d) of 4 bits with d = (max - min) / 15 and m = min in float16."""
     blocks = _blocks(weight)
     m = blocks.amin(-1).to(torch.float16).float()
     d = ((blocks.amax(-1) - m) / 15).clamp(min=0).to(torch.float16).float()
@@ -191,7 +191,7 @@ class Blocks:
 
 
 def _kept(path: pathlib.Path, make: Callable[[], dict[str, BlockWeight]]) -> Blocks:
-    """What `make` gives, once: later calls, in other processes too, map the file that it was written to."""
+    """Returns the result of `make`, made once: later calls, in other processes too, map the file that it was written to."""
     about = {"version": _VERSION, "entry": f"{path.parent.parent.name}/{path.parent.name}"}
     found = _read_entry(path, about)
     if found is not None:
@@ -241,7 +241,7 @@ def _plain_embeddings(model: nn.Module) -> list[tuple[str, nn.Embedding]]:
 def release(
     model: nn.Module, found: Mapping[str, BlockWeight], left: dict[str, str], exact: bool
 ) -> tuple[list[Weighted], int]:
-    """Gives back the memory of parameters that blocks stand for wherever they are used; those modules, and the bytes.
+    """Frees the memory of parameters that blocks replace wherever they are used; those modules, and the bytes.
 
     exact: the blocks have the parameters' very values, so that embeddings can be looked up in them.
     """
@@ -296,7 +296,7 @@ def _leave_files(model: nn.Module, most: int) -> None:
 @dataclasses.dataclass
 class WeightsReport:
     """What `kernelize(weights=)` did. The errors are those of the model's logits against its own; where it has none, of
-    its first result, whose relative error + 1 stands in the ratio's place.
+    its first result, whose relative error + 1 replaces the ratio.
 
     bytes: packed; cached: they were on disk already; seconds: to have them; why_not_kept: what the disk said;
     released_bytes: of the parameters that release_originals gave back; activations: what products do, and why_activations:
