@@ -1,4 +1,6 @@
-// Finds the layout of a call without one, from the contract's shapes, plausible sizes and strides.
+// Decides the layout of a call that does not name one. Layouts that the contract's shapes refuse are excluded, then
+// implausible ones; if several remain, strides and usual numbers of heads decide, and the call is marked as guessed.
+// Strict mode refuses such a call.
 #include <algorithm>
 #include <optional>
 
