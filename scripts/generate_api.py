@@ -215,7 +215,9 @@ def page(contract: Contract) -> str:
 
 def kernel_row(kernel: dict[str, Any]) -> str:
     rules = [
-        f"{rule['field']} {'' if rule['relation'] == 'in' else rule['relation'] + ' '}{rule['wanted']}".replace(
+        "only calls that `compile_references` has recorded"
+        if rule["code"] == "JIT_DISABLED"
+        else f"{rule['field']} {'' if rule['relation'] == 'in' else rule['relation'] + ' '}{rule['wanted']}".replace(
             f"{rule['relation']} {rule['relation']} ", f"{rule['relation']} "
         )
         for rule in kernel["constraints"]

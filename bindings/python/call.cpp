@@ -309,11 +309,10 @@ namespace {
 Status PythonError() { return Status(StatusCode::kInternal, {.field = "a Python exception"}); }
 
 int64_t NumElements(const Request& r) {
-  int64_t elements = 0;
-  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-    int64_t n = r.tensors[i].ndim >= 0;
+  int64_t elements = 0, n = 0;
+  for (size_t i = 0; i < r.op->num_inputs(); ++i, elements += n) {
+    n = r.tensors[i].ndim >= 0;
     for (int32_t d = 0; d < r.tensors[i].ndim; ++d) n *= r.tensors[i].shape[d];
-    elements += n;
   }
   return elements;
 }
@@ -326,6 +325,7 @@ class PythonCaller : public Caller {
 
   Status LayoutGuessed(const Request& r) { return WarnGuessedLayout(r) ? Status() : PythonError(); }
   Result<const Plan*> Select(Engine&, Request& r, InlineCache* site) { return SelectWithoutGil(r, site); }
+  bool LacksMemory() { return python::LacksMemory(); }
 
   Status BindMemory(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
     if (differentiable_) [[unlikely]] {
@@ -333,6 +333,7 @@ class PythonCaller : public Caller {
       return PythonError();
     }
     if (r.op->mutated_inputs() != 0 && !MarkWritten(r, tensors_)) return PythonError();
+    Py_CLEAR(result_);  // of a kernel whose workspace could not be allocated
     result_ = MakeOutputs(r, out_);
     const bool bound = result_ && (r.on_cpu() || MakeWorkspace(kernel, transforms, &r, &workspace_));
     return bound ? Status() : PythonError();

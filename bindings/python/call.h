@@ -41,6 +41,7 @@ struct Hooks {
   PyObject* draw = nullptr;     // draw(tensor of rows, pairs) -> uniform numbers for a call without a seed
   PyObject* prove = nullptr;    // prove(backend, probe, adapters): error text, "" or None; see HostRuntime
   PyObject* begin = nullptr;    // begin() -> bool, see HostRuntime
+  PyObject* free = nullptr;     // free(ordinal of a CUDA device) -> bytes, -1: unknown; see HostRuntime
 };
 extern Hooks g_hooks;
 extern int64_t g_open_scopes;  // 0: no context has a scope, and the hook is not called
@@ -54,6 +55,7 @@ PyObject* RunHost(const KernelEntry& kernel, const Request& r, PyObject* const* 
 bool IsOwn(PyObject* error);
 // True for the exception that callers catch by torch's name, and that another kernel would raise too.
 bool IsOutOfMemory(PyObject* error);
+bool LacksMemory();  // the pending exception is one of these
 // A kernel's exception as a status: LayerZero's own exceptions keep their code, all others are kKernelFailed.
 Status StatusOf(PyObject* error, const std::string& field);
 // The functions that the other libraries of the process use to call Python: see HostRuntime.

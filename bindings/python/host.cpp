@@ -44,6 +44,15 @@ bool IsOutOfMemory(PyObject* error) {
   return is;
 }
 
+bool LacksMemory() {
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  const bool lacks = value && IsOutOfMemory(value);
+  PyErr_Restore(type, value, trace);
+  return lacks;
+}
+
 bool IsOwn(PyObject* error) { return PyObject_HasAttrString(error, "field") && PyObject_HasAttrString(error, "fix"); }
 
 Status StatusOf(PyObject* error, const std::string& field) {
@@ -161,6 +170,15 @@ bool Begin() {
   return ok;
 }
 
+int64_t FreeGpuMemory(int32_t ordinal) {
+  const Gil gil;
+  PyObject* bytes = g_hooks.free ? PyObject_CallFunction(g_hooks.free, "i", int(ordinal)) : nullptr;
+  const long long free = bytes ? PyLong_AsLongLong(bytes) : -1;
+  if (PyErr_Occurred()) ClearHookError();
+  Py_XDECREF(bytes);
+  return free;
+}
+
 void Selected(const Plan& plan, const Request& r) {
   const Gil gil;
   LogSelection(r, plan);
@@ -171,7 +189,7 @@ void FellBack(const Plan& plan, const Request& r) {
 }
 
 const RunListener kListener = {&Selected, &FellBack};
-HostRuntime g_runtime = {&Call, &Context, &Guessed, &kListener, &Prove, &Begin};
+HostRuntime g_runtime = {&Call, &Context, &Guessed, &kListener, &Prove, &Begin, &FreeGpuMemory};
 
 }  // namespace
 

@@ -167,15 +167,15 @@ PyObject* Philox(PyObject*, PyObject* args) {
   return memory;
 }
 
-// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin); None leaves
+// set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin, free); None leaves
 // one unset.
 PyObject* SetHooks(PyObject*, PyObject* args) {
   PyObject** slots[] = {&g_hooks.raise,    &g_hooks.slow,   &g_hooks.resolve, &g_hooks.scope_of_context,
                         &g_hooks.selected, &g_hooks.failed, &g_hooks.guessed, &g_hooks.draw,
-                        &g_hooks.prove,    &g_hooks.begin};
+                        &g_hooks.prove,    &g_hooks.begin,  &g_hooks.free};
   PyObject* hooks[std::size(slots)];
-  if (!PyArg_ParseTuple(args, "OOOOOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6,
-                        hooks + 7, hooks + 8, hooks + 9)) {
+  if (!PyArg_ParseTuple(args, "OOOOOOOOOOO", hooks, hooks + 1, hooks + 2, hooks + 3, hooks + 4, hooks + 5, hooks + 6,
+                        hooks + 7, hooks + 8, hooks + 9, hooks + 10)) {
     return nullptr;
   }
   for (size_t i = 0; i < std::size(slots); ++i) {
@@ -191,7 +191,7 @@ PyMethodDef kMethods[] = {
     {"dispatch_key_state", DispatchKeyState, METH_NOARGS, "The calling thread's dispatch keys, or None."},
     {"philox", Philox, METH_VARARGS, "philox(seed, offset, rows, first slot, slots) -> doubles in a bytearray"},
     {"set_hooks", SetHooks, METH_VARARGS,
-     "set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin)"},
+     "set_hooks(raise, slow, resolve, scope_of_context, selected, failed, guessed, draw, prove, begin, free)"},
     {"prepare", Prepare, METH_VARARGS,
      "prepare(operation, args, kwargs, fixed=None): a callable of the tensors alone."},
     {"explain", Explain, METH_VARARGS,

@@ -46,6 +46,7 @@ from layerzero.errors import (
 )
 from layerzero.host import end as _end
 from layerzero.host import log as _log
+from layerzero.host import memory as _memory
 from layerzero.host.policy import policy_in_force, scope_of_context
 from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero.inspection.report import SelectionReport
@@ -68,6 +69,8 @@ TYPE_CHECKING = False  # like typing.TYPE_CHECKING, without the import: type che
 if TYPE_CHECKING:
     from layerzero._operations import *  # noqa: F403
     from layerzero.backends.flashinfer.plans import read_tables as read_tables
+    from layerzero.backends.inductor.recording import CompiledCall as CompiledCall
+    from layerzero.backends.inductor.recording import compile_references as compile_references
     from layerzero.host.observe import observe as observe
     from layerzero.inspection.metrics import metrics as metrics
     from layerzero.inspection.schemas import OperationSchema as OperationSchema
@@ -103,6 +106,7 @@ _layerzero.set_hooks(
     _random.draw,
     backends.proof.prove,
     backends.begin,
+    _memory.free_bytes,
 )
 _operations = tuple(_layerzero.ops)
 if _log.times_requested():
@@ -120,6 +124,7 @@ _end.install()
 
 # Names whose modules are imported on first use, because they need more than torch.
 _LAZY = {
+    "CompiledCall": "layerzero.backends.inductor.recording",
     "KVCacheManager": "layerzero.kv_cache",
     "KernelRegistry": "layerzero.inspection.selection",
     "OperationSchema": "layerzero.inspection.schemas",
@@ -131,6 +136,7 @@ _LAZY = {
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
     "compile": "layerzero.integrations.transformers",
+    "compile_references": "layerzero.backends.inductor.recording",
     "dry_run": "layerzero.integrations.transformers",
     "kernelize": "layerzero.integrations.transformers",
     "metrics": "layerzero.inspection.metrics",

@@ -24,6 +24,7 @@ def set_hooks(
     draw: Callable[..., Any] | None,
     prove: Callable[[str, str, tuple[str, ...]], str | None] | None,
     begin: Callable[[], bool] | None,
+    free: Callable[[int], int] | None,
     /,
 ) -> None: ...
 def philox(seed: int, offset: int, rows: int, first_slot: int, slots: int, /) -> bytearray: ...

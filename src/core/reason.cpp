@@ -73,8 +73,11 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
     {"SHAPE_UNSUPPORTED", "a size is outside what the kernel takes", "use another kernel"},
     {"NOT_BUILT", "the library was built without code for this GPU",
      "build with LZ_CUDA_ARCHITECTURES naming the GPU's architecture"},
+    {"JIT_DISABLED",
+     "the kernel has to be compiled, which never happens during a call, and it is not ready for this one",
+     "make such a call inside `with layerzero.compile_references():`"},
 }};
-static_assert(kInfos.back().name == "NOT_BUILT");
+static_assert(kInfos.back().name == "JIT_DISABLED");
 }  // namespace
 
 const ReasonInfo& Info(ReasonCode code) { return kInfos[size_t(code)]; }

@@ -81,6 +81,7 @@ enum class ReasonCode : uint8_t {
   kArgumentUnsupported,  // an optional argument was given that the kernel does not take
   kShapeUnsupported,     // an axis without a code of its own is outside the kernel's range
   kNotBuilt,             // the library was built without code for this GPU
+  kJitDisabled,          // the kernel is compiled off the request path, and is not ready for this call
   kCount
 };
 

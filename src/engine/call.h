@@ -29,6 +29,8 @@ struct Caller {
   Status RunNative(const KernelEntry&, Request&, Run&& run) {
     return run();
   }
+  // True if BindMemory failed because memory was short.
+  bool LacksMemory() { return false; }
   // Runs a kernel of the host language, which has the outputs afterwards.
   Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) { return HostKernelError(kernel); }
   // The plan's kernel failed and its fallback has answered.
@@ -93,16 +95,40 @@ Status RunHostKernel(Engine& engine, const Plan& plan, Request& r, C& caller) {
   return status;
 }
 
+// Runs a plan whose kernel is native and whose memory is bound, and its fallback if that is needed.
+template <class C>
+Status RunBound(Engine& engine, const Plan& plan, Request& r, C& caller) {
+  Status status = RunNativeKernel(engine, plan, r, caller);
+  if (status.code() == StatusCode::kHostKernel && r.fell_back) [[unlikely]]
+    return RunHostKernel(engine, plan, r, caller);
+  return status;
+}
+
+// The memory of a plan's kernel could not be allocated: runs another kernel that needs less. `status`: the error if
+// there is none.
+template <class C>
+Status RunWithLess(Engine& engine, const Plan& plan, Request& r, C& caller, Status status) {
+  caller.KeepError();
+  auto other = engine.SelectWithLess(r);
+  if (!other.ok() || (*other)->kernel == plan.kernel) {
+    caller.RestoreError();
+    return status;
+  }
+  if (IsHost(*(*other)->kernel)) return RunHostKernel(engine, **other, r, caller);
+  LZ_RETURN_IF_ERROR(caller.BindMemory(*(*other)->kernel, (*other)->transforms, r));
+  return RunBound(engine, **other, r, caller);
+}
+
 // Runs a selected plan.
 template <class C>
 Status RunPlan(Engine& engine, const Plan& plan, Request& r, C& caller) {
   r.fell_back = false;
   if (IsHost(*plan.kernel)) return RunHostKernel(engine, plan, r, caller);
-  LZ_RETURN_IF_ERROR(caller.BindMemory(*plan.kernel, plan.transforms, r));
-  Status status = RunNativeKernel(engine, plan, r, caller);
-  if (status.code() == StatusCode::kHostKernel && r.fell_back) [[unlikely]]
-    return RunHostKernel(engine, plan, r, caller);
-  return status;
+  if (Status bound = caller.BindMemory(*plan.kernel, plan.transforms, r); !bound.ok()) [[unlikely]] {
+    if (!caller.LacksMemory()) return bound;
+    return RunWithLess(engine, plan, r, caller, std::move(bound));
+  }
+  return RunBound(engine, plan, r, caller);
 }
 
 // The whole call of a request whose tensors and scalars are set. `site`: nullptr if the caller has none.

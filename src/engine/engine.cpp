@@ -9,6 +9,7 @@
 
 #include "build_id.h"
 #include "engine/cuda_library.h"
+#include "platform/cuda_driver.h"
 #include "policy/names.h"
 
 namespace lz {
@@ -72,6 +73,11 @@ Engine::Engine() {
     const HostRuntime* const runtime = host();
     return runtime && runtime->prove ? runtime->prove(b, adapters, error) : Backend::State::kUnproven;
   });
+  selector_.set_free_gpu_memory([this](int32_t ordinal) {
+    const HostRuntime* const runtime = host();
+    const int64_t free = runtime && runtime->free_gpu_memory ? runtime->free_gpu_memory(ordinal) : -1;
+    return free < 0 ? FreeCudaBytes(ordinal) : free;
+  });
   // A forked child has this thread only: the plans that it inherited are selected again, on one
   // thread (base/thread_pool.h).
   pthread_atfork(nullptr, nullptr, [] { Get().Invalidate(); });
@@ -122,6 +128,7 @@ const Plan* Engine::Lookup(const InlineCache& site, const Facts& facts) const {
 ReferenceUse Engine::ReferenceUseOf(const Plan& plan) const {
   return selector_.reference_uses().Read(*plan.reference_use);
 }
+Result<const Plan*> Engine::SelectWithLess(Request& request) { return selector_.SelectWithLess(request); }
 Status Engine::Run(const Plan& plan, Request& request) { return selector_.Run(plan, request); }
 Status Engine::RunFallback(const Plan& plan, Request& request) { return selector_.RunFallback(plan, request); }
 Status Engine::CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r,

@@ -58,6 +58,8 @@ struct HostRuntime {
                           std::string* error) = nullptr;
   // Called before a selection until it returns true: registers the descriptors that can only be found by an import.
   bool (*begin)() = nullptr;
+  // Bytes that one allocation on a CUDA device can have; -1: unknown.
+  int64_t (*free_gpu_memory)(int32_t ordinal) = nullptr;
 };
 
 class LZ_OWN Engine {
@@ -78,7 +80,8 @@ class LZ_OWN Engine {
   const Plan* Lookup(const InlineCache& site, const Facts& facts) const;  // nullptr: not in this inline cache
   // How often the reference of a plan with uses_fallback() ran, and which libraries are missing.
   ReferenceUse ReferenceUseOf(const Plan& plan) const;
-  Status Run(const Plan& plan, Request& request);  // a native plan. request.fell_back: the plan's fallback ran
+  Result<const Plan*> SelectWithLess(Request& request);  // after an allocation failed, see Selector
+  Status Run(const Plan& plan, Request& request);        // a native plan. request.fell_back: the plan's fallback ran
   // The native fallback of a plan, after its host kernel failed.
   Status RunFallback(const Plan& plan, Request& request);
   void CountFallback() { selector_.CountFallback(); }  // a host kernel is about to run as a fallback

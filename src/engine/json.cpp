@@ -116,6 +116,10 @@ Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& r
 Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
   if (reason.row == kNoRow) return EngineReasonJson(op, k, reason);
   const Row& row = k.rows[reason.row];
+  if (reason.code == ReasonCode::kJitDisabled) {
+    return ReasonOf(reason.code, "compiled", "ready", "not compiled",
+                    "not compiled for this call: " + std::string(Info(reason.code).fix));
+  }
   const Field* f = row.predicate < 0 ? &op.fields()[row.field] : nullptr;
   const std::string wanted = WantedText(op, f, row), got = ValueText(op, f, reason.got);
   return ReasonOf(reason.code, row.field_name, wanted, got, row.field_name + ": wants " + wanted + ", got " + got);

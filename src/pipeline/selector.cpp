@@ -245,15 +245,14 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
   }
   for (Candidate& c : *candidates) {
     if (!c.admissible()) continue;
-    // On other devices only the caller's allocator knows the free memory: the declared workspace is compared with
-    // all memory.
-    const uint64_t bytes = on_host || c.kernel->workspace_bytes ? WorkspaceOf(c, r) : 0;
+    const uint64_t bytes = WorkspaceOf(c, r);
     if (bytes > kSmall && budget < 0) {
-      const int64_t free = on_host && !device.simulated ? free_memory_() : device.fact(DeviceField::kMemoryBytes);
-      budget = free < 0 || (free == 0 && !on_host) ? INT64_MAX : BudgetOf(policy, free);
+      const int64_t free = free_memory_.Of(r, device);
+      budget = free == INT64_MAX ? free : BudgetOf(policy, free);
     }
     if (bytes <= kSmall || bytes <= uint64_t(budget)) {
-      other = true;
+      // A reference on a GPU allocates more than it declares: it is no way out.
+      other |= on_host || !c.kernel->spec.reference;
       continue;
     }
     c.reasons.push_back({ReasonCode::kMemoryHeadroomExceeded, Rel::kLe, kNoField, kNoRow, budget, int64_t(bytes)});
@@ -269,7 +268,7 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
 Status Selector::MayTake(void* self, const Request& r, uint64_t bytes) {
   auto& selector = *static_cast<Selector*>(self);
   auto policy = selector.policies_.policy(r.policy);
-  const int64_t free = selector.free_memory_();
+  const int64_t free = selector.free_memory_.OfHost();
   if (!policy.ok() || free < 0 || bytes <= uint64_t(BudgetOf(**policy, free))) return {};
   return Status(StatusCode::kNoKernel,
                 {.field = std::string(r.op->name()) + ": workspace",
@@ -329,15 +328,20 @@ Status Selector::NoKernel(const SelectionReport& report) const {
                                         .fix = "`layerzero explain` shows every reason"});
 }
 
+Result<const Plan*> Selector::SelectWithLess(Request& r) {
+  const Reclaimer::Guard guard;
+  free_memory_.Forget();
+  auto policy = policies_.For(r.policy, *r.op);
+  if (!policy.ok()) return policy.TakeStatus();
+  RefreshFacts(r);
+  auto report = EvaluateProven(r, **policy, Proofs::kPlan);
+  return Choice(report);
+}
+
 Status Selector::Run(const Plan& plan, Request& r) {
   Status status = Dispatch(plan, r, {parallel_, &MayTake, this});  // 8
   if (status.code() == StatusCode::kNoKernel) [[unlikely]] {       // no headroom for this call's sizes
-    const Reclaimer::Guard guard;
-    auto policy = policies_.For(r.policy, *r.op);
-    if (!policy.ok()) return policy.TakeStatus();
-    RefreshFacts(r);
-    auto report = EvaluateProven(r, **policy, Proofs::kPlan);
-    auto fits = Choice(report);
+    auto fits = SelectWithLess(r);
     if (!fits.ok()) return fits.TakeStatus();
     status = Dispatch(**fits, r, {parallel_});
   }

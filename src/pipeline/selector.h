@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-#include "base/memory.h"
 #include "base/reclaimer.h"
 #include "base/thread_pool.h"
 #include "pipeline/cache.h"
 #include "pipeline/context.h"
+#include "pipeline/context_memory.h"
 #include "pipeline/dispatch.h"
 #include "pipeline/plan.h"
 #include "pipeline/score.h"
@@ -76,6 +76,9 @@ class Selector {
   // Stage 8; outputs must be set by BindOutput between Bind and Run. If the plan's workspace would break the
   // policy's headroom, a kernel that fits runs instead.
   Status Run(const Plan& plan, Request& request);
+  // A choice for a bound request whose plan's memory could not be allocated: free memory is read again, and no cache
+  // keeps the choice.
+  Result<const Plan*> SelectWithLess(Request& request);
   // Runs the plan's fallback, after its host kernel failed in the binding.
   Status RunFallback(const Plan& plan, Request& request);
 
@@ -94,7 +97,8 @@ class Selector {
   // The layout rules of policy `id`; valid on this thread until its next call.
   const LayoutRules& LayoutRulesOf(int64_t id);
   // Replaces the function that returns free host memory; for tests.
-  void set_free_memory(std::function<int64_t()> free) { free_memory_ = std::move(free); }
+  void set_free_memory(std::function<int64_t()> free) { free_memory_.set_host(std::move(free)); }
+  void set_free_gpu_memory(FreeMemory::OfGpu free) { free_memory_.set_gpu(std::move(free)); }
   // `before`: called before each new selection, with its request; may split classes further.
   void set_measurements(MeasurementSource source, std::function<void(const Request&)> before = {}) {
     measurements_ = std::move(source);
@@ -138,7 +142,7 @@ class Selector {
   std::mutex proof_mutex_;
   MeasurementSource measurements_;
   std::function<void(const Request&)> before_selecting_;
-  std::function<int64_t()> free_memory_ = &FreeHostBytes;
+  mutable FreeMemory free_memory_;
   lz_parallel parallel_ = ThreadPool::ProcessParallel();
   std::atomic<uint64_t> fallbacks_{0}, selections_{0};
 };

@@ -37,7 +37,8 @@ const Found& Search() {
         load("cuGetErrorString", &d.cuGetErrorString) && load("cuCtxGetDevice", &d.cuCtxGetDevice) &&
         load("cuCtxPushCurrent_v2", &d.cuCtxPushCurrent) && load("cuCtxPopCurrent_v2", &d.cuCtxPopCurrent) &&
         load("cuDevicePrimaryCtxRetain", &d.cuDevicePrimaryCtxRetain) &&
-        load("cuStreamIsCapturing", &d.cuStreamIsCapturing) && load("cuStreamSynchronize", &d.cuStreamSynchronize);
+        load("cuStreamIsCapturing", &d.cuStreamIsCapturing) && load("cuStreamSynchronize", &d.cuStreamSynchronize) &&
+        load("cuMemGetInfo_v2", &d.cuMemGetInfo);
     if (!complete) f->why = "libcuda.so.1 lacks functions that every driver from 410 on has";
     return f;
   }();
@@ -76,6 +77,12 @@ int CurrentCudaDevice() {
   const CudaDriver* driver = FindCudaDriver();
   int device = -1;
   return driver && driver->cuCtxGetDevice(&device) == 0 ? device : -1;
+}
+
+int64_t FreeCudaBytes(int device) {
+  size_t free = 0, total = 0;
+  if (device < 0 || CurrentCudaDevice() != device) return -1;
+  return FindCudaDriver()->cuMemGetInfo(&free, &total) == 0 ? int64_t(free) : -1;
 }
 
 bool CudaStreamIsCapturing(void* stream) {

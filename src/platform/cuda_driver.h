@@ -32,6 +32,7 @@ struct CudaDriver {
   int (*cuDevicePrimaryCtxRetain)(Context*, int) = nullptr;
   int (*cuStreamIsCapturing)(void*, int*) = nullptr;
   int (*cuStreamSynchronize)(void*) = nullptr;
+  int (*cuMemGetInfo)(size_t* free, size_t* total) = nullptr;
 
   std::string ErrorText(const char* function, int error) const;
 };
@@ -42,6 +43,9 @@ const CudaDriver* FindCudaDriver(std::string* why = nullptr);
 
 // The ordinal of the calling thread's current device; -1: none, or no driver.
 LZ_EXPORT int CurrentCudaDevice();
+
+// Bytes that the driver can allocate on a device; -1 if it is not this thread's current one, or there is no driver.
+int64_t FreeCudaBytes(int device);
 
 // True if work on `stream` is being recorded into a graph. If the driver does not answer, true is assumed: what is not
 // known to be safe in a capture does not run in one. The legacy stream (nullptr) cannot be captured.

@@ -12,12 +12,13 @@ namespace {
 using testing::ElementsAre;
 
 // Kernels of norm.rms, each for rows of one width.
-constexpr int64_t kNative = 1028, kHost = 1036, kNativeThenHost = 1044;
+constexpr int64_t kNative = 1028, kHost = 1036, kNativeThenHost = 1044, kLarge = 1052;
 template <int64_t kHidden>
 inline constexpr std::array<Constraint, 1> kOf = {Constraint{"hidden", Rel::kEq, kHidden}};
 
 std::vector<std::string> g_events;
 int32_t Fails(const lz_kernel_args*) { return 7; }
+uint64_t OneGigabyte(const lz_kernel_args*) { return uint64_t{1} << 30; }
 const RunListener kListener = {
     [](const Plan& plan, const Request&) { g_events.push_back("selected " + plan.kernel->id); },
     [](const Plan&, const Request&) { g_events.push_back("fell back"); },
@@ -35,8 +36,10 @@ struct TestCaller : Caller {
   Status BindMemory(const KernelEntry& kernel, const Transforms&, Request& r) {
     g_events.push_back("memory for " + kernel.id);
     BindOutput(r, 0, output);
-    return no_memory ? Status(StatusCode::kInvalidRequest, {.field = "memory"}) : Status();
+    const bool none = no_memory || kernel.id == no_memory_for;
+    return none ? Status(StatusCode::kInvalidRequest, {.field = "memory"}) : Status();
   }
+  bool LacksMemory() { return !no_memory_for.empty(); }
   Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) {
     g_events.push_back("host " + kernel.id);
     return host_fails == StatusCode::kOk ? Status() : Status(host_fails, {.field = kernel.id});
@@ -47,6 +50,7 @@ struct TestCaller : Caller {
   float* output;
   StatusCode host_fails = StatusCode::kOk;
   bool no_memory = false;
+  std::string no_memory_for;  // a kernel whose workspace is not to be had
 };
 
 class CallTest : public testing::Test {
@@ -60,6 +64,11 @@ class CallTest : public testing::Test {
     };
     add({.id = "host.a", .constraints = kOf<kHost>, .strides = Strides::kAny, .call = CallKind::kHost}, "tests");
     add({.id = "fails.b", .constraints = kOf<kNativeThenHost>, .strides = Strides::kAny, .launch = &Fails});
+    add({.id = "large.c",
+         .constraints = kOf<kLarge>,
+         .strides = Strides::kAny,
+         .launch = &Fails,
+         .workspace = &OneGigabyte});
     add({.id = "host.b",
          .constraints = kOf<kNativeThenHost>,
          .strides = Strides::kAny,
@@ -121,6 +130,28 @@ TEST_F(CallTest, EveryObserverHearsOfEveryCall) {
 TEST_F(CallTest, AnErrorOfTheCallersMemoryIsTheCalls) {
   caller.no_memory = true;
   EXPECT_EQ(Call(kNative, caller).parts().field, "memory");
+}
+
+TEST_F(CallTest, WhereTheWorkspaceIsNotToBeHadAnotherKernelRuns) {
+  InlineCache site;
+  int64_t free = int64_t{64} << 30;
+  engine.selector().set_free_memory([&] { return free; });
+  caller.no_memory_for = "none";
+  ASSERT_TRUE(Call(kLarge, caller, &site).ok());  // the control: it is chosen
+  ASSERT_EQ(site.plan->kernel->id, "large.c");
+  g_events.clear();
+  caller.no_memory_for = "large.c";
+  free = int64_t{1} << 20;
+  ASSERT_TRUE(Call(kLarge, caller, &site).ok());
+  EXPECT_EQ(site.plan->kernel->id, "large.c");  // the other choice is this call's
+  ASSERT_EQ(g_events.size(), 4u);
+  EXPECT_EQ(g_events[0] + ", " + g_events[1], "memory for large.c, keeps");
+  EXPECT_NEAR(output[kLarge - 1], 1.0f, 1e-4f);
+  g_events.clear();
+  free = int64_t{64} << 30;  // then nothing else would be chosen
+  EXPECT_EQ(Call(kLarge, caller, &site).parts().field, "memory");
+  EXPECT_EQ(g_events.back(), "restores");
+  engine.selector().set_free_memory(&FreeHostBytes);
 }
 
 TEST_F(CallTest, AHostKernelRuns) {

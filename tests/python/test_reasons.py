@@ -189,6 +189,10 @@ SHIPPED = {  # what provokes the code, and what does not
     ),
     "QUANT_SCALES_REQUIRED": (quantized, lambda: quantized(scale=torch.ones(1))),
     "QUANT_GRANULARITY": (lambda: quantized(scale=torch.ones(4, 1)), lambda: quantized(scale=torch.ones(1))),
+    "JIT_DISABLED": (
+        lambda: shipped("rms_norm", torch.ones(2, 8), kernel="inductor.norm.rms"),
+        lambda: shipped("rms_norm", torch.ones(2, 8), kernel="torch.rms_norm"),
+    ),
     "MEMORY_HEADROOM_EXCEEDED": (lambda: within(10**9), lambda: within(0)),
 }
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import layerzero as lz  # noqa: E402
 from layerzero import _layerzero, backends, errors  # noqa: E402
-from layerzero.host import log  # noqa: E402
+from layerzero.host import log, memory  # noqa: E402
 from layerzero.host.policy import scope_of_context  # noqa: E402
 from layerzero.torch import attach, operators, random, slow_path  # noqa: E402
 from layerzero.torch.slow_path import slow_call  # noqa: E402
@@ -129,6 +129,7 @@ def set_slow(slow):
         random.draw,
         backends.proof.prove,
         backends.begin,
+        memory.free_bytes,
     )
 
 

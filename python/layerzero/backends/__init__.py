@@ -65,6 +65,7 @@ def _register_files() -> None:
         for name in sorted(p.parent.name for p in FOLDER.glob("*/capabilities.json")):
             _once(name, functools.partial(descriptor_of, name))
         _once("references", _references)
+        _once("inductor", _inductor)
         from layerzero.backends.entry_points import in_files
 
         for name, descriptor in in_files():
@@ -114,6 +115,12 @@ def descriptor_of(library: str) -> dict[str, Any]:
 
 def _references() -> dict[str, Any]:
     from layerzero.backends.references import descriptor
+
+    return descriptor()
+
+
+def _inductor() -> dict[str, Any]:
+    from layerzero.backends.inductor.rows import descriptor
 
     return descriptor()
 

@@ -35,6 +35,11 @@ def _keywords(name: str) -> tuple[frozenset[str], bool]:
     return taken, "layout" in taken
 
 
+def knows_strict_mode(name: str) -> bool:
+    """True if the reference computes something else in strict mode."""
+    return "strict" in _keywords(name)[0]
+
+
 # The message of a reference that refuses: a ValueError for values inside a tensor, NotImplementedError for an argument.
 _REFUSAL = re.compile(r"(?P<parameter>\w+): wanted (?P<wanted>.+), got (?P<got>.+)", re.DOTALL)
 # The message of torch for an invalid index.

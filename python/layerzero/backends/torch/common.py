@@ -12,6 +12,8 @@ _kept: dict[tuple[Any, torch.device], torch.Tensor] = {}
 
 def constant(key: Any, device: torch.device, make: Callable[[torch.device], torch.Tensor]) -> torch.Tensor:
     """Returns `make(device)`, cached under (key, device). Every stream may read it: it is complete once cached."""
+    if torch._C._len_torch_dispatch_stack() > 0:
+        return make(device)  # traced: a kept tensor would be a constant of the trace, and a made one has no memory
     kept = _kept.get((key, device))
     if kept is not None:
         return kept

@@ -1,0 +1,222 @@
+"""The thread that compiles recorded calls, one after the other."""
+
+import collections
+import contextlib
+import ctypes
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from layerzero import backends
+from layerzero.backends.inductor import recording, rows
+from layerzero.backends.proof import LONGEST_ERROR
+from layerzero.contracts import host_parameter_names
+from layerzero.errors import KernelRefusedError
+
+MOST_WAITING = 1024  # calls; the oldest ones are given up
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_changed = threading.Condition()
+_waiting: collections.deque[Any] = collections.deque()
+_thread: threading.Thread | None = None
+_known: dict[str, str] = {}  # kernel ids that are ready or being compiled, with their adapters
+
+
+def add(calls: list[Any]) -> None:
+    """Has calls compiled that are not skipped, and that no kernel is being compiled for."""
+    global _thread
+    with _changed:
+        for call in calls:
+            if call.state != "waiting":
+                continue
+            if len(_waiting) == MOST_WAITING:
+                _settle(_waiting.popleft(), "failed", f"more than {MOST_WAITING} calls were waiting")
+            _waiting.append(call)
+        if _waiting and (_thread is None or not _thread.is_alive()):  # a forked child has no thread
+            _thread = threading.Thread(target=_work, name="layerzero compiler", daemon=True)
+            _thread.start()
+
+
+def wait(call: Any, until: float | None) -> None:
+    """Waits until the call has been dealt with, at the latest at `until` of time.monotonic()."""
+    with _changed:
+        while call.state in ("waiting", "compiling"):
+            left = None if until is None else until - time.monotonic()
+            if left is not None and left <= 0:
+                return
+            _changed.wait(left)
+
+
+def _settle(call: Any, state: str, detail: str = "") -> None:
+    with _changed:
+        call.state, call.detail = state, detail
+        _changed.notify_all()
+
+
+def _work() -> None:
+    """Ends when nothing is waiting."""
+    while True:
+        with _changed:
+            if not _waiting:
+                return
+            call = _waiting.popleft()
+        _settle(call, "compiling")
+        begin = time.perf_counter()
+        try:
+            state, detail = _ready(call), ""
+        except BaseException as error:  # a compiler's errors are of any class
+            text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            state, detail = "failed", text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
+        call.seconds = time.perf_counter() - begin
+        _settle(call, state, detail)
+
+
+def _ready(call: Any) -> str:
+    """Compiles what serves the call now or, if that cannot be traced, the operation's reference."""
+    if call.kernel_id not in _known:
+        try:
+            function = compiled(call)
+        except Exception:
+            reference = recording.reference_of(call.name, call.operation)
+            if call.eager.kernel_id == reference.kernel_id:
+                raise
+            call.eager, function = reference, compiled(dataclasses.replace(call, eager=reference))
+        adapter = f"layerzero.compiled:{call.kernel_id}"
+        backends.add_function(adapter, function, rows.compiled(call, adapter))
+        _known[call.kernel_id] = adapter
+    return "ready"
+
+
+def compiled(call: Any) -> Callable[..., Any]:
+    """Returns a function of a kernel's arguments that runs what Inductor makes of the call's eager kernel.
+
+    It is traced with tensors that have no values, so nothing depends on what they hold, and it has run once, so that
+    what Triton tunes at the first run is done.
+    """
+    import torch
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._inductor import standalone_compile
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.utils import _pytree
+
+    names = host_parameter_names(call.name)
+    given = list(call.tensors)
+    form: Any = None
+
+    def expression(*tensors: torch.Tensor) -> list[torch.Tensor]:
+        nonlocal form
+        values = call.scalars | dict(zip(given, tensors, strict=True))
+        arguments = [values.get(name) for name in names]
+        result = call.eager.function(*arguments, *([call.layout] if call.layout is not None else []))
+        outputs, form = _pytree.tree_flatten(result)
+        return outputs
+
+    with _away_from_captures(call.device), torch.no_grad():
+        examples = [_example(torch, call, facts) for facts in call.tensors.values()]
+        if call.free:
+            traced, mode = _with_free_axes(call, examples)
+            with enable_python_dispatcher(), mode:  # without it torch has no shapes of some functions for symbols
+                graph = make_fx(expression, tracing_mode="real")(*traced)
+            run = standalone_compile(graph, traced, dynamic_shapes="from_graph", options={"config_patches": _options()})
+            fits = _guards(mode.shape_env, traced)
+        else:
+            graph = make_fx(expression, tracing_mode="fake")(*examples)
+            inputs: Any = {"dynamic_shapes": "from_example_inputs", "options": {"config_patches": _options()}}
+            run = standalone_compile(graph, examples, **inputs)
+            wanted = [(facts.shape, facts.strides) for facts in call.tensors.values()]
+            fits = lambda tensors: [(t.shape, t.stride()) for t in tensors] == wanted  # noqa: E731
+        run(*examples)
+        if call.device == "cuda":
+            torch.cuda.current_stream().synchronize()
+    places = [names.index(name) for name in given]
+    scalars = [(i, call.scalars[name]) for i, name in enumerate(names) if name in call.scalars]
+
+    def kernel(*values: Any) -> Any:
+        tensors = [values[i] for i in places]
+        if not fits(tensors) or any(values[i] != value for i, value in scalars):
+            raise KernelRefusedError(
+                call.kernel_id,
+                f"a call with {call.text}, strides and numbers as it was recorded",
+                "another one",
+                "make it inside `with layerzero.compile_references():`",
+            )
+        return _pytree.tree_unflatten(run(*tensors), form)
+
+    return kernel
+
+
+def _with_free_axes(call: Any, examples: list[Any]) -> tuple[list[Any], Any]:
+    """Returns tensors without values whose free axes are symbols, and their mode."""
+    from torch._dynamo.source import ConstantSource
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    traced = []
+    for i, (name, tensor) in enumerate(zip(call.tensors, examples, strict=True)):
+        free = call.free.get(name, ())
+        count = tensor.dim()
+        context = StatelessSymbolicContext(  # type: ignore[var-annotated]
+            dynamic_sizes=[DimDynamic.DUCK if axis in free else DimDynamic.STATIC for axis in range(count)],
+            dynamic_strides=[DimDynamic.INFER_STRIDE] * count,
+            constraint_sizes=[None] * count,
+            constraint_strides=[None] * count,
+        )
+        traced.append(mode.from_tensor(tensor, source=ConstantSource(f"t{i}"), symbolic_context=context))
+    return traced, mode
+
+
+def _guards(shape_env: Any, traced: list[Any]) -> Callable[[list[Any]], bool]:
+    """Returns whether tensors fit what the trace and the compiler assumed: fixed sizes, strides, and relations of sizes."""
+    from torch.fx.experimental.symbolic_shapes import SYMPY_INTERP
+
+    text = shape_env.produce_guards_expression(traced, ignore_static=False) or "True"
+    code, known = compile(text, "<guards of a compiled reference>", "eval"), dict(SYMPY_INTERP)
+    names, ranks = [f"t{i}" for i in range(len(traced))], [t.dim() for t in traced]
+
+    def fits(tensors: list[Any]) -> bool:
+        same = [t.dim() for t in tensors] == ranks
+        return same and bool(eval(code, known, {"L": dict(zip(names, tensors, strict=True))}))  # noqa: S307
+
+    return fits
+
+
+def _example(torch: Any, call: Any, facts: Any) -> Any:
+    """A tensor of ones; integers are 0, which is inside of every table."""
+    dtype = getattr(torch, facts.dtype)
+    tensor = torch.empty_strided(facts.shape, facts.strides, dtype=dtype, device=call.device)
+    if dtype.itemsize > 1 or dtype == torch.bool:
+        return tensor.fill_(1 if dtype.is_floating_point else 0)
+    return tensor.copy_(torch.zeros(facts.shape, dtype=torch.uint8, device=call.device).view(dtype))
+
+
+def _options() -> dict[str, Any]:
+    """Inductor computes as torch's own functions do: divisions and roundings are part of an operation's definition."""
+    from torch._inductor import config
+
+    wanted = {
+        "emulate_precision_casts": True,
+        "eager_numerics.division_rounding": True,
+        "eager_numerics.use_pytorch_libdevice": True,
+        "triton.cudagraphs": False,
+    }
+    known = config.get_config_copy()
+    return {key: value for key, value in wanted.items() if key in known}
+
+
+@contextlib.contextmanager
+def _away_from_captures(device: str) -> Iterator[None]:
+    """On CUDA: works on a stream of its own, and allocates without ending a capture that another thread has begun."""
+    if device != "cuda":
+        yield
+        return
+    import torch
+
+    driver, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(_RELAXED)
+    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            yield
+    finally:
+        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
