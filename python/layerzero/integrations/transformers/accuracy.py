@@ -32,14 +32,13 @@ def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
     except Exception as error:  # whatever a model of unknown code raises
         raise _no_input(error) from error
     if given is None:
-        raise InvalidRequestError(
-            "weights: wanted a model that reads text or images, to tell what they cost; "
-            f"got one of {getattr(model, 'main_input_name', 'unknown input')}: kernelize the part that reads text"
-        )
+        got = f"one of {getattr(model, 'main_input_name', 'unknown input')}"
+        wanted = "a model that reads text or images, to measure what they cost"
+        raise InvalidRequestError("weights", wanted, got, "kernelize the part that reads text")
     if ids is not None:
         _check_ids(ids)
     if ids is not None and not size:
-        raise InvalidRequestError("accuracy_ids: wanted none for a model that reads images, got ids; leave them out")
+        raise InvalidRequestError("accuracy_ids", "none for a model that reads images", "ids", "leave them out")
     if size and ids is None:
         ids = torch.randint(0, size, (1, 64), generator=torch.Generator("cpu").manual_seed(7), device="cpu")
     encoder = given.get("encoder_outputs")
@@ -52,11 +51,9 @@ def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
 def _check_ids(ids: Any) -> None:
     if not isinstance(ids, torch.Tensor) or ids.is_floating_point() or ids.dim() != 2 or ids.shape[0] != 1:
         got = f"shape {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else type(ids).__name__
-        raise InvalidRequestError(
-            f"accuracy_ids: wanted token ids, a tensor of shape (1, n), got {got}; tokenize a text"
-        )
+        raise InvalidRequestError("accuracy_ids", "token ids, a tensor of shape (1, n)", got, "tokenize a text")
     if ids.shape[1] < 2:
-        raise InvalidRequestError(f"accuracy_ids: wanted at least 2 tokens, got {ids.shape[1]}; tokenize a longer text")
+        raise InvalidRequestError("accuracy_ids", "at least 2 tokens", str(ids.shape[1]), "tokenize a longer text")
 
 
 def _vocabulary(model: Any) -> int:

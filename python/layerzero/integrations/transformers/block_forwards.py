@@ -59,9 +59,8 @@ FORWARDS = (linear_forward, conv1d_forward, released_linear_forward, released_em
 def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
     devices = sorted({str(parameter.device) for parameter in model.parameters()} - {"cpu"})
     if devices:
-        raise InvalidRequestError(
-            f"weights: wanted a model on the CPU, got parameters on {', '.join(devices)}; on a GPU leave weights= out"
-        )
+        got = f"parameters on {', '.join(devices)}"
+        raise InvalidRequestError("weights", "a model on the CPU", got, "on a GPU leave weights= out")
     given = accuracy.input_for(model, ids)
     before, unreached = accuracy.first_outcome(model, given)
     mark.report.left |= dict.fromkeys(
@@ -99,10 +98,9 @@ def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
     report = weights.WeightsReport.of(kind, chosen, found, accuracy.compare(before, after, ids))
     report.why_activations = why
     if not report.worse <= max_perplexity_ratio:
-        raise InvalidRequestError(
-            f"weights: wanted a perplexity of at most {max_perplexity_ratio} times the model's own, got {report.worse:.4f}; "
-            f"raise max_perplexity_ratio, or choose another kind than {kind!r}"
-        )
+        wanted = f"a perplexity of at most {max_perplexity_ratio} times the model's own"
+        fix = f"raise max_perplexity_ratio, or choose another kind than {kind!r}"
+        raise InvalidRequestError("weights", wanted, f"{report.worse:.4f}", fix)
     mark.report.weights = report
     if release:
         _release(model, found.weights, report, mark.report.left)
@@ -112,9 +110,10 @@ def _refuse_uncounted(served):
     names = [name for name, module in served.items() if not are_counted(module.weight)]
     if names:
         raise InvalidRequestError(
-            f"weights: wanted parameters whose writes torch counts, got {len(names)} inference tensors, {names[0]}.weight first: "
-            "blocks of them would be used after a write; load or copy the model outside of torch.inference_mode() "
-            "(torch.no_grad() does), or pass release_originals=True"
+            "weights",
+            "parameters whose writes torch counts",
+            f"{len(names)} inference tensors, {names[0]}.weight first: blocks of them would be used after a write",
+            "load or copy the model outside of torch.inference_mode() (torch.no_grad() does), or pass release_originals=True",
         )
 
 

@@ -48,7 +48,7 @@ class ModelPlan:
     def _required(self) -> Any:
         if self._program is None:
             why = self.why_not or self.report.left.get("decoder", "it runs part by part")
-            raise InvalidRequestError(f"plan: wanted a model that runs as one program, got one that does not: {why}")
+            raise InvalidRequestError("plan", "a model that runs as one program", f"one that does not: {why}")
         return self._program.program
 
     def _arguments(self, batch: int, length: int, past: int) -> Any:
@@ -101,7 +101,9 @@ def compile(model: nn.Module, weights: str | None = None, **options: Any) -> Mod
 def dry_run(model: nn.Module, weights: str | None = None, **options: Any) -> ModelPlan:
     """The plan that `compile` would return; the model is afterwards what it was before."""
     if options.get("release_originals"):
-        raise InvalidRequestError("release_originals: wanted none for dry_run, which changes nothing; leave it out")
+        raise InvalidRequestError(
+            "release_originals", "none for dry_run, which changes nothing", "True", "leave it out"
+        )
     if is_kernelized(model):
         return _plan(model, kernelize(model, weights, **options))
     try:

@@ -6,6 +6,7 @@ import torch
 from transformers import AttentionInterface
 
 from layerzero import _layerzero
+from layerzero.errors import InvalidRequestError
 
 PREFIX = "paged|"
 PAGED = f"{PREFIX}layerzero"
@@ -31,7 +32,7 @@ def paged_attention(module, query, key, value, cache, scaling, sliding_window, s
     There is no mask: row i of a sequence sees the keys of the sequence up to its own, by cu_seq_lens_q and cu_seq_lens_k.
     """
     if arguments.get("block_table") is not None:
-        raise ValueError("layerzero attention: block tables are not taken; set max_blocks_per_request=0")
+        raise InvalidRequestError("attention: block_table", "none", "a table", "set max_blocks_per_request=0")
     window = sliding_window or getattr(module, "sliding_window", None)
     key, value, offsets = _update(module, key, value, cache, arguments, window)
     out = _ragged_attention(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from layerzero import _layerzero
-from layerzero.errors import InvalidRequestError
+from layerzero.errors import InvalidRequestError, WrongTypeError
 from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import (
     block_forwards,
@@ -293,7 +293,7 @@ def kernelize(
     around one is kernelized again as a whole.
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"kernelize: wanted a torch.nn.Module, got {type(model).__name__}")
+        raise WrongTypeError("kernelize", "a torch.nn.Module", type(model).__name__)
     check_weights(weights, activations)
     asked = (weights, activations, release_originals)
     if weights is None:
@@ -308,10 +308,8 @@ def kernelize(
                 model.__dict__[_MARK].report.start_counting()
             model.__dict__[_MARK].asked = asked
         elif weights is not None and model.__dict__[_MARK].asked != asked:
-            raise InvalidRequestError(
-                f"weights: wanted (weights, activations, release_originals) as the model is kernelized with, "
-                f"{model.__dict__[_MARK].asked}, got {asked}; unkernelize it first"
-            )
+            wanted = f"(weights, activations, release_originals) as the model is kernelized with, {model.__dict__[_MARK].asked}"
+            raise InvalidRequestError("weights", wanted, str(asked), "unkernelize it first")
         return model.__dict__[_MARK].report
 
 
@@ -323,9 +321,7 @@ def _refuse_without_weights(activations, accuracy_ids, max_perplexity_ratio, rel
         "release_originals": release_originals,
     }
     for name in (name for name, is_given in given.items() if is_given):
-        raise InvalidRequestError(
-            f"{name}: wanted weights= as well, got none; the model's own parameters need no {name}"
-        )
+        raise InvalidRequestError(name, "weights= as well", "none", f"the model's own parameters need no {name}")
 
 
 def _kernelize(model):

@@ -11,8 +11,10 @@ from layerzero.integrations.transformers.blocks import GROUP, BlockWeight
 
 def _refuse(what: str) -> NoReturn:
     raise ReleasedWeightError(
-        f"weights: wanted the values of a parameter for {what}, got one that kernelize(release_originals=True) has "
-        "released; call the model under torch.no_grad() or inference_mode(), or load it again without release_originals"
+        "weights",
+        f"the values of a parameter for {what}",
+        "one that kernelize(release_originals=True) has released",
+        "call the model under torch.no_grad() or inference_mode(), or load it again without release_originals",
     )
 
 
@@ -72,10 +74,8 @@ def apply_or_refuse(self, function: Any, recurse: bool = True) -> nn.Module:
 def refuse_if_released(model: nn.Module, what: str) -> None:
     names = [name for name, parameter in model.named_parameters() if type(parameter) is ReleasedParameter]
     if names:
-        raise ReleasedWeightError(
-            f"{what}: wanted a model with its own parameters, got one whose {names[0]} and {len(names) - 1} more were "
-            "released by kernelize(release_originals=True); load it again"
-        )
+        released = f"{names[0]} and {len(names) - 1} more were released by kernelize(release_originals=True)"
+        raise ReleasedWeightError(what, "a model with its own parameters", f"one whose {released}", "load it again")
 
 
 class BlockRows:

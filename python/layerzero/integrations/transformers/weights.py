@@ -44,7 +44,7 @@ _FILE_NAMES = {
 def _blocks(weight: torch.Tensor) -> torch.Tensor:
     n, k = weight.shape
     if k % 32:
-        raise InvalidRequestError(f"weights: wanted rows of a multiple of 32 values, got {k}; leave this layer out")
+        raise InvalidRequestError("weights", "rows of a multiple of 32 values", str(k), "leave this layer out")
     return weight.float().reshape(n, k // 32, 32)
 
 
@@ -139,10 +139,8 @@ def _from_its_file(model: nn.Module, linears: Mapping[str, Weighted]) -> dict[st
 def _path_of(model: nn.Module) -> str:
     path = getattr(model, "_gguf_path", None)
     if path is None:
-        raise InvalidRequestError(
-            "weights: wanted a model that layerzero.models.gguf.load has read from a .gguf file for 'gguf', got another; "
-            "load it from its file, or pass 'int8' or 'int4'"
-        )
+        wanted = "a model that layerzero.models.gguf.load has read from a .gguf file for 'gguf'"
+        raise InvalidRequestError("weights", wanted, "another", "load it from its file, or pass 'int8' or 'int4'")
     return path
 
 
