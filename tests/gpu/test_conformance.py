@@ -11,8 +11,6 @@ from fnmatch import fnmatchcase
 import conformance_calls as calls
 import layerzero as lz
 import pytest
-import torch
-from layerzero.backends.flashinfer import plans
 from layerzero.contracts import contracts
 from layerzero.inspection import kernel_rows
 from operation_cases import as_tuple, lines
@@ -20,22 +18,11 @@ from operation_cases import as_tuple, lines
 LOST = ("device-side assert", "illegal memory access", "misaligned address", "unspecified launch failure")
 
 
-def on_device(tensor):
-    """A tensor of a case with its whole memory, strides and offset."""
-    if tensor.numel() == 0:
-        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
-    memory = torch.tensor([], dtype=tensor.dtype).set_(tensor.untyped_storage()).cuda()
-    moved = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-    if moved.dtype in (torch.int32, torch.int64):
-        plans.read_tables(moved)  # kernels with plans refuse tables that were not read
-    return moved
-
-
 def call(name, line, kernel):
     """Strict mode leaves out rows that say that a hidden NaN may show, where a case has one."""
     special = kernel in declared_to_show(name) and any(text in line for text in ("nan", "inf"))
     with lz.policy(strict_mode=special):
-        result = calls.call_door(name, line, kernel, place=on_device)
+        result = calls.call_door(name, line, kernel, place=calls.on_device)
     moved = tuple(None if t is None else t.cpu() for t in as_tuple(result))
     return moved if isinstance(result, tuple) else moved[0]
 
@@ -44,11 +31,6 @@ def call(name, line, kernel):
 def declared_to_show(name):
     rules = ((k["kernel_id"], k["constraints"]) for k in kernel_rows(name))
     return {kernel for kernel, rows in rules if any(c["field"] == "policy.strict_mode" for c in rows)}
-
-
-@functools.cache
-def numerics_of(name):
-    return {k["kernel_id"]: k["numerics"] for k in kernel_rows(name)}
 
 
 def kernels_of(name, globs=()):
@@ -78,7 +60,7 @@ def test_every_kernel_of_the_device_agrees_with_fp64(name, record_property, pyte
             ran[kernel] += 1
             failures += [
                 f"{kernel}: {line}\n    {text}"
-                for text in calls.problems(name, line, result, numerics_of(name)[kernel])
+                for text in calls.problems(name, line, result, calls.numerics_of(name)[kernel])
             ]
     record_property("pairs", json.dumps(ran))
     record_property("failed", len(failures))

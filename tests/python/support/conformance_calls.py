@@ -1,9 +1,13 @@
 """A line of the conformance cases as a call through the binding, and its result against the FP64 reference of the engine."""
 
+import functools
+
 import layerzero
 import torch
 from layerzero import _layerzero as binding
+from layerzero.backends.flashinfer import plans
 from layerzero.contracts import condition, contracts, present_outputs
+from layerzero.inspection import kernel_rows
 from operation_cases import arguments_of
 
 
@@ -54,3 +58,20 @@ def call_door(name, line, kernel, place=None):
     while positional and positional[0] in named:
         values.append(named.pop(positional.pop(0)))
     return with_written(name, binding.ops[name](*values, **named), arguments)
+
+
+def on_device(tensor):
+    """A tensor of a case with its whole memory, strides and offset."""
+    if tensor.numel() == 0:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cuda")
+    memory = torch.tensor([], dtype=tensor.dtype).set_(tensor.untyped_storage()).cuda()
+    moved = memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+    if moved.dtype in (torch.int32, torch.int64):
+        plans.read_tables(moved)  # kernels with plans refuse tables that were not read
+    return moved
+
+
+@functools.cache
+def numerics_of(name):
+    """The numerics class of each kernel of an operation."""
+    return {k["kernel_id"]: k["numerics"] for k in kernel_rows(name)}
