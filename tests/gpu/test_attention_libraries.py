@@ -15,7 +15,9 @@ from layerzero.errors import CudaGraphUnsafeError
 from library_rows import rows
 from library_signatures import SIGNATURES
 
-BACKENDS = ("flash_attn", "flash_attn_3", "vllm_fa2", "vllm_fa3", "flash_mla", "vllm_flash_mla", "flashinfer")
+BACKENDS = (
+    "flash_attn", "flash_attn_3", "flash_attn_4", "vllm_fa2", "vllm_fa3", "flash_mla", "vllm_flash_mla", "flashinfer",
+)  # fmt: skip
 HEADS = (8, 2)
 DENSE = [(1, 64, 64), (2, 64, 64), (1, 130, 300), (2, 33, 257), (1, 1, 700), (3, 1, 129), (1, 300, 300)]
 OPTIONS = [

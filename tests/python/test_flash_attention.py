@@ -12,7 +12,7 @@ from conformance_calls import problems  # noqa: E402
 from library_rows import adapter_of, failures_of, installed, rows, served  # noqa: E402
 from operation_cases import cases  # noqa: E402
 
-BACKENDS = ("flash_attn", "flash_attn_3", "vllm_fa2", "vllm_fa3")
+BACKENDS = ("flash_attn", "flash_attn_3", "flash_attn_4", "vllm_fa2", "vllm_fa3")
 LATENT = ("flash_mla", "vllm_flash_mla")
 
 

@@ -126,6 +126,28 @@ def vllm(a):
     return varlen(a, torch.inf if a["fa_version"] == 2 else -torch.inf)
 
 
+def cute_how(a):
+    """FlashAttention 4: None is a side of a window that hides nothing; sinks are in the output and in the lse."""
+    assert all(side is None or side >= 0 for side in a["window_size"])
+    window = [-1 if side is None else side for side in a["window_size"]]
+    sinks = a["learnable_sink"]
+    assert sinks is None or sinks.is_contiguous()
+    return a["softmax_scale"], a["causal"], window, a["softcap"], None, sinks, -torch.inf
+
+
+def cute_dense(a):
+    found = [one(*x, *cute_how(a)) for x in zip(a["q"], a["k"], a["v"], strict=True)]
+    output, lse = (torch.stack(x) for x in zip(*found, strict=True))
+    return output, lse if a["return_lse"] else None
+
+
+def cute_varlen(a):
+    assert (a["page_table"] is None) == (a["seqused_k"] is None) != (a["cu_seqlens_k"] is None)
+    places = a["cu_seqlens_q"], a["k"], a["v"], a["cu_seqlens_k"], a["seqused_k"], a["page_table"]
+    output, lse = packed(a["q"], sequences_of(a, *places), cute_how(a))
+    return output, lse if a["return_lse"] else None
+
+
 def flash_mla(a):
     assert a["tile_scheduler_metadata"] == "new" and a["k_cache"].shape[2] == 1 and not a["causal"]
     assert a["block_table"].dtype == a["cache_seqlens"].dtype == torch.int32
@@ -162,6 +184,7 @@ def modules():
             flash_attn_varlen_func=lambda a: varlen(a, -torch.inf),
             flash_attn_with_kvcache=kvcache_3,
         ),
+        _module("flash_attn.cute", flash_attn_func=cute_dense, flash_attn_varlen_func=cute_varlen),
         _module(vllm_name, flash_attn_varlen_func=vllm),
         _module("flash_mla", flash_mla_with_kvcache=flash_mla),
         _module("vllm.third_party.flashmla.flash_mla_interface", flash_mla_with_kvcache=flash_mla),
