@@ -56,6 +56,20 @@ SIGNATURES = {
         "seqlen_k_per_split=None, disable_scheduler_metadata=False, gather_bwd_recompute_p=False, "
         "gather_bwd_token_chunk=None"
     ),
+    # nvidia-cudnn-frontend 1.32, without self; parameters of sdpa in any order, by name
+    "cudnn:pygraph.tensor": (
+        "dim, stride=None, data_type=None, is_virtual=False, is_pass_by_value=False, ragged_offset=None, "
+        "reordering_type=None, name='', uid=None, ragged_offset_multiplier=1, alignment_value=1"
+    ),
+    "cudnn:pygraph.sdpa": (
+        "*, q, k, v, attn_scale=None, bias=None, use_alibi_mask=False, use_padding_mask=False, seq_len_q=None, "
+        "seq_len_kv=None, diagonal_alignment=None, diagonal_band_left_bound=None, diagonal_band_right_bound=None, "
+        "dropout=None, rng_dump=None, paged_attention_k_table=None, paged_attention_v_table=None, "
+        "paged_attention_max_seq_len_kv=None, max_total_seq_len_q=None, max_total_seq_len_kv=None, "
+        "compute_data_type=None, name='', generate_stats=None, implementation=None, score_max=None, "
+        "score_sum_exp=None, sink_token=None, unfuse_fma=False, cu_seq_len_q=None, cu_seq_len_kv=None, "
+        "stats_use_log2=False"
+    ),
     # vllm 0.25
     "vllm.vllm_flash_attn.flash_attn_interface:flash_attn_varlen_func": (
         "q, k, v, max_seqlen_q, cu_seqlens_q, max_seqlen_k, cu_seqlens_k=None, seqused_k=None, q_v=None, "
