@@ -250,6 +250,38 @@ def test_a_reference_that_differs_in_strict_mode_is_not_used_there():
     assert "policy.strict_mode" not in fields
 
 
+@pytest.mark.parametrize(("device", "length"), [("h100", 6), ("b200", 7)])
+def test_recorder_and_kernel_take_calls_of_a_gpu(device, length):
+    """On a simulated device, as nothing runs there: no rule of the platform refuses them."""
+    x, table = torch.randn(2, length, 4, 64), torch.randn(length, 64)
+
+    def found():
+        with lz.policy(**EAGER):
+            return {
+                c.kernel_id: c
+                for c in lz.explain("rope", x, table, table, device=device, capturing=capturing).candidates
+            }
+
+    capturing = False
+    with lz.policy(**EAGER), lz.compile_references() as compiled:
+        lz.rope(x, table, table)
+        assert found()["inductor.recorder.posenc.rope"].admissible
+        capturing = True
+        assert not found()["inductor.recorder.posenc.rope"].admissible
+    compiled.wait(240)
+    (call,) = compiled._calls.values()
+    on_gpu = recording.Call(
+        **{f: getattr(call, f) for f in ("name", "operation", "layout", "tensors", "scalars", "eager")}, device="cuda"
+    )
+    adapter = "tests.on_gpu"
+    backends.add_function(adapter, len, rows.compiled(on_gpu, adapter))
+    try:
+        one = found()[on_gpu.kernel_id]
+        assert one.admissible, one.reasons
+    finally:
+        backends.remove_function(adapter)
+
+
 def test_every_operation_that_writes_nothing_has_a_row():
     known = {k["kernel_id"] for k in json.loads(_layerzero.kernels(None))}
     for contract in contracts().values():

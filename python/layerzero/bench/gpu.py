@@ -257,7 +257,12 @@ def measure(case: Case, rounds: int, device: str = "cuda") -> list[Ranking]:
     return found
 
 
-_HEADS = {"supports_gqa": True, "supports_causal": True, "max_head_dim": 1024}
+def _facts(operation: str) -> dict[str, Any]:
+    """What a kernel of heads has to declare, so that it takes every call."""
+    axes = set(contracts()[operation]["axes"])
+    facts: dict[str, Any] = {"supports_gqa": True} if {"h_q", "h_kv"} <= axes else {}
+    facts |= {"max_head_dim": 1024} if {"d_qk", "d_v"} <= axes else {}
+    return facts | ({"supports_causal": True} if operation == "attention" else {})
 
 
 def routing(case: Case, device: str = "cuda", loops: int = 300) -> float:
@@ -274,8 +279,7 @@ def routing(case: Case, device: str = "cuda", loops: int = 300) -> float:
     try:
         dtypes = {str(t.dtype).removeprefix("torch.") for t in arguments.values() if isinstance(t, torch.Tensor)}
         layouts = tuple(contracts()[case.operation]["layouts"]) or ("BSHD",)
-        facts = _HEADS if case.operation == "attention" else {}
-        facts = facts | ({"max_sm": 999} if report.device.platform == "cuda" else {})
+        facts = _facts(case.operation) | ({"max_sm": 999} if report.device.platform == "cuda" else {})
         how = {"supported_dtypes": dtypes, "platform": report.device.platform, "requires_layouts": layouts} | facts
         lz.register_kernel(report.operation, kernel, **how)(passes)
         with lz.policy(locks={report.operation: kernel}):

@@ -58,6 +58,9 @@ def _any_call(kernel_id: str, adapter: str, contract: Contract) -> dict[str, Any
         "requires_contiguous": False,
         "requires_last_dim_stride1": False,
         "is_cuda_graph_safe": True,
+        "platform": "any",
+        "min_sm": None,
+        "max_sm": None,
     }
     if {"h_q", "h_kv"} <= set(contract["axes"]):
         row["supports_gqa"] = True
@@ -78,7 +81,7 @@ def compiled(call: Any, adapter: str) -> dict[str, Any]:
     contract = contracts()[call.name]
     row = _any_call(call.kernel_id, adapter, contract)
     first = call.tensors[first_tensor(contract)["name"]]
-    row |= {"dtypes": [first.dtype], "deterministic": call.eager.deterministic, "notes": [call.text]}
+    row |= {"platform": call.device, "dtypes": [first.dtype], "deterministic": call.eager.deterministic, "notes": [call.text]}
     if contract["layouts"]:
         row["requires_layouts"] = [call.layout]
     if call.eager.numerics:
