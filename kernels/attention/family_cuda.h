@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "kernels/attention/problem_cuda.h"
-#include "kernels/prefer.h"
+#include "kernels/spec.h"
 
 namespace lz::attention {
 
@@ -38,27 +38,24 @@ uint64_t TileWorkspace(const lz_kernel_args* args) {
 template <MakeCudaProblem kMake>
 constexpr KernelSpec FewSpec(std::string_view id, std::string_view operation, int32_t priority,
                              std::span<const Constraint> constraints,
-                             std::span<const std::string_view> accepts = kAcceptsAll) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = constraints,
-          .accepts = accepts,
-          .strides = Strides::kLastDimDense,
-          .priority = priority,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .numerics = "fp32",
-          .launch = &LaunchFew<kMake>,
-          .workspace = &FewWorkspace<kMake>};
+                             std::span<const std::string_view> accepts = kAcceptsAll,
+                             std::span<const Preference> preferences = {}) {
+  return CudaSpec(id, &LaunchFew<kMake>,
+                  {.operation = operation,
+                   .constraints = constraints,
+                   .accepts = accepts,
+                   .priority = priority,
+                   .preferences = preferences,
+                   .numerics = "fp32",
+                   .workspace = &FewWorkspace<kMake>});
 }
 // Tiles of rows in 16 bits, by products of matrices.
 template <MakeCudaProblem kMake>
 constexpr KernelSpec TileSpec(std::string_view id, std::string_view operation, int32_t priority,
                               std::span<const Constraint> constraints,
-                              std::span<const std::string_view> accepts = kAcceptsAll) {
-  KernelSpec spec = FewSpec<kMake>(id, operation, priority, constraints, accepts);
+                              std::span<const std::string_view> accepts = kAcceptsAll,
+                              std::span<const Preference> preferences = {}) {
+  KernelSpec spec = FewSpec<kMake>(id, operation, priority, constraints, accepts, preferences);
   spec.dtypes = Mask(DType::kF16, DType::kBF16);
   spec.numerics = "bf16-p";
   spec.launch = &LaunchTiles<kMake>;

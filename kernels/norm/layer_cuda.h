@@ -7,20 +7,6 @@
 
 namespace lz {
 
-template <class T>
-struct LayerRows {
-  const T* x;
-  const T* residual;  // with kResidual: added to x; the rounded sum is stored in `sum` and normalized
-  const T* weight;    // nullptr: 1
-  const T* bias;      // nullptr: 0
-  T* sum;
-  T* out;
-  DeviceRows x_rows, residual_rows;  // out and sum are contiguous
-  int64_t rows, hidden;
-  float eps, offset;
-};
-
-// Of both kernels' rows.
 inline constexpr auto kLayerCudaConstraints = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
@@ -47,7 +33,7 @@ __device__ float SquaresFrom(const Vector<T, kN>& a, float mean) {
   return sum;
 }
 template <class T, int kN>
-__device__ Vector<T, kN> Normalised(const LayerRows<T>& a, const Vector<T, kN>& x, float mean, float scale, int64_t i) {
+__device__ Vector<T, kN> Normalised(const NormRows<T>& a, const Vector<T, kN>& x, float mean, float scale, int64_t i) {
   const Vector<T, kN> gain = VectorOr<T, kN>(a.weight, i, 1.0f), bias = VectorOr<T, kN>(a.bias, i, 0.0f);
   Vector<T, kN> result;
 #pragma unroll
@@ -60,7 +46,7 @@ __device__ Vector<T, kN> Normalised(const LayerRows<T>& a, const Vector<T, kN>& 
 
 template <class T, int kN, int kRowLanes, bool kResidual>
 __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock : kRowLanes)
-    LayerNorm(const LayerRows<T> a) {
+    LayerNorm(const NormRows<T> a) {
   using V = Vector<T, kN>;
   const int n = int(a.hidden / kN);
   constexpr int kHeldInAll = kLayerHeld * kRowLanes;
@@ -115,7 +101,7 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
 }
 
 template <class T, int kN, int kRowLanes, bool kResidual>
-int32_t RunLayer(const LayerRows<T>& a, cudaStream_t stream) {
+int32_t RunLayer(const NormRows<T>& a, cudaStream_t stream) {
   constexpr int kRows = kRowLanes == kWarp ? kNormRowsPerBlock : 1;
   constexpr int64_t kMaxBlocks = 1 << 20;  // with more rows, blocks process several
   const int64_t blocks = (a.rows + kRows - 1) / kRows;
@@ -126,7 +112,7 @@ int32_t RunLayer(const LayerRows<T>& a, cudaStream_t stream) {
 
 // The fewest lanes whose registers hold a row; more of them if there are few rows, for the latency of one.
 template <class T, int kN, bool kResidual>
-int32_t RunLayer(const LayerRows<T>& a, cudaStream_t stream) {
+int32_t RunLayer(const NormRows<T>& a, cudaStream_t stream) {
   const int64_t vectors = a.hidden / kN, each = a.rows < kManyRows ? 1 : kLayerHeld;
   if (vectors <= each * kWarp) return RunLayer<T, kN, kWarp, kResidual>(a, stream);
   if constexpr (kN > 1) {
@@ -138,13 +124,18 @@ int32_t RunLayer(const LayerRows<T>& a, cudaStream_t stream) {
 
 // Selects the width of the accesses.
 template <class T, bool kResidual>
-int32_t LaunchLayer(const LayerRows<T>& a, void* stream) {
+int32_t LaunchLayer(const NormRows<T>& a, void* stream) {
   if (a.rows == 0 || a.hidden == 0) return 0;
   constexpr int kN = kLanes<T>;
-  const bool wide = Aligned(a.x, a.residual, a.weight, a.bias, a.sum, a.out) && a.hidden % kN == 0 &&
-                    a.x_rows.Aligned(kN) && a.residual_rows.Aligned(kN);
-  if (wide) return RunLayer<T, kN, kResidual>(a, static_cast<cudaStream_t>(stream));
+  if (InVectors<kN>(a)) return RunLayer<T, kN, kResidual>(a, static_cast<cudaStream_t>(stream));
   return RunLayer<T, 1, kResidual>(a, static_cast<cudaStream_t>(stream));
+}
+// For f32, f16 and bf16.
+template <bool kResidual>
+int32_t LaunchLayer(const lz_kernel_args* args, const NormIndices& at) {
+  return WithCudaFloat(DTypeOf(args->tensors[at.input]), [&](auto t) {
+    return LaunchLayer<decltype(t), kResidual>(NormRows<decltype(t)>(args, at), args->stream);
+  });
 }
 #endif  // __CUDACC__
 

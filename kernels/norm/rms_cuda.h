@@ -8,17 +8,13 @@
 
 namespace lz {
 
-template <class T>
-struct RmsRows {
-  const T* x;
-  const T* residual;  // with kResidual: added to x; the rounded sum is stored in `sum` and normalized
-  const T* weight;    // nullptr: 1
-  T* sum;
-  T* out;
-  DeviceRows x_rows, residual_rows;  // out and sum are contiguous
-  int64_t rows, hidden;
-  float eps, offset;
-};
+inline constexpr auto kRmsCudaConstraints = std::to_array<Constraint>({
+    kOnCompiledSm,
+    kOnDriver,
+    {"weight.same_dtype", Rel::kEq, 1},
+    {"hidden", Rel::kLe, int64_t{1} << 30},
+});
+inline constexpr std::array<std::string_view, 2> kRmsCudaAccepts = {"weight", "weight_offset"};
 
 #ifdef __CUDACC__
 template <class T, int kN>
@@ -40,7 +36,7 @@ __device__ Vector<T, kN> Scaled(const Vector<T, kN>& a, float scale, const Vecto
 // their registers.
 template <class T, int kN, int kRowLanes, int kHeld, bool kEarly, bool kResidual>
 __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock : kRowLanes)
-    RmsNorm(const RmsRows<T> a) {
+    RmsNorm(const NormRows<T> a) {
   using V = Vector<T, kN>;
   const int n = int(a.hidden / kN);
   constexpr bool kTail = kRowLanes == kMostNormLanes;
@@ -91,7 +87,7 @@ __global__ void __launch_bounds__(kRowLanes == kWarp ? kWarp * kNormRowsPerBlock
 }
 
 template <class T, int kN, int kRowLanes, int kHeld, bool kEarly, bool kResidual>
-int32_t RunRms(const RmsRows<T>& a, cudaStream_t stream) {
+int32_t RunRms(const NormRows<T>& a, cudaStream_t stream) {
   constexpr int kRows = kRowLanes == kWarp ? kNormRowsPerBlock : 1;
   constexpr int64_t kMaxBlocks = 1 << 20;  // with more rows, blocks process several
   const int64_t blocks = (a.rows + kRows - 1) / kRows;
@@ -101,7 +97,7 @@ int32_t RunRms(const RmsRows<T>& a, cudaStream_t stream) {
 }
 
 template <class T, int kN, bool kResidual>
-int32_t RunRms(const RmsRows<T>& a, cudaStream_t stream) {
+int32_t RunRms(const NormRows<T>& a, cudaStream_t stream) {
   const int64_t vectors = a.hidden / kN;
   if (vectors <= 2 * kWarp) return RunRms<T, kN, kWarp, 2, true, kResidual>(a, stream);
   if constexpr (kN > 1) {
@@ -116,13 +112,18 @@ int32_t RunRms(const RmsRows<T>& a, cudaStream_t stream) {
 
 // Selects the width of the accesses.
 template <class T, bool kResidual>
-int32_t LaunchRms(const RmsRows<T>& a, void* stream) {
+int32_t LaunchRms(const NormRows<T>& a, void* stream) {
   if (a.rows == 0 || a.hidden == 0) return 0;
   constexpr int kN = kLanes<T>;
-  const bool wide = Aligned(a.x, a.residual, a.weight, a.sum, a.out) && a.hidden % kN == 0 && a.x_rows.Aligned(kN) &&
-                    a.residual_rows.Aligned(kN);
-  if (wide) return RunRms<T, kN, kResidual>(a, static_cast<cudaStream_t>(stream));
+  if (InVectors<kN>(a)) return RunRms<T, kN, kResidual>(a, static_cast<cudaStream_t>(stream));
   return RunRms<T, 1, kResidual>(a, static_cast<cudaStream_t>(stream));
+}
+// For f32, f16 and bf16.
+template <bool kResidual>
+int32_t LaunchRms(const lz_kernel_args* args, const NormIndices& at) {
+  return WithCudaFloat(DTypeOf(args->tensors[at.input]), [&](auto t) {
+    return LaunchRms<decltype(t), kResidual>(NormRows<decltype(t)>(args, at), args->stream);
+  });
 }
 #endif  // __CUDACC__
 

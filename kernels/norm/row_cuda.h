@@ -6,6 +6,51 @@
 
 namespace lz {
 
+// The numbers of a norm's tensors and scalars in its contract; -1: it has no such tensor.
+struct NormIndices {
+  int input, residual = -1, weight, bias = -1, sum = -1, output, eps, offset;
+};
+
+template <class T>
+struct NormRows {
+  const T* x;
+  const T* residual;  // added to x; the rounded sum is stored in `sum` and normalized
+  const T* weight;    // nullptr: 1
+  const T* bias;      // nullptr: 0
+  T* sum;
+  T* out;
+  DeviceRows x_rows, residual_rows;  // out and sum are contiguous
+  int64_t rows, hidden;
+  float eps, offset;
+
+  NormRows(const lz_kernel_args* args, const NormIndices& at)
+      : x(Of(args, at.input)),
+        residual(Of(args, at.residual)),
+        weight(Of(args, at.weight)),
+        bias(Of(args, at.bias)),
+        sum(Of(args, at.sum)),
+        out(Of(args, at.output)),
+        x_rows(args->tensors[at.input]),
+        rows(NumRows(args->tensors[at.input])),
+        hidden(args->tensors[at.input].shape[args->tensors[at.input].ndim - 1]),
+        eps(float(args->scalars[at.eps].value.f)),
+        offset(float(args->scalars[at.offset].value.f)) {
+    if (residual) residual_rows = DeviceRows(args->tensors[at.residual]);
+  }
+
+ private:
+  static T* Of(const lz_kernel_args* args, int tensor) {
+    return tensor >= 0 && Given(args->tensors[tensor]) ? Data<T>(args->tensors[tensor]) : nullptr;
+  }
+};
+
+// True if every row can be read and written in vectors of kN elements.
+template <int kN, class T>
+bool InVectors(const NormRows<T>& a) {
+  return Aligned(a.x, a.residual, a.weight, a.bias, a.sum, a.out) && a.hidden % kN == 0 && a.x_rows.Aligned(kN) &&
+         a.residual_rows.Aligned(kN);
+}
+
 #ifdef __CUDACC__
 inline constexpr int kNormRowsPerBlock = 4;  // rows per block, one warp each
 inline constexpr int64_t kManyRows = 512;    // from this number of rows on memory is the bottleneck, below it the

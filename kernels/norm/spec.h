@@ -1,7 +1,7 @@
 // The specifications of the CPU norms.
 #pragma once
 
-#include "kernels/cpu_spec.h"
+#include "kernels/spec.h"
 
 namespace lz {
 
@@ -12,10 +12,10 @@ inline constexpr auto kLayerConstraints =
 inline constexpr auto kLayerAccepts = std::to_array<std::string_view>({"weight", "bias", "weight_offset"});
 
 constexpr KernelSpec RmsSpec(std::string_view id, lz_launch_fn launch) {
-  return CpuSpec(id, launch, kRmsAccepts, kRmsConstraints);
+  return CpuSpec(id, launch, {.constraints = kRmsConstraints, .accepts = kRmsAccepts});
 }
 constexpr KernelSpec LayerSpec(std::string_view id, lz_launch_fn launch) {
-  return CpuSpec(id, launch, kLayerAccepts, kLayerConstraints);
+  return CpuSpec(id, launch, {.constraints = kLayerConstraints, .accepts = kLayerAccepts});
 }
 
 }  // namespace lz

@@ -6,11 +6,11 @@
 #include "ops/sampling/topk_topp.h"
 #include "ops/sampling/topp.h"
 #include "tests/cuda_emulation/device.h"
+#include "tests/kernels/kernel_of.h"
 #include "tests/kernels/sampling/sample_testing.h"
 
 namespace lz::kernels {
-extern const KernelFamily kernels_sampling_topk_cuda, ops_sampling_topk_ref, kernels_sampling_topp_cuda,
-    ops_sampling_topp_ref, kernels_sampling_minp_cuda, ops_sampling_minp_ref, kernels_sampling_topk_topp_cuda,
+extern const KernelFamily kernels_sampling_cuda, ops_sampling_topk_ref, ops_sampling_topp_ref, ops_sampling_minp_ref,
     ops_sampling_topk_topp_ref, kernels_sampling_speculative_cuda, ops_sampling_speculative_ref;
 }  // namespace lz::kernels
 
@@ -22,20 +22,26 @@ std::vector<Operation> Calls() {
   using namespace kernels;
   std::vector<Operation> calls;
   for (const int64_t k : {1, 50, 1000}) {
-    calls.push_back(
-        {&ops::sampling_topk::kContract, &kernels_sampling_topk_cuda[0], &ops_sampling_topk_ref[0], {I(k)}});
+    calls.push_back({&ops::sampling_topk::kContract,
+                     &KernelOf(kernels_sampling_cuda, "cuda.sampling.topk"),
+                     &ops_sampling_topk_ref[0],
+                     {I(k)}});
   }
   for (const double p : {0.0, 0.5, 0.95, 1.0}) {
-    calls.push_back(
-        {&ops::sampling_topp::kContract, &kernels_sampling_topp_cuda[0], &ops_sampling_topp_ref[0], {F(p)}});
+    calls.push_back({&ops::sampling_topp::kContract,
+                     &KernelOf(kernels_sampling_cuda, "cuda.sampling.topp"),
+                     &ops_sampling_topp_ref[0],
+                     {F(p)}});
   }
   for (const double p : {0.05}) {
-    calls.push_back(
-        {&ops::sampling_minp::kContract, &kernels_sampling_minp_cuda[0], &ops_sampling_minp_ref[0], {F(p)}});
+    calls.push_back({&ops::sampling_minp::kContract,
+                     &KernelOf(kernels_sampling_cuda, "cuda.sampling.minp"),
+                     &ops_sampling_minp_ref[0],
+                     {F(p)}});
   }
   for (const auto& [k, p] : {std::pair(50, 0.9), {1000, 0.5}}) {
     calls.push_back({&ops::sampling_topk_topp::kContract,
-                     &kernels_sampling_topk_topp_cuda[0],
+                     &KernelOf(kernels_sampling_cuda, "cuda.sampling.topk_topp"),
                      &ops_sampling_topk_topp_ref[0],
                      {I(k), F(p)}});
   }

@@ -3,6 +3,7 @@
 //   output [..., n]    dtype of input
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; formulas in ops/common/activation.h.
 #include "kernels/activation/gated_cuda.h"
+#include "kernels/spec.h"
 #include "ops/activation/gated.h"
 
 namespace lz {
@@ -36,19 +37,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.activation.gated",
-     .operation = "activation.gated",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.activation.gated", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

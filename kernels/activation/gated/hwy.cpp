@@ -9,7 +9,7 @@
 #include "hwy/highway.h"
 #include "kernels/activation/functions.h"
 #include "kernels/activation/gated.h"
-#include "kernels/cpu_spec.h"
+#include "kernels/spec.h"
 #include "ops/activation/gated.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -34,7 +34,8 @@ LZ_HWY_EXPORT(Launch);
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"interleaved", Rel::kEq, 0},
 });
-constexpr std::array kFamily = {CpuSpec("hwy.activation.gated", &LaunchBest, kAcceptsAll, kConstraints)};
+constexpr std::array kFamily = {
+    CpuSpec("hwy.activation.gated", &LaunchBest, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

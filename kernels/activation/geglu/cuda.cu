@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; formulas:
 // arXiv:2002.05202 eq. 5 and arXiv:1606.08415.
 #include "kernels/activation/gated_cuda.h"
+#include "kernels/spec.h"
 #include "ops/activation/geglu.h"
 
 namespace lz {
@@ -19,19 +20,8 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
 constexpr std::array<std::string_view, 1> kAccepts = {"approximate"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.activation.geglu",
-     .operation = "activation.geglu",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.activation.geglu", &Launch, {.constraints = kConstraints, .accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -8,10 +8,10 @@
 
 #include "hwy/highway.h"
 #include "kernels/activation/gated.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
 #include "kernels/simd_math_bf16.h"
+#include "kernels/spec.h"
 #include "ops/activation/geglu.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,7 +39,7 @@ namespace {
 LZ_HWY_EXPORT(Launch);
 
 constexpr std::array<std::string_view, 1> kAccepts = {"approximate"};
-constexpr std::array kFamily = {CpuSpec("hwy.activation.geglu", &LaunchBest, kAccepts)};
+constexpr std::array kFamily = {CpuSpec("hwy.activation.geglu", &LaunchBest, {.accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

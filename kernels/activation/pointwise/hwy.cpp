@@ -7,8 +7,8 @@
 
 #include "hwy/highway.h"
 #include "kernels/activation/functions.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/rows.h"
+#include "kernels/spec.h"
 #include "ops/activation/pointwise.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -3,6 +3,7 @@
 //   output   [..., n]  dtype of gate; may alias gate or up
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; formula from arXiv:2002.05202 eq. 5.
 #include "kernels/activation/gated_cuda.h"
+#include "kernels/spec.h"
 #include "ops/activation/swiglu.h"
 
 namespace lz {
@@ -15,18 +16,7 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.activation.swiglu",
-     .operation = "activation.swiglu",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CudaSpec("cuda.activation.swiglu", &Launch, {.constraints = kConstraints})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

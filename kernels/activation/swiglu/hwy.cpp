@@ -8,10 +8,10 @@
 
 #include "hwy/highway.h"
 #include "kernels/activation/gated.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
 #include "kernels/simd_math_bf16.h"
+#include "kernels/spec.h"
 #include "ops/activation/swiglu.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -4,7 +4,7 @@
 #include "ops/attention/cross.h"
 
 #include "kernels/attention/problem.h"
-#include "kernels/cpu_spec.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -24,7 +24,9 @@ int32_t Launch(const lz_kernel_args* args) { return attention::Run(MakeProblem(a
 uint64_t Workspace(const lz_kernel_args* args) { return attention::WorkspaceOf(MakeProblem(args), args); }
 
 constexpr std::array<std::string_view, 5> kAccepts = {"scale", "attn_mask", "softcap", "sinks", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id) { return CpuSpec(id, &Launch, kAccepts, {}, &Workspace, "fp32"); }
+constexpr KernelSpec Spec(std::string_view id) {
+  return CpuSpec(id, &Launch, {.accepts = kAccepts, .numerics = "fp32", .workspace = &Workspace});
+}
 constexpr auto kFamily = std::to_array<KernelSpec>({
     Spec("hwy.attention.cross.decode"),
     Spec("hwy.attention.cross.prefill"),

@@ -63,9 +63,8 @@ constexpr auto kFamily = std::to_array<KernelSpec>({
                                       attention::kAfterTorchsChoice, kDecodeTileConstraints, kDecodeAccepts),
     attention::TileSpec<&MakeProblem>("cuda.attention.standard.prefill", "attention.standard.prefill",
                                       attention::kAfterFlash, kTileConstraints, kAccepts),
-    Prefer(attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill",
-                                             attention::kAfterFlash, kTileConstraints, kAccepts),
-           kGroupedPreferences),
+    attention::TileSpec<&MakeProblem>("cuda.attention.gqa.prefill", "attention.gqa.prefill", attention::kAfterFlash,
+                                      kTileConstraints, kAccepts, kGroupedPreferences),
 });
 }  // namespace
 }  // namespace lz

@@ -3,8 +3,8 @@
 //   output [b, s_q, h_q, d_v] dtype of query; lse [b, h_q, s_q] f32
 // Deterministic, FP32 throughout (class fp32). Workspace: scratch per worker.
 #include "kernels/attention/problem.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 #include "ops/attention/dense.h"
 
 namespace lz {
@@ -45,7 +45,9 @@ uint64_t Workspace(const lz_kernel_args* args) { return attention::WorkspaceOf(M
 
 constexpr std::array<std::string_view, 8> kAccepts = {"causal",  "scale", "attn_mask",    "window",
                                                       "softcap", "sinks", "alibi_slopes", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id) { return CpuSpec(id, &Launch, kAccepts, {}, &Workspace, "fp32"); }
+constexpr KernelSpec Spec(std::string_view id) {
+  return CpuSpec(id, &Launch, {.accepts = kAccepts, .numerics = "fp32", .workspace = &Workspace});
+}
 constexpr auto kFamily = std::to_array<KernelSpec>({
     Spec("hwy.attention.standard.decode"),
     Spec("hwy.attention.gqa.decode"),

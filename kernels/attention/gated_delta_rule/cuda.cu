@@ -5,6 +5,7 @@
 //   [h_v] f64|f32|f16|bf16     state [b, h_v, d_k, d_v] f32 (read and written)     last axis dense
 // Workspace: none. Deterministic. Safe in graph captures. FP32 throughout. Source: own; arXiv:2412.06464, equation 10.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/attention/gated_delta_rule.h"
 
 namespace lz {
@@ -285,19 +286,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"d_k", Rel::kLe, kMostKeyDim},
     {"d_v", Rel::kLe, int64_t{1} << 24},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.attention.gated_delta_rule",
-     .operation = "attention.gated_delta_rule",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.attention.gated_delta_rule", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

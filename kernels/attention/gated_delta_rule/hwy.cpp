@@ -15,9 +15,9 @@
 
 #include "core/view.h"
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 #include "ops/attention/gated_delta_rule.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -225,7 +225,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"d_k", Rel::kGe, 1},
     {"d_k", Rel::kLe, 256},
 });
-constexpr std::array kFamily = {CpuSpec("hwy.attention.gated_delta_rule", &LaunchBest, kAcceptsAll, kConstraints)};
+constexpr std::array kFamily = {
+    CpuSpec("hwy.attention.gated_delta_rule", &LaunchBest, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

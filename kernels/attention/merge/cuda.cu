@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. FP32 (class fp32). Source: own; arXiv:2307.08691,
 // section 2.3.
 #include "kernels/attention/merge_cuda.h"
+#include "kernels/spec.h"
 #include "ops/attention/merge.h"
 
 namespace lz {
@@ -33,20 +34,8 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints =
     std::to_array<Constraint>({kOnCompiledSm, kOnDriver, {"h * d", Rel::kLe, int64_t{1} << 30}});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.attention.merge",
-     .operation = "attention.merge",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .numerics = "fp32",
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CudaSpec("cuda.attention.merge", &Launch,
+                                         {.constraints = kConstraints, .accepts = kAcceptsAll, .numerics = "fp32"})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. FP32, FP64 for an output in it. Source: own;
 // arXiv:2307.08691, section 2.3.
 #include "kernels/attention/merge_cuda.h"
+#include "kernels/spec.h"
 #include "ops/attention/merge_partials.h"
 
 namespace lz {
@@ -49,19 +50,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"h * d", Rel::kLe, int64_t{1} << 30},
     {"splits", Rel::kLe, int64_t{1} << 30},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.attention.merge.partials",
-     .operation = "attention.merge.partials",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.attention.merge.partials", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -3,7 +3,7 @@
 //   query [b, (1,) h_q, d_qk]  f32|f16|bf16; caches [pages, page_size, h_kv, d] kCaches, last axis dense
 // Invalid index data: fails with 1 before anything is written. Workspace and determinism: as in the dense kernels.
 #include "kernels/attention/pages.h"
-#include "kernels/cpu_spec.h"
+#include "kernels/spec.h"
 #include "ops/attention/block_table.h"
 #include "ops/attention/paged.h"
 
@@ -86,10 +86,18 @@ constexpr std::array<std::string_view, 8> kTableAccepts = {"scale",        "wind
                                                            "alibi_slopes", "k_scale", "v_scale", "return_lse"};
 
 constexpr KernelSpec CsrSpec(std::string_view id) {
-  return CpuSpec(id, &Launch<&CsrProblem>, kCsrAccepts, kCsrConstraints, &Workspace<&CsrProblem>, "fp32");
+  return CpuSpec(id, &Launch<&CsrProblem>,
+                 {.constraints = kCsrConstraints,
+                  .accepts = kCsrAccepts,
+                  .numerics = "fp32",
+                  .workspace = &Workspace<&CsrProblem>});
 }
 constexpr KernelSpec TableSpec(std::string_view id) {
-  return CpuSpec(id, &Launch<&TableProblem>, kTableAccepts, kTableConstraints, &Workspace<&TableProblem>, "fp32");
+  return CpuSpec(id, &Launch<&TableProblem>,
+                 {.constraints = kTableConstraints,
+                  .accepts = kTableAccepts,
+                  .numerics = "fp32",
+                  .workspace = &Workspace<&TableProblem>});
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
     CsrSpec("hwy.attention.standard.decode.paged"),

@@ -6,7 +6,7 @@
 
 #include "kernels/attention/pages.h"
 #include "kernels/attention/sequences.h"
-#include "kernels/cpu_spec.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -81,7 +81,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({{"paged_k_cache.dtype",
 constexpr std::array<std::string_view, 9> kAccepts = {"sm_scale",     "causal",  "window_left", "softcap",   "sinks",
                                                       "alibi_slopes", "k_scale", "v_scale",     "return_lse"};
 constexpr KernelSpec Spec(std::string_view id) {
-  return CpuSpec(id, &Launch, kAccepts, kConstraints, &Workspace, "fp32");
+  return CpuSpec(id, &Launch,
+                 {.constraints = kConstraints, .accepts = kAccepts, .numerics = "fp32", .workspace = &Workspace});
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
     Spec("hwy.attention.standard.prefill.paged"),

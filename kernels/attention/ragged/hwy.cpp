@@ -3,7 +3,7 @@
 // Many sequences run in parallel, few one after another with the threads inside. Invalid offsets: fails with 1 before
 // anything is written. Workspace: scratch per worker. Deterministic.
 #include "kernels/attention/sequences.h"
-#include "kernels/cpu_spec.h"
+#include "kernels/spec.h"
 #include "ops/attention/ragged.h"
 
 namespace {
@@ -80,7 +80,9 @@ uint64_t Workspace(const lz_kernel_args* args) { return attention::WorkspaceOf(M
 
 constexpr std::array<std::string_view, 9> kAccepts = {
     "causal", "scale", "window", "softcap", "sinks", "alibi_slopes", "max_seqlen_q", "max_seqlen_kv", "return_lse"};
-constexpr KernelSpec Spec(std::string_view id) { return CpuSpec(id, &Launch, kAccepts, {}, &Workspace, "fp32"); }
+constexpr KernelSpec Spec(std::string_view id) {
+  return CpuSpec(id, &Launch, {.accepts = kAccepts, .numerics = "fp32", .workspace = &Workspace});
+}
 constexpr auto kFamily = std::to_array<KernelSpec>({
     Spec("hwy.attention.standard.prefill.ragged"),
     Spec("hwy.attention.gqa.prefill.ragged"),

@@ -5,6 +5,7 @@
 // where they leave its range; in FP64 for windows of other than 2 to 4 positions. Source: own.
 #include "kernels/activation/functions_cuda.h"
 #include "kernels/cuda.h"
+#include "kernels/spec.h"
 #include "ops/convolution/causal_conv1d.h"
 
 namespace lz {
@@ -204,19 +205,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"k", Rel::kLe, int64_t{1} << 20},
     {"n", Rel::kLe, int64_t{1} << 20},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.convolution.causal_conv1d",
-     .operation = "convolution.causal_conv1d",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.convolution.causal_conv1d", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -10,10 +10,10 @@
 #include <cmath>
 
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
 #include "kernels/simd_math.h"
+#include "kernels/spec.h"
 #include "ops/convolution/causal_conv1d.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -134,7 +134,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"k", Rel::kLe, 16},
     {"n", Rel::kLe, 16},
 });
-constexpr std::array kFamily = {CpuSpec("hwy.convolution.causal_conv1d", &LaunchBest, kAcceptsAll, kConstraints)};
+constexpr std::array kFamily = {
+    CpuSpec("hwy.convolution.causal_conv1d", &LaunchBest, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic, to the bit of the definition, for products of scales and codes are exact in FP32.
 // Safe in graph captures. Source: own.
 #include "kernels/mlp/linear/gguf/blocks_cuda.h"
+#include "kernels/spec.h"
 #include "ops/dequantize/gguf.h"
 
 namespace lz {
@@ -56,19 +57,9 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver, {"data.alignment", Rel::kGe, 1}});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.dequantize.gguf",
-     .operation = "dequantize.gguf",
-     .platform = Platform::kCuda,
-     .dtypes = Mask(DType::kU8),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.dequantize.gguf", &Launch,
+             {.dtypes = Mask(DType::kU8), .constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

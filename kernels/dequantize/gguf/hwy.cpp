@@ -13,6 +13,7 @@
 #include "hwy/highway.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 #include "ops/dequantize/gguf.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -178,16 +179,8 @@ namespace {
 LZ_HWY_EXPORT(Launch);
 
 constexpr std::array<std::string_view, 2> kAccepts = {"format", "dtype"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.dequantize.gguf",
-     .operation = "dequantize.gguf",
-     .dtypes = Mask(DType::kU8),
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {
+    CpuSpec("hwy.dequantize.gguf", &LaunchBest, {.dtypes = Mask(DType::kU8), .accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -3,6 +3,7 @@
 //   output [..., n] or [..., 2 n]  f32|f16|bf16, contiguous
 // Workspace: none. Deterministic, to the bit of the definition. Safe in graph captures. Source: own.
 #include "kernels/quantize/codes_cuda.h"
+#include "kernels/spec.h"
 #include "ops/dequantize/scaled.h"
 
 namespace lz {
@@ -110,19 +111,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.dequantize",
-     .operation = "dequantize",
-     .platform = Platform::kCuda,
-     .dtypes = ops::kValueDTypes,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CudaSpec(
+    "cuda.dequantize", &Launch, {.dtypes = ops::kValueDTypes, .constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

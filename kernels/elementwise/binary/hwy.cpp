@@ -7,8 +7,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/rows.h"
+#include "kernels/spec.h"
 #include "ops/elementwise/binary.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -95,7 +95,8 @@ LZ_HWY_EXPORT(Launch);
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"other.same_dtype", Rel::kEq, 1},
 });
-constexpr std::array kFamily = {CpuSpec("hwy.elementwise.binary", &LaunchBest, kAcceptsAll, kConstraints)};
+constexpr std::array kFamily = {
+    CpuSpec("hwy.elementwise.binary", &LaunchBest, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

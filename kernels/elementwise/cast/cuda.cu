@@ -2,6 +2,7 @@
 //   input [..., n]  f32|f16|bf16, rows dense     output [..., n]  any of them or f64, contiguous
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; definition in ops/elementwise/cast.h.
 #include "kernels/cuda.h"
+#include "kernels/spec.h"
 #include "ops/elementwise/cast.h"
 
 namespace lz {
@@ -79,19 +80,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.elementwise.cast",
-     .operation = "elementwise.cast",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.elementwise.cast", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -6,8 +6,8 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/rows.h"
+#include "kernels/spec.h"
 #include "ops/elementwise/cast.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -8,6 +8,7 @@
 #include "core/dtype.h"
 #include "core/kernel.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 #include "ops/embedding/lookup.h"
 
 namespace {
@@ -56,16 +57,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return DTypeOf(args->tensors[kInput]) == DType::kI32 ? Run<int32_t>(args) : Run<int64_t>(args);
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.embedding.lookup",
-     .operation = "embedding.lookup",
-     .dtypes = kIndices,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CpuSpec("cpu.embedding.lookup", &Launch, {.dtypes = kIndices, .accepts = kAcceptsAll})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. Source: own. An id outside the table stops the kernel, as
 // torch's does: the host cannot see it without waiting for the device.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/embedding/lookup.h"
 
 namespace lz {
@@ -79,19 +80,9 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.embedding.lookup",
-     .operation = "embedding.lookup",
-     .platform = Platform::kCuda,
-     .dtypes = kIndices,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.embedding.lookup", &Launch,
+             {.dtypes = kIndices, .constraints = kConstraints, .accepts = kAcceptsAll, .priority = kNotYetMeasured})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -36,22 +36,4 @@ uint64_t WorkspaceOf(const lz_kernel_args* args) {
   return uint64_t(NumRows(input) * (input.shape[input.ndim - 1] / 32)) * kBytes;
 }
 
-// numerics: "w4a8-int" with activations in int8.
-constexpr KernelSpec Spec(std::string_view id, DTypeMask dtypes, std::span<const Constraint> constraints,
-                          int32_t priority, NumericsClass numerics, lz_launch_fn launch, lz_workspace_fn workspace,
-                          std::span<const Preference> preferences = {}) {
-  return {.id = id,
-          .operation = "mlp.linear.gguf",
-          .dtypes = dtypes,
-          .constraints = constraints,
-          .accepts = kAccepts,
-          .strides = Strides::kLastDimDense,
-          .priority = priority,
-          .preferences = preferences,
-          .deterministic = true,
-          .numerics = numerics,
-          .launch = launch,
-          .workspace = workspace};
-}
-
 }  // namespace lz::gguf

@@ -6,6 +6,7 @@
 
 #include "core/kernel.h"
 #include "kernels/kv/rows.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -29,16 +30,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({{"key.same_dtype", Rel::kEq, 1}});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.kv.append_paged",
-     .operation = "kv.append_paged",
-     .dtypes = kFloats,
-     .constraints = kConstraints,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CpuSpec("cpu.kv.append_paged", &Launch, {.dtypes = kFloats, .constraints = kConstraints})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

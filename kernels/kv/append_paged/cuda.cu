@@ -4,6 +4,7 @@
 // Writes the caches. Workspace: none. Deterministic where slots differ. Safe in graph captures. A row whose slot is
 // outside the cache is left out: the host cannot see it without waiting for the device.
 #include "kernels/kv/rows_cuda.h"
+#include "kernels/spec.h"
 #include "ops/kv/append_paged.h"
 
 namespace lz {
@@ -19,19 +20,9 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.kv.append_paged",
-     .operation = "kv.append_paged",
-     .platform = Platform::kCuda,
-     .dtypes = ops::kv::kCacheDTypes,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.kv.append_paged", &Launch,
+             {.dtypes = ops::kv::kCacheDTypes, .constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -10,6 +10,7 @@
 #include "hwy/highway.h"
 #include "kernels/kv/rows.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 #include "ops/kv/append_paged.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -120,17 +121,9 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints = std::to_array<Constraint>({{"key.dtype", Rel::kInMask, kF32F16BF16}});
 constexpr std::array<std::string_view, 2> kAccepts = {"k_scale", "v_scale"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.kv.append_paged",
-     .operation = "kv.append_paged",
-     .dtypes = Mask(DType::kI8, DType::kF8E4M3, DType::kF8E5M2),
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CpuSpec(
+    "hwy.kv.append_paged", &Launch,
+    {.dtypes = Mask(DType::kI8, DType::kF8E4M3, DType::kF8E5M2), .constraints = kConstraints, .accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -7,6 +7,7 @@
 #include "core/dtype.h"
 #include "core/kernel.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -36,15 +37,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return narrow ? Run<int32_t, int32_t>(args) : Run<int64_t, int32_t>(args);
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.kv.block_table_update",
-     .operation = "kv.block_table_update",
-     .dtypes = kIndices,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CpuSpec("cpu.kv.block_table_update", &Launch, {.dtypes = kIndices})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -3,6 +3,7 @@
 // Writes the table. Workspace: none. Deterministic. Safe in graph captures. An update outside the table, or of a block
 // that the table's dtype does not hold, is left out: the host cannot see it without waiting for the device.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/kv/block_table_update.h"
 
 namespace lz {
@@ -74,18 +75,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver, {"u", Rel::kLe, 16384}});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.kv.block_table_update",
-     .operation = "kv.block_table_update",
-     .platform = Platform::kCuda,
-     .dtypes = kIndices,
-     .constraints = kConstraints,
-     .strides = Strides::kAny,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CudaSpec("cuda.kv.block_table_update", &Launch,
+                                         {.dtypes = kIndices, .constraints = kConstraints, .strides = Strides::kAny})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -8,6 +8,7 @@
 
 #include "core/kernel.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -31,15 +32,8 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.kv.compact",
-     .operation = "kv.compact",
-     .dtypes = ops::kv::kCacheDTypes,
-     .strides = Strides::kContiguous,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CpuSpec("cpu.kv.compact", &Launch, {.dtypes = ops::kv::kCacheDTypes, .strides = Strides::kContiguous})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

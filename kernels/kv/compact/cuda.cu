@@ -5,6 +5,7 @@
 // is left out, and nobody looks for targets that other pairs name: to see them, the host
 // would have to wait for the device.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/kv/compact.h"
 
 namespace lz {
@@ -69,18 +70,9 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.kv.compact",
-     .operation = "kv.compact",
-     .platform = Platform::kCuda,
-     .dtypes = ops::kv::kCacheDTypes,
-     .constraints = kConstraints,
-     .strides = Strides::kContiguous,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.kv.compact", &Launch,
+             {.dtypes = ops::kv::kCacheDTypes, .constraints = kConstraints, .strides = Strides::kContiguous})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

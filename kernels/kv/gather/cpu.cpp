@@ -6,6 +6,7 @@
 
 #include "core/kernel.h"
 #include "kernels/kv/rows.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -28,15 +29,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.kv.gather",
-     .operation = "kv.gather",
-     .dtypes = ops::kv::kCacheDTypes,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CpuSpec("cpu.kv.gather", &Launch, {.dtypes = ops::kv::kCacheDTypes})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. The row of a slot outside the cache is zeros: to see it,
 // the host would have to wait for the device.
 #include "kernels/kv/rows_cuda.h"
+#include "kernels/spec.h"
 #include "ops/kv/gather.h"
 
 namespace lz {
@@ -18,19 +19,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.kv.gather",
-     .operation = "kv.gather",
-     .platform = Platform::kCuda,
-     .dtypes = ops::kv::kCacheDTypes,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CudaSpec(
+    "cuda.kv.gather", &Launch, {.dtypes = ops::kv::kCacheDTypes, .constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

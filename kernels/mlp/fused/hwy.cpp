@@ -12,7 +12,7 @@
 #include "hwy/highway.h"
 #include "kernels/gemm/feed_forward.h"
 #include "kernels/gemm/hidden_rows.h"
-#include "kernels/gemm/spec.h"
+#include "kernels/spec.h"
 #include "ops/mlp/fused.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -66,7 +66,8 @@ uint64_t Workspace(const lz_kernel_args* args) {
   return uint64_t(kHiddenTileRows * 2 * int64_t(sizeof(void*)) + rows * n * HiddenBytes(DTypeOf(args->tensors[0])));
 }
 
-constexpr std::array kFamily = {GemmSpec("hwy.mlp.fused", "mlp.fused", kF32F16BF16, 60, &LaunchBest, {}, &Workspace)};
+constexpr std::array kFamily = {
+    CpuSpec("hwy.mlp.fused", &LaunchBest, {.accepts = kAcceptsAll, .priority = 60, .workspace = &Workspace})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

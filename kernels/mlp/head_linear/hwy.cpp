@@ -8,9 +8,9 @@
 #include <algorithm>
 
 #include "hwy/highway.h"
-#include "kernels/gemm/spec.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 #include "ops/mlp/head_linear.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -177,7 +177,7 @@ namespace {
 LZ_HWY_EXPORT(Launch);
 
 constexpr std::array kFamily = {
-    GemmSpec("hwy.mlp.head_linear", "mlp.head_linear", kF32F16BF16, 80, &LaunchBest, {}, nullptr, Strides::kAny)};
+    CpuSpec("hwy.mlp.head_linear", &LaunchBest, {.accepts = kAcceptsAll, .strides = Strides::kAny})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

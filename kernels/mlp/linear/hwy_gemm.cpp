@@ -11,8 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/gemm/blocking.h"
 #include "kernels/gemm/hwy_tile.h"
-#include "kernels/gemm/spec.h"
-#include "kernels/prefer.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -41,7 +40,8 @@ constexpr auto kBF16 = std::to_array<Constraint>({{"dtype", Rel::kEq, int64_t(DT
 constexpr auto kPreferences =
     std::to_array<Preference>({{.when = kFewRows, .priority = 80}, {.when = kBF16, .priority = 40}});
 constexpr std::array kFamily = {
-    Prefer(GemmSpec("hwy.mlp.linear.gemm", "mlp.linear", kF32F16BF16, 60, &LaunchBest), kPreferences)};
+    CpuSpec("hwy.mlp.linear.gemm", &LaunchBest,
+            {.operation = "mlp.linear", .accepts = kAcceptsAll, .priority = 60, .preferences = kPreferences})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -10,8 +10,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/gemm/hwy_column_major.h"
-#include "kernels/gemm/spec.h"
-#include "kernels/prefer.h"
+#include "kernels/spec.h"
 #include "ops/mlp/linear.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -86,11 +85,18 @@ constexpr auto kColumnMajor = std::to_array<Constraint>({
     {"bias.last_dim_stride1", Rel::kEq, 1},
 });
 constexpr std::array kFamily = {
-    Prefer(GemmSpec("hwy.mlp.linear.gemm_packed", "mlp.linear", kF32F16BF16, 61, &RowMajorBest, {},
-                    &RowMajorWorkspaceBest),
-           kPreferences),
-    GemmSpec("hwy.mlp.linear.column_major", "mlp.linear", kF32F16BF16, 80, &ColumnMajorBest, kColumnMajor,
-             &ColumnMajorWorkspaceBest, Strides::kAny),
+    CpuSpec("hwy.mlp.linear.gemm_packed", &RowMajorBest,
+            {.operation = "mlp.linear",
+             .accepts = kAcceptsAll,
+             .priority = 61,
+             .preferences = kPreferences,
+             .workspace = &RowMajorWorkspaceBest}),
+    CpuSpec("hwy.mlp.linear.column_major", &ColumnMajorBest,
+            {.operation = "mlp.linear",
+             .constraints = kColumnMajor,
+             .accepts = kAcceptsAll,
+             .strides = Strides::kAny,
+             .workspace = &ColumnMajorWorkspaceBest}),
 };
 }  // namespace
 }  // namespace lz

@@ -4,8 +4,7 @@
 // Workspace: the input in micro-panels of 16 rows (x86_micro_panels.h), which are the right operands of tiles; weights
 // are the left ones, read as they are stored, so that sums are transposed. Deterministic. Source: own. TDPBF16PS sums
 // pairs of products in FP32 and treats denormals as zero.
-#include "kernels/gemm/spec.h"
-#include "kernels/prefer.h"
+#include "kernels/spec.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -97,9 +96,14 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 // A micro-panel of the matrix unit has 16 rows: with half of them x86.mlp.linear.avx512bf16 is faster.
 constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, 8}});
 constexpr auto kPreferences = std::to_array<Preference>({{.when = kFewRows, .priority = kAfterOthers}});
-constexpr std::array kFamily = {
-    Prefer(GemmSpec("x86.mlp.linear.amx", "mlp.linear", Mask(DType::kBF16), 90, &Launch, kConstraints, &Workspace),
-           kPreferences)};
+constexpr std::array kFamily = {CpuSpec("x86.mlp.linear.amx", &Launch,
+                                        {.operation = "mlp.linear",
+                                         .dtypes = Mask(DType::kBF16),
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .priority = 90,
+                                         .preferences = kPreferences,
+                                         .workspace = &Workspace})};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -4,8 +4,7 @@
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as
 // zero. Its rate differs between cores: twice that of f32 FMA on some (then it is faster than hwy.mlp.linear.gemm),
 // half on others.
-#include "kernels/gemm/spec.h"
-#include "kernels/prefer.h"
+#include "kernels/spec.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -94,8 +93,13 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 // x86.mlp.linear.avx512bf16_packed is faster.
 constexpr auto kManyRows = std::to_array<Constraint>({{"rows", Rel::kGt, 32}});
 constexpr auto kPreferences = std::to_array<Preference>({{.when = kManyRows, .priority = kAfterOthers}});
-constexpr std::array kFamily = {Prefer(
-    GemmSpec("x86.mlp.linear.avx512bf16", "mlp.linear", Mask(DType::kBF16), 85, &Launch, kConstraints), kPreferences)};
+constexpr std::array kFamily = {CpuSpec("x86.mlp.linear.avx512bf16", &Launch,
+                                        {.operation = "mlp.linear",
+                                         .dtypes = Mask(DType::kBF16),
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .priority = 85,
+                                         .preferences = kPreferences})};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

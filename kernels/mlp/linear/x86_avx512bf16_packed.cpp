@@ -3,8 +3,7 @@
 //   input  [..., k]  bf16, last dim dense     weight [n, k]  bf16, last or first dim dense
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as zero.
-#include "kernels/gemm/spec.h"
-#include "kernels/prefer.h"
+#include "kernels/spec.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -47,12 +46,21 @@ constexpr auto kRowMajorPreferences = std::to_array<Preference>({{.when = kFewRo
 constexpr auto kFewerRows = std::to_array<Constraint>({{"rows", Rel::kLe, 4}});
 constexpr auto kColumnMajorPreferences = std::to_array<Preference>({{.when = kFewerRows, .priority = kAfterOthers}});
 constexpr std::array kFamily = {
-    Prefer(
-        GemmSpec("x86.mlp.linear.avx512bf16_packed", "mlp.linear", Mask(DType::kBF16), 60, &Launch<false>, kRowMajor),
-        kRowMajorPreferences),
-    Prefer(GemmSpec("x86.mlp.linear.avx512bf16_column_major", "mlp.linear", Mask(DType::kBF16), 85, &Launch<true>,
-                    kColumnMajor, nullptr, Strides::kAny),
-           kColumnMajorPreferences),
+    CpuSpec("x86.mlp.linear.avx512bf16_packed", &Launch<false>,
+            {.operation = "mlp.linear",
+             .dtypes = Mask(DType::kBF16),
+             .constraints = kRowMajor,
+             .accepts = kAcceptsAll,
+             .priority = 60,
+             .preferences = kRowMajorPreferences}),
+    CpuSpec("x86.mlp.linear.avx512bf16_column_major", &Launch<true>,
+            {.operation = "mlp.linear",
+             .dtypes = Mask(DType::kBF16),
+             .constraints = kColumnMajor,
+             .accepts = kAcceptsAll,
+             .strides = Strides::kAny,
+             .priority = 85,
+             .preferences = kColumnMajorPreferences}),
 };
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;

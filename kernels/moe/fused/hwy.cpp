@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/gemm/feed_forward.h"
 #include "kernels/moe/hwy_experts.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -62,17 +63,8 @@ namespace {
 LZ_HWY_EXPORT(Launch);
 LZ_HWY_EXPORT(Workspace);
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.moe.fused",
-     .operation = "moe.fused",
-     .dtypes = kF32F16BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &WorkspaceBest},
-});
+constexpr std::array kFamily = {
+    CpuSpec("hwy.moe.fused", &LaunchBest, {.accepts = kAcceptsAll, .priority = 60, .workspace = &WorkspaceBest})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -12,6 +12,7 @@
 #include "core/kernel.h"
 #include "hwy/highway.h"
 #include "kernels/moe/hwy_expert_column_major.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -50,18 +51,13 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"up_bias.last_dim_stride1", Rel::kEq, 1},
     {"down_bias.last_dim_stride1", Rel::kEq, 1},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.moe.fused_column_major",
-     .operation = "moe.fused",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &WorkspaceBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.moe.fused_column_major", &LaunchBest,
+                                        {.operation = "moe.fused",
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .strides = Strides::kAny,
+                                         .priority = 60,
+                                         .workspace = &WorkspaceBest})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -17,6 +17,7 @@
 #include "hwy/highway.h"
 #include "kernels/gemm/x86_panel_tile.h"
 #include "kernels/moe/hwy_expert_column_major.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -67,18 +68,14 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"up_bias.last_dim_stride1", Rel::kEq, 1},
     {"down_bias.last_dim_stride1", Rel::kEq, 1},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "x86.moe.fused_avx512bf16_column_major",
-     .operation = "moe.fused",
-     .dtypes = Mask(DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 70,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &WorkspaceBest},
-});
+constexpr std::array kFamily = {CpuSpec("x86.moe.fused_avx512bf16_column_major", &LaunchBest,
+                                        {.operation = "moe.fused",
+                                         .dtypes = Mask(DType::kBF16),
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .strides = Strides::kAny,
+                                         .priority = 70,
+                                         .workspace = &WorkspaceBest})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -10,7 +10,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/gemm/feed_forward.h"
-#include "kernels/gemm/spec.h"
+#include "kernels/spec.h"
 #include "ops/moe/grouped_gemm.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -67,7 +67,8 @@ uint64_t Workspace(const lz_kernel_args* args) {
 }
 
 constexpr std::array kFamily = {
-    GemmSpec("hwy.moe.grouped_gemm", "moe.grouped_gemm", kF32BF16, 60, &LaunchBest, {}, &Workspace)};
+    CpuSpec("hwy.moe.grouped_gemm", &LaunchBest,
+            {.dtypes = kF32BF16, .accepts = kAcceptsAll, .priority = 60, .workspace = &Workspace})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -13,6 +13,7 @@
 #include "core/kernel.h"
 #include "core/view.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -134,17 +135,9 @@ int32_t Launch(const lz_kernel_args* args) {
 
 constexpr auto kConstraints = std::to_array<Constraint>({{"experts", Rel::kLe, kMostExperts}});
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.moe.route",
-     .operation = "moe.route",
-     .dtypes = kFloats,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CpuSpec("cpu.moe.route", &Launch,
+            {.dtypes = kFloats, .constraints = kConstraints, .accepts = kAcceptsAll, .strides = Strides::kAny})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -3,6 +3,7 @@
 //   weights [..., k] f32, expert_ids [..., k] i32
 // At most 512 experts in at most 32 groups. Workspace: none. Deterministic. Safe in graph captures. Source: own.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/moe/route.h"
 
 namespace lz {
@@ -172,19 +173,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"num_groups", Rel::kLe, kWarp},
     {.field = "scoring", .rel = Rel::kInSet, .set = kScorings},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.moe.route",
-     .operation = "moe.route",
-     .platform = Platform::kCuda,
-     .dtypes = kFloats,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.moe.route", &Launch, {.dtypes = kFloats, .constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -4,6 +4,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. Source: own. FP32 sums. A length outside [0, s] counts as the
 // nearest inside: the host cannot see it without waiting for the device.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/pooling/sequence.h"
 
 namespace lz {
@@ -109,19 +110,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.pooling.sequence",
-     .operation = "pooling.sequence",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.pooling.sequence", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -2,6 +2,7 @@
 //   slopes [h]  f32|f16|bf16, any stride     bias [h, s_q, s_kv]  of their dtype, contiguous
 // Workspace: none. Deterministic. Safe in graph captures. Source: own. FP32, rounded once.
 #include "kernels/cuda.h"
+#include "kernels/spec.h"
 #include "ops/posenc/alibi.h"
 
 namespace lz {
@@ -64,19 +65,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.posenc.alibi",
-     .operation = "posenc.alibi",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.posenc.alibi", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

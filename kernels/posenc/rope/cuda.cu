@@ -7,6 +7,7 @@
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; formula from arXiv:2104.09864 eq. 34.
 // FP32 arithmetic, rounded once; 16-byte accesses where addresses, strides and widths allow, single elements otherwise.
 #include "kernels/cuda.h"
+#include "kernels/spec.h"
 #include "ops/posenc/rope.h"
 
 namespace lz {
@@ -160,19 +161,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"h * d", Rel::kLe, int64_t{1} << 30},
 });
 constexpr auto kAccepts = std::to_array<std::string_view>({"position_ids", "inverse", "rotary_dim"});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.posenc.rope",
-     .operation = "posenc.rope",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.posenc.rope", &Launch, {.constraints = kConstraints, .accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

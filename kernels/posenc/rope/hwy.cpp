@@ -14,10 +14,10 @@
 #include <type_traits>
 
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 #include "ops/common/rope.h"
 #include "ops/posenc/rope.h"
 
@@ -203,7 +203,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"cos.dtype", Rel::kInMask, kF32F16BF16},
 });
 constexpr auto kAccepts = std::to_array<std::string_view>({"position_ids", "inverse", "rotary_dim"});
-constexpr std::array kFamily = {CpuSpec("hwy.posenc.rope", &LaunchBest, kAccepts, kConstraints)};
+constexpr std::array kFamily = {
+    CpuSpec("hwy.posenc.rope", &LaunchBest, {.constraints = kConstraints, .accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

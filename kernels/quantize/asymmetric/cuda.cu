@@ -3,6 +3,7 @@
 //   scale f32, zero_point i32: one for each index of the first axis, or for each group of the last one
 // Workspace: none. Deterministic, to the bit of the definition. Safe in graph captures. Source: own.
 #include "kernels/quantize/codes_cuda.h"
+#include "kernels/spec.h"
 #include "ops/quantize/asymmetric.h"
 
 namespace lz {
@@ -169,17 +170,11 @@ constexpr auto kGroupAccepts = std::to_array<std::string_view>({"group_size", "b
 
 constexpr KernelSpec Row(std::string_view id, std::span<const Constraint> constraints,
                          std::span<const std::string_view> accepts, lz_launch_fn launch) {
-  return {.id = id,
-          .operation = "quantize.asymmetric",
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = constraints,
-          .accepts = accepts,
-          .strides = Strides::kContiguous,
-          .priority = 80,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .launch = launch};
+  return CudaSpec(id, launch,
+                  {.operation = "quantize.asymmetric",
+                   .constraints = constraints,
+                   .accepts = accepts,
+                   .strides = Strides::kContiguous});
 }
 constexpr auto kFamily = std::to_array<KernelSpec>({
     Row("cuda.quantize.asymmetric.rows", kFirstAxis, kRowAccepts, &LaunchRows),

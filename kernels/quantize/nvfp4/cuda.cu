@@ -6,6 +6,7 @@
 #include <cfloat>
 
 #include "kernels/quantize/codes_cuda.h"
+#include "kernels/spec.h"
 #include "ops/quantize/nvfp4.h"
 
 namespace lz {
@@ -120,20 +121,9 @@ int32_t Launch(const lz_kernel_args* args) {
 uint64_t Workspace(const lz_kernel_args*) { return kParts * sizeof(float); }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.quantize.nvfp4",
-     .operation = "quantize.nvfp4",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kContiguous,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {CudaSpec(
+    "cuda.quantize.nvfp4", &Launch,
+    {.constraints = kConstraints, .accepts = kAcceptsAll, .strides = Strides::kContiguous, .workspace = &Workspace})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

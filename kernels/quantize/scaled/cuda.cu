@@ -6,6 +6,7 @@
 // Workspace: none. Deterministic, to the bit of the definition. Safe in graph captures. Source: own.
 #include "kernels/quantize/given_cuda.h"
 #include "kernels/quantize/made_cuda.h"
+#include "kernels/spec.h"
 #include "ops/quantize/scaled.h"
 
 namespace lz {
@@ -91,17 +92,9 @@ constexpr auto kPowerAccepts = std::to_array<std::string_view>({"group_size", "s
 
 constexpr KernelSpec Row(std::string_view id, std::span<const Constraint> constraints,
                          std::span<const std::string_view> accepts, lz_launch_fn launch) {
-  return {.id = id,
-          .operation = "quantize",
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = constraints,
-          .accepts = accepts,
-          .strides = Strides::kContiguous,
-          .priority = 80,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .launch = launch};
+  return CudaSpec(
+      id, launch,
+      {.operation = "quantize", .constraints = constraints, .accepts = accepts, .strides = Strides::kContiguous});
 }
 constexpr KernelSpec AnyRows(KernelSpec spec) {
   spec.strides = Strides::kLastDimDense;

@@ -13,6 +13,7 @@
 #include "hwy/highway.h"
 #include "kernels/launch.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 #include "ops/quantize/scaled.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,17 +69,8 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"scale.one_element", Rel::kEq, 1, {}, ReasonCode::kQuantGranularity},
 });
 constexpr std::array<std::string_view, 1> kAccepts = {"scale"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.quantize.int8",
-     .operation = "quantize",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAccepts,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.quantize.int8", &LaunchBest,
+                                        {.operation = "quantize", .constraints = kConstraints, .accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

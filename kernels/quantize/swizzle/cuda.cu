@@ -2,6 +2,7 @@
 //   scale [..., r, c]  bytes, last dim dense     output [..., size]  contiguous
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; the order is that of ops/common/swizzle.h.
 #include "kernels/cuda.h"
+#include "kernels/spec.h"
 #include "ops/quantize/swizzle.h"
 
 namespace lz {
@@ -56,19 +57,9 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.quantize.swizzle",
-     .operation = "quantize.swizzle",
-     .platform = Platform::kCuda,
-     .dtypes = ops::kScaleBytes,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.quantize.swizzle", &Launch,
+             {.dtypes = ops::kScaleBytes, .constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

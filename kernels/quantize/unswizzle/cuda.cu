@@ -2,6 +2,7 @@
 //   scale [..., size]  bytes, last dim dense     output [..., rows, columns]  contiguous
 // Workspace: none. Deterministic. Safe in graph captures. Source: own; the order is that of ops/common/swizzle.h.
 #include "kernels/cuda.h"
+#include "kernels/spec.h"
 #include "ops/quantize/unswizzle.h"
 
 namespace lz {
@@ -52,19 +53,9 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.quantize.unswizzle",
-     .operation = "quantize.unswizzle",
-     .platform = Platform::kCuda,
-     .dtypes = ops::kScaleBytes,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.quantize.unswizzle", &Launch,
+             {.dtypes = ops::kScaleBytes, .constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

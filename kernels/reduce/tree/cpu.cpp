@@ -6,8 +6,8 @@
 
 #include "core/float_formats.h"
 #include "core/view.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 #include "ops/reduce/tree.h"
 
 namespace {
@@ -62,7 +62,7 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr std::array kFamily = {CpuSpec("cpu.reduce.tree", &Launch, kAcceptsAll)};
+constexpr std::array kFamily = {CpuSpec("cpu.reduce.tree", &Launch, {.accepts = kAcceptsAll})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

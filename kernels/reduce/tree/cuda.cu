@@ -3,6 +3,7 @@
 //   input [n, rows, hidden]  f32|f16|bf16, last axis dense     output [rows, hidden]  any float dtype, contiguous
 // Workspace: none. Deterministic: bits of the definition. Safe in graph captures. Source: own.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/reduce/tree.h"
 
 namespace lz {
@@ -112,19 +113,8 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.reduce.tree",
-     .operation = "reduce.tree",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.reduce.tree", &Launch, {.constraints = kConstraints, .accepts = kAcceptsAll})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

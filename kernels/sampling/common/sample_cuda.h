@@ -1,7 +1,7 @@
-// One token a row from logits under top-k, top-p and min-p on CUDA: what the rows of the sample_* operations share; the
-// kernel is kernels/sampling/parts/sample.cu.
+// One token a row from logits under top-k, top-p and min-p on CUDA: the kernel is kernels/sampling/parts/sample.cu.
 #pragma once
 
+#include "core/contract.h"
 #include "kernels/cuda.h"
 #include "kernels/sampling/common/block_cuda.h"
 
@@ -9,36 +9,28 @@ namespace lz::sampler {
 
 // Where an operation has its arguments: indices of scalars and tensors, -1 where it has none.
 struct SampleIndices {
-  int k = -1, p = -1, min_p = -1, temperature, seed, offset;
-  int row_k = -1, row_p = -1, row_min_p = -1, row_temperature, uniform, token;
+  int k = -1, p = -1, min_p = -1, temperature = -1, seed = -1, offset = -1;
+  int row_k = -1, row_p = -1, row_min_p = -1, row_temperature = -1, uniform = -1, token = -1;
+
+  constexpr explicit SampleIndices(const Contract& contract) {
+    int scalars = 0;
+    token = 0;
+    for (const Param& param : contract.params) {
+      const int index = param.kind == ParamKind::kTensor ? token++ : scalars++;
+      if (param.name == "k") k = index;
+      if (param.name == "p") p = index;
+      if (param.name == "min_p") min_p = index;
+      if (param.name == "temperature") temperature = index;
+      if (param.name == "seed") seed = index;
+      if (param.name == "offset") offset = index;
+      if (param.name == "row_k") row_k = index;
+      if (param.name == "row_p") row_p = index;
+      if (param.name == "row_min_p") row_min_p = index;
+      if (param.name == "row_temperature") row_temperature = index;
+      if (param.name == "uniform") uniform = index;
+    }
+  }
 };
 int32_t LaunchSample(const SampleIndices& arguments, const lz_kernel_args* args);
-
-// Strict mode asks for an error where a row has no distribution: nobody waits for the device to see one.
-inline constexpr auto kCudaSampleConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"vocab", Rel::kLe, kMostElements},
-    {"policy.strict_mode", Rel::kEq, 0},
-});
-// One block has a whole row there, which is slower than torch's expressions if there are few rows.
-inline constexpr auto kWithoutClusters = std::to_array<Constraint>({{"device.sm", Rel::kLt, kFirstSmWithClusters}});
-inline constexpr auto kCudaSamplePreferences =
-    std::to_array<Preference>({{.when = kWithoutClusters, .priority = kNotYetMeasured}});
-
-constexpr KernelSpec CudaSampleSpec(std::string_view id, std::string_view operation, lz_launch_fn launch) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = kF32F16BF16,
-          .constraints = kCudaSampleConstraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .preferences = kCudaSamplePreferences,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .launch = launch};
-}
 
 }  // namespace lz::sampler

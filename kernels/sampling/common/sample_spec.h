@@ -3,8 +3,8 @@
 
 #include <array>
 
-#include "kernels/cpu_spec.h"
 #include "kernels/sampling/common/workspace.h"
+#include "kernels/spec.h"
 
 namespace lz {
 
@@ -18,7 +18,8 @@ inline constexpr auto kSampleConstraints = std::to_array<Constraint>({
 });
 
 constexpr KernelSpec SampleSpec(std::string_view id, lz_launch_fn launch) {
-  return CpuSpec(id, launch, kAcceptsAll, kSampleConstraints, &SampleWorkspace);
+  return CpuSpec(id, launch,
+                 {.constraints = kSampleConstraints, .accepts = kAcceptsAll, .workspace = &SampleWorkspace});
 }
 
 }  // namespace lz

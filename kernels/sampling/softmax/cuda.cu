@@ -7,6 +7,7 @@
 #include "kernels/sampling/common/logits_cuda.h"
 #include "kernels/sampling/common/team_cuda.h"
 #include "kernels/sampling/common/weights_cuda.h"
+#include "kernels/spec.h"
 #include "ops/sampling/softmax.h"
 
 namespace lz {
@@ -176,20 +177,9 @@ constexpr auto kLongRows = std::to_array<Constraint>({
     {"vocab", Rel::kGe, 1 << 14},
 });
 constexpr auto kPreferences = std::to_array<Preference>({{.when = kLongRows, .priority = 80}});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.sampling.softmax",
-     .operation = "sampling.softmax",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
-     .preferences = kPreferences,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CudaSpec(
+    "cuda.sampling.softmax", &Launch,
+    {.constraints = kConstraints, .accepts = kAcceptsAll, .priority = kNotYetMeasured, .preferences = kPreferences})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -10,10 +10,10 @@
 
 #include "core/view.h"
 #include "hwy/highway.h"
-#include "kernels/cpu_spec.h"
 #include "kernels/rows.h"
 #include "kernels/sampling/common/vectors.h"
 #include "kernels/sampling/common/workspace.h"
+#include "kernels/spec.h"
 #include "ops/sampling/softmax.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -99,5 +99,5 @@ LZ_LAUNCH_BY_FLOAT(kLogits);
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-LZ_HWY_KERNEL(CpuSpec("hwy.sampling.softmax", &LaunchBest, kAcceptsAll));
+LZ_HWY_KERNEL(CpuSpec("hwy.sampling.softmax", &LaunchBest, {.accepts = kAcceptsAll}));
 #endif

@@ -4,6 +4,7 @@
 //   output_token_ids [b, n + 1], num_accepted [b]  i64; all contiguous
 // Workspace: none. Deterministic: integer sums. Safe in graph captures. Source: own; arXiv:2211.17192, algorithm 1.
 #include "kernels/sampling/common/draw_cuda.h"
+#include "kernels/spec.h"
 #include "ops/sampling/speculative.h"
 
 namespace lz {
@@ -132,19 +133,9 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"vocab", Rel::kLe, kMostElements},
     {"policy.strict_mode", Rel::kEq, 0},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.sampling.speculative",
-     .operation = "sampling.speculative",
-     .platform = Platform::kCuda,
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kContiguous,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.sampling.speculative", &Launch,
+             {.constraints = kConstraints, .accepts = kAcceptsAll, .strides = Strides::kContiguous})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

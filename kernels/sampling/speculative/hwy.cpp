@@ -14,6 +14,7 @@
 #include "hwy/highway.h"
 #include "kernels/sampling/common/vectors.h"
 #include "kernels/sampling/common/workspace.h"
+#include "kernels/spec.h"
 #include "ops/common/sampling_args.h"
 #include "ops/sampling/speculative.h"
 
@@ -108,17 +109,9 @@ uint64_t Workspace(const lz_kernel_args* args) {
   return RowsWorkspaceBytes(args, target.shape[0], target.shape[2]);
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.sampling.speculative",
-     .operation = "sampling.speculative",
-     .dtypes = kF32F16BF16,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kContiguous,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {
+    CpuSpec("hwy.sampling.speculative", &LaunchBest,
+            {.accepts = kAcceptsAll, .strides = Strides::kContiguous, .workspace = &Workspace})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -4,6 +4,7 @@
 #include "ops/sampling/topk.h"
 #include "ops/sampling/topk_topp.h"
 #include "ops/sampling/topp.h"
+#include "tests/kernels/kernel_of.h"
 #include "tests/kernels/sampling/sample_testing.h"
 
 namespace lz::kernels {
@@ -20,7 +21,7 @@ namespace minp {
 
 Operation Make(double min_p) {
   return {&ops::sampling_minp::kContract,
-          &kernels::kernels_sampling_hwy[0],
+          &KernelOf(kernels::kernels_sampling_hwy, "hwy.sampling.minp"),
           &kernels::ops_sampling_minp_ref[0],
           {F(min_p)}};
 }
@@ -43,8 +44,10 @@ TEST(SampleMinP, ValuesOutOfRangeAreRefusedByName) {
 namespace topk {
 
 Operation Make(int64_t k) {
-  return {
-      &ops::sampling_topk::kContract, &kernels::kernels_sampling_hwy[1], &kernels::ops_sampling_topk_ref[0], {I(k)}};
+  return {&ops::sampling_topk::kContract,
+          &KernelOf(kernels::kernels_sampling_hwy, "hwy.sampling.topk"),
+          &kernels::ops_sampling_topk_ref[0],
+          {I(k)}};
 }
 std::vector<Operation> Calls() { return {Make(1), Make(2), Make(50), Make(1000), Make(1 << 20)}; }
 
@@ -70,7 +73,7 @@ namespace topk_topp {
 
 Operation Make(int64_t k, double p) {
   return {&ops::sampling_topk_topp::kContract,
-          &kernels::kernels_sampling_hwy[2],
+          &KernelOf(kernels::kernels_sampling_hwy, "hwy.sampling.topk_topp"),
           &kernels::ops_sampling_topk_topp_ref[0],
           {I(k), F(p)}};
 }
@@ -97,8 +100,10 @@ TEST(SampleTopKTopP, ValuesOutOfRangeAreRefusedByName) {
 namespace topp {
 
 Operation Make(double p) {
-  return {
-      &ops::sampling_topp::kContract, &kernels::kernels_sampling_hwy[3], &kernels::ops_sampling_topp_ref[0], {F(p)}};
+  return {&ops::sampling_topp::kContract,
+          &KernelOf(kernels::kernels_sampling_hwy, "hwy.sampling.topp"),
+          &kernels::ops_sampling_topp_ref[0],
+          {F(p)}};
 }
 std::vector<Operation> Calls() { return {Make(0.0), Make(1e-6), Make(0.5), Make(0.9), Make(0.9999), Make(1.0)}; }
 

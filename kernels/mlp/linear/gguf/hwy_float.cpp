@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/gemm/gguf/groups.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -123,8 +124,11 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     gguf::kPackedGiven,
     gguf::Activations(kAsGiven),
 });
-constexpr std::array kFamily = {
-    gguf::Spec("hwy.mlp.linear.gguf.float", kF32F16BF16, kConstraints, 80, {}, &LaunchBest, &gguf::WorkspaceOf<144>)};
+constexpr std::array kFamily = {CpuSpec("hwy.mlp.linear.gguf.float", &LaunchBest,
+                                        {.operation = "mlp.linear.gguf",
+                                         .constraints = kConstraints,
+                                         .accepts = gguf::kAccepts,
+                                         .workspace = &gguf::WorkspaceOf<144>})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -11,6 +11,7 @@
 #include "hwy/highway.h"
 #include "kernels/gemm/gguf/groups.h"
 #include "kernels/simd.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -111,8 +112,12 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     gguf::kPackedGiven,
     gguf::Activations(kInt8),
 });
-constexpr std::array kFamily = {gguf::Spec("hwy.mlp.linear.gguf.int8", kF32F16BF16, kConstraints, 80, "w4a8-int",
-                                           &LaunchBest, &gguf::WorkspaceOf<48>)};
+constexpr std::array kFamily = {CpuSpec("hwy.mlp.linear.gguf.int8", &LaunchBest,
+                                        {.operation = "mlp.linear.gguf",
+                                         .constraints = kConstraints,
+                                         .accepts = gguf::kAccepts,
+                                         .numerics = "w4a8-int",
+                                         .workspace = &gguf::WorkspaceOf<48>})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -17,6 +17,7 @@
 #include "kernels/gemm/prefetch.h"
 #include "kernels/gemm/x86_exact_sums.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 #include "kernels/x86_intrinsics.h"
 #include "ops/mlp/linear/gguf.h"
 
@@ -270,8 +271,13 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     gguf::kPackedGiven,
     gguf::Activations(kAsGiven),
 });
-constexpr std::array kFamily = {
-    gguf::Spec("x86.mlp.linear.gguf.avx512bf16", Mask(DType::kBF16), kConstraints, 85, {}, &Launch, &Workspace)};
+constexpr std::array kFamily = {CpuSpec("x86.mlp.linear.gguf.avx512bf16", &Launch,
+                                        {.operation = "mlp.linear.gguf",
+                                         .dtypes = Mask(DType::kBF16),
+                                         .constraints = kConstraints,
+                                         .accepts = gguf::kAccepts,
+                                         .priority = 85,
+                                         .workspace = &Workspace})};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

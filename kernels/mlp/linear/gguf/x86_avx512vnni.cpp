@@ -14,6 +14,7 @@
 
 #include "kernels/gemm/gguf/x86_int8.h"
 #include "kernels/scratch.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -220,8 +221,14 @@ constexpr auto kConstraints = std::to_array<Constraint>({
 // hwy.mlp.linear.gguf.int8 is faster.
 constexpr auto kFewRows = std::to_array<Constraint>({{"rows", Rel::kLe, 16}});
 constexpr auto kPreferences = std::to_array<Preference>({{.when = kFewRows, .priority = kAfterOthers}});
-constexpr std::array kFamily = {gguf::Spec("x86.mlp.linear.gguf.avx512vnni", kF32F16BF16, kConstraints, 85, "w4a8-int",
-                                           &Launch, &Workspace, kPreferences)};
+constexpr std::array kFamily = {CpuSpec("x86.mlp.linear.gguf.avx512vnni", &Launch,
+                                        {.operation = "mlp.linear.gguf",
+                                         .constraints = kConstraints,
+                                         .accepts = gguf::kAccepts,
+                                         .priority = 85,
+                                         .preferences = kPreferences,
+                                         .numerics = "w4a8-int",
+                                         .workspace = &Workspace})};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

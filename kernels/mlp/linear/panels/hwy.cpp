@@ -8,7 +8,7 @@
 
 #include "hwy/highway.h"
 #include "kernels/gemm/hwy_panel_tile.h"
-#include "kernels/gemm/spec.h"
+#include "kernels/spec.h"
 #include "ops/mlp/linear/panels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -53,9 +53,12 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"panels.contiguous", Rel::kEq, 1},
     {"bias.last_dim_stride1", Rel::kEq, 1},
 });
-constexpr std::array kFamily = {GemmSpec("hwy.mlp.linear.panels", "mlp.linear.panels",
-                                         ops::mlp_linear_panels::kPanelTypes, 60, &LaunchBest, kConstraints, nullptr,
-                                         Strides::kAny)};
+constexpr std::array kFamily = {CpuSpec("hwy.mlp.linear.panels", &LaunchBest,
+                                        {.dtypes = ops::mlp_linear_panels::kPanelTypes,
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .strides = Strides::kAny,
+                                         .priority = 60})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -3,7 +3,7 @@
 //   bias   [n]       bf16, optional           output [..., n]
 // Workspace: none. Deterministic. Source: own. VDPBF16PS sums pairs of products in FP32 and treats denormals as zero;
 // FP32 sums over k in order, in blocks of at most 1,024.
-#include "kernels/gemm/spec.h"
+#include "kernels/spec.h"
 #include "platform/device.h"
 
 #if defined(__x86_64__)
@@ -36,8 +36,13 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"panels.contiguous", Rel::kEq, 1},
     {"bias.last_dim_stride1", Rel::kEq, 1},
 });
-constexpr std::array kFamily = {GemmSpec("x86.mlp.linear.panels.avx512bf16", "mlp.linear.panels", Mask(DType::kBF16),
-                                         70, &Launch, kConstraints, nullptr, Strides::kAny)};
+constexpr std::array kFamily = {CpuSpec("x86.mlp.linear.panels.avx512bf16", &Launch,
+                                        {.operation = "mlp.linear.panels",
+                                         .dtypes = Mask(DType::kBF16),
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .strides = Strides::kAny,
+                                         .priority = 70})};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -18,7 +18,7 @@
 #include "kernels/gemm/hwy_tile.h"
 #include "kernels/gemm/quantized/decode.h"
 #include "kernels/gemm/quantized/exact_sums.h"
-#include "kernels/gemm/spec.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -131,8 +131,9 @@ LZ_HWY_EXPORT(Launch);
 LZ_HWY_EXPORT(Workspace);
 
 // hwy.mlp.linear.quantized.gemv comes first for few rows.
-constexpr std::array kFamily = {GemmSpec("hwy.mlp.linear.quantized.gemm", "mlp.linear.quantized", kF32F16BF16, 60,
-                                         &LaunchBest, {}, &WorkspaceBest)};
+constexpr std::array kFamily = {CpuSpec(
+    "hwy.mlp.linear.quantized.gemm", &LaunchBest,
+    {.operation = "mlp.linear.quantized", .accepts = kAcceptsAll, .priority = 60, .workspace = &WorkspaceBest})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -17,6 +17,7 @@
 #include "kernels/gemm/hwy_micro_panels.h"
 #include "kernels/gemm/quantized/decode.h"
 #include "kernels/gemm/quantized/exact_sums.h"
+#include "kernels/spec.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace lz::HWY_NAMESPACE {
@@ -231,18 +232,11 @@ constexpr auto kConstraints = std::to_array<Constraint>({
     {"rows", Rel::kLe, 4},
     {"group", Rel::kMultipleOf, 16, {}, ReasonCode::kQuantGranularity},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "hwy.mlp.linear.quantized.gemv",
-     .operation = "mlp.linear.quantized",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 80,
-     .deterministic = true,
-     .launch = &LaunchBest,
-     .workspace = &WorkspaceBest},
-});
+constexpr std::array kFamily = {CpuSpec("hwy.mlp.linear.quantized.gemv", &LaunchBest,
+                                        {.operation = "mlp.linear.quantized",
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .workspace = &WorkspaceBest})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -21,6 +21,7 @@
 #include "kernels/gemm/x86_exact_sums.h"
 #include "kernels/gemm/x86_reduce.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 
 namespace {
 using namespace lz;
@@ -464,19 +465,13 @@ constexpr auto kManyFloatRows = std::to_array<Constraint>({
 });
 constexpr auto kPreferences = std::to_array<Preference>(
     {{.when = kManyRows, .priority = kAfterOthers}, {.when = kManyFloatRows, .priority = kAfterOthers}});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "x86.mlp.linear.quantized.avx512bf16",
-     .operation = "mlp.linear.quantized",
-     .dtypes = kF32F16BF16,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = 85,
-     .preferences = kPreferences,
-     .deterministic = true,
-     .launch = &Launch,
-     .workspace = &Workspace},
-});
+constexpr std::array kFamily = {CpuSpec("x86.mlp.linear.quantized.avx512bf16", &Launch,
+                                        {.operation = "mlp.linear.quantized",
+                                         .constraints = kConstraints,
+                                         .accepts = kAcceptsAll,
+                                         .priority = 85,
+                                         .preferences = kPreferences,
+                                         .workspace = &Workspace})};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;
 

@@ -1,5 +1,6 @@
 // hwy.mlp.linear.gemm_packed and .column_major: equal the reference on both sides of every block and tile, stay inside
 // their tensors.
+#include "tests/kernels/kernel_of.h"
 #include "tests/kernels/mlp/linear/linear_testing.h"
 #include "tests/kernels/small_stack.h"
 #include "tests/kernels/targets.h"
@@ -11,8 +12,12 @@ extern const KernelFamily kernels_mlp_linear_hwy_gemm_packed;
 namespace lz::testing {
 namespace {
 
-const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_hwy_gemm_packed[0]; }
-const KernelSpec& ColumnMajor() { return kernels::kernels_mlp_linear_hwy_gemm_packed[1]; }
+const KernelSpec& Kernel() {
+  return KernelOf(kernels::kernels_mlp_linear_hwy_gemm_packed, "hwy.mlp.linear.gemm_packed");
+}
+const KernelSpec& ColumnMajor() {
+  return KernelOf(kernels::kernels_mlp_linear_hwy_gemm_packed, "hwy.mlp.linear.column_major");
+}
 
 // Every test runs with each instruction set that this CPU has.
 class HwyGemmPacked : public OnEachTarget {};

@@ -1,5 +1,6 @@
 // onednn.mlp.linear: equals the reference at every remainder, in parts and on many threads.
 #include "kernels/gemm/onednn_parallel.h"
+#include "tests/kernels/kernel_of.h"
 #include "tests/kernels/mlp/linear/library_testing.h"
 
 namespace lz::kernels {
@@ -11,7 +12,7 @@ namespace {
 
 class OneDnn : public LibraryTest {
  protected:
-  OneDnn() : LibraryTest({.kernel = kernels::kernels_mlp_linear_onednn[0]}) {}
+  OneDnn() : LibraryTest({.kernel = KernelOf(kernels::kernels_mlp_linear_onednn, "onednn.mlp.linear")}) {}
 };
 
 TEST_F(OneDnn, EqualsTheReference) { ExpectLikeTheReference(); }
@@ -20,7 +21,9 @@ TEST_F(OneDnn, EqualsTheReferenceOnManyThreads) { ExpectLikeTheReferenceOnManyTh
 
 class OneDnnBf16 : public LibraryTest {
  protected:
-  OneDnnBf16() : LibraryTest({.kernel = kernels::kernels_mlp_linear_onednn[1], .type = DType::kBF16}) {}
+  OneDnnBf16()
+      : LibraryTest(
+            {.kernel = KernelOf(kernels::kernels_mlp_linear_onednn, "onednn.mlp.linear_bf16"), .type = DType::kBF16}) {}
   void SetUp() override {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx512bw")) return LibraryTest::SetUp();
@@ -36,8 +39,9 @@ TEST_F(OneDnnBf16, EqualsTheReferenceOnManyThreads) { ExpectLikeTheReferenceOnMa
 // A library whose bf16 fails is told by the rows of bf16, and by no other.
 TEST_F(OneDnnBf16, IsTriedByWhatItComputes) {
   using namespace onednn;
-  EXPECT_EQ(kernels::kernels_mlp_linear_onednn[1].open, (&OpenFor<kBF16, false>));
-  EXPECT_EQ(kernels::kernels_mlp_linear_panels_onednn[1].open, (&OpenFor<kBF16, true>));
+  EXPECT_EQ(KernelOf(kernels::kernels_mlp_linear_onednn, "onednn.mlp.linear_bf16").open, (&OpenFor<kBF16, false>));
+  EXPECT_EQ(KernelOf(kernels::kernels_mlp_linear_panels_onednn, "onednn.mlp.linear.panels_bf16").open,
+            (&OpenFor<kBF16, true>));
   const Api whole = g_api;
   static const auto describe = g_api.desc_create;
   g_api.desc_create = [](Object* desc, int ndims, const int64_t* dims, int type, const int64_t* strides) {

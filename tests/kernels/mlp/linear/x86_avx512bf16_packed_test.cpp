@@ -1,5 +1,6 @@
 // x86.mlp.linear.avx512bf16_packed and _column_major: equal the reference on both sides of every block and tile, stay
 // inside their tensors.
+#include "tests/kernels/kernel_of.h"
 #include "tests/kernels/mlp/linear/x86_avx512bf16_testing.h"
 
 namespace lz::kernels {
@@ -11,7 +12,9 @@ namespace {
 
 class X86Avx512Bf16Packed : public Avx512Bf16Test {
  protected:
-  const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_x86_avx512bf16_packed[0]; }
+  const KernelSpec& Kernel() {
+    return KernelOf(kernels::kernels_mlp_linear_x86_avx512bf16_packed, "x86.mlp.linear.avx512bf16_packed");
+  }
 };
 
 TEST_F(X86Avx512Bf16Packed, EqualsTheReferenceAtEveryRemainder) {
@@ -36,7 +39,9 @@ TEST_F(X86Avx512Bf16Packed, SubnormalsAsTheyAreOrZero) { ExpectSubnormalsAsTheyA
 
 class X86Avx512Bf16ColumnMajor : public Avx512Bf16Test {
  protected:
-  const KernelSpec& Kernel() { return kernels::kernels_mlp_linear_x86_avx512bf16_packed[1]; }
+  const KernelSpec& Kernel() {
+    return KernelOf(kernels::kernels_mlp_linear_x86_avx512bf16_packed, "x86.mlp.linear.avx512bf16_column_major");
+  }
   void Expect(LinearCall call) {
     call.type = DType::kBF16;
     call.column_major = true;

@@ -6,6 +6,7 @@
 
 #include "core/kernel.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 #include "ops/mlp/linear/gguf/prepack.h"
 
 namespace {
@@ -54,15 +55,7 @@ constexpr std::array<int64_t, 3> kFormatsOf32 = {kQ4_0, kQ4_1, kQ8_0};
 constexpr auto kConstraints = std::to_array<Constraint>({
     {"format", Rel::kInSet, 0, kFormatsOf32, ReasonCode::kQuantFormatUnsupported},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.mlp.linear.gguf.prepack",
-     .operation = "mlp.linear.gguf.prepack",
-     .dtypes = Mask(DType::kU8),
-     .constraints = kConstraints,
-     .strides = Strides::kLastDimDense,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CpuSpec("cpu.mlp.linear.gguf.prepack", &Launch,
+                                        {.dtypes = Mask(DType::kU8), .constraints = kConstraints, .priority = 60})};
 }  // namespace
 LZ_KERNEL_FAMILY = kFamily;

@@ -3,6 +3,7 @@
 // Workspace: none. Deterministic. Source: own.
 #include "core/kernel.h"
 #include "kernels/launch.h"
+#include "kernels/spec.h"
 #include "ops/mlp/linear/panels/prepack.h"
 
 namespace {
@@ -33,14 +34,8 @@ int32_t Launch(const lz_kernel_args* args) {
   return 0;
 }
 
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cpu.mlp.linear.panels.prepack",
-     .operation = "mlp.linear.panels.prepack",
-     .dtypes = kPanelTypes,
-     .priority = 60,
-     .deterministic = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {CpuSpec("cpu.mlp.linear.panels.prepack", &Launch,
+                                        {.dtypes = kPanelTypes, .strides = Strides::kContiguous, .priority = 60})};
 }  // namespace
 
 LZ_KERNEL_FAMILY = kFamily;

@@ -10,7 +10,7 @@ namespace {
 
 class LibxsmmPanels : public PanelsLibraryTest {
  protected:
-  LibxsmmPanels() : PanelsLibraryTest(kernels::kernels_mlp_linear_panels_libxsmm) {}
+  LibxsmmPanels() : PanelsLibraryTest(kernels::kernels_mlp_linear_panels_libxsmm, "libxsmm.mlp.linear.panels") {}
 };
 
 TEST_F(LibxsmmPanels, EqualsTheReference) { ExpectLikeReference(); }

@@ -10,7 +10,7 @@ namespace {
 
 class OneDnnPanels : public PanelsLibraryTest {
  protected:
-  OneDnnPanels() : PanelsLibraryTest(kernels::kernels_mlp_linear_panels_onednn) {}
+  OneDnnPanels() : PanelsLibraryTest(kernels::kernels_mlp_linear_panels_onednn, "onednn.mlp.linear.panels") {}
 };
 
 TEST_F(OneDnnPanels, EqualsTheReference) { ExpectLikeReference(); }

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "ops/mlp/linear/panels/prepack.h"
+#include "tests/kernels/kernel_of.h"
 #include "tests/kernels/libraries.h"
 #include "tests/kernels/mlp/linear/linear_testing.h"
 
@@ -72,23 +73,24 @@ inline bool HasAvx512Bf16() {
 // A family of two kernels of a C library, for f32 and for bf16.
 class PanelsLibraryTest : public ::testing::Test {
  protected:
-  explicit PanelsLibraryTest(const KernelFamily& family) : family_(family) {}
+  PanelsLibraryTest(KernelFamily family, const std::string& id)
+      : f32_(KernelOf(family, id)), bf16_(KernelOf(family, id + "_bf16")) {}
   void SetUp() override {
-    if (const char* why = libraries::OpenFor(family_[0])) GTEST_SKIP() << why;
+    if (const char* why = libraries::OpenFor(f32_)) GTEST_SKIP() << why;
   }
   void ExpectLikeReference() {
-    ExpectPanelsLikeReference(family_[0], DType::kF32);
+    ExpectPanelsLikeReference(f32_, DType::kF32);
     if (!HasAvx512Bf16()) return;
-    ASSERT_EQ(libraries::OpenFor(family_[1]), nullptr);
-    ExpectPanelsLikeReference(family_[1], DType::kBF16);
+    ASSERT_EQ(libraries::OpenFor(bf16_), nullptr);
+    ExpectPanelsLikeReference(bf16_, DType::kBF16);
   }
   void ExpectLikeReferenceOnManyThreads() {
-    ExpectPanelsLikeReferenceOnManyThreads(family_[0], DType::kF32);
-    if (HasAvx512Bf16()) ExpectPanelsLikeReferenceOnManyThreads(family_[1], DType::kBF16);
+    ExpectPanelsLikeReferenceOnManyThreads(f32_, DType::kF32);
+    if (HasAvx512Bf16()) ExpectPanelsLikeReferenceOnManyThreads(bf16_, DType::kBF16);
   }
 
  private:
-  const KernelFamily& family_;
+  const KernelSpec &f32_, &bf16_;
 };
 
 }  // namespace lz::testing
