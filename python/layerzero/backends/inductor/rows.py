@@ -24,7 +24,7 @@ def can_compile(contract: Contract) -> bool:
 
 
 def _waiting(operation: str, contract: Contract) -> dict[str, Any]:
-    row = _any_call(f"{SOURCE}.{operation}", f"{__name__}:not_ready", contract)
+    row = _any_call(f"{SOURCE}.{operation}", f"{__name__}:not_ready", contract, operation)
     return row | {"dtypes": first_tensor(contract)["dtypes"], "constraints": [_NEVER]}
 
 
@@ -47,7 +47,8 @@ def first_tensor(contract: Contract) -> dict[str, Any]:
     return next(p for p in contract["params"] if p["kind"] == "tensor")
 
 
-def _any_call(kernel_id: str, adapter: str, contract: Contract) -> dict[str, Any]:
+def _any_call(kernel_id: str, adapter: str, contract: Contract, operation: str) -> dict[str, Any]:
+    (when,) = (o["when"] for o in contract["operations"] if o["id"] == operation)
     row: dict[str, Any] = {
         "kernel_id": kernel_id,
         "source": SOURCE,
@@ -62,7 +63,7 @@ def _any_call(kernel_id: str, adapter: str, contract: Contract) -> dict[str, Any
         "min_sm": None,
         "max_sm": None,
     }
-    if {"h_q", "h_kv"} <= set(contract["axes"]):
+    if {"h_q", "h_kv"} <= set(contract["axes"]) and all(condition["field"] != "group" for condition in when):
         row["supports_gqa"] = True
     if {"d_qk", "d_v"} <= set(contract["axes"]):
         row["max_head_dim"] = None
@@ -71,7 +72,7 @@ def _any_call(kernel_id: str, adapter: str, contract: Contract) -> dict[str, Any
 
 def recorder(operation: str, contract: Contract, adapter: str) -> dict[str, Any]:
     """Returns the descriptor of a kernel that gets the calls of `operation` that a compiled reference would get."""
-    row = _any_call(f"{SOURCE}.recorder.{operation}", adapter, contract)
+    row = _any_call(f"{SOURCE}.recorder.{operation}", adapter, contract, operation)
     row |= {"dtypes": first_tensor(contract)["dtypes"], "is_cuda_graph_safe": False}
     return {**_backend("any"), "ops": {operation: [row]}}
 
@@ -79,9 +80,14 @@ def recorder(operation: str, contract: Contract, adapter: str) -> dict[str, Any]
 def compiled(call: Any, adapter: str) -> dict[str, Any]:
     """Returns the descriptor of the kernel of a compiled class of calls (`recording.Call`)."""
     contract = contracts()[call.name]
-    row = _any_call(call.kernel_id, adapter, contract)
+    row = _any_call(call.kernel_id, adapter, contract, call.operation)
     first = call.tensors[first_tensor(contract)["name"]]
-    row |= {"platform": call.device, "dtypes": [first.dtype], "deterministic": call.eager.deterministic, "notes": [call.text]}
+    row |= {
+        "platform": call.device,
+        "dtypes": [first.dtype],
+        "deterministic": call.eager.deterministic,
+        "notes": [call.text],
+    }
     if contract["layouts"]:
         row["requires_layouts"] = [call.layout]
     if call.eager.numerics:
