@@ -1,12 +1,14 @@
 """The disk cache: converted GGUF models, packed weights, findings about models. All of it can be recreated."""
 
+import contextlib
 import json
 import os
 import pathlib
 import shutil
 import tempfile
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, BinaryIO
 
 from layerzero import _layerzero
 
@@ -18,6 +20,22 @@ def cache_dir() -> pathlib.Path:
     $XDG_CACHE_HOME or ~/.cache."""
     given = os.environ.get("LAYERZERO_CACHE_DIR")
     return pathlib.Path(given or json.loads(_layerzero.policy_text())["keys"]["cache_dir"]["value"]).expanduser()
+
+
+@contextlib.contextmanager
+def replaced(path: pathlib.Path) -> Iterator[BinaryIO]:
+    """Yields a file that replaces `path` whole at the end of the block; an error leaves `path` unchanged."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+        os.chmod(made, 0o644)
+        os.replace(made, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(made)
+        raise
 
 
 def not_kept(what: str, error: OSError) -> None:

@@ -3,15 +3,14 @@
 Any safetensors reader can read it. Tensors are stored in the given order, starting at a multiple of 64 bytes.
 """
 
-import contextlib
 import json
-import os
 import pathlib
-import tempfile
 import zlib
 from typing import Any
 
 import torch
+
+from layerzero.models.disk_cache import replaced
 
 _ALIGNMENT = 64
 
@@ -32,19 +31,10 @@ def write(path: pathlib.Path, tensors: dict[str, torch.Tensor], about: dict[str,
     header["__metadata__"] = {"about": json.dumps(about), "crc32": str(checksum)}
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, made = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for tensor in tensors.values():
-                file.write(_bytes(tensor))
-        os.chmod(made, 0o644)
-        os.replace(made, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(made)
-        raise
+    with replaced(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            file.write(_bytes(tensor))
 
 
 def read(path: pathlib.Path, about: dict[str, Any]) -> dict[str, torch.Tensor] | None:

@@ -4,20 +4,17 @@ A finding is an answer to a question about a module or a list of layers. It says
 not trusted: a model that was changed by findings is compared with its own code (`proof`), and searched again where it differs.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import inspect
 import json
 import logging
-import os
 import pathlib
-import tempfile
 from collections.abc import Callable
 from typing import Any
 
 from layerzero.integrations.transformers import layers, structure
-from layerzero.models.disk_cache import cache_dir, touch
+from layerzero.models.disk_cache import cache_dir, replaced, touch
 
 LEAST_MODULES = 100  # of a smaller model the search takes a tenth of a second, and a file is not worth it
 _FORMAT = 1
@@ -91,17 +88,9 @@ def _digest(answers: Any) -> str:
 
 
 def _write(path: pathlib.Path, key: str, answers: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, made = tempfile.mkstemp(prefix=".findings-", dir=path.parent)
-    try:
-        with open(descriptor, "w") as file:
-            json.dump({"format": _FORMAT, "key": key, "sha256": _digest(answers), "answers": answers}, file)
-        os.chmod(made, 0o644)
-        os.replace(made, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(made)
-        raise
+    with replaced(path) as file:
+        text = json.dumps({"format": _FORMAT, "key": key, "sha256": _digest(answers), "answers": answers})
+        file.write(text.encode())
 
 
 # ---- answers as JSON
