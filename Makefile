@@ -40,7 +40,7 @@ lint: setup ## formatting, layers, pairs, sizes, ruff, clang-tidy on changed fil
 format: setup ## rewrite sources in the project's format
 	@scripts/format.sh
 
-generate: build ## files made from contracts and kernels: stubs, pages of operations, the support matrix
+generate: build ## files made from contracts, kernels and folders: stubs, pages of operations, the support matrix, ARCHITECTURE
 	@$(VENV_PYTHON) scripts/generate_api.py
 
 wheel: setup ## dist/layerzero_kernels-*.whl for manylinux_2_28; LOCAL=1: for this machine alone, quicker
