@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import cudnn_stand_in  # noqa: E402
+import layerzero as lz  # noqa: E402
 from conformance_calls import problems  # noqa: E402
 from library_rows import adapter_of, failures_of, installed, rows, served  # noqa: E402
 
@@ -36,6 +37,22 @@ def test_a_wrong_window_would_be_seen(monkeypatch):
     row = next(row for name, row in rows(BACKEND) if name == "attention")
     calls = [(line, v) for line, a, v in served("attention", row) if a.get("window")]
     assert [line for line, values in calls if problems("attention", line, adapters.attention(*values))]
+
+
+@pytest.mark.parametrize(
+    ("rows_of_query", "given", "capturing", "chosen"),
+    [
+        (1024, {"window": 256}, False, True),
+        (1023, {"window": 256}, False, False),
+        (1024, {}, False, False),
+        (1024, {"window": 256}, True, False),
+    ],
+)
+def test_it_comes_first_for_long_windows_alone(rows_of_query, given, capturing, chosen):
+    q = torch.zeros(1, rows_of_query, 8, 64, dtype=torch.bfloat16)
+    with lz.policy(avoid_sources=["vllm_fa3"]):  # which is as fast, and plans nothing
+        call = {"causal": True, "layout": "BSHD", "device": "h100", "capturing": capturing} | given
+        assert (lz.explain("attention", q, q, q, **call).kernel_id == "cudnn_frontend.attention") == chosen
 
 
 def test_calls_of_one_kind_share_a_plan():
