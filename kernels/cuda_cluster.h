@@ -11,6 +11,13 @@ namespace lz {
 
 inline constexpr int kPortableCluster = 8;  // blocks of a cluster that every device with clusters takes
 
+// Whether the current device has clusters.
+inline bool HasClusters() {
+  int device = 0, clusters = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device) == cudaSuccess && clusters != 0;
+}
+
 #ifdef __CUDACC__
 #if defined(LZ_CUDA_EMULATED)
 inline int BlockOfCluster() { return emulation::BlockOfCluster(); }

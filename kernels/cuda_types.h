@@ -42,6 +42,25 @@ __device__ inline double LoadDouble(const void* data, int64_t i, DType type) {
   }
 }
 
+// The same without the dtypes of quantized data: a fraction of the instructions.
+__device__ inline float LoadFloating(const void* data, int64_t i, DType type) {
+  if (type == DType::kF32) return static_cast<const float*>(data)[i];
+  if (type == DType::kF64) return float(static_cast<const double*>(data)[i]);
+  return type == DType::kF16 ? __half2float(static_cast<const __half*>(data)[i])
+                             : __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+}
+__device__ inline void StoreFloating(void* data, int64_t i, DType type, float v) {
+  if (type == DType::kF32) {
+    static_cast<float*>(data)[i] = v;
+  } else if (type == DType::kF64) {
+    static_cast<double*>(data)[i] = v;
+  } else if (type == DType::kF16) {
+    static_cast<__half*>(data)[i] = __float2half_rn(v);
+  } else {
+    static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(v);
+  }
+}
+
 // Rounded to nearest even. 8-bit floats saturate, infinities too; int8 to +-127, with 0 for NaN.
 __device__ inline void StoreFloat(void* data, int64_t i, DType type, float v) {
   switch (type) {

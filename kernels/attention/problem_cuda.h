@@ -175,8 +175,13 @@ inline bool IsSlim(const CudaProblem& p) {
   return !p.packed() && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
 }
 inline constexpr int kTile = 64, kLargeTile = 128;
+// Keys that the warps of a slim tile's block take at once.
+inline int64_t SlimStep(const CudaProblem& p) {
+  const int32_t d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
+  return d <= 64 ? 256 : d <= 128 ? 128 : 64;
+}
 inline CudaCut CutOfTiles(const CudaProblem& p) {
-  if (IsSlim(p)) return {kSlimRows, 132, 64};
+  if (IsSlim(p)) return {kSlimRows, 132, SlimStep(p)};
   if (p.latent) return {kTile, 132, 64};
   if (p.d_more > 0) return {kTile, 264, 128};
   const int64_t rows = p.packed() ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
@@ -189,15 +194,41 @@ __host__ __device__ inline int64_t TilesOf(const CudaProblem& p, int64_t rows) {
   return p.b * ((p.rows() + rows - 1) / rows);
 }
 
+// The most keys that a row sees, by the shapes.
+inline int64_t MostSeen(const CudaProblem& p) {
+  const int64_t keys = p.s_kv + p.shared;
+  return p.window >= 0 && p.window + p.s_q < keys ? p.window + p.s_q : keys;
+}
 // From the shapes alone: lengths are on the device, a split without keys ends at once.
 inline int32_t SplitsOf(const CudaProblem& p, const CudaCut& cut) {
-  const int64_t units = TilesOf(p, cut.rows) * p.h_kv;
-  const int64_t keys = p.s_kv + p.shared;
-  const int64_t seen = p.window >= 0 && p.window + p.s_q < keys ? p.window + p.s_q : keys;
-  const int64_t most = seen / cut.keys < kMostSplits ? seen / cut.keys : kMostSplits;
+  const int64_t units = TilesOf(p, cut.rows) * p.h_kv, fitting = MostSeen(p) / cut.keys;
+  const int64_t most = fitting < kMostSplits ? fitting : kMostSplits;
   const int64_t splits = units > 0 ? cut.blocks / units : 1;
   const int64_t some = splits < most ? splits : most;
   return int32_t(some > 1 ? some : 1);
+}
+// Splits of a slim tile whose blocks are a cluster, which merges them without parts in memory: a power of two. 1: parts
+// in memory serve better, because more splits than a cluster has blocks are needed, or none.
+inline constexpr int kMostTogether = 8;
+inline int32_t SplitsTogether(const CudaProblem& p) {
+  constexpr int64_t kManyKeys = 16384;                 // with which more splits are worth a second launch
+  constexpr int64_t kPairs = 132, kLargeClusters = 96;  // blocks that run at once: groups of multiprocessors have a rest
+  const int64_t units = TilesOf(p, kSlimRows) * p.h_kv, keys = MostSeen(p), step = SlimStep(p);
+  if (!IsSlim(p) || keys <= step || keys > kManyKeys) return 1;
+  int32_t together = 1;
+  for (int32_t n = 2; n <= kMostTogether; n *= 2) {
+    if (units * n <= (n == 2 ? kPairs : kLargeClusters) && keys >= n * (step / 2)) together = n;
+  }
+  return together;
+}
+// What one of `splits` has of `steps`: as many as the others, or one more.
+struct CudaShare {
+  int32_t begin, end;
+};
+__host__ __device__ inline CudaShare ShareOf(int32_t steps, int32_t splits, int32_t split) {
+  const int32_t each = steps / splits, more = steps % splits;  // the first `more` splits have one more
+  const int32_t begin = split * each + (split < more ? split : more);
+  return {begin, begin + each + (split < more ? 1 : 0)};
 }
 inline uint64_t PartBytes(const CudaProblem& p, const CudaCut& cut) {
   const int32_t splits = SplitsOf(p, cut);

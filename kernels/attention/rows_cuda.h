@@ -19,7 +19,7 @@ __device__ inline float FastExp(float x) {
 #endif
 }
 
-__device__ inline float At(const CudaVector& t, int h) { return LoadFloat(t.data, h * t.stride, t.type); }
+__device__ inline float At(const CudaVector& t, int h) { return LoadFloating(t.data, h * t.stride, t.type); }
 
 // Keys of a sequence and where its page list begins.
 struct CudaSequence {
@@ -104,6 +104,15 @@ __device__ inline bool FindTile(const CudaProblem& p, int64_t rows, int64_t* til
   return false;
 }
 
+// Of a row of a sequence, which are fewer than 2^32 (RunTiles): its position among the queries, and its head of those
+// that share a KV head. 64-bit division takes several times as many instructions.
+__device__ inline int32_t IndexOf(const CudaProblem& p, int64_t row) {
+  return int32_t(uint32_t(row) / uint32_t(p.group));
+}
+__device__ inline int32_t HeadOf(const CudaProblem& p, int64_t row) {
+  return int32_t(uint32_t(row) % uint32_t(p.group));
+}
+
 // One of the block's rows, as the lanes know it that hold its logits.
 struct CudaRow {
   int32_t index, head;  // position among the queries
@@ -114,8 +123,8 @@ struct CudaRow {
 };
 __device__ inline CudaRow RowOf(const CudaProblem& p, const CudaQueries& q, int64_t row, int kv, int64_t length) {
   CudaRow r = {.live = row < int64_t(q.count) * p.group};
-  r.index = r.live ? int32_t(row / p.group) : 0;
-  r.head = kv * p.group + (r.live ? int32_t(row % p.group) : 0);
+  r.index = r.live ? IndexOf(p, row) : 0;
+  r.head = kv * p.group + (r.live ? HeadOf(p, row) : 0);
   r.position = int32_t(length - q.count + r.index);
   r.keys = VisibleTo(p, length, r.position);
   if (!p.slopes.data || r.keys.begin >= r.keys.end) return r;
@@ -137,7 +146,7 @@ __device__ inline float Masked(const CudaProblem& p, const CudaRow& r, float z, 
   const int64_t at =
       b * p.mask_strides[0] + r.head * p.mask_strides[1] + r.index * p.mask_strides[2] + int64_t(j) * p.mask_strides[3];
   if (p.mask_type == DType::kBool) return static_cast<const bool*>(p.mask)[at] ? z : -HUGE_VALF;
-  const float added = LoadFloat(p.mask, at, p.mask_type);
+  const float added = LoadFloating(p.mask, at, p.mask_type);
   return added == -HUGE_VALF ? added : z + added;
 }
 
@@ -145,17 +154,18 @@ __device__ inline float Masked(const CudaProblem& p, const CudaRow& r, float z, 
 // in whole steps.
 __device__ inline CudaRange KeysOf(const CudaProblem& p, const CudaQueries& q, int64_t length, int64_t first,
                                    int64_t last, int split, int step) {
-  CudaRange keys = {VisibleTo(p, length, length - q.count + first / p.group).begin,
-                    VisibleTo(p, length, length - q.count + last / p.group).end};
+  CudaRange keys = {VisibleTo(p, length, length - q.count + IndexOf(p, first)).begin,
+                    VisibleTo(p, length, length - q.count + IndexOf(p, last)).end};
   if (p.run > 0) {
     const int64_t begin = split * p.run, end = begin + p.run;
     keys.begin = keys.begin > begin ? keys.begin : int32_t(begin < kMostKeys ? begin : kMostKeys);
     keys.end = keys.end < end ? keys.end : int32_t(end);
   } else if (p.splits > 1) {
     const int32_t steps = keys.end > keys.begin ? (keys.end - keys.begin + step - 1) / step : 0;
-    const int32_t share = (steps + p.splits - 1) / p.splits * step;
-    keys.begin += split * share;
-    keys.end = keys.end < keys.begin + share ? keys.end : keys.begin + share;
+    const CudaShare share = ShareOf(steps, p.splits, split);
+    const int32_t end = keys.begin + share.end * step;
+    keys.begin += share.begin * step;
+    keys.end = keys.end < end ? keys.end : end;
   }
   return keys;
 }

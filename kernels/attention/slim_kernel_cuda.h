@@ -1,7 +1,7 @@
 // Attention of up to 16 rows that share a KV head, in 16 bits, on CUDA: decode, and a few queries of grouped heads. A
 // block takes the rows over a split of the keys; each of its warps has keys of its own, which it copies to shared
 // memory some steps ahead and waits for alone, and multiplies all rows by them (mma.sync). The warps' sums are merged
-// at the end. FP32 sums and softmax, weights rounded to 16 bits for the product with the values (class bf16-p). Source:
+// at the end; those of the splits by the cluster of their blocks, or by a second kernel. FP32 sums and softmax, weights rounded to 16 bits for the product with the values (class bf16-p). Source:
 // own; split keys arXiv:2311.01282.
 #pragma once
 
@@ -18,9 +18,8 @@ struct SlimShape : TileShape<kD, kD, kD, kKeysAtOnce, 1, 1, false> {
   static constexpr int kThreads = kWarps * kWarp;
   static constexpr int kStep = kWarps * kKeysAtOnce;  // keys of a block at once
   static constexpr int kK = kKeysAtOnce * kWidth;     // elements of a stage's keys, and of its values
-  static constexpr int kQ = kRows * kWidth;
-  static constexpr int kTiles = 2 * (kQ + kWarps * kStages * 2 * kK);  // bytes
-  static constexpr int kOuts = 4 * kWarps * kRows * kD;                // bytes, after the last key
+  static constexpr int kTiles = 2 * kWarps * kStages * 2 * kK;  // bytes
+  static constexpr int kOuts = 4 * kWarps * kRows * kD;         // bytes, after the last key
   static constexpr int kBytes = kTiles > kOuts ? kTiles : kOuts;
 };
 
@@ -56,29 +55,26 @@ __device__ void CopySlim(T* to, const SlimSpot* spots, const CudaProblem& p, int
   }
 }
 
-template <class T, class S>
+// kTogether: the splits of a tile are the blocks of a cluster. kPlain: see ToLogits.
+template <class T, class S, bool kTogether, bool kPlain>
 __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p) {
   constexpr int kKeys = S::kKeys, kStages = S::kStages, kD = S::kDQ;
   extern __shared__ __align__(128) char slim_tiles[];
-  T* const shared_q = reinterpret_cast<T*>(slim_tiles);
   __shared__ SlimSpot spots[S::kWarps][kKeys];
   __shared__ float tops[S::kWarps][kSlimRows], sums[S::kWarps][kSlimRows];
 
   const int tiles = int((p.rows() + kSlimRows - 1) / kSlimRows);
-  int64_t block = blockIdx.x;
-  const int kv = int(block % p.h_kv);
-  block /= p.h_kv;
-  const int tile = int(block % tiles);
-  block /= tiles;
-  const int split = int(block % p.splits), b = int(block / p.splits);
+  const int block = kTogether ? int(blockIdx.x) / p.splits : int(blockIdx.x);
+  const int kv = block % p.h_kv, tile = block / p.h_kv % tiles, rest = block / p.h_kv / tiles;
+  const int split = kTogether ? int(blockIdx.x) % p.splits : rest % p.splits, b = kTogether ? rest : rest / p.splits;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const CudaSequence seq = SequenceOf(p, b);
   const CudaQueries queries = QueriesOf(p, b);
   const int64_t row0 = int64_t(tile) * kSlimRows;
   const int64_t last_row = row0 + kSlimRows < p.rows() ? row0 + kSlimRows - 1 : p.rows() - 1;
-  const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, S::kStep);
+  const CudaRange keys = KeysOf(p, queries, seq.length, row0, last_row, split, kKeys);
   const int begin = keys.begin + warp * kKeys, end = keys.end;
-  T* const mine = shared_q + S::kQ + warp * kStages * 2 * S::kK;
+  T* const mine = reinterpret_cast<T*>(slim_tiles) + warp * kStages * 2 * S::kK;
 
   // Spots are found one step before the copies that need them.
   SlimSpot next = {};
@@ -101,33 +97,39 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
     return exist;
   };
   find(begin);
-  CopyQueries<T, S>(shared_q, p, queries, b, kv, row0);
-  CommitCopies();
-#pragma unroll
-  for (int s = 0; s < kStages - 1; ++s) seen[s] = copy(s, begin + s * S::kStep);
 
   // Of this lane: rows g and g + 8.
   const int g = lane / 4, t = lane % 4;
   CudaRow rows[2];
+#pragma unroll
   for (int i = 0; i < 2; ++i) rows[i] = RowOf(p, queries, row0 + g + 8 * i, kv, seq.length);
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
-  WaitForCopies<kStages - 1>();
-  __syncthreads();
-  uint32_t q[kD / 16][4];
+  uint32_t q[kD / 16][4];  // as LoadMatrices gives them
 #pragma unroll
-  for (int d = 0; d < kD / 16; ++d)
-    LoadMatrices<false>(q[d], shared_q + lane % 16 * S::kWidth + d * 16 + lane / 16 * 8);
+  for (int i = 0; i < 2; ++i) {
+    const T* from = static_cast<const T*>(p.q.data) + Offset(p.q, p, queries, rows[i], b);
+#pragma unroll
+    for (int n = 0; n < kD / 8; ++n) {
+      const int column = n * 8 + 2 * t;
+      const bool there = rows[i].live && column < p.d_qk;
+      q[n / 2][n % 2 * 2 + i] = there ? *reinterpret_cast<const uint32_t*>(from + column) : 0;
+    }
+  }
 
   float out[1][kD / 8][4] = {}, top[2] = {-HUGE_VALF, -HUGE_VALF}, sum[2] = {};
+  // The copies of the first stages are begun in the loop too: code of its own for them would be read from memory.
+  constexpr int kAhead = (kStages - 1) * S::kStep;
   int stage = 0;
-  for (int j0 = begin; j0 < end; j0 += S::kStep) {
-    WaitForCopies<kStages - 2>();
+#pragma unroll 1
+  for (int j0 = begin - kAhead; j0 < end; j0 += S::kStep) {
+    if (j0 >= begin) WaitForCopies<kStages - 2>();
     const unsigned exist = seen[0];
 #pragma unroll
     for (int s = 0; s + 1 < kStages; ++s) seen[s] = seen[s + 1];
-    seen[kStages - 2] = copy((stage + kStages - 1) % kStages, j0 + (kStages - 1) * S::kStep);
-    const T* k = mine + stage * 2 * S::kK;
+    seen[kStages - 2] = copy(stage, j0 + kAhead);
     stage = stage + 1 == kStages ? 0 : stage + 1;
+    if (j0 < begin) continue;
+    const T* k = mine + stage * 2 * S::kK;
 
     Logits<S> z = {};
 #pragma unroll
@@ -142,7 +144,7 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
     }
 
     const bool full = exist == (kKeys == 32 ? 0xffffffffu : (1u << kKeys) - 1);
-    ToLogits<kKeys>(z[0], p, rows, unit, b, j0, full, [&](int i) { return (exist >> i & 1) != 0; });
+    ToLogits<kKeys, kPlain>(z[0], p, rows, unit, b, j0, full, [&](int i) { return (exist >> i & 1) != 0; });
     float kept[2];
     Weigh<kKeys>(z[0], top, sum, kept);
 #pragma unroll
@@ -168,16 +170,28 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
           make_float2(out[0][n][2 * i], out[0][n][2 * i + 1]);
     }
   }
-  WriteRows(p, seq, queries, {b, kv, split, row0}, outs, tops, sums);
+  WriteRows<kTogether>(p, seq, queries, {b, kv, split, row0}, outs, tops, sums);
 }
 
-template <class T, class S>
-int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {
+template <class T, class S, bool kPlain>
+int32_t LaunchSlimFor(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, kSlimRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  if (!HasShared<&SlimAttention<T, S>>(S::kBytes)) return LZ_LAUNCH_REFUSED;
-  SlimAttention<T, S><<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
+  if (p.splits > 1 && !p.part) {
+    const auto clusters = unsigned(blocks / p.splits);
+    constexpr auto kKernel = &SlimAttention<T, S, true, kPlain>;
+    const auto error = LaunchClusters<kKernel>(clusters, p.splits, S::kThreads, S::kBytes, stream, p);
+    return error == cudaSuccess ? LZ_LAUNCH_DONE : LZ_LAUNCH_REFUSED;  // parts in memory serve
+  }
+  constexpr auto kKernel = &SlimAttention<T, S, false, kPlain>;
+  if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
+  kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);
   return Launched();
+}
+template <class T, class S>
+int32_t LaunchSlimOf(const CudaProblem& p, void* stream) {
+  const bool plain = p.softcap <= 0 && !p.slopes.data && !p.mask;
+  return plain ? LaunchSlimFor<T, S, true>(p, stream) : LaunchSlimFor<T, S, false>(p, stream);
 }
 template <class T>
 int32_t LaunchSlim(const CudaProblem& p, void* stream) {

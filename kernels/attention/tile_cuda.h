@@ -60,7 +60,7 @@ __device__ void CopyQueries(T* shared_q, const CudaProblem& p, const CudaQueries
     const CudaRows& q = second ? p.q_more : p.q;
     const int64_t row = row0 + r;
     const bool there = row < int64_t(queries.count) * p.group && at < width;
-    const CudaRow of = {.index = int32_t(row / p.group), .head = kv * p.group + int32_t(row % p.group)};
+    const CudaRow of = {.index = IndexOf(p, row), .head = kv * p.group + HeadOf(p, row)};
     const T* from = static_cast<const T*>(q.data) + Offset(q, p, queries, of, b) + at;
     CopyAsync16(shared_q + r * S::kWidthQ + column, there ? from : static_cast<const T*>(p.q.data), there ? 16 : 0);
   }
@@ -116,8 +116,8 @@ __device__ inline float CappedInTile(const CudaProblem& p, float z) {
 }
 
 // Products of a lane's rows and keys from j0 on to logits: scaled, capped, biased, hidden. `full`: every key exists,
-// else exists(i) says whether key j0 + i does.
-template <int kKeys, class Exists>
+// else exists(i) says whether key j0 + i does. kPlain: a call without soft-cap, slopes and mask.
+template <int kKeys, bool kPlain = false, class Exists>
 __device__ void ToLogits(float (&z)[kKeys / 8][4], const CudaProblem& p, const CudaRow (&rows)[2], float unit, int b,
                          int j0, bool full, Exists&& exists) {
   const auto each = [&](auto&& change) {
@@ -128,12 +128,14 @@ __device__ void ToLogits(float (&z)[kKeys / 8][4], const CudaProblem& p, const C
     }
   };
   each([&](const CudaRow&, float x, int) { return x * unit; });
-  if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
-  if (p.slopes.data) each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });
-  if (p.mask) {
-    each([&](const CudaRow& r, float x, int i) {
-      return r.live && exists(i) ? Masked(p, r, x, b, j0 + i) : -HUGE_VALF;
-    });
+  if constexpr (!kPlain) {
+    if (p.softcap > 0) each([&](const CudaRow&, float x, int) { return CappedInTile(p, x); });
+    if (p.slopes.data) each([&](const CudaRow& r, float x, int i) { return Sloped(r, x, j0 + i); });
+    if (p.mask) {
+      each([&](const CudaRow& r, float x, int i) {
+        return r.live && exists(i) ? Masked(p, r, x, b, j0 + i) : -HUGE_VALF;
+      });
+    }
   }
   const CudaRange &one = rows[0].keys, &other = rows[1].keys;
   if (full && one.begin <= j0 && other.begin <= j0 && j0 + kKeys <= one.end && j0 + kKeys <= other.end) return;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/attention/rows_cuda.h"
+#include "kernels/cuda_cluster.h"
 
 #ifdef __CUDACC__
 namespace lz::attention {
@@ -11,42 +12,86 @@ struct FewBlock {
   int b, kv, split;
   int64_t row0;
 };
-// Merges what the groups of a block (lanes or warps) have of each row, and writes the rows.
-template <int kRows, int kGroups, int kWidth>
+// The largest logit and the sum of a row, of which each group has some keys; `factor(g)` becomes what the group's sums
+// are multiplied by.
+struct TopAndSum {
+  float top, sum;
+};
+template <class Top, class Sum, class Factor>
+__device__ TopAndSum MergeGroups(int groups, Top&& top, Sum&& sum, Factor&& factor) {
+  TopAndSum all = {-HUGE_VALF, 0};
+  for (int g = 0; g < groups; ++g) all.top = fmaxf(all.top, top(g));
+  const float base = all.top == -HUGE_VALF ? 0.0f : all.top;
+  for (int g = 0; g < groups; ++g) {
+    const float kept = FastExp(top(g) - base);
+    all.sum += sum(g) * kept;
+    factor(g) = kept;
+  }
+  return all;
+}
+
+// Merges what the groups of a block (lanes or warps) have of each row, and writes the rows. kTogether: the splits of
+// the rows are the blocks of a cluster, each of which writes a share of the outputs.
+template <bool kTogether = false, int kRows, int kGroups, int kWidth>
 __device__ void WriteRows(const CudaProblem& p, const CudaSequence& seq, const CudaQueries& queries,
-                          const FewBlock& block, const float (&outs)[kGroups][kRows][kWidth],
-                          float (&tops)[kGroups][kRows], const float (&sums)[kGroups][kRows]) {
+                          const FewBlock& block, float (&outs)[kGroups][kRows][kWidth], float (&tops)[kGroups][kRows],
+                          const float (&sums)[kGroups][kRows]) {
+  __shared__ RowResult results[kRows];
+  __shared__ TopAndSum own[kRows];
+  __shared__ float factors[kTogether ? kMostTogether : 1][kRows];
+  const int live = int(p.rows() - block.row0 < kRows ? p.rows() - block.row0 : kRows);
+  const int rank = kTogether ? BlockOfCluster() : 0, blocks = kTogether ? BlocksOfCluster() : 1;
+  const int r = threadIdx.x;
+  const auto finish = [&](const TopAndSum& of) {
+    const CudaRow row = RowOf(p, queries, block.row0 + r, block.kv, seq.length);
+    results[r] = ResultOf(p, queries, row, block.b, block.split, of.top, of.sum);
+    if (rank == 0) WriteLse(p, queries, row, block.b, block.split, results[r]);
+  };
   __syncthreads();
-  __shared__ float block_top[kRows], block_sum[kRows];
-  if (threadIdx.x < kRows) {
-    const int r = threadIdx.x;
-    float m = -HUGE_VALF, l = 0;
-    for (int g = 0; g < kGroups; ++g) m = fmaxf(m, tops[g][r]);
-    const float base = m == -HUGE_VALF ? 0.0f : m;
-    for (int g = 0; g < kGroups; ++g) {
-      const float factor = FastExp(tops[g][r] - base);
-      l += sums[g][r] * factor;
-      tops[g][r] = factor;
-    }
-    block_top[r] = m, block_sum[r] = l;
+  if (r < live) {
+    own[r] = MergeGroups(
+        kGroups, [&](int g) { return tops[g][r]; }, [&](int g) { return sums[g][r]; },
+        [&](int g) -> float& { return tops[g][r]; });
+    if constexpr (!kTogether) finish(own[r]);
   }
   __syncthreads();
+  const auto of_groups = [&](int row, int e) {
+    float value = 0;
+    for (int g = 0; g < kGroups; ++g) value += outs[g][row][e] * tops[g][row];
+    return value;
+  };
+  if constexpr (kTogether) {
+#pragma unroll 1
+    for (int i = r; i < live * kWidth; i += int(blockDim.x)) outs[0][i / kWidth][i % kWidth] = of_groups(i / kWidth, i % kWidth);
+    SyncCluster();
+    if (r < live) {
+      finish(MergeGroups(
+          blocks, [&](int g) { return OfBlock(&own[r], g)->top; }, [&](int g) { return OfBlock(&own[r], g)->sum; },
+          [&](int g) -> float& { return factors[g][r]; }));
+    }
+    __syncthreads();
+  }
   const float unit = p.v_scale.data ? At(p.v_scale, block.kv) : 1.0f;
-  for (int r = 0; r < kRows && block.row0 + r < p.rows(); ++r) {
-    const CudaRow of = RowOf(p, queries, block.row0 + r, block.kv, seq.length);
-    const RowResult result = ResultOf(p, queries, of, block.b, block.split, block_top[r], block_sum[r]);
-    if (threadIdx.x == 0) WriteLse(p, queries, of, block.b, block.split, result);
-    for (int e = threadIdx.x; e < p.d_v; e += blockDim.x) {
-      float value = 0;
-      for (int g = 0; g < kGroups; ++g) value += outs[g][r][e] * tops[g][r];
-      value = result.nothing ? 0.0f : value * result.share * unit;
-      if (p.part) {
-        p.part[result.part * p.d_v + e] = value;
-      } else {
-        StoreFloat(const_cast<void*>(p.out.data), result.at + e, p.type, value);
-      }
+#pragma unroll 1
+  for (int i = rank * int(blockDim.x) + r; i < live * kWidth; i += blocks * int(blockDim.x)) {
+    const int row = i / kWidth, e = i % kWidth;
+    if (e >= p.d_v) continue;
+    float value = 0;
+    if constexpr (kTogether) {
+#pragma unroll 4
+      for (int g = 0; g < blocks; ++g) value += *OfBlock(&outs[0][row][e], g) * factors[g][row];
+    } else {
+      value = of_groups(row, e);
+    }
+    const RowResult& result = results[row];
+    value = result.nothing ? 0.0f : value * result.share * unit;
+    if (p.part) {
+      p.part[result.part * p.d_v + e] = value;
+    } else {
+      StoreFloating(const_cast<void*>(p.out.data), result.at + e, p.type, value);
     }
   }
+  if constexpr (kTogether) SyncCluster();  // others have read what this block has
 }
 
 }  // namespace lz::attention

@@ -3,49 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <deque>
 #include <numeric>
 #include <string>
 #include <vector>
 
-#include "cuda_emulation_table.h"
 #include "tests/conformance/case_files.h"
+#include "tests/cuda_emulation/host_rows.h"
 #include "tests/cuda_emulation/planted.h"
 #include "verify/run.h"
 
 namespace lz {
 namespace {
-
-// The rows of the sources, as kernels of the host: what they require of a device is left out.
-const std::vector<KernelSpec>& HostRows() {
-  static std::deque<std::vector<Constraint>> kept;
-  static const auto rows = [] {
-    std::vector<KernelSpec> all;
-    for (const KernelFamily* family : kEmulatedTable) {
-      for (KernelSpec spec : *family) {
-        auto& constraints = kept.emplace_back();
-        for (const Constraint& c : spec.constraints) {
-          if (!c.field.starts_with("device.")) constraints.push_back(c);
-        }
-        spec.constraints = constraints;
-        spec.platform = Platform::kCpu;
-        all.push_back(spec);
-      }
-    }
-    return all;
-  }();
-  return rows;
-}
-
-void RegisterOnce() {
-  static const std::string refused = [] {
-    std::vector<Registry::Registration> registrations;
-    for (const KernelSpec& spec : HostRows()) registrations.push_back({&spec, {}, {}});
-    const auto status = Engine::Get().selector().registry().Register(registrations);
-    return status.ok() ? std::string() : status.Text();
-  }();
-  ASSERT_EQ(refused, "");
-}
 
 class EmulatedCuda : public testing::TestWithParam<size_t> {};
 TEST_P(EmulatedCuda, AgreesWithTheReference) {

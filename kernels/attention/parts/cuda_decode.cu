@@ -1,5 +1,6 @@
 // Attention of few rows on CUDA: by the dtype of keys and values, whole or in parts that are merged.
 #include "kernels/attention/problem_cuda.h"
+#include "kernels/cuda_cluster.h"
 
 namespace lz::attention {
 
@@ -72,6 +73,14 @@ int32_t RunFew(CudaProblem p, const lz_kernel_args* args) { return Run(p, CutOfF
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args) {
   const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
   if (places % 4 != 0) return LZ_LAUNCH_REFUSED;  // outputs are written in pairs
+  const int64_t queries = p.packed() ? p.total_q : p.s_q;
+  if (queries > int64_t{UINT32_MAX} / p.group) return LZ_LAUNCH_REFUSED;  // rows of a sequence have 32-bit numbers
+  if (const int32_t together = SplitsTogether(p); together > 1 && p.outputs() > 0 && HasClusters()) {
+    CudaProblem merged = p;
+    merged.splits = together;
+    const int32_t code = TileParts(merged, args->stream);
+    if (code != LZ_LAUNCH_REFUSED) return code;
+  }
   return Run(p, CutOfTiles(p), args, &TileParts);
 }
 

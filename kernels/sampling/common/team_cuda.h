@@ -23,9 +23,8 @@ inline RowLaunch DivideRows(int64_t rows, int64_t n, int element_bytes, int64_t 
   constexpr int64_t kLeast = 2048;        // elements of a block
   constexpr int64_t kTwoFit = 66 * 1024;  // bytes of a share that leave room for another block
   const RowLaunch whole = {1, n, 0};
-  int device = 0, clusters = 0, most = 0;
-  if (n < 2 * kLeast || cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device) != cudaSuccess || clusters == 0 ||
+  int device = 0, most = 0;
+  if (n < 2 * kLeast || !HasClusters() || cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
     return whole;
   }

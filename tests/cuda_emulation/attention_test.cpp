@@ -1,0 +1,91 @@
+// How attention of few rows divides its keys among blocks, and that any division gives the same results.
+#include <gtest/gtest.h>
+
+#include "kernels/attention/problem_cuda.h"
+#include "tests/cuda_emulation/device.h"
+#include "tests/cuda_emulation/host_rows.h"
+#include "verify/run.h"
+
+namespace lz {
+namespace {
+using attention::CudaProblem;
+
+TEST(SharesOfKeys, EveryStepIsOfOneSplitAndNoneIsEmpty) {
+  for (int32_t splits = 1; splits <= 33; ++splits) {
+    for (int32_t steps = 0; steps <= 200; ++steps) {
+      int32_t next = 0, least = steps, most = 0;
+      for (int32_t i = 0; i < splits; ++i) {
+        const attention::CudaShare share = attention::ShareOf(steps, splits, i);
+        ASSERT_EQ(share.begin, next) << steps << " steps, split " << i << " of " << splits;
+        ASSERT_GE(share.end, share.begin);
+        least = std::min(least, share.end - share.begin), most = std::max(most, share.end - share.begin);
+        next = share.end;
+      }
+      ASSERT_EQ(next, steps) << splits;
+      ASSERT_LE(most - least, 1) << steps << " steps of " << splits;
+    }
+  }
+}
+
+CudaProblem Decode(int32_t b, int64_t keys, int32_t h_q, int32_t h_kv, int32_t d) {
+  CudaProblem p = {.type = DType::kBF16, .cache = DType::kBF16};
+  p.b = b, p.s_q = 1, p.s_kv = keys, p.d_qk = p.d_v = d;
+  attention::SetHeads(&p, h_q, h_kv);
+  return p;
+}
+
+TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
+  for (const int32_t d : {64, 80, 128, 256}) {
+    for (const int32_t b : {1, 3, 16, 64}) {
+      for (int64_t keys = 1; keys < 40000; keys = keys * 5 / 4 + 1) {
+        const CudaProblem p = Decode(b, keys, 32, 8, d);
+        const int64_t in_turn = attention::SplitsOf(p, attention::CutOfTiles(p));
+        const int64_t together = attention::SplitsTogether(p);
+        EXPECT_LE(in_turn, std::max<int64_t>(1, keys / attention::SlimStep(p))) << keys << " keys of " << d;
+        EXPECT_LE(together, std::max<int64_t>(1, keys / (attention::SlimStep(p) / 2))) << keys << " keys of " << d;
+        EXPECT_LE(together, attention::kMostTogether);
+      }
+    }
+  }
+  EXPECT_EQ(attention::SplitsTogether(Decode(1, 1024, 32, 8, 64)), 8);
+  EXPECT_EQ(attention::SplitsTogether(Decode(4, 1024, 32, 8, 64)), 2) << "32 clusters of 4 do not run at once";
+  EXPECT_EQ(attention::SplitsTogether(Decode(8, 1024, 32, 8, 64)), 2);
+  EXPECT_EQ(attention::SplitsTogether(Decode(16, 1024, 32, 8, 64)), 1) << "128 blocks without a split";
+  EXPECT_EQ(attention::SplitsTogether(Decode(1, 256, 32, 8, 64)), 1) << "one step";
+  EXPECT_EQ(attention::SplitsTogether(Decode(1, 131072, 32, 8, 64)), 1) << "more splits than a cluster has blocks";
+  EXPECT_GT(attention::SplitsOf(Decode(1, 131072, 32, 8, 64), attention::CutOfTiles(Decode(1, 131072, 32, 8, 64))), 8);
+}
+
+// Clusters are the device's, or parts in memory serve; lengths are shorter than the shapes, also 0.
+TEST(SharesOfKeys, SplitsAgreeWithTheReference) {
+  RegisterOnce();
+  Engine& engine = Engine::Get();
+  const auto check = [&](const char* operation, const std::string& id, const std::string& call) {
+    const KernelEntry* kernel = engine.selector().registry().FindKernel(operation, id);
+    ASSERT_NE(kernel, nullptr) << id;
+    auto c = verify::ParseCase(*kernel->op, call);
+    ASSERT_TRUE(c.ok()) << call << "\n" << c.status().Text();
+    for (const bool clusters : {true, false}) {
+      emulation::UseClusters(clusters);
+      const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
+      EXPECT_EQ(result.verdict, verify::Verdict::kPassed) << call << (clusters ? "\n" : " without clusters\n") << result.text;
+    }
+    emulation::UseClusters(true);
+  };
+  for (const std::string options :
+       {"", " window=300", " softcap=5.0 return_lse=true", " sinks=f32[6] alibi_slopes=f32[6] return_lse=true"}) {
+    for (const std::string shapes : {"64] key=bf16[2,1000,2,64] value=bf16[2,1000,2,64]",
+                                     "128] key=bf16[2,300,2,128] value=bf16[2,300,2,128]",
+                                     "256] key=bf16[2,140,2,256] value=bf16[2,140,2,256]"}) {
+      check("attention.gqa.decode", "cuda.attention.gqa.decode.mma", "query=bf16[2,1,6," + shapes + options);
+    }
+  }
+  for (const std::string lengths : {"{700,1}", "{0,129}", "{3,512}"}) {
+    check("attention.gqa.decode.block_table", "cuda.attention.gqa.decode.block_table.mma",
+          "query=f16[2,1,8,64] key_cache=f16[2,700,2,64] value_cache=f16[2,700,2,64] block_tables=i32[2,1]{1,0} "
+          "context_lens=i32[2]" + lengths + " return_lse=true");
+  }
+}
+
+}  // namespace
+}  // namespace lz
