@@ -9,6 +9,7 @@ operations do, and return natural logarithms.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import layerzero as lz
 import torch
 from torch.nn import functional as F
 
@@ -27,10 +28,6 @@ class Keys(NamedTuple):
     offsets: torch.Tensor | None = None  # (b + 1) int32
     used: torch.Tensor | None = None  # (b) int32 keys of each sequence
     table: torch.Tensor | None = None  # (b, n) int32 pages of each sequence
-
-    def with_an_empty_sequence(self) -> "Keys":
-        assert self.used is not None and self.table is not None
-        return self._replace(used=F.pad(self.used, (0, 1)), table=F.pad(self.table, (0, 0, 0, 1)))
 
 
 class How(NamedTuple):
@@ -90,11 +87,16 @@ def pages_of(k_cache: torch.Tensor, v_cache: torch.Tensor, table: torch.Tensor, 
 
 def csr(k_cache, v_cache, indptr, indices, last_page_len) -> Keys:
     """Converts a CSR list to a table as wide as all listed pages: the longest sequence is not known on the host."""
-    size, listed = k_cache.shape[1], indices.shape[0]
-    first = indptr.clamp(0, listed)
-    used = (last_page_len - size).clamp_(max=0).add_(first.diff() * size)
-    place = first[:-1, None] + torch.arange(listed, device=indices.device)
-    return pages_of(k_cache, v_cache, indices[place.clamp_(max=listed - 1)], used)
+    table, used = lz.kv_page_table(indptr, indices, last_page_len, *k_cache.shape[:2])
+    return Keys(k_cache, v_cache, indices.shape[0] * k_cache.shape[1], used=used[:-1], table=table[:-1])
+
+
+def csr_and_queries(k_cache, v_cache, indptr, indices, last_page_len, qo_indptr, total) -> tuple[Keys, torch.Tensor]:
+    """The same with one more sequence, without keys, for queries of none; and the offsets of all queries."""
+    table, used, cu_q = lz.kv_page_table(
+        indptr, indices, last_page_len, *k_cache.shape[:2], qo_indptr=qo_indptr, total_q=total
+    )
+    return Keys(k_cache, v_cache, indices.shape[0] * k_cache.shape[1], used=used, table=table), cu_q
 
 
 class Operations:
@@ -180,11 +182,8 @@ class Operations:
         self, query, k_cache, v_cache, qo_indptr, indptr, indices, last_page_len, sm_scale, causal, window_left,
         softcap, sinks, slopes, k_scale, v_scale, return_lse,
     ):  # fmt: skip
-        """One more sequence, without keys, holds the queries of none."""
         total = query.shape[0]
-        cu_q = packed_offsets(_int32(qo_indptr), total)
-        keys = csr(k_cache, v_cache, indptr, indices, last_page_len)
-        keys = keys.with_an_empty_sequence()
+        keys, cu_q = csr_and_queries(k_cache, v_cache, indptr, indices, last_page_len, qo_indptr, total)
         how = How(causal, sm_scale, window_left_of(window_left), softcap or 0.0, slopes)
         both = self._run(query, keys, cu_q, total, how, None, sinks, return_lse)
         return both if return_lse else both[0]
