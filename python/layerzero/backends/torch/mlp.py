@@ -3,9 +3,12 @@
 import torch
 from torch.nn import functional as F
 
+from layerzero import _layerzero
 from layerzero.backends.torch.activations import FUNCTIONS, gate_up, split
 from layerzero.backends.torch.quantize import dequantize
 from layerzero.torch.references import reference_function
+
+_OPS = _layerzero.ops
 
 
 def _unpack(packed):
@@ -17,14 +20,33 @@ def _unpack(packed):
 
 def linear_quantized(input, weight, weight_scale, format, bias, zero_point, tensor_scale, packed):
     stored = weight if packed is None else _unpack(packed)
-    dtype = str(input.dtype).removeprefix("torch.")
-    return F.linear(input, dequantize(stored, weight_scale, format, None, zero_point, tensor_scale, dtype), bias)
+    if not input.is_cuda:
+        dtype = str(input.dtype).removeprefix("torch.")
+        return F.linear(input, dequantize(stored, weight_scale, format, None, zero_point, tensor_scale, dtype), bias)
+    dtype = _dtype_of_values(input)
+    values = _OPS["dequantize"](
+        stored, weight_scale, format, zero_point=zero_point, tensor_scale=tensor_scale, dtype=dtype
+    )
+    return _product(input, values, bias)
 
 
 def linear_gguf(input, weight, format, bias, packed, activations):
-    dtype = str(input.dtype).removeprefix("torch.")
-    values = reference_function("dequantize_gguf")(weight, input.shape[-1], format=format, dtype=dtype)
-    return F.linear(input, values, bias)
+    """On CUDA the values of the blocks are made by one launch; where kernels read blocks themselves, rows are few."""
+    dtype, k = _dtype_of_values(input), input.shape[-1]
+    function = _OPS["dequantize_gguf"] if input.is_cuda else reference_function("dequantize_gguf")
+    return _product(input, function(weight, k, format=format, dtype=dtype), bias)
+
+
+def _dtype_of_values(input):
+    """That of the input; float32 for float16, which does not hold every product of a scale and a code."""
+    return "float32" if input.dtype == torch.float16 else str(input.dtype).removeprefix("torch.")
+
+
+def _product(input, values, bias):
+    if values.dtype == input.dtype:
+        return F.linear(input, values, bias)
+    bias = None if bias is None else bias.to(values.dtype)
+    return F.linear(input.to(values.dtype), values, bias).to(input.dtype)
 
 
 def linear_panels(input, panels, bias):
