@@ -10,7 +10,15 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from layerzero.errors import InvalidRequestError  # noqa: E402
-from layerzero.integrations.transformers import block_forwards, kernelize, rounding, unkernelize, weights  # noqa: E402
+from layerzero.integrations.transformers import (  # noqa: E402
+    block_forwards,
+    blocks,
+    kernelize,
+    rounding,
+    unkernelize,
+    weights,
+)
+from layerzero.integrations.transformers.released import BlockRows  # noqa: E402
 
 
 @pytest.fixture
@@ -43,6 +51,38 @@ def with_weights(model, kind):
             values = weights._OPS["dequantize_gguf"](rows, module.in_features, format=format)
             module.weight.data = values.to(module.weight.dtype)
     return twin
+
+
+@pytest.fixture
+def as_rows(monkeypatch):
+    """Blocks stay in rows, as they do on CUDA devices."""
+    monkeypatch.setattr(blocks, "_kept_as_rows", lambda data: True)
+    monkeypatch.setattr(weights, "_entry", lambda *_: pytest.fail("blocks in rows are not kept on disk"))
+    monkeypatch.setattr(weights, "_on_host", lambda linears: False)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("release", [False, True])
+def test_blocks_in_rows_give_what_they_mean(model, kind, release, as_rows):
+    ids = torch.arange(3, 15)[None]
+    expected = logits(with_weights(model, kind), ids)
+    report = kernelize(model, kind, activations="int8", max_perplexity_ratio=2, release_originals=release)
+    assert report.weights.layers == 15 and report.weights.activations == "input"
+    assert "round nothing" in report.weights.why_activations and "device" in report.weights.why_not_kept
+    actual = logits(model, ids)
+    assert (actual - expected).norm() <= 1e-5 * expected.norm()
+    found = [m.__dict__["_layerzero_blocks"].weight for m in model.modules() if "_layerzero_blocks" in m.__dict__]
+    assert all(w.as_rows and w.order is None and w.data.stride(0) % 16 == 0 for w in found)
+    assert {w.row_bytes % 16 for w in found} != {0}, "some rows are padded"
+
+
+def test_an_embedding_is_looked_up_in_rows_of_blocks(as_rows):
+    table = torch.randn(40, 96)
+    weight = blocks.BlockWeight.of(weights.to_q8_0(table), "q8_0", 96)
+    ids = torch.tensor([[3, 39, 3], [0, 7, 12]])
+    values = weights._OPS["dequantize_gguf"](weight.data, 96, format="q8_0", dtype="bfloat16")
+    found = BlockRows(weight, torch.empty(40, 96, dtype=torch.bfloat16))(ids)
+    assert weight.as_rows and torch.equal(found, values[ids])
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
@@ -235,5 +275,5 @@ def test_a_gguf_file_is_used_as_it_is():
 
 def test_blocks_are_for_models_on_the_cpu():
     elsewhere = torch.nn.Linear(4, 4, device="meta")
-    with pytest.raises(InvalidRequestError, match="wanted a model on the CPU, got parameters on meta"):
+    with pytest.raises(InvalidRequestError, match="wanted a model on the CPU or on one CUDA device, got parameters on meta"):
         block_forwards.use(elsewhere, None, "int8", "input", None, 1.5, False)

@@ -45,7 +45,7 @@ def input_for(model: nn.Module, ids: torch.Tensor | None) -> dict[str, Any]:
     if encoder is not None:
         given["encoder_outputs"] = type(encoder)(encoder[0][:1])
     given.pop("attention_mask", None)
-    return given | dict.fromkeys(_IDS & given.keys(), ids)
+    return given | {name: None if ids is None else ids.to(given[name].device) for name in _IDS & given.keys()}
 
 
 def _check_ids(ids: Any) -> None:
@@ -113,6 +113,7 @@ def compare(
     """
     difference = after.rows - before.rows
     error = difference.abs().max().item()
+    ids = None if ids is None else ids.to(difference.device)
     if before.log_p is None or after.log_p is None:
         return error, 1 + (difference.norm() / before.rows.norm()).item(), None
     own, ours = before.log_p.double(), after.log_p.double()

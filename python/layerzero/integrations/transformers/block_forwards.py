@@ -57,10 +57,10 @@ FORWARDS = (linear_forward, conv1d_forward, released_linear_forward, released_em
 
 
 def use(model, mark, kind, activations, ids, max_perplexity_ratio, release):
-    devices = sorted({str(parameter.device) for parameter in model.parameters()} - {"cpu"})
-    if devices:
+    devices = sorted({str(parameter.device) for parameter in model.parameters()})
+    if len(devices) > 1 or any(device.partition(":")[0] not in ("cpu", "cuda") for device in devices):
         got = f"parameters on {', '.join(devices)}"
-        raise InvalidRequestError("weights", "a model on the CPU", got, "on a GPU leave weights= out")
+        raise InvalidRequestError("weights", "a model on the CPU or on one CUDA device", got, "leave weights= out")
     given = accuracy.input_for(model, ids)
     before, unreached = accuracy.first_outcome(model, given)
     mark.report.left |= dict.fromkeys(

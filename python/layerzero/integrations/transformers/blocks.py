@@ -17,15 +17,21 @@ GROUP = 16  # rows that linear_gguf_prepack puts together
 
 @dataclasses.dataclass
 class BlockWeight:
-    """One weight of n rows: GGUF blocks packed for the kernels, or bytes of bf16. The rows of a file are not kept."""
+    """One weight of n rows: GGUF blocks packed for the kernels, or bytes of bf16. The rows of a file are not kept.
+
+    as_rows: the blocks are (n, row_bytes) as in a file, which the kernels of CUDA devices read.
+    """
 
     packed: torch.Tensor
     format: str
     rows: int
     row_bytes: int
+    as_rows: bool = False
 
     @staticmethod
     def of(data: torch.Tensor, format: str, columns: int) -> "BlockWeight":
+        if _kept_as_rows(data):
+            return BlockWeight(_aligned(data), format, *data.shape, as_rows=True)
         return BlockWeight(_OPS["linear_gguf_prepack"](data, columns, format), format, *data.shape)
 
     @staticmethod
@@ -35,12 +41,31 @@ class BlockWeight:
 
     @property
     def data(self) -> torch.Tensor:
-        """Returns what replaces the rows in a call: only their number and size are read, the rest is packed."""
-        return _shape_alone(self.rows, self.row_bytes)
+        """Returns the rows as a call takes them; of packed blocks only their number and size are read."""
+        return self.packed if self.as_rows else _shape_alone(self.rows, self.row_bytes)
+
+    @property
+    def order(self) -> torch.Tensor | None:
+        """Returns the argument `packed` of a call."""
+        return None if self.as_rows else self.packed
 
     @property
     def nbytes(self) -> int:
         return self.packed.nbytes
+
+
+def _kept_as_rows(data: torch.Tensor) -> bool:
+    return data.is_cuda
+
+
+def _aligned(data: torch.Tensor) -> torch.Tensor:
+    """The rows (n, row_bytes), each at a multiple of 16 bytes."""
+    n, size = data.shape
+    if size % 16 == 0:
+        return data.contiguous()
+    rows = data.new_zeros(n, size + 16 - size % 16)
+    rows[:, :size] = data
+    return rows[:, :size]
 
 
 def _shape_alone(rows: int, row_bytes: int) -> torch.Tensor:
@@ -87,12 +112,12 @@ class BlockLinear:
         if w.format == BF16:
             half = None if bias is None else bias.to(torch.bfloat16)
             return _OPS["linear"](rows.to(torch.bfloat16), w.packed.view(torch.bfloat16), half).to(rows.dtype)
-        return _OPS["linear_gguf"](rows, w.data, w.format, bias, packed=w.packed, activations=self.activations)
+        return _OPS["linear_gguf"](rows, w.data, w.format, bias, packed=w.order, activations=self.activations)
 
     def product(self, bias: torch.Tensor | None) -> dict[str, Any]:
         """The arguments of its product, for `add_product`."""
         w = self.weight
-        return {"weight": w.data, "packed": w.packed, "format": w.format, "activations": self.activations, "bias": bias}
+        return {"weight": w.data, "packed": w.order, "format": w.format, "activations": self.activations, "bias": bias}
 
 
 def _seen(parameter: torch.Tensor) -> Seen | None:

@@ -185,6 +185,8 @@ class StackPlan:
         blocks = [found for found in map(self.blocks, tables) if found is not None]
         if len(blocks) < len(tables) or len({(b.weight.format, b.activations) for b in blocks}) > 1:
             return None
+        if any(b.weight.as_rows for b in blocks):
+            return None
         biases = [table["bias"] for table in tables]
         if any(table["weight"].shape[0] % GROUP for table in tables) or (
             None in biases and any(b is not None for b in biases)

@@ -5,8 +5,11 @@ from typing import Any, NoReturn
 import torch
 from torch import nn
 
+from layerzero import _layerzero
 from layerzero.errors import ReleasedWeightError
 from layerzero.integrations.transformers.blocks import GROUP, BlockWeight
+
+_OPS = _layerzero.ops
 
 
 def _refuse(what: str) -> NoReturn:
@@ -88,6 +91,11 @@ class BlockRows:
 
     def __call__(self, ids: torch.Tensor) -> torch.Tensor:
         rows, columns = self.parameter.shape
+        if self.weight.as_rows:  # a wrong id is torch's error, as it is with the parameter
+            found = self.weight.data.index_select(0, ids.flatten())
+            dtype = str(self.parameter.dtype).removeprefix("torch.")
+            values = _OPS["dequantize_gguf"](found, columns, format=self.weight.format, dtype=dtype)
+            return values.view(*ids.shape, columns)
         index = ids.flatten().tolist()
         if index and (min(index) < 0 or max(index) >= rows):
             raise IndexError(f"embedding: wanted ids from 0 to {rows - 1}, got {min(index)} to {max(index)}")

@@ -21,6 +21,8 @@ def choose(allowed: str, linears: list[BlockLinear]) -> tuple[str, str]:
     Rounding is worth its error only where it is clearly faster, which is not so on every CPU: the products that do not
     round have kernels of their own. Both multiply with the model's own weights in turns.
     """
+    if allowed == "int8" and any(linear.weight.as_rows for linear in linears):
+        return "input", "the device's kernels round nothing"
     taken = _some(linears)
     if allowed != "int8" or not taken:
         return allowed, ""

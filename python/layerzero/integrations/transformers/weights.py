@@ -112,6 +112,7 @@ def _halves_apart(data: torch.Tensor, heads: int) -> torch.Tensor:
 def _from_file(module: Weighted, data: torch.Tensor, format: str, head_dim: int) -> torch.Tensor | None:
     """The rows whose values are the module's weight, or None: then the file has something else under this name."""
     weight = module.weight.detach()
+    data = data.to(weight.device)
     candidates = [data]
     if weight.shape[0] % head_dim == 0 and data.shape[0] == weight.shape[0]:
         candidates.append(_halves_apart(data, weight.shape[0] // head_dim))
@@ -188,8 +189,19 @@ class Blocks:
     seconds: float = 0.0
 
 
-def _kept(path: pathlib.Path, make: Callable[[], dict[str, BlockWeight]]) -> Blocks:
-    """Returns the result of `make`, made once: later calls, in other processes too, map the file that it was written to."""
+def _on_host(linears: Mapping[str, Weighted]) -> bool:
+    return all(module.weight.device.type == "cpu" for module in linears.values())
+
+
+def _kept(
+    model: nn.Module, linears: Mapping[str, Weighted], kind: str, make: Callable[[], dict[str, BlockWeight]]
+) -> Blocks:
+    """Returns the result of `make`, made once: later calls, in other processes too, map the file that it was written to.
+    Blocks on a device are made each time, which takes less than reading a file.
+    """
+    if not _on_host(linears):
+        return Blocks(make(), why_not_kept="they are made on the model's device")
+    path = _entry(model, linears, kind)
     about = {"version": _VERSION, "entry": f"{path.parent.parent.name}/{path.parent.name}"}
     found = _read_entry(path, about)
     if found is not None:
@@ -211,7 +223,7 @@ def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, 
     start = time.perf_counter()
     if kind == "gguf":
         why = "the file has no block weight of these values; its own parameter is used"
-        blocks = _kept(_entry(model, linears, kind), lambda: _from_its_file(model, linears))
+        blocks = _kept(model, linears, kind, lambda: _from_its_file(model, linears))
     elif kind == "bf16":  # rounded as soon as read
         why = ""
         blocks = Blocks({name: _rounded(module.weight.detach(), kind) for name, module in linears.items()})
@@ -219,7 +231,7 @@ def block_weights(model: nn.Module, linears: Mapping[str, Weighted], kind: str, 
         why = "its rows are no multiple of 32 values"
         fits = {name: module for name, module in linears.items() if module.weight.shape[1] % 32 == 0}
         made = {name: module.weight.detach() for name, module in fits.items()}
-        blocks = _kept(_entry(model, fits, kind), lambda: {name: _rounded(w, kind) for name, w in made.items()})
+        blocks = _kept(model, fits, kind, lambda: {name: _rounded(w, kind) for name, w in made.items()})
     left |= {f"{name}: {kind}": why for name in linears if name not in blocks.weights}
     blocks.seconds = time.perf_counter() - start
     return blocks
