@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "kernels/attention/problem_cuda.h"
+#include "kernels/joined.h"
 #include "kernels/spec.h"
 
 namespace lz::attention {
@@ -63,14 +64,6 @@ constexpr KernelSpec TileSpec(std::string_view id, std::string_view operation, i
   return spec;
 }
 
-// `first`, then `more`.
-template <size_t kFirst, size_t kMore>
-constexpr auto Joined(const std::array<Constraint, kFirst>& first, const Constraint (&more)[kMore]) {
-  std::array<Constraint, kFirst + kMore> all;
-  for (size_t i = 0; i < kFirst; ++i) all[i] = first[i];
-  for (size_t i = 0; i < kMore; ++i) all[kFirst + i] = more[i];
-  return all;
-}
 // What the kernels ask of every call that has one head dimension for queries and keys.
 inline constexpr auto kHeadDims = std::to_array<Constraint>({
     kOnCompiledSm,

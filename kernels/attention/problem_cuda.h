@@ -211,8 +211,9 @@ inline int32_t SplitsOf(const CudaProblem& p, const CudaCut& cut) {
 // in memory serve better, because more splits than a cluster has blocks are needed, or none.
 inline constexpr int kMostTogether = 8;
 inline int32_t SplitsTogether(const CudaProblem& p) {
-  constexpr int64_t kManyKeys = 16384;                 // with which more splits are worth a second launch
-  constexpr int64_t kPairs = 132, kLargeClusters = 96;  // blocks that run at once: groups of multiprocessors have a rest
+  constexpr int64_t kManyKeys = 16384;  // with which more splits are worth a second launch
+  constexpr int64_t kPairs = 132,
+                    kLargeClusters = 96;  // blocks that run at once: groups of multiprocessors have a rest
   const int64_t units = TilesOf(p, kSlimRows) * p.h_kv, keys = MostSeen(p), step = SlimStep(p);
   if (!IsSlim(p) || keys <= step || keys > kManyKeys) return 1;
   int32_t together = 1;

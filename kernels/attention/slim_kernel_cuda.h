@@ -1,8 +1,8 @@
 // Attention of up to 16 rows that share a KV head, in 16 bits, on CUDA: decode, and a few queries of grouped heads. A
 // block takes the rows over a split of the keys; each of its warps has keys of its own, which it copies to shared
 // memory some steps ahead and waits for alone, and multiplies all rows by them (mma.sync). The warps' sums are merged
-// at the end; those of the splits by the cluster of their blocks, or by a second kernel. FP32 sums and softmax, weights rounded to 16 bits for the product with the values (class bf16-p). Source:
-// own; split keys arXiv:2311.01282.
+// at the end; those of the splits by the cluster of their blocks, or by a second kernel. FP32 sums and softmax, weights
+// rounded to 16 bits for the product with the values (class bf16-p). Source: own; split keys arXiv:2311.01282.
 #pragma once
 
 #include "kernels/attention/tile_cuda.h"
@@ -16,8 +16,8 @@ template <int kD, int kKeysAtOnce, int kStagesAtOnce, int kWarpsOfBlock>
 struct SlimShape : TileShape<kD, kD, kD, kKeysAtOnce, 1, 1, false> {
   static constexpr int kRows = kSlimRows, kStages = kStagesAtOnce, kWarps = kWarpsOfBlock, kWidth = kD + kChunk;
   static constexpr int kThreads = kWarps * kWarp;
-  static constexpr int kStep = kWarps * kKeysAtOnce;  // keys of a block at once
-  static constexpr int kK = kKeysAtOnce * kWidth;     // elements of a stage's keys, and of its values
+  static constexpr int kStep = kWarps * kKeysAtOnce;            // keys of a block at once
+  static constexpr int kK = kKeysAtOnce * kWidth;               // elements of a stage's keys, and of its values
   static constexpr int kTiles = 2 * kWarps * kStages * 2 * kK;  // bytes
   static constexpr int kOuts = 4 * kWarps * kRows * kD;         // bytes, after the last key
   static constexpr int kBytes = kTiles > kOuts ? kTiles : kOuts;

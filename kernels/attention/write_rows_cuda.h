@@ -62,7 +62,8 @@ __device__ void WriteRows(const CudaProblem& p, const CudaSequence& seq, const C
   };
   if constexpr (kTogether) {
 #pragma unroll 1
-    for (int i = r; i < live * kWidth; i += int(blockDim.x)) outs[0][i / kWidth][i % kWidth] = of_groups(i / kWidth, i % kWidth);
+    for (int i = r; i < live * kWidth; i += int(blockDim.x))
+      outs[0][i / kWidth][i % kWidth] = of_groups(i / kWidth, i % kWidth);
     SyncCluster();
     if (r < live) {
       finish(MergeGroups(

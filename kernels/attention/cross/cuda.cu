@@ -27,10 +27,9 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
-constexpr auto kTileConstraints =
-    attention::Joined(attention::kDenseTiles, {
-                                                  {"s_q", Rel::kLe, attention::kMostQueries},
-                                              });
+constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
+                                                                     {"s_q", Rel::kLe, attention::kMostQueries},
+                                                                 });
 constexpr std::array<std::string_view, 5> kAccepts = {"scale", "attn_mask", "softcap", "sinks", "return_lse"};
 constexpr std::array<std::string_view, 4> kTileAccepts = {"scale", "softcap", "sinks", "return_lse"};  // no mask
 constexpr auto kFamily = std::to_array<KernelSpec>({

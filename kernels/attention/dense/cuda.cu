@@ -31,16 +31,14 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"s_kv", Rel::kLe, attention::kMostKeys},
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
-constexpr auto kTileConstraints =
-    attention::Joined(attention::kDenseTiles, {
-                                                  {"s_q", Rel::kLe, attention::kMostQueries},
-                                                  attention::kNotStrict,
-                                              });
+constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
+                                                                     {"s_q", Rel::kLe, attention::kMostQueries},
+                                                                     attention::kNotStrict,
+                                                                 });
 // One query sees the same keys in all rows, so no hidden value is loaded; a mask would hide some.
-constexpr auto kDecodeTileConstraints =
-    attention::Joined(attention::kDenseTiles, {
-                                                  {"s_q", Rel::kLe, attention::kMostQueries},
-                                              });
+constexpr auto kDecodeTileConstraints = Joined(attention::kDenseTiles, {
+                                                                           {"s_q", Rel::kLe, attention::kMostQueries},
+                                                                       });
 // A few queries of grouped heads over many keys: torch's kernels take a tile of rows for each query head.
 constexpr auto kFewQueries = std::to_array<Constraint>({{"s_kv", Rel::kGe, 512}, {"s_q", Rel::kLe, 16}});
 constexpr auto kGroupedPreferences = std::to_array<Preference>({{.when = kFewQueries, .priority = attention::kBest}});

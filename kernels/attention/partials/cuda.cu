@@ -46,9 +46,9 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"s_q", Rel::kLe, attention::kFewQueries},
 });
 // One query without a mask sees the same keys in all rows, so no hidden value is loaded.
-constexpr auto kTileConstraints = attention::Joined(attention::kDenseTiles, {
-                                                                                {"s_q", Rel::kEq, 1},
-                                                                            });
+constexpr auto kTileConstraints = Joined(attention::kDenseTiles, {
+                                                                     {"s_q", Rel::kEq, 1},
+                                                                 });
 constexpr std::array<std::string_view, 7> kAccepts = {"raw",    "causal",  "scale",       "attn_mask",
                                                       "window", "softcap", "alibi_slopes"};
 constexpr std::array<std::string_view, 6> kTileAccepts = {"raw",    "causal",  "scale",

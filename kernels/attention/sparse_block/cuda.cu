@@ -47,9 +47,9 @@ constexpr auto kConstraints = attention::WithHeadDims({
     {"indptr.dtype", Rel::kInMask, kIndices},
     {"indices.dtype", Rel::kInMask, kIndices},
 });
-constexpr auto kFewConstraints = attention::Joined(kConstraints, {{"R", Rel::kLe, attention::kFewQueries}});
+constexpr auto kFewConstraints = Joined(kConstraints, {{"R", Rel::kLe, attention::kFewQueries}});
 // All rows of a tile see the same keys, so no hidden value is loaded.
-constexpr auto kTileConstraints = attention::Joined(kConstraints, {{"q.alignment", Rel::kGe, 4}});
+constexpr auto kTileConstraints = Joined(kConstraints, {{"q.alignment", Rel::kGe, 4}});
 constexpr auto kFamily = std::to_array<KernelSpec>({
     attention::FewSpec<&MakeProblem>("cuda.attention.sparse.block.few", "attention.sparse.block",
                                      attention::kBeforeGathers, kFewConstraints),

@@ -3,7 +3,7 @@
 //   output [n, columns]    f32|f16|bf16, contiguous
 // Workspace: none. Deterministic, to the bit of the definition, for products of scales and codes are exact in FP32.
 // Safe in graph captures. Source: own.
-#include "kernels/mlp/linear/gguf/blocks_cuda.h"
+#include "kernels/gemm/gguf/blocks_cuda.h"
 #include "kernels/spec.h"
 #include "ops/dequantize/gguf.h"
 

@@ -2,7 +2,7 @@
 //   input [..., k]  f16|bf16, rows dense, at most 16     weight [n, k]  dtype of input, rows begin at multiples of 16
 //   bytes bias  [n]       dtype of input, optional             output [..., n]
 // Workspace: none. Deterministic. Safe in graph captures. Source: own.
-#include "kernels/mlp/linear/few_rows_cuda.h"
+#include "kernels/gemm/few_rows_spec_cuda.h"
 #include "ops/mlp/linear.h"
 
 namespace lz {
@@ -31,41 +31,25 @@ struct Plain {
 };
 #endif
 
-template <class T>
-int32_t Run(const lz_kernel_args* args) {
-  const lz_tensor* t = args->tensors;
-  few_rows::Call<T> call = few_rows::CallOf<T>(t[kInput], t[kWeight], t[kBias], t[kOutput]);
-  call.weight_stride *= int64_t(sizeof(T)), call.row_bytes *= int64_t(sizeof(T));
-  return few_rows::Run<T, Plain>(call, {}, args->stream);
-}
-
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
-  if (NumRows(t[kInput]) == 0 || t[kWeight].shape[0] == 0) return LZ_LAUNCH_DONE;
-  return DTypeOf(t[kInput]) == DType::kBF16 ? Run<__nv_bfloat16>(args) : Run<__half>(args);
+  return few_rows::Launch(t[kInput], t[kWeight], t[kBias], t[kOutput], [&]<class T>(few_rows::Call<T> call) {
+    call.weight_stride *= int64_t(sizeof(T)), call.row_bytes *= int64_t(sizeof(T));
+    return few_rows::Run<T, Plain>(call, {}, args->stream);
+  });
 }
 
-constexpr auto kConstraints = std::to_array<Constraint>({
-    kOnCompiledSm,
-    kOnDriver,
-    {"rows", Rel::kLe, few_rows::kMostRows},
+constexpr KernelSpec NotMeasured(KernelSpec spec) {
+  spec.priority = kNotYetMeasured;
+  return spec;
+}
+constexpr auto kConstraints = few_rows::WithCalls({
     {"k", Rel::kGe, 16},
     {"k", Rel::kMultipleOf, 16},
     {"input.alignment", Rel::kGe, 3},
-    {"weight.alignment", Rel::kGe, 4},
 });
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.mlp.linear",
-     .operation = "mlp.linear",
-     .platform = Platform::kCuda,
-     .dtypes = Mask(DType::kF16, DType::kBF16),
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kLastDimDense,
-     .priority = kNotYetMeasured,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
+    NotMeasured(few_rows::Spec("cuda.mlp.linear", "mlp.linear", &Launch, kConstraints)),
 });
 }  // namespace
 }  // namespace lz

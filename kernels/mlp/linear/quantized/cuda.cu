@@ -6,7 +6,8 @@
 // Workspace: none. Deterministic. Safe in graph captures. Source: own. FP32 sums of exact products.
 #include <bit>
 
-#include "kernels/mlp/linear/quantized/formats_cuda.h"
+#include "kernels/gemm/few_rows_spec_cuda.h"
+#include "kernels/gemm/quantized/formats_cuda.h"
 #include "ops/mlp/linear/quantized.h"
 
 namespace lz {
@@ -88,47 +89,27 @@ int32_t RunFormat(const few_rows::Call<T>& call, Codes codes, const QuantParams&
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
-  const lz_tensor& stored = t[Given(t[kPacked]) ? kPacked : kWeight];
-  if (NumRows(t[kInput]) == 0 || t[kWeight].shape[0] == 0) return LZ_LAUNCH_DONE;
-  const QuantParams p = ParamsOf(args);
-  const Codes codes = CodesOf(args->scalars[kFormat].value.i, Given(t[kPacked]));
-  if (DTypeOf(t[kInput]) == DType::kBF16) {
-    return RunFormat(few_rows::CallOf<__nv_bfloat16>(t[kInput], stored, t[kBias], t[kOutput]), codes, p, args->stream);
-  }
-  return RunFormat(few_rows::CallOf<__half>(t[kInput], stored, t[kBias], t[kOutput]), codes, p, args->stream);
+  const bool packed = Given(t[kPacked]);
+  const lz_tensor& stored = t[packed ? kPacked : kWeight];
+  return few_rows::Launch(t[kInput], stored, t[kBias], t[kOutput], [&]<class T>(const few_rows::Call<T>& call) {
+    return RunFormat(call, CodesOf(args->scalars[kFormat].value.i, packed), ParamsOf(args), args->stream);
+  });
 }
 
-constexpr std::array<Constraint, 9> Constraints(Constraint format, int64_t group) {
-  return {{kOnCompiledSm,
-           kOnDriver,
-           format,
-           {"rows", Rel::kLe, few_rows::kMostRows},
-           {"k", Rel::kGe, 16},
-           {"group", Rel::kMultipleOf, group, {}, ReasonCode::kQuantGranularity},
-           {"input.alignment", Rel::kGe, 4},
-           {"weight.alignment", Rel::kGe, 4},
-           {"packed.alignment", Rel::kGe, 4}}};
+constexpr auto Constraints(Constraint format, int64_t group) {
+  return few_rows::WithCalls({format,
+                              {"k", Rel::kGe, 16},
+                              {"group", Rel::kMultipleOf, group, {}, ReasonCode::kQuantGranularity},
+                              {"input.alignment", Rel::kGe, 4},
+                              {"packed.alignment", Rel::kGe, 4}});
 }
 constexpr auto kConstraints =
     Constraints({"format", Rel::kLt, ops::kNVFP4, {}, ReasonCode::kQuantFormatUnsupported}, few_rows::kUnit);
 constexpr auto kNVFP4Constraints =
     Constraints({"format", Rel::kEq, ops::kNVFP4, {}, ReasonCode::kQuantFormatUnsupported}, few_rows::kUnit / 2);
-constexpr KernelSpec Spec(std::string_view id, std::span<const Constraint> constraints) {
-  return {.id = id,
-          .operation = "mlp.linear.quantized",
-          .platform = Platform::kCuda,
-          .dtypes = Mask(DType::kF16, DType::kBF16),
-          .constraints = constraints,
-          .accepts = kAcceptsAll,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .launch = &Launch};
-}
 constexpr auto kFamily = std::to_array<KernelSpec>({
-    Spec("cuda.mlp.linear.quantized", kConstraints),
-    Spec("cuda.mlp.linear.quantized.nvfp4", kNVFP4Constraints),
+    few_rows::Spec("cuda.mlp.linear.quantized", "mlp.linear.quantized", &Launch, kConstraints),
+    few_rows::Spec("cuda.mlp.linear.quantized.nvfp4", "mlp.linear.quantized", &Launch, kNVFP4Constraints),
 });
 }  // namespace
 }  // namespace lz

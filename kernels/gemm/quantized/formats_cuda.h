@@ -1,7 +1,7 @@
 // The formats of mlp.linear.quantized for products of few rows: how stored codes become pairs of T, and their scales.
 #pragma once
 
-#include "kernels/mlp/linear/few_rows_cuda.h"
+#include "kernels/gemm/few_rows_cuda.h"
 #include "kernels/quantize/codes_cuda.h"
 
 namespace lz::few_rows {

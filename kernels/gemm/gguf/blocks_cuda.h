@@ -1,7 +1,7 @@
 // GGUF's blocks on the device: the parts of a value, and the blocks as weights of products of few rows.
 #pragma once
 
-#include "kernels/mlp/linear/few_rows_cuda.h"
+#include "kernels/gemm/few_rows_cuda.h"
 #include "ops/common/gguf.h"
 
 namespace lz::gguf_cuda {

@@ -16,14 +16,14 @@
 #pragma once
 
 #include "kernels/cuda_copy.h"
-#include "kernels/mlp/linear/pairs_cuda.h"
+#include "kernels/gemm/pairs_cuda.h"
 
 namespace lz::few_rows {
 
 inline constexpr int kMostRows = 16;
 inline constexpr int kColumns = 16;  // of a warp's tile
 inline constexpr int kUnit = 32;
-inline constexpr int kStages = 4;
+inline constexpr int kStages = 3;
 inline constexpr int kMostWarps = 16;
 inline constexpr int64_t kWantedWarps = 2048;   // that fill a device
 inline constexpr int kHalfShared = 112 * 1024;  // of a multiprocessor's shared memory

@@ -1,12 +1,12 @@
 // Products of 1 to 16 rows with weights that are stored in some format, on CUDA: output[m, j] = sum_i x[m, i] w[j, i].
-//   A warp computes 16 columns j. Asynchronous copies bring their stored weights into its own shared memory, three
+//   A warp computes 16 columns j. Asynchronous copies bring their stored weights into its own shared memory, two
 //   stages ahead; codes become pairs of T in registers, exactly; tensor cores multiply them with the rows of x, sums
 //   are FP32. Where there are few tiles of columns, warps of a block share the stages of a tile; their sums are added
 //   in order.
 // Scales multiply the sums of their groups. What is not finite is summed again in FP64, as the definition has it.
 #pragma once
 
-#include "kernels/mlp/linear/few_rows_parts_cuda.h"
+#include "kernels/gemm/few_rows_parts_cuda.h"
 
 namespace lz::few_rows {
 
