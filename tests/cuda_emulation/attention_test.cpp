@@ -68,22 +68,24 @@ TEST(SharesOfKeys, SplitsAgreeWithTheReference) {
     for (const bool clusters : {true, false}) {
       emulation::UseClusters(clusters);
       const verify::CaseResult result = verify::RunCase(engine, *c, *kernel);
-      EXPECT_EQ(result.verdict, verify::Verdict::kPassed) << call << (clusters ? "\n" : " without clusters\n") << result.text;
+      EXPECT_EQ(result.verdict, verify::Verdict::kPassed)
+          << call << (clusters ? "\n" : " without clusters\n") << result.text;
     }
     emulation::UseClusters(true);
   };
   for (const std::string options :
        {"", " window=300", " softcap=5.0 return_lse=true", " sinks=f32[6] alibi_slopes=f32[6] return_lse=true"}) {
-    for (const std::string shapes : {"64] key=bf16[2,1000,2,64] value=bf16[2,1000,2,64]",
-                                     "128] key=bf16[2,300,2,128] value=bf16[2,300,2,128]",
-                                     "256] key=bf16[2,140,2,256] value=bf16[2,140,2,256]"}) {
+    for (const std::string shapes :
+         {"64] key=bf16[2,1000,2,64] value=bf16[2,1000,2,64]", "128] key=bf16[2,300,2,128] value=bf16[2,300,2,128]",
+          "256] key=bf16[2,140,2,256] value=bf16[2,140,2,256]"}) {
       check("attention.gqa.decode", "cuda.attention.gqa.decode.mma", "query=bf16[2,1,6," + shapes + options);
     }
   }
   for (const std::string lengths : {"{700,1}", "{0,129}", "{3,512}"}) {
     check("attention.gqa.decode.block_table", "cuda.attention.gqa.decode.block_table.mma",
           "query=f16[2,1,8,64] key_cache=f16[2,700,2,64] value_cache=f16[2,700,2,64] block_tables=i32[2,1]{1,0} "
-          "context_lens=i32[2]" + lengths + " return_lse=true");
+          "context_lens=i32[2]" +
+              lengths + " return_lse=true");
   }
 }
 
