@@ -55,7 +55,8 @@ inline constexpr Contract kContract = {
         "Sequence s has the n pages of kv_indices from f = kv_indptr[s] up to kv_indptr[s + 1], offsets limited to "
         "[0, num_indices]; n is 0 if they decrease. block_tables[s, i] = kv_indices[f + i], limited to "
         "[0, num_pages - 1], for i < n, and 0 after that. kv_lens[s] = (n - 1) page_size + l, at least 0, with l = "
-        "min(kv_last_page_len[s], page_size); 0 if n is 0. Sequence b, which is not listed, has neither pages nor keys: "
+        "min(kv_last_page_len[s], page_size); 0 if n is 0. Sequence b, which is not listed, has neither pages nor "
+        "keys: "
         "it is for queries that belong to no sequence. qo_offsets[s] is the largest of qo_indptr[0] to qo_indptr[s], "
         "limited to [0, total_q], and qo_offsets[b + 1] = total_q. No index data is an error: nothing outside of the "
         "cache is named.",

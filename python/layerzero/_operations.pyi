@@ -909,6 +909,36 @@ def kv_gather(
 ) -> T:
     """Rows of a paged cache, by slot."""
 
+@overload
+def kv_page_table(
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    num_pages: int,
+    page_size: int,
+    *,
+    qo_indptr: None = None,
+    total_q: int = 0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T]:
+    """A page list in CSR form as a table of pages, for functions that take block tables."""
+
+@overload
+def kv_page_table(
+    kv_indptr: T,
+    kv_indices: T,
+    kv_last_page_len: T,
+    num_pages: int,
+    page_size: int,
+    *,
+    qo_indptr: T,
+    total_q: int = 0,
+    kernel: str | None = None,
+    out: T | tuple[T, ...] | None = None,
+) -> tuple[T, T, T]:
+    """A page list in CSR form as a table of pages, for functions that take block tables."""
+
 def fused_mlp(
     input: T,
     gate_weight: T,

@@ -275,5 +275,7 @@ def test_a_gguf_file_is_used_as_it_is():
 
 def test_blocks_are_for_models_on_the_cpu():
     elsewhere = torch.nn.Linear(4, 4, device="meta")
-    with pytest.raises(InvalidRequestError, match="wanted a model on the CPU or on one CUDA device, got parameters on meta"):
+    with pytest.raises(
+        InvalidRequestError, match="wanted a model on the CPU or on one CUDA device, got parameters on meta"
+    ):
         block_forwards.use(elsewhere, None, "int8", "input", None, 1.5, False)

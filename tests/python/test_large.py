@@ -23,6 +23,7 @@ WITHOUT_BATCHES = [
     "kv_append_paged",
     "kv_block_table_update",
     "kv_compact",
+    "kv_page_table",
     "linear_gguf_prepack",
     "linear_panels_prepack",
 ]

@@ -1,5 +1,6 @@
 """Quantization, KV caches, experts, convolutions, pools, layouts, the delta rule."""
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -138,6 +139,19 @@ def kv() -> Iterator[Case]:
         table[updates[:, 0], updates[:, 1]] = updates[:, 2].to(torch.int32)
 
     yield Case("kv_block_table_update", "64 updates", lambda: lz.kv_block_table_update(table, updates), update)
+    starts = torch.arange(0, 64 * 64 + 1, 64, device="cuda", dtype=torch.int32)
+    listed = torch.randperm(64 * 64, device="cuda").to(torch.int32)
+    last = torch.full((64,), 9, device="cuda", dtype=torch.int32)
+
+    def page_table() -> tuple[torch.Tensor, torch.Tensor]:
+        count = starts.diff()
+        place = torch.arange(listed.numel(), device="cuda", dtype=torch.int32)
+        entry = (starts[:-1, None] + place).clamp(max=listed.numel() - 1)
+        pages = torch.where(place < count[:, None], listed[entry], 0)
+        return F.pad(pages, (0, 0, 0, 1)), F.pad((count - 1) * 16 + last, (0, 1))
+
+    own = functools.partial(lz.kv_page_table, starts, listed, last, listed.numel(), 16)
+    yield Case("kv_page_table", "64 sequences of 64 pages", own, page_table)
     parts = r(8, 64, 4096)
     yield Case("reduce_tree", "8 x 64 x 4096", lambda: lz.reduce_tree(parts), lambda: parts.sum(0))
 

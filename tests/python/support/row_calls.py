@@ -93,6 +93,10 @@ def _caches():
     updates = torch.tensor([[1, 2, 7], [0, 3, 4], [1, 2, 9], [1, 0, -1]])
     table = torch.zeros(3, 5, dtype=torch.int32)
     yield "kv_block_table_update", "torch.kv_block_table_update", dict(block_tables=table, updates=updates)
+    pages = dict(kv_indptr=[0, 2, 3, 6], kv_indices=[4, 1, 7, 2, 0, 3], kv_last_page_len=[3, 16, 1])
+    given = {name: torch.tensor(values) for name, values in pages.items()} | dict(num_pages=8, page_size=16)
+    yield "kv_page_table", "torch.kv_page_table", given
+    yield "kv_page_table", "torch.kv_page_table", given | dict(qo_indptr=torch.tensor([0, 5, 6, 9]), total_q=9)
 
 
 def _sequences():

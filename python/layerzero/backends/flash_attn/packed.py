@@ -9,10 +9,10 @@ operations do, and return natural logarithms.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import layerzero as lz
 import torch
 from torch.nn import functional as F
 
+import layerzero as lz
 from layerzero.backends.torch.attention import positive_scale
 from layerzero.backends.torch.varlen import completed, each, packed_offsets
 

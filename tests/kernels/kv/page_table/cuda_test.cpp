@@ -9,7 +9,8 @@ class CudaPageTable : public CudaRow {};
 TEST_F(CudaPageTable, ServesBothWidthsOfIndices) {
   for (const DType type : {DType::kI32, DType::kI64}) {
     RunsOnHopperNotOnTuring("kv_page_table", "cuda.kv.page_table",
-                            {Tensor(type, {3}), Tensor(type, {9}), Tensor(type, {2}), lz_tensor{.ndim = -1}}, {Int(8), Int(16), Int(0)});
+                            {Tensor(type, {3}), Tensor(type, {9}), Tensor(type, {2}), lz_tensor{.ndim = -1}},
+                            {Int(8), Int(16), Int(0)});
   }
 }
 
