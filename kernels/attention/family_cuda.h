@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/splits_cuda.h"
 #include "kernels/joined.h"
 #include "kernels/spec.h"
 

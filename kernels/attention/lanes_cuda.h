@@ -1,7 +1,7 @@
 // How the lanes of attention of few rows on CUDA share keys and logits, and the elements of caches.
 #pragma once
 
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/splits_cuda.h"
 
 #ifdef __CUDACC__
 namespace lz::attention {

@@ -57,13 +57,14 @@ struct CudaProblem {
   float scale = 1, softcap = 0;
   bool causal = false;
   int64_t window = -1;  // keys up to the row's own position; -1: all
-  // How keys are cut. Parts are [splits, b * s_q, h_q, d_v] and [splits, b * s_q, h_q], all float32.
-  int32_t splits = 1;
-  int64_t run = 0;  // keys of a split; 0: even shares of what the rows see
-  bool raw = true;  // parts are sums with row max and row sum, else normalised with their lse
+  // How keys are cut. Parts are [parts(), b * s_q, h_q, d_v] and [parts(), b * s_q, h_q], all float32.
+  int32_t splits = 1, together = 1;  // `together` splits are the blocks of a cluster, which merges them
+  int64_t run = 0;                   // keys of a split; 0: even shares of what the rows see
+  bool raw = true;                   // parts are sums with row max and row sum, else normalised with their lse
   float *part = nullptr, *part_top = nullptr, *part_sum = nullptr;
   float* shift = nullptr;  // [b * s_q, h_q]: what the parts' row max must be lowered by, with slopes
 
+  __host__ __device__ int32_t parts() const { return splits / together; }
   __host__ __device__ int64_t rows() const { return int64_t(s_q) * group; }
   __host__ __device__ bool packed() const { return q_indptr || map.given; }
   __host__ __device__ int64_t outputs() const { return (packed() ? total_q : int64_t(b) * s_q) * h_q; }
@@ -159,93 +160,6 @@ inline constexpr int64_t kMaxCudaWindow = int64_t{1} << 60;
 // A window that counts the row's own position, or one that counts those before it; -1: all.
 inline int64_t CudaWindow(int64_t window) { return window < kMaxCudaWindow ? window : kMaxCudaWindow; }
 inline int64_t CudaWindowLeft(int64_t left) { return left < 0 ? -1 : CudaWindow(left) + 1; }
-
-inline constexpr int64_t kMostSplits = 256;
-
-// How a kernel cuts a call: the rows of a block, the blocks that fill a large device, the fewest keys of a split.
-struct CudaCut {
-  int64_t rows, blocks, keys;
-};
-// Few rows by dot products: with fewer rows each key costs less, with more its loads serve more.
-inline CudaCut CutOfFew(const CudaProblem& p) { return {p.rows() <= 1 ? 1 : p.rows() <= 4 ? 4 : 8, 528, 64}; }
-// Tiles by products of matrices: of 16 rows if a KV head has no more or a prefix is shared, else of 64, or of 128 where
-// sequences have as many. A block of MLA takes a multiprocessor for itself.
-inline constexpr int kSlimRows = 16;
-inline bool IsSlim(const CudaProblem& p) {
-  return !p.packed() && !p.latent && p.d_more == 0 && (p.rows() <= kSlimRows || p.shared > 0);
-}
-inline constexpr int kTile = 64, kLargeTile = 128;
-// Keys that the warps of a slim tile's block take at once.
-inline int64_t SlimStep(const CudaProblem& p) {
-  const int32_t d = p.d_qk > p.d_v ? p.d_qk : p.d_v;
-  return d <= 64 ? 256 : d <= 128 ? 128 : 64;
-}
-inline CudaCut CutOfTiles(const CudaProblem& p) {
-  if (IsSlim(p)) return {kSlimRows, 132, SlimStep(p)};
-  if (p.latent) return {kTile, 132, 64};
-  if (p.d_more > 0) return {kTile, 264, 128};
-  const int64_t rows = p.packed() ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
-  return {rows >= kLargeTile && p.d_qk <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
-}
-
-// Tiles of rows of all sequences; of packed queries as many as there can be, and those of queries of no sequence.
-__host__ __device__ inline int64_t TilesOf(const CudaProblem& p, int64_t rows) {
-  if (p.packed()) return (p.total_q * p.group + rows - 1) / rows + p.b;
-  return p.b * ((p.rows() + rows - 1) / rows);
-}
-
-// The most keys that a row sees, by the shapes.
-inline int64_t MostSeen(const CudaProblem& p) {
-  const int64_t keys = p.s_kv + p.shared;
-  return p.window >= 0 && p.window + p.s_q < keys ? p.window + p.s_q : keys;
-}
-// From the shapes alone: lengths are on the device, a split without keys ends at once.
-inline int32_t SplitsOf(const CudaProblem& p, const CudaCut& cut) {
-  const int64_t units = TilesOf(p, cut.rows) * p.h_kv, fitting = MostSeen(p) / cut.keys;
-  const int64_t most = fitting < kMostSplits ? fitting : kMostSplits;
-  const int64_t splits = units > 0 ? cut.blocks / units : 1;
-  const int64_t some = splits < most ? splits : most;
-  return int32_t(some > 1 ? some : 1);
-}
-// Splits of a slim tile whose blocks are a cluster, which merges them without parts in memory: a power of two. 1: parts
-// in memory serve better, because more splits than a cluster has blocks are needed, or none.
-inline constexpr int kMostTogether = 8;
-inline int32_t SplitsTogether(const CudaProblem& p) {
-  constexpr int64_t kManyKeys = 16384;  // with which more splits are worth a second launch
-  constexpr int64_t kPairs = 132,
-                    kLargeClusters = 96;  // blocks that run at once: groups of multiprocessors have a rest
-  const int64_t units = TilesOf(p, kSlimRows) * p.h_kv, keys = MostSeen(p), step = SlimStep(p);
-  if (!IsSlim(p) || keys <= step || keys > kManyKeys) return 1;
-  int32_t together = 1;
-  for (int32_t n = 2; n <= kMostTogether; n *= 2) {
-    if (units * n <= (n == 2 ? kPairs : kLargeClusters) && keys >= n * (step / 2)) together = n;
-  }
-  return together;
-}
-// What one of `splits` has of `steps`: as many as the others, or one more.
-struct CudaShare {
-  int32_t begin, end;
-};
-__host__ __device__ inline CudaShare ShareOf(int32_t steps, int32_t splits, int32_t split) {
-  const int32_t each = steps / splits, more = steps % splits;  // the first `more` splits have one more
-  const int32_t begin = split * each + (split < more ? split : more);
-  return {begin, begin + each + (split < more ? 1 : 0)};
-}
-inline uint64_t PartBytes(const CudaProblem& p, const CudaCut& cut) {
-  const int32_t splits = SplitsOf(p, cut);
-  if (splits == 1) return 0;
-  return sizeof(float) * uint64_t(p.outputs()) * (uint64_t(splits) * uint64_t(p.d_v + 2) + 1);
-}
-
-// `p` with parts in a workspace of PartBytes.
-inline CudaProblem WithParts(CudaProblem p, void* workspace) {
-  const int64_t rows = p.outputs();
-  p.part = static_cast<float*>(workspace);
-  p.part_top = p.part + p.splits * rows * p.d_v;
-  p.part_sum = p.part_top + p.splits * rows;
-  p.shift = p.slopes.data ? p.part_sum + p.splits * rows : nullptr;
-  return p;
-}
 
 // Head dimensions that the kernel takes: multiples of 8, rows at multiples of 16 bytes.
 inline constexpr int64_t kMostHeadDim = 256, kMostKeys = int64_t{1} << 30;

@@ -2,7 +2,7 @@
 // logits, and its result.
 #pragma once
 
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/splits_cuda.h"
 
 #ifdef __CUDACC__
 namespace lz::attention {

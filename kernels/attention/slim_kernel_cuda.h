@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(S::kThreads) SlimAttention(const CudaProblem p
 #pragma unroll
   for (int i = 0; i < 2; ++i) rows[i] = RowOf(p, queries, row0 + g + 8 * i, kv, seq.length);
   const float unit = p.scale * (p.k_scale.data ? At(p.k_scale, kv) : 1.0f);
-  uint32_t q[kD / 16][4];  // as LoadMatrices gives them
+  uint32_t q[kD / 16][4];  // in the order of LoadMatrices
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const T* from = static_cast<const T*>(p.q.data) + Offset(p.q, p, queries, rows[i], b);
@@ -177,7 +177,7 @@ template <class T, class S, bool kPlain>
 int32_t LaunchSlimFor(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, kSlimRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  if (p.splits > 1 && !p.part) {
+  if (p.together > 1) {
     const auto clusters = unsigned(blocks / p.splits);
     constexpr auto kKernel = &SlimAttention<T, S, true, kPlain>;
     const auto error = LaunchClusters<kKernel>(clusters, p.splits, S::kThreads, S::kBytes, stream, p);

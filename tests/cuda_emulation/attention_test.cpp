@@ -1,7 +1,7 @@
 // How attention of few rows divides its keys among blocks, and that any division gives the same results.
 #include <gtest/gtest.h>
 
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/splits_cuda.h"
 #include "tests/cuda_emulation/device.h"
 #include "tests/cuda_emulation/host_rows.h"
 #include "verify/run.h"
@@ -34,26 +34,38 @@ CudaProblem Decode(int32_t b, int64_t keys, int32_t h_q, int32_t h_kv, int32_t d
   return p;
 }
 
+int32_t Together(const CudaProblem& p) { return attention::SplitTogether(p).splits; }
+
 TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
   for (const int32_t d : {64, 80, 128, 256}) {
     for (const int32_t b : {1, 3, 16, 64}) {
       for (int64_t keys = 1; keys < 40000; keys = keys * 5 / 4 + 1) {
         const CudaProblem p = Decode(b, keys, 32, 8, d);
         const int64_t in_turn = attention::SplitsOf(p, attention::CutOfTiles(p));
-        const int64_t together = attention::SplitsTogether(p);
+        const int64_t together = attention::SplitTogether(p).splits;
         EXPECT_LE(in_turn, std::max<int64_t>(1, keys / attention::SlimStep(p))) << keys << " keys of " << d;
         EXPECT_LE(together, std::max<int64_t>(1, keys / (attention::SlimStep(p) / 2))) << keys << " keys of " << d;
         EXPECT_LE(together, attention::kMostTogether);
       }
     }
   }
-  EXPECT_EQ(attention::SplitsTogether(Decode(1, 1024, 32, 8, 64)), 8);
-  EXPECT_EQ(attention::SplitsTogether(Decode(4, 1024, 32, 8, 64)), 2) << "32 clusters of 4 do not run at once";
-  EXPECT_EQ(attention::SplitsTogether(Decode(8, 1024, 32, 8, 64)), 2);
-  EXPECT_EQ(attention::SplitsTogether(Decode(16, 1024, 32, 8, 64)), 1) << "128 blocks without a split";
-  EXPECT_EQ(attention::SplitsTogether(Decode(1, 256, 32, 8, 64)), 1) << "one step";
-  EXPECT_EQ(attention::SplitsTogether(Decode(1, 131072, 32, 8, 64)), 1) << "more splits than a cluster has blocks";
+  EXPECT_EQ(Together(Decode(1, 1024, 32, 8, 64)), 8);
+  EXPECT_EQ(Together(Decode(4, 1024, 32, 8, 64)), 2) << "32 clusters of 4 do not run at once";
+  EXPECT_EQ(Together(Decode(8, 1024, 32, 8, 64)), 2);
+  EXPECT_EQ(Together(Decode(16, 1024, 32, 8, 64)), 1) << "128 blocks without a split";
+  EXPECT_EQ(Together(Decode(1, 256, 32, 8, 64)), 1) << "one step";
+  EXPECT_EQ(Together(Decode(1, 131072, 32, 8, 64)), 1) << "more splits than a cluster has blocks";
   EXPECT_GT(attention::SplitsOf(Decode(1, 131072, 32, 8, 64), attention::CutOfTiles(Decode(1, 131072, 32, 8, 64))), 8);
+  for (const int64_t tokens : {1, 4, 40}) {
+    for (const int64_t keys : {1, 64, 128, 700, 4096, 100000}) {
+      CudaProblem p = Decode(1, keys, 128, 1, 576);
+      p.s_q = int32_t(tokens), p.d_v = 512, p.d_more = 64, p.latent = true;
+      const CudaProblem t = attention::SplitTogether(p);
+      EXPECT_EQ(t.splits % t.together, 0);
+      EXPECT_LE(t.splits, std::max<int64_t>(1, keys / 64));
+      EXPECT_LE(t.splits * attention::TilesOf(p, attention::kTile), std::max<int64_t>(132, tokens * 2));
+    }
+  }
 }
 
 // Clusters are the device's, or parts in memory serve; lengths are shorter than the shapes, also 0.
@@ -80,6 +92,11 @@ TEST(SharesOfKeys, SplitsAgreeWithTheReference) {
           "256] key=bf16[2,140,2,256] value=bf16[2,140,2,256]"}) {
       check("attention.gqa.decode", "cuda.attention.gqa.decode.mma", "query=bf16[2,1,6," + shapes + options);
     }
+  }
+  for (const std::string tokens : {"1", "3"}) {
+    check("attention.mla.decode", "cuda.attention.mla.decode",
+          "q_nope=bf16[" + tokens + ",40,64] q_pe=bf16[" + tokens +
+              ",40,16] ckv=bf16[1200,1,64] kpe=bf16[1200,1,16] sm_scale=0.1 return_lse=true");
   }
   for (const std::string lengths : {"{700,1}", "{0,129}", "{3,512}"}) {
     check("attention.gqa.decode.block_table", "cuda.attention.gqa.decode.block_table.mma",

@@ -1,5 +1,5 @@
 // Attention of few rows on CUDA: by the dtype of keys and values, whole or in parts that are merged.
-#include "kernels/attention/problem_cuda.h"
+#include "kernels/attention/splits_cuda.h"
 #include "kernels/cuda_cluster.h"
 
 namespace lz::attention {
@@ -50,7 +50,7 @@ int32_t MergeParts(const CudaProblem& p, void* stream) {
                                 .lse_b = p.lse_b,
                                 .lse_n = p.lse_s,
                                 .lse_h = p.lse_h,
-                                .parts = p.splits,
+                                .parts = p.parts(),
                                 .h = p.h_q,
                                 .d = p.d_v,
                                 .n = p.packed() ? INT32_MAX : p.s_q,  // packed queries are one axis
@@ -58,30 +58,33 @@ int32_t MergeParts(const CudaProblem& p, void* stream) {
   return LaunchMerge<false>(m, stream);
 }
 
+// `p` with its splits; parts, if there are some, are in the workspace.
 template <class Parts>
-int32_t Run(CudaProblem p, const CudaCut& cut, const lz_kernel_args* args, Parts&& parts) {
+int32_t Run(CudaProblem p, const lz_kernel_args* args, Parts&& parts) {
   if (p.outputs() == 0) return LZ_LAUNCH_DONE;
-  p.splits = SplitsOf(p, cut);
-  if (p.splits > 1) p = WithParts(p, args->workspace);
+  if (p.parts() > 1) p = WithParts(p, args->workspace);
   const int32_t code = parts(p, args->stream);
-  if (code != LZ_LAUNCH_DONE || p.splits == 1) return code;
+  if (code != LZ_LAUNCH_DONE || p.parts() == 1) return code;
   return WithCudaFloat(p.type, [&](auto type) { return MergeParts<decltype(type)>(p, args->stream); });
 }
 }  // namespace
 
-int32_t RunFew(CudaProblem p, const lz_kernel_args* args) { return Run(p, CutOfFew(p), args, &DecodeParts); }
+int32_t RunFew(CudaProblem p, const lz_kernel_args* args) {
+  p.splits = SplitsOf(p, CutOfFew(p));
+  return Run(p, args, &DecodeParts);
+}
 int32_t RunTiles(CudaProblem p, const lz_kernel_args* args) {
   const uint64_t places = uint64_t(p.out.outer | p.out.seq | p.out.head) * 2 | reinterpret_cast<uintptr_t>(p.out.data);
   if (places % 4 != 0) return LZ_LAUNCH_REFUSED;  // outputs are written in pairs
   const int64_t queries = p.packed() ? p.total_q : p.s_q;
   if (queries > int64_t{UINT32_MAX} / p.group) return LZ_LAUNCH_REFUSED;  // rows of a sequence have 32-bit numbers
-  if (const int32_t together = SplitsTogether(p); together > 1 && p.outputs() > 0 && HasClusters()) {
-    CudaProblem merged = p;
-    merged.splits = together;
-    const int32_t code = TileParts(merged, args->stream);
+  const int32_t splits = SplitsOf(p, CutOfTiles(p));
+  if (const CudaProblem t = SplitTogether(p); t.together > 1 && t.parts() <= splits && HasClusters()) {
+    const int32_t code = Run(t, args, &TileParts);
     if (code != LZ_LAUNCH_REFUSED) return code;
   }
-  return Run(p, CutOfTiles(p), args, &TileParts);
+  p.splits = splits;
+  return Run(p, args, &TileParts);
 }
 
 }  // namespace lz::attention

@@ -1,5 +1,5 @@
-// kv.page_table on CUDA, one launch: a row of blocks for each row of the table; the first block makes the query
-// offsets.
+// kv.page_table on CUDA, one launch: some blocks for each row of the table; the first one of all also makes the offsets
+// of queries.
 //   kv_indptr [b + 1], kv_indices [num_indices], kv_last_page_len [b], qo_indptr [b + 1]  i32|i64, any strides
 //   block_tables [b + 1, num_indices], kv_lens [b + 1], qo_offsets [b + 2]  i32
 // Workspace: none. Deterministic. Safe in graph captures. Nothing is read from the device.

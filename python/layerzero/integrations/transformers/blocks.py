@@ -31,7 +31,7 @@ class BlockWeight:
     @staticmethod
     def of(data: torch.Tensor, format: str, columns: int) -> "BlockWeight":
         if _kept_as_rows(data):
-            return BlockWeight(_aligned(data), format, *data.shape, as_rows=True)
+            return BlockWeight(_aligned(data), format, data.shape[0], data.shape[1], as_rows=True)
         return BlockWeight(_OPS["linear_gguf_prepack"](data, columns, format), format, *data.shape)
 
     @staticmethod
