@@ -27,7 +27,7 @@ inline int64_t SlimStep(const CudaProblem& p) {
 }
 inline CudaCut CutOfTiles(const CudaProblem& p) {
   if (IsSlim(p)) return {kSlimRows, 132, SlimStep(p)};
-  if (p.latent) return {kTile, 132, 64};
+  if (p.latent) return {kTile, 132, 32};
   if (p.d_more > 0) return {kTile, 264, 128};
   const int64_t rows = p.packed() ? p.total_q * p.group / (p.b > 0 ? p.b : 1) : p.rows();  // of a sequence
   return {rows >= kLargeTile && p.d_qk <= 128 && p.d_v <= 128 ? kLargeTile : kTile, 264, 128};
@@ -52,23 +52,18 @@ inline int32_t SplitsOf(const CudaProblem& p, const CudaCut& cut) {
   const int64_t some = splits < most ? splits : most;
   return int32_t(some > 1 ? some : 1);
 }
-// Splits whose blocks are clusters, a power of two each, which merge them without parts in memory, or to fewer parts.
-// Without them parts serve: more splits of few rows are needed than a cluster has blocks, or none.
+// Splits of few rows that are the blocks of a cluster, a power of two, which merges them without parts in memory.
+// Without: more splits are needed than a cluster has blocks, or none. Tiles of latents gain nothing by it.
 inline constexpr int kMostTogether = 8;
-inline constexpr int64_t kPairs = 132,
-                         kLargeClusters = 96;  // blocks that run at once: groups of multiprocessors have a rest
 inline CudaProblem SplitTogether(CudaProblem p) {
-  constexpr int64_t kManyKeys = 16384;  // with which more splits of few rows are worth a second launch
-  const bool slim = IsSlim(p);
-  const int64_t keys = MostSeen(p), step = slim ? SlimStep(p) : CutOfTiles(p).keys;
-  if (!(slim || p.latent) || p.packed() || keys <= step || (slim && keys > kManyKeys)) return p;
-  const int64_t units = TilesOf(p, slim ? kSlimRows : kTile) * p.h_kv, most = keys / (slim ? step / 2 : step);
-  const auto blocks = [](int32_t n) { return n == 2 ? kPairs : kLargeClusters; };
+  constexpr int64_t kManyKeys = 16384;  // with which more splits are worth a second launch
+  constexpr int64_t kPairs = 132,
+                    kLargeClusters = 96;  // blocks that run at once: groups of multiprocessors have a rest
+  const int64_t units = TilesOf(p, kSlimRows) * p.h_kv, keys = MostSeen(p), step = SlimStep(p);
+  if (!IsSlim(p) || keys <= step || keys > kManyKeys) return p;
   for (int32_t n = 2; n <= kMostTogether; n *= 2) {
-    if (units * n <= blocks(n) && n <= most) p.together = n;
+    if (units * n <= (n == 2 ? kPairs : kLargeClusters) && keys >= n * (step / 2)) p.splits = p.together = n;
   }
-  const int64_t clusters = p.together == 1 || slim ? 1 : blocks(p.together) / (units * p.together);  // of a tile
-  p.splits = p.together * int32_t(clusters * p.together <= most ? clusters : most / p.together);
   return p;
 }
 // What one of `splits` has of `steps`: as many as the others, or one more.

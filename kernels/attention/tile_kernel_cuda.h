@@ -6,13 +6,12 @@
 
 #include "kernels/attention/map_cuda.h"
 #include "kernels/attention/tile_cuda.h"
-#include "kernels/attention/write_together_cuda.h"
 
 #ifdef __CUDACC__
 namespace lz::attention {
 
-// kMapped: with a map of blocks. kTogether: splits are blocks of clusters.
-template <class T, class S, bool kMapped, bool kTogether = false>
+// kMapped: with a map of blocks.
+template <class T, class S, bool kMapped>
 __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p) {
   constexpr int kDQ = S::kDQ, kDV = S::kDV, kKeys = S::kKeys;
   constexpr bool kLatent = S::kLatent;
@@ -25,12 +24,12 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
   __shared__ KeySpot spots[2][kKeys];
   __shared__ CudaRow rows_of_tile[S::kRows];  // in registers they would be spilled
 
-  int64_t block = kTogether ? blockIdx.x / unsigned(p.together) : blockIdx.x;
+  int64_t block = blockIdx.x;
   const int kv = int(block % p.h_kv);
   block /= p.h_kv;
   const int64_t all_tiles = TilesOf(p, S::kRows);
   int64_t tile = all_tiles - 1 - block % all_tiles;  // with causality the last of a sequence are the longest
-  const int part = int(block / all_tiles), split = kTogether ? part * p.together + BlockOfCluster() : part;
+  const int split = int(block / all_tiles);
   int b = 0;
   CudaQueries queries;
   if constexpr (kMapped) {
@@ -125,20 +124,6 @@ __global__ void __launch_bounds__(S::kThreads) TileAttention(const CudaProblem p
 
   WaitForCopies<0>();  // of a split without keys
 
-  if constexpr (kTogether) {
-#pragma unroll
-    for (int m = 0; m < S::kBands; ++m) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 1);
-        sum[m][i] += __shfl_xor_sync(0xffffffffu, sum[m][i], 2);
-      }
-    }
-    WriteTogether<T, S>(p, queries, rows_of_tile, {b, part, warp, half, lane}, out, top, sum,
-                        reinterpret_cast<float*>(tiles_of_block));
-    return;
-  }
-
   const float value_unit = p.v_scale.data ? At(p.v_scale, kv) : 1.0f;
 #pragma unroll
   for (int m = 0; m < S::kBands; ++m) {
@@ -172,14 +157,6 @@ template <class T, class S, bool kMapped = false>
 int32_t LaunchTileOf(const CudaProblem& p, void* stream) {
   const int64_t blocks = TilesOf(p, S::kRows) * p.splits * p.h_kv;
   if (blocks > 0x7fffffff) return CudaCode(cudaErrorInvalidValue);
-  if constexpr (S::kLatent) {
-    if (p.together > 1) {
-      const auto clusters = unsigned(blocks / p.together);
-      const auto error =
-          LaunchClusters<&TileAttention<T, S, false, true>>(clusters, p.together, S::kThreads, S::kBytes, stream, p);
-      return error == cudaSuccess ? LZ_LAUNCH_DONE : LZ_LAUNCH_REFUSED;  // parts in memory serve
-    }
-  }
   constexpr auto kKernel = &TileAttention<T, S, kMapped>;
   if (!HasShared<kKernel>(S::kBytes)) return LZ_LAUNCH_REFUSED;
   kKernel<<<unsigned(blocks), S::kThreads, S::kBytes, static_cast<cudaStream_t>(stream)>>>(p);

@@ -1,13 +1,13 @@
 // What rows of products of 1 to 16 rows on CUDA share; a file of an operation has its format and its constraints.
 #pragma once
 
-#include <string_view>
-
 #include "kernels/gemm/few_rows_cuda.h"
 #include "kernels/joined.h"
+#include "kernels/spec.h"
 
 namespace lz::few_rows {
 
+inline constexpr DTypeMask kInputs = Mask(DType::kF16, DType::kBF16);
 inline constexpr auto kCalls = std::to_array<Constraint>({
     kOnCompiledSm,
     kOnDriver,
@@ -28,22 +28,6 @@ int32_t Launch(const lz_tensor& input, const lz_tensor& stored, const lz_tensor&
     return call.rows == 0 || call.n == 0 ? LZ_LAUNCH_DONE : run(call);
   };
   return DTypeOf(input) == DType::kBF16 ? with(__nv_bfloat16()) : with(__half());
-}
-
-constexpr KernelSpec Spec(std::string_view id, std::string_view operation, int32_t (*launch)(const lz_kernel_args*),
-                          std::span<const Constraint> constraints,
-                          std::span<const std::string_view> accepts = kAcceptsAll) {
-  return {.id = id,
-          .operation = operation,
-          .platform = Platform::kCuda,
-          .dtypes = Mask(DType::kF16, DType::kBF16),
-          .constraints = constraints,
-          .accepts = accepts,
-          .strides = Strides::kLastDimDense,
-          .priority = 80,
-          .deterministic = true,
-          .cuda_graph_safe = true,
-          .launch = launch};
 }
 
 }  // namespace lz::few_rows

@@ -56,16 +56,6 @@ TEST(SharesOfKeys, NoSplitIsWithoutKeysWhereShapesAreExact) {
   EXPECT_EQ(Together(Decode(1, 256, 32, 8, 64)), 1) << "one step";
   EXPECT_EQ(Together(Decode(1, 131072, 32, 8, 64)), 1) << "more splits than a cluster has blocks";
   EXPECT_GT(attention::SplitsOf(Decode(1, 131072, 32, 8, 64), attention::CutOfTiles(Decode(1, 131072, 32, 8, 64))), 8);
-  for (const int64_t tokens : {1, 4, 40}) {
-    for (const int64_t keys : {1, 64, 128, 700, 4096, 100000}) {
-      CudaProblem p = Decode(1, keys, 128, 1, 576);
-      p.s_q = int32_t(tokens), p.d_v = 512, p.d_more = 64, p.latent = true;
-      const CudaProblem t = attention::SplitTogether(p);
-      EXPECT_EQ(t.splits % t.together, 0);
-      EXPECT_LE(t.splits, std::max<int64_t>(1, keys / 64));
-      EXPECT_LE(t.splits * attention::TilesOf(p, attention::kTile), std::max<int64_t>(132, tokens * 2));
-    }
-  }
 }
 
 // Clusters are the device's, or parts in memory serve; lengths are shorter than the shapes, also 0.

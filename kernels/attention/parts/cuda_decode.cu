@@ -78,12 +78,11 @@ int32_t RunTiles(CudaProblem p, const lz_kernel_args* args) {
   if (places % 4 != 0) return LZ_LAUNCH_REFUSED;  // outputs are written in pairs
   const int64_t queries = p.packed() ? p.total_q : p.s_q;
   if (queries > int64_t{UINT32_MAX} / p.group) return LZ_LAUNCH_REFUSED;  // rows of a sequence have 32-bit numbers
-  const int32_t splits = SplitsOf(p, CutOfTiles(p));
-  if (const CudaProblem t = SplitTogether(p); t.together > 1 && t.parts() <= splits && HasClusters()) {
+  if (const CudaProblem t = SplitTogether(p); t.together > 1 && HasClusters()) {
     const int32_t code = Run(t, args, &TileParts);
     if (code != LZ_LAUNCH_REFUSED) return code;
   }
-  p.splits = splits;
+  p.splits = SplitsOf(p, CutOfTiles(p));
   return Run(p, args, &TileParts);
 }
 

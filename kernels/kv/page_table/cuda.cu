@@ -4,6 +4,7 @@
 //   block_tables [b + 1, num_indices], kv_lens [b + 1], qo_offsets [b + 2]  i32
 // Workspace: none. Deterministic. Safe in graph captures. Nothing is read from the device.
 #include "kernels/cuda_types.h"
+#include "kernels/spec.h"
 #include "ops/kv/page_table.h"
 
 namespace lz {
@@ -102,19 +103,9 @@ int32_t Launch(const lz_kernel_args* args) {
 }
 
 constexpr auto kConstraints = std::to_array<Constraint>({kOnCompiledSm, kOnDriver});
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    {.id = "cuda.kv.page_table",
-     .operation = "kv.page_table",
-     .platform = Platform::kCuda,
-     .dtypes = kIndices,
-     .constraints = kConstraints,
-     .accepts = kAcceptsAll,
-     .strides = Strides::kAny,
-     .priority = 80,
-     .deterministic = true,
-     .cuda_graph_safe = true,
-     .launch = &Launch},
-});
+constexpr std::array kFamily = {
+    CudaSpec("cuda.kv.page_table", &Launch,
+             {.dtypes = kIndices, .constraints = kConstraints, .accepts = kAcceptsAll, .strides = Strides::kAny})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

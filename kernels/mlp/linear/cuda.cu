@@ -39,18 +39,14 @@ int32_t Launch(const lz_kernel_args* args) {
   });
 }
 
-constexpr KernelSpec NotMeasured(KernelSpec spec) {
-  spec.priority = kNotYetMeasured;
-  return spec;
-}
 constexpr auto kConstraints = few_rows::WithCalls({
     {"k", Rel::kGe, 16},
     {"k", Rel::kMultipleOf, 16},
     {"input.alignment", Rel::kGe, 3},
 });
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    NotMeasured(few_rows::Spec("cuda.mlp.linear", "mlp.linear", &Launch, kConstraints)),
-});
+constexpr std::array kFamily = {CudaSpec(
+    "cuda.mlp.linear", &Launch,
+    {.dtypes = few_rows::kInputs, .constraints = kConstraints, .accepts = kAcceptsAll, .priority = kNotYetMeasured})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

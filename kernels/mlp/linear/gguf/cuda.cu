@@ -26,9 +26,8 @@ constexpr auto kConstraints = few_rows::WithCalls({
     {"input.alignment", Rel::kGe, 3},
 });
 constexpr std::array<std::string_view, 2> kAccepts = {"bias", "activations"};
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    few_rows::Spec("cuda.mlp.linear.gguf", "mlp.linear.gguf", &Launch, kConstraints, kAccepts),
-});
+constexpr std::array kFamily = {CudaSpec(
+    "cuda.mlp.linear.gguf", &Launch, {.dtypes = few_rows::kInputs, .constraints = kConstraints, .accepts = kAccepts})};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;

@@ -107,10 +107,15 @@ constexpr auto kConstraints =
     Constraints({"format", Rel::kLt, ops::kNVFP4, {}, ReasonCode::kQuantFormatUnsupported}, few_rows::kUnit);
 constexpr auto kNVFP4Constraints =
     Constraints({"format", Rel::kEq, ops::kNVFP4, {}, ReasonCode::kQuantFormatUnsupported}, few_rows::kUnit / 2);
-constexpr auto kFamily = std::to_array<KernelSpec>({
-    few_rows::Spec("cuda.mlp.linear.quantized", "mlp.linear.quantized", &Launch, kConstraints),
-    few_rows::Spec("cuda.mlp.linear.quantized.nvfp4", "mlp.linear.quantized", &Launch, kNVFP4Constraints),
-});
+constexpr KernelSpec Spec(std::string_view id, std::span<const Constraint> constraints) {
+  return CudaSpec(id, &Launch,
+                  {.operation = "mlp.linear.quantized",
+                   .dtypes = few_rows::kInputs,
+                   .constraints = constraints,
+                   .accepts = kAcceptsAll});
+}
+constexpr std::array kFamily = {Spec("cuda.mlp.linear.quantized", kConstraints),
+                                Spec("cuda.mlp.linear.quantized.nvfp4", kNVFP4Constraints)};
 }  // namespace
 }  // namespace lz
 LZ_KERNEL_FAMILY = lz::kFamily;
