@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "registry/registry.h"
 
@@ -24,6 +25,13 @@ class ProfilerEvent {
   }
   ProfilerEvent(const ProfilerEvent&) = delete;
   ProfilerEvent& operator=(const ProfilerEvent&) = delete;
+
+  // The same as functions. Begin returns nullptr where nothing is recorded, which End accepts.
+  static bool IsActive() { return Found().active && Found().active(); }
+  static void* Begin(const KernelEntry& kernel) { return ProfilerEvent(kernel).Release(); }
+  static void End(void* event) {
+    if (event) Found().end(event);
+  }
 
  private:
   struct Torch {
@@ -51,6 +59,8 @@ class ProfilerEvent {
     const std::string name = "layerzero::" + kernel.operation + " [" + kernel.id + "]";
     if (t.start(name.c_str(), nullptr, nullptr, 0, &event_) != 0) event_ = nullptr;
   }
+
+  void* Release() { return std::exchange(event_, nullptr); }
 
   void* event_ = nullptr;
 };

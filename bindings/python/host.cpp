@@ -2,6 +2,7 @@
 // DLPack views, results are copied into the outputs that the caller has allocated. A call costs one tensor object for
 // each argument and one copy for each output more than a call of the same kernel from Python.
 #include "arguments.h"
+#include "bindings/profiler_event.h"
 #include "call.h"
 #include "outputs.h"
 #include "torch_bridge.h"
@@ -188,7 +189,8 @@ void FellBack(const Plan& plan, const Request& r) {
   WarnFallback(r, plan, "");
 }
 
-const RunListener kListener = {&Selected, &FellBack};
+const RunListener kListener = {&Selected, &FellBack, &ProfilerEvent::IsActive, &ProfilerEvent::Begin,
+                               &ProfilerEvent::End};
 HostRuntime g_runtime = {&Call, &Context, &Guessed, &kListener, &Prove, &Begin, &FreeGpuMemory};
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "gil.h"
+#include "nvtx.h"
 #include "pipeline/dispatch_observer.h"
 
 namespace lz::python {
@@ -55,14 +56,28 @@ class PendingError {
   PyObject *type_ = nullptr, *value_ = nullptr, *trace_ = nullptr;
 };
 
+// What a callback returned; its exception is reported as unraisable.
+void Finish(PyObject* callback, PyObject* done) {
+  if (!done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
+    ClearHookError();
+  } else if (!done) {
+    PyErr_WriteUnraisable(callback);
+  }
+  Py_XDECREF(done);
+}
+
 class PythonObserver : public Observer {
  public:
-  PythonObserver(PyObject* callback, bool waits) : callback_(callback), waits_(waits) { Py_IncRef(callback_); }
+  PythonObserver(PyObject* callback, bool waits, bool on_callers_thread)
+      : callback_(callback), waits_(waits), on_callers_thread_(on_callers_thread) {
+    Py_IncRef(callback_);
+  }
   ~PythonObserver() override {
     const Gil gil;
     Py_DecRef(callback_);
   }
   bool waits() const override { return waits_; }
+  bool on_callers_thread() const override { return on_callers_thread_; }
 
   void Ended(const KernelRun& run, const Status& status, double seconds) override {
     static thread_local bool inside = false;
@@ -72,37 +87,93 @@ class PythonObserver : public Observer {
     inside = true;
     const Request& r = run.request;
     const std::string operation(r.op->name()), device = DeviceText(r.where), error = pending.Text(status);
-    PyObject* done = PyObject_CallFunction(callback_, "ssssdOz", operation.c_str(), run.kernel.id.c_str(),
-                                           device.c_str(), InputsText(r).c_str(), seconds,
-                                           run.fallback ? Py_True : Py_False, error.empty() ? nullptr : error.c_str());
-    if (!done && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt)) {
-      ClearHookError();
-    } else if (!done) {
-      PyErr_WriteUnraisable(callback_);
-    }
-    Py_XDECREF(done);
+    PyObject* done = PyObject_CallFunction(
+        callback_, "ssssdOzO", operation.c_str(), run.kernel.id.c_str(), device.c_str(), InputsText(r).c_str(), seconds,
+        run.fallback ? Py_True : Py_False, error.empty() ? nullptr : error.c_str(), run.missed ? Py_True : Py_False);
+    Finish(callback_, done);
     inside = false;
   }
 
  private:
   PyObject* callback_;
   bool waits_;
+  bool on_callers_thread_;
 };
+
+class PythonSelectionObserver : public Observer {
+ public:
+  PythonSelectionObserver(PyObject* callback, bool logged_only) : callback_(callback), logged_only_(logged_only) {
+    Py_IncRef(callback_);
+  }
+  ~PythonSelectionObserver() override {
+    const Gil gil;
+    Py_DecRef(callback_);
+  }
+  void Ended(const KernelRun&, const Status&, double) override {}
+  bool of_runs() const override { return false; }
+
+  void Selected(const KernelSelection& selection) override {
+    Engine& engine = Engine::Get();
+    const Request& r = selection.request;
+    if (logged_only_ && !engine.LogsSelections(r.policy)) return;
+    const std::string report = engine.SelectionText(r, selection.report);
+    const std::string device = DeviceText(r.where), inputs = InputsText(r);
+    const Gil gil;
+    const PendingError pending;
+    Finish(callback_,
+           PyObject_CallFunction(callback_, "sssd", report.c_str(), device.c_str(), inputs.c_str(), selection.seconds));
+  }
+
+ private:
+  PyObject* callback_;
+  bool logged_only_;
+};
+
+// Keeps an observer from now on. Returns its handle.
+PyObject* Added(std::shared_ptr<Observer> observer) {
+  PyObject* handle = PyLong_FromVoidPtr(observer.get());
+  if (handle) AddObserver(std::move(observer));
+  return handle;
+}
+
+PyObject* NotCallable() {
+  return Raise(Status(StatusCode::kWrongType, {.field = "callback", .wanted = "a function", .got = "another object"}));
+}
 
 }  // namespace
 
 PyObject* Observe(PyObject*, PyObject* args) {
   PyObject* callback;
-  int waits;
-  if (!PyArg_ParseTuple(args, "Op", &callback, &waits)) return nullptr;
-  if (!PyCallable_Check(callback)) {
-    return Raise(
-        Status(StatusCode::kWrongType, {.field = "callback", .wanted = "a function", .got = "another object"}));
-  }
-  auto observer = std::make_shared<PythonObserver>(callback, waits != 0);
-  PyObject* handle = PyLong_FromVoidPtr(static_cast<Observer*>(observer.get()));
-  if (handle) AddObserver(std::move(observer));
-  return handle;
+  int waits, on_callers_thread = 0;
+  if (!PyArg_ParseTuple(args, "Op|p", &callback, &waits, &on_callers_thread)) return nullptr;
+  if (!PyCallable_Check(callback)) return NotCallable();
+  return Added(std::make_shared<PythonObserver>(callback, waits != 0, on_callers_thread != 0));
+}
+
+PyObject* ObserveSelections(PyObject*, PyObject* args) {
+  PyObject* callback;
+  int logged_only = 0;
+  if (!PyArg_ParseTuple(args, "O|p", &callback, &logged_only)) return nullptr;
+  if (!PyCallable_Check(callback)) return NotCallable();
+  return Added(std::make_shared<PythonSelectionObserver>(callback, logged_only != 0));
+}
+
+PyObject* ObserveByNvtx(PyObject*, PyObject*) {
+  std::shared_ptr<Observer> observer = MakeNvtxObserver();
+  if (!observer) Py_RETURN_NONE;
+  return Added(std::move(observer));
+}
+
+PyObject* Exports(PyObject*, PyObject*) {
+  const auto policy = Engine::Get().PolicyInForce();
+  if (!policy) Py_RETURN_NONE;
+  const Policy& p = *policy;
+  const auto flag = [](bool on) { return on ? Py_True : Py_False; };
+  const bool any =
+      !p.metrics_listen.empty() || !p.metrics_file.empty() || p.trace_opentelemetry || p.trace_nvtx || p.log_json;
+  if (!any) Py_RETURN_NONE;
+  return Py_BuildValue("ssdOOO", p.metrics_listen.c_str(), p.metrics_file.c_str(), p.metrics_interval_s,
+                       flag(p.trace_opentelemetry), flag(p.trace_nvtx), flag(p.log_json));
 }
 
 PyObject* StopObserving(PyObject*, PyObject* args) {

@@ -9,6 +9,7 @@
 
 #include "build_id.h"
 #include "engine/cuda_library.h"
+#include "pipeline/dispatch_counters.h"
 #include "platform/cuda_driver.h"
 #include "policy/names.h"
 
@@ -108,6 +109,8 @@ void Engine::PolicyChanged() {
     ttl_seconds_ = policy.cache_ttl_seconds;
     time_to_live_.Start(ttl_seconds_, [this] { Invalidate(); });
   }
+  const bool counted = policy.metrics_enabled || !policy.metrics_listen.empty() || !policy.metrics_file.empty();
+  KernelCounters::OfProcess()->SetCounting(counted);
   selector_.Invalidate(EpochKind::kPolicy);
 }
 
@@ -215,6 +218,10 @@ void Engine::AllNamed(std::vector<std::string> later) { selector_.policies().All
 bool Engine::LogsSelections(int64_t id) {
   const auto policy = selector_.policies().policy(id);
   return policy.ok() && (*policy)->log_selections;
+}
+std::shared_ptr<const Policy> Engine::PolicyInForce() {
+  auto policy = selector_.policies().policy(0);
+  return policy.ok() ? *policy : nullptr;
 }
 Result<std::string> Engine::PolicyText(int64_t id) {
   auto policy = selector_.policies().policy(id);

@@ -40,6 +40,10 @@ struct HostTensor {
 struct RunListener {
   void (*selected)(const Plan& plan, const Request& request);   // the inline cache of the call site did not hold it
   void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
+  // Steps of programs: whether a profiler of this thread wants an event for each, and the event. nullptr: no profiler.
+  bool (*profiled)() = nullptr;
+  void* (*began)(const KernelEntry& kernel) = nullptr;
+  void (*ended)(void* event) = nullptr;
 };
 
 // What the CPython binding does for the engine and our other libraries. Called from any thread, with or without
@@ -96,6 +100,7 @@ class LZ_OWN Engine {
   Status Configure(const std::string& json);
   Result<int64_t> PolicyScope(int64_t parent, std::string json);
   bool LogsSelections(int64_t id);
+  std::shared_ptr<const Policy> PolicyInForce();  // the process's; nullptr: it could not be read
   // Called when the host has registered every library except those of `later`, which follow at the first selection:
   // see Policies.
   void AllNamed(std::vector<std::string> later);
@@ -124,6 +129,8 @@ class LZ_OWN Engine {
 
   // ---- inspection, all JSON; bound requests are not needed for lists
   Result<std::string> Explain(Request& request, std::string_view device = {}, Proofs proofs = Proofs::kAdmissible);
+  // The same text of a selection that was made; the request's outputs have shapes (an Observer gets both).
+  std::string SelectionText(const Request& request, const SelectionReport& report);
   std::string Contracts() const;
   std::string Kernels(const Operation* op) const;
   std::string Devices();

@@ -5,6 +5,7 @@
 
 #include "base/reclaimer.h"
 #include "engine/engine.h"
+#include "pipeline/dispatch_counters.h"
 #include "pipeline/request_facts.h"
 #include "registry/descriptor.h"
 #include "registry/fact_table.h"
@@ -232,10 +233,13 @@ Result<std::string> Engine::Explain(Request& request, std::string_view device, P
   const Reclaimer::Guard guard;  // what follows reads the rules that the report is about
   auto evaluated = selector_.Explain(request, proofs);
   if (!evaluated.ok()) return evaluated.TakeStatus();
-  const SelectionReport& report = *evaluated;
   for (size_t o = 0; o < request.op->num_outputs(); ++o) {  // workspace functions read their shapes
     if (request.outputs[o].ndim >= 0) lz::BindOutput(request, o, nullptr);
   }
+  return SelectionText(request, *evaluated);
+}
+
+std::string Engine::SelectionText(const Request& request, const SelectionReport& report) {
   const Operation& op = *report.op;
   const Candidate* winner = report.winner >= 0 ? &report.candidates[size_t(report.winner)] : nullptr;
   Json j = {{"operation", op.contract().variants[size_t(report.variant)].id},
@@ -346,11 +350,36 @@ std::string Engine::Devices() {
                {"cuda_library", cuda_library_}});
 }
 
+namespace {
+
+// Of each kernel that ran while runs were counted. "buckets": {"<upper bound, ns>": runs}, those that are not empty.
+Json RunsJson(const KernelCounters& counters) {
+  Json j = Json::array();
+  for (const KernelCount& c : counters.Read()) {
+    Json buckets = Json::object();
+    for (size_t b = 0; b < kLatencyBuckets; ++b) {
+      if (c.buckets[b]) buckets[std::to_string(uint64_t{1} << b)] = c.buckets[b];
+    }
+    j.push_back({{"operation", c.kernel->operation},
+                 {"kernel_id", c.kernel->id},
+                 {"runs", c.runs},
+                 {"failures", c.failures},
+                 {"fallbacks", c.fallbacks},
+                 {"misses", c.misses},
+                 {"seconds", double(c.nanoseconds) * 1e-9},
+                 {"buckets", std::move(buckets)}});
+  }
+  return j;
+}
+
+}  // namespace
+
 std::string Engine::Stats() const {
   const CacheStats s = selector_.cache_stats();
   Json references = Json::array();
   for (const ReferenceUse& use : selector_.reference_uses().Read()) references.push_back(ReferenceUseJson(use));
   const size_t measured = NumRecordsInForce();
+  const KernelCounters& counters = *KernelCounters::OfProcess();
   std::lock_guard lock(prior_mutex_);
   return Dump(
       {{"cache",
@@ -360,6 +389,9 @@ std::string Engine::Stats() const {
        {"selections", selector_.num_selections()},
        {"fallbacks", selector_.num_fallbacks()},
        {"served_by_reference", std::move(references)},
+       {"counting", counters.counting()},
+       {"runs", RunsJson(counters)},
+       {"runs_not_counted", counters.not_counted()},
        {"measured_records", measured},
        {"measured_records_problem", prior_problem_.empty() ? Json(nullptr) : Json(prior_problem_)}});
 }

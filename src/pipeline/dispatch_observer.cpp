@@ -11,24 +11,27 @@ namespace {
 
 constexpr int32_t kDeviceCuda = 2;  // lz_device.type
 
-// The list is replaced as a whole: a run keeps the one that it began with.
+// The list is replaced as a whole: a run keeps the one that it began with, by a Reclaimer::Guard and without a lock.
 struct Registered {
-  std::mutex mutex;
-  std::shared_ptr<const ObserverList> list = std::make_shared<const ObserverList>();
+  std::mutex mutex;  // of changes
+  std::atomic<const ObserverList*> list{new ObserverList};
 
-  std::shared_ptr<const ObserverList> Get() {
-    std::lock_guard lock(mutex);
-    return list;
-  }
+  const ObserverList* Get() const { return list.load(std::memory_order_acquire); }
   template <class Change>
   void Replace(Change&& change) {
-    std::shared_ptr<const ObserverList> before;  // freed after the lock: an observer may belong to the host language
-    std::lock_guard lock(mutex);
-    ObserverList changed = *list;
-    change(changed);
-    num_observers.store(int(changed.size()), std::memory_order_relaxed);
-    before = std::exchange(list, std::make_shared<const ObserverList>(std::move(changed)));
+    const ObserverList* before;
+    {
+      std::lock_guard lock(mutex);
+      before = list.load(std::memory_order_relaxed);
+      auto changed = std::make_unique<ObserverList>(*before);
+      change(*changed);
+      num_observers.store(int(std::ranges::count_if(*changed, &Observer::of_runs, &Of)), std::memory_order_relaxed);
+      list.store(changed.release(), std::memory_order_release);
+    }
+    // After the lock: an observer may belong to the host language.
+    Reclaimer::Get().Retire([before] { delete before; });
   }
+  static const Observer& Of(const std::shared_ptr<Observer>& observer) { return *observer; }
 };
 Registered& Observers() {
   static auto& registered = *new Registered;
@@ -51,19 +54,40 @@ void RemoveObserver(const Observer* observer) {
   });
 }
 
+void ReportSelection(const KernelSelection& selection) {
+  const Reclaimer::Guard guard;
+  for (const auto& observer : *Observers().Get()) observer->Selected(selection);
+}
+bool AnySelectionObserver() {
+  const Reclaimer::Guard guard;
+  return !Observers().Get()->empty();
+}
+bool ObservedOnCallersThread() {
+  if (num_observers.load(std::memory_order_relaxed) == 0) [[likely]]
+    return false;
+  const Reclaimer::Guard guard;
+  return std::ranges::any_of(*Observers().Get(), [](const auto& o) { return o->on_callers_thread(); });
+}
+
 ObservedRun::ObservedRun(const Plan& plan, const KernelEntry& kernel, Request& request)
-    : run_{kernel, request, request.fell_back}, observers_(Observers().Get()) {
+    : run_{kernel, request, request.fell_back, std::exchange(request.missed, false)}, observers_(Observers().Get()) {
   const bool asked = std::ranges::any_of(*observers_, [](const auto& o) { return o->waits(); });
   const bool capturing = (request.flags & LZ_FLAG_CAPTURING) != 0;
   waits_ = (plan.checked || asked) && request.where.type == kDeviceCuda && !capturing;
   if (waits_) earlier_ = Wait(true);
+  if (!earlier_.ok()) return;
+  for (const auto& observer : *observers_) {
+    if (observer->of_runs()) observer->Began(run_);
+  }
   start_ = std::chrono::steady_clock::now();
 }
 
 Status ObservedRun::End(Status status) {
   if (waits_ && status.ok()) status = Wait(false);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
-  for (const auto& observer : *observers_) observer->Ended(run_, status, took.count());
+  for (const auto& observer : *observers_) {
+    if (observer->of_runs()) observer->Ended(run_, status, took.count());
+  }
   return status;
 }
 

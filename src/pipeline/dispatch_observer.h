@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/export.h"
+#include "base/reclaimer.h"
 #include "core/status.h"
 #include "pipeline/plan.h"
 #include "pipeline/request.h"
@@ -24,23 +25,46 @@ struct KernelRun {
   const KernelEntry& kernel;  // the plan's, or its fallback
   const Request& request;
   bool fallback;  // another kernel of this call failed before
+  bool missed;    // no cache had a plan for this call
+};
+
+// One selection that no cache served, after it. `report.winner` < 0: no kernel may run. The request's outputs have
+// shapes and no memory.
+struct SelectionReport;
+struct KernelSelection {
+  const Request& request;
+  const SelectionReport& report;
+  double seconds;  // of filter, score and plan
 };
 
 class Observer {
  public:
   virtual ~Observer() = default;
+  // Before each run, on the thread that calls the kernel; Ended follows on the same thread.
+  virtual void Began(const KernelRun&) {}
   // After each run, on the thread that called the kernel. `seconds`: wall time of the run, transforms included.
   virtual void Ended(const KernelRun& run, const Status& status, double seconds) = 0;
   // True: the call waits for its CUDA stream before and after the kernel, so that `seconds` and errors are the kernel's
   // own. Not while a graph is captured.
   virtual bool waits() const { return false; }
+  // True: the steps of a program run on the thread that runs the program, which costs them its team of threads.
+  virtual bool on_callers_thread() const { return false; }
+  // After each selection, on the thread that selected; no lock of the engine is held. It must not call operations.
+  virtual void Selected(const KernelSelection&) {}
+  // False: runs are not reported, so that hits cost nothing.
+  virtual bool of_runs() const { return true; }
 };
 using ObserverList = std::vector<std::shared_ptr<Observer>>;
 // Observers of all calls of the process. A run that began before RemoveObserver may still be reported after it.
 LZ_OWN void AddObserver(std::shared_ptr<Observer> observer);
 LZ_OWN void RemoveObserver(const Observer* observer);
 
-// The number of observers. Not exported, so that dispatch reads it with one load.
+void ReportSelection(const KernelSelection& selection);
+bool AnySelectionObserver();  // false: a selection need not be prepared for one
+// True if the steps of programs have to run on the caller's thread.
+LZ_OWN bool ObservedOnCallersThread();
+
+// The number of observers of runs. Not exported, so that dispatch reads it with one load.
 extern std::atomic<int> num_observers;
 // True if a run of the plan's kernels has to be reported or checked.
 LZ_OWN bool IsObserved(const Plan& plan);
@@ -59,8 +83,9 @@ class LZ_OWN ObservedRun {
  private:
   Status Wait(bool before) const;
 
+  Reclaimer::Guard guard_;  // of observers_
   KernelRun run_;
-  std::shared_ptr<const ObserverList> observers_;
+  const ObserverList* observers_;
   bool waits_;
   Status earlier_;
   std::chrono::steady_clock::time_point start_;

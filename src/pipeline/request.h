@@ -86,6 +86,7 @@ struct Request {
 
   // Set by dispatch.
   bool fell_back = false;  // the plan's kernel failed and its fallback ran
+  bool missed = false;     // no cache had a plan: set by the selection, cleared by the first run that is observed
 
   // Views of the tensors in the contract's order of axes, if the caller's layout differs.
   std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> views;

@@ -1,7 +1,9 @@
 #include "pipeline/selector.h"
 
 #include <algorithm>
+#include <chrono>
 
+#include "pipeline/dispatch_observer.h"
 #include "platform/cuda_driver.h"
 
 namespace lz {
@@ -61,6 +63,36 @@ void Refill(const Request& r, const Plan& plan, uint64_t generation, InlineCache
   r.state->classifier.RangeOf(r.facts, &site->lo, &site->hi);
   site->generation = generation;
   site->plan = &plan;
+}
+
+// The outputs that have no tensor yet have shapes, without memory, while this exists.
+class OutputShapes {
+ public:
+  explicit OutputShapes(Request& r) : request_(r) {
+    for (size_t o = 0; o < r.op->num_outputs(); ++o) {
+      unset_[o] = r.outputs[o].ndim >= 0 && r.tensors[r.op->num_inputs() + o].ndim < 0;
+      if (unset_[o]) BindOutput(r, o, nullptr);
+    }
+  }
+  ~OutputShapes() {
+    for (size_t o = 0; o < request_.op->num_outputs(); ++o) {
+      if (unset_[o]) request_.tensors[request_.op->num_inputs() + o] = AbsentTensor();
+    }
+  }
+  OutputShapes(const OutputShapes&) = delete;
+  OutputShapes& operator=(const OutputShapes&) = delete;
+
+ private:
+  Request& request_;
+  std::array<bool, kMaxOutputs> unset_{};
+};
+
+// Passes a selection to the observers, if there are any.
+void Report(Request& r, const SelectionReport& report, std::chrono::steady_clock::time_point start) {
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  if (!AnySelectionObserver()) return;
+  const OutputShapes shapes(r);
+  ReportSelection({.request = r, .report = report, .seconds = took.count()});
 }
 
 LayoutRules LayoutRulesFrom(const Policy& policy) {
@@ -173,12 +205,15 @@ Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backen
     }
   }
   selections_.fetch_add(1, std::memory_order_relaxed);
+  const auto start = std::chrono::steady_clock::now();
   auto report = Evaluate(r, **policy, not_now);
   *due = report.ok() ? Due(*report, Proofs::kPlan) : nullptr;
   Result<const Plan*> result = Choice(report);
   *keep = *keep && result.ok() && !*due && !report->temporary;
   if (*keep) cache.Insert(missed.key, missed.hash, epochs, *result, size_t(p.cache_max_size));
   if (flight) flights_.Complete(flight);
+  r.missed = true;
+  if (report.ok() && !*due) Report(r, *report, start);
   return result;
 }
 
@@ -238,11 +273,7 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
   Candidate* smallest = nullptr;
   uint64_t smallest_bytes = UINT64_MAX;
   bool other = false;
-  std::array<bool, kMaxOutputs> unset{};
-  for (size_t o = 0; o < r.op->num_outputs(); ++o) {  // workspace functions read shapes of outputs
-    unset[o] = r.outputs[o].ndim >= 0 && r.tensors[r.op->num_inputs() + o].ndim < 0;
-    if (unset[o]) BindOutput(r, o, nullptr);
-  }
+  const OutputShapes shapes(r);  // workspace functions read them
   for (Candidate& c : *candidates) {
     if (!c.admissible()) continue;
     const uint64_t bytes = WorkspaceOf(c, r);
@@ -257,9 +288,6 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
     }
     c.reasons.push_back({ReasonCode::kMemoryHeadroomExceeded, Rel::kLe, kNoField, kNoRow, budget, int64_t(bytes)});
     if (bytes < smallest_bytes) smallest = &c, smallest_bytes = bytes;
-  }
-  for (size_t o = 0; o < r.op->num_outputs(); ++o) {
-    if (unset[o]) r.tensors[r.op->num_inputs() + o] = AbsentTensor();
   }
   if (smallest && !other) smallest->reasons.pop_back();
   return smallest != nullptr;

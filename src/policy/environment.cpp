@@ -35,6 +35,11 @@ constexpr auto kVariables = std::to_array<Variable>({
     {"LAYERZERO_VERBOSE", VariableKind::kVerbosity, "log_selections"},
     {"LAYERZERO_DETERMINISTIC", VariableKind::kFlag, "deterministic"},
     {"LAYERZERO_DEBUG", VariableKind::kFlag, "debug"},
+    {"LAYERZERO_LOG_JSON", VariableKind::kFlag, "log_json"},
+    {"LAYERZERO_METRICS", VariableKind::kPath, "metrics.listen"},
+    {"LAYERZERO_METRICS_FILE", VariableKind::kPath, "metrics.file"},
+    {"LAYERZERO_TRACE", VariableKind::kFlag, "trace.opentelemetry"},
+    {"LAYERZERO_NVTX", VariableKind::kFlag, "trace.nvtx"},
     {"LAYERZERO_CACHE_DIR", VariableKind::kPath, "cache_dir"},
     {"LAYERZERO_CONFIG", VariableKind::kConfigFile, ""},
     {"LAYERZERO_LIBRARIES", VariableKind::kLibraries, ""},
@@ -120,8 +125,14 @@ Status UnknownVariable(std::string_view name) {
                near.empty() ? "unset it" : "did you mean " + std::string(near) + "? Else unset it");
 }
 
+// The value of "section.key" in a layer.
+json& At(json& layer, std::string_view key) {
+  const size_t dot = key.find('.');
+  if (dot == std::string_view::npos) return layer[std::string(key)];
+  return layer[std::string(key.substr(0, dot))][std::string(key.substr(dot + 1))];
+}
+
 Status AddVariable(const Variable& variable, std::string_view value, json& layer) {
-  const std::string key(variable.key);
   switch (variable.kind) {
     case VariableKind::kFlag:
     case VariableKind::kVerbosity:
@@ -129,18 +140,18 @@ Status AddVariable(const Variable& variable, std::string_view value, json& layer
       Result<bool> flag = ParseFlag(variable, value);
       if (!flag.ok()) return flag.TakeStatus();
       const bool set = variable.kind == VariableKind::kInverseFlag ? !*flag : *flag;
-      layer[key] = set;
+      At(layer, variable.key) = set;
       return {};
     }
     case VariableKind::kSources: {
       Result<json> sources = ParseSources(variable.name, value);
       if (!sources.ok()) return sources.TakeStatus();
-      layer[key] = std::move(*sources);
+      At(layer, variable.key) = std::move(*sources);
       return {};
     }
     case VariableKind::kPath:
       if (!IsUtf8(value)) return Wrong(variable.name, "a path in UTF-8", value);
-      layer[key] = value;
+      At(layer, variable.key) = value;
       return {};
     case VariableKind::kConfigFile: return {};  // read by ProcessLayers
     case VariableKind::kLibraries: {            // read by NamedLibraries

@@ -11,8 +11,8 @@ namespace {
 constexpr bool kProcessWide = true;
 
 using Text = std::string_view;
-constexpr PolicyKey Bool(Text name, Text value, Text doc) {
-  return {.name = name, .type = KeyType::kBool, .value = value, .doc = doc};
+constexpr PolicyKey Bool(Text name, Text value, Text doc, bool process_wide = false) {
+  return {.name = name, .type = KeyType::kBool, .value = value, .process_wide = process_wide, .doc = doc};
 }
 constexpr PolicyKey Int(Text name, Text value, double min, double max, Text doc) {
   return {.name = name, .type = KeyType::kInt, .value = value, .min = min, .max = max, .doc = doc};
@@ -37,6 +37,7 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("explain_enabled", "true", "false: explain and which are refused"),
     Bool("allow_adaptation", "true", "transforms with a stated cost (layout, dtype) may make a kernel admissible"),
     Bool("log_selections", "false", "log each selection"),
+    Bool("log_json", "false", "log lines are JSON records, with the reason of every kernel that was not selected"),
     Bool("deterministic", "false", "only kernels whose result does not change from run to run"),
     Bool("strict_mode", "false", "no implicit transform: refuse instead"),
     Bool("debug", "false", "check what each kernel did after its dispatch, and name a faulty one"),
@@ -56,6 +57,18 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Int("cache.max_size", "10000", 1, 1e9, "plans kept; the least recently used is evicted first"),
     Float("cache.entry_ttl_seconds", "0", 0, 1e9, "selections expire after this time; 0: never", kProcessWide),
     Bool("cache.enable_deduplication", "true", "one selection per missed key; other calls wait for it"),
+
+    Bool("metrics.enabled", "false", "count and time the runs of each kernel; `metrics.listen` and `.file` do it too",
+         kProcessWide),
+    Of(KeyType::kAddress, "metrics.listen", "\"\"",
+       "address that serves Prometheus's text, as 127.0.0.1:9464; a port alone is of 127.0.0.1", kProcessWide),
+    Of(KeyType::kOptionalPath, "metrics.file", "\"\"", "file that Prometheus's text is written to, for a node exporter",
+       kProcessWide),
+    Float("metrics.interval_s", "15", 0.1, 1e6, "seconds between two writes of metrics.file", kProcessWide),
+
+    Bool("trace.opentelemetry", "false", "a span of OpenTelemetry for each run of a kernel and each selection",
+         kProcessWide),
+    Bool("trace.nvtx", "false", "an NVTX range around each run of a kernel", kProcessWide),
 
     {.name = "layout.head_counts",
      .type = KeyType::kIntList,

@@ -14,8 +14,10 @@ enum class KeyType : uint8_t {
   kBool,
   kInt,
   kFloat,
-  kPath,     // not part of the policy's hash
-  kSources,  // library names, globs allowed
+  kPath,          // not part of the policy's hash
+  kOptionalPath,  // "": none; not part of the hash either
+  kAddress,       // "host:port", "port" or "": none; the same
+  kSources,       // library names, globs allowed
   kIntList,
   kLocks,  // operation -> kernel id, null unlocks
   kRules,
@@ -32,6 +34,11 @@ struct PolicyKey {
   double max = 0;
   std::string_view doc;
 };
+
+// False for paths and addresses: they change no choice.
+constexpr bool IsHashed(KeyType type) {
+  return type != KeyType::kPath && type != KeyType::kOptionalPath && type != KeyType::kAddress;
+}
 
 std::span<const PolicyKey> PolicyKeys();
 const PolicyKey* FindPolicyKey(std::string_view name);  // null: unknown

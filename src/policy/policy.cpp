@@ -152,6 +152,7 @@ class Merger {
     set("explain_enabled", policy.explain_enabled);
     set("allow_adaptation", policy.allow_adaptation);
     set("log_selections", policy.log_selections);
+    set("log_json", policy.log_json);
     set("deterministic", policy.deterministic);
     set("strict_mode", policy.strict_mode);
     set("debug", policy.debug);
@@ -165,6 +166,12 @@ class Merger {
     set("cache.enable_deduplication", policy.cache_deduplication);
     set("cache.entry_ttl_seconds", policy.cache_ttl_seconds);
     set("perfdb.enabled", policy.perfdb_enabled);
+    set("metrics.enabled", policy.metrics_enabled);
+    set("metrics.listen", policy.metrics_listen);
+    set("metrics.file", policy.metrics_file);
+    set("metrics.interval_s", policy.metrics_interval_s);
+    set("trace.opentelemetry", policy.trace_opentelemetry);
+    set("trace.nvtx", policy.trace_nvtx);
     set("prefer_sources", policy.prefer_sources);
     set("avoid_sources", policy.avoid_sources);
     set("allow_sources", policy.allow_sources);
@@ -183,7 +190,7 @@ class Merger {
   std::string Canonical(const Policy& policy) const {
     std::string text;
     for (const PolicyKey& key : PolicyKeys()) {
-      if (key.type == KeyType::kPath) continue;
+      if (!IsHashed(key.type)) continue;
       text += std::string(key.name) + "=" + policy.settings.at(std::string(key.name)) + "\n";
     }
     std::vector<int> layers;

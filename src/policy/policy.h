@@ -50,6 +50,7 @@ struct Policy {
   bool explain_enabled = true;
   bool allow_adaptation = true;
   bool log_selections = false;
+  bool log_json = false;
   bool deterministic = false;
   bool strict_mode = false;
   bool debug = false;
@@ -63,6 +64,11 @@ struct Policy {
   bool cache_deduplication = true;
   double cache_ttl_seconds = 0;
   bool perfdb_enabled = true;
+  bool metrics_enabled = false;
+  std::string metrics_listen, metrics_file;  // empty: none
+  double metrics_interval_s = 15;
+  bool trace_opentelemetry = false;
+  bool trace_nvtx = false;
   std::vector<std::string> prefer_sources, avoid_sources, allow_sources;
   std::map<std::string, std::string> locks;  // operation id, flat name or alias -> kernel id; read through LocksFor
   std::vector<Rule> rules;                   // those of the highest layer first, then in the file's order

@@ -22,6 +22,7 @@ NameParts Split(std::string_view name) {
 
 // Values as people write them: [8, 12], names without quotes.
 std::string YamlText(const nlohmann::json& value) {
+  if (value.is_string() && value.get_ref<const std::string&>().empty()) return "\"\"";
   if (value.is_string()) {
     const std::string text = value.get<std::string>();
     return text[0] >= '0' && text[0] <= '9' ? Dump(value) : text[0] == '~' ? Dump(value) : text;
@@ -58,6 +59,8 @@ ordered_json ValueType(const PolicyKey& key) {
     case KeyType::kInt: return IntegerType(key);
     case KeyType::kFloat: return {{"type", "number"}, {"minimum", key.min}, {"maximum", key.max}};
     case KeyType::kPath: return {{"type", "string"}, {"minLength", 1}};
+    case KeyType::kOptionalPath: return {{"type", "string"}};
+    case KeyType::kAddress: return {{"type", "string"}, {"pattern", "^$|^(.+:)?[0-9]{1,5}$"}};
     case KeyType::kSources: return NameList();
     case KeyType::kIntList: return {{"type", "array"}, {"items", IntegerType(key)}, {"uniqueItems", true}};
     case KeyType::kLocks:

@@ -60,6 +60,20 @@ struct Reader {
     return json(node.text);
   }
 
+  Result<json> Optional(const YamlNode& node) const {
+    return node.kind == Kind::kScalar && node.text.empty() ? Result<json>(json("")) : Text(node);
+  }
+
+  // "9464" and "127.0.0.1:9464", "[::1]:9464", "localhost:0".
+  Result<json> Address(const YamlNode& node) const {
+    auto text = Optional(node);
+    if (!text.ok() || node.text.empty()) return text;
+    const size_t colon = node.text.rfind(':');
+    const std::optional<int64_t> port = ParseInteger(std::string_view(node.text).substr(colon + 1));  // npos + 1 = 0
+    if (colon == 0 || !port || *port < 0 || *port > 65535) return Wrong(node);
+    return text;
+  }
+
   Result<json> Source(const YamlNode& node) const {
     if (node.kind != Kind::kScalar || !IsName(node.text, true)) return Wrong(node);
     if (node.text.find('.') != std::string::npos) {
@@ -192,6 +206,8 @@ std::string WantedText(const PolicyKey& key) {
     case KeyType::kInt: return key.min == key.max ? NumberText(key.min) : "an integer" + range;
     case KeyType::kFloat: return "a number" + range;
     case KeyType::kPath: return "a path";
+    case KeyType::kOptionalPath: return "a path, or \"\" for none";
+    case KeyType::kAddress: return "an address as 127.0.0.1:9464, a port, or \"\" for none";
     case KeyType::kSources: return "a list of library names";
     case KeyType::kIntList: return "a list of integers" + range;
     case KeyType::kLocks: return "a map from operation to kernel id";
@@ -215,6 +231,8 @@ Result<json> ParseValue(const PolicySource& source, const PolicyKey& key, const 
     case KeyType::kInt: return read.Int(node);
     case KeyType::kFloat: return read.Float(node);
     case KeyType::kPath: return read.Text(node);
+    case KeyType::kOptionalPath: return read.Optional(node);
+    case KeyType::kAddress: return read.Address(node);
     case KeyType::kSources: return read.List(node, [&](const YamlNode& item) { return read.Source(item); });
     case KeyType::kIntList: return read.List(node, [&](const YamlNode& item) { return read.Int(item); });
     case KeyType::kLocks: return read.Locks(node);

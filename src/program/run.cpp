@@ -274,16 +274,33 @@ Status ProgramRun::RunStep(Step& step, Call&& call) {
 
 // A step of a run: its memory is bound, and the tensors that a host kernel borrows keep the run's memory alive.
 struct ProgramRun::StepCaller : Caller {
-  explicit StepCaller(ProgramRun& owner) : run(owner) { listener = owner.arguments_->listener; }
+  explicit StepCaller(ProgramRun& owner) : run(owner) {
+    listener = owner.arguments_->listener;
+    profiled = listener && listener->profiled && listener->profiled();
+  }
+  template <class Run>
+  Status RunNative(const KernelEntry& kernel, Request&, Run&& call) {
+    return Profiled(kernel, call);
+  }
   Status RunHost(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
     HostTensor tensors[kMaxTensors];
     for (size_t i = 0; i < r.op->num_inputs() + r.op->num_outputs(); ++i) {
       if (r.tensors[i].ndim < 0) continue;
       tensors[i] = {.view = r.tensors[i], .owner = new Lent(run.arena_, *run.arguments_), .release = &Lent::Release};
     }
-    return run.program_.engine().CallHost(kernel, transforms, r, tensors);
+    return Profiled(kernel, [&] { return run.program_.engine().CallHost(kernel, transforms, r, tensors); });
+  }
+  template <class Run>
+  Status Profiled(const KernelEntry& kernel, Run&& call) {
+    if (!profiled) [[likely]]
+      return call();
+    void* const event = listener->began(kernel);
+    Status status = call();
+    listener->ended(event);
+    return status;
   }
   ProgramRun& run;
+  bool profiled;
 };
 
 // Runs native steps from *step on, which is bound, by one team. kHostKernel: *step is bound and is for the host
@@ -313,9 +330,10 @@ Status ProgramRun::Run(const RunArguments& arguments) {
   LZ_RETURN_IF_ERROR(Begin(arguments));
   Engine& engine = program_.engine();
   StepCaller caller(*this);
+  const bool on_this_thread = caller.profiled || ObservedOnCallersThread();  // no team leads on a thread of its own
   for (size_t s = 0; s < steps_.size();) {
     LZ_RETURN_IF_ERROR(BindStep(program_.steps()[s], steps_[s]));
-    if (!IsHost(*steps_[s].plan->kernel)) {
+    if (!on_this_thread && !IsHost(*steps_[s].plan->kernel)) {
       Status status = RunTogether(&s, caller);
       if (status.ok() && (s == steps_.size() || !steps_[s].plan)) continue;
       if (!status.ok() && !(status.code() == StatusCode::kHostKernel && steps_[s].request.fell_back)) return status;
@@ -323,7 +341,10 @@ Status ProgramRun::Run(const RunArguments& arguments) {
     Step& step = steps_[s++];
     if (IsHost(*step.plan->kernel)) step.request.fell_back = false;
     step.request.parallel = arguments_->parallel;
-    LZ_RETURN_IF_ERROR(RunStep(step, [&] { return RunHostKernel(engine, *step.plan, step.request, caller); }));
+    LZ_RETURN_IF_ERROR(RunStep(step, [&] {
+      return on_this_thread ? RunPlan(engine, *step.plan, step.request, caller)
+                            : RunHostKernel(engine, *step.plan, step.request, caller);
+    }));
   }
   return {};
 }

@@ -108,5 +108,43 @@ TEST_F(ObserverTest, AnObserverMayWait) {
   EXPECT_EQ(num_observers.load(), 0);
 }
 
+TEST_F(ObserverTest, BeganComesBeforeTheRunAndOnlyWithIt) {
+  struct Both : Recorder {
+    using Recorder::Recorder;
+    void Began(const KernelRun& run) override { g_events.push_back("begins " + run.kernel.id); }
+  };
+  const auto observer = std::make_shared<Both>(true);
+  AddObserver(observer);
+  EXPECT_TRUE(Run().ok());
+  g_errors = {"an earlier error"};
+  EXPECT_FALSE(Run().ok());
+  RemoveObserver(observer.get());
+  EXPECT_THAT(g_events, ElementsAre("waits", "begins hwy.norm.rms", "runs", "waits", "ran hwy.norm.rms", "waits"));
+}
+
+TEST_F(ObserverTest, AnObserverOfSelectionsCostsRunsNothing) {
+  struct OfSelections : Recorder {
+    using Recorder::Recorder;
+    bool of_runs() const override { return false; }
+  };
+  const auto observer = std::make_shared<OfSelections>(true);
+  AddObserver(observer);
+  EXPECT_EQ(num_observers.load(), 0);
+  EXPECT_TRUE(Run().ok());
+  plan.checked = true;  // observed for another reason
+  EXPECT_TRUE(Run().ok());
+  RemoveObserver(observer.get());
+  EXPECT_THAT(g_events, ElementsAre("runs", "waits", "runs", "waits"));
+}
+
+TEST_F(ObserverTest, ARemovedObserverIsFreed) {
+  auto observer = std::make_shared<Recorder>(false);
+  const std::weak_ptr<Recorder> seen = observer;
+  AddObserver(observer);
+  RemoveObserver(observer.get());
+  observer.reset();
+  EXPECT_TRUE(seen.expired());
+}
+
 }  // namespace
 }  // namespace lz

@@ -13,7 +13,14 @@ def install() -> None:
 
 
 def _emit(
-    operation: str, kernel_id: str, device: str, inputs: str, seconds: float, fallback: bool, error: str | None
+    operation: str,
+    kernel_id: str,
+    device: str,
+    inputs: str,
+    seconds: float,
+    fallback: bool,
+    error: str | None,
+    missed: bool,
 ) -> None:
     failed = "" if error is None else f", failed: {error}"
     log.line(f"{operation}: {kernel_id} {seconds * 1e6:.1f} us, {inputs}{failed}")
