@@ -45,6 +45,7 @@ from layerzero.errors import (
     WrongTypeError,
 )
 from layerzero.host import end as _end
+from layerzero.host import exports as _exports
 from layerzero.host import log as _log
 from layerzero.host import memory as _memory
 from layerzero.host.policy import policy_in_force, scope_of_context
@@ -86,6 +87,9 @@ if TYPE_CHECKING:
     from layerzero.kv_cache import KVCacheManager as KVCacheManager
     from layerzero.packing import PackedWeights as PackedWeights
     from layerzero.positions import alibi_slopes as alibi_slopes
+    from layerzero.telemetry.recording import report as report
+    from layerzero.telemetry.server import serve_metrics as serve_metrics
+    from layerzero.telemetry.trace import trace as trace
     from layerzero.tokenizers import detokenize as detokenize
     from layerzero.tokenizers import register_tokenizer as register_tokenizer
     from layerzero.tokenizers import tokenize as tokenize
@@ -135,6 +139,9 @@ _LAZY = {
     "TensorSchema": "layerzero.inspection.schemas",
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
+    "report": "layerzero.telemetry.recording",
+    "serve_metrics": "layerzero.telemetry.server",
+    "trace": "layerzero.telemetry.trace",
     "compile": "layerzero.integrations.transformers",
     "compile_references": "layerzero.backends.inductor.recording",
     "dry_run": "layerzero.integrations.transformers",
@@ -215,3 +222,6 @@ __all__ += _LAZY
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+_exports.apply_at_import()  # last: what it starts may use every name above

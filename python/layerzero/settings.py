@@ -12,6 +12,7 @@ from typing import Any
 
 from layerzero import _layerzero, backends
 from layerzero.errors import WrongTypeError
+from layerzero.host import exports
 from layerzero.host.policy import NAMING, note_change, scope
 
 # The open blocks of this context, all in one variable, because a context keeps every variable that it has seen.
@@ -34,6 +35,7 @@ def configure(**keys: Any) -> None:
     with _guard:
         _layerzero.configure(json.dumps(keys))
         note_change()
+    exports.apply()
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
@@ -42,6 +44,7 @@ def load_config(path: str | os.PathLike[str]) -> None:
     with _guard:
         _layerzero.load_config(os.fspath(path))
         note_change()
+    exports.apply()
 
 
 def lock(op: str, kernel_id: str) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import importlib
+import sys
+from typing import Annotated
 
 import typer
 
@@ -9,15 +11,28 @@ from layerzero.cli._output import Json, NoImport, print_json
 from layerzero.inspection import doctor_report
 
 
-def command(no_import: NoImport = False, json: Json = False) -> None:
+def command(
+    no_import: NoImport = False,
+    bundle: Annotated[
+        str | None, typer.Option("--bundle", metavar="FILE", help="also write a .zip for a bug report")
+    ] = None,
+    json: Json = False,
+) -> None:
     """Shows devices, libraries, packages, problems and what would help, the largest gain first. Exit code 1 if something is wrong.
 
-    Libraries that are installed, torch first, are imported and tried: only that shows whether they work.
+    Libraries that are installed, torch first, are imported and tried: only that shows whether they work. The bundle has
+    versions, libraries, policy, kernels, counters and health as JSON, without tensors; paths are shortened and secrets
+    of the environment removed: read it before you send it.
     """
     if not no_import:
         with contextlib.suppress(ImportError):
             importlib.import_module("torch")
     report = doctor_report(imports=not no_import)
+    if bundle is not None:
+        from layerzero.telemetry.bundle import write
+
+        files = write(bundle, report.to_dict())
+        print(f"{bundle}: {', '.join(files)}", file=sys.stderr)
     if json:
         print_json(report.to_dict())
     else:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from layerzero.errors import LayerZeroLayoutWarning, LayerZeroReferenceWarning
@@ -15,6 +15,7 @@ _logger = logging.getLogger("layerzero")
 _logged: set[tuple[str, str]] = set()
 _warned: dict[tuple[str, int, str], float] = {}
 failures: dict[tuple[str, str], int] = {}  # counts of failed kernels, by operation and kernel id
+json_records: Callable[..., None] | None = None  # emits messages as JSON records (telemetry.records); None: text
 _MOST_MESSAGES = 1000  # after that no more messages: they may differ in every call
 
 
@@ -31,11 +32,20 @@ def line(text: str) -> None:
         print(f"layerzero: {text}", file=sys.stderr)
 
 
+def record(text: str) -> None:
+    """Emits a JSON record as a line of its own, without a prefix, in the same way."""
+    if _logger.isEnabledFor(logging.INFO) and _logger.hasHandlers():
+        _logger.info("%s", text)
+    elif sys.stderr is not None:
+        print(text, file=sys.stderr)
+
+
 def log_selection(operation: str, kernel_id: str, platform: str, libraries: Sequence[str] | None) -> None:
     """Logs a selection; with `libraries`, a reference was chosen although other kernels exist: warns once for each
     operation and kind of device, and says what to install."""
     if libraries is None:
-        line(f"{operation}: {kernel_id}")
+        if json_records is None:  # a record of the selection itself is emitted instead
+            line(f"{operation}: {kernel_id}")
     elif (operation, platform) not in _logged:
         _logged.add((operation, platform))
         from layerzero.backends.report import advice
@@ -53,7 +63,10 @@ def log_failure(operation: str, text: str) -> None:
     failures[kernel] = failures.get(kernel, 0) + 1
     if (operation, text) not in _logged and len(_logged) < _MOST_MESSAGES:
         _logged.add((operation, text))
-        _logger.warning("%s: %s", operation, text)
+        if json_records is not None:
+            json_records("failure", operation, kernel[1], message=text)
+        else:
+            _logger.warning("%s: %s", operation, text)
 
 
 def warn_guessed_layout(text: str, interval: float) -> None:

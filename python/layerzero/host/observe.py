@@ -21,6 +21,7 @@ class KernelRun(NamedTuple):
     seconds: float
     fallback: bool  # another kernel of this call failed before
     error: str | None
+    selected: bool = False  # no cache had a plan for this call: its kernel was selected for it
 
 
 class observe:

@@ -24,12 +24,19 @@ PACKAGES = {
     "transformers": Package(">=5.17,<5.25", "transformers", "kernelize, generate, demo, bench models"),
     "accelerate": Package(">=1.10,<2", "transformers", "reading .gguf files with Transformers"),
     "gguf": Package(">=0.17,<1", "transformers", "reading .gguf files, weights='gguf'"),
+    "prometheus_client": Package(">=0.20,<1", "metrics", "lz.serve_metrics, metrics.listen, layerzero top"),
+    "opentelemetry-api": Package(">=1.20,<2", "trace", "lz.trace, trace.opentelemetry"),
 }
+_MODULES = {"opentelemetry-api": "opentelemetry"}  # packages whose module has another name
+
+
+def _installed(name: str) -> bool:
+    return importlib.util.find_spec(_MODULES.get(name, name)) is not None
 
 
 def need(*names: str, what: str) -> None:
     """Raises NotInstalledError for missing packages, with one command that installs all that `what` needs."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    missing = [name for name in names if not _installed(name)]
     if missing:
         raise not_installed(missing, what)
 
@@ -46,9 +53,10 @@ def as_not_installed(error: ImportError, what: str) -> NotInstalledError | None:
     """Converts a failed import of an optional package into an error that says what to install; None if another module
     is at fault."""
     root = (error.name or "").partition(".")[0]
+    root = next((name for name, module in _MODULES.items() if module == root), root)
     if root not in PACKAGES:
         return None
-    if importlib.util.find_spec(root) is None:
+    if not _installed(root):
         return not_installed([root], what)
     version = version_of(root)
     if version is None or in_range(version, PACKAGES[root].tested):

@@ -210,6 +210,8 @@ def doctor_report(imports: bool = True) -> DoctorReport:
     libraries = {name: library | {"gain": measured.get(name)} for name, library in libraries.items()}
     served = served_by_reference(counters.pop("served_by_reference"), devices, imports)
     problem = counters.pop("measured_records_problem")
+    for key in ("counting", "runs", "runs_not_counted"):  # lz.metrics() has them
+        counters.pop(key)
     problems += [problem] if problem else []
     policy = json.loads(_layerzero.policy_text())
     changed = {key: entry for key, entry in policy["keys"].items() if entry["origin"] != "default"}

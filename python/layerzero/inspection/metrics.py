@@ -1,32 +1,44 @@
-"""Counters of this process, as data and as Prometheus text."""
+"""`lz.metrics`: counters of this process, as data and as Prometheus text."""
 
 import json
-from collections.abc import Iterator
+import os
 from typing import Any
 
 from layerzero import _layerzero
 from layerzero.host import log
+from layerzero.host.optional import need
 from layerzero.inspection.report import Record
 
 
 class Metrics(Record):
-    """Counts since the process began: selections, reference_calls, failures, fallbacks, cache.
+    """Counts since the process began: selections, reference_calls, failures, fallbacks, cache, counting, runs.
 
     selections: {"operation", "kernel_id", "count"}, how often a kernel was chosen for a call without a hit in its call
-    site cache; hits are not counted, so that they cost nothing. reference_calls: {"operation", "platform", "kernel_id",
-    "calls"}, calls that only a reference served. failures: {"operation", "kernel_id", "count"}, kernels that failed and
-    were replaced by a fallback.
+    site cache. reference_calls: {"operation", "platform", "kernel_id", "calls"}, calls that only a reference served.
+    failures: {"operation", "kernel_id", "count"}, kernels that failed and were replaced by a fallback. counting: whether
+    runs are counted now (`metrics.enabled`, lz.serve_metrics). runs: of each kernel that ran while they were, {"operation",
+    "kernel_id", "runs", "hits", "misses", "failures", "fallbacks", "seconds", "buckets"}: hits had a cached plan,
+    misses were selected for the call, fallbacks ran after another kernel of the call had failed; seconds is the host time of runs
+    that succeeded, buckets how many of them took less than a number of nanoseconds and at least half of it. libraries:
+    {"name", "tried"} of each installed kernel library: one that is not tried yet is imported and tested by the first
+    call that may use it.
     """
 
     __slots__ = ()
 
     def prometheus(self) -> str:
-        """Returns the counters in Prometheus's text format."""
-        lines = []
-        for name, kind, what, samples in _families(self._data):
-            lines += [f"# HELP layerzero_{name} {what}", f"# TYPE layerzero_{name} {kind}"]
-            lines += [f"layerzero_{name}{_labels(labels)} {value}" for labels, value in samples]
-        return "\n".join(lines) + "\n"
+        """Returns the counters in Prometheus's text format. Needs prometheus_client."""
+        need("prometheus_client", what="metrics().prometheus()")
+        from layerzero.telemetry.prometheus import text
+
+        return text(self._data)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Replaces a file by prometheus(), for the textfile collector of a node exporter."""
+        need("prometheus_client", what="metrics().write()")
+        from layerzero.telemetry.prometheus import write
+
+        write(path, self._data)
 
 
 def metrics() -> Metrics:
@@ -40,42 +52,32 @@ def metrics() -> Metrics:
             "failures": [{"operation": o, "kernel_id": k, "count": n} for (o, k), n in sorted(log.failures.items())],
             "fallbacks": stats["fallbacks"],
             "cache": stats["cache"],
+            "counting": stats["counting"],
+            "runs": [_with_hits(run) for run in stats["runs"]],
+            "libraries": _libraries(),
         }
     )
 
 
-Sample = tuple[dict[str, str], int]
+def _with_hits(run: dict[str, Any]) -> dict[str, Any]:
+    return run | {"hits": max(0, run["runs"] - run["misses"] - run["fallbacks"])}
 
 
-def _families(data: dict[str, Any]) -> Iterator[tuple[str, str, str, list[Sample]]]:
-    """Yields (name, type, help, samples) of each metric."""
-
-    def by_kernel(rows: list[dict[str, Any]], count: str) -> list[Sample]:
-        return [({k: v for k, v in row.items() if k != count}, row[count]) for row in rows]
-
-    yield (
-        "selections_total",
-        "counter",
-        "Kernels chosen where no choice was cached.",
-        by_kernel(data["selections"], "count"),
-    )
-    yield (
-        "reference_calls_total",
-        "counter",
-        "Calls that only a reference took.",
-        by_kernel(data["reference_calls"], "calls"),
-    )
-    yield "kernel_failures_total", "counter", "Kernels that failed.", by_kernel(data["failures"], "count")
-    yield "fallbacks_total", "counter", "Calls that a fallback answered.", [({}, data["fallbacks"])]
-    cache = data["cache"]
-    yield "cache_entries", "gauge", "Choices in the cache.", [({}, cache["entries"])]
-    for name in ("inserted", "evicted", "invalidated"):
-        yield f"cache_{name}_total", "counter", f"Choices {name}.", [({}, cache[name])]
+def _libraries() -> list[dict[str, Any]]:
+    """Returns each installed library and whether its probe has run."""
+    tried: dict[str, bool] = {}
+    for kernel in json.loads(_layerzero.kernels(None)):
+        if kernel["backend"] and kernel["installed"]:
+            tried[kernel["backend"]] = tried.get(kernel["backend"], False) or kernel["usable"] is not None
+    return [{"name": name, "tried": done} for name, done in sorted(tried.items())]
 
 
-def _labels(labels: dict[str, str]) -> str:
-    def quoted(text: str) -> str:
-        return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-    inner = ",".join(f'{key.removesuffix("_id")}="{quoted(value)}"' for key, value in labels.items())
-    return f"{{{inner}}}" if inner else ""
+def quantile(buckets: dict[str, int], fraction: float) -> float | None:
+    """Returns the seconds below which this fraction of the runs stayed, at most twice too long; None without runs."""
+    total, seen = sum(buckets.values()), 0
+    for bound, count in sorted((int(bound), count) for bound, count in buckets.items()):
+        if seen + count >= fraction * total and count:
+            inside = max(0.0, fraction * total - seen) / count
+            return bound / 2 * 2**inside * 1e-9  # runs of a bucket are taken as even on its logarithmic scale
+        seen += count
+    return None
