@@ -9,9 +9,11 @@
 namespace lz {
 namespace {
 
-// Bytes that one workspace may take if `free` bytes are free.
-int64_t BudgetOf(const Policy& policy, int64_t free) {
+// Bytes that one workspace may take if `free` bytes are free. No headroom is kept on a GPU: a cache of keys and values
+// fills it on purpose, and other kernels allocate more than a workspace.
+int64_t BudgetOf(const Policy& policy, int64_t free, bool on_host = true) {
   const int64_t share = int64_t(double(free) * policy.memory_block_fraction);
+  if (!on_host) return share;
   return std::max<int64_t>(0, std::min(share, free - policy.memory_headroom_mb * (int64_t{1} << 20)));
 }
 
@@ -279,7 +281,7 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
     const uint64_t bytes = WorkspaceOf(c, r);
     if (bytes > kSmall && budget < 0) {
       const int64_t free = free_memory_.Of(r, device);
-      budget = free == INT64_MAX ? free : BudgetOf(policy, free);
+      budget = free == INT64_MAX ? free : BudgetOf(policy, free, on_host);
     }
     if (bytes <= kSmall || bytes <= uint64_t(budget)) {
       // A reference on a GPU allocates more than it declares: it is no way out.
