@@ -87,7 +87,7 @@ class Tree:
 def policy_keys(tree: Tree) -> Iterator[Promise]:
     members = dict(re.findall(r'set\("([\w.]+)", policy\.(\w+)\)', "\n".join(lines(tree.root / PARSER))))
     # Reading the files and comparing names does not count as implementing a key.
-    readers = [path for path in tree.code if path.name == "store.cpp" or path.parent.name != "policy"]
+    readers = [path for path in tree.code if path.name in ("store.cpp", "facts.cpp") or path.parent.name != "policy"]
     for name, declared in tree.rows(KEYS, "kKeys = ", r'(?:^    \w+\((?:KeyType::\w+, )?|\.name = )"([\w.]+)"'):
         if name in READ_AS:
             file, text = READ_AS[name]

@@ -309,11 +309,8 @@ namespace {
 Status PythonError() { return Status(StatusCode::kInternal, {.field = "a Python exception"}); }
 
 int64_t NumElements(const Request& r) {
-  int64_t elements = 0, n = 0;
-  for (size_t i = 0; i < r.op->num_inputs(); ++i, elements += n) {
-    n = r.tensors[i].ndim >= 0;
-    for (int32_t d = 0; d < r.tensors[i].ndim; ++d) n *= r.tensors[i].shape[d];
-  }
+  int64_t elements = 0;
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) elements += lz::NumElements(r.tensors[i]);
   return elements;
 }
 

@@ -129,10 +129,10 @@ Status Call(const KernelEntry& kernel, const Request& r, const Transforms& trans
 
 Status Context(Request& r) {
   lz_device where{1, 0};
-  for (size_t i = 0; i < r.op->num_inputs() && where.type == 1; ++i) {
+  for (size_t i = 0; i < r.op->num_inputs() && IsCpu(where); ++i) {
     if (r.tensors[i].ndim >= 0) where = r.tensors[i].device;
   }
-  if (where.type == 1 && __atomic_load_n(&g_open_scopes, __ATOMIC_RELAXED) == 0) return {};  // nothing to ask
+  if (IsCpu(where) && __atomic_load_n(&g_open_scopes, __ATOMIC_RELAXED) == 0) return {};  // nothing to ask
   Gil gil;
   return ReadContext(&r) ? Status() : PythonFailure("context");
 }

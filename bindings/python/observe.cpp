@@ -26,7 +26,7 @@ std::string InputsText(const Request& r) {
 }
 
 std::string DeviceText(const lz_device& device) {
-  if (device.type == 1) return "cpu";
+  if (IsCpu(device)) return "cpu";
   return (device.type == 2 ? "cuda:" : "device " + std::to_string(device.type) + ":") + std::to_string(device.id);
 }
 

@@ -32,7 +32,7 @@ bool SharesMemory(const Request& r, size_t o, const lz_tensor& out) {
 std::string Text(DType dtype, const int64_t* shape, int32_t ndim, lz_device where) {
   std::string text(Info(dtype).name);
   for (int32_t d = 0; d < ndim; ++d) text += (d ? ", " : " [") + std::to_string(shape[d]);
-  return text + (ndim ? "] on " : " [] on ") + (where.type == 1 ? "cpu" : "device " + std::to_string(where.id));
+  return text + (ndim ? "] on " : " [] on ") + (IsCpu(where) ? "cpu" : "device " + std::to_string(where.id));
 }
 std::string Wanted(const Request& r, size_t o) {
   return Text(r.outputs[o].dtype, r.outputs[o].physical, r.outputs[o].ndim, r.where);

@@ -50,7 +50,7 @@ bool ToTensor(PyObject* object, const std::string& name, lz_tensor* tensor) {
     return Wrong(StatusCode::kWrongType, name, kWanted,
                  TextOf(reinterpret_cast<PyObject*>(Py_TYPE(object)), "__name__"));
   }
-  if (ReadTensor(object, tensor) && tensor->device.type == 1) return true;
+  if (ReadTensor(object, tensor) && IsCpu(tensor->device)) return true;
   return Wrong(StatusCode::kWrongType, name, kWanted,
                "one on " + TextOf(object, "device") + " of " + TextOf(object, "layout") + " " + TextOf(object, "dtype"),
                "move it; resolve_neg() and resolve_conj() make views plain");

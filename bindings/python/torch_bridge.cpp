@@ -155,7 +155,7 @@ PyObject* NewByCall(const int64_t* shape, int ndim, DType dtype, lz_device devic
   PyObject* sizes = Ints(shape, ndim);
   PyObject* args = PyTuple_Pack(1, sizes);
   PyObject* kwargs = PyDict_New();
-  PyObject* where = device.type == 1 ? PyUnicode_FromString("cpu") : PyUnicode_FromFormat("cuda:%d", device.id);
+  PyObject* where = IsCpu(device) ? PyUnicode_FromString("cpu") : PyUnicode_FromFormat("cuda:%d", device.id);
   PyDict_SetItemString(kwargs, "dtype", g.dtypes[size_t(dtype)]);
   PyDict_SetItemString(kwargs, "device", where);
   PyObject* r = PyObject_Call(g.empty, args, kwargs);
@@ -219,11 +219,11 @@ bool ReadTensor(PyObject* tensor, lz_tensor* out) {
 
 bool CurrentStream(lz_device device, void** stream) {
   *stream = nullptr;
-  return device.type == 1 || g.exchange->current_work_stream(device.type, device.id, stream) == 0;
+  return IsCpu(device) || g.exchange->current_work_stream(device.type, device.id, stream) == 0;
 }
 
 PyObject* NewTensor(const int64_t* shape, int ndim, DType dtype, lz_device device) {
-  const Builtin& f = device.type == 1 ? g.empty_strided_cpu : g.empty_strided_cuda;
+  const Builtin& f = IsCpu(device) ? g.empty_strided_cpu : g.empty_strided_cuda;
   // The CUDA function allocates on the current device.
   if (!f || !g.dtypes[size_t(dtype)] || (device.type == 2 && CurrentCudaDevice() != device.id)) {
     return NewByCall(shape, ndim, dtype, device);

@@ -2,6 +2,7 @@
 // ops/quantize/scaled.h defines it.
 #pragma once
 
+#include "core/tensor.h"
 #include "kernels/cuda_types.h"
 #include "ops/common/quant.h"
 
@@ -81,11 +82,6 @@ struct ScaleMap {
   }
   bool one() const { return n == 0 && last_stride == 0; }
 
-  static int64_t NumElements(const lz_tensor& t) {
-    int64_t count = 1;
-    for (int i = 0; i < t.ndim; ++i) count *= t.shape[i];
-    return count;
-  }
 #ifdef __CUDACC__
   __device__ int64_t Row(int64_t row) const {
     int64_t offset = 0;

@@ -6,7 +6,7 @@
 
 namespace lz::ops::attention_merge_partials {
 
-enum Tensor { kPartials, kLseIn, kRowSum, kSinks, kOutput, kLse };
+enum Tensor { kPartials, kPartLse, kRowSum, kSinks, kOutput, kLse };
 enum Scalar { kDType };
 enum Axis { kSplits, kN, kH, kD };
 

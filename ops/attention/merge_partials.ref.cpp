@@ -16,7 +16,7 @@ class Merger {
  public:
   explicit Merger(const lz_kernel_args* args)
       : o_(args->tensors[kPartials]),
-        s_(args->tensors[kLseIn]),
+        s_(args->tensors[kPartLse]),
         l_(args->tensors[kRowSum]),
         sinks_(args->tensors[kSinks]),
         out_(args->tensors[kOutput]),

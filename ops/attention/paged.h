@@ -9,9 +9,9 @@
 namespace lz::ops::attention_paged {
 
 enum Tensor {
-  kQuery,
-  kKCache,
-  kVCache,
+  kQ,
+  kPagedKCache,
+  kPagedVCache,
   kKVIndptr,
   kKVIndices,
   kKVLastPageLen,
@@ -55,7 +55,7 @@ inline constexpr auto kAliases = std::to_array<std::string_view>({"attention.pag
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
-  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kKCache], args.tensors[kKScale], args.tensors[kVScale]));
+  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kPagedKCache], args.tensors[kKScale], args.tensors[kVScale]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("paged_k_cache", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("sm_scale", args.axes[kDQK], args.scalars[kSmScale]));
   LZ_RETURN_IF_ERROR(attention::CheckWindowLeft(args.scalars[kWindowLeft]));

@@ -7,8 +7,8 @@ namespace lz::ops::attention_paged_cross {
 
 enum Tensor {
   kQuery,
-  kKCache,
-  kVCache,
+  kPagedKCache,
+  kPagedVCache,
   kKVIndptr,
   kKVIndices,
   kKVLastPageLen,
@@ -48,7 +48,7 @@ inline constexpr auto kOutputs = std::to_array<Output>({
 inline constexpr auto kDerived = std::to_array<DerivedFact>({{"group", "h_q / h_kv"}});
 
 inline Status Canonicalize(BoundArgs& args) {
-  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kKCache], args.tensors[kKScale], args.tensors[kVScale]));
+  LZ_RETURN_IF_ERROR(attention::CheckScales(args.tensors[kPagedKCache], args.tensors[kKScale], args.tensors[kVScale]));
   LZ_RETURN_IF_ERROR(attention::CheckHeads("paged_k_cache", args.axes[kHQ], args.axes[kHKV]));
   LZ_RETURN_IF_ERROR(attention::ResolveScale("sm_scale", args.axes[kDQK], args.scalars[kSmScale]));
   return attention::ResolveSoftcap(args.scalars[kSoftcap]);

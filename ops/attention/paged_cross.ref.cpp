@@ -12,13 +12,13 @@ using ops::attention::AttentionRow;
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
   const lz_scalar* s = args->scalars;
-  const View q(t[kQuery]), cache(t[kKCache]), out(t[kOutput]), lse_out(t[kLse]);
+  const View q(t[kQuery]), cache(t[kPagedKCache]), out(t[kOutput]), lse_out(t[kLse]);
   const ops::attention::AttentionOptions options = {
       .scale = s[kSmScale].value.f, .softcap = s[kSoftcap].value.f, .sinks = &t[kSinks]};
   const ops::attention::CsrPages pages(t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen], cache.size(1));
   if (!pages.Valid(cache, q.size(0), options, [&](int64_t) { return q.size(1); })) return 1;
   for (int64_t b = 0; b < q.size(0); ++b) {
-    ops::attention::AttendPaged(options, {t[kQuery], t[kKCache], t[kVCache], &t[kKScale], &t[kVScale]},
+    ops::attention::AttendPaged(options, {t[kQuery], t[kPagedKCache], t[kPagedVCache], &t[kKScale], &t[kVScale]},
                                 pages.Sequence(b), q.size(1), b * q.stride(0), q.stride(1), q.stride(2),
                                 [&](int64_t i, int64_t h, AttentionRow& row, double lse) {
                                   for (int64_t c = 0; c < out.size(3); ++c) {

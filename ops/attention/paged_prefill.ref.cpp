@@ -12,7 +12,7 @@ using ops::attention::AttentionRow;
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
   const lz_scalar* s = args->scalars;
-  const View q(t[kQuery]), cache(t[kKCache]), rows(t[kQOIndptr]), out(t[kOutput]), lse_out(t[kLse]);
+  const View q(t[kQuery]), cache(t[kPagedKCache]), rows(t[kQOIndptr]), out(t[kOutput]), lse_out(t[kLse]);
   const ops::attention::AttentionOptions options = {.scale = s[kSmScale].value.f,
                                                     .softcap = s[kSoftcap].value.f,
                                                     .causal = s[kCausal].value.i != 0,
@@ -25,7 +25,7 @@ int32_t Launch(const lz_kernel_args* args) {
   if (!ops::attention::OffsetsValid(rows, q.size(0)) || !pages.Valid(cache, batch, options, count)) return 1;
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t first = rows.GetInt({b});
-    ops::attention::AttendPaged(options, {t[kQuery], t[kKCache], t[kVCache], &t[kKScale], &t[kVScale]},
+    ops::attention::AttendPaged(options, {t[kQuery], t[kPagedKCache], t[kPagedVCache], &t[kKScale], &t[kVScale]},
                                 pages.Sequence(b), count(b), first * q.stride(0), q.stride(0), q.stride(1),
                                 [&](int64_t i, int64_t h, AttentionRow& row, double lse) {
                                   for (int64_t c = 0; c < out.size(2); ++c) {

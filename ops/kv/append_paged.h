@@ -8,7 +8,7 @@
 namespace lz::ops::kv_append_paged {
 
 enum Tensor { kKeyCache, kValueCache, kKey, kValue, kSlots, kKScale, kVScale };
-enum Axis { kBlocks, kBlockSize, kHeads, kDK, kDV, kN };
+enum Axis { kBlocks, kBlockSize, kHKV, kDK, kDV, kN };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"kv.append_paged"}});
 inline constexpr auto kParams = std::to_array<Param>({

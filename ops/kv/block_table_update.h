@@ -8,7 +8,7 @@
 namespace lz::ops::kv_block_table_update {
 
 enum Tensor { kBlockTables, kUpdates };
-enum Axis { kB, kMaxBlocks, kNumUpdates };
+enum Axis { kB, kMaxBlocks, kU };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"kv.block_table_update"}});
 inline constexpr auto kParams = std::to_array<Param>({

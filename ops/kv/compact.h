@@ -9,7 +9,7 @@
 namespace lz::ops::kv_compact {
 
 enum Tensor { kKeyCache, kValueCache, kMoves };
-enum Axis { kBlocks, kBlockSize, kHeads, kDK, kDV, kNumMoves };
+enum Axis { kBlocks, kBlockSize, kHKV, kDK, kDV, kM };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"kv.compact"}});
 inline constexpr auto kParams = std::to_array<Param>({

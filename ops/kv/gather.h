@@ -9,7 +9,7 @@ namespace lz::ops::kv_gather {
 
 enum Tensor { kCache, kSlots, kScale, kOutput };
 enum Scalar { kDType };
-enum Axis { kBlocks, kBlockSize, kHeads, kD, kN };
+enum Axis { kBlocks, kBlockSize, kHKV, kD, kN };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"kv.gather"}});
 inline constexpr auto kParams = std::to_array<Param>({

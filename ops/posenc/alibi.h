@@ -5,7 +5,7 @@
 
 namespace lz::ops::posenc_alibi {
 
-enum Tensor { kSlopes, kOutput };
+enum Tensor { kSlopes, kBias };
 enum Scalar { kSQ, kSKV, kCausal };
 enum Axis { kH };
 

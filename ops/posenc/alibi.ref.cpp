@@ -9,7 +9,7 @@ using namespace lz;
 using namespace lz::ops::posenc_alibi;
 
 int32_t Launch(const lz_kernel_args* args) {
-  const View slopes(args->tensors[kSlopes]), out(args->tensors[kOutput]);
+  const View slopes(args->tensors[kSlopes]), out(args->tensors[kBias]);
   const int64_t s_q = out.size(1), s_kv = out.size(2);
   const bool causal = args->scalars[kCausal].value.i != 0;
   for (int64_t h = 0; h < slopes.size(0); ++h) {

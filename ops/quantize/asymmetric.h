@@ -6,7 +6,7 @@
 namespace lz::ops::quantize_asymmetric {
 
 enum Tensor { kInput, kValues, kScale, kZeroPoint };
-enum Scalar { kFormat, kAxis, kGroupSize, kBlockRows };
+enum Scalar { kDtype, kAxis, kGroupSize, kBlockRows };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"quantize.asymmetric"}});
 inline constexpr auto kParams = std::to_array<Param>({
@@ -36,7 +36,7 @@ inline constexpr auto kDerived = std::to_array<DerivedFact>({{"format", "dtype"}
 
 inline Status Canonicalize(BoundArgs& args) {
   const QuantShape shape = QuantShape::Of(args.tensors[kInput], 1);
-  LZ_RETURN_IF_ERROR(CheckPacking(shape, kQuantInfo[size_t(args.scalars[kFormat].value.i)].pack));
+  LZ_RETURN_IF_ERROR(CheckPacking(shape, kQuantInfo[size_t(args.scalars[kDtype].value.i)].pack));
   LZ_RETURN_IF_ERROR(CheckAxis(args.scalars[kAxis], shape.ndim));
   return CheckGroups(shape, args.scalars[kAxis], args.scalars[kGroupSize].value.i, args.scalars[kBlockRows].value.i, 0);
 }

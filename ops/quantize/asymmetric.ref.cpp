@@ -21,7 +21,7 @@ BlockScale ScaleOf(int64_t format, const BlockRange& range) {
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor &in = args->tensors[kInput], &values = args->tensors[kValues], &scale = args->tensors[kScale];
-  const int64_t format = args->scalars[kFormat].value.i;
+  const int64_t format = args->scalars[kDtype].value.i;
   const QuantShape shape = QuantShape::Of(in, 1);
   const ScaleIndex scales(shape, scale, AxisOf(args->scalars[kAxis]));
   const View x(in), codes(values), s(scale), z(args->tensors[kZeroPoint]);

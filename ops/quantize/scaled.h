@@ -6,7 +6,7 @@
 namespace lz::ops::quantize_scaled {
 
 enum Tensor { kInput, kScale, kZeroPoint, kTensorScale, kValues, kScaleOut };
-enum Scalar { kFormat, kAxis, kGroupSize, kBlockRows, kScaleRule };
+enum Scalar { kDtype, kAxis, kGroupSize, kBlockRows, kScaleRule };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"quantize"}});
 inline constexpr auto kParams = std::to_array<Param>({
@@ -46,7 +46,7 @@ inline constexpr auto kDerived = std::to_array<DerivedFact>({{"format", "dtype"}
 
 inline Status Canonicalize(BoundArgs& args) {
   const lz_tensor &input = args.tensors[kInput], &scale = args.tensors[kScale];
-  const int64_t format = args.scalars[kFormat].value.i;
+  const int64_t format = args.scalars[kDtype].value.i;
   const QuantInfo& info = kQuantInfo[size_t(format)];
   const QuantShape shape = QuantShape::Of(input, 1);
   LZ_RETURN_IF_ERROR(CheckPacking(shape, info.pack));

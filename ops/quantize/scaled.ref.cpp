@@ -26,7 +26,7 @@ int32_t Launch(const lz_kernel_args* args) {
   const bool given = args->tensors[kScale].ndim >= 0;
   const lz_tensor& scale = args->tensors[given ? kScale : kScaleOut];
   const lz_tensor &zero = args->tensors[kZeroPoint], &tensor_scale = args->tensors[kTensorScale];
-  const int64_t format = args->scalars[kFormat].value.i;
+  const int64_t format = args->scalars[kDtype].value.i;
   const std::optional<int64_t> axis = AxisOf(args->scalars[kAxis]);
   const QuantShape shape = QuantShape::Of(in, 1);
   const ScaleIndex scales(shape, scale, axis), zeros(shape, zero, axis);

@@ -19,10 +19,26 @@ from typing import Any
 from layerzero import _layerzero
 from layerzero.errors import CudaGraphUnsafeError, InvalidRequestError
 from layerzero.host.optional import need
+from layerzero.host.policy import policy_in_force
 
 _STRATEGIES = ("contiguous", "paged", "virtual", "unified")  # in the order of lz_kv_strategy
 _LAYOUTS = ("NHD", "HND")
 _MOST_BATCHES = 1024  # whose tables keep their addresses
+
+
+def _strategy(asked: str | None) -> str:
+    """Returns the strategy of a new manager: the one that was asked for, unless the policy wants another."""
+    wanted = policy_in_force()["keys"]["kv_cache.strategy"]["value"]
+    if wanted == "any":
+        return asked or "paged"
+    if asked not in (None, wanted):
+        raise InvalidRequestError(
+            "KVCacheManager: kv_cache_strategy",
+            f"{wanted}, which the policy's kv_cache.strategy names",
+            f"{asked!r}: KV_STRATEGY_UNSUPPORTED",
+            "leave the strategy out, or change the policy",
+        )
+    return str(wanted)
 
 
 @dataclass(frozen=True)
@@ -55,12 +71,14 @@ class KVCacheManager:
     """Block tables, prefix sharing, copy on write and eviction; any thread may call.
 
     `strategy`: "paged", or "contiguous": one block of `block_size` tokens for each sequence, whose place never changes,
-    as captured graphs need. Every call succeeds as a whole or changes nothing; a full cache raises KVCacheFullError.
+    as captured graphs need. None: the policy's `kv_cache.strategy`, which another value must not contradict, else "paged".
+    Every call succeeds as a whole or changes nothing; a full cache raises KVCacheFullError.
     """
 
     def __init__(
-        self, strategy: str = "paged", *, num_blocks: int, block_size: int, prefix_sharing: bool | None = None
+        self, strategy: str | None = None, *, num_blocks: int, block_size: int, prefix_sharing: bool | None = None
     ) -> None:
+        strategy = _strategy(strategy)
         if strategy not in _STRATEGIES:
             raise InvalidRequestError(
                 "KVCacheManager: kv_cache_strategy", "contiguous or paged", repr(strategy), "choose one of them"

@@ -26,13 +26,16 @@ namespace lz {
 //   "<tensor>.alignment" (log2 of the largest power of two that divides address and outer strides in bytes, at most 7),
 //   "<tensor>.broadcast" (some stride is 0), "<tensor>.one_element"; scalars: bool and choice by name, integers by
 //   name, "<scalar>.given"; "device.type", "device.sm", "device.isa", "device.generation", ... (see
-//   platform/device.h); "capturing", "requires_grad"; "policy.deterministic", "policy.strict_mode".
+//   platform/device.h); "capturing", "requires_grad"; "policy.tp.size", ... (see registry/policy_field.h).
 struct Constraint {
   std::string_view field;
   Rel rel;
   int64_t operand = 0;
   std::span<const int64_t> set = {};    // kInSet
   ReasonCode code = ReasonCode::kAuto;  // kAuto: derived from field and relation
+  // A fact of the device or the policy that the field is compared with in place of `operand`:
+  // {.field = "b * h_q", .rel = Rel::kLe, .fact = "device.max_grid_x"}.
+  std::string_view fact = {};
 };
 
 enum class Platform : uint8_t { kAny, kCpu, kCuda, kRocm, kXpu, kHpu };
@@ -49,6 +52,17 @@ enum class CallKind : uint8_t { kNative, kHost };
 // How a kernel's results differ from exact arithmetic (KERNELS 0.3); measured, or declared in descriptors. Empty:
 // A11's tolerance.
 using NumericsClass = std::string_view;
+
+// The order in which a kernel adds the terms of a sum: that of the indices, a fixed binary tree, a ring of ranks, or
+// one that is not known.
+enum class ReductionOrder : uint8_t { kArbitrary, kCanonical, kTree, kRing };
+
+// What a kernel promises about results under tensor parallelism.
+struct TpInvariance {
+  bool is_tp_invariant = false;  // the same bits whatever the tensor-parallel size
+  ReductionOrder reduction_order = ReductionOrder::kArbitrary;
+  int32_t max_tp_size = 0;  // 0: any
+};
 
 // The priority of some of a kernel's calls, where it is not equally fast for all sizes, dtypes or devices:
 //   constexpr auto kManyRows = std::to_array<Constraint>({{"rows", Rel::kGe, 1024}});
@@ -80,6 +94,7 @@ struct KernelSpec {
   bool requires_grad = false;  // its result supports autograd
   bool reference = false;      // the operation's reference: selected when no other kernel is admissible
   NumericsClass numerics = {};
+  TpInvariance tp = {};
   CallKind call = CallKind::kNative;
   lz_launch_fn launch = nullptr;
   lz_workspace_fn workspace = nullptr;

@@ -21,6 +21,7 @@ struct KernelRow {
   Strides strides;
   int32_t priority;
   bool deterministic, cuda_graph_safe, requires_grad, reference;
+  TpInvariance tp;
   CallKind call;
   lz_launch_fn launch;
   lz_workspace_fn workspace;
@@ -34,6 +35,7 @@ struct ConstraintRow {
   const int64_t* set;
   uint64_t set_size;
   ReasonCode code;
+  RowText fact;
 };
 
 // Receives rows: a kernel, then its constraints, its preferences, each followed by its conditions, and the optional
@@ -51,17 +53,17 @@ inline RowText ToRow(std::string_view text) { return {text.data(), text.size()};
 
 // Structured bindings name every member, so that adding one is a compile error here.
 inline ConstraintRow ToRow(const Constraint& constraint) {
-  const auto& [field, rel, operand, set, code] = constraint;
-  return {ToRow(field), rel, operand, set.data(), set.size(), code};
+  const auto& [field, rel, operand, set, code, fact] = constraint;
+  return {ToRow(field), rel, operand, set.data(), set.size(), code, ToRow(fact)};
 }
 
 inline void Send(const KernelSpec& spec, const RowReceiver& to) {
   const auto& [id, operation, source, version, platform, dtypes, constraints, accepts, strides, priority, preferences,
-               deterministic, cuda_graph_safe, requires_grad, reference, numerics, call, launch, workspace, open] =
+               deterministic, cuda_graph_safe, requires_grad, reference, numerics, tp, call, launch, workspace, open] =
       spec;
-  const KernelRow row = {ToRow(id), ToRow(operation), ToRow(source), ToRow(numerics), version,       platform,  dtypes,
-                         strides,   priority,         deterministic, cuda_graph_safe, requires_grad, reference, call,
-                         launch,    workspace,        open};
+  const KernelRow row = {
+      ToRow(id),     ToRow(operation), ToRow(source), ToRow(numerics), version, platform, dtypes, strides,   priority,
+      deterministic, cuda_graph_safe,  requires_grad, reference,       tp,      call,     launch, workspace, open};
   to.kernel(to.self, &row);
   for (const Constraint& constraint : constraints) {
     const ConstraintRow one = ToRow(constraint);

@@ -46,7 +46,8 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
     {"KV_CACHE_LAYOUT_MISMATCH", "page size, block table or context lengths do not fit the kernel",
      "use the layout that the kernel names"},
     {"KV_CACHE_DTYPE_MISMATCH", "the kernel does not read a KV cache of this dtype", "use a cache dtype that it names"},
-    {"KV_STRATEGY_UNSUPPORTED", "this build does not manage KV caches with this strategy", "choose another strategy"},
+    {"KV_STRATEGY_UNSUPPORTED", "the kernel, the policy or this build does not have this strategy of KV caches",
+     "choose another strategy"},
     {"CAPABILITIES_SCHEMA_MISMATCH", "the backend's descriptor is invalid or of an unknown schema",
      "correct the descriptor; the message names the place"},
     {"MEMORY_HEADROOM_EXCEEDED", "the workspace would not leave the configured headroom",
@@ -76,8 +77,15 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
     {"JIT_DISABLED",
      "the kernel has to be compiled, which never happens during a call, and it is not ready for this one",
      "make such a call inside `with layerzero.compile_references():`"},
+    {"TP_INVARIANCE_REQUIRED",
+     "the kernel's results may depend on the tensor-parallel size, and the policy forbids that",
+     "tp.require_tp_invariant: false, or use another kernel"},
+    {"TP_SIZE_EXCEEDED", "the policy's tensor-parallel size is above the kernel's largest one",
+     "lower tp.size, or use another kernel"},
+    {"REDUCTION_ORDER_MISMATCH", "the kernel does not add in the order that the policy wants",
+     "tp.reduction_order: any, or use another kernel"},
 }};
-static_assert(kInfos.back().name == "JIT_DISABLED");
+static_assert(kInfos.back().name == "REDUCTION_ORDER_MISMATCH");
 }  // namespace
 
 const ReasonInfo& Info(ReasonCode code) { return kInfos[size_t(code)]; }

@@ -18,10 +18,11 @@ enum class Rel : uint8_t {
   kInMask,      // bit `value` of the operand is set (dtypes, choices, booleans)
   kInSet,       // value is one of the row's `set`
   kHasBits,     // (value & operand) == operand (instruction sets)
+  kLacksBits,   // (value & operand) == 0 (what a policy forbids)
 };
 constexpr std::string_view RelText(Rel rel) {
-  constexpr std::array<std::string_view, 10> kText = {
-      "==", "!=", ">=", ">", "<=", "<", "multiple of", "in", "in", "has"};
+  constexpr std::array<std::string_view, 11> kText = {"==",          "!=", ">=", ">",   "<=",     "<",
+                                                      "multiple of", "in", "in", "has", "without"};
   return kText[size_t(rel)];
 }
 
@@ -82,6 +83,9 @@ enum class ReasonCode : uint8_t {
   kShapeUnsupported,     // an axis without a code of its own is outside the kernel's range
   kNotBuilt,             // the library was built without code for this GPU
   kJitDisabled,          // the kernel is compiled off the request path, and is not ready for this call
+  kTpInvarianceRequired,
+  kTpSizeExceeded,
+  kReductionOrderMismatch,
   kCount
 };
 

@@ -19,7 +19,7 @@ std::optional<bool> HoldsThere(const Operation& op, const Row& row, const Device
   const Field& field = op.fields()[row.field];
   const bool on_device = field.home == FieldHome::kDevice;
   const std::string first = op.num_inputs() > 0 ? std::string(op.input(0).name) + ".dtype" : "";
-  if (!on_device && field.name != "dtype" && field.name != first) return std::nullopt;
+  if (row.fact >= 0 || (!on_device && field.name != "dtype" && field.name != first)) return std::nullopt;
   return Holds(row.rel, on_device ? device.facts[field.slot] : int64_t(dtype), row.operand, row.set);
 }
 

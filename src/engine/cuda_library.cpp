@@ -21,7 +21,7 @@ std::string CudaLibraryPath() {
 namespace {
 std::string_view View(RowText text) { return {text.data, text.size}; }
 Constraint FromRow(const ConstraintRow& row) {
-  return {View(row.field), row.rel, row.operand, {row.set, row.set_size}, row.code};
+  return {View(row.field), row.rel, row.operand, {row.set, row.set_size}, row.code, View(row.fact)};
 }
 }  // namespace
 
@@ -44,6 +44,7 @@ RowReceiver ReceivedKernels::receiver() {
             .requires_grad = row->requires_grad,
             .reference = row->reference,
             .numerics = View(row->numerics),
+            .tp = row->tp,
             .call = row->call,
             .launch = row->launch,
             .workspace = row->workspace,

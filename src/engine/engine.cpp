@@ -68,8 +68,8 @@ Engine::Engine() {
   }
   failed_.store(!startup_.ok(), std::memory_order_release);
   PolicyChanged();
-  selector_.set_measurements([this](const KernelEntry& k, const Request& r) { return Measured(k, r); },
-                             [this](const Request& r) { BeforeSelecting(r); });
+  selector_.set_measurements([this](const KernelEntry& k, const BoundCall& r) { return Measured(k, r); },
+                             [this](const BoundCall& r) { BeforeSelecting(r); });
   selector_.set_prover([this](const Backend& b, const std::vector<std::string>& adapters, std::string* error) {
     const HostRuntime* const runtime = host();
     return runtime && runtime->prove ? runtime->prove(b, adapters, error) : Backend::State::kUnproven;
@@ -86,7 +86,7 @@ Engine::Engine() {
 
 // The host may need a lock that another thread holds while it waits here, so no lock of the engine is held during
 // its part.
-void Engine::BeforeSelecting(const Request& r) {
+void Engine::BeforeSelecting(const BoundCall& r) {
   if (!prior_read_[size_t(r.device)].load(std::memory_order_acquire)) ReadPrior(r.device);
   if (host_began_.load(std::memory_order_acquire)) return;
   const HostRuntime* const runtime = host();

@@ -160,8 +160,8 @@ class LZ_OWN Engine {
   Status ReadPriorsAgain();  // of the devices that have been selected for, and of the CPU; under prior_change_mutex_
   std::shared_ptr<const perfdb::Prior> PriorInForce(int32_t device) const;  // nullptr: before its first selection
   size_t NumRecordsInForce() const;
-  std::optional<Measurement> Measured(const KernelEntry& kernel, const Request& request) const;
-  void BeforeSelecting(const Request& request);
+  std::optional<Measurement> Measured(const KernelEntry& kernel, const BoundCall& call) const;
+  void BeforeSelecting(const BoundCall& call);
   void PolicyChanged();  // applies device maps and time to live, which are not rules; advances the epoch
 
   mutable Selector selector_;

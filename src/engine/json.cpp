@@ -9,9 +9,28 @@
 #include "pipeline/request_facts.h"
 #include "registry/descriptor.h"
 #include "registry/fact_table.h"
+#include "registry/implied_rows.h"
 
 namespace lz {
 namespace {
+
+std::string ValueText(const Operation& op, const Field* f, int64_t v);
+
+// A set of the policy, as the values of the field that it restricts.
+std::string AllowedText(const Operation& op, uint8_t slot, int64_t bits) {
+  const auto caches = CachesOf(op);
+  const PolicyField fact = PolicyField(slot);
+  const std::string name = fact == PolicyField::kKvLayout       ? "layout"
+                           : fact == PolicyField::kQuantFormats ? "format"
+                           : caches.empty()                     ? ""
+                                                                : std::string(caches[0]) + ".dtype";
+  const auto field = op.FindField(name);
+  std::string text;
+  for (int64_t i = 0; field && i < 63; ++i) {
+    if (bits >> i & 1) text += (text.empty() ? "" : ", ") + ValueText(op, &op.fields()[*field], i);
+  }
+  return text.empty() ? "none" : text;
+}
 
 // The number of a field as users write it.
 std::string ValueText(const Operation& op, const Field* f, int64_t v) {
@@ -23,7 +42,7 @@ std::string ValueText(const Operation& op, const Field* f, int64_t v) {
       return v >= 0 && size_t(v) < kPlatformNames.size() ? std::string(kPlatformNames[size_t(v)]) : "?";
     case FieldType::kGeneration:
       return v >= 0 && size_t(v) < kGpuGenerations.size() ? std::string(kGpuGenerations[size_t(v)]) : "?";
-    case FieldType::kChoice: return std::string(ChoiceName(op.contract().params[size_t(f->param)].choices, v));
+    case FieldType::kChoice: return std::string(ChoiceName(f->choices, v));
     case FieldType::kIsa: return IsaText(v);
     case FieldType::kInstructionSets: {
       std::string text;
@@ -32,13 +51,23 @@ std::string ValueText(const Operation& op, const Field* f, int64_t v) {
       }
       return text.empty() ? "none" : text;
     }
+    case FieldType::kNumerics: {
+      std::string text;
+      const auto classes = op.contract().numerics_classes;
+      for (size_t i = 0; i < classes.size(); ++i) {
+        if (v >> i & 1) text += (text.empty() ? "" : ", ") + std::string(classes[i]);
+      }
+      return text.empty() ? "none" : text;
+    }
+    case FieldType::kAllowed: return AllowedText(op, f->slot, v);
     case FieldType::kNumber: break;
   }
   if (f->name == "layout" && size_t(v) < op.layout_names().size()) return op.layout_names()[size_t(v)];
   return std::to_string(v);
 }
 
-std::string WantedText(const Operation& op, const Field* f, const Row& row) {
+// `operand`: of the row, or the value of its fact.
+std::string WantedText(const Operation& op, const Field* f, const Row& row, int64_t operand) {
   if (row.rel == Rel::kInMask || row.rel == Rel::kInSet) {
     std::string text;
     const auto add = [&](int64_t v) { text += (text.empty() ? "" : ", ") + ValueText(op, f, v); };
@@ -46,13 +75,20 @@ std::string WantedText(const Operation& op, const Field* f, const Row& row) {
       for (int64_t v : row.set) add(v);
     } else {
       for (int64_t v = 0; v < 63; ++v) {
-        if (row.operand >> v & 1) add(v);
+        if (operand >> v & 1) add(v);
       }
     }
     return "one of " + text;
   }
-  const std::string value = ValueText(op, f, row.operand);
+  const std::string value = ValueText(op, f, operand);
   return row.rel == Rel::kEq ? value : std::string(RelText(row.rel)) + " " + value;
+}
+
+// What a row wants of any call: a fact by its name.
+std::string WantedText(const Operation& op, const Field* f, const Row& row) {
+  if (row.fact < 0) return WantedText(op, f, row, row.operand);
+  const std::string& name = op.fields()[size_t(row.fact)].name;
+  return row.rel == Rel::kInMask ? "one of " + name : std::string(RelText(row.rel)) + " " + name;
 }
 
 Json RowJson(const Operation& op, const Row& row) {
@@ -87,7 +123,7 @@ Json ReasonOf(ReasonCode code, std::string_view field, const std::string& wanted
 
 // A reason that is not a rule of the kernel: the policy, what is installed, memory, or a field of the call as a whole.
 Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason) {
-  if (reason.code == ReasonCode::kPolicyDenied) {
+  if (reason.code == ReasonCode::kPolicyDenied) {  // by a rule or a list of sources
     return ReasonOf(reason.code, "policy", "allowed", "denied", "the policy denies it");
   }
   if (reason.code == ReasonCode::kMemoryHeadroomExceeded) {
@@ -122,7 +158,9 @@ Json ReasonJson(const Operation& op, const KernelEntry& k, const Reason& reason)
                     "not compiled for this call: " + std::string(Info(reason.code).fix));
   }
   const Field* f = row.predicate < 0 ? &op.fields()[row.field] : nullptr;
-  const std::string wanted = WantedText(op, f, row), got = ValueText(op, f, reason.got);
+  std::string wanted = WantedText(op, f, row, reason.wanted);
+  if (row.fact >= 0) wanted += " (" + op.fields()[size_t(row.fact)].name + ")";
+  const std::string got = ValueText(op, f, reason.got);
   return ReasonOf(reason.code, row.field_name, wanted, got, row.field_name + ": wants " + wanted + ", got " + got);
 }
 
@@ -214,6 +252,16 @@ Json FactsJson(const Request& r) {
   return facts;
 }
 
+// The facts of the policy, as the rows of this operation's kernels compare them.
+Json PolicyFactsJson(const Operation& op, const PolicyFacts& facts) {
+  Json j = Json::object();
+  for (size_t i = 0; i < facts.size(); ++i) {
+    const Field& field = op.fields()[*op.FindField(PolicyFieldName(PolicyField(i)))];
+    j[field.name] = facts[i] == kAllAllowed ? "all" : ValueText(op, &field, facts[i]);
+  }
+  return j;
+}
+
 }  // namespace
 
 Result<std::string> Engine::Explain(Request& request, std::string_view device, Proofs proofs) {
@@ -274,6 +322,7 @@ std::string Engine::SelectionText(const Request& request, const SelectionReport&
   for (int i = 0; i < 16; ++i) hash[i] = kHex[report.policy_hash >> (60 - 4 * i) & 15];
   hash[16] = 0;
   j["policy_hash"] = hash;
+  j["policy_facts"] = PolicyFactsJson(op, report.policy_facts);
   j["device"] = DeviceJson(selector_.context().device(report.device), selector_.registry().CapabilitiesHash());
   j["capabilities_hash"] = j["device"]["capabilities_hash"];
   return Dump(j);

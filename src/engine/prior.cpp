@@ -58,7 +58,7 @@ int Nearness(const Embedded& file, const Device& device) {
 
 }  // namespace
 
-std::optional<Measurement> Engine::Measured(const KernelEntry& kernel, const Request& r) const {
+std::optional<Measurement> Engine::Measured(const KernelEntry& kernel, const BoundCall& r) const {
   const std::shared_ptr<const perfdb::Prior> prior = PriorInForce(r.device);
   if (!prior || r.op->num_inputs() == 0) return std::nullopt;
   const bool in_graph = r.flags & LZ_FLAG_CAPTURING;
@@ -132,7 +132,7 @@ std::shared_ptr<const perfdb::Prior> Engine::MakePrior(const Device& device, con
 Status Engine::PutInForce(Priors priors) {
   std::vector<const perfdb::Prior*> all;
   for (const auto& [device, prior] : priors) all.push_back(prior.get());
-  LZ_RETURN_IF_ERROR(perfdb::Prior::Watch(selector_.registry(), all));
+  LZ_RETURN_IF_ERROR(perfdb::Prior::SplitClasses(selector_.registry(), all));
   {
     std::lock_guard lock(prior_mutex_);
     priors_ = std::move(priors);

@@ -38,7 +38,7 @@ std::optional<Constraint> ConditionOf(const Operation& op, const std::string& na
   }
   if (f.type == FieldType::kBool) return Constraint{f.name, Rel::kEq, value == "given" || value == "true"};
   if (f.type != FieldType::kChoice) return std::nullopt;
-  const int64_t index = ChoiceIndex(op.contract().params[size_t(f.param)].choices, value);
+  const int64_t index = ChoiceIndex(f.choices, value);
   return index < 0 ? std::nullopt : std::optional(Constraint{f.name, Rel::kEq, index});
 }
 
@@ -145,11 +145,11 @@ void Prior::Axis::Cut() {
   cuts.push_back(std::max(values.back() * kReach + 1, cuts.back() + 1));
 }
 
-Status Prior::Watch(Registry& registry, std::span<const Prior* const> priors) {
-  Registry::Watches watches;
+Status Prior::SplitClasses(Registry& registry, std::span<const Prior* const> priors) {
+  Registry::MeasuredConditions measured;
   for (const Prior* prior : priors) {
     for (const auto& [op, axes] : prior->axes_) {
-      std::vector<Constraint>& conditions = watches[op];
+      std::vector<Constraint>& conditions = measured[op];
       for (size_t a = 0; a < axes.size(); ++a) {
         for (const int64_t cut : axes[a].cuts) conditions.push_back({op->axes()[a], Rel::kGe, cut});
       }
@@ -160,12 +160,12 @@ Status Prior::Watch(Registry& registry, std::span<const Prior* const> priors) {
       if (prior->has_graphs_) conditions.push_back({"capturing", Rel::kEq, 1});
     }
   }
-  return registry.WatchMeasured(watches);
+  return registry.ReplaceMeasured(measured);
 }
 
 Status Prior::AddThresholds(Registry& registry) const {
   const Prior* const priors[] = {this};
-  return Watch(registry, priors);
+  return SplitClasses(registry, priors);
 }
 
 std::optional<PriorTime> Prior::Find(const KernelEntry& kernel, DType dtype, const int64_t* axes,

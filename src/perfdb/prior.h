@@ -60,7 +60,7 @@ class Prior {
         int64_t sm = 0);
 
   // Splits the classes of every operation that one of `priors` measured, and takes back all earlier splits.
-  static Status Watch(Registry& registry, std::span<const Prior* const> priors);
+  static Status SplitClasses(Registry& registry, std::span<const Prior* const> priors);
   Status AddThresholds(Registry& registry) const;  // of this one alone
   // `in_graph`: the call is being captured.
   std::optional<PriorTime> Find(const KernelEntry& kernel, DType dtype, const int64_t* axes, const Options& options,

@@ -24,7 +24,7 @@ void Context::ProbeCuda() {
 }
 
 int32_t Context::IndexOf(lz_device device) {
-  if (device.type == 1) return 0;
+  if (IsCpu(device)) return 0;
   if (device.type != 2) return -1;
   if (!cuda_probed_.load(std::memory_order_acquire)) {
     std::lock_guard lock(mutex_);
@@ -34,6 +34,20 @@ int32_t Context::IndexOf(lz_device device) {
 }
 
 const Device& Context::device(int32_t index) const { return *devices_[size_t(index)].load(std::memory_order_acquire); }
+
+Status Context::Place(BoundCall& call) {
+  if (call.device < 0) call.device = IndexOf(call.where);
+  if (call.device < 0) {
+    const std::string why = why_no_cuda();
+    return Status(StatusCode::kInvalidRequest,
+                  {.field = std::string(call.op->name()) + ": device",
+                   .wanted = "tensors on a device that LayerZero knows (cpu, cuda)",
+                   .got = "device type " + std::to_string(call.where.type) + (why.empty() ? "" : "; CUDA: " + why),
+                   .fix = "move the tensors, or call torch's function"});
+  }
+  call.machine = &device(call.device);
+  return {};
+}
 
 Result<int32_t> Context::FindByName(std::string_view name) {
   std::lock_guard lock(mutex_);

@@ -18,6 +18,8 @@ class Context {
   // Returns the index of a DLPack device; -1 for an unknown type of device. CUDA is probed at first use.
   int32_t IndexOf(lz_device device);
   const Device& device(int32_t index) const;
+  // Stage 2 of a call: the index and the description of its device. Error: tensors on an unknown one.
+  Status Place(BoundCall& call);
   // Finds a simulated device by name ("h100"), or a real one ("cpu", "cuda:0").
   Result<int32_t> FindByName(std::string_view name);
   int32_t AddSimulated(Device device);

@@ -7,16 +7,9 @@ namespace {
 
 // Evaluates rows of kernels, variants and policy rules for one call.
 struct CallFacts {
-  const Request& request;
-  std::span<const int64_t> device = {};
-  std::span<const int64_t> policy = {};
-  int64_t Value(const Row& row) const { return RowValue(request, row, device, policy); }
-  bool Holds(const Row& row) const {
-    if (row.predicate >= 0) {
-      return request.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1;
-    }
-    return lz::Holds(row.rel, Value(row), row.operand, row.set);
-  }
+  const BoundCall& call;
+  Surroundings around = {};
+  bool Holds(const Row& row) const { return RowHolds(call, row, around); }
   bool Hold(const std::vector<Row>& rows) const {
     return std::ranges::all_of(rows, [&](const Row& r) { return Holds(r); });
   }
@@ -44,7 +37,7 @@ void ApplyPolicy(const CallFacts& facts, const OperationPolicy& of_operation, in
   c->avoided = Matches(policy.avoid_sources, k);
   bool denied = !policy.allow_sources.empty() && !Matches(policy.allow_sources, k);
   for (const ResolvedRule& rule : of_operation.rules[size_t(variant)]) {
-    if (!facts.Hold(rule.rows)) continue;
+    if (!facts.Hold(*rule.rows)) continue;
     c->preferred = Earlier(c->preferred, PlaceIn(rule.rule->prefer, k));
     c->avoided |= Matches(rule.rule->avoid, k);
     denied |= Matches(rule.rule->deny, k);
@@ -93,7 +86,7 @@ uint32_t LayoutOutputs(const Operation& op) {
 }
 
 // Returns the index input whose dtype `row` constrains, if the row holds for the other index dtype; -1: none.
-int ConvertedIndex(const Request& r, const Row& row) {
+int ConvertedIndex(const BoundCall& r, const Row& row) {
   if (row.predicate >= 0) return -1;
   const Field& f = r.op->fields()[row.field];
   if (f.home != FieldHome::kSlot || f.type != FieldType::kDType) return -1;
@@ -105,7 +98,7 @@ int ConvertedIndex(const Request& r, const Row& row) {
 
 // The transform after which a row holds; empty if none helps. For host kernels the binding copies and casts, and
 // adapters handle layouts; results of native kernels are moved by dispatch.
-Transforms RequiredTransforms(const Request& r, const KernelSpec& spec, const Row& row) {
+Transforms RequiredTransforms(const BoundCall& r, const KernelSpec& spec, const Row& row) {
   if (row.contiguous_input >= 0) return {.contiguous = 1u << row.contiguous_input};
   if (const int i = ConvertedIndex(r, row); i >= 0) return {.indices = 1u << i};
   const bool layout = row.predicate < 0 && r.op->fields()[row.field].name == "layout";
@@ -116,7 +109,7 @@ Transforms RequiredTransforms(const Request& r, const KernelSpec& spec, const Ro
 }
 
 void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_transform, Candidate* c) {
-  const Request& r = facts.request;
+  const BoundCall& r = facts.call;
   const Operation& op = *r.op;
   bool adaptable = false;
   for (size_t i = 0; i < op.num_inputs(); ++i) {  // no kernel takes mixed dtypes without a cast
@@ -140,7 +133,8 @@ void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_tr
       c->transforms.indices |= required.indices;
       c->transforms.outputs |= required.outputs;
     } else {
-      c->reasons.push_back({row.code, row.rel, row.field, uint32_t(i), row.operand, facts.Value(row)});
+      c->reasons.push_back({row.code, row.rel, row.field, uint32_t(i), RowOperand(r, row, facts.around),
+                            RowValue(r, row, facts.around)});
     }
   }
   if (adaptable && !adaptation.allowed) {
@@ -151,34 +145,34 @@ void ApplyRows(const CallFacts& facts, const Adaptation& adaptation, bool can_tr
 
 }  // namespace
 
-DType Transforms::DTypeAfter(const Request& r, size_t input) const {
+DType Transforms::DTypeAfter(const BoundCall& r, size_t input) const {
   if (cast >> input & 1) return r.promoted;
   const DType dtype = DTypeOf(r.tensors[input]);
   return indices >> input & 1 ? OtherIndexDType(dtype) : dtype;
 }
 
-int VariantOf(const Request& request) {
-  const CallFacts facts{request};
-  const auto& variants = request.state->variant_conditions;
+int VariantOf(const BoundCall& call) {
+  const CallFacts facts{call};
+  const auto& variants = call.state->variant_conditions;
   const auto at = std::ranges::find_if(variants, [&](const std::vector<Row>& rows) { return facts.Hold(rows); });
   return at == variants.end() ? -1 : int(at - variants.begin());
 }
 
-std::string LockOf(const Request& request, int variant, const Device& device, const OperationPolicy& policy) {
-  const CallFacts facts{request, device.facts, policy.facts};
+std::string LockOf(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy) {
+  const CallFacts facts{call, {device.facts, policy.facts}};
   for (const ResolvedRule& rule : policy.rules[size_t(variant)]) {
-    if (!rule.rule->lock.empty() && facts.Hold(rule.rows)) return rule.rule->lock;
+    if (!rule.rule->lock.empty() && facts.Hold(*rule.rows)) return rule.rule->lock;
   }
   return policy.locks[size_t(variant)];
 }
 
-std::vector<Candidate> Filter(const Request& request, int variant, const Device& device, const OperationPolicy& policy,
+std::vector<Candidate> Filter(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy,
                               std::span<const Backend* const> not_now) {
-  const CallFacts facts{request, device.facts, policy.facts};
+  const CallFacts facts{call, {device.facts, policy.facts}};
   const Adaptation adaptation(*policy.policy);
   // Dispatch transforms for native kernels in host memory; for host kernels the binding does, on any device.
   const bool on_cpu = Platform(device.fact(DeviceField::kPlatform)) == Platform::kCpu;
-  const auto& kernels = request.state->kernels[size_t(variant)];
+  const auto& kernels = call.state->kernels[size_t(variant)];
   std::vector<Candidate> candidates(kernels.size());
   for (size_t i = 0; i < kernels.size(); ++i) {
     Candidate& c = candidates[i];

@@ -31,7 +31,7 @@ struct Transforms {
   uint32_t inputs() const { return contiguous | cast | indices; }  // inputs that a kernel gets as copies
   bool any() const { return (inputs() | outputs) != 0; }
   int count() const { return std::popcount(inputs()) + std::popcount(outputs); }
-  DType DTypeAfter(const Request& request, size_t input) const;
+  DType DTypeAfter(const BoundCall& call, size_t input) const;
   auto operator<=>(const Transforms&) const = default;
 };
 
@@ -54,16 +54,16 @@ struct Candidate {
 };
 
 // The variant of the contract for this call: the first whose conditions hold; -1 if none does.
-int VariantOf(const Request& request);
+int VariantOf(const BoundCall& call);
 
 // All kernels of `variant`, with reasons. Those of the backends `not_now` are refused for this call. A reason whose row
 // is kNoRow is not a rule of the kernel: its field, if any, is the operation's.
 inline constexpr uint32_t kNoRow = UINT32_MAX;
 inline constexpr uint16_t kNoField = UINT16_MAX;
-std::vector<Candidate> Filter(const Request& request, int variant, const Device& device, const OperationPolicy& policy,
+std::vector<Candidate> Filter(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy,
                               std::span<const Backend* const> not_now = {});
 
 // The lock that applies to this call: a rule's lock comes before the policy's. Empty: none.
-std::string LockOf(const Request& request, int variant, const Device& device, const OperationPolicy& policy);
+std::string LockOf(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy);
 
 }  // namespace lz

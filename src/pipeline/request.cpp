@@ -38,16 +38,16 @@ std::string_view DeviceTypeText(int32_t type) {
   }
 }
 
-Status Invalid(const Request& r, ErrorParts parts) {
+Status Invalid(const BoundCall& r, ErrorParts parts) {
   parts.field.insert(0, std::string(r.op->name()) + ": ");
   return Status(StatusCode::kInvalidRequest, std::move(parts));
 }
-Status Invalid(const Request& r, std::string_view field, std::string wanted, std::string got, std::string fix = {}) {
+Status Invalid(const BoundCall& r, std::string_view field, std::string wanted, std::string got, std::string fix = {}) {
   return Invalid(r, {std::string(field), std::move(wanted), std::move(got), std::move(fix)});
 }
 
 // Replaces the view of a tensor with a layout by one in the contract's order of axes.
-void Permute(Request& r, size_t i, std::span<const uint8_t> physical_of) {
+void Permute(BoundCall& r, size_t i, std::span<const uint8_t> physical_of) {
   lz_tensor& t = r.tensors[i];
   int64_t* shape = r.views[i].data();
   if (t.ndim != int32_t(physical_of.size()) || t.shape == shape) return;  // left to the rank check, or bound before
@@ -72,7 +72,7 @@ std::string ScalarText(const Param& p) {
   }
 }
 // The error for a missing argument, in a language's usual words.
-Status Missing(const Request& r, const Param& p, std::string wanted) {
+Status Missing(const BoundCall& r, const Param& p, std::string wanted) {
   return Status(StatusCode::kWrongType,
                 {.field = std::string(r.op->name()) + ": missing argument " + std::string(p.name),
                  .wanted = std::move(wanted),
@@ -80,7 +80,7 @@ Status Missing(const Request& r, const Param& p, std::string wanted) {
 }
 
 struct Binder {
-  Request& r;
+  BoundCall& r;
   const Operation& op;
   int leading_input = -1;  // the input that bound "..." first
   uint32_t bound = 0;      // axes
@@ -194,7 +194,7 @@ DType Promote(DType a, DType b) {
 }
 
 // The dtype that tensors which may mix dtypes have after a plan's casts.
-Status Promotion(Request& r) {
+Status Promotion(BoundCall& r) {
   const Operation& op = *r.op;
   r.promoted = DType::kUnknown;
   r.cast_inputs = 0;
@@ -217,7 +217,7 @@ Status Promotion(Request& r) {
   return {};
 }
 
-Status OneDevice(Request& r) {
+Status OneDevice(BoundCall& r) {
   bool first = true;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
@@ -235,7 +235,7 @@ Status OneDevice(Request& r) {
 }
 
 // A tensor that is written in place must have no element twice and share none with another tensor.
-Status Written(const Request& r) {
+Status Written(const BoundCall& r) {
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
     if (!(r.op->mutated_inputs() >> i & 1) || t.ndim < 0) continue;
@@ -260,7 +260,7 @@ bool DiffersFromDefault(const Param& p, const lz_scalar& s) {
 }
 
 // Checks the scalar that repeats the size of an axis: a mismatch is an error of the caller. Kernels need not know it.
-Status Folded(Request& r) {
+Status Folded(BoundCall& r) {
   const auto i = size_t(r.op->fold_scalar());
   const Param& p = r.op->scalar(i);
   lz_scalar& s = r.scalars[i];
@@ -277,7 +277,7 @@ Status Folded(Request& r) {
 }
 
 // Fills defaults; sets the "given" bits of the facts.
-Status Scalars(Request& r) {
+Status Scalars(BoundCall& r) {
   const Operation& op = *r.op;
   r.scalars_given = 0;
   for (size_t i = 0; i < op.num_scalars(); ++i) {
@@ -298,7 +298,7 @@ Status Scalars(Request& r) {
   return op.fold_scalar() < 0 ? Status() : Folded(r);
 }
 
-DType OutputDType(const Request& r, const Output& output) {
+DType OutputDType(const BoundCall& r, const Output& output) {
   if (!output.dtype_choice.empty()) {
     const auto i = r.op->ScalarIndex(output.dtype_choice);
     if (i && r.scalars[*i].given) {
@@ -312,7 +312,7 @@ DType OutputDType(const Request& r, const Output& output) {
 }
 
 // True if the parameter that outputs depend on is true or given.
-bool OutputCondition(const Request& r) {
+bool OutputCondition(const BoundCall& r) {
   if (r.op->output_condition() < 0) return false;
   const std::string_view name = r.op->contract().params[size_t(r.op->output_condition())].name;
   if (const auto i = r.op->InputIndex(name)) return r.tensors[*i].ndim >= 0;
@@ -320,13 +320,13 @@ bool OutputCondition(const Request& r) {
   return flag.given && flag.value.i != 0;
 }
 
-int64_t Evaluate(const Request& r, const Dim& dim) {
+int64_t Evaluate(const BoundCall& r, const Dim& dim) {
   return dim.kind == Dim::Kind::kAxis ? r.variables[size_t(dim.axis)]
                                       : r.op->expressions()[size_t(dim.expression)].Evaluate(r.variables.data());
 }
 
 // See ShapeProgram. The contract refuses axes that the blocks do not divide.
-void Blocks(const Request& r, const ShapeProgram& program, OutputShape* shape) {
+void Blocks(const BoundCall& r, const ShapeProgram& program, OutputShape* shape) {
   const lz_tensor& t = r.tensors[size_t(program.blocks_of)];
   const int64_t rows = Evaluate(r, program.dims[0]), columns = Evaluate(r, program.dims[1]);
   const lz_scalar* axis = program.blocks_axis >= 0 ? &r.scalars[size_t(program.blocks_axis)] : nullptr;
@@ -342,7 +342,7 @@ void Blocks(const Request& r, const ShapeProgram& program, OutputShape* shape) {
 }
 
 // The sizes of an output in the contract's order of axes.
-Status Sizes(const Request& r, const Output& output, const ShapeProgram& program, int leading_input,
+Status Sizes(const BoundCall& r, const Output& output, const ShapeProgram& program, int leading_input,
              OutputShape* shape) {
   if (program.choice >= 0) {
     const auto chosen = size_t(r.scalars[size_t(program.choice)].value.i);
@@ -369,7 +369,7 @@ Status Sizes(const Request& r, const Output& output, const ShapeProgram& program
 }
 
 // Strides are products of sizes, including those of empty axes (taken as 1).
-Status Addressable(const Request& r, const Output& output, const OutputShape& shape) {
+Status Addressable(const BoundCall& r, const Output& output, const OutputShape& shape) {
   int64_t bytes = ByteSize(shape.dtype);
   for (int32_t i = 0; i < shape.ndim; ++i) {
     if (!__builtin_mul_overflow(bytes, std::max<int64_t>(1, shape.shape[i]), &bytes)) continue;
@@ -378,7 +378,7 @@ Status Addressable(const Request& r, const Output& output, const OutputShape& sh
   return {};
 }
 
-Status Outputs(Request& r, int leading_input) {
+Status Outputs(BoundCall& r, int leading_input) {
   const Operation& op = *r.op;
   const bool condition = OutputCondition(r);
   for (size_t o = 0; o < op.num_outputs(); ++o) {
@@ -400,9 +400,9 @@ Status Outputs(Request& r, int leading_input) {
 
 }  // namespace
 
-Status Bind(Request& r) {
+Status Bind(BoundCall& r, const LayoutRules& rules) {
   const Operation& op = *r.op;
-  if (r.layout == kDetectLayout) LZ_RETURN_IF_ERROR(DetectLayout(r));
+  if (r.layout == kDetectLayout) LZ_RETURN_IF_ERROR(DetectLayout(r, rules));
   if (r.layout < 0 || (r.layout > 0 && size_t(r.layout) >= op.layouts().size())) {
     return Invalid(r, "layout", "an index of the contract's layouts", std::to_string(r.layout));
   }
@@ -427,12 +427,10 @@ Status Bind(Request& r) {
       if (op.scalar(i).kind != ParamKind::kFloat) r.variables[kMaxAxes + i] = s.given ? s.value.i : 0;
     }
   }
-  LZ_RETURN_IF_ERROR(Outputs(r, binder.leading_input));
-  RefreshFacts(r);
-  return {};
+  return Outputs(r, binder.leading_input);
 }
 
-void BindOutput(Request& r, size_t output, void* data) {
+void BindOutput(BoundCall& r, size_t output, void* data) {
   const size_t i = r.op->num_inputs() + output;
   const OutputShape& shape = r.outputs[output];
   lz_tensor& t = r.tensors[i];

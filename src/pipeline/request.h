@@ -1,8 +1,12 @@
-// 1 request: the call. The binding fills `op`, tensors and scalars; Bind checks them against the contract, resolves
-// defaults, and computes axes, output shapes and the facts of the call.
+// 1 request: the call, as values that each stage adds to.
+//
+//   Arguments   what the caller passes
+//   BoundCall   ... checked against the contract and completed: axes, output shapes, facts. Stages 2 to 7 read it
+//   Request     ... and what dispatch uses and reports: workspace, threads, fell_back
 //
 //   Request r(*op);  r.tensors[0] = ...;  r.scalars[0] = ...;
-//   LZ_RETURN_IF_ERROR(Bind(r));            // r.axes, r.outputs, r.facts
+//   LZ_RETURN_IF_ERROR(Bind(r, rules));  // r.axes, r.outputs
+//   RefreshFacts(r);                     // r.facts, after its device is known
 #pragma once
 
 #include <array>
@@ -14,6 +18,7 @@
 #include "core/facts.h"
 #include "core/limits.h"
 #include "core/status.h"
+#include "core/tensor.h"
 #include "layerzero/c_abi.h"
 #include "registry/classifier.h"
 #include "registry/operation.h"
@@ -48,13 +53,15 @@ struct LayoutRules {
   bool strict = false;          // a guess is refused
   double warn_interval_s = 60;  // between two warnings about one guess at one place
 };
+extern const LayoutRules kDefaultLayoutRules;
 
-struct Request {
-  explicit Request(const Operation& operation) : op(&operation) {
+struct Device;
+
+// What the caller sets. tensors: parameters in order, then outputs (needed at dispatch only).
+struct Arguments {
+  explicit Arguments(const Operation& operation) : op(&operation) {
     for (lz_tensor& t : tensors) t.ndim = -1;
   }
-
-  // Set by the caller. tensors: parameters in order, then outputs (needed at dispatch only).
   const Operation* op;
   std::array<lz_tensor, kMaxTensors> tensors{};
   std::array<lz_scalar, kMaxScalars> scalars{};
@@ -63,19 +70,20 @@ struct Request {
   int64_t policy = 0;   // 0: the process's policy
   int32_t device = -1;  // index in the engine's devices; -1: that of the tensors
   void* stream = nullptr;
-  void* workspace = nullptr;  // nullptr: the engine's arena (CPU only)
-  uint64_t workspace_bytes = 0;
-  const lz_parallel* parallel = nullptr;  // nullptr: the engine's
+};
 
-  // How to find a layout that was not given; see DetectLayout.
-  const LayoutRules* layout_rules = nullptr;  // nullptr: the defaults
+// Arguments that Bind has checked. It completes them in place: scalars have the contract's defaults, and tensors with
+// another layout are views in the contract's order of axes.
+struct BoundCall : Arguments {
+  using Arguments::Arguments;
 
-  // Set by Bind. Variables of expressions: axes, then integer scalars, then derived facts.
+  // Variables of expressions: axes, then integer scalars, then derived facts.
   std::array<int64_t, kMaxAxes + kMaxScalars + kMaxAxes> variables{};
   const int64_t* axes() const { return variables.data(); }
   std::array<OutputShape, kMaxOutputs> outputs{};
   lz_device where{1, 0};
-  bool on_cpu() const { return where.type == 1; }
+  bool on_cpu() const { return IsCpu(where); }
+  const Device* machine = nullptr;        // stage 2: the description of `device`; nullptr: this machine's CPU
   const OperationState* state = nullptr;  // the state that the facts were made for; read it only after KeepCurrent
   LayoutSource layout_source = LayoutSource::kArgument;
   bool layout_guessed = false;       // another layout is plausible too: worth a warning
@@ -84,32 +92,44 @@ struct Request {
   int32_t scalars_given = 0;         // bits of the fact word: values that differ from the contract's defaults
   Facts facts;
 
-  // Set by dispatch.
-  bool fell_back = false;  // the plan's kernel failed and its fallback ran
-  bool missed = false;     // no cache had a plan: set by the selection, cleared by the first run that is observed
-
-  // Views of the tensors in the contract's order of axes, if the caller's layout differs.
+  // Shapes and strides of tensors in the contract's order of axes, if the caller's layout differs, and of outputs.
   std::array<std::array<int64_t, 2 * kMaxRank>, kMaxTensors> views;
 };
 
-// Stage 1. After an error the request must not be used. Allocates only for error messages.
-Status Bind(Request& request);
+struct Request : BoundCall {
+  using BoundCall::BoundCall;
 
-// Finds the layout of a request without one, from shapes and strides only. Error: a guess in strict mode.
-Status DetectLayout(Request& request);
+  void* workspace = nullptr;  // nullptr: the engine's arena (CPU only)
+  uint64_t workspace_bytes = 0;
+  const lz_parallel* parallel = nullptr;  // nullptr: the engine's
+  bool fell_back = false;                 // the plan's kernel failed and its fallback ran
+  bool missed = false;  // no cache had a plan: set by the selection, cleared by the first run that is observed
+};
 
-// Makes the facts of a bound request again, after a registration has replaced the operation's state.
-void RefreshFacts(Request& request);
-// Call it inside a Reclaimer::Guard: until the guard ends, request.state may be read.
-inline void KeepCurrent(Request& request) {
-  if (request.facts.v[kSlotGeneration] != request.op->state().classifier.generation()) RefreshFacts(request);
+// Stage 1. `rules`: how to find a layout that was not given. After an error the call must not be used. Allocates only
+// for error messages.
+Status Bind(BoundCall& call, const LayoutRules& rules);
+
+// Finds the layout of a call without one, from shapes and strides only. Error: a guess in strict mode.
+Status DetectLayout(BoundCall& call, const LayoutRules& rules);
+
+// Makes the facts of a bound call, or makes them again after a registration has replaced the operation's state.
+void RefreshFacts(BoundCall& call);
+// Call it inside a Reclaimer::Guard: until the guard ends, call.state may be read.
+inline void KeepCurrent(BoundCall& call) {
+  if (call.facts.v[kSlotGeneration] != call.op->state().classifier.generation()) RefreshFacts(call);
 }
 
 // Points an output at memory in the caller's layout (row-major `physical` shape).
-LZ_OWN void BindOutput(Request& request, size_t output, void* data);
+LZ_OWN void BindOutput(BoundCall& call, size_t output, void* data);
 
-// The value of the field or predicate of `row`, for checks and reasons.
-int64_t RowValue(const Request& request, const Row& row, std::span<const int64_t> device_facts,
-                 std::span<const int64_t> policy_facts);
+// What rows read besides the call: the facts of its device and of its policy.
+struct Surroundings {
+  std::span<const int64_t> device = {}, policy = {};
+};
+// The value of the field or predicate of `row`, the operand that it is compared with, and whether the row holds.
+int64_t RowValue(const BoundCall& call, const Row& row, const Surroundings& around);
+int64_t RowOperand(const BoundCall& call, const Row& row, const Surroundings& around);
+bool RowHolds(const BoundCall& call, const Row& row, const Surroundings& around);
 
 }  // namespace lz

@@ -1,18 +1,7 @@
 #include "pipeline/request_bytes.h"
 
 namespace lz {
-namespace {
-int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
-}  // namespace
-
-int64_t NumElements(const lz_tensor& t) {
-  int64_t n = 1;
-  for (int32_t i = 0; i < t.ndim; ++i) n *= t.shape[i];
-  return n;
-}
-int64_t NumBytes(const lz_tensor& t) { return NumElements(t) * ItemSize(t); }
-
-uint64_t InputBytes(const Request& r, size_t input, DType dtype) {
+uint64_t InputBytes(const BoundCall& r, size_t input, DType dtype) {
   return uint64_t(NumElements(r.tensors[input]) * ByteSize(dtype));
 }
 
@@ -23,11 +12,9 @@ uint64_t OutputBytes(const OutputShape& output) {
   return uint64_t(n);
 }
 
-uint64_t CallBytes(const Request& r) {
+uint64_t CallBytes(const BoundCall& r) {
   uint64_t bytes = 0;
-  for (size_t i = 0; i < r.op->num_inputs(); ++i) {
-    if (r.tensors[i].ndim >= 0) bytes += uint64_t(NumBytes(r.tensors[i]));
-  }
+  for (size_t i = 0; i < r.op->num_inputs(); ++i) bytes += uint64_t(NumBytes(r.tensors[i]));
   for (size_t o = 0; o < r.op->num_outputs(); ++o) bytes += OutputBytes(r.outputs[o]);
   return bytes;
 }

@@ -3,14 +3,13 @@
 
 #include <cstdint>
 
+#include "core/tensor.h"
 #include "pipeline/request.h"
 
 namespace lz {
 
-int64_t NumElements(const lz_tensor& t);
-int64_t NumBytes(const lz_tensor& t);
-uint64_t InputBytes(const Request& request, size_t input, DType dtype);  // bytes of a copy in this dtype
+uint64_t InputBytes(const BoundCall& call, size_t input, DType dtype);  // bytes of a copy in this dtype
 uint64_t OutputBytes(const OutputShape& output);
-uint64_t CallBytes(const Request& request);  // bytes of all inputs and outputs
+uint64_t CallBytes(const BoundCall& call);  // bytes of all inputs and outputs
 
 }  // namespace lz

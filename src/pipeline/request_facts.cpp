@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/reclaimer.h"
+#include "platform/device.h"
 
 namespace lz {
 namespace {
@@ -58,18 +59,23 @@ int32_t CastTensorWord(const lz_tensor& t, DType promoted, DType first_dtype) {
          6 << kTensorAlignmentShift | t.ndim << kTensorNdimShift;
 }
 
+int64_t FactOf(const BoundCall& r, const Predicate& p) {
+  const Device& device = r.machine ? *r.machine : HostCpu();
+  return device.facts[r.op->fields()[size_t(p.fact)].slot];
+}
+
 int32_t Saturate(int64_t v) {
   return int32_t(std::clamp<int64_t>(v, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()));
 }
 
 }  // namespace
 
-DType EffectiveDType(const Request& r, size_t input) {
+DType EffectiveDType(const BoundCall& r, size_t input) {
   const bool mixed = r.promoted != DType::kUnknown && r.op->promotes(input);
   return mixed ? r.promoted : DTypeOf(r.tensors[input]);
 }
 
-std::map<std::string, std::string> OptionsOf(const Request& r) {
+std::map<std::string, std::string> OptionsOf(const BoundCall& r) {
   const Operation& op = *r.op;
   std::map<std::string, std::string> options;
   const DType first = op.num_inputs() ? EffectiveDType(r, 0) : DType::kUnknown;
@@ -97,7 +103,7 @@ std::map<std::string, std::string> OptionsOf(const Request& r) {
   return options;
 }
 
-void RefreshFacts(Request& r) {
+void RefreshFacts(BoundCall& r) {
   const Reclaimer::Guard guard;
   const Operation& op = *r.op;
   const OperationState& state = op.state();
@@ -136,23 +142,34 @@ void RefreshFacts(Request& r) {
   for (size_t i = 0; i < state.predicates.size(); ++i) {
     if (!(state.classifier.predicates_used(int(i / 32)) >> (i % 32) & 1)) continue;
     const Predicate& p = state.predicates[i];
-    if (Holds(p.rel, p.expression.Evaluate(r.variables.data()), p.operand, p.set)) {
+    const int64_t operand = p.fact < 0 ? p.operand : FactOf(r, p);
+    if (Holds(p.rel, p.expression.Evaluate(r.variables.data()), operand, p.set)) {
       v[kSlotPredicates0 + i / 32] |= int32_t(1u << (i % 32));
     }
   }
 }
 
-int64_t RowValue(const Request& r, const Row& row, std::span<const int64_t> device_facts,
-                 std::span<const int64_t> policy_facts) {
+int64_t RowValue(const BoundCall& r, const Row& row, const Surroundings& around) {
   if (row.predicate >= 0) return r.state->predicates[size_t(row.predicate)].expression.Evaluate(r.variables.data());
   const Field& f = r.op->fields()[row.field];
   switch (f.home) {
-    case FieldHome::kDevice: return device_facts[f.slot];
-    case FieldHome::kPolicy: return policy_facts[f.slot];
+    case FieldHome::kDevice: return around.device[f.slot];
+    case FieldHome::kPolicy: return around.policy[f.slot];
     case FieldHome::kSlot: break;
   }
   const int32_t v = r.facts.v[f.slot];
   return f.mask == -1 ? v : int64_t(uint32_t(v & f.mask) >> f.shift);
+}
+
+int64_t RowOperand(const BoundCall& r, const Row& row, const Surroundings& around) {
+  if (row.fact < 0) return row.operand;
+  const Field& f = r.op->fields()[size_t(row.fact)];
+  return (f.home == FieldHome::kDevice ? around.device : around.policy)[f.slot];
+}
+
+bool RowHolds(const BoundCall& r, const Row& row, const Surroundings& around) {
+  if (row.predicate >= 0) return r.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1;
+  return Holds(row.rel, RowValue(r, row, around), RowOperand(r, row, around), row.set);
 }
 
 }  // namespace lz

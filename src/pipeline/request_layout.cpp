@@ -12,7 +12,7 @@ namespace {
 // One interpretation of a request: its tensors in the contract's order of axes, and the sizes that they bind.
 class Reading {
  public:
-  Reading(const Request& r, size_t layout) : r_(r), op_(*r.op), physical_of_(op_.layouts()[layout]) {}
+  Reading(const BoundCall& r, size_t layout) : r_(r), op_(*r.op), physical_of_(op_.layouts()[layout]) {}
 
   // True if the contract allows it. `broadcast`: checks masks too.
   bool Fits(bool broadcast) {
@@ -91,7 +91,7 @@ class Reading {
     return op_.contract().canonicalize(args).ok();
   }
 
-  const Request& r_;
+  const BoundCall& r_;
   const Operation& op_;
   const std::vector<uint8_t>& physical_of_;
   std::array<lz_tensor, kMaxTensors> tensors_;
@@ -110,7 +110,7 @@ enum class Order : uint8_t { kAny, kWritten, kSwapped, kMixed };
 
 // The order in memory of the second and third axis of all tensors with a layout: a transposed view was made from the
 // other layout.
-Order MemoryOrder(const Request& r) {
+Order MemoryOrder(const BoundCall& r) {
   Order order = Order::kAny;
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
@@ -121,7 +121,7 @@ Order MemoryOrder(const Request& r) {
   return order;
 }
 
-bool OneReadingAlone(const Request& r) {  // axes of size 1 fit both interpretations
+bool OneReadingAlone(const BoundCall& r) {  // axes of size 1 fit both interpretations
   for (size_t i = 0; i < r.op->num_inputs(); ++i) {
     const lz_tensor& t = r.tensors[i];
     if (r.op->input(i).layout && t.ndim >= 3 && (t.shape[1] != 1 || t.shape[2] != 1)) return false;
@@ -139,10 +139,10 @@ Status Undecided(const Operation& op) {
 
 }  // namespace
 
-Status DetectLayout(Request& r) {
+const LayoutRules kDefaultLayoutRules;
+
+Status DetectLayout(BoundCall& r, const LayoutRules& rules) {
   const Operation& op = *r.op;
-  static const LayoutRules kDefaults;
-  const LayoutRules& rules = r.layout_rules ? *r.layout_rules : kDefaults;
   const auto decide = [&](bool layout, LayoutSource source) {
     r.layout = int32_t(layout);
     r.layout_source = source;

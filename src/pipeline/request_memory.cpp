@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "core/limits.h"
+#include "core/tensor.h"
 
 namespace lz {
 namespace {
 
-int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
 bool IsEmpty(const lz_tensor& t) { return std::count(t.shape, t.shape + t.ndim, 0) > 0; }
 
 // Bytes from the first to one past the last.

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kEachTransform = 5, kCopiedShare = 90;
 
-void FillTerms(Candidate* c, const Request& request, double best_us, const std::optional<Measurement>& m) {
+void FillTerms(Candidate* c, const BoundCall& call, double best_us, const std::optional<Measurement>& m) {
   c->terms.push_back({"priority", double(c->priority), "declared"});
   if (c->preferred) c->terms.push_back({"preferred", kPreferredBonus / c->preferred, "policy"});
   if (c->avoided) c->terms.push_back({"avoided", kAvoidedMalus, "policy"});
@@ -20,7 +20,7 @@ void FillTerms(Candidate* c, const Request& request, double best_us, const std::
     c->terms.push_back({"measured", term, "measured"});
   }
   if (c->transforms.any()) {
-    c->terms.push_back({"transforms", -TransformCost(c->transforms, request), "modelled"});
+    c->terms.push_back({"transforms", -TransformCost(c->transforms, call), "modelled"});
     const double hint = c->kernel->transform_cost_hint;
     if (hint > 0) c->terms.push_back({"transform_cost_hint", -hint, "declared"});
   }
@@ -88,25 +88,25 @@ int Winner(const std::vector<Candidate>& candidates, const Measurements& measure
 
 }  // namespace
 
-double TransformCost(uint64_t bytes, const Request& request) {
-  return kEachTransform + kCopiedShare * double(bytes) / double(std::max<uint64_t>(CallBytes(request), 1));
+double TransformCost(uint64_t bytes, const BoundCall& call) {
+  return kEachTransform + kCopiedShare * double(bytes) / double(std::max<uint64_t>(CallBytes(call), 1));
 }
 
-double TransformCost(const Transforms& transforms, const Request& request) {
+double TransformCost(const Transforms& transforms, const BoundCall& call) {
   double cost = 0;
-  for (size_t i = 0; i < request.op->num_inputs(); ++i) {
+  for (size_t i = 0; i < call.op->num_inputs(); ++i) {
     if (transforms.inputs() >> i & 1) {
-      cost += TransformCost(InputBytes(request, i, transforms.DTypeAfter(request, i)), request);
+      cost += TransformCost(InputBytes(call, i, transforms.DTypeAfter(call, i)), call);
     }
   }
-  for (size_t o = 0; o < request.op->num_outputs(); ++o) {
-    if (!(transforms.outputs >> o & 1) || request.outputs[o].ndim < 0) continue;
-    cost += TransformCost(OutputBytes(request.outputs[o]), request);
+  for (size_t o = 0; o < call.op->num_outputs(); ++o) {
+    if (!(transforms.outputs >> o & 1) || call.outputs[o].ndim < 0) continue;
+    cost += TransformCost(OutputBytes(call.outputs[o]), call);
   }
   return cost;
 }
 
-int Score(std::vector<Candidate>& candidates, const Request& request, const Policy& policy,
+int Score(std::vector<Candidate>& candidates, const BoundCall& call, const Policy& policy,
           const MeasurementSource& measurements) {
   Measurements measured(candidates.size());
   double best_us = 0;
@@ -114,7 +114,7 @@ int Score(std::vector<Candidate>& candidates, const Request& request, const Poli
   for (size_t i = 0; i < candidates.size(); ++i) {
     Candidate& c = candidates[i];
     if (!c.admissible() || !measurements) continue;
-    measured[i] = measurements(*c.kernel, request);
+    measured[i] = measurements(*c.kernel, call);
     if (!measured[i]) continue;
     c.measured_us = measured[i]->median_us;
     if (best_us == 0 || c.measured_us < best_us) best_us = c.measured_us;
@@ -125,7 +125,7 @@ int Score(std::vector<Candidate>& candidates, const Request& request, const Poli
     if (m && other_version) m->confidence *= kOtherVersion;
   }
   for (size_t i = 0; i < candidates.size(); ++i) {
-    if (candidates[i].admissible()) FillTerms(&candidates[i], request, best_us, measured[i]);
+    if (candidates[i].admissible()) FillTerms(&candidates[i], call, best_us, measured[i]);
   }
   return Winner(candidates, measured, policy.prefer_tolerance);
 }

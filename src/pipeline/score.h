@@ -17,7 +17,7 @@ struct Measurement {
   double confidence = 0;       // 0 to 1
   bool other_version = false;  // measured with another version of the kernel's library, as were its rivals
 };
-using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const Request&)>;
+using MeasurementSource = std::function<std::optional<Measurement>(const KernelEntry&, const BoundCall&)>;
 
 // The source that the policy prefers most gets the whole bonus, the second half of it, the third a third.
 inline constexpr double kPreferredBonus = 20, kAvoidedMalus = -50, kWorstMeasuredTerm = -30;
@@ -28,12 +28,12 @@ inline constexpr double kOtherVersion = 0.5;  // factor on the confidence of all
 // fraction of all bytes of the call. The kernel reads again what a copy has read and written: copying the weight for a
 // single row costs more than any own kernel gains over a library that takes it unchanged; copying a short query next to
 // a long cache costs almost nothing.
-double TransformCost(uint64_t bytes, const Request& request);
-double TransformCost(const Transforms& transforms, const Request& request);  // sum of all
+double TransformCost(uint64_t bytes, const BoundCall& call);
+double TransformCost(const Transforms& transforms, const BoundCall& call);  // sum of all
 
 // Sets terms and scores of the admissible candidates and returns the index of the winner, -1 if none is admissible. A
 // reference wins only if nothing else is admissible. Ties: higher priority, then the smaller id.
-int Score(std::vector<Candidate>& candidates, const Request& request, const Policy& policy,
+int Score(std::vector<Candidate>& candidates, const BoundCall& call, const Policy& policy,
           const MeasurementSource& measurements);
 
 }  // namespace lz

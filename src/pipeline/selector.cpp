@@ -38,7 +38,7 @@ uint64_t WorkspaceOf(const Candidate& c, const Request& r) {
 
 // A locked kernel of another operation of the same contract is a candidate too; its reasons are what makes the call
 // another operation, for example that it takes no grouped heads.
-void AddLocked(const Request& r, const Device& device, const OperationPolicy& policy, SelectionReport* report) {
+void AddLocked(const BoundCall& r, const Device& device, const OperationPolicy& policy, SelectionReport* report) {
   const auto is_locked = [&](const auto& c) { return c.kernel->id == report->lock; };
   if (report->lock.empty() || std::ranges::any_of(report->candidates, is_locked)) return;
   for (size_t v = 0; v < r.state->kernels.size(); ++v) {
@@ -48,11 +48,10 @@ void AddLocked(const Request& r, const Device& device, const OperationPolicy& po
     Candidate c;
     c.kernel = *at;
     for (const Row& row : r.state->variant_conditions[v]) {
-      const int64_t value = RowValue(r, row, device.facts, policy.facts);
+      const Surroundings around{device.facts, policy.facts};
       const uint16_t field = row.predicate < 0 ? row.field : kNoField;
-      if (!Holds(row.rel, value, row.operand, row.set)) {
-        c.reasons.push_back({row.code, row.rel, field, kNoRow, row.operand, value});
-      }
+      if (RowHolds(r, row, around)) continue;
+      c.reasons.push_back({row.code, row.rel, field, kNoRow, row.operand, RowValue(r, row, around)});
     }
     if (c.reasons.empty()) c.reasons.push_back({ReasonCode::kConstraintFailed, Rel::kEq, kNoField, kNoRow, 0, 0});
     report->candidates.push_back(std::move(c));
@@ -61,7 +60,7 @@ void AddLocked(const Request& r, const Device& device, const OperationPolicy& po
 }
 
 // Call it inside the Reclaimer::Guard of the look-up. `generation`: of before the look-up or the selection.
-void Refill(const Request& r, const Plan& plan, uint64_t generation, InlineCache* site) {
+void Refill(const BoundCall& r, const Plan& plan, uint64_t generation, InlineCache* site) {
   r.state->classifier.RangeOf(r.facts, &site->lo, &site->hi);
   site->generation = generation;
   site->plan = &plan;
@@ -109,22 +108,10 @@ Selector::Selector() : registry_(NamedLibraries()) {
 
 Status Selector::Bind(Request& r) {
   if (r.stream && CudaStreamIsCapturing(r.stream)) r.flags |= LZ_FLAG_CAPTURING;
-  if (r.layout == kDetectLayout) r.layout_rules = &LayoutRulesOf(r.policy);
-  Status bound = lz::Bind(r);  // 1
-  r.layout_rules = nullptr;
-  if (!bound.ok()) return bound;
-  if (r.device < 0) {  // 2
-    r.device = context_.IndexOf(r.where);
-    if (r.device < 0) {
-      const std::string why = context_.why_no_cuda();
-      return Status(StatusCode::kInvalidRequest,
-                    {.field = std::string(r.op->name()) + ": device",
-                     .wanted = "tensors on a device that LayerZero knows (cpu, cuda)",
-                     .got = "device type " + std::to_string(r.where.type) + (why.empty() ? "" : "; CUDA: " + why),
-                     .fix = "move the tensors, or call torch's function"});
-    }
-  }
-  r.facts.v[kSlotDevice] = r.device;
+  const LayoutRules& rules = r.layout == kDetectLayout ? LayoutRulesOf(r.policy) : kDefaultLayoutRules;
+  LZ_RETURN_IF_ERROR(lz::Bind(r, rules));  // 1
+  LZ_RETURN_IF_ERROR(context_.Place(r));   // 2
+  RefreshFacts(r);
   return {};
 }
 
@@ -187,6 +174,7 @@ Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backen
   auto policy = policies_.For(r.policy, *r.op);  // 3; may split classes further
   if (!policy.ok()) return policy.TakeStatus();
   const Policy& p = *(*policy)->policy;
+  r.machine = &context_.device(r.device);
   RefreshFacts(r);
   *keep = p.cache_enabled;
   PlanCache& cache = *caches_[r.op->index()];
@@ -230,6 +218,7 @@ Result<SelectionReport> Selector::Explain(Request& r, Proofs proofs) {
   if (before_selecting_) before_selecting_(r);
   auto policy = policies_.For(r.policy, *r.op);
   if (!policy.ok()) return policy.TakeStatus();
+  r.machine = &context_.device(r.device);
   RefreshFacts(r);
   return EvaluateProven(r, **policy, proofs);
 }
@@ -241,6 +230,7 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
   report.op = r.op;
   report.device = r.device;
   report.policy_hash = p.hash;
+  report.policy_facts = policy.facts;
   report.variant = VariantOf(r);
   if (report.variant < 0) {
     return Status(StatusCode::kInvalidRequest, {.field = std::string(r.op->name()),

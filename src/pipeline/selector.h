@@ -41,6 +41,7 @@ struct SelectionReport {
   int winner = -1;
   const Plan* plan = nullptr;
   uint64_t policy_hash = 0;
+  PolicyFacts policy_facts{};
   bool temporary = false;  // depends on temporary facts (memory, a library's probe): not to be cached
 };
 
@@ -100,7 +101,7 @@ class Selector {
   void set_free_memory(std::function<int64_t()> free) { free_memory_.set_host(std::move(free)); }
   void set_free_gpu_memory(FreeMemory::OfGpu free) { free_memory_.set_gpu(std::move(free)); }
   // `before`: called before each new selection, with its request; may split classes further.
-  void set_measurements(MeasurementSource source, std::function<void(const Request&)> before = {}) {
+  void set_measurements(MeasurementSource source, std::function<void(const BoundCall&)> before = {}) {
     measurements_ = std::move(source);
     before_selecting_ = std::move(before);
   }
@@ -141,7 +142,7 @@ class Selector {
   Prover prover_;
   std::mutex proof_mutex_;
   MeasurementSource measurements_;
-  std::function<void(const Request&)> before_selecting_;
+  std::function<void(const BoundCall&)> before_selecting_;
   mutable FreeMemory free_memory_;
   lz_parallel parallel_ = ThreadPool::ProcessParallel();
   std::atomic<uint64_t> fallbacks_{0}, selections_{0};

@@ -8,7 +8,6 @@
 namespace lz {
 namespace {
 
-int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
 char* First(const lz_tensor& t) { return static_cast<char*>(t.data) + t.byte_offset; }
 
 // Calls row(offset of a in elements, offset of b in elements) for every innermost row of two tensors of equal shape.

@@ -5,6 +5,8 @@
 #include <array>
 #include <vector>
 
+#include "registry/field.h"
+
 namespace lz {
 namespace {
 
@@ -25,6 +27,9 @@ constexpr PolicyKey Float(Text name, Text value, double min, double max, Text do
           .min = min,
           .max = max,
           .doc = doc};
+}
+constexpr PolicyKey Choice(Text name, Text choices, Text doc) {
+  return {.name = name, .type = KeyType::kChoice, .value = "\"any\"", .choices = choices, .doc = doc};
 }
 constexpr PolicyKey Of(KeyType type, Text name, Text value, Text doc, bool process_wide = false) {
   return {.name = name, .type = type, .value = value, .process_wide = process_wide, .doc = doc};
@@ -50,6 +55,18 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Of(KeyType::kSources, "allow_sources", "[]", "the only libraries allowed; empty: all"),
     Of(KeyType::kLocks, "locks", "{}", "operation, alias or group to kernel id; skips scoring, not validity"),
     Of(KeyType::kRules, "rules", "[]", "rules for some calls only: match and actions"),
+
+    Of(KeyType::kNames, "forbid_numerics", "[]", "numerics classes of kernels that no call may use, as w4a8-int"),
+
+    Int("tp.size", "1", 1, double(kMaxTpSize), "tensor-parallel size of this process's group"),
+    Bool("tp.require_tp_invariant", "false", "only kernels whose results do not depend on the tensor-parallel size"),
+    Choice("tp.reduction_order", kReductionOrders, "the order in which kernels add; any: each its own"),
+
+    Choice("kv_cache.strategy", kKvStrategies, "how KV caches get memory: of KVCacheManager and of kernels"),
+    Choice("kv_cache.layout", kKvLayouts, "the only layout of KV caches that calls may pass; any: all"),
+    Of(KeyType::kNames, "kv_cache.dtypes", "[]", "the only dtypes of KV caches that calls may pass; empty: all"),
+
+    Of(KeyType::kNames, "quant.formats", "[]", "the only quantized formats that calls may use; empty: all"),
 
     Bool("perfdb.enabled", "true", "measured times decide; false: only priorities"),
 
@@ -116,13 +133,32 @@ constexpr auto kRoadmap = std::to_array<Text>({
     "compatibility",
     "tokenizer_cache",
     "distributed",
-    "tp",
+    "tp.reduction_algorithm",
+    "tp.tp_invariant_fallback_mode",
+    "tp.synchronize_selection",
     "rolling_update",
     "blackwell",
-    "quant",
-    "kv_cache",
+    "quant.accuracy_priority",
+    "quant.allow_format_fallback",
+    "quant.warn_on_fallback",
+    "quant.max_accuracy_drop_percent",
+    "quant.requantization_enabled",
+    "quant.accuracy_profile",
+    "kv_cache.virtual_size_gb",
+    "kv_cache.physical_chunk_size_mb",
+    "kv_cache.enable_cpu_offload",
+    "kv_cache.min_driver_version",
+    "kv_cache.prefetch_distance",
     "speculative",
 });
+
+// Every fact of a policy has the key that it is named after.
+constexpr bool EveryFactHasItsKey() {
+  return std::ranges::all_of(kPolicyFields, [](const PolicyFieldInfo& field) {
+    return std::ranges::any_of(kKeys, [&](const PolicyKey& key) { return key.name == field.name; });
+  });
+}
+static_assert(EveryFactHasItsKey());
 
 constexpr bool UniqueNames() {
   for (size_t i = 0; i < kKeys.size(); ++i) {

@@ -17,6 +17,8 @@ enum class KeyType : uint8_t {
   kPath,          // not part of the policy's hash
   kOptionalPath,  // "": none; not part of the hash either
   kAddress,       // "host:port", "port" or "": none; the same
+  kChoice,        // one of PolicyKey::choices
+  kNames,         // a list of names, which Policies checks
   kSources,       // library names, globs allowed
   kIntList,
   kLocks,  // operation -> kernel id, null unlocks
@@ -32,6 +34,7 @@ struct PolicyKey {
   bool process_wide = false;  // refused in a scope, because it cannot differ between calls
   double min = 0;             // kInt, kFloat, elements of kIntList, values of maps
   double max = 0;
+  std::string_view choices = {};  // kChoice: "any|NHD|HND"
   std::string_view doc;
 };
 

@@ -175,6 +175,14 @@ class Merger {
     set("prefer_sources", policy.prefer_sources);
     set("avoid_sources", policy.avoid_sources);
     set("allow_sources", policy.allow_sources);
+    set("forbid_numerics", policy.forbid_numerics);
+    set("tp.size", policy.tp_size);
+    set("tp.require_tp_invariant", policy.require_tp_invariant);
+    set("tp.reduction_order", policy.reduction_order);
+    set("kv_cache.strategy", policy.kv_strategy);
+    set("kv_cache.layout", policy.kv_layout);
+    set("kv_cache.dtypes", policy.kv_dtypes);
+    set("quant.formats", policy.quant_formats);
     set("cache_dir", policy.cache_dir);
     set("devices.generation_to_tc_gen", policy.generation_to_tc_gen);
     for (const auto& [range, generation] : entries_.at("devices.sm_to_generation").value.items()) {

@@ -43,7 +43,7 @@ struct SmRange {
   std::string generation;  // of kGpuGenerations
 };
 
-// The values that selection reads. Booleans are also facts ("policy.strict_mode").
+// The values that selection reads. policy/facts.h has those that rows compare ("policy.strict_mode").
 struct Policy {
   bool enabled = true;
   bool fallback_enabled = true;
@@ -70,6 +70,11 @@ struct Policy {
   bool trace_opentelemetry = false;
   bool trace_nvtx = false;
   std::vector<std::string> prefer_sources, avoid_sources, allow_sources;
+  std::vector<std::string> forbid_numerics;
+  int64_t tp_size = 1;
+  bool require_tp_invariant = false;
+  std::string reduction_order = "any", kv_strategy = "any", kv_layout = "any";  // of kReductionOrders, ...
+  std::vector<std::string> kv_dtypes, quant_formats;                            // allowed ones; empty: all
   std::map<std::string, std::string> locks;  // operation id, flat name or alias -> kernel id; read through LocksFor
   std::vector<Rule> rules;                   // those of the highest layer first, then in the file's order
   std::vector<SmRange> sm_to_generation;     // disjoint, ascending

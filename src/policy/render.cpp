@@ -1,6 +1,7 @@
 // The files that are made from the key table: default policy, JSON schema, the guide's table.
 #include <string>
 
+#include "core/contract.h"
 #include "platform/device.h"
 #include "policy/keys.h"
 #include "policy/values.h"
@@ -61,6 +62,12 @@ ordered_json ValueType(const PolicyKey& key) {
     case KeyType::kPath: return {{"type", "string"}, {"minLength", 1}};
     case KeyType::kOptionalPath: return {{"type", "string"}};
     case KeyType::kAddress: return {{"type", "string"}, {"pattern", "^$|^(.+:)?[0-9]{1,5}$"}};
+    case KeyType::kChoice: {
+      ordered_json names = ordered_json::array();
+      for (int64_t i = 0; !ChoiceName(key.choices, i).empty(); ++i) names.push_back(ChoiceName(key.choices, i));
+      return {{"enum", names}};
+    }
+    case KeyType::kNames:
     case KeyType::kSources: return NameList();
     case KeyType::kIntList: return {{"type", "array"}, {"items", IntegerType(key)}, {"uniqueItems", true}};
     case KeyType::kLocks:

@@ -43,6 +43,8 @@ constexpr auto kAliases = std::to_array<FieldAlias>({
     {"is_causal", FieldValues::kAny, {"causal"}},
     {"is_cuda_graph_capturing", FieldValues::kAny, {"capturing"}},
     {"requires_deterministic", FieldValues::kAny, {"policy.deterministic"}},
+    {"tp_size", FieldValues::kNumber, {"policy.tp.size"}},
+    {"kv_cache_strategy", FieldValues::kAny, {"policy.kv_cache.strategy"}},
     {"platform", FieldValues::kAny, {"device.platform"}},
     {"isa", FieldValues::kAny, {"device.isa"}},
     {"sm", FieldValues::kSm, {"device.sm"}},

@@ -54,8 +54,7 @@ std::optional<std::vector<Constraint>> AsConstraints(const Operation& op, const 
       break;
     case FieldType::kBool: take(0, "false"), take(1, "true"); break;
     case FieldType::kChoice: {
-      const std::string_view choices = op.contract().params[size_t(f.param)].choices;
-      for (int64_t i = 0; !ChoiceName(choices, i).empty(); ++i) take(i, ChoiceName(choices, i));
+      for (int64_t i = 0; !ChoiceName(f.choices, i).empty(); ++i) take(i, ChoiceName(f.choices, i));
       break;
     }
     default: return std::nullopt;
@@ -228,7 +227,7 @@ Status Policies::CheckNames(const Policy& policy) const {
     }
     for (const RuleCondition& c : rule.conditions) LZ_RETURN_IF_ERROR(CheckCondition(rule, c));
   }
-  return {};
+  return CheckFactNames(policy, registry_);
 }
 
 Status Policies::CheckCondition(const Rule& rule, const RuleCondition& c) const {
@@ -261,9 +260,9 @@ Result<std::vector<ResolvedRule>> Policies::ResolveRules(const Policy& policy, c
       rows.insert(rows.end(), constraints->begin(), constraints->end());
     }
     if (!applies) continue;
-    auto watched = registry_.AddThresholds(op, rows);
-    if (!watched.ok()) return watched.TakeStatus();
-    resolved.push_back({&rule, std::move(*watched)});
+    auto thresholds = registry_.AddThresholds(op, rows);
+    if (!thresholds.ok()) return thresholds.TakeStatus();
+    resolved.push_back({&rule, std::move(*thresholds)});
   }
   return resolved;
 }
@@ -277,7 +276,7 @@ Result<std::shared_ptr<const OperationPolicy>> Policies::Resolve(std::shared_ptr
   result->names_checked = all_named_;
   const Policy& p = *policy;
   result->policy = std::move(policy);
-  result->facts = {p.deterministic, p.strict_mode, p.allow_adaptation};
+  result->facts = PolicyFactsOf(p, op);
   result->registry_changes = registry_.num_changes();
   for (const Variant& variant : op.contract().variants) {
     auto rules = ResolveRules(p, op, variant.id);

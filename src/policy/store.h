@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "policy/facts.h"
 #include "policy/names.h"
 #include "policy/policy.h"
 #include "registry/registry.h"
@@ -25,13 +26,13 @@ namespace lz {
 // A policy's rules, resolved for one operation; each call decides which of them apply.
 struct ResolvedRule {
   const Rule* rule;
-  std::vector<Row> rows;
+  Registry::Thresholds rows;
 };
 struct OperationPolicy {
   std::shared_ptr<const Policy> policy;
   std::vector<std::vector<ResolvedRule>> rules;  // by variant
   std::vector<std::string> locks;                // by variant; empty: none
-  std::array<int64_t, size_t(PolicyField::kCount)> facts{};
+  PolicyFacts facts{};
   bool names_checked = false;     // every kernel and library that it names for this operation exists
   uint64_t registry_changes = 0;  // the locks that bind depend on the registered kernels
 };
@@ -51,7 +52,8 @@ class Policies {
   Result<int64_t> Scope(int64_t parent, std::string json);
 
   Result<std::shared_ptr<const Policy>> policy(int64_t id);
-  // Rules, locks and facts for one operation. Registers the rules' thresholds, so the operation's state may change.
+  // Rules, locks and facts for one operation. Registers the rules' thresholds, so the operation's state may change;
+  // they are taken back when nothing holds the result any more.
   Result<std::shared_ptr<const OperationPolicy>> For(int64_t id, const Operation& op);
 
   // Every library is registered now, or is one of `later`: from now on a policy that names another library, or an

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "core/contract.h"
 #include "platform/device.h"
 
 namespace lz {
@@ -72,6 +73,18 @@ struct Reader {
     const std::optional<int64_t> port = ParseInteger(std::string_view(node.text).substr(colon + 1));  // npos + 1 = 0
     if (colon == 0 || !port || *port < 0 || *port > 65535) return Wrong(node);
     return text;
+  }
+
+  Result<json> Choice(const YamlNode& node) const {
+    if (node.kind == Kind::kScalar && ChoiceIndex(key.choices, node.text) >= 0) return json(node.text);
+    std::vector<std::string_view> names;
+    for (int64_t i = 0; !ChoiceName(key.choices, i).empty(); ++i) names.push_back(ChoiceName(key.choices, i));
+    return Wrong(node, node.kind == Kind::kScalar ? DidYouMean(node.text, names) : "");
+  }
+
+  Result<json> Name(const YamlNode& node) const {
+    if (node.kind != Kind::kScalar || !IsName(node.text, false)) return Wrong(node);
+    return json(node.text);
   }
 
   Result<json> Source(const YamlNode& node) const {
@@ -208,6 +221,14 @@ std::string WantedText(const PolicyKey& key) {
     case KeyType::kPath: return "a path";
     case KeyType::kOptionalPath: return "a path, or \"\" for none";
     case KeyType::kAddress: return "an address as 127.0.0.1:9464, a port, or \"\" for none";
+    case KeyType::kChoice: {
+      std::string text = "one of";
+      for (int64_t i = 0; !ChoiceName(key.choices, i).empty(); ++i) {
+        text += (i ? ", " : " ") + std::string(ChoiceName(key.choices, i));
+      }
+      return text;
+    }
+    case KeyType::kNames: return "a list of names";
     case KeyType::kSources: return "a list of library names";
     case KeyType::kIntList: return "a list of integers" + range;
     case KeyType::kLocks: return "a map from operation to kernel id";
@@ -233,6 +254,8 @@ Result<json> ParseValue(const PolicySource& source, const PolicyKey& key, const 
     case KeyType::kPath: return read.Text(node);
     case KeyType::kOptionalPath: return read.Optional(node);
     case KeyType::kAddress: return read.Address(node);
+    case KeyType::kChoice: return read.Choice(node);
+    case KeyType::kNames: return read.List(node, [&](const YamlNode& item) { return read.Name(item); });
     case KeyType::kSources: return read.List(node, [&](const YamlNode& item) { return read.Source(item); });
     case KeyType::kIntList: return read.List(node, [&](const YamlNode& item) { return read.Int(item); });
     case KeyType::kLocks: return read.Locks(node);

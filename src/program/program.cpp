@@ -16,17 +16,15 @@ using Kind = ProgramValue::Kind;
 constexpr int64_t kWidestItem = 8;
 int64_t Aligned(int64_t bytes) { return int64_t(AlignWorkspace(uint64_t(bytes))); }
 
-bool OnCpu(const lz_tensor& t) { return t.device.type == 1; }
-
 std::string Text(const lz_tensor& t) {
   if (t.ndim < 0) return "nothing";
   return ShapeText({t.shape, size_t(t.ndim)}, DTypeOf(t)) + (IsDense(t) ? "" : ", strided") +
-         (OnCpu(t) ? "" : ", elsewhere");
+         (IsCpu(t.device) ? "" : ", elsewhere");
 }
 
 // True for [batch, positions or more, axes...] on the CPU.
 bool IsRows(const lz_tensor& t, int64_t batch, int64_t positions, std::span<const int64_t> axes) {
-  return OnCpu(t) && t.ndim == int32_t(2 + axes.size()) && t.shape[0] == batch && t.shape[1] >= positions &&
+  return IsCpu(t.device) && t.ndim == int32_t(2 + axes.size()) && t.shape[0] == batch && t.shape[1] >= positions &&
          std::equal(axes.begin(), axes.end(), t.shape + 2);
 }
 // True if several elements share memory.
@@ -182,7 +180,7 @@ Status Program::CheckArguments(const RunArguments& a) const {
 
 Status Program::CheckInput(const RunArguments& a, size_t i) const {
   const lz_tensor& t = a.inputs[i];
-  if (t.ndim < 0 || (t.ndim <= kMaxRank && OnCpu(t))) return {};
+  if (t.ndim < 0 || (t.ndim <= kMaxRank && IsCpu(t.device))) return {};
   return WrongProgram("input " + std::to_string(i), "a tensor of at most 8 axes on the CPU",
                       t.ndim > kMaxRank ? std::to_string(t.ndim) + " axes" : Text(t));
 }

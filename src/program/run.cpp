@@ -17,8 +17,6 @@ namespace {
 using Kind = ProgramValue::Kind;
 constexpr uintptr_t kAlignmentMask = 127;  // the bits of an address that facts depend on
 
-int64_t ItemSize(const lz_tensor& t) { return int64_t{t.dtype.bits} * t.dtype.lanes / 8; }
-
 // True if the tensors have the same facts.
 bool SameFacts(const lz_tensor& from, const lz_tensor& to) {
   if (from.ndim != to.ndim) return false;

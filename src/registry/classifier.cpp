@@ -20,6 +20,7 @@ bool Holds(Rel rel, int64_t value, int64_t operand, std::span<const int64_t> set
     case Rel::kInMask: return value >= 0 && value < 63 && (operand >> value & 1);
     case Rel::kInSet: return std::find(set.begin(), set.end(), value) != set.end();
     case Rel::kHasBits: return (value & operand) == operand;
+    case Rel::kLacksBits: return (value & operand) == 0;
   }
   return false;
 }
@@ -49,6 +50,10 @@ void Classifier::Add(const Operation& op, const Row& row) {
     if (v > kMin32 && v <= kMax32) cuts.push_back(int32_t(v));
   };
   const auto point = [&](int64_t v) { cut(v), cut(v + 1); };
+  if (row.fact >= 0) {  // any value of the choice may be the policy's
+    for (int64_t v = 0; !ChoiceName(field.choices, v).empty(); ++v) point(v);
+    return;
+  }
   switch (row.rel) {
     case Rel::kEq:
     case Rel::kNe: point(row.operand); break;
@@ -65,7 +70,8 @@ void Classifier::Add(const Operation& op, const Row& row) {
       }
       break;
     case Rel::kMultipleOf:
-    case Rel::kHasBits: break;  // made predicates when the row was resolved
+    case Rel::kHasBits:
+    case Rel::kLacksBits: break;  // made predicates when the row was resolved
   }
 }
 

@@ -13,13 +13,16 @@
 
 namespace lz {
 
-// A rule that no slot can represent: an expression of axes, or a divisibility. Its truth is one bit of the
-// predicate slots.
+// A rule that no slot can represent: an expression of axes, a divisibility, or a comparison with a fact of the device.
+// Its truth is one bit of the predicate slots.
 struct Predicate {
   Expression expression;
   Rel rel;
   int64_t operand;
   std::vector<int64_t> set;
+  int16_t fact = -1;  // as Row::fact, of the device
+
+  bool is_free() const { return expression.text().empty(); }  // no row refers to it
 };
 
 // One rule, resolved: `field` of the operation, or a predicate if predicate >= 0.
@@ -31,6 +34,7 @@ struct Row {
   ReasonCode code = ReasonCode::kConstraintFailed;
   int64_t operand = 0;
   std::vector<int64_t> set;
+  int16_t fact = -1;              // the field of the device or the policy that replaces `operand`, or -1
   int16_t contiguous_input = -1;  // holds after a contiguous copy of this input
 };
 

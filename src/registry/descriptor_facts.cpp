@@ -28,21 +28,20 @@ constexpr auto kRelations = std::to_array<std::pair<std::string_view, Rel>>({
     {"has", Rel::kHasBits},
 });
 
-// The values of a choice parameter, "silu|gelu"; empty if `field` is null or an expression.
-std::string_view ChoicesOf(const Operation& op, const Field* field) {
-  return field && field->type == FieldType::kChoice ? op.contract().params[size_t(field->param)].choices
-                                                    : std::string_view();
+// The values of a choice, "silu|gelu"; empty if `field` is null or another field.
+std::string_view ChoicesOf(const Field* field) {
+  return field && field->type == FieldType::kChoice ? field->choices : std::string_view();
 }
 
 // The number that the field has for the name of one of its values; -1 if there is no such name.
-int64_t NamedValue(const Operation& op, const Field& field, std::string_view name) {
+int64_t NamedValue(const Field& field, std::string_view name) {
   const auto bits = [](int64_t value) { return value ? value : -1; };
   switch (field.type) {
     case FieldType::kDType: {
       const DType dtype = DTypeFromName(name);
       return dtype == DType::kUnknown ? -1 : int64_t(dtype);
     }
-    case FieldType::kChoice: return ChoiceIndex(ChoicesOf(op, &field), name);
+    case FieldType::kChoice: return ChoiceIndex(field.choices, name);
     case FieldType::kGeneration: return GenerationFromName(name);
     case FieldType::kIsa: return bits(IsaFromName(name));
     case FieldType::kInstructionSets: return bits(InstructionSetFromName(name));
@@ -50,7 +49,9 @@ int64_t NamedValue(const Operation& op, const Field& field, std::string_view nam
       const auto at = std::find(kPlatformNames.begin(), kPlatformNames.end(), name);
       return at == kPlatformNames.end() ? -1 : at - kPlatformNames.begin();
     }
-    case FieldType::kBool: return -1;
+    case FieldType::kBool:
+    case FieldType::kNumerics:
+    case FieldType::kAllowed: return -1;
     case FieldType::kNumber: break;
   }
   return field.name == "device.driver_version" || field.name == "device.cuda_version" ? VersionNumber(name) : -1;
@@ -59,6 +60,12 @@ int64_t NamedValue(const Operation& op, const Field& field, std::string_view nam
 // True if the field's values are bits or few, so that sets of them are masks.
 bool IsMaskField(const Field& field) {
   return field.type == FieldType::kDType || field.type == FieldType::kGeneration || field.type == FieldType::kPlatform;
+}
+
+// null, false, 0, "" and empty lists and objects mean the same as an absent fact.
+bool IsEmptyValue(const json& value) {
+  return value.is_null() || (value.is_boolean() && !value.get<bool>()) || (value.is_number() && value == 0) ||
+         (value.is_string() && value.get_ref<const std::string&>().empty()) || (value.is_structured() && value.empty());
 }
 
 }  // namespace
@@ -222,11 +229,45 @@ Status KernelReader::Grid() {
   return {};
 }
 
+// {"is_tp_invariant": true, "reduction_order": "tree", "uses_tbik": true, "max_tp_size": 8}
+Status KernelReader::Tp() {
+  const auto at = kernel_.find("tp_invariance");
+  if (at == kernel_.end() || IsEmptyValue(*at)) return {};
+  if (!at->is_object()) return Bad("tp_invariance", "an object", *at);
+  TpInvariance& tp = out_->spec.tp;
+  bool uses_tree = false;
+  for (const auto& [key, value] : at->items()) {
+    const std::string place = "tp_invariance." + key;
+    if (key == "is_tp_invariant" || key == "uses_tbik") {
+      if (!value.is_boolean()) return Bad(place, "true or false", value);
+      (key == "uses_tbik" ? uses_tree : tp.is_tp_invariant) = value.get<bool>();
+    } else if (key == "reduction_order") {
+      const auto* name = value.get_ptr<const std::string*>();
+      const int64_t order = !name ? -1 : *name == "arbitrary" ? 0 : ChoiceIndex(kReductionOrders, *name);
+      if (order < 0 || (order == 0 && *name != "arbitrary")) {
+        return Bad(place, "arbitrary, canonical, tree or ring", value);
+      }
+      tp.reduction_order = ReductionOrder(order);
+    } else if (key == "max_tp_size") {
+      const bool fits = value.is_number_unsigned() && value.get<uint64_t>() - 1 < kMaxTpSize;
+      if (!fits && !value.is_null()) return Bad(place, "a whole number from 1 to " + std::to_string(kMaxTpSize), value);
+      tp.max_tp_size = fits ? value.get<int32_t>() : 0;
+    } else {
+      return Bad(place, "is_tp_invariant, reduction_order, uses_tbik or max_tp_size", key);
+    }
+  }
+  // Tree-based invariant kernels add in the order of a tree that the ranks continue.
+  if (uses_tree && (!tp.is_tp_invariant || tp.reduction_order != ReductionOrder::kTree)) {
+    return Bad("tp_invariance", "is_tp_invariant: true and reduction_order: tree next to uses_tbik: true", *at);
+  }
+  return {};
+}
+
 Status KernelReader::Operand(const json& value, const std::string& place, const Field* field, int64_t* out) const {
-  const std::string_view choices = ChoicesOf(*operation_.op, field);
+  const std::string_view choices = ChoicesOf(field);
   const auto* text = value.get_ptr<const std::string*>();
   if (text) {
-    *out = field ? NamedValue(*operation_.op, *field, *text) : -1;
+    *out = field ? NamedValue(*field, *text) : -1;
     if (*out >= 0) return {};
   }
   // The numbers of choices are internal to the contract.
@@ -245,6 +286,15 @@ Status KernelReader::Operand(const json& value, const std::string& place, const 
 // Reads `operand` or `set` of a constraint row, depending on the relation.
 Status KernelReader::ConstraintValues(const json& row, const std::string& place, Constraint* c) {
   const std::string relation(RelText(c->rel));
+  if (const auto fact = row.find("fact"); fact != row.end()) {
+    const auto* name = fact->get_ptr<const std::string*>();
+    if (!name || name->empty() || row.contains("operand") || row.contains("set")) {
+      return DescriptorError(place, "`fact` alone: the name of a fact of the device or the policy", JsonText(row));
+    }
+    const auto names = FieldsNamed(*name);
+    c->fact = names.empty() ? storage_->Keep(*name) : names.front();
+    return {};
+  }
   const bool is_set = c->rel == Rel::kInSet;
   if (row.contains(is_set ? "operand" : "set") || !row.contains(is_set ? "set" : "operand")) {
     return DescriptorError(place, is_set ? "`set` next to \"in\"" : "`operand` next to \"" + relation + "\"",
@@ -289,7 +339,7 @@ std::vector<std::string_view> KernelReader::FieldsNamed(const std::string& name)
 }
 
 Status KernelReader::ReadConstraint(const json& row, const std::string& place, std::vector<Constraint>* to) {
-  constexpr auto kRowKeys = std::to_array<std::string_view>({"field", "relation", "operand", "set", "code"});
+  constexpr auto kRowKeys = std::to_array<std::string_view>({"field", "relation", "operand", "set", "fact", "code"});
   if (!row.is_object()) return DescriptorError(place, "an object", JsonText(row));
   for (const auto& [key, value] : row.items()) {
     if (std::find(kRowKeys.begin(), kRowKeys.end(), key) == kRowKeys.end()) {
@@ -379,12 +429,6 @@ Status KernelReader::Requirements() {
     out_->requirements.push_back(&storage_->requirements.emplace_back(std::move(requirement)));
   }
   return {};
-}
-
-// null, false, 0, "" and empty lists and objects mean the same as an absent fact.
-bool IsEmptyValue(const json& value) {
-  return value.is_null() || (value.is_boolean() && !value.get<bool>()) || (value.is_number() && value == 0) ||
-         (value.is_string() && value.get_ref<const std::string&>().empty()) || (value.is_structured() && value.empty());
 }
 
 Status KernelReader::Unsupported() {

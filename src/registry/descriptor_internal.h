@@ -84,6 +84,7 @@ class KernelReader {
   Status Memory();
   Status Behaviour();
   Status Grid();
+  Status Tp();
   Status Constraints();
   Status Preferences();
   Status ReadPreference(const json& value, const std::string& place, Preference* out);

@@ -98,12 +98,12 @@ Status KernelReader::Read(DescribedKernel* out) {
   out_ = out;
   using Step = Status (KernelReader::*)();
   constexpr auto kSteps = std::to_array<Step>({
-      &KernelReader::Unsupported, &KernelReader::Identity,     &KernelReader::Dtypes,        &KernelReader::DtypeFlags,
-      &KernelReader::Layouts,     &KernelReader::Sm,           &KernelReader::Generation,    &KernelReader::Versions,
-      &KernelReader::HeadDims,    &KernelReader::Lengths,      &KernelReader::Gqa,           &KernelReader::Arguments,
-      &KernelReader::MaskTypes,   &KernelReader::QuantScales,  &KernelReader::PackedWeights, &KernelReader::KvCache,
-      &KernelReader::Memory,      &KernelReader::Behaviour,    &KernelReader::Grid,          &KernelReader::Constraints,
-      &KernelReader::Preferences, &KernelReader::Requirements, &KernelReader::Workspace,
+      &KernelReader::Unsupported, &KernelReader::Identity,    &KernelReader::Dtypes,        &KernelReader::DtypeFlags,
+      &KernelReader::Layouts,     &KernelReader::Sm,          &KernelReader::Generation,    &KernelReader::Versions,
+      &KernelReader::HeadDims,    &KernelReader::Lengths,     &KernelReader::Gqa,           &KernelReader::Arguments,
+      &KernelReader::MaskTypes,   &KernelReader::QuantScales, &KernelReader::PackedWeights, &KernelReader::KvCache,
+      &KernelReader::Memory,      &KernelReader::Behaviour,   &KernelReader::Grid,          &KernelReader::Tp,
+      &KernelReader::Constraints, &KernelReader::Preferences, &KernelReader::Requirements,  &KernelReader::Workspace,
   });
   for (Step step : kSteps) LZ_RETURN_IF_ERROR((this->*step)());
   out->spec.constraints = storage_->rows.emplace_back(std::move(rows_));

@@ -6,6 +6,7 @@
 #include "platform/device.h"
 #include "registry/descriptor_internal.h"
 #include "registry/expression.h"
+#include "registry/implied_rows.h"
 
 namespace lz {
 namespace {
@@ -25,15 +26,6 @@ Result<DTypeMask> MaskOf(const std::vector<std::string>& names) {
   return mask;
 }
 
-// Names of the quantized formats in the order of the field "format"; empty: the operation has none.
-std::string_view FormatsOf(const Operation& op) {
-  if (!op.FindField("format")) return {};
-  for (std::string_view name : {"format", "dtype"}) {
-    if (const auto scalar = op.ScalarIndex(name)) return op.scalar(*scalar).choices;
-  }
-  return {};
-}
-
 // The optional tensors that hold the scales of quantized values.
 std::vector<std::string_view> ScalesOf(const Operation& op, bool optional) {
   std::vector<std::string_view> found;
@@ -41,14 +33,6 @@ std::vector<std::string_view> ScalesOf(const Operation& op, bool optional) {
     const Param& p = op.input(i);
     const bool scale = p.name == "scale" || p.name == "weight_scale" || p.name == "k_scale" || p.name == "v_scale";
     if (scale && (p.optional || !optional)) found.push_back(p.name);
-  }
-  return found;
-}
-
-std::vector<std::string_view> CachesOf(const Operation& op) {
-  std::vector<std::string_view> found;
-  for (size_t i = 0; i < op.num_inputs(); ++i) {
-    if (op.input(i).name.ends_with("cache")) found.push_back(op.input(i).name);
   }
   return found;
 }
@@ -96,7 +80,7 @@ Status KernelReader::DtypeFlags() {
   });
   std::vector<std::string> formats;
   LZ_RETURN_IF_ERROR(Names("supported_quant_dtypes", &formats));
-  const bool has_formats = !FormatsOf(*operation_.op).empty();
+  const bool has_formats = !QuantFormatsOf(*operation_.op).empty();
   for (const Flag& flag : kFlags) {
     bool value = false, given = false;
     LZ_RETURN_IF_ERROR(Boolean(flag.key, &value, &given));
@@ -119,7 +103,7 @@ Status KernelReader::DtypeFlags() {
 
 Status KernelReader::QuantFormats(const std::vector<std::string>& formats) {
   if (formats.empty()) return {};
-  const std::string_view choices = FormatsOf(*operation_.op);
+  const std::string_view choices = QuantFormatsOf(*operation_.op);
   if (choices.empty()) return NoSuchKey("supported_quant_dtypes");
   std::vector<int64_t> set;
   for (const std::string& name : formats) {
@@ -257,6 +241,15 @@ Status KernelReader::KvCache() {
       MaskRow(storage_->Keep(std::string(cache) + ".dtype"), int64_t(*mask), ReasonCode::kKvCacheDtypeMismatch);
     }
   }
+  names.clear();
+  LZ_RETURN_IF_ERROR(Names("supports_kv_strategies", &names));
+  int64_t strategies = names.empty() ? 0 : 1;  // a policy may name none
+  for (const std::string& name : names) {
+    const int64_t strategy = ChoiceIndex(kKvStrategies, name);
+    if (strategy < 1) return Bad("supports_kv_strategies", "some of contiguous, paged", name);
+    strategies |= int64_t{1} << strategy;
+  }
+  if (strategies != 0) MaskRow("policy.kv_cache.strategy", strategies, ReasonCode::kKvStrategyUnsupported);
   names.clear();
   LZ_RETURN_IF_ERROR(Names("supports_kv_cache_layouts", &names));
   if (names.empty()) return {};

@@ -5,6 +5,63 @@
 #include "registry/registry.h"
 
 namespace lz {
+namespace {
+
+// Rows on the facts of the policy. References are what runs where no other kernel is admissible, so the promises that
+// only kernels make do not concern them.
+void AddPolicyRows(const Operation& op, const KernelSpec& spec, std::deque<std::string>* names,
+                   std::vector<Constraint>* rows) {
+  const auto add = [&](PolicyField field, Rel rel, int64_t operand, ReasonCode code) {
+    rows->push_back({names->emplace_back(PolicyFieldName(field)), rel, operand, {}, code});
+  };
+  const auto add_allowed = [&](std::string field, PolicyField fact, ReasonCode code) {
+    rows->push_back({.field = names->emplace_back(std::move(field)),
+                     .rel = Rel::kInMask,
+                     .code = code,
+                     .fact = names->emplace_back(PolicyFieldName(fact))});
+  };
+  if (!spec.reference) {
+    if (!spec.tp.is_tp_invariant) add(PolicyField::kTpInvariant, Rel::kEq, 0, ReasonCode::kTpInvarianceRequired);
+    const int64_t orders = 1 | int64_t{1} << int(spec.tp.reduction_order);  // "any" among them
+    add(PolicyField::kReductionOrder, Rel::kInMask, orders, ReasonCode::kReductionOrderMismatch);
+    if (spec.tp.max_tp_size > 0) {
+      add(PolicyField::kTpSize, Rel::kLe, spec.tp.max_tp_size, ReasonCode::kTpSizeExceeded);
+    }
+  }
+  for (const std::string_view cache : CachesOf(op)) {
+    add_allowed(std::string(cache) + ".dtype", PolicyField::kKvDtypes, ReasonCode::kKvCacheDtypeMismatch);
+  }
+  if (HasCacheLayouts(op)) add_allowed("layout", PolicyField::kKvLayout, ReasonCode::kKvCacheLayoutMismatch);
+  if (!QuantFormatsOf(op).empty()) {
+    add_allowed("format", PolicyField::kQuantFormats, ReasonCode::kQuantFormatUnsupported);
+  }
+  const auto classes = op.contract().numerics_classes;
+  const auto own = std::ranges::find(classes, spec.numerics);
+  if (own != classes.end()) {
+    add(PolicyField::kForbidNumerics, Rel::kLacksBits, int64_t{1} << (own - classes.begin()),
+        ReasonCode::kPolicyDenied);
+  }
+}
+
+}  // namespace
+
+std::string_view QuantFormatsOf(const Operation& op) {
+  if (!op.FindField("format")) return {};
+  for (std::string_view name : {"format", "dtype"}) {
+    if (const auto scalar = op.ScalarIndex(name)) return op.scalar(*scalar).choices;
+  }
+  return {};
+}
+
+std::vector<std::string_view> CachesOf(const Operation& op) {
+  std::vector<std::string_view> found;
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    if (op.input(i).name.ends_with("cache")) found.push_back(op.input(i).name);
+  }
+  return found;
+}
+
+bool HasCacheLayouts(const Operation& op) { return !CachesOf(op).empty() && !op.layout_names().empty(); }
 
 std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec, std::deque<std::string>* names) {
   std::vector<Constraint> rows;
@@ -58,6 +115,7 @@ std::vector<Constraint> ImpliedRows(const Operation& op, const KernelSpec& spec,
   if (!spec.deterministic) {
     rows.push_back({"policy.deterministic", Rel::kEq, 0, {}, ReasonCode::kNonDeterministic});
   }
+  AddPolicyRows(op, spec, names, &rows);
   return rows;
 }
 

@@ -51,6 +51,8 @@ bool IsName(std::string_view s) {
 
 }  // namespace
 
+std::string PolicyFieldName(PolicyField field) { return "policy." + std::string(kPolicyFields[size_t(field)].name); }
+
 Result<std::unique_ptr<Operation>> Operation::Compile(const Contract& contract) {
   std::unique_ptr<Operation> op(new Operation(contract));
   LZ_RETURN_IF_ERROR(op->CompileParams());
@@ -244,11 +246,12 @@ Status Operation::AssignSlots() {
               .type = type,
               .slot = uint8_t(i)});
   }
-  for (size_t i = 0; i < kPolicyFieldNames.size(); ++i) {
-    AddField({.name = "policy." + std::string(kPolicyFieldNames[i]),
+  for (size_t i = 0; i < kPolicyFields.size(); ++i) {
+    AddField({.name = PolicyFieldName(PolicyField(i)),
               .home = FieldHome::kPolicy,
-              .type = FieldType::kBool,
-              .slot = uint8_t(i)});
+              .type = kPolicyFields[i].type,
+              .slot = uint8_t(i),
+              .choices = kPolicyFields[i].choices});
   }
 
   size_t slot = kFirstTensorSlot;
@@ -290,6 +293,7 @@ Status Operation::AssignSlots() {
                                                                  // names too
       field.type = FieldType::kChoice;
       field.param = int16_t(scalars_[*choice]);
+      field.choices = scalar(*choice).choices;
     }
     AddField(std::move(field));
   }
@@ -314,7 +318,8 @@ Status Operation::AssignSlots() {
                 .slot = kSlotScalars,
                 .shift = uint8_t(bit),
                 .mask = int32_t(((1u << width) - 1) << bit),
-                .param = int16_t(scalars_[i])});
+                .param = int16_t(scalars_[i]),
+                .choices = p.choices});
       bit += unsigned(width);
     } else if (p.kind == ParamKind::kInt && p.folds.empty()) {  // an axis has that number already
       int_scalar_slots_.emplace_back(uint8_t(i), uint8_t(slot));

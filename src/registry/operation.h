@@ -18,6 +18,7 @@
 #include "core/contract.h"
 #include "core/limits.h"
 #include "registry/expression.h"
+#include "registry/field.h"
 
 namespace lz {
 
@@ -52,23 +53,6 @@ enum TensorBit : int32_t {
   kTensorCast = 1 << 17,  // the plan casts it: every other bit describes the result
   kTensorOneElement = 1 << 18,
   kTensorColumnsDense = 1 << 19,  // the last axis but one is dense: a column-major matrix
-};
-
-enum class FieldHome : uint8_t { kSlot, kDevice, kPolicy };
-enum class FieldType : uint8_t { kNumber, kBool, kDType, kChoice, kPlatform, kGeneration, kIsa, kInstructionSets };
-enum class PolicyField : uint8_t { kDeterministic, kStrictMode, kAllowAdaptation, kCount };
-inline constexpr std::array<std::string_view, size_t(PolicyField::kCount)> kPolicyFieldNames = {
-    "deterministic", "strict_mode", "allow_adaptation"};
-
-// Where the value of a named field is stored.
-struct Field {
-  std::string name;
-  FieldHome home = FieldHome::kSlot;
-  FieldType type = FieldType::kNumber;
-  uint8_t slot = 0;    // fact slot, DeviceField or PolicyField
-  uint8_t shift = 0;   // position within an exact slot
-  int32_t mask = -1;   // applied before the shift; -1: the whole signed slot (a range)
-  int16_t param = -1;  // the parameter whose choices name the values
 };
 
 // One axis of a tensor parameter or output.

@@ -1,7 +1,6 @@
 #include "registry/registry.h"
 
 #include <algorithm>
-#include <limits>
 #include <set>
 
 #include "base/library_file.h"
@@ -25,52 +24,24 @@ Status Refuse(std::string_view kernel, std::string wanted, std::string got, std:
 }
 
 bool Same(const Row& a, const Row& b) {
-  return a.field_name == b.field_name && a.rel == b.rel && a.operand == b.operand && a.set == b.set;
+  return a.field_name == b.field_name && a.rel == b.rel && a.operand == b.operand && a.set == b.set && a.fact == b.fact;
 }
 
 }  // namespace
 
-ReasonCode DefaultCode(const Operation& op, std::string_view name, Rel rel) {
-  const bool below = rel == Rel::kGe || rel == Rel::kGt || rel == Rel::kHasBits || rel == Rel::kEq ||
-                     rel == Rel::kInMask || rel == Rel::kInSet;
-  const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
-  if (name.starts_with("device.")) {
-    for (const DeviceFieldInfo& info : kDeviceFields) {
-      if (name.substr(7) == info.name) return below ? info.below : info.above;
+// Calls `each` for every row that splits the classes of an operation.
+template <class Each>
+void Registry::ForEachRow(const Building& b, Each&& each) {
+  const auto all = [&](const std::vector<Row>& rows) { std::ranges::for_each(rows, each); };
+  std::ranges::for_each(b.variant_conditions, all);
+  for (const auto& kernels : b.kernels) {
+    for (const KernelEntry* k : kernels) {
+      all(k->rows);
+      for (const ResolvedPreference& p : k->preferences) all(p.when);
     }
   }
-  if (name == "d_qk" || name == "d_v" || name == "head_dim" || name == "d") {
-    return rel == Rel::kMultipleOf              ? ReasonCode::kHeadDimAlignment
-           : rel == Rel::kLe || rel == Rel::kLt ? ReasonCode::kHeadDimTooLarge
-                                                : ReasonCode::kHeadDimInvalid;
-  }
-  if (name == "s_q" || name == "s_kv") {
-    return rel == Rel::kLe || rel == Rel::kLt ? ReasonCode::kSeqTooLong : ReasonCode::kShapeUnsupported;
-  }
-  if (name == "group" && op.ResolveVariable("h_kv")) {
-    return rel == Rel::kEq || rel == Rel::kLe ? ReasonCode::kGqaUnsupported : ReasonCode::kGqaHeadsMismatch;
-  }
-  if (name == "requires_grad") return ReasonCode::kGradUnsupported;
-  if (name == "capturing") return ReasonCode::kCudaGraphUnsafe;
-  if (name == "layout") return ReasonCode::kLayoutUnsupported;
-  if (name == "policy.deterministic") return ReasonCode::kNonDeterministic;
-  if (ends("dtype")) return ReasonCode::kDtypeUnsupported;
-  if (ends(".contiguous")) return ReasonCode::kNotContiguous;
-  if (ends(".last_dim_stride1")) return ReasonCode::kStrideLastDim;
-  if (ends(".columns_dense")) return ReasonCode::kLayoutUnsupported;
-  if (ends(".alignment")) return ReasonCode::kAlignment;
-  if (name.starts_with("attn_mask.")) return ReasonCode::kAttnMaskUnsupported;
-  if (name.starts_with("dropout_p")) return ReasonCode::kDropoutUnsupported;
-  if (name.starts_with("scale.") || name.starts_with("sm_scale.")) return ReasonCode::kScaleUnsupported;
-  if (ends(".given")) return ReasonCode::kArgumentUnsupported;
-  if (ends(".broadcast") || ends(".ndim")) return ReasonCode::kLayoutUnsupported;
-  if (ends(".one_element")) return ReasonCode::kShapeUnsupported;
-  if (op.ScalarIndex(name)) return ReasonCode::kArgumentUnsupported;
-  if (op.ResolveVariable(name)) return ReasonCode::kShapeUnsupported;
-  for (const DerivedFact& fact : op.contract().derived) {
-    if (fact.name == name) return ReasonCode::kShapeUnsupported;
-  }
-  return ReasonCode::kConstraintFailed;
+  for (const HeldRow& held : b.held) each(held.row);
+  all(b.measured);
 }
 
 Registry::Registry(Libraries libraries) : libraries_(std::move(libraries)) {
@@ -142,61 +113,6 @@ int Registry::VariantIndex(const Operation& op, std::string_view id) {
   return -1;
 }
 
-Result<Row> Registry::Resolve(const Operation& op, const Constraint& c, std::vector<Predicate>* predicates) {
-  Row row;
-  row.field_name = std::string(c.field);
-  row.rel = c.rel;
-  row.operand = c.operand;
-  row.set.assign(c.set.begin(), c.set.end());
-  row.code = c.code == ReasonCode::kAuto ? DefaultCode(op, c.field, c.rel) : c.code;
-  if (c.field.ends_with(".contiguous") || c.field.ends_with(".last_dim_stride1")) {
-    const auto input = op.InputIndex(c.field.substr(0, c.field.rfind('.')));
-    // A write in place would go to the copy.
-    if (input && !op.input(*input).mutated) row.contiguous_input = int16_t(*input);
-  }
-  const std::optional<uint16_t> field = op.FindField(c.field);
-  const auto fits = [](int64_t v) {
-    return v > std::numeric_limits<int32_t>::min() && v < std::numeric_limits<int32_t>::max();
-  };
-  if (field) {
-    row.field = *field;
-    const Field& f = op.fields()[*field];
-    const bool range = f.home == FieldHome::kSlot && f.mask == -1;
-    const bool awkward = c.rel == Rel::kMultipleOf || c.rel == Rel::kHasBits || !fits(c.operand) ||
-                         std::any_of(row.set.begin(), row.set.end(), [&](int64_t v) { return !fits(v); });
-    if (!range || !awkward) return row;
-  }
-  // No slot represents it, so its truth becomes one bit.
-  auto expression = Expression::Parse(c.field, [&](std::string_view n) -> std::optional<int> {
-    if (auto v = op.ResolveVariable(n)) return v;
-    for (size_t i = 0; i < op.contract().derived.size(); ++i) {
-      if (op.contract().derived[i].name == n) return int(kMaxAxes + kMaxScalars + i);
-    }
-    return std::nullopt;
-  });
-  if (!expression.ok()) {
-    return Status(StatusCode::kConfig,
-                  {.field = std::string(c.field),
-                   .wanted = "a field of " + std::string(op.name()) + " or an expression of its axes",
-                   .got = "'" + std::string(c.field) + "'",
-                   .fix = "see the fields in the operation's page"});
-  }
-  for (size_t i = 0; i < predicates->size(); ++i) {
-    const Predicate& p = (*predicates)[i];
-    if (p.expression.text() == c.field && p.rel == c.rel && p.operand == c.operand && p.set == row.set) {
-      row.predicate = int16_t(i);
-      return row;
-    }
-  }
-  if (predicates->size() == 64) {
-    return Status(StatusCode::kConfig,
-                  {.field = std::string(c.field), .wanted = "at most 64 predicates in an operation"});
-  }
-  row.predicate = int16_t(predicates->size());
-  predicates->push_back({std::move(*expression), c.rel, c.operand, row.set});
-  return row;
-}
-
 Status Registry::Prepare(const Registration& r, KernelEntry* entry, std::vector<Predicate>* predicates) {
   const KernelSpec& spec = *r.spec;
   entry->op = Find(spec.operation);
@@ -264,7 +180,7 @@ Status Registry::Register(std::span<const Registration> kernels) {
   std::lock_guard lock(mutex_);
   std::vector<KernelEntry> prepared;
   std::vector<std::vector<Predicate>> predicates;
-  for (const Building& b : building_) predicates.push_back(b.predicates);
+  for (const Building& b : building_) predicates.push_back(LivePredicates(b));
   for (const Registration& r : kernels) {
     KernelEntry entry;
     const Operation* op = Find(r.spec->operation);
@@ -326,30 +242,59 @@ Result<std::vector<Row>> Registry::ResolveAll(const Operation& op, std::span<con
   return rows;
 }
 
-Result<std::vector<Row>> Registry::AddThresholds(const Operation& op, std::span<const Constraint> conditions) {
+std::vector<Predicate> Registry::LivePredicates(const Building& b) {
+  uint64_t live = 0;
+  const auto mark = [&](const Row& row) {
+    if (row.predicate >= 0) live |= uint64_t{1} << row.predicate;
+  };
+  ForEachRow(b, mark);
+  std::vector<Predicate> predicates = b.predicates;
+  for (size_t i = 0; i < predicates.size(); ++i) {
+    if (!(live >> i & 1)) predicates[i] = {};
+  }
+  return predicates;
+}
+
+Result<Registry::Thresholds> Registry::AddThresholds(const Operation& op, std::span<const Constraint> conditions) {
   std::lock_guard lock(mutex_);
   Building& b = building_[op.index()];
-  std::vector<Predicate> predicates = b.predicates;
+  std::vector<Predicate> predicates = LivePredicates(b);
   auto rows = ResolveAll(op, conditions, &predicates);
-  if (!rows.ok()) return rows;
+  if (!rows.ok()) return rows.TakeStatus();
   bool changed = false;
   for (const Row& row : *rows) {
-    if (std::ranges::any_of(b.watched, [&](const Row& w) { return Same(w, row); })) continue;
-    b.watched.push_back(row);
-    changed = true;
+    const auto known = std::ranges::find_if(b.held, [&](const HeldRow& h) { return Same(h.row, row); });
+    changed |= known == b.held.end();
+    if (known == b.held.end()) {
+      b.held.push_back({row, 1});
+    } else {
+      ++known->holders;
+    }
   }
   if (changed) {
     b.predicates = std::move(predicates);
     PublishState(op);
   }
-  return rows;
+  return Thresholds(new std::vector<Row>(std::move(*rows)), [this, &op](const std::vector<Row>* held) {
+    Release(op, *held);
+    delete held;
+  });
 }
 
-Status Registry::WatchMeasured(const Watches& watches) {
+void Registry::Release(const Operation& op, const std::vector<Row>& rows) {
+  std::lock_guard lock(mutex_);
+  Building& b = building_[op.index()];
+  for (const Row& row : rows) {
+    --std::ranges::find_if(b.held, [&](const HeldRow& h) { return Same(h.row, row); })->holders;
+  }
+  if (size_t(std::ranges::count_if(b.held, IsIdle)) > kMaxIdleRows) PublishState(op);
+}
+
+Status Registry::ReplaceMeasured(const MeasuredConditions& measured) {
   std::lock_guard lock(mutex_);
   std::vector<std::vector<Row>> all(building_.size());
-  for (const auto& [op, conditions] : watches) {
-    std::vector<Predicate> predicates = building_[op->index()].predicates;
+  for (const auto& [op, conditions] : measured) {
+    std::vector<Predicate> predicates = LivePredicates(building_[op->index()]);
     auto rows = ResolveAll(*op, conditions, &predicates);
     if (!rows.ok()) return rows.TakeStatus();
     // Axes and options are fields. A predicate would stay for the life of the process.
@@ -397,25 +342,13 @@ std::vector<std::string> Registry::Adapters(const Backend& backend) const {
 
 void Registry::PublishState(const Operation& op) {
   Building& b = building_[op.index()];
+  std::erase_if(b.held, IsIdle);
   auto made = std::make_unique<OperationState>(op, ++generation_);
   OperationState& state = *made;
   state.predicates = b.predicates;
   state.variant_conditions = b.variant_conditions;
   state.kernels = b.kernels;
-  for (const auto& rows : b.variant_conditions) {
-    for (const Row& row : rows) state.classifier.Add(op, row);
-  }
-  for (const auto& kernels : b.kernels) {
-    for (const KernelEntry* k : kernels) {
-      for (const Row& row : k->rows) state.classifier.Add(op, row);
-      for (const ResolvedPreference& p : k->preferences) {
-        for (const Row& row : p.when) state.classifier.Add(op, row);
-      }
-    }
-  }
-  for (const auto* watched : {&b.watched, &b.measured}) {
-    for (const Row& row : *watched) state.classifier.Add(op, row);
-  }
+  ForEachRow(b, [&](const Row& row) { state.classifier.Add(op, row); });
   state.classifier.Finish();
   op.Publish(&state);
   const OperationState* old = std::exchange(b.state, std::move(made)).release();

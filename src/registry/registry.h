@@ -113,13 +113,14 @@ class Registry {
   // Removes every kernel of this adapter: no later selection finds it, and its ids are free again. Entries stay,
   // because plans hold them. Returns how many there were.
   size_t Remove(std::string_view adapter);
-  // Adds conditions of a policy to the classes, for the life of the process. Returns them resolved; refuses an
-  // unknown field.
-  Result<std::vector<Row>> AddThresholds(const Operation& op, std::span<const Constraint> conditions);
+  // Adds conditions to the classes for as long as somebody holds the result, which is the resolved conditions. Refuses
+  // an unknown field. The result must not outlive the registry.
+  using Thresholds = std::shared_ptr<const std::vector<Row>>;
+  Result<Thresholds> AddThresholds(const Operation& op, std::span<const Constraint> conditions);
   // Replaces the conditions of the previous measurements by those that the present ones need; an operation that is not
   // named has none. All or nothing.
-  using Watches = std::map<const Operation*, std::vector<Constraint>>;
-  Status WatchMeasured(const Watches& watches);
+  using MeasuredConditions = std::map<const Operation*, std::vector<Constraint>>;
+  Status ReplaceMeasured(const MeasuredConditions& conditions);
 
   // Resolves a rule of `op`; may add a predicate to `predicates`.
   static Result<Row> Resolve(const Operation& op, const Constraint& constraint, std::vector<Predicate>* predicates);
@@ -134,14 +135,29 @@ class Registry {
   const KernelEntry* kernel(uint32_t index) const;
 
  private:
+  // A condition that AddThresholds added. Those without a holder stay until the next state, so that a policy which
+  // comes and goes does not replace the classes each time, unless there are more than kMaxIdleRows.
+  struct HeldRow {
+    Row row;
+    int holders;
+  };
+  static constexpr size_t kMaxIdleRows = 32;
   struct Building {  // the mutable side of one operation; guarded by mutex_
     std::vector<Predicate> predicates;
     std::vector<std::vector<Row>> variant_conditions;
     std::vector<std::vector<const KernelEntry*>> kernels;
-    std::vector<Row> watched;   // from policies
+    std::vector<HeldRow> held;  // from policies
     std::vector<Row> measured;  // from measurements
     std::unique_ptr<const OperationState> state;
   };
+  static bool IsIdle(const HeldRow& held) { return held.holders == 0; }
+  void Release(const Operation& op, const std::vector<Row>& rows);
+  // The predicates of an operation; those that no row refers to are free.
+  static std::vector<Predicate> LivePredicates(const Building& building);
+  template <class Each>
+  static void ForEachRow(const Building& building, Each&& each);
+  static Result<Row> ResolvePredicate(const Operation& op, const Constraint& c, Row row,
+                                      std::vector<Predicate>* predicates);
   static Result<std::vector<Row>> ResolveAll(const Operation& op, std::span<const Constraint> conditions,
                                              std::vector<Predicate>* predicates);
   static Status ResolvePreferences(const KernelSpec& spec, KernelEntry* entry, std::vector<Predicate>* predicates);

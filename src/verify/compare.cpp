@@ -6,6 +6,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/tensor.h"
 #include "core/view.h"
 #include "ops/common/sampling_check.h"
 #include "verify/numerics.h"
@@ -16,11 +17,6 @@ namespace {
 constexpr double kLargestF32 = std::numeric_limits<float>::max();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-int64_t NumElements(const lz_tensor& t) {
-  int64_t n = t.ndim < 0 ? 0 : 1;
-  for (int32_t i = 0; i < t.ndim; ++i) n *= t.shape[i];
-  return n;
-}
 // |x - r|; 0 for equal infinities, NaN for NaN, infinite if only one of them is finite.
 double Distance(double x, double r) {
   if (std::isnan(r) || std::isnan(x)) return std::isnan(r) && std::isnan(x) ? 0 : kInfinity;

@@ -116,15 +116,10 @@ class Search {
     }
   }
 
-  bool HoldsFor(const Request& r, const Row& row, const Subject& s) const {
-    if (row.predicate >= 0) return r.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1;
-    return Holds(row.rel, RowValue(r, row, s.device, s.policy), row.operand, row.set);
-  }
-
   void Judge(const Request& r, int variant, Subject* s) {
     std::optional<size_t> broken;
     for (size_t i = 0; i < s->kernel->rows.size(); ++i) {
-      if (HoldsFor(r, s->kernel->rows[i], *s)) continue;
+      if (RowHolds(r, s->kernel->rows[i], {s->device, s->policy})) continue;
       if (broken) return;
       broken = i;
     }
@@ -137,7 +132,12 @@ class Search {
     s->admitted = true;  // from an admitted request: rows about the device and the policy
     for (size_t i = 0; i < s->kernel->rows.size(); ++i) {
       const Row& row = s->kernel->rows[i];
-      if (IsHome(*s->kernel, row, FieldHome::kDevice)) {
+      if (row.fact >= 0) {
+        PolicyFacts facts = s->policy;
+        facts[op_.fields()[size_t(row.fact)].slot] = 0;
+        Confirm(r, variant, *s, i, s->device, facts);
+        s->isolated[i] = true;
+      } else if (IsHome(*s->kernel, row, FieldHome::kDevice)) {
         if (const auto facts = Satisfy<DeviceFacts>(*s->kernel, FieldHome::kDevice, &row)) {
           Confirm(r, variant, *s, i, *facts, s->policy);
           s->isolated[i] = true;
@@ -166,7 +166,7 @@ class Search {
       EXPECT_EQ(c.reasons[0].code, row.code) << s.kernel->id << ": " << row.field_name;
       EXPECT_EQ(c.reasons[0].field, row.field);
       EXPECT_EQ(c.reasons[0].row, broken);
-      EXPECT_EQ(c.reasons[0].wanted, row.operand);
+      EXPECT_EQ(c.reasons[0].wanted, RowOperand(r, row, {device_facts, policy_facts}));
       EXPECT_NE(row.code, ReasonCode::kAuto);
       EXPECT_FALSE(Info(row.code).name.empty());
       return;

@@ -14,7 +14,6 @@ namespace lz::verify {
 using namespace testing_requests;
 
 using DeviceFacts = std::array<int64_t, size_t(DeviceField::kCount)>;
-using PolicyFacts = std::array<int64_t, size_t(PolicyField::kCount)>;
 
 inline bool IsHome(const KernelEntry& k, const Row& row, FieldHome home) {
   return row.predicate < 0 && k.op->fields()[row.field].home == home;
@@ -28,10 +27,17 @@ inline std::vector<int64_t> Near(const Row& row) {
   return values;
 }
 
+// Facts of a device or a policy that restrict nothing by themselves.
+template <class FactsArray>
+FactsArray Unrestricted(const Operation& op) {
+  if constexpr (std::is_same_v<FactsArray, PolicyFacts>) return PolicyFactsOf(Policy{}, op);
+  return FactsArray{};
+}
+
 // Facts that satisfy every row of `home`, except `except`, which they break; nullopt when none were found.
 template <class FactsArray>
 std::optional<FactsArray> Satisfy(const KernelEntry& k, FieldHome home, const Row* except) {
-  FactsArray facts{};
+  FactsArray facts = Unrestricted<FactsArray>(*k.op);
   std::map<uint8_t, std::vector<const Row*>> by_field;
   for (const Row& row : k.rows) {
     if (IsHome(k, row, home)) by_field[k.op->fields()[row.field].slot].push_back(&row);
@@ -68,7 +74,7 @@ inline std::optional<Draft> DraftOf(Case& c) {
   r.device = 0;
   Draft d;
   for (size_t s = 0; s < c.scalars.size(); ++s) d.scalars.push_back(c.scalars[s]);
-  if (!Bind(r).ok()) return std::nullopt;
+  if (!Bind(r, kDefaultLayoutRules).ok()) return std::nullopt;
   d.axes.assign(r.axes(), r.axes() + c.op->axes().size());
   for (size_t i = 0; i < c.tensors.size(); ++i) {
     d.given.push_back(c.tensors[i].given());

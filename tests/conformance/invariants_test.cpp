@@ -71,13 +71,9 @@ class Invariants : public testing::Test {
   }
 };
 
-bool RowHolds(const Request& r, const Row& row, const DeviceFacts& device, const PolicyFacts& policy) {
-  if (row.predicate >= 0) return r.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1;
-  return Holds(row.rel, RowValue(r, row, device, policy), row.operand, row.set);
-}
 // How many rows do not hold, and one more in another operation of the contract; 0: the kernel takes the request.
 int NumBroken(const KernelEntry& k, const Request& r, const DeviceFacts& device, const PolicyFacts& policy) {
-  const auto fails = [&](const Row& row) { return !RowHolds(r, row, device, policy); };
+  const auto fails = [&](const Row& row) { return !RowHolds(r, row, {device, policy}); };
   return int(std::ranges::count_if(k.rows, fails)) + (VariantOf(r) != int(k.variant));
 }
 

@@ -3,6 +3,7 @@
 #include "perfdb/prior.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -163,13 +164,16 @@ TEST_F(PriorTest, RecordsThatAreReplacedTakeTheirCutsWithThem) {
   const auto cuts = [&] { return op.state().classifier.num_thresholds(); };
   const int before = cuts();
   std::vector<int> seen;
-  for (int64_t i = 0; i < 300; ++i) {
+  size_t heap = 0;
+  for (int64_t i = 0; i < 11'000; ++i) {
+    if (i == 1000) heap = mallinfo2().uordblks;
     ASSERT_TRUE(
         Make({{RowOf(1, 64 + i, 1), RowOf(1, 4096 + 7 * i, 2), RowOf(100 + i, 4096, 3)}}).AddThresholds(registry).ok());
     seen.push_back(cuts());
   }
   EXPECT_GT(seen.front(), before);
   EXPECT_LE(*std::ranges::max_element(seen), seen.front() + 1);
+  EXPECT_LT(mallinfo2().uordblks, heap + (1 << 19));
   EXPECT_LE(Reclaimer::Get().num_waiting(), 2u);  // states that no reader holds are freed
   ASSERT_TRUE(Make({{}}).AddThresholds(registry).ok());
   EXPECT_EQ(cuts(), before);
@@ -177,7 +181,8 @@ TEST_F(PriorTest, RecordsThatAreReplacedTakeTheirCutsWithThem) {
 
 TEST_F(PriorTest, CutsOfPoliciesStay) {
   const Constraint rule{"hidden", Rel::kGe, 777};
-  ASSERT_TRUE(registry.AddThresholds(op, {&rule, 1}).ok());
+  const auto held = registry.AddThresholds(op, {&rule, 1});
+  ASSERT_TRUE(held.ok());
   const int with_rule = op.state().classifier.num_thresholds();
   ASSERT_TRUE(Make({{RowOf(1, 64, 1)}}).AddThresholds(registry).ok());
   EXPECT_GT(op.state().classifier.num_thresholds(), with_rule);
@@ -366,7 +371,7 @@ TEST_F(GpuPriorTest, ACaptureIsAClassOfItsOwn) {
   EXPECT_TRUE(is_watched());
   const Prior cpu = Make({{RowOf(1, 64, 1)}}), gpu(registry, groups, kGpu, 90);
   const Prior* const both[] = {&cpu, &gpu};
-  ASSERT_TRUE(Prior::Watch(registry, both).ok());
+  ASSERT_TRUE(Prior::SplitClasses(registry, both).ok());
   EXPECT_TRUE(is_watched());
   const int cuts = op.state().classifier.num_thresholds();
   ASSERT_TRUE(gpu.AddThresholds(registry).ok());

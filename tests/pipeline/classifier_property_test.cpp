@@ -52,8 +52,8 @@ std::string RandomExpression(Random& random, const Operation& op) {
 }
 
 Constraint RandomRow(Random& random, const Operation& op, Texts* texts) {
-  static constexpr Rel kAll[] = {Rel::kEq, Rel::kNe,         Rel::kGe,     Rel::kGt,    Rel::kLe,
-                                 Rel::kLt, Rel::kMultipleOf, Rel::kInMask, Rel::kInSet, Rel::kHasBits};
+  static constexpr Rel kAll[] = {Rel::kEq,         Rel::kNe,     Rel::kGe,    Rel::kGt,      Rel::kLe,       Rel::kLt,
+                                 Rel::kMultipleOf, Rel::kInMask, Rel::kInSet, Rel::kHasBits, Rel::kLacksBits};
   Constraint c;
   std::string name = op.fields()[size_t(random.Below(int64_t(op.fields().size())))].name;
   if (random.Chance(35)) {
@@ -62,6 +62,16 @@ Constraint RandomRow(Random& random, const Operation& op, Texts* texts) {
   }
   c.field = texts->names.emplace_back(std::move(name));
   c.rel = random.Of(kAll);
+  if (c.rel != Rel::kInSet && random.Chance(20)) {
+    const Field& fact = op.fields()[size_t(random.Below(int64_t(op.fields().size())))];
+    const auto field = op.FindField(c.field);
+    const bool number = !field || (op.fields()[*field].is_range() && op.fields()[*field].type != FieldType::kChoice);
+    const bool of_policy = fact.home == FieldHome::kPolicy && !number;
+    if (fact.home == FieldHome::kDevice || of_policy) {
+      c.fact = fact.name;
+      return c;
+    }
+  }
   c.operand = c.rel == Rel::kInMask ? random.Below(1 << 20) : RandomOperand(random);
   if (c.rel == Rel::kMultipleOf) c.operand = random.Chance(90) ? 1 + random.Below(64) : 0;
   if (c.rel == Rel::kInSet) {
@@ -143,11 +153,14 @@ class Soundness {
     std::vector<Constraint> watched;
     for (int64_t n = random_.Below(4); n > 0; --n) watched.push_back(RandomRow(random_, op, &texts_));
     auto rows = registry_.AddThresholds(op, watched);
-    if (rows.ok()) rows_ = std::move(*rows);
+    if (rows.ok()) rows_ = **rows, thresholds_ = std::move(*rows);
     for (const KernelEntry* k : registry_.Kernels(&op)) rows_.insert(rows_.end(), k->rows.begin(), k->rows.end());
     for (const auto& v : op.state().variant_conditions) rows_.insert(rows_.end(), v.begin(), v.end());
-    for (auto& facts : device_facts_) {
-      for (int64_t& f : facts) f = RandomOperand(random_);
+    for (Device& machine : machines_) {
+      for (int64_t& f : machine.facts) f = RandomOperand(random_);
+    }
+    for (auto& facts : policy_facts_) {
+      for (int64_t& f : facts) f = random_.Below(8);
     }
     MakeRequests(op);
     for (const auto& built : requests_) CheckTruth(built->r);
@@ -165,6 +178,8 @@ class Soundness {
       if (random_.Chance(5)) next = draft;
       auto built = Build(op, next);
       if (!built) continue;
+      built->r.machine = &machines_[size_t(built->r.device)];
+      RefreshFacts(built->r);
       draft = std::move(next);
       Facts& key = keys_.emplace_back();
       Hot().classify(op.state().classifier, built->r.facts, &key);
@@ -172,16 +187,20 @@ class Soundness {
     }
   }
   bool Truth(const Request& r, const Row& row) const {  // as filter sees it
-    if (row.predicate >= 0) return r.facts.v[kSlotPredicates0 + row.predicate / 32] >> (row.predicate % 32) & 1;
-    return Holds(row.rel, RowValue(r, row, device_facts_[size_t(r.device)], policy_facts_[size_t(r.policy)]),
-                 row.operand, row.set);
+    return RowHolds(r, row, {machines_[size_t(r.device)].facts, policy_facts_[size_t(r.policy)]});
+  }
+  int64_t FactOf(const Request& r, const Row& row) const {
+    const Field& f = r.op->fields()[size_t(row.fact)];
+    return f.home == FieldHome::kDevice ? machines_[size_t(r.device)].facts[f.slot]
+                                        : policy_facts_[size_t(r.policy)][f.slot];
   }
   void CheckTruth(const Request& r) {
     for (const Row& row : rows_) {
       const auto value = Oracle(r, row);
       if (!value) continue;
       holding += Truth(r, row);
-      ASSERT_EQ(Truth(r, row), Holds(row.rel, *value, row.operand, row.set))
+      const int64_t operand = row.fact < 0 ? row.operand : FactOf(r, row);
+      ASSERT_EQ(Truth(r, row), Holds(row.rel, *value, operand, row.set))
           << r.op->name() << ": row '" << row.field_name << " " << RelText(row.rel) << " " << row.operand
           << "' of value " << *value;
     }
@@ -221,8 +240,9 @@ class Soundness {
   std::vector<Row> rows_;
   std::vector<std::unique_ptr<BuiltRequest>> requests_;
   std::deque<Facts> keys_;
-  std::array<std::array<int64_t, size_t(DeviceField::kCount)>, 2> device_facts_{};
-  std::array<std::array<int64_t, size_t(PolicyField::kCount)>, 2> policy_facts_{{{0, 1, 0}, {1, 0, 1}}};
+  Registry::Thresholds thresholds_;
+  std::array<Device, 2> machines_;
+  std::array<PolicyFacts, 2> policy_facts_{};
 };
 
 // A failing seed alone: Soundness(seed).Run().

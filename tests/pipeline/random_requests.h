@@ -191,7 +191,8 @@ inline std::unique_ptr<BuiltRequest> Build(const Operation& op, const Draft& d) 
   built->r.layout = d.layout;
   built->r.device = d.device;
   built->r.policy = d.policy;
-  if (!Bind(built->r).ok()) return nullptr;
+  if (!Bind(built->r, kDefaultLayoutRules).ok()) return nullptr;
+  RefreshFacts(built->r);
   return built;
 }
 

@@ -58,6 +58,8 @@ std::pair<json, json> OtherValues(const PolicyKey& key) {
     case KeyType::kPath: return {"/one", "/two"};
     case KeyType::kOptionalPath: return {"/one", "/two"};
     case KeyType::kAddress: return {"9464", "[::1]:0"};
+    case KeyType::kChoice: return {ChoiceName(key.choices, 1), ChoiceName(key.choices, 2)};
+    case KeyType::kNames:
     case KeyType::kSources: return {{"one"}, {"two", "three"}};
     case KeyType::kLocks: return {{{"norm.rms", "one.norm"}}, {{"norm.rms", "two.norm"}}};
     case KeyType::kGenerations: return {{{"ampere", 3}}, {{"ampere", 4}}};

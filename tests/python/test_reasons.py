@@ -101,6 +101,13 @@ RULES = {
     "SCALE_UNSUPPORTED": Rule({"supports_scale": False}, given={"scale": 0.5}, control={"supports_scale": True}),
     "ARGUMENT_UNSUPPORTED": Rule(given={"window": 2}, control={"accepts": ["window"]}),
     "ALIGNMENT": Rule({"requires_aligned": {"query": 16}}, unaligned),
+    "TP_SIZE_EXCEEDED": Rule({"tp_invariance": {"max_tp_size": 2}}, policy={"tp": {"size": 4}}),  # proves: tp.size
+    "TP_INVARIANCE_REQUIRED": Rule(  # proves: tp.require_tp_invariant
+        policy={"tp": {"require_tp_invariant": True}}, control={"tp_invariance": {"is_tp_invariant": True}}
+    ),
+    "REDUCTION_ORDER_MISMATCH": Rule(  # proves: tp.reduction_order
+        policy={"tp": {"reduction_order": "tree"}}, control={"tp_invariance": {"reduction_order": "tree"}}
+    ),
     "POLICY_DENIED": Rule(policy={"rules": [{"deny": ["tests.rea*"]}]}, control={"kernel_id": "tests.other"}),
 }
 

@@ -275,8 +275,9 @@ TEST(SelectorRace, ClassifiersAreReplacedUnderCallers) {
   };
   std::thread a(caller), b(caller);
   for (int64_t i = 0; i < kRounds / 10; ++i) {
-    const Registry::Watches watches = {{&op, {{"hidden", Rel::kGe, 32 + i}, {"hidden", Rel::kGe, 65 + i}}}};
-    ASSERT_TRUE(selector.registry().WatchMeasured(watches).ok());
+    const Registry::MeasuredConditions conditions = {
+        {&op, {{"hidden", Rel::kGe, 32 + i}, {"hidden", Rel::kGe, 65 + i}}}};
+    ASSERT_TRUE(selector.registry().ReplaceMeasured(conditions).ok());
     selector.Invalidate(EpochKind::kPerf);
     const uint64_t seen = calls.load();
     while (calls.load() < seen + 2) std::this_thread::yield();
@@ -285,7 +286,7 @@ TEST(SelectorRace, ClassifiersAreReplacedUnderCallers) {
   a.join();
   b.join();
   EXPECT_EQ(failed, 0u);
-  ASSERT_TRUE(selector.registry().WatchMeasured({}).ok());
+  ASSERT_TRUE(selector.registry().ReplaceMeasured({}).ok());
   EXPECT_LE(Reclaimer::Get().num_waiting(), 2u);
 }
 

@@ -139,7 +139,7 @@ std::map<std::string_view, std::pair<std::string, json>> Examples() {
       {"transform_cost_hint", {"norm.rms", 12}},
       {"produces_dtype", {"norm.rms", "float32"}},
       {"supports_prepack", {"norm.rms", true}},
-      {"supports_kv_strategies", {kPaged, {"PAGED"}}},
+      {"supports_kv_strategies", {kPaged, {"paged"}}},
       {"shape_sensitive_graph_safety", {"norm.rms", true}},
       {"fuses_ops", {"norm.rms", {"posenc.rope"}}},
       {"tp_invariance", {"norm.rms", {{"max_tp_size", 2}}}},
@@ -163,8 +163,10 @@ std::string Everything(const json& facts, const std::string& operation) {
             std::to_string(s.version) + "|" + std::to_string(int(s.platform)) + "|" + std::to_string(s.dtypes) + "|" +
             std::to_string(int(s.strides)) + "|" + std::to_string(s.priority) + "|" + std::to_string(s.deterministic) +
             std::to_string(s.cuda_graph_safe) + std::to_string(s.requires_grad) + std::to_string(s.reference) + "|" +
-            std::string(s.numerics) + "|" + std::string(k.adapter) + "|" + std::string(k.workspace_bytes) + "|" +
-            std::to_string(k.transform_cost_hint) + "|" + std::to_string(k.requirements.size()) + "|";
+            std::string(s.numerics) + "|" + std::to_string(s.tp.is_tp_invariant) + std::to_string(s.tp.max_tp_size) +
+            std::to_string(int(s.tp.reduction_order)) + "|" + std::string(k.adapter) + "|" +
+            std::string(k.workspace_bytes) + "|" + std::to_string(k.transform_cost_hint) + "|" +
+            std::to_string(k.requirements.size()) + "|";
     for (std::string_view note : k.notes) text += std::string(note) + ",";
     for (std::string_view name : s.accepts) text += std::string(name) + ",";
     const auto add = [&](const Constraint& c) {
@@ -233,6 +235,32 @@ TEST(Facts, LayoutsAreRows) {
               HasSubstr("produces_layout: wanted the one layout of requires_layouts"));
   EXPECT_THAT(Refusal({{"requires_layouts", {"BSHD"}}, {"produces_layout", "BHSD"}}, kDense),
               HasSubstr("produces_layout"));
+}
+
+TEST(Facts, TensorParallelPromises) {
+  const auto refusal = [](json tp) { return Refusal({{"tp_invariance", std::move(tp)}}); };
+  EXPECT_EQ(refusal({{"is_tp_invariant", true}, {"reduction_order", "tree"}, {"uses_tbik", true}, {"max_tp_size", 8}}),
+            "accepted");
+  EXPECT_EQ(refusal({{"reduction_order", "arbitrary"}, {"max_tp_size", nullptr}}), "accepted");
+  EXPECT_THAT(refusal({{"reduction_order", "any"}}), HasSubstr("wanted arbitrary, canonical, tree or ring"));
+  EXPECT_THAT(refusal({{"max_tp_size", 0}}), HasSubstr("wanted a whole number from 1 to 65536"));
+  EXPECT_THAT(refusal({{"is_tp_invariant", 1}}), HasSubstr("wanted true or false"));
+  EXPECT_THAT(refusal({{"uses_tbik", true}}), HasSubstr("next to uses_tbik: true"));
+  EXPECT_THAT(refusal({{"size", 1}}), HasSubstr("is_tp_invariant, reduction_order, uses_tbik or max_tp_size"));
+  EXPECT_EQ(Rows({{"supports_kv_strategies", {"contiguous"}}}),
+            V{"policy.kv_cache.strategy in 3 KV_STRATEGY_UNSUPPORTED"});
+  EXPECT_THAT(Refusal({{"supports_kv_strategies", {"virtual"}}}), HasSubstr("some of contiguous, paged"));
+}
+
+TEST(Facts, RowsMayCompareWithFacts) {
+  const auto row = [](json fact) {
+    return json{{"constraints", {{{"field", "hidden"}, {"relation", "<="}, {"fact", std::move(fact)}}}}};
+  };
+  EXPECT_EQ(Refusal(row("device.l2_bytes")), "accepted");
+  EXPECT_THAT(Refusal(row(3)), HasSubstr("`fact` alone"));
+  json both = row("device.l2_bytes");
+  both["constraints"][0]["operand"] = 3;
+  EXPECT_THAT(Refusal(both), HasSubstr("`fact` alone"));
 }
 
 TEST(Facts, MasksByTheirKind) {

@@ -20,7 +20,7 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   p.sinks = attention::CudaVectorOf(t[kSinks]), p.slopes = attention::CudaVectorOf(t[kAlibiSlopes]);
   attention::SetLse(&p, t[kLse], 0, 1, -1);
   attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);
-  attention::SetPages(&p, t[kKCache], t[kVCache], t[kKScale], t[kVScale], t[kKVIndices]);
+  attention::SetPages(&p, t[kPagedKCache], t[kPagedVCache], t[kKScale], t[kVScale], t[kKVIndices]);
   attention::SetCsr(&p, t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]);
   p.shared = int32_t(args->axes[kNShared]);
   p.shared_k = attention::CudaRowsOf(t[kSharedK], -1, 0, 1), p.shared_v = attention::CudaRowsOf(t[kSharedV], -1, 0, 1);

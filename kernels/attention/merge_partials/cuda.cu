@@ -14,7 +14,7 @@ using namespace lz::ops::attention_merge_partials;
 template <class T, class Out>
 int32_t LaunchAs(const lz_kernel_args* args) {
   const lz_tensor *t = args->tensors, &out = t[kOutput], &lse = t[kLse], &sinks = t[kSinks], &sum = t[kRowSum];
-  attention::MergeProblem<T, Out> p = {.side = {attention::MergeSideOf<T>(t[kPartials], t[kLseIn])},
+  attention::MergeProblem<T, Out> p = {.side = {attention::MergeSideOf<T>(t[kPartials], t[kPartLse])},
                                        .out = Data<Out>(out),
                                        .out_n = out.strides[0],
                                        .out_h = out.strides[1],

@@ -35,19 +35,19 @@ Problem Common(const lz_tensor& query, const lz_tensor& sinks, const lz_tensor& 
 Problem CsrProblem(const lz_kernel_args* args) {
   using namespace lz::ops::attention_paged;
   const lz_tensor* t = args->tensors;
-  Problem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
+  Problem p = Common(t[kQ], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
   p.scale = float(args->scalars[kSmScale].value.f);
   p.softcap = float(args->scalars[kSoftcap].value.f);
   const int64_t left = args->scalars[kWindowLeft].value.i;
   p.window = left < 0 ? -1 : std::min(left, attention::kMaxWindow) + 1;  // includes the query's own position
-  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKScale], t[kVScale]},
+  return attention::OverCsrPages(p, {t[kPagedKCache], t[kPagedVCache], t[kKScale], t[kVScale]},
                                  {t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
 }
 
 Problem TableProblem(const lz_kernel_args* args) {
   using namespace lz::ops::attention_block_table;
   const lz_tensor *t = args->tensors, &table = t[kBlockTables];
-  Problem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
+  Problem p = Common(t[kQ], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
   p.scale = float(args->scalars[kScale].value.f);
   p.softcap = float(args->scalars[kSoftcap].value.f);
   p.window = args->scalars[kWindow].given ? std::min(args->scalars[kWindow].value.i, attention::kMaxWindow) : -1;

@@ -20,7 +20,7 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   p.sinks = attention::CudaVectorOf(t[kSinks]);
   attention::SetLse(&p, t[kLse], 0, 1, 2);
   attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);
-  attention::SetPages(&p, t[kKCache], t[kVCache], t[kKScale], t[kVScale], t[kKVIndices]);
+  attention::SetPages(&p, t[kPagedKCache], t[kPagedVCache], t[kKScale], t[kVScale], t[kKVIndices]);
   attention::SetCsr(&p, t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]);
   return p;
 }

@@ -22,7 +22,7 @@ CudaProblem MakeProblem(const lz_kernel_args* args) {
   p.window = attention::CudaWindowLeft(s[kWindowLeft].value.i);
   p.sinks = attention::CudaVectorOf(t[kSinks]), p.slopes = attention::CudaVectorOf(t[kAlibiSlopes]);
   attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);
-  attention::SetPages(&p, t[kKCache], t[kVCache], t[kKScale], t[kVScale], t[kKVIndices]);
+  attention::SetPages(&p, t[kPagedKCache], t[kPagedVCache], t[kKScale], t[kVScale], t[kKVIndices]);
   attention::SetCsr(&p, t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]);
   return p;
 }

@@ -36,7 +36,7 @@ Problem MakeProblem(const lz_kernel_args* args) {
     p.lse = Data<float>(lse);
     p.lse_s = lse.strides[0], p.lse_h = lse.strides[1];
   }
-  return attention::OverCsrPages(p, {t[kKCache], t[kVCache], t[kKScale], t[kVScale]},
+  return attention::OverCsrPages(p, {t[kPagedKCache], t[kPagedVCache], t[kKScale], t[kVScale]},
                                  {t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]});
 }
 

@@ -35,7 +35,7 @@ CudaProblem Decode(const lz_kernel_args* args) {
   p.q = attention::CudaRowsOf(t[kQueryD], 0, -1, 1), p.out = attention::CudaRowsOf(t[kOutputD], 0, -1, 1);
   attention::SetLse(&p, t[kLseD], 0, 1, -1);
   const lz_tensor none = {.ndim = -1};
-  attention::SetPages(&p, t[kKCache], t[kVCache], none, none, t[kKVIndices]);
+  attention::SetPages(&p, t[kPagedKCache], t[kPagedVCache], none, none, t[kKVIndices]);
   attention::SetCsr(&p, t[kKVIndptr], t[kKVIndices], t[kKVLastPageLen]);
   SetShared(&p, args);
   return p;

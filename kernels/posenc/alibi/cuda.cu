@@ -48,7 +48,7 @@ int32_t Run(const Problem& p, void* stream) {
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  const lz_tensor &slopes = args->tensors[kSlopes], &out = args->tensors[kOutput];
+  const lz_tensor &slopes = args->tensors[kSlopes], &out = args->tensors[kBias];
   const Problem p = {.slopes = Data<void>(slopes),
                      .out = Data<void>(out),
                      .stride = slopes.strides[0],

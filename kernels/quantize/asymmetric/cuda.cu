@@ -122,7 +122,7 @@ int32_t RunKind(const Runs& a, cudaStream_t stream) {
 
 int32_t LaunchRuns(const lz_kernel_args* args, int64_t runs) {
   const lz_tensor* t = args->tensors;
-  const int64_t format = args->scalars[kFormat].value.i, count = ScaleMap::NumElements(t[kInput]);
+  const int64_t format = args->scalars[kDtype].value.i, count = NumElements(t[kInput]);
   const Runs a = {.x = Data<void>(t[kInput]),
                   .values = Data<uint8_t>(t[kValues]),
                   .scale = Data<float>(t[kScale]),
@@ -139,9 +139,7 @@ int32_t LaunchRuns(const lz_kernel_args* args, int64_t runs) {
   });
 }
 int32_t LaunchRows(const lz_kernel_args* args) { return LaunchRuns(args, args->tensors[kInput].shape[0]); }
-int32_t LaunchGroups(const lz_kernel_args* args) {
-  return LaunchRuns(args, ScaleMap::NumElements(args->tensors[kScale]));
-}
+int32_t LaunchGroups(const lz_kernel_args* args) { return LaunchRuns(args, NumElements(args->tensors[kScale])); }
 
 constexpr auto kBytes = std::to_array<int64_t>({ops::kInt8, ops::kUInt8});
 constexpr auto kFirstAxis = std::to_array<Constraint>({

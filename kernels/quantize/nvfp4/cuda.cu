@@ -93,13 +93,13 @@ __global__ void __launch_bounds__(kThreads) Quantize(const Problem p, int parts)
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor *t = args->tensors, &x = t[kInput];
   const bool rows = args->scalars[kPerRow].value.i != 0;
-  const int64_t count = ScaleMap::NumElements(x);
+  const int64_t count = NumElements(x);
   const Problem p = {.x = Data<void>(x),
                      .values = Data<uint8_t>(t[kValues]),
                      .scale = Data<uint8_t>(t[kScale]),
                      .tensor_scale = Data<float>(t[kTensorScale]),
                      .parts = static_cast<float*>(args->workspace),
-                     .rows = ScaleMap::NumElements(t[kTensorScale]),  // one for all rows without values
+                     .rows = NumElements(t[kTensorScale]),  // one for all rows without values
                      .k = rows ? x.shape[x.ndim - 1] : count};
   if (p.rows == 0) return 0;
   const cudaStream_t stream = static_cast<cudaStream_t>(args->stream);

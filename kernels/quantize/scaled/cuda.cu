@@ -16,7 +16,7 @@ using namespace lz::ops::quantize_scaled;
 int32_t LaunchScaled(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
   const lz_tensor& x = t[kInput];
-  const int64_t format = args->scalars[kFormat].value.i;
+  const int64_t format = args->scalars[kDtype].value.i;
   const ops::QuantShape shape = ops::QuantShape::Of(x, 1);
   const int64_t axis = args->scalars[kAxis].given ? args->scalars[kAxis].value.i : -1;
   GivenScales a = {.x = Data<void>(x),
@@ -33,7 +33,7 @@ int32_t LaunchScaled(const lz_kernel_args* args) {
 
 int32_t LaunchMade(const lz_kernel_args* args, int64_t runs) {
   const lz_tensor& x = args->tensors[kInput];
-  const int64_t format = args->scalars[kFormat].value.i, count = ScaleMap::NumElements(x);
+  const int64_t format = args->scalars[kDtype].value.i, count = NumElements(x);
   const MadeScales a = {.x = Data<void>(x),
                         .values = Data<uint8_t>(args->tensors[kValues]),
                         .scale = Data<void>(args->tensors[kScaleOut]),
@@ -45,9 +45,7 @@ int32_t LaunchMade(const lz_kernel_args* args, int64_t runs) {
   return WithCudaFloat(DTypeOf(x), [&](auto v) { return LaunchRuns<decltype(v)>(a, KindOf(format), args->stream); });
 }
 int32_t LaunchRows(const lz_kernel_args* args) { return LaunchMade(args, args->tensors[kInput].shape[0]); }
-int32_t LaunchGroups(const lz_kernel_args* args) {
-  return LaunchMade(args, ScaleMap::NumElements(args->tensors[kScaleOut]));
-}
+int32_t LaunchGroups(const lz_kernel_args* args) { return LaunchMade(args, NumElements(args->tensors[kScaleOut])); }
 
 constexpr auto kMade = std::to_array<int64_t>({ops::kInt8, ops::kInt4, ops::kFP8E4M3, ops::kFP8E5M2});
 constexpr auto kBytes = std::to_array<int64_t>({ops::kInt8, ops::kFP8E4M3, ops::kFP8E5M2});

@@ -8,7 +8,7 @@
 
 namespace lz::ops::mlp_linear_prepack {
 
-enum Tensor { kWeight, kOutput };
+enum Tensor { kWeight, kPacked };
 inline constexpr int64_t kGroupBytes = 16;  // for 32 values
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"mlp.linear.prepack"}});

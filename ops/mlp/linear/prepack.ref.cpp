@@ -9,7 +9,7 @@ using namespace lz;
 using namespace lz::ops::mlp_linear_prepack;
 
 int32_t Launch(const lz_kernel_args* args) {
-  const View weight(args->tensors[kWeight]), out(args->tensors[kOutput]);
+  const View weight(args->tensors[kWeight]), out(args->tensors[kPacked]);
   const auto code = [&](int64_t row, int64_t column) {
     return weight.GetInt({row, column / 2}) >> (column % 2 * 4) & 15;
   };

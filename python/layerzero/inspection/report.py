@@ -166,7 +166,8 @@ class Choice(dict[str, Any]):
 
 
 class SelectionReport(Record):
-    """A selection: operation, kernel_id, score, candidates, plan, key, options, policy_hash, device, locked; notes."""
+    """A selection: operation, kernel_id, score, candidates, plan, key, options, policy_hash, policy_facts, device, locked,
+    notes."""
 
     __slots__ = ()
 

@@ -9,7 +9,7 @@
 namespace lz::ops::mlp_linear_gguf_prepack {
 using namespace lz::ops::gguf;
 
-enum Tensor { kWeight, kOutput };
+enum Tensor { kWeight, kPacked };
 enum Scalar { kK, kFormat };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"mlp.linear.gguf.prepack"}});

@@ -35,7 +35,7 @@ void PackRow(const View& weight, int64_t row, int64_t k, int64_t format, uint8_t
 
 int32_t Launch(const lz_kernel_args* args) {
   const View weight(args->tensors[kWeight]);
-  const lz_tensor& out = args->tensors[kOutput];
+  const lz_tensor& out = args->tensors[kPacked];
   const int64_t n = weight.size(0), k = args->scalars[kK].value.i, format = args->scalars[kFormat].value.i;
   auto* to = static_cast<uint8_t*>(out.data) + out.byte_offset;
   for (int64_t group = 0; group < out.shape[0]; ++group)

@@ -11,7 +11,7 @@ using mlp_linear_panels::kPanel;
 using mlp_linear_panels::kPanelTypes;
 using mlp_linear_panels::PlaceInPanel;
 
-enum Tensor { kWeight, kOutput };
+enum Tensor { kWeight, kPanels };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"mlp.linear.panels.prepack"}});
 inline constexpr auto kParams = std::to_array<Param>({

@@ -9,7 +9,7 @@ using namespace lz;
 using namespace lz::ops::mlp_linear_panels_prepack;
 
 int32_t Launch(const lz_kernel_args* args) {
-  const View weight(args->tensors[kWeight]), out(args->tensors[kOutput]);
+  const View weight(args->tensors[kWeight]), out(args->tensors[kPanels]);
   const bool pairs = weight.dtype() == DType::kBF16;
   for (int64_t column = 0; column < weight.size(0); ++column) {
     for (int64_t i = 0; i < weight.size(1); ++i) {

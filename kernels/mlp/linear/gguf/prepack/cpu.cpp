@@ -37,7 +37,7 @@ void PackRow(const uint8_t* row, int64_t lane, int64_t k, int64_t format, uint8_
 }
 
 int32_t Launch(const lz_kernel_args* args) {
-  const lz_tensor &weight = args->tensors[kWeight], &out = args->tensors[kOutput];
+  const lz_tensor &weight = args->tensors[kWeight], &out = args->tensors[kPacked];
   const int64_t n = weight.shape[0], k = args->scalars[kK].value.i, format = args->scalars[kFormat].value.i;
   ParallelFor(args, out.shape[0], 65536 / (16 * k + 1) + 1, [&](int64_t begin, int64_t end) {
     for (int64_t g = begin; g < end; ++g) {

@@ -20,7 +20,7 @@ void PackPanel(const T* rows, int64_t stride, int64_t k, T* panel) {
 
 template <class T>
 void Pack(const lz_kernel_args* args) {
-  const lz_tensor &weight = args->tensors[kWeight], &out = args->tensors[kOutput];
+  const lz_tensor &weight = args->tensors[kWeight], &out = args->tensors[kPanels];
   const int64_t k = weight.shape[1], stride = weight.strides[0], values = k * kPanel;
   constexpr int64_t kGrain = 16384;  // values: about 10 us
   ParallelFor(args, out.shape[0], kGrain / (values + 1) + 1, [&](int64_t begin, int64_t end) {
