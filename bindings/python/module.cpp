@@ -13,7 +13,7 @@
 #include "roofline.h"
 #include "torch_bridge.h"
 #include "verify.h"
-#include "watch.h"
+#include "guard.h"
 
 namespace lz::python {
 namespace {
@@ -262,7 +262,7 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
-  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kWatchMethods}) {
+  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

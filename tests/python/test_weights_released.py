@@ -52,7 +52,7 @@ def test_the_memory_is_given_back():
     linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     memory = [weakref.ref(module.weight.untyped_storage()) for module in linears]
     size = sum(module.weight.nbytes for module in linears)
-    lz.unkernelize(run(model, False))  # programs and watches of before keep nothing either
+    lz.unkernelize(run(model, False))  # programs and guards of before keep nothing either
     report = run(model, True).__dict__["_layerzero_kernelized"].report
     gc.collect()
     assert [ref() for ref in memory] == [None] * 15

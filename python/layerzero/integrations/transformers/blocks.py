@@ -124,7 +124,7 @@ def _seen(parameter: torch.Tensor) -> Seen | None:
     return Seen(parameter) if type(parameter) is torch.nn.Parameter else None
 
 
-def watch_writes(linears: Iterable[dict[str, Any]]) -> Callable[[], bool]:
+def write_guard(linears: Iterable[dict[str, Any]]) -> Callable[[], bool]:
     """Returns a check whether a parameter that blocks replace was written since now; `linears`: members of their modules."""
     found = [blocks for blocks in map(BlockLinear.of, linears) if blocks is not None and blocks.seen is not None]
     counted = [(b.parameter, b.seen.version) for b in found if b.seen.version is not None]

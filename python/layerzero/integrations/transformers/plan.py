@@ -9,7 +9,7 @@ from torch.utils.hooks import RemovableHandle
 from layerzero import _layerzero
 from layerzero.integrations.transformers.arguments import signature_of
 from layerzero.integrations.transformers.block import DTYPES, BlockProgram
-from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, watch_writes
+from layerzero.integrations.transformers.blocks import GROUP, BlockLinear, join, write_guard
 from layerzero.integrations.transformers.layers import Alibi, Experts, Layer, Stack
 from layerzero.integrations.transformers.released import ReleasedParameter
 from layerzero.integrations.transformers.structure import (
@@ -76,11 +76,11 @@ class StackPlan:
         self.stack: Stack = stack
         self.layers: Any = None
         self.hooks_so_far = None
-        self.tables_so_far: list[Any] = []  # how often they were written when the watch began
-        self.watch = None  # sees whether all of this still holds; with it what was made for these weights: the program,
+        self.tables_so_far: list[Any] = []  # how often they were written when the guard began
+        self.guard = None  # sees whether all of this still holds; with it what was made for these weights: the program,
         # or on a CUDA device the captured steps
         self.linears: dict[int, Any] = {}  # id of a parameter table -> the members of its layer, which has blocks
-        self.written = watch_writes(())
+        self.written = write_guard(())
         self.why_aside = {}  # reason -> how often the model's own forward was taken
         self.norm: Any = None  # (Norm, its table) of the norm after the layers
         self.embedding: Any = None
@@ -172,9 +172,9 @@ class StackPlan:
 
     def take_blocks(self, holder):
         """Multiplies with the weights in blocks that `kernelize` has put into linear layers."""
-        self.watch = None
+        self.guard = None
         self.linears = {id(m._parameters): m.__dict__ for m in holder.modules() if "_layerzero_blocks" in m.__dict__}
-        self.written = watch_writes(self.linears.values())
+        self.written = write_guard(self.linears.values())
 
     def blocks(self, table):
         """The BlockLinear in place of a linear layer's parameter, or None."""
@@ -206,18 +206,18 @@ class StackPlan:
         """None, or what was done to the modules since kernelize that only their own forward honours."""
         # Every hook that is registered anywhere takes a new id: as long as there is none, no table has to be looked at.
         hooks = RemovableHandle.next_id
-        watch = self.watch
+        guard = self.guard
         written = self.written()
-        same = watch is not None and hooks == self.hooks_so_far and not written and _layerzero.unchanged(watch[0])
+        same = guard is not None and hooks == self.hooks_so_far and not written and _layerzero.unchanged(guard[0])
         if same and self.tables_so_far == self._writes_of_tables():
             return self._why_other_classes()
-        self.watch = None
-        self.written = watch_writes(self.linears.values())  # of the blocks that still hold
+        self.guard = None
+        self.written = write_guard(self.linears.values())  # of the blocks that still hold
         self.hooks_so_far = hooks
         reason = self._why_changed()
         if reason is None and not any(self.hooks) and self.device.type in ("cpu", "cuda"):
             self.tables_so_far = self._writes_of_tables()
-            self.watch = self._look()
+            self.guard = self._look()
         return reason
 
     def _writes_of_tables(self):
@@ -242,8 +242,8 @@ class StackPlan:
         absent = [entry for entry in given if type(entry[2]) is not Parameter]  # or released
         tensors += [(table, name, table[name]) for table, name in self.held]
         facts = [(table, name, table.get(name)) for table, name, _ in self.facts]
-        watched = (parts, forwards + absent + facts, tensors)
-        return _layerzero.watch(*watched), watched, {}  # all three have to live as long as the watch
+        guarded = (parts, forwards + absent + facts, tensors)
+        return _layerzero.guard(*guarded), guarded, {}  # all three have to live as long as the guard
 
     def _why_changed(self):
         if has_global_hooks() or (any(self.hooks) and not all(map(_only_captures, self.hooks))):
@@ -290,16 +290,16 @@ class StackPlan:
 
     def program(self):
         """That of the weights as they are; `why_changed` has said None."""
-        held = self.watch[2] if self.watch else {}
+        held = self.guard[2] if self.guard else {}
         if "program" not in held:
             held["program"] = BlockProgram(self)
         return held["program"]
 
     def captured(self, make):
-        """The captured steps of the weights as they are; None where nothing watches the weights."""
-        if self.watch is None:
+        """The captured steps of the weights as they are; None where nothing guards the weights."""
+        if self.guard is None:
             return None
-        held = self.watch[2]
+        held = self.guard[2]
         if "steps" not in held:
             held["steps"] = make()
         return held["steps"]

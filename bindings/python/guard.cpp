@@ -1,4 +1,4 @@
-#include "watch.h"
+#include "guard.h"
 
 #include <array>
 #include <cstdint>
@@ -13,11 +13,11 @@
 namespace lz::python {
 namespace {
 
-constexpr const char* kCapsule = "layerzero.watch";
+constexpr const char* kCapsule = "layerzero.guard";
 constexpr int32_t kAxes = 3;  // weights have at most 3: those of experts (experts, outputs, inputs)
 using AllSizes = std::array<int64_t, 1 + 2 * kAxes>;  // number of axes, their sizes, their strides
 
-class Watch {
+class Guard {
  public:
   bool AddSame(PyObject* pair) {
     PyObject *dict, *values;
@@ -36,7 +36,7 @@ class Watch {
     if (!PyArg_ParseTuple(triple, "O!OO", &PyDict_Type, &dict, &key, &tensor)) return false;
     lz_tensor view;
     if (!IsTensor(tensor) || !ReadTensor(tensor, &view) || view.ndim > kAxes) {
-      PyErr_SetString(PyExc_TypeError, "watch: wanted plain tensors of at most three axes");
+      PyErr_SetString(PyExc_TypeError, "guard: wanted plain tensors of at most three axes");
       return false;
     }
     tensors_.push_back({Keep(dict), Keep(key), Keep(tensor), First(view), DTypeOf(view), Sizes(view)});
@@ -109,9 +109,9 @@ class Watch {
   std::vector<Tensor> tensors_;
 };
 
-bool AddAll(PyObject* list, Watch& watch, bool (Watch::*add)(PyObject*)) {
+bool AddAll(PyObject* list, Guard& guard, bool (Guard::*add)(PyObject*)) {
   for (Py_ssize_t i = 0; i < PyList_Size(list); ++i) {
-    if ((watch.*add)(PyList_GetItem(list, i))) continue;
+    if ((guard.*add)(PyList_GetItem(list, i))) continue;
     return false;
   }
   return true;
@@ -122,24 +122,24 @@ PyObject* Make(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "O!O!O!", &PyList_Type, &same, &PyList_Type, &members, &PyList_Type, &tensors)) {
     return nullptr;
   }
-  auto watch = std::make_unique<Watch>();
-  if (!AddAll(same, *watch, &Watch::AddSame) || !AddAll(members, *watch, &Watch::AddMember) ||
-      !AddAll(tensors, *watch, &Watch::AddTensor)) {
+  auto guard = std::make_unique<Guard>();
+  if (!AddAll(same, *guard, &Guard::AddSame) || !AddAll(members, *guard, &Guard::AddMember) ||
+      !AddAll(tensors, *guard, &Guard::AddTensor)) {
     return nullptr;
   }
-  return PyCapsule_New(watch.release(), kCapsule,
-                       [](PyObject* capsule) { delete static_cast<Watch*>(PyCapsule_GetPointer(capsule, kCapsule)); });
+  return PyCapsule_New(guard.release(), kCapsule,
+                       [](PyObject* capsule) { delete static_cast<Guard*>(PyCapsule_GetPointer(capsule, kCapsule)); });
 }
 
 PyObject* Unchanged(PyObject*, PyObject* capsule) {
-  const auto* watch = static_cast<const Watch*>(PyCapsule_GetPointer(capsule, kCapsule));
-  return watch ? PyBool_FromLong(watch->Unchanged()) : nullptr;
+  const auto* guard = static_cast<const Guard*>(PyCapsule_GetPointer(capsule, kCapsule));
+  return guard ? PyBool_FromLong(guard->Unchanged()) : nullptr;
 }
 
 }  // namespace
 
-PyMethodDef kWatchMethods[] = {
-    {"watch", &Make, METH_VARARGS, nullptr},
+PyMethodDef kGuardMethods[] = {
+    {"guard", &Make, METH_VARARGS, nullptr},
     {"unchanged", &Unchanged, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

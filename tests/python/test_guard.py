@@ -1,4 +1,4 @@
-"""What a watch sees of a model's objects, what a kernelized model sees of changes, and that neither keeps a model."""
+"""What a guard sees of a model's objects, what a kernelized model sees of changes, and that neither keeps a model."""
 
 import gc
 import threading
@@ -21,8 +21,8 @@ def weight(*shape):
     return nn.Parameter(torch.ones(shape))
 
 
-class Watched:
-    """A watch of one object of each kind; keeps what it watches."""
+class Guarded:
+    """A guard of one object of each kind; keeps what it guards."""
 
     def __init__(self):
         self.parts = {"a": nn.Identity(), "b": nn.Identity()}
@@ -37,10 +37,10 @@ class Watched:
             ],
             [(self.weights, "weight", self.weights["weight"])],
         )
-        self.watch = _layerzero.watch(*self.kept)
+        self.guard = _layerzero.guard(*self.kept)
 
     def unchanged(self):
-        return _layerzero.unchanged(self.watch)
+        return _layerzero.unchanged(self.guard)
 
 
 def move(w):
@@ -72,40 +72,40 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_watch_sees(change):
-    watched = Watched()
-    assert watched.unchanged() and watched.unchanged()
-    CHANGES[change](watched)
-    assert not watched.unchanged()
+def test_a_guard_sees(change):
+    guarded = Guarded()
+    assert guarded.unchanged() and guarded.unchanged()
+    CHANGES[change](guarded)
+    assert not guarded.unchanged()
 
 
-def test_a_watch_does_not_mind():
-    watched = Watched()
+def test_a_guard_does_not_mind():
+    guarded = Guarded()
     with torch.no_grad():
-        watched.weights["weight"].mul_(2)  # the same memory: programs read it anew each time
-    watched.weights["weight"].requires_grad_(False)
-    watched.members["other"] = 1
-    watched.members["forward"] = None
-    assert watched.unchanged()
+        guarded.weights["weight"].mul_(2)  # the same memory: programs read it anew each time
+    guarded.weights["weight"].requires_grad_(False)
+    guarded.members["other"] = 1
+    guarded.members["forward"] = None
+    assert guarded.unchanged()
 
 
-def test_a_watch_undone_is_unchanged_again():
-    watched = Watched()
-    first = watched.parts["a"]
-    watched.parts["a"] = nn.Identity()
-    assert not watched.unchanged()
-    watched.parts["a"] = first
-    assert watched.unchanged()
+def test_a_guard_undone_is_unchanged_again():
+    guarded = Guarded()
+    first = guarded.parts["a"]
+    guarded.parts["a"] = nn.Identity()
+    assert not guarded.unchanged()
+    guarded.parts["a"] = first
+    assert guarded.unchanged()
 
 
-def test_a_watch_owns_nothing():
-    watched = Watched()
-    part, tensor = weakref.ref(watched.parts["a"]), weakref.ref(watched.weights["weight"])
-    watch = watched.watch
-    del watched
+def test_a_guard_owns_nothing():
+    guarded = Guarded()
+    part, tensor = weakref.ref(guarded.parts["a"]), weakref.ref(guarded.weights["weight"])
+    guard = guarded.guard
+    del guarded
     gc.collect()
     assert part() is None and tensor() is None
-    del watch
+    del guard
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_watch_owns_nothing():
         ([], [], [({}, "weight", torch.ones(2, device="meta"))]),
     ],
 )
-def test_what_cannot_be_watched_is_refused(entry):
+def test_what_cannot_be_guarded_is_refused(entry):
     with pytest.raises((TypeError, SystemError)):
-        _layerzero.watch(*entry)
+        _layerzero.guard(*entry)
 
 
 class Doubled(nn.Module):
