@@ -129,7 +129,7 @@ struct Staleness {
     for (const KernelEntry* k : engine.selector().registry().Kernels(engine.Find("rms_norm"))) {
       if (k->source == "bench") kernels.push_back(k);
     }
-    engine.selector().set_measurements([this](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+    engine.selector().set_measurements([this](const KernelEntry& k, const BoundCall&) -> std::optional<Measurement> {
       const bool fast = &k == kernels[size_t(fastest.load(std::memory_order_acquire)) % kernels.size()];
       return Measurement{.median_us = fast ? 1.0 : 100.0, .noise = 0.01, .confidence = 1};
     });

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "call.h"
+#include "guard.h"
 #include "kv_cache.h"
 #include "observe.h"
 #include "ops/common/philox.h"
@@ -13,7 +14,6 @@
 #include "roofline.h"
 #include "torch_bridge.h"
 #include "verify.h"
-#include "guard.h"
 
 namespace lz::python {
 namespace {

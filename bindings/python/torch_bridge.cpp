@@ -9,6 +9,7 @@
 #include <string>
 
 #include "core/limits.h"
+#include "core/tensor.h"
 #include "dlpack_exchange.h"
 #include "negative_bit.h"
 #include "platform/cuda_driver.h"

@@ -13,7 +13,8 @@ using ops::attention::UnitOf;
 
 int32_t Launch(const lz_kernel_args* args) {
   const lz_tensor* t = args->tensors;
-  const View q(t[kQuery]), prefix_k(t[kSharedK]), prefix_v(t[kSharedV]), cache_k(t[kPagedKCache]), cache_v(t[kPagedVCache]);
+  const View q(t[kQuery]), prefix_k(t[kSharedK]), prefix_v(t[kSharedV]), cache_k(t[kPagedKCache]),
+      cache_v(t[kPagedVCache]);
   const View out(t[kOutput]), lse_out(t[kLse]);
   const lz_scalar* scalars = args->scalars;
   const ops::attention::AttentionOptions options = {.scale = scalars[kSmScale].value.f,

@@ -26,8 +26,9 @@ void Decode(const lz_tensor* t, const ops::attention::AttentionOptions& options,
             const ops::attention::CsrPages& pages) {
   const View q(t[kQueryD]), out(t[kOutputD]), lse_out(t[kLseD]);
   for (int64_t s = 0; s < q.size(0); ++s) {
-    ops::attention::AttendPaged(options, {t[kQueryD], t[kPagedKCache], t[kPagedVCache]}, pages.Sequence(s), 1, s * q.stride(0), 0,
-                                q.stride(1), [&](int64_t, int64_t h, AttentionRow& row, double lse) {
+    ops::attention::AttendPaged(options, {t[kQueryD], t[kPagedKCache], t[kPagedVCache]}, pages.Sequence(s), 1,
+                                s * q.stride(0), 0, q.stride(1),
+                                [&](int64_t, int64_t h, AttentionRow& row, double lse) {
                                   for (int64_t c = 0; c < out.size(2); ++c) out.Set({s, h, c}, row.output()[size_t(c)]);
                                   if (lse_out.given()) lse_out.Set({s, h}, lse);
                                 });

@@ -143,6 +143,9 @@ Status Policies::Recompile() {
   if (!compiled.ok()) return compiled.TakeStatus();
   current_ = std::move(*compiled);
   ++version_;
+  for (const auto& other : compiled_) {  // of earlier settings: their conditions leave the classes
+    if (other != current_) other->operations.clear();
+  }
   return {};
 }
 

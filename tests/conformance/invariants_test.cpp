@@ -72,7 +72,7 @@ class Invariants : public testing::Test {
 };
 
 // How many rows do not hold, and one more in another operation of the contract; 0: the kernel takes the request.
-int NumBroken(const KernelEntry& k, const Request& r, const DeviceFacts& device, const PolicyFacts& policy) {
+int NumBroken(const KernelEntry& k, const BoundCall& r, const DeviceFacts& device, const PolicyFacts& policy) {
   const auto fails = [&](const Row& row) { return !RowHolds(r, row, {device, policy}); };
   return int(std::ranges::count_if(k.rows, fails)) + (VariantOf(r) != int(k.variant));
 }
@@ -305,7 +305,7 @@ TEST_F(Invariants, AnExplicitChoicePassesTheSameFilter) {
       r.facts.v[kSlotDevice] = r.device;
       const Device& device = selector().context().device(r.device);
       for (const Candidate& c : Filter(r, VariantOf(r), device, PolicyOf(*op))) {
-        selector().set_measurements([&](const KernelEntry& k, const Request&) {
+        selector().set_measurements([&](const KernelEntry& k, const BoundCall&) {
           return std::optional(Measurement{.median_us = &k == c.kernel ? 1.0 : 100.0, .confidence = 1});
         });
         auto measured = selector().Explain(r);

@@ -137,7 +137,7 @@ TEST_F(SelectorTest, TheWinnerDoesNotDependOnTheOrderOfCandidates) {
       const Registry::Registration one{&s, {}, {}};
       ASSERT_TRUE(fresh.registry().Register({&one, 1}).ok());
     }
-    fresh.set_measurements([&](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+    fresh.set_measurements([&](const KernelEntry& k, const BoundCall&) -> std::optional<Measurement> {
       const auto at = times.find(k.id);
       return at == times.end() ? std::nullopt : std::optional(at->second);
     });

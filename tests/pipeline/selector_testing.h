@@ -44,7 +44,7 @@ class SelectorTest : public testing::Test {
     selector.Invalidate(EpochKind::kPolicy);
   }
   void Measure(const std::map<std::string, Measurement>& times) {
-    selector.set_measurements([times](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+    selector.set_measurements([times](const KernelEntry& k, const BoundCall&) -> std::optional<Measurement> {
       const auto at = times.find(k.id);
       if (at == times.end()) return std::nullopt;
       return at->second;

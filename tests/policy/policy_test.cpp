@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "core/contract.h"
 #include "policy/keys.h"
 #include "policy/values.h"
 

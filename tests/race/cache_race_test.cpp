@@ -148,7 +148,7 @@ TEST(CacheRace, GrowsUnderReaders) {
 TEST(SelectorRace, OneSelectionForManyThreads) {
   Selector selector;
   std::atomic<int> evaluations = 0;
-  selector.set_measurements([&](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+  selector.set_measurements([&](const KernelEntry& k, const BoundCall&) -> std::optional<Measurement> {
     if (k.spec.reference) {
       evaluations.fetch_add(1);
       std::this_thread::yield();
@@ -189,7 +189,7 @@ TEST(SelectorRace, WithoutDeduplicationNobodyWaits) {  // proves: cache.enable_d
     const std::string text = deduplicate ? "true" : "false";
     ASSERT_TRUE(selector.policies().Configure(R"({"cache": {"enable_deduplication": )" + text + "}}").ok());
     std::atomic<int> selecting = 0;
-    selector.set_measurements([&](const KernelEntry& k, const Request&) -> std::optional<Measurement> {
+    selector.set_measurements([&](const KernelEntry& k, const BoundCall&) -> std::optional<Measurement> {
       if (!k.spec.reference) return std::nullopt;
       selecting.fetch_add(1);
       const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(deduplicate ? 200 : 20000);

@@ -38,7 +38,7 @@ CudaProblem CsrProblem(const lz_kernel_args* args) {
 CudaProblem TableProblem(const lz_kernel_args* args) {
   using namespace lz::ops::attention_block_table;
   const lz_tensor *t = args->tensors, &table = t[kBlockTables], &lengths = t[kContextLens];
-  CudaProblem p = Common(t[kQ], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
+  CudaProblem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
   p.scale = float(args->scalars[kScale].value.f), p.softcap = float(args->scalars[kSoftcap].value.f);
   p.window = attention::CudaWindow(args->scalars[kWindow].given ? args->scalars[kWindow].value.i : -1);
   attention::SetHeads(&p, args->axes[kHQ], args->axes[kHKV]);

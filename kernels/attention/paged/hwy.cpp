@@ -47,7 +47,7 @@ Problem CsrProblem(const lz_kernel_args* args) {
 Problem TableProblem(const lz_kernel_args* args) {
   using namespace lz::ops::attention_block_table;
   const lz_tensor *t = args->tensors, &table = t[kBlockTables];
-  Problem p = Common(t[kQ], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
+  Problem p = Common(t[kQuery], t[kSinks], t[kAlibiSlopes], t[kOutput], t[kLse]);
   p.scale = float(args->scalars[kScale].value.f);
   p.softcap = float(args->scalars[kSoftcap].value.f);
   p.window = args->scalars[kWindow].given ? std::min(args->scalars[kWindow].value.i, attention::kMaxWindow) : -1;
