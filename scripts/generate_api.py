@@ -9,6 +9,7 @@ Needs the built package (`make build`).
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,8 @@ MADE = "Made by scripts/generate_api.py from the contracts in ops/. Do not edit.
 PYTHON = {"int": "int", "float": "float", "bool": "bool"}
 SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int64": "i64", "int32": "i32"}
 # Constraints with a separate column in the matrix, or common to a whole kind of kernels.
+# Every kernel has rows on the facts of the policy, which docs/guide/policy.md describes.
+OF_POLICY = re.compile(r"policy\.(tp|kv_cache|quant|forbid_numerics)\b")
 IN_COLUMNS = {"dtype", "device.platform", "capturing", "requires_grad", "policy.deterministic"}
 
 Contract = dict[str, Any]
@@ -221,7 +224,7 @@ def kernel_row(kernel: dict[str, Any]) -> str:
             f"{rule['relation']} {rule['relation']} ", f"{rule['relation']} "
         )
         for rule in kernel["constraints"]
-        if rule["field"] not in IN_COLUMNS
+        if rule["field"] not in IN_COLUMNS and not OF_POLICY.search(f"{rule['field']} {rule['wanted']}")
     ]
     marks = [
         cell(priority_text(kernel)),
