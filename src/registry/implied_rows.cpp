@@ -29,6 +29,7 @@ void AddPolicyRows(const Operation& op, const KernelSpec& spec, std::deque<std::
     }
   }
   for (const std::string_view cache : CachesOf(op)) {
+    if (op.same_dtype(*op.InputIndex(cache)) >= 0) continue;  // that of the cache which is compared
     add_allowed(std::string(cache) + ".dtype", PolicyField::kKvDtypes, ReasonCode::kKvCacheDtypeMismatch);
   }
   if (HasCacheLayouts(op)) add_allowed("layout", PolicyField::kKvLayout, ReasonCode::kKvCacheLayoutMismatch);

@@ -80,7 +80,7 @@ TEST_F(PolicyFactsTest, EachRefusesWithItsOwnCode) {
        "paged_decode_attention",
        kPaged,
        R"({"kv_cache": {"dtypes": ["bfloat16", "int8"]}})",
-       {kKvCacheDtypeMismatch, kKvCacheDtypeMismatch}},
+       {kKvCacheDtypeMismatch}},
       {"a.bf16p", "attention", kDense, "", {}},
       {"a.bf16p", "attention", kDense, R"({"forbid_numerics": ["fp32"]})", {}},
       {"a.bf16p", "attention", kDense, R"({"forbid_numerics": ["fp32", "bf16-p"]})", {kPolicyDenied}},
