@@ -109,7 +109,7 @@ TEST_F(PolicyFactsTest, FormatsAndLayoutsInTheNumberingOfEachOperation) {
 
 // Of operations that take the format as a choice, and of those where it is a derived fact, a range in the classes.
 TEST_F(PolicyFactsTest, ACachedPlanDoesNotCrossAForbiddenFormat) {
-  Register(Spec("a.quantize", "quantize.scaled"));
+  Register(Spec("a.quantize", "quantize"));
   for (const char* format : {"int8", "fp8_e4m3"}) {
     const std::string line = "input=f32[4,64] dtype=" + std::string(format);
     for (const bool allowed : {true, false, true}) {
