@@ -40,6 +40,7 @@ from layerzero.errors import (
     NotInstalledError,
     Reason,
     ReleasedWeightError,
+    RequirementError,
     UnknownNameError,
     VersionMismatchError,
     WrongTypeError,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from layerzero.backends.inductor.recording import CompiledCall as CompiledCall
     from layerzero.backends.inductor.recording import compile_references as compile_references
     from layerzero.host.observe import observe as observe
+    from layerzero.host.require import require as require
     from layerzero.inspection.metrics import metrics as metrics
     from layerzero.inspection.schemas import OperationSchema as OperationSchema
     from layerzero.inspection.schemas import TensorSchema as TensorSchema
@@ -139,6 +141,7 @@ _LAZY = {
     "TensorSchema": "layerzero.inspection.schemas",
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
+    "require": "layerzero.host.require",
     "report": "layerzero.telemetry.recording",
     "serve_metrics": "layerzero.telemetry.server",
     "trace": "layerzero.telemetry.trace",
@@ -189,6 +192,7 @@ __all__ = [
     "NoKernelFoundError",
     "NotInstalledError",
     "Reason",
+    "RequirementError",
     "SelectionReport",
     "UnknownNameError",
     "VersionInfo",

@@ -102,6 +102,21 @@ class KVCacheFullError(LayerZeroError, RuntimeError):
     code = 12
 
 
+class RequirementError(LayerZeroError, RuntimeError):
+    """Other kernels ran in a block of `lz.require` than the ones that it names; `ran` has them as data."""
+
+    def __init__(self, field: str, wanted: str, got: str, fix: str, *, ran: list[dict[str, Any]]) -> None:
+        super().__init__(field, wanted, got, fix)
+        self.ran = ran
+
+    def __reduce__(self) -> Any:
+        return _requirement_error, (self.field, self.wanted, self.got, self.fix, self.ran)
+
+
+def _requirement_error(field: str, wanted: str, got: str, fix: str, ran: list[dict[str, Any]]) -> "RequirementError":
+    return RequirementError(field, wanted, got, fix, ran=ran)
+
+
 class ReleasedWeightError(LayerZeroError, RuntimeError):
     """The values of a parameter are needed that `kernelize(release_originals=True)` has released."""
 

@@ -124,6 +124,16 @@ def test_cache(answer, tmp_path, monkeypatch):
     assert answer("error", "cache", "cap", "much")[0] == 2
 
 
+def test_run(tmp_path, capfd):
+    program = tmp_path / "program.py"
+    program.write_text("import torch, layerzero as lz\nprint('text')\nlz.rms_norm(torch.ones(2, 8), torch.ones(8))\n")
+    for kernels, code in (("hwy.*", 0), ("none.*", 1)):
+        assert cli.run(["run", "--json", "--require", kernels, str(program)]) == code
+        document = json.loads(capfd.readouterr().out)
+        assert places("run", document) == []
+        assert document["ok"] is (code == 0) and len(document["refused"]) == code and len(document["ran"]) == 1
+
+
 def test_bench_select(capfd):
     code = cli.run(["bench", "select", "--repeat", "1", "--json"])
     document = json.loads(capfd.readouterr().out)

@@ -54,6 +54,7 @@ def application() -> typer.Typer:
             groups[group] = typer.Typer(help=GROUPS.get(group), no_args_is_help=True)
             app.add_typer(groups[group], name=group)
         _add(groups[group], name, function)
+    globals()["run"] = _run  # importing the module `run` of this folder has set the attribute of that name
     return app
 
 
@@ -130,3 +131,6 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+
+
+_run = run
