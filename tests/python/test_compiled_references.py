@@ -130,7 +130,7 @@ def test_numbers_with_a_fraction_belong_to_the_class():
         lz.gated_activation(x, limit=0.25, alpha=1.5, kernel=ready.kernel_id)
 
 
-CASES = ["gated_activation", "quantize", "dequantize", "merge_attention", "moe_route", "linear_quantized"]
+CASES = ["gated_activation", "merge_attention", "moe_route", "linear_quantized", "linear_gguf"]
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -299,3 +299,11 @@ print([m for m in sys.modules if m.startswith("torch._inductor") or m == "layerz
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_exact_results_and_written_arguments_are_not_compiled():
+    names = {name for name, contract in contracts().items() if rows.can_compile(contract)}
+    assert {"rope", "gated_activation", "linear_quantized"} <= names
+    assert names.isdisjoint(
+        {"quantize", "quantize_asymmetric", "cast", "kv_append_paged", "gated_delta_rule", "grouped_gemm"}
+    )

@@ -18,9 +18,16 @@ def descriptor() -> dict[str, Any]:
     return {**_backend("any"), "ops": ops}
 
 
+# Inductor's grouped product gave another group's rows on an H100 (torch 2.11): bf16, groups of one, eight and one row.
+_WRONG = frozenset({"grouped_gemm"})
+
+
 def can_compile(contract: Contract) -> bool:
-    """False for operations that write into their arguments: a compiled expression would write into copies."""
-    return not any(p.get("mutated") for p in contract["params"])
+    """False for operations that write into their arguments, where a compiled expression would write into copies; for those
+    whose result is defined to the bit, since Inductor may join a product and a sum in one rounding; and for wrong ones.
+    """
+    writes = any(p.get("mutated") for p in contract["params"])
+    return not writes and contract["tolerance"]["compare"] != "exact" and contract["name"] not in _WRONG
 
 
 def _waiting(operation: str, contract: Contract) -> dict[str, Any]:

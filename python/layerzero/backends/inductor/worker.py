@@ -199,6 +199,7 @@ def _options() -> dict[str, Any]:
         "emulate_precision_casts": True,
         "eager_numerics.division_rounding": True,
         "eager_numerics.use_pytorch_libdevice": True,
+        "triton.autotune_at_compile_time": False,  # it draws random numbers, which another thread's capture forbids
         "triton.cudagraphs": False,
     }
     known = config.get_config_copy()
