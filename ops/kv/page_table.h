@@ -9,7 +9,7 @@ namespace lz::ops::kv_page_table {
 
 enum Tensor { kKVIndptr, kKVIndices, kKVLastPageLen, kQOIndptr, kBlockTables, kKVLens, kQOOffsets };
 enum Scalar { kNumPages, kPageSize, kTotalQ };
-enum Axis { kB, kNumIndices };
+enum Axis { kNumIndices, kB };
 
 inline constexpr auto kVariants = std::to_array<Variant>({{"kv.page_table"}});
 inline constexpr auto kParams = std::to_array<Param>({

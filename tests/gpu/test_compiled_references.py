@@ -85,9 +85,10 @@ def test_compiling_ends_no_capture_of_another_thread(rope):
     with torch.cuda.graph(graph):  # torch's default mode, in which an allocation of any thread would be an error
         running.set()
         got = lz.rope(x, table, table, kernel=kernel)
-        (state,) = compiled.wait(60)
+        compiled.wait(20)  # what Inductor tunes by random numbers waits for the end of the capture
     graph.replay()
     torch.cuda.synchronize()
+    (state,) = compiled.wait(60)
     assert state.state == "ready", state.detail
     torch.testing.assert_close(got, lz.rope(x, table, table, kernel="torch.rope"), rtol=1e-2, atol=1e-2)
 
