@@ -89,7 +89,7 @@ def _values(
     if match["values"] is not None:
         values = [float(value) for value in match["values"].split(",")]
         filled = torch.tensor(values, device=device, dtype=torch.float64).to(dtype)
-        return filled.expand(shape).contiguous() if len(values) == 1 else filled
+        return filled.reshape(()).expand(shape).contiguous() if len(values) == 1 else filled
     fill = match["fill"] or ("int" if integers else "normal")
     low, high = (float(bound) for bound in (match["of"] or ("0,2" if integers else "0,1")).split(","))
     if fill == "steps":

@@ -95,12 +95,14 @@ class compile_references:
     compiled.wait()
 
     Where no kernel of LayerZero or of a library takes a call, it is served by several torch functions or by the
-    operation's reference. In the block such calls are noted; at its end torch's Inductor compiles each class of them (its
-    dtypes, shapes, strides and scalars) in a thread of its own, while calls go on as before. A class that is ready has a kernel
-    `inductor.<operation>.<hash>` from then on; other calls refuse it with the reason JIT_DISABLED. Three classes or
-    more that differ in the sizes of some axes alone become one in which these have any size from 2 on. No call ever compiles. On CPUs Inductor needs a C++ compiler. Calls that write into their arguments, that need gradients, or whose
-    numbers come from a seed are not compiled. Inductor keeps its results in TORCHINDUCTOR_CACHE_DIR, so that a later
-    process is ready sooner.
+    operation's reference. In the block such calls are noted; at its end torch's Inductor compiles each class of them
+    (its dtypes, shapes, strides and scalars) in a thread of its own, while calls go on as before. A class that is
+    ready has a kernel `inductor.<operation>.<hash>` from then on; other calls refuse it with the reason JIT_DISABLED.
+    Three classes or more that differ in the sizes of some axes alone become one in which these have any size from 2
+    on. No call ever compiles. On CPUs Inductor needs a C++ compiler. Calls that write into their arguments, that need
+    gradients, or whose numbers come from a seed are not compiled. On a GPU call `wait()` before a CUDA graph is
+    captured: what Inductor does on the device would end the capture with an error. Inductor keeps its results in
+    TORCHINDUCTOR_CACHE_DIR, so that a later process is ready sooner.
 
     limit: the most classes that one block notes; further ones are left out. An exception that leaves the block
     compiles nothing.

@@ -16,7 +16,6 @@ from layerzero.contracts import host_parameter_names
 from layerzero.errors import KernelRefusedError
 
 MOST_WAITING = 1024  # calls; the oldest ones are given up
-LONGEST_CAPTURE = 60.0  # seconds that a call waits for captures of other threads
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _changed = threading.Condition()
 _waiting: collections.deque[Any] = collections.deque()
@@ -65,24 +64,12 @@ def _work() -> None:
         _settle(call, "compiling")
         begin = time.perf_counter()
         try:
-            state, detail = _ready_after_captures(call), ""
+            state, detail = _ready(call), ""
         except BaseException as error:  # a compiler's errors are of any class
             text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             state, detail = "failed", text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
         call.seconds = time.perf_counter() - begin
         _settle(call, state, detail)
-
-
-def _ready_after_captures(call: Any) -> str:
-    """Inductor draws random numbers to tune, which torch refuses while another thread captures: tries again after it."""
-    end = time.monotonic() + LONGEST_CAPTURE
-    while True:
-        try:
-            return _ready(call)
-        except Exception as error:
-            if "graph capture" not in str(error) or time.monotonic() > end:
-                raise
-        time.sleep(0.2)
 
 
 def _ready(call: Any) -> str:
