@@ -60,7 +60,7 @@ def test_steps_are_captured(kind, cache):
     entry = report.replaced["decoder"]
     assert not entry.get("not_captured"), entry
     assert entry.get("captured", 0) > 10, entry
-    with torch.inference_mode():  # the logits of each captured step beside those of the whole text at once
+    with torch.inference_mode():  # the logits of each captured step next to those of the whole text at once
         whole = eager(out.sequences[:, :-1]).logits[:, ids.shape[1] - 1 :].double()
     steps = torch.stack(out.logits, 1).double()
     assert (steps - whole).norm() <= 3e-2 * whole.norm()

@@ -1,5 +1,5 @@
 """Compiled references: Inductor compiles here for real, with the C++ compiler. The class of calls is what is recorded, so a
-handful of operations stands for all; tests/gpu runs every operation on the device."""
+handful of operations is taken for all; tests/gpu runs every operation on the device."""
 
 import json
 import shutil

@@ -82,7 +82,7 @@ def test_a_guard_sees(change):
 def test_a_guard_does_not_mind():
     guarded = Guarded()
     with torch.no_grad():
-        guarded.weights["weight"].mul_(2)  # the same memory: programs read it anew each time
+        guarded.weights["weight"].mul_(2)  # the same memory: programs read it again each time
     guarded.weights["weight"].requires_grad_(False)
     guarded.members["other"] = 1
     guarded.members["forward"] = None

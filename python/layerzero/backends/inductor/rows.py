@@ -110,7 +110,7 @@ def _is(field: str, value: Any) -> dict[str, Any]:
 
 
 def _of_tensors(contract: Contract, call: Any) -> list[dict[str, Any]]:
-    """What tells this class of calls from others: which tensors it has, their dtypes, ranks and sizes."""
+    """What distinguishes this class of calls: which tensors it has, their dtypes, ranks and sizes."""
     rules = []
     for param in [p for p in contract["params"] if p["kind"] == "tensor"]:
         tensor = call.tensors.get(param["name"])

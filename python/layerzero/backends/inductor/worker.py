@@ -20,7 +20,7 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _changed = threading.Condition()
 _waiting: collections.deque[Any] = collections.deque()
 _thread: threading.Thread | None = None
-_known: dict[str, str] = {}  # kernel ids that are ready or being compiled, with their adapters
+_registered: set[str] = set()  # kernel ids that are ready
 
 
 def add(calls: list[Any]) -> None:
@@ -64,7 +64,8 @@ def _work() -> None:
         _settle(call, "compiling")
         begin = time.perf_counter()
         try:
-            state, detail = _ready(call), ""
+            _make_ready(call)
+            state, detail = "ready", ""
         except BaseException as error:  # a compiler's errors are of any class
             text = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             state, detail = "failed", text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
@@ -72,9 +73,9 @@ def _work() -> None:
         _settle(call, state, detail)
 
 
-def _ready(call: Any) -> str:
+def _make_ready(call: Any) -> None:
     """Compiles what serves the call now or, if that cannot be traced, the operation's reference."""
-    if call.kernel_id not in _known:
+    if call.kernel_id not in _registered:
         try:
             function = compiled(call)
         except Exception:
@@ -84,8 +85,7 @@ def _ready(call: Any) -> str:
             call.eager, function = reference, compiled(dataclasses.replace(call, eager=reference))
         adapter = f"layerzero.compiled:{call.kernel_id}"
         backends.add_function(adapter, function, rows.compiled(call, adapter))
-        _known[call.kernel_id] = adapter
-    return "ready"
+        _registered.add(call.kernel_id)
 
 
 def compiled(call: Any) -> Callable[..., Any]:
@@ -207,7 +207,8 @@ def _options() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _away_from_captures(device: str) -> Iterator[None]:
-    """On CUDA: works on a stream of its own, and allocates without ending a capture that another thread has begun."""
+    """On CUDA: works on a stream of its own, and allocates without ending another thread's capture; what Inductor tunes on
+    the device may still end it, so callers wait() before they capture."""
     if device != "cuda":
         yield
         return
