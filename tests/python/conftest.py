@@ -1,5 +1,7 @@
 """What holds for every test of Python."""
 
+import functools
+import json
 import sys
 
 import pytest
@@ -17,3 +19,20 @@ def own_kernels():
 def registered():
     backends = sys.modules.get("layerzero.backends")
     return backends.functions() if backends else frozenset()
+
+
+@pytest.fixture(autouse=True)
+def policy_in_force():
+    """Keys with a simple value that a test sets for the process go with it."""
+    before = policy_values()
+    yield
+    for name, value in policy_values().items():
+        if before and value != before[name] and isinstance(value, bool | int | float | str):
+            *sections, key = name.split(".")
+            keys = functools.reduce(lambda inner, section: {section: inner}, reversed(sections), {key: before[name]})
+            sys.modules["layerzero"].configure(**keys)
+
+
+def policy_values():
+    binding = sys.modules.get("layerzero._layerzero")
+    return {name: key["value"] for name, key in json.loads(binding.policy_text())["keys"].items()} if binding else {}

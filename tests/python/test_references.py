@@ -77,7 +77,8 @@ def test_a_reference_that_was_asked_for_is_no_fallback(library, caplog, forgotte
 
 def test_a_reference_without_any_other_kernel_is_no_fallback_on_a_cpu(caplog, forgotten):
     kernels = lz.list_kernels()
-    others = [k for k in kernels if not k.reference and k.platform != "cuda"]
+    # Rows of Inductor's take no call until one is compiled for it.
+    others = [k for k in kernels if not k.reference and k.platform != "cuda" and k.backend != "inductor"]
     only = {i for k in kernels for i in k.operations} - {i for k in others for i in k.operations}
     assert only
     assert not only & {s["operation"] for s in lz.doctor().served_by_reference if s["platform"] == "cpu"}

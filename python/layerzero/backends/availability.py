@@ -39,7 +39,10 @@ def missing(requirements: list[dict[str, str]]) -> list[dict[str, str]]:
 def version_of(requirements: list[dict[str, str]]) -> str | None:
     """Returns the installed version of a descriptor's first requirement, the library itself."""
     distribution = requirements[0].get("distribution") if requirements else None
-    return optional.version_of(distribution) if distribution else None
+    return _installed(distribution) if distribution else None
+
+
+_installed = functools.cache(optional.version_of)  # importlib reads the whole metadata for it
 
 
 def _install(requirement: dict[str, str]) -> str:
@@ -67,7 +70,7 @@ def _missing(module: str, distribution: str, at_least: str, below: str) -> str:
         return f"module {module} is not installed ({error})"
     if not at_least and not below:
         return ""
-    installed = optional.version_of(distribution)
+    installed = _installed(distribution)
     if installed is None:
         return f"module {module} is installed without the metadata of {distribution}: its version is unknown"
     if at_least and optional.release_numbers(installed) < optional.release_numbers(at_least):

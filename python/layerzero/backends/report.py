@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero, backends
+from layerzero.backends.inductor.rows import SOURCE as COMPILED
 
 PCI = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
@@ -139,6 +140,7 @@ def served_by_reference(
     kernels = json.loads(_layerzero.kernels(None))
     for platform in dict.fromkeys(device["platform"] for device in devices["devices"]):
         own = [k for k in kernels if k["platform"] in ("any", platform) and not k["reference"]]
+        own = [k for k in own if k["backend"] != COMPILED]  # they are compiled references, and only of recorded calls
         served = {k["operation"] for k in own if k["usable"] is not False}
         for operation in sorted({k["operation"] for k in kernels} - served):
             libraries = dict.fromkeys(k["backend"] for k in own if k["operation"] == operation)

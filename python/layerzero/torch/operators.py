@@ -47,8 +47,8 @@ class Operator:
     def qualified(self) -> str:
         return f"{self.name}.{self.overload}" if self.overload != "default" else self.name
 
-    @property
-    def function(self) -> Any:
+    @functools.cached_property
+    def function(self) -> Any:  # torch takes a millisecond to look one up, so none is at import
         return getattr(getattr(torch.ops.layerzero, self.name), self.overload)
 
 
@@ -197,7 +197,7 @@ def _autograd(one: Operator) -> Any:
     """Returns the operator's autograd kernel. torch.library.register_autograd does not support keyword-only tensors,
     and silently loses forward-mode tangents; here those go through the reference."""
 
-    function, below, peek = one.function, torch._C._after_autograd_keyset, torch._C._functorch.peek_interpreter_stack
+    below, peek = torch._C._after_autograd_keyset, torch._C._functorch.peek_interpreter_stack
     forward = torch.autograd.forward_ad
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -207,7 +207,7 @@ def _autograd(one: Operator) -> Any:
         if not transformed and forward._current_level < 0 and not _wants_gradient(args, kwargs) and not one.written:
             try:
                 with torch._C._AutoDispatchBelowAutograd():
-                    return function.redispatch(keyset & below, *args, **kwargs)
+                    return one.function.redispatch(keyset & below, *args, **kwargs)
             except RuntimeError as error:
                 raise _own_error(error) from None
         arguments, layout = _arguments(one, args, kwargs)
