@@ -37,7 +37,7 @@ def test_the_archive_has_the_facts_and_no_secret(tmp_path):
         {k: v for k, v in os.environ.items() if not k.startswith("LAYERZERO_")} | {"PYTHONPATH": str(PACKAGE)} | planted
     )
     archive = tmp_path / "bundle.zip"
-    command = [sys.executable, "-m", "layerzero", "doctor", "--no-import", "--bundle", str(archive)]
+    command = [sys.executable, "-m", "layerzero", "doctor", "--bundle", str(archive)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode in (0, 1), done.stderr
     assert archive.stat().st_mode & 0o777 == 0o600
@@ -52,6 +52,9 @@ def test_the_archive_has_the_facts_and_no_secret(tmp_path):
     assert data["environment"]["CUDA_API_KEY"] == "<removed>"
     assert len(data["kernels"]) > 100 and data["system"]["distributions"]["torch"]
     assert {"metrics", "measured", "health"} <= set(data)
+    decisions = {decision["report"]["operation"]: decision for decision in data["decisions"]}
+    assert len(decisions) >= 16 and decisions["norm.rms"]["call"].startswith("input=")
+    assert len(decisions["norm.rms"]["report"]["candidates"]) > 3
 
 
 @pytest.mark.parametrize(

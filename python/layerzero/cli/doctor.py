@@ -31,7 +31,7 @@ def command(
     if bundle is not None:
         from layerzero.telemetry.bundle import write
 
-        files = write(bundle, report.to_dict())
+        files = write(bundle, report.to_dict(), imports=not no_import)
         print(f"{bundle}: {', '.join(files)}", file=sys.stderr)
     if json:
         print_json(report.to_dict())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
-from layerzero.inspection import kernel_rows
+from layerzero.inspection import explain_call, kernel_rows
 from layerzero.inspection.metrics import metrics
 from layerzero.telemetry.health import health
 
@@ -54,8 +54,8 @@ class Cleaner:
         return [self.data(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def contents(doctor: dict[str, Any]) -> dict[str, Any]:
-    """Returns the archive's files as data, not cleaned: by name without ".json"."""
+def contents(doctor: dict[str, Any], imports: bool) -> dict[str, Any]:
+    """Returns the archive's files as data, not cleaned: by name without ".json". `imports`: a library may be imported."""
     return {
         "doctor": doctor,
         "policy": json.loads(_layerzero.policy_text()),
@@ -70,7 +70,32 @@ def contents(doctor: dict[str, Any]) -> dict[str, Any]:
         "measured": json.loads(_layerzero.measured_calls()),
         "metrics": metrics().to_dict(),
         "health": health(),
+        "decisions": _decisions(doctor["devices"]["devices"]) if imports else [],
     }
+
+
+def _decisions(devices: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns what one call of each operation that is benchmarked would run on each kind of device here, with reasons:
+    the first call of its benchmark that can be explained. No kernel runs; the chosen one's library is imported."""
+    try:
+        from layerzero.bench.operations import all_cases, arguments_of
+    except ImportError:
+        return []  # without torch, or without the benchmark's calls
+    found = []
+    for kind in dict.fromkeys(device["platform"] for device in devices):
+        seen = set[str]()
+        for case in all_cases():
+            if case.operation in seen:
+                continue
+            try:
+                given = arguments_of(case.operation, case.line)
+                given = {name: value.to(kind) if hasattr(value, "to") else value for name, value in given.items()}
+                report = explain_call(case.operation, (), given, None, of_chosen=True)
+            except Exception:  # another call of the operation may be explained
+                continue
+            found.append({"call": case.line, "report": report.to_dict()})
+            seen.add(case.operation)
+    return found
 
 
 def _environment(variables: Iterable[str]) -> dict[str, str]:
@@ -86,10 +111,10 @@ def _distributions() -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 
-def write(path: str | os.PathLike[str], doctor: dict[str, Any]) -> list[str]:
+def write(path: str | os.PathLike[str], doctor: dict[str, Any], imports: bool) -> list[str]:
     """Writes the archive, readable by its owner alone, and returns the names of its files."""
     clean = Cleaner(dict(os.environ))
-    files = {f"{name}.json": json.dumps(clean.data(data), indent=1) for name, data in contents(doctor).items()}
+    files = {f"{name}.json": json.dumps(clean.data(data), indent=1) for name, data in contents(doctor, imports).items()}
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
