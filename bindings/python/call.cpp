@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -169,11 +167,13 @@ PyObject* RaiseFailed(const KernelEntry& kernel, const Request& r) {
   if (!PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
   Exception error;
   Status failed = StatusOf(error.value(), std::string(r.op->name()) + ": kernel " + kernel.id);
-  if (failed.code() != StatusCode::kKernelFailed) return error.Raise();
+  const bool no_memory = failed.code() == StatusCode::kOutOfMemory;
+  const bool of_kernel = failed.code() == StatusCode::kKernelFailed || failed.code() == StatusCode::kContextLost;
+  if (!no_memory && !of_kernel) return error.Raise();
   const std::string before = failed.parts().fix;
   failed = WithWrittenInputs(kernel, r, std::move(failed));
   const bool written = failed.parts().fix != before;
-  if (!written && (IsOwn(error.value()) || IsOutOfMemory(error.value()))) return error.Raise();
+  if (!written && (IsOwn(error.value()) || no_memory)) return error.Raise();
   Raise(failed);
   error.Cause();
   return nullptr;
@@ -195,61 +195,6 @@ void ClearHookError() {
   const bool interrupted = PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0;
   PyErr_Clear();
   if (interrupted) PyErr_SetInterrupt();
-}
-
-namespace {
-
-// Number of selections of each kernel, by {operation, kernel}. Hits are not counted.
-struct Selections {
-  std::mutex mutex;
-  std::map<std::pair<std::string, std::string>, uint64_t> counts;
-};
-Selections& Counted() {
-  static auto* selections = new Selections;
-  return *selections;
-}
-
-}  // namespace
-
-PyObject* SelectionCounts() {
-  const auto counts = [] {  // no Python under the lock: it may run other threads
-    std::lock_guard lock(Counted().mutex);
-    return Counted().counts;
-  }();
-  PyObject* list = PyList_New(0);
-  for (const auto& [names, count] : counts) {
-    PyObject* row =
-        Py_BuildValue("ssK", names.first.c_str(), names.second.c_str(), static_cast<unsigned long long>(count));
-    if (!row || PyList_Append(list, row) < 0) Py_CLEAR(list);
-    Py_XDECREF(row);
-    if (!list) return nullptr;
-  }
-  return list;
-}
-
-void LogSelection(const Request& r, const Plan& plan) {
-  {
-    std::lock_guard lock(Counted().mutex);
-    ++Counted().counts[{plan.kernel->operation, plan.kernel->id}];
-  }
-  Engine& engine = Engine::Get();
-  if (!g_hooks.selected || (!plan.uses_fallback() && !engine.LogsSelections(r.policy))) return;
-  PyObject* libraries = plan.uses_fallback() ? PyList_New(0) : Py_NewRef(Py_None);
-  std::string platform;
-  if (plan.uses_fallback()) {
-    const ReferenceUse use = engine.ReferenceUseOf(plan);
-    platform = kPlatformNames[size_t(use.platform)];
-    for (const std::string& name : use.libraries) {
-      PyObject* text = PyUnicode_FromString(name.c_str());
-      if (text) PyList_Append(libraries, text);
-      Py_XDECREF(text);
-    }
-  }
-  PyObject* result = PyObject_CallFunction(g_hooks.selected, "sssO", plan.kernel->operation.c_str(),
-                                           plan.kernel->id.c_str(), platform.c_str(), libraries);
-  if (!result) ClearHookError();
-  Py_XDECREF(result);
-  Py_XDECREF(libraries);
 }
 
 Result<const Plan*> SelectWithoutGil(Request& r, InlineCache* site) {
@@ -291,22 +236,10 @@ PyObject* IntoOut(PyObject* result, PyObject* out) {
   return copied;
 }
 
-}  // namespace
-
-void WarnFallback(const Request& r, const Plan& plan, const std::string& why) {
-  if (!g_hooks.failed) return;
-  const std::string text =
-      plan.kernel->id + " failed" + (why.empty() ? "" : " (" + why + ")") + ", " + plan.fallback->id + " has answered";
-  const std::string name(r.op->name());
-  PyObject* result = PyObject_CallFunction(g_hooks.failed, "ss", name.c_str(), text.c_str());
-  if (!result) PyErr_Clear();
-  Py_XDECREF(result);
-}
-
-namespace {
-
 // The status of a function that has set a Python exception, which Raise leaves as it is.
-Status PythonError() { return Status(StatusCode::kInternal, {.field = "a Python exception"}); }
+Status PythonError() {
+  return Status(LacksMemory() ? StatusCode::kOutOfMemory : StatusCode::kInternal, {.field = "a Python exception"});
+}
 
 int64_t NumElements(const Request& r) {
   int64_t elements = 0;
@@ -322,7 +255,6 @@ class PythonCaller : public Caller {
 
   Status LayoutGuessed(const Request& r) { return WarnGuessedLayout(r) ? Status() : PythonError(); }
   Result<const Plan*> Select(Engine&, Request& r, InlineCache* site) { return SelectWithoutGil(r, site); }
-  bool LacksMemory() { return python::LacksMemory(); }
 
   Status BindMemory(const KernelEntry& kernel, const Transforms& transforms, Request& r) {
     if (differentiable_) [[unlikely]] {
@@ -330,7 +262,8 @@ class PythonCaller : public Caller {
       return PythonError();
     }
     if (r.op->mutated_inputs() != 0 && !MarkWritten(r, tensors_)) return PythonError();
-    Py_CLEAR(result_);  // of a kernel whose workspace could not be allocated
+    if (result_ || workspace_) [[unlikely]]
+      Release(r);  // of a kernel that failed
     result_ = MakeOutputs(r, out_);
     const bool bound = result_ && (r.on_cpu() || MakeWorkspace(kernel, transforms, &r, &workspace_));
     return bound ? Status() : PythonError();
@@ -351,21 +284,25 @@ class PythonCaller : public Caller {
     const ProfilerEvent event(kernel);
     PyObject* result = lz::python::RunHost(kernel, r, tensors_, transforms);
     if (!result) return Failure(kernel);
+    if (!out_ && Engine::Get().is_shadowed() && !CheckGivenOutputs(r, result)) PyErr_Clear();  // where Check reads it
     result_ = IntoOut(result, out_);
     return result_ ? Status() : PythonError();
   }
 
-  void FellBack(const Plan& plan, const Request& r) {
+  void FellBack(const Plan& plan, const Plan& answered, const Request& r, const Status&) {
     PyObject* repr = error_ ? PyObject_Repr(error_->value()) : nullptr;
     const char* why = repr ? PyUnicode_AsUTF8AndSize(repr, nullptr) : error_ ? "a Python error" : "";
     if (PyErr_Occurred()) PyErr_Clear();
-    WarnFallback(r, plan, why ? why : "a Python error");
+    WarnFallback(r, plan, answered, why ? why : "a Python error");
     Py_XDECREF(repr);
   }
-  void KeepError() { error_.emplace(); }
+  void KeepError(bool keep_first) {
+    if (keep_first) return PyErr_Clear();
+    error_.reset();
+    if (PyErr_Occurred()) error_.emplace();
+  }
   void RestoreError() {
-    PyErr_Clear();
-    error_->Raise();
+    if (error_) error_->Raise();
   }
 
   PyObject* Finish(const Status& status, Request& r) {
@@ -376,6 +313,12 @@ class PythonCaller : public Caller {
   }
 
  private:
+  void Release(Request& r) {
+    Py_CLEAR(result_);
+    Py_CLEAR(workspace_);
+    r.workspace = nullptr;
+    r.workspace_bytes = 0;
+  }
   // The pending exception of a kernel, which stays pending.
   Status Failure(const KernelEntry& kernel) {
     if (!PyErr_ExceptionMatches(PyExc_Exception)) return PythonError();

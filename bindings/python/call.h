@@ -73,7 +73,7 @@ void ClearHookError();
 // Logs a fallback, or any choice if the policy logs them. Never an error of the call.
 void LogSelection(const Request& request, const Plan& plan);
 PyObject* SelectionCounts();  // [(operation, kernel id, count)]: a new reference
-void WarnFallback(const Request& request, const Plan& plan, const std::string& why);
+void WarnFallback(const Request& request, const Plan& plan, const Plan& answered, const std::string& why);
 // Warns about a guessed layout, once per place in the program and shapes. Returns false if the user has turned the
 // warning into an error.
 bool WarnGuessedLayout(const Request& request);

@@ -29,7 +29,7 @@ Status OwnStatus(PyObject* error, const std::string& field) {
   const long code = number && PyLong_Check(number) ? PyLong_AsLong(number) : 0;
   PyErr_Clear();
   Py_XDECREF(number);
-  if (!IsOwn(error) || code <= 0 || code > long(StatusCode::kKernelRefused)) return {};
+  if (!IsOwn(error) || code <= 0 || code > long(StatusCode::kOutOfMemory)) return {};
   ErrorParts parts{TextOf(error, "field"), TextOf(error, "wanted"), TextOf(error, "got"), TextOf(error, "fix")};
   if (parts.field.empty()) parts = {.field = field, .got = TextOf(PyObject_Str(error))};
   return Status(StatusCode(code), std::move(parts));
@@ -61,6 +61,15 @@ Status StatusOf(PyObject* error, const std::string& field) {
   if (!status.ok()) return status;
   std::string text = error ? TextOf(PyObject_Repr(error)) : "";
   if (text.empty()) text = "a Python error";
+  if (error && IsOutOfMemory(error)) {
+    return Status(StatusCode::kOutOfMemory, {.field = field, .wanted = "enough memory", .got = std::move(text)});
+  }
+  if (IsLostContext(text)) {
+    return Status(StatusCode::kContextLost, {.field = field,
+                                             .wanted = "a device that works",
+                                             .got = std::move(text),
+                                             .fix = "start the process again: no kernel can use this device any more"});
+  }
   return Status(StatusCode::kKernelFailed, {.field = field, .wanted = "a result", .got = std::move(text)});
 }
 
@@ -184,9 +193,9 @@ void Selected(const Plan& plan, const Request& r) {
   const Gil gil;
   LogSelection(r, plan);
 }
-void FellBack(const Plan& plan, const Request& r) {
+void FellBack(const Plan& plan, const Plan& answered, const Request& r, const Status&) {
   const Gil gil;
-  WarnFallback(r, plan, "");
+  WarnFallback(r, plan, answered, "");
 }
 
 const RunListener kListener = {&Selected, &FellBack, &ProfilerEvent::IsActive, &ProfilerEvent::Begin,

@@ -6,6 +6,7 @@
 
 #include "call.h"
 #include "guard.h"
+#include "health.h"
 #include "kv_cache.h"
 #include "observe.h"
 #include "ops/common/philox.h"
@@ -262,7 +263,7 @@ int Exec(PyObject* module) {
     if (!callable || PyDict_SetItemString(ops, op->name().data(), callable) != 0) return -1;
     Py_DecRef(callable);
   }
-  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods}) {
+  for (PyMethodDef* methods : {kKvMethods, kProgramMethods, kGuardMethods, kHealthMethods}) {
     if (PyModule_AddFunctions(module, methods) != 0) return -1;
   }
   CountFirstCallsInChildren();

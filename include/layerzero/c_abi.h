@@ -82,8 +82,9 @@ typedef struct lz_kernel_args {
  * tried. LZ_LAUNCH_REFUSED: the kernel does not serve this call and has written nothing to any tensor or stream; the
  * reference runs instead. Any other nonzero value is a failure, and outputs may be partly written: the reference
  * then runs only if it reads nothing that the kernel writes, which excludes operations that write their inputs and
- * outputs that share memory with an input. No runtime library returns the code of a refusal by chance. A launch must
- * not throw, allocate tensors or synchronize. */
+ * outputs that share memory with an input. On a CUDA device 1000 + n is the runtime's error n: of 2 (out of memory)
+ * and of those after which the context is unusable the engine knows the meaning. No runtime library returns the code of
+ * a refusal by chance. A launch must not throw, allocate tensors or synchronize. */
 #define LZ_LAUNCH_DONE 0
 #define LZ_LAUNCH_INVALID_DATA 1
 #define LZ_LAUNCH_INVALID_INDEX 2
@@ -136,8 +137,10 @@ typedef enum lz_status_code {
   LZ_GRAPH_UNSAFE = 9,
   LZ_HOST_KERNEL = 10, /* the plan's kernel is in the caller's language: call it there */
   LZ_INTERNAL = 11,
-  LZ_CACHE_FULL = 12,    /* a KV cache has too few free blocks for the request; nothing was changed */
-  LZ_KERNEL_REFUSED = 13 /* the kernel did not serve the call and wrote nothing, and no other kernel ran */
+  LZ_CACHE_FULL = 12,     /* a KV cache has too few free blocks for the request; nothing was changed */
+  LZ_KERNEL_REFUSED = 13, /* the kernel did not serve the call and wrote nothing, and no other kernel ran */
+  LZ_CONTEXT_LOST = 14,   /* the device serves this process no more: only a new process helps */
+  LZ_OUT_OF_MEMORY = 15   /* no kernel that fits the free memory has answered */
 } lz_status_code;
 
 typedef struct lz_error {

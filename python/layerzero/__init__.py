@@ -27,6 +27,7 @@ from layerzero import backends, errors
 from layerzero.backends.python_kernels import register_kernel, unregister_kernel
 from layerzero.errors import (
     ConfigError,
+    ContextLostError,
     CudaGraphUnsafeError,
     InternalError,
     InvalidRequestError,
@@ -38,6 +39,7 @@ from layerzero.errors import (
     LayerZeroReferenceWarning,
     NoKernelFoundError,
     NotInstalledError,
+    OutOfMemoryError,
     Reason,
     ReleasedWeightError,
     RequirementError,
@@ -52,7 +54,7 @@ from layerzero.host import memory as _memory
 from layerzero.host.policy import policy_in_force, scope_of_context
 from layerzero.inspection import coverage, doctor, explain, list_kernels, prepare, run, validate, which
 from layerzero.inspection.report import SelectionReport
-from layerzero.settings import configure, disabled, load_config, lock, policy, prefer, unlock
+from layerzero.settings import configure, disabled, load_config, lock, policy, prefer, shadow, unlock
 from layerzero.torch import attach as _attach
 from layerzero.torch import random as _random
 from layerzero.torch.slow_path import slow_call
@@ -75,6 +77,8 @@ if TYPE_CHECKING:
     from layerzero.backends.inductor.recording import compile_references as compile_references
     from layerzero.host.observe import observe as observe
     from layerzero.host.require import require as require
+    from layerzero.inspection.health import health as health
+    from layerzero.inspection.health import reset_health as reset_health
     from layerzero.inspection.metrics import metrics as metrics
     from layerzero.inspection.schemas import OperationSchema as OperationSchema
     from layerzero.inspection.schemas import TensorSchema as TensorSchema
@@ -141,8 +145,10 @@ _LAZY = {
     "TensorSchema": "layerzero.inspection.schemas",
     "alibi_slopes": "layerzero.positions",
     "detokenize": "layerzero.tokenizers",
+    "health": "layerzero.inspection.health",
     "require": "layerzero.host.require",
     "report": "layerzero.telemetry.recording",
+    "reset_health": "layerzero.inspection.health",
     "serve_metrics": "layerzero.telemetry.server",
     "trace": "layerzero.telemetry.trace",
     "compile": "layerzero.integrations.transformers",
@@ -180,6 +186,7 @@ if not TYPE_CHECKING:  # for type checkers the names above are complete
 
 __all__ = [
     "ConfigError",
+    "ContextLostError",
     "CudaGraphUnsafeError",
     "InternalError",
     "InvalidRequestError",
@@ -191,6 +198,7 @@ __all__ = [
     "LayerZeroReferenceWarning",
     "NoKernelFoundError",
     "NotInstalledError",
+    "OutOfMemoryError",
     "Reason",
     "RequirementError",
     "SelectionReport",
@@ -214,6 +222,7 @@ __all__ = [
     "prepare",
     "register_kernel",
     "run",
+    "shadow",
     "unlock",
     "unregister_kernel",
     "validate",

@@ -84,6 +84,19 @@ class KernelRefusedError(KernelExecutionError):
     code = 13
 
 
+class ContextLostError(KernelExecutionError):
+    """A device serves this process no more (an illegal access, for example), and only a new process helps: no kernel is
+    tried again here. A Python kernel may raise it."""
+
+    code = 14
+
+
+class OutOfMemoryError(KernelExecutionError, MemoryError):
+    """No kernel whose memory was free has answered. A Python kernel may raise it, MemoryError or torch's error."""
+
+    code = 15
+
+
 class VersionMismatchError(LayerZeroError, RuntimeError):
     """Two parts are not of the same build or version, although they must be."""
 
@@ -156,6 +169,8 @@ _BY_CODE: dict[int, type[LayerZeroError]] = {
         NotInstalledError,
         KernelExecutionError,
         KernelRefusedError,
+        ContextLostError,
+        OutOfMemoryError,
         VersionMismatchError,
         CudaGraphUnsafeError,
         KVCacheFullError,

@@ -114,3 +114,29 @@ def prefer(source: str) -> policy:
 def disabled() -> policy:
     """`with lz.disabled():` references only."""
     return policy(enabled=False)
+
+
+class shadow(policy):
+    """Compares the fraction `rate` of the calls in a `with` block with the operation's reference.
+
+    with lz.shadow(rate=0.01, keep_inputs="wrong/"): model(x)
+
+    A result that differs by more than the operation's tolerance never reaches the caller: the kernel is quarantined for
+    such calls, and the next best one answers; a locked kernel's call raises KernelExecutionError instead. keep_inputs:
+    a folder that gets the inputs of up to 16 wrong calls as .npy files, with call.json. Calls of this thread or task
+    only, as with lz.policy. Not compared: operations that write their inputs, and tensors that are not in host memory.
+    `lz.health()["shadow"]` counts the calls that were compared.
+    """
+
+    def __init__(self, rate: float = 1.0, *, keep_inputs: str | os.PathLike[str] = "") -> None:
+        folder = os.fspath(keep_inputs)
+        super().__init__(health={"shadow_rate": rate} | ({"keep_inputs": folder} if folder else {}))
+
+    def __enter__(self) -> "shadow":
+        super().__enter__()
+        _layerzero.shadow(1)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        _layerzero.shadow(-1)
+        super().__exit__(*error)

@@ -84,8 +84,12 @@ constexpr std::array<ReasonInfo, size_t(ReasonCode::kCount)> kInfos = {{
      "lower tp.size, or use another kernel"},
     {"REDUCTION_ORDER_MISMATCH", "the kernel does not add in the order that the policy wants",
      "tp.reduction_order: any, or use another kernel"},
+    {"BACKEND_ERROR", "the kernel, or several of its library, failed in this process and are not selected for a while",
+     "`layerzero health show` shows the failures; `lz.reset_health()` closes the breakers"},
+    {"QUARANTINED", "the kernel is known to be wrong, to crash or to lose the device for such calls",
+     "install another version of its library, or `layerzero health reset` if it was another's fault"},
 }};
-static_assert(kInfos.back().name == "REDUCTION_ORDER_MISMATCH");
+static_assert(kInfos.back().name == "QUARANTINED");
 }  // namespace
 
 const ReasonInfo& Info(ReasonCode code) { return kInfos[size_t(code)]; }

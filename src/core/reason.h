@@ -86,6 +86,8 @@ enum class ReasonCode : uint8_t {
   kTpInvarianceRequired,
   kTpSizeExceeded,
   kReductionOrderMismatch,
+  kBackendError,  // it keeps failing: its breaker, or its backend's, is open
+  kQuarantined,   // known to be wrong, to crash or to lose the device for such calls
   kCount
 };
 

@@ -29,6 +29,8 @@ enum class StatusCode : int32_t {
   kInternal = LZ_INTERNAL,
   kCacheFull = LZ_CACHE_FULL,
   kKernelRefused = LZ_KERNEL_REFUSED,
+  kContextLost = LZ_CONTEXT_LOST,
+  kOutOfMemory = LZ_OUT_OF_MEMORY,
 };
 
 // What was wanted, what was got, what to do. Every part is a phrase; Text() makes the sentence.

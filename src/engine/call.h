@@ -1,5 +1,5 @@
-// One call: bind, select, outputs and workspace, run, fallback. The Python binding, torch's operators, programs and the
-// C ABI all run it, each with a Caller that has what differs between them.
+// One call: bind, select, outputs and workspace, run; where a kernel fails, the next best one. The Python binding,
+// torch's operators, programs and the C ABI all run it, each with a Caller that has what differs between them.
 //
 //   struct MyCaller : Caller { Status BindMemory(const KernelEntry&, const Transforms&, Request&); };
 //   MyCaller caller;
@@ -23,112 +23,86 @@ struct Caller {
     if (plan.ok() && listener) listener->selected(**plan, r);
     return plan;
   }
-  // Sets what a native kernel writes: the outputs, and on devices other than the CPU its workspace.
+  // Sets what a native kernel writes: the outputs, and on devices other than the CPU its workspace. kOutOfMemory:
+  // another kernel may need less.
   Status BindMemory(const KernelEntry&, const Transforms&, Request&) { return {}; }
   template <class Run>
   Status RunNative(const KernelEntry&, Request&, Run&& run) {
     return run();
   }
-  // True if BindMemory failed because memory was short.
-  bool LacksMemory() { return false; }
   // Runs a kernel of the host language, which has the outputs afterwards.
   Status RunHost(const KernelEntry& kernel, const Transforms&, Request&) { return HostKernelError(kernel); }
-  // The plan's kernel failed and its fallback has answered.
-  void FellBack(const Plan& plan, const Request& r) {
-    if (listener) listener->fell_back(plan, r);
+  // The plan's kernel failed with `why`, and another one has answered.
+  void FellBack(const Plan& plan, const Plan& answered, const Request& r, const Status& why) {
+    if (listener) listener->fell_back(plan, answered, r, why);
   }
-  // The host language's error of a failed kernel: kept while the fallback runs, restored if it is the call's.
-  void KeepError() {}
-  void RestoreError() {}
+  // The host language's error of a failed kernel, if it has one: kept while others run. It replaces one that was kept
+  // before, unless `keep_first`.
+  void KeepError(bool keep_first) { (void)keep_first; }
+  void RestoreError() {}  // the kept one is the call's
 };
 
 inline bool IsHost(const KernelEntry& kernel) { return kernel.spec.call != CallKind::kNative; }
 
-// The status of a call whose kernel or fallback ran.
-template <class C>
-Status Answered(const Plan& plan, Request& r, C& caller, Status status) {
-  if (r.fell_back && status.ok()) [[unlikely]]
-    caller.FellBack(plan, r);
-  return status;
-}
-
-// Runs a plan whose kernel is native and whose memory is bound. If the kernel failed and its fallback is a host kernel,
-// which RunHostKernel has to run, fell_back is set and the status is kHostKernel.
+// Runs the plan's kernel, which is native and whose memory is bound, alone.
 template <class C>
 Status RunNativeKernel(Engine& engine, const Plan& plan, Request& r, C& caller) {
-  return Answered(plan, r, caller, caller.RunNative(*plan.kernel, r, [&] { return engine.Run(plan, r); }));
+  return caller.RunNative(*plan.kernel, r, [&] { return engine.RunOnce(plan, r); });
 }
 
-template <class C>
-Status RunHostFallback(const Plan& plan, Request& r, C& caller) {
-  return RunKernel(plan, *plan.fallback, r,
-                   [&] { return caller.RunHost(*plan.fallback, plan.fallback_transforms, r); });
-}
-
-template <class C>
-Status RunFallback(Engine& engine, const Plan& plan, Request& r, C& caller) {
-  r.fell_back = true;
-  if (IsHost(*plan.fallback)) {
-    engine.CountFallback();
-    return RunHostFallback(plan, r, caller);
-  }
-  LZ_RETURN_IF_ERROR(caller.BindMemory(*plan.fallback, plan.fallback_transforms, r));
-  return caller.RunNative(*plan.fallback, r, [&] { return engine.RunFallback(plan, r); });
-}
-
-// Runs a plan whose kernel is a host kernel, or, with fell_back set, its fallback, which is one.
+// Runs the plan's kernel, which is a host kernel, alone.
 template <class C>
 Status RunHostKernel(Engine& engine, const Plan& plan, Request& r, C& caller) {
-  if (r.fell_back) return Answered(plan, r, caller, RunHostFallback(plan, r, caller));
   plan.CountCall();
-  bool failed = false;  // by itself: an error that debug mode finds is not hidden by a fallback
-  Status status = RunKernel(plan, *plan.kernel, r, [&] {
-    Status own = caller.RunHost(*plan.kernel, plan.transforms, r);
-    failed = !own.ok();
-    return own;
-  });
-  if (!failed || !engine.host() || !MayFallBack(plan, r, status)) return status;
-  caller.KeepError();
-  Status answered = RunFallback(engine, plan, r, caller);
-  if (FallbackDecides(status, answered)) return Answered(plan, r, caller, std::move(answered));
-  caller.RestoreError();
-  return status;
-}
-
-// Runs a plan whose kernel is native and whose memory is bound, and its fallback if that is needed.
-template <class C>
-Status RunBound(Engine& engine, const Plan& plan, Request& r, C& caller) {
-  Status status = RunNativeKernel(engine, plan, r, caller);
-  if (status.code() == StatusCode::kHostKernel && r.fell_back) [[unlikely]]
-    return RunHostKernel(engine, plan, r, caller);
-  return status;
-}
-
-// The memory of a plan's kernel could not be allocated: runs another kernel that needs less. `status`: the error if
-// there is none.
-template <class C>
-Status RunWithLess(Engine& engine, const Plan& plan, Request& r, C& caller, Status status) {
-  caller.KeepError();
-  auto other = engine.SelectWithLess(r);
-  if (!other.ok() || (*other)->kernel == plan.kernel) {
-    caller.RestoreError();
+  return RunKernel(plan, *plan.kernel, r, [&] {
+    Status status = caller.RunHost(*plan.kernel, plan.transforms, r);
+    if (!status.ok() && engine.host()) r.outcome = OutcomeOf(*plan.kernel, r, status);
     return status;
+  });
+}
+
+template <class C>
+Status RunKernelOf(Engine& engine, const Plan& plan, Request& r, C& caller) {
+  if (IsHost(*plan.kernel)) return RunHostKernel(engine, plan, r, caller);
+  if (Status bound = caller.BindMemory(*plan.kernel, plan.transforms, r); !bound.ok()) {
+    if (bound.code() == StatusCode::kOutOfMemory) r.outcome = Outcome::kOutOfMemory;
+    return bound;
   }
-  if (IsHost(*(*other)->kernel)) return RunHostKernel(engine, **other, r, caller);
-  LZ_RETURN_IF_ERROR(caller.BindMemory(*(*other)->kernel, (*other)->transforms, r));
-  return RunBound(engine, **other, r, caller);
+  return RunNativeKernel(engine, plan, r, caller);
+}
+
+// The rest of a call whose kernel has failed with `first`: the next best kernels run, one after another, as long as
+// nothing forbids it.
+template <class C>
+Status RunOthers(Engine& engine, const Plan& plan, Request& r, C& caller, Status first) {
+  Selector::Failures failures;
+  const Plan* next = engine.Next(plan, r, first, &failures);
+  if (!next) return first;
+  caller.KeepError(false);
+  while (next) {
+    Status status = RunKernelOf(engine, *next, r, caller);
+    if (status.ok()) {
+      engine.Count(failures);
+      caller.FellBack(plan, *next, r, first);
+      return {};
+    }
+    const StatusCode of_first = first.code();
+    next = engine.Next(*next, r, status, &failures);
+    first = FirstOrLast(std::move(first), std::move(status));
+    caller.KeepError(first.code() == of_first);
+  }
+  caller.RestoreError();
+  return first;
 }
 
 // Runs a selected plan.
 template <class C>
 Status RunPlan(Engine& engine, const Plan& plan, Request& r, C& caller) {
   r.fell_back = false;
-  if (IsHost(*plan.kernel)) return RunHostKernel(engine, plan, r, caller);
-  if (Status bound = caller.BindMemory(*plan.kernel, plan.transforms, r); !bound.ok()) [[unlikely]] {
-    if (!caller.LacksMemory()) return bound;
-    return RunWithLess(engine, plan, r, caller, std::move(bound));
-  }
-  return RunBound(engine, plan, r, caller);
+  Status status = RunKernelOf(engine, plan, r, caller);
+  if (status.ok()) [[likely]]
+    return status;
+  return RunOthers(engine, plan, r, caller, std::move(status));
 }
 
 // The whole call of a request whose tensors and scalars are set. `site`: nullptr if the caller has none.

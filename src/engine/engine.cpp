@@ -81,16 +81,21 @@ Engine::Engine() {
   });
   // A forked child has this thread only: the plans that it inherited are selected again, on one
   // thread (base/thread_pool.h).
-  pthread_atfork(nullptr, nullptr, [] { Get().Invalidate(); });
+  pthread_atfork(nullptr, nullptr, [] {
+    Get().selector_.health().AfterFork();
+    Get().Invalidate();
+  });
 }
 
 // The host may need a lock that another thread holds while it waits here, so no lock of the engine is held during
 // its part.
 void Engine::BeforeSelecting(const BoundCall& r) {
   if (!prior_read_[size_t(r.device)].load(std::memory_order_acquire)) ReadPrior(r.device);
-  if (host_began_.load(std::memory_order_acquire)) return;
-  const HostRuntime* const runtime = host();
-  if (runtime && runtime->begin && runtime->begin()) host_began_.store(true, std::memory_order_release);
+  if (!host_began_.load(std::memory_order_acquire)) {
+    const HostRuntime* const runtime = host();
+    if (runtime && runtime->begin && runtime->begin()) host_began_.store(true, std::memory_order_release);
+  }
+  selector_.health().Begin();
 }
 
 void Engine::PolicyChanged() {
@@ -111,7 +116,47 @@ void Engine::PolicyChanged() {
   }
   const bool counted = policy.metrics_enabled || !policy.metrics_listen.empty() || !policy.metrics_file.empty();
   KernelCounters::OfProcess()->SetCounting(counted);
+  selector_.health().SetLimits({
+      .breaker = {.failures = int(policy.health_failures), .retry_s = policy.health_retry_s},
+      .error_budget = int(policy.health_error_budget),
+      .folder = policy.health_persist ? policy.cache_dir : std::string(),
+      .build = BuildId(),
+  });
+  const bool shadow = policy.health_shadow_rate > 0;
+  if (shadow != std::exchange(shadow_of_policy_, shadow)) Shadow(shadow ? 1 : -1);
   selector_.Invalidate(EpochKind::kPolicy);
+}
+
+namespace {
+std::atomic<Engine::ShadowMaker> g_shadow_maker{nullptr};
+}
+
+void Engine::SetShadow(ShadowMaker make) { g_shadow_maker.store(make, std::memory_order_release); }
+
+void Engine::Shadow(int delta) {
+  std::lock_guard lock(shadow_mutex_);
+  shadows_ += delta;
+  if (shadows_ > 0 && !shadow_) {
+    const ShadowMaker make = g_shadow_maker.load(std::memory_order_acquire);
+    if (make) AddObserver(shadow_ = make(selector_));
+  } else if (shadows_ <= 0 && shadow_) {
+    RemoveObserver(shadow_.get());
+    shadow_.reset();
+  }
+  shadowed_.store(shadow_ != nullptr, std::memory_order_relaxed);
+}
+
+std::string Engine::HealthText() {
+  selector_.health().Begin();
+  return selector_.health().ToJson().dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+Result<size_t> Engine::ResetHealth(const std::string& kernel) {
+  selector_.health().Begin();
+  Status problem;
+  const size_t changed = selector_.health().Reset(kernel, &problem);
+  if (!problem.ok()) return problem;
+  return changed;
 }
 
 Status Engine::Bind(Request& request) {
@@ -131,9 +176,12 @@ const Plan* Engine::Lookup(const InlineCache& site, const Facts& facts) const {
 ReferenceUse Engine::ReferenceUseOf(const Plan& plan) const {
   return selector_.reference_uses().Read(*plan.reference_use);
 }
-Result<const Plan*> Engine::SelectWithLess(Request& request) { return selector_.SelectWithLess(request); }
 Status Engine::Run(const Plan& plan, Request& request) { return selector_.Run(plan, request); }
-Status Engine::RunFallback(const Plan& plan, Request& request) { return selector_.RunFallback(plan, request); }
+Status Engine::RunOnce(const Plan& plan, Request& request) { return selector_.RunOnce(plan, request); }
+const Plan* Engine::Next(const Plan& plan, Request& r, const Status& status, Selector::Failures* failures) {
+  return selector_.Next(plan, r, status, failures);
+}
+void Engine::Count(const Selector::Failures& failures) { selector_.Count(failures); }
 Status Engine::CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& r,
                         HostTensor* tensors) {
   if (const HostRuntime* const runtime = host()) return runtime->call(kernel, r, transforms, tensors);

@@ -24,6 +24,7 @@
 #include "base/export.h"
 #include "base/ticker.h"
 #include "perfdb/prior.h"
+#include "pipeline/dispatch_observer.h"
 #include "pipeline/selector.h"
 
 namespace lz {
@@ -38,8 +39,9 @@ struct HostTensor {
 // Notices about calls, which the result does not contain. Called from any thread. Runs of kernels are observed by
 // pipeline/dispatch_observer.h.
 struct RunListener {
-  void (*selected)(const Plan& plan, const Request& request);   // the inline cache of the call site did not hold it
-  void (*fell_back)(const Plan& plan, const Request& request);  // its kernel failed, its fallback has answered
+  void (*selected)(const Plan& plan, const Request& request);  // the inline cache of the call site did not hold it
+  // The kernel of `plan` failed with `why`, that of `answered` has answered.
+  void (*fell_back)(const Plan& plan, const Plan& answered, const Request& request, const Status& why);
   // Steps of programs: whether a profiler of this thread wants an event for each, and the event. nullptr: no profiler.
   bool (*profiled)() = nullptr;
   void* (*began)(const KernelEntry& kernel) = nullptr;
@@ -84,11 +86,11 @@ class LZ_OWN Engine {
   const Plan* Lookup(const InlineCache& site, const Facts& facts) const;  // nullptr: not in this inline cache
   // How often the reference of a plan with uses_fallback() ran, and which libraries are missing.
   ReferenceUse ReferenceUseOf(const Plan& plan) const;
-  Result<const Plan*> SelectWithLess(Request& request);  // after an allocation failed, see Selector
-  Status Run(const Plan& plan, Request& request);        // a native plan. request.fell_back: the plan's fallback ran
-  // The native fallback of a plan, after its host kernel failed.
-  Status RunFallback(const Plan& plan, Request& request);
-  void CountFallback() { selector_.CountFallback(); }  // a host kernel is about to run as a fallback
+  Status Run(const Plan& plan, Request& request);      // a native plan. request.fell_back: another kernel ran
+  Status RunOnce(const Plan& plan, Request& request);  // the same: its kernel alone
+  // After a kernel has failed: the plan of the next best one, or nullptr; after one has answered: Count. See Selector.
+  const Plan* Next(const Plan& plan, Request& request, const Status& status, Selector::Failures* failures);
+  void Count(const Selector::Failures& failures);
   // Calls a host kernel; see HostRuntime::call. kNotInstalled: the process has no host language.
   Status CallHost(const KernelEntry& kernel, const Transforms& transforms, const Request& request, HostTensor* tensors);
   // The warning for a bound request whose layout was guessed, and the seconds between two warnings at one place.
@@ -119,6 +121,12 @@ class LZ_OWN Engine {
   Status LoadPlugin(const std::string& library, const std::string& descriptor);
   using Verifier = Status (*)(Selector& selector, const KernelEntry& kernel);
   static void SetVerifier(Verifier verifier);
+  // Shadow checks (set by verify) of calls whose policy has a health.shadow_rate; `delta`: 1 turns them on, -1 off.
+  // They are on too while the process's policy has a rate.
+  using ShadowMaker = std::shared_ptr<Observer> (*)(Selector& selector);
+  static void SetShadow(ShadowMaker make);
+  void Shadow(int delta);
+  bool is_shadowed() const { return shadowed_.load(std::memory_order_relaxed); }
 
   // ---- measured times (perfdb/prior.h). At the first selection for a device: those of `prior.records.json` in the
   // policy's cache_dir, then those that the library carries.
@@ -135,6 +143,10 @@ class LZ_OWN Engine {
   std::string Kernels(const Operation* op) const;
   std::string Devices();
   // The kernels that serve each operation and dtype on a device of this machine or a simulated one (coverage.cpp).
+  std::string HealthText();  // JSON: see Health::ToJson
+  // Closes the breakers of kernels that match a glob (empty: all) and removes what this machine has learned about
+  // them. Returns how many.
+  Result<size_t> ResetHealth(const std::string& kernel);
   Result<std::string> Coverage(std::string_view device);
   static std::string DescriptorFacts();  // name, use and effect of each (registry/fact_table.h)
   std::string Stats() const;
@@ -169,6 +181,11 @@ class LZ_OWN Engine {
   Status startup_;
   bool startup_is_policy_ = false;   // the error is in a file or variable of the policy
   std::atomic<bool> failed_{false};  // startup_ holds an error
+  std::mutex shadow_mutex_;
+  int shadows_ = 0;
+  bool shadow_of_policy_ = false;
+  std::shared_ptr<Observer> shadow_;  // registered while shadows_ > 0
+  std::atomic<bool> shadowed_{false};
   Ticker time_to_live_;
   double ttl_seconds_ = 0;
   std::mutex policy_mutex_;

@@ -135,6 +135,12 @@ Json EngineReasonJson(const Operation& op, const KernelEntry& k, const Reason& r
     const std::string got = ProofText(*k.backend);
     return ReasonOf(reason.code, "source", "importable", got, k.backend->name + " cannot be used: " + got);
   }
+  if (reason.code == ReasonCode::kBackendError || reason.code == ReasonCode::kQuarantined) {
+    Health& health = Engine::Get().selector().health();
+    const bool open = reason.code == ReasonCode::kBackendError;
+    const std::string got = open ? health.OpenText(k, int32_t(reason.got)) : health.RowText(reason.wanted);
+    return ReasonOf(reason.code, "health", open ? "a closed breaker" : "no quarantine", got, k.id + ": " + got);
+  }
   if (reason.field != kNoField) {
     const Field& f = op.fields()[reason.field];
     const std::string wanted = ValueText(op, &f, reason.wanted), got = ValueText(op, &f, reason.got);

@@ -1,5 +1,6 @@
 #include "pipeline/dispatch.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -14,6 +15,7 @@ namespace {
 
 constexpr uint64_t kSmall = 1 << 20;                // bytes below which no headroom is checked
 constexpr int32_t kDeviceCpu = 1, kDeviceCuda = 2;  // lz_device.type
+constexpr int32_t kCudaErrors = 1000;               // a launch returns an error of CUDA's runtime above this number
 
 lz_kernel_args Arguments(const Request& r, const lz_tensor* tensors, const lz_parallel& threads) {
   lz_kernel_args args{};
@@ -41,9 +43,17 @@ Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
                                                .got = "a refusal, before anything was written",
                                                .fix = "`layerzero explain` shows other kernels"});
   }
+  const bool of_cuda = r.where.type == kDeviceCuda;  // CudaCode of kernels/cuda.h
+  if (of_cuda && IsLostContext(code - kCudaErrors)) {
+    return Status(StatusCode::kContextLost, {.field = name,
+                                             .wanted = "a device that works",
+                                             .got = "CUDA error " + std::to_string(code - kCudaErrors),
+                                             .fix = "start the process again: no kernel can use this device any more"});
+  }
+  const bool no_memory = of_cuda && code == kCudaErrors + kCudaOutOfMemory;
   return WithWrittenInputs(
       kernel, r,
-      Status(StatusCode::kKernelFailed,
+      Status(no_memory ? StatusCode::kOutOfMemory : StatusCode::kKernelFailed,
              {.field = name,
               .wanted = "0 from its launch",
               .got = std::to_string(code),
@@ -51,11 +61,11 @@ Status Failed(const KernelEntry& kernel, const Request& r, int32_t code) {
 }
 
 // The error before a launch: nothing is written.
-Status NoMemory(const KernelEntry& kernel, uint64_t bytes, const char* got, const char* fix) {
-  return Status(StatusCode::kKernelRefused, {.field = "kernel " + kernel.id + ": workspace",
-                                             .wanted = std::to_string(bytes) + " bytes",
-                                             .got = got,
-                                             .fix = fix});
+Status NoMemory(StatusCode code, const KernelEntry& kernel, uint64_t bytes, const char* got, const char* fix) {
+  return Status(code, {.field = "kernel " + kernel.id + ": workspace",
+                       .wanted = std::to_string(bytes) + " bytes",
+                       .got = got,
+                       .fix = fix});
 }
 Status NoDevice(const KernelEntry& kernel, const Request& r) {
   return Status(StatusCode::kKernelRefused,
@@ -70,7 +80,7 @@ Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t by
                         const DispatchResources& resources) {
   if (bytes <= (r.workspace ? r.workspace_bytes : 0)) return static_cast<char*>(r.workspace);
   if (r.where.type != kDeviceCpu) {  // the caller owns device memory, stream by stream
-    return NoMemory(kernel, bytes, "none on the tensors' device",
+    return NoMemory(StatusCode::kKernelRefused, kernel, bytes, "none on the tensors' device",
                     "pass a workspace of this size, allocated for the request's stream");
   }
   Arena& arena = Arena::OfThisThread();
@@ -78,13 +88,31 @@ Result<char*> Workspace(const KernelEntry& kernel, const Request& r, uint64_t by
     LZ_RETURN_IF_ERROR(resources.may_take(resources.self, r, bytes - arena.size()));
   }
   if (void* memory = arena.Get(bytes)) return static_cast<char*>(memory);
-  return NoMemory(kernel, bytes, "none", "free memory or choose a kernel that needs less");
+  return NoMemory(StatusCode::kOutOfMemory, kernel, bytes, "none", "free memory or choose a kernel that needs less");
 }
 
-// Runs one kernel with its transforms. The tensors' device is current around the launch. `*code`: the launch's result.
-Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& transforms, Request& r,
-              const DispatchResources& resources, int32_t* code) {
-  *code = LZ_LAUNCH_REFUSED;  // until the launch
+// Nothing is written before the launch.
+Status NotLaunched(Request& r, Status status) {
+  const bool no_memory = status.code() == StatusCode::kOutOfMemory;
+  if (no_memory || status.code() == StatusCode::kKernelRefused) {
+    r.outcome = no_memory ? Outcome::kOutOfMemory : Outcome::kRefused;
+  }
+  return status;
+}
+
+// Data that a kernel found invalid (an index outside its tensor) is for the caller to correct: no other kernel hides
+// it, nor what debug mode found.
+Status LaunchFailed(const KernelEntry& kernel, Request& r, int32_t code) {
+  Status status = Failed(kernel, r, code);
+  const bool invalid = code == LZ_LAUNCH_INVALID_DATA || code == LZ_LAUNCH_INVALID_INDEX;
+  if (!invalid) r.outcome = OutcomeOf(kernel, r, status);
+  return status;
+}
+
+// Runs the kernel with its transforms. The tensors' device is current around the launch.
+Status Launch(const Plan& plan, Request& r, const DispatchResources& resources) {
+  const KernelEntry& kernel = *plan.kernel;
+  const Transforms& transforms = plan.transforms;
   if (kernel.spec.call != CallKind::kNative || !kernel.spec.launch) return HostKernelError(kernel);
   const lz_parallel& parallel = r.parallel ? *r.parallel : resources.threads;
   const uint64_t own = KernelBytes(kernel, r, parallel);
@@ -92,16 +120,13 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   char* workspace = static_cast<char*>(r.workspace);
   if (needed > 0) {
     auto memory = Workspace(kernel, r, needed, resources);
-    if (!memory.ok()) return memory.TakeStatus();
+    if (!memory.ok()) return NotLaunched(r, memory.TakeStatus());
     workspace = *memory;
   }
   TransformedTensors transformed;
   const lz_tensor* tensors = r.tensors.data();
   if (transforms.any()) {
-    if (Status fits = transformed.Enter(transforms, r, workspace + own + CheckBytes(plan, r)); !fits.ok()) {
-      *code = LZ_LAUNCH_INVALID_INDEX;
-      return fits;
-    }
+    LZ_RETURN_IF_ERROR(transformed.Enter(transforms, r, workspace + own + CheckBytes(plan, r)));
     tensors = transformed.tensors();
   }
   lz_kernel_args args = Arguments(r, tensors, parallel);
@@ -111,21 +136,12 @@ Status Launch(const Plan& plan, const KernelEntry& kernel, const Transforms& tra
   const bool checked = IsChecked(plan, r);
   if (checked) PlantGuard(workspace + own);
   std::optional<CudaDeviceGuard> guard;
-  if (r.where.type == kDeviceCuda && !guard.emplace(r.where.id).ok()) return NoDevice(kernel, r);
-  *code = kernel.spec.launch(&args);
-  if (*code != LZ_LAUNCH_DONE) [[unlikely]]
-    return Failed(kernel, r, *code);
+  if (r.where.type == kDeviceCuda && !guard.emplace(r.where.id).ok()) return NotLaunched(r, NoDevice(kernel, r));
+  const int32_t code = kernel.spec.launch(&args);
+  if (code != LZ_LAUNCH_DONE) [[unlikely]]
+    return LaunchFailed(kernel, r, code);
   if (transforms.outputs) transformed.Leave();
   return checked ? CheckDispatch(plan, kernel, r, args, workspace + own) : Status();
-}
-
-// The same, observed by whoever wants to.
-Status Run(const Plan& plan, const KernelEntry& kernel, const Transforms& transforms, Request& r,
-           const DispatchResources& resources, int32_t* code) {
-  const auto launch = [&] { return Launch(plan, kernel, transforms, r, resources, code); };
-  if (!plan.checked && num_observers.load(std::memory_order_relaxed) == 0) [[likely]]
-    return launch();
-  return RunKernel(plan, kernel, r, launch);
 }
 
 }  // namespace
@@ -136,6 +152,12 @@ uint64_t WorkspaceBytes(const KernelEntry& kernel, const Transforms& transforms,
 }
 uint64_t WorkspaceBytes(const Plan& plan, const Request& r) {
   return WorkspaceBytes(*plan.kernel, plan.transforms, r) + CheckBytes(plan, r);
+}
+
+uint64_t WorkspaceBytes(const Candidate& c, const Request& r) {
+  if (c.kernel->spec.call == CallKind::kNative) return WorkspaceBytes(*c.kernel, c.transforms, r);
+  const auto& bytes = c.kernel->workspace_bytes;
+  return bytes ? uint64_t(std::max<int64_t>(0, bytes->Evaluate(r.variables.data()))) : 0;
 }
 
 std::string WrittenInputs(const KernelEntry& kernel, const Request& r) {
@@ -165,15 +187,32 @@ Status WithWrittenInputs(const KernelEntry& kernel, const Request& r, Status sta
   return Status(status.code(), std::move(parts));
 }
 
-bool MayFallBack(const Plan& plan, const Request& r, const Status& failed) {
-  if (!plan.fallback) return false;
-  if (failed.code() == StatusCode::kKernelRefused) return true;
-  const bool of_kernel = failed.code() == StatusCode::kKernelFailed || failed.code() == StatusCode::kNotInstalled;
-  return of_kernel && WrittenInputs(*plan.kernel, r).empty();
+Outcome OutcomeOf(const KernelEntry& kernel, const Request& r, const Status& failed) {
+  switch (failed.code()) {
+    case StatusCode::kKernelRefused: return Outcome::kRefused;
+    case StatusCode::kContextLost: return Outcome::kContextLost;
+    case StatusCode::kOutOfMemory:
+    case StatusCode::kNotInstalled:
+    case StatusCode::kKernelFailed: break;
+    default: return Outcome::kDone;  // an error of the call
+  }
+  if (!WrittenInputs(kernel, r).empty()) return Outcome::kFailedAfterWrite;
+  return failed.code() == StatusCode::kOutOfMemory ? Outcome::kOutOfMemory : Outcome::kFailed;
 }
 
-bool FallbackDecides(const Status& failed, const Status& answered) {
-  return answered.ok() || answered.code() == StatusCode::kHostKernel || failed.code() == StatusCode::kKernelRefused;
+bool MayFallBack(const Plan& plan, const Request& r) {
+  switch (r.outcome) {
+    case Outcome::kOutOfMemory: return !plan.locked;
+    case Outcome::kRefused:
+    case Outcome::kFailed: return plan.fallback != nullptr;
+    case Outcome::kWrong: return plan.fallback != nullptr && WrittenInputs(*plan.kernel, r).empty();
+    default: return false;
+  }
+}
+
+Status FirstOrLast(Status first, Status last) {
+  const bool later = first.code() == StatusCode::kKernelRefused || last.code() == StatusCode::kContextLost;
+  return later ? std::move(last) : std::move(first);
 }
 
 Status HostKernelError(const KernelEntry& kernel) {
@@ -181,24 +220,10 @@ Status HostKernelError(const KernelEntry& kernel) {
 }
 
 Status Dispatch(const Plan& plan, Request& r, const DispatchResources& resources) {
-  r.fell_back = false;
-  int32_t code = LZ_LAUNCH_DONE;  // an error of debug mode comes before the launch or after it
-  Status status = Run(plan, *plan.kernel, plan.transforms, r, resources, &code);
-  if (status.ok()) [[likely]]
-    return status;
-  // Data that the kernel found invalid (an index outside its tensor) is for the caller to correct: no fallback hides
-  // it, nor what debug mode found.
-  const bool failed = code != LZ_LAUNCH_DONE && code != LZ_LAUNCH_INVALID_DATA && code != LZ_LAUNCH_INVALID_INDEX;
-  if (!failed || !MayFallBack(plan, r, status)) return status;
-  Status answered = DispatchFallback(plan, r, resources);
-  return FallbackDecides(status, answered) ? std::move(answered) : std::move(status);
-}
-
-Status DispatchFallback(const Plan& plan, Request& r, const DispatchResources& resources) {
-  r.fell_back = true;
-  if (plan.fallback->spec.call != CallKind::kNative) return HostKernelError(*plan.fallback);  // the binding observes it
-  int32_t code;
-  return Run(plan, *plan.fallback, plan.fallback_transforms, r, resources, &code);
+  const auto launch = [&] { return Launch(plan, r, resources); };
+  if (!plan.checked && !plan.is_watched() && num_observers.load(std::memory_order_relaxed) == 0) [[likely]]
+    return launch();
+  return RunKernel(plan, *plan.kernel, r, launch);
 }
 
 }  // namespace lz

@@ -15,6 +15,9 @@ namespace lz {
 uint64_t WorkspaceBytes(const Plan& plan, const Request& request);
 LZ_OWN uint64_t WorkspaceBytes(const KernelEntry& kernel, const Transforms& transforms, const Request& request);
 
+// The workspace of a candidate: of a host kernel as its descriptor declares it.
+uint64_t WorkspaceBytes(const Candidate& candidate, const Request& request);
+
 // What a call may use. `may_take` is called before the engine allocates more memory than it ever held.
 struct DispatchResources {
   const lz_parallel& threads;
@@ -28,18 +31,18 @@ std::string WrittenInputs(const KernelEntry& kernel, const Request& request);
 // A kernel's error with the names of the inputs that may be partly written.
 LZ_OWN Status WithWrittenInputs(const KernelEntry& kernel, const Request& request, Status failed);
 
-// True if the plan's fallback may run after this failure. kKernelRefused: the kernel wrote nothing. After any other
-// failure outputs may be partly written, and a fallback must not read them.
-LZ_OWN bool MayFallBack(const Plan& plan, const Request& request, const Status& failed);
-// True if a call's status is its fallback's, false if it is that of the kernel that failed first.
-LZ_OWN bool FallbackDecides(const Status& failed, const Status& answered);
+// The outcome of a kernel whose run, past its beginning, ended with this status.
+LZ_OWN Outcome OutcomeOf(const KernelEntry& kernel, const Request& request, const Status& failed);
+// True if another kernel may run after the failure in `request.outcome`.
+bool MayFallBack(const Plan& plan, const Request& request);
+// The status of a call whose kernels failed with `first` and later with `last`: the first one, unless that kernel has
+// only refused, or the device is lost now.
+LZ_OWN Status FirstOrLast(Status first, Status last);
 // The status of a host kernel where only native ones can run.
 LZ_OWN Status HostKernelError(const KernelEntry& kernel);
 
-// Runs a native plan on a bound request whose outputs are set. kHostKernel: the binding has to call it. A failing
-// kernel falls back to the plan's reference once, if MayFallBack allows it, and sets request.fell_back.
+// Runs the plan's kernel, which must be native, on a bound request whose outputs are set. If the kernel fails,
+// request.outcome says how.
 Status Dispatch(const Plan& plan, Request& request, const DispatchResources& resources);
-// Runs only the fallback, after the plan's host kernel failed in the binding.
-Status DispatchFallback(const Plan& plan, Request& request, const DispatchResources& resources);
 
 }  // namespace lz

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <mutex>
 
+#include "health/health.h"
 #include "pipeline/dispatch.h"
+#include "pipeline/filter_health.h"
 #include "platform/cuda_driver.h"
 
 namespace lz {
@@ -41,7 +43,9 @@ Registered& Observers() {
 }  // namespace
 
 std::atomic<int> num_observers{0};
-bool IsObserved(const Plan& plan) { return plan.checked || num_observers.load(std::memory_order_relaxed) != 0; }
+bool IsObserved(const Plan& plan) {
+  return plan.checked || plan.is_watched() || num_observers.load(std::memory_order_relaxed) != 0;
+}
 
 std::string (*stream_error)(void* stream) = &CudaStreamError;
 
@@ -70,7 +74,10 @@ bool ObservedOnCallersThread() {
 }
 
 ObservedRun::ObservedRun(const Plan& plan, const KernelEntry& kernel, Request& request)
-    : run_{kernel, request, request.fell_back, std::exchange(request.missed, false)}, observers_(Observers().Get()) {
+    : plan_(plan),
+      request_(request),
+      run_{kernel, request, request.fell_back, std::exchange(request.missed, false)},
+      observers_(Observers().Get()) {
   const bool asked = std::ranges::any_of(*observers_, [](const auto& o) { return o->waits(); });
   const bool capturing = (request.flags & LZ_FLAG_CAPTURING) != 0;
   waits_ = (plan.checked || asked) && request.where.type == kDeviceCuda && !capturing;
@@ -79,6 +86,7 @@ ObservedRun::ObservedRun(const Plan& plan, const KernelEntry& kernel, Request& r
   for (const auto& observer : *observers_) {
     if (observer->of_runs()) observer->Began(run_);
   }
+  if (plan.health && plan.is_watched()) mark_ = MarkRun(*plan.health, kernel, request);
   start_ = std::chrono::steady_clock::now();
 }
 
@@ -86,9 +94,22 @@ Status ObservedRun::End(Status status) {
   if (waits_ && status.ok()) status = Wait(false);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start_;
   for (const auto& observer : *observers_) {
+    if (!status.ok()) break;
+    status = observer->Check(run_);
+    if (!status.ok()) request_.outcome = Outcome::kWrong;
+  }
+  Report(status);
+  for (const auto& observer : *observers_) {
     if (observer->of_runs()) observer->Ended(run_, status, took.count());
   }
   return status;
+}
+
+// Failures are reported where the next kernel is chosen.
+void ObservedRun::Report(const Status& status) {
+  if (!plan_.health) return;
+  plan_.health->Left(mark_);
+  if (plan_.is_watched() && status.ok()) plan_.Watch(plan_.health->Passed(run_.kernel, request_.device));
 }
 
 Status ObservedRun::Wait(bool before) const {
@@ -97,21 +118,25 @@ Status ObservedRun::Wait(bool before) const {
   const std::string error = stream_error(r.stream);
   if (error.empty()) return {};
   const std::string name = std::string(r.op->name()) + ": kernel " + run_.kernel.id;
+  const bool lost = IsLostContext("CUDA error: " + error);
+  const StatusCode code = lost ? StatusCode::kContextLost : StatusCode::kKernelFailed;
   if (before) {
-    return Status(StatusCode::kKernelFailed,
+    if (lost && plan_.health) plan_.health->Lose(r.device, error);
+    return Status(code,
                   {.field = name,
                    .wanted = "a stream without errors before it",
                    .got = error,
                    .fix = "work that was on the stream before this kernel is at fault: another library's, if every "
                           "call of LayerZero's ran with debug: true; start the process again"});
   }
-  return WithWrittenInputs(run_.kernel, r,
-                           Status(StatusCode::kKernelFailed,
-                                  {.field = name,
-                                   .wanted = "no error of its device",
-                                   .got = error,
-                                   .fix = "start the process again, deny or unlock the kernel and report it; found "
-                                          "because the call waited for the device"}));
+  if (lost) request_.outcome = Outcome::kContextLost;
+  return WithWrittenInputs(
+      run_.kernel, r,
+      Status(code, {.field = name,
+                    .wanted = "no error of its device",
+                    .got = error,
+                    .fix = "start the process again, deny or unlock the kernel and report it; found "
+                           "because the call waited for the device"}));
 }
 
 }  // namespace lz

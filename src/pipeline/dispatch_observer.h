@@ -42,6 +42,8 @@ class Observer {
   virtual ~Observer() = default;
   // Before each run, on the thread that calls the kernel; Ended follows on the same thread.
   virtual void Began(const KernelRun&) {}
+  // After a run that succeeded, before Ended. An error: its result is wrong, and another kernel has to answer.
+  virtual Status Check(const KernelRun&) { return {}; }
   // After each run, on the thread that called the kernel. `seconds`: wall time of the run, transforms included.
   virtual void Ended(const KernelRun& run, const Status& status, double seconds) = 0;
   // True: the call waits for its CUDA stream before and after the kernel, so that `seconds` and errors are the kernel's
@@ -82,6 +84,11 @@ class LZ_OWN ObservedRun {
 
  private:
   Status Wait(bool before) const;
+  void Report(const Status& status);
+
+  const Plan& plan_;
+  Request& request_;
+  int mark_ = -1;  // of health
 
   Reclaimer::Guard guard_;  // of observers_
   KernelRun run_;

@@ -158,6 +158,11 @@ int VariantOf(const BoundCall& call) {
   return at == variants.end() ? -1 : int(at - variants.begin());
 }
 
+bool HoldForCall(const BoundCall& call, const std::vector<Row>& rows, const Device& device,
+                 const OperationPolicy& policy) {
+  return CallFacts{call, {device.facts, policy.facts}}.Hold(rows);
+}
+
 std::string LockOf(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy) {
   const CallFacts facts{call, {device.facts, policy.facts}};
   for (const ResolvedRule& rule : policy.rules[size_t(variant)]) {

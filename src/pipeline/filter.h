@@ -63,6 +63,10 @@ inline constexpr uint16_t kNoField = UINT16_MAX;
 std::vector<Candidate> Filter(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy,
                               std::span<const Backend* const> not_now = {});
 
+// True if all rows hold for this call.
+bool HoldForCall(const BoundCall& call, const std::vector<Row>& rows, const Device& device,
+                 const OperationPolicy& policy);
+
 // The lock that applies to this call: a rule's lock comes before the policy's. Empty: none.
 std::string LockOf(const BoundCall& call, int variant, const Device& device, const OperationPolicy& policy);
 

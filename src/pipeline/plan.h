@@ -2,6 +2,7 @@
 // there are at most kernels times transforms of them, so a cached or prepared plan can never dangle.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,10 +15,20 @@
 
 namespace lz {
 
+class Health;
+
+// The only part of a plan that changes.
+struct WatchFlag {
+  std::atomic<bool> set{false};
+  WatchFlag() = default;
+  WatchFlag(const WatchFlag& other) : set(other.set.load(std::memory_order_relaxed)) {}
+  WatchFlag& operator=(const WatchFlag&) = delete;
+};
+
 struct Plan {
   uint32_t id = 0;
   const KernelEntry* kernel = nullptr;
-  const KernelEntry* fallback = nullptr;  // runs if the kernel fails; nullptr: the failure is returned
+  const KernelEntry* fallback = nullptr;  // the last kernel that may run if others fail; nullptr: a failure is returned
   Transforms transforms, fallback_transforms;
   const KernelEntry* reference = nullptr;  // debug mode: a fault counts only if this kernel does not have it too;
                                            // nullptr: not in debug mode
@@ -26,7 +37,12 @@ struct Plan {
   bool locked = false;   // named by a lock or kernel=: a failure raises
   bool strict = false;   // passed to kernels as LZ_KERNEL_STRICT
   bool checked = false;  // debug mode: each run of a kernel is checked
+  // Runs that succeed are reported to health too: the kernel is new to this process, or has failed.
+  mutable WatchFlag watched;
+  Health* health = nullptr;
 
+  bool is_watched() const { return watched.set.load(std::memory_order_relaxed); }
+  void Watch(bool on) const { watched.set.store(on, std::memory_order_relaxed); }
   bool uses_fallback() const { return reference_use != nullptr; }
   void CountCall() const {
     if (reference_use) [[unlikely]]

@@ -2,7 +2,7 @@
 //
 //   Arguments   what the caller passes
 //   BoundCall   ... checked against the contract and completed: axes, output shapes, facts. Stages 2 to 7 read it
-//   Request     ... and what dispatch uses and reports: workspace, threads, fell_back
+//   Request     ... and what dispatch uses and reports: workspace, threads, outcome, fell_back
 //
 //   Request r(*op);  r.tensors[0] = ...;  r.scalars[0] = ...;
 //   LZ_RETURN_IF_ERROR(Bind(r, rules));  // r.axes, r.outputs
@@ -19,6 +19,7 @@
 #include "core/limits.h"
 #include "core/status.h"
 #include "core/tensor.h"
+#include "health/outcome.h"
 #include "layerzero/c_abi.h"
 #include "registry/classifier.h"
 #include "registry/operation.h"
@@ -102,7 +103,8 @@ struct Request : BoundCall {
   void* workspace = nullptr;  // nullptr: the engine's arena (CPU only)
   uint64_t workspace_bytes = 0;
   const lz_parallel* parallel = nullptr;  // nullptr: the engine's
-  bool fell_back = false;                 // the plan's kernel failed and its fallback ran
+  bool fell_back = false;                 // the plan's kernel failed and another one ran
+  Outcome outcome = Outcome::kDone;       // of the last kernel, if that failed: an error with kDone is not the kernel's
   bool missed = false;  // no cache had a plan: set by the selection, cleared by the first run that is observed
 };
 

@@ -29,13 +29,6 @@ std::string UnsafeInGraphs(const SelectionReport& report) {
   return ids;
 }
 
-// The workspace of a host kernel, as its descriptor declares it.
-uint64_t WorkspaceOf(const Candidate& c, const Request& r) {
-  if (c.kernel->spec.call == CallKind::kNative) return WorkspaceBytes(*c.kernel, c.transforms, r);
-  const auto& bytes = c.kernel->workspace_bytes;
-  return bytes ? uint64_t(std::max<int64_t>(0, bytes->Evaluate(r.variables.data()))) : 0;
-}
-
 // A locked kernel of another operation of the same contract is a candidate too; its reasons are what makes the call
 // another operation, for example that it takes no grouped heads.
 void AddLocked(const BoundCall& r, const Device& device, const OperationPolicy& policy, SelectionReport* report) {
@@ -196,10 +189,15 @@ Result<const Plan*> Selector::SelectNew(Request& r, Missed& missed, const Backen
   }
   selections_.fetch_add(1, std::memory_order_relaxed);
   const auto start = std::chrono::steady_clock::now();
-  auto report = Evaluate(r, **policy, not_now);
+  bool trial = false;
+  auto report = Evaluate(r, **policy, {.backends = not_now});
   *due = report.ok() ? Due(*report, Proofs::kPlan) : nullptr;
+  while (report.ok() && report->plan && !*due && !health_.MayRun(*report->plan->kernel, r.device, &trial)) {
+    report = Evaluate(r, **policy, {.backends = not_now});  // another call has just begun to try that kernel
+    *due = report.ok() ? Due(*report, Proofs::kPlan) : nullptr;
+  }
   Result<const Plan*> result = Choice(report);
-  *keep = *keep && result.ok() && !*due && !report->temporary;
+  *keep = *keep && result.ok() && !*due && !report->temporary && !trial;
   if (*keep) cache.Insert(missed.key, missed.hash, epochs, *result, size_t(p.cache_max_size));
   if (flight) flights_.Complete(flight);
   r.missed = true;
@@ -223,8 +221,9 @@ Result<SelectionReport> Selector::Explain(Request& r, Proofs proofs) {
   return EvaluateProven(r, **policy, proofs);
 }
 
-Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& policy, const Backends& not_now) {
+Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& policy, const Without& without) {
   const Policy& p = *policy.policy;
+  LZ_RETURN_IF_ERROR(LostDevice(r));
   const Device& device = context_.device(r.device);
   SelectionReport report;
   report.op = r.op;
@@ -237,10 +236,11 @@ Result<SelectionReport> Selector::Evaluate(Request& r, const OperationPolicy& po
                                                 .wanted = "a call that is one of its operations",
                                                 .got = "one that none of them describes"});
   }
-  report.candidates = Filter(r, report.variant, device, policy, not_now);  // 5
-  report.temporary = ApplyHeadroom(r, p, &report.candidates) || !not_now.empty();
+  report.candidates = Filter(r, report.variant, device, policy, without.backends);  // 5
+  FilterByHealth(r, policy, without, &report.candidates);
+  report.temporary = ApplyHeadroom(r, p, &report.candidates) || !without.backends.empty() || !without.failed.empty();
   report.lock = LockOf(r, report.variant, device, policy);
-  const int best = Score(report.candidates, r, p, p.perfdb_enabled ? measurements_ : MeasurementSource());  // 6
+  const int best = Best(r, p, without, &report.candidates);  // 6
   if (report.lock.empty()) {
     const bool is_reference = best >= 0 && report.candidates[size_t(best)].kernel->spec.reference;
     if (best >= 0 && (!is_reference || p.fallback_enabled || !p.enabled)) report.winner = best;
@@ -268,7 +268,7 @@ bool Selector::ApplyHeadroom(Request& r, const Policy& policy, std::vector<Candi
   const OutputShapes shapes(r);  // workspace functions read them
   for (Candidate& c : *candidates) {
     if (!c.admissible()) continue;
-    const uint64_t bytes = WorkspaceOf(c, r);
+    const uint64_t bytes = WorkspaceBytes(c, r);
     if (bytes > kSmall && budget < 0) {
       const int64_t free = free_memory_.Of(r, device);
       budget = free == INT64_MAX ? free : BudgetOf(policy, free, on_host);
@@ -321,7 +321,10 @@ const Plan* Selector::MakePlan(const SelectionReport& report, const Policy& poli
     plan.fallback_transforms = reference->transforms;
   }
   if (plan.checked && reference) plan.reference = reference->kernel;
-  return plans_.Intern(plan);
+  plan.health = &health_;
+  const Plan* const interned = plans_.Intern(plan);
+  if (health_.Watches(*plan.kernel, report.device)) interned->Watch(true);
+  return interned;
 }
 
 Status Selector::NoKernel(const SelectionReport& report) const {
@@ -358,7 +361,7 @@ Result<const Plan*> Selector::SelectWithLess(Request& r) {
   return Choice(report);
 }
 
-Status Selector::Run(const Plan& plan, Request& r) {
+Status Selector::RunOnce(const Plan& plan, Request& r) {
   Status status = Dispatch(plan, r, {parallel_, &MayTake, this});  // 8
   if (status.code() == StatusCode::kNoKernel) [[unlikely]] {       // no headroom for this call's sizes
     auto fits = SelectWithLess(r);
@@ -366,13 +369,7 @@ Status Selector::Run(const Plan& plan, Request& r) {
     status = Dispatch(**fits, r, {parallel_});
   }
   plan.CountCall();
-  if (r.fell_back) CountFallback();
   return status;
-}
-
-Status Selector::RunFallback(const Plan& plan, Request& r) {
-  CountFallback();
-  return DispatchFallback(plan, r, {parallel_, &MayTake, this});
 }
 
 const LayoutRules& Selector::LayoutRulesOf(int64_t id) {

@@ -9,6 +9,7 @@
 
 #include "base/reclaimer.h"
 #include "base/thread_pool.h"
+#include "health/health.h"
 #include "pipeline/cache.h"
 #include "pipeline/context.h"
 #include "pipeline/context_memory.h"
@@ -74,14 +75,26 @@ class Selector {
   const Plan* Lookup(Request& request, InlineCache& site, Missed* missed) const;
   // A new selection, after Lookup missed.
   Result<const Plan*> Select(Request& request, InlineCache& site, Missed& missed);
-  // Stage 8; outputs must be set by BindOutput between Bind and Run. If the plan's workspace would break the
-  // policy's headroom, a kernel that fits runs instead.
+  // Stage 8 of a native plan; outputs must be set by BindOutput between Bind and Run. If the plan's workspace would
+  // break the policy's headroom, a kernel that fits runs instead. A failure is returned; request.outcome says which.
+  Status RunOnce(const Plan& plan, Request& request);
+  // The same; if the kernel fails, the next best native ones run.
   Status Run(const Plan& plan, Request& request);
   // A choice for a bound request whose plan's memory could not be allocated: free memory is read again, and no cache
   // keeps the choice.
   Result<const Plan*> SelectWithLess(Request& request);
-  // Runs the plan's fallback, after its host kernel failed in the binding.
-  Status RunFallback(const Plan& plan, Request& request);
+  // The kernels of one call that have failed, and those failures that wait for another kernel's answer: if all kernels
+  // fail, the call is at fault (its data may be wrong).
+  struct Failures {
+    std::vector<const KernelEntry*> kernels;
+    std::vector<Failure> waiting;
+  };
+  // After plan.kernel has failed with `status`: adds it to `failures` and returns the plan of the best kernel that is
+  // not among them; nullptr: none may run. Libraries that were not tried yet are left out. `native`: without kernels of
+  // the host language.
+  const Plan* Next(const Plan& plan, Request& request, const Status& status, Failures* failures, bool native = false);
+  // After a kernel has answered: reports the failures before it.
+  void Count(const Failures& failures);
 
   // Never cached; a request without an admissible kernel is a report without a winner.
   Result<SelectionReport> Explain(Request& request, Proofs proofs = Proofs::kAdmissible);
@@ -91,6 +104,7 @@ class Selector {
   Policies& policies() { return policies_; }
   Epochs& epochs() { return epochs_; }
   const Epochs& epochs() const { return epochs_; }
+  Health& health() { return health_; }
   const PlanTable& plans() const { return plans_; }
   CacheStats cache_stats() const;
 
@@ -121,7 +135,19 @@ class Selector {
   using Backends = std::vector<const Backend*>;
   Result<const Plan*> SelectNew(Request& request, Missed& missed, const Backends& not_now, bool* keep, Backend** due);
   Result<const Plan*> Choice(Result<SelectionReport>& report) const;  // its plan, or the reason why there is none
-  Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Backends& not_now);
+  // Kernels that are out for one evaluation.
+  struct Without {
+    std::span<const Backend* const> backends;
+    std::span<const KernelEntry* const> failed;
+    bool least_memory = false;  // the smallest workspace wins: memory is short
+    bool host_kernels = false;
+  };
+  Result<SelectionReport> Evaluate(Request& request, const OperationPolicy& policy, const Without& without);
+  void FilterByHealth(Request& request, const OperationPolicy& policy, const Without& without,
+                      std::vector<Candidate>* candidates);
+  int Best(Request& request, const Policy& policy, const Without& without, std::vector<Candidate>* candidates);
+  std::vector<const Backend*> UntriedBackends(const Request& request) const;
+  Status LostDevice(const Request& request);
   Result<SelectionReport> EvaluateProven(Request& request, const OperationPolicy& policy, Proofs proofs);
   Backend* Due(const SelectionReport& report, Proofs proofs) const;
   bool ApplyHeadroom(Request& request, const Policy& policy, std::vector<Candidate>* candidates) const;
@@ -139,6 +165,8 @@ class Selector {
   SingleFlight flights_;
   ReferenceUses reference_uses_;
   PlanTable plans_;
+  Health health_{registry_, [this](int32_t device) -> const Device& { return context_.device(device); },
+                 [this] { Invalidate(EpochKind::kCapabilities); }};
   Prover prover_;
   std::mutex proof_mutex_;
   MeasurementSource measurements_;

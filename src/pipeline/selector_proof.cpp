@@ -57,7 +57,7 @@ Backend* Selector::Due(const SelectionReport& report, Proofs proofs) const {
 Result<SelectionReport> Selector::EvaluateProven(Request& r, const OperationPolicy& policy, Proofs proofs) {
   Backends not_now;
   while (true) {
-    auto report = Evaluate(r, policy, not_now);
+    auto report = Evaluate(r, policy, {.backends = not_now});
     Backend* const due = report.ok() ? Due(*report, proofs) : nullptr;
     if (!due) return report;
     if (!Prove(*due)) not_now.push_back(due);

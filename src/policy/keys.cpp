@@ -16,8 +16,14 @@ using Text = std::string_view;
 constexpr PolicyKey Bool(Text name, Text value, Text doc, bool process_wide = false) {
   return {.name = name, .type = KeyType::kBool, .value = value, .process_wide = process_wide, .doc = doc};
 }
-constexpr PolicyKey Int(Text name, Text value, double min, double max, Text doc) {
-  return {.name = name, .type = KeyType::kInt, .value = value, .min = min, .max = max, .doc = doc};
+constexpr PolicyKey Int(Text name, Text value, double min, double max, Text doc, bool process_wide = false) {
+  return {.name = name,
+          .type = KeyType::kInt,
+          .value = value,
+          .process_wide = process_wide,
+          .min = min,
+          .max = max,
+          .doc = doc};
 }
 constexpr PolicyKey Float(Text name, Text value, double min, double max, Text doc, bool process_wide = false) {
   return {.name = name,
@@ -46,6 +52,7 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Bool("deterministic", "false", "only kernels whose result does not change from run to run"),
     Bool("strict_mode", "false", "no implicit transform: refuse instead"),
     Bool("debug", "false", "check what each kernel did after its dispatch, and name a faulty one"),
+    Bool("hold_numerics", "false", "a kernel that replaces a failed one must have its numerics class"),
     Int("memory_headroom_mb", "1024", 0, 1e9, "memory that no workspace may take, MiB"),
     Float("prefer_tolerance", "0.05", 0, 1, "a preferred source wins within this fraction of the best time"),
     Of(KeyType::kPath, "cache_dir", "\"~/.cache/layerzero\"", "directory of converted weights and measured times",
@@ -69,6 +76,18 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Of(KeyType::kNames, "quant.formats", "[]", "the only quantized formats that calls may use; empty: all"),
 
     Bool("perfdb.enabled", "true", "measured times decide; false: only priorities"),
+
+    Int("health.failures", "3", 1, 1000, "failures in a row after which a kernel is not selected for a while",
+        kProcessWide),
+    Float("health.retry_s", "30", 0.01, 1e6, "seconds until one call tries such a kernel, doubled after each failure",
+          kProcessWide),
+    Int("health.error_budget", "100", 0, 1e9,
+        "failed runs of kernels within 10 minutes above which health says: start the process again", kProcessWide),
+    Bool("health.persist", "true", "keep quarantine.json in cache_dir, and mark kernels that run for the first time",
+         kProcessWide),
+    Float("health.shadow_rate", "0", 0, 1, "fraction of calls whose result is compared with the reference's"),
+    Of(KeyType::kOptionalPath, "health.keep_inputs", "\"\"",
+       "folder for the inputs of calls that were wrong; empty: none"),
 
     Bool("cache.enabled", "true", "keep selections"),
     Int("cache.max_size", "10000", 1, 1e9, "plans kept; the least recently used is evicted first"),

@@ -172,6 +172,13 @@ class Merger {
     set("metrics.interval_s", policy.metrics_interval_s);
     set("trace.opentelemetry", policy.trace_opentelemetry);
     set("trace.nvtx", policy.trace_nvtx);
+    set("hold_numerics", policy.hold_numerics);
+    set("health.failures", policy.health_failures);
+    set("health.retry_s", policy.health_retry_s);
+    set("health.error_budget", policy.health_error_budget);
+    set("health.persist", policy.health_persist);
+    set("health.shadow_rate", policy.health_shadow_rate);
+    set("health.keep_inputs", policy.health_keep_inputs);
     set("prefer_sources", policy.prefer_sources);
     set("avoid_sources", policy.avoid_sources);
     set("allow_sources", policy.allow_sources);

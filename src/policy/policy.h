@@ -69,6 +69,13 @@ struct Policy {
   double metrics_interval_s = 15;
   bool trace_opentelemetry = false;
   bool trace_nvtx = false;
+  bool hold_numerics = false;
+  int64_t health_failures = 3;
+  double health_retry_s = 30;
+  int64_t health_error_budget = 100;
+  bool health_persist = true;
+  double health_shadow_rate = 0;   // fraction of calls
+  std::string health_keep_inputs;  // folder; empty: none are kept
   std::vector<std::string> prefer_sources, avoid_sources, allow_sources;
   std::vector<std::string> forbid_numerics;
   int64_t tp_size = 1;

@@ -49,10 +49,7 @@ struct Lent {
 
 }  // namespace
 
-bool TakesStridedOutputs(const Plan& plan) {
-  return TakesStridedOutputs(*plan.kernel, plan.transforms) &&
-         (!plan.fallback || TakesStridedOutputs(*plan.fallback, plan.fallback_transforms));
-}
+bool TakesStridedOutputs(const Plan& plan) { return TakesStridedOutputs(*plan.kernel, plan.transforms); }
 
 ProgramRun::ProgramRun(const Program& program) : program_(program) {
   steps_.reserve(program.steps().size());
@@ -317,11 +314,23 @@ Status ProgramRun::RunTogether(size_t* step, StepCaller& caller) {
       if (*step != bound) status = BindStep(program_.steps()[*step], s, false);
       if (!status.ok() || !s.plan || IsHost(*s.plan->kernel)) return;
       s.request.parallel = &parallel;
+      s.request.fell_back = false;
       status = RunStep(s, [&] { return RunNativeKernel(engine, *s.plan, s.request, caller); });
       if (!status.ok()) return;
     }
   });
   return status;
+}
+
+// The next kernel may need dense outputs where the plan's did not.
+Status ProgramRun::RunAfterFailure(Step& step, StepCaller& caller, Status first) {
+  const size_t inputs = step.request.op->num_inputs();
+  for (size_t o = 0; o < step.request.op->num_outputs(); ++o) {
+    const lz_tensor& t = step.request.tensors[inputs + o];
+    if (t.ndim >= 0 && !IsDense(t)) step.copied |= 1u << o;
+  }
+  return RunStep(step,
+                 [&] { return RunOthers(program_.engine(), *step.plan, step.request, caller, std::move(first)); });
 }
 
 Status ProgramRun::Run(const RunArguments& arguments) {
@@ -331,18 +340,19 @@ Status ProgramRun::Run(const RunArguments& arguments) {
   const bool on_this_thread = caller.profiled || ObservedOnCallersThread();  // no team leads on a thread of its own
   for (size_t s = 0; s < steps_.size();) {
     LZ_RETURN_IF_ERROR(BindStep(program_.steps()[s], steps_[s]));
+    Status status;
     if (!on_this_thread && !IsHost(*steps_[s].plan->kernel)) {
-      Status status = RunTogether(&s, caller);
+      status = RunTogether(&s, caller);
       if (status.ok() && (s == steps_.size() || !steps_[s].plan)) continue;
-      if (!status.ok() && !(status.code() == StatusCode::kHostKernel && steps_[s].request.fell_back)) return status;
+      if (!status.ok() && steps_[s].request.outcome == Outcome::kDone) return status;
     }
     Step& step = steps_[s++];
-    if (IsHost(*step.plan->kernel)) step.request.fell_back = false;
     step.request.parallel = arguments_->parallel;
-    LZ_RETURN_IF_ERROR(RunStep(step, [&] {
-      return on_this_thread ? RunPlan(engine, *step.plan, step.request, caller)
-                            : RunHostKernel(engine, *step.plan, step.request, caller);
-    }));
+    if (status.ok()) {
+      step.request.fell_back = false;
+      status = RunStep(step, [&] { return RunKernelOf(engine, *step.plan, step.request, caller); });
+    }
+    if (!status.ok()) LZ_RETURN_IF_ERROR(RunAfterFailure(step, caller, std::move(status)));
   }
   return {};
 }

@@ -60,6 +60,7 @@ class ProgramRun {
   Status RunStep(Step& step, Call&& call);
   struct StepCaller;
   Status RunTogether(size_t* step, StepCaller& caller);
+  Status RunAfterFailure(Step& step, StepCaller& caller, Status first);
 
   const Program& program_;
   const RunArguments* arguments_ = nullptr;

@@ -400,5 +400,9 @@ const KernelEntry* Registry::kernel(uint32_t index) const {
   std::lock_guard lock(mutex_);
   return index < entries_.size() ? &entries_[index] : nullptr;
 }
+bool Registry::IsRemoved(const KernelEntry& kernel) const {
+  std::lock_guard lock(mutex_);
+  return kernel.removed;
+}
 
 }  // namespace lz

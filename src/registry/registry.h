@@ -133,6 +133,7 @@ class Registry {
   std::string CapabilitiesHash() const;
   uint64_t num_changes() const;  // changes of the set of kernels
   const KernelEntry* kernel(uint32_t index) const;
+  bool IsRemoved(const KernelEntry& kernel) const;
 
  private:
   // A condition that AddThresholds added. Those without a holder stay until the next state, so that a policy which

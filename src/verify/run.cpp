@@ -82,7 +82,9 @@ CaseResult Unchanged(const Case& c, const std::vector<OwnedTensor>& inputs) {
   return {};
 }
 
-OwnedTensor RowMajorCopy(const lz_tensor& t) {
+}  // namespace
+
+OwnedTensor CopyOf(const lz_tensor& t) {
   OwnedTensor copy = OwnedTensor::RowMajor(DTypeOf(t), {t.shape, t.shape + t.ndim});
   const int64_t item = ByteSize(DTypeOf(t));
   const char* const from = static_cast<const char*>(t.data) + t.byte_offset;
@@ -91,6 +93,8 @@ OwnedTensor RowMajorCopy(const lz_tensor& t) {
   });
   return copy;
 }
+
+namespace {
 
 std::vector<OwnedTensor> MakeOutputs(const Request& r) {
   std::vector<OwnedTensor> outputs(r.op->num_outputs());
@@ -114,7 +118,7 @@ Result<std::vector<OwnedTensor>> RunReference(const Request& bound, std::array<l
   std::vector<OwnedTensor> memory(inputs + count);
   for (size_t i = 0; i < inputs; ++i) {
     if (bound.op->input(i).mutated && tensors[i].ndim >= 0) {
-      memory[i] = RowMajorCopy(tensors[i]);
+      memory[i] = CopyOf(tensors[i]);
       tensors[i] = memory[i].tensor();
     }
   }
@@ -164,7 +168,7 @@ Result<Expected> Expected::Of(const Request& bound) {
   expected.tensors_.resize(inputs + count);
   for (size_t i = 0; i < inputs; ++i) {
     if (bound.op->input(i).mutated && bound.tensors[i].ndim >= 0) {
-      expected.tensors_[i].given = RowMajorCopy(bound.tensors[i]);
+      expected.tensors_[i].given = CopyOf(bound.tensors[i]);
     }
   }
   // Pass `count` stores every output in its own dtype. The passes before it store one float output each in FP64 and the

@@ -32,6 +32,9 @@ LZ_VERIFY_API CaseResult RunRefusal(Engine& engine, Case& c);
 // True if an error or refusal is about `field`.
 LZ_VERIFY_API bool IsAbout(const Status& status, std::string_view field);
 
+// The elements of a tensor in row-major order.
+OwnedTensor CopyOf(const lz_tensor& t);
+
 // Checks that the reference accepts the values of a prepared request, index tensors above all, by one launch.
 LZ_VERIFY_API Status ReferenceAccepts(const Request& bound);
 

@@ -66,7 +66,7 @@ TEST_F(ObserverTest, DebugModeNamesTheKernelAtFault) {
   EXPECT_THAT(g_events, ElementsAre("waits", "runs", "waits"));
   g_errors = {"", "an illegal memory access was encountered"};
   const Status status = Run();
-  EXPECT_EQ(status.code(), StatusCode::kKernelFailed);
+  EXPECT_EQ(status.code(), StatusCode::kContextLost);
   EXPECT_EQ(status.parts().field, "rms_norm: kernel hwy.norm.rms");
   EXPECT_EQ(status.parts().got, "an illegal memory access was encountered");
 }

@@ -17,7 +17,8 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Test kernels of norm.rms: each takes rows of one width, so that no test meets another's.
-constexpr int64_t kFails = 36, kOnlyDense = 40, kHostOnly = 44, kHostFalls = 48, kAligned = 64, kLate = 52;
+constexpr int64_t kFails = 36, kOnlyDense = 40, kHostOnly = 44, kHostFalls = 48, kAligned = 64, kLate = 52,
+                  kDenseNext = 56;
 template <int64_t kHidden>
 inline constexpr std::array<Constraint, 1> kOf = {Constraint{"hidden", Rel::kEq, kHidden}};
 
@@ -77,19 +78,18 @@ class ProgramKernels : public ProgramFixture {
     add({.id = "test.aligned", .constraints = kAlign, .strides = Strides::kAny, .launch = &AlignedOnly});
     add({.id = "host.test.host", .constraints = kOf<kHostOnly>, .strides = Strides::kAny, .call = CallKind::kHost},
         "tests");
-    add({.id = "test.fails.too", .constraints = kOf<kHostFalls>, .strides = Strides::kAny, .launch = &Fail});
-    add({.id = "host.test.reference",
-         .constraints = kOf<kHostFalls>,
-         .strides = Strides::kAny,
-         .reference = true,
-         .call = CallKind::kHost},
+    add({.id = "fails.too", .constraints = kOf<kHostFalls>, .strides = Strides::kAny, .launch = &Fail});
+    add({.id = "host.test.next", .constraints = kOf<kHostFalls>, .strides = Strides::kAny, .call = CallKind::kHost},
         "tests");
+    add({.id = "a.fails", .constraints = kOf<kDenseNext>, .strides = Strides::kAny, .launch = &Fail});
+    add({.id = "b.dense", .constraints = kOf<kDenseNext>, .launch = &DenseOnly});
     Engine::Get().Invalidate();
   }
   void SetUp() override {
     g_calls = 0;
     g_host_fails = false;
     engine.SetHost(&kHost);
+    engine.selector().health().SetLimits({.breaker = {.failures = 1000}});
   }
   void TearDown() override { engine.SetHost(nullptr); }
 
@@ -139,6 +139,22 @@ TEST_F(ProgramKernels, AKernelThatFailsFallsBack) {
   EXPECT_EQ(engine.selector().num_fallbacks(), before + 2);
 }
 
+TEST_F(ProgramKernels, TheKernelAfterAFailedOneMayNeedDenseMemory) {
+  struct OnCallersThread : Observer {
+    void Ended(const KernelRun&, const Status&, double) override {}
+    bool on_callers_thread() const override { return true; }
+  };
+  const auto program = Norms(kDenseNext);
+  EXPECT_THAT(KernelsOf(*program, kDenseNext), ElementsAre("a.fails", "a.fails"));
+  const auto observer = std::make_shared<OnCallersThread>();
+  AddObserver(observer);
+  ExpectRuns(*program, kDenseNext);  // by no team
+  RemoveObserver(observer.get());
+  EXPECT_EQ(g_calls, 2);
+  ExpectRuns(*program, kDenseNext);
+  EXPECT_EQ(g_calls, 4);
+}
+
 TEST_F(ProgramKernels, ALockedKernelThatFailsIsAnError) {
   const auto program = Norms(kFails);
   const int64_t scope = Scope(R"({"locks": {"norm.rms": "test.fails"}})");
@@ -169,7 +185,7 @@ TEST_F(ProgramKernels, AHostKernelThatFailsFallsBack) {
 
 TEST_F(ProgramKernels, ANativeKernelMayFallBackToAHostOne) {
   const auto program = Norms(kHostFalls);
-  EXPECT_THAT(KernelsOf(*program, kHostFalls), ElementsAre("test.fails.too", "test.fails.too"));
+  EXPECT_THAT(KernelsOf(*program, kHostFalls), ElementsAre("fails.too", "fails.too"));
   ExpectRuns(*program, kHostFalls);
   EXPECT_EQ(g_calls, 2);
 }

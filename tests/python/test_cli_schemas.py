@@ -124,6 +124,12 @@ def test_cache(answer, tmp_path, monkeypatch):
     assert answer("error", "cache", "cap", "much")[0] == 2
 
 
+def test_health(answer):
+    code, document = answer("health_show", "health", "show")
+    assert code == (document["status"] != "ok") and len(document["quarantine"]) > 0
+    assert answer("health_reset", "health", "reset", "tests.none") == (0, {"kernel": "tests.none", "removed": 0})
+
+
 def test_run(tmp_path, capfd):
     program = tmp_path / "program.py"
     program.write_text("import torch, layerzero as lz\nprint('text')\nlz.rms_norm(torch.ones(2, 8), torch.ones(8))\n")

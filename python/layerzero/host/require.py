@@ -57,7 +57,7 @@ class require:
         ]
         self.refused = [run for run in self.ran if self._is_meant(run) and not self._is_allowed(run)]
         if self.refused and error is None:
-            fix = "`lz.explain` says why"
+            fix = "`lz.explain` and `layerzero health show` say why"
             raise RequirementError("require", self._wanted(), _text(self.refused), fix, ran=self.refused)
 
     def _count(self, run: KernelRun) -> None:

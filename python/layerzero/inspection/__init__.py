@@ -213,6 +213,9 @@ def doctor_report(imports: bool = True) -> DoctorReport:
     for key in ("counting", "runs", "runs_not_counted"):  # lz.metrics() has them
         counters.pop(key)
     problems += [problem] if problem else []
+    health = json.loads(_layerzero.health())
+    problems += [f"{reason['code']}: {reason['text']}; {reason['fix']}" for reason in health["reasons"]]
+    problems += [health["problem"]] if health["problem"] else []
     policy = json.loads(_layerzero.policy_text())
     changed = {key: entry for key, entry in policy["keys"].items() if entry["origin"] != "default"}
     return DoctorReport(
@@ -226,6 +229,7 @@ def doctor_report(imports: bool = True) -> DoctorReport:
             "packages": packages(),
             "policy": {"hash": policy["hash"], "changed": changed},
             "counters": counters,
+            "health": {"status": health["status"], "reasons": health["reasons"]},
             "served_by_reference": served,
             "problems": problems,
             "ok": not problems,

@@ -1,0 +1,47 @@
+#include "health.h"
+
+#include <string>
+
+#include "call.h"
+#include "gil.h"
+
+namespace lz::python {
+namespace {
+
+PyObject* Health(PyObject*, PyObject*) {
+  const std::string text = [] {
+    const ReleasedGil released;
+    return Engine::Get().HealthText();
+  }();
+  return PyUnicode_FromStringAndSize(text.data(), Py_ssize_t(text.size()));
+}
+
+PyObject* ResetHealth(PyObject*, PyObject* args) {
+  const char* kernel;
+  if (!PyArg_ParseTuple(args, "s", &kernel)) return nullptr;
+  const auto changed = [&] {
+    const ReleasedGil released;
+    return Engine::Get().ResetHealth(kernel);
+  }();
+  return changed.ok() ? PyLong_FromSize_t(*changed) : Raise(changed.status());
+}
+
+PyObject* Shadow(PyObject*, PyObject* args) {
+  int delta;
+  if (!PyArg_ParseTuple(args, "i", &delta)) return nullptr;
+  {
+    const ReleasedGil released;  // an observer may belong to Python
+    Engine::Get().Shadow(delta);
+  }
+  Py_RETURN_NONE;
+}
+
+}  // namespace
+
+PyMethodDef kHealthMethods[] = {
+    {"health", Health, METH_NOARGS, "Breakers, quarantine and what they mean for the process, as JSON."},
+    {"reset_health", ResetHealth, METH_VARARGS, "reset_health(kernel glob): how many breakers and rows it had."},
+    {"shadow", Shadow, METH_VARARGS, "shadow(1 or -1): turns shadow checks of calls with a rate on or off."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace lz::python

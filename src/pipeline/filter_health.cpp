@@ -1,0 +1,54 @@
+#include "pipeline/filter_health.h"
+
+#include <algorithm>
+
+#include "pipeline/request_facts.h"
+
+namespace lz {
+
+std::vector<CallCondition> ClassOf(const BoundCall& r) {
+  const Operation& op = *r.op;
+  std::vector<CallCondition> call;
+  const auto add = [&](std::string field, int64_t value) {
+    if (op.FindField(field)) call.push_back({std::move(field), Rel::kEq, value});
+  };
+  if (op.num_inputs() > 0) add("dtype", int64_t(EffectiveDType(r, 0)));
+  for (size_t i = 0; i < op.num_inputs(); ++i) {
+    if (op.input(i).optional) add(std::string(op.input(i).name) + ".given", r.tensors[i].ndim >= 0);
+  }
+  for (size_t i = 0; i < op.num_scalars(); ++i) {
+    const Param& p = op.scalar(i);
+    const bool is_choice = p.kind == ParamKind::kBool || p.kind == ParamKind::kChoice;
+    if (is_choice && r.scalars[i].given) add(std::string(p.name), r.scalars[i].value.i);
+  }
+  return call;
+}
+
+void ApplyHealth(BoundCall& r, const Device& device, const OperationPolicy& policy, Health& health,
+                 std::span<const KernelEntry* const> failed, std::vector<Candidate>* candidates) {
+  if (device.simulated) return;
+  const Health::Query query(health, *r.op, r.device);
+  if (query.empty() && failed.empty()) return;
+  KeepCurrent(r);  // a row may be newer than the call's facts
+  const auto holds = [&](const std::vector<Row>& rows) { return HoldForCall(r, rows, device, policy); };
+  for (Candidate& c : *candidates) {
+    const auto refuse = [&](ReasonCode code, int64_t wanted) {
+      c.reasons.push_back({code, Rel::kEq, kNoField, kNoRow, wanted, r.device});
+    };
+    if (std::ranges::find(failed, c.kernel) != failed.end()) {
+      refuse(ReasonCode::kBackendError, 0);
+    } else if (c.kernel->spec.reference) {
+      continue;
+    } else if (query.IsOpen(*c.kernel)) {
+      refuse(ReasonCode::kBackendError, 0);
+    } else if (const int64_t row = query.QuarantinedBy(*c.kernel, holds); row >= 0) {
+      refuse(ReasonCode::kQuarantined, row);
+    }
+  }
+}
+
+int MarkRun(Health& health, const KernelEntry& kernel, const BoundCall& r) {
+  return health.Entered(kernel, r.device, ClassOf(r));
+}
+
+}  // namespace lz
