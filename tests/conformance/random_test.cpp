@@ -30,6 +30,14 @@ class RandomCall : public testing::TestWithParam<std::string> {
     if (counts().failed++ < kReported) ADD_FAILURE() << GetParam() << ": " << line << "\n  " << text;
   }
 
+  // A copy: each run changes the policy, which replaces the operation's state.
+  static std::vector<const KernelEntry*> KernelsOf(Request& r, size_t variant) {
+    const Reclaimer::Guard guard;
+    KeepCurrent(r);
+    const auto& kernels = r.state->kernels[variant];
+    return {kernels.begin(), kernels.end()};
+  }
+
   void RunValid(const std::string& line) {
     if (line.empty()) {
       ++counts().unbound;
@@ -43,7 +51,7 @@ class RandomCall : public testing::TestWithParam<std::string> {
     const int variant = VariantOf(r);
     if (variant < 0) return;
     std::optional<Result<Expected>> expected;
-    for (const KernelEntry* kernel : r.state->kernels[size_t(variant)]) {
+    for (const KernelEntry* kernel : KernelsOf(r, size_t(variant))) {
       if (kernel->spec.call != CallKind::kNative || !kernel->spec.launch || kernel->id.starts_with("planted."))
         continue;
       Case own = *c;

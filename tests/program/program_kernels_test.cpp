@@ -145,13 +145,14 @@ TEST_F(ProgramKernels, TheKernelAfterAFailedOneMayNeedDenseMemory) {
     bool on_callers_thread() const override { return true; }
   };
   const auto program = Norms(kDenseNext);
-  EXPECT_THAT(KernelsOf(*program, kDenseNext), ElementsAre("a.fails", "a.fails"));
+  const int64_t scope = Scope(R"({"rules": [{"match": {"operation": "norm.rms"}, "deny": ["hwy.*", "ref.*"]}]})");
+  EXPECT_THAT(KernelsOf(*program, kDenseNext, scope), ElementsAre("a.fails", "a.fails"));
   const auto observer = std::make_shared<OnCallersThread>();
   AddObserver(observer);
-  ExpectRuns(*program, kDenseNext);  // by no team
+  ExpectRuns(*program, kDenseNext, scope);  // by no team
   RemoveObserver(observer.get());
   EXPECT_EQ(g_calls, 2);
-  ExpectRuns(*program, kDenseNext);
+  ExpectRuns(*program, kDenseNext, scope);
   EXPECT_EQ(g_calls, 4);
 }
 
