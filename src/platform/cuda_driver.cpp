@@ -38,7 +38,7 @@ const Found& Search() {
         load("cuCtxPushCurrent_v2", &d.cuCtxPushCurrent) && load("cuCtxPopCurrent_v2", &d.cuCtxPopCurrent) &&
         load("cuDevicePrimaryCtxRetain", &d.cuDevicePrimaryCtxRetain) &&
         load("cuStreamIsCapturing", &d.cuStreamIsCapturing) && load("cuStreamSynchronize", &d.cuStreamSynchronize) &&
-        load("cuMemGetInfo_v2", &d.cuMemGetInfo);
+        load("cuMemcpy", &d.cuMemcpy) && load("cuMemGetInfo_v2", &d.cuMemGetInfo);
     if (!complete) f->why = "libcuda.so.1 lacks functions that every driver from 410 on has";
     return f;
   }();
@@ -96,6 +96,12 @@ std::string CudaStreamError(void* stream) {
   const CudaDriver* driver = FindCudaDriver();
   const int error = driver ? driver->cuStreamSynchronize(stream) : 0;
   return error == 0 ? "" : driver->ErrorText("cuStreamSynchronize", error);
+}
+
+bool CopyFromCuda(void* stream, const void* from, size_t bytes, void* to) {
+  const CudaDriver* driver = FindCudaDriver();
+  return driver && driver->cuStreamSynchronize(stream) == 0 &&
+         driver->cuMemcpy(reinterpret_cast<uintptr_t>(to), reinterpret_cast<uintptr_t>(from), bytes) == 0;
 }
 
 CudaDeviceGuard::CudaDeviceGuard(int device) {

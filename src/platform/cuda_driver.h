@@ -33,6 +33,7 @@ struct CudaDriver {
   int (*cuStreamIsCapturing)(void*, int*) = nullptr;
   int (*cuStreamSynchronize)(void*) = nullptr;
   int (*cuMemGetInfo)(size_t* free, size_t* total) = nullptr;
+  int (*cuMemcpy)(uint64_t to, uint64_t from, size_t bytes) = nullptr;
 
   std::string ErrorText(const char* function, int error) const;
 };
@@ -54,6 +55,9 @@ bool CudaStreamIsCapturing(void* stream);
 // Waits for the work on `stream` of the current device. Returns the driver's text of an error that this work, or any
 // work before it, made; empty: none, or no driver.
 std::string CudaStreamError(void* stream);
+
+// Copies memory of the current device to the host after the work on `stream`; waits for both. False: it could not.
+bool CopyFromCuda(void* stream, const void* from, size_t bytes, void* to);
 
 // Makes a device's primary context current on this thread during its life; does nothing if the device is current.
 class CudaDeviceGuard {

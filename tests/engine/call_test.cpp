@@ -207,8 +207,8 @@ TEST_F(CallTest, NoFallbackHidesWhatDebugModeFinds) {
 TEST_F(CallTest, ANativeKernelFallsBackToAHostKernel) {
   const uint64_t before = engine.selector().num_fallbacks();
   ASSERT_TRUE(Call(kNativeThenHost, caller).ok());
-  EXPECT_THAT(g_events, ElementsAre("selected fails.b", "memory for fails.b", "failed fails.b", "keeps",
-                                    "host host.b", "ran host.b as a fallback", "fell back"));
+  EXPECT_THAT(g_events, ElementsAre("selected fails.b", "memory for fails.b", "failed fails.b", "keeps", "host host.b",
+                                    "ran host.b as a fallback", "fell back"));
   EXPECT_EQ(engine.selector().num_fallbacks(), before + 1);
 }
 

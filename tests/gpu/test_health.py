@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import layerzero as lz
@@ -56,3 +57,30 @@ def test_a_kernel_that_finds_no_memory_is_followed_by_another(tmp_path):
         torch.testing.assert_close(lz.rms_norm(x, w), torch.nn.functional.rms_norm(x, (64,), w, 1e-6))
     lz.unregister_kernel("norm.rms", "tests.large")
     assert asked and lz.health().ok  # short memory opens no breaker
+
+
+def test_a_wrong_result_is_found_in_the_background(tmp_path):
+    lz.configure(cache_dir=str(tmp_path))
+    lz.reset_health()
+    x, w = torch.randn(4, 64, device="cuda"), torch.ones(64, device="cuda")
+    before = lz.health()["shadow"]
+
+    @lz.register_kernel(
+        "norm.rms", "tests.lies", supported_dtypes=["float32"], platform="cuda", min_sm=70, priority=100
+    )
+    def kernel(input, weight, eps):
+        return input * 2
+
+    def differences(name):
+        return lz.health()["shadow"][name] - before[name]
+
+    with lz.shadow(rate=1.0):
+        deadline = time.monotonic() + 60
+        while not differences("wrong") and time.monotonic() < deadline:
+            lz.rms_norm(x, w)
+        assert lz.which("rms_norm", x, w).kernel_id != "tests.lies"
+        while differences("right") < 3 and time.monotonic() < deadline:
+            torch.testing.assert_close(lz.rms_norm(x, w), torch.nn.functional.rms_norm(x, (64,), w, 1e-6))
+    lz.unregister_kernel("norm.rms", "tests.lies")
+    assert differences("wrong") == 1 and differences("right") >= 3
+    lz.reset_health()

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <thread>
 
@@ -343,6 +344,37 @@ int32_t Sometimes(const lz_kernel_args* args) {
     case 3: return Norm(args, rows), Right(args);             // another's output
     default: View(args->tensors[2]).Store(0, NAN); return 0;  // what was there before, and a NaN
   }
+}
+
+int32_t NormOfAll(const lz_kernel_args* args) { return Norm(args, View(args->tensors[0]).size(0)); }
+int g_copies = 0;
+TEST_F(SelectorHealth, AResultOnADeviceIsComparedInTheBackground) {
+  const auto copy = std::exchange(verify::copy_from_device, [](void*, const void* from, size_t bytes, void* to) {
+    std::memcpy(to, from, bytes);
+    return ++g_copies, true;
+  });
+  Configure(R"({"health": {"shadow_rate": 1}})");
+  for (const char* id : {"lies.k", "right.k"}) {
+    Kernel(id, *id == 'l' ? &Right : &NormOfAll, {.priority = *id == 'l' ? 100 : 90});
+    ASSERT_EQ(Ran(), id);
+    const KernelEntry& kernel = *selector.registry().FindKernel("norm.rms", id);
+    Request r = calls.back().r;
+    r.where = {2, 0};  // a CUDA device
+    g_copies = 0;
+    auto shadow = verify::MakeShadow(selector);
+    r.flags = LZ_FLAG_CAPTURING;
+    EXPECT_TRUE(shadow->Check({kernel, r, false, false}).ok());
+    EXPECT_EQ(g_copies, 0);
+    r.flags = 0;
+    EXPECT_TRUE(shadow->Check({kernel, r, false, false}).ok());  // the caller does not wait
+    EXPECT_EQ(g_copies, 3);
+    shadow.reset();  // waits for the comparison
+    EXPECT_EQ(WhyNot(id), *id == 'l' ? ReasonCode::kQuarantined : ReasonCode::kAuto);
+  }
+  const auto counted = selector.health().ToJson()["shadow"];
+  EXPECT_EQ(counted["wrong"], 1);
+  EXPECT_EQ(counted["right"], 1);
+  verify::copy_from_device = copy;
 }
 
 TEST_F(SelectorHealth, ManyThreadsGetRightResultsAlone) {

@@ -32,4 +32,5 @@ int cuCtxPopCurrent_v2(void** context) { return 201; }
 int cuDevicePrimaryCtxRetain(void** context, int device) { return 2; /* out of memory */ }
 int cuStreamIsCapturing(void* stream, int* status) { return *status = 0, 0; }
 int cuMemGetInfo_v2(size_t* free, size_t* total) { return 201; }
+int cuMemcpy(unsigned long to, unsigned long from, size_t bytes) { return 201; }
 int cuStreamSynchronize(void* stream) { return number("FAKE_CUDA_SYNC"); }
