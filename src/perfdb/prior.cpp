@@ -54,6 +54,13 @@ std::string_view ReleaseOf(std::string_view version) {
   return minor == numbers.npos ? numbers : numbers.substr(0, numbers.find('.', minor + 1));
 }
 
+// "3f21ab90" of "0.7.2+prebuilt.3f21ab90": compiled code that a library takes from elsewhere (backends/prebuilt.py).
+std::string_view PrebuiltOf(std::string_view version) {
+  constexpr std::string_view kMark = "+prebuilt.";
+  const size_t at = version.find(kMark);
+  return at == version.npos ? std::string_view() : version.substr(at + kMark.size());
+}
+
 // Torch's kernels have the version of the torch that measured, which older records have only in its own column.
 std::string LibraryVersionOf(const Record& r) {
   if (r.backend_version) return *r.backend_version;
@@ -62,7 +69,9 @@ std::string LibraryVersionOf(const Record& r) {
 
 }  // namespace
 
-bool IsSameVersion(std::string_view a, std::string_view b) { return ReleaseOf(a) == ReleaseOf(b); }
+bool IsSameVersion(std::string_view a, std::string_view b) {
+  return ReleaseOf(a) == ReleaseOf(b) && PrebuiltOf(a) == PrebuiltOf(b);
+}
 
 Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> groups, std::string_view device_id,
              int64_t sm)

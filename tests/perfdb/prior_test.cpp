@@ -139,6 +139,9 @@ TEST_F(PriorTest, VersionsAreReleasesWithoutPatchAndBuild) {
   EXPECT_TRUE(IsSameVersion("2.14.0.dev20260131+cpu", "2.14.0.dev20260131+cpu"));
   EXPECT_FALSE(IsSameVersion("libx.so of 10 bytes", "libx.so of 12 bytes"));
   EXPECT_FALSE(IsSameVersion("", "2.13.0"));
+  EXPECT_TRUE(IsSameVersion("0.6.13+prebuilt.3f21ab90", "0.6.13+cu130+prebuilt.3f21ab90"));
+  EXPECT_FALSE(IsSameVersion("0.6.13+prebuilt.3f21ab90", "0.6.13+prebuilt.00000000"));
+  EXPECT_FALSE(IsSameVersion("0.6.13+prebuilt.3f21ab90", "0.6.13"));
 }
 
 TEST_F(PriorTest, ATimeOfAnotherVersionOfItsLibraryIsMarked) {

@@ -168,6 +168,7 @@ def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
         "origin": descriptor.get("plugin_origin", "builtin"),
         "installed": availability_of(descriptor)["*"]["installed"],
         "missing": missing(requirements),
+        "requires": requirements,
     }
 
 
@@ -188,6 +189,7 @@ def _refused(descriptor: Any, error: BaseException) -> dict[str, Any]:
         "origin": str(given.get("plugin_origin") or "builtin"),
         "installed": False,
         "missing": [item],
+        "requires": [],
     }
 
 
@@ -235,7 +237,7 @@ def problems() -> Iterator[str]:
 
 
 def libraries() -> dict[str, dict[str, Any]]:
-    """Maps libraries to {description, platform, kernels, operations, version, tested_with, installed, missing}."""
+    """Maps libraries to {description, platform, kernels, operations, version, tested_with, installed, missing, requires}."""
     found = dict(_libraries)
     for _, descriptor in _functions.values():
         if descriptor["backend"] not in _libraries:

@@ -4,12 +4,16 @@ import functools
 import importlib.util
 from typing import Any
 
+from layerzero.backends import prebuilt
 from layerzero.host import optional
 
 
 def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns {"*" or kernel id: {"installed", "code", "detail", "version"}} for Engine::RegisterBackend."""
-    found = {"*": {"version": descriptor["backend_version"], **_state(descriptor.get("requires", []))}}
+    requirements = descriptor.get("requires", [])
+    found = {"*": {"version": descriptor["backend_version"], **_state(requirements)}}
+    if found["*"]["installed"] and (artefacts := prebuilt.identity(prebuilt.of(descriptor["backend"], requirements))):
+        found["*"]["version"] += f"+{artefacts}"  # times of one build say nothing about another
     templates = descriptor.get("templates", {})
     for rows in descriptor["ops"].values():
         for row in rows:

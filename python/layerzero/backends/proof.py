@@ -1,4 +1,4 @@
-"""Tests whether a descriptor's library works: imports its adapters and runs its probe, once per process.
+"""Tests whether a descriptor's library works: checks its build, imports its adapters and runs its probe, once per process.
 
 Nothing is imported before a selection would take one of the library's kernels, or a report needs it. A library that
 crashes the process during import cannot be caught here: exclude it by a policy that denies its source.
@@ -39,7 +39,15 @@ def prove(backend: str, probe: str, adapters: tuple[str, ...]) -> str | None:
     """The engine's `prove` hook: why the library cannot be used, "" if it can, None if it cannot be tested now."""
     if probe and _is_capturing():
         return _done.get((backend, probe, adapters))  # launches of a probe would be captured
-    return once((backend, probe, adapters), lambda: _error_of(probe, adapters))
+    return once((backend, probe, adapters), lambda: _unfit(backend) or _error_of(probe, adapters))
+
+
+def _unfit(backend: str) -> str:
+    """Returns why a backend's library is not to be imported into this process, or ""."""
+    from layerzero import backends
+    from layerzero.backends import compatibility
+
+    return compatibility.check(backend, backends.libraries().get(backend, {}).get("requires", []))
 
 
 def once(key: Hashable, work: Callable[[], str]) -> str | None:

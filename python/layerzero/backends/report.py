@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero, backends
+from layerzero.backends import compatibility
 from layerzero.backends.inductor.rows import SOURCE as COMPILED
 
 PCI = Path("/sys/bus/pci/devices")
@@ -45,11 +46,11 @@ VARIABLE = "LAYERZERO_LIBRARIES"
 
 def report(imports: bool = True) -> list[dict[str, Any]]:
     """Returns for each backend name, description, platform, installed, version, tested_with, origin, kernels,
-    operations, missing and tried.
+    operations, missing, tried and compatibility.
 
     `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null if nothing can be installed; `code`
     is the reason code in explain, or null. Installed libraries are imported and tested here, unless `imports` is False;
-    `tried` is False for untested ones.
+    `tried` is False for untested ones. `compatibility`: see compatibility.state().
     """
     backends.ensure_registered()
     devices = json.loads(_layerzero.devices())
@@ -64,6 +65,7 @@ def report(imports: bool = True) -> list[dict[str, Any]]:
             backend["missing"] = [*backend["missing"], no_device]
         backend["usable"] = not backend["missing"]
         backend["tried"] = backend["name"] not in untried
+        backend["compatibility"] = compatibility.state(backend["name"], backend, backend.pop("requires", []), devices)
     return found
 
 

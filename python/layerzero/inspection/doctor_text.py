@@ -16,7 +16,7 @@ def doctor_text(report: Report) -> str:
         table(["name", "model", "facts that kernels require"], _devices(report), "Devices"),
         "\n".join(_lines_of_devices(report)),
         _summary(report),
-        table(["library", "version", "kernels"], _usable(report), "Usable here"),
+        table(["library", "version", "kernels", "combination", "built for"], _usable(report), "Usable here"),
         table(["package", "installed", "tested", "for"], _packages(report), "Python packages"),
         *_advice(report),
     ]
@@ -73,9 +73,19 @@ def _summary(report: Report) -> str:
 
 def _usable(report: Report) -> list[list[Any]]:
     return [
-        [n, (v["version"] or "yes") + ("" if v["tried"] else " (not tried)"), v["kernels"]]
+        [n, (v["version"] or "yes") + ("" if v["tried"] else " (not tried)"), v["kernels"], *_combination(v)]
         for n, v in report["libraries"].items()
         if v["usable"] and v["kernels"]
+    ]
+
+
+def _combination(library: Report) -> list[str]:
+    """Returns "tested" or "expected" and why, and what the library is built for."""
+    about = library["compatibility"]
+    warnings = [issue["reason"] for issue in about["issues"]]
+    return [
+        "; ".join([f"{about['state']}: {about['why']}", *warnings]),
+        ", ".join([*about["built_for"], *about["code"]]),
     ]
 
 
