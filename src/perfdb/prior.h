@@ -44,8 +44,7 @@ struct PriorTime {
 };
 
 // True if times of two versions of a library can be compared: releases that differ only in the third number or in the
-// build ("2.13.0+cpu", "2.13.1"), with the same prebuilt code ("+prebuilt.<hash>"). A version that is not a release
-// ("2.14.0.dev20260131", a file) equals only itself.
+// build ("2.13.0+cpu", "2.13.1"), not in "+prebuilt.<hash>". What is no release ("2.14.0.dev1") equals only itself.
 bool IsSameVersion(std::string_view a, std::string_view b);
 
 class Prior {

@@ -202,9 +202,10 @@ Status KernelReader::Grid() {
   if (tiled != at->end() && !tiled->is_boolean()) return Bad("grid_layout.tiles_sequence", "true or false", *tiled);
   struct Axis {
     const char* key;
-    int64_t limit;
+    std::string_view limit;
   };
-  constexpr auto kAxes = std::to_array<Axis>({{"x", kCudaMaxGridX}, {"y", kCudaMaxGridY}, {"z", kCudaMaxGridZ}});
+  constexpr auto kAxes =
+      std::to_array<Axis>({{"x", "device.max_grid_x"}, {"y", "device.max_grid_y"}, {"z", "device.max_grid_z"}});
   for (const Axis& axis : kAxes) {
     const auto formula = at->find(axis.key);
     if (formula == at->end() || formula->is_null()) continue;
@@ -212,20 +213,16 @@ Status KernelReader::Grid() {
     if (!text || text->empty() || text->size() > 200) {
       return Bad(std::string("grid_layout.") + axis.key, "a formula of axes, \"batch * heads\"", *formula);
     }
-    if (*text != "seq_tiles") {
-      Row(storage_->Keep(GridFormula(*text, tile)), Rel::kLe, axis.limit, ReasonCode::kCudaGridDimExceeded);
-    } else if (axis.limit * tile < INT32_MAX) {
-      // ceil(s_q / tile) <= limit, as a rule on the axis itself; no tensor reaches the limit along x.
-      Row("s_q", Rel::kLe, axis.limit * tile, ReasonCode::kCudaGridDimExceeded);
-    }
+    if (*text == "seq_tiles" && axis.limit == kAxes[0].limit) continue;  // no tensor reaches the limit along x
+    LimitRow(storage_->Keep(GridFormula(*text, tile)), axis.limit, ReasonCode::kCudaGridDimExceeded);
   }
   if (!at->contains("x")) return Bad("grid_layout.x", "a formula of axes, \"batch * heads\"", nullptr);
   if (!HasFields({"b", "h_q", "s_q"})) return {};
   const bool tiles = tiled != at->end() && tiled->get<bool>();
   std::string total = "batch * heads * " + std::to_string(blocks);
   if (tiles) total += " * seq_tiles";
-  Row(storage_->Keep(GridFormula(total, tile)), Rel::kLe, tiles ? kCudaMaxGridBlocks : kCudaMaxGridX,
-      ReasonCode::kCudaBlockLimitExceeded);
+  LimitRow(storage_->Keep(GridFormula(total, tile)), tiles ? "device.max_grid_blocks" : "device.max_grid_x",
+           ReasonCode::kCudaBlockLimitExceeded);
   return {};
 }
 

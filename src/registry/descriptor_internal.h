@@ -102,6 +102,7 @@ class KernelReader {
   Status Workspace();
 
   void Row(std::string_view field, Rel rel, int64_t operand, ReasonCode code);
+  void LimitRow(std::string_view field, std::string_view fact, ReasonCode code);  // field <= a fact of the device
   void Accept(std::string_view name) { accepts_.push_back(storage_->Keep(std::string(name))); }
   Status SmNumber(std::string_view key, int64_t* out, bool* given) const;
   std::string GridFormula(std::string_view text, int64_t tile_size) const;

@@ -94,6 +94,10 @@ void KernelReader::Row(std::string_view field, Rel rel, int64_t operand, ReasonC
   rows_.push_back({.field = field, .rel = rel, .operand = operand, .code = code});
 }
 
+void KernelReader::LimitRow(std::string_view field, std::string_view fact, ReasonCode code) {
+  rows_.push_back({.field = field, .rel = Rel::kLe, .code = code, .fact = fact});
+}
+
 Status KernelReader::Read(DescribedKernel* out) {
   out_ = out;
   using Step = Status (KernelReader::*)();

@@ -65,7 +65,7 @@ std::string RowText(const Constraint& c) {
   if (c.rel == Rel::kInSet) {
     for (int64_t value : c.set) text += " " + std::to_string(value);
   } else {
-    text += " " + std::to_string(c.operand);
+    text += " " + (c.fact.empty() ? std::to_string(c.operand) : std::string(c.fact));
   }
   return text;
 }
@@ -257,20 +257,21 @@ TEST(Descriptor, GridFormulasBecomeRowsAgainstLaunchLimits) {
               "attention.standard.prefill"));
   const auto& rows = d.kernels.at(0).spec.constraints;
   ASSERT_EQ(rows.size(), 3u);  // along x no tensor reaches the limit
-  EXPECT_EQ(RowText(rows[0]), "b <= 65535");
-  EXPECT_EQ(RowText(rows[1]), "h_q <= 65535");
+  EXPECT_EQ(RowText(rows[0]), "b <= device.max_grid_y");
+  EXPECT_EQ(RowText(rows[1]), "h_q <= device.max_grid_z");
   EXPECT_EQ(rows[0].code, ReasonCode::kCudaGridDimExceeded);
   EXPECT_EQ(rows[2].field, "b * h_q * 1 * ((s_q + 63) / 64)");
-  EXPECT_EQ(rows[2].operand, kCudaMaxGridBlocks);
+  EXPECT_EQ(rows[2].fact, "device.max_grid_blocks");
   EXPECT_EQ(rows[2].code, ReasonCode::kCudaBlockLimitExceeded);
   const auto grid = [](json layout) {
     return RowsOf({{"max_head_dim", nullptr}, {"supports_gqa", true}, {"grid_layout", std::move(layout)}},
                   "attention.standard.prefill");
   };
   EXPECT_THAT(grid({{"x", "batch * heads"}, {"y", "seq_tiles"}, {"tile_size", 64}}),
-              ElementsAre("b * h_q <= 2147483647", "s_q <= 4194240", "b * h_q * 1 <= 2147483647"));
+              ElementsAre("b * h_q <= device.max_grid_x", "((s_q + 63) / 64) <= device.max_grid_y",
+                          "b * h_q * 1 <= device.max_grid_x"));
   EXPECT_THAT(grid({{"x", "batch * kv_heads * seq_tiles"}, {"blocks_per_batch_head", 2}}),
-              ElementsAre("b * h_kv * ((s_q + 127) / 128) <= 2147483647", "b * h_q * 2 <= 2147483647"));
+              ElementsAre("b * h_kv * ((s_q + 127) / 128) <= device.max_grid_x", "b * h_q * 2 <= device.max_grid_x"));
 }
 
 TEST(Descriptor, AliasesAndGroupedOperations) {

@@ -44,6 +44,7 @@ def register_kernel(
     """
 
     name = flat_name(operation)
+    origin = facts.pop("plugin_origin", "function")
 
     def decorate(function: F) -> F:
         taken = _taken(name, function)
@@ -73,7 +74,7 @@ def register_kernel(
             "backend": source or kernel_id.split(".")[0],
             "backend_version": version,
             "platform": platform,
-            "plugin_origin": "function",
+            "plugin_origin": origin,
             "ops": {operation: [row]},
         }
         accepted = tuple(n for n in requires_layouts if n in layouts) or tuple(

@@ -1,0 +1,251 @@
+"""Kernels of the library `kernels`, from a folder in its build layout and from a locked repository in the Hub's cache."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+
+NEIGHBOURS = Path(sys.prefix) / "neighbours"  # scripts/setup.sh puts the package there
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CODE = """
+import torch
+
+CALLS = []
+
+def silu_and_mul(out, x):
+    CALLS.append(1)
+    gate, up = x.chunk(2, -1)
+    out.copy_(torch.nn.functional.silu(gate) * up)
+
+class layers:
+    class RMSNorm(torch.nn.Module):
+        def forward(self, hidden_states):
+            CALLS.append(1)
+            return torch.nn.functional.rms_norm(hidden_states, self.weight.shape, self.weight, self.variance_epsilon)
+"""
+
+
+def is_here():
+    import importlib.util
+
+    spec = importlib.util.find_spec("kernels")
+    return spec is not None and spec.origin is not None  # the clone has a folder of that name
+
+
+def test_with_the_package():
+    if is_here():
+        pytest.skip("it is on the path: the tests below run here")
+    if not (NEIGHBOURS / "kernels").is_dir():
+        pytest.skip("needs requirements/neighbours.txt in .venv/neighbours: make setup")
+    path = os.pathsep.join(map(str, (NEIGHBOURS, Path(lz.__file__).parents[1])))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__).name]
+    environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "10 passed, 1 skipped" in done.stdout.splitlines()[-1], done.stdout[-2000:]
+
+
+def test_the_package_is_named_where_it_is_missing(monkeypatch, tmp_path):
+    if is_here():
+        monkeypatch.setattr("layerzero.host.optional.version_of", lambda name: None)
+    from layerzero.integrations.hf_kernels import hub_kernel
+
+    with pytest.raises(lz.NotInstalledError, match="kernels"):
+        hub_kernel("activation.silu_and_mul", "hub.x", folder=tmp_path, supported_dtypes=["float32"])
+
+
+with_package = pytest.mark.skipif(not is_here(), reason="test_with_the_package runs it")
+
+
+def write_kernel(folder, code=CODE, **metadata):
+    variant = folder / "build" / "torch-cpu"
+    variant.mkdir(parents=True)
+    variant.joinpath("__init__.py").write_text(code)
+    name = f"lz-{folder.name}"
+    about = {"id": f"{name}_{abs(hash(str(folder)))}", "name": name, "version": 1, "license": "Apache-2.0"}
+    about |= {"python-depends": [], "backend": {"type": "cpu"}} | metadata
+    variant.joinpath("metadata.json").write_text(json.dumps(about))
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return write_kernel(tmp_path / "small")
+
+
+@pytest.fixture
+def registered():
+    made = []
+    yield made
+    for operation, kernel_id in made:
+        lz.unregister_kernel(operation, kernel_id)
+
+
+def register(registered, **options):
+    from layerzero.integrations.hf_kernels import hub_kernel
+
+    @hub_kernel(
+        "activation.silu_and_mul", "hub.silu_and_mul", supported_dtypes=["float32"], requires_contiguous=True, **options
+    )
+    def silu_and_mul(kernel, input):
+        out = input.new_empty(*input.shape[:-1], input.shape[-1] // 2)
+        kernel.silu_and_mul(out, input)
+        return out
+
+    registered.append(("activation.silu_and_mul", "hub.silu_and_mul"))
+    return silu_and_mul
+
+
+def check_calls():
+    x = torch.randn(3, 64)
+    gate, up = x.chunk(2, -1)
+    found = lz.silu_and_mul(x, kernel="hub.silu_and_mul")
+    assert torch.equal(found, torch.nn.functional.silu(gate) * up)
+
+
+def note_of(kernel_id="hub.silu_and_mul", operation="activation.silu_and_mul"):
+    (row,) = [k for k in lz.list_kernels(operation) if k.kernel_id == kernel_id]
+    assert row.origin == "hub"
+    return json.loads(row.notes[-1].removeprefix("Hub kernel: "))
+
+
+@with_package
+def test_a_pinned_folder(folder, registered):
+    from layerzero.integrations.hf_kernels import digest_of
+
+    digest = digest_of(folder)
+    register(registered, folder=folder, digest=digest)
+    check_calls()
+    note = note_of()
+    assert note == {
+        "repository": str(folder),
+        "revision": None,
+        "variant": "torch-cpu",
+        "digest": digest,
+        "locked_by": "digest",
+    }
+    assert digest_of(folder) == digest  # the import has left files of bytecode
+
+
+@with_package
+def test_other_files_than_the_pinned_ones_are_not_imported(folder, registered):
+    from layerzero.integrations.hf_kernels import digest_of
+
+    digest = digest_of(folder)
+    (folder / "build/torch-cpu/__init__.py").write_text("raise SystemExit('imported')")
+    with pytest.raises(lz.KernelRefusedError, match=f"wanted {digest}, got {digest_of(folder)}"):
+        register(registered, folder=folder, digest=digest)
+    assert not registered
+
+
+@with_package
+def test_an_unpinned_folder_needs_the_policy(folder, registered):
+    code = folder / "build/torch-cpu/__init__.py"
+    code.write_text("raise SystemExit('imported')")
+    with pytest.raises(lz.KernelRefusedError, match="is not pinned.*allow_sources"):
+        register(registered, folder=folder)
+    code.write_text(CODE)
+    with lz.policy(allow_sources=["*"]), pytest.raises(lz.KernelRefusedError, match="is not pinned"):
+        register(registered, folder=folder)  # a name for everything names no source
+    with lz.policy(allow_sources=["hub*", "torch"]), pytest.warns(UserWarning, match="is not pinned"):
+        register(registered, folder=folder)
+    check_calls()
+    assert note_of()["locked_by"] is None
+
+
+@with_package
+def test_files_that_the_metadata_does_not_list(tmp_path, registered):
+    from kernels._rust import Digest, DigestAlgorithm
+    from layerzero.integrations.hf_kernels import digest_of
+
+    folder = write_kernel(tmp_path / "listed")
+    files = Digest.hash_variant(DigestAlgorithm.SHA256, folder / "build/torch-cpu").files
+    path = folder / "build/torch-cpu/metadata.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"digest": {"algorithm": "sha256", "files": files}}))
+    register(registered, folder=folder, digest=digest_of(folder))
+    (folder / "build/torch-cpu/more.py").write_text("")
+    with pytest.raises(lz.KernelRefusedError, match="metadata.json lists"):
+        register(registered, folder=folder, digest=digest_of(folder))
+
+
+@with_package
+def test_a_folder_without_a_build_for_this_process(tmp_path, registered):
+    other = tmp_path / "other/build/torch29-cxx11-cu126-x86_64-linux"
+    other.mkdir(parents=True)
+    with pytest.raises(lz.KernelRefusedError, match="no build for this process"):
+        register(registered, folder=tmp_path / "other")
+
+
+@pytest.fixture
+def cached(tmp_path, monkeypatch):
+    """A repository in a cache of the Hub, and the lockfile that pins it."""
+    from kernels._rust import KernelDependency, KernelLock, KernelLocks, KernelVersion
+
+    from kernels import hf_hub, resolver
+
+    cache = tmp_path / "cache"
+    snapshot = cache / "kernels--ours--small" / "snapshots" / COMMIT
+    snapshot.parent.mkdir(parents=True)
+    write_kernel(snapshot)
+    for module in (hf_hub, resolver):
+        monkeypatch.setattr(module, "CACHE_DIR", str(cache))
+    wanted = KernelDependency("ours/small", KernelVersion.Version(1))
+    lockfile = tmp_path / "kernels.lock"
+    lockfile.write_text(KernelLocks(locks={wanted: KernelLock(commit=COMMIT)}).to_json())
+    return lockfile
+
+
+@with_package
+def test_a_locked_repository(cached, registered):
+    register(registered, repository="ours/small", lockfile=cached)
+    check_calls()
+    note = note_of()
+    assert (note["repository"], note["revision"]) == ("ours/small", COMMIT)
+    assert note["locked_by"] == "commit in kernels.lock" and len(note["digest"]) == 64
+
+
+@with_package
+def test_what_is_not_in_the_lockfile_or_the_cache(cached, registered, tmp_path):
+    with pytest.raises(lz.KernelRefusedError, match="ours/other cannot be loaded"):
+        register(registered, repository="ours/other", lockfile=cached)
+    cached.write_text(cached.read_text().replace(COMMIT, COMMIT[::-1]))
+    with pytest.raises(lz.KernelRefusedError, match="cannot be loaded"):  # no network is asked for it
+        register(registered, repository="ours/small", lockfile=cached)
+    with pytest.raises(lz.InvalidRequestError, match="kernels lock"):
+        register(registered, repository="ours/small")
+
+
+@with_package
+def test_a_layer(folder, registered):
+    from layerzero.integrations.hf_kernels import digest_of, hub_kernel, run_layer
+
+    @hub_kernel(
+        "norm.rms",
+        "hub.rms_norm",
+        folder=folder,
+        digest=digest_of(folder),
+        supported_dtypes=["float32"],
+        requires_contiguous=True,
+    )
+    def rms_norm(kernel, input, weight, eps):
+        return run_layer(kernel.layers.RMSNorm, input, weight=weight, variance_epsilon=eps)
+
+    registered.append(("norm.rms", "hub.rms_norm"))
+    x, weight = torch.randn(2, 8), torch.randn(8)
+    found = lz.rms_norm(x, weight, 1e-5, kernel="hub.rms_norm")
+    assert torch.allclose(found, torch.nn.functional.rms_norm(x, (8,), weight, 1e-5))
+
+
+@with_package
+def test_one_of_folder_and_repository(folder, registered):
+    with pytest.raises(lz.InvalidRequestError):
+        register(registered, folder=folder, repository="ours/small")
+    with pytest.raises(lz.InvalidRequestError):
+        register(registered)
