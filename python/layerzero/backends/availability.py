@@ -12,7 +12,9 @@ def availability_of(descriptor: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns {"*" or kernel id: {"installed", "code", "detail", "version"}} for Engine::RegisterBackend."""
     requirements = descriptor.get("requires", [])
     found = {"*": {"version": descriptor["backend_version"], **_state(requirements)}}
-    if found["*"]["installed"] and (artefacts := prebuilt.identity(prebuilt.of(descriptor["backend"], requirements))):
+    if found["*"]["installed"] and (
+        artefacts := prebuilt.identity(prebuilt.of(descriptor.get("backend", ""), requirements))
+    ):
         found["*"]["version"] += f"+{artefacts}"  # times of one build say nothing about another
     templates = descriptor.get("templates", {})
     for rows in descriptor["ops"].values():

@@ -239,16 +239,14 @@ def tested(backend: str) -> tuple[dict[str, Any], ...]:
     return tuple(json.loads(path.read_text())) if path.is_file() else ()
 
 
-def _is_tested(name: str, library: dict[str, Any], requirements: list[dict[str, str]], here: Here) -> str:
+def _is_tested(name: str, library: dict[str, Any], here: Here) -> str:
     """Returns how this combination was tested, or ""."""
     if name in OWN:
         return "the tests of this release" if name == "layerzero.cpu" or here.sms <= OWN[name] else ""
     version = optional.release_numbers(library["version"] or "")
     torch = optional.release_numbers(here.torch or "")[:2]
     cuda = here.runtime.major if here.runtime is not None and here.runtime.name == "CUDA" else None
-    folder = (
-        "torch" if requirements and requirements[0]["import"] == "torch" else name
-    )  # compiled references are torch's
+    folder = "torch" if name in ("torch.ref", "inductor") else name  # what they run is torch's own code
     for row in tested(folder):
         same = optional.release_numbers(row["version"]) == version and optional.release_numbers(row["torch"]) == torch
         if same and row["cuda"] == cuda and here.sms <= frozenset(row["sm"]):
@@ -270,7 +268,7 @@ def state(
     found = [refusal(requirements), prebuilt.refusal(artefacts), *misfits(requirements, devices)]
     errors += [text for text in found if text and not any(text in error for error in errors)]
     warnings = unmet_pins(distribution) if distribution and library["version"] else []
-    how = _is_tested(name, library, requirements, Here.of(devices))
+    how = _is_tested(name, library, Here.of(devices))
     what, why = "expected", f"tested with {library['tested_with']}, not in this combination"
     if errors:
         is_absent = library["version"] is None and not library["installed"]
