@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,7 +76,7 @@ def add_rms_norm(registered, module, **options):
 
 @pytest.mark.parametrize("shape", [(8,), (3, 5), (2, 3, 64)])
 def test_a_function_is_a_kernel(registered, module, shape):
-    add_rms_norm(registered, module, digest=hashlib.sha256(open(module, "rb").read()).hexdigest())
+    add_rms_norm(registered, module, digest=hashlib.sha256(Path(module).read_bytes()).hexdigest())
     x, weight = torch.randn(shape), torch.randn(shape[-1])
     found = lz.rms_norm(x, weight, 1e-5, kernel="ffi.rms_norm")
     torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-5))

@@ -1,7 +1,7 @@
 """Functions of modules compiled for tvm-ffi as kernels of operations: tensors go in by DLPack, a call takes few microseconds.
 
 A module is a shared object that exports functions by tvm-ffi's C interface: what `tvm_ffi.cpp.build` makes, the modules that
-FlashInfer compiles, kernels exported from the CuTe DSL. tvm-ffi gives a function torch's current stream.
+FlashInfer compiles, kernels exported from the CuTe DSL. Functions run on torch's current stream, which tvm-ffi passes to them.
 """
 
 import hashlib
