@@ -122,10 +122,11 @@ class shadow(policy):
     with lz.shadow(rate=0.01, keep_inputs="wrong/"): model(x)
 
     A result that differs by more than the operation's tolerance never reaches the caller: the kernel is quarantined for
-    such calls, and the next best one answers; a locked kernel's call raises KernelExecutionError instead. keep_inputs:
-    a folder that gets the inputs of up to 16 wrong calls as .npy files, with call.json. Calls of this thread or task
-    only, as with lz.policy. Not compared: operations that write their inputs. Calls on a GPU are compared in the background:
-    a wrong result reaches the caller, and the kernel is not selected from then on. `lz.health()["shadow"]` counts the calls that were compared.
+    such calls, and the next best one answers; a locked kernel's call raises KernelExecutionError instead. Calls on a GPU
+    are compared in the background: a wrong result reaches the caller, and the kernel is not selected from then on.
+    keep_inputs: a folder that gets the inputs of up to 16 wrong calls as .npy files, with call.json. Calls of this thread
+    or task only, as with lz.policy. Not compared: operations that write their inputs. `lz.health()["shadow"]` counts the
+    calls that were compared.
     """
 
     def __init__(self, rate: float = 1.0, *, keep_inputs: str | os.PathLike[str] = "") -> None:
