@@ -31,7 +31,7 @@ def _split(operation: str, axes: dict[str, int], values: tuple[Any, ...]) -> Any
     parts = -(-batch // largest_batch(str(given["query"].device)))
     size = -(-batch // parts)
     warnings.warn(
-        f"{operation}: {batch} sequences are split into {parts} calls, because no fused kernel takes so many at once",
+        f"{operation}: {batch} sequences are split into {parts} calls, because no fused kernel takes them all at once",
         stacklevel=3,
     )
     call: Callable[..., Any] = getattr(lz, operation)
