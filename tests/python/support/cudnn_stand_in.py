@@ -12,6 +12,7 @@ PLANS = []  # graphs that were built
 class Tensor:
     def __init__(self, dim=None, stride=None, data_type=None):
         self.dim, self.stride, self.data_type, self.output = dim, stride, data_type, False
+        self.ragged_offset = None
 
     def __getattr__(self, name):
         if not name.startswith("set_"):
@@ -69,7 +70,8 @@ class Graph:
     def execute(self, values, workspace, handle):
         assert workspace.numel() == 16 and workspace.dtype == torch.uint8 and handle == "handle"
         for tensor, value in values.items():
-            check(tensor, value)
+            if tensor.ragged_offset is None:
+                check(tensor, value)
         a = self.node
         q, k, v = (values[a[name]] for name in ("q", "k", "v"))
         left, right = a["diagonal_band_left_bound"], a["diagonal_band_right_bound"]
@@ -81,6 +83,8 @@ class Graph:
             None,
             None,
         )
+        if a["q"].ragged_offset is not None:
+            return self.packed(values, how)
         for i, rows in enumerate(q):
             if a["paged_attention_k_table"] is None:
                 keys, weights = k[i].transpose(0, 1), v[i].transpose(0, 1)
@@ -94,6 +98,32 @@ class Graph:
             values[self.result][i] = output.transpose(0, 1)
             if a["generate_stats"]:
                 values[self.stats][i, :, :, 0] = lse
+
+    def packed(self, values, how):
+        """Sequences by offsets in elements; rows that see no key are undefined, here NaN."""
+        a = self.node
+
+        def part(tensor, i, length):
+            start, (_, heads, longest, size) = int(values[tensor.ragged_offset][i]), tensor.dim
+            assert 0 <= length <= longest and values[tensor.ragged_offset].shape == (
+                len(values[a["seq_len_q"]]) + 1,
+                1,
+                1,
+                1,
+            )
+            flat = values[tensor].view(-1)
+            assert tuple(tensor.stride[1:]) == (size, heads * size, 1) and start + length * heads * size <= flat.numel()
+            return flat[start : start + length * heads * size].view(length, heads, size)
+
+        for i, (rows, used) in enumerate(zip(values[a["seq_len_q"]], values[a["seq_len_kv"]], strict=True)):
+            rows, used = int(rows), int(used)
+            assert used >= 1
+            output, lse = one(part(a["q"], i, rows), part(a["k"], i, used), part(a["v"], i, used), *how, torch.nan)
+            hidden = lse.isnan().transpose(0, 1)
+            part(self.result, i, rows).copy_(output.masked_fill(hidden[..., None], torch.nan))
+            if a["generate_stats"]:
+                self.stats.dim[3] = 1
+                part(self.stats, i, rows).copy_(lse.transpose(0, 1)[..., None])
 
 
 def module():

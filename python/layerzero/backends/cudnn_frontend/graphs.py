@@ -27,6 +27,7 @@ class Kind(NamedTuple):
     right: int | None  # 0: causal
     stats: bool
     pages: int = 0  # of a sequence's row in the page table; 0: keys and values are dense
+    packed: bool = False  # sequences are rows of one tensor, found by offsets; s is the bound of their lengths
 
 
 class Plan(NamedTuple):
@@ -51,15 +52,25 @@ def plan(kind: Kind) -> Plan:
 
     tensors = {name: tensor(name, getattr(kind, name), dtype) for name in ("query", "key", "value")}
     options: dict[str, Any] = {}
+    int32 = cudnn.data_type.INT32
+    if kind.pages or kind.packed:
+        tensors |= {name: tensor(name, ((batch, 1, 1, 1), (1, 1, 1, 1)), int32) for name in ("rows", "lengths")}
+        options = {"use_padding_mask": True, "seq_len_q": tensors["rows"], "seq_len_kv": tensors["lengths"]}
+    if kind.packed:
+        starts = (
+            "query_starts",
+            "key_starts",
+            "value_starts",
+            "output_starts",
+            *(("stats_starts",) if kind.stats else ()),
+        )
+        tensors |= {name: tensor(name, ((batch + 1, 1, 1, 1), (1, 1, 1, 1)), int32) for name in starts}
+        for name in ("query", "key", "value"):
+            tensors[name].set_ragged_offset(tensors[f"{name}_starts"])
     if kind.pages:
-        one, row = ((batch, 1, 1, 1), (1, 1, 1, 1)), ((batch, 1, kind.pages, 1), (kind.pages, kind.pages, 1, 1))
-        int32 = cudnn.data_type.INT32
-        tensors |= {name: tensor(name, one, int32) for name in ("rows", "lengths")}
+        row = ((batch, 1, kind.pages, 1), (kind.pages, kind.pages, 1, 1))
         tensors |= {name: tensor(name, row, int32) for name in ("key_table", "value_table")}
-        options = {
-            "use_padding_mask": True,
-            "seq_len_q": tensors["rows"],
-            "seq_len_kv": tensors["lengths"],
+        options |= {
             "paged_attention_k_table": tensors["key_table"],
             "paged_attention_v_table": tensors["value_table"],
             "paged_attention_max_seq_len_kv": kind.pages * kind.key[0][2],
@@ -77,11 +88,12 @@ def plan(kind: Kind) -> Plan:
         **options,
     )
     output.set_output(True).set_dim(list(kind.output[0])).set_stride(list(kind.output[1])).set_data_type(dtype)
-    tensors["output"] = output
+    tensors["output"] = output.set_ragged_offset(tensors["output_starts"]) if kind.packed else output
     if kind.stats:
         b, h, s, _ = kind.query[0]
-        stats.set_output(True).set_dim([b, h, s, 1]).set_stride([h * s, s, 1, 1])
-        tensors["stats"] = stats.set_data_type(cudnn.data_type.FLOAT)
+        stats.set_output(True).set_dim([b, h, s, 1]).set_data_type(cudnn.data_type.FLOAT)
+        stats.set_stride([h * s, 1, h, 1] if kind.packed else [h * s, s, 1, 1])
+        tensors["stats"] = stats.set_ragged_offset(tensors["stats_starts"]) if kind.packed else stats
     graph.validate()
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
