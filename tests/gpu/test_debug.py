@@ -4,6 +4,7 @@ it. In processes of their own, because such an error ends the device's context."
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import layerzero as lz
@@ -25,9 +26,10 @@ def kernel(input, weight, eps):
 
 
 def run(code, broken=True, **variables):
-    env = os.environ | {"PYTHONPATH": str(PACKAGE)} | variables
     source = f"BROKEN = {broken}\n{HEAD}{code}"
-    return subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, text=True, timeout=120)
+    with tempfile.TemporaryDirectory() as cache:  # each without the quarantine of the one before
+        env = os.environ | {"PYTHONPATH": str(PACKAGE), "LAYERZERO_CACHE_DIR": cache} | variables
+        return subprocess.run([sys.executable, "-c", source], env=env, capture_output=True, text=True, timeout=120)
 
 
 FAULT = """

@@ -37,7 +37,7 @@ def test_after_a_lost_context_nothing_is_tried_again(tmp_path):
     env = os.environ | {"PYTHONPATH": str(PACKAGE), "LAYERZERO_CACHE_DIR": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", LOST], env=env, capture_output=True, text=True, timeout=120)
     assert done.stdout.split("\n")[:3] == ["lost True"] * 3, done.stdout + done.stderr
-    assert done.stdout.split("\n")[3] == "restart ['CONTEXT_LOST'] True"
+    assert done.stdout.split("\n")[3] == "restart ['CONTEXT_LOST', 'QUARANTINED'] True"
 
 
 def test_a_kernel_that_finds_no_memory_is_followed_by_another(tmp_path):

@@ -235,6 +235,8 @@ def test_a_kernel_that_kills_its_process_is_quarantined_in_the_next(tmp_path):
     done = python(CRASH, "live", cache=cache)
     assert done.stdout.strip().endswith("['crashed']"), done.stderr
     assert not done.stdout.startswith("tests.crash")
+    mended = CRASH.replace("return torch", "return 1.0 * torch")  # another version, which the row is not of
+    assert python(mended, "live", cache=cache).stdout.startswith("tests.crash [")
     assert python("import layerzero as lz; print(lz.reset_health('tests.*'))", cache=cache).stdout == "1\n"
     assert python(CRASH, "live", cache=cache).stdout == "tests.crash []\n"
 

@@ -1,8 +1,10 @@
 """`@lz.register_kernel` registers a Python function as a kernel, `unregister_kernel` removes it."""
 
 import functools
+import hashlib
 import inspect
 from collections.abc import Callable, Collection
+from types import CodeType
 from typing import Any, TypeVar
 
 from layerzero import backends
@@ -21,7 +23,7 @@ def register_kernel(
     supported_dtypes: Collection[Any],
     platform: str = "any",
     source: str | None = None,
-    version: str = "0",
+    version: str | None = None,
     requires_layouts: Collection[str] = ("BSHD",),
     produces_layout: str | None = None,
     **facts: Any,
@@ -36,7 +38,8 @@ def register_kernel(
     priorities of some calls, [{"when": [{"field": "rows", "relation": ">=", "operand": 1024}], "priority": 5}]: the first
     whose conditions all hold replaces `priority`. `supported_dtypes` applies
     to every floating-point tensor of a call, and to the first tensor whatever it is; a constraint on "<tensor>.dtype"
-    overrides it for that tensor. Tensors are passed in one of `requires_layouts`; calls in another layout are permuted,
+    overrides it for that tensor. `version`: by default a digest of the function's code, so that what a machine has learned
+    of the kernel, its quarantine for example, ends when the code changes. Tensors are passed in one of `requires_layouts`; calls in another layout are permuted,
     and so are results: `produces_layout`, if given, is the one of `requires_layouts`.
 
     If the function raises, the operation's reference serves the call; for an operation that writes its inputs, only if
@@ -72,7 +75,7 @@ def register_kernel(
         descriptor = {
             "schema_version": "1.0",
             "backend": source or kernel_id.split(".")[0],
-            "backend_version": version,
+            "backend_version": version or _digest(getattr(function, "__code__", None)),
             "platform": platform,
             "plugin_origin": origin,
             "ops": {operation: [row]},
@@ -84,6 +87,23 @@ def register_kernel(
         return function
 
     return decorate
+
+
+def _digest(code: CodeType | None) -> str:
+    """Returns the same for the same code in every process, without file and line; "0" for what has no code."""
+    if code is None:
+        return "0"
+    parts: list[object] = [code.co_code, code.co_names, code.co_varnames]
+    for constant in code.co_consts:
+        of_code = isinstance(constant, CodeType)
+        parts.append(
+            _digest(constant)
+            if of_code
+            else sorted(map(repr, constant))
+            if isinstance(constant, frozenset)
+            else constant
+        )
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:8]
 
 
 def unregister_kernel(operation: str, kernel_id: str) -> None:
