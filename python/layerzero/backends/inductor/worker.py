@@ -1,12 +1,10 @@
 """The thread that compiles recorded calls, one after the other."""
 
 import collections
-import contextlib
-import ctypes
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from layerzero import backends
@@ -16,7 +14,6 @@ from layerzero.contracts import host_parameter_names
 from layerzero.errors import KernelRefusedError
 
 MOST_WAITING = 1024  # calls; the oldest ones are given up
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _changed = threading.Condition()
 _waiting: collections.deque[Any] = collections.deque()
 _thread: threading.Thread | None = None
@@ -100,6 +97,8 @@ def compiled(call: Any) -> Callable[..., Any]:
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.utils import _pytree
 
+    from layerzero.torch.captures import away_from_captures
+
     names = host_parameter_names(call.name)
     given = list(call.tensors)
     form: Any = None
@@ -112,7 +111,7 @@ def compiled(call: Any) -> Callable[..., Any]:
         outputs, form = _pytree.tree_flatten(result)
         return outputs
 
-    with _away_from_captures(call.device), torch.no_grad():
+    with away_from_captures(call.device), torch.no_grad():
         examples = [_example(torch, call, facts) for facts in call.tensors.values()]
         if call.free:
             traced, mode = _with_free_axes(call, examples)
@@ -203,21 +202,3 @@ def _options() -> dict[str, Any]:
     }
     known = config.get_config_copy()
     return {key: value for key, value in wanted.items() if key in known}
-
-
-@contextlib.contextmanager
-def _away_from_captures(device: str) -> Iterator[None]:
-    """On CUDA: works on a stream of its own, and allocates without ending another thread's capture; what Inductor tunes on
-    the device may still end it, so callers wait() before they capture."""
-    if device != "cuda":
-        yield
-        return
-    import torch
-
-    driver, mode = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(_RELAXED)
-    driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
-    try:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            yield
-    finally:
-        driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from layerzero.errors import KernelExecutionError
+from layerzero.torch.captures import plans_first
 
 
 def rms_norm(input, weight, eps, weight_offset=None):
@@ -20,6 +21,7 @@ def layer_norm(input, normalized_shape, weight, bias, eps, weight_offset=None):
     return F.layer_norm(input, (input.shape[-1],), weight, bias, eps)
 
 
+@plans_first
 def linear(input, weight, bias):
     if input.dtype == torch.bfloat16 and input.shape[-1] % 2:
         input = input.contiguous()  # torch 2.13 on a CPU with AMX reads memory between strided rows

@@ -12,6 +12,7 @@ from torch.backends import cuda
 from torch.nn import functional as F
 
 from layerzero.backends.torch.common import number
+from layerzero.torch.captures import plans_first
 
 _sdpa = F.scaled_dot_product_attention
 
@@ -74,6 +75,7 @@ def wants_grad(*tensors):
 # ---- torch's own choice of a backend
 
 
+@plans_first
 def sdpa_auto(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """Serves calls without a mask whose causal triangle is square, where torch's alignment equals the operation's."""
     if scale <= 0:
@@ -97,6 +99,7 @@ def sdpa_auto_window(query, key, value, causal, scale, attn_mask, dropout_p, win
     return sdpa_auto(query, key, value, False, scale, None, dropout_p, *rest)
 
 
+@plans_first
 def sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     """Serves calls without window, cap, sinks and ALiBi: a causal triangle that isn't square becomes a mask."""
     query, scale = positive_scale(query, scale)
@@ -172,6 +175,7 @@ def _cudnn_allowed(mask):
     return cuda.cudnn_sdp_enabled() and not strict and not wants_grad(mask)
 
 
+@plans_first
 def sdpa_cudnn(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     if not _cudnn_allowed(attn_mask):
         return sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest)

@@ -14,6 +14,7 @@ from layerzero.backends.torch.paged import (
     over_blocks,
     quotient,
 )
+from layerzero.torch.captures import plans_first
 from layerzero.torch.references import call_reference
 
 LOGITS = 1 << 26  # in memory at once
@@ -86,6 +87,7 @@ def _hides_nan(*tensors):
     return tensors[0].device.type == "cpu" and not all(bool(t.detach().sum().isfinite()) for t in tensors)
 
 
+@plans_first
 def mla_prefill(q_nope, q_pe, k_nope, k_pe, value, causal, sm_scale, return_lse, layout):
     """Concatenates the parts for torch's own choice of a kernel, which accepts values narrower than keys."""
     if sm_scale <= 0 or _hides_nan(q_nope, q_pe, k_nope, k_pe, value):
