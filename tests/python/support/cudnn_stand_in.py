@@ -84,7 +84,8 @@ class Graph:
             None,
         )
         if a["q"].ragged_offset is not None:
-            return self.packed(values, how)
+            self.packed(values, how)
+            return
         for i, rows in enumerate(q):
             if a["paged_attention_k_table"] is None:
                 keys, weights = k[i].transpose(0, 1), v[i].transpose(0, 1)
