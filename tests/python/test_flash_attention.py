@@ -101,3 +101,25 @@ def test_no_value_is_read(name, monkeypatch):
         adapter(*values)  # a read of a meta tensor raises
         ran += 1
     assert ran
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows_each", "keys", "capturing", "first"),
+    [
+        (1, 512, 512, False, False),
+        (1, 512, 512, True, True),
+        (1, 512, 1024, False, False),
+        (1, 512, 1040, False, True),
+        (4, 256, 2048, False, True),
+    ],
+)
+def test_flash_attention_3_comes_first_over_pages_but_for_few_keys(batch, rows_each, keys, capturing, first):
+    lz.rms_norm(torch.ones(1, 8))
+    pages = batch * keys // 16
+    q, cache = torch.empty(batch * rows_each, 8, 128).half(), torch.empty(pages, 16, 2, 128).half()
+    starts, indptr = (torch.arange(0, batch * n + 1, n, dtype=torch.int32) for n in (rows_each, keys // 16))
+    last = torch.full((batch,), 16, dtype=torch.int32)
+    index = torch.arange(pages, dtype=torch.int32)
+    call = (q, cache, cache, starts, indptr, index, last)
+    found = lz.explain("paged_prefill_attention", *call, device="h100", capturing=capturing)
+    assert (found.kernel_id == "vllm_fa3.paged_prefill_attention") == first

@@ -56,6 +56,13 @@ SIGNATURES = {
         "seqlen_k_per_split=None, disable_scheduler_metadata=False, gather_bwd_recompute_p=False, "
         "gather_bwd_token_chunk=None"
     ),
+    # xformers 0.0.35
+    "xformers.ops.fmha:memory_efficient_attention_forward": (
+        "query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None"
+    ),
+    "xformers.ops.fmha:memory_efficient_attention_forward_requires_grad": (
+        "query, key, value, attn_bias=None, p=0.0, scale=None, *, op=None, output_dtype=None"
+    ),
     # nvidia-cudnn-frontend 1.32, without self; parameters of sdpa in any order, by name
     "cudnn:pygraph.tensor": (
         "dim, stride=None, data_type=None, is_virtual=False, is_pass_by_value=False, ragged_offset=None, "
