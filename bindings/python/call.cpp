@@ -87,6 +87,11 @@ PyObject* HostTensor(const Request& r, size_t i, PyObject* tensor, const Transfo
 
 }  // namespace
 
+PyObject* ForgetResolved(PyObject*, PyObject*) {
+  for (PyObject*& callable : HostCallables()) callable = nullptr;  // not released: a call may be running it
+  Py_RETURN_NONE;
+}
+
 // A host kernel gets every parameter by position in the contract's order, with final scalars, then the layout if there
 // is one: adapters are plain functions of that signature.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors,

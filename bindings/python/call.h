@@ -97,6 +97,9 @@ PyObject* Check(PyObject* self, PyObject* args);
 // Python: which(callable, args, kwargs) -> (kernel id, plan id).
 PyObject* Which(PyObject* self, PyObject* args);
 
+// Python: forget_resolved(): each Python kernel is asked for again at its next call.
+PyObject* ForgetResolved(PyObject* self, PyObject*);
+
 // Python: call_differentiable(callable, args, kwargs): runs the selected kernel that supports autograd; some tensor
 // requires a gradient. NotImplemented under torch's modes.
 PyObject* CallDifferentiable(PyObject* self, PyObject* args);

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "call.h"
+#include "doorbell.h"
 #include "guard.h"
 #include "health.h"
 #include "kv_cache.h"
@@ -233,6 +234,10 @@ PyMethodDef kMethods[] = {
     {"measured_calls", MeasuredCalls, METH_NOARGS, "The measured calls in force as JSON."},
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},
     {"end", End, METH_NOARGS, "end(): whether the process's end waits for first calls of other threads."},
+    {"forget_resolved", ForgetResolved, METH_NOARGS, "forget_resolved(): Python kernels are resolved again."},
+    {"doorbell_ring", DoorbellRing, METH_VARARGS, "doorbell_ring(word, value, sleeps, file); see doorbell.h."},
+    {"doorbell_wait", DoorbellWait, METH_VARARGS,
+     "doorbell_wait(word, seen, sleeps, file, spin_us, timeout_s): the new value, or None; see doorbell.h."},
     {"invalidate", Invalidate, METH_NOARGS, "Makes every cached plan stale."},
     {"verify_case", VerifyCase, METH_VARARGS, "verify_case(operation, line): a conformance case's arguments."},
     {"verify_random", VerifyRandom, METH_VARARGS, "verify_random(operation, seed, broken=False): a random case."},

@@ -45,6 +45,7 @@ from layerzero.errors import (
     RequirementError,
     UnknownNameError,
     VersionMismatchError,
+    WorkerError,
     WrongTypeError,
 )
 from layerzero.host import end as _end
@@ -206,6 +207,7 @@ __all__ = [
     "VersionInfo",
     "ReleasedWeightError",
     "VersionMismatchError",
+    "WorkerError",
     "WrongTypeError",
     "__version__",
     "configure",

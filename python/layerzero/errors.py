@@ -97,6 +97,11 @@ class OutOfMemoryError(KernelExecutionError, MemoryError):
     code = 15
 
 
+class WorkerError(KernelExecutionError):
+    """The process that runs a library's kernels (`backend_isolation`) ended during a call, did not answer in time, or
+    gave an answer that breaks the protocol."""
+
+
 class VersionMismatchError(LayerZeroError, RuntimeError):
     """Two parts are not of the same build or version, although they must be."""
 

@@ -35,6 +35,7 @@ def configure(**keys: Any) -> None:
     with _guard:
         _layerzero.configure(json.dumps(keys))
         note_change()
+    backends.isolation_changed()
     exports.apply()
 
 
@@ -44,6 +45,7 @@ def load_config(path: str | os.PathLike[str]) -> None:
     with _guard:
         _layerzero.load_config(os.fspath(path))
         note_change()
+    backends.isolation_changed()
     exports.apply()
 
 

@@ -63,6 +63,15 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Of(KeyType::kLocks, "locks", "{}", "operation, alias or group to kernel id; skips scoring, not validity"),
     Of(KeyType::kRules, "rules", "[]", "rules for some calls only: match and actions"),
 
+    {.name = "backend_isolation",
+     .type = KeyType::kModes,
+     .value = "{\"default\":\"in_process\"}",
+     .process_wide = kProcessWide,
+     .choices = "in_process|subprocess|container",
+     .doc = "where Python kernels run: one mode for other libraries than torch, or a mode for each library"},
+    Of(KeyType::kContainers, "backend_containers", "{}",
+       "image, arguments, gpu_passthrough and ipc of the containers that docker or podman runs", kProcessWide),
+
     Of(KeyType::kNames, "forbid_numerics", "[]", "numerics classes of kernels that no call may use, as w4a8-int"),
 
     Int("tp.size", "1", 1, double(kMaxTpSize), "tensor-parallel size of this process's group"),
@@ -88,6 +97,15 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Float("health.shadow_rate", "0", 0, 1, "fraction of calls whose result is compared with the reference's"),
     Of(KeyType::kOptionalPath, "health.keep_inputs", "\"\"",
        "folder for the inputs of calls that were wrong; empty: none"),
+
+    Float("isolation.timeout_s", "30", 0.001, 1e6, "seconds that a call may take in a worker, with its turn", kProcessWide),
+    Float("isolation.start_timeout_s", "300", 0.1, 1e6, "seconds that a worker may take to start, import and test",
+          kProcessWide),
+    Int("isolation.arena_mb", "1024", 1, 1e6, "largest memory that a worker shares with this process, MiB",
+        kProcessWide),
+    Int("isolation.memory_mb", "0", 0, 1e9, "memory that a worker may allocate, MiB; 0: no limit", kProcessWide),
+    Bool("isolation.try_imports", "true",
+         "import a library in another process first, once for each version: its crash is a reason", kProcessWide),
 
     Bool("cache.enabled", "true", "keep selections"),
     Int("cache.max_size", "10000", 1, 1e9, "plans kept; the least recently used is evicted first"),
@@ -134,8 +152,6 @@ constexpr auto kRoadmap = std::to_array<Text>({
     "graph_strict_mode",
     "auto_tune_on_warmup",
     "pipelines",
-    "backend_isolation",
-    "backend_containers",
     "perfdb.path",
     "perfdb.auto_tune",
     "perfdb.tune_samples",

@@ -25,6 +25,8 @@ enum class KeyType : uint8_t {
   kRules,
   kSmRanges,     // "80-88" -> generation
   kGenerations,  // generation -> integer
+  kModes,        // one of PolicyKey::choices, or library -> one of them; kept as a map whose "default" is the rest
+  kContainers,   // library -> {image, arguments, gpu_passthrough, ipc}
 };
 
 struct PolicyKey {
@@ -34,7 +36,7 @@ struct PolicyKey {
   bool process_wide = false;  // refused in a scope, because it cannot differ between calls
   double min = 0;             // kInt, kFloat, elements of kIntList, values of maps
   double max = 0;
-  std::string_view choices = {};  // kChoice: "any|NHD|HND"
+  std::string_view choices = {};  // kChoice and kModes: "any|NHD|HND"
   std::string_view doc;
 };
 

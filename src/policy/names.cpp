@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "policy/keys.h"
+#include "policy/values.h"
 
 namespace lz {
 namespace {
@@ -90,6 +91,34 @@ struct Names {
   }
 };
 
+// The libraries that backend_isolation or backend_containers names.
+std::vector<std::string> IsolatedNames(const Policy& policy, const char* key) {
+  std::vector<std::string> found;
+  const auto setting = policy.settings.find(key);
+  if (setting == policy.settings.end()) return found;  // a policy made by hand
+  const nlohmann::json named = nlohmann::json::parse(setting->second);
+  for (const auto& [name, value] : named.items()) {
+    if (name != "default") found.push_back(name);
+  }
+  return found;
+}
+
+// Only kernels that a worker can import: no native ones, no functions of this process, and no references, which answer
+// when a worker does not.
+Status CheckIsolated(const Names& names, const std::string& where, const std::string& name) {
+  LZ_RETURN_IF_ERROR(names.Library(where, name));
+  const bool compiled_here = name == "inductor";  // for calls of this process
+  const bool imported = std::ranges::any_of(names.kernels, [&](const KernelEntry* k) {
+    return k->backend && k->backend->name == name && !k->spec.reference;
+  });
+  if (names.later.contains(name) || (imported && !compiled_here)) return {};
+  return {StatusCode::kConfig,
+          {.field = where,
+           .wanted = "a library of Python kernels that a worker can import",
+           .got = "'" + name + "', whose kernels are native, references or made by this process",
+           .fix = "leave it out"}};
+}
+
 Status CheckRule(const Names& names, const Rule& rule) {
   const struct {
     const char* action;
@@ -111,7 +140,9 @@ Status CheckKernelNames(const Policy& policy, const Registry& registry, const Li
                         const Operation* op) {
   const bool names_some = !policy.prefer_sources.empty() || !policy.avoid_sources.empty() ||
                           !policy.allow_sources.empty() || !policy.locks.empty() || !policy.rules.empty();
-  if (!names_some) return {};
+  const std::vector<std::string> isolated = IsolatedNames(policy, "backend_isolation");
+  const std::vector<std::string> contained = IsolatedNames(policy, "backend_containers");
+  if (!names_some && isolated.empty() && contained.empty()) return {};
   const Names names(registry, later);
   const struct {
     const char* key;
@@ -123,6 +154,12 @@ Status CheckKernelNames(const Policy& policy, const Registry& registry, const Li
     for (const std::string& name : list.sources) {
       LZ_RETURN_IF_ERROR(names.Library(policy.origins.at(list.key) + ": " + list.key, name));
     }
+  }
+  for (const std::string& name : isolated) {
+    LZ_RETURN_IF_ERROR(CheckIsolated(names, policy.origins.at("backend_isolation") + ": backend_isolation", name));
+  }
+  for (const std::string& name : contained) {
+    LZ_RETURN_IF_ERROR(CheckIsolated(names, policy.origins.at("backend_containers") + ": backend_containers", name));
   }
   for (const auto& entry : policy.locks) {
     const std::string& lock = entry.first;

@@ -51,6 +51,7 @@ class Merger {
 
   Result<Policy> Finish() {
     SeparatePreferredAndAvoided();
+    LZ_RETURN_IF_ERROR(CheckContainers());
     Policy policy;
     policy.lock_names = std::move(lock_names_);
     json locks = json::object(), rules = json::array();
@@ -143,6 +144,20 @@ class Merger {
       if (!named) kept.push_back(name);
     }
     lower.value = std::move(kept);
+  }
+
+  // A library that runs in a container has an image.
+  Status CheckContainers() const {
+    const Entry& modes = entries_.at("backend_isolation");
+    const json& containers = entries_.at("backend_containers").value;
+    for (const auto& [library, mode] : modes.value.items()) {
+      if (mode != "container" || containers.contains(library) || containers.contains("default")) continue;
+      return Status(StatusCode::kConfig, {.field = modes.origin + ": backend_isolation." + library,
+                                          .wanted = "an image for its container",
+                                          .got = "none",
+                                          .fix = "set backend_containers: {" + library + ": {image: <name>}}"});
+    }
+    return {};
   }
 
   void SetMembers(Policy& policy) const {

@@ -53,6 +53,24 @@ ordered_json RuleType() {
   return {{"type", "object"}, {"additionalProperties", false}, {"properties", actions}};
 }
 
+ordered_json ChoiceType(const PolicyKey& key) {
+  ordered_json names = ordered_json::array();
+  for (int64_t i = 0; !ChoiceName(key.choices, i).empty(); ++i) names.push_back(ChoiceName(key.choices, i));
+  return {{"enum", names}};
+}
+
+ordered_json ContainerType() {
+  const ordered_json text = {{"type", "string"}, {"minLength", 1}};
+  const ordered_json properties = {{"image", text},
+                                   {"arguments", {{"type", "array"}, {"items", text}}},
+                                   {"gpu_passthrough", {{"type", "boolean"}}},
+                                   {"ipc", {{"type", "string"}}}};
+  return {{"type", "object"},
+          {"required", ordered_json::array({"image"})},
+          {"additionalProperties", false},
+          {"properties", properties}};
+}
+
 ordered_json ValueType(const PolicyKey& key) {
   ordered_json generations(std::vector<std::string_view>(kGpuGenerations.begin(), kGpuGenerations.end()));
   switch (key.type) {
@@ -62,11 +80,11 @@ ordered_json ValueType(const PolicyKey& key) {
     case KeyType::kPath: return {{"type", "string"}, {"minLength", 1}};
     case KeyType::kOptionalPath: return {{"type", "string"}};
     case KeyType::kAddress: return {{"type", "string"}, {"pattern", "^$|^(.+:)?[0-9]{1,5}$"}};
-    case KeyType::kChoice: {
-      ordered_json names = ordered_json::array();
-      for (int64_t i = 0; !ChoiceName(key.choices, i).empty(); ++i) names.push_back(ChoiceName(key.choices, i));
-      return {{"enum", names}};
-    }
+    case KeyType::kChoice: return ChoiceType(key);
+    case KeyType::kModes:
+      return {{"anyOf", ordered_json::array({ChoiceType(key), ordered_json{{"type", "object"},
+                                                                          {"additionalProperties", ChoiceType(key)}}})}};
+    case KeyType::kContainers: return {{"type", "object"}, {"additionalProperties", ContainerType()}};
     case KeyType::kNames:
     case KeyType::kSources: return NameList();
     case KeyType::kIntList: return {{"type", "array"}, {"items", IntegerType(key)}, {"uniqueItems", true}};

@@ -167,6 +167,71 @@ struct Reader {
                         node.kind == Kind::kScalar ? DidYouMean(node.text, kGpuGenerations) : "");
   }
 
+  // "subprocess" is {"default": "subprocess"}; a map without "default" gets the key's.
+  Result<json> Modes(const YamlNode& node) const {
+    json values = DefaultValue(key);
+    if (node.kind == Kind::kNull) return values;
+    if (node.kind != Kind::kMap) {
+      Result<json> mode = Choice(node);
+      if (!mode.ok()) return mode;
+      values["default"] = std::move(*mode);
+      return values;
+    }
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      Result<json> name = Source(node.keys[i]);
+      if (!name.ok()) return name;
+      Result<json> mode = Choice(node.items[i]);
+      if (!mode.ok()) return mode;
+      values[node.keys[i].text] = std::move(*mode);
+    }
+    return values;
+  }
+
+  Result<json> Texts(const YamlNode& node) const {  // a text may come twice
+    json values = json::array();
+    if (node.kind == Kind::kNull) return values;
+    if (node.kind != Kind::kList) return source.Error(node, key.name, "a list of texts", "write it as a list: [...]");
+    for (const YamlNode& item : node.items) {
+      Result<json> text = Text(item);
+      if (!text.ok()) return text;
+      values.push_back(std::move(*text));
+    }
+    return values;
+  }
+
+  Result<json> Container(const YamlNode& node) const {
+    constexpr const char* kWanted = "a map with image, and arguments, gpu_passthrough or ipc";
+    if (node.kind != Kind::kMap) return source.Error(node, key.name, kWanted);
+    json value = {{"arguments", json::array()}, {"gpu_passthrough", false}, {"image", ""}, {"ipc", ""}};
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      const std::string& name = node.keys[i].text;
+      const YamlNode& item = node.items[i];
+      Result<json> read = name == "arguments"         ? Texts(item)
+                          : name == "gpu_passthrough" ? Bool(item)
+                          : name == "image"           ? Text(item)
+                          : name == "ipc"             ? Optional(item)
+                                                      : source.Error(node.keys[i], key.name, kWanted);
+      if (!read.ok()) return read;
+      value[name] = std::move(*read);
+    }
+    if (value["image"] == "") return source.Error(node, key.name, "an image", "write image: <name>");
+    return value;
+  }
+
+  Result<json> Containers(const YamlNode& node) const {
+    json values = json::object();
+    if (node.kind == Kind::kNull) return values;
+    if (node.kind != Kind::kMap) return Wrong(node);
+    for (size_t i = 0; i < node.keys.size(); ++i) {
+      Result<json> name = Source(node.keys[i]);
+      if (!name.ok()) return name;
+      Result<json> value = Container(node.items[i]);
+      if (!value.ok()) return value;
+      values[node.keys[i].text] = std::move(*value);
+    }
+    return values;
+  }
+
   Result<json> Generations(const YamlNode& node) const {
     if (node.kind != Kind::kMap) return Wrong(node);
     json values = json::object();
@@ -180,6 +245,14 @@ struct Reader {
     return values;
   }
 };
+
+std::string ChoiceText(const PolicyKey& key) {
+  std::string text = "one of";
+  for (int64_t i = 0; !ChoiceName(key.choices, i).empty(); ++i) {
+    text += (i ? ", " : " ") + std::string(ChoiceName(key.choices, i));
+  }
+  return text;
+}
 
 std::string NumberText(double number) {
   return number == std::floor(number) && std::abs(number) < 1e15 ? std::to_string(int64_t(number)) : Dump(json(number));
@@ -221,13 +294,7 @@ std::string WantedText(const PolicyKey& key) {
     case KeyType::kPath: return "a path";
     case KeyType::kOptionalPath: return "a path, or \"\" for none";
     case KeyType::kAddress: return "an address as 127.0.0.1:9464, a port, or \"\" for none";
-    case KeyType::kChoice: {
-      std::string text = "one of";
-      for (int64_t i = 0; !ChoiceName(key.choices, i).empty(); ++i) {
-        text += (i ? ", " : " ") + std::string(ChoiceName(key.choices, i));
-      }
-      return text;
-    }
+    case KeyType::kChoice: return ChoiceText(key);
     case KeyType::kNames: return "a list of names";
     case KeyType::kSources: return "a list of library names";
     case KeyType::kIntList: return "a list of integers" + range;
@@ -235,6 +302,8 @@ std::string WantedText(const PolicyKey& key) {
     case KeyType::kRules: return "a list of rules, each with match and actions";
     case KeyType::kSmRanges: return "a map from compute capability (89 or 80-88) to generation";
     case KeyType::kGenerations: return "a map from generation to an integer" + range;
+    case KeyType::kModes: return ChoiceText(key) + ", or a map from library (or default) to one of them";
+    case KeyType::kContainers: return "a map from library (or default) to {image, arguments, gpu_passthrough, ipc}";
   }
   return {};
 }
@@ -261,6 +330,8 @@ Result<json> ParseValue(const PolicySource& source, const PolicyKey& key, const 
     case KeyType::kLocks: return read.Locks(node);
     case KeyType::kSmRanges: return read.SmRanges(node);
     case KeyType::kGenerations: return read.Generations(node);
+    case KeyType::kModes: return read.Modes(node);
+    case KeyType::kContainers: return read.Containers(node);
     case KeyType::kRules: break;
   }
   return source.Error(node, key.name, WantedText(key));

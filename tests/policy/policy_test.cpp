@@ -64,6 +64,10 @@ std::pair<json, json> OtherValues(const PolicyKey& key) {
     case KeyType::kSources: return {{"one"}, {"two", "three"}};
     case KeyType::kLocks: return {{{"norm.rms", "one.norm"}}, {{"norm.rms", "two.norm"}}};
     case KeyType::kGenerations: return {{{"ampere", 3}}, {{"ampere", 4}}};
+    case KeyType::kModes: return {{{"default", "subprocess"}}, {{"default", "in_process"}, {"one", "subprocess"}}};
+    case KeyType::kContainers:
+      return {{{"one", {{"arguments", json::array()}, {"gpu_passthrough", false}, {"image", "a"}, {"ipc", ""}}}},
+              {{"one", {{"arguments", {"-q"}}, {"gpu_passthrough", true}, {"image", "b"}, {"ipc", "host"}}}}};
     default: return {};
   }
 }

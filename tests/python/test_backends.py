@@ -235,7 +235,7 @@ def shipped():
 def fault(adapter, here):
     """Why an adapter is none; of a library that is not here as far as its module's text shows it."""
     if here:
-        return proof._error_of("", (adapter or "",))
+        return proof.error_of("", (adapter or "",))
     module, _, name = (adapter or "").partition(":")
     spec = importlib.util.find_spec(module) if module else None
     if spec is None:

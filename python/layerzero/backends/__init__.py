@@ -3,7 +3,9 @@
 import functools
 import itertools
 import json
+import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,17 +15,20 @@ from layerzero import _layerzero
 from layerzero.backends import proof
 from layerzero.backends.availability import availability_of, missing, version_of
 from layerzero.backends.entry_points import CodePoint
-from layerzero.host.policy import allowed_sources, names_kernels
+from layerzero.host.policy import IN_PROCESS, Isolation, allowed_sources, isolation, names_kernels
 
 FOLDER = Path(__file__).parent
 NOT_YET_MEASURED = 5  # priority of a row that states none: below torch's, until a device has run and timed it
 PLATFORMS = ("any", "cpu", "cuda", "rocm", "xpu", "hpu")
 _guard = threading.RLock()
+_isolation: Isolation | None = None  # as isolation_changed() saw it last
 _registered: set[str] = set()
 _files_done = False
 _called: set[CodePoint] = set()  # entry points that were called
 _problems: dict[str, str] = {}
 _libraries: dict[str, dict[str, Any]] = {}
+_modules: dict[str, tuple[str, ...]] = {}  # by library: the modules that its descriptors require
+library_of_adapter: dict[str, str] = {}  # of adapters whose library was tested
 _functions: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {}  # by adapter: function and descriptor
 
 
@@ -153,7 +158,32 @@ def register(descriptor: dict[str, Any], name: str = "") -> None:
         free = isinstance(own, str) and own and own not in _libraries
         _libraries[str(own) if free else name or "?"] = _refused(descriptor, error)
         raise
-    _libraries[descriptor["backend"]] = _library(descriptor)
+    name = descriptor["backend"]
+    _libraries[name] = _library(descriptor)
+    modules = [r["import"] for r in descriptor.get("requires", [])]
+    _modules[name] = tuple(dict.fromkeys((*_modules.get(name, ()), *modules)))
+
+
+def modules_of(library: str) -> tuple[str, ...]:
+    """Returns the modules that a library's descriptors require."""
+    return _modules.get(library, ())
+
+
+def isolation_changed() -> None:
+    """Makes the policy's backend_isolation hold for kernels that have run too. Called after changes of the policy."""
+    global _isolation
+    before, _isolation = _isolation, isolation()
+    if before is None or before == _isolation:
+        return
+    _layerzero.forget_resolved()
+    if (client := sys.modules.get("layerzero.isolation.client")) is not None:
+        client.policy_changed(before, _isolation)
+    failed = {kernel["backend"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["usable"] is False}
+    stuck = [n for n in failed & set(_libraries) if _libraries[n]["installed"] and _isolation.mode_of(n) != before.mode_of(n)]
+    if stuck:
+        names = ", ".join(sorted(stuck))
+        text = f"backend_isolation: {names} failed a test before this change, and is not tested again by this process"
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
 def _library(descriptor: dict[str, Any]) -> dict[str, Any]:
@@ -220,6 +250,12 @@ def resolve(kernel_id: str, adapter: str, source: str) -> Callable[..., Any]:
     """The binding's `resolve` hook: returns the function of "module:function", which a proof has imported."""
     if adapter in _functions:
         return _functions[adapter][0]
+    library = library_of_adapter.get(adapter, source)
+    mode = isolation().mode_of(library)
+    if mode != IN_PROCESS:
+        from layerzero.isolation import client
+
+        return client.proxy(library, mode, adapter, kernel_id)
     try:
         return proof.load(adapter)
     except (ImportError, AttributeError, OSError, TypeError) as error:

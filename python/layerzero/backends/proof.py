@@ -1,7 +1,8 @@
 """Tests whether a descriptor's library works: checks its build, imports its adapters and runs its probe, once per process.
 
-Nothing is imported before a selection would take one of the library's kernels, or a report needs it. A library that
-crashes the process during import cannot be caught here: exclude it by a policy that denies its source.
+Nothing is imported before a selection would take one of the library's kernels, or a report needs it. If the policy
+isolates the library, its worker does both; else another process imports it first, once for each version, so that an import
+that crashes is a reason.
 """
 
 import importlib
@@ -11,6 +12,8 @@ import sys
 import threading
 from collections.abc import Callable, Hashable
 from typing import Any
+
+from layerzero.host import policy
 
 LONGEST_ERROR = 600  # characters
 PATIENCE = 120.0  # seconds that a thread waits for another one that tests a library
@@ -39,7 +42,27 @@ def prove(backend: str, probe: str, adapters: tuple[str, ...]) -> str | None:
     """The engine's `prove` hook: why the library cannot be used, "" if it can, None if it cannot be tested now."""
     if probe and _is_capturing():
         return _done.get((backend, probe, adapters))  # launches of a probe would be captured
-    return once((backend, probe, adapters), lambda: _unfit(backend) or _error_of(probe, adapters))
+    return once((backend, probe, adapters), lambda: _test(backend, probe, adapters))
+
+
+def _test(backend: str, probe: str, adapters: tuple[str, ...]) -> str:
+    from layerzero.backends import library_of_adapter, modules_of
+
+    settings = policy.isolation()
+    mode = settings.mode_of(backend)
+    library_of_adapter.update(dict.fromkeys(adapters, backend))
+    if mode != policy.IN_PROCESS:
+        from layerzero.isolation import client
+
+        return client.prove(backend, mode, adapters, probe)
+    if error := _unfit(backend):
+        return error
+    if settings.try_imports and not policy.in_worker and any(name not in sys.modules for name in modules_of(backend)):
+        from layerzero.isolation import trial
+
+        if error := trial.error_of(backend, modules_of(backend), adapters):
+            return error
+    return error_of(probe, adapters)
 
 
 def _unfit(backend: str) -> str:
@@ -89,7 +112,8 @@ def _text(adapter: str, error: BaseException) -> str:
     return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 3] + "..."
 
 
-def _error_of(probe: str, adapters: tuple[str, ...]) -> str:
+def error_of(probe: str, adapters: tuple[str, ...]) -> str:
+    """Imports the adapters and runs the probe, here. Returns the error, or ""."""
     for adapter in (*adapters, probe) if probe else adapters:
         try:
             function = load(adapter)

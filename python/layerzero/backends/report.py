@@ -12,6 +12,7 @@ from typing import Any
 from layerzero import _layerzero, backends
 from layerzero.backends import compatibility
 from layerzero.backends.inductor.rows import SOURCE as COMPILED
+from layerzero.host.policy import IN_PROCESS, isolation
 
 PCI = Path("/sys/bus/pci/devices")
 NVIDIA = "0x10de"
@@ -46,7 +47,7 @@ VARIABLE = "LAYERZERO_LIBRARIES"
 
 def report(imports: bool = True) -> list[dict[str, Any]]:
     """Returns for each backend name, description, platform, installed, version, tested_with, origin, kernels,
-    operations, missing, tried and compatibility.
+    operations, missing, tried, compatibility and worker: None, or how the policy's backend_isolation runs its kernels.
 
     `missing`: {"what", "detail", "fix", "code"} each; `fix` is a command, or null if nothing can be installed; `code`
     is the reason code in explain, or null. Installed libraries are imported and tested here, unless `imports` is False;
@@ -66,7 +67,18 @@ def report(imports: bool = True) -> list[dict[str, Any]]:
         backend["usable"] = not backend["missing"]
         backend["tried"] = backend["name"] not in untried
         backend["compatibility"] = compatibility.state(backend["name"], backend, backend.pop("requires", []), devices)
+        backend["worker"] = _worker(backend["name"]) if backend["name"] in backends.libraries() else None
     return found
+
+
+def _worker(name: str) -> dict[str, Any] | None:
+    """Returns {"mode", "pid", "starts", "last_end"} of a library whose kernels run in a worker."""
+    mode = isolation().mode_of(name)
+    if mode == IN_PROCESS:
+        return None
+    client = sys.modules.get("layerzero.isolation.client")
+    state = client.states().get(name) if client is not None else None
+    return state or {"mode": mode, "pid": None, "starts": 0, "last_end": None}
 
 
 def gains() -> dict[str, dict[str, Any]]:

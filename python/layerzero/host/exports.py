@@ -3,6 +3,7 @@
 import warnings
 
 from layerzero import _layerzero
+from layerzero.host.policy import in_worker
 
 _any = False
 
@@ -20,7 +21,9 @@ def apply() -> None:
 
 
 def apply_at_import() -> None:
-    """Does apply(); an error is a warning, since calls work without exports."""
+    """Does apply(); an error is a warning, since calls work without exports. A worker exports nothing."""
+    if in_worker:
+        return
     try:
         apply()
     except Exception as error:

@@ -3,12 +3,21 @@
 import contextvars
 import functools
 import json
+import os
 from typing import Any, NamedTuple
 
 from layerzero import _layerzero
 
 # Keys that name kernels or libraries.
-NAMING = frozenset(("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules"))
+NAMING = frozenset(
+    ("prefer_sources", "avoid_sources", "allow_sources", "locks", "rules", "backend_isolation", "backend_containers")
+)
+IN_PROCESS = "in_process"
+# Libraries that backend_isolation's default is not about: torch, which this process has anyway, and what must answer when a
+# worker does not.
+AT_HOME = frozenset(("torch", "torch.ref", "inductor"))
+WORKER = "_LAYERZERO_WORKER"  # variable of a worker's environment
+in_worker = os.environ.pop(WORKER, None) is not None  # this process runs kernels for another one
 scope: contextvars.ContextVar[int] = contextvars.ContextVar("layerzero_policy", default=0)
 # The binding calls this C function to get the policy of a call.
 scope_of_context = scope.get
@@ -21,11 +30,35 @@ def note_change() -> None:
     _changes += 1
 
 
+class Isolation(NamedTuple):
+    """Where Python kernels run, and the limits of workers."""
+
+    modes: dict[str, str]  # by library; "default": of the others
+    containers: dict[str, dict[str, Any]]
+    timeout_s: float
+    start_timeout_s: float
+    arena_mb: int
+    memory_mb: int
+    try_imports: bool
+
+    def mode_of(self, library: str) -> str:
+        """Returns "in_process", "subprocess" or "container"."""
+        if in_worker:
+            return IN_PROCESS
+        mode = self.modes.get(library)
+        return mode if mode is not None else IN_PROCESS if library in AT_HOME else self.modes["default"]
+
+    def container_of(self, library: str) -> dict[str, Any]:
+        """Returns image, arguments, gpu_passthrough and ipc."""
+        return self.containers.get(library) or self.containers.get("default", {})
+
+
 class _Traits(NamedTuple):
     has_locks: bool
     is_strict: bool
     allowed_sources: tuple[str, ...]
     names_kernels: bool
+    isolation: Isolation
 
 
 @functools.lru_cache(maxsize=64)
@@ -35,7 +68,12 @@ def _traits(scope_id: int, changes: int) -> _Traits:
         has_locks=bool(keys["locks"]) or "lock" in json.dumps(keys["rules"]),
         is_strict=bool(keys["strict_mode"]),
         allowed_sources=tuple(keys["allow_sources"]),
-        names_kernels=any(keys[name] for name in NAMING),
+        names_kernels=any(keys[name] for name in NAMING - {"backend_isolation"}) or len(keys["backend_isolation"]) > 1,
+        isolation=Isolation(
+            keys["backend_isolation"],
+            keys["backend_containers"],
+            *(keys[f"isolation.{name}"] for name in Isolation._fields[2:]),
+        ),
     )
 
 
@@ -57,6 +95,11 @@ def allowed_sources() -> tuple[str, ...]:
 def names_kernels() -> bool:
     """True if the policy of the current context names libraries or kernels."""
     return _traits(scope.get(), _changes).names_kernels
+
+
+def isolation() -> Isolation:
+    """Returns where Python kernels run in this process."""
+    return _traits(0, _changes).isolation
 
 
 def policy_in_force() -> dict[str, Any]:

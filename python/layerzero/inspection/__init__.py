@@ -10,6 +10,7 @@ from layerzero import _layerzero, backends
 from layerzero.contracts import contracts, flat_name, parameter_names, resolve_call
 from layerzero.contracts.axes import Description, fixed_arguments, with_contract_axes
 from layerzero.errors import NoKernelFoundError, Reason, UnknownNameError, failures_of, known_name
+from layerzero.host.policy import IN_PROCESS, isolation
 from layerzero.inspection.report import Choice, DoctorReport, KernelList, KernelRecord, Record, SelectionReport
 from layerzero.torch import attach
 
@@ -64,7 +65,17 @@ def explain_call(
         report["notes"] = _notes_of_torch(
             report, dict(zip(parameter_names(report["name"]), args, strict=False)) | kwargs
         )
+    report["notes"] = [*report.get("notes", []), *_notes_of_workers(report)]
+    if not report["notes"]:
+        del report["notes"]
     return SelectionReport(report)
+
+
+def _notes_of_workers(report: dict[str, Any]) -> list[str]:
+    """Returns which of the kernels that may take the call run in a worker."""
+    sources = {c["source"] for c in report["candidates"] if c["admissible"]}
+    modes = {source: isolation().mode_of(source) for source in sorted(sources & set(backends.libraries()))}
+    return [f"{source}: in a worker (backend_isolation: {mode})" for source, mode in modes.items() if mode != IN_PROCESS]
 
 
 def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:

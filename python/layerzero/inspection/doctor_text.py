@@ -73,7 +73,7 @@ def _summary(report: Report) -> str:
 
 def _usable(report: Report) -> list[list[Any]]:
     return [
-        [n, (v["version"] or "yes") + ("" if v["tried"] else " (not tried)"), v["kernels"], *_combination(v)]
+        [n, (v["version"] or "yes") + ("" if v["tried"] else " (not tried)") + _where(v), v["kernels"], *_combination(v)]
         for n, v in report["libraries"].items()
         if v["usable"] and v["kernels"]
     ]
@@ -87,6 +87,16 @@ def _combination(library: Report) -> list[str]:
         "; ".join([f"{about['state']}: {about['why']}", *warnings]),
         ", ".join([*about["built_for"], *about["code"]]),
     ]
+
+
+def _where(library: Report) -> str:
+    """Returns how the library's kernels run, if not in this process."""
+    worker = library["worker"]
+    if worker is None:
+        return ""
+    running = f"process {worker['pid']}" if worker["pid"] else "not running"
+    ended = f", last ended by {worker['last_end']}" if worker["last_end"] else ""
+    return f" ({worker['mode']}: {running}{ended})"
 
 
 def _packages(report: Report) -> list[list[Any]]:

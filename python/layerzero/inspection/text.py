@@ -129,5 +129,6 @@ def backends_text(found: list[dict[str, Any]]) -> str:
 
 def _usable(backend: dict[str, Any]) -> str:
     if backend["usable"]:
-        return "yes" if backend["tried"] else "not tried"
+        where = f", in a worker ({backend['worker']['mode']})" if backend["worker"] else ""
+        return ("yes" if backend["tried"] else "not tried") + where
     return "no, wants " + ", ".join(item["what"] for item in backend["missing"])
