@@ -23,6 +23,13 @@ READ_AS = {
     "locks": ("src/policy/store.cpp", "LocksFor("),
     "rules": ("src/policy/store.cpp", "policy.rules"),
     "devices.sm_to_generation": ("src/engine/engine.cpp", "policy.sm_to_generation"),
+    "backend_isolation": ("python/layerzero/host/policy.py", "self.modes.get(library)"),
+    "backend_containers": ("python/layerzero/isolation/process.py", "settings.container_of(library)"),
+    "isolation.timeout_s": ("python/layerzero/isolation/client.py", "settings.timeout_s"),
+    "isolation.start_timeout_s": ("python/layerzero/isolation/client.py", "settings.start_timeout_s"),
+    "isolation.arena_mb": ("python/layerzero/isolation/process.py", "settings.arena_mb"),
+    "isolation.memory_mb": ("python/layerzero/isolation/process.py", "settings.memory_mb"),
+    "isolation.try_imports": ("python/layerzero/backends/proof.py", "settings.try_imports"),
 }
 
 

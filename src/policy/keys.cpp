@@ -98,7 +98,8 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Of(KeyType::kOptionalPath, "health.keep_inputs", "\"\"",
        "folder for the inputs of calls that were wrong; empty: none"),
 
-    Float("isolation.timeout_s", "30", 0.001, 1e6, "seconds that a call may take in a worker, with its turn", kProcessWide),
+    Float("isolation.timeout_s", "30", 0.001, 1e6, "seconds that a call may take in a worker, with its turn",
+          kProcessWide),
     Float("isolation.start_timeout_s", "300", 0.1, 1e6, "seconds that a worker may take to start, import and test",
           kProcessWide),
     Int("isolation.arena_mb", "1024", 1, 1e6, "largest memory that a worker shares with this process, MiB",

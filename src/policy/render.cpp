@@ -82,8 +82,9 @@ ordered_json ValueType(const PolicyKey& key) {
     case KeyType::kAddress: return {{"type", "string"}, {"pattern", "^$|^(.+:)?[0-9]{1,5}$"}};
     case KeyType::kChoice: return ChoiceType(key);
     case KeyType::kModes:
-      return {{"anyOf", ordered_json::array({ChoiceType(key), ordered_json{{"type", "object"},
-                                                                          {"additionalProperties", ChoiceType(key)}}})}};
+      return {{"anyOf",
+               ordered_json::array(
+                   {ChoiceType(key), ordered_json{{"type", "object"}, {"additionalProperties", ChoiceType(key)}}})}};
     case KeyType::kContainers: return {{"type", "object"}, {"additionalProperties", ContainerType()}};
     case KeyType::kNames:
     case KeyType::kSources: return NameList();

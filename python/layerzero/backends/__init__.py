@@ -179,7 +179,9 @@ def isolation_changed() -> None:
     if (client := sys.modules.get("layerzero.isolation.client")) is not None:
         client.policy_changed(before, _isolation)
     failed = {kernel["backend"] for kernel in json.loads(_layerzero.kernels(None)) if kernel["usable"] is False}
-    stuck = [n for n in failed & set(_libraries) if _libraries[n]["installed"] and _isolation.mode_of(n) != before.mode_of(n)]
+    stuck = [
+        n for n in failed & set(_libraries) if _libraries[n]["installed"] and _isolation.mode_of(n) != before.mode_of(n)
+    ]
     if stuck:
         names = ", ".join(sorted(stuck))
         text = f"backend_isolation: {names} failed a test before this change, and is not tested again by this process"

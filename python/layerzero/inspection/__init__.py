@@ -75,7 +75,9 @@ def _notes_of_workers(report: dict[str, Any]) -> list[str]:
     """Returns which of the kernels that may take the call run in a worker."""
     sources = {c["source"] for c in report["candidates"] if c["admissible"]}
     modes = {source: isolation().mode_of(source) for source in sorted(sources & set(backends.libraries()))}
-    return [f"{source}: in a worker (backend_isolation: {mode})" for source, mode in modes.items() if mode != IN_PROCESS]
+    return [
+        f"{source}: in a worker (backend_isolation: {mode})" for source, mode in modes.items() if mode != IN_PROCESS
+    ]
 
 
 def _notes_of_torch(report: dict[str, Any], given: dict[str, Any]) -> list[str]:

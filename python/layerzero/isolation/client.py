@@ -3,6 +3,7 @@ the library's adapters.
 """
 
 import atexit
+import json
 import os
 import threading
 import time
@@ -11,272 +12,16 @@ from typing import Any
 
 from layerzero import _layerzero
 from layerzero.contracts import contracts, host_parameter_names
-from layerzero.errors import KernelRefusedError, LayerZeroError, VersionMismatchError, WorkerError
+from layerzero.errors import KernelRefusedError, LayerZeroError, WorkerError
 from layerzero.host import policy
 from layerzero.host.policy import Isolation
-from layerzero.isolation import devices, failures, process, protocol
-from layerzero.isolation.arena import Blocks, Full, Results, dense_strides
-from layerzero.isolation.protocol import (
-    DATA,
-    MAGIC,
-    REQUEST,
-    RESPONSE,
-    Kind,
-    Place,
-    ProtocolError,
-    Unsendable,
-    Word,
-    aligned,
-    extent,
-)
+from layerzero.isolation import devices, failures, process
+from layerzero.isolation.arena import Full
+from layerzero.isolation.connection import FIX, Connection, Hung, Lost
+from layerzero.isolation.protocol import ProtocolError, Unsendable
 
-SPIN_US = 50.0  # before this side sleeps
-FIRST_ROOM = 64 * 1024  # bytes for outputs of unknown size
 FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0  # seconds until a worker that ended is started again: doubled each time
 STABLE = 60.0  # seconds of life after which an end counts as the first one
-_FIX = "`layerzero health show` has the breaker; `layerzero doctor` the workers"
-
-
-class Connection:
-    """One running worker. Its owner's lock guards it, so there is one request at a time."""
-
-    def __init__(self, library: str, started: process.Started, settings: Isolation) -> None:
-        import torch
-
-        self.torch, self.library, self.started, self.settings = torch, library, started, settings
-        self.memory, self.file = started.memory, started.socket.fileno()
-        self.blocks = Blocks(self.memory.size)
-        self.requests = self.responses = 0
-        self.loaded: dict[str, int] = {}  # adapter -> its number in the worker
-        self.rooms: dict[int, int] = {}  # function -> bytes that its last outputs took
-        self.began = time.monotonic()
-        self.busy = False  # a call is running there
-        self.spin_us = SPIN_US if (os.cpu_count() or 1) > 1 else 0.0
-
-    def hello(self, end: float) -> None:
-        """Waits for READY and checks the versions."""
-        message = self._response(end)
-        if message is None:
-            raise WorkerError(self._name, "READY", f"nothing in {self.settings.start_timeout_s:g} s")
-        if self.memory.bytes[Word.MAGIC : Word.MAGIC + 8] != MAGIC.to_bytes(8, "little"):
-            raise ProtocolError("wanted the protocol's number in the arena")
-        process.remove(self.started.path)
-        ready = protocol.read_json(message, protocol=int, version=str, build=str, torch=str, pid=int)
-        ours = protocol.VERSION, *_layerzero.build_id()
-        theirs = ready["protocol"], ready["version"], ready["build"]
-        if theirs[:2] != ours[:2]:
-            raise VersionMismatchError(
-                self._name, f"LayerZero {ours[1]}", theirs[1], "install the same version in its container"
-            )
-
-    @property
-    def _name(self) -> str:
-        return f"the worker of {self.library}"
-
-    def load(self, adapters: tuple[str, ...], probe: str, end: float) -> str:
-        """Imports adapters there, and runs the probe. Returns the error, or ""."""
-        new = [adapter for adapter in adapters if adapter not in self.loaded]
-        self._send(protocol.json_message(Kind.LOAD, {"adapters": new, "probe": probe}))
-        message = self._response(end)
-        if message is None:
-            raise WorkerError(self._name, f"an import within {self.settings.start_timeout_s:g} s", "no answer", _FIX)
-        error = protocol.read_json(message, error=str)["error"]
-        if not error:
-            self.loaded |= {adapter: len(self.loaded) + i for i, adapter in enumerate(new)}
-        return error
-
-    def _send(self, message: bytes) -> None:
-        self.memory.write(REQUEST, message)
-        self.requests += 1
-        self.memory.ring(Word.REQUESTS, self.requests, Word.WORKER_SLEEPS, self.file)
-
-    def _response(self, end: float) -> bytes | None:
-        """Returns the next response, or None at the time `end`; EOFError: the worker has ended."""
-        left = max(end - time.monotonic(), 0.0)
-        number = self.memory.wait(Word.RESPONSES, self.responses, Word.PARENT_SLEEPS, self.file, self.spin_us, left)
-        if number is None:
-            return None
-        if number != self.responses + 1:
-            raise ProtocolError(f"wanted response {self.responses + 1}, got {number}")
-        self.responses = number
-        return self.memory.read(RESPONSE)
-
-    def call(self, function: int, arguments: tuple[Any, ...], written: frozenset[int], end: float) -> Any:
-        """Runs a function there. Blocks of the arena are released, except that of the results."""
-        held: list[int] = []
-        try:
-            return self._call(function, arguments, written, held, end)
-        finally:
-            for offset in held:
-                self.blocks.release(offset)
-
-    def _room(self, function: int, held: list[int]) -> tuple[int, int]:
-        """Returns offset and bytes of memory for outputs, as many as the function's last ones took."""
-        for wanted in (self.rooms.get(function, FIRST_ROOM), FIRST_ROOM):
-            try:
-                return self._block(wanted, held)
-            except Full:
-                if wanted <= FIRST_ROOM:
-                    raise
-        raise AssertionError
-
-    def _block(self, size: int, held: list[int]) -> tuple[int, int]:
-        held.append(self.blocks.allocate(size))
-        return held[-1], max(aligned(size), protocol.ALIGNMENT)
-
-    def _call(
-        self, function: int, arguments: tuple[Any, ...], written: frozenset[int], held: list[int], end: float
-    ) -> Any:
-        places, back = self._places(arguments, written, held)
-        room, size = self._room(function, held)
-        request = protocol.call_message(protocol.Call(function, places, self.torch.get_num_threads(), room, size))
-        self.busy = True
-        self._send(request)
-        message = self._answer(end)
-        if protocol.kind_of(message) == Kind.NEED:
-            need = protocol.read_need(message)
-            held.remove(room)
-            self.blocks.release(room)
-            if need > self.memory.size:
-                raise ProtocolError(f"wanted a need of at most {self.memory.size} bytes, got {need}")
-            try:
-                room, size = self._block(need, held)
-            except Full:
-                self._send(protocol.room_message(0, 0))  # it answers with an error
-                self._answer(end)
-                self.busy = False
-                raise
-            self.rooms[function] = need
-            self._send(protocol.room_message(room, size))
-            message = self._answer(end)
-        self.busy = False
-        if protocol.kind_of(message) == Kind.ERROR:
-            document = protocol.read_json(message, **failures.FIELDS)
-            if document["lost"]:
-                raise Lost(document)
-            raise failures.error_of(document, self._name)
-        if protocol.kind_of(message) != Kind.RESULT:
-            raise ProtocolError(f"wanted a result, got {protocol.kind_of(message).name}")
-        found, is_tuple, warnings = protocol.read_result(message)
-        results = self._results(found, room, size, held)
-        for tensor, view in back:
-            tensor.copy_(view)
-        if warnings:
-            failures.warn(warnings)
-        return tuple(results) if is_tuple else results[0]
-
-    def _answer(self, end: float) -> bytes:
-        message = self._response(end)
-        if message is None:
-            raise Hung
-        return message
-
-    def _places(
-        self, arguments: tuple[Any, ...], written: frozenset[int], held: list[int]
-    ) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Copies host tensors into the arena. Also returns (tensor, view there) of those that the kernel writes."""
-        tensor_type, memory = self.torch.Tensor, self.memory
-        values = list(arguments)
-        known: dict[tuple[Any, ...], Place] = {}  # a tensor that is passed twice is one there too
-        if written:
-            _check_overlap([a for a in arguments if isinstance(a, tensor_type)], [arguments[i] for i in written])
-        back, on_devices = [], []
-        for i, tensor in enumerate(arguments):
-            if not isinstance(tensor, tensor_type):
-                continue
-            if tensor.device.type != "cpu":
-                on_devices.append(tensor)
-                values[i] = devices.shared(tensor, memory.number_of(tensor.dtype))
-                continue
-            shape = tuple(tensor.shape)
-            key = (tensor.data_ptr(), tensor.dtype, shape, tensor.stride()) if written else ()
-            if written and key in known:
-                values[i] = known[key]
-                continue
-            values[i] = place = self._inside(tensor, shape) if i not in written else None
-            if place is None:
-                strides = tensor.stride() if tensor.is_contiguous() else dense_strides(shape, tensor.stride())
-                number, size = memory.number_of(tensor.dtype), tensor.numel() * tensor.dtype.itemsize
-                offset = DATA
-                if size:
-                    offset = self.blocks.allocate(size)
-                    held.append(offset)
-                values[i] = place = Place(number, shape, strides, offset)
-                view = memory.view(place)
-                view.copy_(tensor)
-                if i in written:
-                    back.append((tensor, view))
-            known[key] = place
-        if on_devices:
-            devices.ready(on_devices)
-        return values, back
-
-    def _inside(self, tensor: Any, shape: tuple[int, ...]) -> Place | None:
-        """Returns the place of a tensor that is in the arena already: a result of an earlier call."""
-        offset = tensor.data_ptr() - self.memory.address
-        strides = tensor.stride()
-        size = extent(shape, strides) * tensor.dtype.itemsize
-        if (
-            not DATA <= offset <= self.memory.size - size
-            or offset % protocol.ALIGNMENT
-            or tensor.is_conj()
-            or tensor.is_neg()
-        ):
-            return None
-        return Place(self.memory.number_of(tensor.dtype), shape, strides, offset)
-
-    def _results(self, found: list[Any], room: int, size: int, held: list[int]) -> list[Any]:
-        """Returns the tensors of a response. Those on the CPU are over the arena, unless half of it is in use."""
-        ends = [room]
-        for place in found:
-            on_host = place is not None and place.handle is None
-            if on_host and (taken := self.memory.check(place, ends[-1], room + size)):
-                ends.append(place.offset + aligned(taken))
-        device = [devices.opened(p, self.memory.dtype_of(p)).clone() for p in found if p is not None and p.handle]
-        for tensor in device:  # the copy is made before the worker may use the memory again
-            self.torch.cuda.current_stream(tensor.device).synchronize()
-        made = None
-        if len(ends) > 1 and 2 * self.blocks.held() <= self.memory.size:
-            held.remove(room)
-            self.blocks.shrink(room, ends[-1] - room)
-            made = Results(self.memory, self.blocks, room, ends[-1] - room)
-        device.reverse()
-        return [None if p is None else device.pop() if p.handle else self._result(p, made) for p in found]
-
-    def _result(self, place: Place, made: Results | None) -> Any:
-        return self.memory.view(place).clone() if made is None else made.tensor(place)
-
-
-def _range(tensor: Any) -> tuple[int, int]:
-    begin = tensor.data_ptr()
-    return begin, begin + extent(tuple(tensor.shape), tensor.stride()) * tensor.dtype.itemsize
-
-
-def _check_overlap(tensors: list[Any], written: list[Any]) -> None:
-    """A tensor that shares some of its memory with a written one would be a copy of its own in the worker."""
-    for one in filter(lambda t: t is not None and t.device.type == "cpu" and t.numel(), written):
-        for other in tensors:
-            begin, end = _range(other)
-            first, last = _range(one)
-            same = begin == first and other.shape == one.shape and other.stride() == one.stride()
-            if other is one or same or other.device.type != "cpu" or end <= first or last <= begin:
-                continue
-            if any(
-                t.numel() * t.dtype.itemsize == b - a for t, (a, b) in ((one, (first, last)), (other, (begin, end)))
-            ):
-                raise Unsendable("wanted written tensors that share no memory with others, got two that do")
-
-
-class Hung(Exception):
-    """A worker did not answer in time."""
-
-
-class Lost(Exception):
-    """A worker's CUDA context is lost."""
-
-    def __init__(self, document: dict[str, Any]) -> None:
-        super().__init__(document["text"])
-        self.document = document
 
 
 class Worker:
@@ -347,7 +92,7 @@ class Worker:
             connection.hello(end)
         except EOFError:
             how = self._ended(connection)
-            raise WorkerError(f"the worker of {self.library}", "READY", f"its end: {how}", _FIX) from None
+            raise WorkerError(f"the worker of {self.library}", "READY", f"its end: {how}", FIX) from None
         except BaseException:
             self._ended(connection)
             raise
@@ -412,8 +157,7 @@ class Worker:
         if not self.starting and left <= 0:
             self.starting = True
             self._on_starter(self._restart)
-        when = f"in {left:.1f} s" if left > 0 else "now"
-        got = f"it ended ({self.last_end}) and is started again {when}" if self.last_end else "it is starting"
+        got = f"it ended ({self.last_end}) and is started again" if self.last_end else "it is starting"
         raise KernelRefusedError(f"the worker of {self.library}", "a running worker", got, "call again later")
 
     def run(self, adapter: str, arguments: tuple[Any, ...], written: frozenset[int]) -> Any:
@@ -451,12 +195,12 @@ class Worker:
             raise failures.error_of(lost.document, name) from None
         except (EOFError, BrokenPipeError, ConnectionResetError):
             got = f"its end: {self._ended(connection)}"
-            raise WorkerError(name, "a result", got, _FIX) from None
+            raise WorkerError(name, "a result", got, FIX) from None
         except Unsendable as error:
             raise _refused(self.library, "a call that fits into a message", str(error)) from None
         except ProtocolError as error:
             self._ended(connection)
-            raise WorkerError(name, "an answer as the protocol has it", str(error), _FIX) from None
+            raise WorkerError(name, "an answer as the protocol has it", str(error), FIX) from None
         finally:
             if connection.busy and self.connection is connection:
                 self._ended(connection)  # an error of this side, as KeyboardInterrupt, in the middle of the call
@@ -522,8 +266,6 @@ def proxy(library: str, mode: str, adapter: str, kernel_id: str) -> Callable[...
 
 def _written(kernel_id: str) -> frozenset[int]:
     """Returns the numbers of the parameters that a kernel's operation writes."""
-    import json
-
     names = {row["name"] for row in json.loads(_layerzero.kernels(None)) if row["kernel_id"] == kernel_id}
     found = set()
     for name in names:

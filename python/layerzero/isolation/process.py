@@ -106,7 +106,7 @@ def _container(library: str, size: int, settings: Isolation) -> Started:
     try:
         with theirs:
             process = subprocess.Popen(
-                [*run, wanted["image"], *worker], stdin=theirs, stdout=theirs, start_new_session=True
+                [*run, wanted["image"], *worker], stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
             )
         return Started(process, ours, arena.Memory(file, size), (engine, name), path)
     except BaseException:

@@ -286,7 +286,7 @@ def read_call(message: bytes) -> Call:
 
 
 def room_message(offset: int, size: int) -> bytes:
-    """Returns the message that gives a running call this memory for its outputs."""
+    """Returns the message with the memory for a running call's outputs."""
     return _ROOM.pack(Kind.ROOM, offset, size)
 
 

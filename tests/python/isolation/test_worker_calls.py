@@ -2,7 +2,6 @@
 # proves: backend_isolation, isolation.timeout_s, isolation.start_timeout_s, isolation.arena_mb, isolation.memory_mb
 
 import gc
-import json
 import os
 import signal
 import threading
@@ -28,7 +27,7 @@ def runs(name):
 
 
 def test_every_binding_calls_the_worker(library):
-    name = library(SOURCE + "\nassert os.getpid() != %d" % os.getpid())
+    name = library(SOURCE + f"\nassert os.getpid() != {os.getpid()}")
     with isolated({name: "subprocess"}):
         for call in BINDINGS.values():
             call()
@@ -65,7 +64,9 @@ def test_tensors_cross_unchanged(echo, case):
         assert got.stride() == x.stride()
 
 
-ECHO = SOURCE + """
+ECHO = (
+    SOURCE
+    + """
 def echo(x, *rest):
     assert list(map(type, rest)) == [int, float, bool, str, type(None)], rest
     return x
@@ -84,6 +85,7 @@ def kept(x):
     return held[0] * 1
 held = []
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +161,9 @@ def test_what_does_not_fit_is_refused(echoes):
     assert worker(echoes).starts == 1 and torch.equal(echo(X, 1, 2.0, True, "", None), X)
 
 
-FAULTS = SOURCE + """
+FAULTS = (
+    SOURCE
+    + """
 import layerzero as lz
 class Odd(Exception): pass
 how = {
@@ -184,6 +188,7 @@ how = {
 def fault(x, name):
     return how[name]()
 """
+)
 
 ERRORS = {
     "value": (IndexError, "list index out of range"),
@@ -253,7 +258,10 @@ def test_warnings_cross_and_the_filters_here_decide(faults):
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         when_it_runs(lambda: faults(X, "warn"))
-    assert [(w.category, str(w.message)) for w in found] == [(lz.LayerZeroLayoutWarning, "careful"), (UserWarning, "and so")]
+    assert [(w.category, str(w.message)) for w in found] == [
+        (lz.LayerZeroLayoutWarning, "careful"),
+        (UserWarning, "and so"),
+    ]
     assert found[0].filename.endswith("lz_faults.py")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -305,14 +313,12 @@ def test_a_crash_costs_a_call_nothing_and_opens_the_breaker(library):
     bad[0, 0] = 77
     with isolated({name: "subprocess"}):
         torch.testing.assert_close(lz.rms_norm(X, W), wanted())
-        for _ in range(3):
+        end, breaker = time.monotonic() + 90, None
+        while (breaker or {}).get("state") != "open" and time.monotonic() < end:
             torch.testing.assert_close(lz.rms_norm(bad, W), wanted(bad))  # the next best kernel answers
-            end = time.monotonic() + 60
-            while pid_of(name) is None and time.monotonic() < end:
-                torch.testing.assert_close(lz.rms_norm(X, W), wanted())
-                time.sleep(0.1)
-        breaker = next(b for b in lz.health()["breakers"] if b["kernel_id"] == f"{name}.norm")
-        assert breaker["state"] == "open" and "SIGSEGV" in json.dumps(breaker)
+            time.sleep(0.05)
+            breaker = next((b for b in lz.health()["breakers"] if f"{name}.norm" in b.values()), None)
+        assert breaker["state"] == "open" and "SIGSEGV" in str(breaker) and worker(name).ends == 3
         reasons = next(c.reasons for c in lz.explain("rms_norm", X, W).candidates if c.kernel_id == f"{name}.norm")
         assert [r.code for r in reasons] == ["BACKEND_ERROR"]
     lz.reset_health(f"{name}.norm")
@@ -346,7 +352,7 @@ def test_sixteen_threads_while_the_worker_is_killed(library):
         threads = [threading.Thread(target=call, args=(i,)) for i in range(16)]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + 20
+        end = time.monotonic() + 8
         while time.monotonic() < end:
             time.sleep(0.004)
             connection = worker(name).connection
@@ -375,12 +381,12 @@ def write(input, weight, eps=1e-6):
         write, x = direct(name, adapter="write"), torch.zeros(2, 4)[:, ::2]
         torch.testing.assert_close(write(x, torch.tensor([3.0, 3.0])), torch.full((2, 2), 3.0))
         torch.testing.assert_close(x, torch.ones(2, 2))
-        with pytest.raises(lz.KernelRefusedError, match="exit code 1"):
-            write(x, torch.tensor([9.0, 9.0]))
-        torch.testing.assert_close(x, torch.ones(2, 2))
         both = torch.zeros(4)
         with pytest.raises(lz.KernelRefusedError, match="share no memory"):
             write(both[:3], both[1:])
+        with pytest.raises(lz.KernelRefusedError, match="exit code 1"):
+            write(x, torch.tensor([9.0, 9.0]))
+        torch.testing.assert_close(x, torch.ones(2, 2))
 
 
 # ---- processes

@@ -49,6 +49,7 @@ def descriptor(name, probe=None, **head):
 def library(tmp_path, monkeypatch):
     """library(source, probe=) -> the name of a module with that source whose kernel is the first choice of rms_norm."""
     monkeypatch.syspath_prepend(tmp_path)
+    lz.configure(isolation={"try_imports": False})  # each library would cost seconds; tests/python/isolation tries them
     lz.rms_norm(X, W)
     made = []
 

@@ -1,0 +1,289 @@
+"""Workers that answer wrongly, containers without an engine, and libraries whose import ends the process."""
+# proves: backend_containers, isolation.try_imports
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+import planted_library  # noqa: E402
+from isolated import SOURCE, W, X, direct, isolated, pid_of, wanted, worker  # noqa: E402
+from layerzero.isolation import arena, client, process, protocol, trial  # noqa: E402
+from layerzero.isolation import worker as worker_main  # noqa: E402
+from planted_library import BINDINGS, OWN  # noqa: E402
+
+library = planted_library.library
+
+
+def reasons(name):
+    report = lz.explain("rms_norm", X, W)
+    return next(c.reasons for c in report.candidates if c.kernel_id == f"{name}.norm")
+
+
+PLACE = protocol.Place(0, (4,), (1,), protocol.DATA)
+# What a worker may say instead of a result.
+LIES = {
+    "kind": b"\xff",
+    "need": protocol.need_message(2**60),
+    "half": protocol.result_message([PLACE], False, [])[:-3],
+    "outside": protocol.result_message([PLACE._replace(offset=2**40)], False, []),
+    "inputs": protocol.result_message([PLACE], False, []),
+    "text": protocol.result_message(["a"], False, []),
+    "json": bytes([protocol.Kind.ERROR]) + b"[[[[",
+    "fields": bytes([protocol.Kind.ERROR]) + b"{}",
+    "pickle": bytes([protocol.Kind.ERROR]) + b"cos\nsystem\n(S'true'\ntR.",
+    "ready": protocol.json_message(protocol.Kind.READY, {}),
+}
+
+
+class Liar(worker_main.Worker):
+    """A worker in a thread of this process."""
+
+    def _load(self, document):
+        self.functions += document["adapters"]
+        return protocol.json_message(protocol.Kind.LOADED, {"error": ""})
+
+    def _call(self, call):
+        lie = call.arguments[1]
+        if lie == "length":
+            self.memory.bytes[protocol.RESPONSE : protocol.RESPONSE + 4] = b"\xff\xff\xff\x7f"
+            self.responses += 1
+            self.memory.ring(protocol.Word.RESPONSES, self.responses, protocol.Word.PARENT_SLEEPS, self.send)
+        elif lie == "number":
+            self.responses += 7
+            return LIES["inputs"]
+        elif lie == "noise":
+            os.write(self.send, b"noise" * 100)
+            place = PLACE._replace(
+                shape=tuple(call.arguments[0].shape), strides=call.arguments[0].strides, offset=call.room
+            )
+            self.memory.view(place).copy_(self._tensor(call.arguments[0]) * 2)
+            return protocol.result_message([place], False, [])
+        elif lie == "silence":
+            raise EOFError
+        return LIES[lie] if lie != "length" else protocol.need_message(1)
+
+
+@pytest.fixture
+def liar(monkeypatch):
+    """The function of a kernel whose worker is a Liar, and its Worker."""
+    threads = []
+
+    def start(name, mode, settings):
+        ours, theirs = socket.socketpair()
+        file = arena.make_file(2**22)
+        memory, own = arena.Memory(file, 2**22), arena.Memory(file, 2**22)
+        os.close(file)
+
+        def run():
+            own.bytes[:8] = protocol.MAGIC.to_bytes(8, "little")
+            with theirs, contextlib.suppress(EOFError, OSError):
+                Liar(own, theirs.fileno(), theirs.fileno()).serve()
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        return process.Started(subprocess.Popen(["sleep", "100"]), ours, memory, None, None)
+
+    monkeypatch.setattr(process, "start", start)
+    monkeypatch.setattr(worker_main.failures, "Recorder", lambda: types.SimpleNamespace(take=list))
+    with isolated({}, timeout_s=20):
+        assert client.prove("lz_liar", "subprocess", ("lz_liar:lie",), "") == ""
+        yield direct("lz_liar", adapter="lie"), worker("lz_liar")
+    client._workers.pop("lz_liar").close()
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("lie", [*LIES, "length", "number"])
+def test_a_wrong_answer_is_a_typed_error(liar, lie):
+    call, one = liar
+    torch.testing.assert_close(call(X, "noise"), X * 2)  # the control: noise in the socket is no answer
+    running = one.connection.started.process
+    with pytest.raises(lz.WorkerError) as error:
+        call(X, lie)
+    assert "protocol" in error.value.wanted and running.poll() is not None and one.connection is None
+
+
+def test_a_worker_that_closes_its_socket_has_ended(liar):
+    call, one = liar
+    with pytest.raises(lz.WorkerError, match="its end: it was running"):
+        call(X, "silence")
+    assert one.connection is None
+
+
+def test_an_import_that_crashes_a_worker_is_a_reason(library):
+    name = library("import os\nos.abort()")
+    with isolated({name: "subprocess"}):
+        torch.testing.assert_close(lz.rms_norm(X, W), wanted())
+        (reason,) = reasons(name)
+        assert reason.code == "BACKEND_IMPORT_FAILED" and "signal 6 (SIGABRT)" in reason.got
+
+
+def test_errors_of_imports_and_probes_are_reasons(library):
+    broken, failing = library("1 / 0"), library(SOURCE + "def check(): raise ArithmeticError('3 wrong')", "check")
+    with isolated({broken: "subprocess", failing: "subprocess"}):
+        torch.testing.assert_close(lz.rms_norm(X, W), wanted())
+        assert "ZeroDivisionError" in reasons(broken)[0].got and "3 wrong" in reasons(failing)[0].got
+        assert broken not in sys.modules
+    slow = library("import time\ntime.sleep(1000)")
+    with isolated({slow: "subprocess"}, start_timeout_s=6):
+        torch.testing.assert_close(lz.rms_norm(X, W), wanted())
+        assert "6 s" in reasons(slow)[0].got
+
+
+CRASHES = {"abort": ("os.abort()", "SIGABRT"), "segfault": ("import ctypes; ctypes.string_at(0)", "SIGSEGV")}
+
+
+@pytest.mark.parametrize("case", CRASHES)
+def test_in_any_mode_an_import_that_crashes_costs_a_reason(library, case):
+    line, signal = CRASHES[case]
+    name = library(f"import os\n{line}\n")
+    with isolated("in_process", try_imports=True):
+        for call in BINDINGS.values():
+            call()
+        (reason,) = reasons(name)
+        assert reason.code == "BACKEND_IMPORT_FAILED" and signal in reason.got
+        assert lz.which("rms_norm", X, W)["kernel_id"] == OWN
+
+
+def test_an_import_is_tried_once_for_each_version(library, tmp_path, monkeypatch):
+    name = library("import os\nopen(os.environ['LZ_COUNT'], 'a').write('x')\n" + SOURCE)
+    monkeypatch.setenv("LZ_COUNT", str(tmp_path / "count"))
+    cache = lz.policy_in_force()["keys"]["cache_dir"]["value"]
+    lz.configure(cache_dir=str(tmp_path / "cache"))
+    try:
+        adapters = (f"{name}:rms_norm",)
+        for _ in range(2):
+            assert trial.error_of(name, (name,), adapters) == ""
+        assert (tmp_path / "count").read_text() == "x"
+        module = tmp_path / f"{name}.py"
+        module.write_text(module.read_text() + "\n")
+        assert trial.error_of(name, (name,), adapters) == "" and (tmp_path / "count").read_text() == "xx"
+        for damaged in (b"", b"{", b"[]", b'{"passed": 3}', b"\xff" * 100, b'{"passed": {"a": "b"}}'):
+            (tmp_path / "cache" / trial.FILE).write_bytes(damaged)
+            assert trial._File().read() == {}
+        assert os.stat(tmp_path / "cache" / trial.FILE).st_mode & 0o777 in (0o600, 0o644)
+    finally:
+        lz.configure(cache_dir=cache)
+
+
+# ---- containers
+
+PODMAN = """#!{python} -S
+import os, subprocess, sys
+arguments = sys.argv[1:]
+open({log!r}, "a").write(repr(arguments) + "\\n")
+if arguments[0] == "kill":
+    sys.exit()
+at = arguments.index("image:1")
+assert arguments[0] == "run" and "--rm" in arguments and "-i" in arguments
+for option in arguments[:at]:
+    if option.startswith("--env="):
+        os.environ.update([option[6:].split("=", 1)])
+os.environ["PYTHONPATH"] = {path!r}
+os.execv({python!r}, [{python!r}, *arguments[at + 2 :]])
+"""
+
+
+@pytest.fixture
+def podman(tmp_path, monkeypatch):
+    """An executable of this name that runs the worker as it is; returns the file of its calls."""
+    folder, log = tmp_path / "bin", tmp_path / "log"
+    folder.mkdir()
+    path = os.pathsep.join([str(tmp_path), *filter(None, sys.path)])
+    (folder / "podman").write_text(PODMAN.format(python=sys.executable, log=str(log), path=path))
+    (folder / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    return log
+
+
+def test_a_container_serves_the_same_calls(library, podman):
+    name = library(SOURCE.replace("return", "os.kill(os.getpid(), 9) if input[0, 0] == 77 else 0\n    return"))
+    containers = {name: {"image": "image:1", "arguments": ["--memory=1g"], "ipc": "host", "gpu_passthrough": True}}
+    with isolated({}):
+        lz.configure(backend_isolation={name: "container"}, backend_containers=containers)
+        torch.testing.assert_close(lz.rms_norm(X, W), wanted())
+        assert pid_of(name) and lz.doctor().libraries[name].worker.mode == "container"
+        folder = os.path.dirname(worker(name).connection.started.path)
+        assert not os.path.exists(folder)  # both sides have the arena mapped
+        bad = X.clone()
+        bad[0, 0] = 77
+        with pytest.raises(lz.WorkerError, match="SIGKILL"):
+            direct(name, "container")(bad, W, 1e-6)
+    run = next(line for line in podman.read_text().splitlines() if line.startswith("['run'"))
+    for option in ("--memory=1g", "--ipc=host", "--device=nvidia.com/gpu=all", "image:1"):
+        assert repr(option) in run
+
+
+def test_without_docker_and_podman_the_error_says_what_to_do(library, monkeypatch, tmp_path):
+    name = library(SOURCE)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with isolated({}):
+        lz.configure(backend_isolation={name: "container"}, backend_containers={"default": {"image": "image:1"}})
+        torch.testing.assert_close(lz.rms_norm(X, W), wanted())
+        (reason,) = reasons(name)
+        assert (
+            reason.code == "BACKEND_IMPORT_FAILED"
+            and "docker or podman" in reason.got
+            and "install podman" in reason.got
+        )
+
+
+def test_exit_codes_of_containers_are_signals():
+    assert process.how_ended(137, True) == "signal 9 (SIGKILL)" and process.how_ended(137) == "exit code 137"
+    assert process.how_ended(-11) == "signal 11 (SIGSEGV)" and process.how_ended(3, True) == "exit code 3"
+
+
+# ---- a process from its start
+
+
+def test_a_policy_file_isolates_from_the_first_call(tmp_path):
+    """A worker exports no metrics and isolates nothing itself, whatever the file says."""
+    (tmp_path / "lz_first.py").write_text(SOURCE)
+    (tmp_path / "layerzero.yaml").write_text("backend_isolation: {lz_first: subprocess, torch: subprocess}\n")
+    script = f"""
+    import sys
+    sys.path[:0] = {[str(tmp_path), *[p for p in sys.path if p.endswith("support")]]!r}
+    import layerzero as lz, torch
+    from layerzero import backends
+    from planted_library import descriptor
+    backends.register(descriptor("lz_first"))
+    x, w = torch.randn(4, 32), torch.ones(32)
+    torch.testing.assert_close(lz.rms_norm(x, w), torch.nn.functional.rms_norm(x, (32,), w, 1e-6))
+    assert "lz_first" not in sys.modules and lz.which("rms_norm", x, w)["kernel_id"] == "lz_first.norm"
+    import json
+    print(json.dumps(lz.doctor().libraries["lz_first"].worker.to_dict()))
+    with lz.policy(locks={{"norm.rms": "torch.rms_norm"}}):
+        torch.testing.assert_close(lz.rms_norm(x, w), torch.nn.functional.rms_norm(x, (32,), w, 1e-6))
+    print(json.dumps(lz.doctor().libraries["torch"].worker.to_dict()))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    for line in done.stdout.splitlines():
+        state = json.loads(line)
+        assert state["mode"] == "subprocess" and state["pid"] and state["starts"] == 1 and state["last_end"] is None
+        end = time.monotonic() + 10
+        while os.path.exists(f"/proc/{state['pid']}") and time.monotonic() < end:
+            time.sleep(0.05)
+        assert not os.path.exists(f"/proc/{state['pid']}")
+
+
+def test_no_module_of_the_package_unpickles():
+    folder = os.path.dirname(protocol.__file__)
+    for file in filter(lambda f: f.endswith(".py"), os.listdir(folder)):
+        with open(os.path.join(folder, file)) as text:
+            assert "import pickle" not in text.read()
