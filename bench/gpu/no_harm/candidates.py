@@ -26,7 +26,9 @@ def called(case: Case) -> Iterator[tuple[str, str]]:
 
 def kernels_of(operation: str) -> list[str]:
     """Returns the kernels that could run here, without references, which copy to the CPU."""
-    rows = [k for k in lz.list_kernels(operation) if k.usable is not False]  # None: a library that no call has needed yet
+    rows = [
+        k for k in lz.list_kernels(operation) if k.usable is not False
+    ]  # None: a library that no call has needed yet
     rows = [k for k in rows if not k.reference and k.platform in ("cuda", "any")]
     return list(dict.fromkeys(k.kernel_id for k in rows))
 

@@ -73,7 +73,12 @@ def _summary(report: Report) -> str:
 
 def _usable(report: Report) -> list[list[Any]]:
     return [
-        [n, (v["version"] or "yes") + ("" if v["tried"] else " (not tried)") + _where(v), v["kernels"], *_combination(v)]
+        [
+            n,
+            (v["version"] or "yes") + ("" if v["tried"] else " (not tried)") + _where(v),
+            v["kernels"],
+            *_combination(v),
+        ]
         for n, v in report["libraries"].items()
         if v["usable"] and v["kernels"]
     ]

@@ -98,7 +98,7 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
     return last + 1
 
 
-_CALL = struct.Struct("<BHHHQQ")  # kind, function, arguments, threads, place and bytes for the outputs
+_CALL = struct.Struct("<BHHQQ")  # kind, function, threads, place and bytes for the outputs
 _TENSOR = struct.Struct("<BBQ")  # dtype, dims, offset
 _ROOM = struct.Struct("<BQQ")
 _NEED = struct.Struct("<BQ")
@@ -150,11 +150,11 @@ class Writer:
             self.parts.append(_DEVICE.pack(device, size, offset, counter_offset, *map(len, texts), wait))
             self.parts += texts
 
-    def bytes(self) -> bytes:
-        """Returns the message."""
+    def bytes(self, head: int = 0) -> bytes:
+        """Returns the message, which follows `head` other bytes."""
         message = b"".join(self.parts)
-        if len(message) > MAX_MESSAGE:
-            raise Unsendable(f"wanted a message of at most {MAX_MESSAGE} bytes, got {len(message)}")
+        if head + len(message) > MAX_MESSAGE:
+            raise Unsendable(f"wanted a message of at most {MAX_MESSAGE} bytes, got {head + len(message)}")
         return message
 
 
@@ -254,35 +254,48 @@ def read_json(message: bytes, **fields: type | tuple[type, ...]) -> dict[str, An
 
 
 class Call(NamedTuple):
-    """A request: arguments of the function with this number, torch's threads, place and bytes for the outputs."""
+    """A request: arguments of the function with this number, torch's threads, place and bytes for the outputs. A call like an
+    earlier one has the same `body`."""
 
     function: int
-    arguments: list[Any]
+    body: bytes  # the arguments, see arguments_body
     threads: int
     room: int
     room_bytes: int
 
 
-def call_message(call: Call) -> bytes:
-    """Returns the message of a call."""
-    if len(call.arguments) > MAX_ARGUMENTS:
-        raise Unsendable(f"wanted at most {MAX_ARGUMENTS} arguments, got {len(call.arguments)}")
-    function, arguments, threads, room, room_bytes = call
-    writer = Writer(_CALL.pack(Kind.CALL, function, len(arguments), min(threads, 65535), room, room_bytes))
+def arguments_body(arguments: list[Any]) -> bytes:
+    """Returns the arguments of a call as bytes."""
+    if len(arguments) > MAX_ARGUMENTS:
+        raise Unsendable(f"wanted at most {MAX_ARGUMENTS} arguments, got {len(arguments)}")
+    writer = Writer(bytes([len(arguments)]))
     for argument in arguments:
         writer.value(argument)
-    return writer.bytes()
+    return writer.bytes(head=_CALL.size)
+
+
+def read_arguments(body: bytes) -> list[Any]:
+    """Returns the arguments of a call."""
+    reader = Reader(body)
+    count = reader.raw(1, 1)[0]
+    if count > MAX_ARGUMENTS:
+        raise ProtocolError(f"wanted at most {MAX_ARGUMENTS} arguments, got {count}")
+    arguments = [reader.value() for _ in range(count)]
+    reader.end()
+    return arguments
+
+
+def call_message(call: Call) -> bytes:
+    """Returns the message of a call."""
+    function, body, threads, room, room_bytes = call
+    return _CALL.pack(Kind.CALL, function, min(threads, 65535), room, room_bytes) + body
 
 
 def read_call(message: bytes) -> Call:
     """Returns the call of a message."""
     reader = Reader(message)
-    _, function, count, threads, room, room_bytes = reader.take(_CALL)
-    if count > MAX_ARGUMENTS:
-        raise ProtocolError(f"wanted at most {MAX_ARGUMENTS} arguments, got {count}")
-    arguments = [reader.value() for _ in range(count)]
-    reader.end()
-    return Call(function, arguments, threads, room, room_bytes)
+    _, function, threads, room, room_bytes = reader.take(_CALL)
+    return Call(function, message[_CALL.size :], threads, room, room_bytes)
 
 
 def room_message(offset: int, size: int) -> bytes:

@@ -11,10 +11,11 @@ from layerzero.isolation.protocol import Call, Kind, Place, ProtocolError, Unsen
 
 PLACE = Place(0, (2, 3), (3, 1), protocol.DATA)
 HANDLE = (0, b"m" * 64, 1024, 0, b"counter", 3, b"event", True)
-CALL = Call(3, [PLACE, None, 7, -2.5, True, "exact", PLACE._replace(handle=HANDLE)], 4, 262144, 4096)
+ARGUMENTS = [PLACE, None, 7, -2.5, True, "exact", PLACE._replace(handle=HANDLE)]
+CALL = Call(3, protocol.arguments_body(ARGUMENTS), 4, 262144, 4096)
 WARNING = {"category": "UserWarning", "text": "t", "file": "f.py", "line": 3}
 READERS = {
-    protocol.read_call: protocol.call_message(CALL),
+    lambda m: protocol.read_arguments(protocol.read_call(m).body): protocol.call_message(CALL),
     protocol.read_room: protocol.room_message(262144, 10),
     protocol.read_need: protocol.need_message(10),
     protocol.read_result: protocol.result_message([PLACE, None], True, [WARNING]),
@@ -26,6 +27,7 @@ READERS = {
 
 def test_messages_are_read_as_they_were_written():
     assert protocol.read_call(protocol.call_message(CALL)) == CALL
+    assert protocol.read_arguments(CALL.body) == ARGUMENTS
     assert protocol.read_result(READERS[protocol.read_result]) == ([PLACE, None], True, [WARNING])
     assert (
         protocol.read_room(protocol.room_message(5, 6)) == (5, 6) and protocol.read_need(protocol.need_message(9)) == 9
@@ -62,13 +64,13 @@ def test_broken_messages_are_refused(reader):
 )
 def test_values_without_a_form_are_not_sent(value):
     with pytest.raises(Unsendable):
-        protocol.call_message(CALL._replace(arguments=[value]))
+        protocol.arguments_body([value])
 
 
 def test_messages_and_arguments_have_limits():
     for arguments in ([None] * 65, ["x" * 8000] * 20):
         with pytest.raises(Unsendable):
-            protocol.call_message(CALL._replace(arguments=arguments))
+            protocol.arguments_body(arguments)
 
 
 def test_places_outside_of_their_block_are_refused():

@@ -55,7 +55,7 @@ class Liar(worker_main.Worker):
         return protocol.json_message(protocol.Kind.LOADED, {"error": ""})
 
     def _call(self, call):
-        lie = call.arguments[1]
+        (x, lie), _ = self._arguments(call.body)
         if lie == "length":
             self.memory.bytes[protocol.RESPONSE : protocol.RESPONSE + 4] = b"\xff\xff\xff\x7f"
             self.responses += 1
@@ -65,10 +65,8 @@ class Liar(worker_main.Worker):
             return LIES["inputs"]
         elif lie == "noise":
             os.write(self.send, b"noise" * 100)
-            place = PLACE._replace(
-                shape=tuple(call.arguments[0].shape), strides=call.arguments[0].strides, offset=call.room
-            )
-            self.memory.view(place).copy_(self._tensor(call.arguments[0]) * 2)
+            place = PLACE._replace(shape=tuple(x.shape), strides=x.stride(), offset=call.room)
+            self.memory.view(place).copy_(x * 2)
             return protocol.result_message([place], False, [])
         elif lie == "silence":
             raise EOFError
