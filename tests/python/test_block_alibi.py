@@ -227,9 +227,9 @@ def falcon_that_reads(when):
 
 
 def test_a_tensor_that_is_read_where_it_is_large():
-    """No small input shows it: other numbers do."""
+    """No small input shows it by its numbers: the graph does."""
     model, own = (falcon_that_reads(lambda alibi: (alibi.abs() - 40).relu().amax()) for _ in range(2))
-    assert lz.kernelize(model).left["decoder"] == "alibi is given"
+    assert lz.kernelize(model).left["decoder"].startswith("layer 1: mul: is added to the stream")
     for length in (12, LENGTH):
         ids = ids_and_masks(length)[0]
         assert error(*(forward(each, input_ids=ids).logits for each in (model, own))) <= TOLERANCE

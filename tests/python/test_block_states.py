@@ -217,7 +217,7 @@ def test_a_rule_of_another_kind():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(modeling, "torch_chunk_gated_delta_rule", other)
         left = lz.kernelize(model).left
-    assert left["decoder"] == "layer 0: its state is updated in a way that was not recognised"
+    assert left["decoder"] == "layer 0: linear_attn.norm: mul: its state is updated in a way that was not recognised"
 
 
 def test_long_keys_keep_their_direction():

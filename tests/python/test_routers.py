@@ -11,8 +11,7 @@ import layerzero as lz  # noqa: E402
 from block_families import TOLERANCE, build, error, ids_of, plan_of  # noqa: E402
 from layerzero.integrations.transformers import experts as experts_interface  # noqa: E402
 from layerzero.integrations.transformers.layers import Unknown  # noqa: E402
-from layerzero.integrations.transformers.recorded import Call  # noqa: E402
-from layerzero.integrations.transformers.routers import Dispatched, experts_of  # noqa: E402
+from layerzero.integrations.transformers.routers import Dispatched, Reader, experts_of  # noqa: E402
 from torch import nn  # noqa: E402
 
 EXPERTS = 12
@@ -78,7 +77,7 @@ def found_in(layer):
     moe = layer.moe
     rows = torch.ones(3, moe.gate.weight.shape[1], dtype=moe.gate.weight.dtype)
     chosen = torch.zeros(3, moe.gate.chosen, dtype=torch.long)
-    call = Call("moe.gate", moe.gate, rows, rows, (rows, rows))
+    call = Reader("moe.gate", moe.gate)
     return experts_of(Dispatched("moe.experts", moe.experts, rows, chosen, chosen.to(rows), rows), [call], layer)
 
 

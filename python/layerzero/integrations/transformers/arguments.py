@@ -8,6 +8,8 @@ import inspect
 import re
 from typing import Any
 
+import torch
+
 # Roles. Code of LayerZero reads what `Signature.bind` returns under these.
 IDS, EMBEDDED = "input_ids", "inputs_embeds"
 CACHE, USE_CACHE = "cache", "use_cache"
@@ -88,3 +90,10 @@ def without_renaming(function: Any) -> Any:
 def uses_former_names(forward: Any, names: Any) -> bool:
     """Whether arguments have names that a forward, without its wrapper, does not know and Transformers accepts."""
     return any(name in _FORMER and name not in signature_of(forward).names for name in names)
+
+
+def tables_of(embeddings: Any) -> tuple[Any, Any]:
+    """(cos, sin) of what layers get as position_embeddings, which may be one complex tensor; (None, None) of anything else."""
+    if isinstance(embeddings, torch.Tensor) and embeddings.is_complex():
+        return embeddings.real.contiguous(), embeddings.imag.contiguous()
+    return embeddings if isinstance(embeddings, tuple) and len(embeddings) == 2 else (None, None)

@@ -30,6 +30,7 @@ from layerzero.integrations.transformers.arguments import (
     TABLES,
     USE_CACHE,
     signature_of,
+    tables_of,
 )
 from layerzero.integrations.transformers.attention import EAGER, is_causal_mask, wants_outputs
 from layerzero.integrations.transformers.counts import count_aside, count_program
@@ -38,7 +39,6 @@ from layerzero.integrations.transformers.latents import joined
 from layerzero.integrations.transformers.padding import OTHER_MASK, shows_beyond
 from layerzero.integrations.transformers.paged_cache import PagedCache
 from layerzero.integrations.transformers.plan import StackPlan
-from layerzero.integrations.transformers.recorded import tables_of
 
 _running = threading.local()  # .call: the one that is under way in this thread
 _KNOWN = {MASK, TABLES, POSITIONS, "cache_position", USE_CACHE}

@@ -1,6 +1,5 @@
 """Replaces the parts of a Transformers model that LayerZero computes, and undoes it exactly."""
 
-import contextlib
 import functools
 import inspect
 import sys
@@ -34,6 +33,7 @@ from layerzero.integrations.transformers.decoder import DecoderPlan, decoder_for
 from layerzero.integrations.transformers.findings import Findings, Wrong, log
 from layerzero.integrations.transformers.plan import StackPlan, plans_of
 from layerzero.integrations.transformers.proof import kept_findings, tells_something
+from layerzero.integrations.transformers.recognise.prove import why_not_one
 from layerzero.integrations.transformers.released import refuse_if_released
 from layerzero.integrations.transformers.replacing import REPLICA, replace, replica
 from layerzero.models.options import check_weights
@@ -161,42 +161,6 @@ def _replace_attention(model, mark, findings):
             module.__dict__[_BATCHING.__name__] = structure.Bound(_BATCHING, module)
 
 
-def _agree_one_by_one(layers):
-    """Whether near ties of routers may be all that the layers differ by; with hooks the fused forward steps aside."""
-    if not layerwise.may_choose_otherwise(layers.model, layers.expected):
-        return False
-    own = functools.partial(layers.run, type(layers.holder).forward)
-    alike = layerwise.agree(layers.stack, getattr(layers.holder, layers.stack.name), own)
-    layers.holder.__dict__["_layerzero_decoder"].why_aside.clear()
-    return alike
-
-
-def _why_aside_in_a_call(layers, plan):
-    """None, or why a call of the whole model with a cache, as of `generate`, is none for the program."""
-    if layers.alone:
-        return None
-    with contextlib.suppress(Exception), probe.without_modes():  # of code around the layers that nobody knows
-        probe.observed_call(layers.model, head=True)
-    reason = next(iter(plan.why_aside), None)
-    return reason and f"a call of the model is none for the program of its layers: {reason}"
-
-
-def _why_not_one(layers, plan, install, findings):
-    """None, or why a program is not what the layers compute on small inputs."""
-    with probe.without_modes():
-        actual = layers.run(decoder_forward)
-        moved = layers.run_moved(decoder_forward)
-    reason = next(iter(plan.why_aside), None)
-    install()
-    reason = reason or _why_aside_in_a_call(layers, plan)
-    same = structure.agrees(actual, layers.expected, slack=3)
-    same = same and (moved is None or probe.move_alike(moved, layers.moved))
-    if not reason and not same and not _agree_one_by_one(layers):
-        findings.depend_on_values = True
-        reason = "its layers compute something else than the fused forward"
-    return reason
-
-
 def _replace_layers(called, layers, mark, findings):
     """The forward over all layers, once it is proven to compute the same on a small input; `called` so if it does not."""
     stack, holder = layers.stack, layers.holder
@@ -211,7 +175,7 @@ def _replace_layers(called, layers, mark, findings):
     if layers.are_kept:
         install()
     try:
-        reason = None if layers.are_kept else _why_not_one(layers, plan, install, findings)
+        reason = None if layers.are_kept else why_not_one(layers, plan, install, findings)
     except Exception as error:  # of code around the layers that nobody knows
         findings.depend_on_values = True
         reason = f"its layers could not be run as one: {error}"

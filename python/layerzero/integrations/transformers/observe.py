@@ -1,5 +1,4 @@
-"""Recognises the layers of a model: its own code runs once on a small input, and every tensor that a part of a layer
-reads or returns is kept. The data flow is inferred from equal numbers, what a part computes from a trial of it."""
+"""The layers of a model as one Stack: its own code runs once on a small input while the graph of each layer is recorded."""
 
 import dataclasses
 import functools
@@ -7,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 from transformers.pytorch_utils import Conv1D
@@ -16,8 +14,6 @@ from layerzero.integrations.transformers import attention as attention_interface
 from layerzero.integrations.transformers import (
     choices,
     deferred,
-    experts,
-    linear_biases,
     probe,
     progress,
     structure,
@@ -28,6 +24,7 @@ from layerzero.integrations.transformers.decoder import DEVICES, why_not_llama
 from layerzero.integrations.transformers.findings import Findings
 from layerzero.integrations.transformers.layers import (
     Attention,
+    Layer,
     Norm,
     NotReached,
     Stack,
@@ -36,120 +33,10 @@ from layerzero.integrations.transformers.layers import (
     Unshown,
     kind_of,
 )
-from layerzero.integrations.transformers.recognise import LayerTrace
-from layerzero.integrations.transformers.recorded import is_same
+from layerzero.integrations.transformers.recognise.layer import layer_of
+from layerzero.integrations.transformers.recognise.trace import Graph, Recorder
 
 NAMES = ("layerzero_observed", "layerzero_observed_eager")
-_recording: dict[int, LayerTrace] = {}  # by id of the modules within a layer; kernelize has one model at a time
-
-
-def _attend(module, query, key, value, attention_mask, compute=attention_interface.layerzero_attention, **further):
-    if attention_interface.leaves_softcap_out(module):
-        further.pop("softcap", None)
-    result = compute(module, query, key, value, attention_mask, **further)
-    trace = _recording.get(id(module))
-    if trace is not None:
-        trace.attends(module, (query, key, value), attention_mask, result[0], further)
-    return result
-
-
-def _attend_eager(module, query, key, value, attention_mask, **further):
-    """Eager attention reads neither is_causal nor sliding_window: its mask alone may make it causal, and has the window."""
-    further |= {"is_causal": False}
-    return _attend(module, query, key, value, attention_mask, attention_interface.eager_attention, **further)
-
-
-class _OwnAttention(TorchFunctionMode):
-    """Sees the attention of models that call torch's function themselves, or what it is made of: a product of queries and
-    keys, a softmax, and a product of that with values.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.product: Any = None  # the last: (left, right)
-        self.softmax: Any = None  # (the product before it, its input, its result)
-
-    def _sees_softmax(self, func, given, result):
-        trace = next((trace for trace in _recording.values() if trace.within), None)
-        if trace is None:
-            return
-        tensors = [value for value in given if isinstance(value, torch.Tensor)]
-        if func in _SOFTMAX and self.product is not None:
-            self.softmax = (*self.product, tensors[0].clone(), result.clone())
-        elif func in _PRODUCTS:
-            self.product = left, right = tensors[-2:]  # after what they are added to
-            if self.softmax is not None and is_same(left, self.softmax[-1]):
-                self._attends(trace, right, result)
-                self.softmax = None
-
-    def _attends(self, trace, value, result):
-        """The product with values is done."""
-        left, right, scores, weights = self.softmax
-        batch = trace.given.shape[0]
-        query, key, value, result, scores = (
-            tensor.reshape(batch, -1, *tensor.shape[-2:])
-            for tensor in (left, right.transpose(-1, -2), value, result, scores)
-        )
-        query, key = (_as_narrow(tensor, trace.given.dtype) for tensor in (query, key))
-        module = trace.within[-1]
-        constants = [number for number in vars(module).values() if isinstance(number, float)]
-        found = linear_biases.scores_of(scores, query, key, constants, trace.arguments)
-        if found is not None:
-            mask, causal = trace.arguments[MASK], trace.cache is not None
-            further = {"is_causal": causal, "scaling": found.scale, "alibi": found.alibi, "weights": weights}
-            trace.attends(module, (query, key, value), mask, result.transpose(1, 2), further)
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        self._sees_softmax(func, [*args, *kwargs.values()], result)
-        if func is torch.nn.functional.scaled_dot_product_attention:
-            given = dict(zip(_SDPA, args, strict=False)) | kwargs
-            trace = next((trace for trace in _recording.values() if trace.within), None)
-            if trace is not None:
-                mask = given.get("attn_mask")
-                causal = given.get("is_causal", False) or (mask is not None and trace.cache is not None)
-                heads = tuple(given[name] for name in _SDPA[:3])
-                further = {"is_causal": causal, "scaling": given.get("scale")}
-                trace.attends(trace.within[-1], heads, mask, result.transpose(1, 2), further)
-        return result
-
-
-def _clamps(given, least, most):
-    trace = next((trace for trace in _recording.values() if trace.within), None)
-    if trace is not None:
-        trace.clamps(given, least, most)
-
-
-def _compares(name):
-    trace = next((trace for trace in _recording.values() if trace.within), None)
-    if trace is not None:
-        trace.compares(name)
-
-
-class _Convolutions(TorchFunctionMode):
-    """Sees the convolutions over one axis within layers, which may take the weight of a module without calling it."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func is torch.nn.functional.conv1d:
-            given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
-            trace = next((trace for trace in _recording.values() if trace.within), None)
-            if trace is not None:
-                trace.convolves(given["input"], given["weight"])
-        return func(*args, **kwargs)
-
-
-def _as_narrow(tensor, dtype):
-    """In the dtype of the rows, where it was widened for a product alone."""
-    narrow = tensor.to(dtype)
-    return narrow if torch.equal(narrow.to(tensor.dtype), tensor) else tensor
-
-
-_PRODUCTS = (torch.baddbmm, torch.Tensor.baddbmm, torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__,
-             torch.bmm, torch.Tensor.bmm)  # fmt: skip
-_SOFTMAX = (torch.nn.functional.softmax, torch.softmax, torch.Tensor.softmax)
-_SDPA = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
 def _outermost_lists(module: nn.Module, path: str = "") -> list[str]:
@@ -245,81 +132,53 @@ def _why_not_layers(layers: Any, half: bool) -> str | None:
     return None
 
 
-class _Hooks:
-    """Records one forward of the layers."""
-
-    def __init__(self, layers):
-        self.traces = [LayerTrace(layer) for layer in layers]
-        self.handles = []
-
-    def __enter__(self):
-        for trace in self.traces:
-            for module in trace.layer.modules():
-                _recording[id(module)] = trace
-                self.handles.append(module.register_forward_pre_hook(trace.enters))
-                if experts.looks_like_experts(module):
-                    self.handles.append(module.register_forward_hook(trace.calls_experts, with_kwargs=True))
-                elif not module._modules or module._parameters:
-                    self.handles.append(module.register_forward_hook(trace.calls_leaf, with_kwargs=True))
-                self.handles.append(module.register_forward_hook(trace.leaves))
-            self.handles.append(trace.layer.register_forward_pre_hook(trace.begins, with_kwargs=True))
-            self.handles.append(trace.layer.register_forward_hook(trace.ends))
-        return self
-
-    def __exit__(self, *_):
-        for handle in self.handles:
-            handle.remove()
-        _recording.clear()
-
-
 def _layers_of(model: nn.Module, layers: Any, run: Any, attention: str) -> tuple[Any, ...]:
     """(descriptions, name of the argument that is the cache, how many values a layer returns or 0, tensors that the
-    descriptions do without, what the first one got) by one `run()` of the model. attention: the implementation that the layers will have; another one than those of
-    LayerZero where they call torch's function themselves.
+    descriptions do without, what the first one got) by one `run()` of the model. attention: the implementation that the
+    layers will have; another one than those of LayerZero where they call torch's function themselves.
     """
-    interface = attention in attention_interface.NAMES
-    masks = (sdpa_mask, attention_interface.layerzero_eager_mask)
-    for name, attend, mask in zip(NAMES, (_attend, _attend_eager), masks, strict=True):
-        AttentionInterface.register(name, attend)
+    graphs = record(model, layers, run, attention)
+    return *_describe(graphs, attention != attention_interface.EAGER), graphs[0].given
+
+
+def record(model: nn.Module, layers: Any, run: Any, attention: str) -> list[Graph]:
+    """The graphs of layers in one `run()` of a model; raises NotReached where it does not run."""
+    recorder = Recorder(layers)
+    masks = sdpa_mask, attention_interface.layerzero_eager_mask
+    computes = attention_interface.layerzero_attention, attention_interface.eager_attention
+    for name, mask, compute in zip(NAMES, masks, computes, strict=True):
+        AttentionInterface.register(name, recorder.attending(compute, compute is attention_interface.eager_attention))
         AttentionMaskInterface.register(name, mask)
     before = choices.chosen(model, "attn")
     try:
-        if interface:
+        if attention in attention_interface.NAMES:
             attention_interface.choose(model, NAMES)
-        own = _Convolutions() if interface else _OwnAttention()
-        with _Hooks(layers) as hooks, own, thresholds.Calls(_clamps, _compares):
+        with recorder:
             run()
     except Exception as error:  # whatever a model of unknown code raises on such an input
         raise NotReached(f"it could not be run on a small input: {structure.first_line(error)}") from error
     finally:
         choices.put_back(before, "attn")
-    return *_describe(hooks.traces, attention != attention_interface.EAGER), hooks.traces[0].given
+    return recorder.graphs
 
 
-def _describe(traces, reads_is_causal):
-    caches = {trace.cache for trace in traces}
+def _describe(graphs, reads_is_causal):
+    caches = {graph.cache for graph in graphs}
     if len(caches) != 1:
         raise Unknown("its layers get their cache in different ways")
     cache = next(iter(caches))
     groups: dict[tuple[int, ...], int] = {}
     tables: dict[int, Any] = {}
     found = []
-    for index, trace in enumerate(traces):
-        progress.step(f"layer {index + 1} of {len(traces)}: what it computes")
-        if index and not trace.follows(traces[index - 1]):
+    for index, graph in enumerate(graphs):
+        progress.step(f"layer {index + 1} of {len(graphs)}: what it computes")
+        if index and not graph.follows(graphs[index - 1]):
             raise Unknown(f"layer {index}: something is done between it and the layer before")
         try:
-            layer = trace.describe()
+            layer = _with_mask(layer_of(graph), graph)
         except Unknown as unknown:
             raise type(unknown)(f"layer {index}: {unknown}") from None
-        why_bounded = trace.why_bounded(layer)
-        if why_bounded:
-            raise Unknown(f"layer {index}: {why_bounded}")
-        if cache is not None and not layer.attention.causal and trace.arguments.get(MASK) is not None:
-            layer = dataclasses.replace(
-                layer, attention=dataclasses.replace(layer.attention, causal=True, needs_mask=True)
-            )
-        asked = reads_is_causal and trace.arguments.get("is_causal") is True
+        asked = reads_is_causal and graph.arguments.get("is_causal") is True
         if layer.attention.causal != (cache is not None or asked):
             raise Unknown(f"layer {index}: its attention is {'' if layer.attention.causal else 'not '}causal")
         names = [MASK, TABLES]
@@ -327,27 +186,35 @@ def _describe(traces, reads_is_causal):
         table = None if layer.attention.rope is None else layer.attention.rope.table
         names += [] if table is None else [POSITIONS]
         kind = type(layer.attention)
-        given = (id(kind), *(id(trace.arguments.get(name)) for name in names), id(trace.bias))
+        given = (id(kind), *(id(graph.arguments.get(name)) for name in names), id(graph.bias))
         first = given not in groups
-        if first and layer.bias is None and trace.bias is not None:
+        if first and layer.bias is None and graph.bias is not None:
             raise Unknown(f"layer {index}: its attention has a position_bias of which nothing tells what made it")
         group = groups.setdefault(given, len(groups))
-        held = None if table is None else trace.layer.get_submodule(table.module)._buffers[table.name]
+        held = None if table is None else graph.layer.get_submodule(table.module)._buffers[table.name]
         if not torch.equal(*(t if t is not None else torch.zeros(0) for t in (tables.setdefault(group, held), held))):
             raise Unshown(f"layer {index}: its tables of positions are others than those of the layers before")
         found.append(dataclasses.replace(layer, group=group, bias=layer.bias if first else None))
     if not any(isinstance(layer.attention, Attention) for layer in found):
         raise Unknown("none of its layers has keys and values, whose number says how long a text is")
-    if len({trace.tuples for trace in traces}) > 1:
+    if len({graph.tuples for graph in graphs}) > 1:
         raise Unknown("its layers return different numbers of values")
-    return tuple(found), cache, traces[0].tuples, _unread(traces, found)
+    return tuple(found), cache, graphs[0].tuples, _unread(graphs, found)
 
 
-def _unread(traces, layers):
+def _with_mask(layer: Layer, graph: Graph) -> Layer:
+    """The layer, whose attention is causal by its mask alone where it gets one with a cache."""
+    if graph.cache is None or layer.attention.causal or graph.arguments.get(MASK) is None:
+        return layer
+    attention: Any = layer.attention
+    return dataclasses.replace(layer, attention=dataclasses.replace(attention, causal=True, needs_mask=True))
+
+
+def _unread(graphs, layers):
     """The tensors that every layer was given, and that its description does without."""
     used = {MASK, TABLES}
     used |= {layer.attention.alibi.argument for layer in layers if layer.attention.alibi is not None}
-    given = [{Unread(name, kind_of(value)) for name, value in [*trace.arguments.items()][1:]} for trace in traces]
+    given = [{Unread(name, kind_of(value)) for name, value in [*graph.arguments.items()][1:]} for graph in graphs]
     found = {unread for unread in set.intersection(*given) if unread.kind is not None and unread.argument not in used}
     return tuple(sorted(found))
 

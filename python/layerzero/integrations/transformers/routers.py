@@ -30,6 +30,13 @@ class Dispatched(NamedTuple):
     result: torch.Tensor
 
 
+class Reader(NamedTuple):
+    """A module that may choose among experts, by its path."""
+
+    name: str
+    module: nn.Module
+
+
 class _Recorder(nn.Module):
     """Replaces experts: records its arguments and returns zeros."""
 

@@ -1,0 +1,277 @@
+"""A layer from its graph: the stream of rows, from what the layer returns back to what it got, and the parts added to it."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.pytorch_utils import Conv1D
+
+from layerzero.integrations.transformers import biases, structure, thresholds
+from layerzero.integrations.transformers.experts import looks_like_experts
+from layerzero.integrations.transformers.layers import (
+    Attention,
+    Delta,
+    Experts,
+    Layer,
+    Norm,
+    Norms,
+    NotReached,
+    Unknown,
+    Unshown,
+)
+from layerzero.integrations.transformers.recognise.layout import rows_of
+from layerzero.integrations.transformers.recognise.match import factor_of, terms_of
+from layerzero.integrations.transformers.recognise.patterns.attention import Found, attention_of
+from layerzero.integrations.transformers.recognise.patterns.delta import delta_of
+from layerzero.integrations.transformers.recognise.patterns.experts import experts_part, is_experts, with_shared
+from layerzero.integrations.transformers.recognise.patterns.linear import Linears, name_of
+from layerzero.integrations.transformers.recognise.patterns.mlp import mlp_of
+from layerzero.integrations.transformers.recognise.patterns.norm import norm_of, scale_of
+from layerzero.integrations.transformers.recognise.patterns.scores import add_attends
+from layerzero.integrations.transformers.recognise.trace import Graph, Node, unclear
+
+
+@dataclasses.dataclass
+class Part:
+    """What is added to the stream: factor * after(found)."""
+
+    term: Node
+    found: Found
+    factor: float
+    after: Norm | None
+
+    @property
+    def order(self) -> int:
+        if isinstance(self.found.part, (Attention, Delta)):
+            return 1 if self.found.cross else 0
+        return 2
+
+
+class _Reading:
+    """The parts of one layer."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.linears = Linears(graph)
+        self.parts: list[Part] = []
+        self.shared: list[Node] = []
+        self.norms: list[tuple[Norm, Node, list[Node]]] = []  # of the stream: (Norm, its node, the terms that it reads)
+
+    def stream(self, node: Node) -> None:
+        """Collects the parts of which a node is the sum."""
+        terms = terms_of(node)
+        experts = [term for term in terms if is_experts(_inner(term))]
+        shared: list[Node] = []
+        if len(experts) == 1:
+            reads = rows_of(_inner(experts[0]).args[0])
+            shared = [term for term in terms if term is not experts[0] and _reads_only(term, reads)]
+        for term in terms:
+            if term is self.graph.rows or any(term is one for one in shared):
+                continue
+            if any(term is one for one in (part.term for part in self.parts)):
+                raise unclear(term, "a part of it is added twice")
+            self._term(term, shared if any(term is one for one in experts) else [])
+        self.shared = shared
+
+    def _term(self, term: Node, shared: list[Node]) -> None:
+        behind = norm_of(term, self.graph)
+        inner = rows_of(behind[1]) if behind is not None else None
+        if behind is not None and inner is not None and self._is_stream(inner):
+            self.norms.append((behind[0], term, terms_of(inner)))
+            self.stream(inner)
+            return
+        self.parts.append(self._part(term, shared))
+
+    def _is_stream(self, node: Node) -> bool:
+        """Whether a sum has what the layer got, or a norm of such a sum, as a term."""
+        for term in terms_of(node):
+            if term is self.graph.rows:
+                return True
+            normed = norm_of(term, self.graph)
+            if normed is not None and self._is_stream(normed[1]):
+                return True
+        return False
+
+    def _part(self, term: Node, shared: list[Node]) -> Part:
+        factor, node = factor_of(rows_of(term))
+        after = norm_of(node, self.graph) or scale_of(node, self.graph)
+        node = rows_of(after[1] if after is not None else node)
+        if factor == 1.0:
+            factor, node = factor_of(node)
+            node = rows_of(node)
+        terms = terms_of(node)
+        if len(terms) > 1 and any(map(is_experts, terms)):
+            (node,) = (each for each in terms if is_experts(each)) if sum(map(is_experts, terms)) == 1 else (node,)
+            shared = [each for each in terms if each is not node]
+        return Part(term, self._found(rows_of(node), shared), factor, after and after[0])
+
+    def _found(self, node: Node, shared: list[Node]) -> Found:
+        if node.op == "experts":
+            found = experts_part(self.graph, self.linears, node)
+            for each in shared:
+                found = with_shared(self.graph, self.linears, found, each)
+            return found
+        if node.op != "linear":
+            raise unclear(node, "is added to the stream, and is no attention, MLP or experts")
+        found_or_none = attention_of(self.graph, self.linears, node) or delta_of(self.graph, self.linears, node)
+        return found_or_none or mlp_of(self.graph, self.linears, node)
+
+
+def _inner(term: Node) -> Node:
+    return rows_of(factor_of(rows_of(term))[1])
+
+
+def _reads_only(term: Node, reads: Node) -> bool:
+    """Whether all that a term is computed of are these rows and parameters."""
+    todo, done = [term], set()
+    while todo:
+        node = todo.pop()
+        if id(node) in done or rows_of(node) is reads:
+            continue
+        done.add(id(node))
+        if node.op in ("input", "attend", "experts"):
+            return False
+        todo += node.inputs
+    return True
+
+
+def layer_of(graph: Graph) -> Layer:
+    """The Layer that a graph is; raises Unknown with the node that no pattern fits and why."""
+    if graph.rows is None:
+        raise NotReached("was not reached by a small input")
+    if graph.calls > 1:
+        raise Unknown("is called several times in one forward")
+    if graph.rows.op != "input":
+        raise Unknown("its code writes into the rows that it got")
+    if graph.refused:
+        raise Unknown(graph.refused)
+    if graph.result is None:
+        raise Unknown("returns more than rows")
+    add_attends(graph)
+    reading = _Reading(graph)
+    reading.stream(graph.result)
+    parts = sorted(reading.parts, key=lambda part: part.order)
+    kinds = [part.order for part in parts]
+    if kinds not in ([0, 2], [0, 1, 2]):
+        raise Unknown(f"has {kinds.count(0) + kinds.count(1)} attentions and {kinds.count(2)} MLPs")
+    if len({part.factor for part in parts}) > 1:
+        raise Unknown("its parts are added with different factors")
+    _refuse_unseen(graph, reading, parts)
+    norms = _in_turn(graph, reading, parts)
+    parallel = norms is None
+    if norms is None:
+        norms = _side_by_side(graph, reading, parts)
+    if norms is None:
+        raise _why_in_no_order(graph, parts)
+    return _layer(graph, reading, parts, parallel, norms)
+
+
+_NAMES = ("attention", "attention to an encoder", "MLP")
+
+
+def _refuse_unseen(graph: Graph, reading: _Reading, parts: list[Part]) -> None:
+    """Raises Unshown where the comparison of numbers that follows could not show what a part computes, and Unknown where code was not run."""
+    linears = [node for node in graph.nodes if name_of(node) in reading.linears.used]
+    if not all(node.value.any() for node in linears):
+        raise Unshown("its weights are zeros: a comparison of numbers would not show what they are for")
+    for part in parts:
+        if torch.equal(graph.given + part.term.value.reshape(graph.given.shape), graph.given):
+            raise Unshown(
+                f"its {_NAMES[part.order]} adds nothing to its input: a comparison of numbers would not show it"
+            )
+    unread = _unread_tensor(graph)
+    if unread:
+        raise Unknown(f"{unread} is in it, and its code does not read it")
+    clamped = [node.module for node in graph.nodes if node.op == "clamp"]
+    for name, module in graph.layer.named_modules():
+        if not looks_like_experts(module) and clamped.count(name) < thresholds.clamps_of(module, half=False):
+            raise Unknown(f"{name}: its code calls clamp: no small input shows what that does")
+
+
+def _unread_tensor(graph: Graph) -> str | None:
+    """The name of a tensor of the layer that may get a part in it later, but for linear layers and norms of other ways through it.
+
+    Of buffers those around experts: what corrects their choice.
+    """
+    read = {node.name for node in graph.nodes if node.op == "parameter" and id(node) in graph.users}
+    experts = [name for name, module in graph.layer.named_modules() if name and looks_like_experts(module)]
+    for name, module in graph.layer.named_modules():
+        around = any(f"{each}.".startswith(f"{name}." if name else "") for each in experts)
+        beside = any(name.rpartition(".")[0] == each.rpartition(".")[0] for each in experts)
+        held = [*module._parameters.items(), *(module._buffers.items() if around or beside else ())]
+        names = [f"{name}.{key}".lstrip(".") for key, tensor in held if tensor is not None]
+        plain = isinstance(module, (nn.Linear, Conv1D)) or structure.looks_like_norm(module)
+        if name in experts or (plain and not read.intersection(names)):
+            continue
+        for each in names:
+            if each not in read:
+                return each
+    return None
+
+
+def _layer(graph: Graph, reading: _Reading, parts: list[Part], parallel: bool, norms: list[Norms]) -> Layer:
+    attention, mlp = parts[0].found.part, parts[-1].found.part
+    cross = parts[1].found.part if len(parts) == 3 else None
+    own = parts[0].found.node
+    holder = graph.layer.get_submodule(own.module if own is not None else attention.a_log[0])
+    index = getattr(holder, "layer_idx", None)
+    return Layer(
+        attention, mlp, norms[0], norms[-1], parallel, parts[0].factor,
+        index=-1 if index is None else index, transposed=tuple(reading.linears.transposed),
+        cross=cross, cross_norms=norms[1] if cross else Norms(), bias=_bias(graph, holder),
+    )  # fmt: skip
+
+
+def _bias(graph: Graph, holder: Any) -> Any:
+    return None if graph.bias is None else biases.of_attention(holder, graph.modules[id(holder)], graph.bias)
+
+
+def _why_in_no_order(graph: Graph, parts: list[Part]) -> Unknown:
+    """The refusal at what a part reads where that is neither a sum nor a norm of one, else of the order."""
+    for part in parts:
+        reads = part.found.reads
+        normed = norm_of(reads, graph)
+        reads = rows_of(normed[1]) if normed is not None else reads
+        if reads is not graph.rows and len(terms_of(reads)) == 1 and norm_of(reads, graph) is None:
+            return unclear(reads, f"is read by its {_NAMES[part.order]}, and is no norm of the stream")
+    return Unknown("the order of its norms and sums was not recognised")
+
+
+def _ids(nodes: Any) -> frozenset[int]:
+    return frozenset(map(id, nodes))
+
+
+def _in_turn(graph: Graph, reading: _Reading, parts: list[Part]) -> list[Norms] | None:
+    """The Norms of parts that each read what the one before them left; None where they do not."""
+    stream = _ids([graph.rows])
+    found = []
+    for part in parts:
+        before = _before(graph, part, stream)
+        if before is False:
+            return None
+        stream = stream | _ids([part.term, *(reading.shared if isinstance(part.found.part, Experts) else ())])
+        behind = next(((norm, node) for norm, node, terms in reading.norms if _ids(terms) == stream), None)
+        if behind is not None:
+            stream = _ids([behind[1]])
+        found.append(Norms(before, part.after, behind and behind[0]))
+    return found if _ids(terms_of(graph.result)) == stream else None
+
+
+def _side_by_side(graph: Graph, reading: _Reading, parts: list[Part]) -> list[Norms] | None:
+    """The same of two parts that both read what the layer got."""
+    stream = _ids([graph.rows])
+    befores = [_before(graph, part, stream) for part in parts]
+    terms = stream | _ids([*(part.term for part in parts), *reading.shared])
+    if False in befores or reading.norms or len(parts) != 2 or _ids(terms_of(graph.result)) != terms:
+        return None
+    return [Norms(before, part.after) for before, part in zip(befores, parts, strict=True)]
+
+
+def _before(graph: Graph, part: Part, stream: frozenset[int]) -> Any:
+    """The Norm, or None, by which a part reads a stream, given by its terms; False where it reads something else."""
+    reads = part.found.reads
+    if _ids(terms_of(reads)) == stream:
+        return None
+    normed = norm_of(reads, graph)
+    return normed[0] if normed is not None and _ids(terms_of(normed[1])) == stream else False

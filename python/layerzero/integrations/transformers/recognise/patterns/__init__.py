@@ -1,0 +1,1 @@
+"""The parts of a layer, one file each: a formula or a short walk through the graph, and what the match says of it."""

@@ -1,0 +1,169 @@
+"""Rotations of queries and keys: what is computed of one source and of tables of cosines and sines.
+
+Which of the kinds of `rope` it is shows the comparison with the numbers that the layer made.
+"""
+
+from typing import Any
+
+import torch
+
+from layerzero import _layerzero
+from layerzero.integrations.transformers import structure
+from layerzero.integrations.transformers.arguments import POSITIONS, TABLES, tables_of
+from layerzero.integrations.transformers.layers import Rope, Table, kind_of
+from layerzero.integrations.transformers.recognise.layout import MOVES
+from layerzero.integrations.transformers.recognise.trace import Graph, Node, again, unclear
+
+_rope = _layerzero.ops["rope"]
+_TURNS = {
+    *MOVES,
+    "add",
+    "sub",
+    "mul",
+    "neg",
+    "view_as_complex",
+    "view_as_real",
+    "real",
+    "imag",
+    "zeros_like",
+    "empty_like",
+}
+
+
+def is_rotated(graph: Graph, node: Node) -> bool:
+    """Whether tables or positions have a part in a node, within the functions that rotate."""
+    return node.op in _TURNS and _reads_tables(node, {})
+
+
+def _reads_tables(node: Node, seen: dict[int, bool]) -> bool:
+    if id(node) not in seen:
+        seen[id(node)] = False
+        role = node.name.partition(".")[0]
+        seen[id(node)] = (
+            role in (TABLES, POSITIONS)
+            if node.op == "input"
+            else any(_reads_tables(each, seen) for each in node.inputs if node.op not in ("linear", "attend"))
+        )
+    return seen[id(node)]
+
+
+def rotation_of(graph: Graph, node: Node, positions_first: bool) -> tuple[Rope, Node, bool]:
+    """(Rope, the node that is rotated, whether its axes 1 and 2 are the other way round); raises Unknown.
+
+    node: heads with four axes, (batch, positions, heads, size) or, not `positions_first`, (batch, heads, positions, size).
+    """
+    given = source_of_rotation(node)
+    if given is None:
+        raise unclear(node, "its rotation reads more than one source")
+    rows, wanted = tried(given, node)
+    wanted = wanted if positions_first else wanted.transpose(1, 2)
+    for turned in (False, True):
+        heads = rows if positions_first != turned else rows.transpose(1, 2)
+        for rope, made in turned_by(graph, heads) if heads.shape == wanted.shape else ():
+            if structure.agrees_by_row(made.flatten(0, 1), wanted.flatten(0, 1).to(made.dtype)):
+                return rope, given, turned
+    raise unclear(node, "its rotation is none that the operation knows")
+
+
+def tried(given: Node, node: Node) -> tuple[torch.Tensor, torch.Tensor]:
+    """(numbers made up for a node, what the layer's calls make of them): the weights may be zeros, or all alike."""
+    rows = structure.normal(*given.value.shape).to(given.value)
+    return rows, again(node, {id(given): rows})
+
+
+def source_of_rotation(node: Node) -> Node | None:
+    """The nearest node of the size of the result that everything without tables is moved from."""
+    ways = [_ways(each) for each in _edge(node, {})]
+    first, *others = ways or [[]]
+    common = [each for each in first if all(any(each is one for one in way) for way in others)]
+    shape = node.value.shape
+    fitting = (each for each in common if has_shape_of(each, shape))
+    return next(fitting, None)
+
+
+def has_shape_of(node: Node, shape: Any) -> bool:
+    return isinstance(node.value, torch.Tensor) and node.value.shape in (
+        shape,
+        (shape[0], shape[2], shape[1], shape[3]),
+    )
+
+
+def _edge(node: Node, seen: dict[int, bool]) -> list[Node]:
+    """The nodes without tables in them that those with tables read."""
+    found: list[Node] = []
+    todo, done = [node], set()
+    while todo:
+        each = todo.pop()
+        if id(each) in done:
+            continue
+        done.add(id(each))
+        if each.op in _TURNS and _reads_tables(each, seen):
+            todo += [inner for inner in each.inputs if not _is_table(inner, seen)]
+        elif isinstance(each.value, torch.Tensor) and each.value.numel() > 1:
+            found.append(each)
+    return found
+
+
+def _is_table(node: Node, seen: dict[int, bool]) -> bool:
+    """Whether a node is of tables alone."""
+    todo, done = [node], set()
+    reads = False
+    while todo:
+        each = todo.pop()
+        if id(each) in done:
+            continue
+        done.add(id(each))
+        if each.op == "input":
+            if each.name.partition(".")[0] not in (TABLES, POSITIONS):
+                return False
+            reads = True
+        elif each.op in ("linear", "attend", "experts"):
+            return False
+        todo += each.inputs
+    return reads
+
+
+def _ways(node: Node) -> list[Node]:
+    """The node and those that it is moved from, or the negative of, the nearest first."""
+    found = [node]
+    while (node.op in MOVES or node.op in ("neg", "view_as_complex")) and node.inputs:
+        if len(node.inputs) == 1:
+            node = node.inputs[0]
+            found.append(node)
+            continue
+        first, *others = map(_ways, node.inputs)
+        return found + [each for each in first if all(any(each is one for one in way) for way in others)]
+    return found
+
+
+def turned_by(graph: Graph, heads: torch.Tensor) -> Any:
+    """(Rope, what it makes of heads) for each kind and each pair of tables that the layer has."""
+    for *tables, place in _tables(graph):
+        width = tables[0].shape[-1]
+        kinds = [(False, width, width), (True, width, width), (False, 2 * width, width), (True, 2 * width, width)]
+        kinds += [(True, width, width // 2)]
+        for interleaved, rotary_dim, read in kinds:
+            if rotary_dim <= heads.shape[-1]:
+                cos, sin = (table[..., :read].expand(heads.shape[0], -1, -1) for table in tables)
+                made = _rope(
+                    heads.contiguous(), cos, sin, interleaved=interleaved, rotary_dim=rotary_dim, layout="BSHD"
+                )
+                yield Rope(interleaved, rotary_dim, read, **place), made
+
+
+def _tables(graph: Graph) -> Any:
+    """(cosines, sines, what a Rope says of where they are from): what the layer was given, else the rows of buffers in it."""
+    cos, sin = tables_of(graph.arguments.get(TABLES))
+    if cos is not None and cos.dim() == sin.dim() == 3:
+        yield cos, sin, {}
+        yield sin, cos, {"sines_first": True}
+    positions: Any = graph.arguments.get(POSITIONS)
+    if cos is not None or kind_of(positions) != (2, "torch.int64"):
+        return
+    read = {id(node.value) for node in graph.nodes if node.op == "parameter"}
+    for name, module in graph.layer.named_modules():
+        for key, held in module._buffers.items():
+            rows = held if id(held) in read and kind_of(held) == (2, "floating point") else None
+            if rows is not None and rows.shape[1] % 2 == 0 and positions.max() < len(rows):
+                for table in (Table(name, key, False), Table(name, key, True)):
+                    yield *table.at(rows, positions), {"table": table}
