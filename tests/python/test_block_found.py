@@ -214,6 +214,22 @@ def test_bounds_from_the_configuration(name, bound):
     assert {part.clip for part in (attention.query, attention.key, attention.value)} == {(-bound, bound)}
 
 
+def test_a_rotation_that_the_first_positions_do_not_show(monkeypatch):
+    """Rows become larger where a cosine is near -1: of position 22, not of the first six."""
+    file = sys.modules[transformers.LlamaModel.__module__]
+    own = file.apply_rotary_pos_emb
+
+    def rotate(q, k, cos, sin, *rest, **further):
+        q, k = own(q, k, cos, sin, *rest, **further)
+        return q * (1 + (cos.unsqueeze(1)[..., :1] < -0.9999)), k
+
+    monkeypatch.setattr(file, "apply_rotary_pos_emb", rotate)
+    model = small_llama()
+    own_model, ids = copy.deepcopy(model), torch.arange(3, 63).reshape(2, 30)
+    assert "rotation" in lz.kernelize(model).left["decoder"]
+    assert error(logits(model, input_ids=ids), logits(own_model, input_ids=ids)) <= TOLERANCE
+
+
 # ---- routers
 
 

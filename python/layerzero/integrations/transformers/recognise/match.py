@@ -19,6 +19,7 @@ from layerzero.integrations.transformers.recognise.layout import rows_of
 from layerzero.integrations.transformers.recognise.trace import Node
 
 Found = dict[str, Any]
+_CONSTANTS = ("constant", "tensor", "as_tensor", "scalar_tensor", "full")
 _MANY = ("add", "mul")  # operands in any order
 
 
@@ -174,8 +175,7 @@ def number_of(value: Any) -> float | None:
     if not isinstance(value, Node):
         return None
     node = uncast(value)
-    plain = (node.op == "constant" or not node.inputs) and node.op not in ("input", "parameter")
-    if not plain or not isinstance(node.value, torch.Tensor) or node.value.numel() != 1:
+    if node.op not in _CONSTANTS or node.inputs or not isinstance(node.value, torch.Tensor) or node.value.numel() != 1:
         return None
     return float(node.value)
 

@@ -363,6 +363,8 @@ def _plain(name: str, args: Any, kwargs: Any) -> tuple[str, Any, Any]:
     if name == "layer_norm" or name == "rms_norm":
         names = ("input", "shape", "weight", *(("bias",) if name == "layer_norm" else ()), "eps")
         given = dict(zip(names, args, strict=False)) | kwargs
+        if len(given.get("shape", given.get("normalized_shape", ()))) != 1:
+            return f"{name}_of", args, kwargs
         eps = given.get("eps", 1e-5 if name == "layer_norm" else None)
         return name, (given["input"], given.get("weight"), given.get("bias"), eps), {}
     if name == "gelu":

@@ -121,6 +121,8 @@ def _candidates(
     taps = graph.layer.get_parameter(f"{conv}.weight").shape[-1]
     for decay, logits in ((decay, logits) for decay in decays for logits in betas):
         vectors: Any = [tuple(decay[name].name.rpartition(".")[::2]) for name in ("a_log", "dt_bias")]
+        if any(graph.layer.get_submodule(path)._parameters.get(key) is None for path, key in vectors):
+            continue
         g, beta = _columns(linears, decay["logits"]), _columns(linears, logits)
         # Many heads first: a trial costs the less, the smaller a state is.
         for heads in (n for n in range(number, 0, -1) if number % n == 0 and width % n == 0):

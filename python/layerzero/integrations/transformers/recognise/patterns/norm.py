@@ -78,6 +78,7 @@ def scale_of(node: Any, graph: Any) -> tuple[Norm, Any] | None:
     if found is None or found["weight"].value.dim() != 1 or found["weight"].value.shape[0] != node.value.shape[-1]:
         return None
     path, _, key = found["weight"].name.rpartition(".")
-    if structure.why_not_plain(graph.layer.get_submodule(path)):
+    module = graph.layer.get_submodule(path)
+    if module._parameters.get(key) is None or structure.why_not_plain(module):
         return None
     return Norm(path, "elementwise", vector=key), found["x"]

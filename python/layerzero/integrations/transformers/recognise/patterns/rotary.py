@@ -28,6 +28,19 @@ _TURNS = {
     "zeros_like",
     "empty_like",
 }
+# What may be done to tables before: rows of positions, moves, and the two numbers of a complex one.
+_ROWS = {
+    *MOVES,
+    "parameter",
+    "gather",
+    "embedding",
+    "index",
+    "take_along_dim",
+    "view_as_real",
+    "view_as_complex",
+    "real",
+    "imag",
+}
 
 
 def is_rotated(graph: Graph, node: Node) -> bool:
@@ -98,14 +111,14 @@ def _edge(node: Node, seen: dict[int, bool]) -> list[Node]:
             continue
         done.add(id(each))
         if each.op in _TURNS and _reads_tables(each, seen):
-            todo += [inner for inner in each.inputs if not _is_table(inner, seen)]
+            todo += [inner for inner in each.inputs if not _is_table(inner)]
         elif isinstance(each.value, torch.Tensor) and each.value.numel() > 1:
             found.append(each)
     return found
 
 
-def _is_table(node: Node, seen: dict[int, bool]) -> bool:
-    """Whether a node is of tables alone."""
+def _is_table(node: Node) -> bool:
+    """Whether a node is rows of tables, only moved: what else is made of positions may be 1 for the first of them alone."""
     todo, done = [node], set()
     reads = False
     while todo:
@@ -117,7 +130,7 @@ def _is_table(node: Node, seen: dict[int, bool]) -> bool:
             if each.name.partition(".")[0] not in (TABLES, POSITIONS):
                 return False
             reads = True
-        elif each.op in ("linear", "attend", "experts"):
+        elif each.op not in _ROWS:
             return False
         todo += each.inputs
     return reads
