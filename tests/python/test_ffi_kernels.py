@@ -81,7 +81,9 @@ def test_a_function_is_a_kernel(registered, module, shape):
     found = lz.rms_norm(x, weight, 1e-5, kernel="ffi.rms_norm")
     torch.testing.assert_close(found, torch.nn.functional.rms_norm(x, weight.shape, weight, 1e-5))
     (row,) = [k for k in lz.list_kernels("norm.rms") if k.kernel_id == "ffi.rms_norm"]
-    assert "tvm-ffi" in row.notes[-1]
+    assert (
+        "tvm-ffi" in row.notes[-1] and row.library_version == hashlib.sha256(Path(module).read_bytes()).hexdigest()[:16]
+    )
 
 
 def test_an_output_of_another_shape(registered, module):

@@ -47,16 +47,19 @@ def ffi_kernel(
         )
     if not names or arguments.count(OUT) > 1 or len(set(names)) != len(names):
         raise InvalidRequestError("arguments", f"each name once, and {OUT} at most once", repr(list(arguments)))
-    called = _function(module, function, digest)
+    called, found = _function(module, function, digest)
     run = _caller(called, list(arguments), allocate)
     kinds = inspect.Parameter.POSITIONAL_OR_KEYWORD
     run.__signature__ = inspect.Signature([inspect.Parameter(name, kinds) for name in names])  # type: ignore[attr-defined]
     run.__name__ = function
     notes = [*(facts.pop("notes", None) or []), f"Function {function} of a module for tvm-ffi."]
-    register_kernel(operation, kernel_id, supported_dtypes=supported_dtypes, notes=notes, **facts)(run)
+    given = {"version": found, **facts, "notes": notes}
+    register_kernel(operation, kernel_id, supported_dtypes=supported_dtypes, **given)(run)
 
 
-def _function(module: Any, name: str, digest: str | None) -> Callable[..., Any]:
+def _function(module: Any, name: str, digest: str | None) -> tuple[Callable[..., Any], str | None]:
+    """Returns the function, and the head of the file's digest as the kernel's version."""
+    found = None
     if isinstance(module, str | Path):
         path = Path(module)
         try:
@@ -72,7 +75,7 @@ def _function(module: Any, name: str, digest: str | None) -> Callable[..., Any]:
     elif digest is not None:
         raise InvalidRequestError("digest", "a module's path with it", type(module).__name__, "pass the path")
     try:
-        return getattr(module, name)
+        return getattr(module, name), found[:16] if found else None
     except AttributeError as error:
         raise KernelRefusedError(f"the module has no function {name}: {error}") from error
 

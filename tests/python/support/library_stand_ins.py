@@ -133,6 +133,16 @@ def _liger_geglu(a, b):
     return a, b, (_ACTIVATIONS["gelu_tanh_and_mul"](a.double()) * b.double()).to(a.dtype)
 
 
+def _apex_rms(input, normalized_shape, weight, eps):
+    assert list(weight.shape) == normalized_shape and weight.dtype == input.dtype and input.is_contiguous()
+    return _rms(input, weight, eps).to(input.dtype), None
+
+
+def _apex_layer(input, normalized_shape, weight, bias, eps):
+    assert list(weight.shape) == normalized_shape and weight.dtype == bias.dtype == input.dtype
+    return _layer(input, weight, bias, eps).to(input.dtype), None, None
+
+
 def _quack_rms(x, weight, bias, residual, out_dtype, residual_dtype, eps, store_rstd):
     assert x.dim() == 2 and bias is out_dtype is residual_dtype is None and not store_rstd
     total = x if residual is None else x + residual
@@ -182,6 +192,8 @@ FUNCTIONS = {
     "liger_kernel.ops.swiglu:swiglu_forward": _liger_swiglu,
     "liger_kernel.ops.geglu:geglu_forward": _liger_geglu,
     "liger_kernel.ops.softmax:_softmax_forward": lambda x: (x.double().softmax(-1).to(x.dtype), 0, 0, False),
+    "fused_layer_norm_cuda:forward_affine": _apex_layer,
+    "fused_layer_norm_cuda:rms_forward_affine": _apex_rms,
     "quack.rmsnorm:rmsnorm_fwd": _quack_rms,
     "quack.rmsnorm:layernorm_fwd": _quack_layer,
     "quack.softmax:_softmax_fwd": lambda x, out: out.copy_(x.double().softmax(-1)),
