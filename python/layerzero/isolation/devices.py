@@ -24,6 +24,7 @@ def opened(place: Place, dtype: Any) -> Any:
         raise ProtocolError("wanted the handle of a CUDA tensor")
     if not 0 <= handle[0] < torch.cuda.device_count():
         raise ProtocolError(f"wanted a device of {torch.cuda.device_count()}, got {handle[0]}")
+    torch.cuda.init()  # the next line does not
     storage = torch.UntypedStorage._new_shared_cuda(*handle)
     last = sum((size - 1) * stride for size, stride in zip(place.shape, place.strides, strict=True))
     inside = 0 in place.shape or place.offset + (last + 1) * dtype.itemsize <= storage.nbytes()
