@@ -246,3 +246,19 @@ def test_every_library_has_a_state():
         assert about["state"] in ("tested", "expected", "refused", "absent") and about["why"], name
         assert library["usable"] == (about["state"] in ("tested", "expected")), name
         assert not library["usable"] or not [i for i in about["issues"] if i["severity"] == "error"]
+
+
+def test_the_libraries_that_serve_an_operation_together():
+    from layerzero.backends.report import report, serving
+
+    found = report()
+    names = [one["name"] for one in serving(found, ["rms_norm"])]
+    assert "layerzero.cpu" in names and "torch.ref" in names
+    assert not {one["name"] for one in found if not one["usable"]} & set(names)
+    assert "layerzero.cpu" not in [one["name"] for one in serving(found, [])]
+    cpu = next(one for one in found if one["name"] == "layerzero.cpu")
+    assert (
+        serving([cpu | {"usable": False}], ["rms_norm"])
+        == []
+        == serving([cpu | {"operations": ["kv.gather"]}], ["rms_norm"])
+    )

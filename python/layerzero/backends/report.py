@@ -81,6 +81,15 @@ def _worker(name: str) -> dict[str, Any] | None:
     return state or {"mode": mode, "pid": None, "starts": 0, "last_end": None}
 
 
+def serving(found: list[dict[str, Any]], names: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns the backends of a report that can be used in this process at once and have kernels of a named operation:
+    each was compared with the process's CUDA, driver and devices."""
+    from layerzero.contracts import contracts
+
+    wanted = {operation["id"] for name in names for operation in contracts()[name]["operations"]}
+    return [one for one in found if one["usable"] and wanted & set(one["operations"])]
+
+
 def gains() -> dict[str, dict[str, Any]]:
     """What measured records in force on this machine's CPU say of libraries whose kernels cannot be used here:
     {"calls": measured, "faster": of those, than all that can be used, "speedup": geometric mean of these} by library."""

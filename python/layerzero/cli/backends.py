@@ -1,19 +1,40 @@
 """layerzero backends."""
 
+from typing import Annotated
+
 import typer
 
 from layerzero import backends
-from layerzero.backends.report import report
+from layerzero.backends.report import report, serving
 from layerzero.cli._output import Json, NoImport, print_json
+from layerzero.contracts import contracts
+from layerzero.errors import known_name
 from layerzero.inspection.text import backends_text
 
 
-def command(no_import: NoImport = False, json: Json = False) -> None:
+def _names() -> list[str]:
+    return sorted(contracts())
+
+
+def command(
+    operation: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="only libraries that run here together and serve this one; may be repeated", autocompletion=_names
+        ),
+    ] = None,
+    no_import: NoImport = False,
+    json: Json = False,
+) -> None:
     """Lists libraries of kernels: whether installed, what each provides, what is missing and the command that fixes it.
 
     Exit code 1 if an installed backend cannot be used.
     """
+    for name in operation or ():
+        known_name("--operation", "an operation", name, _names(), "see `layerzero list`")
     found = report(imports=not no_import)
+    if operation:
+        found = serving(found, operation)
     problems = list(backends.problems())
     if json:
         print_json({"backends": found, "problems": problems})
