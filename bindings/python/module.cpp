@@ -141,6 +141,16 @@ PyObject* UsePrior(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "|s#s", &text, &size, &what)) return nullptr;
   return NoneOr(text ? Engine::Get().UsePrior({text, size_t(size)}, what) : Engine::Get().UsePriorOfMachine());
 }
+// perfdb(command, json) -> JSON; other threads run meanwhile, since it may wait for a disk.
+PyObject* Perfdb(PyObject*, PyObject* args) {
+  const char *command, *text;
+  Py_ssize_t size;
+  if (!PyArg_ParseTuple(args, "ss#", &command, &text, &size)) return nullptr;
+  PyThreadState* const saved = PyEval_SaveThread();
+  auto answer = Engine::Get().Perfdb(command, {text, size_t(size)});
+  PyEval_RestoreThread(saved);
+  return answer.ok() ? Text(*answer) : Raise(answer.status());
+}
 PyObject* DeviceId(PyObject*, PyObject* args) {
   const char* device;
   if (!PyArg_ParseTuple(args, "s", &device)) return nullptr;
@@ -230,6 +240,7 @@ PyMethodDef kMethods[] = {
     {"unregister", Unregister, METH_VARARGS, "unregister(adapter): the number of kernels it had."},
     {"load_plugin", LoadPlugin, METH_VARARGS, "load_plugin(library, descriptor)"},
     {"use_prior", UsePrior, METH_VARARGS, "use_prior(json, what): measured records that decide; (): the machine's."},
+    {"perfdb", Perfdb, METH_VARARGS, "perfdb(command, json): a command of the performance database."},
     {"device_id", DeviceId, METH_VARARGS, "device_id(name): the device as measured records name it."},
     {"measured_calls", MeasuredCalls, METH_NOARGS, "The measured calls in force as JSON."},
     {"records", Records, METH_VARARGS, "records(json, what): the same measured records, checked."},

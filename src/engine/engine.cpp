@@ -83,6 +83,7 @@ Engine::Engine() {
   // thread (base/thread_pool.h).
   pthread_atfork(nullptr, nullptr, [] {
     Get().selector_.health().AfterFork();
+    Get().AfterFork();
     Get().Invalidate();
   });
 }

@@ -23,7 +23,9 @@
 
 #include "base/export.h"
 #include "base/ticker.h"
+#include "engine/measured.h"
 #include "perfdb/prior.h"
+#include "perfdb/writer.h"
 #include "pipeline/dispatch_observer.h"
 #include "pipeline/selector.h"
 
@@ -128,11 +130,14 @@ class LZ_OWN Engine {
   void Shadow(int delta);
   bool is_shadowed() const { return shadowed_.load(std::memory_order_relaxed); }
 
-  // ---- measured times (perfdb/prior.h). At the first selection for a device: those of `prior.records.json` in the
-  // policy's cache_dir, then those that the library carries.
+  // ---- measured times (perfdb/prior.h). At the first selection for a device: those of the performance database, those
+  // of `prior.records.json` in the policy's cache_dir, then those that the library carries.
   Status UsePrior(std::string_view records, std::string_view what);  // these alone from here on
   Status UsePriorOfMachine();                                        // those of the first selections, read again
   std::string DeviceId(std::string_view device);                     // as records name it; empty: no such device
+  // The performance database (engine/perfdb.cpp): one command of `layerzero perfdb` and its arguments, both ways JSON.
+  // May wait for locks of other processes.
+  Result<std::string> Perfdb(std::string_view command, std::string_view arguments);
   std::string MeasuredCalls() const;  // JSON: [{"operation", "us": {kernel id: median}}] of the records in force
 
   // ---- inspection, all JSON; bound requests are not needed for lists
@@ -167,6 +172,11 @@ class LZ_OWN Engine {
   using Priors = std::map<int32_t, std::shared_ptr<const perfdb::Prior>>;  // by index of the device
   RecordGroups RecordsFor(const Device& device, Status* problem) const;
   void ReadPrior(int32_t device);  // at the first selection for it
+  MeasuredRecords::Paths RecordPaths() const;
+  std::string PerfdbState() const;
+  Result<std::string> Queue(const std::string& document, const std::string& path);
+  std::vector<perfdb::Record> RecordsOfDatabase(const Device& device) const;
+  void AfterFork();
   std::shared_ptr<const perfdb::Prior> MakePrior(const Device& device, const Priors& known, Status* problem) const;
   Status PutInForce(Priors priors);
   Status ReadPriorsAgain();  // of the devices that have been selected for, and of the CPU; under prior_change_mutex_
@@ -191,9 +201,11 @@ class LZ_OWN Engine {
   std::mutex policy_mutex_;
   std::atomic<const HostRuntime*> host_{nullptr};
   std::atomic<bool> host_began_{false};
-  std::array<std::atomic<bool>, 256> prior_read_ = {};  // by device, as Context has them
-  std::mutex prior_change_mutex_;                       // one change at a time; taken before prior_mutex_
-  std::optional<RecordGroups> given_records_;           // nullopt: the machine's
+  std::array<std::atomic<bool>, 256> prior_read_ = {};          // by device, as Context has them
+  std::mutex prior_change_mutex_;                               // one change at a time; taken before prior_mutex_
+  std::optional<RecordGroups> given_records_;                   // nullopt: the machine's
+  std::atomic<MeasuredRecords*> machine_{new MeasuredRecords};  // replaced in a forked child, never deleted
+  std::atomic<perfdb::Writer*> writer_{nullptr};                // likewise; made by the first record
   mutable std::mutex prior_mutex_;
   Priors priors_;
   std::string prior_problem_;  // problem with the machine's files

@@ -435,7 +435,9 @@ std::string Engine::Stats() const {
   for (const ReferenceUse& use : selector_.reference_uses().Read()) references.push_back(ReferenceUseJson(use));
   const size_t measured = NumRecordsInForce();
   const KernelCounters& counters = *KernelCounters::OfProcess();
+  const std::string of_machine = machine_.load()->found()->problem;
   std::lock_guard lock(prior_mutex_);
+  const std::string& problem = prior_problem_.empty() ? of_machine : prior_problem_;
   return Dump(
       {{"cache",
         {{"entries", s.entries}, {"inserted", s.inserted}, {"evicted", s.evicted}, {"invalidated", s.invalidated}}},
@@ -448,7 +450,7 @@ std::string Engine::Stats() const {
        {"runs", RunsJson(counters)},
        {"runs_not_counted", counters.not_counted()},
        {"measured_records", measured},
-       {"measured_records_problem", prior_problem_.empty() ? Json(nullptr) : Json(prior_problem_)}});
+       {"measured_records_problem", problem.empty() ? Json(nullptr) : Json(problem)}});
 }
 
 std::string Engine::DescriptorFacts() {

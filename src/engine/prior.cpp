@@ -1,15 +1,15 @@
-// Measured times in force, by device: from the machine's own file, from those that the library contains, or as given.
+// Measured times in force, by device: those of the machine's owner, those that the library contains, or as given.
 #include "perfdb/prior.h"
 
 #include <array>
 #include <cstdlib>
-#include <fstream>
+#include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "engine/engine.h"
 #include "perfdb/device_id.h"
+#include "perfdb/runs.h"
 #include "pipeline/request_facts.h"
 
 namespace lz {
@@ -95,17 +95,43 @@ std::string Engine::MeasuredCalls() const {
   return list.dump();
 }
 
+MeasuredRecords::Paths Engine::RecordPaths() const {
+  const auto policy = selector_.policies().policy(0);
+  if (!policy.ok() || (*policy)->cache_dir.empty()) return {};
+  const Policy& p = **policy;
+  return {.database = p.perfdb_path.empty() ? p.cache_dir + "/perfdb.sqlite" : p.perfdb_path,
+          .file = p.cache_dir + "/prior.records.json"};
+}
+
+// The rows of one run for each operation, of devices that this one is like.
+std::vector<perfdb::Record> Engine::RecordsOfDatabase(const Device& device) const {
+  const std::string id = perfdb::DeviceId(device);
+  const int64_t sm = device.fact(DeviceField::kSm);
+  std::vector<perfdb::Record> records;
+  for (const perfdb::Record& r : machine_.load()->found()->database) {
+    const bool similar =
+        sm ? perfdb::IsSameGeneration(r.sm_version, sm) : perfdb::DeviceType(r.device_id) == perfdb::DeviceType(id);
+    if (r.device_id == id || similar) records.push_back(r);
+  }
+  perfdb::Here here = {.now = std::time(nullptr)};
+  here.is_loaded = [this](const perfdb::Record& r) {
+    const KernelEntry* const kernel = selector_.registry().FindKernel(r.operation, r.kernel_id);
+    if (!kernel || kernel->availability.version.empty()) return true;
+    return perfdb::IsSameVersion(perfdb::LibraryVersionOf(r), kernel->availability.version);
+  };
+  if (!device.uuid.empty()) here.uuids.push_back(device.uuid);
+  if (const int64_t driver = device.fact(DeviceField::kDriverVersion); sm && driver > 0) {
+    here.driver = std::to_string(driver / 1000) + "." + std::to_string(driver % 1000);
+  }
+  return perfdb::InForce(std::move(records), here);
+}
+
 Engine::RecordGroups Engine::RecordsFor(const Device& device, Status* problem) const {
   RecordGroups groups;
   if (!HasPriors(device)) return groups;
   if (given_records_) return *given_records_;
-  const auto policy = selector_.policies().policy(0);
-  const std::string path = policy.ok() ? (*policy)->cache_dir + "/prior.records.json" : "";
-  if (std::ifstream file(path); file) {
-    std::stringstream text;
-    text << file.rdbuf();
-    *problem = Add(text.str(), path, &groups);
-  }
+  groups.push_back(RecordsOfDatabase(device));
+  groups.push_back(machine_.load()->found()->file);
   for (const int nearness : {2, 1}) {
     for (const Embedded& file : kCarried) {
       if (!problem->ok() || Nearness(file, device) != nearness) continue;
@@ -113,6 +139,14 @@ Engine::RecordGroups Engine::RecordsFor(const Device& device, Status* problem) c
     }
   }
   return groups;
+}
+
+// A child of a process that was reading has no thread that reads on; records in the queue are the parent's.
+void Engine::AfterFork() {
+  writer_.store(nullptr);
+  if (!machine_.load()->IsReading()) return;
+  machine_.store(new MeasuredRecords);
+  for (auto& read : prior_read_) read.store(false);
 }
 
 // Devices of one type share a prior.
@@ -142,6 +176,18 @@ Status Engine::PutInForce(Priors priors) {
 }
 
 void Engine::ReadPrior(int32_t device) {
+  bool is_given;
+  {
+    std::lock_guard change(prior_change_mutex_);
+    is_given = given_records_.has_value();
+  }
+  if (!is_given) {  // no lock is held while it waits
+    machine_.load()->Begin(RecordPaths(), [] {
+      Engine& engine = Get();
+      std::lock_guard change(engine.prior_change_mutex_);
+      if (!engine.given_records_) (void)engine.ReadPriorsAgain();
+    });
+  }
   std::lock_guard change(prior_change_mutex_);
   if (prior_read_[size_t(device)].load(std::memory_order_relaxed)) return;
   Status problem;
@@ -169,6 +215,7 @@ Status Engine::UsePrior(std::string_view records, std::string_view what) {
 Status Engine::UsePriorOfMachine() {
   std::lock_guard change(prior_change_mutex_);
   given_records_.reset();
+  machine_.load()->ReadNow(RecordPaths());
   return ReadPriorsAgain();
 }
 

@@ -6,12 +6,14 @@
 #include <set>
 
 #include "perfdb/device_id.h"
+#include "perfdb/key.h"
 
 namespace lz::perfdb {
 namespace {
 
-constexpr double kSimilarDevice = 0.5;  // confidence: other cores of a CPU, another GPU of the same generation
-constexpr double kNear = 2, kFar = 4;   // sums of |log2| over the axes
+constexpr double kSimilarDevice = 0.5;       // confidence: other cores of a CPU, another GPU of the same generation
+constexpr double kSimilarEnvironment = 0.5;  // the device was hot, throttled or at work for others
+constexpr double kNear = 2, kFar = 4;        // sums of |log2| over the axes
 constexpr double kLeastNoise = 0.03;
 constexpr double kNoiseOfDistance = 0.05;  // per doubling between a call and its neighbor
 constexpr double kCloseValues = 1.25;      // measured values within this factor share a cell
@@ -61,13 +63,12 @@ std::string_view PrebuiltOf(std::string_view version) {
   return at == version.npos ? std::string_view() : version.substr(at + kMark.size());
 }
 
-// Torch's kernels have the version of the torch that measured, which older records have only in its own column.
+}  // namespace
+
 std::string LibraryVersionOf(const Record& r) {
   if (r.backend_version) return *r.backend_version;
   return r.backend == "torch" ? r.torch_version.value_or("") : "";
 }
-
-}  // namespace
 
 bool IsSameVersion(std::string_view a, std::string_view b) {
   return ReleaseOf(a) == ReleaseOf(b) && PrebuiltOf(a) == PrebuiltOf(b);
@@ -83,7 +84,7 @@ Prior::Prior(const Registry& registry, std::span<const std::vector<Record>> grou
       const bool usable = r.valid && (has_graphs_ || r.execution == "eager") && r.protocol == kProtocol &&
                           !r.is_causal && !r.quant_format;
       if (!usable || !is_of(r) || taken.contains(r.operation)) continue;
-      Take(registry, r, confidence);
+      Take(registry, r, IsUnusualEnvironment(r) ? confidence * kSimilarEnvironment : confidence);
       here.insert(r.operation);
     }
     taken.merge(here);

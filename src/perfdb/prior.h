@@ -47,6 +47,10 @@ struct PriorTime {
 // build ("2.13.0+cpu", "2.13.1"), not in "+prebuilt.<hash>". What is no release ("2.14.0.dev1") equals only itself.
 bool IsSameVersion(std::string_view a, std::string_view b);
 
+// The version of the library of a record's kernel; empty: it has none. Torch's kernels have the version of the torch
+// that measured, which older records have only in its own column.
+std::string LibraryVersionOf(const Record& record);
+
 class Prior {
  public:
   static constexpr int64_t kReach = 4;                 // times the outermost measured value of an axis

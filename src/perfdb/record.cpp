@@ -1,13 +1,12 @@
-// Reads and writes measured records as JSON. One list of columns serves reader, writer and identity.
+// Reads and writes measured records as JSON.
 #include "perfdb/record.h"
 
-#include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
 
 #include "base/json_reader.h"
-#include "core/dtype.h"
+#include "perfdb/columns.h"
+#include "perfdb/key.h"
 
 namespace lz::perfdb {
 namespace {
@@ -15,109 +14,8 @@ namespace {
 using nlohmann::json;
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr size_t kMaxText = 256, kMaxNames = 32;
-constexpr int64_t kMaxNumber = int64_t{1} << 53;  // every JSON reader keeps such integers exactly
-
 Status Bad(const std::string& field, std::string wanted, std::string got) {
   return {StatusCode::kConfig, {field, std::move(wanted), std::move(got), "see schemas/records.schema.json"}};
-}
-
-// Limits of a column besides its C++ type.
-struct Limits {
-  bool identity = false;
-  bool optional = false;          // the key may be missing
-  std::string_view choices = {};  // "warm|cold"
-  bool (*fits)(const std::string&) = nullptr;
-  std::string_view form = {};  // the form that fits() checks
-  double least = 0;
-};
-
-bool IsDType(const std::string& s) { return DTypeFromName(s) != DType::kUnknown && Info(DTypeFromName(s)).name == s; }
-bool IsHash(const std::string& s) {
-  return s.size() == 64 &&
-         std::ranges::all_of(s, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
-}
-bool IsTime(const std::string& s) {
-  constexpr std::string_view kForm = "0000-00-00T00:00:00Z";
-  if (s.size() != kForm.size()) return false;
-  for (size_t i = 0; i < s.size(); ++i) {
-    if (kForm[i] == '0' ? s[i] < '0' || s[i] > '9' : s[i] != kForm[i]) return false;
-  }
-  const auto part = [&](size_t at) { return (s[at] - '0') * 10 + s[at + 1] - '0'; };
-  return part(5) >= 1 && part(5) <= 12 && part(8) >= 1 && part(8) <= 31 && part(11) < 24 && part(14) < 60 &&
-         part(17) <= 60;
-}
-
-constexpr Limits kKey = {.identity = true};
-constexpr Limits kKnown = {.optional = true};
-constexpr Limits kIdentityKnown = {.identity = true, .optional = true};
-constexpr Limits Choice(std::string_view choices, bool optional) { return {.optional = optional, .choices = choices}; }
-
-// Calls column(name, member, limits) for every column, in the order of the file.
-template <class Row, class Column>
-void Columns(Row& r, Column&& column) {
-  column("kernel_id", r.kernel_id, kKey);
-  column("operation", r.operation, kKey);
-  column("device_id", r.device_id, kKey);
-  column("sm_version", r.sm_version, kKey);
-  column("dtype", r.dtype, Limits{.identity = true, .fits = &IsDType, .form = "a dtype's name"});
-  column("head_dim", r.head_dim, kKey);
-  column("seq_bucket", r.seq_bucket, kKey);
-  column("batch_bucket", r.batch_bucket, kKey);
-  column("num_heads", r.num_heads, kIdentityKnown);
-  column("num_kv_heads", r.num_kv_heads, kIdentityKnown);
-  column("is_causal", r.is_causal, kIdentityKnown);
-  column("quant_format", r.quant_format, kIdentityKnown);
-  column("quant_dtype", r.quant_dtype, kIdentityKnown);
-  column("quant_scale_granularity", r.quant_scale_granularity, kIdentityKnown);
-  column("quant_zero_point", r.quant_zero_point, kIdentityKnown);
-  column("axes", r.axes, kIdentityKnown);
-  column("options", r.options, kIdentityKnown);
-  column("cache_state", r.cache_state, Limits{.identity = true, .choices = "warm|cold"});
-  column("execution", r.execution, Limits{.identity = true, .choices = "eager|graph"});
-
-  column("median_us", r.median_us, Limits{.least = std::numeric_limits<double>::min()});
-  column("p95_us", r.p95_us, Limits{.least = std::numeric_limits<double>::min()});
-  column("samples", r.samples, Limits{.least = 1});
-  column("variance_us", r.variance_us, kKnown);
-  column("warmup_ms", r.warmup_ms, kKnown);
-
-  column("protocol", r.protocol, Limits{.least = 1});
-  column("warmup_runs", r.warmup_runs, Limits{});
-  column("timer", r.timer, Choice("wall|cuda_event", false));
-  column("interleaved", r.interleaved, Limits{});
-  column("temperature", r.temperature, Choice("cold|warm|hot", true));
-  column("memory_pressure", r.memory_pressure, Choice("low|medium|high", true));
-  column("power_state", r.power_state, Choice("boost|nominal|throttled", true));
-  column("concurrent_work", r.concurrent_work, kKnown);
-
-  column("max_error", r.max_error, kKnown);
-  column("mean_error", r.mean_error, kKnown);
-  column("error_bound", r.error_bound, kKnown);
-
-  column("kernel_version", r.kernel_version, Limits{});
-  column("layerzero_version", r.layerzero_version, Limits{});
-  column("build_id", r.build_id, Limits{});
-  column("backend", r.backend, Limits{});
-  column("backend_version", r.backend_version, kKnown);
-  column("capabilities_hash", r.capabilities_hash,
-         Limits{.optional = true, .fits = &IsHash, .form = "64 lower-case hexadecimal digits"});
-  column("device_uuid", r.device_uuid, kKnown);
-  column("driver_version", r.driver_version, kKnown);
-  column("cuda_version", r.cuda_version, kKnown);
-  column("torch_version", r.torch_version, kKnown);
-  column("measured_at", r.measured_at, Limits{.fits = &IsTime, .form = "a UTC time like 2026-01-31T12:00:00Z"});
-  column("valid", r.valid, kKnown);
-}
-
-bool IsChoice(std::string_view choices, std::string_view value) {
-  for (bool more = true; more;) {
-    const size_t bar = choices.find('|');
-    if (choices.substr(0, bar) == value) return true;
-    more = bar != choices.npos;
-    if (more) choices.remove_prefix(bar + 1);
-  }
-  return false;
 }
 
 Status Read(const std::string& field, const json& value, const Limits& limits, std::string* out) {
@@ -207,14 +105,6 @@ Result<Record> ReadRecord(const std::string& field, const json& document) {
   return record;
 }
 
-std::string IdentityOf(const Record& record) {
-  OrderedJson identity;
-  Columns(record, [&](std::string_view name, const auto& member, const Limits& limits) {
-    if (limits.identity) identity[std::string(name)] = ToJson(member);
-  });
-  return identity.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
-}
-
 }  // namespace
 
 Result<std::vector<Record>> ReadRecords(std::string_view text, std::string_view what) {
@@ -236,9 +126,8 @@ Result<std::vector<Record>> ReadRecords(std::string_view text, std::string_view 
     const std::string field = file + ": records[" + std::to_string(i) + "]";
     auto record = ReadRecord(field, rows[i]);
     if (!record.ok()) return record.TakeStatus();
-    const auto [first, is_new] = seen.emplace(IdentityOf(*record), i);
-    if (!is_new)
-      return Bad(field, "one record of an identity", "that of records[" + std::to_string(first->second) + "]");
+    const auto [first, is_new] = seen.emplace(KeyOf(*record), i);
+    if (!is_new) return Bad(field, "one record of a key", "that of records[" + std::to_string(first->second) + "]");
     records.push_back(std::move(*record));
   }
   return records;

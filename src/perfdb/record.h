@@ -43,8 +43,9 @@ struct Record {
   // Measurement.
   double median_us = 0, p95_us = 0;
   int64_t samples = 0;
-  std::optional<double> variance_us;  // in us^2
-  std::optional<double> warmup_ms;    // first run: warm-up or compilation
+  std::optional<double> variance_us;      // in us^2
+  std::optional<double> low_us, high_us;  // 95 % interval of the median
+  std::optional<double> warmup_ms;        // first run: warm-up or compilation
 
   // Protocol and environment.
   int64_t protocol = kProtocol;
@@ -69,7 +70,7 @@ struct Record {
 };
 
 // `what` names the file in messages: "<what>: records[3].median_us". Unknown keys, values out of range and two records
-// of one identity are errors; at most 16 MiB.
+// of one key (key.h) are errors; at most 16 MiB.
 LZ_RECORDS_API Result<std::vector<Record>> ReadRecords(std::string_view text, std::string_view what);
 // One line per record, keys in the order of the struct, null for unknown values: equal records have equal bytes.
 LZ_RECORDS_API std::string WriteRecords(std::span<const Record> records);

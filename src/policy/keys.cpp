@@ -85,6 +85,8 @@ constexpr auto kKeys = std::to_array<PolicyKey>({
     Of(KeyType::kNames, "quant.formats", "[]", "the only quantized formats that calls may use; empty: all"),
 
     Bool("perfdb.enabled", "true", "measured times decide; false: only priorities"),
+    Of(KeyType::kOptionalPath, "perfdb.path", "\"\"", "file of measured times; empty: perfdb.sqlite in cache_dir",
+       kProcessWide),
 
     Int("health.failures", "3", 1, 1000, "failures in a row after which a kernel is not selected for a while",
         kProcessWide),
@@ -153,7 +155,6 @@ constexpr auto kRoadmap = std::to_array<Text>({
     "graph_strict_mode",
     "auto_tune_on_warmup",
     "pipelines",
-    "perfdb.path",
     "perfdb.auto_tune",
     "perfdb.tune_samples",
     "perfdb.sample_rate",

@@ -181,6 +181,7 @@ class Merger {
     set("cache.enable_deduplication", policy.cache_deduplication);
     set("cache.entry_ttl_seconds", policy.cache_ttl_seconds);
     set("perfdb.enabled", policy.perfdb_enabled);
+    set("perfdb.path", policy.perfdb_path);
     set("metrics.enabled", policy.metrics_enabled);
     set("metrics.listen", policy.metrics_listen);
     set("metrics.file", policy.metrics_file);

@@ -64,6 +64,7 @@ struct Policy {
   bool cache_deduplication = true;
   double cache_ttl_seconds = 0;
   bool perfdb_enabled = true;
+  std::string perfdb_path;  // file; empty: perfdb.sqlite in cache_dir
   bool metrics_enabled = false;
   std::string metrics_listen, metrics_file;  // empty: none
   double metrics_interval_s = 15;

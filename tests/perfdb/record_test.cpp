@@ -60,8 +60,8 @@ TEST(Records, HostileTextsAreBounded) {
   EXPECT_EQ(WriteRecords({}), "{\"schema_version\": \"1.0\", \"records\": []}\n");
 }
 
-// The same kernel, device and sizes under another condition is another record.
-TEST(Records, IdentityIsWhatWasMeasured) {
+// The same kernel, device and sizes under another condition, or in another run, is another record.
+TEST(Records, TheKeyIsWhatWasMeasuredAndHow) {
   auto records = ReadRecords(File("valid.json"), "valid.json");
   ASSERT_TRUE(records.ok());
   const auto with = [&](auto change) {
@@ -70,7 +70,9 @@ TEST(Records, IdentityIsWhatWasMeasured) {
     return ReadRecords(WriteRecords(two), "two").ok();
   };
   EXPECT_FALSE(with([](Record& r) { r.median_us = r.p95_us = 1e6; }));
-  EXPECT_FALSE(with([](Record& r) { r.driver_version = "1"; }));
+  EXPECT_FALSE(with([](Record& r) { r.build_id = "another"; }));
+  EXPECT_TRUE(with([](Record& r) { r.driver_version = "1"; }));  // another run
+  EXPECT_TRUE(with([](Record& r) { r.backend_version = "1"; }));
   EXPECT_TRUE(with([](Record& r) { r.cache_state = "cold"; }));
   EXPECT_TRUE(with([](Record& r) { r.execution = "graph"; }));
   EXPECT_TRUE(with([](Record& r) { r.axes["hidden"] = 577; }));

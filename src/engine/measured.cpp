@@ -1,0 +1,83 @@
+#include "engine/measured.h"
+
+#include <chrono>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "perfdb/database.h"
+#include "perfdb/writer.h"
+
+namespace lz {
+namespace {
+
+MeasuredRecords::Found Read(const MeasuredRecords::Paths& paths) {
+  MeasuredRecords::Found found;
+  std::string why;
+  if (!paths.database.empty() && !perfdb::Database::Library(&why).empty()) {
+    auto contents = perfdb::Database(paths.database).Read();
+    if (contents.ok()) {
+      found.database = std::move(contents->records);
+      found.journal = std::move(contents->journal);
+      found.bytes = contents->bytes;
+    } else {
+      found.problem = contents.status().Text();
+    }
+  }
+  if (std::ifstream file(paths.file); !paths.file.empty() && file) {
+    std::stringstream text;
+    text << file.rdbuf();
+    auto records = perfdb::ReadRecords(text.str(), paths.file);
+    if (records.ok()) {
+      found.file = std::move(*records);
+    } else if (found.problem.empty()) {
+      found.problem = records.status().Text();
+    }
+  }
+  return found;
+}
+
+}  // namespace
+
+void MeasuredRecords::Begin(Paths paths, void (*late)()) {
+  std::unique_lock lock(mutex_);
+  if (!std::exchange(begun_, true)) {
+    paths_ = std::move(paths);
+    late_ = late;
+    reading_.store(true, std::memory_order_release);
+    perfdb::StartThread(
+        [](void* self) {
+          auto& records = *static_cast<MeasuredRecords*>(self);
+          records.Keep(Read(records.paths_));
+        },
+        this);
+  }
+  waited_ = !done_.wait_for(lock, std::chrono::milliseconds(kPatienceMs), [this] { return finished_; }) || waited_;
+}
+
+void MeasuredRecords::Keep(Found found) {
+  bool late;
+  {
+    std::lock_guard lock(mutex_);
+    found_ = std::make_shared<const Found>(std::move(found));
+    finished_ = true;
+    late = waited_;
+  }
+  reading_.store(false, std::memory_order_release);
+  done_.notify_all();
+  if (late) late_();
+}
+
+void MeasuredRecords::ReadNow(const Paths& paths) {
+  Found found = Read(paths);
+  std::lock_guard lock(mutex_);
+  found_ = std::make_shared<const Found>(std::move(found));
+  begun_ = finished_ = true;
+}
+
+std::shared_ptr<const MeasuredRecords::Found> MeasuredRecords::found() const {
+  std::lock_guard lock(mutex_);
+  return found_;
+}
+
+}  // namespace lz
