@@ -22,12 +22,14 @@ libhwy-dev        inc hwy/highway.h
 libyaml-cpp-dev   inc yaml-cpp/yaml.h
 nlohmann-json3-dev inc nlohmann/json.hpp
 libsodium-dev     inc sodium.h
+libsqlite3-0      lib libsqlite3.so.0
 libgtest-dev      inc gtest/gtest.h
 libgmock-dev      inc gmock/gmock.h
 libbenchmark-dev  inc benchmark/benchmark.h
 '
 # Some tests skip without these: they are installed if that needs no confirmation.
 test_packages='
+libsqlite3-dev    inc sqlite3.h
 libopenblas0-pthread lib libopenblas.so.0
 libxsmm-dev       inc libxsmm.h
 '

@@ -1,7 +1,7 @@
 """Converts a machine's measured records to the prior that the library ships for its kind:
 devices/priors/<machine>.json, or devices/priors/<GPU>.json.
 
-  layerzero bench ops --write-prior && scripts/ship_prior.py ~/.cache/layerzero/prior.records.json
+  layerzero bench ops --records cpu.json && scripts/ship_prior.py cpu.json
   layerzero bench ops --device cuda --records gpu.json && scripts/ship_prior.py gpu.json
 Keeps operations whose best kernel depends on the sizes (of a GPU all), and of these the calls that the nearest kept call
 mispredicts.

@@ -1,12 +1,20 @@
-"""Files of measured records (schemas/records.schema.json): read, checked and written by the engine."""
+"""Measured records (schemas/records.schema.json) in files and in the performance database: read, checked and written by
+the engine.
 
+The database is one SQLite file that processes and, by `merge`, machines share: `layerzero perfdb --help`. Its functions wait
+for other processes' locks; `queue` alone may be called where operations are served.
+"""
+
+import atexit
 import json
 from collections.abc import Sequence
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from layerzero import _layerzero
+
+_at_exit = False  # the queue is flushed when the process ends
 
 
 def read(path: str | PathLike[str]) -> list[dict[str, Any]]:
@@ -17,5 +25,69 @@ def read(path: str | PathLike[str]) -> list[dict[str, Any]]:
 
 def write(path: str | PathLike[str], records: Sequence[dict[str, Any]]) -> None:
     """Checks and writes records, one per line; equal records produce equal bytes."""
-    document = json.dumps({"schema_version": "1.0", "records": list(records)})
-    Path(path).write_text(_layerzero.records(document, str(path)), encoding="utf-8")
+    Path(path).write_text(_layerzero.records(_document(records), str(path)), encoding="utf-8")
+
+
+def database_state() -> dict[str, Any]:
+    """Returns what this process knows of the database without reading it again: its path, SQLite's version and journal, rows,
+    problem, and the counts of the queue."""
+    return _ask("state")
+
+
+def read_database(path: str | PathLike[str] | None = None) -> list[dict[str, Any]]:
+    """Returns all rows of a database, by default this machine's; none if there is no file. ConfigError: it is damaged, locked,
+    of a newer format or no database; NotInstalledError: there is no SQLite."""
+    return json.loads(_layerzero.perfdb("read", _arguments(path)))["records"]
+
+
+def write_database(
+    records: Sequence[dict[str, Any]], path: str | PathLike[str] | None = None, how: str = "replace"
+) -> dict[str, int]:
+    """Writes records in one transaction and returns how many were added, replaced, unchanged and removed.
+
+    `how`: "replace" rows of the same key, "newer" if they were measured later, or "replace_run", which also removes rows of
+    the same operation, device and run that are not among the records.
+    """
+    return json.loads(_layerzero.perfdb("write", _arguments(path, how=how, document=_document(records))))
+
+
+def merge_database(source: str | PathLike[str], path: str | PathLike[str] | None = None) -> dict[str, int]:
+    """Adds the rows of another database; of equal keys the later measurement stays. Returns the counts."""
+    return json.loads(_layerzero.perfdb("write", _arguments(path, how="newer", **{"from": fspath(source)})))
+
+
+def vacuum_database(path: str | PathLike[str] | None = None) -> dict[str, Any]:
+    """Removes rows that are of no use any more and frees their space; makes a new file of the rows that can be read if the
+    old one is damaged, which is kept under another name. Returns what was done."""
+    return json.loads(_layerzero.perfdb("vacuum", _arguments(path)))
+
+
+def queue(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Hands records to the thread that writes them into this machine's database, and returns the counts of the queue.
+
+    Never waits for the disk: of more than 1,024 waiting records the oldest are dropped and counted. With `perfdb.enabled:
+    false` in the policy nothing is kept. The queue is written out when the process ends.
+    """
+    global _at_exit
+    counts = _ask("queue", document=_document(records))
+    if not _at_exit:
+        _at_exit = True
+        atexit.register(flush, 5)
+    return counts
+
+
+def flush(seconds: float = 30) -> dict[str, Any]:
+    """Waits until the records that were queued are written, at most so long; returns the counts of the queue."""
+    return _ask("flush", seconds=float(seconds))
+
+
+def _document(records: Sequence[dict[str, Any]]) -> str:
+    return json.dumps({"schema_version": "1.0", "records": list(records)})
+
+
+def _arguments(path: str | PathLike[str] | None, **others: Any) -> str:
+    return json.dumps({"path": fspath(path) if path is not None else "", **others})
+
+
+def _ask(command: str, **arguments: Any) -> dict[str, Any]:
+    return json.loads(_layerzero.perfdb(command, json.dumps(arguments)))

@@ -9,8 +9,8 @@
 // * One writer at a time: a POSIX lock on <path>.lock, which the kernel frees when its process dies, comes before
 //   SQLite's own lock. Writers therefore never meet SQLITE_BUSY among themselves.
 // * Journal: WAL where SQLite is free of the WAL-reset fault and the file is on a local disk, else a rollback journal.
-// * Every row has a checksum, and the table has that of all rows with their number: what was changed behind SQLite is
-//   found, even a row that is gone. A damaged database is not used and not written until Vacuum() mends it.
+// * Every row has a checksum, and the table has that of all rows with their number: a change that SQLite did not make
+//   is found, even a row that is gone. A damaged database is not used and not written until Vacuum() mends it.
 // * Rows are hints: selection looks kernels up by id and checks every constraint of them again.
 //
 // These functions block: only threads that serve no operation call them (writer.h, engine/measured.h).
@@ -58,7 +58,7 @@ class Database {
 
   Result<Contents> Read() const;
   Result<Counts> Write(std::span<const Record> records, How how) const;
-  // Removes expired nightly rows and those marked as not valid, and gives free pages back. A damaged file is renamed,
+  // Removes expired nightly rows and those marked as not valid, and frees disk space. A damaged file is renamed,
   // and a new one gets the rows that can be read.
   Result<Cleaned> Vacuum(std::time_t now) const;
 

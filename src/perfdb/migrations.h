@@ -3,12 +3,12 @@
 #pragma once
 
 #include <array>
-#include <vector>
+#include <span>
 
 namespace lz::perfdb {
 
-inline const std::vector<std::vector<const char*>> kMigrations = {
-    {R"(CREATE TABLE records(
+inline constexpr auto kFormat1 = std::to_array<const char*>({
+    R"(CREATE TABLE records(
   key BLOB NOT NULL PRIMARY KEY,
   kernel_id TEXT NOT NULL, operation TEXT NOT NULL, device_id TEXT NOT NULL, sm_version INTEGER NOT NULL,
   dtype TEXT NOT NULL, head_dim INTEGER NOT NULL, seq_bucket INTEGER NOT NULL, batch_bucket INTEGER NOT NULL,
@@ -24,10 +24,14 @@ inline const std::vector<std::vector<const char*>> kMigrations = {
   torch_version TEXT, measured_at TEXT NOT NULL, valid INTEGER NOT NULL,
   checksum BLOB NOT NULL
 ) WITHOUT ROWID)",
-     // The number of rows and the exclusive or of their checksums: rows that vanish are missed.
-     "CREATE TABLE state(id INTEGER PRIMARY KEY CHECK(id = 1), rows INTEGER NOT NULL, digest BLOB NOT NULL)",
-     "INSERT INTO state VALUES(1, 0, zeroblob(16))"},
-    {"ALTER TABLE records ADD COLUMN low_us REAL", "ALTER TABLE records ADD COLUMN high_us REAL"},
-};
+    // The number of rows and the exclusive or of their checksums: rows that vanish are missed.
+    "CREATE TABLE state(id INTEGER PRIMARY KEY CHECK(id = 1), rows INTEGER NOT NULL, digest BLOB NOT NULL)",
+    "INSERT INTO state VALUES(1, 0, zeroblob(16))",
+});
+inline constexpr auto kFormat2 = std::to_array<const char*>({
+    "ALTER TABLE records ADD COLUMN low_us REAL",
+    "ALTER TABLE records ADD COLUMN high_us REAL",
+});
+inline constexpr std::array<std::span<const char* const>, 2> kMigrations = {kFormat1, kFormat2};
 
 }  // namespace lz::perfdb

@@ -20,7 +20,8 @@ Loaded Load() {
   // process would undo each other's locks. It stays open.
   void* const library = dlopen("libsqlite3.so.0", RTLD_NOW | RTLD_LOCAL);
   if (!library) {
-    loaded.why = "libsqlite3.so.0 is not installed";
+    const char* const why = dlerror();
+    loaded.why = why ? why : "libsqlite3.so.0 does not load";
     return loaded;
   }
   const auto find = [&](const char* name, auto* to) {

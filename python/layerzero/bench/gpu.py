@@ -10,6 +10,7 @@ cache together. The host's part of a call is taken apart. Kernels that are far s
 import contextlib
 import functools
 import itertools
+import json
 import math
 import time
 import warnings
@@ -299,7 +300,19 @@ def device_columns(device: str = "cuda:0") -> dict[str, Any]:
     """Returns the columns of records that name the device."""
     major, minor = torch.cuda.get_device_capability(device)
     columns = {"device_id": _layerzero.device_id(device), "sm_version": major * 10 + minor}
-    return columns | {"cuda_version": torch.version.cuda}
+    return columns | {"cuda_version": torch.version.cuda, **_driver_and_uuid(device)}
+
+
+def _driver_and_uuid(device: str) -> dict[str, Any]:
+    """Returns the columns by which the database keeps the runs of two drivers, and of two GPUs of one kind, apart."""
+    found = next((d for d in json.loads(_layerzero.devices())["devices"] if d["name"] == device), None)
+    if found is None:
+        return {}
+    driver = found["facts"]["driver_version"]
+    return {
+        "driver_version": f"{driver // 1000}.{driver % 1000}" if driver else None,
+        "device_uuid": found.get("uuid") or None,
+    }
 
 
 def _in_turns(cases: list[Case]) -> list[Case]:

@@ -410,6 +410,19 @@ def run(
     }
 
 
+def keep(rows: list[dict[str, Any]]) -> Path:
+    """Writes records where selections on this machine read them: into the performance database, in place of those of the same
+    operations, device and run; on a machine without SQLite into a file. Returns the path."""
+    state = perf_records.database_state()
+    if state["sqlite"] is None:
+        path = Path(state["path"]).with_name("prior.records.json")
+        write_prior(rows, path)
+        return path
+    perf_records.write_database(rows, how="replace_run")
+    _layerzero.use_prior()
+    return Path(state["path"])
+
+
 def write_prior(rows: list[dict[str, Any]], path: Path) -> int:
     """Writes records to the file that selections on this machine read; returns their number. The file's records of other
     devices, and of operations that were not measured now, stay."""

@@ -58,10 +58,7 @@ class Ranking:
         return statistics.median(us for number, us in self.samples[kernel].items() if number % PARTS in wanted)
 
     def interval(self, kernel: str) -> tuple[float, float]:
-        """Returns a 95 % interval of the median, from the order of the samples."""
-        ordered = sorted(self.samples[kernel].values())
-        skipped = max(0, int((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
-        return ordered[skipped], ordered[-1 - skipped]
+        return interval(self.samples[kernel].values())
 
     def spread(self) -> float:
         """Returns the A/A spread: the median relative difference of the same kernel within a round."""
@@ -79,10 +76,17 @@ class Ranking:
         return ratio if ratio > 1 + max(LEAST, self.spread()) else 1.0
 
 
+def interval(us: Iterable[float]) -> tuple[float, float]:
+    """Returns a 95 % interval of the median, from the order of the samples."""
+    ordered = sorted(us)
+    skipped = max(0, int((len(ordered) - 1.96 * math.sqrt(len(ordered))) / 2))
+    return ordered[skipped], ordered[-1 - skipped]
+
+
 def record(about: dict[str, Any], kernel: Any, us: Sequence[float], **columns: Any) -> dict[str, Any]:
     """Returns one measured record (schemas/records.schema.json); `kernel`: its row of list_kernels()."""
     version, build = _layerzero.build_id()
-    axes = about["axes"]
+    axes, (low, high) = about["axes"], interval(us)
     return {
         "kernel_id": kernel.kernel_id,
         "operation": about["operation"],
@@ -100,6 +104,8 @@ def record(about: dict[str, Any], kernel: Any, us: Sequence[float], **columns: A
         "p95_us": sorted(us)[math.ceil(0.95 * (len(us) - 1))],
         "samples": len(us),
         "variance_us": statistics.variance(us) if len(us) > 1 else 0.0,
+        "low_us": low,
+        "high_us": high,
         "protocol": PROTOCOL,
         "warmup_runs": 1,
         "timer": "wall",

@@ -24,7 +24,7 @@ def command(
     records: Annotated[Path | None, typer.Option(help="write the records to this file too")] = None,
     json: Json = False,
 ) -> None:
-    """Measures every kernel of each call and the regret of the choice; --write-prior writes a measured prior.
+    """Measures every kernel of each call and the regret of the choice; --write-prior writes the performance database.
 
     On a GPU calls are timed one by one and in CUDA graphs, after a comparison with the reference in FP64.
     """
@@ -34,9 +34,8 @@ def command(
     on_gpu = device != "cpu"
     if on_gpu:
         device = cuda_device(device)
-    from layerzero.bench.operations import all_cases, cases_folder
+    from layerzero.bench.operations import all_cases, cases_folder, keep
     from layerzero.bench.operations import write_prior as write
-    from layerzero.models.disk_cache import cache_dir
 
     folder = cases or (cases_folder() / "cuda" if on_gpu else None)
     chosen = None if operations is None else [name.strip() for name in operations.split(",")]
@@ -50,8 +49,7 @@ def command(
     if records is not None:
         write(rows, records)
     if write_prior and "interrupted" not in report:
-        path = cache_dir() / "prior.records.json"
-        report["prior"] = {"path": str(path), "records": write(rows, path)}
+        report["prior"] = {"path": str(keep(rows)), "records": len(rows)}
     finish(report, json, _print_rankings if on_gpu else _print)
 
 

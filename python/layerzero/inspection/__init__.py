@@ -225,7 +225,8 @@ def doctor_report(imports: bool = True) -> DoctorReport:
     problem = counters.pop("measured_records_problem")
     for key in ("counting", "runs", "runs_not_counted"):  # lz.metrics() has them
         counters.pop(key)
-    problems += [problem] if problem else []
+    perfdb = json.loads(_layerzero.perfdb("state", "{}"))
+    problems += [text for text in (problem, perfdb["queue"]["problem"]) if text]
     health = json.loads(_layerzero.health())
     problems += [f"{reason['code']}: {reason['text']}; {reason['fix']}" for reason in health["reasons"]]
     problems += [health["problem"]] if health["problem"] else []
@@ -242,6 +243,7 @@ def doctor_report(imports: bool = True) -> DoctorReport:
             "packages": packages(),
             "policy": {"hash": policy["hash"], "changed": changed},
             "counters": counters,
+            "perfdb": perfdb,
             "health": {"status": health["status"], "reasons": health["reasons"]},
             "served_by_reference": served,
             "problems": problems,

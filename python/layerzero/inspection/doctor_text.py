@@ -48,7 +48,19 @@ def _lines_of_devices(report: Report) -> list[str]:
         lines += [f"    {fix}"] if (fix := _fix_of_device(report)) else []
     lines.append(f"threads: {threads['usable']} of this process, {_of_torch(report)} of torch")
     lines += [f"    {threads['advice']}"] if threads["advice"] else []
+    lines.append(_database(report["perfdb"]))
     return [*lines, f"simulated for --device: {', '.join(d['name'] for d in devices['simulated'])}"]
+
+
+def _database(perfdb: Report) -> str:
+    """Returns one line about the performance database."""
+    if perfdb["sqlite"] is None:
+        return (
+            f"no performance database: {perfdb['why_no_sqlite']} (apt-get install libsqlite3-0); measured records are kept in "
+            "prior.records.json"
+        )
+    rows = f"{perfdb['rows']} records" if perfdb["journal"] else "no records"
+    return f"performance database: {rows} in {perfdb['path']} (SQLite {perfdb['sqlite']})"
 
 
 def _of_torch(report: Report) -> Any:

@@ -1,0 +1,29 @@
+"""layerzero perfdb export."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from layerzero.cli._output import Json, print_json
+from layerzero.cli._perfdb import Database, Device, Operation, chosen
+
+
+def command(
+    file: Annotated[Path, typer.Argument(help="what to write: a database if it ends with .sqlite, else JSON")],
+    operation: Operation = None,
+    device: Device = None,
+    database: Database = None,
+    json: Json = False,
+) -> None:
+    """Writes the records of the performance database to a file that `import` and `merge` read; a file of that name is replaced."""
+    from layerzero import perf_records
+
+    records = chosen(perf_records.read_database(database), operation, device)
+    if file.suffix == ".sqlite":
+        file.unlink(missing_ok=True)
+        perf_records.write_database(records, file)
+    else:
+        perf_records.write(file, records)
+    report = {"file": str(file), "records": len(records)}
+    print_json(report) if json else print(f"{len(records)} records in {file}")
