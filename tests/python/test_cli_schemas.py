@@ -221,3 +221,20 @@ def test_a_schema_refuses_what_is_missing_and_what_is_new(answer, name):
     assert places(name, document | {"new": 1})
     for key, value in document.items():
         assert places(name, document | {key: "text" if isinstance(value, float) else 1.5}), key
+
+
+def test_perfdb(answer, tmp_path, monkeypatch):
+    valid = ROOT / "tests/perfdb/records/valid.json"
+    into = ["--database", str(tmp_path / "perfdb.sqlite")]
+    for command, *arguments in (
+        ("import", str(valid), *into),
+        ("merge", str(valid), *into),
+        ("show", *into),
+        ("show", "--operation", "rms_norm", *into),
+        ("export", str(tmp_path / "copy.sqlite"), *into),
+        ("diff", str(valid), str(tmp_path / "copy.sqlite")),
+        ("vacuum", *into),
+    ):
+        code, document = answer(f"perfdb_{command}", "perfdb", command, *arguments)
+        assert code == 0, document
+    assert document["invalid"] == 1 and document["kept"] == 1
