@@ -1,6 +1,6 @@
 // SQLite, the machine's own library, opened when the performance database is first used. Nothing links to it: a machine
-// without it has no database and works as before. A test compares the types of the functions with those of the library's
-// own header.
+// without it has no database and works as before. A test compares the types of the functions with those of the
+// library's own header.
 #pragma once
 
 #include <cstdint>
