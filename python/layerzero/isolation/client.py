@@ -100,6 +100,10 @@ class Worker:
 
     def _restart(self) -> None:
         """On the starter, without the lock: calls are refused meanwhile."""
+        with self.lock:
+            if self.connection is not None or self.closed:  # a proof has started one
+                self.starting = False
+                return
         settings = policy.isolation()
         end = time.monotonic() + settings.start_timeout_s
         connection = None

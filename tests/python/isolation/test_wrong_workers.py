@@ -285,3 +285,26 @@ def test_no_module_of_the_package_unpickles():
     for file in filter(lambda f: f.endswith(".py"), os.listdir(folder)):
         with open(os.path.join(folder, file)) as text:
             assert "import pickle" not in text.read()
+
+
+def test_a_proof_and_a_restart_at_once_start_one_worker(liar):
+    call, one = liar
+    with pytest.raises(lz.WorkerError):
+        call(X, "kind")
+    one.next_start = 0.0
+    started = []
+    real = process.start
+    process.start = lambda *given: started.append(real(*given)) or started[-1]  # the fixture puts it back
+    gate = threading.Event()
+    one._on_starter(gate.wait)
+    proof = threading.Thread(target=one.prove, args=(("lz_liar:lie",), ""))
+    proof.start()  # queued first
+    time.sleep(0.1)
+    with pytest.raises(lz.KernelRefusedError):
+        call(X, "noise")
+    gate.set()
+    proof.join()
+    done = threading.Event()
+    one._on_starter(done.set)
+    assert done.wait(20) and len(started) == 1
+    torch.testing.assert_close(call(X, "noise"), X * 2)
