@@ -91,19 +91,21 @@ def problem_of(folder: pathlib.Path, writers: int) -> tuple[str, int]:
 
 def cycle(folder: pathlib.Path, writers: int) -> None:
     children = []
-    for writer in range(writers):
-        child = os.fork()
-        if child == 0:
-            try:
-                write_pairs(writer, folder / "perfdb.sqlite", folder / f"noted.{writer}")
-            finally:
-                os._exit(1)
-        children.append(child)
-    time.sleep(random.uniform(0.02, 0.1))
-    for child in children:
-        os.kill(child, signal.SIGKILL)
-    for child in children:
-        os.waitpid(child, 0)
+    try:
+        for writer in range(writers):
+            child = os.fork()
+            if child == 0:
+                try:
+                    write_pairs(writer, folder / "perfdb.sqlite", folder / f"noted.{writer}")
+                finally:
+                    os._exit(1)
+            children.append(child)
+        time.sleep(random.uniform(0.02, 0.1))
+    finally:  # if this program is interrupted too
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
 
 
 def main() -> int:
@@ -114,6 +116,7 @@ def main() -> int:
     parser.add_argument("--json", type=pathlib.Path, help="write the result to this file")
     given = parser.parse_args()
     folder = pathlib.Path(tempfile.mkdtemp(prefix="lz-perfdb-", dir=given.folder))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     start, rows, bad = time.time(), 0, []
     for number in range(given.cycles):
         cycle(folder, given.writers)
