@@ -92,6 +92,23 @@ PyObject* ForgetResolved(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+namespace {
+
+// An adapter that plans at its first call of a kind has an attribute that makes this call outside the capture.
+bool PlanBeforeCapture(PyObject* callable, PyObject* args) {
+  PyObject* plan = PyObject_GetAttrString(callable, "before_capture");
+  if (!plan) {
+    PyErr_Clear();
+    return true;
+  }
+  PyObject* done = PyObject_CallObject(plan, args);
+  Py_DecRef(plan);
+  Py_XDECREF(done);
+  return done != nullptr;
+}
+
+}  // namespace
+
 // A host kernel gets every parameter by position in the contract's order, with final scalars, then the layout if there
 // is one: adapters are plain functions of that signature.
 PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const* tensors,
@@ -126,7 +143,8 @@ PyObject* CallHost(const KernelEntry& kernel, const Request& r, PyObject* const*
     PyTuple_SetItem(args, Py_ssize_t(op.num_host_params()),
                     PyUnicode_FromString(op.layout_names()[size_t(r.layout)].c_str()));
   }
-  PyObject* result = PyObject_CallObject(callable, args);
+  const bool capturing = (r.flags & LZ_FLAG_CAPTURING) != 0;
+  PyObject* result = !capturing || PlanBeforeCapture(callable, args) ? PyObject_CallObject(callable, args) : nullptr;
   Py_DecRef(args);
   return result;
 }

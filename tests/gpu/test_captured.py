@@ -35,6 +35,7 @@ def generated(model, cache, batch=2, padded=False, tokens=24):
 
 
 def captured(report):
+    assert "decoder" in report.replaced, report
     entry = report.replaced["decoder"]
     assert not entry.get("not_captured"), entry
     return entry.get("captured", 0)

@@ -29,18 +29,12 @@ def away_from_captures(device: str) -> Iterator[None]:
 
 def plans_first(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Of an adapter whose library plans, allocates or loads code at its first call of a kind, which fails inside a
-    capture: there a call with memory of its own is made first, once for each kind."""
-
-    @functools.wraps(function)
-    def kernel(first: torch.Tensor, *rest: Any) -> torch.Tensor:
-        if first.is_cuda and torch.cuda.is_current_stream_capturing():
-            _plan(function, (first, *rest))
-        return function(first, *rest)
-
-    return kernel
+    capture: before a captured call the engine calls `before_capture`, which makes one with memory of its own, once."""
+    function.before_capture = functools.partial(_plan, function)  # type: ignore[attr-defined]
+    return function
 
 
-def _plan(function: Callable[..., torch.Tensor], arguments: tuple[Any, ...]) -> None:
+def _plan(function: Callable[..., torch.Tensor], *arguments: Any) -> None:
     kind = (function, torch.is_grad_enabled(), *map(_kind, arguments))
     if kind in _planned:
         return

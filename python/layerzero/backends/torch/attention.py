@@ -90,6 +90,7 @@ def sdpa_auto(query, key, value, causal, scale, attn_mask, dropout_p, *rest):
     return _sdpa(query, key, value, None, dropout_p, causal, scale=scale, enable_gqa=grouped).transpose(1, 2)
 
 
+@plans_first
 def sdpa_auto_window(query, key, value, causal, scale, attn_mask, dropout_p, window, *rest):
     """Serves one query, which sees a view of the last `window` keys."""
     axis = 2 if rest[-1] == "BHSD" else 1
@@ -111,6 +112,7 @@ def sdpa_auto_mask(query, key, value, causal, scale, attn_mask, dropout_p, *rest
     return as_given(rest[-1], _sdpa(q, k, v, mask, dropout_p or 0.0, is_causal, scale=scale, enable_gqa=grouped))
 
 
+@plans_first
 def sdpa_auto_band(query, key, value, causal, scale, attn_mask, dropout_p, window, *rest):
     """Serves a window as a mask: every row sees its own position and the window - 1 before it."""
     axis = 2 if rest[-1] == "BHSD" else 1
@@ -131,6 +133,7 @@ def aligned(tensor):
     return tensor.clone(memory_format=torch.contiguous_format)
 
 
+@plans_first
 def sdpa_auto_unaligned(query, key, value, *rest):
     return sdpa_auto_mask(aligned(query), aligned(key), aligned(value), *rest)
 
@@ -265,7 +268,7 @@ def _cross(adapter):
     def cross(query, key, value, *rest):
         return adapter(query, key, value, False, *rest)
 
-    return cross
+    return plans_first(cross) if hasattr(adapter, "before_capture") else cross
 
 
 cross_sdpa_auto = _cross(sdpa_auto)
